@@ -75,7 +75,7 @@ static int open_engine(embedding *e, embed_arguments *args)
                                      .raw = args->raw};
     if (!mpk_engine_tokenizer(e->engine))
         return cli_fail(e->command,
-                        "the model brings no tokenizer: put its tokenizer.json beside the weights");
+                        "the model has no tokenizer: put its tokenizer.json beside the weights");
     e->vectors = calloc((size_t)PORTION * facts.embedding_size, sizeof *e->vectors);
     return e->vectors ? CLI_DONE : cli_fail(e->command, "out of memory for %d vectors", PORTION);
 }

@@ -162,7 +162,7 @@ const cli_command cmd_quantize = {
              "q5_k_m q5_1 q6_k q8_0\n"
              "f16 bf16 f32.  Of the K types, _m gives the tensors that count most more bits, _s "
              "fewer, _l most.  Rows\n"
-             "that are no multiple of 256 take the type of blocks of 32 next above.  llama.cpp "
+             "that are not multiples of 256 take the type of blocks of 32 next above.  llama.cpp "
              "opens the file too.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(quantize_arguments),

@@ -194,7 +194,7 @@ static int score(scoring *s, score_arguments *args)
     if (code == CLI_DONE && s->n_bad)
         return cli_fail(s->command,
                         "%zu of %zu tokens, the first of them token %zu, have a log probability "
-                        "that is no finite number: the model's logits before them are not finite",
+                        "that is not finite: the model's logits before them are not finite",
                         s->n_bad, s->n - 1, s->first_bad);
     if (code == CLI_DONE)
         print_result(s, args->json, clock_ns() - start);

@@ -82,7 +82,8 @@ static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record
     TRY(tokenizer_encode(cx, r->engine->tokens.tokenizer, &r->arena, word.at, word.n, 0, &ids));
     if (!ids.n)
         return MPK_OK;
-    CHECK(cx, ids.n < RULES_WORDS, MPK_ELIMIT, "a bad word has %zu tokens", ids.n);
+    CHECK(cx, ids.n < RULES_WORDS, MPK_ELIMIT, "a bad word has %zu tokens, at most %d are possible",
+          ids.n, RULES_WORDS - 1);
     TRY(add_word(cx, to, (int32_t)ids.n));
     return add_ids(cx, r->engine, ids.at, (uint32_t)ids.n, to);
 }
@@ -94,7 +95,7 @@ static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
     CHECK(cx, !o->n_bad_words || r->engine->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "bad words need a tokenizer, which this model has not");
+          "bad words need a tokenizer, and this model has none");
     for (uint32_t i = 0; i < o->n_bad_words; i++) {
         size_t n = strlen(o->bad_words[i]);
         char *spaced;

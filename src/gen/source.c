@@ -431,7 +431,7 @@ static void print_constants(emitter *e)
         {"WORKERS", e->n_workers, "that the program was compiled for"},
         {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
-        {"PEERS", e->n_peers, "GPUs that share the program, each with so many workers"},
+        {"PEERS", e->n_peers, "GPUs that share the program, each with that many workers"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"RING", a->features & GEN_RING ? 1 : 0, "a page ring with mbarriers, filled by a loader"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies, else the loader's lanes copy"},

@@ -75,7 +75,7 @@ static mpk_status fill_nullable(compiler *c)
             changed |= now;
         }
         CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in too long chains");
+              "the grammar's rules depend on each other in chains that are too long");
     }
     return MPK_OK;
 }
@@ -435,7 +435,7 @@ static mpk_status drop_dead_ends(compiler *c)
         }
         c->visits += n;
         CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in too long chains");
+              "the grammar's rules depend on each other in chains that are too long");
     }
     for (size_t i = 0; i < n; i++) {
         grammar_state *s = &c->to->states.at[i];

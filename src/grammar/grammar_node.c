@@ -25,7 +25,7 @@ mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out)
         c = c << 6 | (b & 0x3f);
     }
     good = good && c >= least[n] && c <= GRAMMAR_LAST_CHAR && (c < 0xd800 || c > 0xdfff);
-    CHECK(k->cx, good, MPK_EFORMAT, "byte %zu of the grammar is no UTF-8", *at);
+    CHECK(k->cx, good, MPK_EFORMAT, "byte %zu of the grammar is not UTF-8", *at);
     *at += n;
     *out = c;
     return MPK_OK;

@@ -327,9 +327,10 @@ static mpk_status read_repeated(regex_reader *r, const node **out)
     TRY(read_atom(r, out));
     if (!read_quantifier(r, &min, &max))
         return MPK_OK;
-    if (min > max || min > GRAMMAR_MOST_REPEATS ||
-        (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
-        return fault(r, "a count is out of order or too large");
+    if (min > max)
+        return fault(r, "a count ends below its beginning");
+    if (min > GRAMMAR_MOST_REPEATS || (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
+        return fault(r, "a count is too large");
     if (sees(r, "+"))
         return refuse(r, "a possessive quantifier");
     take(r, "?"); /* lazy: the same texts */

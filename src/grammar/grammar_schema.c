@@ -60,7 +60,7 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
     CHECK(r->k->cx,
           v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number <= GRAMMAR_MOST_REPEATS &&
               v->number == (double)(uint32_t)v->number,
-          MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at),
+          MPK_EFORMAT, "%s at %s is not a whole number from 0 to %d", key, schema_where(r, at),
           GRAMMAR_MOST_REPEATS);
     *out = (uint32_t)v->number;
     return MPK_OK;
@@ -338,7 +338,7 @@ static mpk_status list_values(schema_reader *r, const place *at, const json_valu
     const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const");
     uint32_t types;
     node *alt;
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is no list",
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is not a list",
           schema_where(r, at));
     TRY(named_types(r, at, json_get(schema, "type"), &types));
     TRY(node_new(r->k, NODE_ALT, &alt));
@@ -380,7 +380,7 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     for (size_t i = 0; i < 5; i++) {
         v[i] = json_get(schema, keys[i]);
         CHECK(r->k->cx, !v[i] || v[i]->kind == JSON_KIND_NUMBER, MPK_EFORMAT,
-              "%s at %s is no number", keys[i], schema_where(r, at));
+              "%s at %s is not a number", keys[i], schema_where(r, at));
         any |= v[i] != NULL;
     }
     const number_rules n = {v[0], v[1], v[2], v[3], v[4]};
@@ -483,7 +483,7 @@ static mpk_status options_node(schema_reader *r, const place *at, const json_val
     const node *child = NULL;
     node *alt;
     CHECK(r->k->cx, options->kind == JSON_KIND_LIST && options->n, MPK_EFORMAT,
-          "%s at %s is no list of schemas", key, schema_where(r, at));
+          "%s at %s is not a list of schemas", key, schema_where(r, at));
     if (str_is(str_from(key), "oneOf"))
         TRY(check_apart(r, at, options));
     TRY(schema_without(r, schema, (const char *const[]){key, NULL}, &rest));
@@ -546,7 +546,8 @@ mpk_status schema_node(schema_reader *r, const place *at, const json_value *sche
     if (schema->kind == JSON_KIND_BOOL)
         return node_texts(r->k, NULL, 0, out);
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the JSON schema is nested too deeply at %s", schema_where(r, at));
+          "the JSON schema is nested more than %d levels deep at %s", GRAMMAR_MOST_NESTING,
+          schema_where(r, at));
     r->nesting++;
     TRY(object_node(r, at, schema, out));
     r->nesting--;

@@ -89,7 +89,7 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     if (old)
         items = json_get(schema, "additionalItems");
     CHECK(r->k->cx, !l->prefix || l->prefix->kind == JSON_KIND_LIST, MPK_EFORMAT,
-          "prefixItems at %s is no list", schema_where(r, at));
+          "prefixItems at %s is not a list", schema_where(r, at));
     l->n_prefix = l->prefix ? (uint32_t)l->prefix->n : 0;
     CHECK(r->k->cx, l->n_prefix <= MOST_PREFIX, MPK_ELIMIT,
           "%u prefixItems at %s: at most %d are taken", l->n_prefix, schema_where(r, at),

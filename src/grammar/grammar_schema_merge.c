@@ -97,7 +97,7 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out)
 {
     const json_value *found = r->root;
-    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is no text",
+    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is not a text",
           schema_where(r, at));
     str path = ref->text;
     CHECK(r->k->cx, path.n && path.at[0] == '#' && (path.n == 1 || path.at[1] == '/'),
@@ -141,7 +141,7 @@ mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *s
         TRY(schema_find(r, at, ref, &target));
         TRY(schema_merge(r, at, made, target, &made));
     }
-    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is no list",
+    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is not a list",
           schema_where(r, at));
     for (size_t i = 0; all && i < all->n; i++)
         TRY(schema_merge(r, at, made, &all->items[i], &made));
@@ -397,7 +397,8 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
                         const json_value **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the JSON schema is nested too deeply at %s", schema_where(r, at));
+          "the JSON schema is nested more than %d levels deep at %s", GRAMMAR_MOST_NESTING,
+          schema_where(r, at));
     r->nesting++;
     TRY(schema_flatten(r, at, a, &a));
     TRY(schema_flatten(r, at, b, &b));

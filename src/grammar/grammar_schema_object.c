@@ -90,11 +90,11 @@ static member *find_member(object_rules *o, const map *names, str name)
 static mpk_status read_required(schema_reader *r, const place *at, const json_value *list,
                                 const json_value *others, map *names, object_rules *o)
 {
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "required at %s is no list",
-          schema_where(r, at));
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT,
+          "required at %s is not a list", schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
         CHECK(r->k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT,
-              "required at %s names what is no text", schema_where(r, at));
+              "required at %s holds something that is not a text", schema_where(r, at));
         str name = list->items[i].text;
         if (!find_member(o, names, name)) {
             TRY(map_put(r->k->cx, r->k->a, names, name, o->members.n));
@@ -241,7 +241,7 @@ static mpk_status read_properties(schema_reader *r, const place *at, const json_
     const json_value *list = json_get(schema, "properties");
     map names = {0};
     CHECK(r->k->cx, !list || list->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
-          "properties at %s is no object", schema_where(r, at));
+          "properties at %s is not an object", schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
         TRY(map_put(r->k->cx, r->k->a, &names, list->items[i].key, o->members.n));
         TRY(add_member(r, at, list->items[i].key, &list->items[i], o));

@@ -84,7 +84,7 @@ mpk_status schema_string(schema_reader *r, const place *at, const json_value *sc
     TRY(schema_count(r, at, schema, "maxLength", &max));
     bool counted = min || max != GRAMMAR_FOREVER;
     CHECK(r->k->cx, !pattern || pattern->kind == JSON_KIND_STRING, MPK_EFORMAT,
-          "pattern at %s is no text", schema_where(r, at));
+          "pattern at %s is not a text", schema_where(r, at));
     if ((pattern != NULL) + (format != NULL) + counted > 1)
         return schema_refuse(r, at, "more than one of pattern, format and a length");
     if (pattern)

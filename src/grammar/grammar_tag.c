@@ -480,7 +480,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
         if (str_is(type->text, formats[i].name))
             return formats[i].make(r, format, out);
     return fault(r, type,
-                 "is no format: const_string, choice, json_schema, regex, grammar, any_text, "
+                 "is not a format: const_string, choice, json_schema, regex, grammar, any_text, "
                  "sequence, or, tag, "
                  "triggered_tags and tags_with_separator are");
 }
@@ -489,7 +489,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the structural tag is nested too deeply");
+          "the structural tag is nested more than %d levels deep", GRAMMAR_MOST_NESTING);
     r->nesting++;
     TRY(by_type(r, format, out));
     r->nesting--;

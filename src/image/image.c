@@ -364,7 +364,7 @@ mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_im
 /* Every number that later code multiplies or adds is bounded here, so that no product overflows. */
 static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
 {
-    CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is no image of a compiled program");
+    CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is not the image of a compiled program");
     CHECK(cx, h->version == RT_VERSION, MPK_EUNSUPPORTED,
           "the image has version %u, this build reads version %d: compile it again", h->version,
           RT_VERSION);

@@ -187,7 +187,7 @@ static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
-        return jinja_fail(r, "%s is no index of a slice", jinja_type_name(v));
+        return jinja_fail(r, "%s cannot be an index of a slice", jinja_type_name(v));
     *out = jinja_integral(v);
     return MPK_OK;
 }

@@ -98,7 +98,7 @@ static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
     jval from;
     TRY(jinja_eval(r, stars, &from));
     if (from.kind != J_DICT)
-        return jinja_fail(r, "%s after ** is no dict", jinja_type_name(from));
+        return jinja_fail(r, "%s after ** is not a dict", jinja_type_name(from));
     for (size_t i = 0; i < from.dict->n; i++) {
         if (from.dict->at[i].key.kind != J_STR)
             return jinja_fail(r, "the names of arguments are strings");

@@ -166,7 +166,7 @@ static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "indent", args, "width first blank", 0, a));
     if (v.kind != J_STR || v.markup)
         return v.markup ? jinja_refuse(r, "indent of a text that is marked safe is not supported")
-                        : jinja_fail(r, "indent: %s is no string", jinja_type_name(v));
+                        : jinja_fail(r, "indent: %s is not a string", jinja_type_name(v));
     jval indent = a[0];
     if (indent.kind != J_STR) {
         if (indent.kind != J_ABSENT)
@@ -339,7 +339,7 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
         return MPK_OK;
     *out = v.kind == J_BOOL ? jinja_int(v.boolean) : otherwise;
     if (v.kind == J_FLOAT && isinf(v.number))
-        return jinja_fail(r, "int: infinity is no integer");
+        return jinja_fail(r, "int: infinity is not an integer");
     if (v.kind == J_FLOAT)
         return truncate_float(r, v.number, otherwise, out);
     if (v.kind != J_STR)
@@ -388,7 +388,7 @@ static mpk_status filter_abs(jrun *r, jval v, const jargs *args, jval *out)
     else if (jinja_is_integral(v))
         return jinja_sign(r, jinja_integral(v) < 0 ? '-' : '+', v, out);
     else
-        return jinja_fail(r, "abs: %s is no number", jinja_type_name(v));
+        return jinja_fail(r, "abs: %s is not a number", jinja_type_name(v));
     return MPK_OK;
 }
 
@@ -430,7 +430,7 @@ static mpk_status filter_round(jrun *r, jval v, const jargs *args, jval *out)
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v) && v.kind != J_FLOAT)
-        return jinja_fail(r, "round: %s is no number", jinja_type_name(v));
+        return jinja_fail(r, "round: %s is not a number", jinja_type_name(v));
     if (!up && !down)
         return round_common(r, v, places, out);
     double x = v.kind == J_FLOAT ? v.number : (double)jinja_integral(v),

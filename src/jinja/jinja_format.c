@@ -553,7 +553,7 @@ static mpk_status read_format_spec(jrun *r, str f, spec *s)
     }
     if (at < f.n)
         s->kind = f.at[at++];
-    return at == f.n ? MPK_OK : jinja_fail(r, "format: \"%.*s\" is no format", JINJA_SHOWN(f));
+    return at == f.n ? MPK_OK : jinja_fail(r, "format: \"%.*s\" is not a format", JINJA_SHOWN(f));
 }
 
 /* An empty format is str(x).  Which parts of a format fit which type is Python's table; what is
@@ -571,13 +571,14 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
     TRY(read_format_spec(r, format, &s));
     if (v.kind == J_STR) {
         if ((s.kind && s.kind != 's') || s.sign || s.alternate || s.group || s.align == '=')
-            return jinja_fail(r, "format: \"%.*s\" is no format of a string", JINJA_SHOWN(format));
+            return jinja_fail(r, "format: \"%.*s\" is not a format for a string",
+                              JINJA_SHOWN(format));
         return add_str(r, &s, v.text, out);
     }
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (v.kind != J_INT && v.kind != J_FLOAT && v.kind != J_BOOL)
-        return jinja_fail(r, "format: \"%.*s\" is no format of %s", JINJA_SHOWN(format),
+        return jinja_fail(r, "format: \"%.*s\" is not a format for %s", JINJA_SHOWN(format),
                           jinja_type_name(v));
     if ((s.group &&
          (s.zero || s.kind == 'n' || (s.group == ',' && s.kind && strchr("xXob", s.kind)))) ||

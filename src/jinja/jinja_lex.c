@@ -280,7 +280,7 @@ static size_t integer_end(const lexer *l)
 
 static mpk_status bad_escape(const lexer *l, size_t at)
 {
-    return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, at, "this escape is no character");
+    return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, at, "this escape is not a character");
 }
 
 /* n hexadecimal digits at *at.  Appends the character's UTF-8 to *to, whose room lex_string has

@@ -58,7 +58,7 @@ mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *
 mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out)
 {
     if (v.kind != J_STR)
-        return jinja_fail(r, "%s: %s is no string", what, jinja_type_name(v));
+        return jinja_fail(r, "%s: %s is not a string", what, jinja_type_name(v));
     *out = v.text;
     return MPK_OK;
 }
@@ -69,7 +69,7 @@ mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
-        return jinja_fail(r, "%s: %s is no integer", what, jinja_type_name(v));
+        return jinja_fail(r, "%s: %s is not an integer", what, jinja_type_name(v));
     *out = jinja_integral(v);
     return MPK_OK;
 }

@@ -4,8 +4,8 @@
  * kin give an iterator that has not begun (jinja_iterate.c).  Sorting decorates: the key of each
  * item is computed once, then pairs of key and item are merged,
  *
- *   [{"n": "b"}, {"n": "A"}]|sort(attribute="n")   ->   keys ["b"], ["a"]   ->   merge sort   ->  
- * items */
+ *   [{"n": "b"}, {"n": "A"}] | sort(attribute="n"):   keys ["b"], ["a"]   ->   A before b
+ */
 #include "jinja/jinja_parts.h"
 
 /* ---- taking apart ---- */
@@ -73,7 +73,7 @@ static mpk_status filter_items(jrun *r, jval v, const jargs *args, jval *out)
     jval list;
     TRY(jinja_bind(r, "items", args, "", 0, NULL));
     if (v.kind != J_UNDEFINED && v.kind != J_DICT)
-        return jinja_fail(r, "items: %s is no dict", jinja_type_name(v));
+        return jinja_fail(r, "items: %s is not a dict", jinja_type_name(v));
     if (v.kind == J_DICT)
         TRY(jinja_find_method(v, STR("items"))->call(r, v, &(jargs){0}, &v));
     TRY(jinja_collect(r, v, &list));
@@ -244,7 +244,7 @@ static mpk_status filter_dictsort(jrun *r, jval v, const jargs *args, jval *out)
     if (!str_is(by, "key") && !str_is(by, "value"))
         return jinja_fail(r, "dictsort: by is \"key\" or \"value\"");
     if (v.kind != J_DICT)
-        return jinja_fail(r, "dictsort: %s is no dict", jinja_type_name(v));
+        return jinja_fail(r, "dictsort: %s is not a dict", jinja_type_name(v));
     TRY(jinja_find_method(v, STR("items"))->call(r, v, &(jargs){0}, &v));
     TRY(jinja_collect(r, v, &list));
     order o = {.case_sensitive = jinja_true(a[0]), .part = str_is(by, "value")};
@@ -362,7 +362,7 @@ static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "batch", args, "linecount fill_with", 1, a));
     TRY(jinja_need_int(r, a[0], "batch", &n));
     if (n < 1)
-        return jinja_refuse(r, "batch into less than one is not supported");
+        return jinja_refuse(r, "batch into fewer than one item is not supported");
     TRY(jinja_iterate(r, v, &it));
     TRY(jinja_make_list(r, J_LIST, 0, &all));
     for (;;) {
@@ -388,7 +388,7 @@ static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_need_int(r, a[0], "slice", &n));
     TRY(jinja_collect(r, v, &items));
     if (n < 1)
-        return jinja_refuse(r, "slice into less than one is not supported");
+        return jinja_refuse(r, "slice into fewer than one part is not supported");
     TRY(jinja_make_list(r, J_LIST, 0, &all));
     const size_t each = items.list->n / (size_t)n, extra = items.list->n % (size_t)n;
     for (size_t i = 0, at = 0; i < (size_t)n; i++) {

@@ -237,7 +237,7 @@ static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
         if (item.kind == J_ABSENT)
             return MPK_OK;
         if (item.kind != J_STR)
-            return jinja_fail(r, "join: %s is no string", jinja_type_name(item));
+            return jinja_fail(r, "join: %s is not a string", jinja_type_name(item));
         item.markup = false;
         if (!first)
             TRY(jinja_binary(r, '+', *out, self, out));

@@ -426,7 +426,7 @@ mpk_status jinja_less(jrun *r, jval a, jval b, bool *out)
     if (a.kind == J_VIEW && b.kind == J_VIEW)
         return jinja_refuse(r, "comparing views of dicts is not supported; make them lists");
     if ((a.kind != J_LIST && a.kind != J_TUPLE) || a.kind != b.kind)
-        return jinja_fail(r, "%s and %s have no order", jinja_type_name(a), jinja_type_name(b));
+        return jinja_fail(r, "%s and %s cannot be ordered", jinja_type_name(a), jinja_type_name(b));
     TRY(jinja_deeper(r));
     TRY(less_lists(r, a.list, b.list, out));
     r->depth--;

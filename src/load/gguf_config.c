@@ -212,7 +212,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}};
     CHECK(s->cx,
           t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2,
-          MPK_ESHAPE, "rope_freqs.weight is no f32[%u]", c->rope_size / 2);
+          MPK_ESHAPE, "rope_freqs.weight is not f32[%u]", c->rope_size / 2);
     CHECK(s->cx, c->rope_scaling == MODEL_ROPE_DEFAULT, MPK_EUNSUPPORTED,
           "rope_freqs.weight together with rope.scaling is not supported");
     float largest;

@@ -80,7 +80,7 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
           "\"mlp_only_layers\" is not a list of layers");
     for (size_t i = 0; layers && i < layers->n; i++) {
         CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT,
-              "\"mlp_only_layers\" holds something that is no layer");
+              "\"mlp_only_layers\" holds something that is not a layer");
         int64_t layer = layers->items[i].integer;
         if (layer >= 0 && layer < MODEL_MAX_LAYERS)
             c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;

@@ -55,7 +55,7 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
     }
     uint64_t row = t->rank ? (uint64_t)t->dims[t->rank - 1] : 1;
     CHECK(cx, row % info->block_elements == 0, MPK_EFORMAT,
-          "tensor %.*s: rows of %llu are no multiple of %u (%s)", LOAD_NAME(t->name),
+          "tensor %.*s: rows of %llu are not a multiple of %u (%s)", LOAD_NAME(t->name),
           (unsigned long long)row, info->block_elements, info->name);
     *n_bytes = elements / info->block_elements * info->block_bytes;
     return MPK_OK;
@@ -197,7 +197,7 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
     for (size_t i = 0; i < m->tensors.n; i++) {
         str name = m->tensors.at[i].name;
         CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name),
-              MPK_EUNSUPPORTED, "the weight %.*s is no part of a %.*s model as it is known here",
+              MPK_EUNSUPPORTED, "the weight %.*s is not part of a %.*s model as it is known here",
               LOAD_NAME(name), LOAD_NAME(m->config.family));
     }
     return MPK_OK;

@@ -191,9 +191,8 @@ static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
 static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, const float *x)
 {
     for (int64_t i = 0; i < e->columns; i++)
-        CHECK(cx, isfinite(x[i]), MPK_EFORMAT,
-              "weight %.*s, row %lld, column %lld is no finite number", LOAD_NAME(e->name),
-              (long long)row, (long long)i);
+        CHECK(cx, isfinite(x[i]), MPK_EFORMAT, "weight %.*s, row %lld, column %lld is not finite",
+              LOAD_NAME(e->name), (long long)row, (long long)i);
     return MPK_OK;
 }
 

@@ -22,7 +22,7 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     t->rank = (uint32_t)shape->n;
     for (uint32_t i = 0; i < t->rank; i++) {
         CHECK(cx, shape->items[i].is_integer, MPK_EFORMAT,
-              "tensor %.*s: \"shape\" holds something that is no size", LOAD_NAME(t->name));
+              "tensor %.*s: \"shape\" holds something that is not a size", LOAD_NAME(t->name));
         t->dims[i] = shape->items[i].integer;
     }
     return MPK_OK;

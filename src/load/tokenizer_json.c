@@ -79,9 +79,9 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
 {
     uint64_t left_id, right_id, id;
     CHECK(cx, map_get(&t->model_ids, left, &left_id), MPK_EFORMAT,
-          "merge %zu names \"%.*s\", which is no token", rank, SHOWN(left));
+          "merge %zu names \"%.*s\", which is not a token", rank, SHOWN(left));
     CHECK(cx, map_get(&t->model_ids, right, &right_id), MPK_EFORMAT,
-          "merge %zu names \"%.*s\", which is no token", rank, SHOWN(right));
+          "merge %zu names \"%.*s\", which is not a token", rank, SHOWN(right));
     /* the mark of a token that continues a word goes when it is joined to one before */
     size_t skip = t->prefix.n;
     CHECK(cx, right.n >= skip, MPK_EFORMAT,
@@ -91,8 +91,8 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
     text_add(&joined, right.at + skip, right.n - skip);
     mpk_status status = text_check(cx, &joined);
     if (status == MPK_OK && !map_get(&t->model_ids, (str){joined.at, joined.n}, &id))
-        status = status_fail(cx, MPK_EFORMAT, "merge %zu gives \"%.*s\", which is no token", rank,
-                             (int)joined.n, joined.at);
+        status = status_fail(cx, MPK_EFORMAT, "merge %zu gives \"%.*s\", which is not a token",
+                             rank, (int)joined.n, joined.at);
     text_free(&joined);
     TRY(status);
     pair_map_put(&t->merges, left_id << 32 | right_id, (uint32_t)rank, (uint32_t)id);
@@ -139,7 +139,7 @@ static mpk_status read_model(doc_reader *r, const json_value *o)
     uint64_t id;
     if (unk.at) {
         CHECK(r->cx, map_get(&t->model_ids, unk, &id), MPK_EFORMAT,
-              "tokenizer.json: the unknown token \"%.*s\" is no token", SHOWN(unk));
+              "tokenizer.json: the unknown token \"%.*s\" is not a token", SHOWN(unk));
         t->unk_id = (int32_t)id;
     }
     return MPK_OK;

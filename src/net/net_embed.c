@@ -122,7 +122,7 @@ static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
     int32_t *ids, *kept;
     size_t n;
     if (!tokenizer)
-        REFUSE(x, "input", "the model brings no tokenizer: give token ids");
+        REFUSE(x, "input", "the model has no tokenizer: give token ids");
     TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, true, &ids, &n));
     kept = arena_alloc(&x->arena, n, sizeof *kept);
     if (kept)

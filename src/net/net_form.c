@@ -57,20 +57,20 @@ static mpk_status read_schema(const reader *r, const char *name, const json_valu
     if (v->kind == JSON_KIND_STRING)
         return set(r, name, MPK_FORM_JSON_SCHEMA, v->text);
     if (v->kind != JSON_KIND_OBJECT && v->kind != JSON_KIND_BOOL)
-        return refuse(r, name, "is no JSON schema");
+        return refuse(r, name, "is not a JSON schema");
     return set_json(r, name, MPK_FORM_JSON_SCHEMA, v);
 }
 
 static mpk_status read_regex(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text)
-                                       : refuse(r, name, "is no text");
+                                       : refuse(r, name, "is not a text");
 }
 
 static mpk_status read_grammar(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text)
-                                       : refuse(r, name, "is no text");
+                                       : refuse(r, name, "is not a text");
 }
 
 /* A structural tag: an object, or as SGLang has it, a text that holds one. */
@@ -86,7 +86,7 @@ static mpk_status read_tag(const reader *r, const char *name, const json_value *
 static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v)
-                                     : refuse(r, name, "is no list of texts");
+                                     : refuse(r, name, "is not a list of texts");
 }
 
 /* "json_object": true asks for any object. */
@@ -125,7 +125,7 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
                                         {"choice", read_choices},  {"json_object", read_object},
                                         {"grammar", read_grammar}, {"structural_tag", read_tag}};
     if (v->kind != JSON_KIND_OBJECT)
-        return refuse(r, name, "is no object");
+        return refuse(r, name, "is not an object");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 

@@ -35,7 +35,7 @@ static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
         CHECK(cx,
               str_read_double((str){equals + 1, word.n - name.n - 1}, &value) && value >= 1 &&
                   value <= MOST && value == floor(value),
-              MPK_EFORMAT, "%s is no whole number from 1 to %d", names[i].name, MOST);
+              MPK_EFORMAT, "%s is not a whole number from 1 to %d", names[i].name, MOST);
         *names[i].to = (uint32_t)value;
         return MPK_OK;
     }

@@ -58,7 +58,7 @@ static mpk_status add_texts(net_exchange *x, const json_value *v, text *to)
     for (size_t i = 0; v && v->kind == JSON_KIND_LIST && i < v->n; i++) {
         const json_value *words = json_get(&v->items[i], "text");
         if (!json_is(words, JSON_KIND_STRING))
-            REFUSE(x, "input", "'input' holds a part that is no text; the model reads only text");
+            REFUSE(x, "input", "'input' holds a part that is not text; the model reads only text");
         text_add(to, "\n", to->n > 0);
         text_add(to, words->text.at, words->text.n);
     }

@@ -170,8 +170,10 @@ static mpk_status read_tls(mpk_context *cx, net_server *s)
     str certificate, key;
     if (!o->tls_certificate)
         return MPK_OK;
-    CHECK(cx, MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES, MPK_EUNSUPPORTED,
-          "this libmicrohttpd was built without TLS");
+    CHECK(
+        cx, MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES, MPK_EUNSUPPORTED,
+        "this libmicrohttpd was built without TLS: put a proxy that ends TLS before the server, or "
+        "build libmicrohttpd with GnuTLS");
     TRY(file_read(cx, &s->arena, o->tls_certificate, MAX_PEM_BYTES, &certificate));
     TRY(file_read(cx, &s->arena, o->tls_key, MAX_PEM_BYTES, &key));
     s->certificate = certificate.at;

@@ -7,7 +7,7 @@ static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
 {
     *out = mpk_engine_tokenizer(x->server->engine);
     CHECK(x->cx, *out, MPK_EUNSUPPORTED,
-          "the model brings no tokenizer: put its tokenizer.json beside the weights");
+          "the model has no tokenizer: put its tokenizer.json beside the weights");
     return MPK_OK;
 }
 

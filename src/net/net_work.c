@@ -268,14 +268,13 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
         return submit_answers(x, q, at, prompt, prompt->ids, prompt->n_ids);
     if (!tokenizer)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
-                          "the model brings no tokenizer: give token ids, or put its "
+                          "the model has no tokenizer: give token ids, or put its "
                           "tokenizer.json beside the weights");
     if (prompt->text.n > x->server->most_text_bytes)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
                           "This model's maximum context length is %u tokens. However, your prompt "
-                          "has %zu bytes, more "
-                          "than so many tokens can hold. Shorten it, or start the server with a "
-                          "larger --context.",
+                          "has %zu bytes, more than that many tokens can hold. Shorten it, or "
+                          "start the server with a larger --context.",
                           net_work_context(x->server), prompt->text.n);
     TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, q->special, &ids, &n));
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);

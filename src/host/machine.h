@@ -244,9 +244,9 @@ mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t gr
  * outputs read after, and a constant is written when its address has changed. */
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data);
 
-/* Where the caller's memory is a GPU's: put one run on the caller's stream (the driver's handle) and
- * return.  data: addresses of the GPU's, used until the run has ended.  It begins after the last
- * launch of `after` (NULL: of this machine alone). MPK_EUNSUPPORTED: the machine is of another
+/* Where the caller's memory is a GPU's: put one run on the caller's stream (the driver's handle)
+ * and return.  data: addresses of the GPU's, used until the run has ended.  It begins after the
+ * last launch of `after` (NULL: of this machine alone). MPK_EUNSUPPORTED: the machine is of another
  * kind, or the stream is captured; a run that failed before is told here. */
 mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s,
                                 void *stream, void *const *data);

@@ -332,7 +332,7 @@ static mpk_status parse_subscripts(jparser *p, jnode **out)
     return MPK_OK;
 }
 
-/* .name, .0 or [...] a.b asks for an attribute before an item, a["b"] the other way round, hence
+/* .name, .0 or [...].  a.b asks for an attribute before an item, a["b"] the other way round, hence
  * two kinds of nodes; a.0 is a[0]. */
 static mpk_status parse_member(jparser *p, jnode **node)
 {

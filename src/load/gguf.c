@@ -48,7 +48,7 @@ static uint64_t get_unsigned(const unsigned char *at, unsigned n)
     return value;
 }
 
-/* Read an integer of 1 to 8 bytes. */
+/* An unsigned integer of 1 to 8 bytes, the lowest first, whatever the machine's own order is. */
 static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_t *out)
 {
     TRY(check_left(r, n, what));

@@ -232,12 +232,12 @@ mpk_status engine_ask_routing(mpk_context *cx, engine_build *b)
     if (!b->options.random_routing)
         return MPK_OK;
     CHECK(cx, b->options.random_weights && !b->model.tensors.n, MPK_EARG,
-          "random_routing is of made-up weights: %s",
+          "random_routing is for made-up weights: %s",
           b->options.random_weights
               ? "this model has its own, give a folder with its config.json alone"
               : "ask for random_weights too");
     CHECK(cx, b->model.config.n_experts, MPK_EARG,
-          "random_routing is of mixtures of experts: this model has none");
+          "random_routing is for mixtures of experts: this model has none");
     b->model.config.router_bias = true;
     return MPK_OK;
 }

@@ -183,8 +183,8 @@ static mpk_status named_types(schema_reader *r, const place *at, const json_valu
     *out = type ? 0 : TYPE_ANY;
     for (size_t i = 0; type && i < n; i++) {
         uint32_t bits = list[i].kind == JSON_KIND_STRING ? type_named(list[i].text) : 0;
-        CHECK(r->k->cx, bits, MPK_EFORMAT, "type at %s of the JSON schema is none of JSON's",
-              schema_where(r, at));
+        CHECK(r->k->cx, bits, MPK_EFORMAT,
+              "type at %s of the JSON schema is not one of JSON's types", schema_where(r, at));
         *out |= bits;
     }
     return MPK_OK;

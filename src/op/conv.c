@@ -146,7 +146,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           (long long)groups);
     int64_t channels = transposed ? w->dims[0] : w->dims[1] * groups;
     CHECK(cx, x->dims[1] == channels, MPK_ESHAPE,
-          "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1],
+          "conv: x has %lld channels, w is for %lld in %lld groups", (long long)x->dims[1],
           (long long)channels, (long long)groups);
     for (uint32_t i = STRIDE; i <= OUTPUT_PADDING; i++)
         CHECK(cx,

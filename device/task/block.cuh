@@ -709,7 +709,6 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 
 /* ---- rows: a warp's own columns of each, as a line ---- */
 
-/* Not fmaxf: where b is NaN it is taken, and stays the largest only if nothing follows it. */
 MPK_FN float block_larger(float a, float b)
 {
     return a > b ? a : b;

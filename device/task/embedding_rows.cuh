@@ -1,9 +1,7 @@
-/* embedding_rows.cuh - rows of a table of 16-bit entries, by the ids of tokens, 16 bytes at a time.
+/* embedding_rows.cuh - rows of a table by token id, 16 bytes at a time: table and result of one
+ * 16-bit dtype.
  *
- * A thread has four pieces under way, ids first: a row's address depends on the id, so two waits
- * for memory are paid once for four pieces. An id that names no row gives zeros, as in the
- * reference. Rows are a multiple of 8 columns and begin at multiples of 16 bytes (src/gen accepts
- * no others). Cost: the bytes of the rows, read and written.
+ * A thread has four pieces under way, ids first.  Cost: the bytes of the rows, read and written.
  */
 #ifndef TASK_EMBEDDING_ROWS_CUH
 #define TASK_EMBEDDING_ROWS_CUH
@@ -12,8 +10,7 @@
 
 enum { EMBED_TOKENS, EMBED_TABLE, EMBED_X, EMBED_AT_ONCE = 4 };
 
-/* Piece `piece` of 8 columns, or of it what lies in lo .. hi - 1: the other columns are another
- * task's. */
+/* Piece `piece` of 8 columns, or of it what lies in lo .. hi - 1. */
 MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words &w)
 {
     if (piece * 8 >= lo && piece * 8 + 8 <= hi) {
@@ -28,8 +25,7 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
     }
 }
 
-/* The id of token `item`, of 32 or of 64 bits; n_rows where there is no such row. Of 64 bits the
- * high half must be 0; a negative id is a large unsigned one either way. */
+/* Token `item`, of 32 or of 64 bits; n_rows: there is no such row. */
 MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
 {
     const char *at = mpk_at<const char>(t, EMBED_TOKENS) + item * (wide ? 8 : 4);
@@ -37,10 +33,7 @@ MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
 }
 
 /* The threads share out the pieces of a row, and what threads are left over the rows: no division,
- * which would be most of the code, and code that runs once in a step comes from far. `1 << shift`
- * threads share a row: the smallest power of two that is no less than its pieces, at most all
- * threads. With 24 pieces and 256 threads that is 32 threads a row, 8 rows at a time, and 8 threads
- * of each 32 have nothing to do. */
+ * which would be most of the code, and code that runs once in a step comes from far. */
 static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows,
                                                    bool wide)
 {

@@ -26,7 +26,7 @@ enum {
      * takes the next one */
     KERNELS_AHEAD = 8,
 };
-/* how long a kernel that was told to stop may take at most, unless a step may take longer */
+/* how long a kernel that was told to stop may take, and no less than a step may */
 static const uint64_t STOP_NS = 10000000000u;
 
 /* The state of the machine, from the mailboxes alone: any thread, without a lock or a driver.  Of

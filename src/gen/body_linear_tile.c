@@ -36,7 +36,7 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x)
                        .swizzled = true};
 }
 
-/* To the copy, the packed weight is a matrix with a row for each group of 8 rows of w. */
+/* A row of it is a group of 8 rows. */
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups)
 {
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;

@@ -109,7 +109,7 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, this many groups in a
+/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, so many groups in a
  * box. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);

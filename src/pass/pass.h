@@ -52,7 +52,7 @@ typedef struct pass_options {
     /* that share the program, and the workers evenly; 0, 1: one.  Tasks are then launched ahead of
      * time, each on a worker of its peer */
     uint32_t n_peers;
-    /* a weight of at least this many bytes is cut even if the parts of the result have to be
+    /* a weight of at least so many bytes is cut even if the parts of the result have to be
      * gathered */
     uint64_t gather_bytes;
     /* the scratch of a worker: pages of a multiple of 64 bytes; a task that needs more is

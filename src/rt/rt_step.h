@@ -333,8 +333,8 @@ RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
     rt_step_fill_few(m, start, oldest);
 }
 
-/* How many drafts the next step may have besides the tokens of the slots that decode; 0 if a
- * slot feeds a text. */
+/* How many drafts the next step may have beside the tokens of the slots that decode; 0 if somebody
+ * feeds a text. */
 RT_FN rt_u32 rt_draft_room(const rt_machine *m)
 {
     const rt_serving *s = m->serving;

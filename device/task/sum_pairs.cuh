@@ -2,9 +2,9 @@
  * a token at a time.
  *
  * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency of
- * L2, not its bandwidth, would set the time.  The sum is in the order of the pairs, the residual
- * last, as in sum_pairs_any.cuh, with fma.  Rows begin at multiples of 16 bytes and have a multiple
- * of 8 columns (src/gen accepts no others).  Cost: the bytes of x.
+ * L2, not its bandwidth, would set the time.  The sum, in fp32, is in the order of the pairs, the
+ * residual last, as in sum_pairs_any.cuh, with fma.  Rows begin at multiples of 16 bytes and have a
+ * multiple of 8 columns (src/gen accepts no others).  Cost: the bytes of x.
  */
 #ifndef TASK_SUM_PAIRS_CUH
 #define TASK_SUM_PAIRS_CUH

@@ -231,7 +231,7 @@ RT_FN void rt_draft_copy(rt_machine *m, rt_u32 index, rt_u32 from, rt_u32 n)
         to[i] = tokens[from + i];
 }
 
-/* So many of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
+/* accepted of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
  * more than were; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {

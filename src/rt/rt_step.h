@@ -98,6 +98,9 @@ RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
     }
 }
 
+/* The host's tokens for a request that it samples for, and where the logits after them go.  A
+ * request that does not wait for them has ended or is about to: the command is late and does
+ * nothing. */
 RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
 {
     rt_slot *slot = &m->slots[index];

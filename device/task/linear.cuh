@@ -192,8 +192,9 @@ MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_v
 }
 
 /* The peaks of the columns of the box: for each 64 columns of a row the largest logit and its
- * column, as two floats. `sample` then looks at a 64th of a row. Blocks of 64 count from column 0,
- * so a box must begin and end at multiples of 64 or the row's end. All NaN: -inf and column -1. */
+ * column, as two floats. `sample` then reads V / 32 numbers of a row instead of V. Blocks of 64
+ * count from column 0, so a box must begin and end at multiples of 64 or the row's end. All NaN:
+ * -inf and column -1. */
 MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_view &peaks)
 {
     const char *g_logits = mpk_data(t, logits);

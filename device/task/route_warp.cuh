@@ -13,11 +13,12 @@
 #include "tile/view.cuh"
 #include "tile/worker.cuh"
 
-/* Operands; the key of NaN: below those of numbers, above 0, which is nobody's any more. */
+/* Operands; the key of NaN: below those of numbers, above 0, which stands for an expert that has
+ * been taken. */
 enum { ROUTE_LOGITS, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
 
-/* Logit `i` of this lane's, and below the expert whose it is. A word of bf16 holds two neighbours,
- * so lane l has experts 2 l, 2 l + 1, 64 + 2 l, ... */
+/* Logit `i` of this lane's; route_id says which expert's it is.  A word of bf16 holds two
+ * neighbours, so lane l has experts 2 l, 2 l + 1, 64 + 2 l, ... */
 template <bool IS_BF16> MPK_FN float route_logit(const rt_u32 *word, int i)
 {
     if (!IS_BF16)

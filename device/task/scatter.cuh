@@ -363,8 +363,8 @@ MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_
 }
 
 /* As many lines at once as their entries fit the slots; a long line goes in pieces, each a pass
- * over its indices. SCATTER_SET computes nothing, so doubles need no arithmetic of their own there:
- * positions are integers. */
+ * over its indices. SCATTER_SET keeps positions in its slots, which are integers whatever the dtype
+ * is. */
 MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                         const mpk_view &src, const mpk_view &y, int axis, int kind,
                         bool include_self, bool in_place)

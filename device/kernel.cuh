@@ -39,7 +39,10 @@
 #include "role/bodies.cuh"
 #endif
 
-/* All threads, before any role starts. */
+/* All threads, before any role starts. One thread sets the worker's state in shared memory, which
+ * holds nothing at first, and initialises the barriers; what is counted from a kernel to the next
+ * (sides, flags) begins at 0, what the machine keeps (step, live counts) comes from device
+ * memory. */
 MPK_FN void worker_begin(const rt_kernel *k)
 {
     if (threadIdx.x == 0) {

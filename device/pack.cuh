@@ -12,6 +12,7 @@
 #include "ptx/half.cuh"
 #include "rt/rt_pack.h"
 
+/* Exact. */
 RT_FN float pack_from_bf16(rt_u16 bits)
 {
     return __uint_as_float((rt_u32)bits << 16);
@@ -34,7 +35,10 @@ RT_FN float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
     return dtype == RT_PACK_BF16 ? pack_from_bf16(bits) : ptx_from_f16(bits);
 }
 
-/* Row of the packed weight that holds this row of this matrix. */
+/* Row of the packed weight that holds this row of this matrix. paired: gate (which 0) and up (which
+ * 1) of a product with an activation share groups of 8 rows, so that a lane has both: rows 0 .. 3
+ * of gate and up become packed rows 0 2 4 6 and 1 3 5 7. Otherwise matrices follow each other from
+ * base_row on. */
 RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
 {
     return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;

@@ -48,7 +48,8 @@ MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
 
 #if MPK_UNIT == MPK_UNIT_KERNEL
 
-/* Does this kernel have the unit? */
+/* The host sets a bit of MPK_UNITS for each unit that has bodies: a call of any other would not
+ * link. */
 MPK_FN constexpr bool units_have(int unit)
 {
     return MPK_UNITS >> unit & 1;
@@ -121,7 +122,7 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
     return true;
 }
 
-/* This warp is through with it. */
+/* This warp has done with the task. */
 MPK_FN void list_end(const mpk_ring &ring, int thread)
 {
     mpk_side s = mpk_w.sides[thread / 32];

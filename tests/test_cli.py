@@ -221,7 +221,7 @@ def test_logits_that_are_no_numbers(tmp_path):
         net.model.norm.weight[3] = float("nan")
     bad = tiny.model(tmp_path / "bad", change=spoil)
     fails("score", bad, "-p", "in the thing", "--logits", tmp_path / "out.npy", code=1,
-          needle="the first of them token 1, have a log probability that is no finite number")
+          needle="the first of them token 1, have a log probability that is not finite")
     assert numpy.isnan(numpy.load(tmp_path / "out.npy")).all()
 
 

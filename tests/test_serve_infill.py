@@ -66,6 +66,6 @@ def test_refusals(filler, server):
                                           "colour": 1})[1]["X-Ignored-Parameters"] == "colour"
     for path, body in (("/infill", {"input_prefix": "a", "input_suffix": "b"}),
                        ("/v1/completions", {"prompt": "a", "suffix": "b"})):
-        assert "fills no gaps" in server.post(path, body, 400)["error"]["message"]
+        assert "cannot fill gaps" in server.post(path, body, 400)["error"]["message"]
     long = filler.post("/infill", {"input_prefix": "the " * 400, "input_suffix": "b"}, 400)["error"]
     assert long["code"] == "context_length_exceeded"

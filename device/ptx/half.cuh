@@ -5,6 +5,7 @@
 
 #include "rt/rt_port.h"
 
+/* Exact: every f16, subnormals and infinities included, is an f32. */
 RT_FN float ptx_from_f16(rt_u16 bits)
 {
     float x;
@@ -18,6 +19,8 @@ RT_FN rt_u16 ptx_to_f16(float x)
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
     return bits;
 }
+/* Nearest, ties to even; needs sm_80, unlike the conversion in pack.cuh, which is integer
+ * arithmetic. */
 RT_FN rt_u16 ptx_to_bf16(float x)
 {
     rt_u16 bits;

@@ -31,7 +31,8 @@ MPK_FN void ptx_copy_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until at most N of the groups closed last are under way. */
+/* Until at most N of the groups closed last are under way. Other threads' copies are not waited
+ * for: a meeting must follow before their bytes are read. */
 template <int N> MPK_FN void ptx_copy_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
@@ -46,6 +47,8 @@ MPK_FN void ptx_meet(int id, int n)
 /* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8
  * ---- */
 
+/* r[i] is matrix i: this lane gets of row lane / 4 the two entries from column 2 (lane % 4) on. All
+ * 32 lanes must call, with rows aligned to 16 bytes. */
 MPK_FN void ptx_load_matrices(rt_u32 *r, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -79,7 +82,9 @@ MPK_FN void ptx_fence_shared(void) {} /* products are those of warps */
 /* ---- products of a warpgroup ---- */
 
 /* What tells a warpgroup where a matrix begins: its first block (512-byte aligned, or that and 32
- * bytes more: columns 16 on) and the bytes from a group of 8 rows to the next. */
+ * bytes more: columns 16 on) and the bytes from a group of 8 rows to the next. All addresses count
+ * units of 16 bytes in 14 bits, so they are of shared memory; the `1 << 16` is the leading stride,
+ * which these layouts do not use. */
 MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
 {
     const rt_u64 swizzle_64 = 2;
@@ -107,10 +112,13 @@ MPK_FN void ptx_group_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
+/* Closes a group of the products asked for so far; they run in the background, and the sums'
+ * registers may not be touched before a wait. */
 MPK_FN void ptx_group_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
+/* Until at most N of the groups closed last are under way. */
 template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");

@@ -14,6 +14,7 @@ struct __align__(16) mpk_words
     rt_u32 x, y, z, w;
 };
 
+/* The address of shared memory as 32 bits, as instructions on it take it. */
 MPK_FN rt_u32 ptx_shared(const void *p)
 {
     return (rt_u32)__cvta_generic_to_shared(p);
@@ -21,6 +22,8 @@ MPK_FN rt_u32 ptx_shared(const void *p)
 
 /* ---- global memory, relaxed at device scope: seen by every SM, cached in L2 only ---- */
 
+/* p is a multiple of 16. Words are whole, but four of them are not one access: some may be new and
+ * others old (a reader of carried data looks at each). */
 MPK_FN mpk_words ptx_load_words(const void *p)
 {
     mpk_words v;
@@ -48,12 +51,14 @@ MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
                  : "l"(p), "r"((rt_u32)wanted)
                  : "memory");
 }
+/* Never answered from L1, so a poll sees what another SM has stored; orders nothing else. */
 MPK_FN rt_u32 ptx_load_word(const void *p)
 {
     rt_u32 v;
     asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
     return v;
 }
+/* Whole: a reader sees the old word or this one. Orders nothing else. */
 MPK_FN void ptx_store_word(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -76,7 +81,8 @@ MPK_FN void ptx_store_words(void *p, const mpk_words &v)
                  "r"(v.y), "r"(v.z), "r"(v.w)
                  : "memory");
 }
-/* The same at system scope: words that other GPUs store or load. */
+/* The same at system scope: words that other GPUs store or load. Over NVLink that is a round trip
+ * to the other GPU's L2. */
 MPK_FN mpk_words ptx_load_words_system(const void *p)
 {
     mpk_words v;
@@ -135,17 +141,22 @@ MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
 
 /* ---- barriers in shared memory ---- */
 
+/* A phase ends when this many arrivals have come, and the bytes that ptx_barrier_expect has
+ * announced; then the next begins, of the other parity. */
 MPK_FN void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_shared(b)), "r"(arrivals)
                  : "memory");
 }
+/* Release at block scope: who waits for the phase sees what this thread wrote. */
 MPK_FN void ptx_barrier_arrive(rt_u64 *b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_shared(b)) : "memory");
 }
 
 #if MPK_RING
+/* The policy for bytes that are read once in a step, weights: L2 evicts them first, and keeps what
+ * is read again. */
 MPK_FN rt_u64 ptx_policy_once(void)
 {
     rt_u64 policy;
@@ -155,6 +166,7 @@ MPK_FN rt_u64 ptx_policy_once(void)
 #endif
 
 #if MPK_BULK
+/* An arrival that announces n_bytes of bulk copies: the phase lasts until they have come. */
 MPK_FN void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared(b)),
@@ -194,6 +206,7 @@ MPK_FN void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u
                  "l"(from), "r"(n_bytes), "r"(ptx_shared(b)), "l"(policy)
                  : "memory");
 }
+/* The same without the hint: KV pages, and what several workers read. */
 MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
 {
     asm volatile(
@@ -281,12 +294,14 @@ MPK_FN void ptx_grid_wait(void) {}
 
 /* ---- arithmetic ---- */
 
+/* 2^x within 2 ulp; subnormal results are 0. exp2(-inf) is 0, which softmax relies on. */
 MPK_FN float ptx_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+/* log2(x) by the hardware; log2(0) is -inf. */
 MPK_FN float ptx_log2(float x)
 {
     float y;
@@ -300,6 +315,7 @@ MPK_FN rt_u32 ptx_pack_bf16(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
     return v;
 }
+/* Exact: a bf16 is the high half of a float. */
 MPK_FN float ptx_low_bf16(rt_u32 v)
 {
     return __uint_as_float(v << 16);
@@ -338,6 +354,7 @@ MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
+/* The f16 in the low half of a word. */
 MPK_FN float ptx_low_f16(rt_u32 v)
 {
     float x;

@@ -41,6 +41,7 @@
 
 enum { CLERK_FEW_UNITS = 64 }; /* that a lane empties by itself */
 
+/* bytes: 16 or 4, as the body that wrote them stores its words. */
 MPK_FN void clerk_empty(char *to, rt_u32 bytes)
 {
     if (bytes == 16)
@@ -93,6 +94,8 @@ MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
     return b;
 }
 
+/* Of a box that is looked at, a row is emptied only if its first word has been written: of parts of
+ * attention most rows have not, since a token's context lies with few splits. */
 MPK_FN void clerk_empty_box(const clerk_box &b)
 {
     if (!b.looks)
@@ -250,6 +253,9 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
 }
 #endif
 
+/* Whole warp.  turn goes on through all steps, as the bodies count it; step counts those that have
+ * begun.  A step with JIT tasks is `direct`: the bodies poll and count for themselves, and this
+ * warp loads for JIT tasks until the step is over. */
 static __device__ void clerk_loop(void)
 {
     rt_u32 turn = 0;

@@ -131,6 +131,15 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent, rt_u32 wri
     }
 }
 
+/* Whole warp; lane 0 alone stores words that are not entries.  Each turn is one look at the host's
+ * words and one at the machine's: tokens go out first, since they are what a user waits for, then
+ * requests, then the commands that the look before has seen (`ordered`).  A turn that has moved
+ * nothing is followed by a pause of half a microsecond, so that an idle courier leaves the bus
+ * alone.
+ *
+ * After the end requests and commands are not taken any more: they stay in the host's rings, where
+ * the next kernel finds them.
+ */
 static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;

@@ -150,6 +150,15 @@ MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 sl
     }
 }
 
+/* Whole warp.  slot and parity: the descriptor that is read next, where d has those that are asked
+ * for next; what lies between the two is under way.
+ *
+ * After a list there are three ways on.  The kernel serves no further step: the warp leaves, with
+ * regimes only once nothing is in flight.  The next step runs the same graph, as was assumed: its
+ * list follows.  Another graph was published: what was asked for ahead is counted for the bodies,
+ * which drop it, and that graph's list follows.  A list that is left before its end always goes on
+ * in the third way, or ends with the machine.
+ */
 static __device__ void loader_loop(void)
 {
     const rt_kernel *k = mpk_w.k;

@@ -19,6 +19,8 @@ MPK_FN void peer_obey(rt_kernel *k)
         rt_replace_acq_rel_device(&k->machine.control->abort, RT_RUNNING, RT_STOPPING);
 }
 
+/* A look every 2 us, so that the bus is left to others.  start_step: the last step, from which this
+ * GPU's next kernel goes on. */
 static __device__ __noinline__ void peer_loop(rt_kernel *k)
 {
     rt_control *c = k->machine.control;

@@ -1,7 +1,7 @@
 /* regime.cuh - how the kernel of one regime hands over to that of another (MPK_REGIMES,
  * gen_regime).
  *
- * Each regime of a program has a kernel of its own.  The host puts them on the stream in turns,
+ * Each regime of a program has a kernel of its own.  The host puts them on the stream in turn,
  * several ahead: the first runs, and each later one begins when the one before it ends, without
  * the host.
  * All that they share lies in device memory: the tables, the KV cache, the rings, and what the step
@@ -48,8 +48,8 @@ MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 #endif
 }
 
-/* One thread, at the end of the kernel: tell the host whose kernel goes on.  false: this is no end
- * of the machine, the next kernel goes on by itself. */
+/* One thread, at the end of the kernel: tell the host whose kernel goes on.  false: this is not the
+ * end of the machine, the next kernel goes on by itself. */
 MPK_FN bool regime_is_over(const rt_kernel *k)
 {
 #if MPK_REGIMES > 1

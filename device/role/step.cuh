@@ -42,6 +42,9 @@ MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
         ((rt_u32 *)to)[i] = ((const rt_u32 *)from)[i];
 }
 
+/* The step task reads and writes these in every step, so they lie in shared memory while the kernel
+ * runs: the machine's struct, counts, epochs, and the slots if MPK_SLOTS hold them.  The copied
+ * struct points to the copies; step_end writes them back. */
 MPK_FN rt_machine *step_begin(rt_kernel *k)
 {
     rt_machine *m = &mpk_step.machine;
@@ -81,6 +84,8 @@ struct mpk_ending {
     rt_u32 graph, needed, wanted;
 };
 
+/* Counters only grow: the end event of a graph is activated once its counter is needed times the
+ * epoch in the step word.  The graph's own numbers are looked up only when it changes. */
 MPK_FN void ending_follow(mpk_ending *e, const rt_machine *m, rt_u64 step)
 {
     if (e->graph != rt_word_graph(step)) {

@@ -1,27 +1,41 @@
-/* activate.cuh - the activation functions of feed-forward layers, in fp32; as src/op/activate.h. */
+/* activate.cuh - the activation functions of feed-forward layers, in fp32.
+ *
+ * The formulas are those of src/op/activate.h, which defines them; expf and erff are the
+ * compiler's, so bits may differ from the reference's. Generic bodies (linear, experts) and the
+ * ends of streamed products call these. An activation is a constant of the instance, so the chain
+ * of ifs in activate() is not in the code.
+ */
 #ifndef TASK_ACTIVATE_CUH
 #define TASK_ACTIVATE_CUH
 
 #include "tile/task.cuh"
 
+/* The numbers that src/gen prints into instances, by the operator's attribute. */
 enum { ACTIVATE_NONE, ACTIVATE_SILU, ACTIVATE_GELU, ACTIVATE_GELU_TANH, ACTIVATE_RELU };
 
+/* For x far below zero expf overflows to infinity, and the quotient is -0, as it should be. */
 MPK_FN float activate_silu(float x)
 {
     return x / (1.0f + expf(-x));
 }
+/* x times the normal distribution function; the constant is sqrt(1/2). */
 MPK_FN float activate_gelu(float x)
 {
     return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
 }
+/* The tanh form written as x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): 1 + tanh(u) would
+ * cancel near u = -3. */
 MPK_FN float activate_gelu_tanh(float x)
 {
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
 }
+/* Compared this way round, NaN stays NaN. */
 MPK_FN float activate_relu(float x)
 {
     return x <= 0 ? 0 : x;
 }
+/* kind: any but ACTIVATE_NONE, which callers test for, since it also means that there is no
+ * gate. */
 MPK_FN float activate(int kind, float x)
 {
     if (kind == ACTIVATE_SILU)

@@ -4,13 +4,21 @@
  * All threads do one query head of one token.  Positions go by blocks of 64: a thread takes the
  * scores of whole positions, then all add the values, an entry of the head each.  A key of the step
  * is turned by the thread that needs it.  Cost: 4 K flops and 2 K elements of cache for each
- * position, token and head.
+ * position, token and head. Several splits share a context by blocks: split s has blocks s, s +
+ * splits, ... It writes the mean of the values that it saw and the logarithm of the sum of its
+ * weights; attention_fold puts the splits together.
+ *
+ * Keys and values of the step's own tokens are taken from qkv, never from the cache, since another
+ * task may be about to write them there. The cache itself is filled at the end, by the tasks of the
+ * last split alone: so each entry has one writer, and nobody reads what this step writes.
  */
 #ifndef TASK_ATTENTION_CACHE_CUH
 #define TASK_ATTENTION_CACHE_CUH
 
 #include "tile/view.cuh"
 
+/* Positions of a block: what a split takes at a time, and what threads keep weights of in
+ * scratch. */
 enum { CACHE_UNIT = 64 };
 
 /* The operands, and the attributes.  qkv is seen as [B, heads, T, K], queries first, then keys and
@@ -19,14 +27,16 @@ enum { CACHE_UNIT = 64 };
 struct cache_operands {
     mpk_view qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm, part, lse;
 };
+/* heads and kv_heads: of the query and of the cache, the first a multiple of the second; size:
+ * entries of a head (K). */
 struct cache_how {
     rt_i64 heads, kv_heads, size, splits;
     float scale;
     double eps;
 };
 
-/* A row of qkv that is turned: where it begins, its norm's weight and factor, where its angles
- * begin. */
+/* A row of qkv that is to be normalised and rotated: offsets, in elements, of its first entry and
+ * of its angles, and the factor of its norm (1 without one). */
 struct cache_row {
     rt_i64 from, cosine, sine;
     float factor;
@@ -38,7 +48,8 @@ MPK_FN rt_i64 cache_from(const cache_operands &o, rt_i64 entry, rt_i64 token, rt
     return entry * o.qkv.stride[0] + head * o.qkv.stride[1] + token * o.qkv.stride[2];
 }
 
-/* Head `head` of token t of an entry; all of it is read by each thread that calls. */
+/* Finds the row of head `head` of a token of batch entry `entry`. The sum of squares is in fp64 and
+ * in order, by each thread for itself: all threads get the same factor without a barrier. */
 MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const cache_how &h,
                             const mpk_view &norm, rt_i64 entry, rt_i64 token, rt_i64 head)
 {
@@ -67,7 +78,9 @@ MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_
                      x * r.factor * mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]));
 }
 
-/* Normalised and rotated. */
+/* Entry e normalised and rotated. The first n entries of a head turn, in pairs (e, e + n / 2) as
+ * Llama's rotate_half pairs them; the rest pass as they are. Every product is rounded to the
+ * tensor's dtype, as separate operators of the reference would store it. */
 MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
                           const cache_row &r, rt_i64 e)
 {
@@ -83,7 +96,9 @@ MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_
                                 mpk_round(dtype, (e < half ? -other : other) * sine));
 }
 
-/* The token that is written to position p in this step; -1: none. */
+/* The token that is written to position p in this step; -1: none. From the last token down, so that
+ * of two tokens at one position the later one counts, as in cache_fill. A negative index counts
+ * from the end of the cache. */
 MPK_FN rt_i64 cache_token(const mpk_task &t, const cache_operands &o, rt_i64 p)
 {
     for (rt_i64 i = mpk_is_there(o.index) ? o.index.dims[0] : 0; i-- > 0;) {
@@ -94,7 +109,8 @@ MPK_FN rt_i64 cache_token(const mpk_task &t, const cache_operands &o, rt_i64 p)
     return -1;
 }
 
-/* What the mask adds to a score; false: the position is not seen. */
+/* What the mask adds to a score; false: the position is not seen. A mask of bool says which
+ * positions are seen; one of floats is added, and its -inf means not seen. */
 MPK_FN bool cache_sees(const mpk_task &t, const cache_operands &o, const rt_i64 *at, float *added)
 {
     *added = 0;
@@ -107,7 +123,8 @@ MPK_FN bool cache_sees(const mpk_task &t, const cache_operands &o, const rt_i64 
     return *added != -MPK_INFINITY;
 }
 
-/* Scratch behind the reductions: weights and tokens of a block, query, values. */
+/* Scratch after that of the reductions: float weights[64], int tokens[64] (of cache_token, so that
+ * it is looked up once for score and value), float query[K], float values[K]. */
 MPK_FN float *cache_weights(const mpk_task &t)
 {
     return (float *)(t.s_scratch + MPK_REDUCE_BYTES);
@@ -121,7 +138,8 @@ MPK_FN float *cache_query(const mpk_task &t)
     return (float *)(cache_tokens(t) + CACHE_UNIT);
 }
 
-/* The scores of the n positions from p0 on; what is not seen: -infinity. */
+/* The scores of the n positions from p0 on; what is not seen: -infinity. Called by all threads; a
+ * thread takes whole positions. */
 MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache_how &h,
                          rt_i64 kv_head, rt_i64 p0, int n, const rt_i64 *row)
 {
@@ -162,7 +180,11 @@ MPK_FN float cache_value(const mpk_task &t, const cache_operands &o, const cache
                                           e * o.qkv.stride[3]));
 }
 
-/* One split of a row: batch entry, head, token. */
+/* One split of a row: batch entry, head, token. Softmax is online: `largest` and `total` describe
+ * the blocks so far, and what s_values holds is relative to exp(largest); a block with a larger
+ * score scales both by `kept`. Every thread computes largest and total for itself, from the same
+ * weights in the same order, so they agree without another exchange. The first barrier keeps the
+ * row before from being overwritten while a slow thread still reads it. */
 MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_how &h,
                         const rt_i64 *row, rt_i64 split)
 {

@@ -36,12 +36,17 @@ template <int K> struct group_pages {
 
 /* ---- chunks, the same for loader and body ---- */
 
-/* The chunks of the task's tokens from `first` on, which are of one slot. */
+/* The chunks of the task's tokens from `first` on, which are of one slot: for each KV head in turn,
+ * as many tokens at a time as make 128 rows with its query heads. With 4 query heads a KV head 32
+ * tokens make a chunk. Loader and body walk in the same order, which is the order of pages in the
+ * ring. */
 struct group_walk {
     int first, end, heads_end, group; /* tokens; of the task; query heads of a KV head */
     attend_chunk c;
 };
 
+/* Stands before the first chunk: n_heads is 0 and first = last = end, so that group_next begins
+ * with the task's first head. */
 MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size, int first,
                               int end)
 {
@@ -87,7 +92,9 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 
 /* ---- the loader's part ---- */
 
-/* Keys and values of 64 positions, by one lane; page -1: nothing. */
+/* Keys and values of 64 positions, by one lane; page -1: a page of the ring with nothing in it, so
+ * that loader and body count alike. LOAD_OVER: the step was withdrawn, and nothing more is asked
+ * for. */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
@@ -110,7 +117,8 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
                       from.values + offset, bytes, &mpk_w.full[values]);
 }
 
-/* Numbers of 32 pages of a chunk from i on, one for each lane. */
+/* Numbers of 32 pages of a chunk from i on, one for each lane: one look into the page table for 32
+ * copies. */
 MPK_FN int group_numbers(const attend_chunk &c, const attend_source &from, int i)
 {
     i += mpk_thread() % 32;
@@ -141,6 +149,9 @@ MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape 
     box_have_asked(l, a, asks);
 }
 
+/* The loader's part of the task. Positions, slots and page tables belong to the step, so it waits
+ * for the step's word first; while it works here the whole ring may be in flight, since bytes, not
+ * latency, decide, and it settles to the usual number at the end. */
 template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
 {
     bool came = false;
@@ -182,6 +193,7 @@ template <int K> MPK_FN char *group_queries(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * (K / 64 * GROUP_QUERY);
 }
 
+/* The four warps of this warpgroup meet; barriers 0 and 1 belong to the task. */
 MPK_FN void group_meet(void)
 {
     ptx_meet(2 + mpk_thread() / 128, 128);
@@ -202,6 +214,8 @@ MPK_FN void group_get_queries(const mpk_task &t, const attend_shape &s, const at
     for (int e = 0; e < K / 16; e++)
         q[e] = there ? ptx_load_words(from + e * 16) : none;
 }
+/* Rows of 64 dims, 128 bytes each, in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8),
+ * as the matrix descriptor of wgmma expects. */
 template <int K> MPK_FN void group_put_queries(const mpk_words *q)
 {
     const int i = mpk_thread() % 128, row = i / 2;
@@ -213,7 +227,8 @@ template <int K> MPK_FN void group_put_queries(const mpk_words *q)
     }
 }
 
-/* All loads are under way before the first one is waited for. */
+/* What a chunk begins with. All loads (queries, positions, page table) are under way before the
+ * first one is waited for; they cost one latency together. */
 template <int K>
 MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              group_rows<K> *r)
@@ -242,6 +257,8 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
         r->out[i] = 0;
 }
 
+/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and stores
+ * the rows. A row that saw no position (a token without a place) is zeros. */
 template <int K>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                         const group_rows<K> &r)
@@ -287,7 +304,9 @@ template <int K> MPK_FN void group_score(const char *s_keys, float *score)
             tile_further(keys, tile_in_w(k)));
 }
 
-/* Scores that a row does not see become none. */
+/* Scores that a row does not see become -inf: later positions, those before the window, and a page
+ * that is not there. Called only for pages in which some row of the warp does not see all
+ * (group_soften). */
 template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K> &r, float *score)
 {
     const int first = base + mpk_thread() % 4 * 2;
@@ -299,7 +318,9 @@ template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K
     }
 }
 
-/* Scores become weights; kept: what is left of each row's sums at the new maximum. */
+/* Scores become weights exp2((score - most) * scale), where scale holds log2(e); kept: the factor
+ * that takes each row's earlier sums to the new maximum. While a row has seen nothing its zero is
+ * 0, since -inf - -inf would be NaN. */
 MPK_FN void group_weigh(float scale, float *score, float *most_of, float *sum, float *kept)
 {
     const float none = -__int_as_float(0x7f800000);
@@ -324,7 +345,8 @@ MPK_FN void group_weigh(float scale, float *score, float *most_of, float *sum, f
     }
 }
 
-/* Sums are brought to the new maximum. */
+/* Sums are brought to the new maximum; mostly no row of the warp has one, and then nothing is
+ * multiplied. */
 template <int K> MPK_FN void group_keep(const float *kept, float *out)
 {
     if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
@@ -371,6 +393,8 @@ template <int K> struct group_place {
     bool there;          /* a page of the cache lies there */
 };
 
+/* The next page of keys of the ring, waited for. The note must be read before any lane releases the
+ * page, hence the meeting of the warp. */
 template <int K> MPK_FN const char *group_take_keys(group_place<K> *p)
 {
     const char *s_keys = ring_take(&p->ring, &p->keys);
@@ -388,6 +412,8 @@ template <int K> MPK_FN void group_clear_values(char *s_values)
     group_meet();
 }
 
+/* Its values: in the same page of the ring, or in the next one. Cleared where the cache has no such
+ * page, since 0 times what happens to lie there may be NaN. */
 template <int K> MPK_FN const char *group_take_values(group_place<K> *p)
 {
     p->values = p->keys;
@@ -436,8 +462,8 @@ MPK_FN void group_end_turn(void)
 /* All pages, at least one.  In its turn a warpgroup gives the products of a page's keys and of the
  * values of the page before, and hands the turn on as soon as they are given: its softmax runs
  * under its own products of values and under all of the other's.  Each has as many turns, the first
- * warpgroup begins, and nobody gives a turn that is not taken.  It takes the page of values behind
- * the softmax, in front of the wait for products: ptxas moves a wait up, but over no loop. */
+ * warpgroup begins, and nobody gives a turn that is not taken.  It takes the page of values after
+ * the softmax and before the wait for products: ptxas moves a wait up, but over no loop. */
 template <int K>
 MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
 {
@@ -484,6 +510,8 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
 
 /* ---- the body ---- */
 
+/* Runs of tokens that stand alone and chunks of neighbours alternate as they come in the task. The
+ * position in the ring is kept in registers and put back at the end, for the next task. */
 template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
 {
     const int end = (int)t.hi0;

@@ -53,7 +53,8 @@ struct attention_row {
 };
 
 /* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
- * from this layer, so it is asked for before qkv. */
+ * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
+ * 2), low and high the norm's weights of these. */
 struct attention_turn {
     float2 low, high, cosine, sine;
 };
@@ -67,6 +68,9 @@ MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int
     return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
 }
 
+/* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
+ * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
+ * must have been set. */
 template <int K>
 MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
                                attention_turn *turn)
@@ -104,8 +108,8 @@ template <int K> MPK_FN attention_row attention_ask_row(const char *from)
     return row;
 }
 
-/* Until what was asked for is there: a carried word is loaded again as long as it is empty.  All
- * lanes meet after it. */
+/* Wait until what was asked for is there: a carried word is loaded again as long as it is empty.
+ * All lanes meet afterwards. */
 template <int K>
 MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
 {
@@ -144,6 +148,7 @@ MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &t
         ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
 }
 
+/* A row into scratch, bf16, dims in order. */
 template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row &row)
 {
     const int i = 2 * (mpk_thread() % 32);
@@ -187,7 +192,8 @@ MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, i
 }
 
 /* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
- * token first. */
+ * token first. With 4 query heads and 2 tokens of the step: rows 0-3 are queries, 4 and 5 the keys
+ * of the piece's token and of the one before it, 6 and 7 their values. */
 struct attention_need {
     bool is_query, is_key;
     int back, head; /* tokens before the piece's; of qkv */
@@ -213,7 +219,9 @@ struct attention_ahead {
     int page;
 };
 
-/* n: tokens of the step that piece *k of token `token` sees. */
+/* Asks for row `warp` of piece *k, and finds the page that its token's key goes to. n: tokens of
+ * the step that the piece sees; no more than ATTENTION_STEP_ROWS of them lie in scratch
+ * (attention_step_row brings the others). Whoever calls has asked for the turn already. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
                                 const attention_piece *k, int token, int head, int n,
@@ -231,8 +239,10 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* Into shared memory, a warp a row; `ahead` has been asked for, its turn for the piece's token.
- * The token's key and value go into the cache too, where pieces put them as they go. */
+/* The rows of a piece into scratch, turned, a warp a row; `ahead` has been asked for, its turn for
+ * the piece's token. With more rows than warps a warp comes round again and asks anew. The token's
+ * own key and value go into the cache too, where pieces put them as they go: from registers, so
+ * without a second load. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                               int token, int head, int n, attention_ahead *ahead)
@@ -268,6 +278,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const
 
 /* ---- the pages ---- */
 
+/* What a warp has summed up of its positions so far, relative to exp2(most). */
 template <int K> struct attention_state {
     float most, sum; /* of row g, this warp's tokens; scores in powers of 2 */
     /* dims 16 n + g (0, 1) and + 8 (2, 3) of heads 2c (0, 2) and 2c + 1 (1, 3) */
@@ -277,7 +288,8 @@ template <int K> struct attention_state {
 /* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's
  * first token.  Rows 8 to 15 of the query operand hold the other half of each block's dims, so four
  * registers serve both products of a block: a score is the first's upper row plus the second's
- * lower one. */
+ * lower one. Positions that the piece does not see (beyond `cached`, before the window) get weight
+ * 0 by a score of -inf. */
 template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value,
                              int base, const attention_piece *k, float scale, attention_state<K> *a)
@@ -446,7 +458,7 @@ MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int t
     attention_turn turn = {};
     attention_row row = attention_ask_row<K>(from);
     attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
-    attention_await_row<K>(t, from, &row); /* and all lanes are through with the row before */
+    attention_await_row<K>(t, from, &row); /* and all lanes have done with the row before */
     attention_turn_row<K>(s, turn, &row);
     attention_put_row<K>(t.s_scratch + at::KEY + own, row);
     row = attention_ask_row<K>(value);
@@ -541,7 +553,11 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
 /* Fold the partials in order and store the piece: the result as bf16, and the natural logarithm of
  * its sum of weights, by which the splits are folded later.  A thread has two dims of a head and
  * finds the head's largest score itself, so no barrier is needed for it.  pairs: there were pages
- * for warps 4 to 7. */
+ * for warps 4 to 7.
+ *
+ * What warps 4 to 7 have left in scratch without a page is of an earlier piece, so it is skipped,
+ * not weighed by 0.
+ */
 template <int K, int GROUP>
 MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s, int token,
                                     int split, int head, bool pairs)
@@ -584,8 +600,9 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 /* ---- the caches ---- */
 
 /* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is asked for before any
- * of it is used.  Of a warp with one token both turns are that token, so that the
- * loads stand without branches; the second has page -1 and stores nothing. */
+ * of it is used.  Of a warp with one token both turns are that token, so that the loads stand
+ * without branches; the second has page -1 and stores nothing. For graphs of at most 16 tokens,
+ * hence two for each of the eight warps. */
 template <int K>
 MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
                                  const attention_plan *plan, int head, rt_u32 tokens)
@@ -674,7 +691,9 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
 }
 
-/* Of a few tokens those whose last units the task does. */
+/* Of a few tokens those whose last units the task does. The task with a token's last unit is the
+ * one that has its key and value in its hands, and the only one: so each place of the cache has one
+ * writer. */
 template <int K, int GROUP>
 MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan)
@@ -705,7 +724,8 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
 }
 
 /* A split of a KV head, of the tokens of a lot.  *waited: for the task's event; what can be asked
- * for ahead, is. */
+ * for ahead, is. Order matters to `waited`: before the event come the plan, the piece and the turn,
+ * which no task of this step writes; after it qkv. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
                                 const attention_plan *plan, int live, int split, int head,

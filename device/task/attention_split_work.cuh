@@ -1,5 +1,14 @@
-/* attention_split_work.cuh - how attention_split_stream.cuh shares its work among a worker's warps,
+/* attention_split_work.cuh - how attention_split_stream.cuh shares its work among splits and tasks,
  * and what its loader brings: for that file alone.
+ *
+ * The contexts of all tokens of a step, one after the other, are one row of units of s.unit
+ * positions each, and split i of n has units i * all / n up to (i + 1) * all / n of it: equal work
+ * whatever the lengths are. Two tokens with 3 and 5 units and four splits: split 0 has units 0-1 of
+ * the first, split 1 its unit 2 and unit 0 of the second, split 2 units 1-2, split 3 units 3-4.
+ * With `own` each token is cut by its own length instead (op/split_own.h).
+ *
+ * Loader and body call the same functions on the same data of the step, so both arrive at the same
+ * pages in the same order; nothing is passed between them.
  */
 #ifndef TASK_ATTENTION_SPLIT_WORK_CUH
 #define TASK_ATTENTION_SPLIT_WORK_CUH
@@ -12,7 +21,9 @@
 
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
-/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. */
+/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. cached: positions that are in
+ * the cache before the step, the same for all tokens of a slot; a token without any still has one
+ * unit, since its own step's keys are work that one split must do. */
 struct attention_plan {
     /* first: the first token of its slot; before: units of earlier tokens, or with `own` their
      * splits; all: those of all tokens, the same in each lane */
@@ -21,7 +32,9 @@ struct attention_plan {
     int lot, behind;
 };
 
-/* Tokens lot .. lot + 31 of the `live` ones; earlier: units of those before. */
+/* Tokens lot .. lot + 31 of the `live` ones; earlier: units of those before. The first token of a
+ * slot tells how much is cached: its own position. Tokens of one slot are neighbours in the step,
+ * so a run of equal slots is a request. */
 MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shape &s, int lot,
                                int earlier, attention_plan *p)
 {
@@ -72,7 +85,7 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
     p->all = all;
 }
 
-/* The lot behind, if one is alive. */
+/* The next lot of 32 tokens; false: no token of it is alive. */
 template <int TOKENS>
 MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shape &s,
                                attention_plan *p)
@@ -83,7 +96,8 @@ MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shap
     return true;
 }
 
-/* A token's piece of one split: units, pages, what of the step. */
+/* A token's piece of one split: units, pages, what of the step. Pages are of the slot's table, 64
+ * positions each. A piece has the step's own tokens of its slot if hi == units. */
 struct attention_piece {
     int slot, position, cached, first;
     int lo, hi, units;         /* units lo <= u < hi of this token */
@@ -106,7 +120,8 @@ MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s,
     return __ballot_sync(0xffffffffu, *lo < *hi);
 }
 
-/* Of token lot + t. */
+/* Fills in *k for token lot + t of which the split has units lo .. hi - 1 in lane t; all lanes get
+ * the same. */
 MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t,
                            attention_piece *k)
 {
@@ -146,7 +161,9 @@ MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-/* The next page of the ring for n_bytes of a KV page, if that is there; its note says so. */
+/* The next page of the ring for n_bytes of a KV page. A page that is not there (-1) takes one too,
+ * with nothing in it, and its note says so: the body takes as many. *leads: this lane is the one
+ * that copies. */
 MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
 {
     const rt_u32 to = load_page(&l);
@@ -164,6 +181,8 @@ MPK_FN void attention_end_room(rt_u32 to)
         load_end(to);
 }
 
+/* Keys and values of one page of the cache and one KV head into the ring: into one page if both
+ * fit, else into two, keys first. */
 template <int K>
 MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
@@ -190,7 +209,7 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
  * one another. */
 enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
 
-/* A lot of the tokens. */
+/* The pages of a lot of the tokens, in the order of the body: KV heads, splits, tokens, pages. */
 template <int K>
 MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const attention_plan &plan)
 {
@@ -218,6 +237,8 @@ MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const atte
         }
 }
 
+/* The loader's part of the task: false from load_needs_step means that the step it worked for did
+ * not come. */
 template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;

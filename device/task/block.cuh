@@ -5,8 +5,16 @@
  * Eight warps share a tile of sums: warps[0] along its rows, warps[1] along its columns, warps[2]
  * along what is summed over.  A fragment is float[A][B][E]: for tensor cores fields of 16 x 8 with
  * four entries a lane, as ptx_multiply_bf16 has them; in fp32 thread (i / 16, i % 16) has each 16th
- * row and column, E is 1.
- * Needs nothing beyond sm_80.
+ * row and column, E is 1. Needs nothing beyond sm_80. For example warps = {2, 2, 2} and a tile of
+ * 64 x 64 give each warp 32 x 32 of the sums over half of what is summed: A = 2, B = 4, E = 4.
+ * block_add puts such parts together.
+ *
+ * The loop of a program is: ask for the tiles of a later turn (block_load, block_copy), wait for
+ * those of this one (block_wait), multiply, sync before they are overwritten. Which tiles and how
+ * many turns ahead is printed; this file fixes none of it.
+ *
+ * Everything that depends on a tile's shape is a constant after inlining; loops over fragments are
+ * unrolled, since an array of sums that is indexed by a variable would lie in memory.
  */
 #ifndef TASK_BLOCK_CUH
 #define TASK_BLOCK_CUH
@@ -17,10 +25,15 @@
 #include "task/pieces.cuh"
 #include "tile/view.cuh"
 
-/* A tile in shared memory: entries of dtype, their layout, and where its copies lie in scratch. */
+/* A tile in shared memory: rows x columns entries of dtype, row_bytes for a row (a multiple of 16),
+ * the layout (BLOCK_PLAIN and so on, shape/block_shape.h). Its first copy begins `offset` bytes
+ * into scratch, and each further one, of turns that are loaded ahead, copy_bytes after the one
+ * before. */
 struct block_tile {
     int rows, columns, row_bytes, layout, dtype, offset, copy_bytes;
 };
+/* How many warps share the rows, the columns and the sum of a tile (their product is 8), and
+ * whether tensor cores multiply it. In fp32 all are 1: threads, not warps, share the tile. */
 struct block_warps {
     int along[3];
     bool mma;
@@ -28,7 +41,8 @@ struct block_warps {
 
 /* ---- loads ---- */
 
-/* One entry, from memory of another dtype perhaps. */
+/* One entry of a tile, from memory of any dtype; 0 where it is not inside. An entry that has the
+ * tile's 16-bit dtype already is moved by its bits, so that NaNs keep their payload. */
 MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype,
                       const char *g, rt_i64 at, bool inside)
 {
@@ -41,7 +55,8 @@ MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column,
         mpk_put(to, s, 0, inside ? mpk_get(from, g, at) : 0.0f);
 }
 
-/* Entry by entry, along the axis whose entries are neighbours. */
+/* Entry by entry, neighbouring threads along the axis whose entries are neighbours in memory, so
+ * that a warp's loads fall into the same lines whichever way the matrix lies. */
 MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, const char *g,
                                rt_i64 row_step, rt_i64 column_step, int rows, int columns)
 {
@@ -70,9 +85,9 @@ MPK_FN void block_load_unaligned(const block_tile &tile, char *s_tile, const cha
     }
 }
 
-/* The tile at g, of which so many rows and columns are there; the rest becomes 0.  copied: strides
- * and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait for the
- * group and a sync. */
+/* The tile at g, of which this many rows and columns are there; the rest becomes 0.  copied:
+ * strides and dtype allow copies of 16 bytes, if g is a multiple of 16.  Seen by all after a wait
+ * for the group and a sync. */
 MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dtype, const char *g,
                        rt_i64 row_step, rt_i64 column_step, rt_i64 rows, rt_i64 columns)
 {
@@ -128,6 +143,7 @@ MPK_FN bool block_has_copy(const block_tile &tile, int j)
 {
     return tile.rows % BLOCK_ROWS_APART(tile) == 0 || block_copy_row(tile, j) < tile.rows;
 }
+/* Of a copy of 16 bytes, how many lie within what is left; cp.async fills the rest with zeros. */
 MPK_FN int block_held_bytes(rt_i64 left)
 {
     const int most = left < 16 ? (int)left : 16;
@@ -153,7 +169,7 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
     }
 }
 
-/* A turn's: `ahead` bytes after the beginnings, with so many entries left along the loop's axis.
+/* A turn's: `ahead` bytes after the beginnings, with this many entries left along the loop's axis.
  * whole: no turn has fewer than the tile. */
 template <int N>
 MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r, bool by_rows,
@@ -184,7 +200,8 @@ MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<
 /* ---- windows: a convolution as a product ---- */
 
 /* Entry `entry` of the window whose first entries along the axes are at[..], or none; base: the
- * offset of these. */
+ * offset of these. Entries count channels first where a window has them last (w.channels), else the
+ * axes of the kernel in row-major order and channels slowest. */
 MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u32 entry,
                            bool *inside)
 {
@@ -240,8 +257,8 @@ MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int co
         mpk_put(to, s, 0, __uint_as_float(bits));
 }
 
-/* The tile of windows of g from `place` and `entry` on, of which so many are left.  A thread keeps
- * its place, so that neighbouring threads read neighbours. */
+/* The tile of windows of g from `place` and `entry` on, of which this many are left.  A thread
+ * keeps its place, so that neighbouring threads read neighbours. */
 MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_window &w,
                               bool places_are_rows, int dtype, const char *g, rt_u32 place,
                               rt_u32 entry, rt_i64 places, rt_i64 entries)
@@ -310,6 +327,8 @@ MPK_FN int block_entry_at(const block_window &w, rt_u32 entry, int *away)
     }
     return offset;
 }
+/* For a tensor that does not begin at a multiple of 16: like block_load_unaligned, a short loop
+ * that seldom runs. */
 MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const block_window &w,
                                    const char *g, rt_u32 place, rt_u32 entry, rt_i64 places,
                                    rt_i64 entries)
@@ -325,8 +344,8 @@ MPK_FN void block_window_unaligned(const block_tile &tile, char *s_tile, const b
     }
 }
 
-/* The tile's entries from `entry` on, of which so many are left.  Where entries of a tile share a
- * place of the kernel, it is found once for all copies.  If g is no multiple of 16, threads load
+/* The tile's entries from `entry` on, of which this many are left.  Where entries of a tile share a
+ * place of the kernel, it is found once for all copies.  If g is not a multiple of 16, threads load
  * entries. */
 template <int N>
 MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_window &w,
@@ -400,7 +419,7 @@ MPK_FN rt_i64 block_place(const mpk_view &y, int first, const rt_i64 *at)
     return number;
 }
 
-/* All but the last N groups of loads have arrived, and everybody sees them. */
+/* All but the last N groups of loads have arrived, and all threads see them. */
 template <int N> MPK_FN void block_wait(void)
 {
     ptx_copy_async_wait<N>();
@@ -424,6 +443,7 @@ MPK_FN int block_part(const block_warps &w)
     return w.mma ? mpk_kept_thread() / 32 / (w.along[0] * w.along[1]) : 0;
 }
 
+/* A thread has two neighbouring columns of each field, in entries e and e + 1. */
 MPK_FN int block_column(const block_warps &w, int columns, int b, int e)
 {
     const int thread = mpk_kept_thread(), warp = thread / 32;
@@ -454,7 +474,9 @@ template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float
 
 /* ---- ends by rows ---- */
 
-/* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. */
+/* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. Entries e
+ * and e + 1 are neighbours in a row, hence stores of 8 bytes; the gap keeps the rows that half a
+ * warp stores at once in different banks. */
 template <int A, int B>
 MPK_FN void block_put_sums(const float (&r_sum)[A][B][4], const block_warps &w, int rows,
                            int columns, float *s)
@@ -510,6 +532,7 @@ MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int le
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one;
 }
+/* The counterpart of block_get_row: the first `left` entries of a piece of a row of the result. */
 MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
                           const float (&r)[ROWS_PIECE])
 {
@@ -522,6 +545,8 @@ MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
 
 /* ---- products ---- */
 
+/* Where the 16 bytes of a row lie that begin with column `column`, a multiple of 8, of 16-bit
+ * entries. */
 MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int row, int column)
 {
     return s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * 2);
@@ -535,7 +560,9 @@ MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
         ptx_load_matrices(r, s);
 }
 
-/* 16 rows and 16 entries of the sum of the first factor. */
+/* 16 rows and 16 entries of the sum of the first factor: the four 8 x 8 matrices of an mma operand,
+ * in the order rows 0-7 and 8-15 of entries 0-7, then of entries 8-15. ldmatrix takes the address
+ * of one row of 16 bytes from each lane, hence the arithmetic on the lane's number. */
 MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k,
                             rt_u32 *r)
 {
@@ -555,6 +582,7 @@ MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool 
                turned ? block_piece(tile, s_tile, column + near + high, k + low)
                       : block_piece(tile, s_tile, k + near + low, column + high));
 }
+/* c += a b of one field of 16 x 8 sums and 16 entries; a: four registers, b: two. */
 MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u32 *b)
 {
     if (dtype == MPK_BF16)
@@ -656,8 +684,8 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
 }
 
 /* Partial sums of the warps along what is summed over, added in their order; the first warps have
- * the result.  s: for all parts but the first, of scratch that nobody reads after the next
- * sync. */
+ * the result.  s: for all parts but the first, of scratch that nobody reads after the next sync.
+ * Lanes are the fastest index of s, so that a warp's 32 stores go to 32 banks. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
                       const block_warps &w, char *s)
@@ -685,6 +713,8 @@ MPK_FN float block_larger(float a, float b)
 {
     return a > b ? a : b;
 }
+/* Over the columns of a warp: a lane's own first, then the four lanes that have the same row (two
+ * exchanges). */
 template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll
@@ -698,6 +728,7 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
 }
+/* As block_largest; the order of the sum is fixed by the fragment's layout. */
 template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll

@@ -9,9 +9,9 @@
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
- * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then a
- * byte of the rank (key of the logit, then id) after the other, until the open bin has no more than
- * 1024 entries, which are gathered and sorted.  So what is left to one thread are 64 additions.
+ * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then one
+ * byte of the rank (key of the logit, then id) after another, until the open bin has no more than
+ * 1024 entries, which are gathered and sorted.  So all that is left to one thread is 64 additions.
  */
 #ifndef TASK_CHANCE_CUH
 #define TASK_CHANCE_CUH
@@ -33,6 +33,8 @@
  * function that is called. */
 #define SAMPLE_FN static __device__ __noinline__
 
+/* Bins of a histogram and entries of a list in scratch; values that are added up as one group;
+ * loads of 16 bytes that a thread has in flight. */
 enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = 8 };
 /* Scratch after that of the reductions. */
 enum {
@@ -67,7 +69,8 @@ struct sample_row {
     float largest, scale;
 };
 
-/* What the filters keep: ranks from `cut` on, of at least this weight. */
+/* What the filters keep: ranks from `cut` on, of at least this weight. cut 0: all ranks. Both hold
+ * at once: top_k and top_p set cut, min_p sets least. */
 struct sample_kept {
     rt_u64 cut;
     chance least;
@@ -86,6 +89,8 @@ MPK_FN rt_u64 *sample_values(const mpk_task &t)
     return (rt_u64 *)(t.s_scratch + SAMPLE_VALUES);
 }
 
+/* The row that begins `from` elements into x; largest and scale are set once the largest logit is
+ * known. */
 MPK_FN sample_row sample_row_at(const mpk_view &x, const char *g_x, rt_i64 from)
 {
     const bool whole = x.dtype == MPK_F32 && x.stride[1] == 1;
@@ -111,6 +116,7 @@ SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
     return q;
 }
 
+/* Quad number `quad` of the row, columns 4 quad to 4 quad + 3. */
 MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
 {
     const rt_i64 id = quad * CHANCE_NEIGHBOURS;
@@ -177,7 +183,8 @@ SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
 
 /* ---- sums of values in scratch ---- */
 
-/* Add the first n values up in groups. */
+/* Add the first n values up in groups. The values are u64 in scratch, 32 to a group. Returns the
+ * groups' sums; all threads, which meet before and after. */
 MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
 {
     rt_u64 *s_group = (rt_u64 *)(t.s_scratch + SAMPLE_GROUPS);
@@ -194,6 +201,7 @@ MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
     return s_group;
 }
 
+/* The sum of the first n values, the same in all threads: no more than 32 groups, added by each. */
 MPK_FN rt_u64 sample_sum(const mpk_task &t, int n)
 {
     const rt_u64 *s_group = sample_groups(t, n);
@@ -203,7 +211,9 @@ MPK_FN rt_u64 sample_sum(const mpk_task &t, int n)
     return sum;
 }
 
-/* Where the sum of the first values passes the target. */
+/* The first value with which the sum exceeds the target, and what of the target is left before it;
+ * at n if the whole sum does not exceed it. One thread looks through at most 32 groups and 32
+ * values. */
 SAMPLE_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
 {
     const rt_u64 *s_group = sample_groups(t, n), *s_value = sample_values(t);
@@ -221,7 +231,9 @@ SAMPLE_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
     return found;
 }
 
-/* The weight that is kept; leaves the weight and the largest key of each lane. */
+/* The weight that is kept; leaves the weight and the largest key of each lane. A lane here is one
+ * of CHANCE_LANES (256) columns of quads, not one of a warp: lane l has quads l, l + 256, ... The
+ * draw goes through lanes in this order, which does not depend on the number of threads. */
 SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const sample_kept &k)
 {
     rt_u64 *s_value = sample_values(t);
@@ -244,7 +256,9 @@ SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const samp
 
 /* ---- cuts ---- */
 
-/* What is known of the rank at which to cut: how many of its digits, from the highest on. */
+/* What is known of the rank at which to cut: how many of its digits, from the highest on. Example:
+ * after two digits all ranks with another distance from the largest are closed; the eight that
+ * follow go through the 64 bits of (key, ~id) byte by byte. */
 struct sample_open {
     int digits;
     rt_u32 place; /* the first two: distance from the largest logit, SAMPLE_PLACES at most */
@@ -252,7 +266,8 @@ struct sample_open {
 };
 enum { SAMPLE_PLACES = 65535 };
 
-/* Distance from the largest logit in steps of 1/1638 of a binary logarithm. */
+/* Distance from the largest logit in steps of 1/1638 of a binary logarithm. The scale makes 2^-40,
+ * the least weight there is, fall into the last place: 40 * 1638.4 = 65,536. */
 MPK_FN rt_u32 sample_place(const sample_row &r, float x)
 {
     const float log = chance_log(x, r.largest, r.scale);
@@ -271,6 +286,7 @@ MPK_FN int sample_digit(const sample_open &o, rt_u32 place, rt_u64 rank)
         return -1;
     return 255 - (int)(rank >> shift & 255);
 }
+/* Digit `digit` of the cut is known: what follows looks only at ranks that have it. */
 MPK_FN void sample_narrow(sample_open *o, int digit)
 {
     if (o->digits < 2)
@@ -383,7 +399,9 @@ SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 lo
 }
 
 /* The rank, in falling order, at which the sum of weights, or the number of ranks, passes the
- * target; 0: it does not. */
+ * target; 0: it does not. Invariant of the loop: all ranks above the open ones lie before the cut,
+ * and `target` is what is left of it for these. 1024 open ranks fit the list, and ranks differ, so
+ * the loop ends. */
 SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weight, rt_u64 target)
 {
     const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
@@ -411,7 +429,8 @@ SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weig
 }
 
 /* The lowest rank that may be among the first n (n <= CHANCE_LANES): that of the n-th largest
- * maximum of a lane.  Follows sample_weigh. */
+ * maximum of a lane.  Follows sample_weigh. Each of those n maxima is itself a logit of the row, so
+ * at least n ranks lie at or above this one. */
 MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
 {
     const rt_u32 *s_most = (const rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
@@ -429,7 +448,8 @@ MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
 }
 
 /* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after them;
- * how many.  Follows sample_weigh. */
+ * how many.  Follows sample_weigh. If a lane holds very many large logits the list overflows, and
+ * the exact cut is found instead. */
 SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 {
     const sample_open all = {0, 0, 0};
@@ -441,7 +461,8 @@ SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 
 /* ---- a token ---- */
 
-/* What top_k (at least 1) and top_p (1: all) keep.  total: the weight of the row. */
+/* What top_k (at least 1) and top_p (1: all) keep.  total: the weight of the row. top_p counts
+ * within what top_k has left: so the weight of that is taken again. */
 MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k, float top_p,
                             rt_u64 total)
 {
@@ -459,7 +480,9 @@ MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k
     return sample_cut(t, r, true, chance_share(top_p, total) - 1);
 }
 
-/* The id of a lane at which the sum of kept weights passes the target. */
+/* The id of a lane at which the sum of kept weights passes the target. Sampling draws a number
+ * below the total weight; sample_find has found the lane, and lane.rest is what is left of the
+ * number in it. QUADS quads of the lane are weighed at a time. */
 SAMPLE_FN rt_i32 sample_pick(const mpk_task &t, const sample_row &r, const sample_kept &k,
                              sample_found lane)
 {

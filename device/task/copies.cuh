@@ -55,7 +55,7 @@ MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
     return whole;
 }
 
-/* How many entries are moved at once, and the box with so many as one entry of its last axis, of
+/* How many entries are moved at once, and the box with this many as one entry of its last axis, of
  * which entry 0 is the first of the box.  first: that entry's place in the tensor, in elements. */
 struct copies_lots {
     mpk_box box;

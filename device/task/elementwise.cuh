@@ -1,9 +1,11 @@
 /* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul,
- * cast.  Operands are broadcast to the result.
+ * cast, and sums of several operands. Operands are broadcast to the result. The generic bodies;
+ * fused chains of such operators are `map` (map.cuh).
  *
- * Input: views of any plain dtype and strides; output: the task's box.  A thread takes entries
- * thread, thread + MPK_THREADS, ... of the box in row-major order; no scratch, no barriers.
- * Cost: memory. */
+ * Input: views of any plain dtype and strides; output: the task's box. A thread takes entries
+ * thread, thread + MPK_THREADS, ... of the box in row-major order; no scratch, no barriers. Cost:
+ * memory.
+ */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
 

@@ -7,7 +7,8 @@
  * rows of an expert; x comes through shared memory, a tile of columns at a time, normalised on the
  * way; lane l of the team adds columns l, l + team, ...  in rising order, then the lanes are added
  * in rising order: the bits of a pair depend on its rows alone.  Pairs that are summed by scale are
- * kept in shared memory and added in the order of a token's experts.
+ * kept in shared memory and added in the order of a token's experts. These are the bodies of rank
+ * 0, for any shape and dtype; route_warp, expert_stream and expert_tile are compared with them.
  */
 #ifndef TASK_EXPERTS_CUH
 #define TASK_EXPERTS_CUH
@@ -34,7 +35,8 @@ enum {
 
 /* ---- route ---- */
 
-/* Larger for a larger logit, of equal ones for a lower id; NaN is below all. */
+/* A rank that is larger for a larger logit, of equal ones for a lower id; that of NaN is below all.
+ * No two experts have the same rank, so "the largest below the last" walks through all experts. */
 MPK_FN rt_u64 route_rank(float x, rt_u32 id)
 {
     return (rt_u64)mpk_key(x) << 32 | (rt_u32)~id;
@@ -65,7 +67,9 @@ MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
-/* A token's experts; lane 0 of a team writes what is not divided yet, and then divides it. */
+/* A token's experts; lane 0 of a team writes what is not divided yet, and then divides it. The
+ * weights are those of a softmax over all logits; `normalize` divides them by the sum of the chosen
+ * ones, `round` stores them rounded to the logits' dtype, as a model in bf16 does. */
 MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
                         const mpk_view &weights, bool normalize, bool round, rt_i64 row, bool mine)
 {
@@ -98,6 +102,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
     }
 }
 
+/* All threads go through all turns, also those without a row: the reductions meet at barriers. */
 MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
                       const mpk_view &weights, bool normalize, bool round)
 {
@@ -117,7 +122,8 @@ struct expert_use {
     int activation; /* ACTIVATE_NONE: no gate */
 };
 
-/* The row of x of a pair, counted from those of the first token on. */
+/* The row of x of a pair, counted from those of the first token on. x has one row a token (rank 2),
+ * or, after a first product, one row a pair (rank 3). */
 MPK_FN int expert_row(const expert_use &u, int pair)
 {
     return u.x.rank == 3 ? pair : pair / (int)u.ids.dims[1];
@@ -154,7 +160,8 @@ MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, in
 }
 
 /* n pairs from token t0 on: their experts, and their order by expert.  A pair's place is the number
- * of those before it.
+ * of those before it. Quadratic, but n is at most 256 and each thread has one pair. An id outside
+ * of 0 .. E - 1 sorts last and adds nothing.
  */
 MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
 {
@@ -177,7 +184,7 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     mpk_sync();
 }
 
-/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros behind the
+/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros after the
  * last column. */
 MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n,
                          rt_i64 k0)
@@ -200,7 +207,8 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
 }
 
 /* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows
- * from `row` on that are below `end`, and n <= TOKENS pairs. */
+ * from `row` on that are below `end`, and n <= TOKENS pairs. The rows are dealt to the teams in
+ * turn, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert,
                          rt_i64 row, rt_i64 end, rt_i64 t0, int first, int n, float *s_result)
@@ -238,7 +246,8 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
 }
 
 /* A finished group into the result, or among the kept pairs; there: false where the pairs have no
- * expert. */
+ * expert. A kept pair lies at its own number, not its sorted place, so that a token's pairs are
+ * neighbours when they are added. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_i64 row, rt_i64 end,
                          rt_i64 t0, int first, int n)
@@ -318,7 +327,9 @@ MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, r
         expert_add_pairs<ROWS>(t, u, row, end, t0, pairs / (int)u.ids.dims[1]);
 }
 
-/* Where pairs are kept, a team takes one row: so they fit. */
+/* Where pairs are kept (a sum by scale), a team takes one row of a weight instead of four, so that
+ * EXPERT_KEPT holds 256 pairs times 8 teams. Tokens are taken in lots whose pairs fit EXPERT_PAIRS,
+ * the norm's factors and the order anew for each. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_linear_run(const mpk_task &t, const expert_use &u)
 {

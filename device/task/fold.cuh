@@ -1,12 +1,17 @@
-/* fold.cuh - the parts of an attention that was cut over its context, put together (src/op/fold.h):
- * attention_fold. */
+/* fold.cuh - the parts of an attention that was cut over its context, put together: attention_fold,
+ * for any shape (src/op/fold.h is the definition; fold_rows.cuh is the fast body).
+ *
+ * Split s of a token has left the mean of the values it saw, part[t, s, :], and for each head the
+ * logarithm of the sum of its weights, lse[t, s, head]; -inf where it saw nothing. The whole is the
+ * mean of the parts by exp(lse), taken relative to the largest so that it cannot overflow.
+ */
 #ifndef TASK_FOLD_CUH
 #define TASK_FOLD_CUH
 
 #include "tile/view.cuh"
 
-/* Column k of token t: the mean of the parts by their weights exp(lse); 0 if no split has seen
- * anything. */
+/* Column k of token t, which belongs to head k / size; 0 if no split has seen anything. A split
+ * with lse = -inf is left out, not multiplied by 0: its part may hold anything, NaN included. */
 MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view &lse,
                         const char *g_lse, rt_i64 t, rt_i64 k)
 {
@@ -26,6 +31,7 @@ MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view
     return sum != 0 ? value / sum : 0;
 }
 
+/* A thread has an entry of y, and reads the weights of all splits anew for it: they are few. */
 MPK_FN void attention_fold_run(const mpk_task &t, const mpk_view &part, const mpk_view &lse,
                                const mpk_view &y)
 {

@@ -5,7 +5,9 @@
  * LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which splits
  * hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many tokens share a
  * step most have one split that does, which is the result.  Parts and lse may be carried
- * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory.
+ * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory. The
+ * order of splits is fixed, so the bits do not depend on which arrive first. sdpa_split and
+ * attention_cache leave the same kind of parts, and use this body too.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -50,7 +52,9 @@ MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words
 }
 
 /* The parts of the splits of `full`, of one lot, times their weights are added to sum[8], the
- * weights to *total: one after the other, so it does not matter which lots they are of. */
+ * weights to *total: one after the other, so it does not matter which lots they are of. full: bit k
+ * is set if split k of the lot holds something; every loop takes its lowest bits, so splits come in
+ * rising order and empty ones cost nothing. */
 MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full,
                      float weight, float *total, float *sum)
 {
@@ -95,7 +99,9 @@ template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
 }
 
 /* Weights are relative to the largest lse, so no exponential overflows; a token that saw nothing in
- * any split gives zeros. */
+ * any split gives zeros. A lane has columns lane * 8 .. + 7 of the head; those beyond its size only
+ * help with the weights. With one split that holds anything its part is the result as it is: its
+ * weight is 1. */
 template <int LOTS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
                       int heads, int size)

@@ -12,11 +12,15 @@
 #include "task/rope.cuh"
 #include "task/rows.cuh"
 
-/* Where tokens of the step lie. */
+/* Where tokens of the step lie. positions and slots are by token, pages is the table [slots, pages
+ * of a slot]; a slot of -1, a position or a page out of range mean that the token has no place in
+ * the cache. */
 struct heads_place {
     mpk_view positions, slots, pages, k_cache, v_cache;
 };
 
+/* size: entries of a head; half: how many pairs of them turn, so that 2 * half <= size. qkv is [T,
+ * (heads + 2 kv_heads) * size]: queries, keys, values. */
 struct heads_source {
     mpk_view qkv, table; /* table absent: the angles are made from frequencies */
     int heads, kv_heads, size, half;
@@ -45,7 +49,8 @@ MPK_FN int kv_page(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 
     return page < 0 || page >= p.k_cache.dims[0] ? -1 : (int)page;
 }
 
-/* Offset in elements of entry k of a key, of a value. */
+/* Offset in elements of entry k of a key, of a value. Both lie in an order of their own within a
+ * page (tile/kv.cuh), which makes them operands of tensor cores as they are. */
 MPK_FN rt_i64 kv_key_offset(const mpk_view &cache, int page, rt_i64 head, rt_i64 position, int k)
 {
     int per_page = (int)cache.dims[2], size = (int)cache.dims[3];
@@ -169,7 +174,8 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
     }
 }
 
-/* Query heads lo .. hi - 1 of a token into q [T, H, K]; the angles are there. */
+/* Query heads lo .. hi - 1 of a token into q [T, H, K]; the angles are there. A team of 32 threads
+ * does a head. */
 MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm,
                         const mpk_view &q, rt_i64 token, rt_i64 lo, rt_i64 hi)
 {
@@ -185,7 +191,8 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
     }
 }
 
-/* Has a later token the place of this one, so that it alone is stored?  All threads. */
+/* Has a later token the place of this one, so that it alone is stored?  All threads. Compared by
+ * page and place in the page, not by slot: two slots may share pages. */
 MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token, rt_i64 alive)
 {
     rt_i64 position = heads_integer(t, p.positions, token), per_page = p.k_cache.dims[2];

@@ -1,6 +1,7 @@
 /* join_peaks.cuh - the peaks of rows of logits whose columns several peers have made
- * (src/op/join_peaks.c): copied, their columns moved on.  A body calls join_peaks_part for each
- * part.  Cost: memory. */
+ * (src/op/join_peaks.c): copied, their columns moved on. A body calls join_peaks_part for each
+ * part. Each part but the last has whole blocks of 64 columns, so blocks are never cut; a column of
+ * -1 (a block of NaN) stays. Cost: memory. */
 #ifndef TASK_JOIN_PEAKS_CUH
 #define TASK_JOIN_PEAKS_CUH
 

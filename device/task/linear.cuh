@@ -4,7 +4,8 @@
  * memory, a tile of columns at a time, gathered and normalised on the way; lane l of the team adds
  * columns l, l + team, ... in rising order, then the lanes are added in rising order: the bits of a
  * token depend on its row alone.  Cost: 2 D flops a token and row; weights are read once for TOKENS
- * tokens.
+ * tokens. This is the body of rank 0: it takes every dtype and stride, and what the streamed
+ * products (linear_stream, linear_team, linear_tile) are compared with.
  */
 #ifndef TASK_LINEAR_CUH
 #define TASK_LINEAR_CUH
@@ -14,8 +15,9 @@
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
-/* Scratch behind that of the reductions: factors of the norm, results of a group twice, tile or
- * partial sums. */
+/* Scratch after that of the reductions: factors of the norm, results of a group twice, tile or
+ * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
+ * x while a group is multiplied, and the lanes' partial sums when it is added up: never both. */
 enum {
     LINEAR_FACTORS = MPK_REDUCE_BYTES,
     LINEAR_RESULTS = LINEAR_FACTORS + 64,
@@ -23,13 +25,15 @@ enum {
     LINEAR_BUFFER = LINEAR_SECOND + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4
 };
 
-/* Where rows of x come from. */
+/* Where rows of x come from: x itself, the weight of a norm in front (or absent), and the ids of
+ * the rows that are taken (or absent: all, in order). */
 struct linear_source {
     mpk_view x, norm, rows;
     double eps;
 };
 
-/* The row of x that row r of the result is made of, or -1. */
+/* The row of x that row r of the result is made of; -1 where the index names no live row: such a
+ * row of the result is made of zeros, and nothing outside of x is read. */
 MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
 {
     if (!mpk_is_there(s.rows))
@@ -38,7 +42,9 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
     return token >= 0 && token < mpk_live(t, s.x) ? token : -1;
 }
 
-/* 1 / root mean square of n rows from r0 on, one team a row, into scratch. */
+/* 1 / root mean square of n rows from r0 on, one team a row, into scratch. All threads call
+ * mpk_sum, also those without a row: it meets at barriers. fp64, so that the generic body's norm
+ * has no error of its own. */
 MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
@@ -60,7 +66,8 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
     mpk_sync();
 }
 
-/* Columns k0 .. of n rows into s_x[row][LINEAR_TILE]; zeros behind the last column. */
+/* Columns k0 .. of n rows into s_x[row][LINEAR_TILE], normalised; zeros after the last column, so
+ * that the product needs no bound on x. */
 MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0,
                          rt_i64 width)
 {
@@ -81,7 +88,8 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 }
 
 /* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from
- * `first` on that are below `end`, and n <= TOKENS tokens. */
+ * `first` on that are below `end`, and n <= TOKENS tokens. Row first + c * MPK_TEAMS + team belongs
+ * to team `team`: neighbouring teams have neighbouring rows, and result i is row first + i. */
 template <int TOKENS>
 MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_view &w, rt_i64 first,
                          rt_i64 end, rt_i64 r0, int n, float *s_result)
@@ -123,7 +131,8 @@ struct linear_end {
 };
 
 /* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row
- * `first` makes. */
+ * `first` makes. y's columns are the rows of all weights one after the other, so a weight row's
+ * number and its column differ by where its weight begins. */
 template <int TOKENS>
 MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
                          rt_i64 column, rt_i64 r0, int n)
@@ -155,8 +164,9 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
     }
 }
 
-/* The columns of the box that weight w makes: those from `column` on.  w1: with an activation, what
- * the gate lets through. */
+/* The columns of the box that weight w makes: its rows are the columns from `column` on. w1: with
+ * an activation the second factor (up), row by row beside w (gate): y = activation(x w) * (x
+ * w1). */
 template <int TOKENS>
 MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_view &w,
                           const mpk_view &w1, const linear_end &e, rt_i64 column)
@@ -181,7 +191,10 @@ MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_v
     }
 }
 
-/* The peaks of the columns of the box: a team finds the largest of 64 columns of a row. */
+/* The peaks of the columns of the box: for each 64 columns of a row the largest logit and its
+ * column, as two floats. `sample` then reads V / 32 numbers of a row instead of V. Blocks of 64
+ * count from column 0, so a box must begin and end at multiples of 64 or the row's end. All NaN:
+ * -inf and column -1. */
 MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_view &peaks)
 {
     const char *g_logits = mpk_data(t, logits);

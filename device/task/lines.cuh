@@ -36,8 +36,8 @@ MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool la
 /* ---- long lines of neighbours, by pieces of 16 bytes ----
  *
  * Logits are such lines.  Comparing integers that rank each entry costs several instructions an
- * entry; so finite numbers are compared as floats, and only pieces that hold others are gone
- * through by rank. */
+ * entry; so finite numbers are compared as floats, and only pieces that hold others are
+ * ranked. */
 
 enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
 
@@ -327,8 +327,8 @@ MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
     return i;
 }
 
-/* As scan_lines, with the index of the best so far in place of a sum; -1 is no entry.  Its merit is
- * found again from x, so that a thread leaves one number in scratch. */
+/* As scan_lines, with the index of the best so far in place of a sum; -1 means no entry.  Its merit
+ * is found again from x, so that a thread leaves one number in scratch. */
 MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                              const mpk_view &index, int axis, bool largest)
 {

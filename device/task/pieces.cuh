@@ -39,6 +39,7 @@ MPK_FN void rows_write_entries(int dtype, char *g, rt_i64 n, const float (&r)[RO
         mpk_put(v, g, i, one[i]);
 }
 
+/* The two entries of a word, the low half first. */
 MPK_FN void rows_unpack(int dtype, rt_u32 pair, float *r)
 {
     r[0] = dtype == MPK_BF16 ? ptx_low_bf16(pair) : ptx_low_f16(pair);
@@ -65,6 +66,7 @@ MPK_FN void rows_fetch(int dtype, const char *g, rows_raw &r)
     for (int i = 0; i < mpk_dtype_bytes(dtype) / 2; i++)
         r.at[i] = ((const uint4 *)g)[i];
 }
+/* The entries of a piece that has arrived, as floats. */
 MPK_FN void rows_floats(int dtype, const rows_raw &raw, float (&r)[ROWS_PIECE])
 {
     const rt_u32 words[ROWS_PIECE] = {raw.at[0].x, raw.at[0].y, raw.at[0].z, raw.at[0].w,
@@ -79,6 +81,7 @@ MPK_FN void rows_floats(int dtype, const rows_raw &raw, float (&r)[ROWS_PIECE])
         }
 }
 
+/* The counterpart of rows_fetch: g is a multiple of 16 and all eight entries are the row's. */
 MPK_FN void rows_store(int dtype, char *g, const float (&r)[ROWS_PIECE])
 {
     if (dtype == MPK_F32) {

@@ -61,6 +61,7 @@ MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token
         if (place[i] >= 0)
             place[i] = (rt_u32)page[i] < (rt_u32)c.n_pages ? page[i] * TURN_PAGE + place[i] : -1;
 }
+/* Of one token. */
 MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 {
     int place;
@@ -84,7 +85,9 @@ MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
         *s_flag = 1;
 }
 
-/* May two tokens have one place?  All threads. */
+/* May two tokens have one place?  All threads. The map has fewer bits than the cache has places, so
+ * two places may share a bit: true may be wrong, and then each token is looked at (turn_is_lost);
+ * false is certain. All threads get the answer. */
 MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
     rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
@@ -127,6 +130,7 @@ MPK_FN int turn_target(const mpk_task &t, const turn_shape &s, int token, bool t
 
 /* ---- queries and keys ---- */
 
+/* A weight of a norm; type 1: f32, 0: bf16. */
 MPK_FN float turn_weight(const mpk_task &t, int operand, int type, int dim)
 {
     if (type == 1)
@@ -144,6 +148,7 @@ MPK_FN uint2 turn_norm(const float *weight, float scale, uint2 v)
     return v;
 }
 
+/* The sum of the squares of four bf16. */
 MPK_FN float turn_square(uint2 v)
 {
     const float a = ptx_low_bf16(v.x), b = ptx_high_bf16(v.x), c = ptx_low_bf16(v.y),
@@ -169,7 +174,7 @@ struct turn_pair {
     uint2 low, high;
 };
 
-/* Weights of a lane's dims. */
+/* The norm's weights of a lane's dims; ones without a norm. */
 struct turn_weights {
     float low[4], high[4];
 };
@@ -203,8 +208,10 @@ MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine
     turn_rotate(&v->low, &v->high, cosine, sine);
 }
 
-/* Query heads lo .. hi - 1, or keys of these KV heads.  What does not change is read first: after
- * a store it would be read again and again. */
+/* Query heads lo .. hi - 1, or keys of these KV heads.  What does not change is read first: after a
+ * store it would be read again and again. A group of K / 8 lanes has a token; groups that are left
+ * over share the token's heads. The token's target is looked up for keys alone: queries go to [T,
+ * H, K] in order. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
@@ -289,7 +296,8 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
 }
 
 /* 16 tokens from `token` on into places `place` ...: a lane takes two dims.  Two dims of 16 tokens
- * are two full rows of the block. */
+ * are two full rows of the block. place is a multiple of 16: a whole block of the page, whose rows
+ * are 32 bytes of one dim and 16 positions (tile/kv.cuh). */
 template <int K>
 MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
 {

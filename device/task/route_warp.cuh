@@ -13,10 +13,12 @@
 #include "tile/view.cuh"
 #include "tile/worker.cuh"
 
-/* Operands; the key of NaN: below those of numbers, above 0, which is nobody's any more. */
+/* Operands; the key of NaN: below those of numbers, above 0, which stands for an expert that has
+ * been taken. */
 enum { ROUTE_LOGITS, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
 
-/* Logit `i` of this lane's, and whose it is. */
+/* Logit `i` of this lane's; route_id says which expert's it is.  A word of bf16 holds two
+ * neighbours, so lane l has experts 2 l, 2 l + 1, 64 + 2 l, ... */
 template <bool IS_BF16> MPK_FN float route_logit(const rt_u32 *word, int i)
 {
     if (!IS_BF16)
@@ -28,7 +30,8 @@ template <bool IS_BF16> MPK_FN int route_id(int i, int lane)
     return IS_BF16 ? (i / 2 * 32 + lane) * 2 + i % 2 : i * 32 + lane;
 }
 
-/* The logit that a key stands for. */
+/* The logit that a key stands for. The low half of a bf16's key, which held the expert, is masked
+ * out. */
 template <bool IS_BF16> MPK_FN float route_value(rt_u32 key)
 {
     return __uint_as_float(__float_as_uint(mpk_from_key(key)) &
@@ -87,6 +90,7 @@ template <int LOGITS, bool IS_BF16> MPK_FN rt_u32 route_take(rt_u32 *key, int la
     return best;
 }
 
+/* e^x by the hardware's exp2. */
 MPK_FN float route_exp(float x)
 {
     return ptx_exp2(x * 1.44269504f);

@@ -433,7 +433,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
  * NaN; a maximum of such integers does not depend on the order in which threads are combined. */
 
 /* The column of the largest entry; 0 if all are NaN.  A group without a row passes an empty range:
- * only thus does it take part in the barriers. */
+ * so it still takes part in the barriers. */
 MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &index)
 {
     const char *g_x = mpk_data(t, x);

@@ -3,7 +3,10 @@
  *
  * A row of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
  * registers.  What is added up, and in which order, follows from the row's length alone.  Cost: one
- * load of the row, two sums over a warp.
+ * load of the row, two sums over a warp. PIECES, how many pieces a lane has, is the row's length
+ * rounded up to 256 entries; piece c of lane l begins at (32 c + l) * 8, so that a warp reads 32
+ * neighbouring pieces at once. Everything over PIECES is unrolled, or the arrays would lie on the
+ * stack. The generic forms are in rows.cuh; src/gen chooses.
  */
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
@@ -11,8 +14,8 @@
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
-/* Eight entries: in one or two loads where they are whole and aligned, else one by one, with `rest`
- * beyond the row. */
+/* Eight entries: in one or two loads of 16 bytes where they are whole and aligned, else one by one,
+ * with `rest` beyond the row. rest is 0 for sums and -inf for maxima, which change neither. */
 MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       float (&r)[ROWS_PIECE])
 {
@@ -58,7 +61,8 @@ MPK_FN float rows_lanes_sum(float x)
         x += __shfl_xor_sync(0xffffffffu, x, apart);
     return x;
 }
-/* NaN wins. */
+/* NaN wins: a row with a NaN has it as its largest, and all of its softmax is NaN, as in the
+ * reference. */
 MPK_FN float rows_larger(float a, float b)
 {
     return b > a || b != b ? b : a;
@@ -71,7 +75,7 @@ MPK_FN float rows_lanes_largest(float x)
     return x;
 }
 
-/* A row of x and where its result goes. */
+/* A row of x, of which each lane has its pieces, its length n, and where its result goes. */
 template <int PIECES> struct rows_row {
     float r[PIECES][ROWS_PIECE];
     rt_i64 n;
@@ -107,6 +111,7 @@ template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, flo
         }
     return rows_lanes_sum(sum);
 }
+/* Entries beyond the row have been loaded as 0 and count for nothing. */
 template <int PIECES> MPK_FN float rows_total(const rows_row<PIECES> &row)
 {
     float sum = 0;
@@ -140,7 +145,8 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
     }
 }
 
-/* The statement after it runs for each line of the box that is this warp's. */
+/* The statement after it runs for each line of the box that is this warp's. Lines are dealt to the
+ * eight warps in turn; a warp never waits for another, so there is no barrier in this file. */
 #define ROWS_EACH_LINE(t, x)                         \
     const mpk_box box = mpk_box_of(t, x.rank - 1);   \
     const rt_u64 lines = mpk_count(box, x.rank - 1); \

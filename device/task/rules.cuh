@@ -11,7 +11,10 @@
 
 #include "task/chance.cuh"
 
-/* As in op/rules.h. */
+/* As in op/rules.h. The first five words are floats by their bits. RULES_PROMPT says how many
+ * tokens of the history are the prompt, RULES_LEAST how many must be generated before one that ends
+ * the text; the last four are the lengths of the lists, which follow from word RULES_LISTS on:
+ * pairs (id, bias), allowed ids, ids that end, banned sequences, each with its length in front. */
 enum {
     RULES_REPETITION,
     RULES_PRESENCE,
@@ -46,7 +49,9 @@ MPK_FN float rules_float(const rules_row &r, int word)
     return __uint_as_float((rt_u32)r.g_words[word]);
 }
 
-/* Do the lists lie within a record of so many words? */
+/* Do the lists lie within a record of this many words? The record comes from the host through the
+ * token arena; nothing is indexed by it before this holds. The second loop follows the lengths of
+ * the banned sequences: each must be at least 1 and end within the list. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
     rt_i64 n = RULES_LISTS;
@@ -63,13 +68,16 @@ MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
     return true;
 }
 
+/* An id outside of the vocabulary is ignored: lists may name tokens that a model's logits do not
+ * have. */
 MPK_FN void rules_ban(const rules_row &r, rt_i32 id)
 {
     if (id >= 0 && id < r.n)
         r.g_x[id] = -MPK_INFINITY;
 }
 
-/* Empty the map of bits. */
+/* Empties the map of bits, which lies over what sampling uses later. All threads; the first barrier
+ * waits for readers of the map before, the second for the zeros. */
 MPK_FN rt_u32 *rules_map(const mpk_task &t)
 {
     rt_u32 *s_map = (rt_u32 *)(t.s_scratch + RULES_MAP);
@@ -90,7 +98,9 @@ MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
     return !(atomicOr(&s_map[at >> 5], bit) & bit);
 }
 
-/* Repetition (of tokens from 0 on) or presence (of tokens after the prompt): each token once. */
+/* Repetition (of tokens from 0 on) or presence (of tokens after the prompt): each token once. The
+ * thread that sets a token's bit changes its logit, and no other: so every distinct token of the
+ * history is penalised once, without sorting the history. */
 MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float penalty,
                        bool repetition)
 {
@@ -129,7 +139,7 @@ MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
     mpk_sync();
 }
 
-/* Ban all but the listed ids. */
+/* Ban all but the listed ids; an empty list allows everything. */
 MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_ids, int n)
 {
     for (rt_i64 first = 0; first < r.n && n; first += RULES_PART) {
@@ -182,7 +192,8 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
     mpk_sync();
 }
 
-/* Ban what is more than `sigmas` standard deviations below the largest. */
+/* Ban what is more than `sigmas` standard deviations below the largest. The mean and the variance
+ * are of the logits that are not banned, in fp64, the variance around the mean in a second pass. */
 MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
                                 double sigmas)
 {
@@ -204,7 +215,8 @@ MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double la
     mpk_sync();
 }
 
-/* How far a token's surprise is from the expected one, as bits that rise with it. */
+/* How far a token's surprise, -log p, is from the expected one (the entropy), as bits: those of
+ * floats from 0 on rise with the number. A banned token is infinitely far, which no cut keeps. */
 MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double expected)
 {
     return x > -MPK_INFINITY
@@ -212,7 +224,10 @@ MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double
                : 0x7f800000u;
 }
 
-/* Keep the fewest tokens of typical surprise whose share reaches `share`. */
+/* Keep the fewest tokens of typical surprise whose share of the probability reaches `share`.
+ * Instead of sorting by distance, the cut is found by bisection over the bits of the distance: at
+ * most 31 passes over the row. Invariant: `below` is the weight of all tokens nearer than `low`,
+ * and the cut lies in low .. high; tokens at the very distance of the cut are all kept. */
 MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double largest,
                                 double temperature, double share)
 {
@@ -248,7 +263,9 @@ MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double la
     mpk_sync();
 }
 
-/* Copy the row that the model made, without what the mask bans. */
+/* Copy the row that the model made, without what the mask bans. r.g_x is a row of `choice` that
+ * belongs to this row alone; later passes and the draw read that one, and the logits stay as the
+ * model made them. A bit of the mask is 1 where the token is allowed. */
 MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &from)
 {
     const bool quads = ((rt_u64)r.g_x & 15) == 0;

@@ -130,7 +130,7 @@ MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, 
     mpk_sync();
 }
 
-/* The operands that rows with rules go by. */
+/* What only rows with rules read and write; each row has a place of its own in `choice`. */
 struct rules_views {
     const mpk_view &rules, &history, &choice;
 };

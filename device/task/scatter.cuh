@@ -7,7 +7,7 @@
  * an entry beside each other, in order, and entries are done at once.
  *
  * Cost: a pass over the indices for each task (scatter: for each SCATTER_SLOTS entries of a task),
- * a sort of SCATTER_LIST entries in scratch for each so many values, and memory.
+ * a sort of SCATTER_LIST entries in scratch for each SCATTER_LIST values, and memory.
  */
 #ifndef TASK_SCATTER_CUH
 #define TASK_SCATTER_CUH
@@ -15,7 +15,9 @@
 #include "task/index.cuh"
 #include "task/order.cuh"
 
-/* Of a list that takes this many no more than SCATTER_CHUNK come at a time. */
+/* Of a list that takes this many no more than SCATTER_CHUNK come at a time. 256 places of the list
+ * are free when a chunk begins, and a chunk adds at most one entry a position: so the list cannot
+ * overflow. SCATTER_SLOTS: entries of the result that scatter keeps sums of. */
 enum { SCATTER_LIST = 512, SCATTER_CHUNK = 256, SCATTER_SLOTS = 1024 };
 /* Scratch: the list and its length; of scatter also the values in the list, and what the entries
  * have so far. */
@@ -96,7 +98,10 @@ MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &fro
 }
 
 /* A sorted list of n: for each entry that is named, and each of the rest, all its values or the
- * last. */
+ * last. An entry named on the leading axes stands for a box of `rest` entries, so the work is n
+ * n_rest items, of which those count whose place in the list is the first of their entry
+ * (accumulate) or the last. Every item of an entry goes to one thread, so nothing is written by
+ * two. */
 MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &values,
                      const mpk_view &y, const mpk_box &box, const mpk_box &positions,
                      const order_list &list, rt_u32 n, bool accumulate)
@@ -141,7 +146,8 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
     }
 }
 
-/* named: shape of the broadcast indices. */
+/* named: shape of the broadcast indices. All threads go through all chunks, with barriers between
+ * them: a chunk may hold nothing for this box. */
 MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values,
                           const mpk_view &y, const mpk_numbers &named, bool accumulate,
                           bool in_place)
@@ -176,6 +182,9 @@ MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_vie
 
 enum { SCATTER_SET, SCATTER_SUM, SCATTER_PROD, SCATTER_MEAN, SCATTER_MAX, SCATTER_MIN };
 
+/* The operands of scatter: x is what the result begins as, index names places along `axis`, src has
+ * the values; kind: SCATTER_*. in_place: y is x's storage, so what is not named need not be
+ * copied. */
 struct scatter_views {
     const mpk_view &x, &index, &src, &y;
     int axis, kind;
@@ -190,7 +199,8 @@ struct scatter_part {
     rt_i64 lo, width;
 };
 
-/* One value on top of another; NaN wins. */
+/* One value on top of another; NaN wins, whichever comes first. Integers wrap around, as unsigned
+ * arithmetic does. */
 MPK_FN double scatter_pair(int kind, double a, double b)
 {
     if (kind == SCATTER_MAX)
@@ -199,6 +209,7 @@ MPK_FN double scatter_pair(int kind, double a, double b)
         return b < a || b != b ? b : a;
     return kind == SCATTER_PROD ? a * b : a + b;
 }
+/* Overflow of signed numbers would be undefined, hence the unsigned ones. */
 MPK_FN rt_i64 scatter_pair(int kind, rt_i64 a, rt_i64 b)
 {
     if (kind == SCATTER_MAX)
@@ -229,7 +240,7 @@ MPK_FN void scatter_place(const scatter_views &v, const scatter_part &p, rt_u64 
 }
 
 /* The slot that position i of the index of a line names; -1: none of the part, or the index has no
- * such line. */
+ * such line. A slot is the number of an entry in the part: line p.width + place. */
 MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scatter_part &p,
                            rt_u64 line, rt_i64 i)
 {
@@ -264,7 +275,8 @@ MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatte
 
 /* A sorted list of n: all values of a slot on top of what it has; of SCATTER_SET the position of
  * the last.  All threads fetch the values; then the thread of a slot's first value combines them in
- * order. */
+ * order. count is 0 only where nothing is there yet (include_self off): then the first value stands
+ * alone. */
 template <typename number>
 MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const scatter_part &p,
                             const order_list &list, rt_u32 n)
@@ -297,7 +309,8 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
 }
 
 /* From the slots to the result.  An entry whose count has not grown was named by nothing, and keeps
- * x's bits. */
+ * x's bits. Of SCATTER_SET a slot's sum is the position of its value, which is copied bit by bit
+ * from src. */
 template <typename number>
 MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -350,7 +363,8 @@ MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_
 }
 
 /* As many lines at once as their entries fit the slots; a long line goes in pieces, each a pass
- * over its indices. */
+ * over its indices. SCATTER_SET keeps positions in its slots, which are integers whatever the dtype
+ * is. */
 MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                         const mpk_view &src, const mpk_view &y, int axis, int kind,
                         bool include_self, bool in_place)

@@ -8,7 +8,8 @@
  *
  * Cost: log^2 n / 2 rounds a line, of which those with a step of less than SORT_TILE are in
  * scratch; to select k of n, at most a pass over the line for each byte of a rank and of a number,
- * mostly three or four.
+ * mostly three or four. All three ways order by (rank, number), so the result is that of a stable
+ * sort, whichever is taken.
  */
 #ifndef TASK_SORT_CUH
 #define TASK_SORT_CUH
@@ -17,10 +18,12 @@
 #include "task/order.cuh"
 
 enum { SORT_TILE = 1024, SORT_DIGITS = 256 };
-/* Scratch; the counts stand where the list does when there is none. */
+/* Scratch: the list of a tile, or while a bound is sought the counts of its digits (never both); a
+ * counter. */
 enum { SORT_LIST, SORT_COUNTS = SORT_LIST, SORT_WORD = SORT_LIST + SORT_TILE * ORDER_ENTRY_BYTES };
 
-/* A line of x, and where its first k entries in order go. */
+/* A line of x, and where its first k entries in order go. from, to, to_index: offsets of the line's
+ * first entry, in elements; the steps lead to the next entry. */
 struct sort_line {
     const mpk_view &x, &values;
     const char *g_x;
@@ -42,7 +45,8 @@ MPK_FN void sort_store(const sort_line &l, rt_i64 i, rt_i64 number)
     l.g_indices[l.to_index + i * l.index_step] = number;
 }
 
-/* Entries where the results lie. */
+/* order_round's settling of entries that lie in the results, values and numbers together: a swap
+ * takes the value anew from x, by number, so that values need no conversion. */
 MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
 {
     rt_i64 number_a = l.g_indices[l.to_index + a * l.index_step],
@@ -77,7 +81,9 @@ MPK_FN void sort_tiles(const mpk_task &t, const sort_line &l, rt_i64 k, rt_i64 s
     }
 }
 
-/* Sort the first k entries of the results. */
+/* Sort the first k entries of the results. A merge of bitonic kind: tiles are sorted, then blocks
+ * of twice the width until one holds all k. Steps below SORT_TILE of each merge are done tile by
+ * tile in scratch, since a round in memory costs a pass over the line. */
 MPK_FN void sort_long(const mpk_task &t, const sort_line &l, rt_i64 k)
 {
     sort_tiles(t, l, k, 0);
@@ -101,7 +107,7 @@ struct sort_bound {
 /* One digit of eight bits of the bound, of its rank or, once that is known, of its number: count
  * the entries that agree with the bound above it.  left: which of those it is, in order; afterwards
  * among those that agree here too.  True: it is the last of those, so that all bits below may be
- * ones.  Called by all threads. */
+ * ones.  Called by all threads. *left is a copy in each thread, and all compute the same. */
 MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound, bool by_number,
                        int shift, rt_u32 *left)
 {
@@ -143,7 +149,9 @@ MPK_FN sort_bound sort_find(const mpk_task &t, const sort_line &l, rt_i64 k)
     return bound;
 }
 
-/* The first k entries of the line in order, in any order, to the results. */
+/* The first k entries of the line in order, in any order, to the results. Exactly k entries pass,
+ * since numbers make all entries differ; atomicAdd gives them places as they come, and sort_long
+ * orders them afterwards. */
 MPK_FN void sort_select(const mpk_task &t, const sort_line &l, rt_i64 k)
 {
     rt_u32 *s_n = (rt_u32 *)(t.s_scratch + SORT_WORD);
@@ -160,7 +168,8 @@ MPK_FN void sort_select(const mpk_task &t, const sort_line &l, rt_i64 k)
 
 /* ---- the operators ---- */
 
-/* Lines that fit into scratch, several at once: each has `block` places there, a power of 2. */
+/* Lines that fit into scratch, several at once: each has `block` places there, a power of 2. Places
+ * beyond a line's end hold the greatest rank and number, so they stay at the end of their block. */
 MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices,
                        const mpk_box &lines, rt_i64 block, rt_i64 k)
 {
@@ -191,7 +200,8 @@ MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices,
     }
 }
 
-/* The first k entries of each line in order, and where they were. */
+/* The first k entries of each line in order, and where they were. x, values and indices have the
+ * same other axes; a task has whole lines. */
 MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                      const mpk_view &indices, int axis, bool falling, rt_i64 k)
 {

@@ -1,7 +1,10 @@
-/* sum_pairs.cuh - the weighted sums over the experts of a token, bf16 by rows: 8 columns of all its
- * pairs at a time, added in fp32 in the order of the pairs.
+/* sum_pairs.cuh - the weighted sum of the rows that a token's experts computed: bf16, 8 columns of
+ * a token at a time.
  *
- * A thread asks for eight pairs before it adds any.  Cost: the bytes of x.
+ * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency of
+ * L2, not its bandwidth, would set the time.  The sum, in fp32, is in the order of the pairs, the
+ * residual last, as in sum_pairs_any.cuh, with fma.  Rows begin at multiples of 16 bytes and have a
+ * multiple of 8 columns (src/gen accepts no others).  Cost: the bytes of x.
  */
 #ifndef TASK_SUM_PAIRS_CUH
 #define TASK_SUM_PAIRS_CUH
@@ -9,12 +12,15 @@
 #include "ptx/ptx.cuh"
 #include "tile/task.cuh"
 
+/* Loads of 16 bytes that a thread has in flight; their words are 32 registers. */
 enum { SUM_PAIRS_AHEAD = 8 };
 
 struct pair_sums {
     float at[8];
 };
 
+/* Adding the residual with a scale of 1 gives the same bits as a plain addition: fma rounds
+ * once. */
 MPK_FN void sum_pairs_add(pair_sums *sums, float scale, const mpk_words &v)
 {
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
@@ -25,7 +31,9 @@ MPK_FN void sum_pairs_add(pair_sums *sums, float scale, const mpk_words &v)
     }
 }
 
-/* Eight columns from x on; of_token rows, `columns` apart. */
+/* Eight columns from x on, of `of_token` rows that lie `columns` entries apart, by their scales.
+ * Rows beyond the last are set to zero and not loaded: an array that is loaded on some paths only
+ * would be alive everywhere (docs/gpu.md, "Registers"). */
 MPK_FN pair_sums sum_pairs_piece(const rt_u16 *x, const float *scale, rt_u32 of_token,
                                  rt_u32 columns)
 {
@@ -49,7 +57,8 @@ MPK_FN pair_sums sum_pairs_piece(const rt_u16 *x, const float *scale, rt_u32 of_
 }
 
 /* Operands: x 0, scale 1, the residual's (-1: none) and that of y; rows of `columns`, a multiple of
- * 8. */
+ * 8. The box may begin or end within a piece of eight: the piece is computed whole and only the
+ * columns of the box are stored, since its other columns are another task's. */
 MPK_FN void sum_pairs(const mpk_task &t, rt_u32 of_token, rt_u32 columns, int residual, int y)
 {
     const rt_u32 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), first = lo / 8,

@@ -1,4 +1,10 @@
-/* sum_pairs_any.cuh - the weighted sums over the experts of a token, of any dtype and strides. */
+/* sum_pairs_any.cuh - the weighted sums over the experts of a token, of any dtype and strides: the
+ * generic body of sum_pairs, what sum_pairs.cuh is compared with.
+ *
+ * y[t, c] = residual[t, c] + sum over j of scale[t, j] x[t, j, c]. A thread has an entry of y and
+ * adds the pairs in rising j, the residual last, so the bits do not depend on how the operator is
+ * cut. Cost: x is read once, by neighbouring threads at neighbouring columns.
+ */
 #ifndef TASK_SUM_PAIRS_ANY_CUH
 #define TASK_SUM_PAIRS_ANY_CUH
 

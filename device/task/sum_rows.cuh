@@ -35,6 +35,8 @@ template <int N> MPK_FN void sum_bring(const mpk_task &t, rt_u64 at, mpk_words *
                 v[k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at);
 }
 
+/* Words are turned into arrays by place, x of all parts and so on, so that all indices are
+ * constants and the parts stay in registers. */
 template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
 {
     mpk_words v[N], sum;

@@ -137,7 +137,7 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
     return v;
 }
 
-/* 1 / root mean square over so many columns. */
+/* 1 / root mean square over this many columns. */
 MPK_FN float tile_scale_of(float square, int columns, float eps)
 {
     return rsqrtf(square * mpk_inverse((float)columns) + eps);

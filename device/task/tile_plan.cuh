@@ -1,7 +1,7 @@
 /* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the
  * same for loader and body, and the pages of a step.
  *
- * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turns, and
+ * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turn, and
  * for these all columns, in steps.  The pages of a step lie together, so that one product reads
  * them all: where too few are left before the end of the ring, these are left out.  linear_tile.cuh
  * and linear_box.cuh build on it.

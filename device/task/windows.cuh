@@ -19,7 +19,7 @@
 #include "task/order.cuh"
 
 /* Attributes of conv: of up to three spatial axes a number each.  groups: channels of x and filters
- * are divided into so many, and each filter sees the channels of its own group. */
+ * are divided into that many, and each filter sees the channels of its own group. */
 struct conv_how {
     mpk_numbers stride, padding, dilation;
     rt_i64 groups;

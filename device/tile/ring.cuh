@@ -113,7 +113,7 @@ MPK_FN rt_u32 load_page(mpk_load *l)
     return page;
 }
 #if MPK_BULK
-/* One lane asks for a page's copies. */
+/* True for the lane that asks for a page's copies; the whole loader warp calls it. */
 MPK_FN bool load_leads(void)
 {
     return ptx_elect();
@@ -249,8 +249,8 @@ MPK_FN int load_needs_step(mpk_load *l)
 }
 
 /* What the task's event waits for may be read and copied from here on: wait until it is activated.
- * It is no quiet task.  All that stands before it in the lists has been asked for, so it does not
- * wait for itself.  0: it does not come. */
+ * It is not a quiet task.  All that stands before it in the lists has been asked for, so it does
+ * not wait for itself.  0: it does not come. */
 MPK_FN int load_needs_event(mpk_load *l)
 {
     if (!load_needs_step(l))

@@ -305,7 +305,7 @@ MPK_FN void mpk_written(int thread)
 }
 #endif
 
-/* This thread has written its part and is through with the scratch.  The task counts when all are:
+/* This thread has written its part and needs the scratch no more.  The task counts when all are:
  * the clerk sees to it, and no warp waits; where there is no clerk, thread 0 does. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {

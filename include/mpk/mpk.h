@@ -338,9 +338,9 @@ typedef struct mpk_routing {
     double weight_bytes;
 } mpk_routing;
 
-/* Of the first `tokens` tokens of the last step that ran the smallest graph that holds so many; a
+/* Of the first `tokens` tokens of the last step that ran the smallest graph that holds that many; a
  * step of fewer tokens in between leaves the rest as they were.  MPK_EARG: the engine was opened
- * without count_experts, a request is in flight, or no graph holds so many tokens. */
+ * without count_experts, a request is in flight, or no graph holds that many tokens. */
 MPK_API mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *engine, uint32_t tokens,
                                       mpk_routing *out);
 /* Is path one of the files that the engine was opened from (its models' weights, configurations and
@@ -400,7 +400,7 @@ typedef struct mpk_request_options {
     uint32_t min_tokens; /* neither the model nor a stop token ends the answer before; 0: off */
     const char *const *bad_words; /* texts that do not come, at a beginning or after a space */
     uint32_t n_bad_words;
-    /* only tokens whose logit is at most so many standard deviations below the largest; 0: off */
+    /* only tokens whose logit is at most this many standard deviations below the largest; 0: off */
     float top_n_sigma;
     /* only the tokens of the most typical surprise that add up to this share; 0 or 1: off */
     float typical_p;
@@ -595,7 +595,7 @@ typedef struct mpk_quantize_options {
      * NULL: every column counts alike. */
     const char *calibration;
     size_t calibration_bytes;
-    uint32_t calibration_windows; /* of 512 tokens, at most so many are read; 0: all */
+    uint32_t calibration_windows; /* of 512 tokens, at most this many are read; 0: all */
     uint32_t threads;             /* workers that read it; 0: one for each core */
 } mpk_quantize_options;
 
@@ -621,7 +621,7 @@ typedef enum mpk_pooling {
 typedef struct mpk_embed_options {
     size_t size; /* sizeof(mpk_embed_options) */
     mpk_pooling pooling;
-    uint32_t dimensions; /* only so many of the first numbers; 0: embedding_size */
+    uint32_t dimensions; /* only this many of the first numbers; 0: embedding_size */
     /* leave the length as it is; else the vector has length 1, after it was cut */
     bool raw;
     char reserved[7]; /* 0 */
@@ -664,7 +664,7 @@ MPK_API mpk_status mpk_inspect(mpk_context *cx, const char *model,
  * layer. */
 MPK_API mpk_status mpk_draw(mpk_context *cx, const char *model, const mpk_engine_options *options,
                             uint32_t tokens, const char *part, char **dot);
-/* The tensor program of a step of so many tokens, in its text form. */
+/* The tensor program of a step of this many tokens, in its text form. */
 MPK_API mpk_status mpk_print_program(mpk_context *cx, const char *model,
                                      const mpk_engine_options *options, uint32_t tokens,
                                      char **source);

@@ -173,8 +173,8 @@ static mpk_status refuse_sink(mpk_context *cx, file_sink *s, int error)
 }
 
 /* A regular file is written under another name beside it and renamed at the end, so no reader ever
- * sees half of it; what is no regular file (a pipe, /dev/null) is written to directly.  The room is
- * reserved at once: a full disk fails here, not after an hour. */
+ * sees half of it; what is not a regular file (a pipe, /dev/null) is written to directly.  The room
+ * is reserved at once: a full disk fails here, not after an hour. */
 mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, file_sink *out)
 {
     struct stat st;
@@ -240,7 +240,7 @@ mpk_status file_write(mpk_context *cx, const char *path, const void *bytes, size
     return status;
 }
 
-/* By device and inode.  A device or a pipe may be shared: two names of one are no fault. */
+/* By device and inode.  A device or a pipe may be shared: two names of one are not a fault. */
 bool file_is_same(const char *path, const char *other)
 {
     struct stat a, b;

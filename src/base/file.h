@@ -44,7 +44,7 @@ typedef struct file_sink {
 
 /* n_bytes: how many will be written; a disk that has no room for them is told at once.  MPK_EIO
  * with the system's reason, MPK_ENOMEM.  On success the caller ends with file_sink_abandon,
- * whatever he does between. */
+ * whatever happens in between. */
 mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, file_sink *out);
 mpk_status file_sink_write(mpk_context *cx, file_sink *s, const void *bytes, size_t n);
 /* Sync, and give the file its name. */

@@ -61,7 +61,9 @@ static mpk_status take(reader *r, int c, const char *expected)
 
 /* ---- strings ---- */
 
-/* Bytes of the well-formed UTF-8 character at p (n bytes left), 0 if it is none. */
+/* Bytes of the well-formed UTF-8 character at p (n bytes left), 0 if it is none. The rows bound the
+ * second byte too, which excludes longer forms than needed (e0 80 ..), halves of surrogate pairs
+ * (ed a0 ..) and what is above U+10FFFF (f4 90 ..). */
 static size_t utf8_character(const unsigned char *p, size_t n)
 {
     static const struct {
@@ -98,7 +100,7 @@ static mpk_status read_hex4(reader *r, unsigned *out)
 }
 
 /* The character after \u, of one escape or of a pair of surrogates, as UTF-8 at to; *to moves after
- * it. */
+ * it. \u00e9 is one escape; \ud83d\ude00 are two, for U+1F600. */
 static mpk_status read_unicode_escape(reader *r, char **to)
 {
     unsigned c = 0, second = 0;
@@ -144,7 +146,8 @@ static mpk_status unescape(reader *r, size_t end, char *to, size_t *n)
     return MPK_OK;
 }
 
-/* Find the closing quote; count escapes; check UTF-8. */
+/* Find the closing quote; count escapes; check UTF-8. The reader stays at the first character, so
+ * that unescape can begin there. */
 static mpk_status scan_string(reader *r, size_t *end, bool *escapes)
 {
     *escapes = false;

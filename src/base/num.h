@@ -31,6 +31,9 @@ static inline float num_from_bf16(bf16 h)
     return num_float((uint32_t)h << 16);
 }
 
+/* Adding half of what is cut off, less one, plus the last bit that stays rounds halves to even.  A
+ * NaN is only truncated, with a bit set: its payload may lie in the bits that are cut off, and it
+ * would become infinity. */
 static inline bf16 num_to_bf16(float x)
 {
     uint32_t u = num_bits(x);
@@ -39,6 +42,7 @@ static inline bf16 num_to_bf16(float x)
     return (bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
 
+/* 112 is the difference of the exponents' biases, 127 and 15. */
 static inline float num_from_f16(f16 h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fffu;
@@ -50,6 +54,7 @@ static inline float num_from_f16(f16 h)
     return num_float(sign | num_bits(magnitude));
 }
 
+/* 0x477ff000 is 65520, halfway from the largest f16, 65504, to 2^16. */
 static inline f16 num_to_f16(float x)
 {
     uint32_t u = num_bits(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;

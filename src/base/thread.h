@@ -31,7 +31,7 @@ int thread_make_condition(pthread_cond_t *condition);
 /* Start a thread; join with pthread_join.  MPK_ELIMIT with the system's reason. */
 mpk_status thread_start(mpk_context *cx, pthread_t *thread, void *(*run)(void *), void *argument);
 
-/* f(cx, user, i) for every i below n, the last first, on at most so many threads as there are
+/* f(cx, user, i) for every i below n, the last first, on at most as many threads as there are
  * processors, this one among them; each thread has a context of its own.  After a failure no new
  * ones begin; of those that failed, the lowest i's message is in cx. */
 mpk_status thread_each(mpk_context *cx, uint32_t n,

@@ -173,7 +173,7 @@ static bool read_stops(batch *b, const json_value *value, line_request *r, char 
     return true;
 }
 
-/* {"ID": bias, ...} */
+/* {"ID": bias, ...}; an id is digits only, not "+5". */
 static bool read_biases(const json_value *value, line_request *r, char *error)
 {
     mpk_token_bias *biases = arena_alloc(r->arena, value->n + 1, sizeof *biases);
@@ -236,7 +236,7 @@ static bool read_bad_words(const json_value *value, line_request *r, char *error
     return true;
 }
 
-/* The form of the answer.  *found: the key is one of those that set a form. */
+/* The form of the answer; a second one is an error.  *found: the key is one that sets it. */
 static bool read_form(const json_value *value, line_request *r, bool *found, char *error)
 {
     static const struct {
@@ -544,8 +544,8 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
-/* Move the most probable of the answers from `first` on to place `first`; those in between move
- * up by one, so that equal ones stay in the order of their seeds. */
+/* Move the most probable of the answers from `first` on, by the mean of its tokens, to place
+ * `first`; those in between move up by one, so that equal ones stay in the order of their seeds. */
 static void bring_best(const job *j, mpk_answer *answers, uint32_t first)
 {
     uint32_t best = first;
@@ -577,7 +577,7 @@ static void wait_answers(batch *b, job *j, mpk_answer *answers)
         bring_best(j, answers, i);
 }
 
-/* The line's own id comes first; several answers are written as a list. */
+/* The line's own id, as it was read, comes first; several answers are written as a list. */
 static void write_answer(batch *b, job *j, text *line)
 {
     mpk_answer answers[MAX_ANSWERS];
@@ -651,7 +651,8 @@ static bool is_done(batch *b, const job *j)
 }
 
 /* Submit the lines that have arrived and write the oldest answer when it is ready, whichever is
- * possible first. */
+ * possible first. Answers come in the order of the lines. n_read - n_written lines are under way,
+ * at most `window`; job i uses place i % window. Only with none under way may reading block. */
 static int run_lines(batch *b)
 {
     cli_lines lines = {.fd = b->in};
@@ -712,6 +713,7 @@ static int with_engine(batch *b)
     return code;
 }
 
+/* The output file is emptied only once the model is open: a mistyped name costs no old result. */
 static int open_engine(batch *b, batch_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];

@@ -212,9 +212,9 @@ static void count_plain(bench *b, uint64_t first, uint64_t last)
         b->plain_rate.at[b->plain_rate.n++] = (double)after * 1e9 / (double)(last - first);
 }
 
-/* What one run took; every request is finished.  `first`: when the last prompt was through; `last`:
- * when the first request ended, or the last if that was before: then no step had the whole
- * batch. */
+/* What one run took; every request is finished.  `first`: when the last prompt had been read;
+ * `last`: when the first request ended, or the last one if that was before `first`: then no step
+ * had the whole batch. */
 static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_steps)
 {
     mpk_answer answer;
@@ -242,7 +242,9 @@ static void count_times(bench *b, uint64_t first, uint64_t last, bool has_whole_
 /* The purpose of a run: warm-up, the rate without drafts, or all times. */
 enum count { WARM_UP, PLAIN, COUNTED };
 
-/* Wait for all; the first run warms up and is not counted. */
+/* Wait for all; the first run warms up and is not counted. Decoding is timed from when the last
+ * prompt has been read until the first request ends, so that all requests decode; if they never do
+ * together, only the time of the whole is known. */
 static mpk_status take_times(bench *b, enum count count)
 {
     uint64_t first = 0, earliest = UINT64_MAX, latest = 0;
@@ -377,7 +379,7 @@ static void print_routing(const bench *b)
 }
 
 /* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
- * is. */
+ * is. bench/ reads these names. */
 static void print_json(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
@@ -425,7 +427,8 @@ static double number(const json_value *object, const char *key)
 }
 
 /* The engine gives the profile as JSON; this is its table, one line for each kind of operator and
- * body. */
+ * body. us a step is the time of all of a kind's operators, wait, body and trigger of a mean
+ * task. */
 static int print_profile(const bench *b)
 {
     arena a = {0};
@@ -472,6 +475,7 @@ static void print_experts(const bench *b)
     printf("\n");
 }
 
+/* The figures of the JSON form, as a few lines. */
 static int print_text(const bench *b, const mpk_engine_facts *facts)
 {
     const bench_arguments *args = b->args;
@@ -590,6 +594,7 @@ static void free_memory(bench *b)
     mpk_free(b->profile);
 }
 
+/* Lengths are drawn once, so every run has the same prompts. */
 static int with_engine(bench *b)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -611,7 +616,8 @@ static int with_engine(bench *b)
     return code;
 }
 
-/* A context that just holds prompt and answer, unless the user gave one. */
+/* A context that just holds prompt and answer, unless the user gave one. The time to open is
+ * measured with the clock, the parts of it come from the engine. */
 static int with_context(bench *b, bench_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -651,6 +657,7 @@ static bool read_prompt(bench_arguments *args)
     return is_number && !*end && least >= 1 && least <= most && most <= MOST_PROMPT;
 }
 
+/* Checks what the table of options cannot say, and fills in defaults. */
 static int run(const cli_command *command, void *arguments)
 {
     bench_arguments *args = arguments;

@@ -105,7 +105,8 @@ static mpk_status submit(chat *c, mpk_request **request)
     return status;
 }
 
-/* Send a message and print the answer.  A message that fails is dropped from the conversation. */
+/* Send a message and print the answer.  A message that fails is dropped from the conversation. So a
+ * message that did not fit can be sent again, shorter. */
 static int say(chat *c, str content)
 {
     const size_t before = c->messages.n;
@@ -155,7 +156,8 @@ static void ask(const chat *c, bool goes_on)
         cli_write(goes_on ? "  " : "> ", 2);
 }
 
-/* Read the next message: one line, or several of which all but the last end with a backslash. */
+/* Read the next message: one line, or several of which all but the last end with a backslash. The
+ * end of the input ends a message that was begun. */
 static cli_line next_message(chat *c, cli_lines *lines, text *message)
 {
     const char *line;
@@ -246,6 +248,7 @@ static int read_variables(chat *c, arena *a, const cli_list *list, const char **
     return code;
 }
 
+/* Files named by options are read before the model is loaded. */
 static int read_how(chat *c, arena *a, const chat_arguments *args)
 {
     c->how = (mpk_chat_options){.size = sizeof c->how};
@@ -282,6 +285,7 @@ static int talk(chat *c, const chat_arguments *args)
     return args->prompt ? say(c, str_from(args->prompt)) : converse(c);
 }
 
+/* One conversation, so one place in the batch; its earlier turns are found in the prefix cache. */
 static int chat_body(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     chat_arguments *args = arguments;

@@ -25,6 +25,8 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(compile_arguments, engine),
 };
 
+/* The image holds no weights: it names the model's files and refuses to run if they have
+ * changed. */
 static int compile(const cli_command *command, mpk_context *cx, compile_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -41,6 +43,7 @@ static int compile(const cli_command *command, mpk_context *cx, compile_argument
     return CLI_DONE;
 }
 
+/* The context outlives everything that reports errors. */
 static int run(const cli_command *command, void *arguments)
 {
     mpk_context *cx = mpk_context_create();

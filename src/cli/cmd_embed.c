@@ -50,7 +50,8 @@ static const cli_option options[] = {
     CLI_QUIET_ROW(embed_arguments, engine),
 };
 
-/* One text needs one place in the batch. */
+/* One text needs one place in the batch. Texts of a file are embedded PORTION at a time, whose
+ * vectors have room here. */
 static int open_engine(embedding *e, embed_arguments *args)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -74,7 +75,7 @@ static int open_engine(embedding *e, embed_arguments *args)
                                      .raw = args->raw};
     if (!mpk_engine_tokenizer(e->engine))
         return cli_fail(e->command,
-                        "the model brings no tokenizer: put its tokenizer.json beside the weights");
+                        "the model has no tokenizer: put its tokenizer.json beside the weights");
     e->vectors = calloc((size_t)PORTION * facts.embedding_size, sizeof *e->vectors);
     return e->vectors ? CLI_DONE : cli_fail(e->command, "out of memory for %d vectors", PORTION);
 }
@@ -156,6 +157,7 @@ static int with_arena(embedding *e, arena *a, embed_arguments *args)
     return code == CLI_DONE ? embed(e) : code;
 }
 
+/* What was not opened is NULL, and freeing it does nothing. */
 static int run(const cli_command *command, void *arguments)
 {
     arena a = {0};

@@ -95,6 +95,7 @@ static void print_section(const json_value *root, const char *name)
         print_value(&section->items[i]);
 }
 
+/* One graph for each number of tokens in a step. */
 static void print_graphs(const json_value *graphs)
 {
     printf("graphs\n  tokens  operators     tasks    events    compile ms\n");
@@ -105,7 +106,8 @@ static void print_graphs(const json_value *graphs)
     }
 }
 
-/* The paper's names for the stages are in brackets. */
+/* The paper's names for the stages are in brackets. A row whose key the report lacks is left out:
+ * an image has no compile time. */
 static void print_stats(const json_value *graph)
 {
     static const struct {
@@ -162,7 +164,8 @@ static int print_report(const inspection *s, arena *a, const char *source)
     return CLI_DONE;
 }
 
-/* --stats without --batch reports on the graph for one token. */
+/* --stats without --batch reports on the graph for one token. --batch is the number of tokens, as
+ * of a decode step with as many streams. */
 static int inspect(inspection *s)
 {
     const inspect_arguments *args = s->args;
@@ -191,6 +194,7 @@ static int inspect(inspection *s)
     return code;
 }
 
+/* No weights are read for any of it. */
 static int run(const cli_command *command, void *arguments)
 {
     inspect_arguments *args = arguments;

@@ -50,7 +50,8 @@ static int print_list(const cli_command *command, mpk_context *cx,
     return CLI_DONE;
 }
 
-/* Options of the engine are read for what they mean to passes: workers, fusion, degrees. */
+/* Options of the engine are read for what they mean to passes: workers, fusion, degrees. "-" is
+ * standard input; the file that is read may not be the one that is written. */
 static int opt(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     opt_arguments *args = arguments;

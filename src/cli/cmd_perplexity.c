@@ -158,7 +158,8 @@ static mpk_status feed(measuring *m, side *s, size_t first, size_t n)
     return mpk_sequence_feed(m->cx, s->sequence, m->tokens + first, n, s->logits);
 }
 
-/* Token i is scored by the logits of token i - 1. */
+/* Token i is scored by the logits of token i - 1. Only the last `scored` tokens of a window count:
+ * they have context in front of them. */
 static int run_chunks(measuring *m)
 {
     for (size_t first = 0; first < m->window; first += CHUNK_TOKENS) {
@@ -241,7 +242,8 @@ static double standard_error(const measuring *m, double perplexity)
     return m->count > 1 && variance > 0 ? perplexity * sqrt(variance / (n - 1)) : 0;
 }
 
-/* KL divergences are in nats a token; the same first choice is a share of the tokens. */
+/* KL divergences are in nats a token; the same first choice is a share of the tokens. Sorted once,
+ * for the quantiles. */
 static void print_report(measuring *m)
 {
     double n = (double)m->count, perplexity = exp(m->sum / n),
@@ -302,7 +304,9 @@ static mpk_status choose_window(measuring *m)
     return status == MPK_OK && m->args->base ? fit_window(m, m->args->base) : status;
 }
 
-/* Without --stride a last window that is not full is left out. */
+/* Without --stride a last window that is not full is left out. A window begins `step` tokens after
+ * the one before; without --stride they do not overlap and the second half of each is scored, as
+ * llama.cpp does. */
 static int plan_windows(measuring *m)
 {
     if (choose_window(m) != MPK_OK)
@@ -327,7 +331,8 @@ static int plan_windows(measuring *m)
                                        : cli_fail(m->command, "out of memory for %zu tokens", m->n);
 }
 
-/* The base keeps f32 activations: it is what the model is measured against. */
+/* The base keeps f32 activations: it is what the model is measured against. The prefix cache is
+ * off: every window is computed whole, so that the time is that of the model. */
 static int open_engine(measuring *m, const char *model, int activations, side *s)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
@@ -437,6 +442,7 @@ int cli_measure_perplexity(const cli_command *command, const cli_perplexity *arg
     return code;
 }
 
+/* Also called by `mpk quantize --report` through cli_measure_perplexity. */
 static int run(const cli_command *command, void *arguments)
 {
     const cli_perplexity *args = arguments;

@@ -70,7 +70,8 @@ typedef struct quantize_texts {
     str calibration, report;
 } quantize_texts;
 
-/* The file, and the line or the JSON that says what it holds. */
+/* The file, and the line or the JSON that says what it holds. The text to calibrate by is read
+ * before, since it may come from standard input. */
 static int write_file(const cli_command *command, mpk_context *cx, arena *a,
                       quantize_arguments *args, str calibration)
 {
@@ -130,6 +131,7 @@ static int read_texts(const cli_command *command, mpk_context *cx, arena *a,
     return code == CLI_DONE ? measure(command, args, to->report, true) : code;
 }
 
+/* Both texts are read before the file is written: a mistake in the second costs no time. */
 static int quantize(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     quantize_arguments *args = arguments;
@@ -140,6 +142,7 @@ static int quantize(const cli_command *command, mpk_context *cx, arena *a, void 
     return code == CLI_DONE && args->report ? measure(command, args, texts.report, false) : code;
 }
 
+/* Checked before anything is read. */
 static int run(const cli_command *command, void *arguments)
 {
     quantize_arguments *args = arguments;
@@ -159,7 +162,7 @@ const cli_command cmd_quantize = {
              "q5_k_m q5_1 q6_k q8_0\n"
              "f16 bf16 f32.  Of the K types, _m gives the tensors that count most more bits, _s "
              "fewer, _l most.  Rows\n"
-             "that are no multiple of 256 take the type of blocks of 32 next above.  llama.cpp "
+             "that are not multiples of 256 take the type of blocks of 32 next above.  llama.cpp "
              "opens the file too.",
     CLI_TABLE(options),
     .arguments_bytes = sizeof(quantize_arguments),

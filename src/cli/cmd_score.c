@@ -33,7 +33,7 @@ typedef struct scoring {
     const char *npy_path;
     bool quiet;
     double log_likelihood;
-    size_t n_bad, first_bad; /* tokens whose log probability is no finite number */
+    size_t n_bad, first_bad; /* tokens whose log probability is not a finite number */
 } scoring;
 
 static const cli_option options[] = {
@@ -164,7 +164,8 @@ static void print_result(const scoring *s, bool json, uint64_t ns)
                s->n, n, s->log_likelihood, mean, exp(-mean));
 }
 
-/* n_tokens 0: not known yet. */
+/* n_tokens 0: not known yet. The context is as long as the text, if that is longer than the
+ * default. */
 static int open_engine(scoring *s, score_arguments *args, size_t n_tokens)
 {
     mpk_degree degrees[CLI_MAX_LIST];
@@ -193,7 +194,7 @@ static int score(scoring *s, score_arguments *args)
     if (code == CLI_DONE && s->n_bad)
         return cli_fail(s->command,
                         "%zu of %zu tokens, the first of them token %zu, have a log probability "
-                        "that is no finite number: the model's logits before them are not finite",
+                        "that is not finite: the model's logits before them are not finite",
                         s->n_bad, s->n - 1, s->first_bad);
     if (code == CLI_DONE)
         print_result(s, args->json, clock_ns() - start);
@@ -216,7 +217,8 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
 }
 
 /* The text's length decides the context, so its tokens come first; but a made-up model brings its
- * tokenizer itself. */
+ * tokenizer itself. The tokenizer is then opened alone, which is quick, and the engine brings its
+ * own later. */
 static int score_text(scoring *s, score_arguments *args, str source)
 {
     mpk_tokenizer *own = NULL;
@@ -257,6 +259,7 @@ static int with_arena(scoring *s, arena *a, score_arguments *args)
     return code == CLI_DONE ? score_ids(s, args, ids, n) : code;
 }
 
+/* s.engine may be NULL: nothing was opened. */
 static int run(const cli_command *command, void *arguments)
 {
     score_arguments *args = arguments;

@@ -126,7 +126,8 @@ static void print_line(void *user, const char *line)
     fprintf(stderr, "%s\n", line);
 }
 
-/* Options that the user left out get their defaults here, so the server sees complete options. */
+/* Options that the user left out get their defaults here, so the server sees complete options. The
+ * key from the environment does not show in the list of processes, as an option does. */
 static int read_options(const cli_command *command, mpk_context *cx, arena *a,
                         const serve_arguments *args, net_options *to)
 {
@@ -227,8 +228,8 @@ static int stop_early(const cli_command *command, mpk_context *cx, const net_opt
     return CLI_DONE;
 }
 
-/* The port is bound before the model is loaded: a port in use is reported at once, and early
- * clients wait in the listen queue. */
+/* The port is bound before the model is loaded, so a port in use is reported at once; clients are
+ * refused until the server listens, which it does once the model is ready. */
 static int open_and_serve(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     serve_arguments *args = arguments;

@@ -62,6 +62,7 @@ static int decode(const cli_command *command, mpk_context *cx, arena *a, const m
     return CLI_DONE;
 }
 
+/* Opens the tokenizer alone: no weights are needed. */
 static int convert(const cli_command *command, mpk_context *cx, arena *a, void *arguments)
 {
     const tokenize_arguments *args = arguments;

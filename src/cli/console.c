@@ -238,7 +238,8 @@ static int parse_degree(const cli_command *command, const char *word, mpk_degree
 }
 
 /* "none", or "ngram" with numbers after colons: drafts, then tokens to look back.  A number that is
- * left out keeps the engine's default. */
+ * left out keeps the engine's default. ngram:8:3 tries up to 8 tokens that followed the last place
+ * where the present 3 stood. */
 static int parse_speculation(const cli_command *command, const char *word, mpk_engine_options *to)
 {
     uint32_t *const numbers[] = {&to->draft_tokens, &to->draft_ngram};
@@ -274,7 +275,8 @@ static int take_drafts(const cli_command *command, const cli_engine *from, mpk_e
     return CLI_DONE;
 }
 
-/* `degrees` must live as long as *to: the options point to it. */
+/* `degrees` must live as long as *to: the options point to it. The orders of kv_dtypes and modes
+ * are those of the words in the tables of options. */
 int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree *degrees,
                        mpk_engine_options *to)
 {
@@ -385,7 +387,8 @@ static int read_form(const cli_command *command, mpk_context *cx, arena *a, cons
     return to->form_source ? CLI_DONE : cli_fail(command, "out of memory for %s", file);
 }
 
-/* At most one form may be given. */
+/* At most one form may be given. A form's source is a text, or the content of a file for the forms
+ * that are documents. */
 int cli_request_form(const cli_command *command, mpk_context *cx, arena *a,
                      const cli_sampling *from, mpk_request_options *to)
 {
@@ -449,7 +452,8 @@ int cli_read_template(const cli_command *command, mpk_context *cx, arena *a, con
     return CLI_DONE;
 }
 
-/* Brackets count as blanks, so that a JSON or Python list can be pasted. */
+/* Brackets count as blanks, so that a JSON or Python list can be pasted. "[1, 2, 3]" and "1 2 3"
+ * are the same. */
 int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids, size_t *n)
 {
     const char *p = source.at, *end = source.at + source.n;
@@ -477,6 +481,7 @@ int cli_read_ids(const cli_command *command, arena *a, str source, int32_t **ids
     return CLI_DONE;
 }
 
+/* Compares files, not names; "-" is the file that standard input comes from, if it is one. */
 int cli_check_output(const cli_command *command, const char *output, const char *input)
 {
     const char *from = input && strcmp(input, "-") == 0 ? "/dev/stdin" : input;

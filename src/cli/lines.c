@@ -32,7 +32,8 @@ static bool take_line(cli_lines *l, const char **line, size_t *n_bytes)
     return true;
 }
 
-/* Make room for another read after the buffered bytes; bytes given out earlier are dropped. */
+/* Make room for another read after the buffered bytes; bytes given out earlier are dropped. errno
+ * says what failed: EFBIG, a line of more than MAX_LINE_BYTES. */
 static bool make_room(cli_lines *l)
 {
     if (l->taken) {
@@ -56,6 +57,8 @@ static bool make_room(cli_lines *l)
     return true;
 }
 
+/* *line points into the buffer and is valid until the next call. wait false: CLI_LINE_NONE if no
+ * whole line is there yet. A last line without a newline counts. */
 cli_line cli_lines_next(cli_lines *l, bool wait, const char **line, size_t *n_bytes)
 {
     while (!take_line(l, line, n_bytes)) {

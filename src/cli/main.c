@@ -43,6 +43,7 @@ static int run_command(const cli_command *command, int argc, char **argv)
     return cli_finish(command, code);
 }
 
+/* A misspelt verb ends with the status for misuse, no verb at all shows the list. */
 int main(int argc, char **argv)
 {
     const cli_command self = {.name = "", .operands = ""};

@@ -13,7 +13,7 @@
 
 #include "cli/cli.h"
 
-/* argv[at] is the word at hand; next_operand is the row of the next word that is no option. */
+/* argv[at] is the word at hand; next_operand is the row of the next word that is not an option. */
 typedef struct parser {
     const cli_command *command;
     char **argv;
@@ -119,6 +119,7 @@ static int set_number(parser *p, const cli_option *o, const char *word, cli_numb
     return CLI_DONE;
 }
 
+/* A whole number that may be 0, hence `given` beside it. */
 static int set_whole(parser *p, const cli_option *o, const char *word, cli_whole *to)
 {
     uint64_t value;
@@ -148,7 +149,8 @@ static int set_list(parser *p, const cli_option *o, const char *word, cli_list *
     return CLI_DONE;
 }
 
-/* Put a word into the member of the row.  A flag has no word.  Words are borrowed from argv. */
+/* Put a word into the member of the row.  A flag has no word.  Words are borrowed from argv.
+ * o->offset is where in the command's own structure the value goes. */
 static int set_value(parser *p, const cli_option *o, const char *word)
 {
     char name[64];
@@ -250,7 +252,8 @@ static int check_complete(const parser *p)
     return CLI_DONE;
 }
 
-/* --help counts at any position, except as the value of an option: in -p --help it is a text. */
+/* --help counts at any position, except as the value of an option: in -p --help it is a text.
+ * Everything after "--" is an operand, and so is "-" alone. */
 int cli_parse(const cli_command *command, int argc, char **argv, void *arguments, bool *help)
 {
     parser p = {command, argv, argc, 0, arguments, command->options, {false}};

@@ -340,7 +340,7 @@ V_INLINE void attend_add_part(const attend_task *task, ir_dtype dtype, int nq, a
 }
 
 /* All of a head's entries for nq queries that see the same positions of the block: V_VALUES
- * vectors at a time while there are so many, then one by one. */
+ * vectors at a time while there are that many, then one by one. */
 V_INLINE void attend_add_values(const attend_task *task, ir_dtype dtype, int nq, attend_query *a,
                                 float weight[][BLOCK], const float *kept, int64_t p0)
 {

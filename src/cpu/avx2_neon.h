@@ -76,6 +76,8 @@ NEON_OF_TWO(min_epu8, uint8x16_t, vminq_u8(x, y))
 NEON_OF_TWO(max_epi32, int32x4_t, vmaxq_s32(x, y))
 NEON_OF_TWO(cmpeq_epi8, int8x16_t, vceqq_s8(x, y))
 NEON_OF_TWO(cmpgt_epi32, int32x4_t, vcgtq_s32(x, y))
+/* NEON shifts left by a signed count, so a shift to the right is one by a negative count. Counts of
+ * 32 and more, which give 0 in AVX2, do not occur in the kernels. */
 NEON_OF_TWO(sllv_epi32, int32x4_t, vshlq_s32(x, y))
 NEON_OF_TWO(srlv_epi32, uint32x4_t, vshlq_u32(x, -(int32x4_t)y))
 NEON_OF_ONE(slli_epi16, uint16x8_t, x << n)
@@ -118,6 +120,8 @@ V_INLINE __m256i _mm256_blendv_epi8(__m256i no, __m256i yes, __m256i mask)
 
 /* ---- sums of neighbours ---- */
 
+/* madd: products of 16-bit pairs, added to 32 bits. sad: the sums of |x - y| over eight bytes; with
+ * y = 0 it is how the kernels add up bytes. */
 NEON_OF_TWO(madd_epi16, int16x8_t,
             vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)))
 NEON_OF_TWO(hadd_epi32, int32x4_t, vpaddq_s32(x, y))
@@ -295,6 +299,7 @@ V_INLINE void _mm_storeu_si128(void *p, __m128i x)
 {
     vst1q_s8(p, x);
 }
+/* Eight bytes; the upper half becomes 0. */
 V_INLINE __m128i _mm_loadl_epi64(const void *p)
 {
     return vcombine_s8(vld1_s8(p), vdup_n_s8(0));

@@ -323,7 +323,7 @@ V_INLINE void open_iq1_m(const uint8_t *b, opened_book *to)
     to->d = _cvtsh_ss((uint16_t)d) / 8;
 }
 
-/* Open a block of a format of which book_is_opened is true. */
+/* Open a block of a format for which book_is_opened is true. */
 V_INLINE void open_book(ir_dtype dtype, const uint8_t *b, opened_book *to)
 {
     switch (dtype) {

@@ -35,7 +35,7 @@
  * worker polls before it yields its processor, sleeps, or takes another worker's task; see
  * rt_limits. */
 enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
-/* What is prefetched: of each of the next tasks at most so many bytes, in pieces so small that a
+/* What is prefetched: of each of the next tasks at most this many bytes, in pieces so small that a
  * ready event does not wait long. */
 enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
 
@@ -470,7 +470,7 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
     }
 }
 
-/* One step that the host drives, with so many tokens and rows; its inputs were written before.
+/* One step that the host drives, with this many tokens and rows; its inputs were written before.
  * Returns when its last task has ended. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
                             uint32_t n_rows)
@@ -666,6 +666,7 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     return MPK_OK;
 }
 
+/* The image must outlive the machine, the weights too; *out is set on success only. */
 mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *weights,
                      const cpu_options *options, machine **out)
 {

@@ -107,6 +107,7 @@ mpk_status cpu_check_isa(mpk_context *cx)
     return MPK_OK;
 }
 
+/* A word of MPK_ISA that is not known allows nothing: cpu_start has refused it by then. */
 uint32_t cpu_features(void)
 {
     int limit = find_limit();

@@ -10,7 +10,7 @@
  */
 #include "cpu/cpu_machine.h"
 
-/* A tensor that is no slot. */
+/* A tensor that is not a slot. */
 enum { NO_SLOT = -1 };
 
 /* An operand in the storage of a slot. */

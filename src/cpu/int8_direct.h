@@ -55,10 +55,11 @@ V_INLINE __m256i multiply_sums(ir_dtype dtype, const small_integers *s, block_su
     return _mm256_add_epi32(j, _mm256_madd_epi16(high_words(dtype, factors), x.last));
 }
 
-/* The small integers of two blocks where a row's loop takes them from, 16 bits wide, or 32 if
- * products are added before they are multiplied: of a wide format each in a word that is
- * broadcast, twice if of 16 bits; of a crossed format those of the 16 weights at the same place
- * of both lanes of 128 bits; of any other so too, or as `each` if of 32 bits. */
+/* The small integers of two blocks, laid out as a row's loop takes them; 16 bits each, or 32 where
+ * products are added before they are multiplied.  Of a wide format each is in a word that is
+ * broadcast, twice if it has 16 bits; of other formats those of the 16 weights at the same place of
+ * both lanes of 128 bits are together, or if they have 32 bits and the format is not crossed, in
+ * `each`. */
 typedef union row_scales {
     __m256i lanes[2];       /* [row] */
     uint32_t word[2][2][4]; /* [weight / 128][row][weight / 32 % 4] */

@@ -1,5 +1,11 @@
-/* isa_avx2_general.c - fast bodies of the operators of general tensor programs, compiled for
- * AVX2, with FMA and F16C.  See isa_avx2.c for the pragmas. */
+/* isa_avx2_general.c - fast bodies of the operators of general tensor programs, compiled for AVX2,
+ * with FMA and F16C.
+ *
+ * Only the set of instructions and the records differ from the two other isa_*_general.c files: the
+ * code is the *_kernels.h headers, over the vectors of vec_avx2.h. See isa_avx2.c for the pragmas,
+ * and why what they enclose must be static. CMake finds the records by their names (cpu_body_*),
+ * and cpu_body_choose picks among those that a call accepts the one of the highest rank.
+ */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -29,6 +35,7 @@
 #pragma GCC pop_options
 #endif
 
+/* Below the rank of AVX-512's bodies: where both run, those are chosen. The bits are the same. */
 enum { NEEDS = CPU_AVX2, RANK = 1 };
 
 const cpu_body cpu_body_map_avx2 = {.op = "map",

@@ -34,6 +34,7 @@
 /* Above the ranks of AVX2 and AVX-VNNI. */
 enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 3 };
 
+/* linear and expert_linear, with the 8-bit products of AVX2 and with those of VNNI. */
 LINEAR_SET(linear_avx512, int8_avx2)
 LINEAR_SET(linear_avx512vnni, int8_avx512vnni)
 

@@ -1,5 +1,9 @@
 /* isa_avx512_general.c - fast bodies of the operators of general tensor programs, compiled for
- * AVX-512 (F, BW, DQ, VL), with FMA and F16C.  See isa_avx2.c for the pragmas. */
+ * AVX-512 (F, BW, DQ, VL), with FMA and F16C.
+ *
+ * The same headers as in isa_avx2_general.c, over the vectors of vec_avx512.h: a record here and
+ * its namesake there give the same bits, so a machine may have either.
+ */
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -31,6 +35,7 @@
 #pragma GCC pop_options
 #endif
 
+/* AVX2 is needed too: sums end in vectors of 256 bits (vec_halves.h). */
 enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 2 };
 
 const cpu_body cpu_body_map_avx512 = {.op = "map",

@@ -16,7 +16,8 @@
 
 enum { NEEDS = CPU_NEON, RANK = 1 };
 
-/* linear and expert_linear for each kind of 8-bit products. */
+/* linear and expert_linear for each kind of 8-bit products. Only products with 8-bit activations
+ * differ among the three; fp32 ones are the same code. */
 LINEAR_SET(linear_neon, int8_neon)
 LINEAR_SET(linear_dotprod, int8_dotprod)
 LINEAR_SET(linear_i8mm, int8_i8mm)
@@ -35,6 +36,7 @@ const cpu_body cpu_body_expert_linear_neon = {.op = "expert_linear",
                                               .accepts = expert_accepts,
                                               .scratch_bytes = linear_neon_expert_scratch_bytes,
                                               .run = linear_neon_expert_run};
+/* sdot adds four products of bytes to 32 bits; optional before Armv8.4. */
 const cpu_body cpu_body_linear_dotprod = {.op = "linear",
                                           .name = "linear dotprod",
                                           .needs = NEEDS | CPU_NEON_DOT,
@@ -50,6 +52,7 @@ const cpu_body cpu_body_expert_linear_dotprod = {.op = "expert_linear",
                                                  .scratch_bytes =
                                                      linear_dotprod_expert_scratch_bytes,
                                                  .run = linear_dotprod_expert_run};
+/* smmla multiplies 2 x 8 by 8 x 2 bytes: two tokens at a time; optional before Armv8.6. */
 const cpu_body cpu_body_linear_i8mm = {.op = "linear",
                                        .name = "linear i8mm",
                                        .needs = NEEDS | CPU_NEON_DOT | CPU_NEON_I8MM,

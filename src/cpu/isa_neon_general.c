@@ -1,5 +1,10 @@
-/* isa_neon_general.c - fast bodies of the operators of general tensor programs, compiled for
- * arm64 with NEON. */
+/* isa_neon_general.c - fast bodies of the operators of general tensor programs, compiled for arm64
+ * with NEON.
+ *
+ * The same headers as in isa_avx2_general.c, over the vectors of vec_neon.h. Every arm64 processor
+ * has NEON, so no pragmas are needed, and a record is refused only where MPK_ISA=none asks for the
+ * reference code.
+ */
 #include <math.h>
 #include <string.h>
 

@@ -144,7 +144,7 @@ int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t co
     return is_float(dtype) ? LINEAR_FEW_TOKENS : LINEAR_DIRECT_TOKENS;
 }
 
-/* Can so many tokens be multiplied by every weight without a panel of floats? */
+/* Can this many tokens be multiplied by every weight without a panel of floats? */
 static bool is_direct(const op_call *call, const linear_kernels *k, int64_t tokens)
 {
     bool all = true;

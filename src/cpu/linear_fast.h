@@ -31,7 +31,7 @@ enum {
     LINEAR_COLUMNS = 48,
     /* most tokens of a kernel of linear_direct, which unpacks weights in registers */
     LINEAR_DIRECT_TOKENS = 4,
-    /* up to so many tokens, weights that are floats go through these kernels again for every
+    /* up to this many tokens, weights that are floats go through these kernels again for every
      * four tokens: widening a weight in registers costs less than the way through scratch */
     LINEAR_FEW_TOKENS = 32
 };
@@ -120,13 +120,13 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
 /* The forms of x that the weights among inputs `first` to `last` need; activations: the
  * operator's attribute. */
 linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
-/* The most tokens that can be multiplied by a weight of this dtype and so many columns without a
+/* The most tokens that can be multiplied by a weight of this dtype and this many columns without a
  * panel of floats; 0: a panel is always needed. */
 int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns);
 /* Bytes of the panel for blocks of n rows: 0 if every product is direct, never less for more
  * rows. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n);
-/* Of n rows of x of so many bytes, how many form a block, which stays in the second cache. */
+/* Of n rows of x of this many bytes, how many form a block, which stays in the second cache. */
 int64_t linear_block_tokens(int64_t bytes, int64_t n);
 /* Bytes of a row of x in all 8-bit forms that are needed. */
 int64_t linear_narrow_bytes(const linear_product *p);

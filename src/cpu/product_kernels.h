@@ -96,7 +96,7 @@ static int64_t panel_first(int64_t columns, int64_t panel)
     int64_t vectors = (columns + 15) / 16, panels = (vectors + V_TILE_VECTORS - 1) / V_TILE_VECTORS;
     return vectors * panel / panels;
 }
-/* How many panels so many columns need; 0 columns need none. */
+/* How many panels this many columns need; 0 columns need none. */
 static int64_t panel_count(int64_t columns)
 {
     return ((columns + 15) / 16 + V_TILE_VECTORS - 1) / V_TILE_VECTORS;

@@ -374,6 +374,7 @@ static reduce_fast reduce_kind_of(const op_call *call)
     return (reduce_fast)kind;
 }
 
+/* Is the axis of x one of those that are reduced? */
 static bool is_reduced(const op_call *call, uint32_t axis)
 {
     for (uint32_t i = 0; i < call->attributes[RD_AXES].ints.n; i++)

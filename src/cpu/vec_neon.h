@@ -65,6 +65,7 @@ V_INLINE vf v_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+/* FRINTN: to the nearest, ties to even, whatever the rounding mode says. */
 V_INLINE vf v_round(vf x)
 {
     return (vf){{vrndnq_f32(x.a.a), vrndnq_f32(x.a.b)}, {vrndnq_f32(x.b.a), vrndnq_f32(x.b.b)}};
@@ -79,6 +80,7 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
     return (vf){v_select_less8(x.a, bound.a, yes.a, no.a),
                 v_select_less8(x.b, bound.b, yes.b, no.b)};
 }
+/* n 2^23 is added to the bits of x: its exponent field grows by n. */
 V_INLINE __m256 v_scale8(__m256 x, __m256 n)
 {
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -89,6 +91,7 @@ V_INLINE vf v_scale(vf x, vf n)
     return (vf){v_scale8(x.a, n.a), v_scale8(x.b, n.b)};
 }
 
+/* NEON has no masked loads: a copy keeps the read inside the n floats. */
 V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     float lanes[16] = {0};
@@ -122,6 +125,7 @@ V_INLINE vf v_keep(vf x, int64_t first, int64_t end, vf other)
         {v_keep4(x.b.a, first, end, other.b.a, 8), v_keep4(x.b.b, first, end, other.b.b, 12)}};
 }
 
+/* bf16 is the upper half of an f32. */
 V_INLINE __m256 v_load_bf16_8(const void *p)
 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(p)), 16));
@@ -217,6 +221,8 @@ V_INLINE __m256 v_half_max(vf x)
 {
     return _mm256_max_ps(x.a, x.b);
 }
+/* NEON has no movemask: each equal lane leaves its own bit, and the sum over lanes collects
+ * them. */
 V_INLINE uint32_t v_equal(vf x, vf y)
 {
     const uint32x4_t bit = {1, 2, 4, 8};
@@ -315,6 +321,7 @@ V_INLINE vd vd_fma(vd x, vd y, vd z)
     return (vd){vd_fma4(x.a, y.a, z.a), vd_fma4(x.b, y.b, z.b), vd_fma4(x.c, y.c, z.c),
                 vd_fma4(x.d, y.d, z.d)};
 }
+/* The first two steps of vd_sum's tree: l + (l + 8), then + 4. */
 V_INLINE __m256d vd_quarter(vd x)
 {
     return vd_add4(vd_add4(x.a, x.c), vd_add4(x.b, x.d));

@@ -5,7 +5,7 @@
  * the mega-kernel does, but every operator is a launch of its own, with or without programmatic
  * dependent launch.  A step is one CUDA graph: its operators, then the step task, then a copy of
  * the control block to the host, which reads there which graph comes next. A thread launches graphs
- * while requests are under way. Cost of a step beside its kernels: the copy, and the host's launch
+ * while requests are under way. Cost of a step besides its kernels: the copy, and the host's launch
  * of the next graph.
  *
  * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before
@@ -14,8 +14,8 @@
  * (griddepcontrol.wait) until the kernel before has ended and all that it wrote is seen.  Why that
  * is enough though an operator reads what operators long before have written: that wait is for one
  * kernel only, but a kernel ends when all its threads have, and in every block of every kernel the
- * bodies' threads wait first, whether they have tasks or not.  So a thread that is through with the
- * wait comes after the end of the kernel before, this one after the end of the one before it, and
+ * bodies' threads wait first, whether they have tasks or not.  So a thread that is past the
+ * wait comes after the end of the kernel before, that one after the end of the one before it, and
  * so on to the first of the graph, which follows the graph before without any overlap.  Before the
  * wait nothing is written, and nothing is read that changes while the graph runs.
  */

@@ -158,7 +158,7 @@ static bool load_entry(const char *path, entry_key key, const cuda_source *s, te
 
 /* Write an entry under its name, whole or not at all (file_write writes beside it and renames). The
  * head goes first with a check of 0, which is filled in when the bytes after it are there.  The
- * check covers all after the head, so a file that was cut off is no hit. */
+ * check covers all after the head, so a file that was cut off is not a hit. */
 static mpk_status write_entry(mpk_context *cx, const char *path, entry_key key, size_t n_source,
                               str code, str log)
 {

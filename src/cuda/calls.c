@@ -22,7 +22,7 @@
  * nothing. */
 enum { NO_SLOT = -1, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
 
-/* What a machine of CUDA_CALLS has beside the rest; in its arena. */
+/* What a machine of CUDA_CALLS has besides the rest; in its arena. */
 typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */

@@ -192,7 +192,7 @@ static bool crosses(const flow *f, ir_tensor_id id)
 
 /* Does each task of the operator read of this root what its own box is, so that all of them
  * together read every word that is alive?  Then no word is on its way any more when they are
- * through. */
+ * done. */
 static bool reads_all(const flow *f, ir_op_id op, ir_tensor_id root)
 {
     const ir_op *o = &f->ir->ops.at[op];
@@ -476,7 +476,7 @@ static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
 }
 
 /* Is this a temporary of this peer that quiet tasks write?  They wait for no event, so the memory
- * that temporaries share in turns may still be read for another one. */
+ * that temporaries share in turn may still be read for another one. */
 static bool needs_own_place(const flow *f, ir_tensor_id id)
 {
     const ir_op_id by = f->ir->tensors.at[id].producer;
@@ -673,8 +673,8 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
 
 /* The first quiet entry of a list waits for the gate by its counter, unless a counted task before
  * it has waited for that already; then it is not quiet itself.  Of the tasks of operator `end` the
- * first clears.  The entry before it gets is_last, so that it triggers only when the worker is
- * through with all that came before: what those tasks still read must not be cleared. */
+ * first clears.  The entry before it gets is_last, so that it triggers only when the worker has
+ * done all that came before: what those tasks still read must not be cleared. */
 void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];

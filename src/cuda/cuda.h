@@ -38,7 +38,7 @@ mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out,
  * a second or more. */
 typedef struct cuda_held cuda_held;
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out);
-/* NULL is allowed.  Machines that run on it are not concerned. */
+/* NULL is allowed.  Machines that run on it go on. */
 void cuda_let_go(cuda_held *h);
 
 /* ---- starting ---- */
@@ -49,11 +49,12 @@ typedef enum cuda_mode {
     /* the same bodies, one kernel for each operator in a CUDA graph: the baseline */
     CUDA_GRAPH,
     CUDA_GRAPH_PDL, /* the same with programmatic dependent launch */
-    /* one kernel for each run, in the caller's memory, on his stream (machine_launch_slots) */
+    /* one kernel for each run, in the caller's memory, on the caller's stream
+     * (machine_launch_slots) */
     CUDA_CALLS,
 } cuda_mode;
 
-/* of addresses that a caller gives: bodies load so many bytes at a time */
+/* of addresses that a caller gives: bodies load this many bytes at a time */
 enum { CUDA_OPERAND_ALIGN = 16 };
 
 /* Zero means the default. */
@@ -63,7 +64,8 @@ typedef struct cuda_options {
     uint32_t waiting_requests; /* entries of the request ring.  0: 256 */
     uint32_t token_entries;    /* of the token ring.  0: 1024 */
     /* steps are filled so that company changes no bit of a request, for a program whose graphs of
-     * at most so many tokens have bodies for few tokens (host_fill_apart).  0: as requests come */
+     * at most this many tokens have bodies for few tokens (host_fill_apart).  0: as requests
+     * come */
     uint32_t few_tokens;
     uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: no drafts */
     uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */

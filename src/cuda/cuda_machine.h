@@ -125,7 +125,7 @@ typedef struct cuda_parts {
 
 /* ---- pinned memory that host and kernel share ---- */
 
-/* What host and kernel say to each other beside the rings.  Each word has one writer; words that
+/* What host and kernel say to each other besides the rings.  Each word has one writer; words that
  * one side writes and the other polls lie RT_LINE apart, so that no line goes back and forth over
  * the bus for two reasons.  The kernel sees all of it at mailbox_at. */
 typedef struct cuda_mailbox {
@@ -414,7 +414,7 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
 
 /* The tensor map of a matrix at `at`, by which kernels copy boxes of it; out: 128 bytes.  false:
  * this driver makes none (older than CUDA 12.0), or none of such a matrix: its address and rows are
- * no multiples of 16 bytes. */
+ * not multiples of 16 bytes. */
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
 
 /* ---- parts.c ---- */
@@ -478,7 +478,7 @@ mpk_status cuda_call_refuse_clear(mpk_context *cx, machine *m);
 /* ---- current.c: for threads that use GPUs on their own, too ---- */
 
 /* The machine's functions, which make its GPUs current on the calling thread; and the same with
- * what was current before current again, which everybody outside calls. */
+ * what was current before current again, which callers outside use. */
 extern const machine_def cuda_inner_def, cuda_outer_def;
 
 /* ---- profile.c: machine_def's read_profile ---- */

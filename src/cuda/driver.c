@@ -396,7 +396,7 @@ mpk_status cuda_memory_available(mpk_context *cx, cuda_gpu *g, uint64_t *free_by
     return MPK_OK;
 }
 
-/* 0 bytes are no memory and no error. */
+/* 0 bytes are neither memory nor an error. */
 mpk_status cuda_memory_alloc(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n,
                              cuda_address *out)
 {
@@ -465,7 +465,7 @@ void cuda_host_unregister(cuda_gpu *g, void *host)
     g->d->cuMemHostUnregister(host);
 }
 
-/* Copies of 0 bytes are no calls of the driver, so that callers need no case for areas without
+/* Copies of 0 bytes do not call the driver, so that callers need no case for areas without
  * memory (address 0).
  *
  * The two without a stream go through the default stream.  They do not wait for kernels of a

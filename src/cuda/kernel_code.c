@@ -28,9 +28,11 @@ mpk_status cuda_make_source(mpk_context *cx, arena *a, const program_image *imag
 {
     TRY(gen_source_of_image(cx, a, image, arch, whole, source));
     for (uint32_t r = 0; r < source->n_regimes; r++)
-        CHECK(cx, source->rooms[r].n_pages >= 2, MPK_ELIMIT,
-              "a task of this program needs %u bytes of shared memory: too many beside %s's %u",
-              source->rooms[r].scratch_bytes, arch->gpu, arch->shared_bytes);
+        CHECK(
+            cx, source->rooms[r].n_pages >= 2, MPK_ELIMIT,
+            "a task of this program needs %u bytes of shared memory: too many for %s, which has %u "
+            "in all",
+            source->rooms[r].scratch_bytes, arch->gpu, arch->shared_bytes);
     return MPK_OK;
 }
 

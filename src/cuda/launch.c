@@ -22,7 +22,8 @@
 enum {
     LOOK_NS = 2000000, /* between looks at the stream */
     SHORT_SLEEP_NS = 5000,
-    /* on the stream, of a program with several: each change of regime takes one */
+    /* kernels on the stream at a time where a program has several regimes: each change of regime
+     * takes the next one */
     KERNELS_AHEAD = 8,
 };
 /* how long a kernel that was told to stop may take, and no less than a step may */
@@ -111,7 +112,7 @@ void cuda_look(cuda_machine *m, bool now)
         look_at(m, m->peers[i]);
 }
 
-/* Kernels of the regimes in turns, so that always some wait after the one that runs
+/* Kernels of the regimes in turn, so that some always wait after the one that runs
  * (device/role/regime.cuh). */
 static mpk_status queue_kernels(mpk_context *cx, cuda_machine *m)
 {

@@ -311,8 +311,8 @@ typedef struct compilation {
     text log, code;
 } compilation;
 
-/* Return the status unless the entry succeeds.  What the source itself is wrong with is no failure
- * of an entry but of nvrtcCompileProgram alone, which explain() puts into words. */
+/* Return the status unless the entry succeeds.  What the source itself is wrong with is not a
+ * failure of an entry but of nvrtcCompileProgram alone, which explain() puts into words. */
 #define CALL(c, entry, arguments)                                      \
     do {                                                               \
         int code_ = (c)->n->entry arguments;                           \

@@ -19,11 +19,11 @@
 
 enum {
     ROWS = 8,                  /* of a group */
-    FEWEST_TOKENS = 64,        /* of a task: with at most so many it copies no boxes */
+    FEWEST_TOKENS = 64,        /* of a task: with at most this many it copies no boxes */
     BOX_ROWS = 64,             /* of w, at least and at a time */
     MEETING_BYTES = 128 << 10, /* what a worker reads from L2 while it waits for others */
 };
-/* L2 brings so many times what memory does. */
+/* L2 delivers this many times what memory does. */
 #define L2_OF_MEMORY 2.5
 
 /* An operator's tasks, which all have as many columns of y. */
@@ -82,8 +82,8 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* What a worker reads and writes if tiles have so many parts, in bytes from L2; groups: of a task,
- * 8 rows of w each. */
+/* What a worker reads and writes if tiles have this many parts, in bytes from L2; groups: of a
+ * task, 8 rows of w each. */
 static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_t parts)
 {
     const uint64_t rows = (uint64_t)groups * parts * ROWS,

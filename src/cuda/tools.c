@@ -16,7 +16,7 @@
 
 #include "base/thread.h"
 
-/* The linker is opened only for a source that asks for units.  That there is none is no failure:
+/* The linker is opened only for a source that asks for units.  That there is none is not a failure:
  * its words go to the log, and *out is valid without it. */
 mpk_status cuda_tools_open(mpk_context *cx, const cuda_source *s, cuda_tools *out)
 {

@@ -19,7 +19,7 @@ typedef struct cuda_tools {
 /* Statuses: those of cuda_nvrtc_open.  That there is no linker is a line in the log. */
 mpk_status cuda_tools_open(mpk_context *cx, const cuda_source *s, cuda_tools *out);
 void cuda_tools_close(cuda_tools *t);
-/* All that decides about the code beside the source, for the key of a cache: versions and options;
+/* All that decides about the code besides the source, for the key of a cache: versions and options;
  * *out is in the arena. */
 mpk_status cuda_tools_describe(mpk_context *cx, arena *a, const cuda_tools *t, const cuda_source *s,
                                str *out);

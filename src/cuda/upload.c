@@ -48,7 +48,7 @@ typedef struct upload {
 } upload;
 
 /* What one thread uses: a stream, on which its copies and packings are in order, and two buffers,
- * used in turns.  Lane 0 is the caller's thread. */
+ * used in turn.  Lane 0 is the caller's thread. */
 typedef struct lane {
     upload *u;
     mpk_context cx; /* of its thread */
@@ -136,8 +136,8 @@ static const tg_weight *weight_at(const upload *u, uint32_t i)
 }
 
 /* Which runs of the whole weight a piece's weight is (host/shares.c): found by its name.  A weight
- * that is written alone is given as the program has it, so it is no part of another; without a name
- * it is found to be whole. */
+ * that is written alone is given as the program has it, so it is not part of another; without a
+ * name it is found to be whole. */
 static host_share share_of(const upload *u, uint32_t i)
 {
     tg_weight w = *weight_at(u, i);

@@ -46,8 +46,8 @@ static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id te
 }
 
 /* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for.
- * MPK_EUNSUPPORTED: it is no weight, or cuts rows, which packing cannot follow.  Axes of length 1
- * may have any stride. */
+ * MPK_EUNSUPPORTED: it is not a weight, or cuts rows, which packing cannot follow.  Axes of length
+ * 1 may have any stride. */
 static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph,
                             ir_tensor_id tensor, cuda_part *out)
 {

@@ -142,7 +142,7 @@ void mpk_engine_suggest(const mpk_engine *e, mpk_request_options *options)
 }
 
 /* Any thread; a machine is described by one at a time, which the engine's mutex sees to.  The mutex
- * is part of an engine that is const to the caller: nothing that he can see changes. */
+ * is part of an engine that is const to the caller: nothing that the caller can see changes. */
 static void describe_machine(const mpk_engine *e, machine_facts *out)
 {
     pthread_mutex_t *mutex = (pthread_mutex_t *)&e->mutex;

@@ -182,7 +182,7 @@ mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **
 /* ---- engine_compile.c ---- */
 
 /* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that
- * holds so many tokens, and no image; 0: all.  The caller zeroes *b before, and frees it with
+ * holds this many tokens, and no image; 0: all.  The caller zeroes *b before, and frees it with
  * engine_build_free whatever the status. */
 mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engine_options *options,
                              bool for_running, uint32_t only_tokens, engine_build *b);

@@ -258,7 +258,7 @@ static mpk_status read_text(calibration *c, mpk_engine *e, const mpk_quantize_op
     size_t n;
     TRY(c->status);
     CHECK(c->cx, e->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "the model brings no tokenizer, which calibration needs to read a text");
+          "the model has no tokenizer, which calibration needs to read a text");
     TRY(mpk_tokenize(c->cx, &e->tokens, o->calibration, o->calibration_bytes, true, &ids, &n));
     mpk_status status = read_windows(c, e, o, ids, n, out);
     mpk_free(ids);

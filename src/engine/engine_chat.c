@@ -160,7 +160,7 @@ static mpk_status find_template(chat *c, const load_model *model, str *out)
         *out = c->options.tools && model->tool_template.at ? model->tool_template
                                                            : model->chat_template;
     CHECK(c->cx, out->at, MPK_EUNSUPPORTED,
-          "the model brings no chat template: give one, or write the prompt yourself");
+          "the model has no chat template: give one, or write the prompt yourself");
     return MPK_OK;
 }
 

@@ -2,7 +2,7 @@
  * runs it.
  *
  * Input: a path and options; output: an image, where the files have each weight, a machine.  The
- * target (host/target.h) decides what the passes are tuned for, what is compiled beside the image,
+ * target (host/target.h) decides what the passes are tuned for, what is compiled besides the image,
  * and how weights reach the device.  Called by engine.c to open an engine, by engine_image.c to
  * write an image, and by engine_inspect.c, which compiles a part and starts nothing.
  */
@@ -89,7 +89,7 @@ static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_o
 }
 
 /* Build and compile the graphs of the plan: those of the model, then those of the draft model, in
- * one program.  only_tokens: only the first one that takes so many tokens, or the last; 0: all.
+ * one program.  only_tokens: only the first one that takes this many tokens, or the last; 0: all.
  * Everything lies in b->arena, so a failure needs no undoing. */
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {

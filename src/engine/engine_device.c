@@ -165,7 +165,7 @@ static const char *words_of(const target_def *t, const char *arch)
 }
 
 /* Compare before the device is opened, so that a wrong option is not told as a missing device.  The
- * image's threads and peers replace the caller's: its tasks are already divided among so many.
+ * image's threads and peers replace the caller's: its tasks are already divided among that many.
  * Whether the device is really of the image's architecture can only be said when it is open. */
 mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
                                const engine_plan *plan, bool for_running, target_device *out)

@@ -44,7 +44,7 @@ static mpk_status check_vocabulary(mpk_context *cx, const engine_build *b)
     if (model->tokenizer && draft->tokenizer)
         return compare_tokens(cx, model, draft);
     CHECK(cx, b->options.random_weights, MPK_EARG,
-          "%s brings no vocabulary, so whether both models have the same cannot be checked",
+          "%s has no vocabulary, so whether both models have the same cannot be checked",
           model->tokenizer ? "it" : "the model");
     CHECK(cx, model->config.vocab_size == draft->config.vocab_size, MPK_EARG,
           "it has %u tokens, the model %u", draft->config.vocab_size, model->config.vocab_size);

@@ -36,7 +36,7 @@ typedef struct embedder {
     const mpk_tokens *texts;   /* the caller's */
     uint32_t size;             /* of a hidden state */
     fed *window;               /* heap; text i is at i % n_window */
-    size_t n_window;           /* at most so many texts at a time */
+    size_t n_window;           /* at most this many texts at a time */
     size_t begun, ended;       /* texts; ended <= begun <= ended + n_window */
     size_t n_rows;             /* of the texts between */
 } embedder;
@@ -152,7 +152,7 @@ static void normalize(float *v, uint32_t n)
         v[i] = (float)(v[i] / sqrt(sum));
 }
 
-/* NaN and infinities are no vector: neither JSON nor a cosine can say them. */
+/* NaN and infinities are not a vector: neither JSON nor a cosine can say them. */
 static mpk_status check_finite(mpk_context *cx, const embedder *m, const float *v)
 {
     for (uint32_t i = 0; i < m->options.dimensions; i++)

@@ -385,7 +385,7 @@ mpk_status engine_form_open(mpk_context *cx, mpk_engine *e, const mpk_request_op
     if (!o->form)
         return MPK_OK;
     CHECK(cx, e->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "answers of a given form need a tokenizer, which this model has not");
+          "answers of a given form need a tokenizer, and this model has none");
     CHECK(cx, machine_takes_masks(e->machine), MPK_EUNSUPPORTED,
           "answers of a given form (JSON schema, regular expression ...) are not possible on %s: "
           "run on the CPU",

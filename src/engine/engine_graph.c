@@ -437,7 +437,7 @@ static mpk_status check_addresses(mpk_context *cx, const mpk_program *p, uint32_
     return MPK_OK;
 }
 
-/* Returns when the run is done, so the caller may read his tensors at once. */
+/* Returns when the run is done, so the caller may read its tensors at once. */
 mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data)
 {
     TRY(check_addresses(cx, p, n, data));

@@ -166,7 +166,7 @@ mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
     if (status == MPK_OK && b.has_draft)
         status = status_fail(cx, MPK_EARG,
                              "an image holds one model: name the draft model with a model that is "
-                             "no image");
+                             "not an image");
     if (status == MPK_OK && engine_build_reads(&b, path))
         status = status_fail(cx, MPK_EARG,
                              "%s is a file of the model that is read: write to another", path);

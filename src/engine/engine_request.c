@@ -333,7 +333,7 @@ static mpk_status prepare(mpk_context *cx, mpk_request *r, const int32_t *tokens
     if (e->tokens.tokenizer)
         return tokenizer_stream_open(cx, e->tokens.tokenizer, TOKENIZER_SKIP_SPECIAL, &r->decoder);
     CHECK(cx, !r->options.n_stop, MPK_EUNSUPPORTED,
-          "stop texts need a tokenizer, which this model has not");
+          "stop texts need a tokenizer, and this model has none");
     return MPK_OK;
 }
 
@@ -456,7 +456,7 @@ mpk_status mpk_submit_text(mpk_context *cx, mpk_engine *engine, const char *byte
     tokenizer_ids ids = {0};
     TRY(engine_read_request_options(cx, options, &o));
     CHECK(cx, engine->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "the model brings no tokenizer: give token ids, or put its tokenizer.json beside the "
+          "the model has no tokenizer: give token ids, or put its tokenizer.json beside the "
           "weights");
     unsigned flags = TOKENIZER_PARSE_SPECIAL | (o.raw_prompt ? 0 : TOKENIZER_ADD_SPECIAL);
     mpk_status status =

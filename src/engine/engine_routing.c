@@ -146,7 +146,8 @@ mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *e, uint32_t tokens, m
 
 /* ---- made-up routers ---- */
 
-/* The deviation of made-up weights (load/random.c), so of logits that of a sum of so many. */
+/* A logit is the sum of hidden_size products of a normalised entry and a made-up weight, whose
+ * standard deviation is 0.02 (load/random.c). */
 static double deviation_of_logits(const model_config *c)
 {
     return 0.02 * sqrt((double)c->hidden_size);
@@ -231,12 +232,12 @@ mpk_status engine_ask_routing(mpk_context *cx, engine_build *b)
     if (!b->options.random_routing)
         return MPK_OK;
     CHECK(cx, b->options.random_weights && !b->model.tensors.n, MPK_EARG,
-          "random_routing is of made-up weights: %s",
+          "random_routing is for made-up weights: %s",
           b->options.random_weights
               ? "this model has its own, give a folder with its config.json alone"
               : "ask for random_weights too");
     CHECK(cx, b->model.config.n_experts, MPK_EARG,
-          "random_routing is of mixtures of experts: this model has none");
+          "random_routing is for mixtures of experts: this model has none");
     b->model.config.router_bias = true;
     return MPK_OK;
 }

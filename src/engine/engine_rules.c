@@ -82,7 +82,8 @@ static mpk_status add_sequence(mpk_context *cx, mpk_request *r, str word, record
     TRY(tokenizer_encode(cx, r->engine->tokens.tokenizer, &r->arena, word.at, word.n, 0, &ids));
     if (!ids.n)
         return MPK_OK;
-    CHECK(cx, ids.n < RULES_WORDS, MPK_ELIMIT, "a bad word has %zu tokens", ids.n);
+    CHECK(cx, ids.n < RULES_WORDS, MPK_ELIMIT, "a bad word has %zu tokens, at most %d are possible",
+          ids.n, RULES_WORDS - 1);
     TRY(add_word(cx, to, (int32_t)ids.n));
     return add_ids(cx, r->engine, ids.at, (uint32_t)ids.n, to);
 }
@@ -94,7 +95,7 @@ static mpk_status add_bad_words(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
     CHECK(cx, !o->n_bad_words || r->engine->tokens.tokenizer, MPK_EUNSUPPORTED,
-          "bad words need a tokenizer, which this model has not");
+          "bad words need a tokenizer, and this model has none");
     for (uint32_t i = 0; i < o->n_bad_words; i++) {
         size_t n = strlen(o->bad_words[i]);
         char *spaced;
@@ -158,7 +159,7 @@ static bool are_rules(const mpk_request_options *o)
 }
 
 /* The lists in the order of their counts in the head, which `sample` relies on.  Ends are listed
- * only with min_tokens: they are there to be banned until so many tokens have come. */
+ * only with min_tokens: they are there to be banned until that many tokens have come. */
 static mpk_status add_lists(mpk_context *cx, mpk_request *r, record *to)
 {
     const mpk_request_options *o = &r->options;
@@ -209,7 +210,7 @@ uint32_t engine_logprobs(const mpk_request_options *o)
 }
 
 /* A place for n_logprobs pairs (id, log probability) of floats for each token, those of the prompt
- * before those of the answer.  The machine writes it and holds it too, so it is no part of the
+ * before those of the answer.  The machine writes it and holds it too, so it is not part of the
  * request's arena: a request may be freed while it runs. */
 mpk_status engine_make_logprobs(mpk_context *cx, mpk_request *r)
 {

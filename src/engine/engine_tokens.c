@@ -33,8 +33,8 @@ static mpk_status open_model(mpk_context *cx, const char *model, mpk_tokenizer *
     if (t->tokenizer)
         return MPK_OK;
     load_close(&t->model);
-    FAIL(cx, MPK_EUNSUPPORTED,
-         "%s brings no tokenizer: a tokenizer.json must lie beside the weights", model);
+    FAIL(cx, MPK_EUNSUPPORTED, "%s has no tokenizer: a tokenizer.json must lie beside the weights",
+         model);
 }
 
 mpk_status mpk_tokenizer_open(mpk_context *cx, const char *model, mpk_tokenizer **out)

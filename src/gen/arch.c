@@ -114,7 +114,7 @@ bool gen_arch_as(const gen_arch *gpu, const gen_arch *older, gen_arch *out)
 }
 
 /* Cut a row to a GPU with n_sms SMs and this much shared memory for a block.  False: not even two
- * pages fit.  What the worker needs beside its pages is the row's difference and stays as it is;
+ * pages fit.  What the worker needs besides its pages is the row's difference and stays as it is;
  * only pages are given up, and with half of them the bodies that need room. */
 bool gen_arch_fit(const gen_arch *row, uint32_t n_sms, uint32_t shared_bytes, gen_arch *out)
 {

@@ -166,7 +166,8 @@ static void print_multiply(const block_printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
-/* A line in parts becomes one line. */
+/* Parts of a line that several warps hold become one line, which all of them have, through
+ * scratch. */
 static void print_join(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);

@@ -177,7 +177,7 @@ static void print_load(const block_printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
-/* Loads into registers are no copies: they are printed with the entries (block_print.c). */
+/* Loads into registers are not copies: they are printed with the entries (block_print.c). */
 bool block_is_shared_load(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;

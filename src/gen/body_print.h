@@ -83,7 +83,8 @@ bool gen_follows_many(const gen_call *c);
 /* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */
 const char *gen_glu_name(str glu);
-/* What follows of rows and columns: both padded, rows to multiples of `row_unit`, and the bytes. */
+/* What follows from rows and columns: both padded, rows to multiples of `row_unit`, and the
+ * bytes. */
 void gen_pad_pack(gen_pack *p, int64_t row_unit);
 /* columns, columns_inverse, pages and last of the shape that reads it. */
 void gen_shape_columns(const gen_pack *p, stream_shape *out);

@@ -13,7 +13,8 @@
 
 #include "gen/body_print.h"
 
-/* Attribute `list` for spatial axis i. */
+/* The number that attribute `list` has for spatial axis i; an empty list leaves all at
+ * `otherwise`. */
 static int64_t number(const gen_call *c, uint32_t list, uint32_t i, int64_t otherwise)
 {
     const ir_attribute *a = &c->op->attributes[list];

@@ -173,7 +173,7 @@ typedef struct gen_body {
     const gen_routine *(*routine)(const gen_call *c);
     /* What of its weights is packed.  NULL: operands are read as they are. */
     void (*pack)(const gen_call *c, gen_pack *out);
-    /* of shared memory, beside the rings.  NULL: none */
+    /* of shared memory, besides the rings.  NULL: none */
     uint32_t (*scratch_bytes)(const gen_call *c);
     /* What of the code for many tokens a task of this box needs, as bits of MPK_FORMS
      * (shape/linear_tile_shape.h): what no task of a kernel needs is not compiled.  maps: the host

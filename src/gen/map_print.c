@@ -29,7 +29,7 @@ static const char *function_name(const map_function *f)
     return f->name;
 }
 
-/* INT64_MIN is no literal of C. */
+/* INT64_MIN is not a literal of C. */
 static void print_number(const map_step *s, text *out)
 {
     if (s->type == MAP_F)

@@ -431,7 +431,7 @@ static void print_constants(emitter *e)
         {"WORKERS", e->n_workers, "that the program was compiled for"},
         {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
-        {"PEERS", e->n_peers, "GPUs that share the program, each with so many workers"},
+        {"PEERS", e->n_peers, "GPUs that share the program, each with that many workers"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"RING", a->features & GEN_RING ? 1 : 0, "a page ring with mbarriers, filled by a loader"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies, else the loader's lanes copy"},
@@ -563,6 +563,8 @@ typedef enum {
     OF_UNIT /* + gen_unit */
 } choice;
 
+/* Bodies for some or many tokens, those that wait and plain ones are disjoint; OF_LOADING,
+ * OF_MANY_WAITING and the units are asked besides and overlap with these. */
 static bool is_chosen(const gen_body *b, choice of)
 {
     if (of >= OF_UNIT)
@@ -727,6 +729,8 @@ static mpk_status print_all(emitter *e)
     return MPK_OK;
 }
 
+/* f16 only if nothing is bf16: most models are bf16, and products of the other kind have block
+ * programs. */
 ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs)
 {
     bool seen[2] = {false, false}; /* f16, bf16 */

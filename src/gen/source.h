@@ -40,7 +40,7 @@ typedef enum gen_regime {
     GEN_REGIMES
 } gen_regime;
 
-/* Shared memory of a regime's kernel, beside RT_OWN_BYTES. */
+/* Shared memory of a regime's kernel, besides RT_OWN_BYTES. */
 typedef struct gen_room {
     uint32_t n_pages; /* MPK_PAGES */
     /* MPK_SCRATCH_BYTES: the most that an instance needs, a multiple of 1024 */

@@ -34,8 +34,8 @@ static mpk_status parse_choices(maker *k, str source, const node **out)
           "choices are a JSON list of at least one text");
     NEW(k->cx, k->a, texts, list->n);
     for (size_t i = 0; i < list->n; i++) {
-        CHECK(k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT, "choice %zu is no text",
-              i);
+        CHECK(k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT,
+              "choice %zu is not a text", i);
         texts[i] = list->items[i].text;
     }
     return node_texts(k, texts, list->n, out);
@@ -91,6 +91,7 @@ mpk_status grammar_make(mpk_context *cx, grammar_kind kind, str source, grammar 
     return status;
 }
 
+/* No matcher may be in use any more: they refer to situations of the store. */
 void grammar_free(grammar *g)
 {
     if (!g)

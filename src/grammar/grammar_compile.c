@@ -34,7 +34,8 @@ typedef struct compiler {
 /* ---- which parts may be empty ---- */
 
 /* Can it match the empty text?  Judged by the rules that are known to be nullable so far:
- * fill_nullable repeats until nothing changes.  Recursion is as deep as the tree. */
+ * fill_nullable repeats until nothing changes.  Recursion is as deep as the tree. A count of at
+ * least 1 asks its body: (a?){3} is nullable. */
 static bool is_nullable(compiler *c, const node *n)
 {
     c->visits++;
@@ -74,7 +75,7 @@ static mpk_status fill_nullable(compiler *c)
             changed |= now;
         }
         CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in too long chains");
+              "the grammar's rules depend on each other in chains that are too long");
     }
     return MPK_OK;
 }
@@ -97,7 +98,10 @@ static mpk_status list_first(compiler *c, const node *n, rule_list *out)
     return MPK_OK;
 }
 
-/* Depth first, without recursion: a rule that is met while it is open calls itself. */
+/* Depth first, without recursion: a rule that is met while it is open calls itself. calls[r] are
+ * the rules that r may begin with, before it has read a byte: r -> r "a" would call itself for
+ * ever. at[r] is how many of them have been looked at; `open` is the path, `mark` the state of each
+ * rule. All three arrays have a place for each rule. */
 static mpk_status check_from(compiler *c, uint32_t first, uint8_t *mark, rule_list *calls,
                              uint32_t *at, uint32_t *open)
 {
@@ -245,8 +249,10 @@ static mpk_status emit_range(compiler *c, uint32_t low, uint32_t high, uint32_t 
     return emit_chain(c, low, high, next, entry);
 }
 
-/* ASCII is one set of bytes; characters above it are a few sequences of ranges of UTF-8 bytes,
- * as alternatives in a chain of splits. */
+/* ASCII is one set of bytes; characters above it are a few sequences of ranges of UTF-8 bytes, as
+ * alternatives in a chain of splits. A set of one range "a" to "\u00ff" is the state {61..7f}
+ * beside C2 {80..BF} and C3 {80..BF}. UTF-8 is spelled out, so that a token which ends within a
+ * character can be judged, too. */
 static mpk_status emit_chars(compiler *c, const char_set *set, uint32_t next, uint32_t *entry)
 {
     byte_set ascii = {0};
@@ -299,7 +305,8 @@ static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t 
 }
 
 /* Loops and optional parts need no count; {n,m} is one state that counts, whose body ends at
- * c->end, which returns to it. */
+ * c->end, which returns to it. A body that may be empty counts from 0: its rounds may be empty
+ * ones, so any number of them is reached already. */
 static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t body;
@@ -341,7 +348,8 @@ static mpk_status emit_alt(compiler *c, const node *n, uint32_t next, uint32_t *
     return MPK_OK;
 }
 
-/* The states of a part that is followed by `next`; returns its first one. */
+/* The states of a part that is followed by `next`; returns its first one. Backwards: the last child
+ * is emitted first, since a state names the one that follows it. */
 static mpk_status emit(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     switch (n->kind) {
@@ -408,8 +416,10 @@ static bool leads_on(const grammar_state *s, const bool *good)
     }
 }
 
-/* States from which the end cannot be reached are removed, so that a text that has begun can
- * always be completed. */
+/* States from which the end cannot be reached are removed, so that a text that has begun can always
+ * be completed. `good` grows until nothing changes; going through the states upwards and downwards
+ * in turn reaches long chains in a few passes. A count whose body is dead may still be left at
+ * once, so it becomes one of no rounds. */
 static mpk_status drop_dead_ends(compiler *c)
 {
     size_t n = c->to->states.n;
@@ -425,7 +435,7 @@ static mpk_status drop_dead_ends(compiler *c)
         }
         c->visits += n;
         CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in too long chains");
+              "the grammar's rules depend on each other in chains that are too long");
     }
     for (size_t i = 0; i < n; i++) {
         grammar_state *s = &c->to->states.at[i];
@@ -439,7 +449,10 @@ static mpk_status drop_dead_ends(compiler *c)
     return MPK_OK;
 }
 
-/* Each set splits the bytes that were one class so far into those inside and those outside. */
+/* Each set splits the bytes that were one class so far into those inside and those outside. Bytes
+ * of one class lead from every state to the same states, so a situation keeps one transition for
+ * each class, not for each byte. class_of and byte_of lead from a byte to its class and from a
+ * class to one of its bytes. */
 static void classify(automaton *to)
 {
     to->n_classes = 1;

@@ -18,7 +18,7 @@ typedef struct ebnf_reader {
     map names; /* of rules: number */
 } ebnf_reader;
 
-/* The next byte; NUL at the end, which is no token of the language either. */
+/* The next byte; NUL at the end, which is not a token of the language either. */
 static char peek(const ebnf_reader *r)
 {
     return r->at < r->source.n ? r->source.at[r->at] : '\0';
@@ -81,7 +81,7 @@ static mpk_status read_name(ebnf_reader *r, uint32_t *number)
 
 /* ---- characters ---- */
 
-/* Exactly so many hex digits; surrogates are refused. */
+/* Exactly this many hex digits; surrogates are refused. */
 static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
 {
     *out = 0;
@@ -96,7 +96,9 @@ static mpk_status read_hex(ebnf_reader *r, uint32_t digits, uint32_t *out)
     return MPK_OK;
 }
 
-/* One character of a text or a class, possibly escaped.  Neither may continue on the next line. */
+/* One character of a text or a class, possibly escaped.  Neither may continue on the next line.
+ * \x41, \u00e9 and \U0001f600 are characters by their number; inside a text "]" needs no escape,
+ * but may have one. */
 static mpk_status read_char(ebnf_reader *r, uint32_t *out)
 {
     static const char letters[] = "nrt\\\"[]-^", means[] = "\n\r\t\\\"[]-^";
@@ -133,7 +135,8 @@ static mpk_status read_text(ebnf_reader *r, const node **out)
     return MPK_OK;
 }
 
-/* A - directly before ] stands for itself. */
+/* A - directly before ] stands for itself. [^a-z_] is every character but those; an empty class []
+ * matches nothing. */
 static mpk_status read_class(ebnf_reader *r, const node **out)
 {
     char_set set = {0}, others;

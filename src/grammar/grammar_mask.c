@@ -93,8 +93,10 @@ static mpk_status make_room(mpk_context *cx, grammar *g)
     return g->store.arena.reserved_bytes < GRAMMAR_FULL_STORE ? MPK_OK : store_forget(cx, g);
 }
 
-/* A bit for each token that may come next, with the tokens that end an answer if it may end
- * here; *n is how many. */
+/* A bit for each token that may come next, with the tokens that end an answer if it may end here;
+ * *n is how many. Three parts, for short, longer and all other tokens, are found apart, since for
+ * short tokens many situations count as one (clamped, grammar_parts.h). After a text that masks
+ * allowed *n is never 0: dead ends were removed. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
 {
     const grammar_vocab *v = m->vocab;

@@ -25,7 +25,7 @@ mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out)
         c = c << 6 | (b & 0x3f);
     }
     good = good && c >= least[n] && c <= GRAMMAR_LAST_CHAR && (c < 0xd800 || c > 0xdfff);
-    CHECK(k->cx, good, MPK_EFORMAT, "byte %zu of the grammar is no UTF-8", *at);
+    CHECK(k->cx, good, MPK_EFORMAT, "byte %zu of the grammar is not UTF-8", *at);
     *at += n;
     *out = c;
     return MPK_OK;
@@ -121,6 +121,8 @@ mpk_status node_add(maker *k, node *parent, const node *child)
     return MPK_OK;
 }
 
+/* bytes are borrowed: they must live as long as the maker's arena. The empty text is a node of its
+ * own kind. */
 mpk_status node_bytes(maker *k, str bytes, const node **out)
 {
     node *n;
@@ -154,6 +156,7 @@ mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, 
     return MPK_OK;
 }
 
+/* The rule need not have a body yet: rules may call each other in a circle. */
 mpk_status node_rule(maker *k, uint32_t number, const node **out)
 {
     node *n;

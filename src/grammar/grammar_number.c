@@ -87,7 +87,8 @@ static char digit_at(const char *fraction, size_t i)
     return i < strlen(fraction) ? fraction[i] : '0';
 }
 
-/* After the digits of both bounds: zeros change nothing, any other digit is above the bound. */
+/* After the digits of both bounds: zeros change nothing, any other digit is above the bound. With
+ * the upper bound 0.25 the text 0.2500 fits, and 0.2501 does not. */
 static mpk_status fraction_zeros(digits_reader *r, size_t i, bool low, bool high, const node **out)
 {
     const node *zeros, *other, *any;
@@ -109,8 +110,9 @@ static mpk_status fraction_zeros(digits_reader *r, size_t i, bool low, bool high
     return MPK_OK;
 }
 
-/* At least one more digit after i of them; low, high: the digits so far are equal to that
- * bound's. */
+/* At least one more digit after i of them; low, high: the digits so far are equal to that bound's.
+ * Between 0.25 and 0.4: the next digit is 2 (then 5 or more must follow), 3 (anything may) or 4
+ * (only zeros may). Digits strictly between the bounds' free everything after them. */
 static mpk_status fraction_from(digits_reader *r, size_t i, bool low, bool high, const node **out)
 {
     const node *between, *any;
@@ -241,7 +243,8 @@ static bool is_less(const side *x, const side *y, bool *same)
     return order < 0;
 }
 
-/* A bound as digits.  Bounds are compared as texts, never as floats: 0.1 must mean 0.1. */
+/* A bound as digits.  Bounds are compared as texts, never as floats: 0.1 must mean 0.1. "-1.50"
+ * gives the whole part "1", the fraction "5" and *negative. -0 counts as 0. */
 static mpk_status split(schema_reader *r, const place *at, const json_value *v, bool excluded,
                         side *out, bool *negative)
 {
@@ -289,7 +292,8 @@ static mpk_status add_signed(maker *k, bool integer, const char *sign, side low,
     return add_pair(k, alt, head, rest);
 }
 
-/* Each sign apart: for negative numbers the bounds change places. */
+/* Each sign apart: for negative numbers the bounds change places. -3 to 5 is "-" and 0 (excluded)
+ * to 3, or 0 to 5. */
 mpk_status number_between(schema_reader *r, const place *at, const number_rules *n, bool integer,
                           const node **out)
 {
@@ -315,7 +319,8 @@ mpk_status number_between(schema_reader *r, const place *at, const number_rules 
 
 /* ---- multiples ---- */
 
-/* The multiples within bounds, one by one. */
+/* The multiples within bounds, one by one. Doubles hold the bounds exactly below 9e15, which is
+ * checked first. */
 static mpk_status list_multiples(schema_reader *r, const place *at, double low, double high,
                                  int64_t by, const node **out)
 {
@@ -339,7 +344,9 @@ static mpk_status list_multiples(schema_reader *r, const place *at, double low, 
     return node_texts(r->k, texts, n, out);
 }
 
-/* All multiples: a rule for each remainder of a division digit by digit. */
+/* All multiples: a rule for each remainder of a division digit by digit. Reading the digit c in the
+ * state of remainder i leads to (10 i + c) mod `by`; the text may end in remainder 0. For
+ * multipleOf 3: "12" goes 1, 0 and may end. Numbers begin without zeros, except 0 itself. */
 static mpk_status all_multiples(schema_reader *r, uint32_t by, const node **out)
 {
     maker *k = r->k;

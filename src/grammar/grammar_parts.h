@@ -260,7 +260,7 @@ mpk_status stack_push(mpk_context *cx, grammar *g, uint32_t top, uint32_t count,
                       uint32_t *out);
 /* The union of two sets of stacks. */
 mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t *out);
-/* A set that allows the same texts of up to so many bytes (by class of length): large counts are
+/* A set that allows the same texts of up to this many bytes (by class of length): large counts are
  * made equal. */
 mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t length, uint32_t bytes,
                        uint32_t *out);

@@ -60,7 +60,8 @@ static mpk_status fault(const regex_reader *r, const char *what)
 
 /* ---- sets ---- */
 
-/* The sets are of ASCII, the default of most engines; a capital letter is the complement. */
+/* The sets are of ASCII, the default of most engines; a capital letter is the complement. \s is tab
+ * to carriage return and the space. */
 static mpk_status add_named(regex_reader *r, char name, char_set *set)
 {
     maker *k = r->k;
@@ -95,7 +96,8 @@ static mpk_status read_hex(regex_reader *r, uint32_t digits, uint32_t *out)
     return MPK_OK;
 }
 
-/* After \u: four digits, a pair of surrogates, or {digits}. */
+/* After \u: four digits, a pair of surrogates, or {digits}. "\ud83d\ude00" is one character,
+ * U+1F600, as ECMAScript and JSON write it. */
 static mpk_status read_unicode(regex_reader *r, uint32_t *out)
 {
     uint32_t low, digits = 0;
@@ -121,7 +123,8 @@ static mpk_status read_unicode(regex_reader *r, uint32_t *out)
     return MPK_OK;
 }
 
-/* After a backslash: a set (*is_set), or one character. */
+/* After a backslash: a set (*is_set), or one character. Letters whose meaning an automaton cannot
+ * have (references, assertions) are refused by name; any other punctuation stands for itself. */
 static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, bool *is_set,
                               uint32_t *one)
 {
@@ -170,8 +173,9 @@ static mpk_status read_member(regex_reader *r, char_set *set, bool *is_set, uint
     return chars_read(r->k, r->source, &r->at, one);
 }
 
-/* A member, or two with a - between them, which are a range.  If one of the two is a set, there
- * is no range and the - stands for itself (ECMAScript without the flag u: [a-\d] is [a\-\d]). */
+/* A member, or two with a - between them, which are a range.  If one of the two is a set, there is
+ * no range and the - stands for itself (ECMAScript without the flag u: [a-\d] is [a\-\d]). [a-z] is
+ * a range; in [a-] and [-a] the - is a member. */
 static mpk_status read_range(regex_reader *r, char_set *set)
 {
     bool is_set, also;
@@ -214,7 +218,8 @@ static mpk_status read_class(regex_reader *r, const node **out)
 
 static mpk_status read_alternatives(regex_reader *r, bool outermost, const node **out);
 
-/* Groups only bind: captures have no meaning for a grammar. */
+/* Groups only bind: captures have no meaning for a grammar. (?<name>...) and (?P<name>...) are
+ * groups whose name is not used. */
 static mpk_status read_group(regex_reader *r, const node **out)
 {
     if (take(r, "?")) {
@@ -244,7 +249,8 @@ static mpk_status read_dot(regex_reader *r, const node **out)
     return node_chars(r->k, &others, out);
 }
 
-/* One character, class or group, without its quantifier. */
+/* One character, class or group, without its quantifier. ^ at the beginning and $ at the end of the
+ * whole were taken off before: the expression always means all of the answer. */
 static mpk_status read_atom(regex_reader *r, const node **out)
 {
     char_set set = {0};
@@ -321,9 +327,10 @@ static mpk_status read_repeated(regex_reader *r, const node **out)
     TRY(read_atom(r, out));
     if (!read_quantifier(r, &min, &max))
         return MPK_OK;
-    if (min > max || min > GRAMMAR_MOST_REPEATS ||
-        (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
-        return fault(r, "a count is out of order or too large");
+    if (min > max)
+        return fault(r, "a count ends below its beginning");
+    if (min > GRAMMAR_MOST_REPEATS || (max > GRAMMAR_MOST_REPEATS && max != GRAMMAR_FOREVER))
+        return fault(r, "a count is too large");
     if (sees(r, "+"))
         return refuse(r, "a possessive quantifier");
     take(r, "?"); /* lazy: the same texts */

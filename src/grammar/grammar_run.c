@@ -43,7 +43,9 @@ static mpk_status grow_places(mpk_context *cx, store *s)
     return MPK_OK;
 }
 
-/* Add a state with a stack, unless the closure has it already.  `work` counts these steps. */
+/* Add a state with a stack, unless the closure has it already.  `work` counts these steps. The
+ * table is open-addressed, with indices from 1 on; it is emptied after each closure by way of the
+ * places that items keep. */
 static mpk_status reach(mpk_context *cx, store *s, uint32_t to, uint32_t count, uint32_t stack)
 {
     closure_item new_item = {to, count, stack, 0};
@@ -123,7 +125,8 @@ static mpk_status pop(mpk_context *cx, grammar *g, uint32_t stack)
     return MPK_OK;
 }
 
-/* Where an item leads without reading a byte. */
+/* Where an item leads without reading a byte. Items that read a byte are the result (s->found); all
+ * others are only ways there. */
 static mpk_status follow(mpk_context *cx, grammar *g, size_t index)
 {
     store *s = &g->store;

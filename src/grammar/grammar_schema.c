@@ -40,6 +40,7 @@ mpk_status schema_refuse(schema_reader *r, const place *at, const char *what)
          schema_where(r, at));
 }
 
+/* Merging schemas may multiply them; this bounds it, whatever the schema is. */
 mpk_status schema_charge(schema_reader *r, const place *at, uint64_t steps)
 {
     r->k->work += steps;
@@ -59,7 +60,7 @@ mpk_status schema_count(schema_reader *r, const place *at, const json_value *sch
     CHECK(r->k->cx,
           v->kind == JSON_KIND_NUMBER && v->number >= 0 && v->number <= GRAMMAR_MOST_REPEATS &&
               v->number == (double)(uint32_t)v->number,
-          MPK_EFORMAT, "%s at %s is no whole number from 0 to %d", key, schema_where(r, at),
+          MPK_EFORMAT, "%s at %s is not a whole number from 0 to %d", key, schema_where(r, at),
           GRAMMAR_MOST_REPEATS);
     *out = (uint32_t)v->number;
     return MPK_OK;
@@ -132,6 +133,7 @@ static bool is_known(str key)
     return false;
 }
 
+/* An unknown keyword may restrict what is valid, so it cannot be passed over. */
 mpk_status schema_check_keywords(schema_reader *r, const place *at, const json_value *schema)
 {
     for (size_t i = 0; i < schema->n; i++)
@@ -181,8 +183,8 @@ static mpk_status named_types(schema_reader *r, const place *at, const json_valu
     *out = type ? 0 : TYPE_ANY;
     for (size_t i = 0; type && i < n; i++) {
         uint32_t bits = list[i].kind == JSON_KIND_STRING ? type_named(list[i].text) : 0;
-        CHECK(r->k->cx, bits, MPK_EFORMAT, "type at %s of the JSON schema is none of JSON's",
-              schema_where(r, at));
+        CHECK(r->k->cx, bits, MPK_EFORMAT,
+              "type at %s of the JSON schema is not one of JSON's types", schema_where(r, at));
         *out |= bits;
     }
     return MPK_OK;
@@ -260,7 +262,8 @@ static void judge_close(judge *j)
     arena_free(&j->g.arena);
 }
 
-/* Does the literal fit?  Situations of earlier literals are forgotten when they become many. */
+/* Does the literal fit?  Situations of earlier literals are forgotten when they become many. For
+ * "enum" beside other keywords: each listed value is tried against the automaton of these. */
 static mpk_status fits(mpk_context *cx, judge *j, const json_value *value, bool *yes)
 {
     grammar_matcher m = {.grammar = &j->g};
@@ -335,7 +338,7 @@ static mpk_status list_values(schema_reader *r, const place *at, const json_valu
     const json_value *list = json_get(schema, "enum"), *one = member_of(schema, "const");
     uint32_t types;
     node *alt;
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is no list",
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "enum at %s is not a list",
           schema_where(r, at));
     TRY(named_types(r, at, json_get(schema, "type"), &types));
     TRY(node_new(r->k, NODE_ALT, &alt));
@@ -347,6 +350,7 @@ static mpk_status list_values(schema_reader *r, const place *at, const json_valu
     return compact(r, alt, out);
 }
 
+/* enum or const. If the schema says nothing else the values are taken as they stand. */
 static mpk_status listed(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {
@@ -364,7 +368,8 @@ static mpk_status listed(schema_reader *r, const place *at, const json_value *sc
 
 /* ---- by type ---- */
 
-/* The five keywords must be numbers. */
+/* The five keywords must be numbers. multipleOf is a form of its own (number_multiple); bounds
+ * alone another. */
 static mpk_status number_node(schema_reader *r, const place *at, const json_value *schema,
                               bool integer, const node **out)
 {
@@ -375,7 +380,7 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     for (size_t i = 0; i < 5; i++) {
         v[i] = json_get(schema, keys[i]);
         CHECK(r->k->cx, !v[i] || v[i]->kind == JSON_KIND_NUMBER, MPK_EFORMAT,
-              "%s at %s is no number", keys[i], schema_where(r, at));
+              "%s at %s is not a number", keys[i], schema_where(r, at));
         any |= v[i] != NULL;
     }
     const number_rules n = {v[0], v[1], v[2], v[3], v[4]};
@@ -386,6 +391,8 @@ static mpk_status number_node(schema_reader *r, const place *at, const json_valu
     return integer ? schema_integer(r, out) : schema_any_number(r, out);
 }
 
+/* type: one bit of TYPE_*. "number" is TYPE_INTEGER and TYPE_FRACTION together, which by_type has
+ * taken apart or joined. */
 static mpk_status one_type(schema_reader *r, const place *at, const json_value *schema,
                            uint32_t type, const node **out)
 {
@@ -465,8 +472,9 @@ static mpk_status check_apart(schema_reader *r, const place *at, const json_valu
     return MPK_OK;
 }
 
-/* anyOf and oneOf: keywords beside the options are merged into each.  An automaton cannot count
- * the options that fit, so oneOf is supported only if no value fits two of them. */
+/* anyOf and oneOf: keywords beside the options are merged into each.  An automaton cannot count the
+ * options that fit, so oneOf is supported only if no value fits two of them. {"type": "object",
+ * "anyOf": [A, B]} becomes the choice of A and B, each merged with {"type": "object"}. */
 static mpk_status options_node(schema_reader *r, const place *at, const json_value *schema,
                                const char *key, const node **out)
 {
@@ -475,7 +483,7 @@ static mpk_status options_node(schema_reader *r, const place *at, const json_val
     const node *child = NULL;
     node *alt;
     CHECK(r->k->cx, options->kind == JSON_KIND_LIST && options->n, MPK_EFORMAT,
-          "%s at %s is no list of schemas", key, schema_where(r, at));
+          "%s at %s is not a list of schemas", key, schema_where(r, at));
     if (str_is(str_from(key), "oneOf"))
         TRY(check_apart(r, at, options));
     TRY(schema_without(r, schema, (const char *const[]){key, NULL}, &rest));
@@ -503,7 +511,8 @@ static bool is_alone(const json_value *schema)
     return false;
 }
 
-/* In the order of what decides most: references, then options, then listed values, then types. */
+/* In the order of what decides most: references, then options, then listed values, then types.
+ * After a $ref or an allOf is merged, what is left may be true or false, and begins anew. */
 static mpk_status object_node(schema_reader *r, const place *at, const json_value *schema,
                               const node **out)
 {
@@ -537,7 +546,8 @@ mpk_status schema_node(schema_reader *r, const place *at, const json_value *sche
     if (schema->kind == JSON_KIND_BOOL)
         return node_texts(r->k, NULL, 0, out);
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the JSON schema is nested too deeply at %s", schema_where(r, at));
+          "the JSON schema is nested more than %d levels deep at %s", GRAMMAR_MOST_NESTING,
+          schema_where(r, at));
     r->nesting++;
     TRY(object_node(r, at, schema, out));
     r->nesting--;

@@ -15,6 +15,8 @@ typedef struct list_rules {
     const node *comma; /* and a blank */
 } list_rules;
 
+/* No text: what minItems above maxItems allows. A branch of a choice with it is dropped by the
+ * compiler. */
 static mpk_status never(schema_reader *r, const node **out)
 {
     node *n;
@@ -87,7 +89,7 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     if (old)
         items = json_get(schema, "additionalItems");
     CHECK(r->k->cx, !l->prefix || l->prefix->kind == JSON_KIND_LIST, MPK_EFORMAT,
-          "prefixItems at %s is no list", schema_where(r, at));
+          "prefixItems at %s is not a list", schema_where(r, at));
     l->n_prefix = l->prefix ? (uint32_t)l->prefix->n : 0;
     CHECK(r->k->cx, l->n_prefix <= MOST_PREFIX, MPK_ELIMIT,
           "%u prefixItems at %s: at most %d are taken", l->n_prefix, schema_where(r, at),
@@ -96,8 +98,8 @@ static mpk_status read_items(schema_reader *r, const place *at, const json_value
     return items ? schema_as_rule(r, &here, items, &l->item) : schema_any(r, &l->item);
 }
 
-/* uniqueItems needs an automaton of unreasonable size and is refused, unless there is at most
- * one item. */
+/* uniqueItems needs an automaton of unreasonable size and is refused, unless there is at most one
+ * item. An array that is not restricted at all shares one rule with all of its kind. */
 mpk_status schema_array(schema_reader *r, const place *at, const json_value *schema,
                         const node **out)
 {

@@ -54,7 +54,8 @@ mpk_status schema_without(schema_reader *r, const json_value *schema, const char
 
 /* ---- $ref ---- */
 
-/* One step of a JSON pointer, unescaped: ~1 is /, ~0 is ~, %41 is A. */
+/* One step of a JSON pointer, unescaped: ~1 is /, ~0 is ~, %41 is A. A % that is followed by no two
+ * hex digits stands for itself. */
 static mpk_status unescape(schema_reader *r, str part, str *out)
 {
     char *to;
@@ -89,12 +90,14 @@ static const json_value *step_into(const json_value *at, str name)
     return at->kind == JSON_KIND_LIST && name.n && index < at->n ? &at->items[index] : NULL;
 }
 
-/* Follow a JSON pointer within this schema; nothing is fetched from elsewhere. */
+/* Follow a JSON pointer within this schema; nothing is fetched from elsewhere.
+ * #/$defs/item/properties/a: each step is a member's name or an index; "#" alone is the whole
+ * schema. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out)
 {
     const json_value *found = r->root;
-    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is no text",
+    CHECK(r->k->cx, ref->kind == JSON_KIND_STRING, MPK_EFORMAT, "$ref at %s is not a text",
           schema_where(r, at));
     str path = ref->text;
     CHECK(r->k->cx, path.n && path.at[0] == '#' && (path.n == 1 || path.at[1] == '/'),
@@ -115,8 +118,9 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
     return MPK_OK;
 }
 
-/* The same schema without $ref and allOf.  The nesting counts merges too, so a cycle of
- * references ends with an error. */
+/* The same schema without $ref and allOf.  The nesting counts merges too, so a cycle of references
+ * ends with an error. Only as deep as this level: members' own references are resolved when they
+ * are compiled, so recursive schemas stay finite. */
 mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *schema,
                           const json_value **out)
 {
@@ -137,7 +141,7 @@ mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *s
         TRY(schema_find(r, at, ref, &target));
         TRY(schema_merge(r, at, made, target, &made));
     }
-    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is no list",
+    CHECK(r->k->cx, !all || all->kind == JSON_KIND_LIST, MPK_EFORMAT, "allOf at %s is not a list",
           schema_where(r, at));
     for (size_t i = 0; all && i < all->n; i++)
         TRY(schema_merge(r, at, made, &all->items[i], &made));
@@ -200,8 +204,8 @@ static mpk_status both_enums(schema_reader *r, const place *at, const json_value
     return make_list(r, a->key, &made, out);
 }
 
-/* The types that both allow; "number" comes before "integer", so that a number is not taken for
- * an integer. */
+/* The types that both allow; "number" comes before "integer", so that a number is not taken for an
+ * integer. {"type": "number"} and {"type": ["integer", "string"]} allow integers. */
 static mpk_status both_types(schema_reader *r, const place *at, const json_value *a,
                              const json_value *b, json_value *out)
 {
@@ -228,7 +232,8 @@ static mpk_status both_types(schema_reader *r, const place *at, const json_value
 }
 
 /* Properties of either; one that the other side does not list must also fit the other side's
- * additionalProperties. */
+ * additionalProperties. The order of a's properties, then b's: it is the order in which an answer
+ * writes them. */
 static mpk_status both_properties(schema_reader *r, const place *at, const json_value *a,
                                   const json_value *b, const json_value *others_a,
                                   const json_value *others_b, json_value *out)
@@ -267,8 +272,10 @@ static bool is_one_of(str key, const char *const *names)
     return false;
 }
 
-/* One value of a keyword with the meaning of two: the stricter bound, the names in either list,
- * the values in both lists.  (Two different const are left to merge_objects.) */
+/* One value of a keyword with the meaning of two: the stricter bound, the names in either list, the
+ * values in both lists.  (Two different const are left to merge_objects.) Annotations (`silent`)
+ * restrict nothing: the first one stays. Two patterns would need an intersection and are refused,
+ * unless they are equal. */
 static mpk_status both_values(schema_reader *r, const place *at, const json_value *a,
                               const json_value *b, json_value *out)
 {
@@ -346,8 +353,10 @@ static bool constants_differ(const json_value *a, const json_value *b)
     return x && y && !json_equals(x, y);
 }
 
-/* Merge two objects: keywords of one side are kept, those of both are joined; properties need
- * the other side's additionalProperties.  If no value fits both, the result is the schema false. */
+/* Merge two objects: keywords of one side are kept, those of both are joined; properties need the
+ * other side's additionalProperties.  If no value fits both, the result is the schema false.
+ * Properties are done last, since they depend on additionalProperties of both sides as they
+ * were. */
 static mpk_status merge_objects(schema_reader *r, const place *at, const json_value *a,
                                 const json_value *b, const json_value **out)
 {
@@ -381,13 +390,15 @@ static mpk_status merge_objects(schema_reader *r, const place *at, const json_va
     return make_object(r, &made, out);
 }
 
-/* true restricts nothing, false allows nothing.  Both sides are flattened first, so the result
- * has no allOf or $ref. */
+/* true restricts nothing, false allows nothing.  Both sides are flattened first, so the result has
+ * no allOf or $ref. The sides are not changed: results are new objects in the arena that share
+ * members with them. */
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the JSON schema is nested too deeply at %s", schema_where(r, at));
+          "the JSON schema is nested more than %d levels deep at %s", GRAMMAR_MOST_NESTING,
+          schema_where(r, at));
     r->nesting++;
     TRY(schema_flatten(r, at, a, &a));
     TRY(schema_flatten(r, at, b, &b));
@@ -440,8 +451,10 @@ static bool requires(const json_value *schema, str name)
     return false;
 }
 
-/* Can no value fit both?  False may also mean that it was not found out.  Compared: types,
- * listed values, and members that both require and whose listed values differ. */
+/* Can no value fit both?  False may also mean that it was not found out.  Compared: types, listed
+ * values, and members that both require and whose listed values differ. For oneOf: {"type":
+ * "object", "required": ["kind"], "properties": {"kind": {"const": "a"}}} excludes the same with
+ * "b". */
 mpk_status schema_exclude(schema_reader *r, const place *at, const json_value *a,
                           const json_value *b, bool *yes)
 {

@@ -90,11 +90,11 @@ static member *find_member(object_rules *o, const map *names, str name)
 static mpk_status read_required(schema_reader *r, const place *at, const json_value *list,
                                 const json_value *others, map *names, object_rules *o)
 {
-    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT, "required at %s is no list",
-          schema_where(r, at));
+    CHECK(r->k->cx, !list || list->kind == JSON_KIND_LIST, MPK_EFORMAT,
+          "required at %s is not a list", schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
         CHECK(r->k->cx, list->items[i].kind == JSON_KIND_STRING, MPK_EFORMAT,
-              "required at %s names what is no text", schema_where(r, at));
+              "required at %s holds something that is not a text", schema_where(r, at));
         str name = list->items[i].text;
         if (!find_member(o, names, name)) {
             TRY(map_put(r->k->cx, r->k->a, names, name, o->members.n));
@@ -127,7 +127,8 @@ static mpk_status other_name(schema_reader *r, const place *at, const json_value
 }
 
 /* Members beyond `properties`: their names must differ from the listed ones, or match the one
- * pattern that is allowed. */
+ * pattern that is allowed. The pair of name and value is a rule, as it may be repeated and stands
+ * in several places. */
 static mpk_status read_others(schema_reader *r, const place *at, const json_value *schema,
                               object_rules *o)
 {
@@ -183,7 +184,9 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
     return min ? (*out = more, MPK_OK) : node_repeat(r->k, more, 0, 1, out);
 }
 
-/* Member i and what follows it; or what follows without it. */
+/* Member i and what follows it; or what follows without it. before: how many members stand before
+ * it, as far as that matters; o->counted is the most that is told apart. For a comma 0 and 1
+ * suffice, for minProperties all numbers. */
 static mpk_status member_body(schema_reader *r, object_rules *o, size_t i, uint32_t before,
                               const node **out)
 {
@@ -238,7 +241,7 @@ static mpk_status read_properties(schema_reader *r, const place *at, const json_
     const json_value *list = json_get(schema, "properties");
     map names = {0};
     CHECK(r->k->cx, !list || list->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
-          "properties at %s is no object", schema_where(r, at));
+          "properties at %s is not an object", schema_where(r, at));
     for (size_t i = 0; list && i < list->n; i++) {
         TRY(map_put(r->k->cx, r->k->a, &names, list->items[i].key, o->members.n));
         TRY(add_member(r, at, list->items[i].key, &list->items[i], o));
@@ -260,8 +263,8 @@ static bool is_free(const json_value *schema)
     return true;
 }
 
-/* Optional members may be left out but not moved: the order is the schema's, which keeps the
- * number of states linear. */
+/* Optional members may be left out but not moved: the order is the schema's, which keeps the number
+ * of states linear. With free order n members would have n! orders. */
 mpk_status schema_object(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {

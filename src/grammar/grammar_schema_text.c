@@ -40,6 +40,7 @@ static const struct format {
      "[A-Za-z][0-9A-Za-z+.-]*://" HOST "(?::[1-9][0-9]{0,3})?(?:/[0-9A-Za-z._~!$&'()*+,;=:@-]*)*"},
 };
 
+/* NULL: no format, or one that is only an annotation here. */
 static const char *find_format(const json_value *name)
 {
     for (size_t i = 0; json_is(name, JSON_KIND_STRING) && i < sizeof formats / sizeof *formats; i++)
@@ -70,7 +71,8 @@ static mpk_status matching(schema_reader *r, const place *at, str pattern, bool 
 }
 
 /* Two of pattern, format and length would need an intersection of automata, and are refused.  A
- * length with min above max allows nothing. */
+ * length with min above max allows nothing. A length counts characters as JSON shows them: an
+ * escape is one. */
 mpk_status schema_string(schema_reader *r, const place *at, const json_value *schema,
                          const node **out)
 {
@@ -82,7 +84,7 @@ mpk_status schema_string(schema_reader *r, const place *at, const json_value *sc
     TRY(schema_count(r, at, schema, "maxLength", &max));
     bool counted = min || max != GRAMMAR_FOREVER;
     CHECK(r->k->cx, !pattern || pattern->kind == JSON_KIND_STRING, MPK_EFORMAT,
-          "pattern at %s is no text", schema_where(r, at));
+          "pattern at %s is not a text", schema_where(r, at));
     if ((pattern != NULL) + (format != NULL) + counted > 1)
         return schema_refuse(r, at, "more than one of pattern, format and a length");
     if (pattern)

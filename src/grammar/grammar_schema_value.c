@@ -1,8 +1,8 @@
 /* grammar_schema_value.c - JSON values of any form, and literals; each form is a rule that is made
  * once.
  *
- * Rules of the reader (any_value, any_string ...) are numbers; 0 means not made yet, which is no
- * clash because rule 0 is the whole. */
+ * Rules of the reader (any_value, any_string ...) are numbers; 0 means not made yet, which is not
+ * a clash because rule 0 is the whole. */
 #include <stdlib.h>
 
 #include "grammar/grammar_schema.h"
@@ -20,6 +20,7 @@ mpk_status schema_text(schema_reader *r, const char *bytes, const node **out)
     return node_bytes(r->k, str_from(bytes), out);
 }
 
+/* parts end with NULL. */
 mpk_status schema_join(schema_reader *r, const node *const *parts, const node **out)
 {
     node *seq;
@@ -101,6 +102,8 @@ mpk_status schema_any_object(schema_reader *r, const node **out)
     return node_rule(r->k, r->any_object, out);
 }
 
+/* Rule 0 is the whole grammar, so 0 means that the rule is not made yet. The number is set before
+ * the body is: values contain arrays. */
 mpk_status schema_any_array(schema_reader *r, const node **out)
 {
     if (!r->any_array) {
@@ -157,6 +160,7 @@ void schema_spell(text *t, const json_value *value)
         json_write(t, value, 0);
 }
 
+/* The spelling is that of schema_spell, without white space: a literal has one spelling. */
 static mpk_status scalar(schema_reader *r, const json_value *value, const node **out)
 {
     text spelled = {0};
@@ -168,7 +172,8 @@ static mpk_status scalar(schema_reader *r, const json_value *value, const node *
     return node_bytes(r->k, (str){copy, n}, out);
 }
 
-/* A value in its spelling, with free white space where JSON allows it. */
+/* A value in its spelling, with free white space where JSON allows it. [1,2] and [ 1, 2 ] both fit
+ * {"const": [1, 2]}; the order of members is that of the schema. */
 mpk_status schema_literal(schema_reader *r, const json_value *value, const node **out)
 {
     bool object = value->kind == JSON_KIND_OBJECT;
@@ -220,7 +225,9 @@ static int compare_names(const void *a, const void *b)
     return x->n < y->n ? -1 : x->n > y->n;
 }
 
-/* Of sorted names that are equal up to byte `at`: the continuations that make none of them. */
+/* Of sorted names that are equal up to byte `at`: the continuations that make none of them. Names
+ * "ab" and "ac": at 0 anything but "a" leads to free text, at 1 anything but "b" and "c" or the
+ * end, at 2 anything but the end. So no listed name can be made. */
 static mpk_status other_from(others *o, const str *names, size_t n, size_t at, uint32_t depth,
                              const node **out)
 {

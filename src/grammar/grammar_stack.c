@@ -35,6 +35,8 @@ bool pair_get(const pair_table *t, uint64_t key, uint32_t *value)
     return false;
 }
 
+/* The table has room and lacks the key: pair_put sees to both. Values are stored plus 1, so that 0
+ * is an empty slot. */
 static void put_slot(pair_table *t, uint64_t key, uint32_t value)
 {
     uint64_t i = mix(key);
@@ -183,6 +185,8 @@ static mpk_status merge(mpk_context *cx, grammar *g, stack_set x, stack_set y, u
     return MPK_OK;
 }
 
+/* The union of two sets of stacks. Each pair is united once and remembered, so shared parts cost
+ * one step however often they meet. */
 static mpk_status unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint32_t depth,
                         uint32_t *out)
 {
@@ -211,7 +215,7 @@ mpk_status stack_unite(mpk_context *cx, grammar *g, uint32_t a, uint32_t b, uint
 
 /* ---- counts that do not matter ---- */
 
-/* A count that behaves the same for so many more repetitions. */
+/* A count that behaves the same for this many more repetitions. */
 static uint32_t clamp_count(const grammar_state *s, uint32_t count, uint32_t bytes)
 {
     if (s->kind != STATE_COUNT)
@@ -256,6 +260,7 @@ mpk_status stack_clamp(mpk_context *cx, grammar *g, uint32_t stack, uint32_t len
 
 /* ---- situations ---- */
 
+/* For qsort: a total order, so equal situations are sorted equally. */
 static int compare_items(const void *a, const void *b)
 {
     const situation_item *x = a, *y = b;

@@ -31,6 +31,7 @@ static mpk_status fault(const tag_reader *r, const json_value *type, const char 
 
 /* ---- members ---- */
 
+/* A text that must be there; it may be empty. *out borrows from the tag. */
 static mpk_status text_of(const tag_reader *r, const json_value *format, const char *key, str *out)
 {
     const json_value *v = json_get(format, key);
@@ -40,6 +41,7 @@ static mpk_status text_of(const tag_reader *r, const json_value *format, const c
     return MPK_OK;
 }
 
+/* A list that must be there and have an item. */
 static mpk_status list_of(const tag_reader *r, const json_value *format, const char *key,
                           const json_value **out)
 {
@@ -49,6 +51,7 @@ static mpk_status list_of(const tag_reader *r, const json_value *format, const c
     return MPK_OK;
 }
 
+/* Absent is false. */
 static mpk_status flag_of(const tag_reader *r, const json_value *format, const char *key, bool *out)
 {
     const json_value *v = json_get(format, key);
@@ -109,7 +112,9 @@ static mpk_status add_state(maker *k, word_tree *t, uint32_t parent, uint32_t le
     return MPK_OK;
 }
 
-/* A tree of characters, not bytes, because free text is a rule of characters. */
+/* A tree of characters, not bytes, because free text is a rule of characters. Triggers "<a>" and
+ * "<b>" share the states of "<". With state_body it is Aho and Corasick's automaton for free text
+ * that holds none of the words. */
 static mpk_status add_word(tag_reader *r, word_tree *t, str word)
 {
     maker *k = r->k;
@@ -192,8 +197,9 @@ static mpk_status add_letters(maker *k, const word_tree *t, uint32_t state, char
     }
 }
 
-/* In a state the text may end, or get a letter that does not complete a word.  A text is never
- * in a state that is a word. */
+/* In a state the text may end, or get a letter that does not complete a word.  A text is never in a
+ * state that is a word. A letter that leads nowhere in the tree goes back to the state of the empty
+ * text, unless add_letters knows a longer way on. */
 static mpk_status state_body(maker *k, const word_tree *t, uint32_t state, const node **out)
 {
     char_set onward = {0}, others;
@@ -259,7 +265,8 @@ static mpk_status content_node(tag_reader *r, const json_value *content, const s
     return is_free ? free_text(r, ends, n, out) : format_node(r, content, out);
 }
 
-/* begin, content, end.  A content that is free text must know the ends, which stop it. */
+/* begin, content, end.  A content that is free text must know the ends, which stop it. For example
+ * "<tool_call>", {"type": "json_schema", ..}, "</tool_call>". */
 static mpk_status tag_node(tag_reader *r, const json_value *tag, const node **out)
 {
     const json_value *content = json_get(tag, "content");
@@ -296,6 +303,7 @@ static mpk_status one_of(tag_reader *r, const json_value *tags, const node **out
     return node_rule(r->k, number, out);
 }
 
+/* A tag may only begin where a trigger does. */
 static bool begins_with_one(str s, const str *words, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -352,7 +360,7 @@ static mpk_status triggered_node(tag_reader *r, const json_value *format, const 
     return MPK_OK;
 }
 
-/* TAG (SEPARATOR TAG)*, or nothing unless at_least_one. */
+/* TAG (SEPARATOR TAG)*, or nothing unless at_least_one. stop_after_first: one tag at most. */
 static mpk_status row_node(tag_reader *r, const json_value *format, const node **out)
 {
     const json_value *tags;
@@ -376,6 +384,7 @@ static mpk_status row_node(tag_reader *r, const json_value *format, const node *
 
 /* ---- formats ---- */
 
+/* kind: NODE_SEQ for a sequence, NODE_ALT for "or". */
 static mpk_status elements_node(tag_reader *r, const json_value *format, node_kind kind,
                                 const node **out)
 {
@@ -402,6 +411,7 @@ static mpk_status or_node(tag_reader *r, const json_value *format, const node **
     return elements_node(r, format, NODE_ALT, out);
 }
 
+/* One of the texts, as it stands. */
 static mpk_status choice_node(tag_reader *r, const json_value *format, const node **out)
 {
     const json_value *list;
@@ -470,7 +480,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
         if (str_is(type->text, formats[i].name))
             return formats[i].make(r, format, out);
     return fault(r, type,
-                 "is no format: const_string, choice, json_schema, regex, grammar, any_text, "
+                 "is not a format: const_string, choice, json_schema, regex, grammar, any_text, "
                  "sequence, or, tag, "
                  "triggered_tags and tags_with_separator are");
 }
@@ -479,7 +489,7 @@ static mpk_status by_type(tag_reader *r, const json_value *format, const node **
 static mpk_status format_node(tag_reader *r, const json_value *format, const node **out)
 {
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
-          "the structural tag is nested too deeply");
+          "the structural tag is nested more than %d levels deep", GRAMMAR_MOST_NESTING);
     r->nesting++;
     TRY(by_type(r, format, out));
     r->nesting--;

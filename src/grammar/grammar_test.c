@@ -355,7 +355,7 @@ static void test_refused(void **state)
         {GRAMMAR_REGEX, MPK_EUNSUPPORTED, "a++", "possessive"},
         {GRAMMAR_REGEX, MPK_EFORMAT, "a)", "byte 1"},
         {GRAMMAR_REGEX, MPK_EFORMAT, "(a", "no end"},
-        {GRAMMAR_REGEX, MPK_EFORMAT, "a{3,2}", "out of order"},
+        {GRAMMAR_REGEX, MPK_EFORMAT, "a{3,2}", "ends below its beginning"},
         {GRAMMAR_REGEX, MPK_EFORMAT, "\\ud800\\u0041", "no second half"},
         {GRAMMAR_JSON_SCHEMA, MPK_EFORMAT,
          "{\"allOf\": [{\"enum\": [1, 2]}, {\"const\": 1}, {\"const\": 2}]}", "contradicts itself"},

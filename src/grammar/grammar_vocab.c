@@ -39,7 +39,9 @@ static uint32_t same_bytes(str a, str b)
     return n;
 }
 
-/* Build nodes from sorted tokens; open[d] is the last node of depth d. */
+/* Build nodes from sorted tokens; open[d] is the last node of depth d. Nodes lie in the order of a
+ * walk, and `skip` leads past a node's subtree: so a walk that finds a byte not allowed goes on
+ * there. Tokens "a", "ab", "b" make the nodes a (skip 2), b below it, b. */
 static mpk_status fill_tree(mpk_context *cx, grammar_vocab *v, const named_token *tokens, size_t n,
                             token_tree *to)
 {
@@ -84,6 +86,8 @@ static mpk_status make_tree(mpk_context *cx, grammar_vocab *v, const str *tokens
     return fill_tree(cx, v, sorted, n, to);
 }
 
+/* The engine's texts may go before the vocabulary does. A token that ends an answer gets no bytes:
+ * it is never found by the walk, and is added where the text may end. */
 static mpk_status copy_tokens(mpk_context *cx, grammar_vocab *v, const str *tokens,
                               const int32_t *ends, uint32_t n_ends)
 {
@@ -121,6 +125,7 @@ mpk_status grammar_vocab_make(mpk_context *cx, const str *tokens, uint32_t n, co
     return status;
 }
 
+/* Grammars and matchers that use it must be freed before. */
 void grammar_vocab_free(grammar_vocab *v)
 {
     if (!v)

@@ -575,7 +575,7 @@ static uint32_t drain_locked(machine *m, rt_token *out, uint32_t most)
     return n;
 }
 
-/* The same under the lock; *nudged: somebody wants this call to return, though nothing was
+/* The same under the lock; *nudged: another thread wants this call to return, though nothing was
  * there. */
 static uint32_t look(machine *m, rt_token *out, uint32_t most, bool *nudged)
 {

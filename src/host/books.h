@@ -35,8 +35,8 @@ typedef struct host_rings {
  * requests. */
 void host_find_serving(const program_image *image, rt_serving *out);
 /* Have steps filled so that company changes no bit of a request (rt_step_fill_apart).  few_tokens:
- * graphs of at most so many tokens have bodies that give a token the same bits; 0: nothing is done.
- * MPK_EARG: no graph is so small. */
+ * graphs of at most this many tokens have bodies that give a token the same bits; 0: nothing is
+ * done. MPK_EARG: no graph is so small. */
 mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens,
                            rt_serving *s);
 /* How KV pages are given out (rt_admit.h), for a program that host_find_serving and host_fill_apart
@@ -51,7 +51,7 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared);
  * steps apart: nobody drafts.  After host_plan_pages. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely);
 /* The draft model of a program, once the drafts are planned.  False: it has none, or nobody drafts.
- * *out is what stands first behind rt_machine.drafters. */
+ * *out is what stands first after rt_machine.drafters. */
 bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out);
 /* The stack of free pages [n_pages] and the buckets [bucket_mask + 1] at the start. */
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets);
@@ -72,8 +72,8 @@ typedef struct host_region {
     uint64_t at, n;
 } host_region;
 
-/* Log probabilities of a request's tokens.  The book and whoever submitted hold it, since either
- * may be the last. */
+/* Log probabilities of a request's tokens.  The book and the caller who submitted the request both
+ * hold it, since either may be the last to let go. */
 typedef struct host_shares {
     atomic_uint holders;
     uint64_t n;

@@ -52,7 +52,7 @@ typedef struct machine_weight {
     const void *at;
     /* of these bytes.  May differ from the program's, which is then bf16: convert (ir/blocks.h) */
     ir_dtype dtype;
-    /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are no neighbours; NULL
+    /* [dims[0]]: where the entries of axis 0 lie, if `at` is NULL and they are not neighbours; NULL
      * otherwise */
     const void *const *parts;
 } machine_weight;
@@ -60,7 +60,7 @@ typedef struct machine_weight {
 /* ---- shares.c: of a weight of the image, of which `from` says where the whole one lies ---- */
 
 /* Which elements of the whole weight a part has: runs of n neighbours, of which run i begins with
- * element first + i * step.  A weight that is no part is one run. */
+ * element first + i * step.  A weight that is not a part is one run. */
 typedef struct host_share {
     str whole;              /* the name of the whole weight */
     int64_t first, step, n; /* n > 0; step 0: there is one run */
@@ -226,7 +226,7 @@ mpk_status machine_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_
                                 const void *from);
 mpk_status machine_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                void *to);
-/* Run one graph once with so many live tokens and rows (UINT32_MAX: all) and wait for the end.
+/* Run one graph once with this many live tokens and rows (UINT32_MAX: all) and wait for the end.
  * MPK_EARG: a request is about, or no such graph. */
 mpk_status machine_run_graph(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                              uint32_t n_rows);
@@ -244,9 +244,9 @@ mpk_status machine_make_slots(mpk_context *cx, machine *m, arena *a, uint32_t gr
  * outputs read after, and a constant is written when its address has changed. */
 mpk_status machine_run_slots(mpk_context *cx, machine *m, machine_slots *s, void *const *data);
 
-/* Where the caller's memory is a GPU's: put one run on a stream of his (the driver's handle) and
- * return.  data: addresses of the GPU's, used until the run has ended.  It begins after the last
- * launch of `after` (NULL: of this machine alone). MPK_EUNSUPPORTED: the machine is of another
+/* Where the caller's memory is a GPU's: put one run on the caller's stream (the driver's handle)
+ * and return.  data: addresses of the GPU's, used until the run has ended.  It begins after the
+ * last launch of `after` (NULL: of this machine alone). MPK_EUNSUPPORTED: the machine is of another
  * kind, or the stream is captured; a run that failed before is told here. */
 mpk_status machine_launch_slots(mpk_context *cx, machine *m, machine *after, machine_slots *s,
                                 void *stream, void *const *data);

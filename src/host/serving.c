@@ -64,7 +64,7 @@ static bool same_places(const rt_serving *a, const rt_serving *b)
            a->history == b->history && a->shares == b->shares;
 }
 
-/* Graphs of the model; those of a draft model stand behind them. */
+/* Graphs of the model; those of a draft model come after them. */
 static uint32_t count_graphs(const program_image *image)
 {
     const rt_graph *graphs = image_table(image->block, RT_GRAPHS);
@@ -124,7 +124,7 @@ void host_find_serving(const program_image *image, rt_serving *out)
     *out = s;
 }
 
-/* few_tokens becomes what the largest graph up to it was built for: steps of up to so many tokens
+/* few_tokens becomes what the largest graph up to it was built for: steps of up to this many tokens
  * run on graphs that sum in the same order. */
 mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t few_tokens,
                            rt_serving *s)

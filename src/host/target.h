@@ -35,7 +35,7 @@ typedef struct target_device {
     void *held;
 } target_device;
 
-/* Which device is asked for. */
+/* Which device to look for, and what for; from the user's options. */
 typedef struct target_ask {
     const mpk_engine_options *options;
     uint32_t index;
@@ -55,7 +55,7 @@ typedef struct target_area {
 } target_area;
 enum { TARGET_AREAS = 8 };
 
-/* What starts a machine, beside the image. */
+/* What starts a machine, besides the image. */
 typedef struct target_start {
     const mpk_engine_options *options;
     machine_weights weights;
@@ -86,7 +86,7 @@ struct target_def {
      * keys and values in q8_0 */
     bool narrows;
     bool takes_draft_models; /* programs may have graphs of a draft model (rt_ahead.h) */
-    /* runs of MPK_MODE_CALLS are launched on tensors in the device's memory, at multiples of so
+    /* runs of MPK_MODE_CALLS are launched on tensors in the device's memory, at multiples of this
      * many bytes; 0: the target has no such runs */
     uint32_t call_align;
 

@@ -156,7 +156,8 @@ static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
     }
 }
 
-/* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. */
+/* The AOT tasks of each worker, by counting: tasks come in rising order, so the lists rise. at[i]
+ * is first the number of worker i's tasks, then the place of its next one. */
 static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compiled *c,
                             uint32_t n_workers)
 {
@@ -360,10 +361,12 @@ mpk_status image_make(mpk_context *cx, arena *a, const tg_program *p, program_im
 
 /* ---- reading ---- */
 
-/* Every number that later code multiplies or adds is bounded here, so that no product overflows. */
+/* Every number that later code multiplies or adds is bounded here, so that no product overflows.
+ * The checksum finds damage, not malice: a program that writes images can make it match, so nothing
+ * else is believed for its sake. */
 static mpk_status check_header(mpk_context *cx, const rt_header *h, size_t n)
 {
-    CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is no image of a compiled program");
+    CHECK(cx, h->magic == RT_MAGIC, MPK_EFORMAT, "this is not the image of a compiled program");
     CHECK(cx, h->version == RT_VERSION, MPK_EUNSUPPORTED,
           "the image has version %u, this build reads version %d: compile it again", h->version,
           RT_VERSION);
@@ -642,7 +645,8 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
 }
 
 /* After this the graph has passed the same proofs as one that was just compiled: whatever wrote the
- * bytes, running it is free of races and deadlocks. */
+ * bytes, running it is free of races and deadlocks. The text is read first, since all tables are
+ * checked against the operators and tensors that it names. */
 static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image,
                              uint32_t index)
 {
@@ -692,7 +696,8 @@ static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
 }
 
 /* The bytes are copied, since the tables must be aligned and must not change while they are
- * checked. */
+ * checked. Graphs are read side by side, each into an arena of its own, as arenas belong to one
+ * thread; they are adopted after a failure too, so that nothing is left over. */
 mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out)
 {
     CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);

@@ -215,7 +215,7 @@ typedef struct block_format {
     float largest;                                   /* 0: no block format */
 } block_format;
 
-/* By dtype; a row of zeros is no block format. */
+/* By dtype; a row of zeros is not a block format. */
 static const block_format formats[IR_DTYPES] = {
     [IR_Q4_0] = {unpack_q4_0, {0, -1}, 8},
     [IR_Q4_1] = {unpack_q4_1, {0, 2}, 16},

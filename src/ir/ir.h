@@ -259,7 +259,7 @@ mpk_status ir_check_tensor(mpk_context *cx, const ir_tensor *t);
  * allocated. */
 mpk_status ir_create(mpk_context *cx, arena *a, const char *name, ir_graph **out);
 /* Add a tensor of kind IR_INPUT, IR_CONST or IR_STATE.  MPK_EARG: the name is taken; MPK_ESHAPE: a
- * dimension is not positive, the last is no multiple of the dtype's block, or the size
+ * dimension is not positive, the last is not a multiple of the dtype's block, or the size
  * overflows. */
 mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live live, const char *name,
                          ir_dtype dtype, uint32_t rank, const int64_t *dims, ir_tensor_id *out);

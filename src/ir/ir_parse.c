@@ -178,7 +178,7 @@ static mpk_status scan_number(parser *p, char digits[NUMBER_BYTES])
 }
 
 /* scan_number has bounded the digits and put a zero after them, which strtoll needs.  A letter
- * inside, as in 1e3, is no whole number. */
+ * inside, as in 1e3, is not a whole number. */
 static mpk_status parse_int(parser *p, int64_t *out)
 {
     char digits[NUMBER_BYTES], *end;

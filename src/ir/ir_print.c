@@ -172,8 +172,9 @@ static void print_peer(uint32_t peer, uint32_t *before, text *out)
     *before = peer;
 }
 
-/* An operator is printed where its first result's number comes.  `peer` lines stand only where
- * the peer changes. */
+/* An operator is printed where its first result's number comes.  `peer` lines stand only where the
+ * peer changes. Graphs keep operators and tensors in order of creation, so reading the text back
+ * gives each the same number. */
 void ir_print(const ir_graph *g, text *out)
 {
     if (g->name.n) {

@@ -115,7 +115,7 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
                   def->name, id, STR_ARG(t->name));
     }
     CHECK(v->cx, str_equal(op->name, g->tensors.at[op->out[0]].name), MPK_EVERIFY,
-          "%s number %u has not the name of its first result %%%.*s", def->name, id,
+          "%s number %u does not have the name of its first result %%%.*s", def->name, id,
           TENSOR_ARG(v, op->out[0]));
     return MPK_OK;
 }
@@ -145,8 +145,8 @@ static mpk_status verify_inferred(verifier *v, const ir_op *op)
                            op->def->name);
     for (uint32_t i = 0; i < op->n_out; i++)
         CHECK(v->cx, same_place(&out[i], &v->g->tensors.at[op->out[i]]), MPK_EVERIFY,
-              "%s: %%%.*s has not the dtype, shape or storage that its inputs give", op->def->name,
-              TENSOR_ARG(v, op->out[i]));
+              "%s: %%%.*s does not have the dtype, shape or storage that its inputs give",
+              op->def->name, TENSOR_ARG(v, op->out[i]));
     return MPK_OK;
 }
 

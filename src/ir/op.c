@@ -171,8 +171,8 @@ float op_load(const op_view *v, int64_t offset)
     }
 }
 
-/* Round towards zero and clamp to lo .. hi; NaN becomes 0.  2^63 itself is no int64_t, hence the
- * first comparison. */
+/* Round towards zero and clamp to lo .. hi; NaN becomes 0.  2^63 itself is not an int64_t, hence
+ * the first comparison. */
 static int64_t to_integer(float x, int64_t lo, int64_t hi)
 {
     if (!(x == x))

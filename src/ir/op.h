@@ -147,7 +147,7 @@ typedef struct op_def {
     /* How each axis of output 0 may be cut: axes[rank], zeroed by the caller. NULL: the operator is
      * one task. */
     void (*axes)(const ir_graph *g, const ir_op *op, op_axis *axes);
-    /* Where tiles are whole: the time that `box` of output 0 takes beside reading, in bytes that
+    /* Where tiles are whole: the time that `box` of output 0 takes besides reading, in bytes that
      * could be read in that time.  NULL: none. */
     int64_t (*effort)(const ir_graph *g, const ir_op *op, const ir_box *box);
     /* The box of input `input` that computing `box` of output 0 reads (may be more, never less); an

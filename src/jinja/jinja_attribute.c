@@ -15,7 +15,8 @@
 #include "jinja/jinja_parts.h"
 
 /* What Jinja2 lets a template ask a macro: its name, the names of its parameters, and which of
- * caller, **kwargs and *varargs its body catches. */
+ * caller, **kwargs and *varargs its body catches. {{ m.arguments }} of {% macro m(a, b=1) %} is
+ * ('a', 'b'). */
 static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
 {
     static const struct {
@@ -40,7 +41,9 @@ static mpk_status macro_attribute(jrun *r, const jmacro *m, str name, jval *out)
     return MPK_OK;
 }
 
-/* The attribute of this name that the object itself has; J_ABSENT: none. */
+/* The attribute of this name that the object itself has; J_ABSENT: none. In the order of Python's
+ * getattr: data of the object, then its methods, which become values that can be called. A method
+ * that changes its object (list.append) is undefined, as in Jinja2's sandbox. */
 static mpk_status own_attribute(jrun *r, jval v, str name, jval *out)
 {
     const jval *found;
@@ -101,7 +104,9 @@ static mpk_status dict_item(jrun *r, const jdict *d, jval key, jval *out)
     return MPK_OK;
 }
 
-/* The item that v has under the key; J_ABSENT: none. */
+/* The item that v has under the key; J_ABSENT: none. Of "h\u00e9" item 1 is the character, of two
+ * bytes: strings are indexed by characters, from the end if negative. A slice of a string borrows
+ * its bytes. */
 static mpk_status own_item(jrun *r, jval v, jval key, jval *out)
 {
     size_t i, n, size;
@@ -182,7 +187,7 @@ static mpk_status slice_index(jrun *r, jval v, int64_t otherwise, int64_t *out)
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
-        return jinja_fail(r, "%s is no index of a slice", jinja_type_name(v));
+        return jinja_fail(r, "%s cannot be an index of a slice", jinja_type_name(v));
     *out = jinja_integral(v);
     return MPK_OK;
 }
@@ -255,7 +260,9 @@ static mpk_status cut_text(jrun *r, jval v, const cut *c, jval *out)
     return MPK_OK;
 }
 
-/* Strings give strings, lists lists, tuples tuples.  An omitted bound is J_ABSENT. */
+/* Strings give strings, lists lists, tuples tuples.  An omitted bound is J_ABSENT. "abcd"[::-1] is
+ * "dcba": find_cut turns the three bounds into a first index, a step and a count, once for all
+ * kinds. */
 mpk_status jinja_get_slice(jrun *r, jval v, jval start, jval stop, jval step, jval *out)
 {
     cut c = {0};

@@ -47,7 +47,7 @@ mpk_status jinja_work(jrun *r, uint64_t bytes)
     return MPK_OK;
 }
 
-/* Before an allocation of so many bytes: work, and the run's share of memory. */
+/* Before an allocation of this many bytes: work, and the run's share of memory. */
 mpk_status jinja_charge(jrun *r, size_t bytes)
 {
     TRY(jinja_work(r, bytes));
@@ -98,7 +98,7 @@ static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
     jval from;
     TRY(jinja_eval(r, stars, &from));
     if (from.kind != J_DICT)
-        return jinja_fail(r, "%s after ** is no dict", jinja_type_name(from));
+        return jinja_fail(r, "%s after ** is not a dict", jinja_type_name(from));
     for (size_t i = 0; i < from.dict->n; i++) {
         if (from.dict->at[i].key.kind != J_STR)
             return jinja_fail(r, "the names of arguments are strings");
@@ -108,7 +108,8 @@ static mpk_status spread_keywords(jrun *r, const jnode *stars, keywords *all)
 }
 
 /* Arguments are computed from left to right: those by place, *list, those by name, **dict, as
- * Python does. */
+ * Python does. The order shows where computing an argument has an effect, as calling a cycler has.
+ * What is returned lies in the run's arena. */
 mpk_status jinja_eval_arguments(jrun *r, const jarguments *from, jargs *to)
 {
     jval list, value;
@@ -249,6 +250,7 @@ static mpk_status eval_compare(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* The line is set again: computing the operands may have left that of another. */
 static mpk_status eval_binary(jrun *r, const jnode *n, jval *out)
 {
     jval left, right;
@@ -303,6 +305,7 @@ static mpk_status eval_member(jrun *r, const jnode *n, jval *out)
                              : jinja_get_attribute(r, v, n->name, out);
 }
 
+/* N_SIGN: + or -; otherwise `not`, which gives a boolean of any value. */
 static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)
 {
     jval v;
@@ -314,6 +317,7 @@ static mpk_status eval_unary(jrun *r, const jnode *n, jval *out)
     return MPK_OK;
 }
 
+/* Kinds that are statements never come here: the parser makes no expression of them. */
 static mpk_status eval_kind(jrun *r, const jnode *n, jval *out)
 {
     switch (n->kind) {

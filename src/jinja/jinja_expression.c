@@ -84,6 +84,7 @@ mpk_status jinja_expect_name(jparser *p, str *out)
 
 /* ---- nodes ---- */
 
+/* height 1: jinja_grow raises it as children come, and refuses too high a tree. */
 mpk_status jinja_node(jparser *p, jnode_kind kind, uint32_t line, jnode **out)
 {
     NEW(p->cx, p->a, *out, 1);
@@ -289,7 +290,8 @@ static mpk_status parse_primary(jparser *p, jnode **out)
 
 /* ---- what follows a value ---- */
 
-/* The content of the brackets of a[...]: an expression, or start:stop:step. */
+/* The content of the brackets of a[...]: an expression, or start:stop:step. a[1:] is N_SLICE(1,
+ * none, none): an omitted bound is NULL, which is not the same as none written out. */
 static mpk_status parse_subscript(jparser *p, jnode **out)
 {
     uint32_t line = jinja_peek(p)->line;
@@ -330,7 +332,8 @@ static mpk_status parse_subscripts(jparser *p, jnode **out)
     return MPK_OK;
 }
 
-/* .name, .0 or [...] */
+/* .name, .0 or [...].  a.b asks for an attribute before an item, a["b"] the other way round, hence
+ * two kinds of nodes; a.0 is a[0]. */
 static mpk_status parse_member(jparser *p, jnode **node)
 {
     const jtoken *t = jinja_peek(p);
@@ -395,7 +398,7 @@ static mpk_status parse_argument(jparser *p, const jtoken *begin, jarguments *g,
     return MPK_OK;
 }
 
-/* (a, b, c=d, *e, **f) */
+/* (a, b, c=d, *e, **f); a comma after the last is allowed */
 static mpk_status parse_arguments(jparser *p, jnode *owner)
 {
     const jtoken *begin = jinja_peek(p);
@@ -631,7 +634,7 @@ static int take_comparison(jparser *p)
 }
 
 /* A chain of comparisons is one node with a list of operands, because it is computed as one
- * (eval_compare). */
+ * (eval_compare). 1 < x < 3 is a = 1 and the operands (<, x), (<, 3): x is computed once. */
 static mpk_status parse_comparison(jparser *p, jnode **out)
 {
     jnode *chain = NULL, *operand;
@@ -670,6 +673,7 @@ static mpk_status parse_not(jparser *p, jnode **out)
     return jinja_grow(p, n, n->a);
 }
 
+/* Left-associative, though the order cannot be seen: each `and` stops at the first false. */
 static mpk_status parse_and(jparser *p, jnode **out)
 {
     jnode *right;
@@ -761,7 +765,9 @@ mpk_status jinja_parse_tuple(jparser *p, bool with_choice, const char *end, bool
     return parse_several(p, jinja_parse_expression, with_choice, end, may_be_empty, out);
 }
 
-/* A name, name.member, or a tuple of these in brackets. */
+/* A name, name.member, or a tuple of these in brackets. {% set ns.x = 1 %} sets a member of a
+ * namespace; with_member false, as in a for, that is not a target. Constants such as none and true
+ * parse as names and are refused here. */
 static mpk_status parse_one_target(jparser *p, bool with_member, jnode **out)
 {
     const jtoken *t = jinja_peek(p);

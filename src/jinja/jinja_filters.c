@@ -70,7 +70,8 @@ static bool begins_word(uint32_t c)
     return c == '-' || c == '(' || c == '{' || c == '[' || c == '<' || jinja_is_space(c);
 }
 
-/* Not Python's title: words begin after spaces, hyphens and brackets. */
+/* Not Python's title: words begin after spaces, hyphens and brackets. "it's a-b" becomes "It's
+ * A-B", where Python's title gives "It'S A-B". */
 static mpk_status filter_title(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval s, joined = jinja_str(STR(""));
@@ -155,8 +156,9 @@ static mpk_status filter_escape(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
-/* Lines but the first (or all) get spaces or a text before them; empty ones only if blank says
- * so. */
+/* Lines but the first (or all) get spaces or a text before them; empty ones only if blank says so.
+ * "a\nb" | indent(2) is "a\n  b". Jinja2 adds a newline before it splits, so a text that ends in
+ * one keeps it. */
 static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], lines, all, joined = jinja_str(STR(""));
@@ -164,7 +166,7 @@ static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "indent", args, "width first blank", 0, a));
     if (v.kind != J_STR || v.markup)
         return v.markup ? jinja_refuse(r, "indent of a text that is marked safe is not supported")
-                        : jinja_fail(r, "indent: %s is no string", jinja_type_name(v));
+                        : jinja_fail(r, "indent: %s is not a string", jinja_type_name(v));
     jval indent = a[0];
     if (indent.kind != J_STR) {
         if (indent.kind != J_ABSENT)
@@ -185,7 +187,8 @@ static mpk_status filter_indent(jrun *r, jval v, const jargs *args, jval *out)
     return MPK_OK;
 }
 
-/* The filter is the operator %, with its arguments as tuple or dict. */
+/* The filter is the operator %, with its arguments as tuple or dict. {{ "%s of %d" | format("a", 3)
+ * }} */
 static mpk_status filter_format(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval given, s;
@@ -270,7 +273,9 @@ static mpk_status read_float_text(jrun *r, str s, double *out, bool *found)
     return MPK_OK;
 }
 
-/* *found: the text is an integer in this base. */
+/* *found: the text is an integer in this base. Python's int(): white space around, underscores
+ * between digits, a sign, a prefix of the same base. Beyond 63 bits it is refused: Python's
+ * integers have no bound. */
 static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool *found)
 {
     char digits[NUMBER_BYTES];
@@ -301,7 +306,7 @@ static mpk_status read_int_text(jrun *r, str s, int64_t base, int64_t *out, bool
     return MPK_OK;
 }
 
-/* Python's int(x) of a float: towards zero.  What is no number gives `otherwise`. */
+/* Python's int(x) of a float: towards zero.  What is not a number gives `otherwise`. */
 static mpk_status truncate_float(jrun *r, double x, jval otherwise, jval *out)
 {
     *out = otherwise;
@@ -334,7 +339,7 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
         return MPK_OK;
     *out = v.kind == J_BOOL ? jinja_int(v.boolean) : otherwise;
     if (v.kind == J_FLOAT && isinf(v.number))
-        return jinja_fail(r, "int: infinity is no integer");
+        return jinja_fail(r, "int: infinity is not an integer");
     if (v.kind == J_FLOAT)
         return truncate_float(r, v.number, otherwise, out);
     if (v.kind != J_STR)
@@ -348,7 +353,8 @@ static mpk_status filter_int(jrun *r, jval v, const jargs *args, jval *out)
     return found ? truncate_float(r, number, otherwise, out) : MPK_OK;
 }
 
-/* What is no number gives the default, 0.0. */
+/* What is not a number gives the default, 0.0. Booleans are numbers, as in Python: true | float is
+ * 1.0. */
 static mpk_status filter_float(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval otherwise;
@@ -382,11 +388,11 @@ static mpk_status filter_abs(jrun *r, jval v, const jargs *args, jval *out)
     else if (jinja_is_integral(v))
         return jinja_sign(r, jinja_integral(v) < 0 ? '-' : '+', v, out);
     else
-        return jinja_fail(r, "abs: %s is no number", jinja_type_name(v));
+        return jinja_fail(r, "abs: %s is not a number", jinja_type_name(v));
     return MPK_OK;
 }
 
-/* The exact value of x to so many places, ties to even: what printf does. */
+/* The exact value of x to this many places, ties to even: what printf does. */
 static mpk_status round_common(jrun *r, jval v, int64_t places, jval *out)
 {
     text t = {0};
@@ -424,7 +430,7 @@ static mpk_status filter_round(jrun *r, jval v, const jargs *args, jval *out)
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v) && v.kind != J_FLOAT)
-        return jinja_fail(r, "round: %s is no number", jinja_type_name(v));
+        return jinja_fail(r, "round: %s is not a number", jinja_type_name(v));
     if (!up && !down)
         return round_common(r, v, places, out);
     double x = v.kind == J_FLOAT ? v.number : (double)jinja_integral(v),
@@ -469,7 +475,9 @@ static mpk_status json_separators(jrun *r, jval v, jjson *style)
 }
 
 /* The variant of Transformers: no escaping of HTML, unlike Jinja2's own tojson, and the keywords of
- * json.dumps.  With an indent the default comma has no space after it, as in Python. */
+ * json.dumps.  With an indent the default comma has no space after it, as in Python. {"a": [1, 2]}
+ * without an indent, as json.dumps writes it: ", " between items and ": " after keys. A negative
+ * indent means newlines alone, like 0. */
 static mpk_status filter_tojson(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[4];

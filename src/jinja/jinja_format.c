@@ -44,8 +44,10 @@ static char align_of(const spec *s, bool is_number)
     return s->zero ? '=' : '>';
 }
 
-/* Append a body with the padding of its specification.  sign_bytes: length of the sign and
- * prefix at its start; fill zeros go after them. */
+/* Append a body with the padding of its specification.  sign_bytes: length of the sign and prefix
+ * at its start; fill zeros go after them. "{:06d}".format(-42): body "-42", sign_bytes 1, align
+ * '=', so the zeros come after the sign: -00042. Widths count characters; a body longer than the
+ * widest field needs no count. */
 static mpk_status add_padded(jrun *r, const spec *s, str body, size_t sign_bytes, bool is_number,
                              text *out)
 {
@@ -220,7 +222,7 @@ static mpk_status add_number(jrun *r, const spec *s, jval v, text *out)
     return status;
 }
 
-/* Precision cuts to so many characters; then padding. */
+/* Precision cuts to this many characters; then padding. */
 static mpk_status add_str(jrun *r, const spec *s, str v, text *out)
 {
     if (s->precision >= 0)
@@ -320,7 +322,7 @@ static mpk_status read_percent_spec(jrun *r, percent *p, spec *s)
     return MPK_OK;
 }
 
-/* A code point or a string of one character; surrogates are no characters. */
+/* A code point or a string of one character; surrogates are not characters. */
 static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
 {
     char bytes[4];
@@ -334,7 +336,8 @@ static mpk_status add_char(jrun *r, spec *s, jval v, text *out)
 }
 
 /* %d of a float truncates; %x of a float is an error.  Zeros go between the sign and the digits
- * ('='), unless the text is to stand left. */
+ * ('='), unless the text is to stand left. For example "%05d" % -42 is "-0042", and "%-5d" % 42 is
+ * "42   ": a text that stands left is not filled with zeros. */
 static mpk_status add_percent_number(jrun *r, spec *s, jval v, text *out)
 {
     const bool decimal = s->kind == 'd' || s->kind == 'i' || s->kind == 'u';
@@ -489,7 +492,8 @@ static mpk_status first_field(jrun *r, formatter *f, str name, jval *out)
     return positional(r, f, index, out);
 }
 
-/* name.attribute[item] ... */
+/* name.attribute[item] ... "{0.name[key]}": argument 0, its attribute `name`, of that the item
+ * "key"; digits in brackets are an index. Quotation marks would be a part of the key. */
 static mpk_status field_value(jrun *r, formatter *f, str field, jval *out)
 {
     size_t n = 0;
@@ -549,11 +553,12 @@ static mpk_status read_format_spec(jrun *r, str f, spec *s)
     }
     if (at < f.n)
         s->kind = f.at[at++];
-    return at == f.n ? MPK_OK : jinja_fail(r, "format: \"%.*s\" is no format", JINJA_SHOWN(f));
+    return at == f.n ? MPK_OK : jinja_fail(r, "format: \"%.*s\" is not a format", JINJA_SHOWN(f));
 }
 
 /* An empty format is str(x).  Which parts of a format fit which type is Python's table; what is
- * rare there is refused here rather than printed wrong. */
+ * rare there is refused here rather than printed wrong: forms that Python has and no template was
+ * seen to use.  A mistake in the format is the template's error, as in Python. */
 static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
 {
     spec s;
@@ -566,13 +571,14 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
     TRY(read_format_spec(r, format, &s));
     if (v.kind == J_STR) {
         if ((s.kind && s.kind != 's') || s.sign || s.alternate || s.group || s.align == '=')
-            return jinja_fail(r, "format: \"%.*s\" is no format of a string", JINJA_SHOWN(format));
+            return jinja_fail(r, "format: \"%.*s\" is not a format for a string",
+                              JINJA_SHOWN(format));
         return add_str(r, &s, v.text, out);
     }
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (v.kind != J_INT && v.kind != J_FLOAT && v.kind != J_BOOL)
-        return jinja_fail(r, "format: \"%.*s\" is no format of %s", JINJA_SHOWN(format),
+        return jinja_fail(r, "format: \"%.*s\" is not a format for %s", JINJA_SHOWN(format),
                           jinja_type_name(v));
     if ((s.group &&
          (s.zero || s.kind == 'n' || (s.group == ',' && s.kind && strchr("xXob", s.kind)))) ||
@@ -585,7 +591,8 @@ static mpk_status add_formatted(jrun *r, jval v, str format, text *out)
     return add_number(r, &s, v, out);
 }
 
-/* {field!conversion:format} after its brace. */
+/* {field!conversion:format} after its brace. "{0!r:>5}" is the repr of argument 0 at the right of
+ * five columns. !a (ASCII only) and formats within formats are refused. */
 static mpk_status add_field(jrun *r, formatter *f, text *out)
 {
     str rest = {f->format.at + f->at, f->format.n - f->at};

@@ -8,7 +8,9 @@
 #include <time.h>
 
 /* Distances are computed unsigned, because stop - start may exceed 63 bits.  A range holds three
- * numbers whatever its length; the limit is Jinja2's sandbox's. */
+ * numbers whatever its length; the limit is Jinja2's sandbox's. range(5) has a stop alone, which is
+ * why the first argument moves to the second. range(0, 10, 4) is 0, 4, 8: (10 - 0 - 1) / 4 + 1 = 3
+ * numbers. */
 static mpk_status call_range(jrun *r, const jargs *args, jval *out)
 {
     jval a[3];
@@ -39,7 +41,8 @@ static mpk_status call_range(jrun *r, const jargs *args, jval *out)
     return MPK_OK;
 }
 
-/* Entries of a dict, or of pairs. */
+/* Entries of a dict, or of pairs. dict([("a", 1), ("b", 2)]); a pair may be any iterable of two, a
+ * string of two characters, too. */
 static mpk_status put_all(jrun *r, jdict *d, jval from)
 {
     jiterator *it;
@@ -132,7 +135,8 @@ static mpk_status call_raise(jrun *r, const jargs *args, jval *out)
 }
 
 /* The local time, as C writes it: Python's strftime is C's.  A time without zone, so %z and %Z are
- * empty. */
+ * empty. The format is copied with %z and %Z left out and %f as zeros, since struct tm has neither
+ * zone nor fractions. In the C locale: names of months must not depend on the machine. */
 static mpk_status call_strftime(jrun *r, const jargs *args, jval *out)
 {
     enum { MOST = 4096 };

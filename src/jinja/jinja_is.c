@@ -94,8 +94,9 @@ static mpk_status is_divisibleby(jrun *r, jval v, const jargs *args, bool *out)
     return has_rest(r, v, divisor, 0, out);
 }
 
-/* Identity (`is sameas`).  Which equal numbers and strings are the same object in Python cannot
- * be told from their values. */
+/* Identity (`is sameas`).  Which equal numbers and strings are the same object in Python cannot be
+ * told from their values. CPython keeps one object for each integer from -5 to 256, so identity of
+ * those is equality; of others it depends on how they came about. */
 static mpk_status is_sameas(jrun *r, jval v, const jargs *args, bool *out)
 {
     jval other;
@@ -202,6 +203,7 @@ static const jtest tests[] = {{"defined", is_defined},
                               {"filter", is_filter},
                               {"test", is_test}};
 
+/* NULL: Jinja2 has such a test, or none: the caller refuses the name. */
 const jtest *jinja_find_test(str name)
 {
     for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)

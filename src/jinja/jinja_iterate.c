@@ -46,8 +46,10 @@ bool jinja_can_iterate(jval v)
     return v.kind == J_UNDEFINED || (v.kind >= J_STR && v.kind <= J_ITERATOR) || v.kind == J_LOOP;
 }
 
-/* An iterator over any iterable value.  For an iterator it returns the iterator itself, so that
- * two loops over it share its position, as in Python. */
+/* An iterator over any iterable value.  For an iterator it returns the iterator itself, so that two
+ * loops over it share its position, as in Python. An iterator does not copy what it goes over: a
+ * list that grows in the loop gives its new items, too, as in Python. OVER_NOTHING: undefined,
+ * which has no items. */
 mpk_status jinja_iterate(jrun *r, jval v, jiterator **out)
 {
     if (v.kind == J_ITERATOR) {
@@ -112,7 +114,8 @@ mpk_status jinja_iterate_each(jrun *r, jval over, const jeach *each, jval *out)
 /* ---- each item through an attribute, a filter or a test ---- */
 
 /* The attribute argument of filters: "a.b.0" is item a, of that item b, of that item 0; an integer
- * is one item.  `otherwise` stands in for what is undefined at any step. */
+ * is one item.  `otherwise` stands in for what is undefined at any step. messages |
+ * map(attribute="tool_calls.0.name"). */
 mpk_status jinja_attribute_path(jrun *r, jval item, jval attribute, jval otherwise, jval *out)
 {
     *out = item;
@@ -195,7 +198,8 @@ static mpk_status next_entry(jrun *r, jiterator *it, jval *out)
     return it->dict.part == J_ITEMS ? jinja_pair(r, e->key, e->value, out) : MPK_OK;
 }
 
-/* The next item; J_ABSENT at the end. */
+/* The next item; J_ABSENT at the end. Each item is charged, so that a loop over a huge range ends
+ * at the limit of work and not in minutes. */
 mpk_status jinja_next(jrun *r, jiterator *it, jval *out)
 {
     size_t size;

@@ -246,8 +246,9 @@ static size_t float_end(const lexer *l)
     return is_float ? at : 0;
 }
 
-/* 0b, 0o, 0x, decimal without leading zeros, or zeros.  A number such as 012 is taken as 0 and
- * then 12, and the parser finds two numbers side by side, as Jinja2 does. */
+/* 0b, 0o, 0x, decimal without leading zeros, or zeros.  A number such as 012 is taken as 0 and then
+ * 12, and the parser finds two numbers side by side, as Jinja2 does. An underscore counts only
+ * between digits: 1_000 is one number, 1_ is the number 1 and a name. */
 static size_t integer_end(const lexer *l)
 {
     static const struct {
@@ -279,7 +280,7 @@ static size_t integer_end(const lexer *l)
 
 static mpk_status bad_escape(const lexer *l, size_t at)
 {
-    return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, at, "this escape is no character");
+    return jinja_fail_at(l->cx, MPK_EFORMAT, l->s, at, "this escape is not a character");
 }
 
 /* n hexadecimal digits at *at.  Appends the character's UTF-8 to *to, whose room lex_string has
@@ -315,7 +316,9 @@ static void spell_char(lexer *l, size_t *at, char **to)
     *at += size;
 }
 
-/* The escape after the backslash at *at - 1. */
+/* The escape after the backslash at *at - 1. Python's rules: \101 is "A" (up to three octal
+ * digits), a backslash before a newline joins the lines, and an unknown escape keeps its backslash.
+ * *to is as long as the source at least, which no escape outgrows. */
 static mpk_status read_escape(lexer *l, size_t *at, size_t end, char **to)
 {
     static const char letters[] = "\\'\"abfnrtv", meanings[] = "\\'\"\a\b\f\n\r\t\v";
@@ -415,7 +418,8 @@ static mpk_status lex_operator(lexer *l)
     return MPK_OK;
 }
 
-/* A number or a name.  A float is tried first, since it begins like an integer. */
+/* A number or a name.  A float is tried first, since it begins like an integer. What is neither is
+ * an operator. */
 static mpk_status lex_word(lexer *l)
 {
     size_t end = float_end(l), size = 1;
@@ -436,7 +440,9 @@ static mpk_status lex_word(lexer *l)
     return MPK_OK;
 }
 
-/* From after {{ or {% to its end.  `begin` is the tag's first byte, for the message. */
+/* From after {{ or {% to its end.  `begin` is the tag's first byte, for the message. Only outside
+ * of brackets can the tag end: in {{ {"a": {}} }} the first }} closes the inner dict and the outer
+ * one. */
 static mpk_status lex_tag(lexer *l, bool is_print, size_t begin)
 {
     l->n_open = 0;
@@ -468,7 +474,8 @@ static size_t find_tag(const lexer *l, size_t at)
 }
 
 /* Data up to the next tag, then the tag.  At the end of the source the data keeps its white space
- * ('+'). */
+ * ('+'). A sign after the tag's opening ({%- or {%+) rules the white space of the data before it:
+ * '-' strips all, '+' keeps it, and without one lstrip_blocks applies to statements, not to {{. */
 static mpk_status lex_part(lexer *l)
 {
     size_t begin = find_tag(l, l->at);

@@ -65,7 +65,9 @@ static mpk_status advance(jrun *r, jloop *l)
 /* ---- loop.NAME ---- */
 
 /* What has a length and no condition tells it.  Otherwise the rest is taken now, and the loop goes
- * on over the list of it. */
+ * on over the list of it. `loop.length` or `loop.revindex` in a loop with a condition: the items
+ * that are left are counted by taking them. Those before, the present one and one that peek_next
+ * has taken are added. */
 static mpk_status find_length(jrun *r, jloop *l)
 {
     jval rest, item, again;
@@ -86,7 +88,7 @@ static mpk_status find_length(jrun *r, jloop *l)
     return MPK_OK;
 }
 
-/* -1: name is no number of a loop. */
+/* -1: name is not a number of a loop. */
 static mpk_status loop_number(jrun *r, jloop *l, str name, int64_t *out)
 {
     if (str_is(name, "index") || str_is(name, "index0"))
@@ -101,7 +103,8 @@ static mpk_status loop_number(jrun *r, jloop *l, str name, int64_t *out)
     return MPK_OK;
 }
 
-/* *out stays J_ABSENT for a name that `loop` has not: the caller then looks for an item. */
+/* *out stays J_ABSENT for a name that `loop` has not: the caller then looks for an item. loop.last
+ * has to know whether an item follows: it is taken and kept in l->after for the next turn. */
 mpk_status jinja_loop_attribute(jrun *r, jloop *l, str name, jval *out)
 {
     int64_t number = -1;
@@ -174,7 +177,8 @@ static mpk_status run_turn(jrun *r, jloop *l, jscope **scope, jflow *flow)
 }
 
 /* A turn that is left early does not count: else runs if no turn came to its end, as in what Jinja2
- * compiles to.  What leaves the else, leaves the loop around this one. */
+ * compiles to.  What leaves the else, leaves the loop around this one. `turn` counts what was asked
+ * for, index0 what came: they differ when nothing is left. */
 static mpk_status run_over(jrun *r, const jnode *n, jval over, int64_t depth0, jflow *outer)
 {
     jloop *l;

@@ -67,7 +67,9 @@ static jval take_keyword(binder *b, str name)
     return (jval){0};
 }
 
-/* Positional ones, then names, then defaults, which may speak of the parameters before them. */
+/* Positional ones, then names, then defaults, which may speak of the parameters before them. {%
+ * macro m(a, b=a) %}: m(1) has b = 1. A parameter without value and default is undefined under its
+ * own name, so a message can name it. */
 static mpk_status bind_parameters(jrun *r, binder *b)
 {
     const jnode *n = b->m->node;
@@ -138,7 +140,8 @@ static mpk_status bind_rest(jrun *r, binder *b)
 }
 
 /* A macro sees the scope where it was made, not that of its caller, and its result is the text that
- * it prints. */
+ * it prints. `hidden` are names that the body stores before it reads them: bound without a value,
+ * they keep a variable outside of the same name from being seen (jinja_names.c). */
 mpk_status jinja_call_macro(jrun *r, const jmacro *m, const jargs *args, jval *out)
 {
     jscope *present = r->scope;
@@ -159,7 +162,8 @@ mpk_status jinja_call_macro(jrun *r, const jmacro *m, const jargs *args, jval *o
     return MPK_OK;
 }
 
-/* Calls are counted in depth, so a macro that calls itself for ever is an error and no crash. */
+/* Calls are counted in depth, so a macro that calls itself for ever is an error and no crash. After
+ * a failure depth and line stay as they are: the run is over. */
 mpk_status jinja_call(jrun *r, jval f, const jargs *args, jval *out)
 {
     const uint32_t line = r->line;

@@ -54,20 +54,22 @@ mpk_status jinja_bind(jrun *r, const char *what, const jargs *args, const char *
     return MPK_OK;
 }
 
+/* what: the function or method, for the message. */
 mpk_status jinja_need_str(jrun *r, jval v, const char *what, str *out)
 {
     if (v.kind != J_STR)
-        return jinja_fail(r, "%s: %s is no string", what, jinja_type_name(v));
+        return jinja_fail(r, "%s: %s is not a string", what, jinja_type_name(v));
     *out = v.text;
     return MPK_OK;
 }
 
+/* Booleans count as integers, as in Python. */
 mpk_status jinja_need_int(jrun *r, jval v, const char *what, int64_t *out)
 {
     if (v.kind == J_BIG)
         return jinja_refuse_big(r);
     if (!jinja_is_integral(v))
-        return jinja_fail(r, "%s: %s is no integer", what, jinja_type_name(v));
+        return jinja_fail(r, "%s: %s is not an integer", what, jinja_type_name(v));
     *out = jinja_integral(v);
     return MPK_OK;
 }
@@ -90,6 +92,7 @@ static mpk_status list_find(jrun *r, jval self, jval what, int64_t from, int64_t
     return MPK_OK;
 }
 
+/* Python raises ValueError if the value is not there, so it is an error here. */
 static mpk_status list_index(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval what;
@@ -174,6 +177,7 @@ static mpk_status cycler_next(jrun *r, jval self, const jargs *args, jval *out)
     return MPK_OK;
 }
 
+/* `next` begins with the first item again. */
 static mpk_status cycler_reset(jrun *r, jval self, const jargs *args, jval *out)
 {
     TRY(jinja_bind(r, "reset", args, "", 0, NULL));
@@ -227,7 +231,8 @@ static const jmethod of_cycler[] = {{"next", cycler_next, 0, 0},
                                     {0}};
 
 /* NULL: a value of this kind has no such method.  Kinds that are missing in the table have none at
- * all. */
+ * all. The method's record may stand for one that is known and not supported (call NULL): then it
+ * is refused by name. */
 const jmethod *jinja_find_method(jval v, str name)
 {
     static const jmethod *const tables[] = {[J_BOOL] = of_integer,

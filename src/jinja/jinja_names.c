@@ -167,7 +167,8 @@ static mpk_status visit_for(symbols *s, jnode *n, bool soft)
 }
 
 /* In the order in which Jinja2's compiler looks at the parts: it decides which mention is the
- * first. */
+ * first. Whether a name is first read or first set within a block decides whose variable it is;
+ * Jinja2 decides it when it compiles, so it is decided here before the template runs. */
 static mpk_status visit_statement(symbols *s, jnode *n, bool soft)
 {
     switch (n->kind) {

@@ -71,7 +71,9 @@ static mpk_status power(jrun *r, int64_t base, int64_t exponent, jval *out)
 }
 
 /* / always gives a float; it is refused where the operands are not exact as floats, for Python
- * divides integers exactly and rounds once.  // and % round towards minus infinity. */
+ * divides integers exactly and rounds once.  // and % round towards minus infinity. -7 // 2 is -4
+ * and -7 % 2 is 1, where C has -3 and -1. What leaves 64 bits is refused: Python would go on with
+ * larger numbers. */
 static mpk_status integers(jrun *r, int op, int64_t a, int64_t b, jval *out)
 {
     int64_t x = 0;
@@ -240,7 +242,8 @@ static bool is_sequence(jval v)
 }
 
 /* Numbers, then texts and lists, then formatting, then repetition with either side as the count: an
- * operator means the first that fits. */
+ * operator means the first that fits. 3 * "ab" and "ab" * 3 are the same; a list and a tuple are
+ * not added to each other. */
 mpk_status jinja_binary(jrun *r, int op, jval a, jval b, jval *out)
 {
     if (jinja_is_integral(a) && jinja_is_integral(b))
@@ -304,7 +307,8 @@ static mpk_status contains_item(jrun *r, jval container, jval item, bool *out)
     return MPK_OK;
 }
 
-/* Dicts and their keys are searched by hash; asking for a list, which has none, is an error. */
+/* Dicts and their keys are searched by hash; asking for a list, which has none, is an error. "b" in
+ * "abc" looks for a part, "b" in ["abc"] for an item. */
 mpk_status jinja_contains(jrun *r, jval container, jval item, bool *out)
 {
     const jval *found;

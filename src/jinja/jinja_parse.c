@@ -102,7 +102,8 @@ static mpk_status parse_set(jparser *p, jnode *n)
     return parse_to(p, n, "endset");
 }
 
-/* (a, b=1) of a macro or a call block. */
+/* (a, b=1) of a macro or a call block. Defaults are in n->more, from the first parameter that has
+ * one on. */
 static mpk_status parse_parameters(jparser *p, jnode *n)
 {
     TRY(jinja_expect(p, "("));
@@ -239,7 +240,8 @@ static const struct {
     {"print", N_PRINT, parse_print},
 };
 
-/* Statements of Jinja2 that chat templates do not use are refused by name, others are unknown. */
+/* Statements of Jinja2 that chat templates do not use are refused by name, others are unknown.
+ * ends[0] is what was expected, for the message: "unknown statement endfi, expected endif". */
 static mpk_status parse_statement(jparser *p, const char *const *ends, jnode **out)
 {
     static const char *const refused[] = {"block",  "extends", "include",
@@ -290,7 +292,7 @@ static mpk_status parse_text(jparser *p, const jtoken *t, jnode **out)
 }
 
 /* Up to a statement that is one of the ends, whose name is next then; NULL: up to the end of the
- * template. */
+ * template. The caller reads the end itself: after {% if %} it may be elif, else or endif. */
 static mpk_status parse_nodes(jparser *p, jnode *owner, jnodes *out, const char *const *ends)
 {
     for (;;) {

@@ -441,8 +441,8 @@ mpk_status jinja_fail(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 mpk_status jinja_refuse(jrun *r, const char *format, ...) BASE_PRINTF(2, 3);
 /* An integer beyond 64 bits is needed, or given (J_BIG) where one is computed with. */
 mpk_status jinja_refuse_big(jrun *r);
-/* Count work on so many bytes or 32 times so many items, and see that there is memory for them.
- * MPK_ELIMIT. */
+/* Count the work of making something of this many bytes (an item counts as 32), and see that there
+ * is memory for it. MPK_ELIMIT. */
 mpk_status jinja_charge(jrun *r, size_t bytes);
 /* The same, of work that makes nothing. */
 mpk_status jinja_work(jrun *r, uint64_t bytes);

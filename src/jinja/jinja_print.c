@@ -20,7 +20,9 @@
 
 enum { FLOAT_WORK = 1024 }; /* see jinja_work */
 
-/* The fewest digits that read back as x, as digits d1d2... and the exponent of 0.d1d2... */
+/* The fewest digits that read back as x, as digits d1d2... and the exponent of 0.d1d2... 0.1 is "1"
+ * with the exponent 0; 17 digits always suffice for a double. By trying, with a conversion that
+ * rounds correctly: slow, and charged for (FLOAT_WORK), but the digits are Python's. */
 static int shortest_digits(double x, char digits[32], int *n, bool *failed)
 {
     text t = {0};
@@ -84,7 +86,8 @@ void jinja_float_repr(text *out, double x)
 
 /* ---- repr ---- */
 
-/* Python's choice of quotes, and escapes for what cannot be printed. */
+/* Python's choice of quotes, and escapes for what cannot be printed. 'it' -> 'it', it's -> "it's",
+ * both kinds -> 'it\'s "it"'. A text grows fourfold at most (\x00), which is charged first. */
 static mpk_status repr_str(jrun *r, str s, text *out)
 {
     static const char letters[] = "\\trn", meanings[] = "\\\t\r\n";
@@ -122,6 +125,7 @@ static mpk_status repr_items(jrun *r, const jlist *l, const char *open, const ch
     return MPK_OK;
 }
 
+/* In the order in which the keys were added, as Python's dicts are. */
 static mpk_status repr_dict(jrun *r, const jdict *d, text *out)
 {
     text_add(out, "{", 1);
@@ -144,6 +148,7 @@ static mpk_status repr_view(jrun *r, jval v, text *out)
     return repr_items(r, list.list, names[v.view->part], "])", out);
 }
 
+/* A step of 1 is not shown. */
 static void repr_range(const jrange *g, text *out)
 {
     text_print(out, "range(%lld, %lld", (long long)g->start, (long long)g->stop);
@@ -153,7 +158,8 @@ static void repr_range(const jrange *g, text *out)
 }
 
 /* Values that a template rarely prints.  A loop shows its length, which may take the rest of its
- * items. */
+ * items. What Python would print with an address in memory is refused: it would differ in each
+ * run. */
 static mpk_status repr_object(jrun *r, jval v, text *out)
 {
     jval length;
@@ -178,6 +184,7 @@ static mpk_status repr_object(jrun *r, jval v, text *out)
     }
 }
 
+/* J_BIG: an integer beyond 64 bits, as its digits. */
 static mpk_status repr_scalar(jrun *r, jval v, text *out)
 {
     switch (v.kind) {
@@ -219,7 +226,7 @@ static mpk_status check_text(jrun *r, const text *t)
 }
 
 /* Work, size and depth are checked for each value, since a nested one may be shared and print far
- * longer than it is. */
+ * longer than it is. A tuple of one has a comma: (1,). */
 mpk_status jinja_repr(jrun *r, jval v, text *out)
 {
     TRY(jinja_charge(r, 8));
@@ -352,6 +359,7 @@ static void json_float(text *out, double x)
         jinja_float_repr(out, x);
 }
 
+/* Undefined is an error, not null, as for json.dumps. */
 static mpk_status json_scalar(jrun *r, jval v, const jjson *style, text *out)
 {
     switch (v.kind) {
@@ -375,7 +383,7 @@ static mpk_status json_scalar(jrun *r, jval v, const jjson *style, text *out)
     }
 }
 
-/* A key that is no text becomes one, as json.dumps has it. */
+/* A key that is not text becomes one, as json.dumps has it. */
 static mpk_status json_key(jrun *r, jval key, const jjson *style, text *out)
 {
     if (key.kind == J_TUPLE || key.kind > J_STR || key.kind == J_UNDEFINED)

@@ -78,7 +78,7 @@ static mpk_status assign_member(jrun *r, const jnode *target, jval v)
 }
 
 /* All values are taken before any name is set, so that `a, b = b, a` swaps; there must be exactly
- * as many. */
+ * as many. One more than there are targets is asked for, to see that nothing is left over. */
 static mpk_status assign_several(jrun *r, const jnode *target, jval v)
 {
     jiterator *it;
@@ -202,7 +202,8 @@ static mpk_status run_macro(jrun *r, const jnode *n)
     return jinja_bind_name(r, r->scope, n->name, macro);
 }
 
-/* A macro without a name that the call gets as `caller`. */
+/* A macro without a name that the call gets as `caller`. {% call(x) m(1) %}body{% endcall %} is
+ * m(1, caller=a macro with the parameter x and this body). */
 static mpk_status run_call_block(jrun *r, const jnode *n)
 {
     jval f, caller, made;
@@ -252,8 +253,9 @@ static mpk_status run_with(jrun *r, const jnode *n, jflow *flow)
     return MPK_OK;
 }
 
-/* One statement.  The line is set first, so that errors in it name where it begins; expressions
- * set it again to their own. */
+/* One statement.  The line is set first, so that errors in it name where it begins; expressions set
+ * it again to their own. break and continue set *flow and everything around them unwinds up to the
+ * loop. */
 static mpk_status run_node(jrun *r, const jnode *n, jflow *flow)
 {
     r->line = n->line;

@@ -4,8 +4,8 @@
  * kin give an iterator that has not begun (jinja_iterate.c).  Sorting decorates: the key of each
  * item is computed once, then pairs of key and item are merged,
  *
- *   [{"n": "b"}, {"n": "A"}]|sort(attribute="n")   ->   keys ["b"], ["a"]   ->   merge sort   ->  
- * items */
+ *   [{"n": "b"}, {"n": "A"}] | sort(attribute="n"):   keys ["b"], ["a"]   ->   A before b
+ */
 #include "jinja/jinja_parts.h"
 
 /* ---- taking apart ---- */
@@ -73,14 +73,15 @@ static mpk_status filter_items(jrun *r, jval v, const jargs *args, jval *out)
     jval list;
     TRY(jinja_bind(r, "items", args, "", 0, NULL));
     if (v.kind != J_UNDEFINED && v.kind != J_DICT)
-        return jinja_fail(r, "items: %s is no dict", jinja_type_name(v));
+        return jinja_fail(r, "items: %s is not a dict", jinja_type_name(v));
     if (v.kind == J_DICT)
         TRY(jinja_find_method(v, STR("items"))->call(r, v, &(jargs){0}, &v));
     TRY(jinja_collect(r, v, &list));
     return jinja_iterate_list(r, list.list, out);
 }
 
-/* One pass, appending to the same text. */
+/* One pass, appending to the same text. jinja_binary extends a text in place if it is the last one
+ * made, so this is linear. */
 static mpk_status filter_join(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item;
@@ -114,7 +115,8 @@ static mpk_status fold(jrun *r, jval *key, bool case_sensitive)
     return jinja_set_case(r, key->text, J_LOWER, &key->text);
 }
 
-/* What to order an item by: a list of its attributes "a,b", or of itself. */
+/* What to order an item by: a list of its attributes "a,b", or of itself. sort(attribute="a,b")
+ * sorts by a, and by b where a is equal: lists compare item by item. */
 static mpk_status list_key(jrun *r, jval item, jval attribute, bool case_sensitive, jval *out)
 {
     jval key;
@@ -242,14 +244,15 @@ static mpk_status filter_dictsort(jrun *r, jval v, const jargs *args, jval *out)
     if (!str_is(by, "key") && !str_is(by, "value"))
         return jinja_fail(r, "dictsort: by is \"key\" or \"value\"");
     if (v.kind != J_DICT)
-        return jinja_fail(r, "dictsort: %s is no dict", jinja_type_name(v));
+        return jinja_fail(r, "dictsort: %s is not a dict", jinja_type_name(v));
     TRY(jinja_find_method(v, STR("items"))->call(r, v, &(jargs){0}, &v));
     TRY(jinja_collect(r, v, &list));
     order o = {.case_sensitive = jinja_true(a[0]), .part = str_is(by, "value")};
     return give_sorted(r, list.list, part_key, &o, jinja_true(a[2]), out);
 }
 
-/* The first of equal ones stays.  A dict is the set of keys seen. */
+/* The first of equal ones stays.  A dict is the set of keys seen. ["a", "A", "b"] | unique is "a",
+ * "b": case does not count unless it is asked to. */
 static mpk_status filter_unique(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item, key, seen, list;
@@ -274,7 +277,7 @@ static mpk_status filter_unique(jrun *r, jval v, const jargs *args, jval *out)
     }
 }
 
-/* Of equal ones the first wins, for min and for max. */
+/* Of equal ones the first wins, for min and for max. Of no items it is undefined, as in Jinja2. */
 static mpk_status extreme(jrun *r, const char *what, jval v, const jargs *args, bool largest,
                           jval *out)
 {
@@ -339,6 +342,7 @@ static mpk_status push_list(jrun *r, jlist *to, jlist **now)
     return jinja_push(r, to, list);
 }
 
+/* Nothing to fill with: the list stays short. */
 static mpk_status fill(jrun *r, jlist *l, size_t n, jval with)
 {
     /* what is undefined fills, too */
@@ -347,7 +351,8 @@ static mpk_status fill(jrun *r, jlist *l, size_t n, jval with)
     return MPK_OK;
 }
 
-/* Rows of n; the last is filled up if something to fill with is given. */
+/* Rows of n; the last is filled up if something to fill with is given. [1,2,3] | batch(2, 0) is
+ * [1,2], [3,0]. */
 static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], item, all;
@@ -357,7 +362,7 @@ static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_bind(r, "batch", args, "linecount fill_with", 1, a));
     TRY(jinja_need_int(r, a[0], "batch", &n));
     if (n < 1)
-        return jinja_refuse(r, "batch into less than one is not supported");
+        return jinja_refuse(r, "batch into fewer than one item is not supported");
     TRY(jinja_iterate(r, v, &it));
     TRY(jinja_make_list(r, J_LIST, 0, &all));
     for (;;) {
@@ -373,8 +378,8 @@ static mpk_status filter_batch(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_list(r, all.list, out);
 }
 
-/* n columns whose lengths differ by one at most, the longer ones first; the shorter are filled
- * up. */
+/* n columns whose lengths differ by one at most, the longer ones first; the shorter are filled up.
+ * [1,2,3,4,5] | slice(3) is [1,2], [3,4], [5]. */
 static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[2], items, all;
@@ -383,7 +388,7 @@ static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
     TRY(jinja_need_int(r, a[0], "slice", &n));
     TRY(jinja_collect(r, v, &items));
     if (n < 1)
-        return jinja_refuse(r, "slice into less than one is not supported");
+        return jinja_refuse(r, "slice into fewer than one part is not supported");
     TRY(jinja_make_list(r, J_LIST, 0, &all));
     const size_t each = items.list->n / (size_t)n, extra = items.list->n % (size_t)n;
     for (size_t i = 0, at = 0; i < (size_t)n; i++) {
@@ -398,7 +403,8 @@ static mpk_status filter_slice(jrun *r, jval v, const jargs *args, jval *out)
 }
 
 /* Items with equal keys, in the order of the keys; each group under the attribute of its first
- * item. */
+ * item. Each group is a tuple that knows two names: .grouper and .list. Sorting is stable, so items
+ * of a group keep their order. */
 static mpk_status filter_groupby(jrun *r, jval v, const jargs *args, jval *out)
 {
     jval a[3], list;
@@ -457,7 +463,7 @@ static bool has_keyword(const jargs *args, const char *name)
 }
 
 /* A filter with arguments, or an attribute.  Nothing is computed before it is asked for
- * (jinja_iterate.c). */
+ * (jinja_iterate.c). names | map("upper"), or users | map(attribute="name"). */
 static mpk_status filter_map(jrun *r, jval v, const jargs *args, jval *out)
 {
     jeach each = {0};
@@ -478,7 +484,8 @@ static mpk_status filter_map(jrun *r, jval v, const jargs *args, jval *out)
     return jinja_iterate_each(r, v, &each, out);
 }
 
-/* With a test, or else by truth; selectattr asks it of an attribute. */
+/* With a test, or else by truth; selectattr asks it of an attribute. messages | selectattr("role",
+ * "equalto", "user"): argument 0 is the attribute, 1 the test, the rest the test's arguments. */
 static mpk_status select_items(jrun *r, jval v, const jargs *args, bool attribute, bool negates,
                                jval *out)
 {

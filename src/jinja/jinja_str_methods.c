@@ -31,6 +31,7 @@ static mpk_status push_part(jrun *r, jlist *l, str s)
     return jinja_push(r, l, jinja_str(s));
 }
 
+/* Parts that were cut from the right came in reverse order. */
 static void reverse(jlist *l)
 {
     for (size_t i = 0; i < l->n / 2; i++) {
@@ -40,7 +41,9 @@ static void reverse(jlist *l)
     }
 }
 
-/* The first run of what is no white space (from the left or right); s is what is left after it. */
+/* The first run of what is not white space (from the left or right); s is what is left after it.
+ * White space is Unicode's, so a step is a character and not a byte; from the right its first byte
+ * is looked for. */
 static str take_word(str *s, bool from_right)
 {
     size_t size, at;
@@ -96,6 +99,8 @@ static mpk_status split_at(jrun *r, str s, str sep, int64_t most, bool from_righ
     return push_part(r, out, s);
 }
 
+/* "a  b".split() is ["a", "b"], "a  b".split(" ") is ["a", "", "b"]: without a separator runs of
+ * white space count as one. most < 0: no limit. */
 mpk_status jinja_str_split(jrun *r, str s, jval sep, int64_t most, bool from_right, jval *out)
 {
     TRY(jinja_charge(r, s.n));
@@ -114,7 +119,7 @@ mpk_status jinja_str_split(jrun *r, str s, jval sep, int64_t most, bool from_rig
     return MPK_OK;
 }
 
-/* split and rsplit: maxsplit below 0, or left out, is no limit. */
+/* split and rsplit: maxsplit below 0, or left out, means no limit. */
 static mpk_status split_method(jrun *r, jval self, const jargs *args, bool from_right, jval *out)
 {
     jval a[2];
@@ -168,6 +173,7 @@ mpk_status jinja_splitlines(jrun *r, str s, bool keep, jval *out)
     return MPK_OK;
 }
 
+/* Parts of a text that is marked safe are safe, too. */
 static mpk_status str_splitlines(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval keep;
@@ -178,7 +184,7 @@ static mpk_status str_splitlines(jrun *r, jval self, const jargs *args, jval *ou
 }
 
 /* Always three parts; where the separator is not found, the whole is the first (or, from the right,
- * the last). */
+ * the last). "a-b-c".partition("-") is ("a", "-", "b-c"), rpartition ("a-b", "-", "c"). */
 static mpk_status partition_at(jrun *r, jval self, const jargs *args, bool last, jval *out)
 {
     jval sep;
@@ -216,7 +222,7 @@ static mpk_status str_rpartition(jrun *r, jval self, const jargs *args, jval *ou
     return partition_at(r, self, args, true, out);
 }
 
-/* The method accepts only strings, where the filter converts. */
+/* The method accepts only strings, where the filter converts. ", ".join(list) as in Python. */
 static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
 {
     jval over, item;
@@ -231,7 +237,7 @@ static mpk_status str_join(jrun *r, jval self, const jargs *args, jval *out)
         if (item.kind == J_ABSENT)
             return MPK_OK;
         if (item.kind != J_STR)
-            return jinja_fail(r, "join: %s is no string", jinja_type_name(item));
+            return jinja_fail(r, "join: %s is not a string", jinja_type_name(item));
         item.markup = false;
         if (!first)
             TRY(jinja_binary(r, '+', *out, self, out));
@@ -249,7 +255,8 @@ static int64_t from_end(int64_t i, int64_t length)
     return i < -length ? 0 : i + length;
 }
 
-/* The part of s that start and end mean (in characters), false if start lies after it. */
+/* The part of s that start and end mean (in characters), false if start lies after it. *skipped:
+ * characters before the part, so that `find` can give a place in the whole text. */
 static mpk_status search_range(jrun *r, str s, jval start, jval end, const char *what, str *out,
                                int64_t *skipped, bool *valid)
 {
@@ -346,7 +353,7 @@ static bool begins_or_ends(str s, str what, bool ends)
            (!what.n || memcmp(s.at + (ends ? s.n - what.n : 0), what.at, what.n) == 0);
 }
 
-/* A tuple of affixes asks for any of them. */
+/* A tuple of affixes asks for any of them. "abc".startswith(("x", "a")) is true. */
 static mpk_status affix_method(jrun *r, jval self, const jargs *args, bool ends, jval *out)
 {
     const char *name = ends ? "endswith" : "startswith";
@@ -458,7 +465,8 @@ static mpk_status replace_nothing(jrun *r, str s, str to, int64_t most, str *out
     return append(r, out, (str){s.at + at, s.n - at});
 }
 
-/* `most` below 0: all.  An empty `from` matches between all characters. */
+/* `most` below 0: all.  An empty `from` matches between all characters. The text that replaces is
+ * not searched again. */
 mpk_status jinja_str_replace(jrun *r, str s, str from, str to, int64_t most, str *out)
 {
     *out = STR("");
@@ -543,7 +551,8 @@ static mpk_status pad(jrun *r, str s, int64_t left, int64_t right, str fill, str
 }
 
 /* side: -1 fills on the right (ljust), 1 on the left (rjust), 0 on both (center).  center puts the
- * odd one as CPython does: left where room and width are both odd. */
+ * odd one as CPython does: left where room and width are both odd. Width and the fill count in
+ * characters. */
 static mpk_status just_method(jrun *r, jval self, const jargs *args, int side, jval *out)
 {
     jval a[2];
@@ -607,6 +616,8 @@ static mpk_status str_format(jrun *r, jval self, const jargs *args, jval *out)
 
 /* ---- classes ---- */
 
+/* isdigit, isupper and their like: true if the text is not empty and all of its characters are of
+ * the class. */
 static mpk_status class_method(jrun *r, jval self, const jargs *args, jclass class, jval *out)
 {
     TRY(jinja_bind(r, "this method", args, "", 0, NULL));

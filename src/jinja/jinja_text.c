@@ -59,6 +59,8 @@ size_t jinja_chars(str s)
     return n;
 }
 
+/* The byte at which character i begins; the length of s if there are fewer. Linear: callers charge
+ * for it. */
 size_t jinja_offset(str s, size_t i)
 {
     size_t at = 0;
@@ -288,7 +290,9 @@ static bool has_case(uint32_t c)
     return is_upper(c) || is_lower(c) || is_title(c);
 }
 
-/* The sigma at byte i of s ends a word. */
+/* The sigma at byte i of s ends a word. Lower case of a final capital sigma is another letter than
+ * within a word ("\u03a3" in "\u039f\u03a3"), by Unicode's rule Final_Sigma: a cased letter before
+ * and none after, marks between not counted. */
 static bool is_final_sigma(str s, size_t i)
 {
     size_t size, at = i;

@@ -66,6 +66,7 @@ mpk_status jinja_find_unhashable(jrun *r, jval v, jval *out)
     return MPK_OK;
 }
 
+/* As in Python: lists and dicts cannot be keys, nor tuples that hold one. */
 mpk_status jinja_check_hashable(jrun *r, jval v)
 {
     jval bad;
@@ -78,7 +79,8 @@ mpk_status jinja_check_hashable(jrun *r, jval v)
 enum { INDEXED_FROM = 16 };
 
 /* The place of a key, d->n if there is none.  Keys that are equal as Python has it are one key: 1,
- * 1.0 and true.  Texts are only equal to texts, so for them alone there is an index. */
+ * 1.0 and true.  Texts are only equal to texts, so for them alone there is an index. Comparing long
+ * texts is work, too, and is charged by their length. */
 static mpk_status find_entry(jrun *r, const jdict *d, jval key, size_t *out)
 {
     uint64_t at;
@@ -107,7 +109,8 @@ static mpk_status index_entry(jrun *r, jdict *d, size_t i)
 }
 
 /* Small dicts are searched from the start; from INDEXED_FROM entries on there is an index of
- * hashes.  Entries keep the order in which they were added. */
+ * hashes.  Entries keep the order in which they were added. The index is made once, when the dict
+ * reaches that size, and kept up from then on; entries are never removed. */
 mpk_status jinja_dict_put(jrun *r, jdict *d, jval key, jval value)
 {
     size_t at;
@@ -162,7 +165,8 @@ static mpk_status json_items(jrun *r, const json_value *j, jval *out)
     return MPK_OK;
 }
 
-/* Integers beyond 64 bits keep their digits: they can be printed, not computed with. */
+/* Integers beyond 64 bits keep their digits: they can be printed, not computed with. 1.0 stays a
+ * float and 1 an integer: they print differently. */
 mpk_status jinja_from_json(jrun *r, const json_value *j, jval *out)
 {
     switch (j->kind) {
@@ -202,7 +206,8 @@ const char *jinja_type_name(jval v)
     return names[v.kind];
 }
 
-/* Python's truth: empty and zero are false.  NaN is true. */
+/* Python's truth: empty and zero are false.  NaN is true. Objects without a length (macros, loops)
+ * are true. */
 bool jinja_true(jval v)
 {
     switch (v.kind) {
@@ -232,7 +237,8 @@ bool jinja_true(jval v)
     }
 }
 
-/* Characters of a string, not bytes, counted each time and therefore charged. */
+/* Characters of a string, not bytes, counted each time and therefore charged. What has no length is
+ * an error; undefined has 0, as in Jinja2. */
 mpk_status jinja_length(jrun *r, jval v, int64_t *out)
 {
     switch (v.kind) {
@@ -273,7 +279,9 @@ static bool is_number(jval v)
     return v.kind == J_BOOL || v.kind == J_INT || v.kind == J_FLOAT;
 }
 
-/* a - b as -1, 0, 1 of numbers, exact between integers and floats; 2: one is no number (nan). */
+/* a - b as -1, 0, 1 of numbers, exact between integers and floats; 2: one is no number (nan). As
+ * doubles 2^53 and 2^53 + 1 would be equal: so the whole part of the float is compared as an
+ * integer, then its fraction. */
 static int compare_numbers(jval a, jval b)
 {
     if (jinja_is_integral(a) && jinja_is_integral(b)) {
@@ -418,7 +426,7 @@ mpk_status jinja_less(jrun *r, jval a, jval b, bool *out)
     if (a.kind == J_VIEW && b.kind == J_VIEW)
         return jinja_refuse(r, "comparing views of dicts is not supported; make them lists");
     if ((a.kind != J_LIST && a.kind != J_TUPLE) || a.kind != b.kind)
-        return jinja_fail(r, "%s and %s have no order", jinja_type_name(a), jinja_type_name(b));
+        return jinja_fail(r, "%s and %s cannot be ordered", jinja_type_name(a), jinja_type_name(b));
     TRY(jinja_deeper(r));
     TRY(less_lists(r, a.list, b.list, out));
     r->depth--;

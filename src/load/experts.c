@@ -154,12 +154,13 @@ static mpk_status add_expert(mpk_context *cx, arena *a, stacks *s, const load_te
     TRY(find_stack(cx, a, s, t, name, &stack));
     CHECK(cx, stack->parts && !stack->parts[name->expert], MPK_EFORMAT,
           "tensor %.*s is there twice", LOAD_NAME(t->name));
-    CHECK(cx,
-          t->dtype == stack->dtype && t->rank == 2 && t->dims[0] == stack->dims[1] &&
-              t->dims[1] == stack->dims[2],
-          MPK_ESHAPE,
-          "tensor %.*s has not the shape and dtype of the other experts' weights in its layer",
-          LOAD_NAME(t->name));
+    CHECK(
+        cx,
+        t->dtype == stack->dtype && t->rank == 2 && t->dims[0] == stack->dims[1] &&
+            t->dims[1] == stack->dims[2],
+        MPK_ESHAPE,
+        "tensor %.*s does not have the shape and dtype of the other experts' weights in its layer",
+        LOAD_NAME(t->name));
     stack->parts[name->expert] = t->data;
     return MPK_OK;
 }
@@ -171,7 +172,7 @@ static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_t
 {
     int64_t n = s->from->config.n_experts;
     CHECK(cx, t->rank == 3 && t->dims[0] == n && t->dims[1] % 2 == 0, MPK_ESHAPE,
-          "tensor %.*s has not the shape [%lld experts, rows of gate and up, columns]",
+          "tensor %.*s does not have the shape [%lld experts, rows of gate and up, columns]",
           LOAD_NAME(t->name), (long long)n);
     for (int part = GATE; part <= UP; part++) {
         load_tensor half = {.dtype = t->dtype, .rank = 3, .dims = {n, t->dims[1] / 2, t->dims[2]}};

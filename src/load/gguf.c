@@ -48,7 +48,7 @@ static uint64_t get_unsigned(const unsigned char *at, unsigned n)
     return value;
 }
 
-/* Read an integer of 1 to 8 bytes. */
+/* An unsigned integer of 1 to 8 bytes, the lowest first, whatever the machine's own order is. */
 static mpk_status read_unsigned(reader *r, unsigned n, const char *what, uint64_t *out)
 {
     TRY(check_left(r, n, what));
@@ -105,8 +105,10 @@ static mpk_status read_type(reader *r, const gguf_value *v, gguf_type *out)
     return MPK_OK;
 }
 
-/* Read a pair and index its value, which stays in the mapping.  From then on all of it is known
- * to lie within the file, so later readers (take_str, gguf_item_int) check nothing. */
+/* Read a pair and index its value, which stays in the mapping.  From then on all of it is known to
+ * lie within the file, so later readers (take_str, gguf_item_int) check nothing. A pair is: length
+ * and bytes of the key, a u32 for the type, the value; an array's value is the type of its items,
+ * their number, and the items. */
 static mpk_status read_value(reader *r, arena *a, gguf *f)
 {
     gguf_value v = {.n = 1};
@@ -199,6 +201,7 @@ mpk_status gguf_get_double(mpk_context *cx, const gguf *f, const char *key, doub
     return MPK_OK;
 }
 
+/* *out stays as it is if the key is absent. Other bytes than 0 and 1 are a damaged file. */
 mpk_status gguf_get_bool(mpk_context *cx, const gguf *f, const char *key, bool *out)
 {
     const gguf_value *v = gguf_find(f, key);
@@ -391,8 +394,9 @@ static bool cut_name(str name, str prefix, tensor_name *out)
     return true;
 }
 
-/* Translate a name from column `from` of the tables to the other; *known false: there is no
- * other spelling, and *name stays. */
+/* Translate a name from column `from` of the tables to the other; *known false: there is no other
+ * spelling, and *name stays. blk.3.attn_q.weight <-> model.layers.3.self_attn.q_proj.weight; from:
+ * 0 GGUF's, 1 Hugging Face's. */
 static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name, bool *known)
 {
     static const str prefixes[] = {{"blk.", 4}, {"model.layers.", 13}};
@@ -539,6 +543,7 @@ static mpk_status read_values(reader *r, arena *a, uint64_t *n_tensors, gguf *f)
     return MPK_OK;
 }
 
+/* The values alone, without tensors, for gguf_describe.c; they point into `bytes`. */
 mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n,
                             gguf *out)
 {

@@ -102,7 +102,8 @@ static mpk_status refuse_unsupported(scope *s)
 }
 
 /* Numbers of experts.  In Qwen3 and Mixtral the weights of a token's experts add up to 1, unless
- * the file says otherwise. */
+ * the file says otherwise. A layer that has the gate of a plain feed-forward network is dense: bit
+ * i of dense_layers. */
 static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
 {
     char name[64];
@@ -211,7 +212,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}};
     CHECK(s->cx,
           t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2,
-          MPK_ESHAPE, "rope_freqs.weight is no f32[%u]", c->rope_size / 2);
+          MPK_ESHAPE, "rope_freqs.weight is not f32[%u]", c->rope_size / 2);
     CHECK(s->cx, c->rope_scaling == MODEL_ROPE_DEFAULT, MPK_EUNSUPPORTED,
           "rope_freqs.weight together with rope.scaling is not supported");
     float largest;
@@ -251,8 +252,9 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
     return MPK_OK;
 }
 
-/* Fill all hyper-parameters and check them.  Tensors must be indexed: they decide whether the
- * head is tied and which products have a bias. */
+/* Fill all hyper-parameters and check them.  Tensors must be indexed: they decide whether the head
+ * is tied and which products have a bias. norm_eps: the default of llama.cpp's readers. GGUF names
+ * two ends: of a text (eos) and of a turn (eot); an answer ends at either. */
 static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
 {
     TRY(find_family(s, c));
@@ -370,8 +372,9 @@ static mpk_status fill_specials(mpk_context *cx, const tokenizer_vocab *v, load_
     return MPK_OK;
 }
 
-/* Make the tokenizer.  Its texts are slices of the mapping, listed in scratch memory; the
- * tokenizer copies those that it keeps. */
+/* Make the tokenizer.  Its texts are slices of the mapping, listed in scratch memory; the tokenizer
+ * copies those that it keeps. Scores belong to sentencepiece, merges to byte-level BPE; which of
+ * them are needed, tokenizer_vocab.c knows. */
 static mpk_status make_tokenizer(mpk_context *cx, arena *scratch, const gguf *f, str model,
                                  load_model *m)
 {

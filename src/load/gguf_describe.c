@@ -124,7 +124,8 @@ static void put_experts(describer *d)
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
 }
 
-/* Rope; Llama 3's scaling is a tensor of divisors, which quantize.c writes. */
+/* Rope; Llama 3's scaling is a tensor of divisors, which quantize.c writes. Without scaling there
+ * is only the base. */
 static void put_rope(describer *d)
 {
     const model_config *c = &d->m->config;
@@ -169,7 +170,7 @@ static void put_ends(describer *d, const tokenizer_vocab *v)
 }
 
 /* Vocabulary.  Scores belong to SentencePiece, merges to byte-pair encoding; a file has one of
- * them. */
+ * them. A model without a tokenizer gets "no_vocab", which readers know: it takes ids. */
 static mpk_status put_vocab(describer *d)
 {
     tokenizer_vocab v;

@@ -80,6 +80,8 @@ gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
     return (gguf_rows){c->head_size, c->rope_size};
 }
 
+/* Of a head of 8 turned rows the file's rows 0 1 2 3 4 5 6 7 are the checkpoint's 0 4 1 5 2 6 3 7:
+ * halves become neighbours. Rows beyond `turned` stay. */
 int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
 {
     int64_t i = rows->head ? row % rows->head : 0;
@@ -88,6 +90,8 @@ int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
     return row - i + i / 2 + (i % 2 ? rows->turned / 2 : 0);
 }
 
+/* Once, at loading, so that there is one form of rotation in all bodies. Rows of block formats are
+ * moved whole: blocks lie within a row. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
 {
     const model_config *c = &m->config;

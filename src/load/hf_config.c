@@ -13,7 +13,8 @@
 #include "base/json.h"
 #include "load/load.h"
 
-/* The sizes, which must be given: they are never guessed. */
+/* The sizes, which must be given: they are never guessed. Two may be absent, since they follow:
+ * num_key_value_heads is the number of heads, head_dim the share of hidden_size. */
 static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config *c)
 {
     const struct {
@@ -79,7 +80,7 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
           "\"mlp_only_layers\" is not a list of layers");
     for (size_t i = 0; layers && i < layers->n; i++) {
         CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT,
-              "\"mlp_only_layers\" holds something that is no layer");
+              "\"mlp_only_layers\" holds something that is not a layer");
         int64_t layer = layers->items[i].integer;
         if (layer >= 0 && layer < MODEL_MAX_LAYERS)
             c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;
@@ -87,8 +88,9 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
     return MPK_OK;
 }
 
-/* The numbers of experts.  Sizes must be given; other absent members take Transformers'
- * defaults. */
+/* The numbers of experts.  Sizes must be given; other absent members take Transformers' defaults.
+ * only_experts: a family such as Mixtral, whose layers all have experts and whose weights always
+ * add up to 1. */
 static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def,
                                model_config *c)
 {
@@ -168,8 +170,9 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
-/* layer_types, if given, must be expressible as a first layer with a window: full attention
- * first, then sliding. */
+/* layer_types, if given, must be expressible as a first layer with a window: full attention first,
+ * then sliding. ["full_attention", "full_attention", "sliding_attention"] is first_window_layer 2;
+ * alternating types have no such number. */
 static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *types = json_get(j, "layer_types");
@@ -213,8 +216,9 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     return fill_layer_types(cx, j, c);
 }
 
-/* The rope object; NULL if there is none.  One object for each type of layer is accepted if all
- * are equal: {"full_attention": {..}, "sliding_attention": {..}}. */
+/* The rope object; NULL if there is none.  One object for each type of layer is accepted if all are
+ * equal: {"full_attention": {..}, "sliding_attention": {..}}. Older files call it rope_scaling,
+ * Transformers 5 rope_parameters; an empty rope_scaling is no answer. */
 static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
 {
     const json_value *r = json_get(j, "rope_scaling");
@@ -253,7 +257,9 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
 }
 
 /* All about rope.  Values in the rope object take precedence over those beside it, except
- * original_max_position_embeddings, which Transformers takes from outside. */
+ * original_max_position_embeddings, which Transformers takes from outside. A second reading of the
+ * same member leaves the value if the member is absent: so the order of the lines is the order of
+ * precedence. */
 static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def,
                             model_config *c)
 {
@@ -305,8 +311,8 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
     return MPK_OK;
 }
 
-/* All of config.json.  The family is checked before the sizes, so that an unknown model is
- * reported as unknown. */
+/* All of config.json.  The family is checked before the sizes, so that an unknown model is reported
+ * as unknown. bos_token_id may be a list or null in some files: then there is none. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     const model_def *def;

@@ -38,7 +38,8 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id)
 }
 
 /* The size follows from shape and dtype, never from the file.  The limit of 2^48 elements keeps
- * every later product of sizes within 64 bits. */
+ * every later product of sizes within 64 bits. Blocks lie along the last axis, so rows are whole
+ * blocks. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
@@ -54,7 +55,7 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
     }
     uint64_t row = t->rank ? (uint64_t)t->dims[t->rank - 1] : 1;
     CHECK(cx, row % info->block_elements == 0, MPK_EFORMAT,
-          "tensor %.*s: rows of %llu are no multiple of %u (%s)", LOAD_NAME(t->name),
+          "tensor %.*s: rows of %llu are not a multiple of %u (%s)", LOAD_NAME(t->name),
           (unsigned long long)row, info->block_elements, info->name);
     *n_bytes = elements / info->block_elements * info->block_bytes;
     return MPK_OK;
@@ -103,6 +104,7 @@ mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first)
     return MPK_OK;
 }
 
+/* The mapping is closed with the model. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out)
 {
     file_map file = {0};
@@ -195,7 +197,7 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
     for (size_t i = 0; i < m->tensors.n; i++) {
         str name = m->tensors.at[i].name;
         CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name),
-              MPK_EUNSUPPORTED, "the weight %.*s is no part of a %.*s model as it is known here",
+              MPK_EUNSUPPORTED, "the weight %.*s is not part of a %.*s model as it is known here",
               LOAD_NAME(name), LOAD_NAME(m->config.family));
     }
     return MPK_OK;
@@ -262,7 +264,8 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
     return MPK_OK;
 }
 
-/* A folder with config.json, tokenizer.json or both. */
+/* A folder with config.json, tokenizer.json or both. A tokenizer alone is a model without weights,
+ * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and made-up weights. */
 static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
 {
     str config, generation;
@@ -332,6 +335,8 @@ mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
     return MPK_OK;
 }
 
+/* Compares files, not names: a link or another spelling of the path is the same file. Used before a
+ * file is overwritten. */
 bool load_reads(const load_model *m, const char *path)
 {
     for (size_t i = 0; i < m->files.n; i++)

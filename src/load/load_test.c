@@ -158,7 +158,7 @@ static void test_weights_must_fit(void **state)
     }
     memcpy(changed, weights, sizeof weights);
     changed[N_WEIGHTS] = (weight){"model.layers.0.self_attn.q_norm.weight", 2, 0};
-    expect_fault(MPK_EUNSUPPORTED, "q_norm.weight is no part of a llama model", changed,
+    expect_fault(MPK_EUNSUPPORTED, "q_norm.weight is not part of a llama model", changed,
                  N_WEIGHTS + 1);
 }
 

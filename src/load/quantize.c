@@ -74,7 +74,8 @@ static const float *find_importance(const job *j, const load_tensor *t)
 }
 
 /* Add a tensor: its type by the plan, its size, and how its rows are ordered and weighed.  The
- * check refuses what cannot be unpacked to f32. */
+ * check refuses what cannot be unpacked to f32. Files whose rotation pairs neighbours need q and k
+ * in that order again: gguf_find_rows says which rows. */
 static mpk_status add_entry(job *j, const load_tensor *t, str name)
 {
     entry e = {.from = t, .name = name, .columns = t->rank ? t->dims[t->rank - 1] : 1, .rows = 1};
@@ -190,9 +191,8 @@ static mpk_status order_vector(mpk_context *cx, const entry *e, float *row)
 static mpk_status check_finite(mpk_context *cx, const entry *e, int64_t row, const float *x)
 {
     for (int64_t i = 0; i < e->columns; i++)
-        CHECK(cx, isfinite(x[i]), MPK_EFORMAT,
-              "weight %.*s, row %lld, column %lld is no finite number", LOAD_NAME(e->name),
-              (long long)row, (long long)i);
+        CHECK(cx, isfinite(x[i]), MPK_EFORMAT, "weight %.*s, row %lld, column %lld is not finite",
+              LOAD_NAME(e->name), (long long)row, (long long)i);
     return MPK_OK;
 }
 
@@ -349,7 +349,9 @@ static void count(const job *j, quantize_result *out)
     }
 }
 
-/* Everything that can be refused is refused before the first byte is written. */
+/* Everything that can be refused is refused before the first byte is written. Sizes and offsets of
+ * all tensors are known before their data are made, so the head is written once and the data after
+ * it, in the same order. */
 static mpk_status run(job *j, const char *path, quantize_result *out)
 {
     const load_model *m = j->m;
@@ -371,6 +373,8 @@ static mpk_status run(job *j, const char *path, quantize_result *out)
     return open_file(j, path, out);
 }
 
+/* *out is set on success only. The file is written beside its place and renamed at the end, so a
+ * failure leaves what was there before. */
 mpk_status quantize_model(mpk_context *cx, const load_model *m, const char *path,
                           const quantize_options *options, quantize_result *out)
 {

@@ -209,6 +209,8 @@ static bool stays_exact(str name, uint32_t rank)
            ends_with(name, "ffn_gate_inp.weight");
 }
 
+/* The mix's own types for its tensors, e.g. Q6_K for some of Q4_K_M; a type whose blocks do not
+ * divide the columns gives way to one that does (fit_columns). */
 ir_dtype quantize_choose(const quantize_facts *f, str name, uint32_t rank, const int64_t *dims)
 {
     if (stays_exact(name, rank))

@@ -24,6 +24,9 @@ static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t 
         blocks_fill_random(dtype, info->block_elements, rng_u64(stream, (uint64_t)(first + i)), to);
 }
 
+/* The stream depends on the tensor's name alone, so a weight has the same numbers in any order,
+ * split among any devices. 0.02 is what models are initialised with: activations keep their scale
+ * through the layers. */
 load_law load_random_law(uint64_t seed, str name)
 {
     uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0));

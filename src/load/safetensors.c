@@ -22,7 +22,7 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     t->rank = (uint32_t)shape->n;
     for (uint32_t i = 0; i < t->rank; i++) {
         CHECK(cx, shape->items[i].is_integer, MPK_EFORMAT,
-              "tensor %.*s: \"shape\" holds something that is no size", LOAD_NAME(t->name));
+              "tensor %.*s: \"shape\" holds something that is not a size", LOAD_NAME(t->name));
         t->dims[i] = shape->items[i].integer;
     }
     return MPK_OK;
@@ -110,6 +110,7 @@ mpk_status load_safetensors_bytes(mpk_context *cx, const unsigned char *bytes, s
     return add_tensors(cx, m, header, bytes + 8 + n_header, n - 8 - n_header);
 }
 
+/* The mapping belongs to *m, and so do names and data in it. */
 mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
 {
     file_map file = {0};
@@ -118,7 +119,8 @@ mpk_status load_safetensors(mpk_context *cx, const char *path, load_model *m)
     return MPK_OK;
 }
 
-/* Load each file that the index names once; then check that every tensor it lists exists. */
+/* Load each file that the index names once; then check that every tensor it lists exists. A shard's
+ * name may hold no slash: an index must not lead to files elsewhere. */
 static mpk_status add_shards(mpk_context *cx, const char *folder, const json_value *weight_map,
                              load_model *m)
 {

@@ -75,7 +75,7 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "\"shape\" is not a list", ONE("F32", "2", "0", "8")},
         {MPK_EFORMAT, "\"shape\" is not a list of at most 6",
          ONE("F32", "[1,1,1,1,1,1,2]", "0", "8")},
-        {MPK_EFORMAT, "something that is no size", ONE("F32", "[2.5]", "0", "8")},
+        {MPK_EFORMAT, "something that is not a size", ONE("F32", "[2.5]", "0", "8")},
         {MPK_EFORMAT, "dimension 0 is 0", ONE("F32", "[0]", "0", "0")},
         {MPK_EFORMAT, "dimension 1 is -2", ONE("F32", "[1, -2]", "0", "8")},
         {MPK_EFORMAT, "multiply to more",

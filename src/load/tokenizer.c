@@ -105,7 +105,9 @@ static mpk_status index_bytes(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
-/* Add the text of added token number `index` to a tree; of equal texts the first wins. */
+/* Add the text of added token number `index` to a tree; of equal texts the first wins. The tree has
+ * an edge for each byte; edges are a hash table by (node, byte), `first` the bytes with which any
+ * text begins, so that most of a text is skipped without looking into the tree. */
 static mpk_status grow_tree(mpk_context *cx, tokenizer *t, added_tree *tree, size_t index)
 {
     str s = t->added.at[index].text;
@@ -255,7 +257,8 @@ static str strip(const step *s, str in)
     return in;
 }
 
-/* Apply one step to `in` and append to *out; the two must not overlap. */
+/* Apply one step to `in` and append to *out; the two must not overlap. STEP_PREPEND puts nothing
+ * before an empty text, as the library does. */
 static mpk_status normalize_step(encoder *e, const step *s, str in, text *out)
 {
     switch (s->kind) {

@@ -52,6 +52,7 @@ static pair_slot *pair_slot_of(const pair_map *m, uint64_t key)
     return &m->slots[i];
 }
 
+/* The caller has made room (pair_map_reserve). */
 void pair_map_put(pair_map *m, uint64_t key, uint32_t rank, uint32_t id)
 {
     pair_slot *slot = pair_slot_of(m, key);
@@ -60,6 +61,7 @@ void pair_map_put(pair_map *m, uint64_t key, uint32_t rank, uint32_t id)
     *slot = (pair_slot){key, rank, id};
 }
 
+/* NULL: the pair does not merge. Valid until the map grows. */
 const pair_slot *pair_map_get(const pair_map *m, uint64_t key)
 {
     if (!m->n)
@@ -113,8 +115,8 @@ static int32_t find_char_token(const tokenizer *t, const char *at, size_t n)
     return c < 256 ? t->char_ids[c] : find_token(t, at, n);
 }
 
-/* The token of a character of a word, with the marks that some vocabularies put on a word's
- * first and last character. */
+/* The token of a character of a word, with the marks that some vocabularies put on a word's first
+ * and last character. With the suffix "</w>" the word "low" begins as l, o, w</w>. */
 static mpk_status find_marked(encoder *e, str word, size_t at, size_t n, int32_t *id)
 {
     const tokenizer *t = e->t;
@@ -209,7 +211,8 @@ static uint32_t rank_of_score(float score)
     return u & 0x80000000 ? u : ~u & 0x7fffffff;
 }
 
-/* Do two neighbours merge?  *rank and *id: in which order, and to which token. */
+/* Do two neighbours merge?  *rank and *id: in which order, and to which token. By rank: a list of
+ * merges decides. By score: they merge if their joint text is a token, the highest score first. */
 static bool find_merge(const encoder *e, str word, const symbol *left, const symbol *right,
                        uint32_t *rank, uint32_t *id)
 {
@@ -275,8 +278,11 @@ static mpk_status offer(encoder *e, str word, int32_t left)
     return heap_push(e, (merge_entry){(uint64_t)rank << 32 | (uint32_t)left, id});
 }
 
-/* Merge until no pair is left.  An entry is stale, and dropped, if its left symbol was merged
- * away (n is 0) or if it and its present neighbour no longer merge to the entry's token. */
+/* Merge until no pair is left.  An entry is stale, and dropped, if its left symbol was merged away
+ * (n is 0) or if it and its present neighbour no longer merge to the entry's token. `order` of an
+ * entry is its rank above its left symbol's number, so of equal ranks the leftmost comes first.
+ * Symbols form a list (before, after); the right one of a merge becomes part of the left. Time n
+ * log n in the word's length, where trying all pairs each time would be n^2. */
 static mpk_status merge_all(encoder *e, str word)
 {
     e->n_heap = 0;
@@ -327,7 +333,7 @@ static mpk_status put_unknown(encoder *e, str part)
 }
 
 /* The ids of one word.  A word that is a token itself is not merged if the vocabulary says so
- * (ignore_merges). */
+ * (ignore_merges). Symbols that end without a token become the unknown token, or bytes. */
 mpk_status run_bpe(encoder *e, str word)
 {
     const tokenizer *t = e->t;

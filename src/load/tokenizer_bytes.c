@@ -51,7 +51,8 @@ static void spaces(bytes_maker *b, str space)
     swap(b);
 }
 
-/* Apply one decoding step; steps that act at a text's ends only do nothing here. */
+/* Apply one decoding step; steps that act at a text's ends only do nothing here. From b->from to
+ * b->from, by way of b->to where a step writes anew. */
 static mpk_status run_step(mpk_context *cx, bytes_maker *b, const step *st)
 {
     int byte;

@@ -179,7 +179,9 @@ static mpk_status feed_join(mpk_context *cx, tokenizer_stream *s, size_t k, str 
     return feed(cx, s, k + 1, token);
 }
 
-/* One token through step k; steps that streaming does not need (fuse) pass it on. */
+/* One token through step k; steps that streaming does not need (fuse) pass it on. Steps are a
+ * chain: each feeds the next as soon as it knows what to pass on, so text comes out token by
+ * token. */
 static mpk_status feed_step(mpk_context *cx, tokenizer_stream *s, size_t k, str token)
 {
     const step *st = &s->t->decode.at[k];
@@ -219,7 +221,7 @@ static mpk_status feed(mpk_context *cx, tokenizer_stream *s, size_t k, str token
 /* --- the end --- */
 
 /* No more tokens come for step k.  The token that it holds goes through it now, before the bytes
- * that wait for a successor. */
+ * that wait for a successor. held is taken out first, since feeding it may hold another one. */
 static mpk_status end_step(mpk_context *cx, tokenizer_stream *s, size_t k)
 {
     stage *g = &s->stages[k];
@@ -298,6 +300,7 @@ mpk_status tokenizer_stream_open(mpk_context *cx, const tokenizer *t, unsigned f
     return MPK_OK;
 }
 
+/* The tokenizer must be alive as long as its streams are. */
 void tokenizer_stream_close(tokenizer_stream *s)
 {
     if (!s)
@@ -340,7 +343,8 @@ mpk_status tokenizer_stream_end(mpk_context *cx, tokenizer_stream *s, str *piece
     return MPK_OK;
 }
 
-/* The same code as streaming, with a known end (whole). */
+/* The same code as streaming, with a known end (whole). `whole` tells steps that act at the ends of
+ * a text that the first token is its beginning. */
 mpk_status tokenizer_decode(mpk_context *cx, const tokenizer *t, arena *a, const int32_t *ids,
                             size_t n, unsigned flags, str *out)
 {

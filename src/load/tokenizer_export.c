@@ -34,7 +34,9 @@ static mpk_status copy_name(exporter *e, const char *name, str *out)
 
 /* ---- the tokens ---- */
 
-/* Texts and types of all ids; an added token has its content, which is searched for in texts. */
+/* Texts and types of all ids; an added token has its content, which is searched for in texts. Ids
+ * without a text get "[PAD7]", as llama.cpp's converter names them: a GGUF vocabulary has no
+ * gaps. */
 static mpk_status list_tokens(exporter *e, size_t least)
 {
     const tokenizer *t = e->t;
@@ -280,7 +282,8 @@ static mpk_status find_prefix(exporter *e)
 }
 
 /* Byte fallback means a sentencepiece vocabulary, with scores; all others are byte-level, with
- * merges. */
+ * merges. The ids that the original gives to the test texts are found once; each attempt is
+ * compared with them. */
 static mpk_status export_vocab(exporter *e, size_t n_tokens)
 {
     pair_slot *slots = NULL;
@@ -301,6 +304,7 @@ static mpk_status export_vocab(exporter *e, size_t n_tokens)
     return find_cutting(e);
 }
 
+/* n_tokens: at least this many tokens, the rows of the embedding. Texts lie in `a` or in t. */
 mpk_status tokenizer_to_vocab(mpk_context *cx, arena *a, const tokenizer *t, size_t n_tokens,
                               tokenizer_vocab *out)
 {

@@ -21,7 +21,8 @@ enum { MAX_FILE_BYTES = 1 << 28, MAX_GAP = 1 << 16 };
 /* --- the model --- */
 
 /* Ids may have gaps, which added tokens fill, but not so large that a hostile file could make us
- * reserve gigabytes. */
+ * reserve gigabytes. {"a": 0, "b": 1}: both ways are kept, the text of an id in tokens[], the id of
+ * a text in model_ids. */
 static mpk_status read_vocab(doc_reader *r, const json_value *vocab)
 {
     tokenizer *t = r->t;
@@ -78,9 +79,9 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
 {
     uint64_t left_id, right_id, id;
     CHECK(cx, map_get(&t->model_ids, left, &left_id), MPK_EFORMAT,
-          "merge %zu names \"%.*s\", which is no token", rank, SHOWN(left));
+          "merge %zu names \"%.*s\", which is not a token", rank, SHOWN(left));
     CHECK(cx, map_get(&t->model_ids, right, &right_id), MPK_EFORMAT,
-          "merge %zu names \"%.*s\", which is no token", rank, SHOWN(right));
+          "merge %zu names \"%.*s\", which is not a token", rank, SHOWN(right));
     /* the mark of a token that continues a word goes when it is joined to one before */
     size_t skip = t->prefix.n;
     CHECK(cx, right.n >= skip, MPK_EFORMAT,
@@ -90,8 +91,8 @@ mpk_status tokenizer_add_merge(mpk_context *cx, tokenizer *t, size_t rank, str l
     text_add(&joined, right.at + skip, right.n - skip);
     mpk_status status = text_check(cx, &joined);
     if (status == MPK_OK && !map_get(&t->model_ids, (str){joined.at, joined.n}, &id))
-        status = status_fail(cx, MPK_EFORMAT, "merge %zu gives \"%.*s\", which is no token", rank,
-                             (int)joined.n, joined.at);
+        status = status_fail(cx, MPK_EFORMAT, "merge %zu gives \"%.*s\", which is not a token",
+                             rank, (int)joined.n, joined.at);
     text_free(&joined);
     TRY(status);
     pair_map_put(&t->merges, left_id << 32 | right_id, (uint32_t)rank, (uint32_t)id);
@@ -112,7 +113,8 @@ static mpk_status read_merges(doc_reader *r, const json_value *merges)
     return MPK_OK;
 }
 
-/* Options that change ids are read or refused; none is ignored. */
+/* Options that change ids are read or refused; none is ignored. An option that is not named here is
+ * refused by KNOWN: it may come from a newer library and change ids. */
 static mpk_status read_model(doc_reader *r, const json_value *o)
 {
     tokenizer *t = r->t;
@@ -137,7 +139,7 @@ static mpk_status read_model(doc_reader *r, const json_value *o)
     uint64_t id;
     if (unk.at) {
         CHECK(r->cx, map_get(&t->model_ids, unk, &id), MPK_EFORMAT,
-              "tokenizer.json: the unknown token \"%.*s\" is no token", SHOWN(unk));
+              "tokenizer.json: the unknown token \"%.*s\" is not a token", SHOWN(unk));
         t->unk_id = (int32_t)id;
     }
     return MPK_OK;
@@ -146,7 +148,8 @@ static mpk_status read_model(doc_reader *r, const json_value *o)
 /* --- added tokens --- */
 
 /* normalized is true by default for all but special tokens; such a token is searched for in its
- * normalised form. */
+ * normalised form. lstrip and rstrip take white space beside the token into it; single_word asks
+ * for no letter beside it. */
 static mpk_status read_added(doc_reader *r, const json_value *o, size_t i, added_token *a)
 {
     CHECK(r->cx, json_is(o, JSON_KIND_OBJECT), MPK_EFORMAT,
@@ -289,7 +292,8 @@ static mpk_status read_part(doc_reader *r, const json_value *root, const char *k
 }
 
 /* The model comes first: post-processors name its tokens.  Added tokens come after the normalizer,
- * which they pass through. */
+ * which they pass through. Without a decoder the library joins tokens by blanks (STEP_JOIN).
+ * `config` is NULL if there is no tokenizer_config.json. */
 static mpk_status read_root(doc_reader *r, const json_value *root, const json_value *config)
 {
     const json_value *version = json_get(root, "version");
@@ -354,6 +358,7 @@ static mpk_status read_files(mpk_context *cx, arena *a, const char *path, str *j
     return file_exists(beside) ? file_read(cx, a, beside, MAX_FILE_BYTES, config) : MPK_OK;
 }
 
+/* *out is the caller's, to be freed by tokenizer_free. */
 mpk_status tokenizer_from_json(mpk_context *cx, const char *path, tokenizer **out)
 {
     arena a = {0};

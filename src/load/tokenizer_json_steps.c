@@ -14,7 +14,8 @@ static const char *const scheme_names[] = {"always", "first", "never", NULL};
 
 /* --- normalizers --- */
 
-/* A table for the types without options, and a branch for each of the others. */
+/* A table for the types without options, and a branch for each of the others. A sequence adds its
+ * parts to the same list of steps, in order. */
 mpk_status doc_read_normalizer(doc_reader *r, const json_value *o)
 {
     static const struct {
@@ -114,8 +115,9 @@ static mpk_status get_scheme(doc_reader *r, const json_value *o, prefix_scheme *
     return MPK_OK;
 }
 
-/* Metaspace, as three steps: spaces become the marker, the marker is put before the text, and
- * text is cut before each marker. */
+/* Metaspace, as three steps: spaces become the marker, the marker is put before the text, and text
+ * is cut before each marker. "a b" becomes "\u2581a\u2581b", and then the pieces "\u2581a" and
+ * "\u2581b". */
 static mpk_status read_metaspace(doc_reader *r, const json_value *o)
 {
     str replacement;
@@ -184,7 +186,7 @@ static mpk_status read_delimiter(doc_reader *r, const json_value *o)
 }
 
 /* A branch for each type of the library, by its name there.  Bert's is two steps, and a Sequence
- * its parts in order. */
+ * its parts in order. Digits with individual_digits cuts 123 into 1, 2, 3, without into 123. */
 mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -223,7 +225,8 @@ mpk_status doc_read_pre_tokenizer(doc_reader *r, const json_value *o)
 
 /* --- decoders --- */
 
-/* Decoders become steps in the order of the file. */
+/* Decoders become steps in the order of the file. Fuse joins all tokens; a stream needs no step for
+ * it, but steps after it act on the whole text. */
 mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
 {
     str type = doc_type(o);
@@ -293,7 +296,8 @@ static mpk_status add_template_ids(doc_reader *r, const json_value *o, str name,
 }
 
 /* TemplateProcessing.  Only the form for a single text is used: tokens, the text once, tokens;
- * sides[0] are those before the text.  "pair" is for two texts, which no caller has. */
+ * sides[0] are those before the text.  "pair" is for two texts, which no caller has.
+ * [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}] puts <s> before the text. */
 static mpk_status read_template(doc_reader *r, const json_value *o)
 {
     tokenizer_ids sides[2] = {{0}, {0}};

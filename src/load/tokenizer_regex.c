@@ -118,8 +118,10 @@ static const char *const category_names[][2] = {
     {"Alphabetic", "Alphabetic"},
 };
 
-/* \p{..} or \P{..}, the same inside and outside of brackets.  A caret within negates again.
- * Only names of letters and underscores are passed on, so nothing else gets into the pattern. */
+/* \p{..} or \P{..}, the same inside and outside of brackets.  A caret within negates again. Only
+ * names of letters and underscores are passed on, so nothing else gets into the pattern. \p{Lu} and
+ * \p{Letter} are categories, \p{Han} is a script and becomes \p{sc:Han}: PCRE2 would otherwise also
+ * take characters that several scripts share. */
 static mpk_status translate_property(translator *t)
 {
     bool negated = t->in.at[t->at + 1] == 'P';
@@ -149,8 +151,8 @@ static mpk_status translate_property(translator *t)
     return MPK_OK;
 }
 
-/* \xHH, \x{H..}, \uHHHH.  Without braces \x80 and above are bytes to Oniguruma, not characters,
- * and are refused; so are surrogates. */
+/* \xHH, \x{H..}, \uHHHH.  Without braces \x80 and above are bytes to Oniguruma, not characters, and
+ * are refused; so are surrogates. One or two digits after \x, up to six in braces. */
 static mpk_status translate_code(translator *t)
 {
     const bool braces = t->at + 2 < t->in.n && t->in.at[t->at + 2] == '{';
@@ -173,7 +175,8 @@ static mpk_status translate_code(translator *t)
     return MPK_OK;
 }
 
-/* Escapes that stand for a control character: the character, or 0. */
+/* Escapes that stand for a control character: the character, or 0. \e is ESC, which PCRE2 and
+ * Oniguruma both know. */
 static uint32_t control_escape(char c)
 {
     switch (c) {
@@ -196,7 +199,8 @@ static uint32_t control_escape(char c)
     }
 }
 
-/* The set that a letter after \ stands for, inside and outside of brackets.  NULL: none. */
+/* The set that a letter after \ stands for, inside and outside of brackets.  NULL: none. \W and \H
+ * within brackets would need a complement there, which PCRE2 cannot spell: they are refused. */
 static const char *escape_set(char c, bool inside)
 {
     switch (c) {
@@ -241,7 +245,8 @@ static const char *escape_place(char c)
 }
 
 /* An escape.  inside: within a bracket, where places such as \\b have no meaning.  An unknown
- * letter or digit is refused; any other character stands for itself. */
+ * letter or digit is refused; any other character stands for itself. Sets first, then places,
+ * properties, codes and control characters. */
 static mpk_status translate_escape(translator *t, bool inside)
 {
     if (t->at + 1 >= t->in.n)
@@ -528,6 +533,7 @@ mpk_status regex_match_new(mpk_context *cx, regex_match **out)
     return MPK_OK;
 }
 
+/* NULL is allowed. */
 void regex_match_free(regex_match *m)
 {
     if (!m)

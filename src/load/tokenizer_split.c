@@ -119,8 +119,9 @@ static bool joins(const splitter *sp, bool matched)
     }
 }
 
-/* Take the next range; matched and unmatched ones alternate.  One is kept pending, because the
- * next one may join it. */
+/* Take the next range; matched and unmatched ones alternate.  One is kept pending, because the next
+ * one may join it. MERGED_WITH_PREVIOUS of "a-b-c" at "-": "a", then "-" joins it to "a-", then "b"
+ * begins a new one. */
 static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matched)
 {
     if (sp->step->invert)
@@ -141,7 +142,8 @@ static mpk_status take_range(splitter *sp, size_t start, size_t end, bool matche
     return MPK_OK;
 }
 
-/* Cut one piece by step k; its parts go to step k + 1 as they are found. */
+/* Cut one piece by step k; its parts go to step k + 1 as they are found. finder_next gives matches
+ * from left to right that do not overlap; what lies between them are unmatched ranges. */
 static mpk_status split(encoder *e, size_t k, str piece, bool at_start)
 {
     splitter sp = {
@@ -164,7 +166,8 @@ static mpk_status split(encoder *e, size_t k, str piece, bool at_start)
     return sp.pending ? pass_on(&sp, sp.start, sp.end) : MPK_OK;
 }
 
-/* Steps that write a new text for the piece, in the step's own buffer. */
+/* Steps that write a new text for the piece, in the step's own buffer. A step has one buffer, and a
+ * piece goes through all later steps before the next one comes: so the buffer is free again. */
 static mpk_status rewrite(encoder *e, size_t k, str piece, bool at_start)
 {
     const step *s = &e->t->split.at[k];

@@ -87,7 +87,9 @@ void utf8_end_valid(text *t, utf8_rest *rest)
     rest->n = 0;
 }
 
-/* Take one byte that is not within a run of ASCII. */
+/* Take one byte that is not within a run of ASCII. C0, C1 and F5 to FF never begin a character. A
+ * byte that cannot continue the one that has begun ends it with U+FFFD, and is then looked at by
+ * itself. */
 static void add_byte(text *t, utf8_rest *rest, unsigned char c)
 {
     if (rest->n) {
@@ -167,6 +169,7 @@ bool char_is_inert(uint32_t c)
     return c >= 0x7fd && table_is_inert(c);
 }
 
+/* The general categories Mn, Mc and Me, as the Unicode of the reference tokenizers has them. */
 bool char_is_mark(uint32_t c)
 {
     if (c == 0x1cf2 || c == 0x1cf3) /* marks once */
@@ -193,6 +196,7 @@ static bool is_kept(unsigned c)
     return (c >= '!' && c <= '~') || (c >= 0xa1 && c <= 0xac) || c >= 0xae;
 }
 
+/* GPT-2's table: 0x20 (space) is U+0120, shown as a G with a dot. */
 uint32_t byte_to_char(unsigned char byte)
 {
     if (is_kept(byte))
@@ -239,7 +243,8 @@ static bool list_reserve(char_list *l, size_t n)
 
 enum { LONGEST_DECOMPOSITION = 32 };
 
-/* Characters below U+00A0 have no decomposition, and ASCII is most of all text. */
+/* Characters below U+00A0 have no decomposition, and ASCII is most of all text. A decomposition has
+ * 18 characters at most; LONGEST_DECOMPOSITION leaves room. */
 static bool decompose(char_list *l, str in, bool compatible)
 {
     int options = UTF8PROC_DECOMPOSE | UTF8PROC_STABLE | (compatible ? UTF8PROC_COMPAT : 0);

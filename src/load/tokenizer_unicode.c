@@ -165,6 +165,7 @@ bool table_is_new_numeric(uint32_t c)
     return in_ranges(new_numeric, COUNT(new_numeric), c);
 }
 
+/* c itself if it is not in the table. */
 uint32_t table_new_lower(uint32_t c)
 {
     for (size_t i = 0; i < COUNT(new_lower); i++)

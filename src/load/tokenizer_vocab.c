@@ -179,8 +179,9 @@ static mpk_status check_id(maker *m, const char *name, int32_t id)
     return MPK_OK;
 }
 
-/* Copy the ids by role, and those around a text; add_bos and add_eos: what this kind of
- * vocabulary does if the file does not say. */
+/* Copy the ids by role, and those around a text; add_bos and add_eos: what this kind of vocabulary
+ * does if the file does not say. A file may ask to have BOS added and not name it: refused, since
+ * every prompt would lack it. */
 static mpk_status copy_ids(maker *m, bool add_bos, bool add_eos)
 {
     tokenizer *t = m->t;
@@ -234,7 +235,8 @@ static mpk_status make_gpt2(maker *m)
 
 #define SPACE_MARK "\xe2\x96\x81"
 
-/* Spaces are written as a mark; characters without a token become bytes. */
+/* Spaces are written as a mark; characters without a token become bytes. prefix: a text gets a
+ * space in front, which decoding takes away again. */
 static mpk_status make_marked(maker *m, bool prefix)
 {
     tokenizer *t = m->t;
@@ -306,6 +308,7 @@ static mpk_status make(maker *m)
     return tokenizer_finish(m->cx, m->t);
 }
 
+/* The texts of *v may be freed afterwards. */
 mpk_status tokenizer_from_vocab(mpk_context *cx, const tokenizer_vocab *v, tokenizer **out)
 {
     maker m = {.cx = cx, .v = v};

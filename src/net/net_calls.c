@@ -97,8 +97,9 @@ static net_call_style style_of(const text *t)
     return holds(t, "<tool_call>") ? NET_CALLS_BLOCKS : NET_CALLS_ANY;
 }
 
-/* The text that opens the calls of a style must be a text in answers, too: some tokenizers have
- * it as a special token that is never decoded, and then a form cannot ask for it. */
+/* The text that opens the calls of a style must be a text in answers, too: some tokenizers have it
+ * as a special token that is never decoded, and then a form cannot ask for it. Found by a round
+ * trip: the mark is tokenized and the ids are turned into text again, as those of an answer are. */
 static mpk_status check_mark(net_exchange *x, const char *mark)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
@@ -171,8 +172,9 @@ static void write_schema(const json_value *schema, text *to)
     text_print(to, is_object && json_get(schema, "type") ? "}" : "}}");
 }
 
-/* The tag of a call of one tool; exact: its arguments follow the tool's schema, otherwise they
- * are any object. */
+/* The tag of a call of one tool; exact: its arguments follow the tool's schema, otherwise they are
+ * any object. The name is quoted where the style's calls are JSON, so that a quotation mark in it
+ * does not end it. */
 static void write_call(const spelling *s, const json_value *tool, bool exact, text *to)
 {
     const json_value *f = json_get(tool, "function");
@@ -287,6 +289,7 @@ static void write_calls_or_text(const net_request *q, net_call_style style, text
 
 /* ---- whether a form is needed, and which ---- */
 
+/* "strict" of a tool asks that its arguments follow the schema, though no call has to come. */
 static bool any_strict(const net_request *q)
 {
     for (size_t i = 0; q->tool_list && i < q->tool_list->n; i++)

@@ -148,7 +148,8 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
     return status;
 }
 
-/* POST /apply-template: {"prompt": ..}, rendered as for an answer. */
+/* POST /apply-template: {"prompt": ..}, rendered as for an answer. The same reading and the same
+ * template as for an answer, so what it shows is what the model would get, tools and all. */
 mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
 {
     const mpk_request_options suggested = net_completion_suggested(x);

@@ -74,7 +74,9 @@ static void write_role(const net_exchange *x, uint32_t index, text *to)
     end_event(x, to);
 }
 
-/* An event with what is new in one answer; the last one says why it ended. */
+/* An event with what is new in one answer; the last one says why it ended. Members are taken out of
+ * the answer as they are written (move_*), so the next event begins with nothing. `finish_reason`
+ * stays null until the engine has ended the request: a->request is NULL from then on. */
 static void write_event(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     unsigned n_members = 0;
@@ -114,6 +116,7 @@ void net_chunk_write_news(net_exchange *x, net_answer *a, uint32_t index, text *
     a->told |= !a->request;
 }
 
+/* After the last answer. OpenAI's clients end at "[DONE]", not at the end of the connection. */
 void net_chunk_write_end(net_exchange *x, text *to)
 {
     if (x->work.include_usage) {

@@ -9,6 +9,8 @@
  */
 #include "net/net_exchange.h"
 
+/* The members that documents and events begin with. `created` and the id are those of the exchange,
+ * so all events of a stream repeat them. */
 void net_document_write_head(const net_exchange *x, const char *object, text *to)
 {
     text_print(to, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", x->work.id,
@@ -17,6 +19,8 @@ void net_document_write_head(const net_exchange *x, const char *object, text *to
     text_print(to, ",\"system_fingerprint\":\"%s\"", x->server->fingerprint);
 }
 
+/* Hidden tokens are those of answers that best_of has dropped: they were computed, so they count.
+ * Drafts are shown only where some were made. */
 void net_document_write_usage(const net_exchange *x, text *to)
 {
     size_t n = x->work.n_hidden_tokens, n_prompt = x->work.n_prompt_tokens;
@@ -34,6 +38,8 @@ void net_document_write_usage(const net_exchange *x, text *to)
     text_print(to, "}");
 }
 
+/* with_index: in a stream, where a client puts pieces of several calls together by it. `arguments`
+ * is a text that holds JSON, not an object, in OpenAI's API. */
 void net_document_write_call(const net_call *call, uint32_t index, bool with_index, text *to)
 {
     text_print(to, "{");
@@ -74,6 +80,8 @@ const char *net_document_reason(const net_answer *a)
     return a->parts.calls.n ? "tool_calls" : "stop";
 }
 
+/* stop_reason is vLLM's: what ended the answer, a text or a token id; null at the end of the text
+ * or at a limit. */
 void net_document_write_reasons(const net_answer *a, text *to)
 {
     text_print(to, "\"finish_reason\":\"%s\",\"stop_reason\":", net_document_reason(a));
@@ -115,6 +123,8 @@ static void write_prompt_probs(const net_exchange *x, const net_answer *a, text 
     text_add(to, a->probs.prompt.at, a->probs.prompt.n);
 }
 
+/* One choice. Log probabilities, ids and the prompt's are members only where they were asked for;
+ * each function decides for itself. */
 static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,", index);
@@ -135,6 +145,7 @@ static void write_answer(const net_exchange *x, net_answer *a, uint32_t index, t
     text_print(to, "}");
 }
 
+/* In a chat the prompt is one for all choices, so its ids stand beside them and not within. */
 void net_document_write(net_exchange *x, text *to)
 {
     text_print(to, "{");

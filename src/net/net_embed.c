@@ -17,7 +17,7 @@ enum { TEXTS_A_CALL = 64, NUMBER_BYTES = 2 * 16 };
 typedef struct embedder {
     net_exchange *x;
     mpk_embed_options options;
-    /* 0: longer inputs are refused; -1: cut to the context; else to so many tokens */
+    /* 0: longer inputs are refused; -1: cut to the context; else to this many tokens */
     int32_t truncate;
     /* of all texts of the request so far, for its usage */
     size_t n_tokens;
@@ -75,7 +75,8 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
 
 /* ---- vectors ---- */
 
-/* Numbers of a vector as the client asks: all, or the first so many (Matryoshka models). */
+/* The numbers of a vector that the client asks for: all of them, or only the first `dimensions`
+ * (Matryoshka models). */
 static uint32_t size_of(const embedder *e)
 {
     return e->options.dimensions ? e->options.dimensions : e->x->server->facts.embedding_size;
@@ -121,7 +122,7 @@ static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
     int32_t *ids, *kept;
     size_t n;
     if (!tokenizer)
-        REFUSE(x, "input", "the model brings no tokenizer: give token ids");
+        REFUSE(x, "input", "the model has no tokenizer: give token ids");
     TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, true, &ids, &n));
     kept = arena_alloc(&x->arena, n, sizeof *kept);
     if (kept)
@@ -167,7 +168,9 @@ static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, fl
 }
 
 /* The vectors of a member that is one input or a list of inputs: *rows is f32[n, size] in the
- * arena. */
+ * arena. A list whose first item is a number is one input given as token ids. What the reply will
+ * take is reserved before anything is computed, so a huge request is refused and not half done; the
+ * time limit of the connection does not run while the engine works. */
 static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows,
                                size_t *n)
 {
@@ -233,6 +236,7 @@ static void write_tail(const embedder *e, text *to)
                e->n_tokens);
 }
 
+/* Absent is "float", as in OpenAI's API. */
 static mpk_status read_encoding(net_exchange *x, const json_value *body, bool *base64)
 {
     const json_value *v = json_get(body, "encoding_format");
@@ -242,7 +246,8 @@ static mpk_status read_encoding(net_exchange *x, const json_value *body, bool *b
     return MPK_OK;
 }
 
-/* POST /v1/embeddings. */
+/* POST /v1/embeddings. The order of the vectors is that of the inputs; `index` repeats it for
+ * clients that sort. */
 mpk_status net_embed_vectors(net_exchange *x, const char *path)
 {
     const json_value *body;
@@ -319,7 +324,9 @@ static int compare_ranked(const void *a, const void *b)
     return p->index < q->index ? -1 : 1;
 }
 
-/* POST /v1/rerank: documents in falling order of similarity to the query, the best top_n. */
+/* POST /v1/rerank: documents in falling order of similarity to the query, the best top_n. Equal
+ * similarities stay in the order of the documents (compare_ranked), so a reply is the same every
+ * time. */
 mpk_status net_embed_rerank(net_exchange *x, const char *path)
 {
     const json_value *body, *documents;

@@ -51,6 +51,8 @@ static void write_client(const struct MHD_Connection *c, char *to, size_t n_byte
         snprintf(to, n_bytes, "-");
 }
 
+/* NULL: out of memory; there is no exchange to answer with then, and the connection is closed. The
+ * route is that of an unknown path until the request line is complete. */
 static net_exchange *begin(net_server *s, struct MHD_Connection *connection)
 {
     net_exchange *x = calloc(1, sizeof *x);
@@ -104,6 +106,8 @@ static void end(net_exchange *x, bool sent)
     free(x);
 }
 
+/* libmicrohttpd calls this exactly once for each exchange that net_exchange_begin made, whatever
+ * became of it: so here is the only place that frees one. */
 void net_exchange_complete(void *user, struct MHD_Connection *connection, void **exchange,
                            enum MHD_RequestTerminationCode how)
 {
@@ -157,6 +161,8 @@ mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes)
     return MPK_OK;
 }
 
+/* The body and what was made of it are not needed once answers run, and a long answer would hold
+ * them for minutes. Called again by `end`, hence everything is left empty. */
 void net_exchange_drop_body(net_exchange *x)
 {
     text_free(&x->body);

@@ -26,7 +26,7 @@ enum {
     NET_LOOK_MS = 200,
     /* the same, if other answers of the exchange may have tokens */
     NET_SHARED_LOOK_MS = 20,
-    /* limits of held_bytes: so many of the largest bodies, but at least so many bytes */
+    /* limits of held_bytes: this many of the largest bodies, but at least this many bytes */
     NET_HELD_BODIES = 8,
     NET_HELD_BYTES = 1 << 30,
     /* the status in the log of a client that went before its reply was complete */

@@ -50,6 +50,7 @@ mpk_status net_facts_health(net_exchange *x, const char *path)
     return net_reply_text(x, s->failed || s->stopping ? 503 : 200, "application/json", &body);
 }
 
+/* GET /version, as vLLM answers it. */
 mpk_status net_facts_version(net_exchange *x, const char *path)
 {
     text body = {0};

@@ -57,20 +57,20 @@ static mpk_status read_schema(const reader *r, const char *name, const json_valu
     if (v->kind == JSON_KIND_STRING)
         return set(r, name, MPK_FORM_JSON_SCHEMA, v->text);
     if (v->kind != JSON_KIND_OBJECT && v->kind != JSON_KIND_BOOL)
-        return refuse(r, name, "is no JSON schema");
+        return refuse(r, name, "is not a JSON schema");
     return set_json(r, name, MPK_FORM_JSON_SCHEMA, v);
 }
 
 static mpk_status read_regex(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text)
-                                       : refuse(r, name, "is no text");
+                                       : refuse(r, name, "is not a text");
 }
 
 static mpk_status read_grammar(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text)
-                                       : refuse(r, name, "is no text");
+                                       : refuse(r, name, "is not a text");
 }
 
 /* A structural tag: an object, or as SGLang has it, a text that holds one. */
@@ -86,7 +86,7 @@ static mpk_status read_tag(const reader *r, const char *name, const json_value *
 static mpk_status read_choices(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_LIST ? set_json(r, name, MPK_FORM_CHOICE, v)
-                                     : refuse(r, name, "is no list of texts");
+                                     : refuse(r, name, "is not a list of texts");
 }
 
 /* "json_object": true asks for any object. */
@@ -103,6 +103,8 @@ typedef struct form_name {
     mpk_status (*read)(const reader *r, const char *name, const json_value *v);
 } form_name;
 
+/* Each name that is present sets the form; `set` refuses a second one. Empty texts and lists count
+ * as absent, since some clients send every field. */
 static mpk_status read_names(const reader *r, const json_value *body, const form_name *names,
                              size_t n)
 {
@@ -123,11 +125,12 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
                                         {"choice", read_choices},  {"json_object", read_object},
                                         {"grammar", read_grammar}, {"structural_tag", read_tag}};
     if (v->kind != JSON_KIND_OBJECT)
-        return refuse(r, name, "is no object");
+        return refuse(r, name, "is not an object");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 
-/* OpenAI's object; llama-server puts the schema beside the type. */
+/* OpenAI's object; llama-server puts the schema beside the type. {"type": "json_schema",
+ * "json_schema": {"schema": S}} and {"type": "json_object", "schema": S} mean the same. */
 static mpk_status read_format(const reader *r, const char *name, const json_value *v)
 {
     const json_value *type = json_get(v, "type"), *schema = json_get(v, "schema"),
@@ -152,6 +155,8 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
                         "\"structural_tag\"");
 }
 
+/* All spellings of a form that the supported servers have: OpenAI's, vLLM's (guided_* are older),
+ * SGLang's (regex, ebnf), llama-server's (json_schema, grammar). */
 mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
                          net_refusal *why)
 {

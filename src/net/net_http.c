@@ -86,6 +86,9 @@ void net_http_note_uri(net_exchange *x, const char *uri)
     x->hides_nul = hides_nul(uri);
 }
 
+/* Refuses what two parsers could understand differently (lengths given twice, a NUL in the path): a
+ * proxy in front might see another request. The connection closes after the reply, since what
+ * follows on it cannot be trusted either. */
 mpk_status net_http_check(net_exchange *x, const char *version)
 {
     findings f = {0};

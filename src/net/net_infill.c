@@ -61,7 +61,7 @@ static mpk_status find_marks(filler *f)
     }
     return net_refuse(
         f->x->cx, &f->x->refusal, 400, NULL, NULL,
-        "the model fills no gaps: its tokenizer has no tokens such as <|fim_prefix|>");
+        "the model cannot fill gaps: its tokenizer has no tokens such as <|fim_prefix|>");
 }
 
 /* Append the token that the model expects before every text, if any. */
@@ -74,8 +74,9 @@ static mpk_status add_begin(filler *f)
     return MPK_OK;
 }
 
-/* Append another file: with the model's own mark and the file's name, or, if it has no mark,
- * after a line of text. */
+/* Append another file: with the model's own mark and the file's name, or, if it has no mark, after
+ * a line of text. Only the file mark is looked for as a token; the text of the file is tokenized
+ * without special tokens, so a file cannot bring marks of its own. */
 static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
 {
     const json_value *name = json_get(extra, "filename"), *words = json_get(extra, "text");
@@ -102,12 +103,12 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
     filler f = {.x = x, .tokenizer = mpk_engine_tokenizer(x->server->engine)};
     if (!f.tokenizer)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL,
-                          "the model brings no tokenizer: it fills no gaps");
+                          "the model has no tokenizer, so it cannot fill gaps");
     if (gap->before.n + gap->after.n > x->server->most_text_bytes)
         return net_refuse(x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
                           "This model's maximum context length is %u tokens. However, the texts "
                           "around the gap have %zu "
-                          "bytes, more than so many tokens can hold.",
+                          "bytes, more than that many tokens can hold.",
                           net_work_context(x->server), gap->before.n + gap->after.n);
     TRY(find_marks(&f));
     TRY(add_begin(&f));
@@ -126,6 +127,7 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
 
 /* ---- the request ---- */
 
+/* *to borrows from the body; an absent optional text is empty, never NULL. */
 static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed,
                             str *to)
 {

@@ -23,6 +23,8 @@ static net_item *last(net_answer *a)
     return n ? (net_item *)(void *)a->items.at + n - 1 : NULL;
 }
 
+/* A text's item is a range of the answer's text, which only grows: so an item stays valid while the
+ * answer goes on, though the bytes may move. */
 str net_items_text(const net_answer *a, const net_item *item)
 {
     const text *from = item->kind == NET_ITEM_REASONING ? &a->parts.reasoning : &a->parts.content;

@@ -14,6 +14,8 @@
 /* A larger file is refused. */
 enum { MAX_FILE_BYTES = 1 << 20 };
 
+/* No exchange may hold a key of the list: one that was never taken over, or all keys when the
+ * server ends. */
 static void free_all(net_key *first)
 {
     while (first) {
@@ -49,8 +51,9 @@ static net_key *find_words(net_key *first, const char *words)
     return first;
 }
 
-/* Parse a line, "KEY [limits]", and put the key before *to.  Empty lines and comments are
- * skipped. */
+/* Parse a line, "KEY [limits]", and put the key before *to.  Empty lines and comments are skipped.
+ * The key is looked for among the lines before, so that a key that is given twice is an error
+ * instead of a matter of order. Quadratic, over a file of bounded size, at a start or a reload. */
 static mpk_status add_line(mpk_context *cx, str line, net_key **to)
 {
     net_limits limits;
@@ -108,7 +111,9 @@ static void take_over(net_keys *k, net_key *fresh)
     }
 }
 
-/* A file that cannot be read, or holds something wrong, leaves the keys as they were. */
+/* A file that cannot be read, or holds something wrong, leaves the keys as they were. Read and
+ * parsed without the lock; only the exchange of the lists is under it, so no request waits for the
+ * file. */
 mpk_status net_keys_read(mpk_context *cx, net_keys *k)
 {
     arena a = {0};

@@ -15,7 +15,8 @@ enum { MOST = 70000000 }; /* the largest limit: twice its units fit an int64_t *
 
 /* ---- words ---- */
 
-/* One word, such as tokens-per-minute=1000. */
+/* One word, such as tokens-per-minute=1000. 0 would lock the key out and is not taken: a key that
+ * shall do nothing is removed from the file. */
 static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
 {
     const struct {
@@ -34,7 +35,7 @@ static mpk_status read_word(mpk_context *cx, str word, net_limits *to)
         CHECK(cx,
               str_read_double((str){equals + 1, word.n - name.n - 1}, &value) && value >= 1 &&
                   value <= MOST && value == floor(value),
-              MPK_EFORMAT, "%s is no whole number from 1 to %d", names[i].name, MOST);
+              MPK_EFORMAT, "%s is not a whole number from 1 to %d", names[i].name, MOST);
         *names[i].to = (uint32_t)value;
         return MPK_OK;
     }
@@ -47,6 +48,7 @@ static bool is_space(char c)
     return c == ' ' || c == '\t';
 }
 
+/* *out is set on success only; no words at all is a key without limits. */
 mpk_status net_limits_read(mpk_context *cx, str words, net_limits *out)
 {
     net_limits found = {0};
@@ -142,6 +144,8 @@ void net_limits_spend(net_account *a, uint64_t n_tokens, uint64_t now_ns)
     take(&a->tokens, a->limits.tokens, n_tokens, now_ns);
 }
 
+/* All n or none: taking some of them could leave two requests waiting for each other's rest. The
+ * keys' mutex is held. */
 bool net_limits_take_answers(net_account *a, uint32_t n)
 {
     if (a->limits.concurrent && (uint64_t)a->n_answers + n > a->limits.concurrent)
@@ -163,6 +167,8 @@ uint64_t net_limits_full_ns(const net_bucket *b, uint32_t limit, uint64_t now_ns
     return wait_ns(b, limit, limit, now_ns);
 }
 
+/* As OpenAI's headers have it: "1m5s", "2.5s", "300ms"; rounded up, so that a client that waits
+ * this long does not come too early. */
 void net_limits_write_duration(uint64_t ns, char *to, size_t n_bytes)
 {
     const unsigned long long ms = (ns + 999999) / 1000000, minutes = ms / 60000;

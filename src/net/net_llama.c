@@ -55,6 +55,7 @@ static void write_timings(const net_answer *a, text *to)
     text_print(to, "}");
 }
 
+/* Members that llama-server's final event has and the others lack. */
 static void write_end_members(const net_exchange *x, const net_answer *a, text *to)
 {
     text_print(to, ",\"model\":");
@@ -65,8 +66,8 @@ static void write_end_members(const net_exchange *x, const net_answer *a, text *
     write_timings(a, to);
 }
 
-/* One answer or event: what is new in it, and at its end how it ended; empties the content, the
- * ids and the probabilities. */
+/* One answer or event: what is new in it, and at its end how it ended; empties the content, the ids
+ * and the probabilities. Tokens are always a list here, empty unless return_tokens asked for it. */
 static void move_members(const net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     text_print(to, "{\"index\":%u,\"content\":", index);
@@ -100,6 +101,8 @@ static void write_document(net_exchange *x, text *to)
     text_print(to, many ? "]" : "");
 }
 
+/* The end is told once, also if nothing is new with it; an answer in progress without new text is
+ * silent. */
 static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     if (a->told || (a->request && !a->content.n))
@@ -185,6 +188,8 @@ static bool is_many(const json_value *v)
     return many;
 }
 
+/* llama-server takes one prompt or a list of them; a list of numbers is one prompt of ids
+ * (is_many). */
 static mpk_status read_prompts(net_exchange *x, const json_value *body, net_request *q)
 {
     const json_value *v = json_get(body, "prompt");

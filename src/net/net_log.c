@@ -31,6 +31,7 @@ static void hand_over(const net_options *o, text *line)
     text_free(line);
 }
 
+/* A line that belongs to no exchange: starting, stopping, reloading keys. */
 void net_log_note(const net_options *o, const char *words)
 {
     text line = {0};
@@ -62,6 +63,8 @@ static double first_ms(const net_exchange *x)
     return x->work.first_token_ns ? (double)(x->work.first_token_ns - x->begun_ns) * 1e-6 : -1;
 }
 
+/* 127.0.0.1 req-1 POST /v1/chat/completions 200 12+34 tokens first 56 ms 789 ms. No part of a
+ * prompt or an answer is ever logged. */
 static void write_words(const net_exchange *x, int status, uint64_t ns, text *to)
 {
     write_time(to);
@@ -81,6 +84,8 @@ static void write_member(const char *name, const char *value, text *to)
     json_write_str(to, str_from(value));
 }
 
+/* The same facts as one JSON object a line; the text members are escaped, since path and id come
+ * from the client. */
 static void write_json(const net_exchange *x, int status, uint64_t ns, text *to)
 {
     text_print(to, "{\"time\":\"");
@@ -102,6 +107,8 @@ static void write_json(const net_exchange *x, int status, uint64_t ns, text *to)
     text_print(to, "}");
 }
 
+/* Called once, when the exchange ends: lines are in the order of ends, and `ns` is the whole
+ * time. */
 void net_log_exchange(const net_exchange *x, int status, uint64_t ns)
 {
     const net_options *o = &x->server->options;

@@ -22,6 +22,8 @@ static const char *stop_reason(const net_answer *a)
     return a->stopped_by ? "stop_sequence" : "end_turn";
 }
 
+/* An answer with calls of tools names no stop sequence, whatever ended it: the client is to run the
+ * calls. */
 static void write_stop(const net_answer *a, text *to)
 {
     text_print(to, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(a));
@@ -31,7 +33,7 @@ static void write_stop(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-/* The arguments of a call as the object that clients expect; text that is no object is wrapped
+/* The arguments of a call as the object that clients expect; text that is not an object is wrapped
  * as {"arguments": text}. */
 static void write_input(const net_exchange *x, str arguments, text *to)
 {
@@ -90,6 +92,7 @@ static void write_usage(const net_exchange *x, size_t n_tokens, text *to)
                w->n_prompt_tokens - w->n_cached, w->n_cached, n_tokens);
 }
 
+/* All items are taken at once here: nothing was streamed before. */
 static void write_document(net_exchange *x, text *to)
 {
     net_answer *a = &x->work.answers[0];
@@ -139,6 +142,7 @@ static void begin_block(net_exchange *x, net_answer *a, uint32_t index, text *to
     end_event(to);
 }
 
+/* A call's arguments are streamed as text of JSON, which the client joins and parses at the end. */
 static void add_to_block(net_exchange *x, net_answer *a, uint32_t index, str piece, text *to)
 {
     static const char *const deltas[] = {
@@ -160,6 +164,8 @@ static void add_to_block(net_exchange *x, net_answer *a, uint32_t index, str pie
     text_free(&input);
 }
 
+/* The signature is that of the callbacks of net_items; a block's end needs nothing of the
+ * exchange. */
 static void end_block(net_exchange *x, net_answer *a, uint32_t index, text *to)
 {
     (void)x;
@@ -195,6 +201,8 @@ static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
     net_items_take(x, a, &events, to);
 }
 
+/* message_delta has the reason and the usage, message_stop ends the stream: clients wait for
+ * both. */
 static void write_end(net_exchange *x, text *to)
 {
     const net_answer *a = &x->work.answers[0];
@@ -229,6 +237,7 @@ static const char *type_of(int http)
     }
 }
 
+/* Anthropic's error object, whose type follows from the HTTP status. */
 void net_messages_write_error(const net_exchange *x, text *to)
 {
     text_print(to, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",

@@ -28,7 +28,8 @@ static mpk_status refuse_block(net_exchange *x, const char *field, str type)
         field, STR_SHOWN(type, 64));
 }
 
-/* A text, or a list of text blocks, appended as one text with newlines between the blocks. */
+/* A text, or a list of text blocks, appended as one text with newlines between the blocks. Images
+ * and other blocks are refused by their type: dropping one would change what was asked. */
 static mpk_status join(net_exchange *x, const char *field, const json_value *v, text *to)
 {
     if (!v)
@@ -81,7 +82,9 @@ static mpk_status write_block(net_exchange *x, const json_value *block, net_rewr
 }
 
 /* One message.  The results in it come first, as messages of their own, then what the user says
- * about them. */
+ * about them. Anthropic puts results of tools into a user's message; chat templates want messages
+ * of the role "tool". {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", ..},
+ * {"type": "text", ..}]} becomes a message of the tool for call a, then one of the user. */
 static mpk_status write_message(net_exchange *x, const json_value *message, net_rewrite *to)
 {
     const json_value *content = json_get(message, "content");
@@ -202,8 +205,9 @@ static bool is_begun(const json_value *body)
     return true;
 }
 
-/* Rewrite the whole body.  Parameters of the same meaning keep their names; renamed ones are
- * noted, so that a refusal shows the name that the client sent. */
+/* Rewrite the whole body.  Parameters of the same meaning keep their names; renamed ones are noted,
+ * so that a refusal shows the name that the client sent. output_format is the older name of
+ * output_config.format and counts only without it. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     static const char *const same[] = {"max_tokens",
@@ -236,6 +240,8 @@ static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *
     return MPK_OK;
 }
 
+/* The body becomes one of chat completions and is read as such, so everything that a chat can do
+ * works here alike, and is checked in one place. */
 mpk_status net_messages_read(net_exchange *x, net_request *out)
 {
     const json_value *body;

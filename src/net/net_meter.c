@@ -20,6 +20,8 @@ static mpk_status refuse(net_exchange *x, uint64_t wait_ns, const char *words)
                       "%s Please try again in %llus.", words, (unsigned long long)x->retry_s);
 }
 
+/* Counts the request against the key's rate when its headers are complete, before its body is read.
+ * x->metered stays set after a refusal: its reply has the rate headers, too. */
 mpk_status net_meter_begin(net_exchange *x)
 {
     pthread_mutex_t *mutex = &x->server->keys.mutex;
@@ -39,6 +41,8 @@ mpk_status net_meter_begin(net_exchange *x)
     return refuse(x, wait_ns, words);
 }
 
+/* Places are given back by net_meter_end. More answers than the key may ever have is a bad request
+ * (400), which no waiting mends; too many now is 429. */
 mpk_status net_meter_take_answers(net_exchange *x, uint32_t n)
 {
     pthread_mutex_t *mutex = &x->server->keys.mutex;
@@ -62,6 +66,8 @@ mpk_status net_meter_take_answers(net_exchange *x, uint32_t n)
     return refuse(x, SECOND_NS, words);
 }
 
+/* Tokens are known only after they were computed, so a key's balance may go below zero; later
+ * requests wait until it has recovered. */
 void net_meter_spend(net_exchange *x, uint64_t n_tokens)
 {
     pthread_mutex_t *mutex = &x->server->keys.mutex;
@@ -72,6 +78,7 @@ void net_meter_spend(net_exchange *x, uint64_t n_tokens)
     pthread_mutex_unlock(mutex);
 }
 
+/* May be called twice: the second time there is nothing left to give back. */
 void net_meter_end(net_exchange *x)
 {
     pthread_mutex_t *mutex = &x->server->keys.mutex;
@@ -85,6 +92,7 @@ void net_meter_end(net_exchange *x)
 
 /* ---- headers ---- */
 
+/* For example x-ratelimit-remaining-tokens: 950. */
 static void add_header(struct MHD_Response *response, const char *kind, const char *what,
                        const char *value)
 {
@@ -110,6 +118,7 @@ static void add_bucket(struct MHD_Response *response, const char *what, const ne
     add_header(response, "reset", what, value);
 }
 
+/* The account is copied under the mutex, and formatted outside of it. */
 void net_meter_add_headers(net_exchange *x, struct MHD_Response *response)
 {
     pthread_mutex_t *mutex = &x->server->keys.mutex;

@@ -75,7 +75,8 @@ void net_metrics_count_loss(net_metrics *m, mpk_finish finish)
 }
 
 /* Times are measured from the submission.  The engine may begin with an answer and compute its
- * first token before queue_ns was read, hence the minimum. */
+ * first token before queue_ns was read, hence the minimum. Prometheus histograms: an observation
+ * adds to one bucket, the running sums are made when they are printed. */
 void net_metrics_count_answer(net_metrics *m, const mpk_answer *a, uint64_t queue_ns)
 {
     const uint64_t *at = a->token_ns;
@@ -257,7 +258,8 @@ static void print_now(const printer *p, const net_load *now)
     print_one(p, &share, now->kv_tokens ? (double)now->kv_used / (double)now->kv_tokens : 0);
 }
 
-/* Counters of the engine: prefix cache, drafts, preemptions. */
+/* Counters of the engine: prefix cache, drafts, preemptions. They are the engine's own, read at the
+ * moment of printing: two scrapes differ by what happened between them. */
 static void print_engine(const printer *p, const net_load *now)
 {
     static const metric
@@ -323,6 +325,7 @@ static void print_all(const printer *p, const net_metrics *m, const net_load *no
     print_histogram(p, &answer_size, &m->answer_size, &size_scale);
 }
 
+/* with_vllm prints each metric a second time under vLLM's name, for dashboards made for it. */
 void net_metrics_print(const net_metrics *m, const char *(*name)(unsigned at), unsigned n_names,
                        const net_load *now, bool with_vllm, text *to)
 {

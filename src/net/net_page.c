@@ -7,6 +7,9 @@
 #include "net/net_page.h"
 #include "net/net_exchange.h"
 
+/* The page is one file with its script and style inside; the policy lets it talk to this server and
+ * load nothing from elsewhere. MHD_RESPMEM_PERSISTENT: the bytes are constants of the program and
+ * are not copied. */
 mpk_status net_page_send(net_exchange *x, const char *path)
 {
     static const char policy[] =

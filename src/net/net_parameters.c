@@ -348,7 +348,9 @@ static const parameter *find(str name, unsigned endpoint)
     return NULL;
 }
 
-/* Does a value ask for something?  null, false, "", [] and {} never do. */
+/* Does a value ask for something?  null, false, "", [] and {} never do. neutral: the value that
+ * stands for "off"; OVER_0 and FROM_0 stand for "off below": for OVER_0 anything above 0 asks, for
+ * FROM_0 also 0 does. For example 0 is neutral for a penalty. */
 static bool asks_for(const json_value *v, double neutral)
 {
     switch (v->kind) {

@@ -84,6 +84,7 @@ static void add_content(net_parts *p, str s)
     p->any_content |= s.n > 0;
 }
 
+/* Hidden reasoning is dropped here, so that no reply can show it by mistake. */
 static void add_reasoning(net_parts *p, str s)
 {
     if (p->hide_reasoning)
@@ -139,7 +140,8 @@ static mpk_status add_call(mpk_context *cx, net_parts *p, str name, str argument
 }
 
 /* Add the call {"name": .., "arguments" or "parameters": ..}; *found false: it is not such an
- * object. */
+ * object. Arguments given as a text are taken as they are, as some models write them: {"name":
+ * "add", "arguments": "{\"a\": 1}"}. */
 static mpk_status take_object(mpk_context *cx, net_parts *p, const json_value *v, bool *found)
 {
     const json_value *name = json_get(v, "name"), *arguments = json_get(v, "arguments");
@@ -239,7 +241,9 @@ static bool all_calls(const json_value *tools, const json_value *v, size_t n)
     return good;
 }
 
-/* The end of an answer that began as JSON: calls if all of it is, otherwise content. */
+/* The end of an answer that began as JSON: calls if all of it is, otherwise content. A model
+ * without marks for calls answers with one object or a list of them. Only names of tools that the
+ * request offered make calls of it; any other JSON is what the user asked for. */
 static mpk_status take_bare(mpk_context *cx, net_parts *p)
 {
     const json_value *v;
@@ -305,8 +309,9 @@ static bool step_reasoning(net_parts *p)
     return false;
 }
 
-/* A place where content or a call may begin.  White space before a call is dropped; before
- * content it belongs to the content, unless reasoning or a call came before. */
+/* A place where content or a call may begin.  White space before a call is dropped; before content
+ * it belongs to the content, unless reasoning or a call came before. False: more bytes are needed
+ * to decide, for example after "<tool" where "<tool_call>" may come. */
 static bool step_open(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
@@ -330,7 +335,9 @@ static bool step_open(net_parts *p)
     return true;
 }
 
-/* Content up to the first mark, or up to text that may become one. */
+/* Content up to the first mark, or up to text that may become one. Example with the mark
+ * "<tool_call>": of "see <to" the content "see " is given out and "<to" kept back, since it may
+ * become the mark; when "p>" follows, all of it is content. */
 static bool step_content(net_parts *p)
 {
     str s = pending(p);
@@ -388,6 +395,8 @@ static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)
     return MPK_OK;
 }
 
+/* One step of the automaton; *more: the state has changed and what is pending must be looked at
+ * again. A bare JSON answer waits for its end (take_bare). */
 static mpk_status step(mpk_context *cx, net_parts *p, bool *more)
 {
     switch (p->state) {
@@ -421,6 +430,8 @@ static mpk_status check_texts(mpk_context *cx, const net_parts *p)
 
 /* ---- interface ---- */
 
+/* A prompt that ends in "<think>" (the template opens the reasoning) begins the answer within it:
+ * the mark itself will not be in the text. */
 void net_parts_open(net_parts *p, const json_value *tools, str prompt)
 {
     prompt = trim_end(prompt);
@@ -429,6 +440,7 @@ void net_parts_open(net_parts *p, const json_value *tools, str prompt)
         p->state = NET_PARTS_REASONING;
 }
 
+/* piece: any bytes, cut anywhere; everything that is undecided stays in p->pending. */
 mpk_status net_parts_put(mpk_context *cx, net_parts *p, str piece)
 {
     bool more = piece.n > 0;
@@ -456,6 +468,8 @@ mpk_status net_parts_end(mpk_context *cx, net_parts *p)
     return check_texts(cx, p);
 }
 
+/* Frees what the answer held; its state and flags stay, so to use the structure again it is set to
+ * zero. */
 void net_parts_close(net_parts *p)
 {
     text_free(&p->reasoning);

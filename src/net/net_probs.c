@@ -66,7 +66,8 @@ static void separate(text *to)
 }
 
 /* {"token":..,"logprob":..,"bytes":[..] without the closing brace; with "id":.. in dialects that
- * have it. */
+ * have it. A token that is a part of a character has no text of its own: its bytes are null then,
+ * and write_name shows it by its id. */
 static void add_entry(net_exchange *x, const mpk_logprob *p, text *to)
 {
     size_t n;
@@ -202,6 +203,8 @@ static void add_prompt(net_exchange *x, net_answer *a)
     text_print(&a->probs.prompt, "]");
 }
 
+/* Tokens from .. to - 1 of the answer have just come. MOST_PROBS has room for the token itself and
+ * the most alternatives that a request may ask for. */
 mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to)
 {
     mpk_logprob found[MOST_PROBS];
@@ -224,6 +227,7 @@ mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to
     return MPK_OK;
 }
 
+/* Writes a list and empties it: in a stream each event has its own tokens only. */
 static void move(const char *before, text *from, text *to)
 {
     text_print(to, "%s[", before);
@@ -232,6 +236,8 @@ static void move(const char *before, text *from, text *to)
     from->n = 0;
 }
 
+/* A chat has a list of objects, a completion four lists side by side; "logprobs" is always a
+ * member, null if none were asked for. */
 void net_probs_move(const net_exchange *x, net_answer *a, text *to)
 {
     net_probs *p = &a->probs;
@@ -250,6 +256,7 @@ void net_probs_move(const net_exchange *x, net_answer *a, text *to)
     }
 }
 
+/* Safe to call twice. */
 void net_probs_close(net_probs *p)
 {
     text_free(&p->tokens);

@@ -6,6 +6,8 @@
 
 #include "net/net_random.h"
 
+/* From the kernel, not from a generator with a state: ids must not be guessable, and forked or
+ * restored processes must not repeat them. */
 static mpk_status draw(mpk_context *cx, void *to, size_t n)
 {
     ssize_t got;

@@ -32,6 +32,8 @@ static bool as_whole(const json_value *v, int64_t *to)
     return true;
 }
 
+/* An absent key leaves *to as it is, so the caller sets the default first. 3.0 is a whole number,
+ * too: some clients send all numbers as floats. */
 mpk_status net_read_whole(net_reader *r, const char *key, int64_t least, int64_t most, int64_t *to)
 {
     const json_value *v = json_get(r->body, key);
@@ -56,6 +58,7 @@ mpk_status net_read_real(net_reader *r, const char *key, double least, double mo
     return MPK_OK;
 }
 
+/* The copy ends with a NUL, so a NUL within would cut it without a word: it is refused. */
 mpk_status net_read_words(net_reader *r, const char *key, const char **to)
 {
     const json_value *v = json_get(r->body, key);
@@ -69,6 +72,8 @@ mpk_status net_read_words(net_reader *r, const char *key, const char **to)
     return MPK_OK;
 }
 
+/* A value as text again, for a reader that takes JSON (forms, templates' variables); in the
+ * request's arena. */
 mpk_status net_read_json(net_reader *r, const json_value *value, const char **to)
 {
     text t = {0};

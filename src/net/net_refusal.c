@@ -4,6 +4,8 @@
 
 #include "net/net_refusal.h"
 
+/* The status of the library is always MPK_EARG; the HTTP status, the field and the code are kept
+ * beside it for the reply. `format` is written for the client. */
 mpk_status net_refuse(mpk_context *cx, net_refusal *why, int http, const char *field,
                       const char *code, const char *format, ...)
 {

@@ -40,8 +40,9 @@ static void add_retry(const net_exchange *x, struct MHD_Response *response)
     add_header(response, "Retry-After", seconds);
 }
 
-/* Vary and close, limits and ids: every reply has them; *response is released whether or not it
- * was queued. */
+/* Vary and close, limits and ids: every reply has them; *response is released whether or not it was
+ * queued. x->status is set last: as long as it is 0 nothing was sent, and the caller may still
+ * answer with an error. */
 mpk_status net_reply_send(net_exchange *x, int status, const char *type,
                           struct MHD_Response *response)
 {
@@ -69,6 +70,8 @@ mpk_status net_reply_send(net_exchange *x, int status, const char *type,
     return MPK_OK;
 }
 
+/* The body is freed in any case. libmicrohttpd sends after the handler has returned, so it gets a
+ * copy. */
 mpk_status net_reply_text(net_exchange *x, int status, const char *type, text *body)
 {
     const bool failed = body->failed;
@@ -92,6 +95,7 @@ static const char *type_of(int http)
     return http < 500 ? "invalid_request_error" : "server_error";
 }
 
+/* OpenAI's error object; `param` is the field that was wrong. */
 void net_reply_write_error(const net_exchange *x, text *to)
 {
     const net_refusal *why = &x->refusal;

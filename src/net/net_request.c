@@ -89,8 +89,9 @@ static mpk_status read_cuts(net_reader *r)
     return MPK_OK;
 }
 
-/* Begins with what the model's makers suggest, so absent parameters have those values; a
- * suggested temperature of 0 means none, and OpenAI's default of 1 applies. */
+/* Begins with what the model's makers suggest, so absent parameters have those values; a suggested
+ * temperature of 0 means none, and OpenAI's default of 1 applies. n_cmpl is llama-server's name of
+ * n; the one that is read last counts. */
 static mpk_status read_sampling(net_reader *r, const mpk_request_options *suggested)
 {
     net_request *q = r->out;
@@ -191,8 +192,9 @@ static mpk_status read_drafts(net_reader *r)
     return MPK_OK;
 }
 
-/* In a chat a flag, with top_logprobs beside it; in a completion a number, which llama-server
- * calls n_probs. */
+/* In a chat a flag, with top_logprobs beside it; in a completion a number, which llama-server calls
+ * n_probs. {"logprobs": true, "top_logprobs": 2} in a chat is {"logprobs": 2} in a completion and
+ * {"n_probs": 2} in llama-server's. */
 static mpk_status read_logprobs(net_reader *r, unsigned endpoint)
 {
     mpk_request_options *s = &r->out->sampling;
@@ -213,7 +215,7 @@ static mpk_status read_logprobs(net_reader *r, unsigned endpoint)
     return MPK_OK;
 }
 
-/* vLLM's: for each token of the prompt its log probability, and those of so many of the most
+/* vLLM's: for each token of the prompt its log probability, and those of this many of the most
  * probable tokens. */
 static mpk_status read_prompt_logprobs(net_reader *r)
 {
@@ -230,8 +232,7 @@ static mpk_status read_prompt_logprobs(net_reader *r)
     return MPK_OK;
 }
 
-/* vLLM's: only the last so many tokens of a prompt are kept; -1: as many as leave room for an
- * answer. */
+/* vLLM's: a prompt is cut to its last n tokens; -1: to as many as leave room for an answer. */
 static mpk_status read_truncation(net_reader *r)
 {
     int64_t n = 0;
@@ -268,6 +269,7 @@ mpk_status net_read_shared(net_reader *r, unsigned endpoint, const mpk_request_o
     return net_form_read(r->cx, r->a, r->body, &r->out->sampling, r->why);
 }
 
+/* llama-server's name of max_tokens: -1 means no limit, which is 0 here. */
 mpk_status net_read_n_predict(net_reader *r, int64_t *max_tokens)
 {
     int64_t n = *max_tokens;
@@ -355,6 +357,7 @@ static mpk_status read_suffix(net_reader *r)
     return MPK_OK;
 }
 
+/* max_tokens is read after n_predict and so wins. 0: until the context is full. */
 mpk_status net_request_read_llama(mpk_context *cx, arena *a, const json_value *body,
                                   unsigned endpoint, const mpk_request_options *suggested,
                                   net_request *out, net_refusal *why)
@@ -371,6 +374,7 @@ mpk_status net_request_read_llama(mpk_context *cx, arena *a, const json_value *b
     return MPK_OK;
 }
 
+/* With "echo" the text begins with the prompt, and so do its log probabilities. */
 mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_value *body,
                                        const mpk_request_options *suggested, net_request *out,
                                        net_refusal *why)

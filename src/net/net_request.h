@@ -47,7 +47,7 @@ typedef struct net_request {
     bool has_ping;                    /* ping_s was given; otherwise the server's value applies */
     /* add the tokens around the prompt that the tokenizer adds */
     bool special;
-    /* keep so many tokens of a prompt, its last ones; 0: all; -1: as many as fit */
+    /* keep this many tokens of a prompt, its last ones; 0: all; -1: as many as fit */
     int32_t truncate;
     char ignored[NET_IGNORED_BYTES]; /* names of unknown parameters */
     /* for completions */

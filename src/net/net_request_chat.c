@@ -11,7 +11,7 @@
 #include "net/net_reader.h"
 
 /* Content that is a list of parts becomes one text, as templates of models that read only text
- * expect. */
+ * expect. [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}] -> "a\nb". */
 static mpk_status write_parts(net_reader *r, const json_value *parts, text *to)
 {
     text joined = {0};
@@ -176,6 +176,8 @@ static mpk_status write_messages(net_reader *r, const json_value *messages, text
     return MPK_OK;
 }
 
+/* Messages are written again as JSON text, in the form that templates take: the template's
+ * interpreter reads it, not this tree. */
 static mpk_status read_messages(net_reader *r)
 {
     const json_value *messages = json_get(r->body, "messages");
@@ -290,6 +292,8 @@ static void write_variables(net_reader *r, const json_value *given, const json_v
     text_add(to, "}", 1);
 }
 
+/* What the template sees besides messages and tools. reasoning_effort and documents are members of
+ * the request in OpenAI's and vLLM's APIs, and variables for templates. */
 static mpk_status read_variables(net_reader *r)
 {
     const json_value *v = json_get(r->body, "chat_template_kwargs"),
@@ -328,7 +332,8 @@ static mpk_status read_end(net_reader *r)
     return MPK_OK;
 }
 
-/* Which parts of the answer the reply shows. */
+/* Which parts of the answer the reply shows. What cannot be changed here is refused when it is
+ * asked for, not ignored. */
 static mpk_status read_shown(net_reader *r)
 {
     const json_value *format = json_get(r->body, "reasoning_format"),

@@ -75,6 +75,7 @@ static const char *status_of(const net_answer *a)
     return a->finish == MPK_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
+/* reasoning_tokens is 0: tokens are not counted by parts of the answer. */
 static void write_usage(const net_exchange *x, const net_answer *a, text *to)
 {
     text_print(to,
@@ -86,7 +87,8 @@ static void write_usage(const net_exchange *x, const net_answer *a, text *to)
 }
 
 /* The response object.  error: an object as JSON, or "null".  Its output is filled after the end
- * only. */
+ * only. It is in three events (created, in_progress, and the end) and is the document. What the
+ * request said is repeated in it, from x->work.echo. */
 static void write_response(const net_exchange *x, const char *status, const char *error, text *to)
 {
     const net_answer *a = &x->work.answers[0];
@@ -175,6 +177,7 @@ static void begin_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
         write_part_event(x, a, "response.content_part.added", index, STR(""), to);
 }
 
+/* One event for each piece of an item; its type tells the kind. */
 static void add_to_item(net_exchange *x, net_answer *a, uint32_t index, str piece, text *to)
 {
     static const char *const types[] = {[NET_ITEM_REASONING] = "response.reasoning_text.delta",
@@ -212,6 +215,7 @@ static void end_item(net_exchange *x, net_answer *a, uint32_t index, text *to)
 
 static const net_item_events events = {begin_item, add_to_item, end_item};
 
+/* status: "in_progress", "completed", "incomplete" or "failed". */
 static void write_response_event(net_exchange *x, const char *type, const char *status,
                                  const char *error, text *to)
 {
@@ -233,6 +237,7 @@ static void write_news(net_exchange *x, net_answer *a, uint32_t index, text *to)
     net_items_take(x, a, &events, to);
 }
 
+/* An answer that reached its limit is "incomplete", which clients treat as a result. */
 static void write_end(net_exchange *x, text *to)
 {
     const net_answer *a = &x->work.answers[0];
@@ -241,6 +246,7 @@ static void write_end(net_exchange *x, text *to)
                          "null", to);
 }
 
+/* A stream has begun with 200, so a failure can only be an event. */
 static void write_failure(net_exchange *x, text *to)
 {
     text error = {0};

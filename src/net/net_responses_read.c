@@ -58,7 +58,7 @@ static mpk_status add_texts(net_exchange *x, const json_value *v, text *to)
     for (size_t i = 0; v && v->kind == JSON_KIND_LIST && i < v->n; i++) {
         const json_value *words = json_get(&v->items[i], "text");
         if (!json_is(words, JSON_KIND_STRING))
-            REFUSE(x, "input", "'input' holds a part that is no text; the model reads only text");
+            REFUSE(x, "input", "'input' holds a part that is not text; the model reads only text");
         text_add(to, "\n", to->n > 0);
         text_add(to, words->text.at, words->text.n);
     }
@@ -75,7 +75,8 @@ static mpk_status join(net_exchange *x, const json_value *v, text *to)
     return status;
 }
 
-/* A message of any role; one of the assistant stays open for calls that follow. */
+/* A message of any role; one of the assistant stays open for calls that follow. In this API the
+ * calls of an answer are items after its message; chat templates want them inside of it. */
 static mpk_status add_message(conversation *c, const json_value *item)
 {
     const str role = word(item, "role");
@@ -150,6 +151,7 @@ static void add_words(conversation *c, str role, str words)
     net_rewrite_end(c->to);
 }
 
+/* `instructions` is a system message in front; a plain text is one message of the user. */
 static mpk_status write_input(net_exchange *x, const json_value *body, net_rewrite *to)
 {
     const json_value *input = json_get(body, "input"),
@@ -245,8 +247,10 @@ static void echo(const json_value *body, const char *name, const char *otherwise
         text_print(to, "%s", otherwise);
 }
 
-/* Keep all of them as text in the work, which outlives the body.  Temperature and top_p are
- * those used: the model's makers may suggest others than 1. */
+/* Keep all of them as text in the work, which outlives the body.  Temperature and top_p are those
+ * used: the model's makers may suggest others than 1. The body is freed before the end of the
+ * answer writes them (net_exchange_drop_body). Each member has the value that stands for "not
+ * given" in OpenAI's API. */
 static mpk_status keep_echo(net_exchange *x, const json_value *body, const net_request *q)
 {
     static const char *const members[][2] = {
@@ -274,6 +278,7 @@ static mpk_status keep_echo(net_exchange *x, const json_value *body, const net_r
     return MPK_OK;
 }
 
+/* As net_messages_read: rewritten to a body of chat completions, and read as one. */
 mpk_status net_responses_read(net_exchange *x, net_request *out)
 {
     const json_value *body;

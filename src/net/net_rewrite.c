@@ -46,6 +46,8 @@ void net_rewrite_reasoning(net_rewrite *w, str words)
     text_add(&w->reasoning, words.at, words.n);
 }
 
+/* Adds a call to the message that is open; net_rewrite_end writes them as "tool_calls". arguments
+ * NULL: none, "{}". */
 void net_rewrite_call(net_rewrite *w, str id, str name, const json_value *arguments)
 {
     begin_item(&w->calls);
@@ -80,6 +82,7 @@ void net_rewrite_end(net_rewrite *w)
     w->messages.failed |= w->content.failed || w->reasoning.failed || w->calls.failed;
 }
 
+/* A message of the role "tool": what came of the call with this id. */
 void net_rewrite_result(net_rewrite *w, str id, str words)
 {
     begin_item(&w->messages);
@@ -90,6 +93,7 @@ void net_rewrite_result(net_rewrite *w, str id, str words)
     text_print(&w->messages, "}");
 }
 
+/* ,"name": v; nothing if v is absent. */
 static void write_member(text *to, const char *name, const json_value *v)
 {
     if (!v)
@@ -98,6 +102,8 @@ static void write_member(text *to, const char *name, const json_value *v)
     json_write(to, v, 0);
 }
 
+/* The names of members differ between APIs (input_schema, parameters); the caller hands over the
+ * schema. */
 void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const json_value *schema)
 {
     begin_item(&w->tools);

@@ -153,6 +153,8 @@ static bool is_preflight(const net_exchange *x)
     return x->server->options.cors_origin && strcmp(x->method, "OPTIONS") == 0;
 }
 
+/* In this order: a key is asked for before a path is looked at, so that a stranger learns nothing
+ * of what is there; a browser's preflight brings no key and is let through. */
 mpk_status net_route_check(net_exchange *x)
 {
     const route *r = &routes[x->route];
@@ -176,6 +178,7 @@ mpk_status net_route_run(net_exchange *x, const char *path)
     return is_preflight(x) ? net_reply_text(x, 204, NULL, &nothing) : routes[x->route].run(x, path);
 }
 
+/* Each API has its own error object; unknown paths get OpenAI's. */
 void net_route_write_error(const net_exchange *x, text *to)
 {
     if (routes[x->route].write_error)

@@ -72,7 +72,8 @@ static bool read_pair(const json_value *pair, mpk_token_bias *to)
            read_bias(&pair->items[1], pair->items[0].integer, to);
 }
 
-/* OpenAI's object, token id to bias; or llama-server's list of pairs. */
+/* OpenAI's object, token id to bias; or llama-server's list of pairs. {"15043": -100} or [[15043,
+ * false]], which bans the token: false is llama-server's for -infinity. */
 static mpk_status read_biases(const reader *r)
 {
     const json_value *v = json_get(r->body, "logit_bias");
@@ -110,6 +111,7 @@ static mpk_status read_ids(const reader *r, const char *key, const int32_t **to,
     return MPK_OK;
 }
 
+/* The engine turns each word into the token sequences that spell it; here they are only texts. */
 static mpk_status read_bad_words(const reader *r)
 {
     const json_value *v;
@@ -143,6 +145,8 @@ static mpk_status read_least(const reader *r)
     return MPK_OK;
 }
 
+/* Ranges are OpenAI's where it has the parameter, else wide enough for any use. repetition_penalty
+ * (vLLM) is read after repeat_penalty (llama-server) and wins. */
 mpk_status net_rules_read(mpk_context *cx, arena *a, const json_value *body,
                           mpk_request_options *to, net_refusal *why)
 {

@@ -33,6 +33,7 @@ enum {
 
 /* ---- the socket ---- */
 
+/* -1: errno says why. Bound but not listening: clients are refused until the model is loaded. */
 static int bind_to(const struct addrinfo *a)
 {
     const int yes = 1;
@@ -52,6 +53,7 @@ static int bind_to(const struct addrinfo *a)
     return -1;
 }
 
+/* Names what can be done, since a port in use is the commonest error of all. */
 static mpk_status refuse_address(mpk_context *cx, const char *host, uint16_t port, int error)
 {
     FAIL(cx, MPK_EIO, "cannot listen on %s, port %u: %s%s", host, port, strerror(error),
@@ -119,6 +121,8 @@ static uint32_t fit_connections(const net_server *s)
 
 /* ---- the daemon ---- */
 
+/* A thread for each connection: an exchange may wait for the engine for minutes, and blocks no
+ * other. The last item of `tls` alone is used without a certificate. */
 static mpk_status start_daemon(mpk_context *cx, net_server *s)
 {
     const net_options *o = &s->options;
@@ -159,14 +163,17 @@ static void measure_tokens(mpk_context *cx, net_server *s)
     s->most_text_bytes = 4 * (uint64_t)longest * s->facts.context_tokens;
 }
 
+/* The PEM texts must stay in memory as long as the daemon runs. */
 static mpk_status read_tls(mpk_context *cx, net_server *s)
 {
     const net_options *o = &s->options;
     str certificate, key;
     if (!o->tls_certificate)
         return MPK_OK;
-    CHECK(cx, MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES, MPK_EUNSUPPORTED,
-          "this libmicrohttpd was built without TLS");
+    CHECK(
+        cx, MHD_is_feature_supported(MHD_FEATURE_TLS) == MHD_YES, MPK_EUNSUPPORTED,
+        "this libmicrohttpd was built without TLS: put a proxy that ends TLS before the server, or "
+        "build libmicrohttpd with GnuTLS");
     TRY(file_read(cx, &s->arena, o->tls_certificate, MAX_PEM_BYTES, &certificate));
     TRY(file_read(cx, &s->arena, o->tls_key, MAX_PEM_BYTES, &key));
     s->certificate = certificate.at;
@@ -218,6 +225,8 @@ mpk_status net_server_reload(mpk_context *cx, net_server *s)
     return net_keys_read(cx, &s->keys);
 }
 
+/* listen() is called here, after the model is loaded: from the first connection on, every request
+ * can be answered. */
 mpk_status net_server_start(mpk_context *cx, net_server *s, mpk_engine *engine)
 {
     s->engine = engine;
@@ -247,6 +256,8 @@ static void wait_idle(net_server *s, uint64_t ms)
         nanosleep(&nap, NULL);
 }
 
+/* In stages: no new connections; up to grace_s for the running requests; then they are cancelled,
+ * and have LAST_WORDS_MS to tell their clients. */
 static void stop_daemon(net_server *s, uint32_t grace_s)
 {
     s->stopping = true;
@@ -260,6 +271,7 @@ static void stop_daemon(net_server *s, uint32_t grace_s)
         close(s->socket); /* otherwise the daemon has closed it */
 }
 
+/* The engine is the caller's and must still be alive: exchanges use it until they end. */
 void net_server_stop(net_server *s, uint32_t grace_s)
 {
     if (!s)

@@ -76,6 +76,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *to, size_t most)
     return (ssize_t)n;
 }
 
+/* The status is 200 from here on, whatever happens: failures become events (write_failure). */
 mpk_status net_stream_begin(net_exchange *x)
 {
     x->sent_ns = clock_ns();

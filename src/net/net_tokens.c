@@ -2,11 +2,12 @@
  * lists of ids for endpoints whose prompts are composed of several pieces. */
 #include "net/net_exchange.h"
 
+/* A model of weights and config.json alone has none, and takes token ids only. */
 static mpk_status find_tokenizer(net_exchange *x, const mpk_tokenizer **out)
 {
     *out = mpk_engine_tokenizer(x->server->engine);
     CHECK(x->cx, *out, MPK_EUNSUPPORTED,
-          "the model brings no tokenizer: put its tokenizer.json beside the weights");
+          "the model has no tokenizer: put its tokenizer.json beside the weights");
     return MPK_OK;
 }
 
@@ -16,6 +17,8 @@ mpk_status net_ids_add(net_exchange *x, net_ids *to, int32_t id)
     return MPK_OK;
 }
 
+/* special: marks such as <|im_start|> in the text become their tokens; only where the text is the
+ * server's own or the client asked for it. */
 mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool special)
 {
     int32_t *ids;
@@ -48,7 +51,8 @@ static mpk_status read_content(net_exchange *x, const json_value *body, str *wor
     return MPK_OK;
 }
 
-/* POST /tokenize: {"tokens":[..],"count":N,"max_model_len":N}. */
+/* POST /tokenize: {"tokens":[..],"count":N,"max_model_len":N}. max_model_len is in vLLM's reply,
+ * and lets a client count what fits. */
 mpk_status net_tokens_encode(net_exchange *x, const char *path)
 {
     const mpk_tokenizer *tokenizer;
@@ -71,7 +75,8 @@ mpk_status net_tokens_encode(net_exchange *x, const char *path)
     return net_reply_json(x, &reply);
 }
 
-/* POST /detokenize: the text under both servers' names. */
+/* POST /detokenize: the text under both servers' names. The bytes may be no valid UTF-8 if a token
+ * is a part of a character: json_write_str writes U+FFFD for these. */
 mpk_status net_tokens_decode(net_exchange *x, const char *path)
 {
     const mpk_tokenizer *tokenizer;

@@ -24,6 +24,8 @@ static void add_words(const json_value *v, text *to)
         text_add(to, v->text.at, v->text.n);
 }
 
+/* For templates that know no tools: their descriptions become text of the system message, one JSON
+ * object a line. */
 static void add_description(const json_value *tools, text *to)
 {
     text_print(to, "%s", before);
@@ -51,6 +53,7 @@ static void add_calls(const json_value *calls, text *to)
     }
 }
 
+/* to->n > 1: the list "[" has an item already. */
 static void write_message(const char *role, const text *content, text *to)
 {
     text_print(to, "%s{\"role\":\"%s\",\"content\":", to->n > 1 ? "," : "", role);
@@ -71,7 +74,8 @@ static void write_result(const text *content, text *to)
     text_free(&words);
 }
 
-/* One message of the conversation.  tools: what a system message shall describe; NULL: nothing. */
+/* One message of the conversation.  tools: what a system message shall describe; NULL: nothing.
+ * Roles that such a template may refuse (developer, tool) become those that all know. */
 static void rewrite(const json_value *message, const json_value *tools, text *to)
 {
     const str role = json_get(message, "role")->text;

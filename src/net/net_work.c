@@ -19,7 +19,8 @@
 /* ---- places ---- */
 
 /* Take n places of the server's and of the key's, or none: the count is raised by compare and
- * exchange, so two exchanges cannot both take the last ones. */
+ * exchange, so two exchanges cannot both take the last ones. Places that were taken of the key are
+ * given back at the end of the exchange, also if the server has none. */
 static mpk_status take_places(net_exchange *x, size_t n)
 {
     net_server *s = x->server;
@@ -99,6 +100,7 @@ static void stop_running(net_exchange *x, net_answer *a)
     a->is_running = false;
 }
 
+/* As soon as an answer has been written, since others of the exchange may run on. */
 static void free_texts(net_answer *a)
 {
     text_free(&a->content);
@@ -202,7 +204,7 @@ static mpk_status add_echo(net_exchange *x, const net_prompt *prompt, text *to)
 }
 
 /* Keep the last tokens of a prompt, as many as truncate_prompt_tokens says; negative: as many as
- * the context holds beside the answer. */
+ * the context holds besides the answer. */
 static void truncate_prompt(const net_exchange *x, const net_request *q, const int32_t **ids,
                             size_t *n)
 {
@@ -223,7 +225,8 @@ static void add_ids(const net_exchange *x, const int32_t *ids, size_t n, text *t
 }
 
 /* Submit n_answers requests for prompt `at`, which differ in their seeds.  If one fails, those
- * before it stay in w->answers, for net_work_close. */
+ * before it stay in w->answers, for net_work_close. Answers of one prompt share its KV pages: the
+ * first fills them, the others find them in the prefix cache. */
 static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t at,
                                  const net_prompt *prompt, const int32_t *ids, size_t n_ids)
 {
@@ -265,14 +268,13 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
         return submit_answers(x, q, at, prompt, prompt->ids, prompt->n_ids);
     if (!tokenizer)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
-                          "the model brings no tokenizer: give token ids, or put its "
+                          "the model has no tokenizer: give token ids, or put its "
                           "tokenizer.json beside the weights");
     if (prompt->text.n > x->server->most_text_bytes)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", "context_length_exceeded",
                           "This model's maximum context length is %u tokens. However, your prompt "
-                          "has %zu bytes, more "
-                          "than so many tokens can hold. Shorten it, or start the server with a "
-                          "larger --context.",
+                          "has %zu bytes, more than that many tokens can hold. Shorten it, or "
+                          "start the server with a larger --context.",
                           net_work_context(x->server), prompt->text.n);
     TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, q->special, &ids, &n));
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);
@@ -373,7 +375,8 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
         x->work.first_token_ns = clock_ns();
 }
 
-/* Take what comes for an answer within timeout_ms; *news is set if anything did. */
+/* Take what comes for an answer within timeout_ms; *news is set if anything did. A timeout is no
+ * error: the thread looks whether its client is still there, and comes again. */
 static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool *news)
 {
     mpk_piece piece;
@@ -420,6 +423,9 @@ static mpk_status take_all(net_exchange *x, bool *news)
     return MPK_OK;
 }
 
+/* One thread serves all answers of its exchange: it takes what has come for any of them without
+ * waiting, and only then waits for one. With a short timeout if others run, since what they have
+ * would lie there. */
 mpk_status net_work_wait(net_exchange *x)
 {
     net_work *w = &x->work;

@@ -124,7 +124,10 @@ static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, flo
     }
 }
 
-/* First the cache of these KV heads for all tokens, then attention for each. */
+/* First the cache of these KV heads for all tokens, then attention for each. Scratch holds, in
+ * floats: the query, a row of the cache and the answer (a head each), then frequencies, cosines and
+ * sines (half a rotated head each). Frequencies are found once for each task, angles once for each
+ * token. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;

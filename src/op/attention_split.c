@@ -300,7 +300,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 /* Fill what the operator relies on: tokens of a slot are neighbours with rising positions, pages
- * are distinct.  Some pages and slots do not exist. */
+ * are distinct.  Some pages and slots do not exist. One in sixteen of each: bodies must survive a
+ * slot beyond the table of pages and a page of -1. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),

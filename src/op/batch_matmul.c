@@ -208,7 +208,9 @@ typedef struct product {
     int64_t a_at, b_at, y_at, step_a, step_m, step_e, step_q, n;
 } product;
 
-/* Compute rows m .. m + rows - 1 and columns q .. q + n - 1 of the result. */
+/* Compute rows m .. m + rows - 1 and columns q .. q + n - 1 of the result. Depth is padded with
+ * zeros to a multiple of 4, so the inner loop takes four steps at a time and has no rest to
+ * handle. */
 static void compute_tile(tile *t, const product *p, int64_t m, int64_t rows, int64_t q, int64_t n)
 {
     bool exact = walk_is_exact(p->y->dtype);

@@ -23,8 +23,8 @@
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
-/* In the time in which a worker brings one entry of a window it could read so many bytes; with
- * channels last it copies so many bytes at once. */
+/* In the time in which a worker brings one entry of a window it could read this many bytes; with
+ * channels last it copies this many bytes at once. */
 enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 
 /* The number of attribute `list` for spatial axis i. */
@@ -33,7 +33,9 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
-/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. */
+/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. With
+ * n = 5, k = 3, padding 1 and stride 2 the room is 5 + 2 - 2 - 1 = 4, which gives 4 / 2 + 1 = 3
+ * results. */
 static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
                              int64_t *out)
 {
@@ -144,7 +146,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           (long long)groups);
     int64_t channels = transposed ? w->dims[0] : w->dims[1] * groups;
     CHECK(cx, x->dims[1] == channels, MPK_ESHAPE,
-          "conv: x has %lld channels, w %lld in %lld groups", (long long)x->dims[1],
+          "conv: x has %lld channels, w is for %lld in %lld groups", (long long)x->dims[1],
           (long long)channels, (long long)groups);
     for (uint32_t i = STRIDE; i <= OUTPUT_PADDING; i++)
         CHECK(cx,
@@ -203,7 +205,7 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
            w->dims[1] * bytes % COPY_BYTES == 0;
 }
 
-/* The work beside reading.  As a matrix product a task brings the window of each of its places
+/* The work besides reading.  As a matrix product a task brings the window of each of its places
  * into a tile, entry by entry, once for every PRODUCT_FILTERS filters.  Where copies do that, an
  * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
@@ -243,7 +245,8 @@ static void source_range(const ir_op *op, uint32_t i, int64_t n, int64_t k, int6
     *hi = *hi > n ? n : *hi;
 }
 
-/* Of x and w the channels of the groups that the filters belong to; of x also the windows. */
+/* Of x and w the channels of the groups that the filters belong to; of x also the windows. A window
+ * that lies in the padding alone reads nothing of x. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *given,
                   ir_box *read)
 {
@@ -326,8 +329,9 @@ static int64_t source(const run *r, uint32_t i, int64_t k)
     return from >= 0 && from < n ? from : -1;
 }
 
-/* Add a kernel entry: sum[filter][first + i step] += weight * x[i] for the n entries of the run
- * of x. */
+/* Add a kernel entry: sum[filter][first + i step] += weight * x[i] for the n entries of the run of
+ * x. Step 1, the usual one, has a loop of its own, which compilers turn into vector
+ * instructions. */
 static void add_run(run *r, const op_view *w, int64_t w_offset, int64_t w_step, int64_t first,
                     int64_t step, int64_t n)
 {

@@ -29,8 +29,8 @@ typedef struct elementwise_run {
     int64_t a, b, y, step_a, step_b, step_y, n;
 } elementwise_run;
 
-/* Compute a run.  The dtype is tested inside the loop, where it never changes: compilers move
- * the test out of it. */
+/* Compute a run.  The dtype is tested inside the loop, where it never changes: compilers move the
+ * test out of it. The step of an operand that is broadcast along the last axis is 0. */
 static inline void elementwise_run_binary(const op_call *call, const elementwise_run *r,
                                           float (*f)(float, float), double (*f64)(double, double),
                                           uint64_t (*integer)(uint64_t, uint64_t))

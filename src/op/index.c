@@ -52,7 +52,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* Runs along the last axis if it is one of x's, else entry by entry. */
+/* Runs along the last axis if it is one of x's, else entry by entry. It is one while fewer axes are
+ * indexed than x has: x[i] of a matrix copies rows, x[i, j] single entries. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -19,7 +19,8 @@
 enum { X, VALUES, FIRST };
 enum { ACCUMULATE, IN_PLACE };
 
-/* `whole` is the shape of everything that the indices name; values must broadcast to it. */
+/* `whole` is the shape of everything that the indices name; values must broadcast to it. For x [5,
+ * 4, 3] and one index of shape [2] it is [2, 4, 3]. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X), *values = shape_input(g, op, VALUES);

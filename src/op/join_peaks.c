@@ -60,6 +60,7 @@ static void join(const op_view *y, const op_view *x, int64_t r, int64_t b, int64
              column >= 0 ? column + (float)((to - b) * PEAKS_COLUMNS) : column);
 }
 
+/* `first` is the number that block 0 of input i has in the result. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

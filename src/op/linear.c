@@ -192,7 +192,9 @@ static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_r
         y[t] = dot_rows(x->at + (first + t) * width, unpacked, width) + bias;
 }
 
-/* Compute one column of y for the tokens from t0 on. */
+/* Compute one column of y for the tokens from t0 on. Columns of several weights follow each other,
+ * so the weight and its row are found by taking widths off the column's number; with glu, column c
+ * is row c of both. */
 static void compute_column(const op_call *call, int64_t column, int64_t t0, const x_rows *x,
                            float *unpacked)
 {

@@ -140,8 +140,9 @@ static bool negate_number(map_value *v)
     return true;
 }
 
-/* Convert the arguments to the function's common type, then emit one step.  Unused arguments
- * repeat the first, so that code which reads three arguments always finds some. */
+/* Convert the arguments to the function's common type, then emit one step.  Unused arguments repeat
+ * the first, so that code which reads three arguments always finds some. The condition of a
+ * MAP_CHOICE does not take part in the common type: it becomes a bool. */
 static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_value *out)
 {
     const map_function *f = &map_functions[function];
@@ -163,7 +164,9 @@ static mpk_status emit_call(map_parser *p, uint32_t function, map_value *v, map_
     return emit(p, step, out);
 }
 
-/* v as it would be after a trip through a tensor of this dtype. */
+/* v as it would be after a trip through a tensor of this dtype. That is how a chain of operators,
+ * each of which stores its result, can be one expression and still give the same bits: bf16(x0 +
+ * x1) * x2. */
 static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_value *out)
 {
     bool is_small = dtype == IR_I32 || dtype == IR_I16 || dtype == IR_I8 || dtype == IR_U8;
@@ -357,7 +360,8 @@ static mpk_status parse_word(map_parser *p, map_value *out)
     return emit_call(p, f, v, out);
 }
 
-/* The only rule through which others nest, so the one that counts the depth. */
+/* The only rule through which others nest, so the one that counts the depth. Errors leave the count
+ * as it is, since they end the parse. */
 static mpk_status parse_unary(map_parser *p, map_value *out)
 {
     char c = peek(p);
@@ -468,8 +472,9 @@ static uint32_t count_arguments(const map_step *s)
                                : s->kind == MAP_CONVERT || s->kind == MAP_ROUND;
 }
 
-/* Give each step the lowest free slot.  The slots of its arguments are freed after that, so a
- * step never writes where it reads. */
+/* Give each step the lowest free slot.  The slots of its arguments are freed after that, so a step
+ * never writes where it reads. The result is read after the last step, hence its last use of
+ * MAP_STEPS. */
 static mpk_status assign_slots(map_parser *p)
 {
     map_program *to = p->program;

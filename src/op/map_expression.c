@@ -125,7 +125,9 @@ static void round_run(const map_lane *x, map_type from, ir_dtype dtype, int64_t 
     }
 }
 
-/* Evaluate n <= MAP_RUN elements along the last axis from entry `at` of the result on. */
+/* Evaluate n <= MAP_RUN elements along the last axis from entry `at` of the result on. Step by step
+ * for the whole run rather than element by element: what a step is gets decided once for MAP_RUN
+ * elements, and each loop is one that compilers vectorise. */
 static void run_program(const map_program *program, const op_call *call, const int64_t *at,
                         int64_t n, map_lane *lanes)
 {

@@ -79,7 +79,8 @@ SPECIAL_FN double special_log_ndtr(double x)
 }
 
 /* The derivative of log gamma: infinite at 0 (as PyTorch has it), NaN at the negative integers.
- * Reflection for x < 0, recurrence up to 10, then the asymptotic series. */
+ * Reflection for x < 0, recurrence up to 10, then the asymptotic series. From 10 on, six terms of
+ * the series leave an error below that of a double. */
 SPECIAL_FN double special_digamma(double x)
 {
     double result = 0;
@@ -126,7 +127,8 @@ SPECIAL_FN double special_bessel_i(double x, int order, int scaled)
                         (a == INFINITY ? scaled ? 0 : 1 : sum / sqrt(6.28318530717958648 * a));
 }
 
-/* Sum over k >= 0 of (k + q)^-x: ten terms and the Euler-Maclaurin formula for the rest. */
+/* Sum over k >= 0 of (k + q)^-x: twelve terms, and more until q has grown to 10, then the
+ * Euler-Maclaurin formula for the rest, whose error falls with a power of q. */
 SPECIAL_FN double special_zeta(double x, double q)
 {
     static const double factors[] = {1.0 / 12,           -1.0 / 720,     1.0 / 30240,
@@ -171,8 +173,10 @@ SPECIAL_FN double special_gamma_fraction(double a, double x, double front)
     return front * h;
 }
 
-/* The regularised incomplete gamma functions, lower or upper, given log gamma(a): a series below
- * a + 1, the continued fraction above. */
+/* The regularised incomplete gamma functions, lower or upper, given log gamma(a): a series below a
+ * + 1, the continued fraction above. Each converges fast on its own side of that line and slowly on
+ * the other; the series gives the lower function and the fraction the upper one, so the other is 1
+ * minus that. */
 SPECIAL_FN double special_gamma_part(double a, double x, double log_gamma, int upper)
 {
     if (!(a >= 0 && x >= 0) || (a == 0 && x == 0) || (a == INFINITY && x == INFINITY))

@@ -69,7 +69,7 @@ static inline mpk_status narrow_check(mpk_context *cx, const ir_graph *g, const 
     for (uint32_t i = w0; i <= last; i++)
         serves = serves || (shape_input(g, op, i) && narrow_block(shape_input(g, op, i)->dtype));
     CHECK(cx, serves, MPK_EUNSUPPORTED,
-          "%s: activations \"i8\" are for weights in block formats, and here is none",
+          "%s: activations \"i8\" are for weights in block formats, and none here is",
           op->def->name);
     return MPK_OK;
 }

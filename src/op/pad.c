@@ -46,8 +46,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_attribute *a = op->attributes;
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
     CHECK(cx, a[BEFORE].ints.n == x->rank && a[AFTER].ints.n == x->rank, MPK_ESHAPE,
-          "pad: %u and %u numbers before and after for rank %u", a[BEFORE].ints.n, a[AFTER].ints.n,
-          x->rank);
+          "pad: %u numbers before and %u after, expected %u of each, the rank of x",
+          a[BEFORE].ints.n, a[AFTER].ints.n, x->rank);
     pad_mode mode = mode_of(op);
     CHECK(cx, mode < MODES, MPK_EUNSUPPORTED,
           "pad: mode \"%.*s\" is not one of constant, reflect, replicate, circular",
@@ -57,8 +57,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         int64_t before = a[BEFORE].ints.at[i], after = a[AFTER].ints.at[i];
         int64_t limit = most_padding(mode, x->dims[i]);
         CHECK(cx, before >= 0 && after >= 0 && before <= limit && after <= limit, MPK_ESHAPE,
-              "pad: %lld before and %lld after axis %u, which has %lld entries", (long long)before,
-              (long long)after, i, (long long)x->dims[i]);
+              "pad: %lld before and %lld after axis %u of %lld entries, expected 0 to %lld of each",
+              (long long)before, (long long)after, i, (long long)x->dims[i], (long long)limit);
         out->dims[i] = before + x->dims[i] + after;
     }
     CHECK(cx, x->live == IR_ALL || out->dims[0] == x->dims[0], MPK_ESHAPE,
@@ -105,7 +105,9 @@ static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
 }
 
 /* The smallest box of x around what the three parts of the box are made of: those before, in and
- * after x.  Of mode constant only the middle part reads anything. */
+ * after x.  Of mode constant only the middle part reads anything. A circular box that begins before
+ * x reads the end of x as well as its beginning, so this may be all of x although few entries are
+ * read. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

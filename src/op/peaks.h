@@ -1,5 +1,5 @@
 /* peaks.h - the largest entry of each 64 neighbouring columns of a row of logits: what `logits`
- * writes beside the logits and `sample` reads instead of them.
+ * writes besides the logits and `sample` reads instead of them.
  *
  * peaks f32[R, ceil(V / 64), 2]: value and column, the column as a float; -1: the columns are
  * all NaN.  A greedy row of `sample` then reads V / 32 numbers instead of V.  Floats name

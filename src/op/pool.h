@@ -106,7 +106,8 @@ static inline mpk_status pool_infer_axis(mpk_context *cx, const ir_op *op, uint3
     return MPK_OK;
 }
 
-/* Check the attributes of POOL_RECORD and give the first result its shape; the dtype is x's. */
+/* Check the attributes of POOL_RECORD and give the first result its shape; the dtype is x's. A pool
+ * that adapts gives the sizes of the result (POOL_OUTPUT) in place of a kernel. */
 static inline mpk_status pool_infer(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                     uint32_t dtypes, ir_tensor *out)
 {

@@ -47,7 +47,8 @@ static uint32_t reduced_axes(const ir_op *op)
 }
 
 /* The dtype of the result: x's, or bool, or the one that is named.  Combinations that would lose
- * what they say are refused. */
+ * what they say are refused. A sum of integers may be a float; a sum of floats cannot be an
+ * integer, since nothing says whether the terms or the sum would be rounded. */
 static mpk_status infer_dtype(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_dtype *dtype)
 {
     reduce_kind kind = kind_of(op);

@@ -208,7 +208,7 @@ static void find_place(const op_view *x, int64_t number, int64_t *place)
         place[i] = number % x->dims[i];
 }
 
-/* Only for what is no view: runs along the last axis of the result, in pieces that lie in one
+/* Only for what is not a view: runs along the last axis of the result, in pieces that lie in one
  * row of x. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {

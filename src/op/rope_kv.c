@@ -112,7 +112,8 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
 }
 
 /* Token by token: its query heads go to q, then keys and values of their KV heads to the cache,
- * unless a later token has its place. */
+ * unless a later token has its place. place[t] is the row of the cache for token t, less than 0 if
+ * there is none to write. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;

@@ -16,7 +16,7 @@
  *   ends         banned while fewer than `least` tokens have been generated
  *   banned       the last token of a sequence is banned where the history ends with the tokens
  *                before it
- *   sigma        banned if x is more than so many standard deviations below the largest logit
+ *   sigma        banned if x is more than this many standard deviations below the largest logit
  *   typical      the tokens whose surprise is nearest the expected one, the fewest with this share,
  *                are kept
  *

@@ -48,6 +48,7 @@ static void scan_line(const op_call *call, const int64_t *at, bool largest)
     }
 }
 
+/* The axis is not cut, so a box always has all of it: only the other axes say which lines to do. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

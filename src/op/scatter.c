@@ -51,13 +51,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           "scatter: kind \"%.*s\" is not one of set, sum, prod, mean, max, min",
           STR_ARG(op->attributes[KIND].s));
     CHECK(cx, index->rank == x->rank && src->rank == x->rank, MPK_ESHAPE,
-          "scatter: x has rank %u, index %u and src %u", x->rank, index->rank, src->rank);
+          "scatter: x has rank %u, index %u and src %u, expected the same", x->rank, index->rank,
+          src->rank);
     for (uint32_t i = 0; i < x->rank; i++)
         CHECK(cx,
               index->dims[i] <= src->dims[i] &&
                   (i == line_axis(op) || index->dims[i] <= x->dims[i]),
-              MPK_ESHAPE, "scatter: axis %u of index has %lld entries, of src %lld, of x %lld", i,
-              (long long)index->dims[i], (long long)src->dims[i], (long long)x->dims[i]);
+              MPK_ESHAPE,
+              "scatter: axis %u of index has %lld entries, more than src with %lld or x with %lld",
+              i, (long long)index->dims[i], (long long)src->dims[i], (long long)x->dims[i]);
     update_infer(g, op, op->attributes[IN_PLACE].i, out);
     return MPK_OK;
 }
@@ -179,7 +181,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 }
 
 /* Line by line, as far as index has lines; each line in parts, of which every one reads all of
- * index. */
+ * index. Parts keep the sums and counts within scratch; SET needs neither and does a line at
+ * once. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *index = &call->in[INDEX], *src = &call->in[SRC], *y = &call->out[0];

@@ -25,7 +25,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     const ir_tensor *x = shape_input(g, op, 0);
     const ir_attribute *a = op->attributes;
     CHECK(cx, a[STARTS].ints.n == x->rank && a[STOPS].ints.n == x->rank, MPK_ESHAPE,
-          "slice: %u starts and %u stops for rank %u", a[STARTS].ints.n, a[STOPS].ints.n, x->rank);
+          "slice: %u starts and %u stops, expected %u of each, the rank of x", a[STARTS].ints.n,
+          a[STOPS].ints.n, x->rank);
     CHECK(cx, a[STEPS].ints.n == 0 || a[STEPS].ints.n == x->rank, MPK_ESHAPE,
           "slice: %u steps for rank %u", a[STEPS].ints.n, x->rank);
     shape_like(x, out);

@@ -85,8 +85,8 @@ static inline void softmax_in_f64(double *line, int64_t n, bool logarithm)
         line[i] = logarithm ? line[i] - largest - log(sum) : exp(line[i] - largest) / sum;
 }
 
-/* One line after the other.  Along a partly alive axis 0 the box ends with the last live entry,
- * so n counts live entries only. */
+/* One line after the other.  Along a partly alive axis 0 the box ends with the last live entry, so
+ * n counts live entries only. Scratch holds a line, in the type that it is computed in. */
 static inline void softmax_box(const op_call *call, const ir_box *box, void *scratch,
                                bool logarithm)
 {

@@ -36,7 +36,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect_dtype(cx, g, op, 0, SHAPE_PLAIN));
     TRY(shape_expect_whole(cx, g, op, 0));
     CHECK(cx, a[SHAPE].ints.n == a[STRIDES].ints.n && a[SHAPE].ints.n <= IR_MAX_RANK, MPK_ESHAPE,
-          "strided: %u dimensions and %u strides", a[SHAPE].ints.n, a[STRIDES].ints.n);
+          "strided: %u dimensions and %u strides, expected as many of both, at most %d",
+          a[SHAPE].ints.n, a[STRIDES].ints.n, IR_MAX_RANK);
     CHECK(cx, last >= 0 && last < n, MPK_ESHAPE, "strided: offset %lld of %lld elements",
           (long long)last, (long long)n);
     out->dtype = x->dtype;

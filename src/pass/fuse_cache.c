@@ -9,7 +9,7 @@
  *   split  sdpa(q, k, v, mask) of other patterns -> attention_fold(sdpa_split(q, k, v, mask))
  *   views  a view of a view ... of x, that is x -> x
  *
- * The first two need options->split_tokens, and apply to at most so many tokens.  Norms and
+ * The first two need options->split_tokens, and apply to at most this many tokens.  Norms and
  * rotation may be absent.  The parts lie in qkv one after the other, as rule siblings leaves
  * them.  Nothing else may touch the caches: the new operator takes the place of the attention,
  * later than the writes stood, and reads the caches as part of its in-place write.  Any other

@@ -55,7 +55,7 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
         out);
 }
 
-/* A linear that does nothing beside the product: constant weights and biases, no activation, no
+/* A linear that does nothing besides the product: constant weights and biases, no activation, no
  * residual.  Only such a linear can become one of several weights of another. */
 static bool is_plain(const rewrite *w, const linear_parts *p)
 {

@@ -6,7 +6,7 @@
  *           -> sample(concat(logits(...), ...), ..., join_peaks(...)), each product on its peer
  *
  * `logits` gathers the wanted rows of x [T, D], normalises them and multiplies them by the
- * vocabulary w [V, D]; beside the logits [R, V] it writes their peaks, the largest logit of each
+ * vocabulary w [V, D]; besides the logits [R, V] it writes their peaks, the largest logit of each
  * block of PEAKS_COLUMNS columns.  A greedy sample reads the peaks and one block instead of the
  * whole row.
  *

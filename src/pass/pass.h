@@ -73,11 +73,11 @@ typedef struct pass_options {
     /* parts that the context of a step is cut into (attention_split), at most 65,536; 0: attention
      * is whole */
     uint32_t splits;
-    uint32_t split_tokens; /* in graphs of at most so many tokens */
+    uint32_t split_tokens; /* in graphs of at most this many tokens */
     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of n
      * units if `splits` suffices, so that its bits do not depend on the other tokens */
     uint32_t own_units;
-    /* every task that reads a norm of at most so many elements computes it itself; 0: 16384 */
+    /* every task that reads a norm of at most this many elements computes it itself; 0: 16384 */
     uint32_t norm_elements;
     /* in graphs of more tokens bodies share the work of OP_SHARES at run time: cuts may be of any
      * size, and sums over experts are operators of their own; 0: nowhere */
@@ -94,7 +94,7 @@ typedef struct pass_options {
     bool narrow;
     /* fuse rows, norm, vocabulary product and the search for the largest logit */
     bool logits;
-    /* the last so many graphs are a draft model's: they share step inputs and outputs with the
+    /* this many graphs at the end are a draft model's: they share step inputs and outputs with the
      * others, by name, and have weights and state of their own */
     uint32_t n_draft_graphs;
 } pass_options;

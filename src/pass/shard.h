@@ -32,7 +32,7 @@ typedef struct shard_cuts {
  * times their ways. */
 mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_t n_peers,
                            shard_cuts *out);
-/* The entries lo <= i < hi of an axis that a peer has; false: the axis cannot be cut in so many
+/* The entries lo <= i < hi of an axis that a peer has; false: the axis cannot be cut into that many
  * parts. */
 bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, uint32_t peer,
                      int64_t *lo, int64_t *hi);

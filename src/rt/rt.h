@@ -234,7 +234,7 @@ enum {
     RT_ALL_SHARES = 4,
 };
 
-/* Columns of the step input `asks`: what a row of logits wants of `sample` beside the filters
+/* Columns of the step input `asks`: what a row of logits wants of `sample` besides the filters
  * (op/rules.h, the same order). */
 enum {
     RT_ASK_RULES,
@@ -430,7 +430,7 @@ enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED, RT_SLOT_L
 #define RT_AGAIN \
     (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
-/* What a request asks beside its filters. */
+/* What a request asks besides its filters. */
 enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
 
 /* One running request, the part that the step task looks at in each step; the rest is
@@ -465,13 +465,13 @@ typedef struct rt_name {
 
 enum { RT_PAGE_NAMED = 1, RT_PAGE_KEPT = 2 };
 
-/* What the step task knows of a KV page beside its bytes.  Law: a page is either on the stack of
+/* What the step task knows of a KV page besides its bytes.  Law: a page is either on the stack of
  * free pages, without a name; or kept, with a name, held by no slot; or held by 1 + sharers
  * slots. */
 typedef struct rt_kv_page {
     rt_name name;        /* NAMED: of all tokens up to its end */
     rt_u32 state;        /* RT_PAGE_* */
-    rt_u32 sharers;      /* slots that hold it beside the first */
+    rt_u32 sharers;      /* slots that hold it besides the first */
     rt_u32 next;         /* NAMED: in its bucket */
     rt_u32 older, newer; /* KEPT: let go before and after it */
     rt_u32 built;        /* NAMED: the step that writes the last of it; later ones may read it */
@@ -504,7 +504,7 @@ typedef struct rt_ahead {
 } rt_ahead;
 
 /* And of a slot in it.  Law: its cache holds the tokens of the slot's text below `known`, of which
- * those below the slot's `position` are no drafts; marked * page_tokens <= known. */
+ * those below the slot's `position` are not drafts; marked * page_tokens <= known. */
 typedef struct rt_ahead_slot {
     rt_u32 known;
     rt_u32 marked; /* of the slot's pages, the first that are marked in rt_ahead_pages */
@@ -593,7 +593,7 @@ typedef struct rt_machine {
     const rt_u32 *lists;
     rt_u32 n_graphs, n_workers, n_schedulers;
     rt_u32 jit_mask, event_mask; /* capacities - 1 */
-    /* a worker that would wait takes tasks from the queues of the others of its group, of so many
+    /* a worker that would wait takes tasks from the queues of the others of its group, of this many
      * workers each; 0: from none */
     rt_u32 steal;
 
@@ -615,8 +615,8 @@ typedef struct rt_machine {
     rt_kv_page *kv_pages; /* [n_pages] */
     rt_u32 *buckets;      /* [bucket_mask + 1] first pages, by name; RT_NONE: none */
     rt_chain *chains;     /* [n_slots] */
-    /* [n_slots]; this and the next: only if somebody drafts.  With a draft model there stand behind
-     * them an rt_ahead, an rt_ahead_slot [n_slots] and the rt_ahead_pages */
+    /* [n_slots]; this and the next: only if requests may draft.  With a draft model they are
+     * followed by an rt_ahead, an rt_ahead_slot [n_slots] and the rt_ahead_pages */
     rt_drafter *drafters;
     rt_u32 *grams; /* [n_slots][gram_mask + 1 + history_tokens] the indexes */
     char *step_area;

@@ -23,7 +23,7 @@
  * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it
  * needs is being written by the step under construction, the request waits for the next step.  Bits
  * must not depend on who computed a page: where steps are filled apart (rt_step_fill_apart), only
- * whole pieces are shared, and everybody computes those alike.
+ * whole pieces are shared, and all requests compute those alike.
  */
 #ifndef RT_ADMIT_H
 #define RT_ADMIT_H

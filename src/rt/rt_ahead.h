@@ -156,7 +156,7 @@ RT_LARGE_FN int rt_ahead_step(rt_machine *m, rt_worker *w)
 }
 
 /* Write down the draft that a slot's row drew.  There are no more if there was no row, if the text
- * would end here, or if it is no token of the model. */
+ * would end here, or if it is not a token of the model. */
 RT_FN void rt_ahead_take(rt_machine *m, rt_u32 index)
 {
     rt_ahead_slot *a = rt_ahead_slot_of(m, index);

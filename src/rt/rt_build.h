@@ -56,7 +56,7 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
-/* What one row asks of `sample` beside the filters.  after: how many of the fed tokens follow the
+/* What one row asks of `sample` besides the filters.  after: how many of the fed tokens follow the
  * row's own.  Only rows that draw obey rules: the last of what is fed, and every row of a request
  * that decodes, with the tokens up to its own as its history.  The other rows report log
  * probabilities of tokens that are known. */

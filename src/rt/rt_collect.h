@@ -187,7 +187,8 @@ RT_FN void rt_tell_age(const rt_machine *m, rt_u32 index)
     t->age_ns = rt_clock_ns() - m->slots[index].admitted_ns;
 }
 
-/* Account for the last step of a slot. */
+/* Account for the last step of a slot. Drafts come first: the verdict shortens the step to the
+ * tokens that stood, and all that follows counts those. */
 RT_LARGE_FN void rt_slot_collect(rt_machine *m, rt_u32 index)
 {
     rt_slot *slot = &m->slots[index];

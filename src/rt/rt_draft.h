@@ -144,7 +144,7 @@ RT_LARGE_FN void rt_draft_index(rt_machine *m, rt_u32 slot, rt_u32 known)
     d->n_indexed = n;
 }
 
-/* How many tokens before a and b are equal; a has so many before it. */
+/* How many tokens before a and b are equal; a has that many before it. */
 RT_FN rt_u32 rt_draft_equal(const rt_i32 *a, const rt_i32 *b, rt_u32 before)
 {
     rt_u32 n = 0, most = before < RT_GRAM_LONGEST ? before : RT_GRAM_LONGEST;
@@ -231,7 +231,7 @@ RT_FN void rt_draft_copy(rt_machine *m, rt_u32 index, rt_u32 from, rt_u32 n)
         to[i] = tokens[from + i];
 }
 
-/* So many of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
+/* accepted of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
  * more than were; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {

@@ -200,7 +200,7 @@ RT_FN rt_u32 rt_page_take(rt_machine *m)
     return m->free_pages[--m->serving->n_free];
 }
 
-/* A slot holds a page that has a name, beside the slots that hold it already, if any. */
+/* A slot holds a page that has a name, besides the slots that hold it already, if any. */
 RT_FN void rt_page_share(rt_machine *m, rt_u32 page)
 {
     if (m->kv_pages[page].state & RT_PAGE_KEPT)

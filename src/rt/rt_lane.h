@@ -100,7 +100,7 @@ typedef struct rt_meeting {
     rt_u32 reserved[15];
 } rt_meeting;
 
-/* A worker's room for sums, beside its RT_PART_BYTES.  Both words count since the start, modulo
+/* A worker's room for sums, besides its RT_PART_BYTES.  Both words count since the start, modulo
  * 2^32. */
 typedef struct rt_room {
     rt_word read; /* tasks of other workers that have read it */
@@ -221,7 +221,7 @@ typedef struct rt_kernel {
     rt_call call;
 
     /* A program with several kernels (gen_regime): one runs, and others wait after it on the
-     * stream in turns, so that the next one begins when this one ends.  That kernel whose regime is
+     * stream in turn, so that the next one begins when this one ends.  That kernel whose regime is
      * the step word's graph's goes on. */
     const rt_u32 *regimes; /* [n_graphs] whose kernel runs the graph */
 

@@ -99,7 +99,7 @@ RT_LARGE_FN int rt_may_hold(const rt_machine *m, rt_loan l)
     return standing + most <= s->n_pages || most <= left - l.n;
 }
 
-/* The promise of n pages to a request that runs. */
+/* The promise of n pages in all to a running request, for rt_may_hold to judge. */
 RT_FN rt_loan rt_slot_loan(const rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_u32 claim = rt_pages_for(m->serving, m->slots[index].limit);
@@ -143,7 +143,7 @@ RT_LARGE_FN void rt_take_back(rt_machine *m, rt_u32 n)
 }
 
 /* A short request wants to write into a page that it was not promised: promise it a share of what
- * is left, or a single page if somebody waits.  0: it may have none now. */
+ * is left, or a single page if another waits.  0: it may have none now. */
 RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;

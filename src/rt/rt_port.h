@@ -6,7 +6,7 @@
  * itself, as both sides compile it; so the PTX here and in rt_atomic_cuda.h is the only inline
  * assembly of GPU code outside device/ptx.
  *
- * A target supplies, beside the atomics:
+ * A target supplies, besides the atomics:
  *
  *     rt_clock_ns   monotonic time
  *     rt_pause      a hint inside a spin loop, tens of ns

@@ -98,6 +98,9 @@ RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
     }
 }
 
+/* The host's tokens for a request that it samples for, and where the logits after them go.  A
+ * request that does not wait for them has ended or is about to: the command is late and does
+ * nothing. */
 RT_FN void rt_slot_append(rt_machine *m, rt_u32 index, const rt_command *c)
 {
     rt_slot *slot = &m->slots[index];
@@ -394,7 +397,7 @@ RT_FN rt_u32 rt_step_ask(rt_machine *m)
 
 /* Draft for the step that is built.  Those who decode have their tokens first; what they leave of
  * the room is shared evenly among those whose text goes on somewhere.  So drafts never take the
- * place of anybody's token, nor make a step larger than draft_tokens. */
+ * place of another slot's token, nor make a step larger than draft_tokens. */
 RT_LARGE_FN void rt_step_draft(rt_machine *m)
 {
     rt_u32 room = rt_draft_room(m), drafting = rt_step_look_up(m, room);

@@ -28,7 +28,7 @@ enum {
     AT_K_NORM
 };
 
-/* Scratch for heads of K elements, `group` query heads each, for up to so many tokens: offsets in
+/* Scratch for heads of K elements, `group` query heads each, for up to this many tokens: offsets in
  * bytes.
  *
  *   ROW     bytes of a row of bf16, apart from the next in banks
@@ -36,7 +36,7 @@ enum {
  *   MOST    float[ATTENTION_PARTIALS][8] largest score, SUM the same of weights
  *   OUT     float[ATTENTION_PARTIALS][group][K]
  *   KEY     bf16[rows][K] of the step, VALUE the same; rows: one for each token, or of more than
- *           ATTENTION_STEP_ROWS so many, and one for each warp */
+ *           ATTENTION_STEP_ROWS that many, and one for each warp */
 #define ATTENTION_SCRATCH_ROW(K) ((K)*2 + 16)
 #define ATTENTION_SCRATCH_QUERY(K) 0
 #define ATTENTION_SCRATCH_MOST(K) (ATTENTION_ROWS * ATTENTION_SCRATCH_ROW(K))

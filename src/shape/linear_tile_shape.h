@@ -59,8 +59,8 @@ enum {
     TILE_LOOPS
 };
 
-/* The loop of a pass of so many groups.  one_wide: a single loop does for wide tasks without boxes,
- * since few are. */
+/* The loop of a pass of this many groups.  one_wide: a single loop does for wide tasks without
+ * boxes, since few are. */
 static inline int tile_loop_of(int wgmma, int wide, int boxed, int thin, int groups, int one_wide)
 {
     if (wide && !wgmma)

@@ -22,10 +22,10 @@
  * The steps:
  *
  *   loop     AXIS       over the axis' tiles, from the box's start.  ahead > 0: loads in it are
- *                       issued so many turns early
+ *                       issued this many turns early
  *   end                 of the innermost loop
  *   sync                all threads meet: what they have read may be overwritten
- *   wait     PENDING    all but the last so many groups of loads have arrived and are seen by all
+ *   wait     PENDING    all groups of loads but the last PENDING have arrived and are seen by all
  *                       threads; also a sync.  A turn's loads are one group
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`

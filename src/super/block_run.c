@@ -41,7 +41,7 @@ typedef struct tile_state {
     copy_state copies[BLOCK_MOST_STAGES];
 } tile_state;
 
-/* The run under way. */
+/* A block program while it is interpreted. */
 typedef struct runner {
     mpk_context *cx;
     arena *arena;

@@ -158,7 +158,7 @@ static mpk_status check_move(checker *c, const block_step *s)
          "windows of operand %s do not lie along rows and columns of tile %s", o->name, t->name);
     if (s->verb == BLOCK_STORE)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
-             "tile %s is no fragment in one part", t->name);
+             "tile %s is not a fragment in one part", t->name);
     else if (t->space == BLOCK_SHARED)
         RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
              "tile %s has %u copies, which is not one more than its loop is ahead", t->name,
@@ -247,7 +247,7 @@ static mpk_status check_fragments(checker *c, const block_step *s)
          "the result is not a fragment");
     for (uint32_t i = 0; i < s->n_from; i++) {
         RULE(c, is_tile(c, s->from[i]) && c->p->tiles[s->from[i]].space == BLOCK_FRAGMENT,
-             "source %u is no fragment", i);
+             "source %u is not a fragment", i);
         TRY(check_source(c, s, &c->p->tiles[s->from[i]]));
     }
     RULE(c,

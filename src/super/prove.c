@@ -27,7 +27,7 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The most copies that a tile over this axis has: after so many turns the first copy is written
+/* The most copies that a tile over this axis has: after that many turns the first copy is written
  * again. */
 static int64_t copies_along(const block_program *p, int8_t axis)
 {

@@ -18,7 +18,7 @@ tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a c
 that changes nothing that can be seen.  Results are kept in .cache/mutate/results.json, and a mutant of an unchanged
 file is not run again, unless --again says so (all of them) or --alive (survivors, after a change of tests).
 
-Not covered: device/ptx, device/role and the three files above them, which no test without a GPU runs; memory orders,
+Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs; memory orders,
 which only the thread sanitizer sees; what tests in Python alone notice.
 """
 import argparse
@@ -67,7 +67,7 @@ TESTS = {
     "pass": "golden|fuse|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
     "rt": "^(rt_|books|model_check|stress|engine_test)",
     "super": "super|body_warps",
-    "tgraph": "verify_test|golden|decompose|pass_test|stress",
+    "tgraph": "tg_reach|verify_test|golden|decompose|pass_test|stress",
 }
 # Of files that fewer tests see, or others.
 FILES = (
@@ -80,12 +80,13 @@ MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wil
 SKIP = 77  # the exit status of a test that lacks something: SKIP_RETURN_CODE in cmake/tests.cmake
 ALIVE = ("SURVIVES", "UNREACHED")
 LEAST_SECONDS, TIMES_SLOWER = 20, 8  # a mutant hangs if its test takes longer than it did without
-SKIPPED = re.compile(r"_(test|fuzz)\.c$")
+SKIPPED = re.compile(r"_(test|fuzz)\.c$|rt_atomic_cuda\.h$")
 WORD = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',
                   re.S | re.M)
 START = re.compile(r"\b(?:if|while)\s*(?=\()|\bCHECK(?=\()|"
                    r"\breturn\b(?=[^;{}]*(?:&&|\|\||[<>=!]=|[^-<>]>[^>]|[^<]<[^<]))")
-CONSTANT = re.compile(r"\bconstexpr \w+ \w+\(.*?\n\}", re.S)  # computed by the compiler, which reads no variable
+# What is no condition: functions that the compiler computes, and the arguments of templates.
+CONSTANT = re.compile(r"\bconstexpr \w+ \w+\(.*?\n\}|(?<=\w)<[\w, ]+>(?=::|\()", re.S)
 COMPARE = re.compile(r"(?<![<>=!\-])(<=|>=|==|!=|<|>)(?![<>=])")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 # Stands before the text of a file with mutants.  It is no #include: src/gen puts together the headers that kernels
@@ -95,24 +96,18 @@ SWITCH = """#ifndef MUTATE_H
 #ifdef __CUDACC_RTC__
 #define mutant(n) 0
 #else
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 static inline void mutant_note(int n)
 {
     static unsigned char seen[4096];
     const char *path = getenv("MPK_MUTANTS_REACHED");
-    char line[16];
-    int file;
-    if (seen[n])
-        return;
+    FILE *file = path && !seen[n] ? fopen(path, "a") : 0;
     seen[n] = 1;
-    if (!path || (file = open(path, O_WRONLY | O_APPEND | O_CREAT, 0644)) < 0)
-        return;
-    if (write(file, line, (size_t)snprintf(line, sizeof line, "%d\\n", n)) < 0)
-        abort();
-    close(file);
+    if (file) {
+        fprintf(file, "%d\\n", n);
+        fclose(file);
+    }
 }
 static inline int mutant(int n)
 {
@@ -302,13 +297,30 @@ def write_compiler():
     compiler.chmod(0o755)
 
 
-def build():
+def call(*command):
     cache = {"CMAKE_C_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-    for command in (["--preset", "release"], ["--build", "--preset", "release"]):
-        result = subprocess.run(["cmake", *command], cwd=TREE, capture_output=True, text=True,
-                                env={**os.environ, **cache})
-        if result.returncode:
-            sys.exit(f"mutate.py: the mutants are not built:\n{result.stdout[-3000:]}{result.stderr[-1000:]}")
+    result = subprocess.run(command, cwd=TREE, capture_output=True, text=True, env={**os.environ, **cache})
+    if result.returncode:
+        first = re.search(r"^.*error:.*$", result.stdout, re.M)
+        sys.exit(f"mutate.py: {' '.join(map(str, command[:4]))} failed:\n"
+                 f"{first.group(0) if first else ''}\n{result.stdout[-2000:]}{result.stderr[-1000:]}")
+    return result.stdout
+
+
+def list_tests(args):
+    """What ctest says of the tests of the rooms."""
+    patterns = {TESTS[room] for room in args.rooms} | {tests for start, tests in FILES if room_of(start) in args.rooms}
+    return json.loads(call("ctest", "--test-dir", TREE / "build", "-R", "|".join(sorted(patterns)), "-LE",
+                           "fuzz" if args.slow else "fuzz|slow", "--no-tests=error", "--show-only=json-v1"))["tests"]
+
+
+def build(args):
+    """The tests of the rooms, and the program for those that are scripts."""
+    call("cmake", "--preset", "release")
+    labels = {said["name"]: next(p["value"] for p in said["properties"] if p["name"] == "LABELS")
+              for said in list_tests(args)}
+    call("cmake", "--build", "--preset", "release", "--target", "mpk",
+         *(name for name, of_it in labels.items() if "binary" in of_it))
 
 
 def tests_of(path):
@@ -361,12 +373,9 @@ def digest(paths):
     return whole.hexdigest()
 
 
-def find_tests(args, patterns):
-    """The tests whose names match any of the patterns, each run once without a mutant unless it is known."""
-    listed = subprocess.run(["ctest", "--test-dir", TREE / "build", "-R", "|".join(sorted(patterns)), "-LE",
-                             "fuzz" if args.slow else "fuzz|slow", "--no-tests=error", "--show-only=json-v1"],
-                            capture_output=True, text=True, check=True)
-    tests = [Test(said) for said in json.loads(listed.stdout)["tests"]]
+def find_tests(args):
+    """The tests of the rooms, the quickest first, each run once without a mutant unless it is known."""
+    tests = [Test(said) for said in list_tests(args)]
     known = json.loads(SOUND.read_text()) if SOUND.exists() else {}
     beside = digest([TREE / p for p in sorted(tree.files(ROOT))
                      if re.match(r"(device|tests)/", p) and not p.endswith("_test.c")])
@@ -408,7 +417,7 @@ def try_all(mutants, args):
     end, lock = time.monotonic() + 60 * args.minutes, threading.Lock()
     is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in ((*ALIVE, None) if args.alive else (None,)))
                for m in mutants]
-    tests = find_tests(args, {tests_of(m.path) for m, o in zip(mutants, is_open) if o}) if any(is_open) else []
+    tests = find_tests(args) if any(is_open) else []
 
     def look(i):
         m = mutants[i]
@@ -459,7 +468,7 @@ def main():
         return 0
     write_copy(mutants)
     write_compiler()
-    build()
+    build(args)
     report(try_all(mutants, args))
     return 0
 

@@ -78,8 +78,8 @@ static tg_event *event_between(tg_graph *g, tg_task_id from, tg_task_id to)
 static void lists_that_are_wrong(void **state)
 {
     (void)state;
-    check_broken(RAW, "event 2", "in-task", g->in_tasks[g->events[2].first_in] = 99);
-    check_broken(RAW, "event 3", "out-task", g->out_tasks[g->events[3].first_out] = 99);
+    check_broken(RAW, "event 2", "in-task", g->in_tasks[g->events[2].first_in] = g->n_tasks);
+    check_broken(RAW, "event 3", "out-task", g->out_tasks[g->events[3].first_out] = g->n_tasks);
     check_broken(RAW, "event 2", "outside", g->events[2].first_in = 4000);
     check_broken(RAW, "event 2", "outside", g->events[2].n_in = 4000);
     check_broken(FUSED, "h/", "out of order", {
@@ -120,7 +120,8 @@ static void tasks_that_are_wrong(void **state)
     check_broken(RAW, "task h/", "writes what task h/", g->tasks[0].box = g->tasks[1].box);
     check_broken(RAW, "the tasks of h", "60 elements", g->tasks[0].box.lo[1] = 1);
     check_broken(RAW, "task 0 is empty", "raw", g->tasks[0].op = IR_NONE);
-    check_broken(RAW, "task 0", "operator number 77", g->tasks[0].op = 77);
+    check_broken(RAW, "task 0", "of operator number 4, there are 4",
+                 g->tasks[0].op = (ir_op_id)g->ir->ops.n);
     check_broken(NORMAL, "task h/0", "triggers", g->tasks[0].triggers = TG_END);
     check_broken(NORMAL, "task g/0", "depends on event 0", g->tasks[4].depends = TG_START);
     check_broken(FUSED, "task h/0", "depends on no event", {
@@ -179,6 +180,17 @@ static void levels_that_lie(void **state)
             g->tasks[t].depends = g->tasks[t].triggers = 0;
     });
     check_broken(RAW, "task g/0 triggers 2 events", "event ", claim_normal(g));
+    check_broken(NORMAL, "task g/0 depends on 2 events", "event 0 the first", {
+        static tg_task_id out[64];
+        tg_event *start = &g->events[TG_START];
+        assert_true(g->n_out_tasks + start->n_out < 64);
+        memcpy(out, g->out_tasks, g->n_out_tasks * sizeof *out);
+        memcpy(out + g->n_out_tasks, g->out_tasks + start->first_out, start->n_out * sizeof *out);
+        start->first_out = g->n_out_tasks;
+        out[start->first_out + start->n_out++] = 4;
+        g->n_out_tasks = start->first_out + start->n_out;
+        g->out_tasks = out;
+    });
     check_broken(NORMAL, "task h/0 and task h/1", "event 0 launches", g->tasks[1].launch = TG_JIT);
     check_broken(RAW, "no level", "out-tasks that do not fit", g->level = TG_LEVELS);
     check_broken(RAW, "no level", "out-tasks that do not fit", g->level = TG_LINEAR);
@@ -213,6 +225,29 @@ static void numbers_that_deadlock(void **state)
     check_fails(&f.cx, MPK_EVERIFY, "would not end", tg_verify(&f.cx, &f.a, g));
     check_fails(&f.cx, MPK_EVERIFY, "z/", tg_verify(&f.cx, &f.a, g));
     arena_free(&f.a);
+}
+
+/* Event 7, which launches z/0, counts it too in place of the end. */
+static void a_task_that_waits_for_itself(void **state)
+{
+    (void)state;
+    check_broken(LINEAR, "would not end", "task z/0 waits at event 7 for task z/0", {
+        static tg_task_id in[64];
+        in[0] = 8;
+        in[1] = 10;
+        assert_int_equal(g->events[7].first_out, 10);
+        assert_true(g->n_in_tasks + 2 < 64);
+        memcpy(in + 2, g->in_tasks, g->n_in_tasks * sizeof *in);
+        for (tg_event_id e = 0; e < g->n_events; e++)
+            g->events[e].first_in += 2;
+        g->events[TG_END].first_in++;
+        g->events[TG_END].n_in--;
+        g->events[7].first_in = 0;
+        g->events[7].n_in = 2;
+        g->in_tasks = in;
+        g->n_in_tasks += 2;
+        g->tasks[10].triggers = 7;
+    });
 }
 
 /* Any single edge of a minimal graph that is taken away must be missed. */
@@ -405,12 +440,12 @@ static void tiles_that_write_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_that_are_wrong),   cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),  cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),  cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),     cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),   cmocka_unit_test(tiles_that_race),
-        cmocka_unit_test(tiles_that_write_apart),
+        cmocka_unit_test(lists_that_are_wrong),  cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing), cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(every_edge_counts),     cmocka_unit_test(plans_that_overlap),
+        cmocka_unit_test(places_are_aligned),    cmocka_unit_test(views_that_lie_apart),
+        cmocka_unit_test(tiles_that_race),       cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

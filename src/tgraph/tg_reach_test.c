@@ -188,16 +188,16 @@ static bool is_on_cycle(const world *w, tg_task_id t, tg_task_id first, tg_task_
     return (t == first || w->before[t][first]) && (t == last || w->before[last][t]);
 }
 
-/* One more event from a task to one before it.  What the message names lies on the cycle, though
- * tasks after the cycle wait as well. */
+/* One more event from a task to one before it, or to itself.  What the message names lies on the
+ * cycle, though tasks after the cycle wait as well. */
 static void check_cycle(world *w)
 {
     tg_graph *g = &w->g;
-    tg_task_id last = pick(w, g->n_tasks), first = last;
-    while (first < g->n_tasks && !w->before[last][first])
-        first++;
-    if (first == g->n_tasks)
-        return;
+    tg_task_id last = pick(w, g->n_tasks), first = pick(w, g->n_tasks);
+    for (uint32_t i = 0; i < g->n_tasks && !w->before[last][first]; i++)
+        first = (first + 1) % g->n_tasks;
+    if (!w->before[last][first] || pick(w, 4) == 0)
+        first = last;
     g->in_tasks[g->n_in_tasks] = last;
     g->out_tasks[g->n_out_tasks] = first;
     g->events[g->n_events++] = (tg_event){g->n_in_tasks++, 1, g->n_out_tasks++, 1};

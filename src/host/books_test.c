@@ -405,6 +405,10 @@ static void test_lent_logits(void **state)
     assert_int_equal(f->lent, 0);
     assert_true(logits[3 * VOCAB - 1] == (float)(3 * VOCAB - 1));
 
+    check_fails(&cx, MPK_EARG, "no tokens to append",
+                machine_append(&cx, &f->base, id, prompt, 0, logits));
+    check_fails(&cx, MPK_EARG, "no room for their logits",
+                machine_append(&cx, &f->base, id, prompt, 1, NULL));
     check_ok(&cx, machine_append(&cx, &f->base, id, prompt, 1, logits));
     check_fails(&cx, MPK_EARG, "does not wait",
                 machine_append(&cx, &f->base, id, prompt, 1, logits));

@@ -52,14 +52,14 @@ EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
 # The tests that run for a fault in a room, as ctest's -R takes them; those named slow are left out.
 TESTS = {
     "base": "base_test|json_test|load_test",
-    "carriers": "^carriers_test$",
+    "carriers": "^(carriers|cuda|cuda_peers)_test$",
     "cpu": "^(body_test|engine_test|stress_test)$",
     "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
     "device": "^body_(emulated|warps)_test$",
-    "engine": "engine|decode_graph|one_kernel|watch|company",
-    "gen": "arch_test|source_test|gpu_bodies|decode_graph|body_emulated|body_warps",
+    "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
+    "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps",
     "grammar": "grammar",
-    "host": "books|engine_test|rt_serve|cuda_serve",
+    "host": "books|engine_test|rt_serve|cuda_|stress",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_",
@@ -72,7 +72,7 @@ TESTS = {
 # Of files that fewer tests see, or others.
 FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
-    ("src/gen/body_", "gpu_bodies|body_emulated|body_warps"),
+    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
     ("src/net/net_parts", "net_parts|net_server"),
 )
 CONTEXT = 30  # characters shown around a change

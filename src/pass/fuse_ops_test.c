@@ -387,6 +387,42 @@ static void logits_are_plain_products(void **state)
     }
 }
 
+/* Products of pairs are summed by an operator of their own for many tokens, if the body for long
+ * steps takes the weights: bf16, by eights. */
+static void pairs_are_summed_apart(void **state)
+{
+    (void)state;
+    const struct {
+        const char *tokens, *weight, *columns, *more;
+        bool apart;
+    } rows[] = {
+        {"20", "bf16[6, 72, 40]", "40", "_, %s)", true},
+        {"16", "bf16[6, 72, 40]", "40", "_, %s)", false},
+        {"20", "f32[6, 72, 40]", "40", "_, %s)", false},
+        {"20", "bf16[6, 70, 40]", "40", "_, %s)", false},
+        {"20", "bf16[6, 72, 36]", "36", "_, %s)", false},
+        {"20", "bf16[6, 72, 40]", "40", "%w, %s) {glu = \"silu\"}", false},
+        {"20", "bf16[6, 72, 40]", "40", "_)", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char program[512];
+        pass_options options = {.n_workers = 2};
+        text out = {0};
+        snprintf(program, sizeof program,
+                 "input %%x : bf16[%s, 2, %s] live=tokens\ninput %%i : i32[%s, 2] live=tokens\n"
+                 "const %%w : %s\ninput %%s : f32[%s, 2] live=tokens\n"
+                 "%%y = expert_linear(%%x, %%i, %%w, %s\noutput %%y\n",
+                 rows[i].tokens, rows[i].columns, rows[i].tokens, rows[i].weight, rows[i].tokens,
+                 rows[i].more);
+        check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:share_tokens=16"),
+                                    str_from(program), &out));
+        text_add(&out, "", 1);
+        if ((strstr(out.at, "= sum_pairs(") != NULL) != rows[i].apart)
+            fail_msg("row %zu:\n%s", i, out.at);
+        text_free(&out);
+    }
+}
+
 /* Settings may stand after the name of a pass; what is no setting is refused. */
 static void settings_on_text(void **state)
 {
@@ -427,6 +463,7 @@ int main(void)
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
                                        cmocka_unit_test(logits_are_plain_products),
+                                       cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};

@@ -160,7 +160,9 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_some(const mpk_tas
         *one->ring = ring;
 }
 
-#elif MPK_RING
+#else
+
+#if MPK_RING
 
 /* The next task of the list, when its event is activated or its body waits itself; false: it is of
  * another unit, or there is none. */
@@ -216,26 +218,21 @@ MPK_FN void many_run(const mpk_task *one)
 
 #endif
 
+/* The one function of this unit, by the name that the kernel calls. */
 #if MPK_UNIT == MPK_UNIT_EXPERTS
-MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_experts(const mpk_task *one)
-{
-    many_run(one);
-}
+#define UNITS_RUN_MANY mpk_run_experts
 #elif MPK_UNIT == MPK_UNIT_TURNS
-MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_turns(const mpk_task *one)
-{
-    many_run(one);
-}
+#define UNITS_RUN_MANY mpk_run_turns
 #elif MPK_UNIT == MPK_UNIT_ROWS
-MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_rows(const mpk_task *one)
-{
-    many_run(one);
-}
+#define UNITS_RUN_MANY mpk_run_rows
 #elif MPK_UNIT == MPK_UNIT_PRODUCTS
-MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_products(const mpk_task *one)
+#define UNITS_RUN_MANY mpk_run_products
+#endif
+MPK_PRESERVED extern "C" __device__ __noinline__ void UNITS_RUN_MANY(const mpk_task *one)
 {
     many_run(one);
 }
+
 #endif
 
 #endif

@@ -248,6 +248,14 @@ static void test_image_runs_the_same(void **state)
     reply found = wait_reply(submit(e, &q));
     check_same(&expected, &found, 0);
     mpk_engine_close(e);
+    o.max_batch--; /* a smaller one is served by the image's */
+    check_ok(cx, mpk_engine_open(cx, path, &o, &e));
+    found = wait_reply(submit(e, &q));
+    check_same(&expected, &found, 1);
+    mpk_engine_close(e);
+    o.max_batch += 2;
+    check_fails(cx, MPK_EARG, "max_batch", mpk_engine_open(cx, path, &o, &e));
+    o.max_batch--;
     o.threads = 3;
     check_fails(cx, MPK_EARG, "threads", mpk_engine_open(cx, path, &o, &e));
     FILE *f = fopen(path, "r+b");

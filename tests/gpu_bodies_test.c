@@ -342,6 +342,15 @@ static void fast_bodies_keep_their_limits(void **state)
     "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
         {"fold_rows", FOLD("512"), true},
         {"fold_rows", FOLD("528"), false},
+#define TURNED(qkv, half, size)                                                                    \
+    "input %x : bf16[2, " qkv "] live=tokens\ninput %t : f32[2, 2, " half "] live=tokens\ninput "  \
+    "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \
+    ": bf16[4, 1, 64, " size "]\nstate %vc : bf16[4, 1, 64, " size "]\n%q, %k, %v = rope_kv(%x, "  \
+    "%t, %p, %s, %pages, %kc, %vc) {heads = 2, kv_heads = 1, head_size = " size "}\n"
+        {"rope_tile", TURNED("256", "32", "64"), true},
+        {"rope_tile", TURNED("384", "48", "96"), false},
+        {"rope_tile", TURNED("512", "64", "128"), true},
+        {"rope_tile", TURNED("1024", "128", "256"), false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         world w = {0};

@@ -104,6 +104,24 @@ static void check_profile(bed *b, machine *m)
     assert_true(n > 0 && n <= g->n_tasks && p.clock_khz == 1000000);
 }
 
+/* Graphs, tensors and sizes that are not there are refused, and nothing is run. */
+static void check_refusals(bed *b, machine *m)
+{
+    const uint32_t n = m->image.n_graphs;
+    const ir_tensor_id n_tensors = (ir_tensor_id)m->image.ir[0]->tensors.n;
+    machine_profile p = {0};
+    char room[1];
+    check_fails(&b->cx, MPK_EARG, "graph ", machine_read_tensor(&b->cx, m, n, 0, room));
+    check_fails(&b->cx, MPK_EARG, "tensor ", machine_read_tensor(&b->cx, m, 0, n_tensors, room));
+    check_fails(&b->cx, MPK_EARG, "graph ", machine_write_tensor(&b->cx, m, n, 0, room));
+    check_fails(&b->cx, MPK_EARG, "graph ", machine_run_graph(&b->cx, m, n, 1, 1));
+    check_fails(&b->cx, MPK_ELIMIT, "tokens with",
+                machine_run_graph(&b->cx, m, 0, RT_MAX_TOKENS + 1, 1));
+    check_fails(&b->cx, MPK_ELIMIT, "rows: at most",
+                machine_run_graph(&b->cx, m, 0, 1, RT_MAX_ROWS + 1));
+    check_fails(&b->cx, MPK_EARG, "graph ", machine_read_profile(&b->cx, m, n, &p));
+}
+
 /* Run an image some times and compare every output with the interpreter's. */
 static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
 {
@@ -114,6 +132,7 @@ static void run_image(bed *b, const program_image *image, uint64_t delay_seed)
     const cpu_options options = {
         .no_fast_bodies = true, .delay_seed = delay_seed, .profile = below(b, 2)};
     check_ok(&b->cx, cpu_start(&b->cx, image, b->weights, &options, &m));
+    check_refusals(b, m);
     for (int i = 0; i < 3; i++) {
         const ir_graph *g = image->ir[0];
         for (ir_tensor_id t = 0; t < g->tensors.n; t++)

@@ -78,9 +78,10 @@ static tg_event *event_between(tg_graph *g, tg_task_id from, tg_task_id to)
 static void lists_that_are_wrong(void **state)
 {
     (void)state;
-    check_broken(RAW, "event 2", "in-task", g->in_tasks[g->events[2].first_in] = 99);
-    check_broken(RAW, "event 3", "out-task", g->out_tasks[g->events[3].first_out] = 99);
+    check_broken(RAW, "event 2", "in-task", g->in_tasks[g->events[2].first_in] = g->n_tasks);
+    check_broken(RAW, "event 3", "out-task", g->out_tasks[g->events[3].first_out] = g->n_tasks);
     check_broken(RAW, "event 2", "outside", g->events[2].first_in = 4000);
+    check_broken(RAW, "event 2", "outside", g->events[2].n_in = 4000);
     check_broken(FUSED, "h/", "out of order", {
         tg_task_id *in = g->in_tasks + g->events[TG_END].first_in;
         (void)in;
@@ -101,7 +102,14 @@ static void lists_that_are_wrong(void **state)
         g->events[TG_END].n_out = 1;
     });
     check_broken(FUSED, "event 2 is triggered by no task", "g/0", g->events[2].n_in = 0);
+    check_broken(FUSED, "event 1 is triggered by no task", "the end", g->events[TG_END].n_in = 0);
     check_broken(FUSED, "event 2", "launches no task", g->events[2].n_out = 0);
+    check_broken("decompose", "event 0", "task h/0", {
+        static tg_task_id first[1];
+        g->out_tasks = first;
+        g->n_out_tasks = 1;
+        g->events[TG_START].n_out = 1;
+    });
 }
 
 static void tasks_that_are_wrong(void **state)
@@ -112,7 +120,8 @@ static void tasks_that_are_wrong(void **state)
     check_broken(RAW, "task h/", "writes what task h/", g->tasks[0].box = g->tasks[1].box);
     check_broken(RAW, "the tasks of h", "60 elements", g->tasks[0].box.lo[1] = 1);
     check_broken(RAW, "task 0 is empty", "raw", g->tasks[0].op = IR_NONE);
-    check_broken(RAW, "task 0", "operator number 77", g->tasks[0].op = 77);
+    check_broken(RAW, "task 0", "of operator number 4, there are 4",
+                 g->tasks[0].op = (ir_op_id)g->ir->ops.n);
     check_broken(NORMAL, "task h/0", "triggers", g->tasks[0].triggers = TG_END);
     check_broken(NORMAL, "task g/0", "depends on event 0", g->tasks[4].depends = TG_START);
     check_broken(FUSED, "task h/0", "depends on no event", {
@@ -171,8 +180,21 @@ static void levels_that_lie(void **state)
             g->tasks[t].depends = g->tasks[t].triggers = 0;
     });
     check_broken(RAW, "task g/0 triggers 2 events", "event ", claim_normal(g));
+    check_broken(NORMAL, "task g/0 depends on 2 events", "event 0 the first", {
+        static tg_task_id out[64];
+        tg_event *start = &g->events[TG_START];
+        assert_true(g->n_out_tasks + start->n_out < 64);
+        memcpy(out, g->out_tasks, g->n_out_tasks * sizeof *out);
+        memcpy(out + g->n_out_tasks, g->out_tasks + start->first_out, start->n_out * sizeof *out);
+        start->first_out = g->n_out_tasks;
+        out[start->first_out + start->n_out++] = 4;
+        g->n_out_tasks = start->first_out + start->n_out;
+        g->out_tasks = out;
+    });
     check_broken(NORMAL, "task h/0 and task h/1", "event 0 launches", g->tasks[1].launch = TG_JIT);
-    check_broken(LINEAR, "worker 9 of 4", "task h/2 (event 0)", g->tasks[2].worker = 9);
+    check_broken(RAW, "no level", "out-tasks that do not fit", g->level = TG_LEVELS);
+    check_broken(RAW, "no level", "out-tasks that do not fit", g->level = TG_LINEAR);
+    check_broken(LINEAR, "worker 4 of 4", "task h/2 (event 0)", g->tasks[2].worker = 4);
     check_broken(LINEAR, "task h/2 (event 0) is AOT", "no worker", g->tasks[2].worker = TG_NONE);
     check_broken(LINEAR, "its out-tasks end", "event 0", g->events[0].n_out = 400);
 }
@@ -203,6 +225,29 @@ static void numbers_that_deadlock(void **state)
     check_fails(&f.cx, MPK_EVERIFY, "would not end", tg_verify(&f.cx, &f.a, g));
     check_fails(&f.cx, MPK_EVERIFY, "z/", tg_verify(&f.cx, &f.a, g));
     arena_free(&f.a);
+}
+
+/* Event 7, which launches z/0, counts it too in place of the end. */
+static void a_task_that_waits_for_itself(void **state)
+{
+    (void)state;
+    check_broken(LINEAR, "would not end", "task z/0 waits at event 7 for task z/0", {
+        static tg_task_id in[64];
+        in[0] = 8;
+        in[1] = 10;
+        assert_int_equal(g->events[7].first_out, 10);
+        assert_true(g->n_in_tasks + 2 < 64);
+        memcpy(in + 2, g->in_tasks, g->n_in_tasks * sizeof *in);
+        for (tg_event_id e = 0; e < g->n_events; e++)
+            g->events[e].first_in += 2;
+        g->events[TG_END].first_in++;
+        g->events[TG_END].n_in--;
+        g->events[7].first_in = 0;
+        g->events[7].n_in = 2;
+        g->in_tasks = in;
+        g->n_in_tasks += 2;
+        g->tasks[10].triggers = 7;
+    });
 }
 
 /* Any single edge of a minimal graph that is taken away must be missed. */
@@ -265,6 +310,46 @@ static void plans_that_overlap(void **state)
     places[x] = (tg_place){TG_WEIGHTS, 0};
     check_fails(&cx, MPK_EVERIFY, "%x lies in the wrong area",
                 tg_verify_memory(&cx, &a, c, p.area_bytes));
+    arena_free(&a);
+}
+
+/* Views have no task, and lie where their storage is. */
+static void views_that_lie_apart(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : f32[4, 8]\n%g = silu(%x)\n"
+                                 "%r = reshape(%g) {shape = [8, 4]}\n%y = silu(%r)\noutput %y\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    pass_options o = options();
+    ir_graph *g;
+    tg_program p;
+    uint32_t n_tokens = 4;
+    o.n_degrees = 0;
+    o.fusion = PASS_FUSE_NONE;
+    check_ok(&cx, ir_parse(&cx, &a, (str){source, sizeof source - 1}, &g));
+    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
+    tg_compiled *c = &p.graphs[0];
+    ir_tensor_id r = ir_find(c->ir, "r");
+    tg_place *places = arena_alloc(&a, c->ir->tensors.n, sizeof *places);
+    assert_non_null(places);
+    memcpy(places, c->places, c->ir->tensors.n * sizeof *places);
+    c->places = places;
+    for (int area = 0; area <= TG_AREAS; area++) {
+        places[r].area = (tg_area)area;
+        if (places[r].area == c->places[ir_find(c->ir, "g")].area)
+            check_ok(&cx, tg_verify_memory(&cx, &a, c, p.area_bytes));
+        else
+            check_fails(&cx, MPK_EVERIFY,
+                        area < TG_AREAS ? "%r does not lie where" : "%r lies in no area",
+                        tg_verify_memory(&cx, &a, c, p.area_bytes));
+    }
+    places[r] = places[ir_find(c->ir, "g")];
+    places[r].offset += 64;
+    check_fails(&cx, MPK_EVERIFY, "%r does not lie where",
+                tg_verify_memory(&cx, &a, c, p.area_bytes));
+    c->tg->tasks[0].op = c->ir->tensors.at[r].producer;
+    check_fails(&cx, MPK_EVERIFY, "is of a view", tg_verify(&cx, &a, c->tg));
     arena_free(&a);
 }
 
@@ -357,8 +442,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_that_are_wrong),  cmocka_unit_test(tasks_that_are_wrong),
         cmocka_unit_test(order_that_is_missing), cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),    cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(every_edge_counts),     cmocka_unit_test(plans_that_overlap),
+        cmocka_unit_test(places_are_aligned),    cmocka_unit_test(views_that_lie_apart),
         cmocka_unit_test(tiles_that_race),       cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -295,7 +295,7 @@ static const char *const paged_graphs[] = {
 };
 
 /* Products that run as block programs: every dtype, layout and unit, boxes that end anywhere. */
-static const char *const block_graphs[] = {
+static const char *const block_products[] = {
     "input %a : f16[2, 70, 64]\ninput %b : f16[2, 64, 100]\n%y = batch_matmul(%a, %b)\n",
     "input %a : bf16[3, 1, 33, 72]\ninput %b : bf16[2, 40, 72]\n%y = batch_matmul(%a, %b) "
     "{transpose_b = 1}\n",
@@ -328,6 +328,13 @@ static const char *const block_graphs[] = {
     "{perm = [1, 0]}\n%y = linear(%x, %w, _, _, %b) {act = \"gelu\"}\n",
     "input %x : f16[20, 136]\nconst %t : f16[136, 33]\ninput %r : f16[20, 33]\n%w = transpose(%t) "
     "{perm = [1, 0]}\n%y = linear(%x, %w, _, _, _, _, _, _, %r)\n",
+    "input %x : f32[17, 40] live=tokens\nconst %g : f32[33, 40]\nconst %u : f32[33, 40]\n%y = "
+    "linear(%x, %g, %u) "
+    "{glu = \"gelu\"}\n",
+};
+
+/* Convolutions, as the above. */
+static const char *const block_windows[] = {
     "input %x : bf16[2, 24, 13, 11] live=tokens\nconst %w : bf16[33, 24, 3, 3]\nconst %b : "
     "f32[33]\n%y = conv(%x, "
     "%w, %b) {stride = [2, 1], padding = [1, 2], dilation = [1, 2]}\n",
@@ -389,6 +396,10 @@ static const char *const block_graphs[] = {
     "1, 100]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 100, "
     "padding "
     "= [1, 3], last = 1}\n",
+};
+
+/* Rows that are normalised, and attention as a whole. */
+static const char *const block_rows[] = {
     "input %x : bf16[2, 5, 768]\nconst %w : bf16[768]\nconst %b : f32[768]\n%y = layer_norm(%x, "
     "%w, %b)\n",
     "input %x : f16[17, 1001] live=tokens\n%y = layer_norm(%x, _, _) {eps = 0.01}\n",
@@ -408,9 +419,6 @@ static const char *const block_graphs[] = {
     "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, "
     "9]\ninput %m : f32[3, 1, "
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
-    "input %x : f32[17, 40] live=tokens\nconst %g : f32[33, 40]\nconst %u : f32[33, 40]\n%y = "
-    "linear(%x, %g, %u) "
-    "{glu = \"gelu\"}\n",
 };
 
 #endif

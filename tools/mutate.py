@@ -7,21 +7,24 @@
     tools/mutate.py --n 150 --minutes 30         as far as it comes; the same command goes on
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
-a CHECK that never fails.  The sources are copied to .cache/mutate/tree.  Those of src are compiled at once, each mutant
-after a test of the environment variable MPK_MUTANT; one of device is written into the copy alone, because the tests
-of emulated bodies compile device/ when they run.  For each mutant the tests that see its file (FILES, else TESTS) run
-until one fails.  The same seed, rooms and sources give the same mutants.
+a CHECK that never fails.  The sources are copied to .cache/mutate/tree and compiled at once, each mutant after a test
+of the environment variable MPK_MUTANT.  Each test of the rooms (TESTS, FILES) then runs once without a mutant; it
+writes down which conditions it came to and how long it took.  A mutant is given to the tests that come to its
+condition, the quickest first, until one fails or takes far longer than it did.  The same seed, rooms and sources give
+the same mutants.
 
-Printed for each: the test that noticed, or SURVIVES, or "equivalent" if tools/mutate_equivalent.txt names it.  A
-survivor is a test that is missing, a condition that nothing needs, or a mutant that changes nothing that can be seen.
-Results are kept in .cache/mutate/results.json, and a mutant of an unchanged file is not run again, unless --again says
-so (after a change of tests).
+Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
+tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a condition that nothing needs, or a mutant
+that changes nothing that can be seen.  Results are kept in .cache/mutate/results.json, and a mutant of an unchanged
+file is not run again, unless --again says so (all of them) or --alive (survivors, after a change of tests).
 
-Not covered: device/ptx, device/role and the three files above them, which no test without a GPU runs; memory orders,
-which only the thread sanitizer sees.
+Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs; memory orders,
+which only the thread sanitizer sees; what tests in Python alone notice.
 """
 import argparse
 import collections
+import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
@@ -30,8 +33,11 @@ import random
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
 import tree
@@ -40,18 +46,20 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPY = ROOT / ".cache" / "mutate"
 TREE = COPY / "tree"
 RESULTS = COPY / "results.json"
+SOUND = COPY / "sound.json"
+BIN = COPY / "bin"
 EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
 # The tests that run for a fault in a room, as ctest's -R takes them; those named slow are left out.
 TESTS = {
     "base": "base_test|json_test|load_test",
-    "carriers": "^carriers_test$",
+    "carriers": "^(carriers|cuda|cuda_peers)_test$",
     "cpu": "^(body_test|engine_test|stress_test)$",
     "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
     "device": "^body_(emulated|warps)_test$",
-    "engine": "engine|decode_graph|one_kernel|watch|company",
-    "gen": "arch_test|source_test|gpu_bodies|decode_graph|body_emulated|body_warps",
+    "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
+    "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps",
     "grammar": "grammar",
-    "host": "books|engine_test|rt_serve|cuda_serve",
+    "host": "books|engine_test|rt_serve|cuda_|stress",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_",
@@ -59,21 +67,26 @@ TESTS = {
     "pass": "golden|fuse|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
     "rt": "^(rt_|books|model_check|stress|engine_test)",
     "super": "super|body_warps",
-    "tgraph": "verify_test|golden|decompose|pass_test|stress",
+    "tgraph": "tg_reach|verify_test|golden|decompose|pass_test|stress",
 }
 # Of files that fewer tests see, or others.
 FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
-    ("src/gen/body_", "gpu_bodies|body_emulated|body_warps"),
+    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
     ("src/net/net_parts", "net_parts|net_server"),
 )
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild
-SKIPPED = re.compile(r"_(test|fuzz)\.c$")
+SKIP = 77  # the exit status of a test that lacks something: SKIP_RETURN_CODE in cmake/tests.cmake
+ALIVE = ("SURVIVES", "UNREACHED")
+LEAST_SECONDS, TIMES_SLOWER = 20, 8  # a mutant hangs if its test takes longer than it did without
+SKIPPED = re.compile(r"_(test|fuzz)\.c$|rt_atomic_cuda\.h$")
 WORD = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'|^[ \t]*#(?:[^\n]*\\\n)*[^\n]*',
                   re.S | re.M)
 START = re.compile(r"\b(?:if|while)\s*(?=\()|\bCHECK(?=\()|"
                    r"\breturn\b(?=[^;{}]*(?:&&|\|\||[<>=!]=|[^-<>]>[^>]|[^<]<[^<]))")
+# What is no condition: functions that the compiler computes, and the arguments of templates.
+CONSTANT = re.compile(r"\bconstexpr \w+ \w+\(.*?\n\}|(?<=\w)<[\w, ]+>(?=::|\()", re.S)
 COMPARE = re.compile(r"(?<![<>=!\-])(<=|>=|==|!=|<|>)(?![<>=])")
 OTHER = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 # Stands before the text of a file with mutants.  It is no #include: src/gen puts together the headers that kernels
@@ -83,7 +96,19 @@ SWITCH = """#ifndef MUTATE_H
 #ifdef __CUDACC_RTC__
 #define mutant(n) 0
 #else
+#include <stdio.h>
 #include <stdlib.h>
+static inline void mutant_note(int n)
+{
+    static unsigned char seen[4096];
+    const char *path = getenv("MPK_MUTANTS_REACHED");
+    FILE *file = path && !seen[n] ? fopen(path, "a") : 0;
+    seen[n] = 1;
+    if (file) {
+        fprintf(file, "%d\\n", n);
+        fclose(file);
+    }
+}
 static inline int mutant(int n)
 {
     static int chosen = -1;
@@ -91,6 +116,8 @@ static inline int mutant(int n)
         const char *word = getenv("MPK_MUTANT");
         chosen = word ? (int)strtol(word, 0, 10) : 0;
     }
+    if (!chosen)
+        mutant_note(n);
     return chosen == n;
 }
 #pragma GCC diagnostic ignored "-Wtype-limits"
@@ -102,6 +129,20 @@ static inline int mutant(int n)
 #pragma GCC diagnostic ignored "-Wstringop-overflow"
 #endif
 #endif
+"""
+# Of a test's command line "c++ ... -o OBJECT CODE ...": OBJECT by its preprocessed text.
+COMPILER = """#!/bin/bash
+set -eu
+object= before=()
+for word; do [ "${{last-}}" != -o ] || object=$word; last=$word; done
+for word; do case $word in -shared|-o|"$object") ;; *) before+=("$word") ;; esac; done
+key=$({real} -E -P "${{before[@]}}" 2>/dev/null | sha256sum | cut -c1-64)
+mkdir -p {kept}
+if [ ! -e {kept}/$key ]; then
+    {real} "$@"
+    cp "$object" {kept}/$key.$$ && mv {kept}/$key.$$ {kept}/$key
+fi
+cp {kept}/$key "$object"
 """
 
 
@@ -180,7 +221,7 @@ def conditions(text):
 
 def mutants_of(path):
     source = (ROOT / path).read_text()
-    text = blank(source)
+    text = CONSTANT.sub(lambda m: re.sub(r"[^\n]", " ", m.group(0)), blank(source))
     for at, end, is_check, is_truth in conditions(text):
         if "{" in text[at:end] or "?" in text[at:end]:
             continue
@@ -236,7 +277,7 @@ def write_copy(mutants):
     for path in paths:
         to = TREE / path
         to.parent.mkdir(parents=True, exist_ok=True)
-        of_file = [(i + 1, m) for i, m in enumerate(mutants) if m.path == path and m.room != "device"]
+        of_file = [(i + 1, m) for i, m in enumerate(mutants) if m.path == path]
         if of_file:
             text = (ROOT / path).read_text()
             for number, m in reversed(of_file):
@@ -248,40 +289,120 @@ def write_copy(mutants):
             shutil.copy2(ROOT / path, to)
 
 
-def build():
+def write_compiler():
+    """A c++ that keeps what it made: the tests of emulated bodies compile the same text for each mutant."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    compiler = BIN / "c++"
+    compiler.write_text(COMPILER.format(real=shutil.which("c++"), kept=COPY / "objects"))
+    compiler.chmod(0o755)
+
+
+def call(*command):
     cache = {"CMAKE_C_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else {}
-    for command in (["--preset", "release"], ["--build", "--preset", "release"]):
-        result = subprocess.run(["cmake", *command], cwd=TREE, capture_output=True, text=True,
-                                env={**os.environ, **cache})
-        if result.returncode:
-            sys.exit(f"mutate.py: the mutants are not built:\n{result.stdout[-3000:]}{result.stderr[-1000:]}")
+    result = subprocess.run(command, cwd=TREE, capture_output=True, text=True, env={**os.environ, **cache})
+    if result.returncode:
+        first = re.search(r"^.*error:.*$", result.stdout, re.M)
+        sys.exit(f"mutate.py: {' '.join(map(str, command[:4]))} failed:\n"
+                 f"{first.group(0) if first else ''}\n{result.stdout[-2000:]}{result.stderr[-1000:]}")
+    return result.stdout
+
+
+def list_tests(args):
+    """What ctest says of the tests of the rooms."""
+    patterns = {TESTS[room] for room in args.rooms} | {tests for start, tests in FILES if room_of(start) in args.rooms}
+    return json.loads(call("ctest", "--test-dir", TREE / "build", "-R", "|".join(sorted(patterns)), "-LE",
+                           "fuzz" if args.slow else "fuzz|slow", "--no-tests=error", "--show-only=json-v1"))["tests"]
+
+
+def build(args):
+    """The tests of the rooms, and the program for those that are scripts."""
+    call("cmake", "--preset", "release")
+    labels = {said["name"]: next(p["value"] for p in said["properties"] if p["name"] == "LABELS")
+              for said in list_tests(args)}
+    call("cmake", "--build", "--preset", "release", "--target", "mpk",
+         *(name for name, of_it in labels.items() if "binary" in of_it))
 
 
 def tests_of(path):
     return next((tests for start, tests in FILES if path.startswith(start)), TESTS[room_of(path)])
 
 
-def run(number, tests, seconds):
-    """The test that notices mutant `number`, or None."""
-    result = subprocess.run(["ctest", "--test-dir", TREE / "build", "-R", tests, "-LE", "slow|fuzz", "-j2",
-                             "--stop-on-failure", "--no-tests=error", "--timeout", str(seconds)],
-                            capture_output=True, text=True, env={**os.environ, "MPK_MUTANT": str(number)},
-                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES)))
-    failed = re.search(r"^\s*\d+ - (\S+) \(", result.stdout, re.M)
-    if result.returncode == 0:
-        return None
-    return failed.group(1) if failed else f"ctest: {result.stdout[-200:]}{result.stderr[-200:]}"
+class Test:
+    """One test of ctest, and what it does without a mutant."""
+
+    def __init__(self, said):
+        properties = {p["name"]: p["value"] for p in said["properties"]}
+        self.name, self.command = said["name"], said["command"]
+        self.folder = properties["WORKING_DIRECTORY"]
+        self.environment = dict(word.split("=", 1) for word in properties["ENVIRONMENT"])
+        self.seconds, self.reached = 0.0, frozenset()
+
+    def run(self, seconds, **variables):
+        """Its exit status; None if it takes longer."""
+        process = subprocess.Popen(self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=bound_memory,
+                                   env={**os.environ, **self.environment, "PATH": f"{BIN}:{os.environ['PATH']}",
+                                        **variables})
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def run_sound(self, seconds):
+        """Without a mutant: it has to succeed, and says which it comes to."""
+        with tempfile.NamedTemporaryFile("r", prefix="reached-", dir=COPY) as said:
+            begin = time.monotonic()
+            status = self.run(seconds, MPK_MUTANT="0", MPK_MUTANTS_REACHED=said.name)
+            if status not in (0, SKIP):
+                sys.exit(f"mutate.py: without a mutant {self.name} fails already ({status})")
+            self.seconds, self.reached = time.monotonic() - begin, frozenset(map(int, said.read().split()))
 
 
-def try_one(number, m, seconds):
-    if m.room != "device":
-        return run(number, tests_of(m.path), seconds)
-    text = (ROOT / m.path).read_text()
-    try:
-        (TREE / m.path).write_text(text[:m.at] + m.changed + text[m.end:])
-        return run(0, tests_of(m.path), seconds)
-    finally:
-        (TREE / m.path).write_text(text)
+def bound_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+
+
+def digest(paths):
+    whole = hashlib.sha256()
+    for path in paths:
+        whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
+def find_tests(args):
+    """The tests of the rooms, the quickest first, each run once without a mutant unless it is known."""
+    tests = [Test(said) for said in list_tests(args)]
+    known = json.loads(SOUND.read_text()) if SOUND.exists() else {}
+    beside = digest([TREE / p for p in sorted(tree.files(ROOT))
+                     if re.match(r"(device|tests)/", p) and not p.endswith("_test.c")])
+    lock = threading.Lock()
+
+    def look(test):
+        key = test.name + digest(map(pathlib.Path, test.command[:1])) + beside
+        if key not in known:
+            test.run_sound(args.timeout)
+            with lock:
+                known[key] = [test.seconds, sorted(test.reached)]
+                SOUND.write_text(json.dumps(known))
+        test.seconds, test.reached = known[key][0], frozenset(known[key][1])
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(look, tests))
+    return sorted(tests, key=lambda test: test.seconds)
+
+
+def try_one(number, m, tests, args):
+    """The test that notices the mutant, "SURVIVES" or "UNREACHED"."""
+    seen = [t for t in tests if number in t.reached and re.search(tests_of(m.path), t.name)]
+    for test in seen:
+        if test.run(min(args.timeout, LEAST_SECONDS + TIMES_SLOWER * test.seconds),
+                    MPK_MUTANT=str(number)) not in (0, SKIP):
+            return test.name
+    return "SURVIVES" if seen else "UNREACHED"
 
 
 def is_equivalent(m):
@@ -291,31 +412,35 @@ def is_equivalent(m):
 
 
 def try_all(mutants, args):
-    """What each came to: the test that noticed, "SURVIVES", "equivalent", or None if time ran out before."""
+    """Each with what it came to, or with None if time ran out before."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    sound, end = set(), time.monotonic() + 60 * args.minutes
-    for i, m in enumerate(mutants):
-        known = None if args.again else results.get(m.key)
+    end, lock = time.monotonic() + 60 * args.minutes, threading.Lock()
+    is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in ((*ALIVE, None) if args.alive else (None,)))
+               for m in mutants]
+    tests = find_tests(args) if any(is_open) else []
+
+    def look(i):
+        m = mutants[i]
         if is_equivalent(m):
-            known = "equivalent"
-        elif not known and time.monotonic() < end:
-            tests = tests_of(m.path)
-            if tests not in sound and (noticed := run(0, tests, args.timeout)):
-                sys.exit(f"mutate.py: without a mutant {noticed} fails already")
-            sound.add(tests)
-            known = try_one(i + 1, m, args.timeout) or "SURVIVES"
+            return "equivalent"
+        if is_open[i] and time.monotonic() > end:
+            return None
+        known = try_one(i + 1, m, tests, args) if is_open[i] else results[m.key]
+        with lock:
+            print(f"{known}: {m}", flush=True)
             results[m.key] = known
             RESULTS.write_text(json.dumps(results, indent=0))
-        if known:
-            print(f"{known}: {m}", flush=True)
-        yield m, known
+        return known
+
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        return list(zip(mutants, pool.map(look, range(len(mutants)))))
 
 
 def report(outcomes):
     """A line for each room, and one for all."""
     rooms = collections.defaultdict(collections.Counter)
     for m, known in outcomes:
-        what = {"SURVIVES": "survive", "equivalent": "equivalent", None: "not run"}.get(known, "killed")
+        what = {**dict.fromkeys(ALIVE, "survive"), "equivalent": "equivalent", None: "not run"}.get(known, "killed")
         for room in (m.room, "all"):
             rooms[room][what] += 1
     for room in [*sorted(set(rooms) - {"all"}), *(["all"] if rooms else [])]:
@@ -329,9 +454,12 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rooms", nargs="+", choices=sorted(TESTS), default=sorted(TESTS), metavar="ROOM")
     parser.add_argument("--files", metavar="REGEX", help="only in files whose path matches")
-    parser.add_argument("--timeout", type=int, default=120, metavar="SECONDS", help="of one test (120)")
+    parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS", help="of one test (600)")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after so many (no limit)")
     parser.add_argument("--again", action="store_true", help="also those whose result is known")
+    parser.add_argument("--alive", action="store_true", help="also those that survived")
+    parser.add_argument("--slow", action="store_true", help="with the tests that say they are slow")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at a time (a processor each)")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     args = parser.parse_args()
     mutants = choose(args)
@@ -339,8 +467,9 @@ def main():
         print(*mutants, sep="\n")
         return 0
     write_copy(mutants)
-    build()
-    report(list(try_all(mutants, args)))
+    write_compiler()
+    build(args)
+    report(try_all(mutants, args))
     return 0
 
 

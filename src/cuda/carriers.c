@@ -258,10 +258,10 @@ static int output_to_carry(const flow *f, ir_tensor_id id)
 
 /* ---- where polling begins and ends ---- */
 
-/* May tasks of this operator touch words that are carried? */
+/* May tasks of this operator, which has some, touch words that are carried? */
 static bool may_carry(const flow *f, ir_op_id op)
 {
-    return has_tasks(f, op) && body_of(f, op)->carries;
+    return body_of(f, op)->carries;
 }
 
 /* Does the peer poll what this operator of another peer makes? */

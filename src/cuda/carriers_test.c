@@ -157,6 +157,30 @@ static void test_torn_results(void **state)
     tear_down(b);
 }
 
+/* Only bodies that carry poll: what another body reads, too, is not carried.  Nor does the end have
+ * to follow that other reader, which touches no carried word. */
+static void test_readers_that_do_not_poll(void **state)
+{
+    (void)state;
+    bed *b = set_up("input %t : bf16[4, 256] live=tokens\n"
+                    "const %a : bf16[512, 256]\n"
+                    "const %b : bf16[256, 512]\n"
+                    "%x = silu(%t)\n"
+                    "%h = linear(%x, %a)\n"
+                    "%j = linear(%h, %b)\n"
+                    "%s = silu(%j)\n"
+                    "%k = linear(%j, %a)\n"
+                    "%z = linear(%k, %b)\n"
+                    "%y = linear(%z, %a)\n"
+                    "output %y\n"
+                    "output %s\n");
+    check_ok(&b->cx, start(b));
+    assert_int_equal(cuda_of(b->m)->carriers.flows[0].end, b->image.ir[0]->ops.n - 1);
+    assert_true(is_carried(b, "h") && is_carried(b, "k"));
+    assert_false(is_carried(b, "j"));
+    tear_down(b);
+}
+
 /* Only tasks between the gate and the end poll, if their body can: the gate's and those before wait
  * by counters, and from the end on nothing is carried. */
 static void check_range(const bed *b)
@@ -310,6 +334,7 @@ int main(void)
         cmocka_unit_test(test_carried_experts),
         cmocka_unit_test(test_short_rows),
         cmocka_unit_test(test_torn_results),
+        cmocka_unit_test(test_readers_that_do_not_poll),
         cmocka_unit_test(test_end_follows_all),
         cmocka_unit_test(test_written_caches),
         cmocka_unit_test(test_outputs_are_not_carried),

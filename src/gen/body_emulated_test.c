@@ -42,8 +42,9 @@ static mpk_status keep_subject(subject s)
     return MPK_OK;
 }
 
-/* Beside the cases of the records: long rows, lines and contexts, and KV pages in the order of
- * tensor cores. */
+/* ---- beside the cases of the records: long rows, lines and contexts, and KV pages in the order of
+ * tensor cores ---- */
+
 #define PLACES(tokens, pages)                                        \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens \
     "] live=tokens\ninput %pages : i32[" pages "]\n"                 \
@@ -53,7 +54,8 @@ static mpk_status keep_subject(subject s)
     "i64[4] live=rows\ninput %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput " \
     "%u : i32[4, 64]\ninput %h : i32[60]\nstate %c : f32[4, " columns "]\n%y = map(%x) "    \
     "{expr = \"" expression "\"}\n%t, %o, %p = sample(%y, %s, %e, %d, %a, %u, %h, %c)\n"
-static const char *const more_graphs[] = {
+/* Tokens that are drawn. */
+static const char *const drawn_graphs[] = {
     "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] "
     "live=rows\n"
     "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[4, 64]\ninput %h "
@@ -70,6 +72,10 @@ static const char *const more_graphs[] = {
     DRAWN("6001", "log(abs(x0) - 0.5)"),
     DRAWN("6001", "log(x0 - 2.9)"),
     DRAWN("13", "x0 * 30"),
+};
+
+/* Contexts, in pages or as they come. */
+static const char *const cached_graphs[] = {
     "input %q : bf16[3, 4, 64] live=tokens\n" PLACES(
         "3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %k : bf16[5, 2, 64] live=tokens\ninput %v : bf16[5, 2, 64] live=tokens\n" PLACES(
@@ -93,6 +99,10 @@ static const char *const more_graphs[] = {
     "input %q : f32[2, 2, 3, 80]\ninput %k : f32[2, 1, 270, 80]\ninput %v : f32[2, 1, 270, 9]\n%y "
     "= sdpa(%q, %k, %v, "
     "_) {window = 100}\n",
+};
+
+/* What goes along a line: sorts, scans, extremes, sums. */
+static const char *const ordered_graphs[] = {
     "input %x : f32[3, 5000] live=tokens\n%v, %i = sort(%x) {axis = 1}\n",
     "input %x : f32[2, 5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = sort(%y) {axis = 1}\n",
     "input %x : f64[5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = topk(%y) {axis = 0, k = "
@@ -126,6 +136,14 @@ static const char *const more_graphs[] = {
     "input %x : bool[300, 3]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"max\"}\n",
     "input %x : i32[2, 5000] live=rows\n%y = reduce(%x) {axes = [1], kind = \"sum\"}\n",
     "input %x : bool[300, 2]\n%y = reduce(%x) {axes = [0], kind = \"all\"}\n",
+};
+
+/* What goes where numbers say: scattered, put, routed to experts. */
+static const char *const indexed_graphs[] = {
+    /* planes of fp64, which no sum in fp32 may stand for */
+    "input %x : f64[1, 6, 9, 8]\nconst %w : f64[6, 1, 3, 3]\n%y = conv(%x, %w, _) {groups = 6, "
+    "padding = [1, 1]}\n",
+    "input %x : f64[1, 6, 30]\nconst %w : f32[6, 1, 5]\n%y = conv(%x, %w, _) {groups = 6}\n",
     "input %x : bf16[2, 5000]\ninput %i : i64[2, 40000]\ninput %s : bf16[2, 40000]\n%y = "
     "scatter(%x, %i, %s) {axis = "
     "1, kind = \"sum\"}\n",
@@ -184,14 +202,22 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
     }
 }
 
+static void gather_graphs(const char *const *graphs, size_t n, uint32_t first)
+{
+    for (uint32_t i = 0; i < n; i++)
+        gather_case(NULL, first + i, graphs[i]);
+}
+
 /* Cases of the records keep their number; those from here begin at 100. */
 static void gather_subjects(void)
 {
     for (const op_def *const *def = op_table; *def; def++)
         for (uint32_t i = 0; i < (*def)->n_cases; i++)
             gather_case(*def, i, (*def)->cases[i].graph);
-    for (uint32_t i = 0; i < sizeof more_graphs / sizeof *more_graphs; i++)
-        gather_case(NULL, 100 + i, more_graphs[i]);
+    gather_graphs(drawn_graphs, sizeof drawn_graphs / sizeof *drawn_graphs, 100);
+    gather_graphs(cached_graphs, sizeof cached_graphs / sizeof *cached_graphs, 200);
+    gather_graphs(ordered_graphs, sizeof ordered_graphs / sizeof *ordered_graphs, 300);
+    gather_graphs(indexed_graphs, sizeof indexed_graphs / sizeof *indexed_graphs, 400);
 }
 
 /* All cases are graphs of one program, so that cases with equal text share an instance, as they do

@@ -162,7 +162,9 @@ static int set_up_devices(void **state)
     gather_records(&hopper);
     gather_streams(&hopper);
     gather_graphs(&hopper, pairs_graphs, sizeof pairs_graphs / sizeof *pairs_graphs, 250);
-    gather_graphs(&hopper, block_graphs, sizeof block_graphs / sizeof *block_graphs, 350);
+    gather_graphs(&hopper, block_products, sizeof block_products / sizeof *block_products, 350);
+    gather_graphs(&hopper, block_windows, sizeof block_windows / sizeof *block_windows, 370);
+    gather_graphs(&hopper, block_rows, sizeof block_rows / sizeof *block_rows, 390);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_streams(&ampere);

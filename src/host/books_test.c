@@ -405,6 +405,10 @@ static void test_lent_logits(void **state)
     assert_int_equal(f->lent, 0);
     assert_true(logits[3 * VOCAB - 1] == (float)(3 * VOCAB - 1));
 
+    check_fails(&cx, MPK_EARG, "no tokens to append",
+                machine_append(&cx, &f->base, id, prompt, 0, logits));
+    check_fails(&cx, MPK_EARG, "no room for their logits",
+                machine_append(&cx, &f->base, id, prompt, 1, NULL));
     check_ok(&cx, machine_append(&cx, &f->base, id, prompt, 1, logits));
     check_fails(&cx, MPK_EARG, "does not wait",
                 machine_append(&cx, &f->base, id, prompt, 1, logits));
@@ -420,6 +424,37 @@ static void test_lent_logits(void **state)
     assert_int_equal(f->lent, 0);
     assert_false(host_books_are_busy(&f->base.books));
     fake_close(f);
+}
+
+/* Drafts are tried by a machine that drafts, for requests that it samples itself. */
+static void test_who_drafts(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    int32_t prompt[3] = {1, 2, 3};
+    float logits[3 * VOCAB];
+    for (int i = 0; i < 4; i++) {
+        const bool machine_drafts = i & 1, host_samples = i & 2;
+        fake *f = fake_open(&cx, &lending);
+        uint64_t id;
+        rt_request r;
+        f->base.books.serving.draft_tokens = machine_drafts ? 4 : 0;
+        machine_request wanted = {.tokens = prompt,
+                                  .n_tokens = 3,
+                                  .max_tokens = 2,
+                                  .drafts = 3,
+                                  .host_samples = host_samples,
+                                  .all_logits = host_samples,
+                                  .logits = host_samples ? logits : NULL};
+        check_ok(&cx, machine_submit(&cx, &f->base, &wanted, &id));
+        assert_true(take_request(f, &r));
+        assert_int_equal(r.drafts, machine_drafts && !host_samples ? 3 : 0);
+        assert_true(tell(f, (rt_token){.id = id, .token = -1, .reason = RT_CANCELLED}));
+        rt_token t;
+        uint32_t n;
+        check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+        fake_close(f);
+    }
 }
 
 /* Log probabilities come with their tokens, those of the prompt with the first; rules lie after the
@@ -641,11 +676,12 @@ static void test_most_pages(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests), cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_priorities),    cmocka_unit_test(test_lent_logits),
-        cmocka_unit_test(test_lent_logprobs), cmocka_unit_test(test_waking_and_failing),
-        cmocka_unit_test(test_rows_of_rules), cmocka_unit_test(test_places_of_graphs),
-        cmocka_unit_test(test_names_alone),   cmocka_unit_test(test_most_pages),
+        cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_priorities),         cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_lent_logprobs),      cmocka_unit_test(test_who_drafts),
+        cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_rows_of_rules),
+        cmocka_unit_test(test_places_of_graphs),   cmocka_unit_test(test_names_alone),
+        cmocka_unit_test(test_most_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,8 +66,8 @@ static const char sampler[] = "the kernel draws tokens in other ways (docs/serve
                   own_parser[] = "answers are read as the model's template writes them",
                   own_reasoning[] = "say in the template's variables whether the model shall think";
 
-static const parameter parameters[] = {
-    /* OpenAI */
+/* OpenAI. */
+static const parameter of_openai[] = {
     READS("model", BOTH),
     READS("prompt", NET_FOR_COMPLETION | LLAMA),
     READS("messages", NET_FOR_CHAT),
@@ -109,7 +109,10 @@ static const parameter parameters[] = {
     REFUSES("function_call", NET_FOR_CHAT, 0, "give 'tools' and 'tool_choice'"),
     REFUSES("verbosity", NET_FOR_CHAT, 0, "say in a message how long the answer shall be"),
     REFUSES("web_search_options", NET_FOR_CHAT, 0, "the server searches nothing"),
-    /* vLLM and SGLang */
+};
+
+/* VLLM and SGLang. */
+static const parameter of_engines[] = {
     READS("top_k", BOTH),
     READS("min_p", BOTH),
     READS("ignore_eos", BOTH),
@@ -192,7 +195,10 @@ static const parameter parameters[] = {
     REFUSES("media_io_kwargs", NET_FOR_CHAT, 0, text_only),
     REFUSES("prompt_embeds", NET_FOR_COMPLETION, 0, "give 'prompt'"),
     REFUSES("thinking_token_budget", BOTH, 0, own_reasoning),
-    /* llama-server */
+};
+
+/* Llama-server. */
+static const parameter of_llama[] = {
     READS("n_predict", BOTH),
     READS("n_cmpl", BOTH),
     READS("reasoning_format", NET_FOR_CHAT),
@@ -260,7 +266,10 @@ static const parameter parameters[] = {
     REFUSES("response_fields", BOTH, 0, no_extras),
     REFUSES("lora", BOTH, 0, one_model),
     REFUSES("thinking_forced_open", NET_FOR_CHAT, 0, "the template says where reasoning begins"),
-    /* OpenAI's responses; the rest of these are members of chats, too */
+};
+
+/* OpenAI's responses; the rest of these are members of chats, too. */
+static const parameter of_responses[] = {
     READS("model", ITEMS | BLOCKS),
     READS("temperature", ITEMS | BLOCKS),
     READS("top_p", ITEMS | BLOCKS),
@@ -303,7 +312,10 @@ static const parameter parameters[] = {
     REFUSES("repetition_penalty", ITEMS | BLOCKS, 1, sampler),
     REFUSES("logit_bias", ITEMS | BLOCKS, 0, sampler),
     READS("structured_outputs", ITEMS | BLOCKS),
-    /* Anthropic's messages */
+};
+
+/* Anthropic's messages. */
+static const parameter of_blocks[] = {
     READS("messages", BLOCKS),
     READS("system", BLOCKS),
     READS("max_tokens", BLOCKS),
@@ -315,7 +327,10 @@ static const parameter parameters[] = {
     REFUSES("container", BLOCKS, 0, "the server runs no tools"),
     REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
     READS("output_format", BLOCKS),
-    /* vectors, as OpenAI, vLLM, SGLang and Cohere have them */
+};
+
+/* Vectors, as OpenAI, vLLM, SGLang and Cohere have them. */
+static const parameter of_vectors[] = {
     READS("model", VECTORS),
     READS("input", VECTORS),
     READS("encoding_format", VECTORS),
@@ -337,14 +352,25 @@ static const parameter parameters[] = {
     REFUSES("priority", VECTORS, 0, "texts are computed in their order of arrival"),
     REFUSES("lora_path", VECTORS, 0, one_model),
 };
-enum { N_PARAMETERS = sizeof parameters / sizeof *parameters };
+
+/* A name may be in several of these, for other endpoints. */
+#define TABLE(rows)                         \
+    {                                       \
+        rows, sizeof(rows) / sizeof *(rows) \
+    }
+static const struct {
+    const parameter *at;
+    size_t n;
+} tables[] = {TABLE(of_openai),    TABLE(of_engines), TABLE(of_llama),
+              TABLE(of_responses), TABLE(of_blocks),  TABLE(of_vectors)};
 
 /* The row of this name for an endpoint; NULL: the name is unknown. */
 static const parameter *find(str name, unsigned endpoint)
 {
-    for (size_t i = 0; i < N_PARAMETERS; i++)
-        if ((parameters[i].endpoints & endpoint) && str_is(name, parameters[i].name))
-            return &parameters[i];
+    for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+        for (const parameter *p = tables[t].at; p < tables[t].at + tables[t].n; p++)
+            if ((p->endpoints & endpoint) && str_is(name, p->name))
+                return p;
     return NULL;
 }
 

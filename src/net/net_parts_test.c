@@ -144,6 +144,39 @@ static void test_whole(void **state)
             check_example(&examples[i], &r, 1 + draw(&r) % 40);
 }
 
+/* The marks of other styles than the model's own are text. */
+static void test_styles(void **state)
+{
+    (void)state;
+    static const char block[] = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>",
+                      begin[] = "a" NET_CALLS_BEGIN "b";
+    static const struct {
+        net_call_style style;
+        const char *answer;
+        bool is_text;
+    } rows[] = {
+        {NET_CALLS_ANY, block, false},   {NET_CALLS_BLOCKS, block, false},
+        {NET_CALLS_FENCED, block, true}, {NET_CALLS_MARKED, block, true},
+        {NET_CALLS_BLOCKS, begin, true}, {NET_CALLS_OBJECT, begin, true},
+    };
+    mpk_context cx = {0};
+    arena a = {0};
+    const json_value *tools;
+    check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        net_parts p = {0};
+        net_parts_open(&p, tools, STR(""));
+        p.style = rows[i].style;
+        check_ok(&cx, net_parts_put(&cx, &p, str_from(rows[i].answer)));
+        check_ok(&cx, net_parts_end(&cx, &p));
+        assert_int_equal(p.calls.n, !rows[i].is_text);
+        if (rows[i].is_text)
+            assert_memory_equal(p.content.at, rows[i].answer, strlen(rows[i].answer));
+        net_parts_close(&p);
+    }
+    arena_free(&a);
+}
+
 /* Any text of marks and braces, at once and byte by byte: the same parts, and no letter is lost. */
 static void take_parts(const char *prompt, const json_value *tools, const text *answer,
                        bool bytewise, net_parts *p)
@@ -234,6 +267,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_styles),
         cmocka_unit_test(test_many_marks_in_a_string),
         cmocka_unit_test(test_random),
     };

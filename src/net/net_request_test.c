@@ -132,6 +132,21 @@ static void test_ends_and_variables(void **state)
     arena_free(&b.a);
 }
 
+/* What the template's variables say themselves is not said again by the members that set them. */
+static void test_variables_come_once(void **state)
+{
+    (void)state;
+    bed b = {0};
+    check_ok(&b.cx, read_body(&b, true,
+                              "{\"messages\": [{\"role\": \"user\"}], \"modalities\": [\"text\"], "
+                              "\"reasoning_effort\": \"none\", \"documents\": [], "
+                              "\"chat_template_kwargs\": {\"reasoning_effort\": \"low\", "
+                              "\"enable_thinking\": true, \"documents\": [1]}}"));
+    assert_string_equal(
+        b.q.variables, "{\"reasoning_effort\":\"low\",\"enable_thinking\":true,\"documents\":[1]}");
+    arena_free(&b.a);
+}
+
 /* Bodies that are refused, and the field that the answer names. */
 static const struct {
     bool chat;
@@ -196,6 +211,8 @@ static const struct {
      "\"add_generation_prompt\": true}",
      "continue_final_message"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"modalities\": [\"audio\"]}", "modalities"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"modalities\": [1]}", "modalities"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"modalities\": \"text\"}", "modalities"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"documents\": {}}", "documents"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"reasoning_effort\": 1}", "reasoning_effort"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"separate_reasoning\": false}",
@@ -384,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_completion),
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_ends_and_variables),
+        cmocka_unit_test(test_variables_come_once),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_count),
         cmocka_unit_test(test_forms),

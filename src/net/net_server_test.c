@@ -383,6 +383,19 @@ static void test_items(void **state)
                          "{\"input\":[{\"role\":\"user\",\"content\":"
                          "[{\"text\":\"first\"},{\"type\":\"input_image\"}]}]}"),
                      400);
+    SCRIPT(&b, "Yes.");
+    assert_int_equal(ask(&b, "/v1/responses",
+                         "{\"instructions\":\"Be brief.\",\"input\":[{\"type\":\"message\","
+                         "\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":"
+                         "\"y\"}]}"),
+                     200);
+    check_has(&b, "Yes.");
+    assert_int_equal(ask(&b, "/v1/responses", "{\"instructions\":[],\"input\":\"x\"}"), 400);
+    check_has(&b, "'instructions' is not a text");
+    assert_int_equal(ask(&b, "/v1/responses",
+                         "{\"input\":[{\"type\":\"song\",\"role\":\"user\","
+                         "\"content\":\"x\"}]}"),
+                     400);
     SCRIPT(&b, "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "Done.");
     assert_int_equal(ask(&b, "/v1/responses", "{" ITEM_TOOLS "}"), 200);
     check_has(&b, "\"status\":\"completed\",\"name\":\"add\",\"arguments\":\"{\\\"a\\\":1}\"}");

@@ -99,6 +99,20 @@ static void test_text(void **state)
     tear_down(&b);
 }
 
+/* As many experts as there are numbers in 32 bits. */
+static void test_most_experts(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, &a,
+                           STR("input %x : f32[1, 2147483647]\n%i, %w = route(%x) "
+                               "{experts = 2}\n"),
+                           &g));
+    arena_free(&a);
+}
+
 /* Windows and groups are bounded before anything is multiplied by them. */
 static void test_windows_are_bounded(void **state)
 {
@@ -185,6 +199,38 @@ static void test_parse_errors(void **state)
          "split the blocks", MPK_EUNSUPPORTED},
         {"const %x : q4_0[32, 64]\n%z = transpose(%x) {perm = [1, 0]}", "split the blocks",
          MPK_EUNSUPPORTED},
+        {"input %p : f32[2, 3, 8, 1]\ninput %l : f32[2, 3, 2]\n%y = attention_fold(%p, %l)",
+         "expected [", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8]\ninput %l : f32[2, 3]\n%y = attention_fold(%p, %l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8]\ninput %l : bf16[2, 3, 2]\n%y = attention_fold(%p, %l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8] live=tokens\ninput %l : f32[2, 3, 2]\n%y = attention_fold(%p, "
+         "%l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8]\ninput %l : f32[1, 3, 2]\n%y = attention_fold(%p, %l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8]\ninput %l : f32[2, 1, 2]\n%y = attention_fold(%p, %l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %p : f32[2, 3, 8]\ninput %l : f32[2, 3, 3]\n%y = attention_fold(%p, %l)",
+         "must be [T, S, H K]", MPK_ESHAPE},
+        {"input %x : f32[1, 1, 2147483647]\n%y, %i = max_pool(%x) {output = [3]}",
+         "output 3 of axis 0 is not possible", MPK_ESHAPE},
+        {"input %x : f32[1, 1, 9]\n%y, %i = max_pool(%x) {output = [0]}",
+         "output 0 of axis 0 is not possible", MPK_ESHAPE},
+        {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
+         "low_freq_factor = 4.0, high_freq_factor = 4.0}",
+         "is not above low_freq_factor", MPK_EARG},
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 0]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 2]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [-1, 0]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[1, 5, 9]\nconst %w : f32[4, 3, 2]\n%y = conv(%x, %w, _) {groups = 2}",
+         "x has 5 channels, w 6 in 2 groups", MPK_ESHAPE},
+        {"input %x : f32[1, 2147483648]\n%i, %w = route(%x) {experts = 2}",
+         "2147483648 experts cannot be numbered", MPK_ESHAPE},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
          "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},
@@ -623,6 +669,7 @@ int main(void)
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_parse_errors),
         cmocka_unit_test(test_windows_are_bounded),
+        cmocka_unit_test(test_most_experts),
         cmocka_unit_test(test_hostile_expressions),
         cmocka_unit_test(test_builder),
         cmocka_unit_test(test_verifier),

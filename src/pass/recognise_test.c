@@ -386,6 +386,33 @@ static void repeated_heads_are_read_once(void **state)
 }
 
 /* 0 + x is x as long as x is. */
+/* What goes row by row over a reshaped matrix goes over the matrix; what does not stays. */
+static void rows_of_a_matrix_stay_flat(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : f32[6, 16]\nconst %n : f32[16]\nconst %b : f32[16]\n"
+        "%r = reshape(%x) {shape = [2, 3, 16]}\n%l = layer_norm(%r, %n, %b)\n"
+        "%s = silu(%l)\n%y = reshape(%s) {shape = [6, 16]}\n%z = silu(%y)\noutput %z\n";
+    static const struct {
+        const char *by;
+        size_t reshapes;
+    } rows[] = {{"layer_norm(%r, %n, %b)", 0},
+                {"rms_norm(%r, %n)", 0},
+                {"mul(%r, %n)", 0},
+                {"softmax(%r) {axis = 1}", 2},
+                {"softmax(%r) {axis = 0}", 2}};
+    arena a = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ir_graph *g = parse_with(&a, source, "layer_norm(%r, %n, %b)", rows[i].by);
+        const ir_graph *after = recognise(&a, g, false);
+        if (count_of(after, "reshape") != rows[i].reshapes)
+            fail_msg("%s: %zu reshapes", rows[i].by, count_of(after, "reshape"));
+        check_same(&a, g, after);
+    }
+    arena_free(&a);
+}
+
 static void nothing_added_is_nothing_done(void **state)
 {
     (void)state;
@@ -487,6 +514,7 @@ int main(void)
         cmocka_unit_test(the_gelu_of_gpt2_is_one_operator),
         cmocka_unit_test(activations_join_linears_of_many_rows),
         cmocka_unit_test(attention_is_written_by_rows),
+        cmocka_unit_test(rows_of_a_matrix_stay_flat),
         cmocka_unit_test(a_logarithm_of_a_sum_of_exponentials_is_one_operator),
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(what_was_overwritten_is_not_read_later),

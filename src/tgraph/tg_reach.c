@@ -49,13 +49,13 @@ static bool is_numbered(const tg_graph *g)
     return true;
 }
 
-/* Report a cycle.  waits[t] is not zero for exactly the tasks that the sort did not reach: those
- * on a cycle, and those after one. */
+/* Report a cycle.  waits[t] is not zero for exactly the tasks that the sort did not reach, of which
+ * there is one at least: those on a cycle, and those after one. */
 static mpk_status fail_cycle(const builder *b, const uint32_t *waits)
 {
     const tg_graph *g = b->g;
     tg_task_id t = 0;
-    while (t + 1 < g->n_tasks && !waits[t])
+    while (!waits[t])
         t++;
     /* Walk from a waiting task to one it waits for, n_tasks times: the walk has then entered a
      * cycle, and t lies on it. */

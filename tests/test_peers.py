@@ -152,6 +152,23 @@ def test_what_is_refused(models):
         assert needle in support.mpk("run", models["qwen3"], "-p", "x", *options, code=code)[1]
 
 
+def test_gpus_that_cannot_share_are_refused_at_once(models, tmp_path):
+    """Before anything is compiled: without NVRTC that would fail with other words."""
+    env = {"MPK_LIBCUDA": str(support.BUILD / "tests" / "libfake_cuda.so"), "MPK_CACHE": str(tmp_path),
+           "MPK_NVRTC": "/nowhere/libnvrtc.so.13"}
+    for gpus, words, needle in [
+        (2, "gpus:2,links:0", "GPU 0 cannot reach the memory of GPU 1"),
+        (3, "gpus:4,island:2", "GPU 0 cannot reach the memory of GPU 2"),
+        (2, "gpus:2,atomics:0", "a program is shared over NVLink"),
+        (2, "gpus:2,more:4096", "differ: a program is shared by GPUs of one kind"),
+        (2, "gpus:1", "2 GPUs from cuda:0 on were asked for"),
+        (2, "gpus:2", "/nowhere/libnvrtc.so.13"),
+    ]:
+        error = support.mpk("run", models["qwen3"], "-p", "x", "--device", "cuda", "--gpus", gpus, code=1,
+                            env={**env, "MPK_FAKE_CUDA": words})[1]
+        assert needle in error, error
+
+
 def test_what_gpus_would_hold(models):
     """Compiled for GPUs that are not here."""
     plans = [json.loads(support.mpk("inspect", models["qwen3"], "--gpus", n, "--target", "sm_90a", "--json",

@@ -279,6 +279,7 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .n_peers = n_gpus,
                             .launch = PASS_LAUNCH_AOT,
                             .gather_bytes = 1,
+                            .own_experts = random_below(&b->random, 2),
                             .splits = 3,
                             .split_tokens = 128,
                             .norm_elements = 1 << 24,

@@ -43,6 +43,44 @@ def test_logits_are_those_of_one_peer(models, name, tmp_path):
         assert (several == again).all()
 
 
+def narrow_experts(net):
+    """Equal logits of the router: of equal ones the first experts are taken, so all tokens go to one peer's."""
+    for name, p in net.named_parameters():
+        if name.endswith("mlp.gate.weight"):
+            p.zero_()
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("width", [40, 1])
+def test_experts_that_peers_own(tmp_path, width, skewed):
+    """Asked for; and where columns of experts cannot be cut, in any case.  All tokens to one peer, too."""
+    folder = tiny.mixture(tmp_path / "model", num_experts=11, num_experts_per_tok=1 if skewed else 3,
+                          moe_intermediate_size=width, change=narrow_experts if skewed else None)
+    asked = ["--own-experts"] if width > 1 else []
+    program = support.mpk("inspect", folder, "--program")[0]
+    one = support.score(folder, TOKENS, tmp_path)
+    for peers in (2, 3, 4, 8):
+        cut = support.mpk("opt", f"--pass=simplify,shard:peers={peers}:own_experts={len(asked)}", "-", stdin=program)[0]
+        assert f"experts.down_proj.weight[{11 * (peers - 1) // peers}:11/11]@{peers - 1}" in cut.decode()
+        several = support.score(folder, TOKENS, tmp_path, "--gpus", peers, *asked)
+        assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
+        again = support.score(folder, TOKENS, tmp_path, "--gpus", peers, "--threads", 2 * peers, *asked)
+        assert (several == again).all()
+        memory = [json.loads(support.mpk("inspect", folder, "--json", "--gpus", n, *asked)[0])["memory"]
+                  for n in (1, peers)]
+        assert memory[0]["weights_bytes"] <= memory[1]["weights_bytes"] <= 1.5 * memory[0]["weights_bytes"]
+
+
+def test_an_image_keeps_whose_the_experts_are(models, tmp_path):
+    image = tmp_path / "image"
+    support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2, "--own-experts")
+    own = support.score(models["mixture"], TOKENS, tmp_path, "--gpus", 2, "--own-experts")
+    assert (support.score(image, TOKENS, tmp_path) == own).all()
+    support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2)
+    error = support.mpk("inspect", image, "--own-experts", code=1)[1]
+    assert "compiled without own_experts" in error
+
+
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     """A model whose sums have the same bits however they are grouped: each entry of what the output and down

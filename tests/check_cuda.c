@@ -7,7 +7,8 @@
  * and repeat; one of them also as CUDA graphs, and with tasks that are launched just in time.
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
- * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4".  Those that end in
+ * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4"; with "own" each has
+ * some experts whole.  Those that end in
  * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; in those that end in
  * "streams" the tasks of steps of 128 and 256 tokens share tiles; those in "drafts" give requests
  * the same tokens with speculation as without.  The one that ends in "small" is as small as one can
@@ -155,6 +156,7 @@ static void add_model(const char *name, int n, char **names)
     it->prompts = strstr(name, "-prompts") != NULL;
     it->drafts = strstr(name, "-drafts") != NULL;
     it->streams = strstr(name, "-streams") != NULL;
+    it->own_experts = strstr(name, "-own") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
     it->mode = strstr(name, "-pdl")     ? CUDA_GRAPH_PDL
@@ -195,6 +197,8 @@ static void list_items(int n, char **names)
         "qwen2-bf16-peers2",
         "qwen3_moe-f32-peers2",
         "mixtral-bf16-peers2",
+        "qwen3_moe-f32-own-peers2",
+        "mixtral-bf16-own-peers2",
         "llama-f32-peers3",
         "qwen3-bf16-peers4",
     };

@@ -27,6 +27,7 @@ typedef struct item {
     bool prompts;       /* of a model: its largest step runs on the kernel for prompts */
     bool drafts;        /* of a model: requests also try drafts */
     bool streams;       /* of a model: steps of 128 and 256 tokens, whose tasks share tiles */
+    bool own_experts;   /* of a model that is shared: each peer has some experts whole */
     uint32_t n_peers;   /* of a model: GPUs that share it, or parts of the one that is there */
     cuda_mode mode;     /* of a model */
     pass_launch launch; /* of a model */

@@ -112,6 +112,7 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
         fast.n_peers = it->n_peers;
         fast.launch = PASS_LAUNCH_AOT;
         fast.gather_bytes = 1; /* the vocabulary is cut too */
+        fast.own_experts = it->own_experts;
     }
     return check_compile_unit(cx, it, u, it->fast ? fast : plain);
 }

@@ -32,7 +32,8 @@ static void set_words(uint32_t n_gpus, const char *more)
 
 static mpk_status start(bed *b)
 {
-    cuda_options o = {.code = b->code.at, .code_bytes = b->code.n, .stall_ns = 1000000};
+    cuda_options o = {
+        .code = b->code.at, .code_bytes = b->code.n, .stall_ns = 1000000, .stop_ns = 1000000};
     machine_weights w = {.at = b->weights, .seed = seed};
     b->m = NULL;
     return cuda_start(&b->cx, &b->image, &w, &o, &b->m);
@@ -92,7 +93,8 @@ static void make_weights(bed *b)
 
 static void prepare(bed *b, uint32_t n_gpus)
 {
-    b->gpus = (gpus){.image = &b->image, .seed = b->random.seed, .n = n_gpus, .dies = -1};
+    b->gpus =
+        (gpus){.image = &b->image, .seed = b->random.seed, .n = n_gpus, .dies = -1, .hangs = -1};
     b->gpus.workers = calloc(n_gpus, sizeof *b->gpus.workers);
     b->gpus.hidden = calloc(n_gpus, sizeof *b->gpus.hidden);
     b->gpus.shown = calloc(MAX_HIDDEN, sizeof *b->gpus.shown);
@@ -119,17 +121,23 @@ static void set_up(bed *b, uint64_t of, uint32_t n_gpus)
     prepare(b, n_gpus);
 }
 
+/* What is the test's own. */
+static void release(bed *b)
+{
+    b->gpus.fake->kernel(NULL, NULL);
+    free(b->gpus.workers);
+    free(b->gpus.hidden);
+    free(b->gpus.shown);
+    arena_free(&b->arena);
+}
+
 static void tear_down(bed *b)
 {
     char words[256];
     machine_stop(b->m);
     b->gpus.fake->leaks(words, sizeof words);
     assert_string_equal(words, "");
-    b->gpus.fake->kernel(NULL, NULL);
-    free(b->gpus.workers);
-    free(b->gpus.hidden);
-    free(b->gpus.shown);
-    arena_free(&b->arena);
+    release(b);
 }
 
 /* The program may leave some GPUs without work: it is refused then. */
@@ -271,6 +279,7 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .n_peers = n_gpus,
                             .launch = PASS_LAUNCH_AOT,
                             .gather_bytes = 1,
+                            .own_experts = random_below(&b->random, 2),
                             .splits = 3,
                             .split_tokens = 128,
                             .norm_elements = 1 << 24,
@@ -543,28 +552,31 @@ static void test_refusals(void **state)
         uint32_t n_gpus;
         const char *words, *needle;
     } cases[] = {
-        {1, "", "there is no GPU 1: this process sees 1"},
         {2, "links:0", "GPU 0 cannot reach the memory of GPU 1: mpk doctor shows the links"},
-        {2, "atomics:0", "over a link without atomic operations (PCIe)"},
+        {3, "island:2", "GPU 0 cannot reach the memory of GPU 2"},
+        {2, "atomics:0", "GPU 0 reaches GPU 1 over a link without atomic operations (PCIe)"},
         {2, "more:4096", "differ: a program is shared by GPUs of one kind"},
     };
-    bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
-    make_weights(&b);
-    prepare(&b, 2);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char words[256];
-        set_words(cases[i].n_gpus, cases[i].words);
+        bed b = {.random.seed = seed};
+        const uint32_t n = cases[i].n_gpus;
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+        make_weights(&b);
+        prepare(&b, n);
+        set_words(n, cases[i].words);
         check_fails(&b.cx, MPK_EUNSUPPORTED, cases[i].needle, start(&b));
-        b.gpus.fake->leaks(words, sizeof words);
-        assert_string_equal(words, "");
+        check_fails(&b.cx, MPK_EUNSUPPORTED, cases[i].needle, cuda_probe_peers(&b.cx, 0, n));
+        set_words(n, "");
+        check_ok(&b.cx, cuda_probe_peers(&b.cx, 0, n));
+        set_words(n - 1, "");
+        check_fails(&b.cx, MPK_EUNSUPPORTED, "there is no GPU", start(&b));
+        set_words(n, "");
+        cuda_options o = {.code = b.code.at, .code_bytes = b.code.n, .mode = CUDA_GRAPH};
+        check_fails(&b.cx, MPK_EUNSUPPORTED, "in the persistent mode alone",
+                    cuda_start(&b.cx, &b.image, &(machine_weights){.at = b.weights}, &o, &b.m));
+        b.m = NULL;
+        tear_down(&b);
     }
-    set_words(2, "");
-    cuda_options o = {.code = b.code.at, .code_bytes = b.code.n, .mode = CUDA_GRAPH};
-    check_fails(&b.cx, MPK_EUNSUPPORTED, "in the persistent mode alone",
-                cuda_start(&b.cx, &b.image, &(machine_weights){.at = b.weights}, &o, &b.m));
-    b.m = NULL;
-    tear_down(&b);
 }
 
 /* A tensor on a peer that the program does not have, though no operator reads it. */
@@ -590,7 +602,23 @@ static void test_unknown_peers(void **state)
     arena_free(&a);
 }
 
-/* Each call of the driver fails once. */
+/* Start, run two steps, stop.  The kernels are emulated, so a launch that another one has not
+ * joined does nothing. */
+static mpk_status start_and_run(bed *b, const char *failing)
+{
+    TRY(start(b));
+    b->gpus.fake->kernel(gpus_launched, &b->gpus);
+    mpk_status status = machine_run_graph(&b->cx, b->m, 0, 1, 1);
+    if (status == MPK_OK)
+        status = machine_run_graph(&b->cx, b->m, 0, 1, 1);
+    if (strcmp(failing, "cuCtxSetCurrent") == 0)
+        set_words(2, ""); /* a GPU that cannot be made current cannot let go of others either */
+    machine_stop(b->m);
+    b->gpus.fake->kernel(NULL, NULL);
+    return status;
+}
+
+/* Each call of the driver fails once, in starting, running and stopping. */
 static void test_every_failure(void **state)
 {
     (void)state;
@@ -600,8 +628,7 @@ static void test_every_failure(void **state)
     make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
-    check_ok(&b.cx, start(&b));
-    machine_stop(b.m);
+    check_ok(&b.cx, start_and_run(&b, ""));
     for (unsigned e = 0; b.gpus.fake->entry(e); e++) {
         const char *entry = b.gpus.fake->entry(e);
         unsigned n = b.gpus.fake->calls(entry);
@@ -609,21 +636,14 @@ static void test_every_failure(void **state)
             snprintf(words, sizeof words, "fail:%s:%u", entry, k);
             set_words(2, words);
             b.gpus.fake->reset();
-            mpk_status status = start(&b);
-            if (strcmp(entry, "cuCtxSetCurrent") == 0)
-                set_words(
-                    2, ""); /* a GPU that cannot be made current cannot let go of others either */
-            if (status == MPK_OK)
-                machine_stop(b.m);
-            refused += status != MPK_OK;
+            refused += start_and_run(&b, entry) != MPK_OK;
+            set_words(2, "");
             b.gpus.fake->leaks(words, sizeof words);
             if (words[0])
                 fail_msg("call %u of %s failed, and %s stayed", k, entry, words);
         }
-        set_words(2, "");
         b.gpus.fake->reset();
-        check_ok(&b.cx, start(&b));
-        machine_stop(b.m);
+        check_ok(&b.cx, start_and_run(&b, ""));
     }
     b.m = NULL;
     assert_true(refused > 40);
@@ -664,20 +684,57 @@ static void test_a_stall(void **state)
     tear_down(&b);
 }
 
+/* Whichever GPU it is, and however many there are. */
 static void test_a_lost_gpu(void **state)
 {
     (void)state;
-    bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
-    make_weights(&b);
-    prepare(&b, 2);
-    b.gpus.dies = 1;
-    check_ok(&b.cx, start(&b));
-    b.gpus.fake->kernel(gpus_launched, &b.gpus);
-    check_ok(&b.cx, machine_run_graph(&b.cx, b.m, 0, 1, 1));
-    check_fails(&b.cx, MPK_EDEVICE, "GPU 1: the kernel ended without saying why",
-                machine_run_graph(&b.cx, b.m, 0, 1, 1));
-    tear_down(&b);
+    for (uint32_t n = 2; n <= 4; n++)
+        for (uint32_t lost = 0; lost < n; lost++) {
+            bed b = {.random.seed = seed};
+            char needle[64];
+            snprintf(needle, sizeof needle, "GPU %u: the kernel ended without saying why", lost);
+            make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+            make_weights(&b);
+            prepare(&b, n);
+            b.gpus.dies = (int)lost;
+            check_ok(&b.cx, start(&b));
+            b.gpus.fake->kernel(gpus_launched, &b.gpus);
+            check_ok(&b.cx, machine_run_graph(&b.cx, b.m, 0, 1, 1));
+            check_fails(&b.cx, MPK_EDEVICE, needle, machine_run_graph(&b.cx, b.m, 0, 1, 1));
+            tear_down(&b);
+        }
+}
+
+/* A task of one GPU does not end, and so neither does its kernel: one error for all, which names
+ * the GPU; stopping comes back, and frees nothing that this kernel may still touch.  The last of
+ * the tests, since what it leaves behind stays. */
+static void test_a_task_that_does_not_end(void **state)
+{
+    (void)state;
+    for (uint32_t n = 2; n <= 3; n++) {
+        bed b = {.random.seed = seed};
+        const uint32_t hung = (uint32_t)(seed % n);
+        uint64_t tables[MAX_GPUS];
+        char words[64];
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+        make_weights(&b);
+        prepare(&b, n);
+        b.gpus.hangs = (int)hung;
+        check_ok(&b.cx, start(&b));
+        for (uint32_t p = 0; p < n; p++)
+            tables[p] = cuda_of(b.m)->peers[p]->table_block;
+        snprintf(words, sizeof words, "busy:%u", hung);
+        set_words(n, words);
+        b.gpus.fake->kernel(gpus_launched, &b.gpus);
+        snprintf(words, sizeof words, "GPU %u: a task on peer %u does not end", hung, hung);
+        check_fails(&b.cx, MPK_ESTALLED, words, machine_run_graph(&b.cx, b.m, 0, 1, 1));
+        check_fails(&b.cx, MPK_ESTALLED, words, machine_run_graph(&b.cx, b.m, 0, 1, 1));
+        machine_stop(b.m);
+        for (uint32_t p = 0; p < n; p++)
+            assert_int_equal(b.gpus.fake->device_of(tables[p]), p);
+        set_words(n, "");
+        release(&b);
+    }
 }
 
 int main(void)
@@ -689,7 +746,7 @@ int main(void)
         cmocka_unit_test(test_weights),         cmocka_unit_test(test_unknown_peers),
         cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure),
         cmocka_unit_test(test_a_stall),         cmocka_unit_test(test_a_lost_gpu),
-        cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_one_gpu),         cmocka_unit_test(test_a_task_that_does_not_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

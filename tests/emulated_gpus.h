@@ -77,7 +77,8 @@ typedef struct gpus {
     late_word *words;            /* [MAX_WORDS] */
     uint32_t n_words;
     uint32_t n, launches, steps, late_stores, remote_reads, quiet, sent;
-    int dies; /* this GPU's kernel ends without a word; -1: none does */
+    int dies;  /* this GPU's kernel ends without a word; -1: none does */
+    int hangs; /* the tasks of this GPU's worker 0 do not end; -1: of none */
 } gpus;
 
 static inline uint32_t gpus_below(gpus *s, uint32_t n)
@@ -423,6 +424,8 @@ static inline bool gpus_turn(gpus *s, uint32_t p, uint32_t worker)
     if (e->clears)
         gpus_clear(s, p, worker, rt_word_graph(w->step),
                    (rt_u32[]){UINT32_MAX, rt_word_tokens(w->step), rt_word_rows(w->step)});
+    if (e->body != RT_NONE && ((int)p == s->hangs && worker == 0))
+        return false;
     if (e->body != RT_NONE && !gpus_run(s, p, w, e))
         return false;
     gpus_count(s, p, w, e);
@@ -485,10 +488,12 @@ static inline bool gpus_begin(gpus *s, rt_u32 *asked)
     return published;
 }
 
-/* A kernel's last words. */
+/* A kernel's last words; one with a task that does not end has none. */
 static inline void gpus_tell(gpus *s, uint32_t p, rt_u32 state)
 {
     rt_kernel *k = s->kernels[p];
+    if ((int)p == s->hangs && p)
+        return;
     k->start_step = k->machine.control->step.value;
     *k->host_fault = k->machine.control->fault;
     rt_peers_stop(k);

@@ -10,6 +10,7 @@
  *     SM holds) links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
  *     island:2 (GPUs 0 and 1 reach each other, 2 and 3, and so on)
  *     more:4096 (bytes of memory that all GPUs but the first have more)
+ *     busy:1 (work on streams of GPU 1 is never done, as with a kernel that does not end)
  *
  * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a
  * function.  Kernels have one argument of 8 bytes or more, or none; addresses that were not

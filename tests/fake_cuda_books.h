@@ -24,6 +24,7 @@ enum {
     BAD_PTX = 218,
     NO_PEER = 217,
     NOT_FOUND = 500,
+    NOT_READY = 600,
     BAD_ADDRESS = 700,
     PEER_ALREADY = 704,
     CONTEXT_DESTROYED = 709,

@@ -37,7 +37,8 @@ ENTRY cuStreamQuery(stream *s)
 {
     (void)s;
     ENTER_CURRENT("cuStreamQuery");
-    return 0;
+    return fake_setting("busy", MAX_DEVICES) == (uint64_t)(fake_current - fake.devices) ? NOT_READY
+                                                                                        : 0;
 }
 
 ENTRY cuStreamWaitEvent(stream *s, uint64_t *event, unsigned flags);

@@ -192,7 +192,7 @@ static ir_graph *random_decoder(world *w)
                       .mlp_bias = pick(w, 2),
                       .activation = str_from(activations[pick(w, 3)]),
                       .window = pick(w, 2) ? 5 : 0,
-                      .n_experts = 2 + pick(w, 4),
+                      .n_experts = 2 + pick(w, 9),
                       .experts_per_token = 1 + pick(w, 2),
                       .expert_ffn_size = 8 + pick(w, 20),
                       .expert_every = 1 + pick(w, 2),
@@ -439,7 +439,7 @@ static void random_split_decoders_keep_their_bytes(void **state)
 
 static ir_graph *shard(world *w, ir_graph *g, uint32_t n_peers)
 {
-    pass_options options = {.n_workers = n_peers, .n_peers = n_peers};
+    pass_options options = {.n_workers = n_peers, .n_peers = n_peers, .own_experts = pick(w, 2)};
     pass_state s = {&w->cx, &w->a, &w->a, &options};
     check_ok(&w->cx, pass_simplify(&s, &g));
     check_ok(&w->cx, pass_shard(&s, &g));
@@ -585,6 +585,122 @@ static void several_peers_give_the_answer_of_one(void **state)
     assert_true(cut > 1000);
 }
 
+/* ---- experts that peers own ---- */
+
+typedef enum skew { RANDOM, ALL_TO_FIRST, ALL_TO_LAST, NONE_VALID, N_SKEWS } skew;
+
+/* A layer of experts whose ids come from outside, so that the test can send tokens anywhere; every
+ * expert is cut, or none can be. */
+static ir_graph *expert_layer(world *w, uint32_t n_experts, bool narrow)
+{
+    const int tokens = 1 + (int)pick(w, 9), each = 1 + (int)pick(w, 3), D = 8 + (int)pick(w, 9),
+              F = narrow ? 1 : 9 + (int)pick(w, 20);
+    char source[1024];
+    ir_graph *g;
+    snprintf(source, sizeof source,
+             "input %%x : f32[%d, %d] live=tokens\ninput %%i : i32[%d, %d] live=tokens\n"
+             "input %%s : f32[%d, %d] live=tokens\nconst %%g : f32[%u, %d, %d]\n"
+             "const %%u : f32[%u, %d, %d]\nconst %%d : f32[%u, %d, %d]\n"
+             "%%h = expert_linear(%%x, %%i, %%g, %%u) {glu = \"silu\"}\n"
+             "%%y = expert_linear(%%h, %%i, %%d, _, %%s, %%x)\noutput %%y\n",
+             tokens, D, tokens, each, tokens, each, n_experts, F, D, n_experts, F, D, n_experts, D,
+             F);
+    check_ok(&w->cx, ir_parse(&w->cx, &w->a, str_from(source), &g));
+    return g;
+}
+
+/* Experts of the first peer are the first ones, and those of the last peer the last. */
+static void send_tokens(world *w, const ir_graph *g, skew how, uint32_t n_experts, uint32_t n_peers,
+                        ir_values *v)
+{
+    uint64_t id;
+    const uint32_t own = n_experts / n_peers;
+    assert_true(map_get(&g->names, STR("i"), &id));
+    for (int64_t k = 0; k < ir_elements(&g->tensors.at[id]); k++) {
+        const uint32_t expert = how == RANDOM       ? pick(w, n_experts + 2)
+                                : how == NONE_VALID ? n_experts + pick(w, 3)
+                                                    : pick(w, own);
+        const bool is_last = how == ALL_TO_LAST;
+        ((int32_t *)v->data[id])[k] = (int32_t)(is_last ? n_experts - 1 - expert : expert);
+        if (how == NONE_VALID && pick(w, 2))
+            ((int32_t *)v->data[id])[k] = -1 - (int32_t)pick(w, 9);
+    }
+}
+
+/* How many operators on a peer multiply by experts, and that each has its own ones whole. */
+static uint32_t count_owners(const ir_graph *h, uint32_t peer, uint32_t n_experts, uint32_t n_peers)
+{
+    const int64_t lo = n_experts * peer / n_peers, hi = n_experts * (peer + 1) / n_peers;
+    uint32_t n = 0;
+    for (ir_op_id o = 0; o < h->ops.n; o++) {
+        const ir_op *op = &h->ops.at[o];
+        if (strcmp(op->def->name, "expert_linear") != 0 || op->peer != peer)
+            continue;
+        const ir_share share = ir_read_share(h->tensors.at[op->in[2]].name);
+        assert_int_equal(share.axis, 0);
+        assert_true(share.lo == lo && share.hi == hi);
+        n++;
+    }
+    return n;
+}
+
+static void check_owned(world *w, uint32_t n_peers, skew how)
+{
+    const uint32_t n_experts = n_peers + pick(w, 20);
+    const bool narrow = pick(w, 2); /* columns that cannot be cut: owned without being asked to */
+    ir_values given = {0};
+    ir_graph *g = expert_layer(w, n_experts, narrow), *h = g;
+    pass_options options = {.n_workers = n_peers, .n_peers = n_peers, .own_experts = !narrow};
+    pass_state s = {&w->cx, &w->a, &w->a, &options};
+    fill_values(w, g, &given);
+    fill_live(w, g, &given);
+    send_tokens(w, g, how, n_experts, n_peers, &given);
+    check_ok(&w->cx, pass_shard(&s, &h));
+    check_ok(&w->cx, ir_verify(&w->cx, h));
+    for (uint32_t p = 0; p < n_peers; p++)
+        assert_int_equal(count_owners(h, p, n_experts, n_peers), 2);
+    ir_values several = sharded_values(w, g, &given, h);
+    check_ok(&w->cx, ir_eval(&w->cx, &w->a, g, &given));
+    check_ok(&w->cx, ir_eval(&w->cx, &w->a, h, &several));
+    check_close(g, g->outputs.at[0], &given, h, h->outputs.at[0], &several, 1e-4f);
+}
+
+/* Whichever peer's experts the router prefers. */
+static void peers_own_experts(void **state)
+{
+    (void)state;
+    static const uint32_t n_peers[] = {2, 3, 4, 8};
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; i < 20; i++)
+        for (uint32_t k = 0; k < 4; k++)
+            for (int how = 0; how < N_SKEWS; how++) {
+                world w = {.seed = seed + i * 100 + k * 10 + (uint32_t)how};
+                check_owned(&w, n_peers[k], (skew)how);
+                arena_free(&w.a);
+            }
+}
+
+/* Two operators that number different experts by the same ids are not dealt out. */
+static void experts_of_different_numbers_are_not_dealt_out(void **state)
+{
+    (void)state;
+    world w = {.seed = check_seed()};
+    ir_graph *g;
+    check_ok(&w.cx,
+             ir_parse(&w.cx, &w.a,
+                      STR("input %x : f32[3, 8]\ninput %i : i32[3, 2]\ninput %s : f32[3, 2]\n"
+                          "const %a : f32[6, 1, 8]\nconst %b : f32[8, 1, 8]\n"
+                          "%y = expert_linear(%x, %i, %a, _, %s)\n"
+                          "%z = expert_linear(%x, %i, %b, _, %s)\noutput %y\noutput %z\n"),
+                      &g));
+    pass_options options = {.n_workers = 2, .n_peers = 2, .own_experts = true, .gather_bytes = 1};
+    pass_state s = {&w.cx, &w.a, &w.a, &options};
+    check_ok(&w.cx, pass_shard(&s, &g));
+    for (ir_tensor_id t = 0; t < g->tensors.n; t++)
+        assert_int_not_equal(ir_read_share(g->tensors.at[t].name).axis, 0);
+    arena_free(&w.a);
+}
+
 static void programs_of_several_peers_keep_their_bytes(void **state)
 {
     (void)state;
@@ -598,6 +714,8 @@ int main(void)
         cmocka_unit_test(random_decoders_keep_their_bytes),
         cmocka_unit_test(random_split_decoders_keep_their_bytes),
         cmocka_unit_test(several_peers_give_the_answer_of_one),
+        cmocka_unit_test(peers_own_experts),
+        cmocka_unit_test(experts_of_different_numbers_are_not_dealt_out),
         cmocka_unit_test(programs_of_several_peers_keep_their_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

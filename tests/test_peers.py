@@ -43,6 +43,44 @@ def test_logits_are_those_of_one_peer(models, name, tmp_path):
         assert (several == again).all()
 
 
+def narrow_experts(net):
+    """Equal logits of the router: of equal ones the first experts are taken, so all tokens go to one peer's."""
+    for name, p in net.named_parameters():
+        if name.endswith("mlp.gate.weight"):
+            p.zero_()
+
+
+@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("width", [40, 1])
+def test_experts_that_peers_own(tmp_path, width, skewed):
+    """Asked for; and where columns of experts cannot be cut, in any case.  All tokens to one peer, too."""
+    folder = tiny.mixture(tmp_path / "model", num_experts=11, num_experts_per_tok=1 if skewed else 3,
+                          moe_intermediate_size=width, change=narrow_experts if skewed else None)
+    asked = ["--own-experts"] if width > 1 else []
+    program = support.mpk("inspect", folder, "--program")[0]
+    one = support.score(folder, TOKENS, tmp_path)
+    for peers in (2, 3, 4, 8):
+        cut = support.mpk("opt", f"--pass=simplify,shard:peers={peers}:own_experts={len(asked)}", "-", stdin=program)[0]
+        assert f"experts.down_proj.weight[{11 * (peers - 1) // peers}:11/11]@{peers - 1}" in cut.decode()
+        several = support.score(folder, TOKENS, tmp_path, "--gpus", peers, *asked)
+        assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
+        again = support.score(folder, TOKENS, tmp_path, "--gpus", peers, "--threads", 2 * peers, *asked)
+        assert (several == again).all()
+        memory = [json.loads(support.mpk("inspect", folder, "--json", "--gpus", n, *asked)[0])["memory"]
+                  for n in (1, peers)]
+        assert memory[0]["weights_bytes"] <= memory[1]["weights_bytes"] <= 1.5 * memory[0]["weights_bytes"]
+
+
+def test_an_image_keeps_whose_the_experts_are(models, tmp_path):
+    image = tmp_path / "image"
+    support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2, "--own-experts")
+    own = support.score(models["mixture"], TOKENS, tmp_path, "--gpus", 2, "--own-experts")
+    assert (support.score(image, TOKENS, tmp_path) == own).all()
+    support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2)
+    error = support.mpk("inspect", image, "--own-experts", code=1)[1]
+    assert "compiled without own_experts" in error
+
+
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory):
     """A model whose sums have the same bits however they are grouped: each entry of what the output and down
@@ -150,6 +188,23 @@ def test_what_is_refused(models):
         (["--gpus", 2, "--launch", "jit"], 1, "launch must be auto or aot"),
     ]:
         assert needle in support.mpk("run", models["qwen3"], "-p", "x", *options, code=code)[1]
+
+
+def test_gpus_that_cannot_share_are_refused_at_once(models, tmp_path):
+    """Before anything is compiled: without NVRTC that would fail with other words."""
+    env = {"MPK_LIBCUDA": str(support.BUILD / "tests" / "libfake_cuda.so"), "MPK_CACHE": str(tmp_path),
+           "MPK_NVRTC": "/nowhere/libnvrtc.so.13"}
+    for gpus, words, needle in [
+        (2, "gpus:2,links:0", "GPU 0 cannot reach the memory of GPU 1"),
+        (3, "gpus:4,island:2", "GPU 0 cannot reach the memory of GPU 2"),
+        (2, "gpus:2,atomics:0", "a program is shared over NVLink"),
+        (2, "gpus:2,more:4096", "differ: a program is shared by GPUs of one kind"),
+        (2, "gpus:1", "2 GPUs from cuda:0 on were asked for"),
+        (2, "gpus:2", "/nowhere/libnvrtc.so.13"),
+    ]:
+        error = support.mpk("run", models["qwen3"], "-p", "x", "--device", "cuda", "--gpus", gpus, code=1,
+                            env={**env, "MPK_FAKE_CUDA": words})[1]
+        assert needle in error, error
 
 
 def test_what_gpus_would_hold(models):

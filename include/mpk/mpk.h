@@ -251,6 +251,10 @@ typedef struct mpk_engine_options {
      * program, has its own weights and its part of the KV cache, and changes no token.  NULL: none.
      * MPK_EARG: the vocabularies differ, or the model is an image; on a GPU: MPK_EUNSUPPORTED. */
     const char *draft_model;
+    /* 1: with several gpus each peer has some experts whole (expert parallelism), wherever there
+     * are as many experts as peers; 0: a share of every expert, which keeps all peers equally busy
+     * whatever the router does, and whole ones only where experts cannot be cut (docs/gpus.md) */
+    uint32_t own_experts;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:

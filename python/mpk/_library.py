@@ -119,6 +119,7 @@ class EngineOptions(Structure):
         ("random_routing", c_int),
         ("count_experts", c_uint32),
         ("draft_model", c_char_p),
+        ("own_experts", c_uint32),
     ]
 
 

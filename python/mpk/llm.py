@@ -322,6 +322,7 @@ class LLM:
     last draft_ngram (3) of the request's text before, which changes no token; draft_model: a small model of the same
     vocabulary that guesses such tokens too, alone or after the text; gpus: peers that share the model, each with its
     part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
+    own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
     embeddings: the model gives vectors (embed) and no text.
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
@@ -343,6 +344,7 @@ class LLM:
         activations: str = "auto",
         prefix_cache: bool = True,
         gpus: int = 1,
+        own_experts: bool = False,
         speculation: str = "none",
         draft_tokens: int = 0,
         draft_ngram: int = 0,
@@ -391,6 +393,7 @@ class LLM:
             activations=_ACTIVATIONS.index(activations),
             no_prefix_cache=not prefix_cache,
             gpus=gpus,
+            own_experts=own_experts,
             speculation=_SPECULATION.index(speculation),
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,

@@ -105,7 +105,7 @@ typedef struct cli_engine {
     cli_whole random;
     int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
-        no_carriers, profile, no_prefix_cache, embeddings, experts;
+        no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts;
     const char *device, *target, *keep, *speculate, *draft_model;
     uint32_t drafts;
     int mode;
@@ -151,6 +151,8 @@ typedef struct cli_engine {
                    .help = "cut this axis of an operator, or of a kind of them, in N parts"),     \
         CLI_OPTION(t, m.batch_invariant, "batch-invariant", CLI_FLAG,                             \
                    .help = "on a GPU: the same bits alone and in any company"),                   \
+        CLI_OPTION(t, m.own_experts, "own-experts", CLI_FLAG,                                     \
+                   .help = "with --gpus: each has some experts whole, not a share of all"),       \
         CLI_OPTION(t, m.coarse_events, "coarse-events", CLI_FLAG,                                 \
                    .help = "one event between operators instead of one between tiles"),           \
         CLI_OPTION(t, m.verify, "verify", CLI_FLAG, .help = "prove the task graph before it runs")

@@ -323,6 +323,7 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .activations = (mpk_activations)from->activations,
         .random_routing = (mpk_routing_law)from->routing,
         .count_experts = from->experts,
+        .own_experts = from->own_experts,
     };
     int code = from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
     return code == CLI_DONE ? take_drafts(command, from, to) : code;

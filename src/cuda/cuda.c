@@ -586,15 +586,18 @@ static const machine_def calls_def = {.name = "cuda",
                                       .read_profile = cuda_read_profile};
 
 /* The options with their defaults filled in; in calls a stall is told later, since the caller's own
- * kernels may hold the SMs. */
+ * kernels may hold the SMs; of several GPUs earlier, since finding the one that hangs takes up to a
+ * second more. */
 static void read_options(cuda_machine *m, const cuda_options *from)
 {
     cuda_options *o = &m->options;
     if (from)
         *o = *from;
-    const uint64_t stall_ns = o->mode == CUDA_CALLS ? 60000000000u : 10000000000u;
+    uint64_t stall_ns = m->n_peers > 1 ? 8000000000u : 10000000000u;
+    if (o->mode == CUDA_CALLS)
+        stall_ns = 60000000000u;
     o->stall_ns = o->stall_ns ? o->stall_ns : stall_ns;
-    o->body_ns = o->body_ns ? o->body_ns : 60000000000u;
+    o->stop_ns = o->stop_ns ? o->stop_ns : 10000000000u;
     o->idle_ns = o->idle_ns ? o->idle_ns : 200000000u;
 }
 

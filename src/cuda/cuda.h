@@ -29,6 +29,13 @@ typedef struct cuda_device_facts {
  * driver, no such GPU, or one that mpk has no code for. */
 mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out);
 
+/* May GPUs first .. first + n - 1 share a program: are they of one kind, and does each reach the
+ * memory of all others by a link with atomic operations?  MPK_EUNSUPPORTED, in one line that names
+ * two of them.  All of them must be there. */
+mpk_status cuda_check_peers(mpk_context *cx, const cuda_driver *d, uint32_t first, uint32_t n);
+/* The same before a machine is made; the driver is opened and closed. */
+mpk_status cuda_probe_peers(mpk_context *cx, uint32_t first, uint32_t n);
+
 /* The row of the table of architectures by which code for a GPU is made: its own, or the older one
  * that MPK_ARCH names.  MPK_EUNSUPPORTED: mpk has no code for it; MPK_EARG: it cannot run what
  * MPK_ARCH names. */
@@ -70,9 +77,10 @@ typedef struct cuda_options {
     uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: no drafts */
     uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */
     bool drafts_freely;    /* a step costs nearly the same with drafts as without */
-    /* how long a step may take before it is a fault.  0: 10 s; of calls: 60 s */
+    /* how long a step may take before it is a fault.  0: 10 s; of several GPUs 8, of calls 60 */
     uint64_t stall_ns;
-    uint64_t body_ns; /* the same while some task runs.  0: 60 s */
+    /* how long a kernel that was told to stop may take, if not as long as a step.  0: 10 s */
+    uint64_t stop_ns;
     /* without work for so long the kernel ends, and starts again with work.  0: 200 ms */
     uint64_t idle_ns;
     uint32_t in_flight;   /* rt_tuning; 0: chosen for the program */

@@ -247,6 +247,8 @@ typedef struct cuda_machine {
     _Atomic bool lost;
     mpk_status lost_status;
     char lost_words[ERROR_TEXT_BYTES];
+    bool knows_hung;
+    uint32_t hung;       /* bit p: after a stall a task on peer p did not end */
     uint64_t looked_ns;  /* when the stream was last looked at */
     cuda_logits *logits; /* heap; guarded by the books' lock */
     size_t n_logits, logits_capacity;
@@ -289,8 +291,8 @@ void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status statu
 void cuda_keep_running(cuda_machine *m);
 /* Tell the kernels to end and wait for them.  False: one does not end. */
 bool cuda_end_kernels(cuda_machine *m);
-/* The status of the fault, with its words. */
-mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m);
+/* The status of the fault, with its words; takes the lock. */
+mpk_status cuda_say_fault(mpk_context *cx, cuda_machine *m);
 
 /* Let the kernel end, if it runs; nothing is under way.  It starts again with the next work. */
 mpk_status cuda_pause(mpk_context *cx, cuda_machine *m);

@@ -76,7 +76,7 @@ static void leave(target_device *d)
 }
 
 /* The GPUs of a program are one after the other; what the one with the least memory has counts for
- * all.  That they are alike and linked is checked when a machine starts. */
+ * all.  Those that cannot share a program are refused here, before anything is compiled. */
 static mpk_status find_memory(mpk_context *cx, const target_ask *ask,
                               const cuda_device_facts *first, target_device *out)
 {
@@ -84,6 +84,7 @@ static mpk_status find_memory(mpk_context *cx, const target_ask *ask,
     CHECK(cx, out->n_peers <= first->n_devices - ask->index, MPK_EUNSUPPORTED,
           "%u GPUs from cuda:%u on were asked for, and this process may use %u in all",
           out->n_peers, ask->index, first->n_devices);
+    TRY(cuda_probe_peers(cx, ask->index, out->n_peers));
     for (uint32_t i = 1; i < out->n_peers; i++) {
         cuda_device_facts f;
         TRY(cuda_probe(cx, ask->index + i, &f));

@@ -25,9 +25,8 @@ enum {
     /* kernels on the stream at a time where a program has several regimes: each change of regime
      * takes the next one */
     KERNELS_AHEAD = 8,
+    LEAVE_NS = 1000000000, /* for a kernel that only waits, after it was told to stop */
 };
-/* how long a kernel that was told to stop may take, and no less than a step may */
-static const uint64_t STOP_NS = 10000000000u;
 
 /* The state of the machine, from the mailboxes alone: any thread, without a lock or a driver.  Of
  * several GPUs: faulted if one is, else running if one is. */
@@ -198,14 +197,15 @@ static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
 }
 
 /* Ask all kernels to end and wait for them, GPU 0 last: each has as long as a step may take,
- * STOP_NS at least.  The request is taken back, so that the next launch runs. */
+ * stop_ns at least.  The request is taken back, so that the next launch runs. */
 bool cuda_end_kernels(cuda_machine *m)
 {
     bool ended = true;
     if (!m->launched)
         return true;
     tell_kernels(m, 1);
-    uint64_t end = clock_ns() + (m->options.stall_ns > STOP_NS ? m->options.stall_ns : STOP_NS);
+    const cuda_options *o = &m->options;
+    const uint64_t end = clock_ns() + (o->stall_ns > o->stop_ns ? o->stall_ns : o->stop_ns);
     for (uint32_t i = m->n_peers; i-- > 0;)
         ended &= await_end(m, m->peers[i], end);
     tell_kernels(m, 0);
@@ -227,9 +227,40 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Which kernels are still there when all have been told to stop?  A task that does not end holds
+ * its kernel, while those that wait for it leave at once.  Looked at once for a machine; the lock
+ * is held. */
+static void find_hung(cuda_machine *m)
+{
+    if (m->knows_hung)
+        return;
+    m->knows_hung = true;
+    tell_kernels(m, 1);
+    const uint64_t wait = m->options.stop_ns < LEAVE_NS ? m->options.stop_ns : LEAVE_NS;
+    const uint64_t end = clock_ns() + wait;
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        if (!await_end(m, m->peers[i], end))
+            m->hung |= 1u << i;
+}
+
+/* Of a stall of several GPUs: those in whose kernels a task does not end. */
+static mpk_status note_hung(mpk_context *cx, cuda_machine *m, mpk_status status)
+{
+    char gpu[32];
+    pthread_mutex_lock(&m->lock);
+    find_hung(m);
+    const uint32_t hung = m->hung;
+    pthread_mutex_unlock(&m->lock);
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        if (hung >> i & 1)
+            status = status_note(cx, status, "%sa task on peer %u does not end",
+                                 name_gpu(m->peers[i], gpu), i);
+    return status;
+}
+
 /* The words of a fault, once cuda_state has said RT_FAULTED: of the first GPU that has one; the
  * others were asked to stop.  Of several GPUs the message names it. */
-mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m)
+mpk_status cuda_say_fault(mpk_context *cx, cuda_machine *m)
 {
     char gpu[32];
     uint32_t i = 0;
@@ -238,7 +269,9 @@ mpk_status cuda_say_fault(mpk_context *cx, const cuda_machine *m)
     rt_fault fault = m->peers[i]->mailbox->fault;
     cuda_find_waiting(m, &fault);
     mpk_status status = machine_say_fault(cx, &m->machine, &fault);
-    return m->n_peers > 1 ? status_note(cx, status, "told by %.*s",
-                                        (int)strlen(name_gpu(m->peers[i], gpu)) - 2, gpu)
-                          : status;
+    if (m->n_peers == 1)
+        return status;
+    status =
+        status_note(cx, status, "told by %.*s", (int)strlen(name_gpu(m->peers[i], gpu)) - 2, gpu);
+    return fault.kind == RT_STALL ? note_hung(cx, m, status) : status;
 }

@@ -165,40 +165,6 @@ uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first)
 
 /* ---- links ---- */
 
-/* The passes cut work evenly among the peers, for one number of SMs and one size of memory. */
-static mpk_status check_alike(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
-{
-    const cuda_facts *f = cuda_gpu_facts(a->gpu), *g = cuda_gpu_facts(b->gpu);
-    CHECK(cx,
-          f->major == g->major && f->minor == g->minor && f->n_sms == g->n_sms &&
-              f->memory_bytes == g->memory_bytes,
-          MPK_EUNSUPPORTED,
-          "GPU %u (%s, %u SMs, %.1f GiB) and GPU %u (%s, %u SMs, %.1f GiB) differ: a program is "
-          "shared by GPUs of one "
-          "kind",
-          a->options.device, f->name, f->n_sms, (double)f->memory_bytes / (1 << 30),
-          b->options.device, g->name, g->n_sms, (double)g->memory_bytes / (1 << 30));
-    return MPK_OK;
-}
-
-/* Counters of events are changed by atomic additions from other GPUs; over PCIe these are no more
- * than reads and writes, and counts would be lost. */
-static mpk_status check_link(mpk_context *cx, const cuda_machine *a, const cuda_machine *b)
-{
-    cuda_link link;
-    TRY(cuda_driver_link(cx, a->driver, a->options.device, b->options.device, &link));
-    CHECK(cx, link.reaches, MPK_EUNSUPPORTED,
-          "GPU %u cannot reach the memory of GPU %u: mpk doctor shows the links; use fewer GPUs, "
-          "or others "
-          "(CUDA_VISIBLE_DEVICES)",
-          a->options.device, b->options.device);
-    CHECK(cx, link.atomics, MPK_EUNSUPPORTED,
-          "GPU %u reaches GPU %u over a link without atomic operations (PCIe): a program is shared "
-          "over NVLink",
-          a->options.device, b->options.device);
-    return MPK_OK;
-}
-
 /* The kernel is compiled for as many GPUs as the program's operators name (MPK_PEERS), and the
  * image says how many there are: they must be the same. */
 static mpk_status check_use(mpk_context *cx, const cuda_machine *m)
@@ -221,12 +187,11 @@ mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
     TRY(check_use(cx, m));
     if (m->options.on_one_gpu)
         return cuda_gpu_use(cx, m->gpu);
+    TRY(cuda_check_peers(cx, m->driver, m->options.device, m->n_peers));
     for (uint32_t i = 0; i < m->n_peers; i++)
         for (uint32_t k = 0; k < m->n_peers; k++) {
             if (i == k)
                 continue;
-            TRY(check_alike(cx, m->peers[i], m->peers[k]));
-            TRY(check_link(cx, m->peers[i], m->peers[k]));
             TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
             TRY(cuda_gpu_reach(cx, m->peers[i]->gpu, m->peers[k]->gpu, &m->peers[i]->reaches[k]));
         }

@@ -1,4 +1,4 @@
-/* probe.c - is there a GPU that mpk can use, and what is it?
+/* probe.c - is there a GPU that mpk can use, and what is it?  May several share a program?
  *
  * For the choice of a device (cuda_target.c): asked before anything is compiled, so that a refusal
  * comes at once and says why.  Opens the driver and the GPU, and closes both.  The thread's current
@@ -66,6 +66,68 @@ mpk_status cuda_probe(mpk_context *cx, uint32_t index, cuda_device_facts *out)
     cuda_driver_close(d);
     return status;
 }
+
+/* ---- several ---- */
+
+/* The passes cut work evenly among the peers, for one number of SMs and one size of memory. */
+static mpk_status check_alike(mpk_context *cx, const cuda_driver *d, uint32_t a, uint32_t b)
+{
+    cuda_facts f, g;
+    TRY(cuda_driver_describe(cx, d, a, &f));
+    TRY(cuda_driver_describe(cx, d, b, &g));
+    CHECK(cx,
+          f.major == g.major && f.minor == g.minor && f.n_sms == g.n_sms &&
+              f.memory_bytes == g.memory_bytes,
+          MPK_EUNSUPPORTED,
+          "GPU %u (%s, %u SMs, %.1f GiB) and GPU %u (%s, %u SMs, %.1f GiB) differ: a program is "
+          "shared by GPUs of one "
+          "kind",
+          a, f.name, f.n_sms, (double)f.memory_bytes / (1 << 30), b, g.name, g.n_sms,
+          (double)g.memory_bytes / (1 << 30));
+    return MPK_OK;
+}
+
+/* Counters of events are changed by atomic additions from other GPUs; over PCIe these are no more
+ * than reads and writes, and counts would be lost. */
+static mpk_status check_link(mpk_context *cx, const cuda_driver *d, uint32_t a, uint32_t b)
+{
+    cuda_link link;
+    TRY(cuda_driver_link(cx, d, a, b, &link));
+    CHECK(cx, link.reaches, MPK_EUNSUPPORTED,
+          "GPU %u cannot reach the memory of GPU %u: mpk doctor shows the links; use fewer GPUs, "
+          "or others "
+          "(CUDA_VISIBLE_DEVICES)",
+          a, b);
+    CHECK(cx, link.atomics, MPK_EUNSUPPORTED,
+          "GPU %u reaches GPU %u over a link without atomic operations (PCIe): a program is shared "
+          "over NVLink",
+          a, b);
+    return MPK_OK;
+}
+
+/* A machine asks again when it starts, since an image may come from elsewhere. */
+mpk_status cuda_check_peers(mpk_context *cx, const cuda_driver *d, uint32_t first, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            if (i == k)
+                continue;
+            TRY(check_alike(cx, d, first + i, first + k));
+            TRY(check_link(cx, d, first + i, first + k));
+        }
+    return MPK_OK;
+}
+
+mpk_status cuda_probe_peers(mpk_context *cx, uint32_t first, uint32_t n)
+{
+    cuda_driver *d;
+    TRY(cuda_driver_open(cx, &d));
+    mpk_status status = cuda_check_peers(cx, d, first, n);
+    cuda_driver_close(d);
+    return status;
+}
+
+/* ---- kept open ---- */
 
 /* It keeps the primary context alive; machines that start meanwhile retain it, too. */
 struct cuda_held {

@@ -527,7 +527,7 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .jit_slots = AT(base + l->jit_slots),
         .event = AT(base + l->event),
         .event_slots = AT(base + l->event_slots),
-        .limits = {.stall_ns = o->stall_ns, .body_ns = o->body_ns, .processors = cuda_workers(m)},
+        .limits = {.stall_ns = o->stall_ns, .processors = cuda_workers(m)},
         .serving = AT(base + l->serving),
         .slots = AT(base + l->slots),
         .running = AT(base + l->running),

@@ -19,7 +19,8 @@ static void print_options(const pass_options *o, text *t)
     text_print(t, "workers %u\npages %u %u\nfusion %d\nlaunch %d\ncoarse %d\ntasks %u\n",
                o->n_workers, o->page_bytes, o->pages_per_worker, (int)o->fusion, (int)o->launch,
                o->coarse_events, o->tasks_per_worker);
-    text_print(t, "peers %u %llu\n", o->n_peers, (unsigned long long)o->gather_bytes);
+    text_print(t, "peers %u %llu %d\n", o->n_peers, (unsigned long long)o->gather_bytes,
+               o->own_experts);
     text_print(t,
                "splits %u %u %u\nnorm %u\nshare %u\neven %u %u\nrelaxed %d\nwhole %d\nlogits "
                "%d\nnarrow %d\n",

@@ -44,6 +44,7 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
         .n_workers = device->n_workers,
         .n_peers = device->n_peers,
         .gather_bytes = GATHER_BYTES,
+        .own_experts = from->own_experts,
         .page_bytes = PAGE_BYTES, /* a target counts its own scratch when it chooses bodies */
         .pages_per_worker = PAGES_PER_WORKER,
         .fusion = fusions[from->fusion],

@@ -17,7 +17,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 6, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 7, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -28,7 +28,7 @@ typedef struct image_header {
     uint64_t checksum;
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, random_routing, fusion, launch, coarse_events, kv_dtype;
-    uint32_t batch_invariant, activations;
+    uint32_t batch_invariant, activations, own_experts, padding;
     engine_plan plan;
 } image_header;
 
@@ -113,6 +113,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->kv_dtype = o->kv_dtype;
     h->batch_invariant = o->batch_invariant;
     h->activations = o->activations;
+    h->own_experts = o->own_experts;
     h->plan = b->plan;
     h->checksum = checksum(h, path);
     return MPK_OK;
@@ -280,6 +281,9 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     CHECK(cx, !o->batch_invariant || h->batch_invariant || !p->arch[0], MPK_EARG,
           "the image was compiled without batch_invariant: leave that away, or compile the model "
           "again");
+    CHECK(
+        cx, !o->own_experts || h->own_experts, MPK_EARG,
+        "the image was compiled without own_experts: leave that away, or compile the model again");
     bool narrow = h->activations != MPK_ACTIVATIONS_F32 && !p->arch[0];
     CHECK(cx, !o->activations || (o->activations == MPK_ACTIVATIONS_I8) == narrow, MPK_EARG,
           "the image was compiled with activations in %s: leave that away, or compile the model "
@@ -295,6 +299,7 @@ static mpk_status merge_options(mpk_context *cx, const image_header *h, mpk_engi
     o->kv_dtype = (mpk_dtype)h->kv_dtype;
     o->batch_invariant = h->batch_invariant;
     o->activations = (mpk_activations)h->activations;
+    o->own_experts = h->own_experts != 0;
     if (!o->random_weights && h->random_weights) {
         o->random_weights = true;
         o->random_seed = h->random_seed;

@@ -32,7 +32,7 @@ static void every_option_is_in_the_key(void **state)
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
-    pass_options o[20];
+    pass_options o[21];
     uint32_t n = 0;
     check_ok(&b.cx, ir_parse(&b.cx, &b.a, str_from(program), &b.g));
     for (size_t i = 0; i < sizeof o / sizeof *o; i++)
@@ -40,6 +40,7 @@ static void every_option_is_in_the_key(void **state)
     o[n++].n_workers = 5;
     o[n++].page_bytes = 8192;
     o[n++].pages_per_worker = 9;
+    o[n++].own_experts = true;
     o[n++].fusion = PASS_FUSE_NONE;
     o[n++].launch = PASS_LAUNCH_JIT;
     o[n++].coarse_events = true;

@@ -105,7 +105,11 @@ enum {
 enum {
     OP_WHOLE = -1, /* every peer gets all of it */
     OP_FIRST = -2, /* an optional input: peer 0 gets all of it, the others do without */
-    OP_SUM = -3,   /* a result: those of all peers add up to it */
+    /* a result: those of all peers add up to it; an input: each peer takes its own term as it is */
+    OP_SUM = -3,
+    /* an input of integers that number the entries of the axis that is cut: every peer gets them
+     * all, counted from the first entry of its part, so that those of other parts name none */
+    OP_IDS = -4,
 };
 
 /* One way to split an operator among peers: each runs it on a part of the operands.  All axes
@@ -114,9 +118,10 @@ enum {
  * touches; its part holds whole groups, or lies within one.
  *
  *   linear y = x w, w [N, K]:  by rows      in = {OP_WHOLE, 0}, out = {1}: y is cut along axis 1
- *                              by columns   in = {1, 1}, out = {OP_SUM}: terms that add up to y */
+ *                              by columns   in = {1, 1}, out = {OP_SUM}: terms that add up to y
+ *   expert_linear by experts: in = {OP_WHOLE, OP_IDS, 0}, out = {OP_SUM} */
 typedef struct op_split {
-    int in[IR_MAX_INPUTS];   /* the axis that is cut, OP_WHOLE or OP_FIRST */
+    int in[IR_MAX_INPUTS];   /* the axis that is cut, or OP_* */
     int out[IR_MAX_OUTPUTS]; /* the axis that is cut, OP_WHOLE or OP_SUM */
     int64_t groups;          /* 0: nothing is covered */
     uint32_t covers;         /* a bit for each input */

@@ -105,8 +105,29 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
+/* Is x what an expert_linear with the same ids has left for each pair?  Then the peer that owns a
+ * pair's expert has the pair's row, and the others have zeros. */
+static bool follows_pairs(const ir_graph *g, const ir_op *op)
+{
+    const ir_op_id producer = shape_input(g, op, X)->producer;
+    return producer != IR_NONE && g->ops.at[producer].def == op->def &&
+           !shape_input(g, &g->ops.at[producer], SCALE) &&
+           g->ops.at[producer].in[IDS] == op->in[IDS];
+}
+
+/* Each peer has some experts whole.  A pair is computed by the owner of its expert, and is zeros
+ * with all others: that adds up. */
+static void split_experts(const ir_graph *g, const ir_op *op, op_split *out)
+{
+    out->in[X] = follows_pairs(g, op) ? OP_SUM : OP_WHOLE;
+    out->in[IDS] = OP_IDS;
+    out->in[W0] = out->in[W1] = 0;
+    out->in[RESIDUAL] = OP_FIRST;
+    out->out[0] = OP_SUM;
+}
+
 /* As linear: cut columns, which every expert has; or, if there is a sum over experts to add to,
- * elements of the rows. */
+ * elements of the rows.  Else deal out the experts. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     int last = (int)g->tensors.at[op->out[0]].rank - 1;
@@ -116,11 +137,15 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
         out->in[RESIDUAL] = out->out[0] = last;
         return true;
     }
-    out->in[X] = (int)shape_input(g, op, X)->rank - 1;
-    out->in[W0] = 2;
-    out->in[RESIDUAL] = OP_FIRST;
-    out->out[0] = OP_SUM;
-    return way == 1 && inner;
+    if (way == 1 && inner) {
+        out->in[X] = (int)shape_input(g, op, X)->rank - 1;
+        out->in[W0] = 2;
+        out->in[RESIDUAL] = OP_FIRST;
+        out->out[0] = OP_SUM;
+        return true;
+    }
+    split_experts(g, op, out);
+    return way == 1u + inner;
 }
 
 /* Scratch: a row of x, the same in 8-bit blocks, a row of a weight, the columns of a token. */

@@ -134,6 +134,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->n_peers = (uint32_t)value;
     else if (str_is(name, "gather_bytes"))
         o->gather_bytes = value;
+    else if (str_is(name, "own_experts"))
+        o->own_experts = value;
     else if (str_is(name, "splits"))
         o->splits = (uint32_t)value;
     else if (str_is(name, "split_tokens"))
@@ -150,7 +152,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->logits = value;
     else
         FAIL(cx, MPK_EARG,
-             "there is no setting %.*s; peers, gather_bytes, splits, split_tokens, own_units, "
+             "there is no setting %.*s; peers, gather_bytes, own_experts, splits, split_tokens, "
+             "own_units, "
              "norm_elements, share_tokens, relaxed, logits are",
              STR_ARG(name));
     return MPK_OK;

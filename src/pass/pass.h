@@ -55,6 +55,9 @@ typedef struct pass_options {
     /* a weight of at least so many bytes is cut even if the parts of the result have to be
      * gathered */
     uint64_t gather_bytes;
+    /* a peer has some experts whole, wherever there are as many as peers; else a share of every
+     * expert, and whole ones only where these cannot be cut */
+    bool own_experts;
     /* the scratch of a worker: pages of a multiple of 64 bytes; a task that needs more is
      * refused */
     uint32_t page_bytes, pages_per_worker;
@@ -129,7 +132,8 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
 #define PASS_ON_PROGRAM(X)                                                                      \
     X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")         \
-    X(shard, "one program for several peers (tensor program); :peers=N:gather_bytes=B")         \
+    X(shard, "one program for several peers (tensor program); "                                 \
+             ":peers=N:gather_bytes=B:own_experts=1")                                           \
     X(recognise, "small operators that together are one that mpk does whole (tensor program)")  \
     X(fuse_ops,                                                                                 \
       "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "       \

@@ -20,6 +20,10 @@
  *                                     %z = add_parts(%z.term@0, %z.term@1)
  *   the same on peer 1, with @1 and the other halves; its sum is %z@1
  *
+ * Experts are cut by columns likewise.  Where that cannot be, or options->own_experts asks for it,
+ * a peer has some of them whole, counts ids from its first one, and leaves zeros for pairs of
+ * others: then the first product's results are terms too, which the second takes as they are.
+ *
  * What no peer but 0 needs (sampling) runs there alone; sums without a reader go with the next
  * pass that drops dead operators.  Called by compile.c after simplify.  Cost: operators x peers.
  */
@@ -32,6 +36,7 @@
  * of them for another reader. */
 typedef struct forms {
     ir_tensor_id *whole, *terms, *part[IR_MAX_RANK];
+    ir_tensor_id *counted; /* whole, of integers: counted from the first entry of a peer's part */
 } forms;
 
 /* The pass under way.  `from` is the source, `to` the joint program under construction. */
@@ -252,6 +257,56 @@ static mpk_status need_parts(sharder *d, ir_tensor_id t, uint32_t axis)
     return MPK_OK;
 }
 
+/* The first entry of a peer's part along the axis that a way cuts: of the first operand that it
+ * cuts. */
+static int64_t first_entry(const sharder *d, const ir_op *op, const op_split *way, uint32_t peer)
+{
+    int64_t lo = 0, hi;
+    uint32_t i = 0;
+    while (i + 1 < op->n_in && (op->in[i] == IR_NONE || way->in[i] < 0))
+        i++;
+    shard_find_part(&d->cuts, op->in[i], (uint32_t)way->in[i], peer, &lo, &hi);
+    return lo;
+}
+
+/* Make ids that each peer counts from the first entry of its part; all operators that read them
+ * are cut at the same entries (shard_cuts.c). */
+static mpk_status need_counted(sharder *d, const ir_op *op, const op_split *way, uint32_t input)
+{
+    ir_tensor_id t = op->in[input];
+    const char *dtype = ir_dtype_table[tensor_of(d, t)->dtype].name;
+    forms *f = &d->forms[t];
+    if (f->counted)
+        return MPK_OK;
+    TRY(need_whole(d, t));
+    TRY(new_form(d, &f->counted));
+    for (uint32_t p = 0; p < d->n; p++) {
+        const int64_t first = first_entry(d, op, way, p);
+        char expr[32];
+        str name;
+        f->counted[p] = f->whole[p];
+        if (!first)
+            continue;
+        snprintf(expr, sizeof expr, "x0 - %lld", (long long)first);
+        TRY(make_name(d, t, ".own", p, &name));
+        TRY(add_op(d, p, "map", name, 1, &f->whole[p],
+                   (ir_set[]){{.name = "expr", .s = expr}, {.name = "dtype", .s = dtype}, {0}},
+                   &f->counted[p]));
+    }
+    return MPK_OK;
+}
+
+/* Make an input in the form that a way wants. */
+static mpk_status need_form(sharder *d, const ir_op *op, const op_split *way, uint32_t input)
+{
+    const int axis = way ? way->in[input] : OP_WHOLE;
+    if (axis == OP_SUM) /* is_free has seen that they are there */
+        return MPK_OK;
+    if (axis == OP_IDS)
+        return need_counted(d, op, way, input);
+    return axis >= 0 ? need_parts(d, op->in[input], (uint32_t)axis) : need_whole(d, op->in[input]);
+}
+
 /* ---- which way ---- */
 
 /* Is a tensor whole on every peer, or can it be without communication? */
@@ -270,7 +325,11 @@ static bool is_free(const sharder *d, const ir_op *op, const op_split *way)
 {
     for (uint32_t i = 0; i < op->n_in; i++) {
         ir_tensor_id t = op->in[i];
-        if (t != IR_NONE && !is_whole(d, t) && !(way->in[i] >= 0 && d->forms[t].part[way->in[i]]))
+        if (t == IR_NONE)
+            continue;
+        if (way->in[i] == OP_SUM
+                ? !d->forms[t].terms
+                : !is_whole(d, t) && !(way->in[i] >= 0 && d->forms[t].part[way->in[i]]))
             return false;
     }
     return true;
@@ -309,8 +368,8 @@ enum { MOST_STEPS = 16 };
 
 static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_t steps);
 
-/* Is there a way of a reader that takes tensor t cut along `axis`, and whose own results are
- * used in parts as well? */
+/* Is there a way of a reader that takes tensor t cut along `axis` (OP_SUM: as terms), and whose
+ * own results are used in parts as well? */
 static bool reader_takes_parts(const sharder *d, const ir_op *op, ir_tensor_id t, int axis,
                                uint32_t steps)
 {
@@ -339,26 +398,56 @@ static bool is_used_in_parts(const sharder *d, ir_tensor_id t, int axis, uint32_
     return true;
 }
 
+/* Are the terms of a way's results added up only after the next product? */
+static bool are_terms_used(const sharder *d, const ir_op *op, const op_split *way)
+{
+    for (uint32_t i = 0; i < op->n_out; i++)
+        if (way->out[i] == OP_SUM && !is_used_in_parts(d, op->out[i], OP_SUM, 0))
+            return false;
+    return true;
+}
+
 /* Is it worth while to cut the weights that this way cuts?  A way that ends in terms pays only
- * if its inputs are in parts already (the second product of a pair): otherwise it would turn one
- * product into a product and a sum.  A way that ends in parts pays if they are used as parts.  A
- * weight of gather_bytes or more (the vocabulary) is cut in any case. */
+ * if its inputs are in parts already (the second product of a pair), or if its readers take the
+ * terms: otherwise it would turn one product into a product and a sum.  A way that ends in parts
+ * pays if they are used as parts.  A weight of gather_bytes or more (the vocabulary) is cut in any
+ * case. */
 static bool pays(const sharder *d, const ir_op *op, const op_split *way)
 {
     int64_t bytes = cut_bytes(d, op, way);
-    bool in_parts = bytes && !(has_terms(op, way) && are_whole(d, op));
+    bool in_parts =
+        bytes && (!has_terms(op, way) || !are_whole(d, op) || are_terms_used(d, op, way));
     for (uint32_t i = 0; i < op->n_out && in_parts; i++)
         in_parts = way->out[i] < 0 || is_used_in_parts(d, op->out[i], way->out[i], 0);
     return bytes && (in_parts || bytes >= (int64_t)d->s->options->gather_bytes);
+}
+
+/* Does a way deal out whole entries that ids name, as experts? */
+static bool deals_out(const ir_op *op, const op_split *way)
+{
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && way->in[i] == OP_IDS)
+            return true;
+    return false;
+}
+
+/* The first way that pays; dealing: of those that deal out what ids name. */
+static bool find_paying(const sharder *d, const ir_op *op, bool dealing, op_split *way)
+{
+    for (uint32_t k = 0; op_find_split(d->from, op, k, way); k++)
+        if ((!dealing || deals_out(op, way)) && shard_can_split(&d->cuts, op, way) &&
+            is_free(d, op, way) && pays(d, op, way))
+            return true;
+    return false;
 }
 
 /* Choose the way that an operator goes; false: it runs whole.  First ways that pay; then, if an
  * input is not whole, any way that takes the inputs as they are, which saves gathering them. */
 static bool choose_way(const sharder *d, const ir_op *op, op_split *way)
 {
-    for (uint32_t k = 0; op_find_split(d->from, op, k, way); k++)
-        if (shard_can_split(&d->cuts, op, way) && is_free(d, op, way) && pays(d, op, way))
-            return true;
+    if ((d->s->options->own_experts && find_paying(d, op, true, way)) ||
+        find_paying(d, op, false, way))
+        return true;
     for (uint32_t k = 0; !are_whole(d, op) && op_find_split(d->from, op, k, way); k++)
         if (shard_can_split(&d->cuts, op, way) && is_free(d, op, way))
             return true;
@@ -401,6 +490,17 @@ static mpk_status new_result(sharder *d, const ir_op *op, const op_split *way, u
     return MPK_OK;
 }
 
+/* The form of an input that a way wants, one tensor for each peer. */
+static const ir_tensor_id *form_of(const sharder *d, ir_tensor_id t, int axis)
+{
+    const forms *f = &d->forms[t];
+    if (axis >= 0)
+        return f->part[axis];
+    if (axis == OP_SUM)
+        return f->terms;
+    return axis == OP_IDS ? f->counted : f->whole;
+}
+
 /* Add the operator for one peer, on its forms of the inputs; results[i][peer] becomes output i.
  * An input marked OP_FIRST (a residual or a bias of a sum) is given to peer 0 only, so that it
  * is added once. */
@@ -414,8 +514,7 @@ static mpk_status add_for_peer(sharder *d, const ir_op *op, const op_split *way,
         int axis = way ? way->in[i] : OP_WHOLE;
         in[i] = IR_NONE;
         if (op->in[i] != IR_NONE && !(axis == OP_FIRST && peer))
-            in[i] =
-                axis >= 0 ? d->forms[op->in[i]].part[axis][peer] : d->forms[op->in[i]].whole[peer];
+            in[i] = form_of(d, op->in[i], axis)[peer];
     }
     for (uint32_t i = 0; i < op->n_out; i++) {
         int axis = way ? way->out[i] : OP_WHOLE;
@@ -441,10 +540,8 @@ static mpk_status shard_op(sharder *d, ir_op_id id)
     op_split chosen;
     const op_split *way = choose_way(d, op, &chosen) ? &chosen : NULL;
     for (uint32_t i = 0; i < op->n_in; i++) {
-        if (op->in[i] == IR_NONE)
-            continue;
-        bool parts = way && way->in[i] >= 0;
-        TRY(parts ? need_parts(d, op->in[i], (uint32_t)way->in[i]) : need_whole(d, op->in[i]));
+        if (op->in[i] != IR_NONE)
+            TRY(need_form(d, op, way, i));
     }
     for (uint32_t i = 0; i < op->n_out; i++)
         TRY(new_result(d, op, way, i, &results[i]));

@@ -21,11 +21,15 @@ typedef struct shard_node {
     bool broken;      /* two rules contradict each other: it is not cut */
 } shard_node;
 
-/* The nodes of a program: node tensor * IR_MAX_RANK + axis. */
+/* Each tensor has a node for each axis, and one for the axis of others that its entries number
+ * (OP_IDS). */
+enum { SHARD_NUMBERED = IR_MAX_RANK, SHARD_NODES };
+
+/* The nodes of a program: node tensor * SHARD_NODES + axis. */
 typedef struct shard_cuts {
     const ir_graph *g;
     uint32_t n_peers;
-    shard_node *nodes; /* [tensors * IR_MAX_RANK] */
+    shard_node *nodes; /* [tensors * SHARD_NODES] */
 } shard_cuts;
 
 /* Find the classes of a program; everything lies in `a`, the graph is borrowed.  Cost: operators

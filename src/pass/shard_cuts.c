@@ -34,7 +34,7 @@ static int64_t gcd(int64_t a, int64_t b)
 /* The node of an axis of a tensor; tensor and axis are recovered by division (shard_can_split). */
 static uint32_t node_of(ir_tensor_id tensor, uint32_t axis)
 {
-    return tensor * IR_MAX_RANK + axis;
+    return tensor * SHARD_NODES + axis;
 }
 
 /* The class of a node. */
@@ -69,6 +69,8 @@ static uint32_t cut_of(const ir_op *op, const op_split *way, uint32_t i)
     bool is_input = i < op->n_in;
     ir_tensor_id t = is_input ? op->in[i] : op->out[i - op->n_in];
     int axis = is_input ? way->in[i] : way->out[i - op->n_in];
+    if (t != IR_NONE && axis == OP_IDS)
+        return node_of(t, SHARD_NUMBERED);
     return t == IR_NONE || axis < 0 ? IR_NONE : node_of(t, (uint32_t)axis);
 }
 
@@ -77,6 +79,28 @@ static uint32_t cut_of(const ir_op *op, const op_split *way, uint32_t i)
 static bool is_covered(const ir_op *op, const op_split *way, uint32_t i)
 {
     return i < op->n_in && way->covers >> i & 1;
+}
+
+/* How many entries the cut axis has that ids number: of the first operand that is cut. */
+static int64_t count_numbered(const shard_cuts *c, const ir_op *op, const op_split *way)
+{
+    uint32_t i = 0;
+    while (i + 1 < op->n_in && (op->in[i] == IR_NONE || way->in[i] < 0))
+        i++;
+    return c->g->tensors.at[op->in[i]].dims[way->in[i]];
+}
+
+/* Ids number the same entries for every operator that reads them, one by one: groups of one. */
+static void join_ids(shard_cuts *c, const ir_op *op, const op_split *way)
+{
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE || way->in[i] != OP_IDS)
+            continue;
+        shard_node *k = &c->nodes[root_of(c, node_of(op->in[i], SHARD_NUMBERED))];
+        const int64_t n = count_numbered(c, op, way);
+        k->broken = k->broken || (k->groups && k->groups != n);
+        k->groups = n;
+    }
 }
 
 /* Join the axes that a way cuts: the covered ones are one class, all others another, which the
@@ -92,6 +116,7 @@ static void join_way(shard_cuts *c, const ir_op *op, const op_split *way)
             *of = node;
         join(c, *of, node);
     }
+    join_ids(c, op, way);
     if (first[0] == IR_NONE || first[1] == IR_NONE)
         return;
     shard_node *leader = &c->nodes[root_of(c, first[0])],
@@ -105,16 +130,16 @@ mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_
                            shard_cuts *out)
 {
     *out = (shard_cuts){.g = g, .n_peers = n_peers};
-    NEW(cx, a, out->nodes, g->tensors.n * IR_MAX_RANK);
+    NEW(cx, a, out->nodes, g->tensors.n * SHARD_NODES);
     for (ir_tensor_id t = 0; t < g->tensors.n; t++) {
         const ir_tensor *tensor = &g->tensors.at[t];
         int64_t block = ir_dtype_table[tensor->dtype].block_elements;
-        for (uint32_t i = 0; i < IR_MAX_RANK; i++) {
+        for (uint32_t i = 0; i < SHARD_NODES; i++) { /* with no units it allows all cuts */
             uint32_t node = node_of(t, i);
-            out->nodes[node] = (shard_node){.parent = node, .follows = IR_NONE, .units = 1};
-            if (i < tensor->rank)
-                out->nodes[node].units = tensor->dims[i] / (i + 1 == tensor->rank ? block : 1);
+            out->nodes[node] = (shard_node){.parent = node, .follows = IR_NONE};
         }
+        for (uint32_t i = 0; i < tensor->rank; i++)
+            out->nodes[node_of(t, i)].units = tensor->dims[i] / (i + 1 == tensor->rank ? block : 1);
     }
     op_split way;
     for (size_t o = 0; o < g->ops.n; o++)
@@ -196,8 +221,10 @@ bool shard_can_split(const shard_cuts *c, const ir_op *op, const op_split *way)
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
         uint32_t node = cut_of(op, way, i);
         int64_t lo, hi;
-        for (uint32_t p = 0; node != IR_NONE && p < c->n_peers; p++)
-            if (!shard_find_part(c, node / IR_MAX_RANK, node % IR_MAX_RANK, p, &lo, &hi))
+        if (node == IR_NONE || node % SHARD_NODES == SHARD_NUMBERED)
+            continue;
+        for (uint32_t p = 0; p < c->n_peers; p++)
+            if (!shard_find_part(c, node / SHARD_NODES, node % SHARD_NODES, p, &lo, &hi))
                 return false;
     }
     return true;

@@ -27,6 +27,7 @@
  *   rt_collect.h what a step has produced
  *   rt_build.h   what a step is made of
  *   rt_feed.h    tokens of a request as entries of a step
+ *   rt_fill.h    whose tokens a step feeds
  *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */

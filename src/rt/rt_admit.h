@@ -183,7 +183,7 @@ RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_u32 i = m->chains[index].n;
-    if (!rt_slot_shares(m, index) || s->few_tokens)
+    if (!m->slots[index].held || !rt_slot_shares(m, index) || s->few_tokens)
         return;
     /* the last name may be of no page yet */
     i = i < m->running[index].n_names ? m->running[index].n_names - 1 : i - 1;
@@ -192,15 +192,13 @@ RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
                      (rt_u32)s->n_steps);
 }
 
-/* Let go of a slot's pages and of its promise.  The last page goes first: kept pages are evicted in
- * that order, so the beginning of a text outlives its end, and what can be found is always a whole
- * prefix. */
+/* Let go of a slot's pages, which have their names, and of its promise.  The last page goes first:
+ * kept pages are evicted in that order, so the beginning of a text outlives its end, and what can
+ * be found is always a whole prefix. */
 RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    if (slot->held)
-        rt_slot_name_answer(m, index);
     s->n_promised -= slot->reserved - slot->held;
     s->n_short -= !s->grows && rt_slot_lacks(m, index);
     s->blocked = 0;
@@ -224,11 +222,19 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
     slot->state = RT_SLOT_FREE;
 }
 
+/* The request ends with this token.  Its answer is named before the host is told, which may then
+ * write to the request's part of the token arena. */
+RT_FN void rt_slot_tell_end(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
+{
+    const rt_slot *slot = &m->slots[index];
+    rt_slot_name_answer(m, index);
+    rt_tell(m, m->running[index].id, token, slot->generated, slot->count, reason);
+}
+
 RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
 {
-    rt_slot *slot = &m->slots[index];
+    rt_slot_tell_end(m, index, token, reason);
     rt_slot_free(m, index);
-    rt_tell(m, m->running[index].id, token, slot->generated, slot->count, reason);
 }
 
 /* ---- shared pages ---- */
@@ -324,6 +330,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
         slot->source = RT_AGAIN;
         slot->n_source = slot->position + 1;
     }
+    rt_slot_name_answer(m, index);
     rt_slot_give_pages(m, index);
     rt_draft_forget(m, index);
     if (slot->source != RT_AGAIN)

@@ -14,15 +14,20 @@
 #ifdef RT_LANES_HEADER
 
 static struct lanes {
-    ucontext_t main, at[RT_LANES];
-    char stacks[RT_LANES][64 * 1024];
+    ucontext_t main, at[MOST_LANES];
+    char stacks[MOST_LANES][64 * 1024];
     int (*what)(void *user);
     void *user;
     /* kind of the meeting that each waits for; -1: it has ended */
-    int kind[RT_LANES], result[RT_LANES];
-    rt_u32 current, said, heard, word;
+    int kind[MOST_LANES], result[MOST_LANES];
+    rt_u32 there, current, said, heard, words[MOST_LANES];
     uint64_t draws;
 } lanes;
+
+rt_u32 lanes_there(void)
+{
+    return lanes.there;
+}
 
 rt_u32 lanes_current(void)
 {
@@ -38,9 +43,9 @@ rt_u32 lanes_meet(int kind, int says)
     return lanes.heard;
 }
 
-rt_u32 *lanes_word(void)
+rt_u32 *lanes_word(rt_u32 lane)
 {
-    return &lanes.word;
+    return &lanes.words[lane];
 }
 
 static void lane_main(void)
@@ -59,9 +64,10 @@ static void begin_lane(void)
     makecontext(&lanes.at[lanes.current], lane_main, 0);
 }
 
-/* Let all lanes do it; what each says. */
-static int by_lanes(int (*what)(void *user), void *user)
+/* Let so many lanes do it, 1 or MOST_LANES; what each says. */
+static int by_lanes(rt_u32 there, int (*what)(void *user), void *user)
 {
+    lanes.there = there;
     lanes.what = what;
     lanes.user = user;
     for (lanes.current = 0; lanes.current < RT_LANES; lanes.current++)
@@ -85,8 +91,11 @@ static int by_lanes(int (*what)(void *user), void *user)
 
 #else
 
-static int by_lanes(int (*what)(void *user), void *user)
+enum { MOST_LANES = 1 };
+
+static int by_lanes(rt_u32 there, int (*what)(void *user), void *user)
 {
+    (void)there;
     return what(user);
 }
 

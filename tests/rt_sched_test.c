@@ -81,12 +81,12 @@ static void test_scheduler_deals_in_turn(void **state)
     for (uint32_t round = 0; round < 40; round++) {
         dealer *d = make_dealer(seed + round);
         rt_u32 begin = d->scheduler.next_worker, item, dealt = 0, jit = 0;
-        assert_int_equal(by_lanes(deal, d), 0);
+        assert_int_equal(by_lanes(MOST_LANES, deal, d), 0);
         for (uint32_t i = 0; i < DEALT_EVENTS; i++)
             assert_true(rt_queue_push(&d->event, d->event_slots, DEALT_EVENTS - 1, i));
         for (uint32_t i = 0; i < DEALT_EVENTS; i++)
-            assert_int_equal(by_lanes(deal, d), 1);
-        assert_int_equal(by_lanes(deal, d), 0);
+            assert_int_equal(by_lanes(MOST_LANES, deal, d), 1);
+        assert_int_equal(by_lanes(MOST_LANES, deal, d), 0);
         for (uint32_t i = 0; i < d->events[DEALT_EVENTS - 1].last; i++)
             jit += d->tasks[i].worker == RT_NONE;
         check_dealt(d, begin);

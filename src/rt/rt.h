@@ -27,6 +27,7 @@
  *   rt_collect.h what a step has produced
  *   rt_build.h   what a step is made of
  *   rt_feed.h    tokens of a request as entries of a step
+ *   rt_fill.h    whose tokens a step feeds
  *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
  */
@@ -425,7 +426,14 @@ typedef struct rt_worker {
     char end[RT_LINE];
 } rt_worker;
 
-enum { RT_SLOT_FREE, RT_SLOT_FEEDING, RT_SLOT_WAITING, RT_SLOT_PARKED, RT_SLOT_LATE };
+enum {
+    RT_SLOT_FREE,
+    RT_SLOT_FEEDING,
+    RT_SLOT_WAITING,
+    RT_SLOT_PARKED,
+    RT_SLOT_LATE,
+    RT_SLOT_ENDED
+};
 
 #define RT_AGAIN \
     (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
@@ -437,7 +445,8 @@ enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
  * rt_machine.running. */
 typedef struct rt_slot {
     /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back,
-     * or pauses; LATE: waits for the mask of a token that a step could not draw */
+     * or pauses; LATE: waits for the mask of a token that a step could not draw; ENDED: is freed
+     * before the step task goes on */
     rt_u32 state;
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */

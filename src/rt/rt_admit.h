@@ -136,18 +136,43 @@ RT_FN int rt_slot_begins(const rt_slot *slot)
     return slot->source != RT_NOWHERE && slot->n_fed == slot->position;
 }
 
-/* The next n tokens of a text are about to be fed: name the pages that they complete.  A request
- * with a mask may have to write its last token again (RT_SLOT_LATE), so the page of that token
- * stays unnamed. */
-RT_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
+/* All lanes: name page i of the prompt, which is about to be filled; i >= end: nothing.  The lane
+ * with the last one of the step keeps its name for those to come. */
+RT_FN void rt_slot_name_given(rt_machine *m, rt_u32 index, rt_u32 i, rt_u32 end)
+{
+    rt_u32 page = RT_NONE;
+    rt_name name = {{0, 0}};
+    if (i < end) {
+        page = (rt_u32)*rt_page_entry(m, index, i);
+        name = rt_name_given(m, &m->running[index], i + 1);
+    }
+    if (i + 1 == end) {
+        rt_chain *c = &m->chains[index];
+        c->name = name;
+        c->n = end;
+        c->known = 1;
+    }
+    rt_pages_name(m, page, &name, (rt_u32)m->serving->n_steps + 1);
+}
+
+/* All lanes: the next n tokens of a text are about to be fed: name the pages that they complete.
+ * Names that came with the request do not depend on each other, so each lane reads one; those after
+ * them do.  A request with a mask may have to write its last token again (RT_SLOT_LATE), so the
+ * page of that token stays unnamed. */
+RT_LARGE_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
     const rt_slot *slot = &m->slots[index];
     if (!rt_slot_shares(m, index) || !rt_slot_begins(slot) || (s->few_tokens && n != s->max_tokens))
         return;
-    rt_u32 again = m->running[index].mask && slot->n_fed + n == slot->n_source;
-    for (rt_u32 i = slot->position / s->page_tokens;
-         i < (slot->position + n - again) / s->page_tokens; i++)
+    const rt_request *r = &m->running[index];
+    const rt_u32 again = r->mask && slot->n_fed + n == slot->n_source,
+                 end = (slot->position + n - again) / s->page_tokens,
+                 given = r->n_names - 1 < end ? r->n_names - 1 : end;
+    const rt_u32 first = slot->position / s->page_tokens;
+    for (rt_u32 i = first; i < given; i += RT_LANES)
+        rt_slot_name_given(m, index, i + rt_lane(), given);
+    for (rt_u32 i = first > given ? first : given; rt_lane() == 0 && i < end; i++)
         rt_page_name(m, (rt_u32)*rt_page_entry(m, index, i), rt_chain_to(m, index, i + 1),
                      (rt_u32)s->n_steps + 1);
 }
@@ -158,7 +183,7 @@ RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
     rt_u32 i = m->chains[index].n;
-    if (!rt_slot_shares(m, index) || s->few_tokens)
+    if (!m->slots[index].held || !rt_slot_shares(m, index) || s->few_tokens)
         return;
     /* the last name may be of no page yet */
     i = i < m->running[index].n_names ? m->running[index].n_names - 1 : i - 1;
@@ -167,15 +192,13 @@ RT_LARGE_FN void rt_slot_name_answer(rt_machine *m, rt_u32 index)
                      (rt_u32)s->n_steps);
 }
 
-/* Let go of a slot's pages and of its promise.  The last page goes first: kept pages are evicted in
- * that order, so the beginning of a text outlives its end, and what can be found is always a whole
- * prefix. */
+/* Let go of a slot's pages, which have their names, and of its promise.  The last page goes first:
+ * kept pages are evicted in that order, so the beginning of a text outlives its end, and what can
+ * be found is always a whole prefix. */
 RT_LARGE_FN void rt_slot_give_pages(rt_machine *m, rt_u32 index)
 {
     rt_serving *s = m->serving;
     rt_slot *slot = &m->slots[index];
-    if (slot->held)
-        rt_slot_name_answer(m, index);
     s->n_promised -= slot->reserved - slot->held;
     s->n_short -= !s->grows && rt_slot_lacks(m, index);
     s->blocked = 0;
@@ -199,11 +222,19 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
     slot->state = RT_SLOT_FREE;
 }
 
+/* The request ends with this token.  Its answer is named before the host is told, which may then
+ * write to the request's part of the token arena. */
+RT_FN void rt_slot_tell_end(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
+{
+    const rt_slot *slot = &m->slots[index];
+    rt_slot_name_answer(m, index);
+    rt_tell(m, m->running[index].id, token, slot->generated, slot->count, reason);
+}
+
 RT_LARGE_FN void rt_slot_finish(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
 {
-    rt_slot *slot = &m->slots[index];
+    rt_slot_tell_end(m, index, token, reason);
     rt_slot_free(m, index);
-    rt_tell(m, m->running[index].id, token, slot->generated, slot->count, reason);
 }
 
 /* ---- shared pages ---- */
@@ -250,9 +281,9 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     slot->n_fed += n;
 }
 
-/* Take what others have computed of the text that a request feeds, unit by unit.  0: the next unit
- * is being computed by the step under construction, so the request should wait for it instead of
- * feeding. */
+/* One lane: take what others have computed of the text that a request feeds, unit by unit.  0: the
+ * next unit is being computed by the step under construction, so the request should wait for it
+ * instead of feeding. */
 RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -299,6 +330,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
         slot->source = RT_AGAIN;
         slot->n_source = slot->position + 1;
     }
+    rt_slot_name_answer(m, index);
     rt_slot_give_pages(m, index);
     rt_draft_forget(m, index);
     if (slot->source != RT_AGAIN)

@@ -161,7 +161,8 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
     }
     rt_u32 reason = rt_slot_reason(slot, r, token);
     if (reason != RT_GOING) {
-        rt_slot_finish(m, index, token, reason);
+        rt_slot_tell_end(m, index, token, reason);
+        slot->state = RT_SLOT_ENDED;
         return;
     }
     rt_tell(m, r->id, token, slot->generated, slot->count, RT_GOING);
@@ -217,6 +218,20 @@ RT_FN rt_u32 rt_told_most(const rt_serving *s)
     return s->n_slots + s->draft_tokens;
 }
 
+/* Free the slots whose requests have ended.  What they were told comes first: letting go of the
+ * pages of a long text takes longer than its last token should wait. */
+RT_LARGE_FN void rt_slots_free_ended(rt_machine *m)
+{
+    rt_u32 shown = 0;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        if (m->slots[i].state != RT_SLOT_ENDED)
+            continue;
+        if (!shown++)
+            rt_show(m);
+        rt_slot_free(m, i);
+    }
+}
+
 /* Account for the last step.  0: the token ring may be too full; nothing was changed, and the
  * caller tries again later.  Space is checked once, up front, so that a step is accounted for whole
  * or not at all. */
@@ -230,6 +245,7 @@ RT_LARGE_FN int rt_step_collect(rt_machine *m)
         if (m->slots[i].state == RT_SLOT_FEEDING && m->slots[i].step_tokens)
             rt_slot_collect(m, i);
     }
+    rt_slots_free_ended(m);
     return 1;
 }
 

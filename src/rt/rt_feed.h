@@ -3,7 +3,8 @@
  * Input: a slot and where its next tokens lie: in the slot itself, in its row of `history`, or in
  * the arena of prompts, which a GPU reads over the bus.  Output: entries of the step inputs tokens,
  * positions, slots and history, from serving.built_tokens on.  Relies on rt_draft.h; rt_step.h
- * calls it when it builds a step, one lane, while no task runs. */
+ * calls it when it builds a step, all lanes, while no task runs.  Neighbouring tokens belong to
+ * neighbouring lanes, so that a GPU fetches a prompt in pieces of 128 bytes. */
 #ifndef RT_FEED_H
 #define RT_FEED_H
 
@@ -60,23 +61,28 @@ RT_FN void rt_feed_token(const rt_feed *f, rt_u32 i, rt_i32 token)
 }
 
 /* The next n tokens of a slot become entries of the step that is being built.  A GPU reads those of
- * a prompt from the host's memory: RT_FEED_TOKENS of them cross the bus together. */
-enum { RT_FEED_TOKENS = 64 };
+ * a prompt from the host's memory: each lane has so many under way at once that the bus is waited
+ * for once for RT_FEED_TOKENS * RT_LANES tokens. */
+enum { RT_FEED_TOKENS = 16 };
 RT_FN void rt_feed_tokens(const rt_machine *m, rt_u32 index, const rt_i32 *from, rt_u32 n)
 {
     const rt_feed f = rt_slot_feed_of(m, index);
-    rt_u32 i = 0;
-    for (; n - i >= RT_FEED_TOKENS; i += RT_FEED_TOKENS) {
+    rt_u32 i = rt_lane();
+    if (n <= RT_LANES) { /* a request that decodes */
+        if (i < n)
+            rt_feed_token(&f, i, from[i]);
+        return;
+    }
+    for (; i < n; i += RT_FEED_TOKENS * RT_LANES) {
         rt_i32 token[RT_FEED_TOKENS];
         RT_UNROLL
         for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
-            token[k] = from[i + k];
+            token[k] = i + k * RT_LANES < n ? from[i + k * RT_LANES] : 0;
         RT_UNROLL
         for (rt_u32 k = 0; k < RT_FEED_TOKENS; k++)
-            rt_feed_token(&f, i + k, token[k]);
+            if (i + k * RT_LANES < n)
+                rt_feed_token(&f, i + k * RT_LANES, token[k]);
     }
-    for (; i < n; i++)
-        rt_feed_token(&f, i, from[i]);
 }
 
 #endif

@@ -90,19 +90,52 @@ RT_FN rt_u32 rt_page_find(const rt_machine *m, const rt_name *name)
     return page;
 }
 
-/* Name a page that a slot holds, unless another page has the name already.  built: as in
- * rt_kv_page. */
-RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
+/* May a page have this name?  Not if it has one, or another page has this one. */
+RT_FN int rt_page_may_have(const rt_machine *m, rt_u32 page, const rt_name *name)
 {
-    rt_kv_page *p = &m->kv_pages[page];
-    rt_u32 *bucket = rt_bucket_of(m, name);
-    if (p->state & RT_PAGE_NAMED || rt_page_find(m, name) != RT_NONE)
-        return;
+    return !(m->kv_pages[page].state & RT_PAGE_NAMED) && rt_page_find(m, name) == RT_NONE;
+}
+
+/* built, next: as in rt_kv_page. */
+RT_FN void rt_page_set(rt_kv_page *p, const rt_name *name, rt_u32 built, rt_u32 next)
+{
     p->name = *name;
     p->state |= RT_PAGE_NAMED;
     p->built = built;
-    p->next = *bucket;
+    p->next = next;
+}
+
+/* One lane: name a page that a slot holds, unless another page has the name already.  built: as in
+ * rt_kv_page. */
+RT_LARGE_FN void rt_page_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
+{
+    rt_u32 *bucket = rt_bucket_of(m, name);
+    if (!rt_page_may_have(m, page, name))
+        return;
+    rt_page_set(&m->kv_pages[page], name, built, *bucket);
     *bucket = page;
+}
+
+/* All lanes: rt_page_name for the page of each lane, RT_NONE: it has none.  No two have the same
+ * page or name.  Pages of one bucket are linked as if the lanes had come one after the other: a
+ * page's next is that of the nearest lane before with the same bucket, and the last lane's page
+ * becomes the first of the bucket. */
+RT_LARGE_FN void rt_pages_name(rt_machine *m, rt_u32 page, const rt_name *name, rt_u32 built)
+{
+    const rt_u32 lane = rt_lane();
+    rt_u32 *bucket = rt_bucket_of(m, name);
+    const int names = page != RT_NONE && rt_page_may_have(m, page, name);
+    const rt_u32 head = names ? *bucket : RT_NONE;
+    int last;
+    /* a lane that names nothing has a number of its own, beyond those of buckets */
+    const rt_u32 twin = rt_twin(names ? (rt_u32)(bucket - m->buckets) : RT_NONE - lane, &last),
+                 before = rt_of(page, twin);
+    rt_meet(); /* all have searched the table */
+    if (names)
+        rt_page_set(&m->kv_pages[page], name, built, twin == lane ? head : before);
+    if (names && last)
+        *bucket = page;
+    rt_meet();
 }
 
 /* Take a page out of the table of names. */

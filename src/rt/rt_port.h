@@ -26,6 +26,9 @@
  *     rt_every      a vote: does the condition hold in all lanes?  The same answer in each
  *     rt_before     how many lanes before this one say yes; *all: how many lanes in all
  *     rt_first      broadcast of the first lane's value; orders no memory
+ *     rt_of         the value of another lane; orders no memory
+ *     rt_twin       the nearest lane before this one that has the same value, this one if there is
+ *                   none; *last: no lane after it has the value; orders no memory
  *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is
  *     published another thread
  *                   may run the task already; 0: it has a warp of its own
@@ -84,6 +87,17 @@ RT_FN rt_u32 rt_before(int says, rt_u32 *all)
 RT_FN rt_u32 rt_first(rt_u32 value)
 {
     return __shfl_sync(0xffffffffu, value, 0);
+}
+RT_FN rt_u32 rt_of(rt_u32 value, rt_u32 lane)
+{
+    return __shfl_sync(0xffffffffu, value, (int)lane);
+}
+RT_FN rt_u32 rt_twin(rt_u32 value, int *last)
+{
+    const rt_u32 lane = threadIdx.x % 32, set = __match_any_sync(0xffffffffu, value),
+                 before = set & ((1u << lane) - 1);
+    *last = set >> lane == 1;
+    return before ? 31 - (rt_u32)__clz((int)before) : lane;
 }
 
 RT_FN rt_u64 rt_mul_high(rt_u64 a, rt_u64 b)
@@ -186,6 +200,17 @@ RT_FN rt_u32 rt_before(int says, rt_u32 *all)
 RT_FN rt_u32 rt_first(rt_u32 value)
 {
     return value;
+}
+RT_FN rt_u32 rt_of(rt_u32 value, rt_u32 lane)
+{
+    (void)lane;
+    return value;
+}
+RT_FN rt_u32 rt_twin(rt_u32 value, int *last)
+{
+    (void)value;
+    *last = 1;
+    return 0;
 }
 #endif
 

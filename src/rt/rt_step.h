@@ -17,6 +17,9 @@
  *   4. build     choose the tokens of the next step and write the step inputs;
  *   5. publish   store the step word (release).
  *
+ * One lane does that, but for the choice of tokens (rt_fill.h): all lanes read the tokens and names
+ * of prompts, which lie in the host's memory.
+ *
  * The steady path, rt_step_advance, covers the usual step: each request got one token and goes on,
  * and the host has sent nothing.  Slots, rows and graph stay the same; positions and counts grow by
  * 1.  All lanes share that work.
@@ -40,13 +43,13 @@
  * the token ring may be too full, the next request in the ring waits and so do those after it.
  *
  * Cost: O(slots + tokens of the step).  The steady path on a GPU costs one round of independent
- * loads, and the stores.
+ * loads, and the stores.  There the tokens of a prompt cost a round trip over the bus for every 512
+ * of them, the names of its pages one for every 32.
  */
 #ifndef RT_STEP_H
 #define RT_STEP_H
 
-#include "rt/rt_ahead.h"
-#include "rt/rt_feed.h"
+#include "rt/rt_fill.h"
 
 /* ---- steps of the host ---- */
 
@@ -142,200 +145,6 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
 
 /* ---- building the step ---- */
 
-/* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
- * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
- * the last one. */
-RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left,
-                           rt_u32 *rows)
-{
-    rt_u32 left = slot->n_source - slot->n_fed;
-    rt_u32 n = left < tokens_left ? left : tokens_left;
-    if (flags & (RT_ALL_LOGITS | RT_ALL_SHARES) && slot->source != RT_AGAIN) {
-        *rows = n < rows_left ? n : rows_left;
-        return *rows;
-    }
-    if (n == left && rows_left == 0)
-        n--; /* the last token needs a row in the same step: leave it for the next */
-    *rows = n == left;
-    return n;
-}
-
-/* Add the next n tokens of a request, and its rows, to the step that is being built. */
-RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
-{
-    rt_serving *s = m->serving;
-    rt_slot *slot = &m->slots[index];
-    const rt_i32 *from = rt_slot_source(m, index);
-    rt_slot_extend(m, index, n);
-    rt_feed_tokens(m, index, from, n);
-    rt_slot_name(m, index, n);
-    slot->step_tokens = n;
-    slot->step_row = s->built_rows;
-    slot->step_rows = rows;
-    for (rt_u32 i = 0; i < rows; i++) {
-        rt_put_row(m, index, slot->step_row + i, s->built_tokens + n - rows + i,
-                   slot->source == RT_NOWHERE ? i : 0);
-        if (s->asks != RT_NOWHERE)
-            rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
-    }
-    s->built_tokens += n;
-    s->built_rows += rows;
-}
-
-/* Add as many of a request's next tokens as fit into a step of `most`; with drafts all do
- * (rt_step_draft).  Pages that others have computed are taken first (rt_slot_match). */
-RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index, rt_u32 most)
-{
-    const rt_serving *s = m->serving;
-    rt_u32 tried = s->draft_tokens ? m->drafters[index].tried : 0;
-    if (tried) {
-        rt_slot_put(m, index, 1 + tried, 1 + tried);
-        return;
-    }
-    if (!rt_slot_match(m, index))
-        return;
-    rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags,
-                                   most - s->built_tokens, s->max_rows - s->built_rows, &rows);
-    if (n)
-        rt_slot_put(m, index, n, rows);
-}
-
-/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is
- * none.  Numbers wrap around; ages are compared modulo 2^32. */
-RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
-{
-    /* a number before `after` gives an age beyond this */
-    rt_u32 best = RT_NONE, best_age = 0x80000000u;
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
-        const rt_slot *slot = &m->slots[i];
-        rt_u32 age = slot->admitted - after;
-        if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && age < best_age) {
-            best = i;
-            best_age = age;
-        }
-    }
-    return best;
-}
-
-/* Can the steady path continue this step?  Yes if each request that feeds has one token and one
- * row, and none feeds a prompt or waits for a mask.  Row i then belongs to token i. */
-RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
-{
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
-        const rt_slot *slot = &m->slots[i];
-        if (slot->state == RT_SLOT_LATE)
-            return 0;
-        if (slot->state == RT_SLOT_FEEDING &&
-            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))
-            return 0;
-    }
-    return 1;
-}
-
-RT_FN int rt_slot_decodes(const rt_slot *slot)
-{
-    return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
-}
-
-/* Tokens of a step to which prompts may be added: where requests decode it stays short, so that
- * their next tokens are not late, unless they fill much of it themselves. */
-RT_FN rt_u32 rt_step_most(const rt_serving *s)
-{
-    const rt_u32 few = RT_MIXED_TOKENS / 2;
-    return s->built_tokens && s->built_tokens < few && s->max_tokens > RT_MIXED_TOKENS
-               ? RT_MIXED_TOKENS
-               : s->max_tokens;
-}
-
-/* Fill a step: first the requests that decode, in the order of slots from `start` on, then prompts,
- * oldest first, as far as there is room.  So a prompt never delays a token of another request by a
- * step. */
-RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
-{
-    const rt_serving *s = m->serving;
-    for (rt_u32 i = 0; i < s->n_slots; i++) {
-        rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
-        if (rt_slot_decodes(&m->slots[index]))
-            rt_slot_feed(m, index, s->max_tokens);
-    }
-    const rt_u32 most = rt_step_most(s);
-    for (;;) {
-        rt_u32 index = s->built_tokens < most ? rt_next_prompt(m, oldest) : RT_NONE;
-        if (index == RT_NONE)
-            break;
-        rt_slot_feed(m, index, most);
-        oldest = m->slots[index].admitted + 1;
-    }
-}
-
-/* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
- * depends on the request alone, which is what keeps its bits independent of company. */
-RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
-{
-    const rt_serving *s = m->serving;
-    return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows,
-                         rows);
-}
-
-/* Add the next piece of a request to a step of few tokens if the whole piece fits.  0: it does not,
- * or the request waits for pages that this step computes. */
-RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
-{
-    const rt_serving *s = m->serving;
-    if (!rt_slot_match(m, index))
-        return 0;
-    rt_u32 rows, n = rt_slot_piece(m, index, &rows);
-    if (n > s->few_tokens - s->built_tokens || rows > s->few_rows - s->built_rows)
-        return 0;
-    rt_slot_put(m, index, n, rows);
-    return 1;
-}
-
-/* Fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of prompts,
- * oldest first. */
-RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
-{
-    rt_serving *s = m->serving;
-    rt_u32 late = RT_NONE, index;
-    for (rt_u32 i = 0; i < s->n_slots; i++) {
-        index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
-        if (rt_slot_decodes(&m->slots[index]) && !rt_slot_join(m, index) && late == RT_NONE)
-            late = index;
-    }
-    if (late != RT_NONE)
-        s->decode_at = late;
-    for (index = rt_next_prompt(m, oldest); index != RT_NONE; index = rt_next_prompt(m, oldest)) {
-        if (!m->slots[index].step_tokens)
-            rt_slot_join(m, index);
-        oldest = m->slots[index].admitted + 1;
-    }
-}
-
-/* Fill a step so that no request's bits depend on company, on a target where they could: where
- * bodies for few tokens and bodies for many sum in different orders, and where bits depend on where
- * a prompt is cut.  (Within graphs of up to few_tokens the order of sums is the same.)
- *
- *   - A text is cut every max_tokens from its beginning, never because of other requests.
- *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
- *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
- *
- * While some requests decode, every other step starts with a piece of a prompt: neither side
- * starves. */
-RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
-{
-    rt_serving *s = m->serving;
-    rt_u32 prompt = rt_next_prompt(m, oldest), rows, decoding = 0;
-    for (rt_u32 i = 0; i < s->n_slots; i++)
-        decoding |= (rt_u32)rt_slot_decodes(&m->slots[i]);
-    s->prompt_led = prompt != RT_NONE && !(decoding && s->prompt_led);
-    if (s->prompt_led && !rt_slot_join(m, prompt)) {
-        rt_u32 n = rt_slot_piece(m, prompt, &rows);
-        rt_slot_put(m, prompt, n, rows);
-        return;
-    }
-    rt_step_fill_few(m, start, oldest);
-}
-
 /* How many drafts the next step may have beside the tokens of the slots that decode; 0 if somebody
  * feeds a text. */
 RT_FN rt_u32 rt_draft_room(const rt_machine *m)
@@ -428,33 +237,11 @@ RT_LARGE_FN void rt_step_index(rt_machine *m)
     }
 }
 
-/* Does a token of every request fit into a step? */
-RT_FN rt_u32 rt_step_fits(const rt_serving *s)
-{
-    rt_u32 few = s->few_tokens;
-    rt_u32 tokens = few ? few : s->max_tokens, rows = few ? s->few_rows : s->max_rows;
-    return s->n_active <= tokens && s->n_active <= rows;
-}
-
-/* Tokens and rows of the step; s: the machine's. */
-RT_FN void rt_step_fill_in(rt_machine *m, rt_serving *s, rt_u32 few, rt_u32 fits, rt_u32 oldest)
-{
-    if (few)
-        rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
-    else
-        rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
-    /* rows stand in the order of slots */
-    s->steady = fits && s->built_tokens && rt_step_is_steady(m);
-}
-
-/* Fill the step inputs; returns the number of tokens in the step.  If the requests that decode do
- * not all fit, the slot that comes first rotates, so that each gets its turn.  0 also if the
- * draft model guesses first (rt_step_guess). */
-RT_FN rt_u32 rt_step_build(rt_machine *m)
+/* One lane: what comes before the step is filled: nothing is in it, and each request has pages and
+ * drafts for what it may feed. */
+RT_LARGE_FN void rt_step_prepare(rt_machine *m)
 {
     rt_serving *s = m->serving;
-    rt_u32 few = s->few_tokens, oldest = s->n_admitted - 0x80000000u;
-    rt_u32 fits = rt_step_fits(s);
     s->built_tokens = s->built_rows = s->built_choices = 0;
     rt_slots_find_masks(m);
     for (rt_u32 i = 0; i < s->n_slots; i++)
@@ -466,10 +253,6 @@ RT_FN rt_u32 rt_step_build(rt_machine *m)
     rt_step_stock(m);
     if (s->draft_tokens)
         rt_step_draft(m);
-    if (rt_has_draft_model(m) && rt_ahead_begin(m))
-        return 0;
-    rt_step_fill_in(m, s, few, fits, oldest);
-    return s->built_tokens;
 }
 
 /* Does this graph hold the step, with as few tokens without a row as it is for? */
@@ -486,14 +269,15 @@ RT_FN rt_u32 rt_model_graphs(const rt_machine *m)
 }
 
 /* The smallest of the model's graphs that fits the step: they are sorted by n_tokens, and the last
- * one holds every step. */
+ * one holds every step.  All are looked at, so that no load waits for the one before. */
 RT_FN rt_u32 rt_step_graph(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
-    rt_u32 g = 0;
-    while (g + 1 < rt_model_graphs(m) && !rt_graph_fits(&m->graphs[g], s))
-        g++;
-    return g;
+    rt_u32 best = rt_model_graphs(m) - 1;
+    RT_UNROLL_4
+    for (rt_u32 g = best; g-- > 0;)
+        best = rt_graph_fits(&m->graphs[g], s) ? g : best;
+    return best;
 }
 
 /* ---- the usual step: all lanes, each for the slots lane, lane + RT_LANES ... ---- */
@@ -667,61 +451,112 @@ RT_FN int rt_step_advance(rt_machine *m, rt_worker *w)
 
 /* ---- one look ---- */
 
-/* Publish a step of the draft model or, if no request wants more, the step that tries drafts. */
-RT_LARGE_FN int rt_step_guess(rt_machine *m, rt_worker *w)
+/* What the first lane remembers of a look from its beginning to its end. */
+typedef struct rt_look {
+    rt_u32 told, taken; /* entries of the rings before it */
+    rt_u32 fits;        /* rt_step_fits */
+} rt_look;
+
+/* How a look goes on: nothing is to be done, a step has been published, or one is to be filled. */
+enum { RT_LOOK_RESTS, RT_LOOK_PUBLISHED, RT_LOOK_FILLS };
+
+RT_FN void rt_look_note(const rt_machine *m, rt_look *look)
+{
+    look->told = m->serving->told;
+    look->taken = rt_load_relaxed_device(&m->request_ring->read);
+    look->fits = rt_step_fits(m->serving);
+}
+
+/* Tell the host what the look has brought. */
+RT_FN void rt_look_tell(rt_machine *m, const rt_look *look)
+{
+    const int tells = look->told != m->serving->told;
+    if (tells)
+        rt_show(m);
+    if (tells || look->taken != rt_load_relaxed_device(&m->request_ring->read))
+        rt_ring_host(m);
+}
+
+/* One lane: publish a step of the draft model or, if no request wants more, have the step filled
+ * that tries drafts. */
+RT_LARGE_FN rt_u32 rt_step_guess(rt_machine *m, rt_worker *w)
 {
     rt_serving *s = m->serving;
     if (rt_ahead_step(m, w))
-        return 1;
+        return RT_LOOK_PUBLISHED;
     s->built_tokens = s->built_rows = s->built_choices = 0;
-    rt_step_fill_in(m, s, 0, rt_step_fits(s), s->n_admitted - 0x80000000u);
-    s->running = 1;
-    rt_step_publish(m, w, rt_step_graph(m), s->built_tokens, s->built_rows);
-    return 1;
+    return RT_LOOK_FILLS;
 }
 
-/* One lane: the general path.  Where the step task may move to another thread (RT_STEP_MOVES),
- * tokens are shown and texts indexed before the step is published, since another thread may own
- * `serving` from then on; elsewhere after it, to save time. */
-RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
+/* One lane: collect, commands, admit, and what else comes before the step is filled. */
+RT_LARGE_FN rt_u32 rt_look_begin(rt_machine *m, rt_worker *w, rt_look *look)
 {
     rt_serving *s = m->serving;
     /* before looking: a later ring ends the sleep at once */
     w->doorbell = rt_load_acquire_system(&m->control->doorbell);
     if (rt_has_draft_model(m) && rt_ahead_of(m)->running) {
+        rt_look_note(m, look);
         rt_ahead_collect(m);
         return rt_step_guess(m, w);
     }
     if (!s->running && rt_once_poll(m, w))
-        return 1;
-    if (!s->ready)
-        return 0;
-    rt_u32 told = s->told, taken = rt_load_relaxed_device(&m->request_ring->read);
+        return RT_LOOK_PUBLISHED;
+    if (!s->ready) /* there need not be any rings */
+        return RT_LOOK_RESTS;
+    rt_look_note(m, look);
     if (s->running && !rt_step_collect(m))
-        return 0;
+        return RT_LOOK_RESTS;
     rt_step_commands(m);
     rt_step_admit(m);
-    rt_u32 n = rt_step_build(m);
-    int tells = told != s->told,
-        news = tells || taken != rt_load_relaxed_device(&m->request_ring->read);
+    look->fits = rt_step_fits(s);
+    rt_step_prepare(m);
+    if (!rt_has_draft_model(m) || !rt_ahead_begin(m))
+        return RT_LOOK_FILLS;
+    rt_look_tell(m, look); /* before the draft model's steps */
+    rt_look_note(m, look);
+    return rt_step_guess(m, w);
+}
+
+/* One lane: publish the step, if anything is in it, and tell the host.  Where the step task may
+ * move to another thread (RT_STEP_MOVES), tokens are shown and texts indexed before the step is
+ * published, since another thread may own `serving` from then on; elsewhere after it, to save
+ * time. */
+RT_LARGE_FN void rt_look_end(rt_machine *m, rt_worker *w, const rt_look *look, rt_u32 graph)
+{
+    rt_serving *s = m->serving;
+    const rt_u32 n = s->built_tokens, indexes = n && s->draft_tokens;
+    const int tells = look->told != s->told,
+              news = tells || look->taken != rt_load_relaxed_device(&m->request_ring->read);
     if (tells && (RT_STEP_MOVES || !n))
         rt_show(m);
-    if (n && s->draft_tokens && RT_STEP_MOVES)
+    if (indexes && RT_STEP_MOVES)
         rt_step_index(m);
     if (n) {
         s->running = 1;
-        rt_step_publish(m, w, rt_step_graph(m), n, s->built_rows);
+        rt_step_publish(m, w, graph, n, s->built_rows);
     }
     if (tells && n && !RT_STEP_MOVES)
         rt_show(m);
     if (news)
         rt_ring_host(m);
-    if (n && s->draft_tokens && !RT_STEP_MOVES)
+    if (indexes && !RT_STEP_MOVES)
         rt_step_index(m); /* while the step runs */
-    /* after a publication another thread may own `serving` */
-    if (rt_has_draft_model(m) && !n && rt_ahead_of(m)->running)
-        return rt_step_guess(m, w);
-    return n != 0;
+}
+
+/* All lanes: the general path.  1: a step was published. */
+RT_LARGE_FN int rt_step_look(rt_machine *m, rt_worker *w)
+{
+    rt_look look = {0, 0, 0};
+    const rt_u32 what = rt_first(rt_lane() == 0 ? rt_look_begin(m, w, &look) : 0);
+    if (what != RT_LOOK_FILLS)
+        return what == RT_LOOK_PUBLISHED;
+    rt_meet();
+    rt_step_fill_in(m, rt_first(look.fits));
+    const rt_u32 n = m->serving->built_tokens, graph = rt_step_graph(m);
+    rt_meet();
+    if (rt_lane() == 0)
+        rt_look_end(m, w, &look, graph);
+    return n != 0; /* after a publication another thread may own `serving` */
 }
 
 /* One look by the owner, all lanes.  1: a step was published. */
@@ -730,10 +565,10 @@ RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
     rt_meet();
     int published = rt_step_advance(m, w);
     rt_meet(); /* no lane still asks what the general way changes */
-    if (!published && rt_lane() == 0)
+    if (!published)
         published = rt_step_look(m, w);
     rt_meet();
-    return !rt_every(!published);
+    return published;
 }
 
 #endif

@@ -1,0 +1,261 @@
+/* rt_fill.h - whose tokens a step feeds: those of requests that decode, then pieces of prompts.
+ *
+ * Input: slots that have something to feed, and pages promised to them (rt_admit.h).  Output: the
+ * step inputs, with built_tokens and built_rows of serving; each slot's part of the step.  Relies
+ * on rt_feed.h and rt_build.h; rt_step.h calls rt_step_fill_in when it builds a step, while no task
+ * runs.
+ *
+ * All lanes take the same way through the slots, since they read a prompt's tokens and names
+ * together: these lie in the host's memory.  Invariant: the first lane alone writes slots and
+ * serving, and the lanes meet before it does and before any lane reads what it wrote.
+ */
+#ifndef RT_FILL_H
+#define RT_FILL_H
+
+#include "rt/rt_ahead.h"
+#include "rt/rt_feed.h"
+
+/* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
+ * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
+ * the last one. */
+RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left, rt_u32 rows_left,
+                           rt_u32 *rows)
+{
+    rt_u32 left = slot->n_source - slot->n_fed;
+    rt_u32 n = left < tokens_left ? left : tokens_left;
+    if (flags & (RT_ALL_LOGITS | RT_ALL_SHARES) && slot->source != RT_AGAIN) {
+        *rows = n < rows_left ? n : rows_left;
+        return *rows;
+    }
+    if (n == left && rows_left == 0)
+        n--; /* the last token needs a row in the same step: leave it for the next */
+    *rows = n == left;
+    return n;
+}
+
+/* One lane: the rows of a request whose next n tokens are in the step that is being built. */
+RT_LARGE_FN void rt_slot_put_rows(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
+{
+    rt_serving *s = m->serving;
+    rt_slot *slot = &m->slots[index];
+    slot->step_tokens = n;
+    slot->step_row = s->built_rows;
+    slot->step_rows = rows;
+    for (rt_u32 i = 0; i < rows; i++) {
+        rt_put_row(m, index, slot->step_row + i, s->built_tokens + n - rows + i,
+                   slot->source == RT_NOWHERE ? i : 0);
+        if (s->asks != RT_NOWHERE)
+            rt_put_asks(m, index, slot->step_row + i, rows - 1 - i);
+    }
+    s->built_tokens += n;
+    s->built_rows += rows;
+}
+
+/* All lanes: add the next n tokens of a request, and its rows, to the step that is being built. */
+RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
+{
+    rt_meet(); /* all have read what the first one changes */
+    if (rt_lane() == 0)
+        rt_slot_extend(m, index, n);
+    rt_meet();
+    rt_feed_tokens(m, index, rt_slot_source(m, index), n);
+    rt_meet();
+    rt_slot_name(m, index, n);
+    if (rt_lane() == 0)
+        rt_slot_put_rows(m, index, n, rows);
+    rt_meet();
+}
+
+/* All lanes: rt_slot_match. */
+RT_FN int rt_slot_may_feed(rt_machine *m, rt_u32 index)
+{
+    if (!rt_slot_begins(&m->slots[index]))
+        return 1;
+    rt_meet();
+    const rt_u32 may = rt_first(rt_lane() == 0 && rt_slot_match(m, index));
+    rt_meet();
+    return may != 0;
+}
+
+/* All lanes: add as many of a request's next tokens as fit into a step of `most`; with drafts all
+ * do (rt_step_draft).  Pages that others have computed are taken first (rt_slot_match). */
+RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index, rt_u32 most)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 tried = s->draft_tokens ? m->drafters[index].tried : 0;
+    if (tried) {
+        rt_slot_put(m, index, 1 + tried, 1 + tried);
+        return;
+    }
+    if (!rt_slot_may_feed(m, index))
+        return;
+    rt_u32 rows, n = rt_slot_chunk(&m->slots[index], m->running[index].flags,
+                                   most - s->built_tokens, s->max_rows - s->built_rows, &rows);
+    if (n)
+        rt_slot_put(m, index, n, rows);
+}
+
+/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is
+ * none.  Numbers wrap around; ages are compared modulo 2^32. */
+RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
+{
+    /* a number before `after` gives an age beyond this */
+    rt_u32 best = RT_NONE, best_age = 0x80000000u;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        rt_u32 age = slot->admitted - after;
+        if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && age < best_age) {
+            best = i;
+            best_age = age;
+        }
+    }
+    return best;
+}
+
+/* Can the steady path continue this step?  Yes if each request that feeds has one token and one
+ * row, and none feeds a prompt or waits for a mask.  Row i then belongs to token i. */
+RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (slot->state == RT_SLOT_LATE)
+            return 0;
+        if (slot->state == RT_SLOT_FEEDING &&
+            (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))
+            return 0;
+    }
+    return 1;
+}
+
+RT_FN int rt_slot_decodes(const rt_slot *slot)
+{
+    return slot->state == RT_SLOT_FEEDING && slot->source == RT_NOWHERE;
+}
+
+/* Tokens of a step to which prompts may be added: where requests decode it stays short, so that
+ * their next tokens are not late, unless they fill much of it themselves. */
+RT_FN rt_u32 rt_step_most(const rt_serving *s)
+{
+    const rt_u32 few = RT_MIXED_TOKENS / 2;
+    return s->built_tokens && s->built_tokens < few && s->max_tokens > RT_MIXED_TOKENS
+               ? RT_MIXED_TOKENS
+               : s->max_tokens;
+}
+
+/* All lanes: fill a step: first the requests that decode, in the order of slots from `start` on,
+ * then prompts, oldest first, as far as there is room.  So a prompt never delays a token of another
+ * request by a step. */
+RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    const rt_serving *s = m->serving;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        rt_u32 index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
+        if (rt_slot_decodes(&m->slots[index]))
+            rt_slot_feed(m, index, s->max_tokens);
+    }
+    const rt_u32 most = rt_step_most(s);
+    for (;;) {
+        rt_u32 index = s->built_tokens < most ? rt_next_prompt(m, oldest) : RT_NONE;
+        if (index == RT_NONE)
+            break;
+        rt_slot_feed(m, index, most);
+        oldest = m->slots[index].admitted + 1;
+    }
+}
+
+/* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
+ * depends on the request alone, which is what keeps its bits independent of company. */
+RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
+{
+    const rt_serving *s = m->serving;
+    return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows,
+                         rows);
+}
+
+/* All lanes: add the next piece of a request to a step of few tokens if the whole piece fits.  0:
+ * it does not, or the request waits for pages that this step computes. */
+RT_FN int rt_slot_join(rt_machine *m, rt_u32 index)
+{
+    const rt_serving *s = m->serving;
+    if (!rt_slot_may_feed(m, index))
+        return 0;
+    rt_u32 rows, n = rt_slot_piece(m, index, &rows);
+    if (n > s->few_tokens - s->built_tokens || rows > s->few_rows - s->built_rows)
+        return 0;
+    rt_slot_put(m, index, n, rows);
+    return 1;
+}
+
+/* All lanes: fill a step of few tokens: decode tokens, beginning at slot `start`, then pieces of
+ * prompts, oldest first. */
+RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 late = RT_NONE, index;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        index = start + i < s->n_slots ? start + i : start + i - s->n_slots;
+        if (rt_slot_decodes(&m->slots[index]) && !rt_slot_join(m, index) && late == RT_NONE)
+            late = index;
+    }
+    if (late != RT_NONE && rt_lane() == 0)
+        m->serving->decode_at = late;
+    for (index = rt_next_prompt(m, oldest); index != RT_NONE; index = rt_next_prompt(m, oldest)) {
+        if (!m->slots[index].step_tokens)
+            rt_slot_join(m, index);
+        oldest = m->slots[index].admitted + 1;
+    }
+}
+
+/* All lanes: fill a step so that no request's bits depend on company, on a target where they could:
+ * where bodies for few tokens and bodies for many sum in different orders, and where bits depend on
+ * where a prompt is cut.  (Within graphs of up to few_tokens the order of sums is the same.)
+ *
+ *   - A text is cut every max_tokens from its beginning, never because of other requests.
+ *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
+ *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
+ *
+ * While some requests decode, every other step starts with a piece of a prompt: neither side
+ * starves. */
+RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 prompt = rt_next_prompt(m, oldest), rows, decoding = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++)
+        decoding |= (rt_u32)rt_slot_decodes(&m->slots[i]);
+    const rt_u32 leads = prompt != RT_NONE && !(decoding && s->prompt_led);
+    rt_meet(); /* all have read prompt_led */
+    if (rt_lane() == 0)
+        m->serving->prompt_led = leads;
+    if (leads && !rt_slot_join(m, prompt)) {
+        rt_u32 n = rt_slot_piece(m, prompt, &rows);
+        rt_slot_put(m, prompt, n, rows);
+        return;
+    }
+    rt_step_fill_few(m, start, oldest);
+}
+
+/* Does a token of every request fit into a step? */
+RT_FN rt_u32 rt_step_fits(const rt_serving *s)
+{
+    rt_u32 few = s->few_tokens;
+    rt_u32 tokens = few ? few : s->max_tokens, rows = few ? s->few_rows : s->max_rows;
+    return s->n_active <= tokens && s->n_active <= rows;
+}
+
+/* All lanes: tokens and rows of the step.  If the requests that decode do not all fit, the slot
+ * that comes first rotates, so that each gets its turn. */
+RT_LARGE_FN void rt_step_fill_in(rt_machine *m, rt_u32 fits)
+{
+    rt_serving *s = m->serving;
+    const rt_u32 oldest = s->n_admitted - 0x80000000u;
+    if (s->few_tokens)
+        rt_step_fill_apart(m, fits ? 0 : s->decode_at, oldest);
+    else
+        rt_step_fill(m, fits ? 0 : (rt_u32)(s->n_steps % s->n_slots), oldest);
+    /* rows stand in the order of slots */
+    const rt_u32 steady = fits && s->built_tokens && rt_step_is_steady(m);
+    if (rt_lane() == 0)
+        s->steady = steady;
+}
+
+#endif

@@ -640,6 +640,25 @@ static void what_is_nearly_attention_stays(void **state)
     arena_free(&a);
 }
 
+static void reshapes_that_lead_back_are_nothing(void **state)
+{
+    (void)state;
+    static const char there[] =
+        "input %x : f32[6, 8]\nconst %w : f32[8, 8]\n%l = linear(%x, %w)\n"
+        "%a = reshape(%l) {shape = [2, 3, 8]}\n%b = reshape(%a) {shape = [1, 2, 3, 8]}\n"
+        "%c = reshape(%b) {shape = [6, 8]}\n%y = add(%x, %c)\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, there), *after = recognise(&a, g, true);
+    assert_int_equal(count_of(after, "reshape") + count_of(after, "add"), 0);
+    check_near(&a, g, after);
+    g = parse_with(&a, there, "shape = [6, 8]}\n%y = add(%x, %c)",
+                   "shape = [3, 16]}\n%y = map(%c) {expr = \"x0 + 1\"}");
+    after = recognise(&a, g, true);
+    assert_int_equal(count_of(after, "reshape"), 3);
+    check_near(&a, g, after);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -657,6 +676,7 @@ int main(void)
         cmocka_unit_test(what_was_overwritten_is_not_read_later),
         cmocka_unit_test(rotation_keeps_its_bits),
         cmocka_unit_test(repeated_heads_are_read_once),
+        cmocka_unit_test(reshapes_that_lead_back_are_nothing),
         cmocka_unit_test(nothing_added_is_nothing_done),
         cmocka_unit_test(a_result_is_written_where_its_copy_would_be),
     };

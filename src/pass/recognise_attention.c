@@ -349,8 +349,9 @@ static bool is_mask(const rewrite *w, const softmax_parts *p)
         return true;
     if (tensor_of(w, p->mask)->live != IR_ALL || !is_small_float(tensor_of(w, p->mask)->dtype))
         return false;
-    return is_full(w, p) || (rank <= 4 && (rank < 3 ? 1 : end[-3]) == p->heads &&
-                             (rank < 4 ? 1 : end[-4]) == p->batch);
+    const int64_t heads = rank < 3 ? 1 : end[-3];
+    const int64_t batch = rank < 4 ? 1 : end[-4];
+    return is_full(w, p) || (rank <= 4 && heads == p->heads && batch == p->batch);
 }
 
 /* t as [batch, heads, rows, columns], from before its reshapes if it was that. */

@@ -520,15 +520,19 @@ static void shape(drawn *d, unsigned axes, unsigned rows, unsigned columns)
  * any axes of the two may stand on either side, and one of f32 makes the sum a map. */
 static void add_mask(drawn *d)
 {
-    const unsigned kind = draw(d, 6), mixed = draw(d, 2), axes = kind == 4 ? 3 : kind == 5 ? 1 : 2;
+    static const unsigned axes_of[] = {2, 2, 2, 2, 3, 1};
+    const unsigned kind = draw(d, 6), mixed = draw(d, 2), axes = axes_of[kind];
     shape(d, axes, d->rows, d->keys);
-    const char *dtype = mixed ? "f32" : "f16", *before = axes == 3 ? "1, " : "";
+    const unsigned batch = kind > 1 ? d->batch : 1;
+    const unsigned heads = kind > 2 ? 1 : d->heads;
+    const unsigned rows = kind > 3 ? 1 : d->rows;
+    const char *dtype = mixed ? "f32" : "f16";
+    const char *before = axes == 3 ? "1, " : "";
     text_print(&d->t, "input %%mask : %s[", dtype);
     if (kind == 5)
         text_print(&d->t, "%u, %u, ", d->batch * d->heads, d->rows);
     else if (kind)
-        text_print(&d->t, "%s%u, %u, %u, ", before, kind > 1 ? d->batch : 1,
-                   kind > 2 ? 1 : d->heads, kind > 3 ? 1 : d->rows);
+        text_print(&d->t, "%s%u, %u, %u, ", before, batch, heads, rows);
     text_print(&d->t, "%u]\n", d->keys);
     const char *end = mixed ? " {expr = \"x0 + x1\", dtype = \"f16\"}" : "",
                *kinds = mixed ? "map" : "add";

@@ -141,12 +141,13 @@ def test_a_block_of_windows_copies_its_rows_once():
 
 
 def test_what_is_moved_for_nothing_stays():
-    """Views that cost nothing, as those of heads, what comes back, and rows that others are put beside."""
+    """Views that cost nothing, as those of heads, what comes back, rows beside others, and rows that are repeated."""
     for f in (
         lambda x: x.transpose(0, 1).relu().sum(1),
         lambda x: (x.transpose(0, 1) * 0.5) @ x.transpose(0, 1).mT,
         lambda x: x.roll(1, 0).relu().roll(-1, 0).sum(1),
         lambda x: torch.cat([x, x.relu()], 1).sum(1),
+        lambda x: torch.cat([x, x], -1).cos().sum(1),
     ):
         gm = graph_of(f, torch.randn(3, 4, WIDTH))
         assert not count(moves.without_moves(gm), aten.embedding.default)

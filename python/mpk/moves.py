@@ -264,6 +264,8 @@ class Mover:
         first = befores[0]
         if parts:
             places = torch.cat([b.places for b in befores], *node.args[1:])
+            if places.unique().numel() < places.numel():  # rows that are repeated, as those of tables of rotations
+                return False
         else:
             places = places_after(node, first.places, first.width)
         if places is None:

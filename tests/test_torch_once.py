@@ -10,6 +10,7 @@ import pytest
 import support  # before mpk, which it finds
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch import nn
 
 import mpk
@@ -234,3 +235,34 @@ def test_images_of_a_gpu_have_their_channels_last(monkeypatch, spatial):
             assert got.stride() == expected.stride()
         net.third.weight.mul_(1.5)
     assert not reports[0].fallbacks
+
+
+def summed(x, first, last, windows, around):
+    """Scores plus biases of positions, plus a mask of windows, either of them on either side."""
+    batch, n, rows, keys = x.shape
+    y = first + x if around else x + first
+    y = y.view(batch // windows, windows, n, rows, keys)
+    return (y + last.exp()).view(batch, n, rows, keys).softmax(-1)
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_terms_of_weights_are_added_once(case):
+    """To what is added to them later, across views; not where a view cuts the axes of the first term."""
+    random = support.seed()
+    batch, windows, n, rows, keys = (random.randrange(1, 4) for _ in range(5))
+    shapes = [(1, n, rows, keys), (n, 1, 1), (keys,), (windows * batch, 1, rows, 1)]
+    first, last = shapes[case % 4], (1, windows, 1, rows, keys)[random.randrange(2) :]
+    values = [torch.randn(batch * windows, n, rows, keys), torch.randn(first), torch.randn(last)]
+    gm = make_fx(lambda *v: summed(*v, windows, case >= 4), tracing_mode="fake")(*values)
+    for i, node in enumerate(once.placeholders(gm)):
+        node.meta[once.WEIGHT] = i > 0
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and "val" not in node.meta:
+            node.meta["val"] = node.meta["tensor_meta"]
+    expected, steady = gm(*values), once.steady_nodes(gm)
+    once.join_terms(gm, steady)
+    gm.graph.lint()
+    gm.recompile()
+    torch.testing.assert_close(gm(*values), expected)
+    sums = [node for node in gm.graph.nodes if node.target is torch.ops.aten.add.Tensor]
+    assert sum(node not in steady for node in sums) == (2 if case % 4 == 3 and batch > 1 else 1)

@@ -22,6 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import mpk
 from mpk import backend, gpu, results, statics, whole
+from mpk.emit import Emitter
 
 STAND_IN = support.BUILD / "tests" / "libfake_cuda.so"
 
@@ -267,6 +268,15 @@ def test_explain_tells_of_block_programs(face):
     assert program["listed"] >= program["fitting"] > program["refused"] == 0 < program["cycles"]
     assert program["text"].startswith("block product") and "store y to out_y" in program["text"]
     assert f"of {program['listed']} block programs {program['fitting']} fit; the model expects" in str(told)
+
+
+def test_what_follows_a_convolution_compiles_alone(face, monkeypatch):
+    """A kernel has the code that its bodies name and no more: the map at the end of a depthwise convolution needs
+    functions that no other operator brings here."""
+    monkeypatch.setattr(Emitter, "on_gpu", property(lambda self: True))
+    net = torch.nn.Conv2d(8, 8, 3, groups=8).bfloat16()
+    told = mpk.explain(lambda x: net(x) * 2, torch.randn(1, 8, 6, 6).bfloat16())
+    assert not told.fallbacks and told.kinds.get("map", 0) == 0 and told.kinds["conv"] == 1
 
 
 @pytest.fixture(params=["C", "Python"])

@@ -1,7 +1,8 @@
 /* windows.cuh - operators over windows of the spatial axes of x [N, C, ..]: conv, max_pool,
  * avg_pool, upsample.
  *
- * Input: x, and of conv the filters; output: the task's box.  These are the generic bodies;
+ * Input: x, and of conv the filters; output: the task's box.  What follows a convolution is printed
+ * after it, in functions of map.cuh (gen/body_windows.c).  These are the generic bodies;
  * depthwise convolutions and max pools with channels last have faster ones in windows_rows.cuh.
  *
  * A thread does an entry of the result; sums run in row-major order of the window, in double, of
@@ -16,6 +17,7 @@
 #define TASK_WINDOWS_CUH
 
 #include "task/index.cuh"
+#include "task/map.cuh"
 #include "task/order.cuh"
 
 /* Attributes of conv: of up to three spatial axes a number each.  groups: channels of x and filters

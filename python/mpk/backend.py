@@ -26,6 +26,7 @@ from mpk import lowering, lowering_index, lowering_math, whole  # noqa: F401  (t
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
+from mpk.moves import without_moves
 from mpk.once import compile_once, mark_weights, weights_of
 from mpk.order import ordered_nodes
 from mpk.pairs import without_complex
@@ -480,7 +481,7 @@ def compile_and_tell(gm: torch.fx.GraphModule, options: Options) -> Callable:
     def compile(part: torch.fx.GraphModule) -> Callable:
         return compile_static(part, options, report)
 
-    gm = without_complex(gm)
+    gm = without_moves(without_complex(gm))
     if runner_of(device_of(gm)).keeps_copies:
         function, report.n_once = compile_once(gm, compile)
     else:

@@ -66,20 +66,26 @@ def can_be_kept(node: torch.fx.Node, device: torch.device) -> bool:
     return dense and all(v.device == device and v.numel() and v.dtype in DTYPES for v in made)
 
 
-def steady_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
-    """Weights, and what reads only these and constants.  Not what is returned: the caller may write it."""
-    device, known, steady = device_of(gm), set(), set()
+def known_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """What depends on no argument, and is not returned: the caller may write that."""
+    known: set[torch.fx.Node] = set()
     returned = {base_of(node)[0] for node in returned_nodes(gm)}
     for node in gm.graph.nodes:
-        reads = set(node.all_input_nodes)
-        if node.op == "get_attr":
+        made = node.op == "call_function" and is_pure(node) and node not in returned
+        if node.op == "get_attr" or made and known.issuperset(node.all_input_nodes):
             known.add(node)
-        elif node.op == "placeholder":
+    return known
+
+
+def steady_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """Weights, and what reads only these and constants.  Not what is returned."""
+    device, known, steady = device_of(gm), known_nodes(gm), set()
+    returned = {base_of(node)[0] for node in returned_nodes(gm)}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
             steady.update([node] if node.meta.get(WEIGHT) and not is_changed(node) else [])
-        elif node.op == "call_function" and is_pure(node) and node not in returned:
-            if reads <= known:
-                known.add(node)
-            elif reads <= known | steady and can_be_kept(node, device):
+        elif node.op == "call_function" and is_pure(node) and node not in returned and node not in known:
+            if all(n in known or n in steady for n in node.all_input_nodes) and can_be_kept(node, device):
                 steady.add(node)
     return steady
 
@@ -192,6 +198,59 @@ def fold_factors(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
         product.args = tuple(scaled.get(n, n) for n in product.args)
         node.replace_all_uses_with(y)
         gm.graph.erase_node(node)
+
+
+def term_of(node: Any, fixed: Nodes) -> tuple | None:
+    """(operand, term) if node adds something that depends on weights alone, or on nothing, to what does not."""
+    if node.target is not aten.add.Tensor or node.kwargs or not all(isinstance(a, torch.fx.Node) for a in node.args):
+        return None
+    x, term = node.args if node.args[1] in fixed else reversed(node.args)
+    like = node.meta["val"]
+    alike = like.is_floating_point() and all(n.meta["val"].dtype == like.dtype for n in (x, term))
+    same = x.meta["val"].shape == like.shape and x.meta["val"].stride() == like.stride()
+    return (x, term) if alike and same and term in fixed and x not in fixed else None
+
+
+def term_before(node: torch.fx.Node, fixed: Nodes) -> tuple | None:
+    """(the last term, the sum before it, that one's operand, its term) if node adds two terms one after the other, with
+    views in between at most that leave the axes of the first term as they are."""
+    found = term_of(node, fixed)
+    if found is None:
+        return None
+    x, last = found
+    while x.target in VIEWS and len(x.users) == 1:
+        x = x.args[0]
+    before = term_of(x, fixed) if len(x.users) == 1 else None
+    if before is None:
+        return None
+    shape = before[1].meta["val"].shape
+    axes = max((len(shape) - i for i, n in enumerate(shape) if n > 1), default=0)
+    same = axes == 0 or x.meta["val"].shape[-axes:] == node.meta["val"].shape[-axes:]
+    return (last, x, *before) if same else None
+
+
+def join_terms(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
+    """(x + a) + b becomes x + (a + b), as biases of relative positions and masks of windows are (Swin).  What has more
+    axes than masks of attention may have is laid out whole."""
+    fixed = steady | known_nodes(gm)
+    for node in list(gm.graph.nodes):
+        found = term_before(node, fixed) if node not in fixed else None
+        if found is None:
+            continue
+        last, inner, x, first = found
+        shape, whole = first.meta["val"].shape, node.meta["val"].shape
+        with gm.graph.inserting_before(node):
+            flat = call(gm.graph, aten.reshape.default, first, list(shape[max(0, len(shape) - len(whole)) :]))
+            both = call(gm.graph, aten.add.Tensor, flat, last)
+            made = [flat, both]
+            if both.meta["val"].dim() > 4:
+                made.append(call(gm.graph, aten.expand.default, both, list(whole)))
+                made.append(call(gm.graph, aten.clone.default, made[-1], memory_format=torch.contiguous_format))
+        steady.update(made)
+        fixed.update(made)
+        node.replace_input_with(last, made[-1])
+        inner.replace_all_uses_with(x)
+        gm.graph.erase_node(inner)
 
 
 def is_by_columns(b: Any, steady: Nodes) -> bool:
@@ -335,6 +394,7 @@ def compile_once(
     rest = copy_of(gm)
     steady = steady_nodes(rest)
     fold_factors(rest, steady)
+    join_terms(rest, steady)
     lay_by_rows(rest, steady)
     lay_channels_last(rest, steady)
     kept = kept_nodes(rest, steady)

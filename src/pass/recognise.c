@@ -14,7 +14,7 @@
  *   flat    rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that
  *           fuse_ops finds linears next to what is done to their results; rows: element-wise
  *           operators and norms
- *   back    reshape(reshape(a)) with the shape of a -> a
+ *   back    reshapes of a, the last one with a's shape -> a, unless a is overwritten
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *
@@ -402,14 +402,21 @@ static mpk_status apply_flat(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Rule back, over any number of reshapes.  One may be a copy, which keeps what was there before a
+ * later write. */
 static mpk_status apply_back(rewrite *w, ir_op_id id)
 {
-    const ir_op *op = &w->g->ops.at[id];
+    const ir_op *op = &w->g->ops.at[id], *there = op;
     if (strcmp(op->def->name, "reshape") != 0 || w->is_output[op->out[0]])
         return MPK_OK;
-    ir_tensor_id flat = flat_of(w, rewrite_input(w, op, 0));
-    if (flat != IR_NONE && is_whole(tensor_of(w, flat), tensor_of(w, op->out[0])))
-        rewrite_replace(w, op->out[0], flat);
+    while ((there = rewrite_producer(w, rewrite_input(w, there, 0), "reshape")) != NULL) {
+        const ir_tensor_id a = rewrite_input(w, there, 0);
+        if (!same_dims(tensor_of(w, a), tensor_of(w, op->out[0])))
+            continue;
+        if (rewrite_are_current(w, &a, 1, UINT32_MAX))
+            rewrite_replace(w, op->out[0], a);
+        return MPK_OK;
+    }
     return MPK_OK;
 }
 

@@ -1,15 +1,17 @@
-/* recognise_attention.c - rules that find rotation and grouped heads among small operators.
+/* recognise_attention.c - rules that find attention, rotation and grouped heads among small
+ * operators.
  *
  * Input and output: the working copy of recognise.c, which calls them after its first round:
  *
+ *   softmax softmax(c q k^T + mask) v of batches of matrices -> sdpa(q, k, v, mask); relaxed only
  *   rotate  x * cos + concat(-x2, x1) * sin, x1, x2 the halves of rows of x -> rotate(x, cos, sin)
  *   partly  concat(rotate(first entries of x), the others) -> rotate(x, cos, sin)
  *   heads   sdpa(q, k, v) of heads repeated by expand -> sdpa of the heads themselves
  *
- * All of them keep the bits.  These are the forms in which Transformers writes rotary embedding
- * and grouped-query attention; without `heads` each KV head would be read once for every query
- * head.  Cost: linear in the program, but for the search for writes (rewrite_are_current), which
- * is linear for each match.
+ * All but the first keep the bits.  These are the forms in which torchvision and Transformers
+ * write attention, rotary embedding and grouped-query attention; without `heads` each KV head
+ * would be read once for every query head.  Cost: linear in the program, but for the search for
+ * writes (rewrite_are_current), which is linear for each match.
  */
 #include "pass/fuse.h"
 
@@ -184,6 +186,241 @@ static mpk_status apply_heads(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* ---- rule softmax ----
+ *
+ *   %s = batch_matmul(%q, %kt)   %t = add(%s, %mask)   %p = softmax(%t) {axis = 3}
+ *   %y = batch_matmul(%p, %v)
+ *   ->  %k = transpose(%kt)   %y = sdpa(%q, %k, %v, %mask) {scale = 1.0}
+ *
+ * q may be multiplied by a number before the product, or the product after it; casts between
+ * floats and reshapes of batch axes may stand anywhere.  Scores and weights are not rounded any
+ * more, so the target must ask for it.  A row that the mask hides whole gives zeros, not NaN. */
+
+/* Entries of a head that block programs of attention take. */
+enum { WIDEST_HEAD = 128 };
+
+/* What an sdpa is made of.  mask IR_NONE: there is none; scores: what the mask is added to. */
+typedef struct softmax_parts {
+    ir_tensor_id q, k_turned, v, mask, scores;
+    double scale;
+    int64_t batch, heads;
+} softmax_parts;
+
+/* Do both tensors hold the same matrices, one after the other, in floats? */
+static bool same_matrices(const ir_tensor *a, const ir_tensor *b)
+{
+    return a->rank >= 2 && b->rank >= 2 && a->live == IR_ALL && b->live == IR_ALL &&
+           is_small_float(a->dtype) && is_small_float(b->dtype) &&
+           a->dims[a->rank - 2] == b->dims[b->rank - 2] &&
+           a->dims[a->rank - 1] == b->dims[b->rank - 1];
+}
+
+/* Follow reshapes that leave the last two axes as they are, and casts between floats. */
+static ir_tensor_id before_moves(const rewrite *w, ir_tensor_id t)
+{
+    for (;;) {
+        const ir_op *op = rewrite_producer(w, t, "reshape");
+        op = op ? op : rewrite_producer(w, t, "cast");
+        const ir_tensor_id in = op ? rewrite_input(w, op, 0) : IR_NONE;
+        if (in == IR_NONE || !same_matrices(tensor_of(w, in), tensor_of(w, t)))
+            return t;
+        t = in;
+    }
+}
+
+/* Follow a product by a number, which *scale takes along. */
+static ir_tensor_id before_scale(const rewrite *w, ir_tensor_id t, double *scale)
+{
+    double number;
+    t = before_moves(w, t);
+    const ir_op *times = rewrite_producer(w, t, "map");
+    const str e = times && times->n_in == 1 ? rewrite_attribute(times, "expr")->s : (str){0};
+    if (e.n <= 5 || memcmp(e.at, "x0 * ", 5) != 0 ||
+        !str_read_double((str){e.at + 5, e.n - 5}, &number) ||
+        !same_matrices(tensor_of(w, rewrite_input(w, times, 0)), tensor_of(w, t)))
+        return t;
+    *scale *= number;
+    return before_moves(w, rewrite_input(w, times, 0));
+}
+
+/* The product of queries and keys that makes the scores t; NULL if another operator does. */
+static const ir_op *find_scores(const rewrite *w, ir_tensor_id t, softmax_parts *p)
+{
+    p->scale = 1;
+    const ir_op *product = rewrite_producer(w, before_scale(w, t, &p->scale), "batch_matmul");
+    if (!product || rewrite_attribute(product, "transpose_b")->i)
+        return NULL;
+    p->q = before_scale(w, rewrite_input(w, product, 0), &p->scale);
+    p->k_turned = rewrite_input(w, product, 1);
+    return product;
+}
+
+/* The addition that makes t: add, or the map that the PyTorch backend makes of it where dtypes
+ * differ; NULL if another operator does. */
+static const ir_op *find_sum(const rewrite *w, ir_tensor_id t)
+{
+    const ir_op *mixed = rewrite_producer(w, t, "map");
+    if (mixed && mixed->n_in == 2 && str_is(rewrite_attribute(mixed, "expr")->s, "x0 + x1"))
+        return mixed;
+    return rewrite_producer(w, t, "add");
+}
+
+/* The same of scores t to which a mask may have been added, from either side. */
+static const ir_op *find_masked(const rewrite *w, ir_tensor_id t, softmax_parts *p)
+{
+    p->mask = IR_NONE;
+    p->scores = t = before_moves(w, t);
+    const ir_op *add = find_sum(w, t), *found = NULL;
+    if (!add)
+        return find_scores(w, t, p);
+    for (uint32_t side = 0; side < 2 && !found; side++) {
+        const ir_tensor_id scores = rewrite_input(w, add, side);
+        p->mask = rewrite_input(w, add, !side);
+        if (same_matrices(tensor_of(w, scores), tensor_of(w, t)) &&
+            ir_elements(tensor_of(w, scores)) == ir_elements(tensor_of(w, t)))
+            found = find_scores(w, scores, p);
+    }
+    return found;
+}
+
+/* How many matrices t holds. */
+static int64_t count_matrices(const ir_tensor *t)
+{
+    int64_t n = 1;
+    for (uint32_t i = 0; i + 2 < t->rank; i++)
+        n *= t->dims[i];
+    return n;
+}
+
+/* The axes of heads are those that queries have before they become one axis of matrices; else
+ * those of the scores; else there is one batch entry. */
+static void find_heads(const rewrite *w, ir_tensor_id weights, softmax_parts *p)
+{
+    const ir_tensor_id candidates[] = {p->q, before_moves(w, weights)};
+    p->batch = 1;
+    p->heads = count_matrices(tensor_of(w, p->q));
+    for (uint32_t i = 0; i < 2; i++) {
+        const ir_tensor *t = tensor_of(w, candidates[i]);
+        if (t->rank != 4)
+            continue;
+        p->batch = t->dims[0];
+        p->heads = t->dims[1];
+        return;
+    }
+}
+
+/* Are these operands what block programs take? */
+static bool are_heads(const rewrite *w, const softmax_parts *p, const ir_op *op)
+{
+    const ir_tensor *q = tensor_of(w, p->q), *k = tensor_of(w, p->k_turned),
+                    *v = tensor_of(w, p->v), *y = tensor_of(w, op->out[0]);
+    const int64_t n = p->batch * p->heads;
+    return (y->dtype == IR_BF16 || y->dtype == IR_F16) && q->dtype == y->dtype &&
+           k->dtype == y->dtype && v->dtype == y->dtype && y->live == IR_ALL &&
+           count_matrices(q) == n && count_matrices(k) == n && count_matrices(v) == n &&
+           count_matrices(y) == n && q->dims[q->rank - 1] <= WIDEST_HEAD &&
+           v->dims[v->rank - 1] <= WIDEST_HEAD;
+}
+
+/* Axes of t from the first one that is not 1 on, but at least `least` of them. */
+static uint32_t rank_without_ones(const ir_tensor *t, uint32_t least)
+{
+    uint32_t first = 0;
+    while (t->rank - first > least && t->dims[first] == 1)
+        first++;
+    return t->rank - first;
+}
+
+/* Has the mask a number for each score? */
+static bool is_full(const rewrite *w, const softmax_parts *p)
+{
+    return ir_elements(tensor_of(w, p->mask)) == ir_elements(tensor_of(w, p->scores));
+}
+
+/* Is there no mask, or one that has all axes of the scores, or one that is added to scores with
+ * axes of batch entries and heads, ones before them apart, so that it is broadcast to them as to
+ * the scores of an sdpa? */
+static bool is_mask(const rewrite *w, const softmax_parts *p)
+{
+    const ir_tensor *s = tensor_of(w, p->scores);
+    const uint32_t rank = rank_without_ones(s, 2);
+    const int64_t *end = s->dims + s->rank;
+    if (p->mask == IR_NONE)
+        return true;
+    if (tensor_of(w, p->mask)->live != IR_ALL || !is_small_float(tensor_of(w, p->mask)->dtype))
+        return false;
+    const int64_t heads = rank < 3 ? 1 : end[-3];
+    const int64_t batch = rank < 4 ? 1 : end[-4];
+    return is_full(w, p) || (rank <= 4 && heads == p->heads && batch == p->batch);
+}
+
+/* t as [batch, heads, rows, columns], from before its reshapes if it was that. */
+static mpk_status as_heads(rewrite *w, uint32_t key, const softmax_parts *p, ir_tensor_id *t)
+{
+    const ir_tensor_id before = before_moves(w, *t);
+    const ir_tensor *a = tensor_of(w, before), *b = tensor_of(w, *t);
+    if (a->rank == 4 && a->dims[0] == p->batch && a->dims[1] == p->heads && a->dtype == b->dtype) {
+        *t = before;
+        return MPK_OK;
+    }
+    const int64_t dims[] = {p->batch, p->heads, b->dims[b->rank - 2], b->dims[b->rank - 1]};
+    return rewrite_reshape(w, key, *t, 4, dims, t);
+}
+
+/* The mask as scores of an sdpa have their axes, or without the leading ones that they lack. */
+static mpk_status as_mask(rewrite *w, uint32_t key, const softmax_parts *p, ir_tensor_id *mask)
+{
+    const ir_tensor m = *mask == IR_NONE ? (ir_tensor){0} : *tensor_of(w, *mask);
+    if (m.rank > 2 && is_full(w, p))
+        return as_heads(w, key, p, mask);
+    if (m.rank <= 4)
+        return MPK_OK;
+    return rewrite_reshape(w, key, *mask, 4, m.dims + m.rank - 4, mask);
+}
+
+/* Add the sdpa at place `key`, and the view of its result as y has it. */
+static mpk_status add_attention(rewrite *w, uint32_t key, const softmax_parts *p,
+                                const ir_tensor *y, ir_tensor_id *out)
+{
+    ir_tensor_id in[] = {p->q, p->k_turned, p->v, p->mask};
+    for (uint32_t i = 0; i < 3; i++)
+        TRY(as_heads(w, key, p, &in[i]));
+    TRY(as_mask(w, key, p, &in[3]));
+    TRY(rewrite_add(w, key, "transpose", 1, &in[1],
+                    (ir_set[]){{.name = "perm", .ints = (int64_t[]){0, 1, 3, 2}, .n_ints = 4}, {0}},
+                    &in[1]));
+    TRY(rewrite_add(w, key, "sdpa", p->mask == IR_NONE ? 3 : 4, in,
+                    (ir_set[]){{.name = "scale", .f = p->scale}, {0}}, out));
+    return rewrite_reshape(w, key + 1, *out, y->rank, y->dims, out);
+}
+
+/* Rule softmax: `id` is the product of weights and values. */
+static mpk_status apply_softmax(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    softmax_parts p;
+    if (strcmp(op->def->name, "batch_matmul") != 0 || !w->s->options->relaxed ||
+        rewrite_attribute(op, "transpose_b")->i)
+        return MPK_OK;
+    const ir_tensor_id weights = rewrite_input(w, op, 0);
+    const ir_op *softmax = rewrite_producer(w, before_moves(w, weights), "softmax");
+    if (!softmax || !is_private(w, softmax, 1) ||
+        rewrite_attribute(softmax, "axis")->i != (int64_t)tensor_of(w, softmax->out[0])->rank - 1 ||
+        !find_masked(w, rewrite_input(w, softmax, 0), &p) || p.scale == 0)
+        return MPK_OK;
+    p.v = rewrite_input(w, op, 1);
+    find_heads(w, weights, &p);
+    const ir_tensor_id in[] = {p.q, p.k_turned, p.v, p.mask};
+    if (!are_heads(w, &p, op) || !is_mask(w, &p) || !rewrite_are_current(w, in, 4, w->keys.at[id]))
+        return MPK_OK;
+    const ir_tensor y = *tensor_of(w, op->out[0]);
+    const ir_tensor_id old = op->out[0];
+    ir_tensor_id out;
+    TRY(add_attention(w, w->keys.at[id], &p, &y, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
 mpk_status recognise_attention(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n;
@@ -191,6 +428,7 @@ mpk_status recognise_attention(rewrite *w)
         TRY(apply_rotate(w, o));
         TRY(apply_partly(w, o));
         TRY(apply_heads(w, o));
+        TRY(apply_softmax(w, o));
     }
     return MPK_OK;
 }

@@ -3,6 +3,8 @@
 #include "check.h"
 
 #include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/rng.h"
@@ -504,6 +506,190 @@ static void what_was_overwritten_is_not_read_later(void **state)
     }
 }
 
+/* ---- rule softmax ---- */
+
+/* A random program of attention: its text, and the number n of the last result, %tn.  Sizes:
+ * batch entries, heads, rows, keys, entries of a query and of a value. */
+typedef struct drawn {
+    text t;
+    unsigned n, batch, heads, rows, keys, width, values;
+    uint64_t seed, asked;
+} drawn;
+
+static unsigned draw(drawn *d, unsigned n)
+{
+    return (unsigned)(rng_u64(d->seed, d->asked++) % n);
+}
+
+/* Add the operator that makes the next result. */
+static void step(drawn *d, const char *format, ...)
+{
+    char line[256];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    text_print(&d->t, "%%t%u = %s\n", ++d->n, line);
+}
+
+/* The last result as matrices of so many rows and columns: with an axis for batch entries and one
+ * for heads, or one for both, or three. */
+static void shape(drawn *d, unsigned axes, unsigned rows, unsigned columns)
+{
+    if (axes == 1)
+        step(d, "reshape(%%t%u) {shape = [%u, %u, %u]}", d->n, d->batch * d->heads, rows, columns);
+    else
+        step(d, "reshape(%%t%u) {shape = [%s%u, %u, %u, %u]}", d->n, axes == 3 ? "1, " : "",
+             d->batch, d->heads, rows, columns);
+}
+
+/* Scores plus a mask that is the same for all rows, batch entries, heads, or for none of them;
+ * any axes of the two may stand on either side, and one of f32 makes the sum a map. */
+static void add_mask(drawn *d)
+{
+    static const unsigned axes_of[] = {2, 2, 2, 2, 3, 1};
+    const unsigned kind = draw(d, 6), mixed = draw(d, 2), axes = axes_of[kind];
+    shape(d, axes, d->rows, d->keys);
+    const unsigned batch = kind > 1 ? d->batch : 1;
+    const unsigned heads = kind > 2 ? 1 : d->heads;
+    const unsigned rows = kind > 3 ? 1 : d->rows;
+    const char *dtype = mixed ? "f32" : "f16";
+    const char *before = axes == 3 ? "1, " : "";
+    text_print(&d->t, "input %%mask : %s[", dtype);
+    if (kind == 5)
+        text_print(&d->t, "%u, %u, ", d->batch * d->heads, d->rows);
+    else if (kind)
+        text_print(&d->t, "%s%u, %u, %u, ", before, batch, heads, rows);
+    text_print(&d->t, "%u]\n", d->keys);
+    const char *end = mixed ? " {expr = \"x0 + x1\", dtype = \"f16\"}" : "",
+               *kinds = mixed ? "map" : "add";
+    if (draw(d, 2))
+        step(d, "%s(%%t%u, %%mask)%s", kinds, d->n, end);
+    else
+        step(d, "%s(%%mask, %%t%u)%s", kinds, d->n, end);
+}
+
+/* Weights of the scores that were made last, in f16 or in f32. */
+static void add_softmax(drawn *d)
+{
+    const unsigned axes = 1 + draw(d, 2);
+    const bool wide = draw(d, 2);
+    shape(d, axes, d->rows, d->keys);
+    if (wide)
+        step(d, "cast(%%t%u) {dtype = \"f32\"}", d->n);
+    step(d, "softmax(%%t%u) {axis = %u}", d->n, axes + 1);
+    if (wide)
+        step(d, "cast(%%t%u) {dtype = \"f16\"}", d->n);
+}
+
+/* Add a product by a number, or nothing. */
+static void add_scale(drawn *d, bool wanted)
+{
+    if (wanted)
+        step(d, "map(%%t%u) {expr = \"x0 * 0.4375\"}", d->n);
+}
+
+static const char *random_attention(drawn *d)
+{
+    const unsigned scaled = draw(d, 3), axes = 1 + draw(d, 2);
+    d->batch = 1 + draw(d, 3), d->heads = 1 + draw(d, 3), d->rows = 1 + draw(d, 9);
+    d->keys = 1 + draw(d, 9), d->width = 1 + draw(d, 12), d->values = 1 + draw(d, 12);
+    text_print(&d->t, "input %%t1 : f16[%u, %u, %u, %u]\ninput %%k : f16[%u, %u, %u, %u]\n",
+               d->batch, d->heads, d->rows, d->width, d->batch, d->heads, d->keys, d->width);
+    text_print(&d->t, "input %%v : f16[%u, %u, %u, %u]\n", d->batch, d->heads, d->keys, d->values);
+    d->n = 1;
+    add_scale(d, scaled == 1);
+    shape(d, axes, d->rows, d->width);
+    const unsigned q = d->n;
+    step(d, "transpose(%%k) {perm = [0, 1, 3, 2]}");
+    shape(d, axes, d->width, d->keys);
+    step(d, "batch_matmul(%%t%u, %%t%u)", q, d->n);
+    add_scale(d, scaled == 2);
+    if (draw(d, 4))
+        add_mask(d);
+    add_softmax(d);
+    shape(d, axes, d->rows, d->keys);
+    const unsigned weights = d->n;
+    step(d, "transpose(%%v) {perm = [0, 1, 2, 3]}");
+    shape(d, axes, d->keys, d->values);
+    step(d, "batch_matmul(%%t%u, %%t%u)", weights, d->n);
+    shape(d, 2, d->rows, d->values);
+    text_print(&d->t, "%%y = cast(%%t%u) {dtype = \"f32\"}\noutput %%y\n", d->n);
+    return d->t.at;
+}
+
+/* Programs whose scores and weights are rounded to f16 differ from those that round neither by so
+ * much of a value. */
+static void check_nearly(arena *a, const ir_graph *one, const ir_graph *two)
+{
+    int64_t n, m;
+    const float *x = evaluate(a, one, &n), *y = evaluate(a, two, &m);
+    assert_int_equal(n, m);
+    for (int64_t i = 0; i < n; i++)
+        assert_true(fabsf(x[i] - y[i]) <= 0.03f * (1 + fabsf(x[i])));
+}
+
+static void softmax_between_products_is_attention(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 200; i++) {
+        arena a = {0};
+        drawn d = {.seed = base_seed + i};
+        ir_graph *g = parse(&a, random_attention(&d)), *after = fuse_for_gpu(&a, g);
+        assert_int_equal(count_of(after, "sdpa"), 1);
+        assert_int_equal(count_of(after, "softmax") + count_of(after, "batch_matmul"), 0);
+        check_nearly(&a, g, after);
+        text_free(&d.t);
+        arena_free(&a);
+    }
+}
+
+static const char attention[] =
+    "input %q : f16[2, 3, 5, 8]\ninput %k : f16[2, 3, 7, 8]\ninput %v : f16[2, 3, 7, 4]\n"
+    "input %m : f16[5, 7]\n%t = transpose(%k) {perm = [0, 1, 3, 2]}\n"
+    "%s = batch_matmul(%q, %t)\n%a = add(%s, %m)\n%p = softmax(%a) {axis = 3}\n"
+    "%z = batch_matmul(%p, %v)\n%y = cast(%z) {dtype = \"f32\"}\noutput %y\n";
+
+static void what_is_nearly_attention_stays(void **state)
+{
+    (void)state;
+    static const char *const changes[][2] = {
+        {"axis = 3", "axis = 2"},
+        {"output %y", "output %y\noutput %p"},
+        {"add(%s, %m)", "mul(%s, %m)"},
+        {"%p = softmax(%a)", "%b = mul(%a, %m)\n%p = softmax(%b)"},
+        {"softmax(%a)", "softmax(%s)"}};
+    arena a = {0};
+    ir_graph *g = parse(&a, attention);
+    assert_int_equal(count_of(recognise(&a, g, true), "sdpa"), 0); /* it would round less */
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        ir_graph *other = parse_with(&a, attention, changes[i][0], changes[i][1]),
+                 *after = fuse_for_gpu(&a, other);
+        check_nearly(&a, other, after);
+        assert_int_equal(count_of(after, "sdpa"), i == 4);
+    }
+    arena_free(&a);
+}
+
+static void reshapes_that_lead_back_are_nothing(void **state)
+{
+    (void)state;
+    static const char there[] =
+        "input %x : f32[6, 8]\nconst %w : f32[8, 8]\n%l = linear(%x, %w)\n"
+        "%a = reshape(%l) {shape = [2, 3, 8]}\n%b = reshape(%a) {shape = [1, 2, 3, 8]}\n"
+        "%c = reshape(%b) {shape = [6, 8]}\n%y = add(%x, %c)\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, there), *after = recognise(&a, g, true);
+    assert_int_equal(count_of(after, "reshape") + count_of(after, "add"), 0);
+    check_near(&a, g, after);
+    g = parse_with(&a, there, "shape = [6, 8]}\n%y = add(%x, %c)",
+                   "shape = [3, 16]}\n%y = map(%c) {expr = \"x0 + 1\"}");
+    after = recognise(&a, g, true);
+    assert_int_equal(count_of(after, "reshape"), 3);
+    check_near(&a, g, after);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -515,11 +701,14 @@ int main(void)
         cmocka_unit_test(activations_join_linears_of_many_rows),
         cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(rows_of_a_matrix_stay_flat),
+        cmocka_unit_test(softmax_between_products_is_attention),
+        cmocka_unit_test(what_is_nearly_attention_stays),
         cmocka_unit_test(a_logarithm_of_a_sum_of_exponentials_is_one_operator),
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(what_was_overwritten_is_not_read_later),
         cmocka_unit_test(rotation_keeps_its_bits),
         cmocka_unit_test(repeated_heads_are_read_once),
+        cmocka_unit_test(reshapes_that_lead_back_are_nothing),
         cmocka_unit_test(nothing_added_is_nothing_done),
         cmocka_unit_test(a_result_is_written_where_its_copy_would_be),
     };

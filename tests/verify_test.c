@@ -262,6 +262,9 @@ static void jit_tasks_need_no_worker(void **state)
         f.g->tasks[e->first_out + i].worker = TG_NONE;
     }
     check_ok(&f.cx, tg_verify(&f.cx, &f.a, f.g));
+    f.g->tasks[12].worker = TG_NONE;
+    check_fails(&f.cx, MPK_EVERIFY, "task z/2 (event 8) is AOT and has no worker",
+                tg_verify(&f.cx, &f.a, f.g));
     f.g->tasks[e->first_out].worker = 0;
     check_fails(&f.cx, MPK_EVERIFY, "but it is JIT", tg_verify(&f.cx, &f.a, f.g));
     arena_free(&f.a);

@@ -250,6 +250,26 @@ static void a_task_that_waits_for_itself(void **state)
     });
 }
 
+/* JIT tasks have no worker, though the AOT tasks have. */
+static void jit_tasks_need_no_worker(void **state)
+{
+    (void)state;
+    fixture f;
+    make(&f, LINEAR);
+    tg_event *e = &f.g->events[7];
+    for (uint32_t i = 0; i < e->n_out; i++) {
+        f.g->tasks[e->first_out + i].launch = TG_JIT;
+        f.g->tasks[e->first_out + i].worker = TG_NONE;
+    }
+    check_ok(&f.cx, tg_verify(&f.cx, &f.a, f.g));
+    f.g->tasks[12].worker = TG_NONE;
+    check_fails(&f.cx, MPK_EVERIFY, "task z/2 (event 8) is AOT and has no worker",
+                tg_verify(&f.cx, &f.a, f.g));
+    f.g->tasks[e->first_out].worker = 0;
+    check_fails(&f.cx, MPK_EVERIFY, "but it is JIT", tg_verify(&f.cx, &f.a, f.g));
+    arena_free(&f.a);
+}
+
 /* Any single edge of a minimal graph that is taken away must be missed. */
 static void every_edge_counts(void **state)
 {
@@ -318,7 +338,8 @@ static void views_that_lie_apart(void **state)
 {
     (void)state;
     static const char source[] = "input %x : f32[4, 8]\n%g = silu(%x)\n"
-                                 "%r = reshape(%g) {shape = [8, 4]}\n%y = silu(%r)\noutput %y\n";
+                                 "%r = reshape(%g) {shape = [8, 4]}\n%y = silu(%r)\noutput %y\n"
+                                 "%q = reshape(%x) {shape = [8, 4]}\n%z = silu(%q)\noutput %z\n";
     mpk_context cx = {0};
     arena a = {0};
     pass_options o = options();
@@ -440,12 +461,13 @@ static void tiles_that_write_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_that_are_wrong),  cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing), cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock), cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(every_edge_counts),     cmocka_unit_test(plans_that_overlap),
-        cmocka_unit_test(places_are_aligned),    cmocka_unit_test(views_that_lie_apart),
-        cmocka_unit_test(tiles_that_race),       cmocka_unit_test(tiles_that_write_apart),
+        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

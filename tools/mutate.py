@@ -18,8 +18,8 @@ tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a c
 that changes nothing that can be seen.  Results are kept in .cache/mutate/results.json, and a mutant of an unchanged
 file is not run again, unless --again says so (all of them) or --alive (survivors, after a change of tests).
 
-Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs; memory orders,
-which only the thread sanitizer sees; what tests in Python alone notice.
+Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs;
+memory orders, which only the thread sanitizer sees; what tests in Python alone notice.
 """
 import argparse
 import collections
@@ -415,8 +415,8 @@ def try_all(mutants, args):
     """Each with what it came to, or with None if time ran out before."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     end, lock = time.monotonic() + 60 * args.minutes, threading.Lock()
-    is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in ((*ALIVE, None) if args.alive else (None,)))
-               for m in mutants]
+    wanted = (*ALIVE, None) if args.alive else (None,)
+    is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in wanted) for m in mutants]
     tests = find_tests(args) if any(is_open) else []
 
     def look(i):

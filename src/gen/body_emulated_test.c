@@ -143,7 +143,6 @@ static const char *const indexed_graphs[] = {
     /* planes of fp64, which no sum in fp32 may stand for */
     "input %x : f64[1, 6, 9, 8]\nconst %w : f64[6, 1, 3, 3]\n%y = conv(%x, %w, _) {groups = 6, "
     "padding = [1, 1]}\n",
-    "input %x : f64[1, 6, 30]\nconst %w : f32[6, 1, 5]\n%y = conv(%x, %w, _) {groups = 6}\n",
     "input %x : bf16[2, 5000]\ninput %i : i64[2, 40000]\ninput %s : bf16[2, 40000]\n%y = "
     "scatter(%x, %i, %s) {axis = "
     "1, kind = \"sum\"}\n",

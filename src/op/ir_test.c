@@ -139,12 +139,44 @@ static void test_windows_are_bounded(void **state)
     "input %c : f32[1, 1, 64]\n"
 #define HEADS ") {heads = 2, kv_heads = 1, head_size = 64, splits = 1}"
 
+typedef struct wrong_source {
+    const char *source, *message;
+    mpk_status status;
+} wrong_source;
+
+static void check_wrong(const wrong_source *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        bed b = {0};
+        check_fails(&b.cx, rows[i].status, rows[i].message,
+                    ir_parse(&b.cx, &b.arena, str_from(rows[i].source), &b.g));
+        assert_null(b.g);
+        tear_down(&b);
+    }
+}
+
+/* Shapes and attributes that an operator refuses. */
+static void test_operands_refused(void **state)
+{
+    (void)state;
+    static const wrong_source rows[] = {
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 0]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 2]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [-1, 0]}", "each axis of %x once",
+         MPK_ESHAPE},
+        {"input %x : f32[1, 5, 9]\nconst %w : f32[4, 3, 2]\n%y = conv(%x, %w, _) {groups = 2}",
+         "x has 5 channels, w 6 in 2 groups", MPK_ESHAPE},
+        {"input %x : f32[1, 2147483648]\n%i, %w = route(%x) {experts = 2}",
+         "2147483648 experts cannot be numbered", MPK_ESHAPE},
+    };
+    check_wrong(rows, sizeof rows / sizeof *rows);
+}
+
 static void test_parse_errors(void **state)
 {
-    static const struct {
-        const char *source, *message;
-        mpk_status status;
-    } rows[] = {
+    static const wrong_source rows[] = {
         {"what", "line 1, column 1: expected graph, peer, input", MPK_EFORMAT},
         {"input x : f32[1]", "line 1, column 7: expected '%'", MPK_EFORMAT},
         {"input % : f32[1]", "expected a tensor's name", MPK_EFORMAT},
@@ -221,16 +253,6 @@ static void test_parse_errors(void **state)
         {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
          "low_freq_factor = 4.0, high_freq_factor = 4.0}",
          "is not above low_freq_factor", MPK_EARG},
-        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 0]}", "each axis of %x once",
-         MPK_ESHAPE},
-        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [0, 2]}", "each axis of %x once",
-         MPK_ESHAPE},
-        {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [-1, 0]}", "each axis of %x once",
-         MPK_ESHAPE},
-        {"input %x : f32[1, 5, 9]\nconst %w : f32[4, 3, 2]\n%y = conv(%x, %w, _) {groups = 2}",
-         "x has 5 channels, w 6 in 2 groups", MPK_ESHAPE},
-        {"input %x : f32[1, 2147483648]\n%i, %w = route(%x) {experts = 2}",
-         "2147483648 experts cannot be numbered", MPK_ESHAPE},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
          "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},
@@ -249,6 +271,14 @@ static void test_parse_errors(void **state)
          MPK_ESHAPE},
         {"input %x : f32[4, 2] live=tokens\n%z = concat(%x, %x) {axis = 0}",
          "axis 0 of %x is partly alive", MPK_ESHAPE},
+    };
+    (void)state;
+    check_wrong(rows, sizeof rows / sizeof *rows);
+}
+
+static void test_caches_refused(void **state)
+{
+    static const wrong_source rows[] = {
         {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, %c" HEADS,
          "given both or neither", MPK_ESHAPE},
         {CACHED "%y, %l, %k, %v = attention_cache(%x, %kc, %vc, %i, _, _, %c" HEADS,
@@ -264,13 +294,7 @@ static void test_parse_errors(void **state)
          "cos has rows of 63", MPK_ESHAPE},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        bed b = {0};
-        check_fails(&b.cx, rows[i].status, rows[i].message,
-                    ir_parse(&b.cx, &b.arena, str_from(rows[i].source), &b.g));
-        assert_null(b.g);
-        tear_down(&b);
-    }
+    check_wrong(rows, sizeof rows / sizeof *rows);
 }
 
 /* Deep and long expressions end in an error, not in a stack that overflows. */
@@ -670,6 +694,8 @@ int main(void)
         cmocka_unit_test(test_parse_errors),
         cmocka_unit_test(test_windows_are_bounded),
         cmocka_unit_test(test_most_experts),
+        cmocka_unit_test(test_operands_refused),
+        cmocka_unit_test(test_caches_refused),
         cmocka_unit_test(test_hostile_expressions),
         cmocka_unit_test(test_builder),
         cmocka_unit_test(test_verifier),

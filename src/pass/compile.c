@@ -7,8 +7,8 @@
  * This file is the page of calls: it decides the order of the passes and nothing else.  If the
  * options ask for it, each pass that changes the level of a graph is followed by a proof of its
  * result.  Graphs are compiled in parallel, each in scratch memory of its own, which every pass
- * on the tGraph uses anew; the program keeps only the linear graphs.  Memory is planned after all graphs are
- * compiled, because weights, state and step tensors are shared by name across graphs.
+ * on the tGraph uses anew; the program keeps only the linear graphs.  Memory is planned after all
+ * graphs are compiled, because weights, state and step tensors are shared by name across graphs.
  *
  *   simplify shard recognise fuse_ops fuse_map narrow          the tensor program
  *   decompose depend drop_implied fuse_events                  tasks and events

@@ -21,6 +21,8 @@
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
 {
     int64_t stride = 1;
+    if (t && t->offset * ir_dtype_table[dtype].block_bytes % 16)
+        return false;
     for (uint32_t i = t ? t->rank : 0; i-- > 0; stride *= t->dims[i])
         if (t->dtype != dtype || (t->dims[i] > 1 && t->stride[i] != stride))
             return false;

@@ -284,6 +284,8 @@ static const char *const paged_graphs[] = {
     "head_size = 128}\n",
     "input %t : i32[33] live=tokens\nconst %w : bf16[301, 1024]\n%x = embedding(%t, %w) {dtype = "
     "\"bf16\"}\n",
+    "input %x : bf16[40, 1024] live=tokens\ninput %i : i32[33] live=rows\n%y = gather(%x, %i)\n",
+    "input %x : f16[9, 24]\ninput %i : i32[70]\n%y = gather(%x, %i)\n",
     PIECE("bf16[1, 4096]", "bf16[1, 8, 1096, 128]", "i64[1]", "f32[1, 1, 1, 1096]",
           "bf16[1, 1, 128]", "%c, %s, %qn, %kn",
           "heads = 16, kv_heads = 8, head_size = 128, splits = 16"),

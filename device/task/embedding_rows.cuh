@@ -1,5 +1,5 @@
-/* embedding_rows.cuh - rows of a table by token id, 16 bytes at a time: table and result of one
- * 16-bit dtype.
+/* embedding_rows.cuh - rows of a table by id, 16 bytes at a time: table and result of one 16-bit
+ * dtype.  embedding, whose ids are tokens; gather, whose table is another result of the step.
  *
  * A thread has four pieces under way, ids first.  Cost: the bytes of the rows, read and written.
  */
@@ -8,7 +8,8 @@
 
 #include "ptx/ptx.cuh"
 
-enum { EMBED_TOKENS, EMBED_TABLE, EMBED_X, EMBED_AT_ONCE = 4 };
+enum { EMBED_X = 2 /* operands 0 and 1 are ids and table, or the other way round */ };
+enum { EMBED_AT_ONCE = 4 };
 
 /* Piece `piece` of 8 columns, or of it what lies in lo .. hi - 1. */
 MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words &w)
@@ -25,18 +26,20 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
     }
 }
 
-/* Token `item`, of 32 or of 64 bits; n_rows: there is no such row. */
-MPK_FN rt_u32 embed_id(const mpk_task &t, int item, rt_u32 n_rows, bool wide)
+/* Id `item`, of 32 or of 64 bits; n_rows: there is no such row. */
+MPK_FN rt_u32 embed_id(const char *ids, int item, rt_u32 n_rows, bool wide)
 {
-    const char *at = mpk_at<const char>(t, EMBED_TOKENS) + item * (wide ? 8 : 4);
+    const char *at = ids + item * (wide ? 8 : 4);
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
 /* The threads share out the pieces of a row, and what threads are left over the rows: no division,
- * which would be most of the code, and code that runs once in a step comes from far. */
-static __device__ __noinline__ void embedding_rows(const mpk_task &t, int columns, rt_u32 n_rows,
-                                                   bool wide)
+ * which would be most of the code, and code that runs once in a step comes from far.  ids: the
+ * operand that has them; n_rows: of the table, or those that are alive. */
+static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, int columns,
+                                                   rt_u32 n_rows, bool wide)
 {
+    const char *g_ids = mpk_at<const char>(t, ids);
     const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8,
               pieces = (hi + 7) / 8 - first;
     const int token0 = (int)mpk_lo(t, 0), n = (int)mpk_hi(t, 0) - token0, thread = mpk_thread();
@@ -52,13 +55,14 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int column
          piece += 1 << shift)
 #pragma unroll 1
         for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
-            const char *table = mpk_at<const char>(t, EMBED_TABLE) + piece * 16;
+            const char *table = mpk_at<const char>(t, 1 - ids) + piece * 16;
             rt_u32 id[EMBED_AT_ONCE];
             mpk_words w[EMBED_AT_ONCE];
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
-                id[i] = base + i * rows < n ? embed_id(t, token0 + base + i * rows, n_rows, wide)
-                                            : n_rows;
+                id[i] = base + i * rows < n
+                            ? embed_id(g_ids, token0 + base + i * rows, n_rows, wide)
+                            : n_rows;
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
                 w[i] = id[i] < n_rows ? ptx_load_words(table + (rt_u64)id[i] * (rt_u32)columns * 2)

@@ -1,11 +1,14 @@
-/* body_embedding_rows.c - rows of a 16-bit table (device/task/embedding_rows.cuh).
+/* body_embedding_rows.c - rows of a 16-bit table by id: embedding, and gather
+ * (device/task/embedding_rows.cuh).
  *
  * The table and the result have one dtype, so rows are copied by 16 bytes at a time and nothing is
- * computed; other tables take the generic body.  Of 151,936 rows of 4,096 columns and tokens of 32
- * bits: embedding_rows(t, 4096, 151936, false). */
+ * computed; other tables take the generic bodies.  Of 151,936 rows of 4,096 columns and tokens of
+ * 32 bits: embedding_rows(t, 0, 4096, 151936, false).  Of a step's tokens, of which those that are
+ * alive may be named: embedding_rows(t, 1, 4096, mpk_smaller(t.live[1], 256), false). */
 #include "gen/body_print.h"
 
-enum { TOKENS, TABLE };
+enum { TOKENS, TABLE };  /* of embedding */
+enum { G_TABLE, G_IDS }; /* of gather */
 
 /* Dense rows: a single one may have any stride. */
 static bool is_rows(const ir_tensor *t)
@@ -14,14 +17,22 @@ static bool is_rows(const ir_tensor *t)
 }
 
 /* Columns are whole pieces of 16 bytes; offsets in such pieces fit 32 bits. */
+static bool takes(const ir_tensor *ids, const ir_tensor *table, const ir_tensor *x)
+{
+    return (table->dtype == IR_BF16 || table->dtype == IR_F16) && x->dtype == table->dtype &&
+           table->rank == 2 && is_rows(table) && is_rows(x) && ids->stride[0] == 1 &&
+           table->dims[1] % 8 == 0 && table->dims[0] < INT32_MAX && table->dims[1] < INT32_MAX &&
+           x->dims[0] * x->dims[1] / 8 < INT32_MAX;
+}
+
 static bool accepts(const gen_call *c)
 {
-    const ir_tensor *tokens = gen_input(c, TOKENS), *table = gen_input(c, TABLE),
-                    *x = gen_output(c, 0);
-    return (table->dtype == IR_BF16 || table->dtype == IR_F16) && x->dtype == table->dtype &&
-           is_rows(table) && is_rows(x) && tokens->stride[0] == 1 && table->dims[1] % 8 == 0 &&
-           table->dims[0] < INT32_MAX && table->dims[1] < INT32_MAX &&
-           x->dims[0] * x->dims[1] / 8 < INT32_MAX;
+    return takes(gen_input(c, TOKENS), gen_input(c, TABLE), gen_output(c, 0));
+}
+
+static bool accepts_gather(const gen_call *c)
+{
+    return takes(gen_input(c, G_IDS), gen_input(c, G_TABLE), gen_output(c, 0));
 }
 
 /* Columns, rows of the table, and whether tokens have 64 bits; the operands are found by number. */
@@ -29,14 +40,36 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 {
     (void)cx;
     const ir_tensor *table = gen_input(c, TABLE);
-    text_print(
-        out,
-        "MPK_FN void body_%u(const mpk_task &t)\n{\n    embedding_rows(t, %lld, %lld, %s);\n}\n", n,
-        (long long)table->dims[1], (long long)table->dims[0],
-        gen_input(c, TOKENS)->dtype == IR_I64 ? "true" : "false");
+    text_print(out,
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    embedding_rows(t, %d, %lld, %lld, "
+               "%s);\n}\n",
+               n, TOKENS, (long long)table->dims[1], (long long)table->dims[0],
+               gen_input(c, TOKENS)->dtype == IR_I64 ? "true" : "false");
     return MPK_OK;
 }
 
+/* Rows of x that are alive: all, or as many as the step has. */
+static mpk_status print_gather(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    const ir_tensor *table = gen_input(c, G_TABLE);
+    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    embedding_rows(t, %d, %lld, ",
+               n, G_IDS, (long long)table->dims[1]);
+    if (table->live == IR_ALL)
+        text_print(out, "%lld", (long long)table->dims[0]);
+    else
+        text_print(out, "mpk_smaller(t.live[%d], %lld)", (int)table->live,
+                   (long long)table->dims[0]);
+    text_print(out, ", false);\n}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_gather_rows = {.op = "gather",
+                                       .name = "embedding_rows",
+                                       .needs = 0,
+                                       .rank = 10,
+                                       .accepts = accepts_gather,
+                                       .print = print_gather};
 const gen_body gen_body_embedding_rows = {.op = "embedding",
                                           .name = "embedding_rows",
                                           .needs = 0,

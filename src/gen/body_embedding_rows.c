@@ -10,10 +10,11 @@
 enum { TOKENS, TABLE };  /* of embedding */
 enum { G_TABLE, G_IDS }; /* of gather */
 
-/* Dense rows: a single one may have any stride. */
+/* Dense rows from a multiple of 16 bytes on: a single one may have any stride. */
 static bool is_rows(const ir_tensor *t)
 {
-    return t->stride[1] == 1 && (t->dims[0] == 1 || t->stride[0] == t->dims[1]);
+    return t->offset % 8 == 0 && t->stride[1] == 1 &&
+           (t->dims[0] == 1 || t->stride[0] == t->dims[1]);
 }
 
 /* Columns are whole pieces of 16 bytes; offsets in such pieces fit 32 bits. */

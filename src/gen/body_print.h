@@ -69,7 +69,8 @@ mpk_status gen_number_cache(mpk_context *cx, const gen_call *c, uint32_t pages, 
 
 /* "MPK_F32" of a plain dtype; of a block dtype NULL. */
 const char *gen_dtype_name(ir_dtype dtype);
-/* Absent, or of this dtype with rows one after the other. */
+/* Absent, or of this dtype with rows one after the other, from a multiple of 16 bytes on: bodies
+ * copy such tensors by 16 bytes. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
 /* Absent, or neighbours of these halves or f32: a bias, the weight of a norm. */
 bool gen_is_vector(const ir_tensor *t, ir_dtype halves);

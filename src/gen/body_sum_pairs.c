@@ -10,7 +10,7 @@ enum { X, SCALE, RESIDUAL };
 /* Columns by eights, at addresses of 16 bytes. */
 static bool is_rows(const ir_tensor *t)
 {
-    return !t || (t->offset % 8 == 0 && gen_is_dense(t, IR_BF16));
+    return gen_is_dense(t, IR_BF16);
 }
 
 /* x is [tokens, experts of a token, columns]; its size is bounded, as offsets have 32 bits. */

@@ -15,7 +15,7 @@ enum { ALL_PARTS = (1 << RT_PACKED) - 1, FEW_TOKENS = 16 };
 /* Eight entries of bf16 are a load of 16 bytes, so that places and columns count by eights. */
 static bool is_rows(const ir_tensor *t)
 {
-    return t->rank == 2 && t->offset % 8 == 0 && gen_is_dense(t, IR_BF16);
+    return t->rank == 2 && gen_is_dense(t, IR_BF16);
 }
 
 /* All parts have the shape of the sum (infer); so its columns speak for theirs. */

@@ -306,7 +306,7 @@ def test_what_cannot_be_written_is_told(odd, tmp_path):
 
 def test_weights_that_are_no_numbers_are_told(odd, tmp_path):
     folder = shutil.copytree(odd[0], tmp_path / "model")
-    for value, kind, needle in [(numpy.nan, "q4_k_m", "no finite number"), (numpy.inf, "bf16", "no finite number"),
+    for value, kind, needle in [(numpy.nan, "q4_k_m", "is not finite"), (numpy.inf, "bf16", "is not finite"),
                                 (1e6, "f16", "too large for f16"), (1e9, "q4_0", "too large for q4_0")]:
         weights = {name: w.copy() for name, w in odd[1].items()}
         weights["model.layers.1.mlp.up_proj.weight"][7, 5] = value

@@ -156,10 +156,10 @@ static void test_faults(void **state)
 {
     (void)state;
     static const char missing[] = "model.layers.0.mlp.experts.1.gate_proj.weight";
-    expect_fault(MPK_ESHAPE, "not the shape and dtype of the other experts", missing, 2, ROWS + 1,
-                 COLUMNS, 0);
-    expect_fault(MPK_ESHAPE, "not the shape and dtype of the other experts", missing, 3, ROWS,
-                 COLUMNS, 1);
+    expect_fault(MPK_ESHAPE, "does not have the shape and dtype of the other experts", missing, 2,
+                 ROWS + 1, COLUMNS, 0);
+    expect_fault(MPK_ESHAPE, "does not have the shape and dtype of the other experts", missing, 3,
+                 ROWS, COLUMNS, 1);
     expect_fault(MPK_EFORMAT, "gate_proj.weight: the model has 3 experts",
                  "model.layers.0.mlp.experts.3.gate_proj.weight", 2, ROWS, COLUMNS, 0);
     expect_fault(MPK_EFORMAT, "is there twice",

@@ -57,7 +57,7 @@ MPK_FN float *attend_values(const mpk_task &t, int size)
 /* The first position that the token at `position` sees. */
 MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
 {
-    return window > 0 && position - window >= 0 ? position - window + 1 : 0;
+    return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 /* Nothing seen yet; the query is in scratch after the next barrier. */

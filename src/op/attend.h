@@ -120,7 +120,7 @@ static inline void attend_cached(const attend_view *view, int64_t slot, int64_t 
  * positions. */
 static inline int64_t attend_first(int64_t window, int64_t position)
 {
-    return window > 0 && position - window >= 0 ? position - window + 1 : 0;
+    return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
 /* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot`

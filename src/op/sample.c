@@ -378,7 +378,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         choose(call, r, scratch);
 }
 
-/* Test data: a record that has every rule, each on or off at random. */
+/* Test data: a record that has every rule, each on or off at random; lists if it has room. */
 static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
 {
     uint64_t bits = rng_u64(seed, 0);
@@ -389,20 +389,21 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
     memcpy(words, values, sizeof values);
     words[RULES_PROMPT] = 5;
     words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
-    words[RULES_BIASES] = bits & 512 ? 2 : 0;
+    const bool has_lists = width >= RULES_LISTS + 11;
+    words[RULES_BIASES] = has_lists && bits & 512 ? 2 : 0;
     words[RULES_ALLOWED] = bits & 1024 && width > RULES_LISTS + 40 ? 20 : 0;
-    words[RULES_ENDS] = 2;
-    words[RULES_BANNED] = 5;
+    words[RULES_ENDS] = has_lists ? 2 : 0;
+    words[RULES_BANNED] = has_lists ? 5 : 0;
     int32_t *at = words + RULES_LISTS, *first = at;
     for (int32_t i = 0; i < words[RULES_BIASES]; i++, at += 2) {
         float bias = rng_normal(seed, (uint64_t)i);
         at[0] = (int32_t)columns - 1 - i;
         memcpy(at + 1, &bias, sizeof bias);
     }
-    for (int32_t i = 0; i < words[RULES_ALLOWED] + 2; i++)
+    for (int32_t i = 0; i < words[RULES_ALLOWED] + words[RULES_ENDS]; i++)
         *at++ = (int32_t)fill_choose(seed, 100 + (uint64_t)i, columns);
-    memcpy(at, (int32_t[]){1, 3, 2, 0, 4}, 5 * sizeof *at);
-    for (at += 5; at < first + width - RULES_LISTS; at++)
+    memcpy(at, (int32_t[]){1, 3, 2, 0, 4}, (size_t)words[RULES_BANNED] * sizeof *at);
+    for (at += words[RULES_BANNED]; at < first + width - RULES_LISTS; at++)
         *at = 0;
 }
 

@@ -10,20 +10,13 @@
 enum { TOKENS, TABLE };  /* of embedding */
 enum { G_TABLE, G_IDS }; /* of gather */
 
-/* Dense rows from a multiple of 16 bytes on: a single one may have any stride. */
-static bool is_rows(const ir_tensor *t)
-{
-    return t->offset % 8 == 0 && t->stride[1] == 1 &&
-           (t->dims[0] == 1 || t->stride[0] == t->dims[1]);
-}
-
 /* Columns are whole pieces of 16 bytes; offsets in such pieces fit 32 bits. */
 static bool takes(const ir_tensor *ids, const ir_tensor *table, const ir_tensor *x)
 {
-    return (table->dtype == IR_BF16 || table->dtype == IR_F16) && x->dtype == table->dtype &&
-           table->rank == 2 && is_rows(table) && is_rows(x) && ids->stride[0] == 1 &&
-           table->dims[1] % 8 == 0 && table->dims[0] < INT32_MAX && table->dims[1] < INT32_MAX &&
-           x->dims[0] * x->dims[1] / 8 < INT32_MAX;
+    return (table->dtype == IR_BF16 || table->dtype == IR_F16) && table->rank == 2 &&
+           x->rank == 2 && gen_is_dense(table, table->dtype) && gen_is_dense(x, table->dtype) &&
+           ids->stride[0] == 1 && table->dims[1] % 8 == 0 && table->dims[0] < INT32_MAX &&
+           table->dims[1] < INT32_MAX && x->dims[0] * x->dims[1] / 8 < INT32_MAX;
 }
 
 static bool accepts(const gen_call *c)

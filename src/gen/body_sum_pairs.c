@@ -7,17 +7,12 @@
 
 enum { X, SCALE, RESIDUAL };
 
-/* Columns by eights, at addresses of 16 bytes. */
-static bool is_rows(const ir_tensor *t)
-{
-    return gen_is_dense(t, IR_BF16);
-}
-
 /* x is [tokens, experts of a token, columns]; its size is bounded, as offsets have 32 bits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
-    return is_rows(gen_input(c, X)) && is_rows(gen_input(c, RESIDUAL)) && is_rows(y) &&
+    return gen_is_dense(gen_input(c, X), IR_BF16) &&
+           gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
            gen_is_dense(gen_input(c, SCALE), IR_F32) && y->dims[1] % 8 == 0 &&
            ir_elements(gen_input(c, X)) < INT32_MAX;
 }

@@ -160,7 +160,7 @@ static __device__ __noinline__ void await_step(void)
         return;
     }
 #if MPK_RING
-    /* A clerk that has nothing to do in a step may still be in it: nobody has waited for it. */
+    /* A clerk that has nothing to do in a step may still be in it: no barrier has waited for it. */
     while (ptx_load_flag(&mpk_w.clerked) != mpk_w.begun && !ptx_load_flag(&mpk_w.abort))
         ;
     ptx_acquire_flag(&mpk_w.clerked);

@@ -10,7 +10,7 @@
  *
  * Keys and values of the step's own tokens are taken from qkv, never from the cache, since another
  * task may be about to write them there. The cache itself is filled at the end, by the tasks of the
- * last split alone: so each entry has one writer, and nobody reads what this step writes.
+ * last split alone: so each entry has one writer, and no task of this step reads what it writes.
  */
 #ifndef TASK_ATTENTION_CACHE_CUH
 #define TASK_ATTENTION_CACHE_CUH

@@ -245,7 +245,7 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
         r->sum[m] = 0;
     }
     attend_find(t, s, c);
-    group_meet(); /* nobody reads the queries before any more */
+    group_meet(); /* no warp still reads the queries before */
     group_put_queries<K>(q);
     ptx_fence_shared();
     group_meet();
@@ -462,7 +462,7 @@ MPK_FN void group_end_turn(void)
 /* All pages, at least one.  In its turn a warpgroup gives the products of a page's keys and of the
  * values of the page before, and hands the turn on as soon as they are given: its softmax runs
  * under its own products of values and under all of the other's.  Each has as many turns, the first
- * warpgroup begins, and nobody gives a turn that is not taken.  It takes the page of values after
+ * warpgroup begins, and neither gives a turn that is not taken.  It takes the page of values after
  * the softmax and before the wait for products: ptxas moves a wait up, but over no loop. */
 template <int K>
 MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)

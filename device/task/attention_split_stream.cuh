@@ -221,7 +221,7 @@ struct attention_ahead {
 
 /* Asks for row `warp` of piece *k, and finds the page that its token's key goes to. n: tokens of
  * the step that the piece sees; no more than ATTENTION_STEP_ROWS of them lie in scratch
- * (attention_step_row brings the others). Whoever calls has asked for the turn already. */
+ * (attention_step_row brings the others). The caller has asked for the turn already. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
                                 const attention_piece *k, int token, int head, int n,

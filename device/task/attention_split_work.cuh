@@ -151,9 +151,9 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
 }
 
 /* When the step's keys and values go into the caches.  Of few tokens once the task's results have
- * gone out, where nobody waits for them; of more with the piece that holds the end of a token's
- * context, which has its key and value at hand: reading them again would keep the worker from its
- * next task. */
+ * gone out, when no task waits for this worker; of more with the piece that holds the end of a
+ * token's context, which has its key and value at hand: reading them again would keep the worker
+ * from its next task. */
 MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 {
     return tokens > ATTENTION_FEW_TOKENS;

@@ -684,7 +684,7 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
 }
 
 /* Partial sums of the warps along what is summed over, added in their order; the first warps have
- * the result.  s: for all parts but the first, of scratch that nobody reads after the next sync.
+ * the result.  s: for all parts but the first, of scratch that no thread reads after the next sync.
  * Lanes are the fastest index of s, so that a warp's 32 stores go to 32 banks. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],

@@ -9,7 +9,7 @@
  * place are read once.  Values: 16 neighbours of a slot that
  * fill 16 places of a page are one block of 32-byte rows (tile/kv.cuh), and a warp writes it at
  * once; tokens that stand otherwise are written one by one.  Of two tokens of the step at one place
- * the later stays, and nobody writes the earlier: whether there are any is found out with a map of
+ * the later stays, and the earlier is not written: whether there are any is found out with a map of
  * bits first.
  * Cost: qkv is read and written once; the places of all tokens of the step for each task.
  */

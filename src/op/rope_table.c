@@ -31,6 +31,16 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = axes[2].grain = 1;
 }
 
+/* Up to AT_ONCE pairs are a few turns of a GPU's threads, which the first product of a step hides;
+ * more would make the first attention wait, so they are shared out. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    enum { AT_ONCE = 1024, PAIR_BYTES = 128 };
+    const int64_t pairs = (box->hi[0] - box->lo[0]) * (box->hi[2] - box->lo[2]);
+    (void)g, (void)op;
+    return pairs > AT_ONCE ? (pairs - AT_ONCE) * PAIR_BYTES : 0;
+}
+
 /* The positions of the box's tokens. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
@@ -91,6 +101,7 @@ const op_def op_rope_table = {
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = axes,
+    .effort = effort,
     .reads = reads,
     .ref = ref,
     OP_CASES(cases),

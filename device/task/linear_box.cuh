@@ -6,8 +6,9 @@
  * has MPK_BOXES stages of x; one of its threads asks for them, all but one ahead, and the products
  * of a step are given while those of the step before are under way. One lane of the loader asks for
  * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
- * are summed from the stages of x while products read them too, in the first pass alone: the passes
- * after it find the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are
+ * were summed where x was made (row_squares.cuh), or are summed from the stages of x while products
+ * read them too; in the first pass alone: the passes after it find the factors in scratch, unless
+ * there are more than TILE_KEPT turns.  Columns are
  * added in the same order whatever the number of tokens alive.  Cost of a step of 128 tokens, 256
  * rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
  *
@@ -125,13 +126,13 @@ MPK_FN rt_u64 *box_full(void)
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* Boxes of x of a step, by one thread; PART: the task's columns do not begin with the first. */
-template <bool PART> MPK_FN void box_ask(const box_turn &b, int step)
+/* Boxes of x of a step, by one thread; part: the task's columns do not begin with the first. */
+MPK_FN void box_ask(const box_turn &b, bool part, int step)
 {
     const rt_u32 turn = b.turn + (rt_u32)step;
     rt_u64 *full = box_full() + turn % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    const int first = PART ? parts_noted()->column[mpk_thread() / 128] : 0;
+    const int first = part ? parts_noted()->column[mpk_thread() / 128] : 0;
     ptx_copy_box(ptx_shared(box_stage(turn)), b.x, first + step * TILE_BOX_COLUMNS,
                  b.row ^ b.row >> 31, full);
 }
@@ -173,17 +174,6 @@ template <int N> MPK_FN void box_multiply(const char *s_x, const char *s_w, floa
     }
 }
 
-MPK_FN float box_square(const mpk_words &v, float square)
-{
-    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float a = halves_low(words[e]), b = halves_high(words[e]);
-        square = fmaf(b, b, fmaf(a, a, square));
-    }
-    return square;
-}
-
 /* A thread has pieces of 8 columns of four tokens, 16 apart; the swizzle moves pieces within a
  * token's row. */
 MPK_FN void box_add_squares(const char *s_x, float *square)
@@ -193,12 +183,13 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     for (int m = 0; m < 4; m += 2) {
         const mpk_words a = ptx_load_shared_words(s_x + 2048 * m),
                         b = ptx_load_shared_words(s_x + 2048 * m + 2048);
-        square[m] = box_square(a, square[m]);
-        square[m + 1] = box_square(b, square[m + 1]);
+        square[m] = squares_add(a, square[m]);
+        square[m + 1] = squares_add(b, square[m + 1]);
     }
 }
 
-/* All columns, N rows of w; sum[N / 2] per lane, as ptx_group_multiply leaves it.  The code of this
+/* All columns, N rows of w, of which box_begin has asked for the first; sum[N / 2] per lane, as
+ * ptx_group_multiply leaves it.  The code of this
  * loop and of the end of a tile keeps few values besides the sums: what does not fit the registers
  * would come from L2, as the clerk's acquires empty the L1 cache. */
 template <int N, bool PART>
@@ -207,8 +198,6 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
     constexpr int PAGES = N > 128 ? 2 : 1;
     const bool asks = mpk_thread() % 128 == 0;
     rt_u32 before = 0;
-    for (int i = 0; i < MPK_BOXES - 1 && i < b.steps && asks; i++)
-        box_ask<PART>(b, i);
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = box_take<PAGES>(ring), turn = b.turn + (rt_u32)step;
         const char *s_x = box_stage(turn);
@@ -226,7 +215,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         before = page;
         tile_meet();
         if (asks && step + MPK_BOXES - 1 < b.steps)
-            box_ask<PART>(b, step + MPK_BOXES - 1);
+            box_ask(b, PART, step + MPK_BOXES - 1);
     }
     ptx_group_wait<0>();
     box_release<PAGES>(before);
@@ -470,7 +459,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     mpk_sync(); /* the room is free, and noted */
     char *room = parts_noted()->sums[p.part];
     parts_put<N>(room, sum, half * TILE_TOKENS + i / 32 * 16, p.groups);
-    if (s.norm) {
+    if (s.norm && !squares_are_summed(t)) {
         box_sum_squares(square);
 #pragma unroll
         for (int m = 0; m < 4; m++)
@@ -482,39 +471,58 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     parts_finish(t, s, p);
 }
 
-/* The turn of `row`, this warpgroup's first token.  Stages and barriers end as they began. */
-template <int N, bool PART>
-MPK_FN void box_sum(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row, bool anew,
-                    mpk_ring *ring, float *sum, float *square)
+/* The turn of `row`, this warpgroup's first token; anew: its factors are to be found. */
+MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row,
+                            bool anew)
 {
-    const int thread = mpk_thread(), half = thread / 128;
-    const box_turn b = {(const rt_map *)t.e->maps, anew && s.norm ? ~row : row,
-                        mpk_w.box_turn[half], q.steps};
-#pragma unroll
-    for (int i = 0; i < N / 2; i++)
-        sum[i] = 0;
-    if (PART && thread % 128 == 0) /* for itself: it saves a register */
-        parts_noted()->column[half] = q.begin * TILE_BOX_COLUMNS;
+    return {(const rt_map *)t.e->maps, anew && s.norm && !squares_are_summed(t) ? ~row : row,
+            mpk_w.box_turn[mpk_thread() / 128], q.steps};
+}
+
+/* What all turns begin with: the first boxes of x are asked for, and factors whose squares are
+ * summed already go to s_scale meanwhile. */
+MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool part,
+                      const box_turn &b, int row, bool anew, float *s_scale)
+{
+    const int thread = mpk_thread();
+    const bool asks = thread % 128 == 0;
+    if (part && asks) /* for itself: it saves a register */
+        parts_noted()->column[thread / 128] = q.begin * TILE_BOX_COLUMNS;
     ptx_fence_shared(); /* stages were sums, or another task's */
     ptx_fence_bulk();   /* and x was written by ordinary stores */
     tile_meet();
-    if (PART)
+    if (part)
         parts_begin(t);
+    for (int i = 0; i < MPK_BOXES - 1 && i < b.steps && asks; i++)
+        box_ask(b, part, i);
+    if (anew && squares_are_summed(t))
+        squares_put_scales(t, s, row, s_scale);
+}
+
+/* The turn's sums.  Stages and barriers end as they began. */
+template <int N, bool PART>
+MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)
+{
+    const int thread = mpk_thread();
+#pragma unroll
+    for (int i = 0; i < N / 2; i++)
+        sum[i] = 0;
     box_columns<N, PART>(b, ring, sum, square);
     if (thread % 128 == 0)
-        mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
+        mpk_w.box_turn[thread / 128] = b.turn + (rt_u32)b.steps;
 }
 
 /* A turn of a task that has its tile alone.  first: number of its first group; s_scale: place of
  * its tokens' factors, which are there unless `anew`. */
 template <int LOOP, int N>
-MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
-                       int row, bool anew, float *s_scale, mpk_ring *ring)
+MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q,
+                       const box_turn &b, int first, int row, bool anew, float *s_scale,
+                       mpk_ring *ring)
 {
     const int warp = mpk_thread() / 32 % 4;
     float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N, false>(t, s, q, row, anew, ring, sum, square);
-    if (anew)
+    box_sum<N, false>(b, ring, sum, square);
+    if (anew && !squares_are_summed(t))
         box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
     const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
@@ -531,11 +539,10 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
 
 /* A task that has a part of its tile's columns. */
 template <int N>
-MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row,
-                         mpk_ring *ring)
+MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_turn &b, mpk_ring *ring)
 {
     float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N, true>(t, s, q, row, true, ring, sum, square);
+    box_sum<N, true>(b, ring, sum, square);
     box_meet<N>(t, s, sum, square);
 }
 
@@ -544,21 +551,26 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
                     int at, int turn, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128;
-    const bool anew = at == 0 || p.turns > TILE_KEPT;
-    float *s_scale = (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
-                     (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
+    const bool anew = at == 0 || p.turns > TILE_KEPT,
+               part = TILE_HAS(TILE_FORM_PARTS) && p.parts > 1;
+    float *s_scale = part ? parts_scales()
+                          : (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
+                                turn % TILE_KEPT * 2 * TILE_TOKENS;
+    s_scale += half * TILE_TOKENS;
     row += half * TILE_TOKENS;
+    const box_turn b = box_turn_of(t, s, q, row, anew);
+    box_begin(t, s, q, part, b, row, anew, s_scale);
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
-    if (TILE_HAS(TILE_FORM_PARTS) && p.parts > 1 && loop == TILE_BOX_128)
-        box_run_part<128>(t, s, q, row, ring);
-    else if (TILE_HAS(TILE_FORM_PARTS) && p.parts > 1)
-        box_run_part<256>(t, s, q, row, ring);
+    if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)
+        box_run_part<128>(t, s, b, ring);
+    else if (TILE_HAS(TILE_FORM_PARTS) && part)
+        box_run_part<256>(t, s, b, ring);
     else if (TILE_HAS_LOOP(TILE_BOX_128) && loop == TILE_BOX_128)
-        box_run_as<TILE_BOX_128, 128>(t, s, q, p.first + at, row, anew, s_scale, ring);
+        box_run_as<TILE_BOX_128, 128>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
     else if (TILE_HAS_LOOP(TILE_BOX_192) && loop == TILE_BOX_192)
-        box_run_as<TILE_BOX_192, 192>(t, s, q, p.first + at, row, anew, s_scale, ring);
+        box_run_as<TILE_BOX_192, 192>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
     else if (TILE_HAS_LOOP(TILE_BOX_256) && loop == TILE_BOX_256)
-        box_run_as<TILE_BOX_256, 256>(t, s, q, p.first + at, row, anew, s_scale, ring);
+        box_run_as<TILE_BOX_256, 256>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
 }
 
 #endif

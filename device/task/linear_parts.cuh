@@ -14,18 +14,24 @@
  * are ordered by `arrived` (release, device, behind a barrier of all warps; acquire), the next
  * writing by `read` likewise.
  *
- * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token.
+ * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token: the
+ * squares of the part's columns of x, unless they are summed already (row_squares.cuh).
  * Relies on: the sums as wgmma leaves them.  Called by linear_box.cuh.
  */
 #ifndef TASK_LINEAR_PARTS_CUH
 #define TASK_LINEAR_PARTS_CUH
 
-#include "task/tile_end.cuh"
+#include "task/row_squares.cuh"
 #include "task/tile_plan.cuh"
 
 #if MPK_WGMMA
 
-enum { PARTS_ROW = RT_PART_TOKENS * 16 }; /* bytes of 4 rows of w */
+enum {
+    PARTS_ROW = RT_PART_TOKENS * 16, /* bytes of 4 rows of w */
+    /* in scratch, after the note, a float for each token: factors, squares of one warpgroup */
+    PARTS_SCALES = TILE_SCALES + 1024,
+    PARTS_SQUARES = PARTS_SCALES + RT_PART_TOKENS * 4,
+};
 
 /* What a task with a part keeps in scratch, where one that has its tile alone keeps factors. */
 struct parts_note {
@@ -34,11 +40,22 @@ struct parts_note {
     int column[2]; /* where the task's columns begin; each warpgroup has a copy */
     rt_u32 owed;   /* of the own room, before this task */
 };
-static_assert(sizeof(parts_note) <= TILE_SCRATCH - TILE_SCALES, "the note has no room");
+static_assert(sizeof(parts_note) <= PARTS_SCALES - TILE_SCALES &&
+                  PARTS_SQUARES + RT_PART_TOKENS * 4 <= TILE_SCRATCH,
+              "the note has no room");
 
 MPK_FN parts_note *parts_noted(void)
 {
     return (parts_note *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES);
+}
+
+MPK_FN float *parts_scales(void)
+{
+    return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + PARTS_SCALES);
+}
+MPK_FN float *parts_squares(void)
+{
+    return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + PARTS_SQUARES);
 }
 
 /* One thread: until the count is there. */
@@ -146,12 +163,14 @@ MPK_FN parts_sums parts_gather(int parts, int group, int token)
     return s;
 }
 
-/* The factor of a token: its squares are summed by parts too. */
-MPK_FN float parts_scale(const tile_shape &s, int parts, int token)
+/* The factor of a token: its squares are summed by parts too, unless that was done before. */
+MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int token)
 {
     float square = 0;
     if (!s.norm)
         return 1;
+    if (squares_are_summed(t))
+        return parts_scales()[token];
 #pragma unroll 1
     for (int first = 0; first < parts; first += 4) {
         rt_u32 v[4];
@@ -167,9 +186,10 @@ MPK_FN float parts_scale(const tile_shape &s, int parts, int token)
 }
 
 /* A group's columns of y, scaled; g: its number in the tile.  The residual is asked for before the
- * sums, so that one wait does for both. */
-MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
-                        float scale, int row, int group)
+ * sums, so that one wait does for both.  Returns the sum of the columns' squares; 0 where they are
+ * gated. */
+MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
+                         float scale, int row, int group)
 {
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
     const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
@@ -184,7 +204,7 @@ MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, int parts, int g
         for (int i = 0; i < 4; i++)
             a[i] = tile_activate(s.activation, v.at[2 * i] * scale) * (v.at[2 * i + 1] * scale);
         ptx_store_two_words(y, halves_pack(a[0], a[1]), halves_pack(a[2], a[3]));
-        return;
+        return 0;
     }
     const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
     rt_u32 words[4];
@@ -192,7 +212,21 @@ MPK_FN void parts_store(const mpk_task &t, const tile_shape &s, int parts, int g
     for (int i = 0; i < 4; i++)
         words[i] = halves_pack(v.at[2 * i] * scale + halves_low(residual[i]),
                                v.at[2 * i + 1] * scale + halves_high(residual[i]));
-    ptx_store_words(y, {words[0], words[1], words[2], words[3]});
+    const mpk_words stored = {words[0], words[1], words[2], words[3]};
+    ptx_store_words(y, stored);
+    return squares_add(stored, 0);
+}
+
+/* All threads: this task is through with the others' rooms, and its squares of y go out, of which
+ * both warpgroups have some of each token; row: of y, one that is not alive stores nothing. */
+MPK_FN void parts_end(const mpk_task &t, int token, int row, float square)
+{
+    const bool sums = t.e->at[RT_SQUARES_OF_Y], second = mpk_thread() >= RT_PART_TOKENS;
+    if (sums && second)
+        parts_squares()[token] = square;
+    parts_leave(t); /* all threads meet in it */
+    if (sums && !second && row < (int)t.hi0)
+        squares_store(t, row, square + parts_squares()[token]);
 }
 
 /* y of this task's box: `own` of `groups` groups are its own. */
@@ -201,12 +235,13 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
     const int thread = mpk_thread(), token = thread % RT_PART_TOKENS, row = (int)t.e->lo[0] + token,
               parts = (int)t.e->parts;
     const int own = p.groups / parts, first = own * (int)t.e->part;
+    float square = 0;
     if (row < (int)t.hi0) {
-        const float scale = parts_scale(s, parts, token);
+        const float scale = parts_scale(t, s, parts, token);
         for (int g = first + thread / RT_PART_TOKENS; g < first + own; g += 2)
-            parts_store(t, s, parts, g, token, scale, row, p.first + g);
+            square += parts_store(t, s, parts, g, token, scale, row, p.first + g);
     }
-    parts_leave(t);
+    parts_end(t, token, row, square);
 }
 
 #endif

@@ -9,6 +9,7 @@
  *   carriers.c     results that tell by themselves when they are there
  *   boxes.c        tensor maps for bodies that copy boxes
  *   parts.c        products whose tiles several tasks sum together
+ *   squares.c      norms of products whose squares are summed where x is made
  *   tables.c       the runtime's tables and entries in device memory
  *   launch.c       kernels: started, watched, ended
  *   tensors.c      tensors read and written by the host, KV pages in the bodies' order
@@ -23,7 +24,7 @@
  *   weight_block    packed copies, then plain ones                       weights.c
  *   areas[]         KV cache and other state; step inputs and outputs; temporaries
  *   carried_block   carried tensors of all graphs, then what quiet tasks write besides
- *   parts_block     sums of products that tasks share, of all workers
+ *   parts_block     sums of products that tasks share, of all workers; then squares of rows
  *   table_block     everything that cuda_layout has an offset for        tables.c
  *   mailbox, ring_block, logits, masks                                   pinned, on the host
  *
@@ -121,6 +122,11 @@ typedef struct cuda_parts {
     uint32_t n;             /* tasks of a tile; 0, 1: a task has its tile alone */
     uint32_t n_across;      /* tasks with the same tokens */
     uint32_t first_meeting; /* of its tiles */
+    /* its tasks leave sums of squares of its rows, from this offset of those of its graph on */
+    bool sums;
+    uint64_t sums_at;
+    /* 1 + the number of the operator that sums the squares of its x; 0: it does so itself */
+    uint32_t summed_by;
 } cuda_parts;
 
 /* ---- pinned memory that host and kernel share ---- */
@@ -225,6 +231,7 @@ typedef struct cuda_machine {
     cuda_carriers carriers;
     cuda_parts *parts; /* [operators of the image] */
     uint32_t n_meetings;
+    uint64_t squares_bytes; /* of the graph with the most sums of squares */
     /* areas: of their windows */
     cuda_address weight_block, areas[RT_AREAS], carried_block, parts_block, table_block;
     cuda_layout layout;
@@ -425,11 +432,19 @@ bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void
 mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m);
 /* The entry of a task, whose maps are filled in; block: of the tables. */
 void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_entry *e);
-/* Bytes of all workers' sums. */
+/* Bytes of all workers' sums, and of squares. */
 static inline uint64_t cuda_parts_bytes(const cuda_machine *m)
 {
-    return m->n_meetings ? (uint64_t)cuda_workers(m) * RT_PART_BYTES : 0;
+    return m->n_meetings ? (uint64_t)cuda_workers(m) * RT_PART_BYTES + m->squares_bytes : 0;
 }
+
+/* ---- squares.c ---- */
+
+/* Decide whose squares are summed where x is made, for a graph whose parts are planned. */
+void cuda_plan_squares(cuda_machine *m, uint32_t graph);
+/* The entry of a task; patterns: of all operators of its graph, maps included. */
+void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
+                       const rt_entry *patterns, rt_entry *e);
 
 /* ---- tensors.c ---- */
 

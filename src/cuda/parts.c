@@ -125,7 +125,8 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
         grid d;
         if (use->instance == RT_NONE || !use->body->parts || !find_grid(m, graph, op, seen, &d))
             continue;
-        parts[op] = (cuda_parts){choose(&use->pack, &d), d.n_across, m->n_meetings};
+        parts[op] = (cuda_parts){
+            .n = choose(&use->pack, &d), .n_across = d.n_across, .first_meeting = m->n_meetings};
         if (parts[op].n > 1)
             m->n_meetings += d.n_tasks / parts[op].n;
     }
@@ -138,9 +139,12 @@ mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
     NEW(cx, &m->arena, m->parts, image_count(m->machine.image.block, RT_OPS) + 1);
     NEW(cx, &m->arena, seen, m->machine.image.block->n_workers);
     m->n_meetings = 0;
+    m->squares_bytes = 0;
     for (uint32_t g = 0; g < m->machine.image.n_graphs; g++)
-        if (m->source.n_regimes > 1 && m->source.regime_of[g] == GEN_PROMPTS)
+        if (m->source.n_regimes > 1 && m->source.regime_of[g] == GEN_PROMPTS) {
             plan_graph(m, g, seen);
+            cuda_plan_squares(m, g);
+        }
     return MPK_OK;
 }
 

@@ -1,6 +1,7 @@
 /* parts_test.c - which products of a program share tiles among tasks (parts.c), and that those who
  * meet there can: as many as the tile has parts, each on a worker of its own, of neighbouring
- * columns and the same tokens, with no other operator's task between them. */
+ * columns and the same tokens, with no other operator's task between them.  And whose squares are
+ * summed where x is made (squares.c). */
 #include "cuda_bed.h"
 
 enum { FEW = 4, MANY = 128, WORKERS = 6 };
@@ -18,14 +19,28 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "output %i\n"                                     \
     "output %j\n"
 
+/* Norms of a product that shares tiles, of one that has a gate, and of an input. */
+#define NORMS(tokens)                                                              \
+    "input %x : bf16[" tokens ", 4096] live=tokens\n"                              \
+    "const %a : bf16[192, 4096]\nconst %b : bf16[64, 192]\nconst %n : bf16[192]\n" \
+    "const %c : bf16[192, 4096]\nconst %m : bf16[4096]\n"                          \
+    "%h = linear(%x, %a)\n"                                                        \
+    "%i = linear(%h, %b, _, _, _, _, _, %n)\n"                                     \
+    "%j = linear(%x, %a, %c, _, _, _, _, %m) {glu = \"silu\"}\n"                   \
+    "%k = linear(%j, %b, _, _, _, _, _, %n)\n"                                     \
+    "output %i\noutput %k\n"
+
+static const char four_workers[] = "capability:90,sms:4,memory:67108864";
+
 /* The same program for few tokens and for many. */
-static bed *set_up_regimes(const char *few, const char *many)
+static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *few,
+                           const char *many)
 {
     bed *b = calloc(1, sizeof *b);
     const char *const texts[2] = {few, many};
     const uint32_t n_tokens[2] = {FEW, MANY};
     ir_graph *g[2];
-    pass_options o = {.n_workers = WORKERS,
+    pass_options o = {.n_workers = n_workers,
                       .page_bytes = 16384,
                       .pages_per_worker = 1024,
                       .launch = PASS_LAUNCH_AOT,
@@ -34,7 +49,7 @@ static bed *set_up_regimes(const char *few, const char *many)
                       .even_over = 64,
                       .even_up_to = 256,
                       .verify = true};
-    b->fake = fake_cuda_start(settings);
+    b->fake = fake_cuda_start(device);
     assert_non_null(b->fake);
     for (uint32_t i = 0; i < 2; i++)
         check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(texts[i]), &g[i]));
@@ -105,7 +120,7 @@ static uint32_t check_meetings(const bed *b)
 static void test_products_that_share(void **state)
 {
     (void)state;
-    bed *b = set_up_regimes(PRODUCTS("4", "192"), PRODUCTS("128", "192"));
+    bed *b = set_up_regimes(settings, WORKERS, PRODUCTS("4", "192"), PRODUCTS("128", "192"));
     assert_int_equal(cuda_of(b->m)->source.n_regimes, 2);
     assert_int_equal(check_meetings(b), 6);
     assert_int_equal(cuda_parts_bytes(cuda_of(b->m)), (uint64_t)WORKERS * RT_PART_BYTES);
@@ -116,7 +131,7 @@ static void test_products_that_share(void **state)
 static void test_uneven_products(void **state)
 {
     (void)state;
-    bed *b = set_up_regimes(PRODUCTS("4", "184"), PRODUCTS("128", "184"));
+    bed *b = set_up_regimes(settings, WORKERS, PRODUCTS("4", "184"), PRODUCTS("128", "184"));
     assert_int_equal(check_meetings(b), 3);
     tear_down(b);
 }
@@ -125,7 +140,7 @@ static void test_uneven_products(void **state)
 static void test_no_maps(void **state)
 {
     (void)state;
-    bed *b = set_up_regimes(PRODUCTS("4", "192"), PRODUCTS("128", "192"));
+    bed *b = set_up_regimes(settings, WORKERS, PRODUCTS("4", "192"), PRODUCTS("128", "192"));
     const rt_task *t = image_table(b->image.block, RT_TASKS);
     const uint64_t n = image_count(b->image.block, RT_TASKS);
     for (uint64_t i = 0; i < n; i++) {
@@ -136,12 +151,66 @@ static void test_no_maps(void **state)
     tear_down(b);
 }
 
+/* ---- squares of rows ---- */
+
+static ir_op_id maker(const bed *b, const char *name)
+{
+    const ir_graph *g = b->image.ir[1];
+    return g->tensors.at[ir_find(g, name)].producer;
+}
+
+/* The entry of the first task of an operator, of whose graph all operators have maps but `without`;
+ * its x is carried or not. */
+static rt_entry entry_of(const bed *b, ir_op_id op, ir_op_id without, bool carried)
+{
+    const cuda_machine *m = cuda_of(b->m);
+    const rt_graph *graph = (const rt_graph *)image_table(b->image.block, RT_GRAPHS) + 1;
+    const rt_task *t = (const rt_task *)image_table(b->image.block, RT_TASKS) + graph->first_task;
+    rt_entry patterns[8] = {{0}}, e = {.carried = carried};
+    assert_true(graph->n_ops <= 8);
+    for (uint32_t i = 0; i < graph->n_ops; i++)
+        patterns[i].maps = i != without;
+    while (t->op != op || t->lo[1] == 0) /* the second, to be exact */
+        t++;
+    cuda_fill_squares(m, 1, t, patterns, &e);
+    return e;
+}
+
+/* Tasks of %h leave sums for %i, those of %j, which has a gate, none for %k, and nobody any of
+ * %x. */
+static void test_squares(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(four_workers, 4, NORMS("4"), NORMS("128"));
+    const cuda_machine *m = cuda_of(b->m);
+    const ir_op_id h = maker(b, "h"), i = maker(b, "i"), j = maker(b, "j"), k = maker(b, "k");
+    const cuda_address at = m->parts_block + (uint64_t)4 * RT_PART_BYTES;
+    assert_int_equal(m->squares_bytes, MANY * RT_SQUARES_ROW);
+    assert_int_equal(cuda_parts_bytes(m), 4 * RT_PART_BYTES + m->squares_bytes);
+    const rt_entry of_h = entry_of(b, h, RT_NONE, false), of_i = entry_of(b, i, RT_NONE, false);
+    assert_int_equal(of_h.at[RT_SQUARES_OF_Y], at + sizeof(float));
+    assert_int_equal(of_h.at[RT_SQUARES_OF_X], 0);
+    assert_int_equal(of_i.at[RT_SQUARES_OF_X], at);
+    assert_int_equal(of_i.at[RT_SQUARES_N], 4);
+    assert_int_equal(of_i.at[RT_SQUARES_OF_Y], 0);
+    for (uint32_t n = 0; n < 2; n++) {
+        const rt_entry e = entry_of(b, n ? j : k, RT_NONE, false);
+        assert_int_equal(e.at[RT_SQUARES_OF_X] | e.at[RT_SQUARES_OF_Y], 0);
+    }
+    /* not of carried x, and not where a tile without maps has one task */
+    assert_int_equal(entry_of(b, i, RT_NONE, true).at[RT_SQUARES_OF_X], 0);
+    assert_int_equal(entry_of(b, i, h, false).at[RT_SQUARES_OF_X], 0);
+    assert_int_equal(entry_of(b, h, h, false).at[RT_SQUARES_OF_Y], 0);
+    tear_down(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_that_share),
         cmocka_unit_test(test_uneven_products),
         cmocka_unit_test(test_no_maps),
+        cmocka_unit_test(test_squares),
     };
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

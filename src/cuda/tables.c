@@ -304,6 +304,7 @@ static void fill_entry(const cuda_machine *m, uint32_t graph, uint32_t task, con
     memcpy(e->lo, t->lo, sizeof e->lo);
     memcpy(e->hi, t->hi, sizeof e->hi);
     cuda_fill_parts(m, t, f->block, e);
+    cuda_fill_squares(m, graph, t, f->patterns, e);
 }
 
 /* The workers' lists of a graph, in the order in which they run.  Carriers are settled for a list

@@ -108,6 +108,19 @@ static bool is_boxed(const gen_call *c, const ir_box *box)
            ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
 }
 
+bool gen_has_norm(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return has_norm(&c);
+}
+
+bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    const ir_box first = {.hi = {1, gen_output(&c, 0)->dims[1] / n}};
+    return !is_gated(&c) && !is_logits(&c) && is_boxed(&c, &first);
+}
+
 /* The loops (tile_loop_of) of all passes over a task's groups of rows, each with the end of the
  * operator, as bits of MPK_FORMS.  The last pass may be narrower than the others and so another
  * loop. */

@@ -7,6 +7,9 @@
  * gives and write nothing else, whatever order warps, workers and copies come in, and the same bits
  * each time.  A worker that comes to its next task while others still read what it left waits for
  * them: every worker runs two tasks of two operators, one after the other, in the same room.
+ *
+ * Squares of rows (device/task/row_squares.cuh): some products with a norm are given sums of x's,
+ * and sum none themselves; those that may leave sums of what they store, and write no others.
  */
 #include <pthread.h>
 
@@ -43,7 +46,8 @@ static const case_of cases[] = {
     {NORM("65", "256", "128"), 2, 2},  /* two boxes */
     {GATED("90", "48", "192"), 4, 2},  /* 12 columns of y are 24 rows of w */
     {GATED("128", "128", "256"), 4, 4},
-    {NORM("600", "264", "64"), 1, 1}, /* alone: five turns, two passes */
+    {NORM("600", "264", "64"), 1, 1},  /* alone: five turns, two passes */
+    {GATED("130", "192", "64"), 1, 1}, /* alone: two turns, passes of two pages and of one */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -136,7 +140,110 @@ typedef struct product {
     void *packed, **start, **expected;
     rt_map maps[RT_MAPS];
     rt_meeting meetings[WORKERS];
+    /* rows of RT_SQUARES_ROW bytes, of x with n_squares in each, and of y; NULL: none */
+    char *squares_of_x, *squares_of_y;
+    uint32_t n_squares;
 } product;
+
+/* ---- squares of rows ---- */
+
+static size_t squares_bytes(const product *p)
+{
+    const int64_t tokens = tensor(&p->b, p->b.op->out[0])->dims[0];
+    return (size_t)(tokens + RT_PART_TOKENS - 1) / RT_PART_TOKENS * RT_PART_TOKENS * RT_SQUARES_ROW;
+}
+
+/* Tokens that are alive. */
+static int64_t alive_of(const product *p)
+{
+    const ir_box box = alive_box(&p->b);
+    return box.hi[0];
+}
+
+static float *squares_at(char *rows, int64_t token)
+{
+    return (float *)(void *)(rows + token * RT_SQUARES_ROW);
+}
+
+/* Sums of the squares of x's columns, in a random number of pieces; NaN what is not alive. */
+static void give_squares(product *p)
+{
+    const ir_tensor *x = tensor(&p->b, p->b.op->in[0]);
+    const void *data = p->b.values.data[p->b.op->in[0]];
+    p->n_squares = 4 + 4 * (uint32_t)next_random(&p->b, RT_MOST_SQUARES / 4);
+    p->squares_of_x = fenced(squares_bytes(p));
+    memset(p->squares_of_x, 0xff, squares_bytes(p));
+    for (int64_t t = 0; t < alive_of(p); t++) {
+        float *to = squares_at(p->squares_of_x, t);
+        memset(to, 0, p->n_squares * sizeof *to);
+        for (int64_t c = 0; c < x->dims[1]; c++) {
+            const double v = element(x, data, t * x->dims[1] + c);
+            to[next_random(&p->b, p->n_squares)] += (float)(v * v);
+        }
+    }
+}
+
+/* The sum that task i has left of a token. */
+static void check_square(const product *p, int64_t token, uint32_t i)
+{
+    const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
+    const int64_t columns = y->dims[1] / p->c->tasks;
+    const float got = squares_at(p->squares_of_y, token)[i];
+    double want = 0;
+    for (int64_t c = i * columns; c < (i + 1) * columns; c++) {
+        const double v = element(y, p->b.values.data[p->b.op->out[0]], token * y->dims[1] + c);
+        want += v * v;
+    }
+    if (!(fabs(got - want) <= 1e-5 * want))
+        fail_msg("case %u: squares of token %lld in task %u are %g, expected %g", p->b.s->number,
+                 (long long)token, i, (double)got, want);
+}
+
+/* Every task has left the sums of its columns of all tokens alive, and nothing else. */
+static void check_squares(product *p)
+{
+    if (!p->squares_of_y)
+        return;
+    for (int64_t t = 0; t < alive_of(p); t++)
+        for (uint32_t i = 0; i < p->c->tasks; i++)
+            check_square(p, t, i);
+    for (int64_t t = 0; t < alive_of(p); t++)
+        memset(squares_at(p->squares_of_y, t), 0xff, p->c->tasks * sizeof(float));
+    for (size_t i = 0; i < squares_bytes(p); i++)
+        assert_int_equal((unsigned char)p->squares_of_y[i], 0xff);
+}
+
+/* Some norms are given sums; what is stored whole leaves some. */
+static void make_squares(product *p)
+{
+    const ir_op_id op = (ir_op_id)(p->b.g->ops.n - 1);
+    if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
+        give_squares(p);
+    if (p->c->parts > 1 && gen_stores_whole_groups(p->b.g, op, p->c->tasks)) {
+        p->squares_of_y = fenced(squares_bytes(p));
+        memset(p->squares_of_y, 0xff, squares_bytes(p));
+    }
+}
+
+static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *forms)
+{
+    e->at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)p->squares_of_x;
+    e->at[RT_SQUARES_N] = p->n_squares;
+    if (p->squares_of_y)
+        e->at[RT_SQUARES_OF_Y] = (rt_u64)(uintptr_t)p->squares_of_y + i * sizeof(float);
+    if (p->squares_of_x) /* they come from tasks that share tiles */
+        *forms |= UINT64_C(1) << TILE_FORM_PARTS;
+}
+
+static void drop_squares(product *p)
+{
+    if (p->squares_of_x)
+        free_fenced(p->squares_of_x, squares_bytes(p));
+    if (p->squares_of_y)
+        free_fenced(p->squares_of_y, squares_bytes(p));
+}
+
+/* ---- a product ---- */
 
 /* live: tokens that are alive. */
 static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t live)
@@ -147,6 +254,7 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
     p->b.values.live[IR_TOKENS] = live;
     round_scale(&p->b);
     p->packed = pack_weights(&p->b, &subjects[number].use->pack);
+    make_squares(p);
     p->start = save(&p->b);
     const ir_box alive = alive_box(&p->b);
     run_ref(&p->b, &alive);
@@ -155,6 +263,7 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
 
 static void drop_product(product *p)
 {
+    drop_squares(p);
     free_fenced(p->packed, p->b.s->use->pack.n_bytes);
     drop(&p->b, p->start);
     drop(&p->b, p->expected);
@@ -172,6 +281,7 @@ static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
     make_entry(&p->b, &box, p->packed, e);
     *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
     make_maps(&p->b, p->packed, p->maps, e);
+    fill_squares(p, i, e, forms);
     rt_meeting *m = &p->meetings[i / p->c->parts];
     e->parts = p->c->parts;
     e->part = i % p->c->parts;
@@ -236,6 +346,7 @@ static void check_product(product *p, void ***first)
     for (ir_tensor_id i = 0; i < p->b.g->tensors.n; i++)
         if (p->expected[i])
             compare(&p->b, i, p->expected[i], p->start[i]);
+    check_squares(p);
     if (*first && memcmp((*first)[y], p->b.values.data[y], bytes) != 0)
         fail_msg("case %u: another order gives different bits", p->b.s->number);
     if (!*first)

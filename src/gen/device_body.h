@@ -113,6 +113,10 @@ typedef struct gen_boxes {
  * box. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
+/* Of products by boxes (linear): has x a norm?  Does each of n tasks with equal parts of y's
+ * columns store them as they are summed, by whole groups of 8? */
+bool gen_has_norm(const ir_graph *g, ir_op_id op);
+bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
 
 /* Units that a kernel is compiled in side by side (device/units.cuh): the values of MPK_UNIT.  What
  * takes the compiler longest has the highest numbers: they are begun first. */

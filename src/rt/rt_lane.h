@@ -22,6 +22,18 @@
  * respect this limit. */
 enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
+/* Of products of many tokens alone, which have few operands (device/task/row_squares.cuh).  Sums of
+ * squares lie in rows of RT_SQUARES_ROW bytes, a token each: where those of x's rows begin, how
+ * many floats each has, a multiple of 4, and where this task's float of y's first row lies.  0:
+ * there are none. */
+enum {
+    RT_SQUARES_OF_X = 12,
+    RT_SQUARES_N = 13,
+    RT_SQUARES_OF_Y = 14,
+    RT_MOST_SQUARES = 160, /* floats of a row */
+    RT_SQUARES_ROW = RT_MOST_SQUARES * 4,
+};
+
 /* Bytes of a block's shared memory that the host leaves for the worker's own state
  * (device/tile/worker.cuh); pages and scratch of bodies share the rest. */
 enum { RT_OWN_BYTES = 8192 };

@@ -1,0 +1,99 @@
+/* squares.c - norms of products whose squares are summed where x is made
+ * (device/task/row_squares.cuh): whose, and where the sums lie.
+ *
+ * Input: the image, the code of its operators and which of them share tiles (parts.c).  Output: for
+ * each operator where its tasks leave the sums of squares of their rows, and for each product with
+ * a norm whose sums it takes.
+ *
+ *   x = linear(...) by tasks that share tiles  ->  y = linear(x, norm ...)
+ *
+ * A product that takes no boxes sums the squares itself, whatever its entry says; but one that is
+ * to leave sums must leave them, so its operands are looked at as its body does.  Where x is
+ * carried (polled as data) no event orders the sums, so they are not taken.  Each operator has
+ * rows of its own, so that within a step nothing is overwritten; graphs, of which one runs at a
+ * time, share the memory.  Called by parts.c and tables.c.  Cost: a pass over the operators.
+ */
+#include "cuda/cuda_machine.h"
+
+static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
+{
+    return m->machine.image.ir[graph];
+}
+
+static cuda_parts *parts_of(const cuda_machine *m, uint32_t graph)
+{
+    const rt_graph *all = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS);
+    return m->parts + all[graph].first_op;
+}
+
+static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
+{
+    const gen_use *use = &m->source.uses[graph][op];
+    const ir_op *o = &program_of(m, graph)->ops.at[op];
+    return use->instance != RT_NONE && use->body->parts &&
+           gen_operand_of_output(o, o->n_out) <= RT_SQUARES_OF_X;
+}
+
+/* Can the operator's tasks sum the squares of what they store? */
+static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
+{
+    const cuda_parts *p = &parts_of(m, graph)[op];
+    return is_product(m, graph, op) && p->n > 1 && p->n_across <= RT_MOST_SQUARES &&
+           p->n_across % 4 == 0 && gen_stores_whole_groups(program_of(m, graph), op, p->n_across);
+}
+
+static uint64_t rows_bytes(const ir_tensor *y)
+{
+    const uint64_t tiles = ((uint64_t)y->dims[0] + RT_PART_TOKENS - 1) / RT_PART_TOKENS;
+    return tiles * RT_PART_TOKENS * RT_SQUARES_ROW;
+}
+
+void cuda_plan_squares(cuda_machine *m, uint32_t graph)
+{
+    const ir_graph *g = program_of(m, graph);
+    cuda_parts *parts = parts_of(m, graph);
+    uint64_t n_bytes = 0;
+    for (ir_op_id op = 0; op < g->ops.n && m->n_peers == 1; op++) {
+        if (!is_product(m, graph, op) || !gen_has_norm(g, op))
+            continue;
+        const ir_tensor *x = &g->tensors.at[g->ops.at[op].in[0]];
+        if (x->producer == IR_NONE || !can_sum(m, graph, x->producer))
+            continue;
+        cuda_parts *from = &parts[x->producer];
+        parts[op].summed_by = x->producer + 1;
+        if (!from->sums) {
+            from->sums = true;
+            from->sums_at = n_bytes;
+            n_bytes += rows_bytes(x);
+        }
+    }
+    m->squares_bytes = n_bytes > m->squares_bytes ? n_bytes : m->squares_bytes;
+}
+
+/* Without maps, or where words of the result or of the residual are not aligned, a body has its
+ * tile alone and leaves no sums. */
+static bool leaves_sums(const cuda_machine *m, uint32_t graph, const rt_entry *pattern, ir_op_id op)
+{
+    const ir_op *o = &program_of(m, graph)->ops.at[op];
+    rt_u64 all = pattern->at[gen_operand_of_output(o, 0)];
+    for (uint32_t i = 0; i < o->n_in; i++)
+        all |= pattern->at[gen_operand_of_input(o, i)];
+    return pattern->maps && all % 16 == 0;
+}
+
+void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
+                       const rt_entry *patterns, rt_entry *e)
+{
+    if (t->op == RT_NONE)
+        return;
+    const cuda_parts *all = parts_of(m, graph), *p = &all[t->op];
+    const cuda_address first = m->parts_block + (uint64_t)cuda_workers(m) * RT_PART_BYTES;
+    if (p->sums && leaves_sums(m, graph, &patterns[t->op], t->op))
+        e->at[RT_SQUARES_OF_Y] =
+            first + p->sums_at + t->lo[1] / (t->hi[1] - t->lo[1]) * sizeof(float);
+    const ir_op_id by = p->summed_by - 1;
+    if (!p->summed_by || e->carried & 1 || !leaves_sums(m, graph, &patterns[by], by))
+        return;
+    e->at[RT_SQUARES_OF_X] = first + all[by].sums_at;
+    e->at[RT_SQUARES_N] = all[by].n_across;
+}

@@ -8,9 +8,10 @@
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
  * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page
- * of 1024 columns at a time; the next pieces of x are on their way meanwhile.  Chunks of a tile end
- * together, while the products of the next tile begin.  The order of sums is that of columns, warps
- * and experts, so a token's bits do not depend on what else is in the step.
+ * of 1024 columns at a time, or two pages, which may belong to two chunks, so that the products of
+ * one do not wait for those of the other; the next pieces of x are on their way meanwhile.  Chunks
+ * of a tile end together, while the products of the next tile begin.  The order of sums is that of
+ * columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
  * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids,
  * not for x, so that the weights of the last product arrive while the first one is made.
@@ -387,19 +388,77 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
     }
 }
 
+/* Wait for a piece of x that has been asked for. */
+template <int WIDE>
+MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                         int page, expert_ahead<WIDE> *a)
+{
+    if (!mpk_carries(t, s.of.x))
+        return;
+    stream_from<WIDE> from = w.from;
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++)
+        from.at[m] = a->at[m];
+    stream_await_x<1, WIDE>(from, page, 1, s.of.pages, false, a->x);
+}
+
+/* A piece of a tile: where its sums begin, and its page. */
+struct expert_place_of {
+    int slot, page;
+};
+MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of &at, int groups)
+{
+    if (at.page + 1 == s.of.pages)
+        return {at.slot + groups, 0};
+    return {at.slot, at.page + 1};
+}
+
+/* The piece at `at` and the next one, of two groups each: their products do not wait for one
+ * another. */
+MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
+                              mpk_ring *ring, char *s_parts, const expert_place_of &at,
+                              expert_ahead<0> *a, expert_ahead<0> *b)
+{
+    const expert_place_of further = expert_next(s, at, 2);
+    const int thread = mpk_thread(), slot = at.slot, other = further.slot;
+    expert_await<0>(t, s, *w, at.page, a);
+    expert_await<0>(t, s, *w, further.page, b);
+    stream_x<1, 0> x = a->x, z = b->x;
+    stream_order_x<1, 0>(1, x);
+    stream_order_x<1, 0>(1, z);
+    expert_ask<0>(t, s, w, a);
+    expert_ask<0>(t, s, w, b);
+    const mpk_words(*const of[4])[1] = {x.at[0], x.at[0], z.at[0], z.at[0]};
+    float sums[4][4];
+    stream_pages<4, 0>(ring, of, s.of.last, thread, sums);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const float *before = stream_sums<0>(s_parts, slot + i, thread);
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            sums[i][e] = at.page ? before[e] + sums[i][e] : sums[i][e];
+            sums[2 + i][e] = other == slot ? sums[i][e] + sums[2 + i][e] : sums[2 + i][e];
+        }
+        if (other != slot)
+            stream_put<0>(s_parts, slot + i, thread, sums[i]);
+        stream_put<0>(s_parts, other + i, thread, sums[2 + i]);
+    }
+}
+
+/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before, and
+ * not in a ring that lacks the pages. */
+MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &ring)
+{
+    return groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
+}
+
 /* A piece that has been asked for: all groups of the block, sums from `slot` on. */
 template <int WIDE>
 MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
 {
     const int thread = mpk_thread(), blocks = page + 1 == s.of.pages ? s.of.last : 4;
-    if (mpk_carries(t, s.of.x)) {
-        stream_from<WIDE> from = w->from;
-#pragma unroll
-        for (int m = 0; m <= WIDE; m++)
-            from.at[m] = a->at[m];
-        stream_await_x<1, WIDE>(from, page, 1, s.of.pages, false, a->x);
-    }
+    expert_await<WIDE>(t, s, *w, page, a);
     stream_x<1, WIDE> x = a->x;
     stream_order_x<1, WIDE>(1, x);
     expert_ask<WIDE>(t, s, w, a);
@@ -486,24 +545,46 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* The finished sums of a block of columns, with the residual, into y. */
+/* Two neighbouring columns of y among those of the block's tokens. */
+struct expert_two {
+    rt_u32 token;
+    int column;
+};
+template <int WIDE> MPK_FN expert_two expert_two_of(const expert_work<WIDE> &w, int i)
+{
+    const int words = w.n * 4;
+    return {w.first + i / words, w.group * 8 + i % words * 2};
+}
+MPK_FN const rt_u32 *expert_residual(const mpk_task &t, const expert_shape &s, const expert_two &at)
+{
+    return mpk_at<const rt_u32>(t, s.of.residual) + ((rt_u64)at.token * s.of.rows + at.column) / 2;
+}
+
+/* Word i of the residual, as it stands now; 0 if there is none. */
 template <int WIDE>
-MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w)
+MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
+                                  const expert_work<WIDE> &w, int i)
+{
+    return s.of.residual >= 0 && i < w.tokens * w.n * 4
+               ? ptx_load_word(expert_residual(t, s, expert_two_of<WIDE>(w, i)))
+               : 0;
+}
+
+/* The finished sums of a block of columns, with the residual, into y.  residual: the thread's first
+ * word of it, asked for ahead. */
+template <int WIDE>
+MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                            rt_u32 residual)
 {
     const float *s_sums = expert_at<const float>(t, s.at.sums);
-    const int words = w.n * 4;
 #pragma unroll 1
-    for (int i = mpk_thread(); i < w.tokens * words; i += MPK_THREADS) {
-        const rt_u32 token = w.first + i / words;
-        const int column = w.group * 8 + i % words * 2;
-        float a = s_sums[i * 2], b = s_sums[i * 2 + 1];
-        if (s.of.residual >= 0) {
-            const rt_u32 r =
-                expert_word(t, s.of.residual, ((rt_u64)token * s.of.rows + column) / 2);
-            a += ptx_low_bf16(r);
-            b += ptx_high_bf16(r);
-        }
-        expert_store(t, s, token, column, a, b);
+    for (int i = mpk_thread(); i < w.tokens * w.n * 4; i += MPK_THREADS) {
+        const expert_two at = expert_two_of<WIDE>(w, i);
+        if (s.of.residual >= 0 && mpk_carries(t, s.of.residual))
+            residual = mpk_carried_word(expert_residual(t, s, at), residual);
+        expert_store(t, s, at.token, at.column, s_sums[i * 2] + ptx_low_bf16(residual),
+                     s_sums[i * 2 + 1] + ptx_high_bf16(residual));
+        residual = expert_ask_residual<WIDE>(t, s, w, i + MPK_THREADS);
     }
 }
 
@@ -537,16 +618,49 @@ MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const exper
     return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
 }
 
+/* All pieces of a tile of n chunks.  even, odd: x of the next piece and of the one after it. */
+MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
+                               mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
+                               expert_ahead<0> *odd)
+{
+    expert_place_of at = {0, 0};
+    int left = n * s.of.pages;
+    if (expert_pairs_up(s, w->n, *ring))
+#pragma unroll 1
+        for (; left > 1; left -= 2) {
+            expert_two_pieces(t, s, w, ring, s_parts, at, even, odd);
+            at = expert_next(s, expert_next(s, at, 2), 2);
+        }
+#pragma unroll 1
+    for (; left; left--) {
+        expert_piece<0>(t, s, w, ring, s_parts, at.slot, at.page, even);
+        at = expert_next(s, at, w->n);
+        const expert_ahead<0> next = *odd;
+        *odd = *even;
+        *even = next;
+    }
+}
+MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<1> *w,
+                               mpk_ring *ring, char *s_parts, int n, expert_ahead<1> *even,
+                               expert_ahead<1> *)
+{
+#pragma unroll 1
+    for (int slot = 0; slot < n * w->n; slot += w->n)
+#pragma unroll 1
+        for (int p = 0; p < s.of.pages; p++)
+            expert_piece<1>(t, s, w, ring, s_parts, slot, p, even);
+}
+
 /* One block of columns of a range: all chunks, a tile of them at a time.  What tile i has put down
  * is added when the products of tile i + 1 are done, behind the barrier that they need anyway. */
 template <int WIDE>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
-    const int at_once = expert_sizes<WIDE>::SLOTS / w->n, pages = s.of.pages;
+    const int at_once = expert_sizes<WIDE>::SLOTS / w->n;
     const bool sums = s.scale >= 0;
     expert_ahead<WIDE> even, odd;
-    int turn = 0, before = 0; /* first chunk of the tile before */
+    int before = 0; /* first chunk of the tile before */
     if (sums)
 #pragma unroll 1
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
@@ -559,14 +673,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
         const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once;
-#pragma unroll 1
-        for (int slot = 0; slot < n * w->n; slot += w->n)
-#pragma unroll 1
-            for (int p = 0; p < pages; p++, turn ^= 1)
-                if (expert_sizes<WIDE>::DEPTH == 1 || !turn)
-                    expert_piece<WIDE>(t, s, w, ring, expert_parts<WIDE>(t, tile), slot, p, &even);
-                else
-                    expert_piece<WIDE>(t, s, w, ring, expert_parts<WIDE>(t, tile), slot, p, &odd);
+        expert_tile_pieces(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         mpk_sync();
         if (sums && tile)
             expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
@@ -574,6 +681,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_end_tile<WIDE>(t, s, *w, chunk, n, tile);
         before = chunk;
     }
+    /* asked for before the last barriers, used after them */
+    const rt_u32 residual = sums ? expert_ask_residual<WIDE>(t, s, *w, mpk_thread()) : 0;
     mpk_sync();
     if (!sums)
         return;
@@ -582,7 +691,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
                                 expert_place(t, s, *w, w->chunks),
                                 expert_totals(t, s, before / at_once));
     mpk_sync();
-    expert_put_sums<WIDE>(t, s, *w);
+    expert_put_sums<WIDE>(t, s, *w, residual);
     mpk_sync();
 }
 

@@ -24,9 +24,9 @@
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
-/* Tokens for which the reference code unpacks a row once; the other two say which programs that
- * serve no requests are cut finer (axes). */
-enum { TOKENS_AT_ONCE = 8, FEW_ROWS = 64, SMALL_ROWS = 256 };
+/* Tokens for which the reference code unpacks a row once, and that fast bodies take together; the
+ * others say which products are cut finer (axes). */
+enum { TOKENS_AT_ONCE = 8, LOT = 128, FEW_ROWS = 64, SMALL_ROWS = 256, NARROW_COLUMNS = 256 };
 
 /* With a gate, column i of both weights makes column i of the result. */
 static bool has_glu(const ir_op *op)
@@ -91,17 +91,32 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
+/* In a program that serves no requests, of some rows: then x may be most of what a task reads.  Few
+ * rows are cut only where the weight lies by columns: bodies that stream rows of a weight want the
+ * tokens together. */
+static bool is_small(const ir_tensor *y, const ir_tensor *w)
+{
+    const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
+    return y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
+}
+
+/* Of more than one lot of tokens, and of few columns beside those of x, as a router of experts: cut
+ * between lots, its tasks would be few, and each read all of a lot's x for eight columns. */
+static bool is_narrow(const ir_tensor *y, const ir_tensor *x)
+{
+    return y->live != IR_ALL && y->dims[0] > LOT && y->dims[1] <= NARROW_COLUMNS &&
+           y->dims[1] * 8 <= x->dims[1];
+}
+
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
- * are whole, up to 128 tokens stay together, so that a weight is read once for them; of a
- * program that serves no requests fewer, since there x may be most of what a task reads.  Few
- * rows are cut only where the weight lies by columns: bodies that stream rows of a weight want
- * the tokens together. */
+ * are whole, a lot of tokens stays together, so that a weight is read once for it; fewer where x is
+ * most of what a task reads. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
-    const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
-    const bool small = y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
-    axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
+    axes[0] = (op_axis){.grain = 1, .tile = is_small(y, w) ? 32 : LOT, .together = LOT};
+    if (is_narrow(y, shape_input(g, op, X)))
+        axes[0] = (op_axis){.grain = 1, .tile = 16, .together = 64};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
 }
 

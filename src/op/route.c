@@ -52,6 +52,13 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0] = (op_axis){.grain = 1};
 }
 
+/* A fast body takes eight tokens at a time, in the time in which 16 KB are read. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    (void)g, (void)op;
+    return (box->hi[0] - box->lo[0] + 7) / 8 * 16384;
+}
+
 /* All logits of the box's tokens. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
@@ -159,6 +166,7 @@ const op_def op_route = {
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = axes,
+    .effort = effort,
     .reads = reads,
     .scratch_bytes = shape_scratch_row,
     .ref = ref,

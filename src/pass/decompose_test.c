@@ -244,10 +244,40 @@ static void early_tiles_meet_late_ones(void **state)
     }
 }
 
+/* A router of experts has few columns: over many tokens it is cut between tokens too, so that most
+ * workers have a part and none reads much of x; so is what comes after it. */
+static void routers_of_prompts_are_cut_between_tokens(void **state)
+{
+    (void)state;
+    const uint32_t tokens[] = {200, 512, 2048};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        arena a = {0};
+        load_model m;
+        tg_program p;
+        check_ok(&cx, load_open(&cx, "models/qwen3-30b-a3b", &m));
+        pass_options options = options_for(&m.config, WORKERS);
+        options.verify = false; /* the proof of many tasks is tested elsewhere */
+        m.config.n_layers = 1;
+        ir_graph *ir = build(&a, &m.config, tokens[i]);
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &tokens[i], &p));
+        const tg_graph *g = p.graphs[0].tg;
+        for (ir_op_id o = 1; o < g->ir->ops.n; o++) {
+            if (strcmp(g->ir->ops.at[o].def->name, "route") != 0)
+                continue;
+            const spread router = spread_of(g, o - 1, 0, 16), route = spread_of(g, o, 0, 1);
+            assert_true(router.n * 5 >= WORKERS * 4 && router.most <= 4);
+            assert_true(route.n * 3 >= tokens[i] / 8 || route.n * 3 >= WORKERS);
+        }
+        load_close(&m);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
                                        cmocka_unit_test(early_tiles_meet_late_ones),
+                                       cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -390,8 +390,8 @@ static inline rt_map make_map(const gen_boxes *m, const void *at)
 static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
 {
     const gen_boxes x = gen_boxes_of_x(tensor(b, b->op->in[0])),
-                    w = gen_boxes_of_packed(&b->s->use->pack, TILE_BOX_GROUPS),
-                    few = gen_boxes_of_packed(&b->s->use->pack, TILE_BOX_GROUPS / 2);
+                    w = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, false),
+                    few = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, true);
     maps[0] = make_map(&x, b->values.data[b->op->in[0]]);
     maps[1] = make_map(&w, packed);
     maps[2] = make_map(&few, packed);

@@ -49,10 +49,15 @@ enum {
     EXPERT_TILE_PAIRS = 128,  /* of a chunk, at most */
     EXPERT_TILE_PLANNED = 12, /* tiles, together */
     EXPERT_TILE_GROUPS = 2 * TILE_BOX_GROUPS,
-    EXPERT_TILE_BYTES = TILE_BOX_GROUPS * TILE_BOX_BYTES,
-    EXPERT_TILE_MOST = 256,              /* experts: a thread each */
-    EXPERT_TILE_AHEAD = 8,               /* ids that a lane asks for together */
-    EXPERT_TILE_STEPS = TILE_STAGES - 1, /* of x on their way */
+    /* of a page: half the groups of linear_box.cuh, twice the columns, since memory gives pieces of
+     * 2 KB at a higher rate; a step is two stages of x */
+    EXPERT_TILE_BOX_GROUPS = TILE_BOX_GROUPS / 2,
+    EXPERT_TILE_PIECE = 2 * TILE_BOX_BYTES,
+    EXPERT_TILE_PAGES = EXPERT_TILE_GROUPS / EXPERT_TILE_BOX_GROUPS,
+    EXPERT_TILE_BYTES = EXPERT_TILE_GROUPS / 2 * EXPERT_TILE_PIECE, /* of a step, half its groups */
+    EXPERT_TILE_MOST = 256,                                         /* experts: a thread each */
+    EXPERT_TILE_AHEAD = 8,                /* ids that a lane asks for together */
+    EXPERT_TILE_STAGES = TILE_STAGES - 1, /* of x on their way */
     /* Scratch while a plan is made, where stages lie later: u32[warp][expert] pairs, then how many
      * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
     EXPERT_TILE_COUNTS = 0,
@@ -107,10 +112,11 @@ MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
 
 MPK_FN tile_pass expert_tile_pass(const expert_tile_shape &s)
 {
-    return {EXPERT_TILE_GROUPS, 2, (s.columns + TILE_BOX_COLUMNS - 1) / TILE_BOX_COLUMNS};
+    return {EXPERT_TILE_GROUPS, EXPERT_TILE_PAGES,
+            (s.columns + 2 * TILE_BOX_COLUMNS - 1) / (2 * TILE_BOX_COLUMNS)};
 }
 
-/* The pages of a pass without a map: 1 KB of each group, a lane each, of those that there are. */
+/* The pages of a pass without a map: 2 KB of each group, a lane each, of those that there are. */
 MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const tile_pass &q,
                                   int group)
 {
@@ -120,18 +126,28 @@ MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const
         for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
             load_open(&l, 0);
         for (int i = 0; i < q.pages; i++) {
-            const int left = all - group - i * TILE_BOX_GROUPS, n = left < 0 ? 0
-                                                                    : left < TILE_BOX_GROUPS
-                                                                        ? left
-                                                                        : (int)TILE_BOX_GROUPS;
+            const int first = i * EXPERT_TILE_BOX_GROUPS, left = all - group - first,
+                      most = left < EXPERT_TILE_BOX_GROUPS ? left : (int)EXPERT_TILE_BOX_GROUPS,
+                      n = most < 0 ? 0 : most;
             const rt_u32 page = l.ring.first + l.ring.at;
-            if (load_open(&l, (rt_u32)n * TILE_BOX_BYTES) && lane < n)
-                ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + lane * TILE_BOX_BYTES,
-                              from + (rt_u64)i * TILE_BOX_GROUPS * s.blocks * 512 +
-                                  step * TILE_BOX_BYTES,
-                              TILE_BOX_BYTES, &mpk_w.full[page]);
+            if (load_open(&l, (rt_u32)n * EXPERT_TILE_PIECE) && lane < n)
+                ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + lane * EXPERT_TILE_PIECE,
+                              from + (rt_u64)first * s.blocks * 512 + step * EXPERT_TILE_PIECE,
+                              EXPERT_TILE_PIECE, &mpk_w.full[page]);
             __syncwarp();
         }
+    }
+}
+
+/* The same by boxes, by one lane. */
+MPK_FN void expert_tile_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
+{
+    for (int step = 0; step < q.steps && !a->over; step++) {
+        for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
+            box_ask_page(l, a, -1, 0, 0);
+        for (int i = 0; i < q.pages; i++)
+            box_ask_page(l, a, step * (2 * TILE_BOX_COLUMNS * TILE_BOX_WORDS),
+                         group + i * EXPERT_TILE_BOX_GROUPS, TILE_BOX_GROUPS);
     }
 }
 
@@ -143,7 +159,7 @@ MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u3
         box_asker a = {l.ring, 0, l.cancelled != 0};
         const bool asks = ptx_elect();
         if (asks && !a.over)
-            box_ask_pass(l, q, (int)group, &a);
+            expert_tile_ask_pass(l, q, (int)group, &a);
         box_have_asked(l, a, asks);
         return;
     }
@@ -432,16 +448,16 @@ MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s
     c->to = s_x + i * 16;
 }
 
-/* Ask for x of a step, if there is one. */
-MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int step, int steps)
+/* Ask for a stage of x, if it is one of n. */
+MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, int n)
 {
-    char *to = c.to + step % TILE_STAGES * TILE_STAGE;
-    const bool there = step * TILE_BOX_COLUMNS + c.column < columns;
+    char *to = c.to + stage % TILE_STAGES * TILE_STAGE;
+    const bool there = stage * TILE_BOX_COLUMNS + c.column < columns;
 #pragma unroll
-    for (int m = 0; m < 4 && step < steps; m++)
+    for (int m = 0; m < 4 && stage < n; m++)
         ptx_copy_async(to + m * 2048,
                        c.x + (there && c.from[m] != TILE_NONE
-                                  ? c.from[m] + (rt_u32)(step * TILE_BOX_COLUMNS * 2)
+                                  ? c.from[m] + (rt_u32)(stage * TILE_BOX_COLUMNS * 2)
                                   : 0),
                        there && c.from[m] != TILE_NONE);
     ptx_copy_async_commit();
@@ -449,37 +465,39 @@ MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int step, in
 
 /* ---- products ---- */
 
-/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane. */
+/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  The pages go
+ * back as soon as their products are done: what memory brings next needs the room. */
 template <int N>
 MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,
                                 const char *s_x, int mine, bool squares, mpk_ring *ring, float *sum,
                                 float *square)
 {
-    const int steps = q.steps;
-    rt_u32 before = 0;
+    const int stages = 2 * q.steps;
 #pragma unroll
-    for (int i = 0; i < EXPERT_TILE_STEPS; i++)
-        expert_tile_ask(c, columns, i, steps);
-    for (int step = 0; step < steps; step++) {
+    for (int i = 0; i < EXPERT_TILE_STAGES; i++)
+        expert_tile_ask(c, columns, i, stages);
+    for (int step = 0; step < q.steps; step++) {
         const rt_u32 page = tile_take(q, ring);
-        const char *s_stage = s_x + step % TILE_STAGES * TILE_STAGE;
-        ptx_copy_async_wait<EXPERT_TILE_STEPS - 1>();
-        if (step) { /* meanwhile the other warpgroup has products under way */
-            ptx_group_wait<0>();
-            tile_release(q, before);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int stage = 2 * step + half;
+            const char *s_stage = s_x + stage % TILE_STAGES * TILE_STAGE;
+            ptx_copy_async_wait<EXPERT_TILE_STAGES - 1>();
+            if (half) /* meanwhile the other warpgroup has products under way */
+                ptx_group_wait<0>();
+            ptx_fence_shared(); /* products read through the other proxy */
+            tile_meet();        /* x is there, and no warp reads the stage before any more */
+            ptx_group_begin();
+            box_multiply<N, EXPERT_TILE_PIECE>(
+                s_stage, mpk_s + page * MPK_PAGE_BYTES + mine + half * TILE_BOX_BYTES, sum);
+            ptx_group_commit();
+            if (squares)
+                box_add_squares(s_stage, square);
+            expert_tile_ask(c, columns, stage + EXPERT_TILE_STAGES, stages);
         }
-        ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* x is there, and no warp reads that of the step before any more */
-        ptx_group_begin();
-        box_multiply<N>(s_stage, mpk_s + page * MPK_PAGE_BYTES + mine, sum);
-        ptx_group_commit();
-        if (squares)
-            box_add_squares(s_stage, square);
-        expert_tile_ask(c, columns, step + EXPERT_TILE_STEPS, steps);
-        before = page;
+        ptx_group_wait<0>();
+        tile_release(q, page);
     }
-    ptx_group_wait<0>();
-    tile_release(q, before);
 }
 
 /* Four columns of y: a gate's and what it lets through in turn. */

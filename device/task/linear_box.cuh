@@ -163,10 +163,11 @@ template <int PAGES> MPK_FN void box_release(rt_u32 first)
     }
 }
 
-/* A stage: x in rows of 64 columns, 1 KB from a group of w to the next. */
-template <int N> MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
+/* A stage: x in rows of 64 columns, STRIDE bytes from a group of w to the next. */
+template <int N, int STRIDE = TILE_BOX_BYTES>
+MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, TILE_BOX_BYTES);
+    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));

@@ -251,8 +251,8 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     rt_map *maps = (rt_map *)(void *)(block + offset);
     const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
-                    w = gen_boxes_of_packed(&use->pack, TILE_BOX_GROUPS),
-                    few = gen_boxes_of_packed(&use->pack, TILE_BOX_GROUPS / 2);
+                    w = gen_boxes_of_packed(use->body, &use->pack, false),
+                    few = gen_boxes_of_packed(use->body, &use->pack, true);
     if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
         cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
         cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))

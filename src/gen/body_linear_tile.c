@@ -36,16 +36,17 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x)
                        .swizzled = true};
 }
 
-/* A row of it is a group of 8 rows. */
-gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups)
+/* A row of it is a group of 8 rows of weights. */
+gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few)
 {
     const uint64_t columns = (uint64_t)p->padded_columns * TILE_BOX_WORDS;
+    const bool is_long = b->long_boxes && !few;
     return (gen_boxes){.rows = (uint64_t)p->padded_rows / 8,
                        .columns = columns,
                        .stride_bytes = columns * 8,
                        .element_bytes = 8,
-                       .box_rows = groups,
-                       .box_columns = TILE_BOX_COLUMNS * TILE_BOX_WORDS};
+                       .box_rows = few || is_long ? TILE_BOX_GROUPS / 2 : TILE_BOX_GROUPS,
+                       .box_columns = (is_long ? 2 : 1) * TILE_BOX_COLUMNS * TILE_BOX_WORDS};
 }
 
 /* linear_stream's copy, so that prompts and decoding read the same bytes. */

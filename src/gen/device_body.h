@@ -109,10 +109,8 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, 16 bits, dense, its last axis the columns; of its packed weights, so many groups in a
- * box. */
+/* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-gen_boxes gen_boxes_of_packed(const gen_pack *p, uint32_t groups);
 /* Of products by boxes (linear): has x a norm?  Does each of n tasks with equal parts of y's
  * columns store them as they are summed, by whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
@@ -156,6 +154,7 @@ typedef struct gen_body {
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
+    bool long_boxes; /* those of weights: half the groups, twice the columns */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
     /* a task's box is its share of the operator's work: where it writes follows from data
@@ -186,5 +185,8 @@ typedef struct gen_body {
 } gen_body;
 
 extern const gen_body *const gen_body_table[];
+
+/* Of the packed weights of a body that takes boxes; few: the half box, of its groups. */
+gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few);
 
 #endif

@@ -598,6 +598,15 @@ static inline void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_
     else
         emulated_bulk[emulated_n_bulk++] = c;
 }
+/* Reads what is fetched: it must be there. */
+static inline void ptx_fetch_bulk(const void *from, rt_u32 n_bytes)
+{
+    const volatile char *at = (const volatile char *)emulated_aligned<16>(from);
+    if (n_bytes % 16)
+        abort();
+    for (rt_u32 i = 0; i < n_bytes; i += 16)
+        (void)at[i];
+}
 static inline void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
 {
     const emulated_map *m = (const emulated_map *)map;

@@ -215,6 +215,11 @@ MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
         "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
         : "memory");
 }
+/* Global memory to L2 alone; n_bytes a multiple of 16. */
+MPK_FN void ptx_fetch_bulk(const void *from, rt_u32 n_bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
+}
 /* The box of a matrix that begins at (row, column), in elements of its tensor map, to shared
  * memory; what lies outside the matrix becomes zero and is counted all the same.  map: rt_map in
  * global memory; to: ptx_shared. */

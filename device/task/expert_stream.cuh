@@ -14,7 +14,8 @@
  * columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
  * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids,
- * not for x, so that the weights of the last product arrive while the first one is made.
+ * not for x, so that the weights of the last product arrive while the first one is made.  Before
+ * that it has the first experts brought to L2 (expert_fetch).
  *
  * Cost: an active expert's bytes once for each 8 (16) of its pairs; x of a chunk once for each
  * block of columns.
@@ -26,7 +27,10 @@
 #include "task/linear_stream.cuh"
 #include "tile/prefix.cuh"
 
-enum { EXPERT_NOBODY = 0xffff }; /* a pair without an expert */
+enum {
+    EXPERT_NOBODY = 0xffff,     /* a pair without an expert */
+    EXPERT_FETCHED = 192 * 1024 /* bytes that a worker has brought to L2 ahead of the ids */
+};
 
 /* Groups of chunks that end together, and pieces of x under way: what registers and scratch have
  * room for. */
@@ -76,12 +80,10 @@ MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
     return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
 }
 
-/* Until ids may be read; 0: there is nothing to load for any more.  Carried, they say so
+/* In a step, until ids may be read; 0: there is nothing to load for any more.  Carried, they say so
  * themselves. */
 MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
 {
-    if (!load_needs_step(&l))
-        return 0;
     if (mpk_w.mode != RT_SERVE || l.e->quiet || l.e->carried >> s.ids & 1)
         return 1;
     const rt_word *counter = mpk_w.counters + l.e->depends;
@@ -151,13 +153,35 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
             load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
 }
 
+/* Which experts are hit is not known yet, but where pairs are many nearly all are: the box's columns
+ * of the first ones come to L2 while attention and the router leave memory idle.  A layer's last
+ * product knows the ids before its turn.  end: of the tokens alive. */
+MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
+                         rt_u32 end)
+{
+#if MPK_BULK
+    const rt_u32 e = (rt_u32)mpk_thread() % 32, bytes = g.n * g.bytes;
+    if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts &&
+        (e + 1) * bytes <= EXPERT_FETCHED)
+        ptx_fetch_bulk((const char *)l.e->at[RT_PACKED] +
+                           ((rt_u64)e * g.of_expert + g.first) * g.bytes,
+                       bytes);
+    __syncwarp();
+#else
+    (void)l, (void)s, (void)g, (void)end;
+#endif
+}
+
 template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
 {
-    if (!expert_load_waits(l, s))
+    if (!load_needs_step(&l))
         return;
     const expert_groups g = expert_groups_of(l.e, s.of);
     const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]),
                  rows = expert_sizes<WIDE>::ROWS;
+    expert_fetch(l, s, g, end);
+    if (!expert_load_waits(l, s))
+        return;
 #pragma unroll 1
     for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
         expert_counts counts;

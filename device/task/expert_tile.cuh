@@ -56,8 +56,9 @@ enum {
     EXPERT_TILE_PAGES = EXPERT_TILE_GROUPS / EXPERT_TILE_BOX_GROUPS,
     EXPERT_TILE_BYTES = EXPERT_TILE_GROUPS / 2 * EXPERT_TILE_PIECE, /* of a step, half its groups */
     EXPERT_TILE_MOST = 256,                                         /* experts: a thread each */
-    EXPERT_TILE_AHEAD = 8,                /* ids that a lane asks for together */
-    EXPERT_TILE_STAGES = TILE_STAGES - 1, /* of x on their way */
+    EXPERT_TILE_AHEAD = 8,                       /* ids that a lane asks for together */
+    EXPERT_TILE_STAGES = TILE_STAGES - 1,        /* of x on their way */
+    EXPERT_TILE_FETCHED = 3 * EXPERT_TILE_PIECE, /* of a group, brought to L2 ahead of the ids */
     /* Scratch while a plan is made, where stages lie later: u32[warp][expert] pairs, then how many
      * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
     EXPERT_TILE_COUNTS = 0,
@@ -167,6 +168,25 @@ MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u3
     expert_tile_load_pass(l, s, q, (int)group);
 }
 
+/* The first steps of the task's first tile come to L2 before the ids are known, as if each expert
+ * had one chunk: where pairs are many that is likely, and what another task needs does not come in
+ * vain.  A layer's last product knows its tiles before its turn. */
+MPK_FN void expert_tile_fetch(const mpk_load &l, const expert_tile_shape &s)
+{
+    const rt_u32 of = mpk_w.k->machine.n_workers, rows = (rt_u32)s.rows,
+                 passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS,
+                 tile = (l.e->lo[2] * of + rows - 1) / rows, expert = tile / passes,
+                 lane = (rt_u32)mpk_thread() % 32,
+                 group = tile % passes * EXPERT_TILE_GROUPS + lane, piece = (rt_u32)s.blocks * 512,
+                 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]);
+    if (!s.split && end * s.of_token >= 2 * s.experts && expert < (rt_u32)s.experts &&
+        group < (rt_u32)s.groups)
+        ptx_fetch_bulk((const char *)l.e->at[RT_PACKED] +
+                           ((rt_u64)expert * (rt_u32)s.groups + group) * piece,
+                       mpk_smaller(piece, EXPERT_TILE_FETCHED));
+    __syncwarp();
+}
+
 MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
 {
     const expert_tile_tile *tiles =
@@ -174,6 +194,7 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
     const rt_u32 in_flight = l.in_flight;
     if (!load_needs_step(&l))
         return;
+    expert_tile_fetch(l, s);
     l.in_flight = l.ring.n;
     for (rt_u32 told = 1; told & 1 && !l.cancelled;) {
         told = expert_tile_listen(l) - 1;

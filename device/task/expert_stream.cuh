@@ -153,9 +153,9 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
             load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
 }
 
-/* Which experts are hit is not known yet, but where pairs are many nearly all are: the box's columns
- * of the first ones come to L2 while attention and the router leave memory idle.  A layer's last
- * product knows the ids before its turn.  end: of the tokens alive. */
+/* Which experts are hit is not known yet, but where pairs are many nearly all are: the columns of
+ * the box of the first ones come to L2 while attention and the router leave memory idle.  A layer's
+ * last product knows the ids before its turn.  end: of the tokens alive. */
 MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
                          rt_u32 end)
 {

@@ -486,7 +486,7 @@ MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, i
 
 /* ---- products ---- */
 
-/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  The pages go
+/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  Pages go
  * back as soon as their products are done: what memory brings next needs the room. */
 template <int N>
 MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,

@@ -53,7 +53,7 @@ enum {
      * 2 KB at a higher rate; a step is two stages of x */
     EXPERT_TILE_BOX_GROUPS = TILE_BOX_GROUPS / 2,
     EXPERT_TILE_PIECE = 2 * TILE_BOX_BYTES,
-    EXPERT_TILE_PAGES = EXPERT_TILE_GROUPS / EXPERT_TILE_BOX_GROUPS,
+    EXPERT_TILE_PAGES = EXPERT_TILE_GROUPS / EXPERT_TILE_BOX_GROUPS, /* gen_body.pages */
     EXPERT_TILE_BYTES = EXPERT_TILE_GROUPS / 2 * EXPERT_TILE_PIECE, /* of a step, half its groups */
     EXPERT_TILE_MOST = 256,                                         /* experts: a thread each */
     EXPERT_TILE_AHEAD = 8,                       /* ids that a lane asks for together */
@@ -71,6 +71,7 @@ enum {
     EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_PLANNED * EXPERT_TILE_PAIRS * 4
 };
 static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
+static_assert((int)EXPERT_TILE_PAGES <= MPK_LEAST_PAGES, "a ring holds the pages of a step");
 
 /* A tile, as it lies in scratch. */
 struct __align__(16) expert_tile_tile

@@ -155,6 +155,7 @@ typedef struct gen_body {
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
     bool long_boxes; /* those of weights: half the groups, twice the columns */
+    uint32_t pages;  /* that it takes of a ring before it lets one go, if more than 2 */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */
     bool parts;
     /* a task's box is its share of the operator's work: where it writes follows from data

@@ -30,6 +30,7 @@ typedef struct emitter {
     const gen_arch *arch;
     gen_whole whole;
     uint32_t n_workers, n_graphs, n_peers;
+    uint32_t least_pages; /* of a ring */
     ir_dtype halves;
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
@@ -47,8 +48,6 @@ typedef struct emitter {
 } emitter;
 
 /* ---- choice ---- */
-
-enum { LEAST_PAGES = 2 };
 
 /* Does the body's scratch leave the rings their least pages?  A generic body is not asked, since
  * there is nothing to take in its place. */
@@ -161,14 +160,27 @@ static bool is_tested(const emitter *e)
     return e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
 }
 
-/* What leaves each ring LEAST_PAGES, the most that any body takes before it lets one go. */
+/* The most pages that a body of the program may take before it lets one go. */
+static uint32_t most_pages(const emitter *e)
+{
+    uint32_t most = 2; /* where a record says nothing */
+    for (const gen_body *const *b = gen_body_table; *b; b++)
+        for (uint32_t g = 0; (*b)->pages > most && g < e->n_graphs; g++)
+            for (size_t i = 0; i < e->graphs[g].ir->ops.n; i++)
+                if (strcmp(e->graphs[g].ir->ops.at[i].def->name, (*b)->op) == 0 &&
+                    !((*b)->needs & ~e->arch->features))
+                    most = (*b)->pages;
+    return most;
+}
+
+/* What leaves each ring its least pages. */
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
     bool jit = false;
     for (uint32_t g = 0; g < e->n_graphs; g++)
         jit |= e->graphs[g].jit != NULL;
-    const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * LEAST_PAGES * a->page_bytes;
+    const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * e->least_pages * a->page_bytes;
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
@@ -768,6 +780,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .graphs = graphs};
     e.n_peers = count_peers(n_graphs, graphs);
     e.halves = gen_find_halves(n_graphs, graphs);
+    e.least_pages = most_pages(&e);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
     for (uint32_t g = 0; g < n_graphs; g++)

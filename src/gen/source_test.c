@@ -51,6 +51,31 @@ static void test_pages_of_jit_tasks(void **state)
     check_constants(&cx, true, true, true);
 }
 
+/* Experts of many tokens take more pages of a ring than others before they let one go: the ring of
+ * JIT tasks has them too. */
+static void test_rings_hold_what_bodies_take(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    const bool jit = true;
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    gen_graph made = {.n_tokens = 200, .jit = &jit};
+    gen_source source;
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, &a,
+                           STR("input %x : bf16[200, 256] live=tokens\n"
+                               "input %i : i32[200, 2] live=tokens\n"
+                               "const %g : bf16[4, 64, 256]\nconst %u : bf16[4, 64, 256]\n"
+                               "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"),
+                           &g));
+    made.ir = g;
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_string_equal(source.uses[0][0].body->name, "expert_tile");
+    assert_true(source.rooms[0].n_pages / 2 >= source.uses[0][0].body->pages);
+    arena_free(&a);
+}
+
 /* A kernel has 64 KB of constant memory for all of its units, so one of them defines the tables of
  * shapes. */
 static void test_shapes_stand_once(void **state)
@@ -213,9 +238,12 @@ static void test_units_of_many(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_pages_of_jit_tasks),   cmocka_unit_test(test_shapes_stand_once),
-        cmocka_unit_test(test_order_of_few_tokens),  cmocka_unit_test(test_boxes_that_print_alike),
-        cmocka_unit_test(test_code_that_tasks_need), cmocka_unit_test(test_units_of_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
+                                       cmocka_unit_test(test_rings_hold_what_bodies_take),
+                                       cmocka_unit_test(test_shapes_stand_once),
+                                       cmocka_unit_test(test_order_of_few_tokens),
+                                       cmocka_unit_test(test_boxes_that_print_alike),
+                                       cmocka_unit_test(test_code_that_tasks_need),
+                                       cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -469,11 +469,11 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
     }
 }
 
-/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before, and
- * not in a ring that lacks the pages. */
+/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before, in a
+ * ring that lacks the pages, or where lanes copy them (more values went to the stack there). */
 MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &ring)
 {
-    return groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
+    return MPK_BULK && groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
 }
 
 /* A piece that has been asked for: all groups of the block, sums from `slot` on. */

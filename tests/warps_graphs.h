@@ -424,6 +424,8 @@ static const char *const block_rows[] = {
     "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, "
     "9]\ninput %m : f32[3, 1, "
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
+    "input %q : bf16[2, 3, 49, 32]\ninput %k : bf16[2, 3, 49, 32]\ninput %v : bf16[2, 3, 49, "
+    "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
 };
 
 #endif

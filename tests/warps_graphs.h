@@ -401,6 +401,12 @@ static const char *const block_windows[] = {
     "1, 100]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 100, "
     "padding "
     "= [1, 3], last = 1}\n",
+    "input %t : bf16[2, 19, 23, 64]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[7, "
+    "7, 1, 64]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\nconst %b : bf16[64]\n%y = conv(%x, %w, "
+    "%b) {groups = 64, padding = [3, 3], last = 1}\n",
+    "input %t : f16[1, 40, 31, 24]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[3, "
+    "5, 1, 24]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 24, "
+    "padding = [0, 3], stride = [2, 3], dilation = [3, 2], last = 1}\n",
 };
 
 /* Rows that are normalised, and attention as a whole. */

@@ -256,7 +256,7 @@ static void print_source(const void *of, const map_step *m, text *out)
         print_entry(r, tile);
 }
 
-/* Does the program take the largest of scores?  Then its exponentials are the weights of a softmax. */
+/* Does the program take the largest of scores?  Then its exponentials are a softmax's weights. */
 static bool has_weights(const block_program *p)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)

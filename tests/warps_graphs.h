@@ -401,6 +401,12 @@ static const char *const block_windows[] = {
     "1, 100]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 100, "
     "padding "
     "= [1, 3], last = 1}\n",
+    "input %t : bf16[2, 19, 23, 64]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[7, "
+    "7, 1, 64]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\nconst %b : bf16[64]\n%y = conv(%x, %w, "
+    "%b) {groups = 64, padding = [3, 3], last = 1}\n",
+    "input %t : f16[1, 40, 31, 24]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[3, "
+    "5, 1, 24]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 24, "
+    "padding = [0, 3], stride = [2, 3], dilation = [3, 2], last = 1}\n",
 };
 
 /* Rows that are normalised, and attention as a whole. */
@@ -424,6 +430,8 @@ static const char *const block_rows[] = {
     "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, "
     "9]\ninput %m : f32[3, 1, "
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
+    "input %q : bf16[2, 3, 49, 32]\ninput %k : bf16[2, 3, 49, 32]\ninput %v : bf16[2, 3, 49, "
+    "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
 };
 
 #endif

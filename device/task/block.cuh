@@ -709,9 +709,16 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 
 /* ---- rows: a warp's own columns of each, as a line ---- */
 
+/* One instruction; what is no number is dropped here, and its weight is no number either. */
 MPK_FN float block_larger(float a, float b)
 {
-    return a > b ? a : b;
+    return fmaxf(a, b);
+}
+/* exp(x) of a score's distance to the largest, as a weight: 2 to the power of x log2(e), exact to
+ * about 2^-22 near 0 and to |x| 2^-24 further off, where weights are small. */
+MPK_FN float block_weight(float x)
+{
+    return ptx_exp2(x * 1.44269504f);
 }
 /* Over the columns of a warp: a lane's own first, then the four lanes that have the same row (two
  * exchanges). */

@@ -6,9 +6,11 @@
  * windows that hold it.  Sums are in fp32, in row-major order of the window.
  *
  * Input: x and the filters with their channels as neighbours; output: the task's box, channels last
- * too.  Threads share nothing: no scratch and no barriers.  The columns of a window, its stride and
- * its dilation along them are template arguments, so entries stay in registers; its rows are a
- * loop.  Relies on floats of 16 or 32 bits; what this does not take is done by windows.cuh.
+ * too.  Where 16-bit pieces are whole, a depthwise convolution stages tiles in shared memory
+ * (conv_rows_staged); else threads share nothing, without scratch and barriers.  The columns of a
+ * window, its stride and its dilation along them are template arguments, so entries stay in
+ * registers; its rows are a loop.  Relies on floats of 16 or 32 bits; what this does not take is
+ * done by windows.cuh.
  * Cost: a load of x for each column of each row of a window, from the cache.
  */
 #ifndef TASK_WINDOWS_ROWS_CUH
@@ -163,6 +165,169 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
             if (place + p < (rt_i64)box.hi[2])
                 rows_write(y.dtype, g_y + to * mpk_dtype_bytes(y.dtype), channel, channels,
                            r_sum[p]);
+        }
+    }
+}
+
+/* A tile of a staged convolution: pieces of eight channels, rows of the filters. */
+struct conv_tile {
+    int pieces, kernel;
+};
+
+/* Bring the filters of a tile's channels, [kernel, KERNEL, pieces], and after them what its windows
+ * see of the image, [rows, columns, pieces]: zeros outside of it.  n_pieces of them are there.
+ * g_x: the image, g_w: the filters, both at the tile's first channel; first_*: of the image. */
+template <int KERNEL, int IN_ROWS, int IN_COLUMNS>
+MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, const char *g_x,
+                       const mpk_view &w, const char *g_w, int n_pieces, int first_row,
+                       int first_column)
+{
+    char *s_x = s_w + tile.kernel * KERNEL * tile.pieces * 16;
+    const int row_step = (int)x.stride[2] * 2, column_step = (int)x.stride[3] * 2;
+#pragma unroll 1
+    for (int i = mpk_thread(); i < tile.kernel * KERNEL * tile.pieces; i += MPK_THREADS) {
+        const int piece = i % tile.pieces, k = i / tile.pieces;
+        const bool there = piece < n_pieces;
+        const int at = (k / KERNEL * (int)w.stride[2] + k % KERNEL * (int)w.stride[3]) * 2;
+        ptx_copy_async(s_w + i * 16, g_w + at + (there ? piece * 16 : 0), there);
+    }
+#pragma unroll 1
+    for (int i = mpk_thread(); i < IN_ROWS * IN_COLUMNS * tile.pieces; i += MPK_THREADS) {
+        const int piece = i % tile.pieces, place = i / tile.pieces;
+        const int row = first_row + place / IN_COLUMNS, column = first_column + place % IN_COLUMNS;
+        const bool there = piece < n_pieces && (rt_u32)row < (rt_u32)x.dims[2] &&
+                           (rt_u32)column < (rt_u32)x.dims[3];
+        ptx_copy_async(s_x + i * 16,
+                       there ? g_x + row * row_step + column * column_step + piece * 16 : g_x,
+                       there);
+    }
+    ptx_copy_async_commit();
+    ptx_copy_async_wait<0>();
+}
+
+/* A piece of a tile in shared memory. */
+MPK_FN void conv_read(int dtype, const char *s, float (&r)[ROWS_PIECE])
+{
+    rows_raw raw;
+    raw.at[0] = *(const uint4 *)s;
+    rows_floats(dtype, raw, r);
+}
+
+/* Of the piece at channel `first` of a row of y what lies in the box. */
+MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_box &box,
+                       const float (&r)[ROWS_PIECE])
+{
+    if (first >= (rt_i64)box.lo[3]) {
+        rows_write(y.dtype, g_row, first, box.hi[3], r);
+        return;
+    }
+#pragma unroll
+    for (int e = 0; e < ROWS_PIECE; e++)
+        if (first + e >= (rt_i64)box.lo[3] && first + e < (rt_i64)box.hi[3])
+            mpk_put(y, g_row, first + e, r[e]);
+}
+
+/* The sums of PLACES windows side by side of a tile that has been staged: the item's piece of the
+ * first row's first column is at s_x, of the filters at s_w.  Entries come in the order of the
+ * window, and those in the padding are zeros. */
+template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_BYTES>
+MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile &tile, int x_dtype,
+                             const char *s_x, int w_dtype, const char *s_w)
+{
+    enum { COLUMNS = (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1 };
+#pragma unroll 1
+    for (int k = 0; k < tile.kernel; k++) {
+        float r_w[KERNEL][ROWS_PIECE];
+#pragma unroll
+        for (int i = 0; i < KERNEL; i++)
+            conv_read(w_dtype, s_w + (k * KERNEL + i) * tile.pieces * 16, r_w[i]);
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) {
+            float r_x[ROWS_PIECE];
+            conv_read(x_dtype, s_x + k * ROW_BYTES + j * tile.pieces * 16, r_x);
+#pragma unroll
+            for (int p = 0; p < PLACES; p++)
+#pragma unroll
+                for (int i = 0; i < KERNEL; i++)
+                    if (p * STRIDE + i * APART == j)
+#pragma unroll
+                        for (int e = 0; e < ROWS_PIECE; e++)
+                            r_sum[p][e] += r_w[i][e] * r_x[e];
+        }
+    }
+}
+
+/* As conv_rows, of 16-bit x and filters whose pieces are all aligned and whole; of a piece that the
+ * box cuts all is read, and its part is written.  The box is cut into tiles; what a tile's windows
+ * see of the image, and its filters, are brought to shared memory once, where each entry is read by
+ * up to all entries of a window.
+ *
+ * An item is PLACES places of a row and eight channels; neighbouring threads have neighbouring
+ * pieces, so reads of shared memory meet no conflicts.  Cost: a tile's bytes from L2, and two reads
+ * of 16 bytes from shared memory for each entry of a window. */
+template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_STRIDE, int ROW_APART,
+          int TILE_ROWS, int TILE_COLUMNS, int PIECES, int KERNEL_ROWS>
+MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_view &w,
+                             const mpk_view &bias, const mpk_view &y, const conv_how &h)
+{
+    enum {
+        IN_ROWS = (TILE_ROWS - 1) * ROW_STRIDE + (KERNEL_ROWS - 1) * ROW_APART + 1,
+        IN_COLUMNS = (TILE_COLUMNS - 1) * STRIDE + (KERNEL - 1) * APART + 1 + (PLACES - 1) * STRIDE,
+        RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES
+    };
+    constexpr conv_tile tile = {PIECES, KERNEL_ROWS};
+    const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
+    char *g_y = mpk_data(t, y), *s_w = t.s_scratch;
+    const char *s_x = s_w + KERNEL_ROWS * KERNEL * PIECES * 16;
+    const mpk_box box = mpk_box_of(t, 4);
+    const int rows = (int)(box.hi[1] - box.lo[1]), columns = (int)(box.hi[2] - box.lo[2]);
+    const int begin = (int)box.lo[3] / ROWS_PIECE, end = (int)box.hi[3],
+              pieces = (end + ROWS_PIECE - 1) / ROWS_PIECE - begin;
+    const int row_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS,
+              column_tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS,
+              piece_tiles = (pieces + PIECES - 1) / PIECES;
+    const int n_tiles = (int)(box.hi[0] - box.lo[0]) * row_tiles * column_tiles * piece_tiles;
+#pragma unroll 1
+    for (int n = 0; n < n_tiles; n++) {
+        const int piece0 = n % piece_tiles * PIECES, over = n / piece_tiles;
+        const int column0 = over % column_tiles * TILE_COLUMNS,
+                  row0 = over / column_tiles % row_tiles * TILE_ROWS;
+        const rt_i64 image = (rt_i64)box.lo[0] + over / column_tiles / row_tiles,
+                     channel = (begin + piece0) * ROWS_PIECE;
+        const int top = (int)box.lo[1] + row0, left = (int)box.lo[2] + column0;
+        mpk_sync();
+        conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
+            s_w, tile, x, g_x + (image * x.stride[0] + channel) * 2, w, g_w + channel * 2,
+            pieces - piece0, top * ROW_STRIDE - (int)h.padding.at[0],
+            left * STRIDE - (int)h.padding.at[1]);
+        mpk_sync();
+#pragma unroll 1
+        for (int i = mpk_thread(); i < TILE_ROWS * RUNS * PIECES; i += MPK_THREADS) {
+            const int piece = i % PIECES, column = i / PIECES % RUNS * PLACES,
+                      row = i / PIECES / RUNS;
+            if (piece0 + piece >= pieces || row0 + row >= rows)
+                continue;
+            float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {};
+#pragma unroll
+            for (int p = 0; p < PLACES * ROWS_PIECE; p++)
+                r_sum[p / ROWS_PIECE][p % ROWS_PIECE] = 0;
+            conv_staged_sums<PLACES, KERNEL, STRIDE, APART, ROW_APART * IN_COLUMNS * PIECES * 16>(
+                r_sum, tile, x.dtype,
+                s_x + ((row * ROW_STRIDE * IN_COLUMNS + column * STRIDE) * PIECES + piece) * 16,
+                w.dtype, s_w + piece * 16);
+            const rt_i64 first = channel + piece * ROWS_PIECE;
+            if (mpk_is_there(bias))
+                rows_read(bias.dtype, g_bias, first, y.dims[3], 0, r_bias);
+#pragma unroll
+            for (int p = 0; p < PLACES; p++) {
+#pragma unroll
+                for (int e = 0; e < ROWS_PIECE; e++)
+                    r_sum[p][e] += r_bias[e];
+                const rt_i64 to = image * y.stride[0] + (top + row) * y.stride[1] +
+                                  (left + column + p) * y.stride[2];
+                if (column0 + column + p < columns && column + p < TILE_COLUMNS)
+                    conv_write(y, g_y + to * mpk_dtype_bytes(y.dtype), first, box, r_sum[p]);
+            }
         }
     }
 }

@@ -256,6 +256,15 @@ static void print_source(const void *of, const map_step *m, text *out)
         print_entry(r, tile);
 }
 
+/* Does the program take the largest of scores?  Then its exponentials are a softmax's weights. */
+static bool has_weights(const block_program *p)
+{
+    for (uint32_t i = 0; i < p->n_steps; i++)
+        if (p->steps[i].verb == BLOCK_LARGEST)
+            return true;
+    return false;
+}
+
 /* An expression of entries: its result is a constant if another step of the loop takes it, else an
  * entry of the fragment. */
 static mpk_status print_map(const run *r, const block_step *s)
@@ -267,7 +276,7 @@ static mpk_status print_map(const run *r, const block_step *s)
     map_program m;
     snprintf(prefix, sizeof prefix, "%s_", name);
     TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
-    gen_print_map(&(gen_map){&m, prefix, w->indent, r, print_source}, w->out);
+    gen_print_map(&(gen_map){&m, prefix, w->indent, r, print_source, has_weights(w->p)}, w->out);
     if (r->is_rows)
         LINE(w, "v_%s[re] = ", name);
     else if (r->at < r->last)

@@ -49,7 +49,7 @@ mpk_status gen_print_map_loop(mpk_context *cx, const gen_call *c, str expression
                "    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n",
                o.rank, o.rank, o.rank);
-    gen_print_map(&(gen_map){&p, "v", 8, &o, print_input}, out);
+    gen_print_map(&(gen_map){&p, "v", 8, &o, print_input, false}, out);
     text_print(out,
                "        mpk_put%s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n",
                access_suffix(p.steps[p.result].type), p.result);

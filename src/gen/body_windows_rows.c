@@ -13,6 +13,8 @@ enum { X, W, BIAS };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 /* A thread keeps a row of the window; places that share its columns where there are many. */
 enum { MOST_KERNEL = 8, MOST_APART = 4, PLACES = 2, THREADS = 256 };
+/* Shared memory of a tile of a staged convolution; entries of a window from which that pays. */
+enum { STAGE_BYTES = 32 << 10, FEWEST_STAGED = 9 };
 
 /* What a lane can widen to fp32 without losing bits. */
 static bool is_short_float(const ir_tensor *t)
@@ -48,6 +50,63 @@ static int places_of(const gen_call *c)
     return ir_box_elements(&box, y->rank) >= (int64_t)PLACES * ROWS_PIECE * THREADS ? PLACES : 1;
 }
 
+/* A tile of a staged convolution: places along rows and columns, pieces of eight channels; with 0
+ * pieces it is not staged. */
+typedef struct stage {
+    int64_t rows, columns, pieces;
+} stage;
+
+/* Bytes of shared memory that a piece of a tile takes: what its windows see, and its filters. */
+static int64_t piece_bytes(const gen_call *c, const stage *s)
+{
+    const int64_t *kernel = gen_input(c, W)->dims + 2;
+    int64_t seen = 1;
+    for (uint32_t i = 0; i < 2; i++) {
+        const int64_t places = i ? s->columns + places_of(c) - 1 : s->rows;
+        seen *= (places - 1) * number(c, STRIDE, i, 1) +
+                (kernel[i] - 1) * number(c, DILATION, i, 1) + 1;
+    }
+    return (seen + kernel[0] * kernel[1]) * ROWS_PIECE * 2;
+}
+
+/* Are all pieces of eight channels of this tensor, whose channels are axis `channels`, whole,
+ * aligned and of 16 bits? */
+static bool has_pieces(const ir_tensor *t, uint32_t channels)
+{
+    bool has = (t->dtype == IR_BF16 || t->dtype == IR_F16) && t->offset % ROWS_PIECE == 0 &&
+               t->dims[channels] % ROWS_PIECE == 0;
+    for (uint32_t i = 0; i < t->rank; i++)
+        has = has && (i == channels || t->dims[i] == 1 || t->stride[i] % ROWS_PIECE == 0);
+    return has && ir_elements(t) < INT32_MAX / 4;
+}
+
+/* The tile: the box, halved while four pieces of it do not fit; then as many pieces as do, in parts
+ * that are alike.  Windows of a few entries gain nothing. */
+static stage stage_of(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0), *w = gen_input(c, W);
+    const ir_box box = c->box ? *c->box : ir_box_whole(y);
+    stage s = {box.hi[1] - box.lo[1], box.hi[2] - box.lo[2], 0};
+    const int64_t pieces = (box.hi[3] - box.lo[3]) / ROWS_PIECE, few = pieces < 4 ? pieces : 4;
+    if (!has_pieces(gen_input(c, X), 1) || !has_pieces(w, 0) || !has_pieces(y, 3) ||
+        w->dims[2] * w->dims[3] < FEWEST_STAGED || !pieces || s.rows < 1 || s.columns < 1)
+        return s;
+    while (piece_bytes(c, &s) * few > STAGE_BYTES && (s.rows > 1 || s.columns > 1)) {
+        int64_t *longer = s.rows >= s.columns ? &s.rows : &s.columns;
+        *longer = (*longer + 1) / 2;
+    }
+    const int64_t most = STAGE_BYTES / piece_bytes(c, &s);
+    const int64_t parts = most ? (pieces + most - 1) / most : 0;
+    s.pieces = parts ? (pieces + parts - 1) / parts : 0;
+    return s;
+}
+
+static uint32_t conv_scratch_bytes(const gen_call *c)
+{
+    const stage s = stage_of(c);
+    return (uint32_t)(s.pieces * piece_bytes(c, &s));
+}
+
 /* Places, columns of the kernel, its stride and its dilation along them are arguments of the
  * template: arrays in registers have lengths that follow from these. */
 static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -61,9 +120,15 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
         text_print(out, "}}, ");
     }
     text_print(out, "%lld, false, true};\n", (long long)c->op->attributes[GROUPS].i);
-    text_print(out, "    conv_rows<%d, %lld, %lld, %lld>(t, in_x, in_w, in_bias, out_y, how);\n}\n",
-               places_of(c), (long long)gen_input(c, W)->dims[3],
-               (long long)number(c, STRIDE, 1, 1), (long long)number(c, DILATION, 1, 1));
+    const stage s = stage_of(c);
+    text_print(out, "    conv_rows%s<%d, %lld, %lld, %lld", s.pieces ? "_staged" : "", places_of(c),
+               (long long)gen_input(c, W)->dims[3], (long long)number(c, STRIDE, 1, 1),
+               (long long)number(c, DILATION, 1, 1));
+    if (s.pieces)
+        text_print(out, ", %lld, %lld, %lld, %lld, %lld, %lld", (long long)number(c, STRIDE, 0, 1),
+                   (long long)number(c, DILATION, 0, 1), (long long)s.rows, (long long)s.columns,
+                   (long long)s.pieces, (long long)gen_input(c, W)->dims[2]);
+    text_print(out, ">(t, in_x, in_w, in_bias, out_y, how);\n}\n");
     return MPK_OK;
 }
 
@@ -111,5 +176,9 @@ const gen_body gen_body_max_pool_rows = {.op = "max_pool",
                                          .rank = 5,
                                          .accepts = accepts_pool,
                                          .print = print_pool};
-const gen_body gen_body_conv_rows = {
-    .op = "conv", .name = "windows_rows", .rank = 5, .accepts = accepts_conv, .print = print_conv};
+const gen_body gen_body_conv_rows = {.op = "conv",
+                                     .name = "windows_rows",
+                                     .rank = 5,
+                                     .accepts = accepts_conv,
+                                     .print = print_conv,
+                                     .scratch_bytes = conv_scratch_bytes};

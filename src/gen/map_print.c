@@ -43,9 +43,11 @@ static void print_number(const map_step *s, text *out)
 }
 
 /* The letter at the name's end is the type of its last argument. */
-static void print_call(const map_program *p, const map_step *s, const char *v, text *out)
+static void print_call(const gen_map *m, const map_step *s, text *out)
 {
     const map_function *f = &map_functions[s->number];
+    const map_program *p = m->program;
+    const char *v = m->prefix;
     if (f->rule == MAP_CHOICE) {
         text_print(out, "%s%u ? %s%u : %s%u", v, s->arg[0], v, s->arg[1], v, s->arg[2]);
         return;
@@ -54,6 +56,10 @@ static void print_call(const map_program *p, const map_step *s, const char *v, t
     const uint32_t second = s->arg[f->arity > 1 ? 1 : 0];
     const uint32_t third = s->arg[f->arity > 2 ? 2 : 0];
     const map_type type = p->steps[s->arg[f->arity - 1]].type;
+    if (m->are_weights && type == MAP_F && strcmp(f->name, "exp") == 0) {
+        text_print(out, "block_weight(%s%u)", v, s->arg[0]);
+        return;
+    }
     text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v,
                s->arg[0], v, second, v, third);
 }
@@ -91,7 +97,7 @@ static void print_step(const gen_map *m, uint32_t i, text *out)
     else if (s->kind == MAP_NUMBER)
         print_number(s, out);
     else if (s->kind == MAP_CALL)
-        print_call(m->program, s, m->prefix, out);
+        print_call(m, s, out);
     else if (s->kind == MAP_CONVERT)
         print_convert(from, s, m->prefix, out);
     else

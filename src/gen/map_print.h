@@ -14,6 +14,9 @@ typedef struct gen_map {
     int indent; /* columns */
     const void *of;
     void (*print_input)(const void *of, const map_step *s, text *out);
+    /* exponentials are of distances to a largest score, and their values weights that are rounded
+     * to 16 bits: the one instruction for them is near enough */
+    bool are_weights;
 } gen_map;
 
 /* A line for each step; the program's result is PREFIXresult.  The text needs task/map.cuh. */

@@ -165,6 +165,23 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const s
     return MPK_OK;
 }
 
+static mpk_status set_name(mpk_context *cx, ir_graph *g, ir_tensor_id t, str name)
+{
+    ir_tensor *tensor = &g->tensors.at[t];
+    tensor->name = name;
+    if (tensor->producer != IR_NONE && g->ops.at[tensor->producer].out[0] == t)
+        g->ops.at[tensor->producer].name = name;
+    return map_put(cx, g->arena, &g->names, name, t);
+}
+
+/* Both names are in the table already, so that nothing can fail half way. */
+mpk_status ir_swap_names(mpk_context *cx, ir_graph *g, ir_tensor_id a, ir_tensor_id b)
+{
+    str name = g->tensors.at[a].name;
+    TRY(set_name(cx, g, a, g->tensors.at[b].name));
+    return set_name(cx, g, b, name);
+}
+
 /* Fill the attributes: the values of the list, and the record's defaults for all others. */
 static mpk_status fill_attributes(mpk_context *cx, const op_def *def, const ir_set *sets,
                                   ir_attribute *out)

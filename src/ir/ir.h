@@ -288,6 +288,8 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const struct op_def *def, 
 /* Append a tensor to the outputs: the caller may read it after a step.  MPK_EARG: there is no
  * such tensor. */
 mpk_status ir_add_output(mpk_context *cx, ir_graph *g, ir_tensor_id tensor);
+/* Give each of two tensors the other's name; operators are named after their first result. */
+mpk_status ir_swap_names(mpk_context *cx, ir_graph *g, ir_tensor_id a, ir_tensor_id b);
 /* The tensor of this name, or IR_NONE. */
 ir_tensor_id ir_find(const ir_graph *g, const char *name);
 

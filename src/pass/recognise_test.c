@@ -260,6 +260,23 @@ static void attention_is_written_by_rows(void **state)
     arena_free(&a);
 }
 
+/* The reshape had to copy; after sdpa writes by rows it would be a view, which has no memory of its
+ * own. */
+static void an_output_still_owns_its_bytes(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = parse_with(&a, by_rows, "%y = map(%r) {expr = \"x0 + 1\"}\noutput %y",
+                             "output %r"),
+             *after = fuse_for_gpu(&a, g);
+    assert_int_equal(count_of(after, "transpose"), 0);
+    assert_int_equal(count_of(after, "copy"), 1);
+    assert_int_equal(after->outputs.at[0], ir_find(after, "r"));
+    assert_int_equal(after->tensors.at[after->outputs.at[0]].shares, IR_NONE);
+    check_near(&a, g, after);
+    arena_free(&a);
+}
+
 static const char logarithm[] =
     "input %x : f32[5, 7]\n%v = map(%x) {expr = \"x0 * 3\"}\n"
     "%l = reduce(%v) {axes = [1], keep = 1, kind = \"max\"}\n%m = map(%l) {expr = \"abs(x0)\"}\n"
@@ -700,6 +717,7 @@ int main(void)
         cmocka_unit_test(the_gelu_of_gpt2_is_one_operator),
         cmocka_unit_test(activations_join_linears_of_many_rows),
         cmocka_unit_test(attention_is_written_by_rows),
+        cmocka_unit_test(an_output_still_owns_its_bytes),
         cmocka_unit_test(rows_of_a_matrix_stay_flat),
         cmocka_unit_test(softmax_between_products_is_attention),
         cmocka_unit_test(what_is_nearly_attention_stays),

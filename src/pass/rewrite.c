@@ -317,6 +317,28 @@ static mpk_status copy_op(rewrite *w, ir_graph *to, const ir_op *op, ir_tensor_i
     return MPK_OK;
 }
 
+/* An output that owns its bytes in the source still owns them: its caller may ask for them at an
+ * address of their own.  A reshape that had to copy may have become a view, because what it reads
+ * is laid out otherwise now; the output is then a copy of that view. */
+static mpk_status own_output(rewrite *w, ir_graph *to, ir_tensor_id source, ir_tensor_id *t)
+{
+    const ir_tensor *view = &to->tensors.at[*t];
+    bool is_view = view->shares != IR_NONE && to->ops.at[view->producer].def->flags & OP_VIEW;
+    if (w->g->tensors.at[source].shares != IR_NONE || !is_view)
+        return MPK_OK;
+    char name[32];
+    uint32_t n = 0;
+    do
+        snprintf(name, sizeof name, "copy_%u", n++);
+    while (ir_find(to, name) != IR_NONE || ir_find(w->g, name) != IR_NONE);
+    ir_tensor_id copy;
+    to->peer = view->peer;
+    TRY(ir_add_op(w->s->cx, to, "copy", name, 1, t, NULL, &copy));
+    TRY(ir_swap_names(w->s->cx, to, *t, copy));
+    *t = copy;
+    return MPK_OK;
+}
+
 /* Extract the finished program.  Operators go in the order of their keys; equal keys keep the
  * order in which they were added.  Shapes, strides and storage of views are inferred anew by
  * ir_add_op_as. */
@@ -350,6 +372,7 @@ mpk_status rewrite_end(rewrite *w, ir_graph **out)
     for (size_t i = 0; i < w->g->outputs.n; i++) {
         ir_tensor_id t = resolve(w, w->g->outputs.at[i]);
         TRY(copy_tensor(w, to, t, moved));
+        TRY(own_output(w, to, w->g->outputs.at[i], &moved[t]));
         TRY(ir_add_output(cx, to, moved[t]));
     }
     *out = to;

@@ -160,19 +160,6 @@ static bool is_tested(const emitter *e)
     return e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
 }
 
-/* The most pages that a body of the program may take before it lets one go. */
-static uint32_t most_pages(const emitter *e)
-{
-    uint32_t most = 2; /* where a record says nothing */
-    for (const gen_body *const *b = gen_body_table; *b; b++)
-        for (uint32_t g = 0; (*b)->pages > most && g < e->n_graphs; g++)
-            for (size_t i = 0; i < e->graphs[g].ir->ops.n; i++)
-                if (strcmp(e->graphs[g].ir->ops.at[i].def->name, (*b)->op) == 0 &&
-                    !((*b)->needs & ~e->arch->features))
-                    most = (*b)->pages;
-    return most;
-}
-
 /* What leaves each ring its least pages. */
 static uint32_t most_scratch(const emitter *e)
 {
@@ -741,30 +728,6 @@ static mpk_status print_all(emitter *e)
     return MPK_OK;
 }
 
-/* f16 only if nothing is bf16: most models are bf16, and products of the other kind have block
- * programs. */
-ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs)
-{
-    bool seen[2] = {false, false}; /* f16, bf16 */
-    for (uint32_t g = 0; g < n_graphs; g++)
-        for (uint32_t i = 0; i < graphs[g].ir->tensors.n; i++) {
-            seen[0] |= graphs[g].ir->tensors.at[i].dtype == IR_F16;
-            seen[1] |= graphs[g].ir->tensors.at[i].dtype == IR_BF16;
-        }
-    return seen[0] && !seen[1] ? IR_F16 : IR_BF16;
-}
-
-/* The most peers that any graph keeps busy. */
-static uint32_t count_peers(uint32_t n_graphs, const gen_graph *graphs)
-{
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < n_graphs; i++) {
-        uint32_t n = ir_count_peers(graphs[i].ir);
-        most = n > most ? n : most;
-    }
-    return most;
-}
-
 /* First everything is decided and all instances are printed, then the text is put together; what
  * *out points to is in the arena.  No file is read and no compiler is needed. */
 mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const gen_graph *graphs,
@@ -778,9 +741,9 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .n_workers = n_workers,
                  .n_graphs = n_graphs,
                  .graphs = graphs};
-    e.n_peers = count_peers(n_graphs, graphs);
+    e.n_peers = gen_find_peers(n_graphs, graphs);
     e.halves = gen_find_halves(n_graphs, graphs);
-    e.least_pages = most_pages(&e);
+    e.least_pages = gen_find_pages(n_graphs, graphs, arch);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
     for (uint32_t g = 0; g < n_graphs; g++)

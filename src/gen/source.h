@@ -122,6 +122,11 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
  * and none of bf16, else bf16.  Bodies know one kind of halves or this one, so a kernel never mixes
  * them up. */
 ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs);
+/* The most peers that any of the graphs keeps busy; at least 1. */
+uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs);
+/* The most pages of a ring that a body of an operator of these graphs may take before it lets one
+ * go, on this architecture: a ring with fewer would wait for ever. */
+uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_arch *arch);
 
 /* The body that a call gets: of those that accept, whose needs are met and whose rank is at most
  * `highest`, the one of the highest rank; NULL: none. */

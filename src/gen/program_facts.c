@@ -1,0 +1,45 @@
+/* program_facts.c - what one kernel for several graphs has to know of all of them (see source.h):
+ * the 16-bit type that its products multiply, its peers, the pages that its rings hold at least.
+ *
+ * Each is one walk over operators or tensors.  source.c asks once a kernel; tests of bodies ask for
+ * graphs of their own. */
+#include "gen/source.h"
+
+#include <string.h>
+
+/* f16 only if nothing is bf16: most models are bf16, and products of the other kind have block
+ * programs. */
+ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs)
+{
+    bool seen[2] = {false, false}; /* f16, bf16 */
+    for (uint32_t g = 0; g < n_graphs; g++)
+        for (uint32_t i = 0; i < graphs[g].ir->tensors.n; i++) {
+            seen[0] |= graphs[g].ir->tensors.at[i].dtype == IR_F16;
+            seen[1] |= graphs[g].ir->tensors.at[i].dtype == IR_BF16;
+        }
+    return seen[0] && !seen[1] ? IR_F16 : IR_BF16;
+}
+
+/* The most peers that any graph keeps busy. */
+uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs)
+{
+    uint32_t most = 1;
+    for (uint32_t i = 0; i < n_graphs; i++) {
+        uint32_t n = ir_count_peers(graphs[i].ir);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+/* A body whose record says nothing takes two. */
+uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_arch *arch)
+{
+    uint32_t most = 2;
+    for (const gen_body *const *b = gen_body_table; *b; b++)
+        for (uint32_t g = 0; (*b)->pages > most && g < n_graphs; g++)
+            for (size_t i = 0; i < graphs[g].ir->ops.n; i++)
+                if (strcmp(graphs[g].ir->ops.at[i].def->name, (*b)->op) == 0 &&
+                    !((*b)->needs & ~arch->features))
+                    most = (*b)->pages;
+    return most;
+}

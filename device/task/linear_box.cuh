@@ -8,9 +8,9 @@
  * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
  * were summed where x was made (row_squares.cuh), or are summed from the stages of x while products
  * read them too; in the first pass alone: the passes after it find the factors in scratch, unless
- * there are more than TILE_KEPT turns.  Columns are
- * added in the same order whatever the number of tokens alive.  Cost of a step of 128 tokens, 256
- * rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
+ * there are more than TILE_KEPT turns.  Columns are added in the same order whatever the number of
+ * tokens alive.  Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and
+ * 32 KB of w from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
  * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for anew
@@ -188,10 +188,10 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     }
 }
 
-/* All columns, N rows of w, of which box_begin has asked for the first; sum[N / 2] per lane, as
- * ptx_group_multiply leaves it.  The code of this
- * loop and of the end of a tile keeps few values besides the sums: what does not fit the registers
- * would come from L2, as the clerk's acquires empty the L1 cache. */
+/* All columns, N rows of w; box_begin has asked for the first boxes; sum[N / 2] per lane, as
+ * ptx_group_multiply leaves it.  The code of this loop and of the end of a tile keeps few values
+ * besides the sums: what does not fit the registers would come from L2, as the clerk's acquires
+ * empty the L1 cache. */
 template <int N, bool PART>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {

@@ -20,6 +20,7 @@
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
+#include "shape/linear_stream_shape.h"
 
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
@@ -91,17 +92,28 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
+/* Do teams of warps take the product, in a step of more tokens than two teams have (device/task/
+ * linear_team.cuh)? */
+static bool is_for_four_teams(const ir_tensor *y, const ir_tensor *w)
+{
+    const int64_t side = y->dims[1] < w->dims[1] ? y->dims[1] : w->dims[1];
+    return y->dims[0] > TEAM_TWO_TOKENS && y->dims[0] <= TEAM_MOST_TOKENS &&
+           side <= TEAM_MOST_SIDE;
+}
+
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
  * are whole, up to 128 tokens stay together, so that a weight is read once for them; of a
- * program that serves no requests fewer, since there x may be most of what a task reads.  Few
- * rows are cut only where the weight lies by columns: bodies that stream rows of a weight want
- * the tokens together. */
+ * program that serves no requests fewer, since there x may be most of what a task reads, and so
+ * it is of narrow products of 33 to 64 tokens.  Few rows are cut only where the weight lies by
+ * columns: bodies that stream rows of a weight want the tokens together. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
     const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
-    const bool small = y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
-    axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
+    const bool small = y->live == IR_ALL
+                           ? y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS
+                           : is_for_four_teams(y, w);
+    axes[0] = (op_axis){.grain = 1, .tile = small ? TEAM_TWO_TOKENS : 128, .together = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
 }
 

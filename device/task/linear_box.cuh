@@ -335,21 +335,29 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
 }
 
 /* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in place.
- * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more. */
-template <int N> MPK_FN void box_gate(int activation, float *sum, const float *s_scale)
+ * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more.  Groups that
+ * the task does not have are left out, 16 rows at a time: each is some hundred instructions that no
+ * cache holds, since a task runs them once. */
+template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, const float *s_scale)
 {
     const int g = mpk_thread() % 32 / 4;
     const float scale[2] = {s_scale[g], s_scale[g + 8]};
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
 #pragma unroll
-        for (int i = 0; i < N / 4; i++)
-            sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
-    else
+    for (int n = 0; n < N / 8; n += 2) {
+        if (n >= groups)
+            continue;
+        if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
 #pragma unroll
-        for (int i = 0; i < N / 4; i++)
-            sum[i] = tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
-                                   sum[2 * i] * scale[i % 2]) *
-                     (sum[2 * i + 1] * scale[i % 2]);
+            for (int i = 2 * n; i < 2 * n + 4; i++)
+                sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
+        else
+#pragma unroll
+            for (int i = 2 * n; i < 2 * n + 4; i++)
+                sum[i] =
+                    tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
+                                  sum[2 * i] * scale[i % 2]) *
+                    (sum[2 * i + 1] * scale[i % 2]);
+    }
 }
 
 /* Two groups of a token: words of two neighbours, which lanes side by side have one of each. */
@@ -369,9 +377,11 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
 {
     const int lane = mpk_thread() % 32;
     char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4;
-    box_gate<N>(activation, sum, s_scale);
+    box_gate<N>(activation, e.groups, sum, s_scale);
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
+        if (n >= e.groups)
+            continue;
         *(rt_u32 *)(to + 8 * n) = box_pair(sum[2 * n], sum[2 * n + 2]);
         *(rt_u32 *)(to + 8 * BOX_ROW + 8 * n) = box_pair(sum[2 * n + 1], sum[2 * n + 3]);
     }

@@ -97,24 +97,24 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static bool is_for_four_teams(const ir_tensor *y, const ir_tensor *w)
 {
     const int64_t side = y->dims[1] < w->dims[1] ? y->dims[1] : w->dims[1];
-    return y->dims[0] > TEAM_TWO_TOKENS && y->dims[0] <= TEAM_MOST_TOKENS &&
-           side <= TEAM_MOST_SIDE;
+    return y->dims[0] > TEAM_TWO_TOKENS && y->dims[0] <= TEAM_MOST_TOKENS && side <= TEAM_MOST_SIDE;
 }
 
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
  * are whole, up to 128 tokens stay together, so that a weight is read once for them; of a
- * program that serves no requests fewer, since there x may be most of what a task reads, and so
- * it is of narrow products of 33 to 64 tokens.  Few rows are cut only where the weight lies by
- * columns: bodies that stream rows of a weight want the tokens together. */
+ * program that serves no requests fewer, since there x may be most of what a task reads.  Few
+ * rows are cut only where the weight lies by columns: bodies that stream rows of a weight want
+ * the tokens together.  Four teams go through the columns in twice as many passes as two, one
+ * after the other, as if they worked on two teams' tokens at a time. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
     const int64_t fewest = w->dims[1] > 1 && w->stride[1] != 1 ? 0 : FEW_ROWS;
-    const bool small = y->live == IR_ALL
-                           ? y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS
-                           : is_for_four_teams(y, w);
-    axes[0] = (op_axis){.grain = 1, .tile = small ? TEAM_TWO_TOKENS : 128, .together = 128};
+    const bool small = y->live == IR_ALL && y->dims[0] > fewest && y->dims[0] <= SMALL_ROWS;
+    axes[0] = (op_axis){.grain = 1, .tile = small ? 32 : 128, .together = 128};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
+    if (y->live != IR_ALL && is_for_four_teams(y, w))
+        axes[0].tile = axes[0].together = TEAM_TWO_TOKENS;
 }
 
 /* The rows lo .. hi - 1 of weight i that make columns of the box; lo >= hi: none. */

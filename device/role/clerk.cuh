@@ -39,7 +39,8 @@
 
 #if MPK_RING
 
-enum { CLERK_FEW_UNITS = 64 }; /* that a lane empties by itself */
+/* Units that a lane empties by itself: of rows that are looked at first (clerk_box), of others. */
+enum { CLERK_LONG_ROW = 16, CLERK_FEW_OF_LONG = 64, CLERK_FEW_UNITS = 128 };
 
 /* bytes: 16 or 4, as the body that wrote them stores its words. */
 MPK_FN void clerk_empty(char *to, rt_u32 bytes)
@@ -89,7 +90,7 @@ MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
     b.stride = __shfl_sync(0xffffffffu, own.stride_bytes, i);
     b.units = __shfl_sync(0xffffffffu, own.n_units, i);
     b.bytes = __shfl_sync(0xffffffffu, own.unit_bytes, i);
-    b.looks = b.units >= 16 && b.alive <= 32;
+    b.looks = b.units >= CLERK_LONG_ROW && b.alive <= 32;
     b.word = b.looks && lane < b.alive ? ptx_load_word(b.at + lane * (rt_u64)b.stride) : RT_EMPTY;
     return b;
 }
@@ -106,15 +107,14 @@ MPK_FN void clerk_empty_box(const clerk_box &b)
         clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
 }
 
-#if MPK_PEERS > 1
-/* A lane empties its own box if that has few units; true: it has more.  Where several GPUs share a
- * program a worker has many boxes, its own and those sent to it, and the product beside which it
- * empties them is shorter. */
+/* A lane empties its own box if that has few units; true: it has more.  A worker has hundreds of
+ * boxes, 14 a layer in steps of 64 tokens, and one box at a time costs the whole warp some 300
+ * instructions whatever the box holds: longer than the product beside which they are emptied. */
 MPK_FN bool clerk_empty_own(const rt_clear &own)
 {
     const rt_u32 live = mpk_w.live[own.live];
     const rt_u32 alive = own.first_row >= live ? 0 : mpk_smaller(own.n_rows, live - own.first_row);
-    if (alive * own.n_units > CLERK_FEW_UNITS)
+    if (alive * own.n_units > (own.n_units < CLERK_LONG_ROW ? CLERK_FEW_UNITS : CLERK_FEW_OF_LONG))
         return true;
 #pragma unroll 1
     for (rt_u32 row = 0; row < alive; row++)
@@ -140,7 +140,6 @@ MPK_FN void clerk_empty_left(const rt_clear &own, rt_u32 left)
     }
     clerk_empty_box(box);
 }
-#endif
 
 /* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step:
  * their readers are done.  The worker's next count releases the stores.  All lanes.  The load for
@@ -156,18 +155,7 @@ MPK_FN void clerk_clear(void)
         rt_clear own = {};
         if (lane < n)
             own = k->clears[from + lane]; /* 32 at a time: one round trip */
-#if MPK_PEERS > 1
         clerk_empty_left(own, __ballot_sync(0xffffffffu, lane < n && clerk_empty_own(own)));
-#else
-        clerk_box box = clerk_box_of(own, 0);
-#pragma unroll 1
-        for (rt_u32 i = 1; i < n; i++) {
-            const clerk_box next = clerk_box_of(own, i);
-            clerk_empty_box(box);
-            box = next;
-        }
-        clerk_empty_box(box);
-#endif
     }
     __syncwarp();
 }

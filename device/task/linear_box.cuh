@@ -8,9 +8,9 @@
  * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
  * were summed where x was made (row_squares.cuh), or are summed from the stages of x while products
  * read them too; in the first pass alone: the passes after it find the factors in scratch, unless
- * there are more than TILE_KEPT turns.  Columns are
- * added in the same order whatever the number of tokens alive.  Cost of a step of 128 tokens, 256
- * rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w from L2.
+ * there are more than TILE_KEPT turns.  Columns are added in the same order whatever the number of
+ * tokens alive.  Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and
+ * 32 KB of w from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
  * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for anew
@@ -189,10 +189,10 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     }
 }
 
-/* All columns, N rows of w, of which box_begin has asked for the first; sum[N / 2] per lane, as
- * ptx_group_multiply leaves it.  The code of this
- * loop and of the end of a tile keeps few values besides the sums: what does not fit the registers
- * would come from L2, as the clerk's acquires empty the L1 cache. */
+/* All columns, N rows of w; box_begin has asked for the first boxes; sum[N / 2] per lane, as
+ * ptx_group_multiply leaves it.  The code of this loop and of the end of a tile keeps few values
+ * besides the sums: what does not fit the registers would come from L2, as the clerk's acquires
+ * empty the L1 cache. */
 template <int N, bool PART>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
@@ -336,21 +336,29 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
 }
 
 /* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in place.
- * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more. */
-template <int N> MPK_FN void box_gate(int activation, float *sum, const float *s_scale)
+ * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more.  Groups that
+ * the task does not have are left out, 16 rows at a time: each is some hundred instructions that no
+ * cache holds, since a task runs them once. */
+template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, const float *s_scale)
 {
     const int g = mpk_thread() % 32 / 4;
     const float scale[2] = {s_scale[g], s_scale[g + 8]};
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
 #pragma unroll
-        for (int i = 0; i < N / 4; i++)
-            sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
-    else
+    for (int n = 0; n < N / 8; n += 2) {
+        if (n >= groups)
+            continue;
+        if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
 #pragma unroll
-        for (int i = 0; i < N / 4; i++)
-            sum[i] = tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
-                                   sum[2 * i] * scale[i % 2]) *
-                     (sum[2 * i + 1] * scale[i % 2]);
+            for (int i = 2 * n; i < 2 * n + 4; i++)
+                sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
+        else
+#pragma unroll
+            for (int i = 2 * n; i < 2 * n + 4; i++)
+                sum[i] =
+                    tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
+                                  sum[2 * i] * scale[i % 2]) *
+                    (sum[2 * i + 1] * scale[i % 2]);
+    }
 }
 
 /* Two groups of a token: words of two neighbours, which lanes side by side have one of each. */
@@ -370,9 +378,11 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
 {
     const int lane = mpk_thread() % 32;
     char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4;
-    box_gate<N>(activation, sum, s_scale);
+    box_gate<N>(activation, e.groups, sum, s_scale);
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
+        if (n >= e.groups)
+            continue;
         *(rt_u32 *)(to + 8 * n) = box_pair(sum[2 * n], sum[2 * n + 2]);
         *(rt_u32 *)(to + 8 * BOX_ROW + 8 * n) = box_pair(sum[2 * n + 1], sum[2 * n + 3]);
     }

@@ -25,7 +25,12 @@
 
 enum { TEAM_TILE = TEAM_TILE_OF(MPK_BULK), TEAM_PEAKS = TEAM_PEAKS_OF(TEAM_TILE) };
 
-/* Binary logarithm of s.at_once, which is 2 or 4: no division. */
+/* Pieces of 256 columns of a pass, one for each warp of a team: 8 / teams. */
+MPK_FN int team_at_once(const rt_entry *e)
+{
+    return e->hi[0] - e->lo[0] > TEAM_TWO_TOKENS ? 2 : 4;
+}
+/* Binary logarithm of at_once, which is 2 or 4: no division. */
 MPK_FN int team_shift(int at_once)
 {
     return at_once >> 1;
@@ -62,7 +67,8 @@ MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
 {
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s),
                  pieces = (rt_u32)team_pieces(s);
-    const rt_u32 at_once = s.at_once, together = STREAM_PAGE_UNITS >> team_shift(s.at_once);
+    const rt_u32 at_once = (rt_u32)team_at_once(l.e),
+                 together = STREAM_PAGE_UNITS >> team_shift((int)at_once);
     const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES;
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
 #pragma unroll 1
@@ -288,7 +294,7 @@ MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int
 MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_group, int here,
                         int thread, rt_u32 *residual)
 {
-    const int at_once = s.at_once, units = here * team_count(at_once), lane = thread % 32,
+    const int at_once = team_at_once(t.e), units = here * team_count(at_once), lane = thread % 32,
               rows = stream_rows(t);
     const bool is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
 #pragma unroll 1
@@ -325,7 +331,7 @@ MPK_FN void team_peaks(const mpk_task &t, const stream_shape &s, int first_group
 
 MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
 {
-    const int thread = mpk_thread(), lane = thread % 32, at_once = s.at_once,
+    const int thread = mpk_thread(), lane = thread % 32, at_once = team_at_once(t.e),
               pieces = team_pieces(s);
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s);
     const team_place place = team_place_of(thread / 32, at_once);

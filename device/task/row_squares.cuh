@@ -6,9 +6,10 @@
  * (rt_entry.at[RT_SQUARES_...]).
  *
  * A product whose tiles several tasks share (linear_parts.cuh) stores the sums.  A product with a
- * norm (linear_box.cuh) adds those of a token while its first boxes are on their way: two threads
- * have a token, each every other piece of four sums, in rising order.  Cost: n_sums * 4 bytes a
- * token from L2.
+ * norm (linear_box.cuh) adds those of a token while its first boxes are on their way.  All workers
+ * read the same rows at the same time, so they are read in whole lines: eight lanes have a token,
+ * each every eighth piece of four sums, in rising order; then lanes are added, neighbours first.
+ * Cost: n_sums * 4 bytes a token from L2.
  *
  * Order: the sums are stored before the task counts and loaded after the event that x waits for, as
  * x itself.  They stay until the next step, since each operator has rows of its own.
@@ -38,35 +39,53 @@ MPK_FN bool squares_are_summed(const mpk_task &t)
     return TILE_HAS(TILE_FORM_PARTS) && t.e->at[RT_SQUARES_OF_X];
 }
 
-/* n pieces of four sums, every other one of a row; eight are on their way together. */
-MPK_FN float squares_gather(const char *from, int n)
+enum {
+    SQUARES_LANES = 8,  /* that share a token: a load brings 128 bytes of each of four tokens */
+    SQUARES_ROUNDS = 4, /* loads of a token that are on their way together */
+    SQUARES_SETS = 16 * SQUARES_LANES / 32 /* of tokens: a warp has 16 */
+};
+
+/* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;
+ * `pieces` of four sums a token.  All loads of 32 pieces are on their way together. */
+MPK_FN void squares_gather(const char *from, int pieces, int alive, float *square)
 {
-    float square = 0;
 #pragma unroll 1
-    for (int first = 0; first < n; first += 8) {
-        mpk_words v[8] = {};
+    for (int first = 0; first < pieces; first += SQUARES_LANES * SQUARES_ROUNDS) {
+        mpk_words v[SQUARES_SETS][SQUARES_ROUNDS] = {};
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            ptx_load_words_if(from + (first + i) * 32, first + i < n, &v[i]);
+        for (int g = 0; g < SQUARES_SETS; g++)
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            square += (__uint_as_float(v[i].x) + __uint_as_float(v[i].y)) +
-                      (__uint_as_float(v[i].z) + __uint_as_float(v[i].w));
+            for (int i = 0; i < SQUARES_ROUNDS; i++) {
+                const int piece = first + i * SQUARES_LANES;
+                ptx_load_words_if(from + g * (32 / SQUARES_LANES) * RT_SQUARES_ROW + piece * 16,
+                                  piece < pieces && g * (32 / SQUARES_LANES) < alive, &v[g][i]);
+            }
+#pragma unroll
+        for (int g = 0; g < SQUARES_SETS; g++)
+#pragma unroll
+            for (int i = 0; i < SQUARES_ROUNDS; i++)
+                square[g] += (__uint_as_float(v[g][i].x) + __uint_as_float(v[g][i].y)) +
+                             (__uint_as_float(v[g][i].z) + __uint_as_float(v[g][i].w));
     }
-    return square;
 }
 
 /* A warpgroup: the factors of an rms_norm for its 64 tokens from `row` on. */
 MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, float *s_scale)
 {
-    const int i = mpk_thread() % 128, odd = i % 2, token = row + i / 2,
-              pieces = (int)t.e->at[RT_SQUARES_N] / 4;
+    const int lane = mpk_thread() % 32, own = mpk_thread() % 128 / 32 * 16 + lane / SQUARES_LANES,
+              piece = lane % SQUARES_LANES;
     const char *from = (const char *)t.e->at[RT_SQUARES_OF_X] +
-                       (rt_u64)((rt_u32)token * (rt_u32)RT_SQUARES_ROW) + odd * 16;
-    float square = squares_gather(from, token < (int)t.hi0 ? (pieces + 1 - odd) / 2 : 0);
-    square += __shfl_xor_sync(0xffffffffu, square, 1);
-    if (!odd)
-        s_scale[i / 2] = tile_scale_of(square, s.columns, s.eps);
+                       (rt_u64)((rt_u32)(row + own) * (rt_u32)RT_SQUARES_ROW) + piece * 16;
+    float square[SQUARES_SETS] = {};
+    squares_gather(from, (int)t.e->at[RT_SQUARES_N] / 4 - piece, (int)t.hi0 - row - own, square);
+#pragma unroll
+    for (int g = 0; g < SQUARES_SETS; g++) {
+#pragma unroll
+        for (int d = 1; d < SQUARES_LANES; d *= 2)
+            square[g] += __shfl_xor_sync(0xffffffffu, square[g], d);
+        if (piece == 0)
+            s_scale[own + g * (32 / SQUARES_LANES)] = tile_scale_of(square[g], s.columns, s.eps);
+    }
 }
 
 /* This task's sum for a token. */

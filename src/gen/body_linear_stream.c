@@ -50,8 +50,6 @@ static void fill_biases(const gen_call *c, stream_shape *s)
 static int at_once(const gen_call *c)
 {
     const int64_t rows = rows_of_step(c);
-    if (is_for_teams(c))
-        return rows <= TEAM_TWO_TOKENS ? 4 : 2;
     return rows <= STREAM_NARROW_TOKENS ? STREAM_NARROW_PAGES : STREAM_WIDE_PAGES;
 }
 

@@ -100,10 +100,6 @@ static inline bool is_streamed_product(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_operands(c);
 }
 
-/* Columns or rows of the weights' shorter side up to which four teams beat warpgroups
- * (docs/attempts.md): where every worker has little to multiply, its start and its end decide. */
-enum { TEAM_MOST_SIDE = 1024 };
-
 static inline bool is_for_teams(const gen_call *c)
 {
     const int64_t n = most_tokens(c), rows = gen_output(c, 0)->dims[1], columns = columns_of(c);

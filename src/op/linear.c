@@ -20,6 +20,7 @@
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
+#include "shape/linear_stream_shape.h"
 
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
@@ -108,9 +109,18 @@ static bool is_narrow(const ir_tensor *y, const ir_tensor *x)
            y->dims[1] * 8 <= x->dims[1];
 }
 
+/* Do teams of warps take the product, in a step of more tokens than two teams have (device/task/
+ * linear_team.cuh)? */
+static bool is_for_four_teams(const ir_tensor *y, const ir_tensor *w)
+{
+    const int64_t side = y->dims[1] < w->dims[1] ? y->dims[1] : w->dims[1];
+    return y->dims[0] > TEAM_TWO_TOKENS && y->dims[0] <= TEAM_MOST_TOKENS && side <= TEAM_MOST_SIDE;
+}
+
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
  * are whole, a lot of tokens stays together, so that a weight is read once for it; fewer where x is
- * most of what a task reads. */
+ * most of what a task reads.  Four teams go through the columns in twice as many passes as two, one
+ * after the other, as if they worked on two teams' tokens at a time. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *y = &g->tensors.at[op->out[0]], *w = shape_input(g, op, W0);
@@ -118,6 +128,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     if (is_narrow(y, shape_input(g, op, X)))
         axes[0] = (op_axis){.grain = 1, .tile = 16, .together = 64};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
+    if (y->live != IR_ALL && is_for_four_teams(y, w))
+        axes[0].tile = axes[0].together = TEAM_TWO_TOKENS;
 }
 
 /* The rows lo .. hi - 1 of weight i that make columns of the box; lo >= hi: none. */

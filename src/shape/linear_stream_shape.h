@@ -14,6 +14,10 @@ enum {
     STREAM_WIDE_PAGES = 2,    /* and above */
     TEAM_MOST_TOKENS = 64,
     TEAM_TWO_TOKENS = 32, /* up to here two teams of warps, above four; a team has 16 tokens */
+    /* Columns or rows of the weights' shorter side up to which teams beat warpgroups from
+     * TEAM_TWO_TOKENS on (docs/attempts.md): where every worker has little to multiply, its start
+     * and its end decide. */
+    TEAM_MOST_SIDE = 1024,
 };
 
 /* Scratch: offsets in bytes. */
@@ -54,8 +58,7 @@ enum { TO_HALVES, TO_LOGITS };
  *   columns, columns_inverse   of x; 1 / columns
  *   pages, last                of a group; blocks a warp in the last page: 1 .. STREAM_PAGE_UNITS
  *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES,
- *                              as the routine; of teams the pieces of 256 columns of a pass, a warp
- *                              of the team each: 8 / teams
+ *                              as the routine; teams do not read it
  *   rows                       of w: columns of y
  *   norm, eps                  1: rms_norm of x
  *   glu                        GLU_*; not NONE: groups hold pairs of rows

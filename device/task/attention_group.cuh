@@ -199,32 +199,53 @@ MPK_FN void group_meet(void)
     ptx_meet(2 + mpk_thread() / 128, 128);
 }
 
-/* A row's queries, two threads each: the half of thread i. */
-template <int K>
-MPK_FN void group_get_queries(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
-                              mpk_words *q)
+/* Row lane % 16 of this warp: its token, and its number in q and y; -1: there is none. A lane finds
+ * one row and gets the others by shuffles, since a division takes some thirty instructions. */
+MPK_FN int group_row(const attend_shape &s, const attend_chunk &c, int *token)
 {
-    const int i = mpk_thread() % 128;
-    const mpk_words none = {0, 0, 0, 0};
-    int token, head;
-    const bool there = attend_row(c, mpk_thread() / 128 * GROUP_ROWS + i / 2, &token, &head);
-    const char *from =
-        mpk_at<const char>(t, ATTEND_Q) + ((rt_u64)token * s.heads + head) * K * 2 + i % 2 * K;
-#pragma unroll
-    for (int e = 0; e < K / 16; e++)
-        q[e] = there ? ptx_load_words(from + e * 16) : none;
+    int head;
+    const bool there = attend_row(c, mpk_thread() / 32 * 16 + mpk_thread() % 16, token, &head);
+    return there ? *token * s.heads + head : -1;
 }
-/* Rows of 64 dims, 128 bytes each, in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8),
- * as the matrix descriptor of wgmma expects. */
+
+/* Pieces of 16 bytes of a warp's 16 rows of K dims, K / 16 for each lane; the lanes of a pass have
+ * whole rows next to each other. */
+template <int K> struct group_piece {
+    enum { PASSES = K / 16, ROWS = 256 / K /* of a pass */ };
+    int row, column; /* of the first pass; a piece is 8 columns */
+};
+template <int K> MPK_FN group_piece<K> group_piece_of_lane(void)
+{
+    const int lane = mpk_thread() % 32;
+    return {lane / (K / 8), lane % (K / 8)};
+}
+/* Where piece `column` of row `row` of this warp lies in scratch: rows of 64 dims, 128 bytes each,
+ * in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8), as the matrix descriptor of
+ * wgmma expects. */
+template <int K> MPK_FN char *group_piece_at(int row, int column)
+{
+    return group_queries<K>() + (mpk_thread() / 32 % 4 * 16 + row) * 128 +
+           column / 8 * GROUP_QUERY + (column ^ row) % 8 * 16;
+}
+
+/* number: group_row's. */
+template <int K> MPK_FN void group_get_queries(const mpk_task &t, int number, mpk_words *q)
+{
+    const group_piece<K> at = group_piece_of_lane<K>();
+    const mpk_words none = {0, 0, 0, 0};
+    const char *from = mpk_at<const char>(t, ATTEND_Q) + at.column * 16;
+#pragma unroll
+    for (int i = 0; i < at.PASSES; i++) {
+        const int n = __shfl_sync(0xffffffffu, number, at.row + i * at.ROWS);
+        q[i] = n >= 0 ? ptx_load_words(from + (rt_u64)n * (K * 2)) : none;
+    }
+}
 template <int K> MPK_FN void group_put_queries(const mpk_words *q)
 {
-    const int i = mpk_thread() % 128, row = i / 2;
-    char *to = group_queries<K>() + row * 128;
+    const group_piece<K> at = group_piece_of_lane<K>();
 #pragma unroll
-    for (int e = 0; e < K / 16; e++) {
-        const int chunk = i % 2 * (K / 16) + e;
-        *(mpk_words *)(to + chunk / 8 * GROUP_QUERY + ((chunk ^ row) % 8) * 16) = q[e];
-    }
+    for (int i = 0; i < at.PASSES; i++)
+        *(mpk_words *)group_piece_at<K>(at.row + i * at.ROWS, at.column) = q[i];
 }
 
 /* What a chunk begins with. All loads (queries, positions, page table) are under way before the
@@ -233,53 +254,67 @@ template <int K>
 MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              group_rows<K> *r)
 {
-    const int row = mpk_thread() / 32 * 16 + mpk_thread() % 32 / 4;
+    int token;
+    const int number = group_row(s, *c, &token);
     mpk_words q[K / 16];
-    group_get_queries<K>(t, s, *c, q);
+    const int position = number >= 0 ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
+    group_get_queries<K>(t, number, q);
+    attend_find(t, s, c);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        int token, head;
-        const bool there = attend_row(*c, row + 8 * m, &token, &head);
-        r->position[m] = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
+        r->position[m] = __shfl_sync(0xffffffffu, position, mpk_thread() % 32 / 4 + 8 * m);
+        r->from[m] = attend_from(s, r->position[m]);
         r->most[m] = -__int_as_float(0x7f800000);
         r->sum[m] = 0;
     }
-    attend_find(t, s, c);
-    group_meet(); /* no warp still reads the queries before */
+    group_meet(); /* no warp still reads the rows before */
     group_put_queries<K>(q);
     ptx_fence_shared();
     group_meet();
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-        r->from[m] = attend_from(s, r->position[m]);
 #pragma unroll
     for (int i = 0; i < K / 2; i++)
         r->out[i] = 0;
 }
 
-/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and stores
- * the rows. A row that saw no position (a token without a place) is zeros. */
+/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and puts
+ * the rows where the queries were. A row that saw no position (a token without a place) is
+ * zeros. */
+template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
+{
+    const int lane = mpk_thread() % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float sum = r.sum[m];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+#pragma unroll
+        for (int n = 0; n < K / 8; n++)
+            *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m, n) + lane % 4 * 4) = ptx_pack_bf16(
+                r.out[4 * n + 2 * m] * scale, r.out[4 * n + 2 * m + 1] * scale);
+    }
+}
+
+/* Stores the rows, each as a whole: words straight from the registers would be 16 bytes of eight
+ * rows at a time. The queries have been read when the warpgroup meets; after that a warp reads only
+ * what it has put there itself. */
 template <int K>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                         const group_rows<K> &r)
 {
-    const int lane = mpk_thread() % 32, row = mpk_thread() / 32 * 16 + lane / 4;
+    const group_piece<K> at = group_piece_of_lane<K>();
+    char *to = mpk_at<char>(t, ATTEND_Y) + at.column * 16;
+    int token;
+    const int number = group_row(s, c, &token);
+    group_meet();
+    group_put_rows<K>(r);
+    __syncwarp();
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        int token, head;
-        const bool there = attend_row(c, row + 8 * m, &token, &head);
-        float sum = r.sum[m];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (!there)
-            continue;
-        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
-        char *y =
-            mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + lane % 4 * 2) * 2;
-#pragma unroll
-        for (int n = 0; n < K / 8; n++)
-            ptx_store_word(y + n * 16, ptx_pack_bf16(r.out[4 * n + 2 * m] * scale,
-                                                     r.out[4 * n + 2 * m + 1] * scale));
+    for (int i = 0; i < at.PASSES; i++) {
+        const int row = at.row + i * at.ROWS, n = __shfl_sync(0xffffffffu, number, row);
+        if (n >= 0)
+            ptx_store_words(to + (rt_u64)n * (K * 2),
+                            ptx_load_shared_words(group_piece_at<K>(row, at.column)));
     }
 }
 

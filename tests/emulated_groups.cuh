@@ -35,8 +35,6 @@ static inline rt_u64 ptx_matrix_of_values(const void *first)
         abort();
     return (rt_u64)(ptx_shared(first) >> 4) | (rt_u64)(256 >> 4) << 32 | (rt_u64)2 << 62;
 }
-static inline void ptx_turn_take(int) {}
-static inline void ptx_turn_give(int) {}
 static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}

@@ -179,16 +179,6 @@ PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%12
 PTX_GROUP_MULTIPLY_OWN(64, PTX_NAMES_0, "%32, %33, %34, %35", "%36", PTX_SUMS_32(c, 0))
 PTX_GROUP_MULTIPLY_OWN(128, PTX_NAMES_0 PTX_NAMES_32, "%64, %65, %66, %67", "%68",
                        PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
-/* Two warpgroups take turns: one goes on when the other has given it the turn.  Nothing is ordered
- * by that but the time of their products. */
-MPK_FN void ptx_turn_take(int id)
-{
-    asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory");
-}
-MPK_FN void ptx_turn_give(int id)
-{
-    asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory");
-}
 
 #endif
 

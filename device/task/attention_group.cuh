@@ -5,10 +5,9 @@
  * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup.  The rows' queries
  * lie in scratch, in rows of 64 dims; keys and values are read from the ring by both warpgroups as
  * they lie in a page (tile/kv.cuh), 64 positions at a time.  Softmax is online in f32, in powers
- * of 2; its weights go from the registers of q k^T to those of p v, where two neighbouring lanes
- * exchange a word.  The warpgroups take turns at the tensor cores: while one gives its products the
- * other is at its softmax.  Tokens that stand alone, each of another slot, take the way of
- * attention_lone.cuh.
+ * of 2, of scores less a zero that follows the largest one loosely; its weights go from the
+ * registers of q k^T to those of p v, where two neighbouring lanes exchange a word.  Tokens that
+ * stand alone, each of another slot, take the way of attention_lone.cuh.
  *
  * Pages come through the page ring.  The loader goes through the same chunks, and waits for the
  * task's event before the first page, since the step itself writes keys and values; one of its
@@ -24,7 +23,7 @@
 
 #if MPK_WGMMA
 
-enum { GROUP_ROWS = 64, GROUP_TURN = 4 /* a barrier for each warpgroup's turn */ };
+enum { GROUP_ROWS = 64 };
 
 /* How keys and values of 64 positions lie in the ring. */
 template <int K> struct group_pages {
@@ -179,10 +178,16 @@ template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shap
 
 /* ---- rows ---- */
 
+/* The zero of a row that has seen nothing: any score exceeds it, and -inf less it is -inf. */
+constexpr float GROUP_LEAST = -3e38f;
+/* A score may exceed the zero by this much, so a weight is at most 2^8: bf16 and f32 keep as many
+ * digits of a large weight as of a small one. */
+constexpr float GROUP_HEADROOM = 8;
+
 /* What a lane has of its two rows of the chunk, 16 warp + g and + 8. */
 template <int K> struct group_rows {
     int position[2], from[2]; /* the positions that they see; -1: none */
-    float most[2], sum[2];    /* of the scores before they are scaled */
+    float zero[2], sum[2];    /* a weight is 2^(score * scale - zero); the sum of the lane's own */
     float out[K / 2];         /* as ptx_group_multiply leaves it */
 };
 
@@ -199,32 +204,53 @@ MPK_FN void group_meet(void)
     ptx_meet(2 + mpk_thread() / 128, 128);
 }
 
-/* A row's queries, two threads each: the half of thread i. */
-template <int K>
-MPK_FN void group_get_queries(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
-                              mpk_words *q)
+/* Row lane % 16 of this warp: its token, and its number in q and y; -1: there is none. A lane finds
+ * one row and gets the others by shuffles, since a division takes some thirty instructions. */
+MPK_FN int group_row(const attend_shape &s, const attend_chunk &c, int *token)
 {
-    const int i = mpk_thread() % 128;
-    const mpk_words none = {0, 0, 0, 0};
-    int token, head;
-    const bool there = attend_row(c, mpk_thread() / 128 * GROUP_ROWS + i / 2, &token, &head);
-    const char *from =
-        mpk_at<const char>(t, ATTEND_Q) + ((rt_u64)token * s.heads + head) * K * 2 + i % 2 * K;
-#pragma unroll
-    for (int e = 0; e < K / 16; e++)
-        q[e] = there ? ptx_load_words(from + e * 16) : none;
+    int head;
+    const bool there = attend_row(c, mpk_thread() / 32 * 16 + mpk_thread() % 16, token, &head);
+    return there ? *token * s.heads + head : -1;
 }
-/* Rows of 64 dims, 128 bytes each, in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8),
- * as the matrix descriptor of wgmma expects. */
+
+/* Pieces of 16 bytes of a warp's 16 rows of K dims, K / 16 for each lane; the lanes of a pass have
+ * whole rows next to each other. */
+template <int K> struct group_piece {
+    enum { PASSES = K / 16, ROWS = 256 / K /* of a pass */ };
+    int row, column; /* of the first pass; a piece is 8 columns */
+};
+template <int K> MPK_FN group_piece<K> group_piece_of_lane(void)
+{
+    const int lane = mpk_thread() % 32;
+    return {lane / (K / 8), lane % (K / 8)};
+}
+/* Where piece `column` of row `row` of this warp lies in scratch: rows of 64 dims, 128 bytes each,
+ * in the 128-byte swizzle: piece c of row r lies at c ^ r (mod 8), as the matrix descriptor of
+ * wgmma expects. */
+template <int K> MPK_FN char *group_piece_at(int row, int column)
+{
+    return group_queries<K>() + (mpk_thread() / 32 % 4 * 16 + row) * 128 +
+           column / 8 * GROUP_QUERY + (column ^ row) % 8 * 16;
+}
+
+/* number: group_row's. */
+template <int K> MPK_FN void group_get_queries(const mpk_task &t, int number, mpk_words *q)
+{
+    const group_piece<K> at = group_piece_of_lane<K>();
+    const mpk_words none = {0, 0, 0, 0};
+    const char *from = mpk_at<const char>(t, ATTEND_Q) + at.column * 16;
+#pragma unroll
+    for (int i = 0; i < at.PASSES; i++) {
+        const int n = __shfl_sync(0xffffffffu, number, at.row + i * at.ROWS);
+        q[i] = n >= 0 ? ptx_load_words(from + (rt_u64)n * (K * 2)) : none;
+    }
+}
 template <int K> MPK_FN void group_put_queries(const mpk_words *q)
 {
-    const int i = mpk_thread() % 128, row = i / 2;
-    char *to = group_queries<K>() + row * 128;
+    const group_piece<K> at = group_piece_of_lane<K>();
 #pragma unroll
-    for (int e = 0; e < K / 16; e++) {
-        const int chunk = i % 2 * (K / 16) + e;
-        *(mpk_words *)(to + chunk / 8 * GROUP_QUERY + ((chunk ^ row) % 8) * 16) = q[e];
-    }
+    for (int i = 0; i < at.PASSES; i++)
+        *(mpk_words *)group_piece_at<K>(at.row + i * at.ROWS, at.column) = q[i];
 }
 
 /* What a chunk begins with. All loads (queries, positions, page table) are under way before the
@@ -233,70 +259,86 @@ template <int K>
 MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              group_rows<K> *r)
 {
-    const int row = mpk_thread() / 32 * 16 + mpk_thread() % 32 / 4;
+    int token;
+    const int number = group_row(s, *c, &token);
     mpk_words q[K / 16];
-    group_get_queries<K>(t, s, *c, q);
+    const int position = number >= 0 ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
+    group_get_queries<K>(t, number, q);
+    attend_find(t, s, c);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        int token, head;
-        const bool there = attend_row(*c, row + 8 * m, &token, &head);
-        r->position[m] = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
-        r->most[m] = -__int_as_float(0x7f800000);
+        r->position[m] = __shfl_sync(0xffffffffu, position, mpk_thread() % 32 / 4 + 8 * m);
+        r->from[m] = attend_from(s, r->position[m]);
+        r->zero[m] = GROUP_LEAST;
         r->sum[m] = 0;
     }
-    attend_find(t, s, c);
-    group_meet(); /* no warp still reads the queries before */
+    group_meet(); /* no warp still reads the rows before */
     group_put_queries<K>(q);
     ptx_fence_shared();
     group_meet();
-#pragma unroll
-    for (int m = 0; m < 2; m++)
-        r->from[m] = attend_from(s, r->position[m]);
 #pragma unroll
     for (int i = 0; i < K / 2; i++)
         r->out[i] = 0;
 }
 
-/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and stores
- * the rows. A row that saw no position (a token without a place) is zeros. */
+/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and puts
+ * the rows where the queries were. A row that saw no position (a token without a place) is
+ * zeros. */
+template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
+{
+    const int lane = mpk_thread() % 32;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float sum = r.sum[m];
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+#pragma unroll
+        for (int n = 0; n < K / 8; n++)
+            *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m, n) + lane % 4 * 4) =
+                ptx_pack_bf16(r.out[4 * n + 2 * m] * scale, r.out[4 * n + 2 * m + 1] * scale);
+    }
+}
+
+/* Stores the rows, each as a whole: words straight from the registers would be 16 bytes of eight
+ * rows at a time. The queries have been read when the warpgroup meets; after that a warp reads only
+ * what it has put there itself. */
 template <int K>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                         const group_rows<K> &r)
 {
-    const int lane = mpk_thread() % 32, row = mpk_thread() / 32 * 16 + lane / 4;
+    const group_piece<K> at = group_piece_of_lane<K>();
+    char *to = mpk_at<char>(t, ATTEND_Y) + at.column * 16;
+    int token;
+    const int number = group_row(s, c, &token);
+    group_meet();
+    group_put_rows<K>(r);
+    __syncwarp();
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        int token, head;
-        const bool there = attend_row(c, row + 8 * m, &token, &head);
-        float sum = r.sum[m];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (!there)
-            continue;
-        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
-        char *y =
-            mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + lane % 4 * 2) * 2;
-#pragma unroll
-        for (int n = 0; n < K / 8; n++)
-            ptx_store_word(y + n * 16, ptx_pack_bf16(r.out[4 * n + 2 * m] * scale,
-                                                     r.out[4 * n + 2 * m + 1] * scale));
+    for (int i = 0; i < at.PASSES; i++) {
+        const int row = at.row + i * at.ROWS, n = __shfl_sync(0xffffffffu, number, row);
+        if (n >= 0)
+            ptx_store_words(to + (rt_u64)n * (K * 2),
+                            ptx_load_shared_words(group_piece_at<K>(row, at.column)));
     }
 }
 
 /* ---- 64 positions ---- */
 
-/* A matrix that begins at another address, in units of 16 bytes, the same in all lanes: said so,
- * the warp counts it once, not each lane. */
-MPK_FN rt_u64 group_matrix(rt_u64 matrix)
+/* A matrix that begins in page `page` of the ring, as `first` does in page 0; the same in all
+ * lanes: said so, the warp counts it once, not each lane. */
+MPK_FN rt_u64 group_matrix(rt_u64 first, rt_u32 page)
 {
+    const rt_u64 matrix = tile_further(first, page * (MPK_PAGE_BYTES / 16));
     return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
 }
 
-/* q k^T, added to score[32]. */
-template <int K> MPK_FN void group_score(const char *s_keys, float *score)
+/* Asks for q k^T, which takes the place of score[32]. */
+template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *score)
 {
-    const rt_u64 keys = group_matrix(ptx_matrix(s_keys, K / 32 * 512)),
-                 queries = group_matrix(ptx_matrix_of_rows(group_queries<K>()));
+#pragma unroll
+    for (int e = 0; e < 32; e++)
+        score[e] = 0;
 #pragma unroll
     for (int k = 0; k < K / 16; k++)
         ptx_group_multiply_bf16_64(
@@ -305,75 +347,102 @@ template <int K> MPK_FN void group_score(const char *s_keys, float *score)
 }
 
 /* Scores that a row does not see become -inf: later positions, those before the window, and a page
- * that is not there. Called only for pages in which some row of the warp does not see all
- * (group_soften). */
+ * that is not there. Called only for pages in which some row of the warp does not see all. */
 template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K> &r, float *score)
 {
     const int first = base + mpk_thread() % 4 * 2;
+    int from[2], last[2]; /* places of the page, counted from the lane's first */
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        from[m] = r.from[m] - first;
+        last[m] = there && r.position[m] >= first ? r.position[m] - first : -1;
+    }
 #pragma unroll
     for (int i = 0; i < 32; i++) {
-        const int position = first + i / 4 * 8 + i % 2, m = i / 2 % 2;
-        if (!there || position > r.position[m] || position < r.from[m])
+        const int place = i / 4 * 8 + i % 2, m = i / 2 % 2;
+        if (place > last[m] || place < from[m])
             score[i] = -__int_as_float(0x7f800000);
     }
 }
 
-/* Scores become weights exp2((score - most) * scale), where scale holds log2(e); kept: the factor
- * that takes each row's earlier sums to the new maximum. While a row has seen nothing its zero is
- * 0, since -inf - -inf would be NaN. */
-MPK_FN void group_weigh(float scale, float *score, float *most_of, float *sum, float *kept)
+/* The largest of a lane's scores of row m: four at a time, so that few wait for one before. */
+MPK_FN float group_largest(const float *score, int m)
 {
-    const float none = -__int_as_float(0x7f800000);
-    float zero[2];
+    float most[8];
 #pragma unroll
-    for (int m = 0; m < 2; m++) {
-        float most = most_of[m];
+    for (int i = 0; i < 8; i++)
+        most[i] = fmaxf(score[4 * i + 2 * m], score[4 * i + 2 * m + 1]);
 #pragma unroll
-        for (int i = 0; i < 32; i += 4)
-            most = fmaxf(most, fmaxf(score[i + 2 * m], score[i + 2 * m + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-        zero[m] = most == none ? 0 : most * scale;
-        kept[m] = ptx_exp2(fmaf(most_of[m], scale, -zero[m]));
-        most_of[m] = most;
-        sum[m] *= kept[m];
-    }
+    for (int d = 4; d; d /= 2)
 #pragma unroll
-    for (int i = 0; i < 32; i++) {
-        score[i] = ptx_exp2(fmaf(score[i], scale, -zero[i / 2 % 2]));
-        sum[i / 2 % 2] += score[i];
+        for (int i = 0; i < d; i++)
+            most[i] = fmaxf(most[i], most[i + d]);
+    return most[0];
+}
+
+/* The zero of a row moves to the row's largest score if that exceeds it too far; the sum and, by
+ * `kept`, the results follow. Whether it does depends on the row alone, so that its bits do. */
+MPK_FN void group_move_zero(float most, float *zero, float *sum, float *kept)
+{
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const float to = most - *zero > GROUP_HEADROOM ? most : *zero;
+    *kept = ptx_exp2(*zero - to);
+    *sum *= *kept;
+    *zero = to;
+}
+
+/* Do zeros of this warp move?  Mostly none does, and then no lane asks another for its largest
+ * score, and nothing is multiplied. */
+template <int K>
+MPK_FN bool group_has_grown(float scale, const float *score, float *kept, group_rows<K> *r)
+{
+    const float first = group_largest(score, 0) * scale, second = group_largest(score, 1) * scale;
+    const bool grown = first - r->zero[0] > GROUP_HEADROOM || second - r->zero[1] > GROUP_HEADROOM;
+    if (!__any_sync(0xffffffffu, grown))
+        return false;
+    group_move_zero(first, r->zero, r->sum, kept);
+    group_move_zero(second, r->zero + 1, r->sum + 1, kept + 1);
+    return true;
+}
+
+/* Scores FROM ... TO - 1 become weights; scale holds log2(e). */
+template <int FROM, int TO, int K>
+MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
+{
+#pragma unroll
+    for (int i = FROM; i < TO; i++) {
+        score[i] = ptx_exp2(fmaf(score[i], scale, -r->zero[i / 2 % 2]));
+        r->sum[i / 2 % 2] += score[i];
     }
 }
 
-/* Sums are brought to the new maximum; mostly no row of the warp has one, and then nothing is
- * multiplied. */
+/* The results follow a zero that has moved. */
 template <int K> MPK_FN void group_keep(const float *kept, float *out)
 {
-    if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
 #pragma unroll
-        for (int i = 0; i < K / 2; i++)
-            out[i] *= kept[i / 2 % 2];
+    for (int i = 0; i < K / 2; i++)
+        out[i] *= kept[i / 2 % 2];
 }
 
 /* Weights as operands of p v, in the order of a block of values: of 16 positions a lane has piece c
  * of a row, and needs of its neighbour's piece and its own the same word. */
-MPK_FN void group_pack(const float *score, rt_u32 (*p)[4])
+MPK_FN void group_pack(const float *weight, rt_u32 (*p)[4])
 {
     const bool odd = mpk_thread() % 2;
 #pragma unroll
-    for (int i = 0; i < ATTEND_PAGE / 8; i++, score += i % 2 ? 2 : 6) {
-        const rt_u32 low = ptx_pack_bf16(score[0], score[1]),
-                     high = ptx_pack_bf16(score[4], score[5]),
+    for (int i = 0; i < ATTEND_PAGE / 8; i++, weight += i % 2 ? 2 : 6) {
+        const rt_u32 low = ptx_pack_bf16(weight[0], weight[1]),
+                     high = ptx_pack_bf16(weight[4], weight[5]),
                      other = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
         p[i / 2][i % 2] = odd ? other : low;
         p[i / 2][i % 2 + 2] = odd ? high : other;
     }
 }
 
-/* p v, added to the rows' sums. */
-template <int K> MPK_FN void group_add(const char *s_values, const rt_u32 (*p)[4], float *out)
+/* Asks for p v, which is added to the results. */
+template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], float *out)
 {
-    const rt_u64 values = group_matrix(ptx_matrix_of_values(s_values));
 #pragma unroll
     for (int k = 0; k < ATTEND_PAGE / 16; k++) {
         const rt_u64 b = tile_further(values, (rt_u32)(k * (K / 8) * 16));
@@ -395,115 +464,128 @@ template <int K> struct group_place {
 
 /* The next page of keys of the ring, waited for. The note must be read before any lane releases the
  * page, hence the meeting of the warp. */
-template <int K> MPK_FN const char *group_take_keys(group_place<K> *p)
+template <int K> MPK_FN void group_take_keys(group_place<K> *p)
 {
-    const char *s_keys = ring_take(&p->ring, &p->keys);
+    ring_take(&p->ring, &p->keys);
     p->there = mpk_w.note[p->keys];
     __syncwarp();
-    return s_keys;
+}
+template <int K> MPK_FN void group_release_keys(const group_place<K> &p)
+{
+    if (group_pages<K>::N == 2)
+        ring_release(p.keys);
 }
 
 /* Values that are not there are multiplied by nothing, so they must be numbers. */
-template <int K> MPK_FN void group_clear_values(char *s_values)
+template <int K> MPK_FN void group_clear_values(rt_u32 page)
 {
+    char *s_values =
+        mpk_s + page * MPK_PAGE_BYTES + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
     for (int i = mpk_thread() % 128; i < group_pages<K>::BYTES / 16; i += 128)
         ((uint4 *)s_values)[i] = make_uint4(0, 0, 0, 0);
     ptx_fence_shared();
     group_meet();
 }
 
-/* Its values: in the same page of the ring, or in the next one. Cleared where the cache has no such
- * page, since 0 times what happens to lie there may be NaN. */
-template <int K> MPK_FN const char *group_take_values(group_place<K> *p)
+/* The values of the keys taken last: in the same page of the ring, or in the next one. Cleared
+ * where the cache has no such page, since 0 times what happens to lie there may be NaN. */
+template <int K> MPK_FN void group_take_values(group_place<K> *p)
 {
     p->values = p->keys;
     if (group_pages<K>::N == 2)
         ring_take(&p->ring, &p->values);
-    char *s_values =
-        mpk_s + p->values * MPK_PAGE_BYTES + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
     if (!p->there)
-        group_clear_values<K>(s_values);
+        group_clear_values<K>(p->values);
     __syncwarp();
-    return s_values;
 }
 
-MPK_FN void group_clear(float *score)
+/* Matrices of page 0 of the ring, and the rows' queries. */
+struct group_matrices {
+    rt_u64 queries, keys, values;
+};
+template <int K> MPK_FN group_matrices group_matrices_of(void)
 {
-#pragma unroll
-    for (int e = 0; e < 32; e++)
-        score[e] = 0;
+    const char *s_values = mpk_s + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
+    return {ptx_matrix_of_rows(group_queries<K>()), ptx_matrix(mpk_s, K / 32 * 512),
+            ptx_matrix_of_values(s_values)};
 }
 
-/* The scores of a page become weights. */
+/* The next page of keys is taken, and its products are asked for. Where the matrices begin is known
+ * before the page is there. */
 template <int K>
-MPK_FN void group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
+MPK_FN void group_begin_page(const group_matrices &first, group_place<K> *at, float *score)
+{
+    const rt_u64 queries = group_matrix(first.queries, 0),
+                 keys = group_matrix(first.keys, at->ring.first + at->ring.at);
+    group_take_keys<K>(at);
+    ptx_group_begin();
+    group_score<K>(queries, keys, score);
+    ptx_group_commit();
+}
+
+/* The scores of a page, of which half become weights; true: the zero of some row has moved. */
+template <int K>
+MPK_FN bool group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
                          float *kept, group_rows<K> *r)
 {
     if (!there || base < sight.from || base + ATTEND_PAGE - 1 > sight.last)
         group_mask<K>(base, there, *r, score);
-    group_weigh(scale, score, r->most, r->sum, kept);
+    const bool grown = group_has_grown<K>(scale, score, kept, r);
+    group_weigh<0, 16>(scale, score, r);
+    return grown;
 }
 
-/* This warpgroup's turn at the tensor cores begins, with the products of a page's keys. */
-template <int K> MPK_FN void group_begin_turn(const char *s_keys, float *score)
+/* The other half, when no product is under way. */
+template <int K>
+MPK_FN void group_finish(bool grown, float scale, float *score, const float *kept, rt_u32 (*p)[4],
+                         group_rows<K> *r)
 {
-    group_clear(score);
-    ptx_turn_take(GROUP_TURN + mpk_thread() / 128);
-    ptx_group_begin();
-    group_score<K>(s_keys, score);
-    ptx_group_commit();
-}
-/* The other's begins. */
-MPK_FN void group_end_turn(void)
-{
-    ptx_turn_give(GROUP_TURN + (mpk_thread() / 128 ^ 1));
+    if (grown)
+        group_keep<K>(kept, r->out);
+    group_weigh<16, 32>(scale, score, r);
+    group_pack(score, p);
 }
 
-/* All pages, at least one.  In its turn a warpgroup gives the products of a page's keys and of the
- * values of the page before, and hands the turn on as soon as they are given: its softmax runs
- * under its own products of values and under all of the other's.  Each has as many turns, the first
- * warpgroup begins, and neither gives a turn that is not taken.  It takes the page of values after
- * the softmax and before the wait for products: ptxas moves a wait up, but over no loop. */
+/* All pages, at least one.  A warpgroup gives the products of a page's keys and then those of the
+ * values of the page before; its softmax runs under the latter, and under all of the other
+ * warpgroup's, which goes through the same pages at its own pace.
+ *
+ * All products are waited for before results are multiplied, which ptxas wants, and before the
+ * weights that they read give way to new ones: under half of the softmax they come to their end.
+ * The page of values is taken before that wait: ptxas moves a wait up, but over no loop. */
 template <int K>
 MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
 {
-    const bool second = mpk_thread() >= 128;
     const attend_sight sight = attend_sight_of(r->position, r->from);
+    const group_matrices first = group_matrices_of<K>();
     float score[32], kept[2];
     rt_u32 p[ATTEND_PAGE / 16][4];
-    if (second)
-        group_end_turn();
-    group_begin_turn<K>(group_take_keys<K>(at), score);
-    group_end_turn();
+    group_begin_page<K>(first, at, score);
     ptx_group_wait<0>();
-    if (group_pages<K>::N == 2)
-        ring_release(at->keys);
-    group_soften<K>(c.step * ATTEND_PAGE, at->there, scale, sight, score, kept, r);
-    group_pack(score, p);
-    const char *s_values = group_take_values<K>(at);
+    group_release_keys<K>(*at);
+    int base = c.step * ATTEND_PAGE;
+    bool grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
+    group_take_values<K>(at);
+    group_finish<K>(grown, scale, score, kept, p, r);
 #pragma unroll 1
-    for (int i = 1; i < c.n_steps; i++) {
+    for (int left = c.n_steps - 1; left; left--) {
         const rt_u32 values = at->values;
-        group_begin_turn<K>(group_take_keys<K>(at), score);
-        group_add<K>(s_values, p, r->out);
+        const rt_u64 matrix = group_matrix(first.values, values);
+        base += ATTEND_PAGE;
+        group_begin_page<K>(first, at, score);
+        group_add<K>(matrix, p, r->out);
         ptx_group_commit();
-        group_end_turn();
         ptx_group_wait<1>();
-        if (group_pages<K>::N == 2)
-            ring_release(at->keys);
-        group_soften<K>((c.step + i) * ATTEND_PAGE, at->there, scale, sight, score, kept, r);
-        s_values = group_take_values<K>(at);
+        group_release_keys<K>(*at);
+        grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
+        group_take_values<K>(at);
         ptx_group_wait<0>();
         ring_release(values);
-        group_keep<K>(kept, r->out);
-        group_pack(score, p);
+        group_finish<K>(grown, scale, score, kept, p, r);
     }
-    ptx_turn_take(GROUP_TURN + second);
     ptx_group_begin();
-    group_add<K>(s_values, p, r->out);
+    group_add<K>(group_matrix(first.values, at->values), p, r->out);
     ptx_group_commit();
-    if (!second)
-        group_end_turn();
     ptx_group_wait<0>();
     ring_release(at->values);
 }

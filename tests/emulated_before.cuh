@@ -6,6 +6,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MPK_EMULATED 1
@@ -31,6 +32,44 @@ static inline void mpk_sync(void)
 {
     if (emulated_threads > 1)
         pthread_barrier_wait(&emulated_barrier);
+}
+/* A thread's fetches, in order; one arrives when it is waited for and no earlier. */
+struct emulated_fetch {
+    void *to;
+    const void *from;
+    unsigned n_bytes, group;
+};
+static thread_local emulated_fetch emulated_fetches[64];
+static thread_local unsigned emulated_n_fetches, emulated_group;
+static inline void emulated_fetch_later(void *to, const void *from, unsigned n_bytes)
+{
+    if (emulated_n_fetches == 64)
+        abort();
+    emulated_fetches[emulated_n_fetches++] = {to, from, n_bytes, emulated_group};
+}
+static inline void mpk_fetch(void *to, const void *from)
+{
+    emulated_fetch_later(to, from, 16);
+}
+static inline void mpk_fetch_word(unsigned *to, const unsigned *from)
+{
+    emulated_fetch_later(to, from, sizeof *to);
+}
+static inline void mpk_fetch_close(void)
+{
+    emulated_group++;
+}
+template <int N> static inline void mpk_fetch_wait(void)
+{
+    unsigned left = 0;
+    for (unsigned i = 0; i < emulated_n_fetches; i++) {
+        const emulated_fetch f = emulated_fetches[i];
+        if (f.group + N < emulated_group)
+            memcpy(f.to, f.from, f.n_bytes);
+        else
+            emulated_fetches[left++] = f;
+    }
+    emulated_n_fetches = left;
 }
 static inline unsigned __float_as_uint(float x)
 {

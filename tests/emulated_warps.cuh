@@ -588,6 +588,23 @@ template <int N> static inline void ptx_copy_async_wait(void)
     }
     t->n_copies = left;
 }
+/* A thread's fetches are copies of its own. */
+static inline void mpk_fetch(void *to, const void *from)
+{
+    ptx_copy_async(to, from, true);
+}
+static inline void mpk_fetch_word(rt_u32 *to, const rt_u32 *from)
+{
+    emulated_copy_later({to, (const void *)from, sizeof *to, 0, 0});
+}
+static inline void mpk_fetch_close(void)
+{
+    ptx_copy_async_commit();
+}
+template <int N> static inline void mpk_fetch_wait(void)
+{
+    ptx_copy_async_wait<N>();
+}
 static inline void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
 {
     emulated_copy c = {(void *)emulated_aligned<16>(to), emulated_aligned<16>(from), n_bytes, 0, b};

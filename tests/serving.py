@@ -35,8 +35,8 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.errors.extend(self.process.stderr))
         self.reader.start()
         self.lines = self.process.stdout.readline()
-        found = re.fullmatch(r"mpk: serving (.*) on https?://(.*):(\d+) \(CPU, \d+ threads?; context \d+, \d+ requests "
-                             r"at a time\)\n", self.lines)
+        found = re.fullmatch(r"mpk: serving (.*) on https?://(.*):(\d+) \([^;]+; context \d+, \d+ requests at a "
+                             r"time\)\n", self.lines)
         assert found, self.finish()
         self.name, self.host, self.port = found[1], found[2].strip("[]"), int(found[3])
 

@@ -3,10 +3,10 @@
 Rounds of half a minute or so.  Each draws requests that begin alike and go on apart (greedy and sampled, with
 penalties, log probabilities, forms, several answers, stop tokens, priorities), asks a server for one at a time, without
 a prefix cache, what their answers are, and then puts them again and again to a server whose size it has drawn: few or
-many places, little KV memory so that answers are put back, small steps, speculation or not, a draft model, a prefix
-cache that forgets.  Of its clients, each a connection, some stream, some leave in the midst, some before anything has
-come.  At the end of a round nothing runs, nothing holds KV memory, and the server ends by itself without a word of a
-sanitizer.
+many places, little KV memory so that answers are put back (on a GPU: pause), small steps, speculation or not, a draft
+model, a prefix cache that forgets.  Of its clients, each a connection, some stream, some leave in the midst, some
+before anything has come.  At the end of a round nothing runs, nothing holds KV memory, and the server ends by itself
+without a word of a sanitizer.
 """
 
 import argparse
@@ -56,12 +56,18 @@ def draw_request(r, stories):
     return request
 
 
-def draw_options(r, n_clients, draft):
-    options = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8,
-               "--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
+def draw_options(r, draft):
+    """Of a server on a CPU."""
+    options = ["--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
                "--step-tokens", r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
     return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"],
                                ["--draft-model", draft, *r.choice(([], ["--speculate=ngram"]))]))
+
+
+def draw_options_gpu(r):
+    """Steps filled apart, so that company changes no bit; only two numbers of places, as each is a kernel."""
+    return ["--batch-invariant", "--random-weights", 1, "--context", 512, "--max-batch", r.choice((5, 16)),
+            "--kv-tokens", r.choice((640, 1280, 4096)), *r.choice(([], ["--no-prefix-cache"]))]
 
 
 def answer_of(choice):
@@ -144,13 +150,21 @@ class Round:
             self.server.wait_metric(name, 0)
 
 
-def soak_round(model, draft, r, seconds, n_clients):
+def alone_options(options):
+    """Of the server that tells what the answers are: the plainest on a CPU (2 places: for requests of two answers), on
+    a GPU the same kernel."""
+    if "--batch-invariant" not in options:
+        return ["--max-batch", 2]
+    return [o for o in options if o != "--no-prefix-cache"]
+
+
+def soak_round(model, options, r, seconds, n_clients):
     stories = [[r.randrange(250) for _ in range(256)] for _ in range(3)]
     requests = [draw_request(r, stories) for _ in range(30)]
-    with Server(model, "--no-prefix-cache", "--max-batch", 2, "--quiet") as alone:  # 2: for requests of two answers
+    with Server(model, *alone_options(options), "--no-prefix-cache", "--quiet") as alone:
         wanted = [[answer_of(c) for c in alone.post(PATH, q)["choices"]] for q in requests]
-    options = draw_options(r, n_clients, draft)
-    with Server(model, *options, "--quiet") as server:
+    crowd = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8]
+    with Server(model, *options, *crowd, "--quiet") as server:
         work = Round(server, requests, wanted, r.random(), time.monotonic() + seconds)
         work.run(n_clients)
         memory = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4 // 1024
@@ -166,18 +180,24 @@ def main():
     parser.add_argument("seconds", type=float, nargs="?", default=600)
     parser.add_argument("--clients", type=int, default=24, help="connections at a time")
     parser.add_argument("--round", type=float, default=30, help="seconds of a round's load")
+    parser.add_argument("--gpu", metavar="MODEL", help="on a GPU, with --batch-invariant: a folder of models/, its "
+                        "weights made up (PYTHONPATH=python MPK_BUILD=build python tests/soak.py ...)")
     args = parser.parse_args()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # the server's, too
     seed = int(os.environ.get("MPK_SEED", random.SystemRandom().randrange(1 << 31)))
     print(f"seed: MPK_SEED={seed}", flush=True)
     r, total = random.Random(seed), collections.Counter()
+    if args.gpu:
+        os.environ["MPK_DEVICE"] = "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        model, draft = (tiny.model(pathlib.Path(folder) / name, tie_word_embeddings=False, num_hidden_layers=n)
-                        for name, n in (("tiny", 2), ("draft", 1)))
+        models = [] if args.gpu else [
+            tiny.model(pathlib.Path(folder) / name, tie_word_embeddings=False, num_hidden_layers=n)
+            for name, n in (("tiny", 2), ("draft", 1))]
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
-            total += soak_round(model, r.choice((model, draft)), r, args.round, args.clients)
+            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models))
+            total += soak_round(args.gpu or models[0], options, r, args.round, args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 
 

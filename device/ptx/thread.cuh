@@ -38,6 +38,33 @@ MPK_FN void mpk_sync(void)
 {
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
 }
+
+/* 16 bytes, or a word, of global memory are on their way to shared memory, which this thread alone
+ * reads: after it has closed the group of fetches and waited for it.  Words come through L1, as
+ * loads do. */
+MPK_FN void mpk_fetch(void *s_to, const void *g_from)
+{
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((rt_u32)__cvta_generic_to_shared(s_to)),
+        "l"(g_from)
+        : "memory");
+}
+MPK_FN void mpk_fetch_word(rt_u32 *s_to, const rt_u32 *g_from)
+{
+    asm volatile(
+        "cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((rt_u32)__cvta_generic_to_shared(s_to)),
+        "l"(g_from)
+        : "memory");
+}
+MPK_FN void mpk_fetch_close(void)
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Until all but the N groups closed last have ended. */
+template <int N> MPK_FN void mpk_fetch_wait(void)
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 #endif
 
 #endif

@@ -4,8 +4,9 @@
  * Weights are the integers of op/chance.h, so a sum may be cut among threads in any way and a
  * histogram filled in any order: the result is that of src/op/sample.c to the bit.
  *
- * A pass reads four neighbours at once and has several such loads in flight for each thread: a row
- * of 152,000 floats, which comes from L2, takes some 10 us on one SM.
+ * A pass reads four neighbours at once.  Each lane has several such quads on their way from L2 to a
+ * ring in scratch: loads into registers would not do, since whoever moves a register on waits for
+ * it, and a visit for each register of a batch is too much code.
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
@@ -34,8 +35,8 @@
 #define SAMPLE_FN static __device__ __noinline__
 
 /* Bins of a histogram and entries of a list in scratch; values that are added up as one group;
- * loads of 16 bytes that a thread has in flight. */
-enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = 8 };
+ * quads that a lane has in flight (src/gen/body_sample.c counts the same bytes). */
+enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = MPK_ROOM ? 8 : 2 };
 /* Scratch after that of the reductions. */
 enum {
     SAMPLE_RANKS = MPK_REDUCE_BYTES,                  /* rt_u64[SAMPLE_BLOCK] */
@@ -43,7 +44,8 @@ enum {
     SAMPLE_VALUES = SAMPLE_RANKS + SAMPLE_BLOCK * 8,  /* rt_u64[SAMPLE_BLOCK] */
     SAMPLE_MAXIMA = SAMPLE_VALUES + SAMPLE_BLOCK * 8, /* rt_u32[CHANCE_LANES] */
     SAMPLE_GROUPS = SAMPLE_MAXIMA + CHANCE_LANES * 4, /* rt_u64[SAMPLE_BLOCK / SAMPLE_GROUP] */
-    SAMPLE_SHARED = SAMPLE_GROUPS + SAMPLE_BLOCK / SAMPLE_GROUP * 8 /* sample_shared */
+    SAMPLE_SHARED = SAMPLE_GROUPS + SAMPLE_BLOCK / SAMPLE_GROUP * 8, /* sample_shared */
+    SAMPLE_RING = SAMPLE_SHARED + 64 /* sample_quad[SAMPLE_IN_FLIGHT][CHANCE_LANES] */
 };
 
 /* Where a running sum passes a target, and by how much the sum before it is short of it; past the
@@ -104,8 +106,7 @@ struct alignas(16) sample_quad {
     float at[CHANCE_NEIGHBOURS];
 };
 
-/* Four neighbours of any dtype and stride; columns beyond the row are -inf.  A function that is
- * called, as it stands nine times in every pass. */
+/* Four neighbours of any dtype and stride; columns beyond the row are -inf. */
 SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
 {
     sample_quad q;
@@ -125,34 +126,51 @@ MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
                : sample_gather_quad(r, id);
 }
 
-/* visit(first id, quad) for the quads of a lane in rising order.  They move up through registers,
- * so that loads stay in flight while the code of a visit exists once. */
-template <typename function>
-MPK_FN void sample_pass_lane(const sample_row &r, int lane, const function &visit)
+/* Where quad number `quad` lies in a ring of SAMPLE_IN_FLIGHT entries for each lane. */
+MPK_FN int sample_slot(int quad)
 {
-    const rt_i64 quads = (r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS;
-    sample_quad next[SAMPLE_IN_FLIGHT] = {};
-#pragma unroll
-    for (int i = 0; i < SAMPLE_IN_FLIGHT; i++)
-        if (lane + i * CHANCE_LANES < quads)
-            next[i] = sample_load(r, lane + i * CHANCE_LANES);
+    return quad / CHANCE_LANES % SAMPLE_IN_FLIGHT * CHANCE_LANES + quad % CHANCE_LANES;
+}
+
+/* visit(first id, quad) for the quads of a lane in rising order: lane, lane + 256 ...  ask(quad)
+ * may fetch more for a quad.
+ *
+ * Invariant: one group of fetches for each quad, asked for in this order, and groups of a thread
+ * end in order.  So when all but the last SAMPLE_IN_FLIGHT - 1 have ended, the quad that is visited
+ * is there.  Its place is asked for again before the next visit, when it has been read. */
+template <typename more, typename function>
+MPK_FN void sample_pass_lane(const mpk_task &t, const sample_row &r, int lane, const more &ask,
+                             const function &visit)
+{
+    const int n = (int)r.x->dims[1], quads = (n + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS,
+              whole = r.quads ? n / CHANCE_NEIGHBOURS : 0;
+    const char *g_row = r.g_x + 4 * r.from;
+    sample_quad *s_ring = (sample_quad *)(t.s_scratch + SAMPLE_RING);
+    int asked = lane;
 #pragma unroll 1
-    for (rt_i64 quad = lane; quad < quads; quad += CHANCE_LANES) {
-        const sample_quad now = next[0];
-#pragma unroll
-        for (int i = 1; i < SAMPLE_IN_FLIGHT; i++)
-            next[i - 1] = next[i];
-        if (quad + SAMPLE_IN_FLIGHT * CHANCE_LANES < quads)
-            next[SAMPLE_IN_FLIGHT - 1] = sample_load(r, quad + SAMPLE_IN_FLIGHT * CHANCE_LANES);
-        visit(quad * CHANCE_NEIGHBOURS, now);
+    for (int quad = lane; quad < quads; quad += CHANCE_LANES) {
+#pragma unroll 1
+        for (; asked < quad + SAMPLE_IN_FLIGHT * CHANCE_LANES; asked += CHANCE_LANES) {
+            if (asked < whole)
+                mpk_fetch(&s_ring[sample_slot(asked)], g_row + sizeof(sample_quad) * asked);
+            if (asked < quads)
+                ask(asked);
+            mpk_fetch_close();
+        }
+        mpk_fetch_wait<SAMPLE_IN_FLIGHT - 1>();
+        visit((rt_i64)quad * CHANCE_NEIGHBOURS,
+              quad < whole ? s_ring[sample_slot(quad)]
+                           : sample_gather_quad(r, (rt_i64)quad * CHANCE_NEIGHBOURS));
     }
 }
 
 /* The same for all lanes, each by one thread. */
-template <typename function> MPK_FN void sample_pass(const sample_row &r, const function &visit)
+template <typename function>
+MPK_FN void sample_pass(const mpk_task &t, const sample_row &r, const function &visit)
 {
     for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS)
-        sample_pass_lane(r, lane, visit);
+        sample_pass_lane(
+            t, r, lane, [](int) {}, visit);
 }
 
 /* Falling logits, then rising ids, as falling numbers; 0: never drawn (NaN, -inf). */
@@ -171,11 +189,12 @@ MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, 
 /* The largest of the row, as mpk_ranked; 0: nothing but NaN. */
 SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
 {
+    const rt_i64 n = r.x->dims[1];
     rt_u64 best = 0;
-    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+    sample_pass(t, r, [n, &best](rt_i64 id, const sample_quad &q) {
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
-            if (id + i < r.x->dims[1])
+            if (id + i < n)
                 best = mpk_max_pair(best, mpk_ranked(q.at[i], (rt_u32)(id + i)));
     });
     return mpk_max(t, MPK_THREADS, best);
@@ -234,20 +253,24 @@ SAMPLE_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
 /* The weight that is kept; leaves the weight and the largest key of each lane. A lane here is one
  * of CHANCE_LANES (256) columns of quads, not one of a warp: lane l has quads l, l + 256, ... The
  * draw goes through lanes in this order, which does not depend on the number of threads. */
-SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &r, const sample_kept &k)
+SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sample_kept &kept)
 {
+    const sample_row r = row; /* in registers: a fetch makes what is in memory be read again */
+    const sample_kept k = kept;
     rt_u64 *s_value = sample_values(t);
     rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
     for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
         rt_u64 sum = 0;
         float most = -MPK_INFINITY;
-        sample_pass_lane(r, lane, [&](rt_i64 id, const sample_quad &q) {
+        sample_pass_lane(
+            t, row, lane, [](int) {},
+            [&](rt_i64 id, const sample_quad &q) {
 #pragma unroll
-            for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
-                sum += sample_weight(r, k, q.at[i], id + i);
-                most = fmaxf(most, q.at[i]);
-            }
-        });
+                for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
+                    sum += sample_weight(r, k, q.at[i], id + i);
+                    most = fmaxf(most, q.at[i]);
+                }
+            });
         s_value[lane] = sum;
         s_most[lane] = most > -MPK_INFINITY ? mpk_key(most) : 0;
     }
@@ -326,9 +349,11 @@ MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEI
 
 /* Count the open ranks by their next digit: how many, and in the values their weight or again how
  * many. */
-SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &r, const sample_open &o,
+SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const sample_open &open,
                             bool by_weight)
 {
+    const sample_row r = row; /* in registers, as in sample_weigh */
+    const sample_open o = open;
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
     rt_u64 *s_value = sample_values(t);
     mpk_sync();
@@ -337,7 +362,7 @@ SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &r, const sample
         s_value[i] = 0;
     }
     mpk_sync();
-    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+    sample_pass(t, row, [&](rt_i64 id, const sample_quad &q) {
         int bin[CHANCE_NEIGHBOURS];
         rt_u64 value[CHANCE_NEIGHBOURS];
 #pragma unroll
@@ -371,15 +396,17 @@ MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
 
 /* Gather the ranks from `low` on of which all digits of o are known, and sort them; how many there
  * are, of which only SAMPLE_BLOCK are gathered. */
-SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &r, rt_u64 low,
-                               const sample_open &o)
+SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &row, rt_u64 low,
+                               const sample_open &open)
 {
+    const sample_row r = row; /* in registers, as in sample_weigh */
+    const sample_open o = open;
     sample_shared *s = sample_words(t);
     mpk_sync();
     if (mpk_thread() == 0)
         s->n = 0;
     mpk_sync();
-    sample_pass(r, [&](rt_i64 id, const sample_quad &q) {
+    sample_pass(t, row, [&](rt_i64 id, const sample_quad &q) {
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
             const rt_u64 rank = sample_rank(q.at[i], id + i);

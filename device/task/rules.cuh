@@ -30,8 +30,9 @@ enum {
     RULES_LISTS
 };
 enum {
-    RULES_MAP = SAMPLE_RANKS,          /* rt_u32[SAMPLE_BLOCK * 4], also over the values */
-    RULES_PART = SAMPLE_BLOCK * 4 * 32 /* ids that the map has bits for */
+    RULES_MAP = SAMPLE_RANKS,           /* rt_u32[SAMPLE_BLOCK * 4], also over the values */
+    RULES_PART = SAMPLE_BLOCK * 4 * 32, /* ids that the map has bits for */
+    RULES_MASK = SAMPLE_RANKS           /* rt_u32[SAMPLE_IN_FLIGHT][CHANCE_LANES], of a mask */
 };
 
 /* The record of a row, its history, the row that they change, and the bits of its mask (0:
@@ -268,21 +269,32 @@ MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double la
  * model made them. A bit of the mask is 1 where the token is allowed. */
 MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &from)
 {
-    const bool quads = ((rt_u64)r.g_x & 15) == 0;
-    sample_pass(from, [&](rt_i64 id, sample_quad q) {
-        const rt_u32 may = r.g_mask ? r.g_mask[id / 32] >> (id % 32) : ~0u;
+    const rt_u32 *g_mask = r.g_mask;
+    float *g_x = r.g_x;
+    const rt_i64 n = r.n;
+    const bool quads = ((rt_u64)g_x & 15) == 0;
+    rt_u32 *s_mask = (rt_u32 *)(t.s_scratch + RULES_MASK);
+    const auto ask = [=](int quad) {
+        if (g_mask)
+            mpk_fetch_word(&s_mask[sample_slot(quad)], &g_mask[quad * CHANCE_NEIGHBOURS / 32]);
+    };
+    const auto visit = [=](rt_i64 id, sample_quad q) {
+        const rt_u32 may =
+            g_mask ? s_mask[sample_slot((int)id / CHANCE_NEIGHBOURS)] >> (id % 32) : ~0u;
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
             q.at[i] = may >> i & 1 ? q.at[i] : -MPK_INFINITY;
-        if (quads && id + CHANCE_NEIGHBOURS <= r.n) {
-            *(sample_quad *)(r.g_x + id) = q;
+        if (quads && id + CHANCE_NEIGHBOURS <= n) {
+            *(sample_quad *)(g_x + id) = q;
             return;
         }
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
-            if (id + i < r.n)
-                r.g_x[id + i] = q.at[i];
-    });
+            if (id + i < n)
+                g_x[id + i] = q.at[i];
+    };
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS)
+        sample_pass_lane(t, from, lane, ask, visit);
     mpk_sync();
 }
 

@@ -135,8 +135,10 @@ static void draw_lengths(bench *b)
         b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
 }
 
-/* Choose what answers are drawn from, so that a draft stands with probability P.  A draft copies an
- * earlier token, and both were drawn alike, so it stands as often as two draws are equal:
+/* Choose what answers are drawn from, so that a draft which copies a random earlier token stands
+ * with probability P: both were drawn alike, so it stands as often as two draws are equal.  Drafts
+ * of a look-up stand less often for P > 0.5: of places of equal length it takes the latest, and in
+ * a text of two tokens that is often where a run ended.  "acceptance" of --json tells.
  *
  *   P > 0.5   two tokens; the first comes with probability q, where q² + (1 - q)² = P.  Its bias is
  *             FLAT * log(q / (1 - q)), as the temperature FLAT divides it again

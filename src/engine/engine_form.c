@@ -105,11 +105,12 @@ static void handle(engine_forms *f, const form_event *event)
         return;
     pthread_mutex_lock(&f->guard);
     mpk_status status = follow(&cx, f, form, event->token, &over);
+    const bool same = grammar_matcher_is_same(form->matcher); /* inside a text most masks are */
     pthread_mutex_unlock(&f->guard);
     if (status != MPK_OK || over)
         engine_end_request(f->engine, event->id, status, cx.text);
     else
-        machine_put_mask(f->engine->machine, event->id, form->index, f->mask);
+        machine_put_mask(f->engine->machine, event->id, form->index, same ? NULL : f->mask);
     engine_form_drop(f, form);
 }
 

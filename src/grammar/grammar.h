@@ -67,6 +67,9 @@ void grammar_matcher_close(grammar_matcher *m);
 /* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.
  * MPK_ELIMIT: the grammar is so ambiguous that the limits of work do not suffice. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n);
+/* Has the last mask the bits of the one before it?  True is sure; false may also mean that it is
+ * not known. */
+bool grammar_matcher_is_same(const grammar_matcher *m);
 /* A token has come.  *over: only the end can follow.  MPK_EARG: the token was not allowed. */
 mpk_status grammar_matcher_take(mpk_context *cx, grammar_matcher *m, int32_t token, bool *over);
 /* The same for bytes, for tests and for the choice among literals.  *fits is false if no text of

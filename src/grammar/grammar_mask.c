@@ -66,23 +66,59 @@ static mpk_status walk_tree(mpk_context *cx, grammar *g, const token_tree *t, ui
     return status;
 }
 
+static uint32_t count_bits(const uint32_t *words, uint32_t n)
+{
+    uint32_t bits = 0;
+    for (uint32_t k = 0; k < n; k++)
+        bits += (uint32_t)__builtin_popcount(words[k]);
+    return bits;
+}
+
 /* The mask of one class of tokens, from the store or computed now. */
-static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length,
-                            const uint32_t **words)
+static mpk_status find_part(mpk_context *cx, grammar_matcher *m, uint32_t length, mask_part *part)
 {
     store *s = &m->grammar->store;
     const token_tree *t = &m->vocab->trees[length];
-    uint32_t from, index, *made;
+    uint32_t from, index, n_words = grammar_mask_words(m->vocab);
     TRY(situation_clamp(cx, m->grammar, m->situation, length, t->longest, &from));
     if (!pair_get(&s->masks[length], from, &index)) {
-        NEW(cx, &s->arena, made, grammar_mask_words(m->vocab));
-        TRY(walk_tree(cx, m->grammar, t, from, made));
-        index = (uint32_t)s->mask_words.n;
-        PUSH(cx, &s->arena, &s->mask_words, made);
+        mask_part made;
+        NEW(cx, &s->arena, made.words, n_words);
+        TRY(walk_tree(cx, m->grammar, t, from, made.words));
+        made.n = count_bits(made.words, n_words);
+        index = (uint32_t)s->mask_parts.n;
+        PUSH(cx, &s->arena, &s->mask_parts, made);
         TRY(pair_put(cx, &s->arena, &s->masks[length], from, index));
     }
-    *words = s->mask_words.at[index];
+    *part = s->mask_parts.at[index];
     return MPK_OK;
+}
+
+/* Put the parts together; most masks have one that is not empty.  How many bits are set. */
+static uint32_t join_parts(const mask_part *parts, uint32_t n_words, uint32_t *words)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++) {
+        if (!n && parts[i].n)
+            memcpy(words, parts[i].words, n_words * sizeof *words);
+        for (uint32_t k = 0; n && parts[i].n && k < n_words; k++)
+            words[k] |= parts[i].words[k];
+        n += parts[i].n;
+    }
+    if (!n)
+        memset(words, 0, n_words * sizeof *words);
+    return n;
+}
+
+/* Is the mask that is made of these parts the last one again?  Parts that are kept do not move. */
+static void note_shown(grammar_matcher *m, const mask_part *parts, bool may_end)
+{
+    m->is_same = m->shown_end == may_end;
+    m->shown_end = may_end;
+    for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++) {
+        m->is_same &= m->shown[i] == parts[i].words;
+        m->shown[i] = parts[i].words;
+    }
 }
 
 /* Called before a mask or a token: the limit of work applies to each of them, and the store is
@@ -100,21 +136,24 @@ static mpk_status make_room(mpk_context *cx, grammar *g)
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n)
 {
     const grammar_vocab *v = m->vocab;
-    const uint32_t *part = NULL;
+    mask_part parts[GRAMMAR_LENGTHS];
     TRY(make_room(cx, m->grammar));
-    memset(words, 0, grammar_mask_words(v) * sizeof *words);
-    for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++) {
-        TRY(find_part(cx, m, i, &part));
-        for (uint32_t k = 0; k < grammar_mask_words(v); k++)
-            words[k] |= part[k];
-    }
+    for (uint32_t i = 0; i < GRAMMAR_LENGTHS; i++)
+        TRY(find_part(cx, m, i, &parts[i]));
+    *n = join_parts(parts, grammar_mask_words(v), words);
     bool may_end = m->grammar->store.situations.at[m->situation].may_end;
-    for (uint32_t i = 0; i < v->n_ends && may_end; i++)
-        words[v->ends[i] / 32] |= 1u << v->ends[i] % 32;
-    *n = 0;
-    for (uint32_t k = 0; k < grammar_mask_words(v); k++)
-        *n += (uint32_t)__builtin_popcount(words[k]);
+    for (uint32_t i = 0; i < v->n_ends && may_end; i++) {
+        uint32_t *word = &words[v->ends[i] / 32], bit = 1u << v->ends[i] % 32;
+        *n += !(*word & bit);
+        *word |= bit;
+    }
+    note_shown(m, parts, may_end);
     return MPK_OK;
+}
+
+bool grammar_matcher_is_same(const grammar_matcher *m)
+{
+    return m->is_same;
 }
 
 /* ---- what comes ---- */

@@ -212,6 +212,12 @@ typedef struct pair_table {
 /* Classes of tokens by their lengths. */
 enum { GRAMMAR_LENGTHS = 3 };
 
+/* The tokens of one class that may come. */
+typedef struct mask_part {
+    uint32_t *words; /* of a whole mask, in the arena */
+    uint32_t n;      /* bits that are set */
+} mask_part;
+
 /* All that was computed about a grammar; it can be forgotten and computed again. */
 typedef struct store {
     arena arena;
@@ -223,8 +229,8 @@ typedef struct store {
     /* two sets of stacks -> the set that has the stacks of both */
     pair_table unions;
     pair_table clamped[GRAMMAR_LENGTHS]; /* a set -> that with counts as far as they matter */
-    pair_table masks[GRAMMAR_LENGTHS];   /* a situation -> a mask */
-    VEC(uint32_t *) mask_words;
+    pair_table masks[GRAMMAR_LENGTHS];   /* a situation -> number of a part */
+    VEC(mask_part) mask_parts;
     uint64_t work; /* steps so far, for the limit of a mask */
 
     /* the closure at hand */
@@ -278,7 +284,11 @@ struct grammar_matcher {
     grammar *grammar;
     const grammar_vocab *vocab; /* NULL: of bytes */
     uint32_t situation;
-    uint32_t moved;        /* store_forget's: what it becomes */
+    uint32_t moved; /* store_forget's: what it becomes */
+    /* what the last mask was made of, NULL: not known; may an end token come; was the mask before
+     * it made of the same */
+    const uint32_t *shown[GRAMMAR_LENGTHS];
+    bool shown_end, is_same;
     grammar_matcher *next; /* of the grammar's */
 };
 

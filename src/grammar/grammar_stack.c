@@ -404,8 +404,10 @@ mpk_status store_forget(mpk_context *cx, grammar *g)
         g->store = old;
         return status;
     }
-    for (grammar_matcher *m = g->matchers; m; m = m->next)
+    for (grammar_matcher *m = g->matchers; m; m = m->next) {
         m->situation = m->moved;
+        memset(m->shown, 0, sizeof m->shown); /* other masks may come to lie there */
+    }
     store_close(&old);
     return MPK_OK;
 }

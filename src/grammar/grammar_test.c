@@ -57,6 +57,22 @@ static void check_mask(grammar *g, grammar_matcher *m, str so_far, const uint32_
     }
 }
 
+/* What a mask says of itself; before: the last one's bits, or zeros.  Returns whether it is said to
+ * be the same. */
+static bool check_words(const grammar_matcher *m, const uint32_t *words, uint32_t n,
+                        uint32_t *before)
+{
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < TOKENS; i++)
+        bits += words[i / 32] >> i % 32 & 1;
+    assert_int_equal(n, bits);
+    const bool same = grammar_matcher_is_same(m);
+    if (same)
+        assert_memory_equal(words, before, (TOKENS + 31) / 32 * sizeof *words);
+    memcpy(before, words, (TOKENS + 31) / 32 * sizeof *words);
+    return same;
+}
+
 /* A random walk; every mask is checked. */
 static void walk(grammar *g, uint64_t seed, uint32_t most)
 {
@@ -64,11 +80,13 @@ static void walk(grammar *g, uint64_t seed, uint32_t most)
     grammar_matcher *m;
     text so_far = {0};
     bool over = false;
+    uint32_t before[(TOKENS + 31) / 32] = {0};
     check_ok(&cx, grammar_matcher_open(&cx, g, vocab, &m));
     for (uint32_t step = 0; step < most && !over; step++) {
         uint32_t words[(TOKENS + 31) / 32], n, chosen = TOKENS;
         check_ok(&cx, grammar_matcher_mask(&cx, m, words, &n));
         assert_true(n);
+        check_words(m, words, n, before);
         check_mask(g, m, (str){so_far.at ? so_far.at : "", so_far.n}, words);
         for (uint32_t i = 0, best = 0; i < END; i++) {
             uint32_t rank = (uint32_t)rng_u64(seed + step, i) | 1;
@@ -383,6 +401,31 @@ static void test_refused(void **state)
     }
 }
 
+/* Within a long text each mask is that of the token before, also after everything has been
+ * forgotten but once. */
+static void test_same(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    grammar *g = make(GRAMMAR_REGEX, "[ab]{600}");
+    grammar_matcher *m;
+    make_vocab(check_seed());
+    uint32_t words[(TOKENS + 31) / 32], before[(TOKENS + 31) / 32] = {0}, n, n_same = 0;
+    bool over;
+    check_ok(&cx, grammar_matcher_open(&cx, g, vocab, &m));
+    for (uint32_t step = 0; step < 500; step++) {
+        check_ok(&cx, grammar_matcher_mask(&cx, m, words, &n));
+        n_same += check_words(m, words, n, before);
+        if (step == 100)
+            check_ok(&cx, store_forget(&cx, g));
+        check_ok(&cx, grammar_matcher_take(&cx, m, 'a', &over));
+    }
+    assert_int_equal(n_same, 498); /* not the first, and not the one after step 100 */
+    grammar_matcher_close(m);
+    grammar_free(g);
+    grammar_vocab_free(vocab);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,7 +433,7 @@ int main(void)
         cmocka_unit_test(test_bounds),  cmocka_unit_test(test_comments),
         cmocka_unit_test(test_hostile), cmocka_unit_test(test_words),
         cmocka_unit_test(test_edges),   cmocka_unit_test(test_dashes_beside_sets),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused), cmocka_unit_test(test_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

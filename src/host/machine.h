@@ -174,8 +174,9 @@ typedef struct machine_def {
      * NULL as the two above.
      */
     void (*peek_logits)(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
-    /* Write a row of masks: its bits (NULL: none), then its number, as op/rules.h has it.  No task
-     * reads the bits meanwhile.  Called with the lock held.  NULL: requests have no masks. */
+    /* Write a row of masks: its bits (NULL: those that are there stay), then its number, as
+     * op/rules.h has it.  No task reads the bits meanwhile.  Called with the lock held.  NULL:
+     * requests have no masks. */
     void (*put_mask)(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
                      uint32_t number);
     /* Slots without copies (see machine_make_slots); *out in the arena.  NULL: tensors are written
@@ -300,7 +301,8 @@ mpk_status machine_append(mpk_context *cx, machine *m, uint64_t id, const int32_
  * nothing. */
 void machine_cancel(machine *m, uint64_t id);
 /* Which tokens may come as number `index` of a masked request's answer, from 0 on: a bit for each
- * of the vocabulary.  To be given once for each token, in order: the first at any time after
+ * of the vocabulary; NULL: the same as for the token before, of which only the number is written
+ * then.  To be given once for each token, in order: the first at any time after
  * submission, another after the token before it has been drained.  No such request: nothing. */
 void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *bits);
 /* May requests be masked? */

@@ -30,7 +30,10 @@ enum {
     RT_GRAM_TRIES = 8,    /* places that a look-up compares */
     RT_GRAM_LONGEST = 32, /* tokens that it compares at each */
     RT_DRAFT_FIRST = 4,   /* tokens that a request drafts at first */
-    RT_DRAFT_MISSES = 3,  /* steps in a row without an accepted draft after which a request rests */
+    /* steps in a row without an accepted draft after which a request rests; where drafts cost
+     * little it rests only if hardly any stand */
+    RT_DRAFT_MISSES = 3,
+    RT_DRAFT_FREE_MISSES = 16,
     /* tokens that it then gets without drafts; twice as many each time that it goes on missing */
     RT_DRAFT_REST = 32,
     RT_DRAFT_LONG_REST = 512
@@ -247,7 +250,7 @@ RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
         return;
     }
     d->most = 1;
-    if (++d->misses < RT_DRAFT_MISSES)
+    if (++d->misses < (m->serving->drafts_freely ? RT_DRAFT_FREE_MISSES : RT_DRAFT_MISSES))
         return;
     d->again = m->slots[index].position + d->rest;
     d->rest = d->rest < RT_DRAFT_LONG_REST ? 2 * d->rest : d->rest;

@@ -59,7 +59,7 @@ static inline float emulated_own_element(const emulated_group *g, int row, int k
     const rt_u32 word = g->own[row / 16 * 32 + row % 8 * 4 + k % 8 / 2][row % 16 / 8 + k / 8 * 2];
     return k % 2 ? ptx_high_bf16(word) : ptx_low_bf16(word);
 }
-template <int N> static void emulated_group_multiply(void)
+template <int N> EMULATED_HOT static void emulated_group_multiply(void)
 {
     const emulated_group *g = &emulated_groups[emulated_now->number / 128];
     float a[64][16];

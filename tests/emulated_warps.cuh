@@ -41,8 +41,9 @@ enum {
     EMULATED_CLERK = EMULATED_BODIES + 32, /* after the loader's warp */
     EMULATED_THREADS = EMULATED_CLERK + 1,
     EMULATED_WARPS = EMULATED_THREADS / 32 + 1,
-    EMULATED_STACK = 128 << 10,
-    EMULATED_COPIES = 256, /* of a thread, or bulk copies, under way */
+    EMULATED_STACK = 160 << 10,
+    EMULATED_APART = 7 * 64, /* bytes between the first frames of neighbours */
+    EMULATED_COPIES = 256,   /* of a thread, or bulk copies, under way */
     EMULATED_PATIENCE = 1 << 16,
     EMULATED_NAPS = 1 << 24,
 };
@@ -689,18 +690,29 @@ static inline rt_u32 ptx_pack_bf16(float low, float high)
 
 /* ---- products ---- */
 
+/* Of functions that take much of a test's time: optimised more than the rest, which would cost the
+ * compiler more time than the test has to gain. */
+#ifdef __clang__
+#define EMULATED_HOT
+#else
+#define EMULATED_HOT __attribute__((optimize("O3")))
+#endif
+
 /* Four floats that the host multiplies at once. */
 typedef float emulated_four __attribute__((vector_size(16)));
 
 /* c[m x n] += a[m x 16] b[16 x n]; each element adds its products in the order of k. */
 template <int N>
-static inline void emulated_product(const float (*a)[16], const emulated_four (*b)[N / 4], int rows,
-                                    emulated_four (*c)[N / 4])
+EMULATED_HOT static void emulated_product(const float (*a)[16], const emulated_four (*b)[N / 4],
+                                          int rows, emulated_four (*c)[N / 4])
 {
     for (int m = 0; m < rows; m++)
-        for (int k = 0; k < 16; k++)
-            for (int n = 0; n < N / 4; n++)
-                c[m][n] += a[m][k] * b[k][n];
+        for (int n = 0; n < N / 4; n++) {
+            emulated_four sum = c[m][n];
+            for (int k = 0; k < 16; k++)
+                sum += a[m][k] * b[k][n];
+            c[m][n] = sum;
+        }
 }
 
 static inline float emulated_f16(rt_u32 bits)
@@ -742,7 +754,7 @@ template <bool BF16> static inline void emulated_spread(rt_u32 word, float *to, 
     to[0] = emulated_half(BF16, word);
     to[apart] = emulated_half(BF16, word >> 16);
 }
-template <bool BF16> static void emulated_multiply(void)
+template <bool BF16> EMULATED_HOT static void emulated_multiply(void)
 {
     const emulated_warp *w = emulated_own_warp();
     float a[16][16];

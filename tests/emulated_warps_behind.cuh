@@ -183,7 +183,8 @@ static void emulated_prepare(const rt_u32 *live, rt_u64 seed)
             abort();
         getcontext(&t->start);
         t->start.uc_stack.ss_sp = t->stack;
-        t->start.uc_stack.ss_size = EMULATED_STACK;
+        /* stacks that began at the same place of a page would share a few lines of the caches */
+        t->start.uc_stack.ss_size = EMULATED_STACK - i % 64 * EMULATED_APART;
         t->start.uc_link = 0;
         makecontext(&t->start, emulated_begin, 0);
         t->number = i;

@@ -18,7 +18,7 @@
 #include <arm_neon.h>
 #include <string.h>
 
-#define V_INLINE static inline __attribute__((always_inline))
+#include "cpu/inline.h"
 
 /* The names of AVX2's vectors. */
 typedef int8x16_t __m128i;

@@ -9,11 +9,9 @@
 
 #include <immintrin.h>
 
-#include "ir/ir.h"
-
-#define V_INLINE static inline __attribute__((always_inline))
-
+#include "cpu/inline.h"
 #include "cpu/vec_halves.h"
+#include "ir/ir.h"
 
 /* Register blocks for 16 registers.  A vector takes two of them; a panel is summed in parts of
  * one each. */

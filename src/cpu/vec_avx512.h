@@ -37,11 +37,9 @@
 
 #include <immintrin.h>
 
-#include "ir/ir.h"
-
-#define V_INLINE static inline __attribute__((always_inline))
-
+#include "cpu/inline.h"
 #include "cpu/vec_halves.h"
+#include "ir/ir.h"
 
 /* Tokens and rows of a register block: its accumulators and their operands fill 32 registers. */
 enum {

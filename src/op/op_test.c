@@ -213,13 +213,13 @@ static void check_split(bed *b, void **start)
 /* True if the block of a root that starts at element number `element` touches the box. */
 static bool inside(const ir_tensor *t, const ir_box *box, int64_t element)
 {
-    int64_t block = ir_dtype_table[t->dtype].block_elements;
-    ir_box one = {0};
-    for (uint32_t i = t->rank; i-- > 0; element /= t->dims[i]) {
-        one.lo[i] = element % t->dims[i];
-        one.hi[i] = one.lo[i] + (i + 1 == t->rank ? block : 1);
+    int64_t n = ir_dtype_table[t->dtype].block_elements;
+    for (uint32_t i = t->rank; i-- > 0; element /= t->dims[i], n = 1) {
+        int64_t at = element % t->dims[i];
+        if (box->lo[i] >= box->hi[i] || at >= box->hi[i] || at + n <= box->lo[i])
+            return false;
     }
-    return ir_box_overlaps(&one, box, t->rank);
+    return true;
 }
 
 /* The part of root `id` that computing the box reads; entries that are not alive are not. */
@@ -250,8 +250,12 @@ static ir_box read_of_root(const bed *b, ir_tensor_id id, const ir_box *box)
  * something that exists. */
 static void spoil(bed *b, const ir_tensor *t, unsigned char *at, int kind)
 {
-    for (uint32_t k = 0; k < ir_dtype_table[t->dtype].block_bytes; k++)
-        at[k] = kind ? (unsigned char)next_random(b, 256) : 0xFF;
+    uint64_t bits = UINT64_MAX;
+    for (uint32_t k = 0; k < ir_dtype_table[t->dtype].block_bytes; k++, bits >>= 8) {
+        if (k % 8 == 0)
+            bits = kind ? next_random(b, UINT64_MAX) : UINT64_MAX;
+        at[k] = (unsigned char)bits;
+    }
     int64_t small = (int64_t)next_random(b, 8);
     if (t->dtype == IR_BOOL)
         *at = kind ? small % 2 : 1;
@@ -272,9 +276,12 @@ static void poison(bed *b, ir_tensor_id id, const ir_box *kept, int kind)
         return;
     for (uint32_t o = 0; o < b->op->n_out; o++)
         is_output = is_output || b->op->out[o] == id;
-    for (int64_t e = 0; e < ir_elements(t); e += ir_dtype_table[t->dtype].block_elements)
+    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
+    const int64_t n = ir_elements(t);
+    unsigned char *at = b->values.data[id];
+    for (int64_t e = 0; e < n; e += info->block_elements, at += info->block_bytes)
         if (is_output || !inside(t, kept, e))
-            spoil(b, t, (unsigned char *)b->values.data[id] + ir_row_bytes(t->dtype, e), kind);
+            spoil(b, t, at, kind);
 }
 
 /* Run a box from poisoned memory; before: the memory just before, after: just after. */
@@ -314,8 +321,10 @@ static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, v
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     ir_box written = {0};
     bool in_place = false, writes = written_of_root(b, id, box, &written, &in_place);
-    for (int64_t e = 0; e < ir_elements(t); e += info->block_elements) {
-        size_t at = (size_t)ir_row_bytes(t->dtype, e), n = info->block_bytes;
+    const int64_t elements = ir_elements(t);
+    const size_t n = info->block_bytes;
+    size_t at = 0;
+    for (int64_t e = 0; e < elements; e += info->block_elements, at += n) {
         bool unchanged = true;
         for (int k = 0; k < 2; k++)
             unchanged =

@@ -134,7 +134,7 @@ static item *add_item(const char *name, int n, char **names)
 
 static void add_op(const op_def *def, int n, char **names)
 {
-    item *it = add_item(def->name, n, names);
+    item *it = def->flags & OP_PROCESSES ? NULL : add_item(def->name, n, names);
     if (!it)
         return;
     it->def = def;

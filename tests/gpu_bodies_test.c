@@ -222,7 +222,7 @@ static bool has_blocks(const ir_graph *g)
     return false;
 }
 
-/* A case of a random operator; false: it has weights in blocks. */
+/* A case of a random operator; false: it has weights in blocks, or is none for GPUs. */
 static bool begin(world *w)
 {
     uint32_t n_ops = 0;
@@ -237,7 +237,7 @@ static bool begin(world *w)
         if (t->kind == IR_INPUT || (t->kind == IR_TEMP && t->shares == IR_NONE))
             w->pool[w->n++] = (ir_tensor_id)i;
     }
-    return !has_blocks(g) && w->n > 0;
+    return !(def->flags & OP_PROCESSES) && !has_blocks(g) && w->n > 0;
 }
 
 /* What nothing reads is a result of the program. */

@@ -365,7 +365,8 @@ def test_a_program_that_the_compiler_refuses_runs_in_eager(monkeypatch):
         ({"threads": "2"}, "threads is '2'"),
         ({"threads": True}, "threads is True"),
         ({"profile": 1}, "profile is 1, expected True or False"),
-        ({"thread": 1}, "unknown option 'thread'; the options are threads, profile, reports"),
+        ({"thread": 1}, "unknown option 'thread'; the options are threads, profile, collectives, reports"),
+        ({"collectives": "no"}, "option collectives is 'no', expected True or False"),
         ([1], "expected a dictionary"),
     ],
 )

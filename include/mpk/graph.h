@@ -129,8 +129,8 @@ MPK_API mpk_status mpk_program_name_slots(mpk_context *cx, mpk_program *p, uint3
                                           const char *const *names);
 /* Run once.  data[n]: the bytes of each slot, row-major, dense, as many as its tensor has, and
  * aligned to its elements; used until the next call.  A slot that is written (an output, a state)
- * overlaps no other.  MPK_EARG: n is not what was named, or an address is NULL or not aligned, and
- * nothing was run; else as mpk_program_run. */
+ * overlaps no other, but for what `post` writes and `collect` reads.  MPK_EARG: n is not what was
+ * named, or an address is NULL or not aligned, and nothing was run; else as mpk_program_run. */
 MPK_API mpk_status mpk_program_call(mpk_context *cx, mpk_program *p, uint32_t n, void *const *data);
 /* Of MPK_MODE_CALLS: put one run on a stream (the driver's CUstream; NULL: the default one) and
  * return.  It is one launch of one kernel, after a small copy if an address has changed since the

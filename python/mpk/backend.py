@@ -22,7 +22,7 @@ from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from mpk import decompositions as own
-from mpk import lowering, lowering_index, lowering_math, whole  # noqa: F401  (they fill the table)
+from mpk import collectives, lowering, lowering_index, lowering_math, whole  # noqa: F401  (they fill the table)
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
@@ -55,10 +55,12 @@ class TrainingError(RuntimeError):
 @dataclasses.dataclass
 class Options:
     """threads: workers of a program (0: as many as PyTorch uses); profile: on a GPU programs note where their time
-    goes; reports: where to note what was compiled."""
+    goes; collectives: on the CPU programs run collectives that all processes share, where they can; reports: where to
+    note what was compiled."""
 
     threads: int = 0
     profile: bool = False
+    collectives: bool = True
     reports: list[Report] | None = None
 
     def __post_init__(self) -> None:
@@ -68,8 +70,9 @@ class Options:
                 f"option threads is {self.threads!r}, expected a whole number from 1 to {MAX_THREADS}, "
                 "or 0 for as many as PyTorch uses"
             )
-        if not isinstance(self.profile, bool):
-            raise ArgumentError(f"option profile is {self.profile!r}, expected True or False")
+        for name in "profile", "collectives":
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(f"option {name} is {getattr(self, name)!r}, expected True or False")
 
 
 def options_of(given: Any) -> Options:
@@ -112,7 +115,9 @@ class Runner:
         self.places, self.outputs = place_results(e, values, [*returned, *(tested for tested, _ in checks)])
         self.messages = [message for _, message in checks]
         assign_mutations(gm, e, values)
-        self.emitter, self.slots = e, e.slots
+        self.emitter, self.slots, self.exchanges = e, e.slots, e.exchanges
+        if self.exchanges is not None:
+            self.exchanges.finish(e)
         self.lock, self.program, self.refused = threading.Lock(), None, False
         self.addresses = [s.data.data_ptr() if s.data is not None else 0 for s in self.slots]
         self.inputs = [(at, s.index) for at, s in enumerate(self.slots) if s.kind == "argument"]
@@ -135,7 +140,7 @@ class Runner:
         self.results = [place[1:] for place in self.places if place[0] == "slot"]
         in_order = [(at, []) for at in range(len(self.places))]
         self.plain = len(self.results) == len(self.places) and self.outputs == in_order and not self.messages
-        self.idle = not self.results and not self.written
+        self.idle = not self.results and not self.written and self.exchanges is None
         self.make = maker(self.device)
 
     def compile(self, threads: int, gpu: int | None = None) -> Program:
@@ -192,7 +197,10 @@ class Runner:
 
     def run(self) -> None:
         """Run the program with the tensors at self.addresses."""
-        self.program.call()
+        if self.exchanges is None:
+            self.program.call()
+        else:
+            self.exchanges.run(self.program)
 
     def take(self, arguments: list[torch.Tensor]) -> None:
         """Let the program know where the arguments lie."""
@@ -316,10 +324,11 @@ def in_place_nodes(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
     }
 
 
-def lower_graph(gm: torch.fx.GraphModule) -> tuple[Emitter, dict, dict[torch.fx.Node, str]]:
+def lower_graph(gm: torch.fx.GraphModule, room: Any = None) -> tuple[Emitter, dict, dict[torch.fx.Node, str]]:
     """Lower all nodes but the mutations: the program, the nodes' values, and the nodes that were not lowered with the
-    reason; the others go on as if the results of those were inputs."""
+    reason; the others go on as if the results of those were inputs.  room: of the collectives among them."""
     e, values, changes, unsupported = Emitter("torch", device_of(gm)), {}, mutations(gm), {}
+    e.exchanges = collectives.Exchanges(room) if room is not None else None
     written, late = {argument for _, argument, _ in changes}, {copy for copy, _, _ in changes}
     e.in_place = in_place_nodes(gm)
     numbers = {node: i for i, node in enumerate(placeholders(gm))}
@@ -421,16 +430,20 @@ def note_fallbacks(reasons: Mapping[torch.fx.Node, str], report: Report) -> None
 def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, nested: bool = False) -> Callable:
     """A function of a list of arguments, from a functional graph of known shapes."""
     return_list(gm)
-    cuts = {} if nested else ordered_nodes(gm)
+    exchanged, room = collectives.exchanged_nodes(gm) if options.collectives and not nested else (set(), None)
+    cuts = {} if nested else ordered_nodes(gm, exchanged, None if exchanged else room)
     if cuts:
         note_fallbacks(cuts, report)
         return compile_between(gm, cuts, lambda part: compile_static(part, options, report))
-    e, values, unsupported = lower_graph(gm)
+    e, values, unsupported = lower_graph(gm, room if exchanged else None)
     try:
         if not unsupported:
             return runner_of(e.device)(gm, e, values, options, report)
     except (Unsupported, Error) as problem:
         unsupported = {n: str(problem) for n in gm.graph.nodes if n.op == "call_function"}
+    if exchanged:  # in the order of the graph, which is that of the other processes
+        note_fallbacks(unsupported, report)
+        return compile_between(gm, unsupported, lambda part: compile_static(part, options, report))
     changes = mutations(gm)
     if changes:
         return copying_back(compile_static(without_mutations(gm), options, report), changes, gm)

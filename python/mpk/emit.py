@@ -40,6 +40,8 @@ FOLD_LIMIT = 1 << 24  # elements of a value that is worked out at compile time
 table: dict[Any, Callable[..., Any]] = {}
 # Overloads whose result depends only on the shape and dtype of their tensors.
 shape_only: set[Any] = set()
+# Overloads that are run in each call even if what they read is known.
+unfolded: set[Any] = set()
 
 
 class Unsupported(Exception):
@@ -111,10 +113,11 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclasses.dataclass
 class Slot:
-    """A tensor in PyTorch's memory: an argument of the compiled function, a constant, or a result."""
+    """A tensor in PyTorch's memory: an argument of the compiled function, a constant, or a result; or in memory that
+    processes share."""
 
     name: str
-    kind: str  # "argument", "constant", "result"
+    kind: str  # "argument", "constant", "result", "shared"
     index: int  # of the argument or the result
     data: torch.Tensor | None = None
     written: bool = False
@@ -136,6 +139,7 @@ class Emitter:
         self.n_stand_ins = 0  # results of PyTorch that lowering went on with
         self.views: set[int] = set()  # tensors that may share the storage of another
         self.values: dict[torch.fx.Node, Any] = {}
+        self.exchanges: Any = None  # collectives.Exchanges, if programs may have some
 
     @property
     def on_gpu(self) -> bool:
@@ -375,6 +379,8 @@ class Emitter:
     def _fold(self, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
         """Work the node out now if nothing that it reads comes from outside."""
         if not isinstance(node.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded in node.target.tags:
+            return None
+        if node.target in unfolded:
             return None
         if node.target in shape_only:
             return self._fold_shape_only(node, values)

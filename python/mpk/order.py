@@ -1,14 +1,15 @@
 """Operators whose order in the graph can be seen from outside: collectives, which the processes of a group must run in
 one order, and what draws random numbers.
 
-PyTorch runs them, and backend.py cuts the graph at each, so that programs never run across one of them.  With them go
-the views of what a collective still fills: PyTorch finds out what to wait for by the memory of a tensor, and a program
-would copy what is not there yet.
+Some collectives are operators of the program (collectives.py).  PyTorch runs the others, and backend.py cuts the graph
+at each, so that programs never run across one of them.  With them go the views of what such a collective still fills:
+PyTorch finds out what to wait for by the memory of a tensor, and a program would copy what is not there yet.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -51,13 +52,17 @@ def views_to(node: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def ordered_nodes(gm: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
-    """The nodes at which a graph is cut, each with the reason."""
-    nodes = [n for n in gm.graph.nodes if n.op == "call_function"]
+def ordered_nodes(
+    gm: torch.fx.GraphModule, exchanged: Collection[torch.fx.Node] = (), reason: str | None = None
+) -> dict[torch.fx.Node, str]:
+    """The nodes at which a graph is cut, each with the reason.  exchanged: collectives that are operators of the
+    program; reason: why there are none."""
+    nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n not in exchanged]
     collectives, random = [n for n in nodes if is_collective(n)], [n for n in nodes if draws(n)]
     if not collectives and len(random) < 2:
         return {}
-    views = [v for n in nodes if is_under_way(base_of(n)[0]) for v in views_to(n)]
+    views = [v for n in nodes if is_under_way(base_of(n)[0]) and base_of(n)[0] not in exchanged for v in views_to(n)]
     views += [v for n in collectives if is_wait(n) for v in views_to(n.args[0])]
     reasons = dict.fromkeys(views, "it is a view of what a collective still fills")
-    return reasons | {n: REASONS[is_collective(n)] for n in collectives + random}
+    words = {True: REASONS[True] + (f"; {reason}" if reason else ""), False: REASONS[False]}
+    return reasons | {n: words[is_collective(n)] for n in collectives + random}

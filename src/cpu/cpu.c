@@ -35,6 +35,8 @@
  * worker polls before it yields its processor, sleeps, or takes another worker's task; see
  * rt_limits. */
 enum { PAGE_BYTES = 4096, SPIN_POLLS = 2000, YIELD_POLLS = 20, STEAL_POLLS = 16 };
+/* What a task waits for other processes: it yields its processor, then sleeps between polls. */
+enum { AWAIT_YIELD_NS = 200000, AWAIT_SLEEP_NS = 50000 };
 /* What is prefetched: of each of the next tasks at most this many bytes, in pieces so small that a
  * ready event does not wait long. */
 enum { PRELOAD_TASKS = 3, PRELOAD_BYTES = 65536, PRELOAD_PIECE_BYTES = 1024 };
@@ -52,6 +54,37 @@ static ir_box box_of(const rt_task *task)
     return box;
 }
 
+/* Wait until other processes have written what a task reads; false: the machine ends.  Polls, then
+ * sleeps, for the others may be late by what they compile.  No other worker waits for what this
+ * task has not done while it is here: that is a promise of the program (op/posted.h). */
+static bool await_others(cpu_machine *m, const rt_worker *w, const cpu_call *c, const ir_box *box)
+{
+    const op_def *def = c->call.op->def;
+    uint64_t begin_ns = 0;
+    for (uint32_t polls = 0; !def->arrived(&c->call, box); polls++) {
+        if (polls < m->rt.limits.spin_polls) {
+            rt_pause();
+            continue;
+        }
+        if (rt_load_acquire_device(&m->control.abort) != RT_RUNNING)
+            return false;
+        begin_ns = begin_ns ? begin_ns : clock_ns();
+        const uint64_t waited_ns = clock_ns() - begin_ns;
+        if (waited_ns > m->rt.limits.body_ns) {
+            rt_u32 task = rt_load_relaxed_device(&w->task);
+            rt_raise(&m->rt, w->index, RT_STALL, task,
+                     m->rt.tasks[m->rt.graphs[w->graph].first_task + task].depends);
+            return false;
+        }
+        const long ns = waited_ns < AWAIT_YIELD_NS ? 0 : AWAIT_SLEEP_NS;
+        if (ns)
+            nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+        else
+            rt_yield();
+    }
+    return true;
+}
+
 /* Run one task: the box from its descriptor, with the code that was chosen at start.  Called by
  * the worker's loop (rt_worker.h).  hi0: the box's end in axis 0, clipped to the tokens or rows
  * that are alive in this step; page: the first page of scratch that the worker gives this task. */
@@ -62,6 +95,8 @@ RT_FN void rt_run_body(rt_machine *rt, rt_worker *w, const rt_task *task, rt_u32
     const cpu_call *c = &m->calls[op];
     ir_box box = box_of(task);
     box.hi[0] = hi0;
+    if (c->call.op->def->arrived && !await_others(m, w, c, &box))
+        return;
     if (c->subject)
         m->watcher->see(c->subject, &c->call, &box);
     uint64_t begin_ns = cpu_profile_begin(m);

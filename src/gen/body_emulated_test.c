@@ -185,7 +185,8 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
     check_ok(&cx, ir_parse(&cx, &graphs_arena, str_from(graph), &s.g));
     const ir_op *op = &s.g->ops.at[s.g->ops.n - 1];
     s.def = op->def;
-    if (op->def->flags & OP_VIEW && s.g->tensors.at[op->out[0]].shares != IR_NONE)
+    if (op->def->flags & OP_PROCESSES ||
+        (op->def->flags & OP_VIEW && s.g->tensors.at[op->out[0]].shares != IR_NONE))
         return;
     gen_call c = call_of(s.g, op);
     bool plain = true;

@@ -103,6 +103,14 @@ static const char *name_late(const machine *m, const rt_graph *g, const rt_fault
     return words;
 }
 
+/* Its event has been triggered, but not all that other processes write has come (op/posted.h). */
+static bool waits_for_others(const machine *m, const rt_graph *g, const rt_fault *f)
+{
+    const rt_task *tasks = image_table(m->image.block, RT_TASKS);
+    rt_u32 op = f->task < g->n_tasks ? tasks[g->first_task + f->task].op : RT_NONE;
+    return op != RT_NONE && f->seen == f->needed && m->image.ir[f->graph]->ops.at[op].def->arrived;
+}
+
 /* The record comes from a machine that has failed, so its graph is checked before it is used as an
  * index. */
 mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *f)
@@ -111,6 +119,11 @@ mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *
     CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE,
           "the machine failed, and its fault record is damaged");
     const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
+    if (f->kind == RT_STALL && waits_for_others(m, g, f))
+        FAIL(cx, MPK_ESTALLED,
+             "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for "
+             "other processes",
+             f->worker, g->n_tokens, f->epoch, name_of(m, g, f, words));
     if (f->kind == RT_STALL)
         FAIL(cx, MPK_ESTALLED,
              "the machine made no progress: worker %u, graph for %u tokens, run %u: %s%s waits for "

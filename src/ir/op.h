@@ -99,6 +99,9 @@ enum {
      * the same entry: the last axis is cut only to share the work.  A task that reads a row must
      * wait for all tasks whose boxes have that row */
     OP_SHARES = 256,
+    /* one of the operators by which processes exchange tensors (op/posted.h): for targets of which
+     * several processes can map the memory.  GPUs have no code for it */
+    OP_PROCESSES = 512,
 };
 
 /* In place of an axis in op_split. */
@@ -173,6 +176,9 @@ typedef struct op_def {
     bool (*split)(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out);
     /* Scratch that ref needs for a box; never more for fewer entries of axis 0.  NULL: none. */
     size_t (*scratch_bytes)(const ir_graph *g, const ir_op *op, const ir_box *box);
+    /* Other processes write some of the inputs: are those of computing `box` there?  A target asks
+     * again until they are, then runs the task; ref takes what it finds.  NULL: none do. */
+    bool (*arrived)(const op_call *call, const ir_box *box);
     /* The meaning, in plain C with fp32 (integers: exact) accumulation.  NULL: a view that strides
      * can always say; a view is work only if its result has storage of its own (ir_tensor.shares is
      * IR_NONE). */

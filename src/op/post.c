@@ -41,7 +41,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     *written = (ir_box){.lo = {box->lo[0]}, .hi = {box->hi[0]}};
 }
 
-/* Each row, then its flag, which nobody finds before the row. */
+/* Each row, then its flag: a process that sees the flag sees the row. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;

@@ -1,0 +1,88 @@
+/* emulated_words.cuh - types and functions that CUDA's own headers declare, in plain C.
+ *
+ * Relies on the threads of emulated_warps.cuh, which includes it.
+ */
+#ifndef EMULATED_WORDS_CUH
+#define EMULATED_WORDS_CUH
+
+struct uint2 {
+    rt_u32 x, y;
+};
+struct __align__(16) uint4
+{
+    rt_u32 x, y, z, w;
+};
+struct float2 {
+    float x, y;
+};
+struct __align__(16) float4
+{
+    float x, y, z, w;
+};
+static inline uint2 make_uint2(rt_u32 x, rt_u32 y)
+{
+    return {x, y};
+}
+static inline uint4 make_uint4(rt_u32 x, rt_u32 y, rt_u32 z, rt_u32 w)
+{
+    return {x, y, z, w};
+}
+static inline float2 make_float2(float x, float y)
+{
+    return {x, y};
+}
+static inline float4 make_float4(float x, float y, float z, float w)
+{
+    return {x, y, z, w};
+}
+static inline rt_u32 __float_as_uint(float x)
+{
+    rt_u32 u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline float __uint_as_float(rt_u32 u)
+{
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+static inline float __int_as_float(int i)
+{
+    return __uint_as_float((rt_u32)i);
+}
+static inline int __popc(rt_u32 x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __clz(int x)
+{
+    return x ? __builtin_clz((rt_u32)x) : 32;
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
+static inline float rsqrtf(float x)
+{
+    return 1 / sqrtf(x);
+}
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
+#define __expf expf
+static inline rt_u32 atomicOr(rt_u32 *p, rt_u32 v)
+{
+    rt_u32 old = *p;
+    *p |= v;
+    return old;
+}
+static inline rt_u32 atomicAdd(rt_u32 *p, rt_u32 v)
+{
+    rt_u32 old = *p;
+    *p += v;
+    return old;
+}
+
+#endif

@@ -5,8 +5,8 @@
  * histogram filled in any order: the result is that of src/op/sample.c to the bit.
  *
  * A pass reads four neighbours at once.  Each lane has several such quads on their way from L2 to a
- * ring in scratch: loads into registers would not do, since whoever moves a register on waits for
- * it, and a visit for each register of a batch is too much code.
+ * ring in scratch: loads into registers would not do, since moving a register on waits for its
+ * load, and a visit for each register of a batch is too much code.
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by

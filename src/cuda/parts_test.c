@@ -176,8 +176,8 @@ static rt_entry entry_of(const bed *b, ir_op_id op, ir_op_id without, bool carri
     return e;
 }
 
-/* Tasks of %h leave sums for %i, those of %j, which has a gate, none for %k, and nobody any of
- * %x. */
+/* Tasks of %h leave sums for %i; those of %j, which has a gate, leave none for %k; no task leaves
+ * any of %x. */
 static void test_squares(void **state)
 {
     (void)state;

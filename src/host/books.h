@@ -48,10 +48,10 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared);
 /* Have requests try drafts (rt_draft.h): in steps of at most step_tokens, found by their last
  * gram_tokens tokens (0: not in texts, by a draft model alone).  freely: a step costs nearly the
  * same with drafts as without.  0 step_tokens, or a program whose machine keeps no texts or fills
- * steps apart: nobody drafts.  After host_plan_pages. */
+ * steps apart: no request drafts.  After host_plan_pages. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely);
-/* The draft model of a program, once the drafts are planned.  False: it has none, or nobody drafts.
- * *out is what stands first after rt_machine.drafters. */
+/* The draft model of a program, once the drafts are planned.  False: it has none, or no request
+ * drafts.  *out is what stands first after rt_machine.drafters. */
 bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out);
 /* The stack of free pages [n_pages] and the buckets [bucket_mask + 1] at the start. */
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets);

@@ -65,7 +65,7 @@ static const char *name_of(const machine *m, const rt_graph *g, const rt_fault *
     return words;
 }
 
-/* The peer whose worker holds a task of the fault's graph; RT_NONE: nobody's in particular. */
+/* The peer whose worker holds a task of the fault's graph; RT_NONE: of no peer in particular. */
 static uint32_t peer_of(const machine *m, const rt_graph *g, uint32_t task)
 {
     const rt_header *h = m->image.block;

@@ -183,7 +183,7 @@ static uint32_t sharing_unit(const rt_serving *s)
 
 /* Putting requests back and sharing both need the text of every slot.  Where steps are filled
  * apart, requests cannot grow: feeding a text again would cut it elsewhere.  The keys of names are
- * random, so that nobody outside can make two texts collide. */
+ * random, so that no client can make two texts collide. */
 void host_plan_pages(rt_serving *s, bool grows, bool shared)
 {
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE &&

@@ -10,8 +10,8 @@ import tiny
 
 
 def test_a_round(tmp_path):
-    model, seed = tiny.model(tmp_path / "tiny", tie_word_embeddings=False), support.seed()
-    assert sum(soak.soak_round(model, model, random.Random(seed.random()), 2, 8).values())
+    model, r = tiny.model(tmp_path / "tiny", tie_word_embeddings=False), random.Random(support.seed().random())
+    assert sum(soak.soak_round(model, soak.draw_options(r, model), r, 2, 8).values())
 
 
 def test_a_wrong_answer_is_found():

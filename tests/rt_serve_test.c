@@ -399,18 +399,15 @@ static void serve_all(mpk_context *cx, machine *m, expected *all, uint32_t n, ui
     }
 }
 
-/* What the machine says of itself when all pages have come home: a request's end is told before its
- * pages are let go. */
+/* A request's end is told before its pages are let go: wait until all have come home. */
 static void describe_at_rest(machine *m, machine_facts *out)
 {
-    const struct timespec pause = {.tv_nsec = 1000000};
-    for (int i = 0; i < 20000; i++) {
+    uint32_t looks = 0;
+    do {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         machine_describe(m, out);
-        if (out->free_pages == N_PAGES)
-            return;
-        nanosleep(&pause, NULL);
-    }
-    fail_msg("%u of %u pages came home", out->free_pages, (unsigned)N_PAGES);
+    } while (out->free_pages != N_PAGES && ++looks < 20000);
+    assert_int_equal(out->free_pages, N_PAGES);
 }
 
 /* What the machine says of itself when all have ended. */

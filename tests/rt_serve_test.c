@@ -423,8 +423,6 @@ static machine_facts run_requests(uint32_t n_workers, bool jit, uint64_t seed, u
     check_ok(&cx, cpu_start(&cx, &s.image, NULL, o, &m));
     for (uint32_t i = 0; i < n; i++)
         draw_request(&all[i], seed + i);
-    for (uint32_t i = 0; i < n; i++)
-        all[i].r.tokens = all[i].prompt, all[i].r.eos = &all[i].eos;
     serve_all(&cx, m, all, n, seed);
     describe_at_rest(m, &facts);
     assert_int_equal(facts.max_context, CONTEXT);

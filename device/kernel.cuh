@@ -39,10 +39,12 @@
 #include "role/bodies.cuh"
 #endif
 
-/* All threads, before any role starts. One thread sets the worker's state in shared memory, which
- * holds nothing at first, and initialises the barriers; what is counted from a kernel to the next
- * (sides, flags) begins at 0, what the machine keeps (step, live counts) comes from device
- * memory. */
+/* All threads of the block, once, before any role starts; called by mpk_kernel.  Thread 0 alone
+ * writes: it sets the worker's state in shared memory, which holds garbage at first, and
+ * initialises the barriers.  What is counted from the start of the kernel (sides, flags, turns)
+ * begins at 0; what the machine keeps from kernel to kernel (step, live counts) comes from
+ * device memory.  After it, every thread may read mpk_w and wait for its barriers: the
+ * block-wide barrier at the end publishes both. */
 MPK_FN void worker_begin(const rt_kernel *k)
 {
     if (threadIdx.x == 0) {
@@ -53,6 +55,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.index = blockIdx.x;
         mpk_w.mode = k->mode;
         mpk_w.times = 0;
+        /* the last step that has ended: a published word that differs is a step to run */
         mpk_w.step = k->start_step;
         for (int i = 0; i < MPK_WARPS; i++) {
             mpk_w.sides[i] = {};
@@ -60,7 +63,11 @@ MPK_FN void worker_begin(const rt_kernel *k)
         }
         mpk_w.all_times = k->times;
         mpk_w.direct = k->mode != RT_SERVE;
+        /* The loader starts on this graph's list before any step is published.  If another one
+         * comes first, the bodies make it resync. */
         mpk_w.graph = mpk_w.first_graph = k->mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
+        /* Only with regimes may a kernel begin after the machine has stopped: it was already on
+         * the stream when the one before it saw the end. */
         mpk_w.is_late =
             MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
@@ -77,9 +84,13 @@ MPK_FN void worker_begin(const rt_kernel *k)
 #if MPK_RING
 #pragma unroll 1
         for (int i = 0; i < 2 * MPK_BOXES; i++)
+            /* The warpgroup's thread that asks for the box arrives once; the box's bytes do the
+             * rest. */
             ptx_barrier_init(&mpk_w.box_full[0][i], 1);
 #pragma unroll 1
         for (int i = 0; i < MPK_PAGES; i++) {
+            /* one arrival of the loader, which announces the bytes; one of each body warp to
+             * give it back */
             ptx_barrier_init(&mpk_w.full[i], 1);
             ptx_barrier_init(&mpk_w.empty[i], MPK_WARPS);
         }
@@ -89,6 +100,8 @@ MPK_FN void worker_begin(const rt_kernel *k)
             ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS + 1); /* bodies and clerk */
             ptx_barrier_init(&mpk_w.written[i], MPK_WARPS);
         }
+        /* The initial values must be visible to the copy engine before the first copy completes
+         * on one of these barriers. */
         ptx_fence_barrier_init();
 #endif
     }
@@ -97,14 +110,17 @@ MPK_FN void worker_begin(const rt_kernel *k)
 
 #if MPK_UNIT != MPK_UNIT_KERNEL
 
-/* All warps of a launch that is only to poll the step task, else those that run no bodies.  The
- * order of the branches matters only in that a warp whose role does not exist in this kernel (no
- * ring, no schedulers, a call) leaves at once. */
+/* Called by mpk_kernel in all threads that do not run bodies, and in all threads of a launch
+ * that is only to poll the step task (RT_ONE_STEP).  Each warp finds its role by its number and
+ * stays in it until the kernel ends.  The order of the branches matters only in that a warp
+ * whose role does not exist in this kernel (no ring, no schedulers, a call) leaves at once. */
 MPK_FN void run_role(rt_kernel *k)
 {
     const rt_u32 warp = threadIdx.x / 32;
 #if !MPK_CALLS
     if (k->mode == RT_ONE_STEP) {
+        /* The operators before it are kernels of their own, which may still run when this one
+         * starts (programmatic dependent launch). */
         ptx_grid_wait();
         if (blockIdx.x == 0 && warp == 0) {
             k->machine.workers[0].owner = 1;
@@ -139,6 +155,8 @@ MPK_FN void run_role(rt_kernel *k)
         step_loop(k);
 #endif
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
+        /* A scheduler: paper §5.1.  Its queues lie in device memory; the pause keeps idle polls
+         * off L2. */
         while (rt_every(!ptx_load_flag(&mpk_w.abort)))
             if (!rt_sched_poll(&k->machine, &k->machine.schedulers[blockIdx.x - 1]))
                 __nanosleep(50);
@@ -147,6 +165,7 @@ MPK_FN void run_role(rt_kernel *k)
     else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)
         courier_loop(k);
 #endif
+    /* One lane suffices, and 31 fewer loads of the abort word go to L2 in each look. */
     else if (warp == MPK_WARPS + 3 && threadIdx.x % 32 == 0)
         watch_loop();
 }
@@ -169,12 +188,17 @@ MPK_FN void run_role(rt_kernel *k)
 }
 #endif
 
-/* Warps part here for good.  Block-wide barriers end with worker_begin, and bodies meet at a
- * barrier of their own (mpk_sync). */
+/* The kernel: one block for each worker, one block on each SM.  Warps part here for good:
+ * block-wide barriers (barrier 0) end with worker_begin, since the roles never meet again, and
+ * bodies meet at barrier 1 (mpk_sync).  The `1` of the launch bounds says that one block has the
+ * whole register file: 384 threads may have 168 registers each. */
 extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
 {
+    /* New addresses first: they are written into the entries before a loader or a body reads
+     * one. */
     if (k->call.is_one)
         call_begin(k);
+    /* Let the next operator's kernel start its loader while this one still computes. */
     if (k->mode == RT_ONE_OP)
         ptx_grid_let_next();
     worker_begin(k);

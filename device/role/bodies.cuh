@@ -25,14 +25,25 @@
 
 enum { MPK_STOP = 1u << 31 };
 
+/* This warp's place in the ring of pages of JIT tasks. */
 MPK_FN mpk_jit_side *jit_side_of_warp(void)
 {
     return &mpk_w.jit_sides[mpk_thread() / 32];
 }
-/* Run the task of entry `slot`.  A body that waits or loads is called even if nothing of its box is
- * alive.  Each body is called from one place, so that its code exists once.  of_list: the task is
- * the next of the list and the clerk looks after its event.  Returns false if another unit has run
- * it and then gone on with the tasks after it. */
+/* All body threads: run the task of entry `slot`, wherever its code is.  Each body is called
+ * from one place, so that its code exists once.
+ *
+ *   body                       who waits for the event    who triggers
+ *   waits (few tokens)         the body                   the body
+ *   of another unit, of_list   that unit, task by task    that unit
+ *   some (17 to 64 tokens)     the body                   the body
+ *   many, waits by itself      the body                   the body, in a unit its caller
+ *   any other                  run_entry                  run_entry
+ *
+ * A body that waits or loads is called even if nothing of its box is alive.  of_list: the task
+ * is the next of the list and the clerk looks after its event, so a unit may go on with the
+ * tasks after it by itself.  Returns false if it did: the side in shared memory has then moved
+ * on. */
 MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 {
     mpk_task t = task_of_entry(slot, ring);
@@ -65,8 +76,10 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
     return true;
 }
 
-/* The next task of the step.  0: there is none.  side: equal to what lies in shared memory, on
- * entry and on return. */
+/* All body threads: run the next task of the step, of the list or, in a step with JIT tasks, of
+ * the worker's queue.  0: there is none.  side: equal to what lies in shared memory, on entry
+ * and on return; it is kept in registers between tasks only.  On return the entry is given back,
+ * and the page ring stands after the last page that the body took. */
 MPK_FN int run_task(bool hybrid, mpk_side *side)
 {
     mpk_side s = *side;
@@ -92,6 +105,8 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         *side = *side_of_warp();
         return 1;
     }
+    /* Read the side anew: had it been kept across the body, it would have cost the body
+     * registers.  The ring alone was kept, since the body moved it. */
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
     s.turn += !hybrid; /* as the clerk counts, which rests in a hybrid step */
@@ -111,8 +126,11 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
 }
 
 #if MPK_RING
-/* All threads: the loader has gone ahead into a step that does not come: take what it has loaded
- * and drop it. */
+/* All body threads, between two steps, when the step that has come runs another graph than the
+ * last: the loader has gone ahead into the list of the old graph.  Ask it to stop, then take
+ * what it has loaded and drop it, page by page and entry by entry, as a step would: every
+ * barrier goes through its phases, and the rings need no reset.  After it both sides stand at
+ * the same place.  s moves on; role/loader.cuh has the protocol. */
 MPK_FN void drop_ahead(mpk_side *s)
 {
     if (mpk_thread() == 0) {
@@ -124,6 +142,7 @@ MPK_FN void drop_ahead(mpk_side *s)
     mpk_sync();
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
     mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity};
+    /* A page that was asked for may still be on its way: ring_take waits until it has arrived. */
     for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
         rt_u32 page;
         ring_take(&ring, &page);
@@ -141,7 +160,10 @@ MPK_FN void drop_ahead(mpk_side *s)
 }
 #endif
 
-/* Thread 0 waits for a step after the last and writes down what it is; MPK_STOP: none comes. */
+/* Thread 0, between two steps: wait for a step word other than the last and write down what the
+ * step is (step, graph, epoch, live, hybrid).  mpk_w.choice tells the other threads, after a
+ * barrier: 0 a step of the same graph, 1 of another, MPK_STOP none comes.  No other thread reads
+ * what it writes until then: the bodies wait at the barrier, loader and clerk for `begun`. */
 static __device__ __noinline__ void await_step(void)
 {
     rt_control *c = mpk_w.control;
@@ -152,6 +174,8 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.choice = MPK_STOP;
         return;
     }
+    /* Acquire at device scope (of several GPUs, system): partner of the step task's release,
+     * after which all results of the step before and all inputs of this one are visible. */
     while ((step = mpk_load_step(c)) == last)
         if (++n % 64 == 0 && ptx_load_flag(&mpk_w.abort))
             break;
@@ -179,12 +203,14 @@ static __device__ __noinline__ void await_step(void)
         mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
     for (rt_u32 i = 0; i < RT_LIVES; i++)
         mpk_w.live[i] = rt_word_live(step, i);
+    /* The step word of a call is cleared only when every worker has counted here. */
     if (call->is_one)
         rt_add_acq_rel_device(&call->arrived, 1); /* partner: call_loop */
 }
 
-/* All threads: begin the next step, or (not serving) the one operator that this kernel runs.  0:
- * none comes. */
+/* All body threads: begin the next step, or (not serving) the one operator that this kernel
+ * runs. 0: none comes.  On return every warp's side stands at the first entry of its list, and
+ * `begun` has told loader and clerk. */
 static __device__ __noinline__ int begin_step(bool serve)
 {
     mpk_side s = *side_of_warp();
@@ -192,6 +218,8 @@ static __device__ __noinline__ int begin_step(bool serve)
         if (mpk_thread() == 0)
             await_step();
         mpk_sync();
+        /* All threads read `choice` between these two barriers; in a hybrid step agree() writes
+         * it again. */
         if (mpk_w.choice & MPK_STOP)
             return 0;
 #if MPK_RING
@@ -205,6 +233,8 @@ static __device__ __noinline__ int begin_step(bool serve)
     s.last = list.last;
     side_put(s, mpk_thread());
     if (serve && mpk_thread() == 0) {
+        /* What the clerk needs of the step.  It waits for `begun`, so it reads none of these too
+         * early. */
         mpk_w.direct = mpk_w.hybrid;
         mpk_w.slot = s.slot;
         mpk_w.parity = s.slot_parity;
@@ -214,12 +244,16 @@ static __device__ __noinline__ int begin_step(bool serve)
     return 1;
 }
 
-/* Read again each time: kept, it would hold a register for the life of the kernel. */
+/* Does the kernel serve steps, rather than run one operator?  Read again each time (volatile):
+ * kept, it would hold a register for the life of the kernel. */
 MPK_FN bool mpk_serves(void)
 {
     return *(volatile rt_u32 *)&mpk_w.mode == RT_SERVE;
 }
 
+/* All threads of warps 0 to MPK_WARPS - 1, for the life of the kernel: step after step, and in
+ * each step task after task.  It returns when the machine stops, when the next step is another
+ * kernel's, or, if the kernel runs one operator, after that. */
 MPK_FN void body_loop(void)
 {
     if (!mpk_serves())
@@ -230,6 +264,7 @@ MPK_FN void body_loop(void)
         mpk_side side = *side_of_warp();
         while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid, &side))
             ;
+        /* Thread 0 may not change what the step is while a slower warp still runs its last task. */
         mpk_sync();
         if (!mpk_serves())
             return;

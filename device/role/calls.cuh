@@ -17,7 +17,8 @@
 #include "role/step.cuh"
 #include "role/watcher.cuh"
 
-/* Write the new addresses into the entries of one list; all threads. */
+/* All threads: write the addresses of the caller's tensors into the entries of one list.  uses[]
+ * names each word of an entry that holds such an address, so nothing else is touched. */
 MPK_FN void call_move_list(const rt_kernel *k, rt_u32 list)
 {
     const rt_call *c = &k->call;
@@ -26,7 +27,10 @@ MPK_FN void call_move_list(const rt_kernel *k, rt_u32 list)
             c->addresses[1 + c->uses[i].slot] + c->uses[i].offset;
 }
 
-/* All threads: new addresses into the worker's own list, and by worker 0 into JIT tasks. */
+/* All threads of a block, before anything else: if the caller's addresses have changed since
+ * this worker's last call, write them into its own list, worker 0 also into JIT tasks.  Each
+ * block compares with the number that it holds, so a block that does not run for some calls
+ * still catches up. */
 static __device__ __noinline__ void call_begin(const rt_kernel *k)
 {
     const rt_u64 set = k->call.addresses[0];
@@ -35,6 +39,9 @@ static __device__ __noinline__ void call_begin(const rt_kernel *k)
     call_move_list(k, blockIdx.x);
     if (blockIdx.x == 0)
         call_move_list(k, k->machine.n_workers);
+    /* Entries are read next by other threads of this block and by other blocks (JIT tasks): the
+     * fence publishes them.  The proxy fence does so for the copy engine, which fetches
+     * descriptors. */
     __threadfence();
 #if MPK_RING
     ptx_fence_bulk();
@@ -44,7 +51,9 @@ static __device__ __noinline__ void call_begin(const rt_kernel *k)
         k->call.held[blockIdx.x] = set;
 }
 
-/* One warp of worker 0: publish the step, wait for its end, clear the step word. */
+/* One warp of worker 0: publish the step, wait for its end, clear the step word for the next
+ * call.  `everyone`: what `arrived` counts to when each worker has seen this step; like an
+ * event's counter it never resets. */
 static __device__ __noinline__ void call_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
@@ -63,6 +72,8 @@ static __device__ __noinline__ void call_loop(rt_kernel *k)
             rt_raise_stall(m, 0);
         aborted = !rt_every(rt_load_relaxed_device(&m->control->abort) == RT_RUNNING);
     }
+    /* The next call's workers start from RT_NO_STEP, so the step that it publishes is new to
+     * them. */
     step_end(k, RT_NO_STEP);
     rt_meet();
     if (rt_lane() != 0)

@@ -51,8 +51,9 @@ MPK_FN void clerk_empty(char *to, rt_u32 bytes)
         ptx_store_word(to, RT_EMPTY);
 }
 
-/* Make `alive` rows of `units` empty, `stride` bytes from one to the next.  Lanes take different
- * rows; if there are fewer than 32 rows, several lanes share the units of one. */
+/* All lanes, with the same arguments: make `alive` rows of `units` units empty, `stride` bytes
+ * from one row to the next.  Lanes take different rows; with fewer than 32 rows, 2^shift lanes
+ * share the units of one, so that all lanes have something to store. */
 MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units, rt_u32 bytes)
 {
     const rt_u32 lane = threadIdx.x % 32;
@@ -70,7 +71,8 @@ MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units
             clerk_empty(at + (rt_u64)row * stride + u * bytes, bytes);
 }
 
-/* A box of carried words to be emptied; the same in all lanes, except `word`. */
+/* A box of carried words to be emptied, clipped to the live rows; the same in all lanes, except
+ * `word`. */
 struct clerk_box {
     char *at;
     rt_u32 alive, stride, units, bytes;
@@ -78,7 +80,8 @@ struct clerk_box {
     rt_u32 word; /* if it looks: the first word of row `lane`; its load is in flight */
 };
 
-/* The box that lane i has read. */
+/* All lanes: the box that lane i has read, handed to all by shuffles.  Issues the load of
+ * `word`, which is not waited for here. */
 MPK_FN clerk_box clerk_box_of(const rt_clear &own, rt_u32 i)
 {
     const rt_u32 lane = threadIdx.x % 32, live = mpk_w.live[__shfl_sync(0xffffffffu, own.live, i)];
@@ -107,9 +110,10 @@ MPK_FN void clerk_empty_box(const clerk_box &b)
         clerk_empty_rows(b.at + (rt_u64)(__ffs((int)left) - 1) * b.stride, 1, 0, b.units, b.bytes);
 }
 
-/* A lane empties its own box if that has few units; true: it has more.  A worker has hundreds of
- * boxes, 14 a layer in steps of 64 tokens, and one box at a time costs the whole warp some 300
- * instructions whatever the box holds: longer than the product beside which they are emptied. */
+/* A lane empties its own box if that has few units; true: it has more, and all lanes will empty
+ * it together.  A worker has hundreds of boxes, 14 a layer in steps of 64 tokens, and one box at
+ * a time costs the whole warp some 300 instructions whatever the box holds: longer than the
+ * product beside which they are emptied (docs/attempts.md). */
 MPK_FN bool clerk_empty_own(const rt_clear &own)
 {
     const rt_u32 live = mpk_w.live[own.live];
@@ -141,9 +145,14 @@ MPK_FN void clerk_empty_left(const rt_clear &own, rt_u32 left)
     clerk_empty_box(box);
 }
 
-/* Set the carried words that this worker wrote in this step back to RT_EMPTY, for the next step:
- * their readers are done.  The worker's next count releases the stores.  All lanes.  The load for
- * the next box is issued before a box is emptied. */
+/* All lanes: set the carried words that this worker wrote in this step back to RT_EMPTY, for the
+ * next step.
+ *
+ * Before: the clerk has seen the event of the first task that follows every reader of a carried
+ * word (rt_entry.clears), so no reader polls any more.  After: the worker's next count releases
+ * the stores; the end event follows that count, the next step word follows the end event, and
+ * every poll of the next step follows its acquire of that word.  So no poll can see a value of
+ * this step. */
 MPK_FN void clerk_clear(void)
 {
     const rt_kernel *k = mpk_w.k;
@@ -160,9 +169,9 @@ MPK_FN void clerk_clear(void)
     __syncwarp();
 }
 
-/* All lanes: count a task for other GPUs too, lane p on peer p, so that all additions together wait
- * for earlier stores once.  Lane 0 has seen `written`; the lanes meet, so the release of each
- * covers it. */
+/* All lanes: count a task for other GPUs too, lane p on peer p.  A release at system scope waits
+ * for all earlier stores; by lanes side by side that wait is paid once, not once a peer.  Lane 0
+ * has seen `written`; the lanes meet here, so the release of each covers it. */
 MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
 {
     const rt_u32 lane = threadIdx.x % 32;
@@ -171,10 +180,11 @@ MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
         rt_peers_count(mpk_w.k, lane, event, kind);
 }
 
-/* A step whose tasks are all AOT, number `step` since the kernel began: task after task, in the
- * order of the list.  All lanes; lane 0 polls and counts.  turn: tasks so far.  The list's last
- * task is counted once the loader has finished the list: a task that needs no pages does not wait
- * for it, and the loader must not read the next step's data. */
+/* All lanes: the clerk's part of a step whose tasks are all AOT, task after task in the order of
+ * the list.  Lane 0 polls and counts.  step: number of the step since the kernel began; turn:
+ * tasks so far, moved on.  The list's last task is counted once the loader has finished the
+ * list: a task that needs no pages does not wait for the loader, which must not read the next
+ * step's data for this step. */
 MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
 {
     const rt_u32 lane = threadIdx.x % 32;
@@ -183,6 +193,7 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
     for (rt_u32 i = list.first; i < list.last && !ptx_load_flag(&mpk_w.abort); i++) {
         mpk_barrier_wait(&mpk_w.entry_full[slot], parity);
         const rt_entry *e = &mpk_w.entries[slot];
+        /* read before the slot is given back */
         const rt_u32 triggers = e->triggers, kind = e->trigger_kind, clears = e->clears;
         if (lane == 0) {
             if (!e->quiet)
@@ -220,7 +231,9 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
 }
 
 #if MPK_JIT_PAGES
-/* A step with JIT tasks: load for the JIT entry whenever it is filled. */
+/* All lanes, in a step with JIT tasks: run the load phase of each JIT task whose entry the
+ * bodies have mailed, until the next step begins.  The pages are those kept for JIT tasks, so
+ * they never wait for pages that AOT tasks hold. */
 MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
 {
     while (!ptx_load_flag(&mpk_w.abort) && ptx_load_flag(&mpk_w.begun) == step + 1) {
@@ -241,9 +254,9 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
 }
 #endif
 
-/* Whole warp.  turn goes on through all steps, as the bodies count it; step counts those that have
- * begun.  A step with JIT tasks is `direct`: the bodies poll and count for themselves, and this
- * warp loads for JIT tasks until the step is over. */
+/* Whole warp, for the life of the kernel.  turn goes on through all steps, as the bodies count
+ * it; step counts those that have begun.  A step with JIT tasks is `direct`: the bodies poll and
+ * count for themselves, and this warp loads for JIT tasks until the next step begins. */
 static __device__ void clerk_loop(void)
 {
     rt_u32 turn = 0;
@@ -257,6 +270,7 @@ static __device__ void clerk_loop(void)
             if (ptx_load_flag(&mpk_w.abort))
                 return;
         ptx_acquire_flag(&mpk_w.begun);
+        /* once `clerked` is stored, the bodies may change it */
         const bool direct = mpk_w.direct;
         if (!direct)
             clerk_run_list(mpk_list(mpk_w.graph), step, &turn);

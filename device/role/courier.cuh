@@ -26,15 +26,20 @@
 
 /* The host's words, by the lane that reads each. */
 enum {
+    /* `written` of the rings that the host fills */
     COURIER_COMMANDS,
     COURIER_REQUESTS,
+    /* number of the last host-driven step that the host wants (rt_control.once_wanted) */
     COURIER_WANTED,
+    /* 1: the host asks the machine to stop */
     COURIER_ABORT,
+    /* `read` of the token ring, which the host drains */
     COURIER_TAKEN,
     COURIER_WORDS
 };
 
-/* The word of this lane. */
+/* The word that this lane reads in each look, in pinned host memory.  Lanes from COURIER_WORDS
+ * on get an address too, but do not load. */
 MPK_FN const rt_word *courier_word(const rt_kernel *k)
 {
     switch (threadIdx.x % 32) {
@@ -52,7 +57,7 @@ MPK_FN const rt_word *courier_word(const rt_kernel *k)
 }
 
 /* From one ring to another of the same length mask + 1: entries of `size` bytes, a multiple of
- * 4. */
+ * 4.  One of the two rings lies in device memory, the other in pinned host memory. */
 struct courier_way {
     rt_ring *from, *to;
     const char *source;
@@ -61,6 +66,7 @@ struct courier_way {
     rt_u32 read, written; /* from->read and to->written, which the courier alone writes */
 };
 
+/* A way that goes on where an earlier kernel's courier stopped: both counts lie in memory. */
 MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to, void *target,
                                  rt_u32 mask, rt_u32 size)
 {
@@ -69,7 +75,15 @@ MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to,
 }
 
 /* All lanes: move the entries before number `end`, as many as there is room for, and return how
- * many.  taken: to->read or an earlier value of it. */
+ * many.
+ *
+ *   end     from->written, or a value that it once had: entries before it are complete
+ *   taken   to->read, or an earlier value of it: there is at least that much room
+ *
+ * Each lane moves words of any entry.  The lanes meet, then lane 0's fence and release publish
+ * all words with the new `written`; only after that is the source's `read` released, so an entry
+ * is never lost: it lies in one ring or the other.  The lanes may have loaded different values
+ * of the counts, so lane 0's number is everyone's. */
 MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
 {
     const rt_u32 lane = threadIdx.x % 32, words = w->size / 4, all = end - w->read,
@@ -84,6 +98,8 @@ MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
     w->written += n;
     w->read += n;
     if (n && lane == 0) {
+        /* The other lanes' stores, which lane 0 has seen at the meeting, must reach the host
+         * before the count: the fence makes the release cover them at system scope. */
         __threadfence_system();
         rt_store_release_system(&w->to->written, w->written);
         rt_store_release_system(&w->from->read, w->read);
@@ -92,7 +108,10 @@ MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
     return n;
 }
 
-/* Lane 0: steps that the host drives, and stopping. */
+/* Lane 0: host-driven steps, and stopping.  A new `wanted` takes three words of the host with it
+ * (graph, tokens, rows), which are stored before the device's copy is released, since the step
+ * task reads them after an acquire of that.  *asked, *done: the last numbers that were passed
+ * on. */
 MPK_FN void courier_words(rt_kernel *k, rt_u32 wanted, rt_u32 abort, rt_u32 *asked, rt_u32 *done)
 {
     rt_control *c = k->machine.control;

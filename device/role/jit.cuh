@@ -19,8 +19,11 @@
 
 enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
 
-/* Thread 0: JIT tasks first, then the next AOT task (slot; RT_NONE: the list is done) if its event
- * is activated (paper §5.2). */
+/* Thread 0: poll until something can run, and say what (CHOICE_*): JIT tasks first, then the
+ * next AOT task if its event is activated (paper §5.2).  slot: that task's entry, RT_NONE if the
+ * list is done.  step: the word of the step that runs.  CHOICE_JIT leaves the task's number in
+ * mpk_w.taken.  The acquire of the counter or of the queue's cell covers what the task reads; a
+ * barrier hands it to the other threads (agree). */
 static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
@@ -42,7 +45,9 @@ static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
     }
 }
 
-/* All threads: what runs next. */
+/* All body threads: what runs next.  more: the list is not done, and its next entry is in slot
+ * s->slot.  The second barrier closes the hazard that thread 0 writes the next choice while a
+ * slower warp still reads this one. */
 MPK_FN rt_u32 agree(const mpk_side *s, bool more)
 {
     if (mpk_thread() == 0)
@@ -53,8 +58,9 @@ MPK_FN rt_u32 agree(const mpk_side *s, bool more)
     return choice;
 }
 
-/* All threads: fetch the entry of the JIT task that was taken, and mail it to its loader.  Returns
- * its index. */
+/* All body threads: fetch the entry of the JIT task that was taken into the JIT entry, and mail
+ * it to its loader if its body loads.  Returns the entry's index.  Nobody else reads the JIT
+ * entry now: end_jit of the task before has waited for its loader. */
 MPK_FN rt_u32 take_jit(void)
 {
     const rt_kernel *k = mpk_w.k;
@@ -71,7 +77,7 @@ MPK_FN rt_u32 take_jit(void)
     return at;
 }
 
-/* All threads: until the loader no longer reads the JIT entry. */
+/* All body threads, after the task: wait until the loader no longer reads the JIT entry. */
 MPK_FN void end_jit(void)
 {
 #if MPK_JIT_PAGES

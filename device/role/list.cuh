@@ -1,16 +1,23 @@
-/* list.cuh - a worker's list of entries: where it stands in memory, and how body warps go through
- * it.
+/* list.cuh - a worker's list of entries: where it stands in memory, and how body warps go
+ * through it.
  *
- * The loader fills a ring of MPK_ENTRIES slots with entries (role/loader.cuh has the protocol);
- * each body warp goes through them by itself.  Units of a kernel include this file
- * through role/bodies.cuh and units.cuh.
+ * Input: rt_kernel.entries, which the host has laid out by graph and worker (rt/rt_lane.h), in
+ * the order in which the worker runs them.  The loader copies them into a ring of MPK_ENTRIES
+ * slots in shared memory (role/loader.cuh has the protocol); each body warp goes through that
+ * ring by itself, and keeps its place in mpk_w.sides.  Units of a kernel include this file
+ * through role/bodies.cuh and units.cuh; the loader and the clerk use mpk_list.
+ *
+ *   take_entry     wait until the next slot is full
+ *   task_of_entry  what a body gets of it
+ *   end_entry      give the slot back and step on
  */
 #ifndef ROLE_LIST_CUH
 #define ROLE_LIST_CUH
 
 #include "tile/ring.cuh"
 
-/* This worker's AOT list in a graph. */
+/* This worker's AOT list in a graph: entries first to last - 1.  The two ends are neighbours in
+ * memory, because the list of worker w ends where that of worker w + 1 begins. */
 MPK_FN const rt_range mpk_list(rt_u32 graph)
 {
     const rt_kernel *k = mpk_w.k;
@@ -23,11 +30,14 @@ MPK_FN const rt_range mpk_list(rt_u32 graph)
     return r;
 }
 
-/* This warp's place in the list; every lane reads it, lane 0 writes it. */
+/* This warp's place in the list and the rings.  Every lane reads it, lane 0 writes it
+ * (side_put).  Nobody else reads it, but for the loader, which in an ablation looks at `next`. */
 MPK_FN mpk_side *side_of_warp(void)
 {
     return &mpk_w.sides[mpk_thread() / 32];
 }
+/* All lanes, with the same s.  The first meeting lets every lane finish reading the old side
+ * before lane 0 overwrites it, the second lets none read it before it is there. */
 MPK_FN void side_put(const mpk_side &s, int thread)
 {
     __syncwarp();
@@ -48,20 +58,22 @@ MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
     return t;
 }
 
-/* Must its body be called?  A body that loads must, even if nothing of its box is alive: it
- * releases its pages. */
+/* Must its body be called?  Not if the task is empty, or if nothing of its box is alive in this
+ * step.  A body that loads must be called even then: the loader, which knew nothing of the step,
+ * has filled pages for it, and only the body releases them. */
 MPK_FN bool task_has_work(const mpk_task &t)
 {
     return t.e->body != RT_NONE && (!t.e->rank || t.e->lo[0] < t.hi0 || mpk_body_loads(t.e->body));
 }
 
-/* The next entry of the list is in the slot. */
+/* All lanes of a body warp: wait until the next entry of the list is in its slot. */
 MPK_FN void take_entry(const mpk_side *s)
 {
 #if MPK_RING
     mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
 #else
     /* Without a ring the threads fetch it themselves. */
+    /* the last task's body may still read the slot */
     mpk_sync();
     const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + s->next);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)
@@ -70,7 +82,9 @@ MPK_FN void take_entry(const mpk_side *s)
 #endif
 }
 
-/* for_clerk: the clerk does not look at this entry, so its part is done here. */
+/* This warp no longer reads the entry: give its slot back, and step to the next.  All lanes.
+ * The slot is refilled after MPK_WARPS + 1 arrivals; for_clerk: the clerk does not look at this
+ * entry (a `direct` step, or one that is dropped), so thread 0 arrives for it. */
 MPK_FN void end_entry(mpk_side *s, int thread, bool for_clerk)
 {
 #if MPK_RING

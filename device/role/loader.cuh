@@ -41,7 +41,8 @@
 
 enum { MPK_AHEAD = 4 }; /* entries that the loader asks for before it needs them, at most */
 
-/* The descriptor ring, as the loader sees it. */
+/* The descriptor ring, as the loader sees it.  Owned by the loader's lanes, all of which hold
+ * the same numbers. */
 struct mpk_descriptors {
     rt_range list;
     rt_u32 asked;        /* entries of this list that have been asked for */
@@ -49,12 +50,16 @@ struct mpk_descriptors {
     rt_u32 ahead;
 };
 
-/* Ask for descriptors up to number i + ahead.  0: there is nothing to load for any more. */
+/* All lanes: ask for descriptors up to number i + ahead of the list, in order.  The copies are
+ * in flight on return.  0: there is nothing to load for any more (abort or resync), and what was
+ * not asked for stays so. */
 MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
 {
     rt_u32 n = d->list.last - d->list.first;
     while (d->asked < n && d->asked <= i + d->ahead) {
         rt_u64 *empty = &mpk_w.entry_empty[d->slot];
+        /* The other parity: the phase in which the slot was last given back.  In the first round
+         * a new barrier counts that phase as completed. */
         if (!load_wait(l, empty, d->parity ^ 1))
             return 0;
 #if MPK_BULK
@@ -64,6 +69,7 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
                           sizeof(rt_entry), &mpk_w.entry_full[d->slot]);
         }
 #else
+        /* 16 lanes, 16 bytes each: an entry is 256 bytes. */
         const rt_u32 mine = threadIdx.x % 32 * 16;
         if (mine < sizeof(rt_entry))
             ptx_copy_piece(ptx_shared(&mpk_w.entries[d->slot]) + mine,
@@ -80,7 +86,8 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
     return 1;
 }
 
-/* Stop loading for a step that does not come: say how much there is to drop. */
+/* Answer a resync: say how many pages and entries were asked for on behalf of the step that does
+ * not come.  The counts are stored before the flag (release); drop_ahead acquires it. */
 MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
 {
     if (threadIdx.x % 32 == 0) {
@@ -91,8 +98,9 @@ MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
     __syncwarp();
 }
 
-/* Ablation: until all warps that run bodies have turned to entry number `next`.  0: they will
- * not. */
+/* Ablation (tuning.preload is 0): wait until all body warps have turned to entry number `next`,
+ * so that nothing is loaded ahead of its task.  A lane watches a warp.  0: they will not come
+ * there. */
 MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
 {
     const rt_u32 lane = threadIdx.x % 32;
@@ -103,7 +111,10 @@ MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
     return 1;
 }
 
-/* Load one step's list; slot and parity: of its first entry.  0: the step does not come. */
+/* All lanes: load one step's list, entry after entry.  slot and parity: of the entry that is
+ * read next, moved on.  The load phase of a body (mpk_dispatch_load) fills the pages that the
+ * body will take, in the same order and number.  0: the step does not come; l->pages and
+ * d->asked then say what was asked for. */
 MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32 *parity)
 {
     rt_u32 n = d->list.last - d->list.first;
@@ -111,6 +122,8 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     for (rt_u32 i = 0; i < n; i++) {
         if (!descriptors_ask(d, l, i))
             return 0;
+        /* No look at a resync here: an entry that was asked for always arrives, and must be
+         * stepped over. */
         while (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
             if (ptx_load_flag(&mpk_w.abort))
                 return 0; /* the entry may not be there */
@@ -130,8 +143,11 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     return 1;
 }
 
-/* Before this warp leaves: whatever it has asked for has arrived, so that no copy is under way into
- * memory that another kernel has by then.  Looks are counted: copies end by themselves. */
+/* Before this warp leaves for the kernel of another regime: wait until all that it has asked for
+ * has arrived.  A copy that is under way when the block ends would write into shared memory that
+ * the next kernel's block has by then.  Looks are counted instead of `abort` being watched,
+ * since that is raised already; copies end by themselves, so the limit is only against a broken
+ * device. */
 MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
 {
     rt_u32 looks = 1 << 16;
@@ -184,6 +200,7 @@ static __device__ void loader_loop(void)
             l.step++;
             /* Constants of the next step may be loaded while this one runs, but not those of the
              * one after it. */
+            /* A step that has finished loading and not yet begun is one step ahead: wait here. */
             while (l.step > ptx_load_flag(&mpk_w.begun) && !ptx_load_flag(&mpk_w.abort) &&
                    ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 __nanosleep(100);

@@ -29,15 +29,15 @@
 
 #include "tile/worker.cuh"
 
-/* The graph of the step that this kernel begins with, or, where none is published, most likely
- * will. */
+/* The graph of the step that this kernel begins with; graph 0 where no step has been published
+ * yet, which is a guess: if it is wrong, the bodies have the loader resync. */
 MPK_FN rt_u32 regime_first_graph(const rt_kernel *k)
 {
     const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step);
     return step == RT_NO_STEP ? 0 : rt_word_graph(step);
 }
 
-/* Is this a step for the kernel of another regime? */
+/* Is this a step for the kernel of another regime?  Constant false in programs with one kernel. */
 MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 {
 #if MPK_REGIMES > 1
@@ -48,8 +48,10 @@ MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 #endif
 }
 
-/* One thread, at the end of the kernel: tell the host whose kernel goes on.  false: this is not the
- * end of the machine, the next kernel goes on by itself. */
+/* One thread of the courier, at the end of the kernel: tell the host whose kernel goes on.
+ * true: this is the end of the machine, and the caller tells the final state.  false: the next
+ * kernel on the stream goes on by itself.  host_regime is stored before host_left and host_state
+ * (release), so a host that has seen either of these reads the right one. */
 MPK_FN bool regime_is_over(const rt_kernel *k)
 {
 #if MPK_REGIMES > 1

@@ -21,8 +21,10 @@
 #include "rt/rt_step.h"
 #include "tile/worker.cuh"
 
-/* What the step task reads in every step, in worker 0's shared memory for the life of the kernel.
- * Slots too, if all of them fit; otherwise they stay in device memory. */
+/* What the step task reads in every step, in worker 0's shared memory for the life of the
+ * kernel.  The slots follow it there, if all of them fit; otherwise they stay in device memory.
+ * A load from L2 costs hundreds of cycles, and between two steps the whole GPU waits for this
+ * warp. */
 struct mpk_stepper {
     rt_machine machine; /* the kernel's, with the addresses of the copies below */
     rt_serving serving;
@@ -36,15 +38,16 @@ static_assert(sizeof(mpk_worker) <= RT_OWN_BYTES,
 #define mpk_step (*(mpk_stepper *)mpk_w.step_task)
 #define mpk_slots ((rt_slot *)(mpk_w.step_task + sizeof(mpk_stepper)))
 
+/* All lanes: n_bytes, a multiple of 4.  The caller meets before another lane reads them. */
 MPK_FN void step_copy(void *to, const void *from, rt_u32 n_bytes)
 {
     for (rt_u32 i = rt_lane(); i < n_bytes / 4; i += RT_LANES)
         ((rt_u32 *)to)[i] = ((const rt_u32 *)from)[i];
 }
 
-/* The step task reads and writes these in every step, so they lie in shared memory while the kernel
- * runs: the machine's struct, counts, epochs, and the slots if MPK_SLOTS hold them.  The copied
- * struct points to the copies; step_end writes them back. */
+/* All lanes, once, before the first step: copy the machine's struct, its counts, its epochs and,
+ * if MPK_SLOTS hold them, its slots into shared memory.  Returns the copied struct, whose
+ * addresses are those of the copies.  step_end writes them back. */
 MPK_FN rt_machine *step_begin(rt_kernel *k)
 {
     rt_machine *m = &mpk_step.machine;
@@ -65,7 +68,9 @@ MPK_FN rt_machine *step_begin(rt_kernel *k)
     return m;
 }
 
-/* Write back what the next kernel goes on with. */
+/* All lanes, once: write back what the next kernel goes on with.  step: the word of the last
+ * step that has ended; a next kernel that finds another word published runs that step first
+ * (role/regime.cuh). */
 MPK_FN void step_end(rt_kernel *k, rt_u64 step)
 {
     rt_u32 n_slots = mpk_step.serving.n_slots;
@@ -78,7 +83,8 @@ MPK_FN void step_end(rt_kernel *k, rt_u64 step)
         k->start_step = step;
 }
 
-/* The end event of the step that runs. */
+/* The end event of the step that runs: its counter, and the value at which it is activated in
+ * this run of the graph (needed times the epoch). */
 struct mpk_ending {
     const rt_word *counter;
     rt_u32 graph, needed, wanted;
@@ -103,7 +109,9 @@ MPK_FN int step_has_ended(const mpk_ending *e)
     return rt_every((rt_i32)(mpk_load_counter(e->counter) - e->wanted) >= 0);
 }
 
-/* Has the step lasted too long?  The time counts from the first look at the clock in this step. */
+/* Has the step lasted too long?  n: looks so far; *since: 0 before the step's first look at the
+ * clock, from which the time counts.  The clock is read at every 1,024th look only, so that it
+ * does not lengthen the poll. */
 MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
 {
     if (++*n % 1024)
@@ -114,8 +122,8 @@ MPK_FN int step_is_stuck(const rt_machine *m, rt_u64 *since, rt_u32 *n)
     return rt_every(now - *since > m->limits.stall_ns);
 }
 
-/* Counters lie where their tasks are: of several GPUs it is the host that finds the task which
- * waits. */
+/* Lane 0: write the fault record of a stall, with the first task whose event is not activated.
+ * Counters lie where their tasks are, so of several GPUs it is the host that finds that task. */
 MPK_FN void step_raise_stall(rt_machine *m)
 {
     if (MPK_PEERS > 1)
@@ -124,7 +132,9 @@ MPK_FN void step_raise_stall(rt_machine *m)
         rt_raise_stall(m, 0);
 }
 
-/* No request runs: should the kernel end? */
+/* All lanes, while no request runs: should the kernel end?  After k->idle_ns of that it does,
+ * unless a fault or the host was first: the compare-exchange of `abort` decides, and only its
+ * winner ends the kernel for this reason.  *idle_since: 0 when idling begins. */
 MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
 {
     rt_u64 now = rt_clock_ns();
@@ -139,13 +149,18 @@ MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
     return !rt_every(!ends);
 }
 
-/* One warp of worker 0. */
+/* One warp of worker 0, for the life of the kernel.  In a turn either the running step is looked
+ * at, or, when it has ended, rt_step_poll (rt/rt_step.h) collects it, admits requests and
+ * publishes the next.  A step that is another regime's is published too, but this kernel ends
+ * instead of running it. */
 static __device__ __noinline__ void step_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
     rt_u64 ended = k->start_step, since = 0, idle_since = 0;
     rt_u64 step = MPK_REGIMES > 1 ? rt_load_wide_acquire_device(&m->control->step) : ended;
     rt_u32 n = 0;
+    /* `runs` is true at once if the kernel of another regime has published the step that this
+     * one begins with. */
     int runs = step != ended, hands_over = 0; /* runs: it was published by another kernel */
     mpk_ending ending = {0, RT_NONE, 0, 0};
     if (runs)
@@ -167,6 +182,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             hands_over = regime_is_other(k, step);
             if (hands_over)
                 break;
+            /* The inputs and then the word, into the memory of the other GPUs. */
             if (MPK_PEERS > 1)
                 rt_peers_publish(k, step);
             ending_follow(&ending, m, step);
@@ -178,6 +194,8 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
         }
     }
     step_end(k, hands_over ? ended : step); /* ended, if the kernel ends by itself */
+    /* After step_end, so that the state is written back before this worker's courier, which
+     * waits for the flag, tells the host or counts the hand-over. */
     ptx_store_flag(&mpk_w.abort, 1);
 }
 

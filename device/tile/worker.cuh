@@ -14,15 +14,25 @@
 #include "rt/rt_event.h"
 #include "rt/rt_peers.h"
 
-/* descriptors that a worker holds, ahead and in use */
+/* Descriptors that a worker holds, ahead and in use: 16 of 256 bytes each, and one more for the
+ * JIT task that runs.  16 also bounds how far body warps may be ahead of the clerk
+ * (role/clerk.cuh). */
 enum { MPK_ENTRIES = 16, MPK_JIT_ENTRY = MPK_ENTRIES };
-enum { MPK_STEP_TASK_BYTES = 2432 }; /* room for mpk_stepper (role/step.cuh) */
+/* Worker 0's room for mpk_stepper and copies of the slots (role/step.cuh).  It is what
+ * RT_OWN_BYTES leaves: a static_assert there checks the sum. */
+enum { MPK_STEP_TASK_BYTES = 2432 };
 /* stages of x of a warpgroup (task/linear_box.cuh) */
 enum { MPK_BOXES = 4 };
 
-/* Where a warp that runs bodies stands; the same in all of them.  It lies in shared memory while a
- * body runs: there are no registers to spare, and what the compiler would put on the stack is lost
- * to the L1 cache with every acquire. */
+/* Where a warp that runs bodies stands in the two rings and in its list.  Each warp has one of
+ * its own, and writes no other; at the same turn all of them hold the same numbers, because all
+ * warps go through the same list.  A side lies in shared memory while a body runs: there are no
+ * registers to spare, and what the compiler would put on the stack is lost to the L1 cache with
+ * every acquire.
+ *
+ * A position in a ring is an index and a parity.  The index steps through 0 .. n - 1; the parity
+ * flips when it wraps, and is the parity of the barrier's phase that the position waits for.
+ */
 struct __align__(16) mpk_side
 {
     rt_u32 at, parity;        /* of the page ring */
@@ -31,31 +41,44 @@ struct __align__(16) mpk_side
     rt_u32 next, last;        /* entries of the list */
     rt_u32 reserved;
 };
+/* The same for the ring of JIT tasks, which moves only when a JIT task runs. */
 struct mpk_jit_side {
     rt_u32 at, parity; /* of the page ring for JIT tasks */
 };
 
-/* The last task that waited for the ids of experts (task/expert_tile.cuh): their address, its turn,
- * its step's epoch, its tokens. */
+/* The last task that waited for the ids of experts (task/expert_tile.cuh).  The next product of
+ * the same layer has the same ids: if address, epoch and tokens agree and its turn follows, it
+ * need not wait for them again. */
 struct mpk_routed {
     rt_u64 ids;
     rt_u32 turn, epoch, lo, hi;
 };
 
-/* A multiple of 1024 bytes: when units are linked, mpk_s begins right after it, whatever its
- * alignment. */
+/* The worker's state in shared memory; one object, mpk_w.  worker_begin (kernel.cuh) fills it.
+ * Its size is a multiple of 1024 bytes, because when units are linked mpk_s begins right after
+ * it, whatever alignment mpk_s asks for, and swizzled pages need 1024.
+ *
+ * Shared memory of a block:
+ *
+ *   mpk_w            8 KB at most (RT_OWN_BYTES)
+ *   mpk_s            MPK_PAGES pages of 16 KB: the ring of AOT tasks, then that of JIT tasks
+ *                    MPK_SCRATCH_BYTES of scratch: the body that runs
+ */
 struct __align__(1024) mpk_worker
 {
     /* page ring (ring.cuh) */
-    /* barriers: the page is filled; all body warps have released it */
+    /* Barriers of page i.  full: its bytes have arrived (1 arrival of the loader, and the bytes
+     * that it announces).  empty: all MPK_WARPS body warps have released it. */
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES];
-    /* a word that the load phase sends along with a page */
+    /* A word that the load phase sends along with a page: written before the loader arrives at
+     * full[i], read by body warps after it.  What it means is between a body and its load phase. */
     rt_u32 note[MPK_PAGES];
     /* stages of x that products of many tokens copy by boxes (task/linear_box.cuh), of each
      * warpgroup */
     rt_u64 box_full[2][MPK_BOXES]; /* barriers: the stage is filled */
     rt_u32 box_turn[2];            /* stages filled so far, modulo 2^32; changed between tasks */
-    /* descriptor ring (role/loader.cuh) */
+    /* descriptor ring (role/loader.cuh): barriers of slot i, which become full by a copy and
+     * empty by an arrival of each body warp and the clerk */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
     __align__(128) rt_entry entries[MPK_ENTRIES + 1]; /* the last one: the JIT task that runs */
     mpk_side sides[MPK_WARPS];
@@ -65,25 +88,32 @@ struct __align__(1024) mpk_worker
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;
     /* turns (role/clerk.cuh) */
-    /* barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their part and no
-     * longer use its scratch */
+    /* Barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their part of
+     * the task and no longer use its scratch.  The clerk then counts the task, and the next task
+     * may use the scratch. */
     rt_u64 written[MPK_ENTRIES];
-    rt_u32 ready; /* flag from the clerk: tasks whose event is activated */
+    /* Flag from the clerk: turns whose event is activated, modulo 2^32.  Task `turn` may read
+     * what other workers wrote once ready > turn. */
+    rt_u32 ready;
     /* 1: thread 0 looks after events instead: steps with JIT tasks, RT_ONE_OP */
     rt_u32 direct;
     rt_u32 slot, parity; /* of the step's first entry, for the clerk */
     rt_u32 hybrid;       /* 1: the step has JIT tasks */
     /* in a hybrid step: what runs next, which JIT task (role/jit.cuh) */
     rt_u32 choice, taken;
-    rt_u32 abort;                      /* flag: 1 everyone leaves (role/watcher.cuh) */
+    rt_u32 abort; /* flag: 1 everyone leaves (role/watcher.cuh) */
+    /* The three counts by which the roles follow each other from step to step: `begun` by thread
+     * 0 of the bodies, `loaded` and `clerked` by the two warps that work for it.  Only their
+     * owners write them.  `begun` and `clerked` only grow; a resync sets `loaded` back to
+     * `begun`. */
     rt_u32 begun;                      /* flag: steps that have begun since the kernel started */
     rt_u32 loaded, clerked;            /* flags: steps that the loader, the clerk have finished */
     rt_u32 resync;                     /* flag: RESYNC_* (role/loader.cuh) */
     rt_u32 ahead_pages, ahead_entries; /* loaded for a step that does not come */
     /* flag: 1 the JIT entry waits for its loader (role/clerk.cuh) */
     rt_u32 jit_mail;
-    /* flags: what a body tells its loader (task/expert_tile.cuh), of the AOT list and of a JIT
-     * task */
+    /* Flags from a body to its own loader (task/expert_tile.cuh), [0] of the AOT list and [1] of
+     * a JIT task: the plan of the tiles to load is in scratch. */
     rt_u32 plans[2];
     mpk_routed routed;  /* thread 0's; read when the task after it has begun */
     rt_u32 first_graph; /* that the loader begins with */
@@ -121,7 +151,10 @@ extern __shared__ __align__(1024) char mpk_s[]; /* pages, then scratch */
  * noticed by the step task.
  */
 
-/* Raise a fault and let this block leave; the others see the abort word. */
+/* Called by one thread that has found a fault: writes the machine's fault record, if no other
+ * fault was first, and raises this worker's flag.  The other workers see the abort word through
+ * their watchers.  Not inlined: it runs once at most, and its registers would be taken from
+ * bodies. */
 static __device__ __noinline__ void mpk_raise(rt_u32 kind, rt_u32 task, rt_u32 event)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
@@ -130,7 +163,9 @@ static __device__ __noinline__ void mpk_raise(rt_u32 kind, rt_u32 task, rt_u32 e
 }
 
 #if MPK_RING
-/* Wait for a phase of a barrier in shared memory; returns early if the machine aborts. */
+/* Wait until the phase of this parity has completed; called by any number of threads.  It also
+ * returns when the machine aborts: the caller then works on garbage, which does no harm because
+ * nothing of an aborted step is read.  So bodies need no second way out. */
 MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
 {
     while (!ptx_barrier_try(b, parity))
@@ -138,13 +173,17 @@ MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
             break;
 }
 
-/* Tasks that the warp of this thread has run before, modulo 2^32. */
+/* Tasks that the warp of this thread has run before, modulo 2^32: the task's turn, by which the
+ * clerk and the barriers `written` know it. */
 MPK_FN rt_u32 mpk_turn(int thread)
 {
     return mpk_w.sides[thread / 32].turn;
 }
 
-/* Until all warps have written task `turn`; of the one before the first, none had to. */
+/* Until all body warps have written task `turn` (acquire, block).  Barrier turn % MPK_ENTRIES
+ * completes a phase every MPK_ENTRIES turns, hence the parity.  For turn 2^32 - 1, before the
+ * first task, the parity is 1, for which a new barrier counts as completed: the first task waits
+ * for none. */
 MPK_FN void mpk_await_written(rt_u32 turn)
 {
     mpk_barrier_wait(&mpk_w.written[turn % MPK_ENTRIES], turn / MPK_ENTRIES & 1);
@@ -153,11 +192,14 @@ MPK_FN void mpk_await_written(rt_u32 turn)
 
 /* ---- words that other GPUs may write ---- */
 
-/* A counter; what its tasks wrote is seen after it. */
+/* An event's counter, with acquire: what its tasks wrote before they counted is seen after it.
+ * The scope is the whole system only where tasks of another GPU may count there, since that
+ * costs more. */
 MPK_FN rt_u32 mpk_load_counter(const rt_word *counter)
 {
     return MPK_PEERS > 1 ? rt_load_acquire_system(counter) : rt_load_acquire_device(counter);
 }
+/* The step word, with acquire: the step's inputs, page tables and live counts are seen after it. */
 MPK_FN rt_u64 mpk_load_step(const rt_control *control)
 {
     return MPK_PEERS > 1 ? rt_load_wide_acquire_system(&control->step)
@@ -166,7 +208,10 @@ MPK_FN rt_u64 mpk_load_step(const rt_control *control)
 
 /* ---- events, as bodies use them ---- */
 
-/* One thread: until the event is activated; 0: the machine aborts. */
+/* One thread polls until the event is activated in this run of its graph; 0: the machine aborts.
+ * A counter never resets: in run number `epoch` it reaches needed * epoch, and the difference is
+ * compared as a signed number, so that it may wrap.  The abort flag is looked at in every 64th
+ * turn only: a look costs as much as a good part of a turn. */
 MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 {
     const rt_word *counter = mpk_w.counters + event;
@@ -178,7 +223,9 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 }
 
 #if MPK_RING
-/* Until no warp works on the task before task `turn` any more, which has the scratch then. */
+/* The scratch belongs to one task at a time.  Wait until no warp works on the task before task
+ * `turn`, which has it from then on.  Warps run ahead of each other, so a fast one would
+ * overwrite what a slow one still reads in the task before. */
 MPK_FN void mpk_await_scratch(rt_u32 turn)
 {
     mpk_await_written(turn - 1);
@@ -189,15 +236,23 @@ MPK_FN void mpk_await_scratch(rt_u32 turn)
 }
 #endif
 
-/* Wait until the task may begin: its event is activated, unless the task is quiet, and no warp
- * works on the task before it.  Every body calls this before it touches its scratch or reads an
- * operand that is not carried.  The clerk polls the event; where there is none, thread 0 does.
- */
+/* Wait until the task may begin.  Every body, or its caller, calls this in all threads before it
+ * touches its scratch or reads an operand that is not carried.  After it, what the event's tasks
+ * wrote is visible to the calling thread (unless the task is quiet, and reads carried operands
+ * only), and the scratch is the task's.
+ *
+ *   clerk (lane 0)                       each body thread
+ *   poll counter (acquire, device)       poll ready (no order)
+ *   ready = turn + 1 (release, block) -> acquire ready (block)
+ *
+ * By causality the thread then sees what the clerk has seen.  Where there is no clerk, or in a
+ * step that it leaves alone (`direct`), thread 0 polls and a barrier hands it on. */
 MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_RING
     if (!mpk_w.direct) {
         const rt_u32 turn = mpk_turn(mpk_thread());
+        /* `ready` also counts quiet tasks, in order, so comparing it with the turn is enough. */
         if (!t.e->quiet) {
             while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 &&
                    !ptx_load_flag(&mpk_w.abort))
@@ -234,7 +289,9 @@ MPK_FN bool mpk_is_empty(const mpk_words &v)
 {
     return mpk_largest_word(v) == RT_EMPTY;
 }
-/* A word of a carried operand, once it is there. */
+/* A word of a carried operand, once it is there.  v: what a first load, issued earlier, has
+ * brought; only if that was too early is the word loaded again.  Relaxed: the word is all that
+ * is read. */
 MPK_FN rt_u32 mpk_carried_word(const void *from, rt_u32 v)
 {
     while (v == RT_EMPTY && !ptx_load_flag(&mpk_w.abort))
@@ -248,7 +305,9 @@ MPK_FN mpk_words mpk_load_terms(const void *from)
     return MPK_PEERS > 1 ? ptx_load_words_system(from) : ptx_load_words(from);
 }
 
-/* A word of a result; where other GPUs poll it (rt_entry.sends), into the memory of each. */
+/* Store a word of a result that may be carried; v is not RT_EMPTY.  Where other GPUs poll it
+ * (rt_entry.sends), it goes into the memory of each of them, at the same distance from the word
+ * here, so that readers always poll their own memory. */
 MPK_FN void mpk_put_word(const mpk_task &t, void *to, rt_u32 v)
 {
 #if MPK_PEERS > 1
@@ -266,7 +325,9 @@ MPK_FN void mpk_put_word(const mpk_task &t, void *to, rt_u32 v)
     ptx_store_word(to, v);
 }
 
-/* The one who completes an event with JIT dependents hands it to a scheduler. */
+/* Count a task of an event on which JIT tasks depend.  The one who completes the event, and only
+ * that one, hands it to its scheduler (paper §5.2).  acq_rel: the scheduler must see what all
+ * tasks of the event wrote, not only the last. */
 static __device__ __noinline__ void mpk_trigger_launch(rt_u32 triggers)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
@@ -278,7 +339,8 @@ static __device__ __noinline__ void mpk_trigger_launch(rt_u32 triggers)
         mpk_raise(RT_OVERFLOW, RT_NONE, triggers - m->graphs[mpk_w.graph].first_event);
 }
 
-/* One thread: count the task. */
+/* Count a finished task at its event, in one thread that has seen all of its results (a barrier
+ * of the warps came before): the release publishes them for every warp. */
 MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
 {
     if (kind == RT_TRIGGER_COUNT)
@@ -291,7 +353,9 @@ MPK_FN void mpk_count(rt_u32 event, rt_u32 kind)
 }
 
 #if MPK_RING
-/* This warp has written its part of the task that it runs, where there is a clerk. */
+/* This warp has written its part of the task that it runs and no longer uses the scratch; called
+ * once a task by every warp, where there is a clerk.  __syncwarp orders the stores of all lanes
+ * before the arrival of lane 0, which releases them to the clerk. */
 MPK_FN void mpk_written(int thread)
 {
     __syncwarp();
@@ -305,8 +369,9 @@ MPK_FN void mpk_written(int thread)
 }
 #endif
 
-/* This thread has written its part and needs the scratch no more.  The task counts when all are:
- * the clerk sees to it, and no warp waits; where there is no clerk, thread 0 does. */
+/* The calling thread has written its part and needs the scratch no more; all threads call it
+ * once a task.  The task counts when all warps have: the clerk sees to that, and no warp waits.
+ * Where there is no clerk, thread 0 counts after a barrier. */
 MPK_FN void mpk_trigger(const mpk_task &t)
 {
 #if MPK_RING

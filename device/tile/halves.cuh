@@ -15,6 +15,7 @@ MPK_FN rt_u32 halves_pack(float low, float high)
 {
     return MPK_HALVES_F16 ? ptx_pack_f16(low, high) : ptx_pack_bf16(low, high);
 }
+/* The float in the low half of a word, exactly; halves_high: in the high half. */
 MPK_FN float halves_low(rt_u32 v)
 {
     return MPK_HALVES_F16 ? ptx_low_f16(v) : ptx_low_bf16(v);
@@ -35,7 +36,9 @@ MPK_FN void halves_multiply(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3
 }
 
 #if MPK_WGMMA
-/* A warpgroup's, c[64 x N] += a[64 x 16] b[16 x N]; N: 64, 128, 192 or 256. */
+/* A warpgroup's product, c[64 x N] += a[64 x 16] b[16 x N]; N: 64, 128, 192 or 256.  a and b:
+ * descriptors (ptx_matrix).  It runs in the background until ptx_group_wait; c's registers may
+ * not be touched before.  N is a constant, so one call is left. */
 template <int N> MPK_FN void halves_group_multiply(float *c, rt_u64 a, rt_u64 b)
 {
     if (N == 256 && MPK_HALVES_F16)

@@ -8,7 +8,8 @@
 
 #include "tile/task.cuh"
 
-/* The sum over the lanes up to this one, itself counted.  lane: the caller's, 0 to 31. */
+/* The sum over the lanes up to this one, itself counted, in five steps of twice the distance.
+ * All 32 lanes call it; lane: the caller's, 0 to 31. */
 template <class T> MPK_FN T mpk_prefix_lanes(T mine, int lane)
 {
     T sum = mine;
@@ -21,8 +22,9 @@ template <class T> MPK_FN T mpk_prefix_lanes(T mine, int lane)
     return sum;
 }
 
-/* The sum over the threads before this one; *all: over all of them.  s_sums u32[MPK_WARPS] is
- * overwritten: the caller sees to it that no thread still reads what it held. */
+/* The sum over the threads before this one; *all: over all of them.  All body threads call it:
+ * there is a barrier inside.  s_sums u32[MPK_WARPS] gets each warp's sum: the caller sees to it,
+ * by a barrier of its own, that no thread still reads what it held, from an earlier call too. */
 MPK_FN rt_u32 mpk_prefix_threads(rt_u32 mine, rt_u32 *s_sums, rt_u32 *all)
 {
     const int thread = mpk_thread(), lane = thread % 32;

@@ -1,12 +1,28 @@
 /* ring.cuh - pages of shared memory between a loader and the warps that run bodies (paper §5.3,
  * paged shared memory).
  *
- * A ring is filled in order by one loader warp and read in order by all body warps.  Page i goes
- * through: empty -> (the loader asks for a copy) -> full (the copy has arrived) -> read -> released
- * by every warp -> empty.  AOT and JIT tasks have rings of their own, so a JIT task never waits for
- * pages that hold the constants of AOT tasks; each ring is filled in the order in which its tasks
- * run, so the page that a running task waits for is never behind one that waits for that task: no
- * deadlock.
+ * A ring is filled in order by one loader warp and read in order by all body warps.  The
+ * loader's side is called by the load phases of bodies (mpk_dispatch_load), from role/loader.cuh
+ * and role/clerk.cuh; the bodies' side by bodies.  Page i goes round:
+ *
+ *            loader: load_page, load_expect, load_copy
+ *   empty ----------------------------------------------> filling
+ *     ^                                                     |  full[i] completes: 1 arrival and
+ *     |  empty[i] completes: MPK_WARPS arrivals             v  all announced bytes
+ *   read <----------------------------------------------- full
+ *            bodies: ring_take ... ring_release
+ *
+ * Invariants:
+ *   - Pages are taken in the order in which they were asked for, and each body warp takes and
+ *     releases every page exactly once, also those that it does not need.  So the sides agree on
+ *     index and parity without telling each other.
+ *   - A reader waits for full[i] (acquire), which covers the copied bytes and the note.  The
+ *     loader waits for empty[i] (acquire) before it asks for the next copy, and each warp
+ *     arrives there (release) after its last read: a page is never overwritten while it is read.
+ *   - AOT and JIT tasks have rings of their own, so a JIT task never waits for pages that hold
+ *     the constants of AOT tasks.  Each ring is filled in the order in which its tasks run, so
+ *     the page that a running task waits for is never after one that waits for that task: no
+ *     deadlock.
  *
  * The loader keeps few copies in flight though it runs far ahead: a full ring of requests would
  * delay every poll of an event and every load of an activation (docs/performance.md).
@@ -16,7 +32,7 @@
 
 #include "tile/worker.cuh"
 
-/* One side's view of a ring. */
+/* One side's view of a ring: the body warps' and the loader's each move on by themselves. */
 struct mpk_ring {
     rt_u32 first, n;   /* pages of the worker that belong to it */
     rt_u32 at, parity; /* the next page, counted from `first`, and its phase */
@@ -24,6 +40,7 @@ struct mpk_ring {
 
 #if MPK_RING
 
+/* Step over one page; the parity flips when the index wraps. */
 MPK_FN void ring_next(mpk_ring *r)
 {
     if (++r->at == r->n) {
@@ -34,7 +51,9 @@ MPK_FN void ring_next(mpk_ring *r)
 
 /* ---- the bodies' side; called by whole warps ---- */
 
-/* Wait for the next page to be full and step over it; its first byte. */
+/* Wait for the next page to be full and step over it; returns its first byte, 1024-byte aligned.
+ * *page: its number, for ring_release.  Every thread of the warp waits by itself, so each has
+ * acquired the bytes. */
 MPK_FN const char *ring_take(mpk_ring *r, rt_u32 *page)
 {
     *page = r->first + r->at;
@@ -42,7 +61,8 @@ MPK_FN const char *ring_take(mpk_ring *r, rt_u32 *page)
     ring_next(r);
     return mpk_s + *page * MPK_PAGE_BYTES;
 }
-/* This warp has read the page. */
+/* This warp has read the page and all that it noted.  The lanes meet first, so that lane 0's
+ * arrival (release) comes after the last read of each. */
 MPK_FN void ring_release(rt_u32 page)
 {
     __syncwarp();
@@ -52,32 +72,43 @@ MPK_FN void ring_release(rt_u32 page)
 
 /* ---- the loader's side; called by the whole warp, all lanes alike ---- */
 
+/* What the loader knows of the ring that it fills and of the step that it fills it for.  All
+ * lanes of the warp hold the same values.  Pages from tail to ring are those whose copies may be
+ * in flight.
+ *
+ *   released ... | tail: asked for, not known to have arrived | ring.at: next to be asked for
+ *                  <------------- flying ------------------->
+ */
 struct mpk_load {
     const rt_entry *e; /* the task, in shared memory */
     mpk_ring ring;
     mpk_ring tail; /* the oldest page whose copy may be under way */
     rt_u32 flying; /* pages from tail on */
-    /* most that may; at most ring.n: of a page that is filled again a barrier tells another
-     * phase */
+    /* Most pages in flight, at most ring.n: when a page is filled again its barrier is in
+     * another phase, and a wait with the tail's parity would be answered by that one. */
     rt_u32 in_flight;
     rt_u32 step;      /* number of the step that it loads for, since the kernel began */
     rt_u32 known;     /* number + 1 of the last step whose data it has seen */
     rt_u32 pages;     /* asked for since that step's first */
     rt_u32 cancelled; /* 1: the rest of the task need not be loaded */
     rt_u32 aot;       /* 1: the ring of AOT tasks: it may run into a step that does not come */
-    rt_u32 s_pages;   /* shared address of the worker's first page, which is slow to find */
+    /* shared address of the worker's first page, kept in a register: its conversion from a
+     * generic address would be repeated for every page */
+    rt_u32 s_pages;
+    /* how L2 treats the bytes (ptx_policy_once) */
     rt_u64 policy;
 };
 enum { LOAD_OVER = 0x7fffffff };
 
 /* Has the load lost its reader?  The machine aborts, or the step that is loaded ahead does not
- * come. */
+ * come and the bodies have asked for a resync. */
 MPK_FN bool load_is_over(const mpk_load *l)
 {
     return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);
 }
 
-/* Wait for a barrier of this worker.  0, in all lanes: there is nothing to load for any more. */
+/* All lanes: wait for a barrier of this worker.  0, in all lanes: there is nothing to load for
+ * any more.  The lanes vote, because each may have seen the end at a different look. */
 MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 {
     bool is_there = ptx_barrier_try(b, parity);
@@ -86,10 +117,14 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
     return __all_sync(0xffffffffu, is_there);
 }
 
-/* Make room for one page: its number, or LOAD_OVER when there is nothing to load for any more.  One
- * lane (load_leads) then says by load_expect what comes, and asks for it by load_copy: no lane
- * looks at the page's barriers any more.  Without bulk copies all lanes do, and say by load_end
- * that nothing else comes.
+/* All lanes: make room for one page: its number, or LOAD_OVER when there is nothing to load for
+ * any more.  Before: all earlier pages of this ring have been asked for.  After: the page is
+ * empty, and the caller owes it exactly one load_expect with load_copy of as many bytes and a
+ * load_end.
+ *
+ * With bulk copies one lane (load_leads) does these; afterwards no lane looks at the page's
+ * barriers any more.  Without bulk copies all lanes do, and load_end says that nothing else
+ * comes.
  *
  * A loader that is slower than the memory holds up everything: this is the most frequent code of
  * the kernel, written for few instructions (docs/performance.md). */
@@ -102,6 +137,7 @@ MPK_FN rt_u32 load_page(mpk_load *l)
         l->cancelled = 1;
         return LOAD_OVER;
     }
+    /* Too many copies in flight: wait for the oldest.  Its bytes are not read here. */
     while (l->flying >= l->in_flight) {
         mpk_barrier_wait(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity);
         ring_next(&l->tail);
@@ -118,13 +154,14 @@ MPK_FN bool load_leads(void)
 {
     return ptx_elect();
 }
-/* n_bytes are on their way to a page. */
+/* n_bytes are on their way to a page.  It is also the phase's one arrival: the barrier completes
+ * when as many bytes have come, so nothing may be copied that is not announced. */
 MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
     ptx_barrier_expect(&mpk_w.full[page], n_bytes);
 }
-/* Asked of the copy engine: the thread does not wait, and the bytes that arrive are subtracted from
- * what load_expect announced. */
+/* Ask the copy engine for n_bytes (a multiple of 16) from global memory to `offset` in the page.
+ * The thread does not wait; bytes that arrive are subtracted from what load_expect announced. */
 MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from,
                       rt_u32 n_bytes)
 {
@@ -141,8 +178,9 @@ MPK_FN bool load_leads(void)
 }
 /* The barrier does not count bytes: load_end makes it wait for the copies in flight. */
 MPK_FN void load_expect(rt_u32, rt_u32) {}
-/* n_bytes: a multiple of 16.  A warp's copies are many instructions, so their addresses are told
- * apart by constants. */
+/* All lanes: n_bytes, a multiple of 16, from global memory to `offset` in the page.  A warp's
+ * copies are many instructions, so eight at a time have addresses that differ by constants: 8 x
+ * 32 lanes x 16 bytes = 4096. */
 MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void *from,
                       rt_u32 n_bytes)
 {
@@ -161,9 +199,10 @@ MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void 
     for (rt_u32 i = 0; mine + i < left; i += 512)
         ptx_copy_piece_once(to + i, at + i, l->policy);
 }
-/* All copies of the barrier's page have been asked for.  Each lane adds an arrival that comes with
- * its own; the one that is left is the warp's, after these additions, and releases the page's
- * note. */
+/* All copies of the barrier's page have been asked for.  Each lane adds an arrival that comes
+ * when its own copies have ended.  The arrival that the barrier was initialised with is lane
+ * 0's, after the meeting: it comes after all additions, so the phase cannot complete too early,
+ * and it releases the page's note. */
 MPK_FN void load_end_at(rt_u64 *full)
 {
     ptx_barrier_await_copies(full);
@@ -177,7 +216,8 @@ MPK_FN void load_end(rt_u32 page)
 }
 #endif
 
-/* A page for n_bytes that the caller's lanes ask for before load_end, or for nothing; false: there
+/* All lanes: a page for n_bytes that the caller's lanes ask for before load_end, or for nothing
+ * (a page that is left out, for bodies that want the next ones to be neighbours).  false: there
  * is nothing to load for any more. */
 MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
 {
@@ -202,7 +242,8 @@ MPK_FN void load_from(mpk_load *l, const void *from, rt_u32 n_bytes)
     }
 }
 
-/* No more than n pages under way. */
+/* All lanes: wait until no more than n pages are in flight, and keep it so.  A load phase that
+ * had the whole ring in flight calls it before the next task's. */
 MPK_FN void load_settle(mpk_load &l, rt_u32 n)
 {
     for (; l.flying > n; l.flying--) {
@@ -212,7 +253,7 @@ MPK_FN void load_settle(mpk_load &l, rt_u32 n)
     l.in_flight = n;
 }
 
-/* Once, before anything is loaded. */
+/* Once, before anything is loaded: this loader fills pages first to first + n - 1. */
 MPK_FN void load_begin(mpk_load *l, rt_u32 first, rt_u32 n)
 {
     *l = {};
@@ -223,9 +264,13 @@ MPK_FN void load_begin(mpk_load *l, rt_u32 first, rt_u32 n)
     l->s_pages = ptx_own(ptx_shared(mpk_s));
 }
 
-/* What steps write may be read from here on: wait until the step that this task belongs to has
- * begun, or, where an operator is a kernel, until the kernel before has ended.  0: it does not
- * come. */
+/* All lanes: what steps write (positions, page tables, the KV cache) may be read from here on.
+ * Wait until the step that this task belongs to has begun, or, where an operator is a kernel,
+ * until the kernel before has ended.  0: it does not come.
+ *
+ * Order: the step task's release of the step word, thread 0's acquire of it, its release of
+ * `begun`, the acquire here; then the proxy fence, without which a bulk copy might read what lay
+ * there before: copies are another proxy, which ordinary acquires do not order. */
 MPK_FN int load_needs_step(mpk_load *l)
 {
     if (mpk_w.mode != RT_SERVE) {
@@ -248,9 +293,10 @@ MPK_FN int load_needs_step(mpk_load *l)
     return 1;
 }
 
-/* What the task's event waits for may be read and copied from here on: wait until it is activated.
- * It is not a quiet task.  All that stands before it in the lists has been asked for, so it does
- * not wait for itself.  0: it does not come. */
+/* All lanes: what the task's event waits for may be read and copied from here on.  Wait until it
+ * is activated.  The task is not quiet, or its event would say nothing.  All that stands before
+ * the task in the lists has been asked for already, and its writers need none of the pages that
+ * come after, so the wait ends.  0: the event does not come. */
 MPK_FN int load_needs_event(mpk_load *l)
 {
     if (!load_needs_step(l))
@@ -258,6 +304,7 @@ MPK_FN int load_needs_event(mpk_load *l)
     if (mpk_w.mode != RT_SERVE)
         return 1;
     const rt_word *counter = mpk_w.counters + l->e->depends;
+    /* as mpk_poll */
     const rt_u32 wanted = l->e->needed * mpk_w.epoch;
     /* one lane looks, now and then: each acquire empties the L1 cache of the bodies that are run */
     bool came = false;

@@ -1,5 +1,6 @@
-/* half.cuh - f16 and bf16 to f32 and back, without cuda_fp16.h: for the loading kernels (pack.cuh)
- * and for views (tile/view.cuh). */
+/* half.cuh - f16 and bf16 to f32 and back, without cuda_fp16.h, which NVRTC would need files
+ * for: for the loading kernels (pack.cuh) and for views (tile/view.cuh).
+ */
 #ifndef PTX_HALF_CUH
 #define PTX_HALF_CUH
 

@@ -1,9 +1,19 @@
-/* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in shared
- * memory, warpgroups.
+/* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in
+ * shared memory, warpgroups.
  *
- * A matrix in shared memory lies in blocks of 8 rows x 32 columns of 16 bits in the 64-byte
- * swizzle, as packed weights do (gen/device_body.h).  A warpgroup (128 threads) multiplies two such
- * matrices straight from there.
+ * Called by task/linear_tile.cuh and its parts, expert_tile.cuh, attention_tile.cuh,
+ * attention_group.cuh and block.cuh.  A matrix in shared memory lies in one of three swizzles,
+ * by the length of its rows.  A swizzle permutes the 16-byte units of a row by the row's number,
+ * so that a column of units, which eight lanes or the tensor core read at once, lies in eight
+ * different banks:
+ *
+ *   row of    unit u of row r stands at    rows before it repeats
+ *    32 B     u ^ (r / 4 % 2)               8     values of a KV page (tile/kv.cuh)
+ *    64 B     u ^ (r / 2 % 4)               8     packed weights, keys, x of few columns
+ *   128 B     u ^ (r % 8)                   8     boxes, x of 64 columns
+ *
+ * A warpgroup (four warps, 128 threads, the first a multiple of 4) multiplies two such matrices
+ * straight from there.
  */
 #ifndef PTX_MATRIX_CUH
 #define PTX_MATRIX_CUH
@@ -12,7 +22,8 @@
 
 /* ---- copies from global to shared memory, through L2 only; of this thread ---- */
 
-/* 16 bytes, or zeros if not `there` (the address must be valid all the same). */
+/* 16 bytes, or zeros if not `there` (the address must be valid all the same: nothing is read
+ * from it).  Both addresses are multiples of 16. */
 MPK_FN void ptx_copy_async(void *to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(ptx_shared(to)), "l"(from),
@@ -31,14 +42,16 @@ MPK_FN void ptx_copy_async_commit(void)
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-/* Until at most N of the groups closed last are under way. Other threads' copies are not waited
- * for: a meeting must follow before their bytes are read. */
+/* Until at most N of the groups that this thread closed last are in flight.  Other threads'
+ * copies are not waited for: a meeting must follow before their bytes are read. */
 template <int N> MPK_FN void ptx_copy_async_wait(void)
 {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* n threads meet at barrier `id`; 1 is mpk_sync's. */
+/* n threads, a multiple of 32, meet at barrier `id`; each then sees what the others wrote
+ * before. Barrier 0 is the block's at the start, 1 that of mpk_sync; warpgroups of bodies use 2
+ * and 3. */
 MPK_FN void ptx_meet(int id, int n)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
@@ -67,8 +80,8 @@ MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
 }
 
 #if MPK_BULK
-/* What this thread has written to shared memory is seen by products of warpgroups after this and a
- * meeting. */
+/* What this thread has written to shared memory, by stores or by its own cp.async, is seen by
+ * products of warpgroups after this and a meeting: they read shared memory by another proxy. */
 MPK_FN void ptx_fence_shared(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -81,39 +94,47 @@ MPK_FN void ptx_fence_shared(void) {} /* products are those of warps */
 
 /* ---- products of a warpgroup ---- */
 
-/* What tells a warpgroup where a matrix begins: its first block (512-byte aligned, or that and 32
- * bytes more: columns 16 on) and the bytes from a group of 8 rows to the next. All addresses count
- * units of 16 bytes in 14 bits, so they are of shared memory; the `1 << 16` is the leading stride,
- * which these layouts do not use. */
+/* The descriptor that tells a warpgroup where a matrix begins, in rows of 32 columns in the
+ * 64-byte swizzle.  first: its first block (512-byte aligned, or that and 32 bytes more: columns
+ * 16 on); group_bytes: from a group of 8 rows to the next.
+ *
+ *   bits  0-13   first / 16, an address of shared memory
+ *        16-29   leading stride / 16, which these layouts do not use: 1
+ *        32-45   stride from 8 rows to the next 8 / 16
+ *        62-63   1: 128-byte, 2: 64-byte, 3: 32-byte swizzle
+ */
 MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
 {
     const rt_u64 swizzle_64 = 2;
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 |
            (rt_u64)(group_bytes >> 4) << 32 | swizzle_64 << 62;
 }
-/* The same of a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte
- * aligned, 8 rows one after the other; columns 16 k on begin 32 k bytes on. */
+/* The same for a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte
+ * aligned, 8 rows (1024 bytes) one after the other; columns 16 k on begin 32 k bytes on: the
+ * swizzle is applied to the address, so it still holds. */
 MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
 {
     const rt_u64 swizzle_128 = 1;
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(1024 >> 4) << 32 |
            swizzle_128 << 62;
 }
-/* The same of a matrix in rows of 16 columns in the 32-byte swizzle, groups of 8 rows in order;
- * its first byte 256-byte aligned. */
+/* The same for a matrix in rows of 16 columns in the 32-byte swizzle, groups of 8 rows (256
+ * bytes) in order; its first byte 256-byte aligned. */
 MPK_FN rt_u64 ptx_matrix_of_values(const void *first)
 {
     const rt_u64 swizzle_32 = 3;
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(256 >> 4) << 32 |
            swizzle_32 << 62;
 }
-/* Before the first product, and after the sums have been touched otherwise. */
+/* All threads of the warpgroup, before the first product and after the sums have been touched
+ * otherwise: the tensor core then sees the registers as they are. */
 MPK_FN void ptx_group_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* Closes a group of the products asked for so far; they run in the background, and the sums'
- * registers may not be touched before a wait. */
+/* All threads of the warpgroup: close a group of the products asked for so far.  They run in the
+ * background; neither the registers of the sums nor those of an operand may be touched, nor
+ * shared memory that they read be overwritten, before a wait. */
 MPK_FN void ptx_group_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -123,11 +144,17 @@ template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* Lane (g = lane / 4, c = lane % 4) of warp w of the warpgroup holds of c: row 16 w + g, columns 8
- * n + 2c and + 1 (c[4 n], c[4 n + 1]), and row 16 w + g + 8 (c[4 n + 2], c[4 n + 3]).
+/* ptx_group_multiply_TYPE_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; all threads of the
+ * warpgroup.  a and b are in shared memory (descriptors); the N columns of b are rows in memory.
+ * Lane l of warp w of the warpgroup holds of c, with g = l / 4 and c = l % 4, for each n < N /
+ * 8:
  *
- * ptx_group_multiply_TYPE_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; the N columns of b are
- * rows in memory.  Names: those of the sums, then those of a and b. */
+ *                  columns 8n + 2c, 8n + 2c + 1
+ *   row 16w + g         c[4n]     c[4n + 1]
+ *   row 16w + g + 8     c[4n + 2] c[4n + 3]
+ *
+ * The predicate p is always true: the product is added to c, which the caller has cleared.  In
+ * the macros below, names: those of the sums, then those of a and b. */
 #define PTX_NAMES_0                                                          \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"

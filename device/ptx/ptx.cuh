@@ -1,7 +1,14 @@
-/* ptx.cuh - all inline PTX of the device code: memory, barriers, bulk copies, products.
+/* ptx.cuh - inline PTX that every kernel may need: memory, barriers, bulk copies, a warp's
+ * products. matrix.cuh has the rest.  All inline PTX of the device code stands in this folder.
  *
- * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name.  What
- * sm_80 lacks stands under MPK_BULK, with what a ring needs in its place beside it.
+ * Each function is one instruction of PTX ISA 8.0, with its order and scope in the name; no name
+ * says `relaxed`, which is what those without a word are.  Bodies and roles call them by any
+ * number of threads unless a comment says otherwise.  What sm_80 lacks stands under MPK_BULK,
+ * with what a ring needs in its place beside it.
+ *
+ * MPK_RING    sm_80 on: barriers in shared memory at which copies arrive
+ * MPK_BULK    sm_90 on: bulk copies, transaction counts, elect.sync
+ * MPK_WGMMA   sm_90a: products of a warpgroup (matrix.cuh)
  */
 #ifndef PTX_PTX_CUH
 #define PTX_PTX_CUH
@@ -14,7 +21,7 @@ struct __align__(16) mpk_words
     rt_u32 x, y, z, w;
 };
 
-/* The address of shared memory as 32 bits, as instructions on it take it. */
+/* The 32-bit address in the shared window, as instructions on shared memory take it. */
 MPK_FN rt_u32 ptx_shared(const void *p)
 {
     return (rt_u32)__cvta_generic_to_shared(p);
@@ -22,8 +29,8 @@ MPK_FN rt_u32 ptx_shared(const void *p)
 
 /* ---- global memory, relaxed at device scope: seen by every SM, cached in L2 only ---- */
 
-/* p is a multiple of 16. Words are whole, but four of them are not one access: some may be new and
- * others old (a reader of carried data looks at each). */
+/* p is a multiple of 16.  Each word is whole, but four of them are not one access: some may be
+ * new and others old, so a reader of carried data looks at each. */
 MPK_FN mpk_words ptx_load_words(const void *p)
 {
     mpk_words v;
@@ -33,6 +40,7 @@ MPK_FN mpk_words ptx_load_words(const void *p)
                  : "memory");
     return v;
 }
+/* p is a multiple of 8; as ptx_load_words. */
 MPK_FN uint2 ptx_load_two_words(const void *p)
 {
     uint2 v;
@@ -42,7 +50,8 @@ MPK_FN uint2 ptx_load_two_words(const void *p)
                  : "memory");
     return v;
 }
-/* Four words if `wanted`; else v stays as it is. */
+/* Four words if `wanted`; else v stays as it is.  A predicate, not a branch, so that the loads
+ * of a loop stay together and are in flight at the same time. */
 MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.global.v4.b32 {%0, "
@@ -51,7 +60,8 @@ MPK_FN void ptx_load_words_if(const void *p, bool wanted, mpk_words *v)
                  : "l"(p), "r"((rt_u32)wanted)
                  : "memory");
 }
-/* Never answered from L1, so a poll sees what another SM has stored; orders nothing else. */
+/* Never answered from L1, so a poll sees what another SM has stored.  Orders nothing else: who
+ * reads more than this word needs an acquire. */
 MPK_FN rt_u32 ptx_load_word(const void *p)
 {
     rt_u32 v;
@@ -63,18 +73,20 @@ MPK_FN void ptx_store_word(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+/* p is a multiple of 8.  A reader may see one of the two and not yet the other. */
 MPK_FN void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
 {
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b)
                  : "memory");
 }
-/* Sums of products, as they are: seen as words, the compiler would move them in the loop that makes
- * them. */
+/* Two sums of products, as floats: were they taken as words, the compiler would move each to
+ * another register inside the loop that makes them. */
 MPK_FN void ptx_store_sums(void *p, float a, float b)
 {
     asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(a), "f"(b)
                  : "memory");
 }
+/* p is a multiple of 16; four words that may be seen one by one. */
 MPK_FN void ptx_store_words(void *p, const mpk_words &v)
 {
     asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
@@ -96,7 +108,9 @@ MPK_FN void ptx_store_word_system(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-/* Adds without a result; the release covers what the thread has seen, through barriers too. */
+/* Adds without a result (red, not atom), so the thread does not wait for an answer.  The release
+ * covers all that the thread has written or has seen, by barriers too: so one thread publishes
+ * what eight warps wrote. */
 MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 {
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(&w->value), "r"(v) : "memory");
@@ -104,12 +118,14 @@ MPK_FN void ptx_add_release(rt_word *w, rt_u32 v)
 
 /* ---- shared memory ---- */
 
-/* Two floats into shared memory, 8-byte aligned. */
+/* Two floats by one store; `to` is 8-byte aligned. */
 MPK_FN void ptx_store_shared_pair(float *to, float a, float b)
 {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(ptx_shared(to)), "f"(a), "f"(b)
                  : "memory");
 }
+/* p is a multiple of 16.  The hardware serves eight lanes at a time, 128 bytes: no bank conflict
+ * if these eight cover all 32 banks. */
 MPK_FN mpk_words ptx_load_shared_words(const void *p)
 {
     mpk_words v;
@@ -119,9 +135,14 @@ MPK_FN mpk_words ptx_load_shared_words(const void *p)
                  : "memory");
     return v;
 }
-/* Flags between warps of one block.  ptx_load_flag orders nothing: it is for polls, since an
- * acquire would empty the L1 cache each time.  ptx_acquire_flag: what was written before the store
- * is seen after it. */
+/* Flags between warps of one block: a word that one warp stores and others poll.
+ *
+ *   writer: data, then ptx_store_flag       (release, block)
+ *   reader: ptx_load_flag until it is set,  (no order)
+ *           then ptx_acquire_flag once, then data
+ *
+ * The poll itself orders nothing, since an acquire empties the SM's L1 cache each time, which
+ * bodies live on.  Where a flag is all that is read (`abort`) there is no acquire. */
 MPK_FN rt_u32 ptx_load_flag(const rt_u32 *p)
 {
     rt_u32 v;
@@ -141,14 +162,15 @@ MPK_FN void ptx_store_flag(rt_u32 *p, rt_u32 v)
 
 /* ---- barriers in shared memory ---- */
 
-/* A phase ends when this many arrivals have come, and the bytes that ptx_barrier_expect has
- * announced; then the next begins, of the other parity. */
+/* A phase of a barrier ends when this many arrivals have come, and the bytes that
+ * ptx_barrier_expect has announced; then the next phase begins, of the other parity.  The first
+ * has parity 0; a wait for parity 1 is answered at once, as if a phase before it had completed. */
 MPK_FN void ptx_barrier_init(rt_u64 *b, rt_u32 arrivals)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(ptx_shared(b)), "r"(arrivals)
                  : "memory");
 }
-/* Release at block scope: who waits for the phase sees what this thread wrote. */
+/* Release at block scope: a thread that waits for the phase sees what this thread wrote before. */
 MPK_FN void ptx_barrier_arrive(rt_u64 *b)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(ptx_shared(b)) : "memory");
@@ -166,14 +188,17 @@ MPK_FN rt_u64 ptx_policy_once(void)
 #endif
 
 #if MPK_BULK
-/* An arrival that announces n_bytes of bulk copies: the phase lasts until they have come. */
+/* An arrival that announces n_bytes of bulk copies: the phase lasts until they have come, even
+ * if they come before this announcement. */
 MPK_FN void ptx_barrier_expect(rt_u64 *b, rt_u32 n_bytes)
 {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(ptx_shared(b)),
                  "r"(n_bytes)
                  : "memory");
 }
-/* 1: the phase of this parity has completed; may sleep for a short while. */
+/* 1: the phase of this parity has completed, with acquire at block scope.  0: not yet; the
+ * hardware may have held the thread for a short while before it says so, so a loop around it is
+ * no busy loop. */
 MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
 {
     rt_u32 done;
@@ -184,8 +209,8 @@ MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
                  : "memory");
     return done;
 }
-/* One lane of the warp, which meets here: true.  The compiler then knows that bulk copies are one
- * thread's, and need no loop over the lanes. */
+/* All 32 lanes meet here, and one of them gets true.  Unlike for `lane == 0` the compiler knows
+ * that it is one thread, and makes no loop over the lanes around a bulk copy. */
 MPK_FN bool ptx_elect(void)
 {
     rt_u32 chosen;
@@ -196,8 +221,9 @@ MPK_FN bool ptx_elect(void)
                  : "memory");
     return chosen;
 }
-/* Global to shared memory, n_bytes a multiple of 16, both addresses too (to: ptx_shared); completes
- * on the barrier's transaction count.  The bytes are read once: L2 may drop them first. */
+/* One thread: n_bytes from global to shared memory, by the copy engine; n_bytes and both
+ * addresses multiples of 16 (to: ptx_shared).  On arrival the bytes are taken from the barrier's
+ * transaction count.  They are read once: L2 may drop them first (ptx_policy_once). */
 MPK_FN void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b,
                                rt_u64 policy)
 {
@@ -215,14 +241,16 @@ MPK_FN void ptx_copy_bulk(void *to, const void *from, rt_u32 n_bytes, rt_u64 *b)
         "l"(from), "r"(n_bytes), "r"(ptx_shared(b))
         : "memory");
 }
-/* Global memory to L2 alone; n_bytes a multiple of 16. */
+/* One thread: bring n_bytes, a multiple of 16, from global memory to L2 alone.  Nothing tells
+ * when they are there, and nothing has to. */
 MPK_FN void ptx_fetch_bulk(const void *from, rt_u32 n_bytes)
 {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 }
-/* The box of a matrix that begins at (row, column), in elements of its tensor map, to shared
- * memory; what lies outside the matrix becomes zero and is counted all the same.  map: rt_map in
- * global memory; to: ptx_shared. */
+/* One thread: the box of a matrix that begins at (row, column), counted in the elements of its
+ * tensor map, to shared memory.  Size and swizzle of a box are the map's (rt_map in global
+ * memory, which the host makes).  What lies outside the matrix becomes zero and is counted all
+ * the same, so a barrier expects whole boxes.  to: ptx_shared. */
 MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
 {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
@@ -232,17 +260,18 @@ MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64
                  : "memory");
 }
 /* Ordinary writes of others that this thread has acquired are seen by its bulk copies after
- * this. */
+ * this: these are another proxy, which acquires and releases alone do not order. */
 MPK_FN void ptx_fence_bulk(void)
 {
     asm volatile("fence.proxy.async;" ::: "memory");
 }
+/* After ptx_barrier_init, before the first copy that completes on the barrier. */
 MPK_FN void ptx_fence_barrier_init(void)
 {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 #elif MPK_RING
-/* 1: the phase of this parity has completed. */
+/* 1: the phase of this parity has completed.  It never holds the thread: sm_80 has no try_wait. */
 MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
 {
     rt_u32 done;
@@ -253,20 +282,21 @@ MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
                  : "memory");
     return done;
 }
-/* 16 bytes from global to shared memory (to: ptx_shared), of this thread, through L2 only; once: L2
- * may drop them first. */
+/* 16 bytes from global to shared memory (to: ptx_shared), asked for by this thread, through L2
+ * only. It ends in the background: see ptx_barrier_await_copies. */
 MPK_FN void ptx_copy_piece(rt_u32 to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/* The same for bytes that are read once: L2 may drop them first. */
 MPK_FN void ptx_copy_piece_once(rt_u32 to, const void *from, rt_u64 policy)
 {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to),
                  "l"(from), "l"(policy)
                  : "memory");
 }
-/* The barrier counts one arrival more, which comes when all copies that this thread has asked for
- * so far have ended. */
+/* The barrier's current phase counts one arrival more, which comes when all copies that this
+ * thread has asked for so far have ended. */
 MPK_FN void ptx_barrier_await_copies(rt_u64 *b)
 {
     asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(ptx_shared(b)) : "memory");
@@ -329,10 +359,19 @@ MPK_FN float ptx_high_bf16(rt_u32 v)
 {
     return __uint_as_float(v & 0xffff0000u);
 }
-/* c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  Lane (g = lane / 4, c = lane % 4) holds
- * of a: rows g and g + 8 of columns 2c, 2c + 1 (a0, a1) and 2c + 8, 2c + 9 (a2, a3); of b: rows 2c,
- * 2c + 1 (b0) and 2c + 8, 2c + 9 (b1) of column g; of c: row g, columns 2c, 2c + 1 (c[0], c[1]),
- * row g + 8 (c[2], c[3]). */
+/* All lanes: c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  A word holds two neighbours
+ * along the axis that is summed, the lower in its low half.  What lane l holds, with g = l / 4
+ * and c = l % 4:
+ *
+ *   a          columns 2c, 2c+1   2c+8, 2c+9      b          column g
+ *   row g          a0             a2              rows 2c, 2c+1     b0
+ *   row g + 8      a1             a3              rows 2c+8, 2c+9   b1
+ *
+ *   c          columns 2c, 2c+1
+ *   row g          c[0] c[1]
+ *   row g + 8      c[2] c[3]
+ *
+ * In products tokens are the rows of a, and rows of w the columns of b. */
 MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
                               rt_u32 b1)
 {
@@ -371,19 +410,20 @@ MPK_FN float ptx_high_f16(rt_u32 v)
     return ptx_low_f16(v >> 16);
 }
 
-/* v, in a register of its own: the order of bytes comes from memory, so the compiler cannot see
- * that it is as it was.
- */
+/* v, in a register of its own.  A permutation of bytes whose order comes from memory: the
+ * compiler cannot see that it changes nothing, so it cannot compute v again from what it came
+ * from. */
 static __constant__ rt_u32 ptx_order = 0x3210;
 MPK_FN rt_u32 ptx_own(rt_u32 v)
 {
     rt_u32 own;
+    /* no volatile: the result may be kept and moved, but not replaced */
     asm("prmt.b32 %0, %1, %1, %2;" : "=r"(own) : "r"(v), "r"(ptx_order));
     return own;
 }
 
-/* v; what follows from it is worked out here and not ahead of a loop, where it would hold a
- * register or a predicate. */
+/* v, as a value of which the compiler knows nothing; volatile, so what follows from it is worked
+ * out here and not ahead of a loop, where it would hold a register or a predicate. */
 MPK_FN rt_u32 ptx_again(rt_u32 v)
 {
     rt_u32 again;

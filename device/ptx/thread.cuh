@@ -1,25 +1,29 @@
-/* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's own
- * thread and barrier.
+/* thread.cuh - what every file of device/ begins with: the word for its functions, and a body's
+ * own thread and barrier.
  *
  * Generic bodies use no other PTX than this.  On the host (MPK_EMULATED) the tests define these
- * functions.
+ * functions, so that generic bodies run there.  MPK_THREADS, the threads that call a body (256
+ * on a GPU), comes from the generated source.
  */
 #ifndef PTX_THREAD_CUH
 #define PTX_THREAD_CUH
 
 #include "rt/rt_port.h"
 
+/* Inlined always: operands, shapes and dtypes are constants of the caller, and only inlined code
+ * gets rid of the branches on them. */
 #define MPK_FN static __device__ __forceinline__
 #define MPK_WARPS (MPK_THREADS / 32)
 
 #ifndef MPK_EMULATED
-/* threadIdx.x, read again each time.  Otherwise the compiler would compute what follows from it
- * (lanes, rows, addresses) for all bodies ahead of the loop over tasks.  There are no registers to
- * hold that: it would go to memory and come back in every task. */
+/* threadIdx.x, read again each time (volatile).  Otherwise the compiler would compute what
+ * follows from it (lanes, rows, addresses) for all bodies ahead of the loop over tasks.  There
+ * are no registers to hold that: it would go to memory and come back in every task. */
 MPK_FN int mpk_thread(void)
 {
     int x;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    /* so that x / 32 and x % 32 are a shift and a mask */
     __builtin_assume(x >= 0);
     return x;
 }
@@ -32,8 +36,8 @@ MPK_FN int mpk_kept_thread(void)
     __builtin_assume(x >= 0);
     return x;
 }
-/* All threads of the body meet; each then sees what the others wrote to shared and global memory
- * before. */
+/* All MPK_THREADS threads of the body meet; each then sees what the others wrote to shared and
+ * global memory before.  Barrier 1: the loader, the clerk and the other roles do not come here. */
 MPK_FN void mpk_sync(void)
 {
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");

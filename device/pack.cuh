@@ -1,9 +1,13 @@
 /* pack.cuh - loading: weights into the layout that bodies stream, and made-up weights.
  *
- * A module of its own, the same for all programs: it is ready, and weights are on their way, long
- * before a mega-kernel is compiled.  A thread makes 8 neighbours of a row, which is one 16-byte
- * unit of the packed layout (gen/device_body.h).  Padding is zero because the host clears the
- * memory first.
+ * Input: a part of a weight as it lies in the model's file, in device memory (rt_pack), or the
+ * numbers of a random stream (rt_fill).  Output: the packed weight of an operator
+ * (gen/device_body.h), or a plain one.  src/cuda/upload.c launches both kernels;
+ * src/cuda/calls.c the first, for weights of its caller.
+ *
+ * A module of its own, the same for all programs: it is ready, and weights are on their way,
+ * long before a mega-kernel is compiled.  A thread makes 8 neighbours of a row, which is one
+ * 16-byte unit of the packed layout.  Padding is zero because the host clears the memory first.
  * Cost: the bytes read and written, at the speed of the memory.
  */
 #ifndef PACK_CUH
@@ -17,7 +21,9 @@ RT_FN float pack_from_bf16(rt_u16 bits)
 {
     return __uint_as_float((rt_u32)bits << 16);
 }
-/* Nearest, ties to even, as on the host. */
+/* Nearest, ties to even, as on the host: half of the last kept place less one is added, and one
+ * more if that place is odd.  A NaN stays one: a bit of its payload is set, since all that it
+ * had may be in the half that is cut off. */
 RT_FN rt_u16 pack_to_bf16(float x)
 {
     rt_u32 u = __float_as_uint(x);
@@ -26,7 +32,7 @@ RT_FN rt_u16 pack_to_bf16(float x)
     return (rt_u16)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
-/* i: the element, counted from `from`. */
+/* Element i, counted from the address `from`, as a float; exact for all three dtypes. */
 RT_FN float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
 {
     if (dtype == RT_PACK_F32)
@@ -35,17 +41,22 @@ RT_FN float pack_load(rt_u64 from, rt_u32 dtype, rt_u64 i)
     return dtype == RT_PACK_BF16 ? pack_from_bf16(bits) : ptx_from_f16(bits);
 }
 
-/* Row of the packed weight that holds this row of this matrix. paired: gate (which 0) and up (which
- * 1) of a product with an activation share groups of 8 rows, so that a lane has both: rows 0 .. 3
- * of gate and up become packed rows 0 2 4 6 and 1 3 5 7. Otherwise matrices follow each other from
- * base_row on. */
+/* Row of the packed weight that holds this row of this matrix.  Matrices follow each other from
+ * base_row on; but of a product with an activation (paired), gate (which 0) and up (which 1)
+ * share groups of 8 rows, so that a lane of a product has both:
+ *
+ *   packed row of a group   0   1   2   3   4   5   6   7
+ *   gate's row              0       1       2       3
+ *   up's row                    0       1       2       3
+ */
 RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
 {
     return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;
 }
 
-/* The order of units inside a block is the swizzle by which eight lanes that read a column of units
- * hit different banks.  A norm's scale is multiplied in before the one rounding. */
+/* Pack the rows that p names; any grid.  A block of 512 bytes is 8 rows x 32 columns; unit u of
+ * row r stands at u ^ (r / 2), the swizzle by which eight lanes that read a column of units hit
+ * different banks.  A norm's scale is multiplied in before the one rounding. */
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
@@ -58,6 +69,7 @@ extern "C" __global__ void mpk_pack(const rt_pack p)
             uint4 whole;
         } v;
         for (int k = 0; k < 8; k++) {
+            /* columns after the last are zeros, up to the unit's end */
             float x = 0;
             if (column + k < p.columns) {
                 x = pack_load(p.from, p.dtype, r * p.columns + column + k);
@@ -86,14 +98,17 @@ RT_FN rt_u64 pack_random(rt_u64 stream, rt_u64 index)
     return z;
 }
 
-/* Which element of the whole weight element i of a part is. */
+/* Which element of the whole weight element i of a part is: a part of a peer has `run` elements
+ * of each `step`.  Numbers are drawn by the place in the whole, so that every cut has the same
+ * weight. */
 RT_FN rt_u64 pack_place(const rt_fill &f, rt_u64 i)
 {
     return f.base + (f.step ? i / f.run * f.step + i % f.run : i);
 }
 
-/* rng_normal's sum of four uniform numbers; __fmul_rn and __fadd_rn keep the compiler from
- * contracting them, which would give other bits than the host's. */
+/* rng_normal of src/base/rng.h: the sum of four uniform 16-bit numbers, less its mean 2 *
+ * 65,535, over its deviation 65,536 / sqrt(3) = 37,837.  __fmul_rn and __fadd_rn keep the
+ * compiler from contracting them, which would give other bits than the host's. */
 extern "C" __global__ void mpk_fill(const rt_fill f)
 {
     for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < f.n;

@@ -37,9 +37,10 @@
 
 extern "C" __device__ void mpk_run_role(rt_kernel *k);
 MPK_PRESERVED extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
-/* one: a task whose time has come, or whose body waits.  NULL: the tasks of this warp's list, from
- * the next one on, up to the first that is of another unit, as run_task in role/bodies.cuh does;
- * the next one is of this unit, and its entry is there. */
+/* What a unit runs; called by all body threads, from run_entry in the unit KERNEL.  one: a task
+ * whose time has come, or whose body waits; its ring is moved on.  NULL: the tasks of this
+ * warp's list, from the next one on, up to the first that is of another unit, as run_task in
+ * role/bodies.cuh does; the next one is of this unit, and its entry is there. */
 MPK_PRESERVED extern "C" __device__ void mpk_run_some(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_experts(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_turns(const mpk_task *one);
@@ -55,7 +56,8 @@ MPK_FN constexpr bool units_have(int unit)
     return MPK_UNITS >> unit & 1;
 }
 
-/* Run one task of a body for some or many tokens, or, with 0, those of the list. */
+/* Run one task of a body for some or many tokens, or, with 0, those of the list.  Comparisons
+ * with constants: for a unit that is not there nothing is left, not even a name to link. */
 MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
 {
     if (units_have(MPK_UNIT_PRODUCTS) && unit == MPK_UNIT_PRODUCTS)
@@ -70,7 +72,9 @@ MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
         mpk_run_some(one);
 }
 
-/* The ring of the worker stays in registers: the body gets a copy of it. */
+/* Run a body of another unit.  The address of a task crosses the call, so it and its ring must
+ * lie in memory: copies do, while the worker's own stay in registers.  The ring is taken back
+ * afterwards, since the body has moved it over its pages. */
 MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
 {
     mpk_ring ring = *t.ring;
@@ -103,8 +107,10 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, 
 
 #if MPK_RING
 
-/* The next task of the list, if it is one of this unit: its entry is there.  Where this warp stands
- * lies in shared memory while a body runs. */
+/* The next task of the list, if it is one of this unit; its entry is then there, and *ring
+ * stands at its first page.  false: it is another unit's, the list is done, or the machine
+ * aborts; nothing has moved.  Where this warp stands lies in shared memory while a body runs, so
+ * unit and kernel go on from one another's place. */
 MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
 {
     const mpk_side s = *side_of_warp();
@@ -122,7 +128,7 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
     return true;
 }
 
-/* This warp has done with the task. */
+/* This warp has done with the task: a turn more, the ring after its pages, the entry given back. */
 MPK_FN void list_end(const mpk_ring &ring, int thread)
 {
     mpk_side s = mpk_w.sides[thread / 32];
@@ -137,7 +143,8 @@ MPK_FN void list_end(const mpk_ring &ring, int thread)
 
 #if MPK_UNIT == MPK_UNIT_SOME
 
-/* Bodies here wait and trigger themselves, so the loop only moves along the list. */
+/* Bodies here wait and trigger themselves, so the loop only moves along the list.  Without a
+ * ring there are none of the list: `one` is all. */
 MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_some(const mpk_task *one)
 {
     mpk_ring ring = {};
@@ -164,8 +171,8 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_some(const mpk_tas
 
 #if MPK_RING
 
-/* The next task of the list, when its event is activated or its body waits itself; false: it is of
- * another unit, or there is none. */
+/* The next task of the list, when its event is activated or its body waits itself; false: it is
+ * of another unit, or there is none. */
 MPK_FN bool many_next(mpk_ring *ring, mpk_task *t)
 {
     if (!list_next(ring, t))
@@ -186,6 +193,8 @@ MPK_FN void many_end(const mpk_ring &ring, bool triggered)
     list_end(ring, thread);
 }
 
+/* As mpk_run_some; here the tasks of bodies that do not wait are waited for and counted.  What
+ * is counted for `one` its caller counts (run_entry). */
 MPK_FN void many_run(const mpk_task *one)
 {
     mpk_ring ring = {};

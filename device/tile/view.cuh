@@ -1,10 +1,16 @@
-/* view.cuh - operands as generic bodies see them: any dtype, shape and strides; boxes; reductions
- * in a fixed order.
+/* view.cuh - operands as generic bodies see them: any dtype, shape and strides; boxes;
+ * reductions in a fixed order.
  *
- * A view is a constant of the instance, so after inlining nothing of its switches and loops is
+ * Used by the bodies of rank 0 (gen/device_body.h), on the GPU and, emulated, on the host.  A
+ * view is a constant of the instance, so after inlining nothing of its switches and loops is
  * left.  Sums add the same numbers in the same order in every run, whatever the box: first each
- * thread on its own, entries thread, thread + group, ... of the axis, then the threads of a group
- * in rising order.
+ * thread on its own, entries thread, thread + group, ... of the axis, then the threads of a
+ * group in rising order.
+ *
+ *   views       mpk_view, mpk_data, mpk_live
+ *   numbers     conversions, mpk_get..., mpk_put...
+ *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread
+ *   groups      mpk_group, mpk_sum, mpk_max, mpk_largest
  */
 #ifndef TILE_VIEW_CUH
 #define TILE_VIEW_CUH
@@ -28,10 +34,12 @@ enum {
     MPK_I16
 };
 
-/* An operand: where its address stands in rt_entry.at (-1: absent), and its shape; strides in
- * elements. */
+/* An operand as the graph has it: what is the same for all tasks.  Its address is the task's. */
 struct mpk_view {
+    /* operand: index into rt_entry.at, -1 if absent.  dtype: MPK_F32 ...  live: RT_ALL,
+     * RT_TOKENS or RT_ROWS, what axis 0 counts. */
     int operand, dtype, live, rank;
+    /* strides in elements: 0 for an axis that is broadcast, negative for one that is flipped */
     rt_i64 dims[RT_MAX_RANK], stride[RT_MAX_RANK];
 };
 
@@ -40,7 +48,7 @@ struct mpk_numbers {
     rt_i64 at[RT_MAX_RANK];
 };
 
-/* The part of output 0 that is computed. */
+/* The part of output 0 that is computed: lo <= i < hi on each axis. */
 struct mpk_box {
     rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
 };
@@ -92,6 +100,7 @@ MPK_FN float mpk_from_f16(rt_u16 h)
     if (rest >= 0x7c00)
         return __uint_as_float(sign | 0x7f800000u | rest << 13);
     if (rest >= 0x0400)
+        /* 112 = 127 - 15, the difference of the exponents' biases */
         return __uint_as_float(sign | ((rest << 13) + (112u << 23)));
     /* 2^-24 */
     return __uint_as_float(sign | __float_as_uint((float)rest * 5.9604644775390625e-8f));
@@ -104,8 +113,10 @@ MPK_FN rt_u16 mpk_to_f16(float x)
     rt_u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
     if (rest > 0x7f800000)
         return (rt_u16)(sign | 0x7e00);
+    /* 65,520 and above rounds to infinity: half a place above the largest f16, 65,504 */
     if (rest >= 0x477ff000)
         return (rt_u16)(sign | 0x7c00);
+    /* below 2^-14, the smallest normal f16 */
     if (rest < 0x38800000)
         return (rt_u16)(sign | (__float_as_uint(__uint_as_float(rest) + 0.5f) - 0x3f000000));
     rt_u32 rounded = rest + 0xfff + ((rest >> 13) & 1) - (112u << 23);
@@ -121,7 +132,7 @@ MPK_FN rt_u16 mpk_to_bf16(float x)
 }
 #endif
 
-/* x as it comes back from a tensor of this float dtype. */
+/* x as it comes back after it was stored in a tensor of this float dtype. */
 MPK_FN float mpk_round(int dtype, float x)
 {
     if (dtype == MPK_F16)
@@ -129,7 +140,8 @@ MPK_FN float mpk_round(int dtype, float x)
     return dtype == MPK_BF16 ? mpk_from_bf16(mpk_to_bf16(x)) : x;
 }
 
-/* Towards zero, held at the ends of the range; NaN is 0. */
+/* Towards zero, held at the ends of the range of 64 bits; NaN is 0.  A cast alone is undefined
+ * outside the range, and GPU and host would differ there. */
 MPK_FN rt_i64 mpk_truncate(double x)
 {
     if (!(x == x))
@@ -139,7 +151,7 @@ MPK_FN rt_i64 mpk_truncate(double x)
     return x < -9223372036854775808.0 ? -0x7fffffffffffffffll - 1 : (rt_i64)x;
 }
 
-/* Integers and bool: what has a value without rounding. */
+/* Integers and bool, which have a value without rounding; the enum has them in one run. */
 MPK_FN bool mpk_is_exact(int dtype)
 {
     return dtype >= MPK_I32 && dtype <= MPK_I16;
@@ -163,7 +175,7 @@ MPK_FN int mpk_dtype_bytes(int dtype)
     }
 }
 
-/* One element at an offset in elements, of an integer or bool. */
+/* Element `at`, an offset in elements from `data`, of an integer or bool. */
 MPK_FN rt_i64 mpk_get_int(const mpk_view &v, const char *data, rt_i64 at)
 {
     switch (v.dtype) {
@@ -181,7 +193,7 @@ MPK_FN rt_i64 mpk_get_int(const mpk_view &v, const char *data, rt_i64 at)
         return data[at] != 0;
     }
 }
-/* Of any dtype, as float. */
+/* Element `at` of any dtype, as float: f64 and integers are rounded. */
 MPK_FN float mpk_get(const mpk_view &v, const char *data, rt_i64 at)
 {
     switch (v.dtype) {
@@ -197,7 +209,7 @@ MPK_FN float mpk_get(const mpk_view &v, const char *data, rt_i64 at)
         return (float)mpk_get_int(v, data, at);
     }
 }
-/* Of any dtype, as double. */
+/* Element `at` of any dtype, as double: only i64 is rounded. */
 MPK_FN double mpk_get_double(const mpk_view &v, const char *data, rt_i64 at)
 {
     if (v.dtype == MPK_F64)
@@ -205,7 +217,8 @@ MPK_FN double mpk_get_double(const mpk_view &v, const char *data, rt_i64 at)
     return mpk_is_exact(v.dtype) ? (double)mpk_get_int(v, data, at) : (double)mpk_get(v, data, at);
 }
 
-/* An integer as any dtype: rounded, or its low bits; bool: not zero. */
+/* Store an integer as any dtype: rounded to a float, or its low bits as an integer; bool: is it
+ * not zero. */
 MPK_FN void mpk_put_int(const mpk_view &v, char *data, rt_i64 at, rt_i64 x)
 {
     switch (v.dtype) {
@@ -240,7 +253,8 @@ MPK_FN void mpk_put_int(const mpk_view &v, char *data, rt_i64 at, rt_i64 x)
     }
 }
 
-/* Round to any dtype; integers: towards zero, held at the ends of the range. */
+/* Store a number as any dtype, rounded once; as an integer: towards zero, held at the ends of
+ * its range. */
 MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
 {
     rt_i64 i = mpk_truncate(x);
@@ -274,6 +288,7 @@ MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
     }
     }
 }
+/* The same of a float; f32 needs no conversion, and is what most results are. */
 MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
 {
     if (v.dtype == MPK_F32)
@@ -284,7 +299,8 @@ MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
 
 /* ---- boxes ---- */
 
-/* Axes beyond the rank have one entry, so that loops over all axes need no test. */
+/* The task's box, axis 0 clipped to the live entries (mpk_hi).  Axes beyond the rank have one
+ * entry, so that loops over all axes need no test. */
 MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
 {
     mpk_box b;
@@ -296,7 +312,7 @@ MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
     return b;
 }
 
-/* With two axes in each other's place. */
+/* The box with two axes in each other's place: as the input of a transpose sees it. */
 MPK_FN mpk_box mpk_swapped(mpk_box b, int one, int other)
 {
     const rt_u32 lo = b.lo[one], hi = b.hi[one];
@@ -307,7 +323,7 @@ MPK_FN mpk_box mpk_swapped(mpk_box b, int one, int other)
     return b;
 }
 
-/* Entries; none if it is empty. */
+/* Entries of a box; 0 if it is empty on any axis. */
 MPK_FN rt_u64 mpk_count(const mpk_box &b, int rank)
 {
     rt_u64 n = 1;
@@ -318,13 +334,15 @@ MPK_FN rt_u64 mpk_count(const mpk_box &b, int rank)
     return n;
 }
 
-/* A 64-bit division is some hundred instructions; nearly all numbers fit 32 bits. */
+/* a / b.  A 64-bit division is some hundred instructions, a 32-bit one some twenty; nearly all
+ * numbers fit 32 bits. */
 MPK_FN rt_u64 mpk_divide(rt_u64 a, rt_u32 b)
 {
     return a >> 32 ? a / b : (rt_u32)a / b;
 }
 
-/* Entry number i of a box that is not empty, the last axis fastest. */
+/* at[]: entry number i of a box that is not empty, the last axis fastest.  Threads take
+ * neighbouring numbers, so they touch neighbouring elements. */
 MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)
 {
 #pragma unroll
@@ -339,7 +357,7 @@ MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)
     }
 }
 
-/* Offset in elements of an entry. */
+/* Offset in elements of entry `at` of the operand itself. */
 MPK_FN rt_i64 mpk_offset(const mpk_view &v, const rt_i64 *at)
 {
     rt_i64 offset = 0;
@@ -349,7 +367,9 @@ MPK_FN rt_i64 mpk_offset(const mpk_view &v, const rt_i64 *at)
             offset += at[i] * v.stride[i];
     return offset;
 }
-/* Of what entry `at` of a result of this rank takes from v, which is broadcast to it. */
+/* Offset in elements of what entry `at` of a result of this rank takes from v, which is
+ * broadcast to it: axes are aligned at the last, and an axis of one entry gives that entry to
+ * all. */
 MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
 {
     rt_i64 offset = 0;
@@ -371,7 +391,8 @@ MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
 /* Scratch that the reductions use, from its start; bodies keep their own after it. */
 #define MPK_REDUCE_BYTES 2048
 
-/* How many threads shall share an axis of n entries. */
+/* How many threads shall share an axis of n entries.  It follows from the axis alone, so that
+ * the order of a sum does; above 512, a team of 32 would have more than 16 entries a thread. */
 MPK_FN int mpk_group(rt_i64 n)
 {
     return n > 512 ? MPK_THREADS : MPK_TEAM;
@@ -386,7 +407,16 @@ MPK_FN rt_u64 mpk_max_pair(rt_u64 a, rt_u64 b)
     return a > b ? a : b;
 }
 
-/* Each thread of a group gets the combination of x over the group.  Called by all threads. */
+/* Each thread of a group gets the combination of x over the group, in the same order in all.
+ * Called by all threads, with a group of MPK_TEAM or of MPK_THREADS; scratch up to
+ * MPK_REDUCE_BYTES is overwritten.
+ *
+ *   a team        each thread combines s[first], s[first + 1], ... in rising order
+ *   all threads   thread i of the first 16 combines s[i], s[i + 16], ...; then as a team of 16
+ *
+ * Barriers: after the stores; of many threads, after the 16 have read all and again after they
+ * have stored; and at the end, so that the next reduction does not overwrite what is still read.
+ * Threads of no team keep their x. */
 #define MPK_REDUCTION(name, type, combine)                                    \
     MPK_FN type name(const mpk_task &t, int group, type x)                    \
     {                                                                         \
@@ -428,20 +458,21 @@ MPK_FN float mpk_from_key(rt_u32 key)
 {
     return __uint_as_float(key >> 31 ? key & 0x7fffffff : ~key);
 }
-/* Of a value and its index: the largest value, of equal ones the lowest index; 0: nothing but
- * NaN. */
+/* A value and its index as one integer: the largest of these is the largest value, and of equal
+ * values that with the lowest index.  0: a NaN, less than anything else. */
 MPK_FN rt_u64 mpk_ranked(float x, rt_u32 index)
 {
     rt_u32 key = mpk_key(x);
     return key ? (rt_u64)key << 32 | (rt_u32)~index : 0;
 }
+/* The index of a ranked value that is not 0. */
 MPK_FN rt_u32 mpk_index_of(rt_u64 ranked)
 {
     return ~(rt_u32)ranked;
 }
 
-/* Shared by all who have keys, values, positions: the largest over n entries of a line, as
- * mpk_ranked. */
+/* The largest over entries lo to hi - 1 of a line, as mpk_ranked, in each thread of a group;
+ * `at` is the line's first entry and `step` the stride of its axis.  Called by all threads. */
 MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const char *data,
                           rt_i64 at, rt_i64 step, rt_i64 lo, rt_i64 hi)
 {
@@ -451,8 +482,10 @@ MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const
     return mpk_max(t, group, best);
 }
 
-/* Add what the lanes of each team have for a row and a token, in rising order: s_result[row of the
- * teams][token].  s_part: [MPK_THREADS * TOKENS]. */
+/* All threads: add what the lanes of each team have for a row and a token, in rising order of
+ * lanes, and leave the sums in s_result[row of the teams][token].  s_part: [MPK_THREADS *
+ * TOKENS], used once for each of ROWS: the first barrier of a round keeps it from being
+ * overwritten while it is read. */
 template <int TOKENS, int ROWS>
 MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
 {

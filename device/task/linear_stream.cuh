@@ -1,23 +1,31 @@
-/* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page ring
- * (paper §5.3).
+/* linear_stream.cuh - products of at most 16 tokens with weights that stream through the page
+ * ring (paper §5.3).
  *
  * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16 or f16 (tile/halves.cuh), w packed
- * (gen/device_body.h), sums f32.
+ * (gen/device_body.h), sums f32.  Called by the generated switch over bodies that wait; the
+ * loader calls linear_stream_load.
  *
  * Idea: the warps split the columns (k); each keeps its slice of x in registers as the 16-row
  * operand of mma.m16n8k16 and multiplies it with every group of 8 rows of w as they arrive, so a
- * weight is read from shared memory once and up to 16 tokens cost what one costs.  With at most 8
- * tokens, rows 8 to 15 of the operand hold other columns of the same tokens: half the registers,
- * the same sums in the same order, so a token's bits do not depend on how many share the step.  The
- * partial sums of the warps meet in shared memory after each tile of 8 groups and are added in the
- * order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into w),
- * the squares are summed from the registers.
+ * weight is read from shared memory once and up to 16 tokens cost what one costs.  A product may
+ * sum k in any order if both operands agree: the 16 bytes that a lane reads of w (row g, 8
+ * columns) are fed as two products' words, without a shuffle.  With at most 8 tokens (WIDE 0),
+ * rows 8 to 15 of the operand hold other columns of the same tokens: half the registers, the
+ * same sums in the same order, so a token's bits do not depend on how many share the step.  The
+ * partial sums of the warps meet in shared memory after each tile of 8 groups and are added in
+ * the order of warps.  The scale of an rms_norm is applied to the sum (its weight is folded into
+ * w), the squares are summed from the registers.
  *
- * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no event
- * stands between the operators.
+ * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no
+ * event stands between the operators.
  *
- * Columns: page p of a group holds columns 1024 p ...; the last page may hold less, LAST blocks of
- * 32 columns a warp.  Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
+ * Columns: page p of a group holds columns 1024 p ..., warp w of them 128 w ...; the last page
+ * may hold less, LAST blocks of 32 columns a warp:
+ *
+ *   page   warp 0: 4 blocks | warp 1: 4 blocks | ... | warp 7: 4 blocks     32 blocks of 512 bytes
+ *   block  row g (64 bytes) = 4 units of 16 bytes; lane (g, c) reads unit c ^ g / 2
+ *
+ * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  */
 #ifndef TASK_LINEAR_STREAM_CUH
 #define TASK_LINEAR_STREAM_CUH
@@ -41,8 +49,8 @@ MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
 
 /* ---- the loader's part ---- */
 
-/* Pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in a pass group
- * by group. */
+/* The loader: pages in the order of use: tile by tile, in a tile pass by pass (x in registers),
+ * in a pass group by group.  The body takes exactly these pages, whatever is alive. */
 MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s);
@@ -92,16 +100,18 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int row
     return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
 }
 
-/* x as the operand of the products: at[i][j][m] are the four words of product m of block j of page
- * i.  Of the lane's 8 columns, words 0 .. 3: WIDE  m = 0: words 0, 1 of token g and of token g + 8
- * in turn, m = 1: words 2, 3;
- *                        else  words 0, 2, 1, 3 of token g. */
+/* x as the operand of the products, for the pages of a pass: at[i][j][m] are the four words a0
+ * .. a3 of product m of block j of page i.  Of the lane's 8 columns of the block, words 0 to 3:
+ *
+ *   WIDE   m = 0: words 0, 1 of token g and of g + 8 in turn; m = 1: words 2, 3 likewise
+ *   else   words 0, 2, 1, 3 of token g: row g has words 0, 1 and row g + 8 words 2, 3
+ */
 template <int AT_ONCE, int WIDE> struct stream_x {
     mpk_words at[AT_ONCE][4][1 + WIDE];
 };
 
-/* What is loaded on some ways only must be there on all: else its registers are taken for the life
- * of the kernel. */
+/* What is loaded on some paths only must be set on all: else its registers are live, and so
+ * taken, for the life of the kernel (docs/gpu.md, "Registers"). */
 template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WIDE> &x)
 {
 #pragma unroll
@@ -113,8 +123,8 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WI
                 x.at[i][j][m] = {0, 0, 0, 0};
 }
 
-/* As products take it.  The moves go through an instruction that the compiler cannot see through:
- * it would do them again for every page. */
+/* Words as loaded become words as products take them.  The moves go through an instruction that
+ * the compiler cannot see through (ptx_own): it would do them again for every page. */
 template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 {
 #pragma unroll
@@ -161,6 +171,7 @@ MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE
     }
 }
 
+/* Where this lane's pieces of x begin; read once a task, kept in registers. */
 template <int WIDE>
 MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread,
                           stream_from<WIDE> *from)
@@ -175,8 +186,8 @@ MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, in
     }
 }
 
-/* Ask for this lane's pieces of page `page`; AGAIN: for those that are missing.  FULL: no page has
- * less. */
+/* Issue the loads of this lane's pieces of page `page`, without waiting; AGAIN: only of pieces
+ * that were still empty.  FULL: no page has less than four blocks a warp. */
 template <int WIDE, bool AGAIN, bool FULL>
 MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
                             mpk_words (*x)[1 + WIDE])
@@ -194,7 +205,8 @@ MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
     }
 }
 
-/* The n pages of a pass: ask for them.  They have been 0, and lanes without a token never ask. */
+/* Issue the loads of the n pages of a pass.  x has been set to 0, so rows without a token stay
+ * 0. */
 template <int AT_ONCE, int WIDE, bool FULL>
 MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int pages,
                              stream_x<AT_ONCE, WIDE> &x)
@@ -219,9 +231,9 @@ MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pag
     stream_ask_pages<AT_ONCE, WIDE, false>(from, pass, n, pages, x);
 }
 
-/* Until all that was asked for is there.  While many rows are missing they would take the weights'
- * way by being asked for again and again: then each lane looks at one piece, and asks for the
- * others when that has come. */
+/* Until all that was asked for is there: no word of it is RT_EMPTY, which is the largest word.
+ * While many rows are missing, repeated loads would delay the weights' copies: then each lane
+ * polls one piece, and asks for the others again only when that has come. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
                            stream_x<AT_ONCE, WIDE> &x)
@@ -265,11 +277,11 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
     }
 }
 
-/* Add the squares of x: the diagonals of x x^T, whose second operand are the same registers.  Words
- * 0, 1 of a lane's 8 columns and words 2, 3 have sums of their own, and each page has: so the bits
- * are the same whatever the layout and the number of pages in a pass.  Of the four lanes that hold
- * token g, one has the diagonal's entry; with WIDE token g + 8 too: square[0], square[1] of that
- * lane. */
+/* Add the squares of x: the diagonal of x x^T, whose second operand are the same registers.
+ * Words 0, 1 of a lane's 8 columns and words 2, 3 have sums of their own, and each page has: so
+ * the bits are the same whatever the layout and the number of pages in a pass.  Entry (g, g) of
+ * a product is held by lane c = g / 2 of row g, in its register g % 2; with WIDE (g + 8, g + 8)
+ * too: square[0], square[1] of that lane. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {
@@ -296,7 +308,8 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
     }
 }
 
-/* For stream_scale. */
+/* The lane that holds the diagonal's entry puts the warp's sum down for stream_scale: float[16
+ * tokens][8 warps]. */
 template <int WIDE>
 MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
 {
@@ -311,8 +324,8 @@ MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *squar
 
 /* ---- products ---- */
 
-/* Blocks j of N pages; first and second are sums of their own, so that products do not wait for one
- * another. */
+/* Blocks j of N pages.  first and second are sums of their own: a product that adds to the sum
+ * of the one before would wait for it. */
 template <int N, int WIDE>
 MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
                             float (*first)[4], float (*second)[4])
@@ -329,8 +342,8 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
     }
 }
 
-/* The next N pages of the ring, all of `blocks` blocks a warp, page i with x[i]; sums[i]: columns
- * 2c, 2c + 1 of token g, with WIDE then of token g + 8. */
+/* Take the next N pages of the ring, all of `blocks` blocks a warp, multiply page i with x[i]
+ * and release them.  sums[i]: columns 2c, 2c + 1 of token g, with WIDE then of token g + 8. */
 template <int N, int WIDE>
 MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks,
                          int thread, float (*sums)[4])
@@ -363,6 +376,7 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
             ptx_barrier_arrive(&mpk_w.empty[page[i]]);
 #pragma unroll
     for (int i = 0; i < N; i++) {
+        /* not WIDE: rows 8 to 15 of the second product are the token's other columns */
         sums[i][0] = first[i][0] + second[i][WIDE ? 0 : 2];
         sums[i][1] = first[i][1] + second[i][WIDE ? 1 : 3];
         if (WIDE) {
@@ -372,7 +386,8 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
     }
 }
 
-/* Where a group's sums of this warp lie, for stream_total. */
+/* Where a group's sums of this warp lie, for stream_total: float[group][8 warps][32 lanes][2 or
+ * 4]. */
 template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group, int thread)
 {
     return (float *)s_parts + ((group * 8) * 32 + thread) * (WIDE ? 4 : 2);
@@ -407,6 +422,7 @@ MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n
 
 /* ---- the end of a tile ---- */
 
+/* The bias of a column of y, whose weights stand one after the other; 0 where there is none. */
 MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
 {
 #pragma unroll
@@ -423,6 +439,7 @@ MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
     return 0;
 }
 
+/* SiLU, GELU, GELU by tanh. */
 MPK_FN float stream_activate(int glu, float x)
 {
     if (glu == GLU_SILU)
@@ -451,7 +468,7 @@ enum {
     END_WHICH = 64, /* GLU_* times this */
 };
 
-/* By one thread, once the scratch is free. */
+/* By one thread after mpk_wait; the barrier after the first tile's products publishes it. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 {
     const int glu = (int)ptx_again((rt_u32)s.glu), unit = s.output == TO_LOGITS ? 4 : 2;
@@ -471,7 +488,7 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
     *(stream_end *)(t.s_scratch + STREAM_END) = e;
 }
 
-/* 1 / rms of token `row` from the squares that the warps have put down. */
+/* 1 / rms of token `row`, from the squares that the warps have put down, added in their order. */
 MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
 {
     const float4 *square = (const float4 *)(t.s_scratch + STREAM_SQUARES) + row * 2, a = square[0],
@@ -540,8 +557,9 @@ template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];
 }
 
-/* Values of one lane after the sums: tokens first_row + g and + 8, columns 2c and 2c + 1 of group
- * `group` of the operator. */
+/* Sums of one lane become values of y: tokens first_row + g and + 8, columns 2c and 2c + 1 of
+ * group `group` of the operator.  Gated, the two columns are gate and up of one, so even lanes
+ * get the neighbour's value too and store both. */
 template <int WIDE>
 MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int first_row,
                           int thread, const float *total, const rt_u32 *residual)
@@ -645,7 +663,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
 
 /* ---- the body ---- */
 
-/* The groups of a tile over the pages of one pass. */
+/* The groups of a tile over the pages of one pass; the warp's sums go to s_parts. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups,
                         int pass, int of_pass, int of_last, int thread)
@@ -673,6 +691,9 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
     }
 }
 
+/* All body threads.  Per tile: x, unless it is in registers already; products, page by page; a
+ * barrier; each warp ends one group.  Sums of a tile are overwritten after the next barrier
+ * only. */
 template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4,
@@ -680,13 +701,13 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
     mpk_ring ring = *t.ring;
-    bool is_logits = false; /* known behind the products of the first tile */
+    bool is_logits = false; /* known after the products of the first tile */
     stream_from<WIDE> from;
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[1 + WIDE] = {};
-    /* also if quiet: looks for x while other warps of the worker still write would only delay
-     * these */
+    /* Also if the task is quiet: polls of x while other warps of this worker still write would
+     * only delay their stores. */
     mpk_wait(t);
     const int rows = stream_rows(t);
     stream_find_x<WIDE>(t, s, rows, thread, &from);
@@ -708,7 +729,8 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                     residual[m] = g + 8 * m < rows ? stream_residual(t, s, g + 8 * m,
                                                                      (first + q + warp) * 8 + 2 * c)
                                                    : 0;
-            /* While x is on its way; one of the last warp; read behind the products' barrier. */
+            /* While x is in flight, by one lane of the last warp; read after the products'
+             * barrier. */
             if (pass == 0 && q == 0 && mpk_thread() == MPK_THREADS - 32)
                 stream_put_end(t, s);
             if (asks) {

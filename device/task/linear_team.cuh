@@ -1,22 +1,26 @@
 /* linear_team.cuh - products of 17 to 64 tokens with weights that stream through the page ring
  * (paper §5.3).
  *
- * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]) as linear_stream.cuh, whose ends these products
- * share.
+ * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]) as linear_stream.cuh, whose ends these
+ * products share.
  *
  * Idea: the eight warps are two or four teams.  A team has 16 tokens, and its warps share the
  * columns of a pass, 256 each: so x takes the registers that it takes of 16 tokens in
  * linear_stream.cuh, and 64 tokens have as many partial sums as 16.  A weight comes from memory
- * once, and each team reads it from shared memory.  A tile of up to TEAM_TILE groups of 8 rows goes
- * through the columns pass by pass; what the passes before have summed lies in shared memory.  Then
- * the sums of a team's warps are added in their order.  All of x is loaded for each tile, so tiles
- * are large.
+ * once, and each team reads it from shared memory.  A tile of up to TEAM_TILE groups of 8 rows
+ * goes through the columns pass by pass; what the passes before have summed lies in shared
+ * memory.  Then the sums of a team's warps are added in their order.  All of x is loaded for
+ * each tile, so tiles are large.
  *
- * Columns: pass p has `at_once` pieces of 256 from piece at_once * p on.  A page holds these pieces
- * of 4 / at_once groups, the pieces of a group together.
+ *                  two teams (17 to 32 tokens)     four teams (33 to 64)
+ *   warps          0-3 | 4-7                       0-1 | 2-3 | 4-5 | 6-7
+ *   tokens         0-15 | 16-31                    0-15 | 16-31 | 32-47 | 48-63
+ *   a pass         1,024 columns (at_once 4)       512 columns (at_once 2)
+ *   a page         that of one group               that of two groups, one after the other
+ *
  * Cost of 8 rows and 256 columns for 16 tokens: 8 shared loads of 16 bytes a lane, 16 products.
- * Relies on: linear_stream.cuh (x in registers, ends), the ring.  Called by: the generated switch
- * over bodies.
+ * Relies on: linear_stream.cuh (x in registers, ends), the ring.  Called by: the generated
+ * switch over bodies that wait themselves; the loader calls linear_team_load.
  */
 #ifndef TASK_LINEAR_TEAM_CUH
 #define TASK_LINEAR_TEAM_CUH
@@ -25,7 +29,8 @@
 
 enum { TEAM_TILE = TEAM_TILE_OF(MPK_BULK), TEAM_PEAKS = TEAM_PEAKS_OF(TEAM_TILE) };
 
-/* Pieces of 256 columns of a pass, one for each warp of a team: 8 / teams. */
+/* Pieces of 256 columns of a pass, one for each warp of a team: 8 / teams.  From the box, not
+ * from what is alive: the loader, which runs before the step, must come to the same. */
 MPK_FN int team_at_once(const rt_entry *e)
 {
     return e->hi[0] - e->lo[0] > TEAM_TWO_TOKENS ? 2 : 4;
@@ -35,12 +40,13 @@ MPK_FN int team_shift(int at_once)
 {
     return at_once >> 1;
 }
+/* Teams: 2 or 4. */
 MPK_FN int team_count(int at_once)
 {
     return MPK_WARPS >> team_shift(at_once);
 }
 
-/* Pieces of 256 columns of a group. */
+/* Pieces of 256 columns of a group: 4 a page, but for the last page, which has s.last. */
 MPK_FN int team_pieces(const stream_shape &s)
 {
     return (s.pages - 1) * STREAM_PAGE_UNITS + s.last;
@@ -48,7 +54,8 @@ MPK_FN int team_pieces(const stream_shape &s)
 
 /* ---- the loader's part ---- */
 
-/* Up to `together` groups of one pass, n_bytes of each, as one page. */
+/* All lanes: one page with one pass of `groups` neighbouring groups, n_bytes of each.  In memory
+ * they lie group_bytes apart, in the page `stride`. */
 MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 groups,
                            rt_u32 stride, rt_u32 n_bytes)
 {
@@ -62,11 +69,13 @@ MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt
     load_end(page);
 }
 
-/* Pages in the order of use: tile by tile, in a tile pass by pass. */
+/* All lanes: the task's pages in the order of use: tile by tile, in a tile pass by pass.  A page
+ * is loaded for each `together` groups, whatever is alive. */
 MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
 {
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s),
                  pieces = (rt_u32)team_pieces(s);
+    /* of a page's four pieces, those of one group are at_once */
     const rt_u32 at_once = (rt_u32)team_at_once(l.e),
                  together = STREAM_PAGE_UNITS >> team_shift((int)at_once);
     const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES;
@@ -89,6 +98,7 @@ MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
 
 /* ---- who does what ---- */
 
+/* What a warp does in every pass. */
 struct team_place {
     int first_row; /* of the team's tokens */
     int slice;     /* of a pass: the warp's piece */
@@ -104,6 +114,8 @@ struct team_from {
     rt_u32 at[2]; /* bytes from x to pass 0; STREAM_NONE: no such token */
     int left;     /* columns from this lane's first one of pass 0 on */
 };
+/* Where this lane's pieces begin.  A row without a token, or gathered from none, has
+ * STREAM_NONE: its registers stay 0. */
 MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_place &place, int rows,
                         int lane, team_from *from)
 {
@@ -119,8 +131,8 @@ MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_pla
 
 /* ---- x into registers ---- */
 
-/* The pass from piece `pass` on: ask for this warp's piece of it, block 4 i + j as x.at[i][j];
- * AGAIN: for what is missing. */
+/* Issue the loads of this warp's 256 columns of the pass from piece `pass` on, block 4 i + j as
+ * x.at[i][j], without waiting; AGAIN: of those that were still empty. */
 template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
     const int left = from.left - pass * STREAM_UNIT_COLUMNS;
@@ -136,8 +148,8 @@ template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, st
     }
 }
 
-/* Until all that was asked for is there; meanwhile each lane looks at one piece only, as in
- * stream_await_x. */
+/* Carried x: until all that was asked for is there.  Meanwhile each lane polls one piece only,
+ * as in stream_await_x. */
 MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
 #pragma unroll 1
@@ -156,7 +168,8 @@ MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
     }
 }
 
-/* The warp's piece of a pass as products take it; with `square` its squares are added. */
+/* Wait for the warp's piece of a pass and order it as products take it; with `squares`, in the
+ * first tile, its squares are added to `square`. */
 MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_from &from, int pass,
                          bool squares, int thread, stream_x<2, 1> &x, float *square)
 {
@@ -167,7 +180,8 @@ MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_fr
         stream_add_squares<2, 1>(x, 2, thread, square);
 }
 
-/* For stream_scale, which adds eight of them. */
+/* A warp's sums of squares for stream_scale, which adds eight of them a token: a team has fewer
+ * warps, so each of these also writes the zeros of the places that no warp has. */
 MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_once, int lane,
                              const float *square)
 {
@@ -183,7 +197,9 @@ MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_
 
 /* ---- products ---- */
 
-/* A warp's pieces of two groups by x: sums[2][4] of tokens g (0, 1) and g + 8 (2, 3). */
+/* A warp's 256 columns of two groups by x: sums[k] of group k, of tokens g (0, 1) and g + 8 (2,
+ * 3), columns 2c and 2c + 1.  Two groups at a time: products of one need not wait for the
+ * other's. */
 MPK_FN void team_multiply(const char *const *at, const stream_x<2, 1> &x, float (*sums)[4])
 {
     float first[2][4] = {}, second[2][4] = {};
@@ -202,7 +218,7 @@ MPK_FN void team_multiply(const char *const *at, const stream_x<2, 1> &x, float 
             sums[k][e] = first[k][e] + second[k][e];
 }
 
-/* A warp's sums of a group, behind those of the passes before. */
+/* A warp's sums of a group; `adds`: to those of the passes before, which this lane has written. */
 MPK_FN void team_put(float4 *to, bool adds, const float *sums)
 {
     float4 v = make_float4(sums[0], sums[1], sums[2], sums[3]);
@@ -213,8 +229,9 @@ MPK_FN void team_put(float4 *to, bool adds, const float *sums)
     *to = v;
 }
 
-/* The groups of a tile over one pass, two at a time.  works: the warp has a piece of it, and its
- * team tokens. */
+/* The groups of a tile over one pass, two at a time.  works: the warp has columns of this pass,
+ * and its team tokens.  A warp that does not work still takes and releases each page, and in the
+ * first pass writes zeros, which team_total adds. */
 MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, int groups,
                       int at_once, bool adds, bool works, int thread)
 {
@@ -230,6 +247,7 @@ MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, in
         float sums[2][4] = {};
         const char *at[2];
         at[0] = at[1] = ring_take(ring, &page[0]) + offset;
+        /* with two teams a page holds one group, with four it holds two */
         if (apart)
             at[1] = ring_take(ring, &page[1]) + offset;
         else if (second)
@@ -256,12 +274,14 @@ struct team_unit {
     int group, first_row; /* of the tile */
     int first_warp;
 };
+/* Unit i of a tile: teams of a group follow each other, then the next group. */
 MPK_FN team_unit team_unit_at(int i, int at_once)
 {
     const int team = i & (team_count(at_once) - 1);
     return {i >> (3 - team_shift(at_once)), team * 16, team * at_once};
 }
 
+/* Issue the loads of a unit's residual: of its tokens g and g + 8, two columns a lane. */
 MPK_FN void team_ask_residual(const mpk_task &t, const stream_shape &s, const team_unit &u,
                               int first_group, int lane, int rows, rt_u32 *residual)
 {
@@ -273,7 +293,8 @@ MPK_FN void team_ask_residual(const mpk_task &t, const stream_shape &s, const te
     }
 }
 
-/* Add a team's warps, in their order. */
+/* Add the sums of a team's warps, in their order, so that the bits follow from the columns
+ * alone. */
 MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int lane, float *total)
 {
     const float4 *from = (const float4 *)s_parts + (u.group * 8 + u.first_warp) * 32 + lane;
@@ -289,8 +310,8 @@ MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int
     total[3] = sum.w;
 }
 
-/* A tile of `here` groups from first_group on: the warps share out its units.  residual: of the
- * warp's first one. */
+/* All warps: the end of a tile of `here` groups from first_group on; they share out its units.
+ * residual: of the warp's first unit; that of the next one is asked for while one is finished. */
 MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_group, int here,
                         int thread, rt_u32 *residual)
 {
@@ -318,7 +339,7 @@ MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_grou
     }
 }
 
-/* The largest of each 64 columns of the tile, for each token. */
+/* All threads, after a barrier: the largest of each 64 columns of the tile, for each token. */
 MPK_FN void team_peaks(const mpk_task &t, const stream_shape &s, int first_group, int here)
 {
 #pragma unroll 1
@@ -329,6 +350,8 @@ MPK_FN void team_peaks(const mpk_task &t, const stream_shape &s, int first_group
 
 /* ---- the body ---- */
 
+/* All body threads.  Per tile: pass by pass x and products; a barrier; the warps end units; a
+ * barrier before the next tile overwrites sums and peaks. */
 MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
 {
     const int thread = mpk_thread(), lane = thread % 32, at_once = team_at_once(t.e),
@@ -352,8 +375,8 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
         for (int pass = 0; pass < pieces; pass += at_once) {
             const bool works = place.first_row < rows && pass + place.slice < pieces;
             const bool asks = works && (q == 0 || pieces > at_once);
-            /* The pass before has left something where nothing is loaded: behind the columns, for
-             * no token. */
+            /* The pass before has left something where nothing is loaded now: after the last
+             * column, and in rows without a token. */
             if (asks && (s.columns % STREAM_UNIT_COLUMNS || s.gathered >= 0))
                 stream_clear_x<2, 1>(x);
             if (asks)

@@ -39,6 +39,7 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
     for (int m = 0; m < 2; m++) {
         int token = first + row + 32 * m;
         bool there = token < (int)t.hi0;
+        /* numbers of rows are data: bad ones give zeros, never a bad address */
         if (there && s.gathered >= 0) {
             rt_u32 chosen = mpk_at<const rt_u32>(t, s.gathered)[token];
             there = chosen < (rt_u32)s.tokens && chosen < t.live[RT_TOKENS];

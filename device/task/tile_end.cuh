@@ -1,9 +1,20 @@
-/* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns of
- * y.
+/* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns
+ * of y.
+ *
+ * Input: sums as ptx_group_multiply leaves them, squares of each token.  Output: the task's box
+ * of y, and of logits the peaks.  linear_tile.cuh, linear_panel.cuh and linear_box.cuh call it,
+ * in warps that each have 16 tokens.
  *
  * Sums of a warp go through scratch, 16 tokens x 64 columns at a time, so that a row is stored
- * together; on the way they are scaled by an rms_norm, get biases and residual, become the columns
- * of a gate, or logits with their peaks.  linear_tile.cuh and linear_box.cuh call it.
+ * together:
+ *
+ *   registers: lane (g, c) has columns 8n + 2c, + 1 of tokens g and g + 8      (tile_put)
+ *   scratch:   [16 tokens][TILE_ROW floats]
+ *   stores:    lane l has columns 2l, 2l + 1 of each token, 128 bytes a warp   (tile_finish)
+ *
+ * On the way they are scaled by an rms_norm, get biases and residual, become the columns of a
+ * gate, or logits with their peaks.  A __syncwarp of the caller stands between the two, and
+ * before the next tile_put.
  */
 #ifndef TASK_TILE_END_CUH
 #define TASK_TILE_END_CUH
@@ -22,9 +33,12 @@
 #define TILE_HAS_END(loop, end) TILE_HAS((loop)*TILE_ENDS + (end))
 #define TILE_HAS_LOOP(loop) (MPK_FORMS >> (loop)*TILE_ENDS & ((1 << TILE_ENDS) - 1))
 
-enum { TILE_ROW = 72 }; /* floats from a row of sums in scratch to the next: apart in banks */
+/* Floats from a row of sums in scratch to the next: 64 and 8 more, so that the pairs which lanes
+ * of neighbouring g store (8 g + 2 c banks on) meet no conflict within each half of the warp. */
+enum { TILE_ROW = 72 };
 
-/* Where the operands stand in rt_entry.at, and what surrounds the product. */
+/* A use of the body: where the operands stand in rt_entry.at, and what surrounds the product.
+ * In constant memory; gen/body_linear_tile.c prints it field by field. */
 struct tile_shape {
     int columns, blocks; /* of x; blocks of 32 columns in a packed group */
     int rows;            /* of w, or with an activation half of them: columns of y */
@@ -49,7 +63,8 @@ MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
     return halves_low(mpk_at<const rt_u16>(t, s.bias[i])[row]);
 }
 
-/* Of a column of y, where the weights stand one after the other. */
+/* The bias of a column of y, where the weights stand one after the other; 0 after the last
+ * column. */
 MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
 {
     if (column >= s.rows)
@@ -61,8 +76,9 @@ MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
                                    : tile_bias(t, s, 2, column - s.bias_rows[1]);
 }
 
-/* As activate(), without its division, which is a call: beside one, ptxas waits after every product
- * (C7509). */
+/* As activate() (activate.cuh), without its division, which is a call: in a function with one,
+ * ptxas waits after every product (C7509).  GELU by tanh is x / (1 + exp(-2 v)): 1.5957... is
+ * twice sqrt(2 / pi). */
 MPK_FN float tile_activate(int activation, float x)
 {
     if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
@@ -87,7 +103,7 @@ struct tile_end {
 };
 
 /* Copied once into registers: read through the task, they would be loaded again after every
- * store. */
+ * store, of which the compiler cannot know that it changes none of them. */
 MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 {
     tile_end e;
@@ -104,8 +120,8 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
     return e;
 }
 
-/* Two neighbours of a row, of which the first stands at an even column: as one word where that is
- * aligned. */
+/* Two neighbours of a row, of which the first stands at an even column: as one word where both
+ * are the task's and the row begins at a whole word, else one by one. */
 MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
 {
     rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
@@ -137,7 +153,7 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
     return v;
 }
 
-/* 1 / root mean square over this many columns. */
+/* 1 / sqrt(square / columns + eps), the factor of an rms_norm. */
 MPK_FN float tile_scale_of(float square, int columns, float eps)
 {
     return rsqrtf(square * mpk_inverse((float)columns) + eps);
@@ -149,8 +165,9 @@ MPK_FN float tile_scale(const tile_end &e, float square)
     return e.norm ? tile_scale_of(square, e.columns, e.eps) : 1;
 }
 
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` on; s_sum
- * f32[16][TILE_ROW], s_square of the tokens.  Lane l has columns 2 l and 2 l + 1. */
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on;
+ * s_sum f32[16][TILE_ROW], s_square of the tokens.  Lane l has columns 2 l and 2 l + 1.
+ * Residuals of eight tokens are asked for together, so that their latencies overlap. */
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
                         const float *s_sum, const float *s_square)
 {
@@ -179,7 +196,8 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
     }
 }
 
-/* The same with an activation: columns 2 l and 2 l + 1 make one column of y. */
+/* The same with an activation: packed rows 2 l and 2 l + 1 are gate and up of one column of y.
+ * Even lanes store their own and their neighbour's. */
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group,
                               const float *s_sum, const float *s_square)
 {
@@ -223,7 +241,8 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
     }
 }
 
-/* Sums of this warp's 16 x 64 from registers to shared memory, where a row lies together. */
+/* Sums of this warp's 16 x 64 from registers to shared memory.  The caller meets the lanes
+ * before they are read. */
 MPK_FN void tile_put(const float *sum, float *s_sum)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
@@ -235,8 +254,8 @@ MPK_FN void tile_put(const float *sum, float *s_sum)
     }
 }
 
-/* Those of 64 columns of N; which, is known at run time, so that what comes after them is there
- * once. */
+/* Those of unit `unit`, 64 of N columns.  Registers have no index at run time, so each unit has
+ * a copy of tile_put; what comes after them is there once. */
 template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_sum)
 {
 #pragma unroll
@@ -245,7 +264,8 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
             tile_put(sum + 32 * u, s_sum);
 }
 
-/* Which of the three, tells the shape; those that no task of this loop has are not there. */
+/* Which of the three ends a task has is told by its shape; ends that no task of this loop has
+ * are not compiled (MPK_FORMS). */
 template <int LOOP>
 MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
                              const float *s_sum, const float *s_square)

@@ -1,10 +1,15 @@
 /* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the
  * same for loader and body, and the pages of a step.
  *
- * A pass is some groups of 8 packed rows of w; for each pass the task's tokens come in turn, and
- * for these all columns, in steps.  The pages of a step lie together, so that one product reads
- * them all: where too few are left before the end of the ring, these are left out.  linear_tile.cuh
- * and linear_box.cuh build on it.
+ *   task   for each pass (some groups of 8 packed rows of w)
+ *            for each turn (64 or 128 of the task's tokens)
+ *              for each step (64, 128 or 256 columns): its pages of w
+ *
+ * The loader goes through this before the step has begun, so the plan follows from the entry and
+ * the shape alone, never from what is alive.  The pages of a step lie together, so that one
+ * product reads them all: where too few are left before the end of the ring, these are left out:
+ * loaded with nothing, taken and released.  linear_tile.cuh, linear_panel.cuh and linear_box.cuh
+ * build on it.
  */
 #ifndef TASK_TILE_PLAN_CUH
 #define TASK_TILE_PLAN_CUH
@@ -36,7 +41,8 @@ struct tile_plan {
     int parts, part;
 };
 
-/* A page of a thin task holds as many columns as there is room for, 128 to 1,024. */
+/* Blocks of 32 columns of each group in a page of a thin task: as many as there is room for, 128
+ * to 1,024 columns.  groups <= 8, so groups * piece <= 32 blocks of 512 bytes. */
 MPK_FN int tile_piece_of(int groups)
 {
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
@@ -59,7 +65,8 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #endif
 }
 
-/* With a gate, 8 packed rows are 4 columns of the result, hence the shift. */
+/* The plan of a task.  With a gate, 8 packed rows are 4 columns of the result, hence the shift.
+ * Of a task that shares its tile, `first` and `groups` become those of all its partners. */
 MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
 {
     const int shift = s.activation != ACTIVATE_NONE ? 2 : 3, tokens = (int)(e->hi[0] - e->lo[0]);
@@ -87,7 +94,8 @@ struct tile_pass {
     int begin;  /* the first: 0, or where the task's part of the columns begins */
 };
 
-/* at: groups done by the passes before. */
+/* The pass that begins at group `at` of the task: groups done by the passes before.  Steps of a
+ * part: part i of n has steps i k / n to (i + 1) k / n - 1 of k. */
 MPK_FN tile_pass tile_pass_at(const tile_plan &p, const tile_shape &s, int at)
 {
     tile_pass q;
@@ -109,12 +117,14 @@ MPK_FN int tile_gap(const mpk_ring &r, int n)
 
 /* ---- the body's side ---- */
 
+/* The 128 threads of this warpgroup meet, at barrier 2 or 3. */
 MPK_FN void tile_meet(void)
 {
     ptx_meet(2 + mpk_thread() / 128, 128);
 }
 
-/* Take the pages of the next step, which lie together; the number of the first. */
+/* All warps: take the pages of the next step, which lie together; returns the number of the
+ * first. Pages that were left out are released at once. */
 MPK_FN rt_u32 tile_take(const tile_pass &q, mpk_ring *ring)
 {
     rt_u32 page;

@@ -1,7 +1,10 @@
 /* join_peaks.cuh - the peaks of rows of logits whose columns several peers have made
- * (src/op/join_peaks.c): copied, their columns moved on. A body calls join_peaks_part for each
- * part. Each part but the last has whole blocks of 64 columns, so blocks are never cut; a column of
- * -1 (a block of NaN) stays. Cost: memory. */
+ * (src/op/join_peaks.c): copied, their columns moved on.
+ *
+ * A body calls join_peaks_part for each part, in all threads.  Each part but the last has whole
+ * blocks of 64 columns, so blocks are never cut; a column of -1 (a block of NaN) stays. Cost:
+ * memory.
+ */
 #ifndef TASK_JOIN_PEAKS_CUH
 #define TASK_JOIN_PEAKS_CUH
 
@@ -9,7 +12,8 @@
 
 enum { JOIN_PEAKS_COLUMNS = 64 }; /* of a block */
 
-/* The blocks of the box that come from x, whose block 0 is block `first` of y. */
+/* The blocks of the task's box that come from x, whose block 0 is block `first` of y.  An entry
+ * of axis 2 is the peak (0) and its column (1), as floats. */
 MPK_FN void join_peaks_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 first)
 {
     const char *g_x = mpk_data(t, x);

@@ -1,20 +1,28 @@
-/* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps: linear_tile.cuh
- * hands them on.
+/* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps:
+ * linear_tile.cuh hands them on.
  *
  * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is
- * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each warpgroup
- * has MPK_BOXES stages of x; one of its threads asks for them, all but one ahead, and the products
- * of a step are given while those of the step before are under way. One lane of the loader asks for
- * the pages: all 32 together take longer for a page than the copy does.  Squares for an rms_norm
- * were summed where x was made (row_squares.cuh), or are summed from the stages of x while products
- * read them too; in the first pass alone: the passes after it find the factors in scratch, unless
- * there are more than TILE_KEPT turns.  Columns are added in the same order whatever the number of
- * tokens alive.  Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and
- * 32 KB of w from L2.
+ * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each
+ * warpgroup has MPK_BOXES stages of x; one of its threads asks for them, all but one ahead, and
+ * the products of a step are given while those of the step before are in flight.  One lane of
+ * the loader asks for the pages: all 32 together take longer for a page than the copy does.
+ * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
+ * stages of x while products read them too; in the first pass alone: the passes after it find
+ * the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are added in the
+ * same order whatever the number of tokens alive.
+ *
+ *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
+ *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
+ *   step i           wait for w and x of step i; give its products; wait for those of step i - 1;
+ *                    release their pages; meet; ask for x of step i + 3
+ *
+ * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
+ * from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
- * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for anew
- * when all warps of the warpgroup have met behind the products, and the squares, that read it.
+ * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for
+ * again when all warps of the warpgroup have met after the products, and the squares, that read
+ * it.
  */
 #ifndef TASK_LINEAR_BOX_CUH
 #define TASK_LINEAR_BOX_CUH
@@ -26,14 +34,16 @@
 
 /* ---- the loader's part ---- */
 
-/* Where the lane that asks stands. */
+/* Where the lane that asks for pages stands; its own copy of the ring, which the warp takes over
+ * at the end (box_have_asked). */
 struct box_asker {
     mpk_ring ring;
     rt_u32 asked; /* pages */
     bool over;    /* there is nothing to load for any more */
 };
 
-/* The next page, once it is empty, or LOAD_OVER; load_page for one lane. */
+/* The asking lane: the next page, once it is empty, or LOAD_OVER: load_page for one lane.  It
+ * does not look at the number of pages in flight: products of many tokens want the whole ring. */
 MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
 {
     const rt_u32 page = a->ring.first + a->ring.at;
@@ -46,8 +56,8 @@ MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
     return page;
 }
 
-/* A page with boxes of w from (column, group) on, of which `groups` are wanted; nothing if column
- * is negative. */
+/* The asking lane: a page with the box of w from (column, group) on, of which `groups` are
+ * wanted; of up to 8 of them half a box.  A negative column: nothing, a page that is left out. */
 MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group, int groups)
 {
     const bool half = groups <= TILE_BOX_GROUPS / 2;
@@ -60,6 +70,7 @@ MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group,
                      column, group, &mpk_w.full[page]);
 }
 
+/* The asking lane: the pages of a pass for one turn, step by step; group: its first one. */
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
 {
     for (int step = q.begin; step < q.begin + q.steps && !a->over; step++) {
@@ -71,8 +82,9 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_a
     }
 }
 
-/* The lane that asked tells the others.  A page that was asked for anew had arrived before, so at
- * most a ring of them is under way. */
+/* All lanes: the lane that asked hands its place to the others.  A page that was asked for again
+ * had arrived before, so at most a ring of them is in flight, and the tail moves on without a
+ * wait. */
 MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
 {
     __syncwarp();
@@ -87,7 +99,7 @@ MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
         ring_next(&l.tail);
 }
 
-/* All pages of a task. */
+/* All lanes: all pages of a task, in the order in which the body takes them. */
 MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 {
     box_asker a = {l.ring, 0, l.cancelled != 0};
@@ -103,7 +115,8 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 
 /* ---- products ---- */
 
-/* What a warpgroup's thread needs to know of a turn. */
+/* What a warpgroup's thread needs to know of a turn; few words, since they live through the
+ * products. */
 struct box_turn {
     const rt_map *x; /* its map */
     int row;         /* first token; ~row: its squares are to be summed: one register for both */
@@ -111,22 +124,25 @@ struct box_turn {
     int steps;
 };
 
-/* This warpgroup's part of the scratch; said so that its address is no 64-bit value. */
+/* This warpgroup's part of the scratch.  Written with mpk_s instead of t.s_scratch, so that the
+ * compiler knows it as shared memory and keeps no 64-bit address. */
 MPK_FN char *box_scratch(void)
 {
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
+/* The stage of turn `turn`: 64 tokens in rows of 128 bytes. */
 MPK_FN char *box_stage(rt_u32 turn)
 {
     return box_scratch() + turn % MPK_BOXES * TILE_STAGE;
 }
-/* The barriers of its stages. */
+/* The barriers of this warpgroup's stages. */
 MPK_FN rt_u64 *box_full(void)
 {
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* Boxes of x of a step, by one thread; part: the task's columns do not begin with the first. */
+/* One thread of the warpgroup: ask for the box of x of a step.  Its stage is free: see
+ * box_columns. part: the task's columns do not begin with the first. */
 MPK_FN void box_ask(const box_turn &b, bool part, int step)
 {
     const rt_u32 turn = b.turn + (rt_u32)step;
@@ -134,10 +150,12 @@ MPK_FN void box_ask(const box_turn &b, bool part, int step)
     ptx_barrier_expect(full, TILE_STAGE);
     const int first = part ? parts_noted()->column[mpk_thread() / 128] : 0;
     ptx_copy_box(ptx_shared(box_stage(turn)), b.x, first + step * TILE_BOX_COLUMNS,
+                 /* row, or ~row undone: x ^ -1 is ~x */
                  b.row ^ b.row >> 31, full);
 }
 
-/* Take the pages of the next step, which lie together; the number of the first. */
+/* All warps: take the PAGES pages of the next step, which lie together; returns the number of
+ * the first. */
 template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring)
 {
     rt_u32 first, second;
@@ -163,7 +181,8 @@ template <int PAGES> MPK_FN void box_release(rt_u32 first)
     }
 }
 
-/* A stage: x in rows of 64 columns, STRIDE bytes from a group of w to the next. */
+/* A stage, 64 columns, as four products of 16: x in rows of 64 columns, of which 16 more begin
+ * 32 bytes on; STRIDE bytes from a group of w to the next. */
 template <int N, int STRIDE = TILE_BOX_BYTES>
 MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
 {
@@ -175,8 +194,9 @@ MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
     }
 }
 
-/* A thread has pieces of 8 columns of four tokens, 16 apart; the swizzle moves pieces within a
- * token's row. */
+/* Squares of a stage: a thread has pieces of 8 columns of four tokens, 16 apart (thread i reads
+ * byte 16 i of each 2,048).  The swizzle moves pieces within a token's row only, and a sum of
+ * squares does not ask which columns they are. */
 MPK_FN void box_add_squares(const char *s_x, float *square)
 {
     s_x += mpk_thread() % 128 * 16;
@@ -189,10 +209,16 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     }
 }
 
-/* All columns, N rows of w; box_begin has asked for the first boxes; sum[N / 2] per lane, as
- * ptx_group_multiply leaves it.  The code of this loop and of the end of a tile keeps few values
- * besides the sums: what does not fit the registers would come from L2, as the clerk's acquires
- * empty the L1 cache. */
+/* All columns, N rows of w, for this warpgroup.  Before: box_begin has asked for the first
+ * MPK_BOXES - 1 boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages
+ * are released.
+ *
+ * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait;
+ * the meeting says so for all four warps; so thread 0 may ask for step i + MPK_BOXES - 1, whose
+ * stage is that of step i - 1.
+ *
+ * The code of this loop and of the end of a tile keeps few values besides the sums: what does
+ * not fit the registers would come from L2, as the clerk's acquires empty the L1 cache. */
 template <int N, bool PART>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
@@ -222,7 +248,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
     box_release<PAGES>(before);
 }
 
-/* Sums of squares of the thread's tokens, over all that have a piece of them. */
+/* Sums of squares of the thread's four tokens, over the eight lanes that have a piece of them. */
 MPK_FN void box_sum_squares(float *square)
 {
 #pragma unroll
@@ -253,6 +279,7 @@ struct box_end {
     int tokens, groups; /* alive; that there are */
 };
 
+/* Computed after the products: during them it would hold registers. */
 MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
 {
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
@@ -272,6 +299,7 @@ struct box_sums {
     float at[8];
 };
 
+/* Eight sums of a token from scratch, scaled. */
 MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
 {
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
@@ -284,6 +312,7 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
+/* Eight columns of a token with their residual, as one store of 16 bytes. */
 MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w};
@@ -294,8 +323,9 @@ MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
     ptx_store_words((void *)y, {words[0], words[1], words[2], words[3]});
 }
 
-/* Unit u, 64 rows of w.  A lane has one group of every fourth token, four in all; two at a time, so
- * that loads overlap. */
+/* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
+ * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
+ * overlap. */
 MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
@@ -335,10 +365,11 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
         }
 }
 
-/* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in place.
- * A lane then has of group n column lane % 4 of tokens lane / 4 (sum[2 n]) and 8 more.  Groups that
- * the task does not have are left out, 16 rows at a time: each is some hundred instructions that no
- * cache holds, since a task runs them once. */
+/* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in
+ * place. After it a lane has of group n column lane % 4 of token lane / 4 (sum[2 n]) and of the
+ * token 8 on (sum[2 n + 1]).  In place works because sum[i] is made from sum[2 i] and sum[2 i +
+ * 1], which come later or are itself.  Groups that the task does not have are left out, 16 rows
+ * at a time: each is some hundred instructions that no cache holds, since a task runs them once. */
 template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, const float *s_scale)
 {
     const int g = mpk_thread() % 32 / 4;
@@ -361,7 +392,9 @@ template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, co
     }
 }
 
-/* Two groups of a token: words of two neighbours, which lanes side by side have one of each. */
+/* Two neighbouring columns as a word.  Lanes c and c + 1 (c even) have one column each of two
+ * groups; they exchange, so that the even lane gets both columns of the first group and the odd
+ * lane both of the second. */
 MPK_FN rt_u32 box_pair(float first, float second)
 {
     const bool odd = mpk_thread() % 2;
@@ -371,7 +404,9 @@ MPK_FN rt_u32 box_pair(float first, float second)
 
 enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
 
-/* The same where rows of w are pairs: columns of y go through scratch as 16 bits. */
+/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group;
+ * then a lane stores the four of its group for one token after the other, so a warp stores a
+ * row. */
 template <int N>
 MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
                           const float *s_scale)
@@ -396,7 +431,7 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
         }
 }
 
-/* The largest of 4 neighbouring logits; has: whether they are there. */
+/* The largest of 4 neighbouring logits and its column; has: whether the columns are there. */
 MPK_FN peak box_peak(const float *v, int column, bool has)
 {
     const peak p = peak_of_pair(v[0], v[1], column, has, has),
@@ -440,7 +475,7 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
     }
 }
 
-/* All units of logits. */
+/* All units of logits, for a warp's 16 tokens from `row` on; group: the pass's first. */
 template <int N>
 MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e, int row,
                            int group, const float *sum, float *s_sum, const float *s_scale)
@@ -461,7 +496,8 @@ MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end
 
 /* ---- a turn of a pass ---- */
 
-/* The sums of a part of the columns: those of all parts make y. */
+/* All threads: leave this task's sums, of a part of the columns, in the worker's room, wait for
+ * the other parts, and make y of its own rows from all (linear_parts.cuh has the protocol). */
 template <int N>
 MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, float *square)
 {
@@ -482,7 +518,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     parts_finish(t, s, p);
 }
 
-/* The turn of `row`, this warpgroup's first token; anew: its factors are to be found. */
+/* The turn whose first token for this warpgroup is `row`; anew: its factors are to be found. */
 MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row,
                             bool anew)
 {
@@ -491,7 +527,8 @@ MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_p
 }
 
 /* What all turns begin with: the first boxes of x are asked for, and factors whose squares are
- * summed already go to s_scale meanwhile. */
+ * summed already go to s_scale meanwhile.  The meeting stands between the last reads of the
+ * scratch, as sums or by an earlier task, and the first copy into it. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool part,
                       const box_turn &b, int row, bool anew, float *s_scale)
 {
@@ -510,7 +547,8 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q
         squares_put_scales(t, s, row, s_scale);
 }
 
-/* The turn's sums.  Stages and barriers end as they began. */
+/* The turn's sums.  All boxes that were asked for have been waited for at the end, so stages and
+ * barriers are as they were, and box_turn says in which phase. */
 template <int N, bool PART>
 MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
@@ -557,7 +595,8 @@ MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_turn 
     box_meet<N>(t, s, sum, square);
 }
 
-/* Turn number `turn` of the pass that begins at group `at` of the task; row: of its first token. */
+/* All body threads: turn number `turn` of the pass that begins at group `at` of the task; row:
+ * of its first token.  anew: no earlier pass has left this turn's factors in scratch. */
 MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                     int at, int turn, int row, mpk_ring *ring)
 {

@@ -19,12 +19,15 @@
 
 #if !MPK_WGMMA
 
-/* What a warp reads of 16 columns: two blocks of 16 tokens, four pairs of groups of w. */
+/* What a warp reads of 16 columns: x, two blocks of 16 tokens as `a`; w, four pairs of groups as
+ * `b` (w[n][0], w[n][1] of the first group, [2], [3] of the second). */
 struct panel_part {
     rt_u32 x[2][4], w[4][4];
 };
 
-/* Part k of a stage; x, w: where this lane's rows of it begin (panel_in_x, panel_in_w). */
+/* Part k (16 columns) of a stage; x, w: where this lane's rows of it begin (panel_in_x,
+ * panel_in_w). Unit u of row r stands at u ^ r / 2: eight rows of a matrix lie in eight
+ * different banks. */
 MPK_FN void panel_read(const char *x, const char *w, int k, panel_part *p)
 {
     const int row = mpk_thread() % 8, matrix = mpk_thread() % 32 / 8;
@@ -38,7 +41,9 @@ MPK_FN void panel_read(const char *x, const char *w, int k, panel_part *p)
         ptx_load_matrices(p->w[n], w + n * 2 * TILE_BOX_BYTES);
 }
 
-/* Bytes from a stage, and from a page, to the rows of this lane. */
+/* Bytes from a stage, and from a page, to the rows of this lane.  Warps of a warpgroup are two
+ * by two: warp / 2 chooses 32 of its 64 tokens, warp % 2 64 of the 128 rows of w.  For ldmatrix
+ * lane l gives the address of row l % 8 of matrix l / 8. */
 MPK_FN int panel_in_x(void)
 {
     const int warp = mpk_thread() / 32 % 4, lane = mpk_thread() % 32;
@@ -63,7 +68,7 @@ MPK_FN void panel_multiply(const panel_part &p, float *sum)
         }
 }
 
-/* One stage. */
+/* One stage, 64 columns, in four parts: while one is multiplied, the next is read. */
 MPK_FN void panel_stage(const char *x, const char *w, float *sum)
 {
     panel_part part[2];
@@ -76,7 +81,9 @@ MPK_FN void panel_stage(const char *x, const char *w, float *sum)
     }
 }
 
-/* All columns of a pass for this warpgroup's tokens. */
+/* All columns of a pass for this warpgroup's tokens.  The copy for step + AHEAD goes into the
+ * stage that was read in step - 1: the meeting before it says that all warps are through with
+ * that one. */
 MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                           const char *s_x, bool squares, mpk_ring *ring, float *sum, float *square)
 {
@@ -114,7 +121,9 @@ MPK_FN void panel_end(const mpk_task &t, const tile_shape &s, int row, int first
     }
 }
 
-/* Turn number `turn` of the pass that begins at group `at` of the task; row: of its first token. */
+/* All threads: turn number `turn` of the pass that begins at group `at` of the task; row: of its
+ * first token.  anew: the squares of these tokens are to be summed; else an earlier pass has
+ * left them in scratch. */
 MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
                       const tile_pass &q, int at, int turn, int row, mpk_ring *ring)
 {

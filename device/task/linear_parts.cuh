@@ -2,21 +2,29 @@
  * memory.
  *
  * Where outputs are few a task of all columns reads much more of x than of w.  So neighbouring
- * tasks, e->parts of them on as many workers, take a tile of all their rows together: each sums a
- * part of the columns (linear_box.cuh), leaves the sums in its worker's room and, when all have,
- * adds those of its own rows up, in the order of parts, to its box of y.
+ * tasks, e->parts of them on as many workers, take a tile of all their rows together: each sums
+ * a part of the columns (linear_box.cuh), leaves the sums in its worker's room and, when all
+ * have, adds those of its own rows up, in the order of parts, to its box of y.
  *
- * Invariants.  A room is written when all tasks that read it before are through: `read` counts
- * them, `owed` says how many there are.  `arrived` of a meeting counts tasks over all steps; a
- * step adds `parts`, a power of two, and the next one begins behind the end of this: so the old
- * value tells for which value a task waits.  Tasks that meet stand in the lists of different
- * workers, and no others have numbers between theirs (src/cuda/parts.c): so the wait ends.  Sums
- * are ordered by `arrived` (release, device, behind a barrier of all warps; acquire), the next
- * writing by `read` likewise.
+ *   parts_begin    where the partners' rooms are; wait until the own room is free
+ *   parts_put      sums to the own room
+ *   parts_meet     count `arrived`; wait until all partners have
+ *   parts_finish   add, store y; parts_leave: count `read` in each partner's room
+ *
+ * Invariants.
+ *   - A room is written only when all tasks that read it before are through: `read` counts them,
+ *     `owed` says how many there are, and only its worker changes `owed`.
+ *   - `arrived` of a meeting counts tasks over all steps; a step adds `parts`, a power of two,
+ *     and the next one begins after the end of this: so the old value, rounded down to a
+ *     multiple of parts, tells for which value a task waits.
+ *   - Tasks that meet stand in the lists of different workers, and no others have numbers
+ *     between theirs (src/cuda/parts.c): so each comes to run, and the wait ends.
+ *   - Sums are ordered by `arrived` (release, device, after a barrier of all warps; acquire),
+ *     the next writing by `read` likewise.
  *
  * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token: the
- * squares of the part's columns of x, unless they are summed already (row_squares.cuh).
- * Relies on: the sums as wgmma leaves them.  Called by linear_box.cuh.
+ * squares of the part's columns of x, unless they are summed already (row_squares.cuh). Relies
+ * on: the sums as wgmma leaves them.  Called by linear_box.cuh, in all body threads.
  */
 #ifndef TASK_LINEAR_PARTS_CUH
 #define TASK_LINEAR_PARTS_CUH
@@ -33,7 +41,8 @@ enum {
     PARTS_SQUARES = PARTS_SCALES + RT_PART_TOKENS * 4,
 };
 
-/* What a task with a part keeps in scratch, where one that has its tile alone keeps factors. */
+/* What a task with a part keeps in scratch, where one that has its tile alone keeps factors.
+ * Written by warp 1 in parts_begin, read by all after the barrier in box_meet. */
 struct parts_note {
     char *sums[RT_MOST_PARTS]; /* the workers' that share the tile, in the order of parts */
     rt_room *rooms[RT_MOST_PARTS];
@@ -58,15 +67,16 @@ MPK_FN float *parts_squares(void)
     return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + PARTS_SQUARES);
 }
 
-/* One thread: until the count is there. */
+/* One thread: until the count, which wraps, has reached `wanted`.  The pause leaves L2 to the
+ * others. */
 MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
 {
     while ((rt_i32)(rt_load_acquire_device(count) - wanted) < 0 && !ptx_load_flag(&mpk_w.abort))
         __nanosleep(20);
 }
 
-/* Warp 1, while the first boxes are on their way: where everybody's sums are, and that the own room
- * is free. */
+/* Warp 1, while the first boxes are in flight: note where the partners' sums are, a lane each,
+ * and wait until the own room is free. */
 MPK_FN void parts_begin(const mpk_task &t)
 {
     const rt_u32 lane = (rt_u32)mpk_thread() % 32;
@@ -90,7 +100,8 @@ MPK_FN void parts_begin(const mpk_task &t)
     __syncwarp();
 }
 
-/* Sums of a warp's 16 tokens from `token` on; groups: of the tile, 8 rows of w each. */
+/* Sums of a warp's 16 tokens from `token` on to the room; groups: of the tile, 8 rows of w each.
+ * Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16 bytes each. */
 template <int N> MPK_FN void parts_put(char *room, const float *sum, int token, int groups)
 {
     const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4;
@@ -103,7 +114,9 @@ template <int N> MPK_FN void parts_put(char *room, const float *sum, int token, 
         }
 }
 
-/* All threads: what they have put is everybody's, and that of all partners is there. */
+/* All threads: publish what they have put, and wait until the sums of all partners are there.
+ * The first barrier puts every thread's stores before thread 0's addition, the second hands what
+ * it has acquired to all. */
 MPK_FN void parts_meet(const mpk_task &t)
 {
     mpk_sync();
@@ -117,7 +130,8 @@ MPK_FN void parts_meet(const mpk_task &t)
     mpk_sync();
 }
 
-/* All threads: this task does not read the others' rooms any more. */
+/* All threads: this task no longer reads the others' rooms.  A thread for each partner counts
+ * `read` there, after a barrier: the release says that all reads are done. */
 MPK_FN void parts_leave(const mpk_task &t)
 {
     const int thread = mpk_thread();
@@ -139,8 +153,8 @@ MPK_FN void parts_add(const mpk_words &v, float *sum)
     sum[3] += __uint_as_float(v.w);
 }
 
-/* Those of a group of the tile, of all parts in their order; eight parts at a time, so that loads
- * overlap. */
+/* Sums of a group of the tile for one token, of all parts in their order; eight parts at a time,
+ * so that loads overlap. */
 MPK_FN parts_sums parts_gather(int parts, int group, int token)
 {
     const rt_u32 at = (rt_u32)(2 * group * PARTS_ROW + token * 16);
@@ -185,9 +199,9 @@ MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int 
     return tile_scale_of(square, s.columns, s.eps);
 }
 
-/* A group's columns of y, scaled; g: its number in the tile.  The residual is asked for before the
- * sums, so that one wait does for both.  Returns the sum of the columns' squares; 0 where they are
- * gated. */
+/* Make a group's columns of y for one token, scaled; g: the group's number in the tile.  The
+ * residual is asked for before the sums, so that one wait does for both.  Returns the sum of the
+ * columns' squares; 0 where they are gated. */
 MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
                          float scale, int row, int group)
 {
@@ -217,8 +231,10 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int 
     return squares_add(stored, 0);
 }
 
-/* All threads: this task is through with the others' rooms, and its squares of y go out, of which
- * both warpgroups have some of each token; row: of y, one that is not alive stores nothing. */
+/* All threads: let the others' rooms go, and store this task's sum of squares of each token of
+ * y.  Both warpgroups have some groups of each token, so the second hands its part over in
+ * scratch; the barrier in parts_leave orders that.  row: of y; one that is not alive stores
+ * nothing. */
 MPK_FN void parts_end(const mpk_task &t, int token, int row, float square)
 {
     const bool sums = t.e->at[RT_SQUARES_OF_Y], second = mpk_thread() >= RT_PART_TOKENS;
@@ -229,7 +245,8 @@ MPK_FN void parts_end(const mpk_task &t, int token, int row, float square)
         squares_store(t, row, square + parts_squares()[token]);
 }
 
-/* y of this task's box: `own` of `groups` groups are its own. */
+/* All threads: y of this task's box: `own` of the tile's groups are its own.  A thread has a
+ * token and every other group. */
 MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan &p)
 {
     const int thread = mpk_thread(), token = thread % RT_PART_TOKENS, row = (int)t.e->lo[0] + token,

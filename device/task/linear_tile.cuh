@@ -1,34 +1,36 @@
-/* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and logits
- * (paper §6.1).
+/* linear_tile.cuh - products of many tokens with streamed weights on warpgroups: linear, and
+ * logits (paper §6.1).
  *
  * y[t, n] = epilogue(sum over k of x[t, k] w[n, k]), x bf16 or f16 (tile/halves.cuh), w packed
  * (gen/device_body.h), sums f32.
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w
- * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x
- * is data of this step, so the warpgroups bring it themselves, in stages of 64 columns of 64 tokens
- * in the same swizzle, while products of the steps before are under way. A task of more than 64
- * tokens takes 128 at a time, 64 for each warpgroup, and up to 192 rows of w; the warpgroups never
- * wait for each other.  Where its operands have tensor maps, linear_box.cuh takes it, where there
- * are no products of warpgroups, linear_panel.cuh: the same tile of 64 tokens, which warps multiply
- * by themselves, is then left for fewer tokens, and 128 rows are the most.  In one of at
- * most 64 tokens each warpgroup multiplies half of the columns, every other stage, with all rows,
- * and x of three steps is on its way; the sums of both are added at the end.  Squares for an
- * rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is applied to
- * the sums.
+ * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's
+ * event; x is data of this step, so the warpgroups bring it themselves, in stages of 64 columns
+ * of 64 tokens in the same swizzle, while products of the steps before are in flight.  Squares
+ * for an rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is
+ * applied to the sums.  Nothing of a shape is a template parameter: all operators of all graphs
+ * share this code.
  *
- * Nothing of a shape is a template parameter: all operators of all graphs share this code.
+ * Which loop a pass takes (tile_loop_of in shape/linear_tile_shape.h):
  *
- * A pass is up to 24 groups of 8 rows of w; for each pass all tokens of the task, for these all
- * columns, 128 in a step.  A page holds the step's 4 blocks of each of 8 groups, one group after
- * the other: a copy of 2 KB for each, since copies of 1 KB reach half the bandwidth.  The pages of
- * a step lie together, so that one product reads them all: where too few are left before the end of
- * the ring, these are left out.
- * A task of at most 64 tokens and 64 rows is thin: its pages hold as many columns as fit, 128 to
- * 1,024, and a step is 256 of them, since steps cost instructions.
- * Columns are added in the same order whatever the number of tokens alive.
- * Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma of 64 x 192 x 16; 16 KB of x and 24 KB of w
- * from L2.
+ *   loop     tokens   rows of w   step         warpgroup 0 | 1
+ *   thin     to 64    to 64       256 columns  half of the step's columns each; pages hold 128 to
+ *                                              1,024 columns, since steps cost instructions
+ *   narrow   to 64    128, 192    128 columns  64 columns each
+ *   wide     128      128, 192    128 columns  64 tokens each; they never wait for each other
+ *   box      128      to 256      64 columns   64 tokens each (linear_box.cuh, with tensor maps)
+ *   panel    128      128         64 columns   64 tokens each (linear_panel.cuh, without wgmma)
+ *
+ * Where both warpgroups have the same tokens, the sums of both are added at the end (tile_join).
+ *
+ * A page holds the step's 4 blocks of each of 8 groups, one group after the other: a copy of 2
+ * KB for each, since copies of 1 KB reach half the bandwidth. Columns are added in the same
+ * order whatever the number of tokens alive. Cost of 64 columns, 128 tokens, 192 rows: 8 wgmma
+ * of 64 x 192 x 16; 16 KB of x and 24 KB of w from L2.
+ *
+ * Called by the generated switch over bodies for many tokens; the worker waits for the task's
+ * event and counts it.
  */
 #ifndef TASK_LINEAR_TILE_CUH
 #define TASK_LINEAR_TILE_CUH
@@ -41,8 +43,9 @@
 /* ---- the loader's part ---- */
 
 #if MPK_BULK
-/* The pages of one step, a piece of PIECE bytes of each group, GROUPS a page, a lane each; from:
- * its first block of the pass's first group. */
+/* All lanes: the pages of one step, a piece of PIECE bytes of each group, GROUPS groups a page,
+ * a lane each; from: its first block of the pass's first group.  once: no other worker reads
+ * these weights now. */
 template <int PIECE, int GROUPS>
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
                            bool once)
@@ -59,6 +62,7 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
         groups += n;
     }
     if (lane < groups) {
+        /* pages of a step are neighbours, and a page is exactly GROUPS pieces */
         char *to = first + lane * PIECE;
         rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
         if (once)
@@ -90,8 +94,8 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
 }
 #endif
 
-/* All columns of a thin task, of each group a piece for a page; by 256, as packed groups are
- * padded. */
+/* All lanes: all columns of a thin task, of each group `piece` blocks a page.  Packed groups are
+ * padded to 256 columns, so no copy reads beyond one. */
 MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from,
                            rt_u32 group_bytes)
 {
@@ -118,7 +122,9 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
     }
 }
 
-/* Small copies want more pages under way, and there are no polls that they could delay. */
+/* The loader's part of a task, as the plan has it.  Small copies want more pages in flight than
+ * the tuned number, and there are no polls that they could delay; load_settle sets the number
+ * back. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
     const tile_plan p = tile_plan_of(l.e, s);
@@ -159,8 +165,8 @@ MPK_FN rt_u32 tile_in_x(int k)
 {
     return (rt_u32)(k / 2 * (TILE_HALF / 16) + k % 2 * 2);
 }
-/* One stage: s_x, s_w its first bytes, `stride` those from a group of w to the next; between
- * tile_begin_products and tile_end_products. */
+/* One stage, 64 columns, as four products of 16: s_x, s_w its first bytes, `stride` those from a
+ * group of w to the next.  Called between tile_begin_products and tile_end_products. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride);
@@ -180,6 +186,7 @@ MPK_FN void tile_end_products(void)
 {
     ptx_group_commit();
 }
+/* All products have ended: the sums may be read, and what they read be overwritten. */
 MPK_FN void tile_wait_products(void)
 {
     ptx_group_wait<0>();
@@ -187,7 +194,8 @@ MPK_FN void tile_wait_products(void)
 #else
 /* Without warpgroups' products: the same sums in the same registers by those of warps, 16 tokens
  * each.  a: of the warp's tokens, columns 16 k ... of a block; s_w: that block of the first
- * group. */
+ * group. One ldmatrix brings two groups, 16 rows of w: matrices 0, 1 are columns 0-7 and 8-15 of
+ * the first, 2, 3 of the second. */
 template <int N>
 MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride, int k, float *sum)
 {
@@ -202,6 +210,8 @@ MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride,
     }
 }
 
+/* One stage: ldmatrix brings 16 tokens x 16 columns as the four words of `a`: matrices 0, 1 are
+ * tokens 0-7 and 8-15 of columns 0-7, 2, 3 those of columns 8-15. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8,
@@ -225,8 +235,11 @@ MPK_FN void tile_wait_products(void) {}
  * number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
 #if MPK_WGMMA
-/* Both stages.  While the products of a step are under way, x of the next step is asked for and
- * squares are added; the other warpgroup keeps the tensor cores busy while this one waits. */
+/* All columns of a pass for this warpgroup's 64 tokens, N rows of w: both stages of each step.
+ * sum[N / 2] per lane, as ptx_group_multiply leaves it.  Four stages: two are read by products
+ * while the other two are filled.  While the products of a step are in flight, x of the next
+ * step is asked for and squares are added; the other warpgroup keeps the tensor cores busy while
+ * this one waits. */
 template <int N>
 MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                               const char *s_x, mpk_ring *ring, float *sum, float *square)
@@ -261,7 +274,10 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
 
 #endif
 
-/* One stage: with few tokens a step is short, so x of AHEAD steps is on its way. */
+/* All columns of a pass, this warpgroup's stage `turn` (0 or 1) of each step, for tokens that
+ * both have.  With few tokens a step is short, so x of AHEAD steps is in flight: a stage is
+ * refilled when its products have been waited for and all warps of the warpgroup have met after
+ * that. */
 template <int N>
 MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                                 const char *s_x, int turn, mpk_ring *ring, float *sum,
@@ -288,11 +304,16 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         tile_wait_products();
         tile_release(q, page);
     }
-    ptx_copy_async_wait<0>(); /* stages behind the last one give way to sums */
+    ptx_copy_async_wait<0>(); /* stages after the last one give way to sums */
 }
 
-/* Pages of a thin task's next 256 columns: those of this warpgroup's half begin at *s_w.  The page
- * of the columns before goes on if `page` is not TILE_NO_PAGE. */
+/* All warps: where this warpgroup's 128 columns of a thin task's step `step` begin in shared
+ * memory.
+ *
+ *   piece 4        a page has 128 columns: the step takes two, one a warpgroup, and this one lets
+ *                  the other's go at once
+ *   piece 8 - 32   a page has one to four steps; *page goes on unless it is TILE_NO_PAGE
+ */
 #define TILE_NO_PAGE 0xffffffffu
 MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring, rt_u32 *page)
 {
@@ -310,7 +331,9 @@ MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring,
     return mpk_s + *page * MPK_PAGE_BYTES + ((step * 8 & (piece - 1)) + half * 4) * 512;
 }
 
-/* All columns of a thin task: 128 of each 256 for this warpgroup. */
+/* All columns of a thin task: 128 of each 256 for this warpgroup.  Products have 64 rows of w
+ * even if the task has fewer: those after the last group read other bytes (of a single group its
+ * own again), and their sums are never stored. */
 MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c,
                               const char *s_x, int half, mpk_ring *ring, float *sum, float *square)
 {
@@ -346,7 +369,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
     }
 }
 
-/* The pages of a thin task of which no token is alive. */
+/* No token of a thin task is alive: take and release all of its pages. */
 MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
 {
     const int blocks = (s.columns + 255) / 256 * 8;
@@ -357,7 +380,7 @@ MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
     }
 }
 
-/* Nothing to do for a pass and these tokens: let its pages go. */
+/* No token of a turn is alive: take and release the pages of its pass. */
 MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
     for (int i = 0; i < q.steps; i++)
@@ -366,15 +389,17 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 
 /* ---- the body ---- */
 
-/* Where warpgroup `half` leaves its sums of a unit. */
+/* Where warpgroup `half` leaves its sums of a unit for the other: f32[32][128 threads], in its
+ * own stages of x.  Neighbouring threads lie side by side: no bank conflict. */
 MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
 {
     return (float *)(t.s_scratch + half * TILE_X) + unit / 2 * (32 * 128);
 }
 
-/* Both warpgroups have sums of the same tokens, each over its columns: units of 64 rows go in turn
- * to the first and to the second, which adds what the other one has.  The squares become those of
- * all columns. */
+/* All threads: both warpgroups have sums of the same tokens, each over its columns.  Units of 64
+ * rows go in turn to the first and to the second, which adds what the other one has.  The
+ * squares become those of all columns.  Barriers: before, so that no product still reads stages;
+ * between, so that the other's sums are there; after, so that nobody overwrites what is read. */
 template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
     float *s_square = (float *)(t.s_scratch + TILE_SCALES);
@@ -399,8 +424,9 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
 }
 
 /* One pass for this warpgroup's tokens from `row` on, N rows of w; if it is not wide, both
- * warpgroups have the same tokens and join.  Sums are this function's own for each shape: were they
- * one array for all, ptxas would wait after every product. */
+ * warpgroups have the same tokens and join.  first: the pass's first group.  Sums are this
+ * function's own for each shape: were they one array for all, ptxas would wait after every
+ * product (C7511). */
 template <int LOOP, int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
                         int row, int piece, mpk_ring *ring)
@@ -454,6 +480,7 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_run_as<LOOP, N>(t, s, q, first, row, piece, ring);
 }
 
+/* Called by linear_tile for a turn of a pass that comes neither by boxes nor by panels. */
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
@@ -467,8 +494,9 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
     tile_run_if<TILE_NARROW_128, 128>(t, s, q, first, row, 0, loop, ring);
 }
 
-/* Part of the kernel's own function: in one that the kernel calls, ptxas would wait after every
- * product. */
+/* All body threads, once the task's event is activated.  i counts turns over all passes.  Part
+ * of the kernel's own function or of its unit's: in one that another calls, ptxas would wait
+ * after every product (C7510). */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = mpk_thread() / 128;

@@ -1,7 +1,10 @@
-/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token: of
- * equal ones the first, and NaN is none. Choosing the first of equal logits makes the result
- * independent of the order in which lanes meet. Used by the ends of streamed products
- * (linear_stream, linear_tile and others). */
+/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token:
+ * of equal ones the first, and NaN is none.
+ *
+ * Choosing the first of equal logits makes the result independent of the order in which lanes
+ * meet. Used by the ends of streamed products (linear_stream, linear_tile and others), which
+ * leave a peak for each 64 columns; `sample` and argmax_reduce go on from these.
+ */
 #ifndef TASK_PEAKS_CUH
 #define TASK_PEAKS_CUH
 
@@ -12,8 +15,8 @@ struct peak {
     int at; /* -1: none */
 };
 
-/* Of the logits of columns `column` and `column` + 1; has_a, has_b: whether the column is one of
- * the vocabulary and of the task. */
+/* The larger of the logits of columns `column` and `column` + 1; has_a, has_b: whether the
+ * column is one of the vocabulary and of the task.  No column, or only NaN: at is -1. */
 MPK_FN peak peak_of_pair(float a, float b, int column, bool has_a, bool has_b)
 {
     peak p = {-__int_as_float(0x7f800000), -1};

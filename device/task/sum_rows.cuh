@@ -10,7 +10,8 @@
 
 #include "tile/worker.cuh"
 
-/* The sum of one word of each part, two elements. */
+/* The sum of one word of each part, two elements: in fp32, in the order of the parts, rounded
+ * once. */
 template <int N> MPK_FN rt_u32 sum_word(const rt_u32 *words)
 {
     float low = ptx_low_bf16(words[0]), high = ptx_high_bf16(words[0]);
@@ -22,7 +23,8 @@ template <int N> MPK_FN rt_u32 sum_word(const rt_u32 *words)
     return ptx_pack_bf16(low, high);
 }
 
-/* The 8 columns at `at`, an offset in elements, of each part: once they are there. */
+/* The 8 columns at `at`, an offset in elements, of each part: all loads are issued, then each
+ * part is loaded again until none of its words is empty. */
 template <int N> MPK_FN void sum_bring(const mpk_task &t, rt_u64 at, mpk_words *v)
 {
 #pragma unroll
@@ -35,8 +37,8 @@ template <int N> MPK_FN void sum_bring(const mpk_task &t, rt_u64 at, mpk_words *
                 v[k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at);
 }
 
-/* Words are turned into arrays by place, x of all parts and so on, so that all indices are
- * constants and the parts stay in registers. */
+/* Add and store 8 columns.  Words are turned into arrays by place, x of all parts and so on, so
+ * that all indices are constants and the parts stay in registers. */
 template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
 {
     mpk_words v[N], sum;

@@ -1,18 +1,25 @@
-/* attention_group.cuh - attention of many tokens over the paged bf16 cache (paper §6.1) by products
- * of warpgroups: steps of prompts.
+/* attention_group.cuh - attention of many tokens over the paged bf16 cache (paper §6.1) by
+ * products of warpgroups: steps of prompts.
  *
  * The operator attention.  Chunks are those of attention_tile.cuh: neighbours of one slot with
- * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup.  The rows' queries
- * lie in scratch, in rows of 64 dims; keys and values are read from the ring by both warpgroups as
- * they lie in a page (tile/kv.cuh), 64 positions at a time.  Softmax is online in f32, in powers
- * of 2, of scores less a zero that follows the largest one loosely; its weights go from the
- * registers of q k^T to those of p v, where two neighbouring lanes exchange a word.  Tokens that
- * stand alone, each of another slot, take the way of attention_lone.cuh.
+ * their query heads that share a KV head, up to 128 rows, 64 for each warpgroup.  The rows'
+ * queries lie in scratch, in rows of 64 dims; keys and values are read from the ring by both
+ * warpgroups as they lie in a page (tile/kv.cuh), 64 positions at a time.  Softmax is online in
+ * f32, in powers of 2, of scores less a zero that follows the largest one loosely; its weights
+ * go from the registers of q k^T to those of p v, where two neighbouring lanes exchange a word.
+ * Tokens that stand alone, each of another slot, take the way of attention_lone.cuh.
+ *
+ *   page i of keys:    score = q k^T              products of page i - 1's values run beside
+ *                      mask, zero, weights        softmax, under these products
+ *                      pack weights as operand p
+ *   page i of values:  out += p v                 given after the keys of page i + 1
  *
  * Pages come through the page ring.  The loader goes through the same chunks, and waits for the
  * task's event before the first page, since the step itself writes keys and values; one of its
  * lanes asks.  The note of a page of keys says whether the table names a page of the cache.
- * Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of 64 x K x 16.
+ * Called by the generated switch over bodies for many tokens; the worker waits for the event and
+ * counts the task. Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of
+ * 64 x K x 16.
  */
 #ifndef TASK_ATTENTION_GROUP_CUH
 #define TASK_ATTENTION_GROUP_CUH
@@ -25,7 +32,8 @@
 
 enum { GROUP_ROWS = 64 };
 
-/* How keys and values of 64 positions lie in the ring. */
+/* How keys and values of 64 positions lie in the ring: in one page of 16 KB if K is 64, else in
+ * two, keys first. */
 template <int K> struct group_pages {
     enum {
         BYTES = ATTEND_PAGE * K * 2,             /* of keys, and of values */
@@ -35,10 +43,10 @@ template <int K> struct group_pages {
 
 /* ---- chunks, the same for loader and body ---- */
 
-/* The chunks of the task's tokens from `first` on, which are of one slot: for each KV head in turn,
- * as many tokens at a time as make 128 rows with its query heads. With 4 query heads a KV head 32
- * tokens make a chunk. Loader and body walk in the same order, which is the order of pages in the
- * ring. */
+/* The chunks of the task's tokens from `first` on, which are of one slot: for each KV head in
+ * turn, as many tokens at a time as make 128 rows with its query heads (with 4 query heads a KV
+ * head 32 tokens make a chunk).  Loader and body walk in the same order, which is the order of
+ * pages in the ring. */
 struct group_walk {
     int first, end, heads_end, group; /* tokens; of the task; query heads of a KV head */
     attend_chunk c;
@@ -61,7 +69,7 @@ MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size
     return w;
 }
 
-/* The next chunk, but for its pages (attend_find); false: there is none. */
+/* Step to the next chunk, all of it but its pages (attend_find); false: there is none. */
 MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
 {
     attend_chunk *c = &w->c;
@@ -80,7 +88,8 @@ MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
     return true;
 }
 
-/* Tokens of the task from `first` on that stand alone, for bodies that take these apart. */
+/* How many tokens of the task from `first` on stand alone; 0 if the box has parts of KV heads or
+ * too many query heads for attention_lone.cuh.  The same in loader, which skips them, and body. */
 MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int first, int end)
 {
     const int group = s.heads / s.kv_heads;
@@ -91,9 +100,9 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 
 /* ---- the loader's part ---- */
 
-/* Keys and values of 64 positions, by one lane; page -1: a page of the ring with nothing in it, so
- * that loader and body count alike. LOAD_OVER: the step was withdrawn, and nothing more is asked
- * for. */
+/* The asking lane: keys and values of 64 positions.  page -1: a page of the ring with nothing in
+ * it, so that loader and body count alike.  The note is stored before load_expect arrives
+ * (release). */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
@@ -116,16 +125,16 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
                       from.values + offset, bytes, &mpk_w.full[values]);
 }
 
-/* Numbers of 32 pages of a chunk from i on, one for each lane: one look into the page table for 32
- * copies. */
+/* All lanes: numbers of 32 pages of a chunk from i on, one for each lane: one look into the page
+ * table for 32 copies. */
 MPK_FN int group_numbers(const attend_chunk &c, const attend_source &from, int i)
 {
     i += mpk_thread() % 32;
     return i < c.n_steps ? attend_page(from, c.step + i) : -1;
 }
 
-/* The pages of a chunk; came: the task's event has, which what the step itself writes waits for.
- * Where they are is known before. */
+/* All lanes: ask for the pages of a chunk.  *came: the task's event has been seen, after which
+ * what the step writes (keys, values) may be copied; where it lies is known before. */
 template <int K>
 MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              bool *came)
@@ -148,9 +157,9 @@ MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape 
     box_have_asked(l, a, asks);
 }
 
-/* The loader's part of the task. Positions, slots and page tables belong to the step, so it waits
- * for the step's word first; while it works here the whole ring may be in flight, since bytes, not
- * latency, decide, and it settles to the usual number at the end. */
+/* The loader's part of the task.  Positions, slots and page tables belong to the step, so it
+ * waits for the step's word first.  While it works here the whole ring may be in flight, since
+ * bytes, not latency, decide; it settles to the usual number at the end. */
 template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
 {
     bool came = false;
@@ -184,14 +193,14 @@ constexpr float GROUP_LEAST = -3e38f;
  * digits of a large weight as of a small one. */
 constexpr float GROUP_HEADROOM = 8;
 
-/* What a lane has of its two rows of the chunk, 16 warp + g and + 8. */
+/* What a lane has of its two rows of the chunk, 16 warp + g and + 8 (lane 4 g + c). */
 template <int K> struct group_rows {
     int position[2], from[2]; /* the positions that they see; -1: none */
     float zero[2], sum[2];    /* a weight is 2^(score * scale - zero); the sum of the lane's own */
     float out[K / 2];         /* as ptx_group_multiply leaves it */
 };
 
-/* Queries of 64 dims of a warpgroup's rows. */
+/* Queries of a warpgroup's rows in scratch: for each 64 dims a block of 64 rows x 128 bytes. */
 enum { GROUP_QUERY = GROUP_ROWS * 64 * 2 };
 template <int K> MPK_FN char *group_queries(void)
 {
@@ -213,12 +222,14 @@ MPK_FN int group_row(const attend_shape &s, const attend_chunk &c, int *token)
     return there ? *token * s.heads + head : -1;
 }
 
-/* Pieces of 16 bytes of a warp's 16 rows of K dims, K / 16 for each lane; the lanes of a pass have
- * whole rows next to each other. */
+/* How a warp moves its 16 rows of K dims in pieces of 16 bytes, K / 16 for each lane: in a pass
+ * the lanes have whole rows next to each other, so that loads and stores of global memory are of
+ * whole lines. */
 template <int K> struct group_piece {
     enum { PASSES = K / 16, ROWS = 256 / K /* of a pass */ };
     int row, column; /* of the first pass; a piece is 8 columns */
 };
+/* The lane's row and column in the first pass; each pass is group_piece::ROWS rows on. */
 template <int K> MPK_FN group_piece<K> group_piece_of_lane(void)
 {
     const int lane = mpk_thread() % 32;
@@ -233,7 +244,7 @@ template <int K> MPK_FN char *group_piece_at(int row, int column)
            column / 8 * GROUP_QUERY + (column ^ row) % 8 * 16;
 }
 
-/* number: group_row's. */
+/* Issue the loads of the warp's queries.  number: group_row's, of row lane % 16. */
 template <int K> MPK_FN void group_get_queries(const mpk_task &t, int number, mpk_words *q)
 {
     const group_piece<K> at = group_piece_of_lane<K>();
@@ -245,6 +256,7 @@ template <int K> MPK_FN void group_get_queries(const mpk_task &t, int number, mp
         q[i] = n >= 0 ? ptx_load_words(from + (rt_u64)n * (K * 2)) : none;
     }
 }
+/* The queries into scratch; a fence and a meeting must follow before products read them. */
 template <int K> MPK_FN void group_put_queries(const mpk_words *q)
 {
     const group_piece<K> at = group_piece_of_lane<K>();
@@ -253,8 +265,9 @@ template <int K> MPK_FN void group_put_queries(const mpk_words *q)
         *(mpk_words *)group_piece_at<K>(at.row + i * at.ROWS, at.column) = q[i];
 }
 
-/* What a chunk begins with. All loads (queries, positions, page table) are under way before the
- * first one is waited for; they cost one latency together. */
+/* What a chunk begins with: queries into scratch, rows' positions into registers, pages found.
+ * All loads (queries, positions, page table) are in flight before the first one is waited for;
+ * they cost one latency together. */
 template <int K>
 MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              group_rows<K> *r)
@@ -281,9 +294,9 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
         r->out[i] = 0;
 }
 
-/* Divides the sums by those of the weights, which four neighbouring lanes have in parts, and puts
- * the rows where the queries were. A row that saw no position (a token without a place) is
- * zeros. */
+/* Divide the results by the sums of the weights, of which four neighbouring lanes have a part
+ * each, and put them where the queries were.  A row that saw no position (a token without a
+ * place) is zeros. */
 template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
 {
     const int lane = mpk_thread() % 32;
@@ -300,9 +313,9 @@ template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
     }
 }
 
-/* Stores the rows, each as a whole: words straight from the registers would be 16 bytes of eight
- * rows at a time. The queries have been read when the warpgroup meets; after that a warp reads only
- * what it has put there itself. */
+/* Store the rows, each as a whole: words straight from the registers would be 16 bytes of eight
+ * rows at a time.  The queries have been read when the warpgroup meets, so results may take
+ * their place; after that a warp reads only what it has put there itself, hence __syncwarp. */
 template <int K>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                         const group_rows<K> &r)
@@ -325,15 +338,17 @@ MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_c
 
 /* ---- 64 positions ---- */
 
-/* A matrix that begins in page `page` of the ring, as `first` does in page 0; the same in all
- * lanes: said so, the warp counts it once, not each lane. */
+/* The descriptor of a matrix that begins in page `page` of the ring, as `first` does in page 0.
+ * It is the same in all lanes; the shuffle tells the compiler so, which then computes it once
+ * for the warp (docs/gpu.md: 90 instructions a page fewer). */
 MPK_FN rt_u64 group_matrix(rt_u64 first, rt_u32 page)
 {
     const rt_u64 matrix = tile_further(first, page * (MPK_PAGE_BYTES / 16));
     return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
 }
 
-/* Asks for q k^T, which takes the place of score[32]. */
+/* Ask for q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of
+ * queries 32 bytes on in a block of 64 dims, of keys as tile_in_w. */
 template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *score)
 {
 #pragma unroll
@@ -346,8 +361,9 @@ template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *sco
             tile_further(keys, tile_in_w(k)));
 }
 
-/* Scores that a row does not see become -inf: later positions, those before the window, and a page
- * that is not there. Called only for pages in which some row of the warp does not see all. */
+/* Scores that a row does not see become -inf: later positions, those before the window, and a
+ * page that is not there.  Called only for pages in which some row of the warp does not see all.
+ * score[i] is position base + i / 4 * 8 + 2c + i % 2 of row i / 2 % 2. */
 template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K> &r, float *score)
 {
     const int first = base + mpk_thread() % 4 * 2;
@@ -365,7 +381,8 @@ template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K
     }
 }
 
-/* The largest of a lane's scores of row m: four at a time, so that few wait for one before. */
+/* The largest of a lane's 16 scores of row m: pairs first, then a tree, so that few comparisons
+ * wait for one before. */
 MPK_FN float group_largest(const float *score, int m)
 {
     float most[8];
@@ -380,8 +397,9 @@ MPK_FN float group_largest(const float *score, int m)
     return most[0];
 }
 
-/* The zero of a row moves to the row's largest score if that exceeds it too far; the sum and, by
- * `kept`, the results follow. Whether it does depends on the row alone, so that its bits do. */
+/* Move the zero of a row to the row's largest score if that exceeds it by more than
+ * GROUP_HEADROOM; the sum and, by `kept`, the results follow.  Whether it moves depends on the
+ * row alone, so that its bits do.  All lanes: `most` becomes that of the row's four lanes. */
 MPK_FN void group_move_zero(float most, float *zero, float *sum, float *kept)
 {
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
@@ -393,7 +411,7 @@ MPK_FN void group_move_zero(float most, float *zero, float *sum, float *kept)
 }
 
 /* Do zeros of this warp move?  Mostly none does, and then no lane asks another for its largest
- * score, and nothing is multiplied. */
+ * score, and nothing is multiplied.  The same answer in all lanes. */
 template <int K>
 MPK_FN bool group_has_grown(float scale, const float *score, float *kept, group_rows<K> *r)
 {
@@ -406,7 +424,7 @@ MPK_FN bool group_has_grown(float scale, const float *score, float *kept, group_
     return true;
 }
 
-/* Scores FROM ... TO - 1 become weights; scale holds log2(e). */
+/* Scores FROM to TO - 1 become weights, 2^(score * scale - zero); scale holds log2(e). */
 template <int FROM, int TO, int K>
 MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
 {
@@ -417,7 +435,7 @@ MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
     }
 }
 
-/* The results follow a zero that has moved. */
+/* Results follow a zero that has moved: out[i] belongs to row i / 2 % 2. */
 template <int K> MPK_FN void group_keep(const float *kept, float *out)
 {
 #pragma unroll
@@ -425,8 +443,9 @@ template <int K> MPK_FN void group_keep(const float *kept, float *out)
         out[i] *= kept[i / 2 % 2];
 }
 
-/* Weights as operands of p v, in the order of a block of values: of 16 positions a lane has piece c
- * of a row, and needs of its neighbour's piece and its own the same word. */
+/* Weights become the operand p of p v.  Of 16 positions a lane c has 2c, 2c + 1, 2c + 8, 2c + 9,
+ * but a block of values lies in pieces in the order 0, 2, 1, 3 (tile/kv.cuh), so the operand's
+ * columns are taken in that order too: neighbouring lanes exchange one word of each row. */
 MPK_FN void group_pack(const float *weight, rt_u32 (*p)[4])
 {
     const bool odd = mpk_thread() % 2;
@@ -440,7 +459,8 @@ MPK_FN void group_pack(const float *weight, rt_u32 (*p)[4])
     }
 }
 
-/* Asks for p v, which is added to the results. */
+/* Ask for p v, which is added to the results: 16 positions a product, whose blocks are K / 8 x
+ * 256 bytes further on. */
 template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], float *out)
 {
 #pragma unroll
@@ -455,14 +475,14 @@ template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], floa
 
 /* ---- a chunk ---- */
 
-/* Where a warp stands. */
+/* Where a warp stands in the ring and what it holds of it. */
 template <int K> struct group_place {
     mpk_ring ring;
     rt_u32 keys, values; /* pages of the ring that it has taken; of one number where N is 1 */
     bool there;          /* a page of the cache lies there */
 };
 
-/* The next page of keys of the ring, waited for. The note must be read before any lane releases the
+/* Take the next page of keys, waited for.  The note must be read before any lane releases the
  * page, hence the meeting of the warp. */
 template <int K> MPK_FN void group_take_keys(group_place<K> *p)
 {
@@ -470,13 +490,15 @@ template <int K> MPK_FN void group_take_keys(group_place<K> *p)
     p->there = mpk_w.note[p->keys];
     __syncwarp();
 }
+/* Keys have been read.  Where values share their page it goes back with these. */
 template <int K> MPK_FN void group_release_keys(const group_place<K> &p)
 {
     if (group_pages<K>::N == 2)
         ring_release(p.keys);
 }
 
-/* Values that are not there are multiplied by nothing, so they must be numbers. */
+/* This warpgroup: zeros in place of values that are not there.  Weights of 0 do not suffice: 0
+ * times what happens to lie there may be NaN. */
 template <int K> MPK_FN void group_clear_values(rt_u32 page)
 {
     char *s_values =
@@ -487,8 +509,9 @@ template <int K> MPK_FN void group_clear_values(rt_u32 page)
     group_meet();
 }
 
-/* The values of the keys taken last: in the same page of the ring, or in the next one. Cleared
- * where the cache has no such page, since 0 times what happens to lie there may be NaN. */
+/* Take the values of the keys taken last: in the same page of the ring, or in the next one;
+ * cleared where the cache has no such page.  Both warpgroups write the same zeros, so they need
+ * not agree. */
 template <int K> MPK_FN void group_take_values(group_place<K> *p)
 {
     p->values = p->keys;
@@ -499,7 +522,7 @@ template <int K> MPK_FN void group_take_values(group_place<K> *p)
     __syncwarp();
 }
 
-/* Matrices of page 0 of the ring, and the rows' queries. */
+/* Descriptors of keys and values as they begin in page 0 of the ring, and of the rows' queries. */
 struct group_matrices {
     rt_u64 queries, keys, values;
 };
@@ -510,8 +533,8 @@ template <int K> MPK_FN group_matrices group_matrices_of(void)
             ptx_matrix_of_values(s_values)};
 }
 
-/* The next page of keys is taken, and its products are asked for. Where the matrices begin is known
- * before the page is there. */
+/* Take the next page of keys and ask for its products.  Where the matrices begin is computed
+ * before the page is waited for. */
 template <int K>
 MPK_FN void group_begin_page(const group_matrices &first, group_place<K> *at, float *score)
 {
@@ -523,7 +546,8 @@ MPK_FN void group_begin_page(const group_matrices &first, group_place<K> *at, fl
     ptx_group_commit();
 }
 
-/* The scores of a page, of which half become weights; true: the zero of some row has moved. */
+/* Mask the scores of a page and make weights of the first half; true: the zero of some row has
+ * moved, by kept[].  Products of values may be in flight, so results are not touched here. */
 template <int K>
 MPK_FN bool group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
                          float *kept, group_rows<K> *r)
@@ -535,7 +559,8 @@ MPK_FN bool group_soften(int base, bool there, float scale, const attend_sight &
     return grown;
 }
 
-/* The other half, when no product is under way. */
+/* The other half, when no product is in flight: results follow the zeros, weights become operand
+ * p. */
 template <int K>
 MPK_FN void group_finish(bool grown, float scale, float *score, const float *kept, rt_u32 (*p)[4],
                          group_rows<K> *r)
@@ -592,8 +617,9 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
 
 /* ---- the body ---- */
 
-/* Runs of tokens that stand alone and chunks of neighbours alternate as they come in the task. The
- * position in the ring is kept in registers and put back at the end, for the next task. */
+/* All body threads.  Runs of tokens that stand alone and chunks of neighbours alternate as they
+ * come in the task.  The place in the ring is kept in registers and put back at the end, for the
+ * next task. */
 template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
 {
     const int end = (int)t.hi0;

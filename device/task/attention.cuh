@@ -30,13 +30,16 @@ struct attend_sum {
     float largest, sum;
 };
 
+/* How scores are made and which positions are seen; an attribute of the operator. */
 struct attend_how {
     float scale;
     rt_i64 window; /* positions back that are seen, itself counted; 0: all */
 };
 
-/* Scratch after the angles, which take a head's entries at most: weights and pages of a chunk,
- * query, values.  In 4-byte entries: size (angles), 256, 256, size, size. */
+/* Scratch after the angles, which take a head's entries at most.  In entries of 4 bytes:
+ *
+ *   angles [size] | weights [256] | pages [256] | query [size] | values [size]
+ */
 MPK_FN float *attend_weights(const mpk_task &t, int size)
 {
     return (float *)(t.s_scratch + HEADS_ANGLES) + size;
@@ -60,7 +63,8 @@ MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
     return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
-/* Nothing seen yet; the query is in scratch after the next barrier. */
+/* Nothing seen yet; clears the values.  The caller puts the query into scratch, and reads it
+ * after the next barrier. */
 MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
 {
     float *s_values = attend_values(t, size);
@@ -70,9 +74,9 @@ MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
     return a;
 }
 
-/* Take in scores of which the largest is given; the factor for what was there before.  The first
- * time that is exp(-inf) = 0, of sums that are 0.  A NaN raises nothing: it comes in by the
- * weights. */
+/* The largest score of what comes next is given: if it exceeds the largest so far, sums are
+ * relative to it from now on.  Returns the factor for what was summed before.  The first time
+ * that is exp(-inf) = 0, of sums that are 0.  A NaN raises nothing: it comes in by the weights. */
 MPK_FN float attend_rescale(attend_sum *a, float largest)
 {
     float kept = 1;
@@ -145,8 +149,8 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
     }
 }
 
-/* Entry k of the answer; k is of those that this thread has added.  A token that sees no position
- * with a page gets the zeros that it began with. */
+/* Entry k of the answer; this thread has added it, so no barrier is needed.  A token that sees
+ * no position with a page gets the zeros that it began with. */
 MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int k)
 {
     float value = attend_values(t, size)[k];
@@ -171,8 +175,8 @@ MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_ho
                 attend_answer(t, size, &a, k));
 }
 
-/* attention: tokens and query heads of the box, one after the other.  The barrier: the head before
- * has been read from scratch. */
+/* The body of attention: tokens and query heads of the box, one after the other.  The barrier:
+ * the head before has been read from scratch. */
 MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
                           const attend_how &how, const mpk_view &y)
 {
@@ -190,7 +194,8 @@ MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_plac
         }
 }
 
-/* A turned query head into scratch; the angles are there. */
+/* All threads: a query head, normalised and rotated, into scratch; the angles are there.  The
+ * barrier in the middle: the query before has been used. */
 MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mpk_view &q_norm,
                               rt_i64 token, rt_i64 head)
 {
@@ -316,6 +321,7 @@ MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_pl
                 a.sum == 0 ? -MPK_INFINITY : a.largest + logf(a.sum));
 }
 
+/* x, held between 0 and hi. */
 MPK_FN rt_i64 split_clamp(rt_i64 x, rt_i64 hi)
 {
     return x < 0 ? 0 : x < hi ? x : hi;

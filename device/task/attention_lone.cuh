@@ -1,28 +1,34 @@
-/* attention_lone.cuh - attention of tokens that stand alone, each of another slot: decode steps of
- * many streams.
+/* attention_lone.cuh - attention of tokens that stand alone, each of another slot: decode steps
+ * of many streams.
  *
- * Part of attention_tile.cuh.  The contexts of up to 32 such tokens, for all KV heads of the task,
- * are one row of units of 16 positions; each warp takes an eighth of it, whatever the lengths are.
+ * Part of attention_tile.cuh and attention_group.cuh.  The contexts of up to 32 such tokens, for
+ * all KV heads of the task, are one row of units of 16 positions; each warp takes an eighth of
+ * it, whatever the lengths are:
+ *
+ *   head 0: token 0 | token 1 |    token 2     | head 1: token 0 | ...
+ *   ---- warp 0 ----|---- warp 1 ----|---- warp 2 ----|---- ...
+ *                            ^ token 2 is cut: warp 1 has its beginning, warp 2 its end
+ *
  * Keys and values go straight from L2 to registers, for they lie in fragment order (tile/kv.cuh)
- * and no other warp needs them: while a warp multiplies the keys of a unit its values are on their
- * way, and the other way round, so that about 64 KB are in flight on an SM.  The query heads of a
- * KV head, at most 8, are the rows of the products.
+ * and no other warp needs them: while a warp multiplies the keys of a unit its values are in
+ * flight, and the other way round, so that about 64 KB are in flight on an SM.  The query heads
+ * of a KV head, at most 8, are the rows of the products.
  *
  * A context that lies with one warp ends there.  Of one that is cut the warps put their parts in
  * shared memory, where they are folded in the order of positions.
  *
  * Units are numbered by KV head, then token, then position.  Each warp finds its share from the
- * lengths of all contexts by itself (lone_plan), with shuffles alone, so that warps meet only once,
- * when their parts are there.
+ * lengths of all contexts by itself (lone_plan), with shuffles alone, so that warps meet only
+ * once, when their parts are there.
  *
- * Lane 4 g + c of a warp (g 0 ... 7, c 0 ... 3): of scores it has row (query head) g and the
+ * Lane 4 g + c of a warp (g 0 to 7, c 0 to 3): of scores it has row (query head) g and the
  * positions 8 i + 2c and + 1; of results dims g and g + 8 of each 16 and the rows 2c and 2c + 1,
- * since the second product is v^T p^T.  What belongs to a row (largest score, factor) therefore has
- * to be fetched from the lanes of that row when results are scaled.
+ * since the second product is v^T p^T.  What belongs to a row (largest score, factor) therefore
+ * has to be fetched from the lanes of that row when results are scaled.
  *
- * Relies on: LONE_ROWS query heads of a KV head at most, K a multiple of 64, and the task's event,
- * which has come.  Scratch: lone_part<K>::BYTES from its start.
- * Cost of a unit: 3 K / 16 products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
+ * Relies on: LONE_ROWS query heads of a KV head at most, K a multiple of 64, and the task's
+ * event, which has come.  Scratch: lone_part<K>::BYTES from its start. Cost of a unit: 3 K / 16
+ * products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
  */
 #ifndef TASK_ATTENTION_LONE_CUH
 #define TASK_ATTENTION_LONE_CUH
@@ -33,7 +39,8 @@
 #include "tile/prefix.cuh"
 #include "tile/worker.cuh"
 
-/* Positions of a unit; query heads of a KV head and tokens at a time, at most. */
+/* Positions of a unit, as many as one mma has along the axis that v^T p^T sums; query heads of a
+ * KV head, the columns of that product; tokens at a time, a lane each. */
 enum { LONE_UNIT = 16, LONE_ROWS = 8, LONE_TOKENS = 32 };
 
 /* A part in shared memory: of each row K sums, its largest score and its sum of weights.  Each warp
@@ -102,14 +109,15 @@ MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first
     return k;
 }
 
-/* Where the share of warp w begins: none is empty that lies before one that is not, which
+/* Where the share of warp w begins; that of warp MPK_WARPS is the end.  With fewer units than
+ * warps the first warps have one each: no share is empty that lies before one that is not, which
  * lone_join relies on. */
 MPK_FN int lone_bound(int w, int total)
 {
     return total >= MPK_WARPS ? w * total / MPK_WARPS : w < total ? w : total;
 }
 
-/* A unit: that number `unit` of `units` of a token for a KV head, both counted from the task's. */
+/* A unit: number `unit` of `units` of a token for a KV head, both counted from the task's first. */
 struct lone_unit {
     int token, head;
     int unit, units;
@@ -128,8 +136,8 @@ MPK_FN lone_unit lone_find(const lone_tokens &k, int at)
     return u;
 }
 
-/* A unit with what it takes to load it: lane i holds page first_page + i of the slot, so the page
- * table is read once for 32 pages, which are 128 units. */
+/* A unit with what it takes to load it.  Lane i holds page first_page + i of the slot, so the
+ * page table is read once for 32 pages, which are 128 units. */
 struct lone_at {
     lone_unit u;
     int slot, from, end, base; /* of the token; the unit's first position */
@@ -185,7 +193,8 @@ MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_token
  * Loads are asked for here and awaited where a register is first used.  Without a page registers
  * keep what they held; a unit without a page is not multiplied. */
 
-/* Bytes from a cache's start to the unit's. */
+/* Bytes from a cache's start to the unit's 16 positions, which lie together in keys and in
+ * values. */
 template <int K>
 MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lone_at &a)
 {
@@ -247,12 +256,14 @@ MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone
 
 /* ---- a unit ---- */
 
+/* What a warp has summed up of a context so far; weights are relative to exp2(most). */
 template <int K> struct lone_sums {
     float most, sum; /* of row g; this lane's positions; scores in powers of 2 */
     /* dims 16 n + g (0, 1) and + 8 (2, 3) of rows 2c (0, 2) and 2c + 1 (1, 3) */
     float out[K / 16][4];
 };
 
+/* Nothing seen yet. */
 template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
 {
     r->most = -__int_as_float(0x7f800000);
@@ -321,7 +332,8 @@ template <int K> MPK_FN void lone_weigh(float (*p)[2], lone_sums<K> *r)
             r->out[n][e] *= e % 2 ? odd : even;
 }
 
-/* The scores of q k^T are the operand of v^T p^T as they are. */
+/* Add v^T p^T.  The scores of q k^T, rounded to bf16, are the operand p^T as they are: lane (g,
+ * c) has positions 2c, 2c + 1 and 2c + 8, 2c + 9 of row g, which is column g. */
 template <int K> MPK_FN void lone_add(const float (*p)[2], const uint2 *value, lone_sums<K> *r)
 {
     const rt_u32 first = ptx_pack_bf16(p[0][0], p[0][1]), second = ptx_pack_bf16(p[1][0], p[1][1]);
@@ -334,13 +346,15 @@ template <int K> MPK_FN void lone_add(const float (*p)[2], const uint2 *value, l
 
 /* ---- parts ---- */
 
+/* Part number `part` in scratch (lone_part says whose it is). */
 template <int K> MPK_FN float *lone_part_at(const mpk_task &t, int part)
 {
     return (float *)t.s_scratch + part * lone_part<K>::FLOATS;
 }
 
-/* A warp's sums into a part, where the lane's dims and rows find their places: [row][dim].  The sum
- * of weights, until now of the lane's own positions, is added up over the four lanes of a row. */
+/* A warp's sums into a part, [row][dim].  The sum of weights, until now of the lane's own
+ * positions, is added up over the four lanes of a row.  A meeting must follow before they are
+ * read. */
 template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
@@ -457,10 +471,10 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
     }
 }
 
-/* Contexts that are cut: each begins in the share of some warp, where it is the last one.  Rows in
- * turn by the warps.  All warps go through the same list, so `turn` is the same in all.  A share
- * whose last context ends with it, or began before it, has no such context.
- */
+/* All threads, after a barrier: contexts that are cut.  Each begins in the share of some warp,
+ * where it is the last one; rows are folded in turn by the warps.  All warps go through the same
+ * list, so `turn` is the same in all.  A share whose last context ends with it, or began before
+ * it, has no such context. */
 template <int K>
 MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
 {
@@ -484,7 +498,8 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
     }
 }
 
-/* n tokens from `first` on. */
+/* All threads: n tokens (lone_count) from `first` on, for KV heads kv_head to kv_head + kv_heads
+ * - 1. */
 template <int K>
 MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head,
                      int kv_heads)

@@ -21,9 +21,17 @@
 
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
-/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t. cached: positions that are in
- * the cache before the step, the same for all tokens of a slot; a token without any still has one
- * unit, since its own step's keys are work that one split must do. */
+/* Of a lot of 32 tokens: lane t holds what belongs to token lot + t.
+ *
+ *   position, slot   of the token; slot -1: it is not alive
+ *   cached           positions that are in the cache before the step, the same for all tokens of a
+ *                    slot
+ *   units            into which these are cut; at least one, since its own step's keys are work
+ *                    that one split must do
+ *   first            the first token of its slot in the step
+ *   before           units of earlier tokens, or with `own` their splits
+ *   all              units of all tokens, the same in each lane
+ */
 struct attention_plan {
     /* first: the first token of its slot; before: units of earlier tokens, or with `own` their
      * splits; all: those of all tokens, the same in each lane */
@@ -32,9 +40,10 @@ struct attention_plan {
     int lot, behind;
 };
 
-/* Tokens lot .. lot + 31 of the `live` ones; earlier: units of those before. The first token of a
- * slot tells how much is cached: its own position. Tokens of one slot are neighbours in the step,
- * so a run of equal slots is a request. */
+/* All lanes: plan tokens lot to lot + 31 of the `live` ones; earlier: units of those before.
+ * The first token of a slot tells how much is cached: its own position.  Tokens of one slot are
+ * neighbours in the step, so a run of equal slots is a request, which may have begun in an
+ * earlier lot. */
 MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shape &s, int lot,
                                int earlier, attention_plan *p)
 {
@@ -49,7 +58,7 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     const int start = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
     int cached = __shfl_sync(0xffffffffu, p->position, start), room = s.slot_pages * ATTENTION_PAGE;
     p->first = lot + start;
-    /* the first ones may go on with the slot that the lots before end with */
+    /* The lot may begin within a run: look back, 32 tokens at a time, for where it begins. */
     int from = lot;
     for (int before = lot - 32; before >= 0 && from == before + 32; before -= 32) {
         const int other = slots[before + lane], further = __shfl_up_sync(0xffffffffu, other, 1);
@@ -70,8 +79,8 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
 }
 
-/* The first lot, once the units of all are known.  TOKENS: of a graph, at most; up to 32 are one
- * lot. */
+/* All lanes: the first lot, with `all` over the whole step; to know that, lots are planned from
+ * the last to the first.  TOKENS: of a graph, at most; up to 32 are one lot. */
 template <int TOKENS>
 MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s,
                                 attention_plan *p)
@@ -96,8 +105,9 @@ MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shap
     return true;
 }
 
-/* A token's piece of one split: units, pages, what of the step. Pages are of the slot's table, 64
- * positions each. A piece has the step's own tokens of its slot if hi == units. */
+/* A token's piece of one split: units, pages, what of the step.  Pages are of the slot's table,
+ * 64 positions each.  A piece has the step's own tokens of its slot if hi == units.  The same in
+ * all lanes. */
 struct attention_piece {
     int slot, position, cached, first;
     int lo, hi, units;         /* units lo <= u < hi of this token */
@@ -105,9 +115,8 @@ struct attention_piece {
     int from;                  /* positions below are outside the window */
 };
 
-/* What a split does of each token of a lot: lane t, units *lo <= u < *hi of token lot + t.  Those
- * of which it does any.
- */
+/* What a split does of each token of a lot: lane t gets units *lo <= u < *hi of token lot + t.
+ * Returns the tokens of which it does any, a bit each. */
 MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo,
                               int *hi)
 {
@@ -141,7 +150,8 @@ MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, in
     k->last_page = k->lo < k->hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
 }
 
-/* Page of positions 64 i ... of a slot, or -1. */
+/* Page of the cache for positions 64 i ... of a slot, or -1: none, or a number that is no
+ * page's. */
 MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot, int i)
 {
     if ((rt_u32)slot >= (rt_u32)s.slots || (rt_u32)i >= (rt_u32)s.slot_pages)
@@ -161,9 +171,9 @@ MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-/* The next page of the ring for n_bytes of a KV page. A page that is not there (-1) takes one too,
- * with nothing in it, and its note says so: the body takes as many. *leads: this lane is the one
- * that copies. */
+/* All lanes: the next page of the ring for n_bytes of a KV page.  A page that is not there (-1)
+ * takes one too, with nothing in it, and its note says so: the body takes as many.  *leads: this
+ * lane copies, if there is something to copy. */
 MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
 {
     const rt_u32 to = load_page(&l);
@@ -175,14 +185,15 @@ MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *l
     *leads = *leads && page >= 0;
     return to;
 }
+/* All copies into the page have been asked for. */
 MPK_FN void attention_end_room(rt_u32 to)
 {
     if (to != LOAD_OVER)
         load_end(to);
 }
 
-/* Keys and values of one page of the cache and one KV head into the ring: into one page if both
- * fit, else into two, keys first. */
+/* All lanes: keys and values of one page of the cache and one KV head into the ring: into one
+ * page if both fit, else into two, keys first. */
 template <int K>
 MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
@@ -209,7 +220,8 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
  * one another. */
 enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
 
-/* The pages of a lot of the tokens, in the order of the body: KV heads, splits, tokens, pages. */
+/* All lanes: the pages of a lot of the tokens, in the order of the body: KV heads, splits,
+ * tokens, pages. */
 template <int K>
 MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const attention_plan &plan)
 {
@@ -237,8 +249,9 @@ MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const atte
         }
 }
 
-/* The loader's part of the task: false from load_needs_step means that the step it worked for did
- * not come. */
+/* The loader's part of the task.  It waits for the step, which writes positions and page tables,
+ * but not for the event: what the step itself writes comes from qkv, not from the cache.  false
+ * from load_needs_step: the step for which it worked did not come. */
 template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;

@@ -33,17 +33,19 @@
 #include "task/attention_lone.cuh"
 #include "tile/inverse.cuh"
 
-/* Positions that a warp works at a time; rows of a chunk; pages in scratch. */
+/* Positions that a warp works at a time; rows of a chunk (16 for each of 8 warps); pages in
+ * scratch. GPUs with 99 KB for a block have room for one page beside the ring. */
 enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
 
-/* Tokens first .. last - 1 of one slot, query heads head .. head + n_heads - 1 of one KV head. */
+/* Tokens first to last - 1 of one slot, query heads head to head + n_heads - 1 of one KV head:
+ * what all warps work on together.  The same in all threads. */
 struct attend_chunk {
     int slot, first, last, head, n_heads, kv_head;
     int step, n_steps; /* pages of the slot: those that any row sees, from number `step` on */
     int row_warps;     /* 1, 2, 4, 8: warps that have rows of their own */
 };
 
-/* Where the chunk's keys and values lie. */
+/* Where the chunk's keys and values lie in the paged cache. */
 struct attend_source {
     const int *pages; /* of the slot */
     int n_pages, slot_pages;
@@ -64,9 +66,9 @@ template <int K> struct attend_rows {
     float out[K / 8][4]; /* dims 8 n + 2c, + 1 of each */
 };
 
-/* How many tokens from `first` on are of the same slot; the same in all threads.  Four loads of 32
- * slots are under way before the first is looked at.  A place past the end counts as another slot,
- * so the loop ends. */
+/* All lanes of a warp: how many tokens from `first` on are of the same slot; the same in all
+ * threads. Four loads of 32 slots are in flight before the first is looked at.  A place past the
+ * end counts as another slot, so the loop ends. */
 MPK_FN int attend_run(const mpk_task &t, int first, int end)
 {
     constexpr int AT_ONCE = 4;
@@ -137,16 +139,18 @@ MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s,
     return from;
 }
 
-/* Page of a step of the slot, or -1. */
+/* Page of the cache that holds positions 64 step ... of the slot, or -1.  The table is data: a
+ * number outside the cache counts as none, so bad data reads no bad address. */
 MPK_FN int attend_page(const attend_source &from, int step)
 {
     const int page = step < from.slot_pages ? from.pages[step] : -1;
     return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
 }
 
-/* Ask for keys and values of a page: all threads, 16 bytes each at a time, so that a warp asks for
- * 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held, and
- * attend_steps leaves it alone. */
+/* All threads: ask for keys and values of a page, 16 bytes each at a time, so that a warp asks
+ * for 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held,
+ * and attend_steps leaves it alone; an empty group is committed all the same, so that counts
+ * agree. */
 template <int K> MPK_FN void attend_copy(const attend_source &from, int page, char *to)
 {
     constexpr int BYTES = ATTEND_PAGE * K * 2;
@@ -162,7 +166,8 @@ template <int K> MPK_FN void attend_copy(const attend_source &from, int page, ch
     ptx_copy_async_commit();
 }
 
-/* The token and head of a row; false: there is none.  Rows are numbered by token, then head. */
+/* The token and head of a row; false: there is none.  Rows are numbered by token, then head, so
+ * that a warp's 16 rows are few tokens and see nearly the same positions. */
 MPK_FN bool attend_row(const attend_chunk &c, int row, int *token, int *head)
 {
     *token = c.first + row / c.n_heads;
@@ -223,6 +228,8 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*sc
         for (int i = 0; i < ATTEND_UNIT / 8; i++) {
             const mpk_words w = *(const mpk_words *)(s_keys + (i * (K / 32) + d) * 512 + lane_at);
             const rt_u32(*q)[4] = r.query[d];
+            /* words 0, 1 of both rows by words 0, 1 of the position: four of the lane's eight
+             * dims */
             ptx_multiply_bf16(score[i], q[0][0], q[1][0], q[0][1], q[1][1], w.x, w.y);
             ptx_multiply_bf16(score[i], q[0][2], q[1][2], q[0][3], q[1][3], w.z, w.w);
         }
@@ -321,7 +328,8 @@ template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
         s_part[(K / 2 + 2 + m) * 32 + lane] = r->sum[m];
     }
 }
-/* Both parts are brought to the larger of their maxima and added, first half first. */
+/* Both parts are brought to the larger of their maxima and added, first half first: a fixed
+ * order, so that the bits do not depend on which warp was faster. */
 template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
 {
     const int lane = mpk_thread() % 32;
@@ -445,9 +453,15 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     }
 }
 
-/* A chunk.  Warp w has rows of row warp w % row_warps; with up to 4 row warps, warps of part 0 have
- * the first unit of each page and those of part 1 the second.  With 1 or 2 row warps the warps of
- * parts 2 and up only help to copy. */
+/* All threads: a chunk.
+ *
+ *   rows    row warps   part 0        part 1        the others
+ *   to 16   1           warp 0        warp 1        help to copy
+ *   to 32   2           warps 0, 1    2, 3          help to copy
+ *   to 64   4           warps 0-3     4-7
+ *   to 128  8           all, both halves of each page
+ *
+ * Part 0 has the first 32 positions of each page and part 1 the others. */
 template <int K>
 MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {

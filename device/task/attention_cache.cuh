@@ -21,9 +21,16 @@
  * scratch. */
 enum { CACHE_UNIT = 64 };
 
-/* The operands, and the attributes.  qkv is seen as [B, heads, T, K], queries first, then keys and
- * values of the step if there are any; index: where these go, absent if there are none (but it has
- * T entries even then). */
+/* The operands, as the generated instance fills them in.
+ *
+ *   qkv       [B, heads, T, K]: queries first, then keys and values of the step if there are any
+ *   caches    [B, kv_heads, L, K]
+ *   index     [T] positions that the step's keys and values take; absent if there are none (but it
+ *             has T entries even then)
+ *   mask      broadcast to [B, heads, T, L]; cosine, sine: to [B, T, entries that turn]
+ *   norms     [K], of queries and of keys
+ *   part, lse the results, for each token and split
+ */
 struct cache_operands {
     mpk_view qkv, k_cache, v_cache, index, mask, cosine, sine, q_norm, k_norm, part, lse;
 };
@@ -42,7 +49,7 @@ struct cache_row {
     float factor;
 };
 
-/* Where head `head` of a token of an entry begins in qkv. */
+/* Offset in elements of head `head` of a token of a batch entry in qkv. */
 MPK_FN rt_i64 cache_from(const cache_operands &o, rt_i64 entry, rt_i64 token, rt_i64 head)
 {
     return entry * o.qkv.stride[0] + head * o.qkv.stride[1] + token * o.qkv.stride[2];
@@ -67,7 +74,7 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
     return r;
 }
 
-/* Entry e of it, normalised. */
+/* Entry e of the row, normalised if there is a norm, and rounded as the single operator would. */
 MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
                           const cache_row &r, rt_i64 e)
 {
@@ -123,8 +130,11 @@ MPK_FN bool cache_sees(const mpk_task &t, const cache_operands &o, const rt_i64 
     return *added != -MPK_INFINITY;
 }
 
-/* Scratch after that of the reductions: float weights[64], int tokens[64] (of cache_token, so that
- * it is looked up once for score and value), float query[K], float values[K]. */
+/* Scratch after that of the reductions; tokens are those of cache_token, kept so that each is
+ * looked up once for score and value:
+ *
+ *   float weights[64] | int tokens[64] | float query[K] | float values[K]
+ */
 MPK_FN float *cache_weights(const mpk_task &t)
 {
     return (float *)(t.s_scratch + MPK_REDUCE_BYTES);
@@ -256,6 +266,8 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
     }
 }
 
+/* The body, once the task's event is activated: rows of the box, one after the other, for each
+ * split of it; then, if the box has the last split, the caches of its entries and KV heads. */
 MPK_FN void attention_cache_run(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {
     const rt_i64 tokens = o.index.dims[0], group = h.heads / h.kv_heads;

@@ -32,24 +32,28 @@ enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
 
 #define ROWS_LOG2_E 1.4426950408889634f
 
-/* Bytes of scratch, in this order: queries, partial sums of each warp (before that: rows that are
- * being turned), their largest scores and sums of weights, new keys and new values in the dtype of
- * the cache.
+/* Scratch, in bytes from its start:
  *
  *   0          float[ROWS][K]             queries, turned and scaled
- *   partial    float[warps][ROWS][K]      of each warp; a row of K for each while rows are turned
+ *   partial    float[warps][ROWS][K]      sums of each warp; a row of K for each while rows are
+ *                                         turned
  *   largest    float2[warps][ROWS]        largest score, sum of weights
- *   keys       [2][tokens][K]             keys, then values of the step */
+ *   keys       [2][tokens][K]             keys, then values of the step, in the dtype of the cache
+ */
 template <int ROWS> struct rows_scratch {
     static constexpr int partial(int size) { return ROWS * size * 4; }
     static constexpr int largest(int size) { return partial(size) + MPK_WARPS * ROWS * size * 4; }
     static constexpr int keys(int size) { return largest(size) + MPK_WARPS * ROWS * 8; }
 };
 
-/* 8 positions of a warp: lane i has what the mask adds for position i % 8 and row i / 8 (-infinity:
- * not seen), and the token that position i % 8 was written by in this step (-1: none); K and V of
- * STEPS positions, s * (32 / LANES) + lane / LANES each, of which the lane has eight entries from
- * lane % LANES * 8 on.  seen: some row sees some position; the same in all lanes. */
+/* 8 positions of a warp, as registers of a lane.
+ *
+ *   added    what the mask adds for position lane % 8 and row lane / 8; -infinity: not seen
+ *   token    by which position lane % 8 was written in this step; -1: none
+ *   seen     some row sees some position; the same in all lanes
+ *   k, v     of STEPS positions, s * (32 / LANES) + lane / LANES each, eight entries from
+ *            lane % LANES * 8 on
+ */
 template <int STEPS, int WORDS> struct rows_block {
     float added;
     int token;
@@ -76,7 +80,7 @@ template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from)
     }
 }
 
-/* Entry i of eight. */
+/* Entry i of eight, as float. */
 template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int i)
 {
     if (WORDS == 8)
@@ -87,7 +91,7 @@ template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int
 }
 
 /* What the mask adds to the score of position p for row number `row` of the entry and KV head;
- * -infinity: it is not seen, or one of both does not exist. */
+ * -infinity: it is not seen, or there is no such position or row. */
 MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row, rt_i64 p)
 {
@@ -151,7 +155,7 @@ MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, int at, rt_
     return o.qkv.dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)word) : mpk_from_f16((rt_u16)word);
 }
 
-/* Rounded as mpk_round does; of bf16 in one instruction. */
+/* Rounded as mpk_round does; for bf16 by one conversion. */
 MPK_FN float rows_round(int dtype, float x)
 {
     return dtype == MPK_BF16 ? ptx_low_bf16(ptx_pack_bf16(x, 0)) : mpk_round(dtype, x);
@@ -242,8 +246,8 @@ MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 tok
     return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
 }
 
-/* The new key (which 0) or value (1) of a token in scratch, in the dtype of the cache; keys: the
- * offset of the first. */
+/* Where the new key (which 0) or value (1) of a token lies in scratch; keys: the offset of the
+ * first. */
 MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                       int which, rt_i64 token)
 {
@@ -260,7 +264,7 @@ MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
         mpk_put(cache, s_row, e, x);
 }
 
-/* A warp keeps the key of a token, which has been turned, and its value. */
+/* A warp keeps the new key of a token, which it has turned, and its value in scratch. */
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h,
                       const rows_work &w, rt_i64 token, const float *turned, int keys)
 {
@@ -384,7 +388,7 @@ MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
     }
 }
 
-/* Two entries of a part, by a whole word where they lie so: a carried result is not torn. */
+/* Two entries of a part, as a whole word where they lie so: a carried result must not be torn. */
 MPK_FN void rows_put(const mpk_view &part, char *g, rt_i64 at, float low, float high)
 {
     char *to = g + at * mpk_dtype_bytes(part.dtype);
@@ -541,9 +545,9 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
     }
 }
 
-/* The body: batch entries and KV heads and splits of the task's box, one after the other, and of
- * each ROWS rows at a time; so a block of the cache is read anew for each ROWS rows.  The last
- * split of an entry and KV head fills the cache. */
+/* The body; it waits for its event itself.  Batch entries, KV heads and splits of the task's
+ * box, one after the other, and of each ROWS rows at a time; so a block of the cache is read
+ * again for each ROWS rows.  The last split of an entry and KV head fills the cache. */
 template <int ROWS, int LANES, int WORDS>
 MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {

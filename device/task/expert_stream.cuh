@@ -45,8 +45,9 @@ template <int WIDE> struct expert_sizes {
 
 /* ---- the loader's part ---- */
 
-/* What 32 lanes show of the ids of 32 pairs, bit by bit, and which of them have id e.  All lanes,
- * EXPERT_NOBODY where there is none. */
+/* What 32 lanes show of the ids of 32 pairs, by ballots: bit b of shown.bit[b] of lane l is bit
+ * b of its id; the last one says who has no expert.  From that each lane finds, without another
+ * exchange, which pairs have any id e (expert_with).  All lanes call expert_show. */
 enum { EXPERT_BITS = 8 };
 static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS,
               "a thread takes an expert");
@@ -80,8 +81,8 @@ MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
     return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
 }
 
-/* In a step, until ids may be read; 0: there is nothing to load for any more.  Carried, they say so
- * themselves. */
+/* All lanes of the loader: in a step, until ids may be read; 0: there is nothing to load for any
+ * more. Carried ids say so themselves, and of a quiet task they were there before. */
 MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
 {
     if (mpk_w.mode != RT_SERVE || l.e->quiet || l.e->carried >> s.ids & 1)
@@ -96,7 +97,8 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
     return !l.cancelled;
 }
 
-/* The ids of 32 pairs, a lane each; of n. */
+/* The ids of 32 pairs, a lane each; EXPERT_NOBODY after the first n, and for numbers of no
+ * expert. */
 MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
 {
     const int lane = mpk_thread() % 32;
@@ -107,6 +109,7 @@ MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *
     return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
 }
 
+/* Pairs of each expert among `tokens` tokens from `first` on. */
 MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens,
                                expert_counts *counts)
 {
@@ -153,9 +156,9 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
             load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
 }
 
-/* Which experts are hit is not known yet, but where pairs are many nearly all are: the columns of
- * the box of the first ones come to L2 while attention and the router leave memory idle.  A layer's
- * last product knows the ids before its turn.  end: of the tokens alive. */
+/* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
+ * the columns of the box of the first ones come to L2 while attention and the router leave
+ * memory idle. A layer's last product knows the ids before its turn.  end: of the tokens alive. */
 MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
                          rt_u32 end)
 {
@@ -172,6 +175,8 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
 #endif
 }
 
+/* The loader's part: for each range of tokens, block of columns, expert and chunk its pages, in
+ * the order in which the body takes them. */
 template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
 {
     if (!load_needs_step(&l))
@@ -230,7 +235,7 @@ MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
     return expert_at<const rt_u32>(t, s.at.chunks)[i];
 }
 
-/* The token of a pair, from the range's first. */
+/* The token of a pair, from the range's first: pair / of_token by a multiplication. */
 MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
 {
     return pair * s.inverse >> 20;
@@ -252,7 +257,8 @@ MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pa
         y[c] = 0;
 }
 
-/* Their experts and scales. */
+/* All threads: experts and scales of a range's pairs into scratch, polled where they are
+ * carried. */
 MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 first, int pairs)
 {
 #pragma unroll 1
@@ -267,7 +273,8 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
     }
 }
 
-/* Thread e takes expert e: its pairs in their order, and its chunks.  How many chunks there are. */
+/* All threads: thread e takes expert e and writes down its pairs in their order, and its chunks.
+ * Returns how many chunks there are.  A counting sort: count, prefix sum over experts, place. */
 template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
     const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids);
@@ -340,7 +347,7 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 
 /* ---- products ---- */
 
-/* A range of tokens, being worked. */
+/* A range of tokens, being worked.  In registers, the same in all threads but for `from`. */
 template <int WIDE> struct expert_work {
     rt_u32 first;       /* token */
     int tokens, chunks; /* of the range */
@@ -349,7 +356,7 @@ template <int WIDE> struct expert_work {
     int chunk, page; /* the piece of x that is asked for next; from.at: where its rows lie */
 };
 
-/* A piece of x that has been asked for. */
+/* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
 template <int WIDE> struct expert_ahead {
     stream_x<1, WIDE> x;
     rt_u32 at[1 + WIDE];
@@ -371,9 +378,9 @@ MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WI
     }
 }
 
-/* Ask for the next piece of x; nothing, if there is none.  All of it is written in any case
- * (stream_clear_x).  Then find the one after it: it is asked for without waiting for shared
- * memory. */
+/* Issue the loads of the next piece of x; nothing, if there is none.  All of it is written in
+ * any case (stream_clear_x).  Then find the one after it, so that its loads need not wait for
+ * shared memory. */
 template <int WIDE>
 MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                        expert_ahead<WIDE> *a)
@@ -390,8 +397,8 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
     }
 }
 
-/* Sums of one piece and N groups, added to those of the pieces before; group by group from `slot`
- * on. */
+/* Multiply one piece with N groups, whose pages are next in the ring; the sums are added to
+ * those of the chunk's pages before, group by group from `slot` on. */
 template <int N, int WIDE>
 MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot,
                             int page, int blocks, int thread)
@@ -412,7 +419,7 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
     }
 }
 
-/* Wait for a piece of x that has been asked for. */
+/* Wait for a piece of x whose loads have been issued. */
 template <int WIDE>
 MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                          int page, expert_ahead<WIDE> *a)
@@ -469,8 +476,9 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
     }
 }
 
-/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before, in a
- * ring that lacks the pages, or where lanes copy them (more values went to the stack there). */
+/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before,
+ * in a ring of fewer than four pages, or where lanes copy them (more values went to the stack
+ * there). */
 MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &ring)
 {
     return MPK_BULK && groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
@@ -525,8 +533,8 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
     }
 }
 
-/* Group i of a chunk whose pairs are summed: scaled, for expert_add_totals.  base: the tile's first
- * place. */
+/* Group i of a chunk whose pairs are summed: times their weights into s_totals, for
+ * expert_add_totals. base: the tile's first place. */
 template <int WIDE>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total)
@@ -544,8 +552,9 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* Places first .. end - 1, which a tile has put down, to their tokens' sums.  A warp takes a group,
- * four places at a time; places of one token take turns. */
+/* Add places first to end - 1, which a tile has put down, to their tokens' sums.  A warp takes a
+ * group, four places at a time, eight lanes each; two places of one token take turns, in their
+ * order, which is that of experts. */
 template <int WIDE>
 MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 first, rt_u32 end, const float *s_totals)
@@ -633,7 +642,7 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
                                 expert_totals(t, s, tile), total);
 }
 
-/* First place of a chunk; of the one behind the last, the end. */
+/* First place of a chunk; for the number after the last chunk's, the end. */
 template <int WIDE>
 MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                            int chunk)
@@ -675,8 +684,10 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
             expert_piece<1>(t, s, w, ring, s_parts, slot, p, even);
 }
 
-/* One block of columns of a range: all chunks, a tile of them at a time.  What tile i has put down
- * is added when the products of tile i + 1 are done, behind the barrier that they need anyway. */
+/* All threads: one block of columns of a range: all chunks, a tile of them at a time.  What tile
+ * i has put down is added when the products of tile i + 1 are done, after the barrier that they
+ * need anyway. Parts and totals of even and odd tiles lie apart, so that barrier is the only one
+ * of a tile. */
 template <int WIDE>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
@@ -730,6 +741,7 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_sha
     return (const expert_shape *)s_shape;
 }
 
+/* The body; it waits and triggers itself. */
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &shape)
 {
     mpk_ring ring = *t.ring;

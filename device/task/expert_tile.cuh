@@ -32,7 +32,7 @@
 
 #if MPK_WGMMA
 
-/* Operands and what surrounds the product. */
+/* A use of the body: operands, and what surrounds the product; gen/body_expert_tile.c prints it. */
 struct expert_tile_shape {
     int columns, blocks; /* of x; blocks of 32 columns in a packed group */
     int rows;            /* columns of y */
@@ -73,7 +73,7 @@ enum {
 static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
 static_assert((int)EXPERT_TILE_PAGES <= MPK_LEAST_PAGES, "a ring holds the pages of a step");
 
-/* A tile, as it lies in scratch. */
+/* A planned tile, as it lies in scratch: the body writes it, the loader reads `group`. */
 struct __align__(16) expert_tile_tile
 {
     rt_u32 group;        /* the first packed one */
@@ -81,12 +81,14 @@ struct __align__(16) expert_tile_tile
     rt_u32 first, pairs; /* of its expert's pairs */
 };
 
-/* Which of the planned tiles are an expert's. */
+/* Which of the planned tiles belong to an expert: n from `first` on. */
 struct __align__(8) expert_tile_place
 {
     rt_u32 first, n;
 };
 
+/* The word by which body and loader talk: AOT and JIT tasks have loaders, and words, of their
+ * own. */
 MPK_FN rt_u32 *expert_tile_mail(bool aot)
 {
     return &mpk_w.plans[aot ? 0 : 1];
@@ -94,7 +96,9 @@ MPK_FN rt_u32 *expert_tile_mail(bool aot)
 
 /* ---- the loader's part ---- */
 
-/* What the body tells; 0: there is nothing to load for any more. */
+/* All lanes of the loader: wait until the body has planned tiles, take what it tells and free
+ * the word for its next message; 0: there is nothing to load for any more.  The acquire makes
+ * the tiles in scratch visible. */
 MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
 {
     rt_u32 *mail = expert_tile_mail(l.aot), told = ptx_load_flag(mail);
@@ -112,13 +116,15 @@ MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
     return told;
 }
 
+/* A pass, the same for every tile: 32 groups, in steps of 128 columns, four pages a step. */
 MPK_FN tile_pass expert_tile_pass(const expert_tile_shape &s)
 {
     return {EXPERT_TILE_GROUPS, EXPERT_TILE_PAGES,
             (s.columns + 2 * TILE_BOX_COLUMNS - 1) / (2 * TILE_BOX_COLUMNS)};
 }
 
-/* The pages of a pass without a map: 2 KB of each group, a lane each, of those that there are. */
+/* All lanes: the pages of a pass without a tensor map: 2 KB of each group, a lane each; groups
+ * after the last expert's are not there, and their pages carry less. */
 MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const tile_pass &q,
                                   int group)
 {
@@ -141,7 +147,7 @@ MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const
     }
 }
 
-/* The same by boxes, by one lane. */
+/* The same by boxes, by one lane.  Boxes beyond the matrix are zeros. */
 MPK_FN void expert_tile_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
 {
     for (int step = 0; step < q.steps && !a->over; step++) {
@@ -153,6 +159,7 @@ MPK_FN void expert_tile_ask_pass(const mpk_load &l, const tile_pass &q, int grou
     }
 }
 
+/* All lanes: the pages of one tile, which begins with packed group `group`. */
 MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u32 group)
 {
     const tile_pass q = expert_tile_pass(s);
@@ -169,9 +176,10 @@ MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u3
     expert_tile_load_pass(l, s, q, (int)group);
 }
 
-/* The first steps of the task's first tile come to L2 before the ids are known, as if each expert
- * had one chunk: where pairs are many that is likely, and what another task needs does not come in
- * vain.  A layer's last product knows its tiles before its turn. */
+/* All lanes: bring the first columns of the task's first tile to L2 before the ids are known, as
+ * if each expert had one chunk: where pairs are many that is likely, and what another task needs
+ * does not come in vain.  A layer's last product (split) knows its tiles before its turn, and
+ * fetches nothing. */
 MPK_FN void expert_tile_fetch(const mpk_load &l, const expert_tile_shape &s)
 {
     const rt_u32 of = mpk_w.k->machine.n_workers, rows = (rt_u32)s.rows,
@@ -188,6 +196,7 @@ MPK_FN void expert_tile_fetch(const mpk_load &l, const expert_tile_shape &s)
     __syncwarp();
 }
 
+/* The loader's part of a task: message after message, until one says that no more tiles come. */
 MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
 {
     const expert_tile_tile *tiles =
@@ -227,7 +236,8 @@ MPK_FN expert_tile_range expert_tile_range_of(const mpk_task &t, const expert_ti
             mpk_smaller(first + each, pairs)};
 }
 
-/* Ids of this lane's next pairs, from p + lane on, 32 apart; past the last one 0. */
+/* Ids of this lane's next pairs, from p + lane on, 32 apart; past the last one 0.  All loads are
+ * issued before one is used. */
 MPK_FN void expert_tile_ids(const expert_tile_range &r, rt_u32 p, rt_u32 *id)
 {
 #pragma unroll
@@ -246,7 +256,7 @@ MPK_FN void expert_tile_put_zeros(const mpk_task &t, const expert_tile_shape &s,
         y[c] = 0;
 }
 
-/* Those that this thread looks at. */
+/* Rows of zeros for pairs without an expert, among those that this thread looks at; rare. */
 MPK_FN void expert_tile_put_missing(const mpk_task &t, const expert_tile_shape &s)
 {
     const expert_tile_range r = expert_tile_range_of(t, s);
@@ -256,8 +266,9 @@ MPK_FN void expert_tile_put_missing(const mpk_task &t, const expert_tile_shape &
             expert_tile_put_zeros(t, s, p);
 }
 
-/* The pairs of each expert in each warp's range.  Are there others among those that this thread
- * looks at? */
+/* All threads: count the pairs of each expert in each warp's range, by additions in shared
+ * memory. Returns whether some pair that this thread looks at has no expert.  The counts are
+ * sums, so their order does not matter. */
 MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
 {
     const expert_tile_range r = expert_tile_range_of(t, s);
@@ -284,20 +295,21 @@ MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
     return missing;
 }
 
-/* The tiles that a task has: those whose number modulo `of` is one of first .. last - 1. */
+/* The tiles that a task has: those whose number modulo `of` is one of first to last - 1. */
 struct expert_tile_deal {
     rt_u32 first, last, of;
 };
 
-/* first: the first of `of` columns of y, rows / of apart, that is not before the box; last, the
- * first that is not before its end. */
+/* Worker columns are (i rows) / of, i from 0 to of - 1; first and last: the smallest i whose
+ * column is not before the box's begin, and its end.  Boxes of tasks part y's columns, so these
+ * parts are disjoint and complete. */
 MPK_FN expert_tile_deal expert_tile_deal_of(const mpk_task &t, const expert_tile_shape &s)
 {
     const rt_u32 of = mpk_w.k->machine.n_workers, rows = (rt_u32)s.rows;
     return {(mpk_lo(t, 2) * of + rows - 1) / rows, (mpk_hi(t, 2) * of + rows - 1) / rows, of};
 }
 
-/* The task's first tile that is not before tile i; it has one. */
+/* The task's first tile that is not before tile i.  The deal is not empty. */
 MPK_FN rt_u32 expert_tile_next(const expert_tile_deal &d, rt_u32 i)
 {
     const rt_u32 at = i % d.of;
@@ -306,13 +318,14 @@ MPK_FN rt_u32 expert_tile_next(const expert_tile_deal &d, rt_u32 i)
     return at < d.last ? i : i + d.of - at + d.first;
 }
 
-/* An expert's tiles: numbers first .. last - 1 of all. */
+/* An expert's tiles: numbers first to last - 1 of all experts' tiles. */
 struct expert_tile_work {
     rt_u32 pairs, of_chunk, passes;
     rt_u32 first, last;
 };
 
-/* Chunks are of as many pairs each, which is a multiple of eight. */
+/* Cut an expert's pairs into chunks of as many pairs each, a multiple of eight and at most 128;
+ * first is filled in later, by a prefix sum. */
 MPK_FN expert_tile_work expert_tile_cut(const expert_tile_shape &s, rt_u32 pairs)
 {
     const rt_u32 passes = ((rt_u32)s.groups + EXPERT_TILE_GROUPS - 1) / EXPERT_TILE_GROUPS,
@@ -321,7 +334,7 @@ MPK_FN expert_tile_work expert_tile_cut(const expert_tile_shape &s, rt_u32 pairs
     return {pairs, of_chunk, passes, 0, (pairs + of_chunk - 1) / of_chunk * passes};
 }
 
-/* Tile i of the expert in all. */
+/* Tile i of all, which is one of the thread's expert. */
 MPK_FN expert_tile_tile expert_tile_at_number(const expert_tile_shape &s, const expert_tile_work &w,
                                               rt_u32 i)
 {
@@ -331,7 +344,8 @@ MPK_FN expert_tile_tile expert_tile_at_number(const expert_tile_shape &s, const 
             mpk_smaller(w.pairs - first, w.of_chunk)};
 }
 
-/* The thread's expert: how many pairs it has; s_count becomes those in the warps before. */
+/* How many pairs the thread's expert has.  s_count[warp][expert] becomes the pairs in the warps
+ * before: where that warp's pairs begin in the expert's order. */
 MPK_FN rt_u32 expert_tile_pairs(const mpk_task &t)
 {
     rt_u32 *s_count = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS) + mpk_thread(), pairs = 0;
@@ -343,8 +357,9 @@ MPK_FN rt_u32 expert_tile_pairs(const mpk_task &t)
     return pairs;
 }
 
-/* The task's tiles of the thread's expert, from number `from` of the task's on, to scratch.  How
- * many the task has. */
+/* All threads: the task's tiles, from number `from` of the task's on, to scratch; each thread
+ * looks after one expert.  Returns how many tiles the task has.  Two prefix sums over experts:
+ * of all tiles, which numbers them, and of the task's own, which places them in the plan. */
 MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
 {
     rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0;
@@ -371,7 +386,8 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
     return all;
 }
 
-/* Pair `pair`, number `rank` of its expert's, into the lists of the tiles that have it. */
+/* Pair `pair`, number `rank` of its expert's, into the lists of the planned tiles that have it:
+ * all passes of its chunk. */
 MPK_FN void expert_tile_list(const mpk_task &t, const expert_tile_place &place, rt_u32 rank,
                              rt_u32 pair)
 {
@@ -384,7 +400,10 @@ MPK_FN void expert_tile_list(const mpk_task &t, const expert_tile_place &place, 
     }
 }
 
-/* The pairs of the planned tiles, in their order. */
+/* All threads: fill the lists of the planned tiles.  A warp goes through its range in order;
+ * lanes with the same expert are ranked by lane, and the lowest of them moves the count on for
+ * the next 32 pairs.  The first __syncwarp stands between reads and that write, the second
+ * between it and the next reads. */
 MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
 {
     const expert_tile_range r = expert_tile_range_of(t, s);
@@ -417,6 +436,8 @@ MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
     mpk_sync();
 }
 
+/* Thread 0: tell the loader, once it has taken the message before.  The barrier at the end of
+ * expert_tile_find has put all tiles before this release. */
 MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
 {
     if (mpk_thread() != 0)
@@ -427,9 +448,9 @@ MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
     ptx_store_flag(mail, 1 + 2 * tiles + more); /* partner: expert_tile_listen */
 }
 
-/* Plan up to EXPERT_TILE_PLANNED tiles, from number `from` of the task's on; how many it has in
- * all.  The loader is told as soon as the tiles are known: weights arrive while pairs are
- * gathered. */
+/* All threads: plan up to EXPERT_TILE_PLANNED tiles, from number `from` of the task's on;
+ * returns how many it has in all.  The loader is told as soon as the tiles are known: weights
+ * arrive while pairs are gathered. */
 MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt_u32 from,
                                bool *missing)
 {
@@ -444,7 +465,8 @@ MPK_FN rt_u32 expert_tile_plan(const mpk_task &t, const expert_tile_shape &s, rt
 
 /* ---- x into shared memory ---- */
 
-/* What a thread brings of a stage: 8 columns of four rows, 16 apart. */
+/* What a thread brings of a stage: 8 columns of four rows, 16 apart, in the 128-byte swizzle:
+ * thread i fills unit i % 8 of row i / 8, which is piece (i ^ row) % 8. */
 struct expert_tile_copy {
     const char *x;
     rt_u32 from[4]; /* bytes from x; TILE_NONE: there is no such row */
@@ -452,7 +474,7 @@ struct expert_tile_copy {
     int column;     /* of stage 0 */
 };
 
-/* list: pairs of the warpgroup's rows, n of them. */
+/* s_list: pairs of the warpgroup's rows, n of them; rows after these are zeros. */
 MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s,
                                    const rt_u32 *s_list, int n, char *s_x, expert_tile_copy *c)
 {
@@ -470,7 +492,8 @@ MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s
     c->to = s_x + i * 16;
 }
 
-/* Ask for a stage of x, if it is one of n. */
+/* Ask for a stage of x, as one group of copies; an empty group after the last stage, so that
+ * waits count alike. */
 MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, int n)
 {
     char *to = c.to + stage % TILE_STAGES * TILE_STAGE;
@@ -487,7 +510,9 @@ MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, i
 
 /* ---- products ---- */
 
-/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  Pages go
+/* All columns, N rows of w from byte `mine` of a step's pages on; sum[N / 2] per lane.  A step
+ * is two stages of x.  A stage is filled again after the meeting that follows its products'
+ * wait: the copy for stage + EXPERT_TILE_STAGES goes into the stage before this one.  Pages go
  * back as soon as their products are done: what memory brings next needs the room. */
 template <int N>
 MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,
@@ -522,7 +547,7 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
     }
 }
 
-/* Four columns of y: a gate's and what it lets through in turn. */
+/* Four columns of y from eight sums: a gate's and what it lets through in turn. */
 MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation)
 {
     float a[4];
@@ -532,8 +557,8 @@ MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation
     ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
 }
 
-/* A warp's 16 rows and 8 groups from `group` of the expert on; list: pairs of these rows, n of
- * them.  A lane has one group of every fourth row. */
+/* Scratch to y: a warp's 16 rows and 8 groups from `group` of the expert on; s_list: pairs of
+ * these rows, n of them.  A lane has one group of every fourth row. */
 MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, const rt_u32 *s_list,
                                int n, int group, const float *s_sum, const float *s_scale)
 {
@@ -555,7 +580,11 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
     }
 }
 
-/* Planned tile k, of n pairs; FULL: of more than 64. */
+/* All threads: planned tile k, of n pairs.
+ *
+ *   FULL (more than 64 pairs)   warpgroup h: pairs 64 h ..., all 256 rows of w
+ *   else                        both: all pairs; warpgroup h: rows 128 h ... of w
+ */
 template <int FULL>
 MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
                             mpk_ring *ring)
@@ -592,8 +621,9 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
 
 /* ---- the body ---- */
 
-/* Has the worker's task before this one, in the same step, waited for the ids of all these tokens?
- * The first product of a layer has, for the last one. */
+/* Has the worker's task before this one, in the same step, waited for the ids of all these
+ * tokens?  The first product of a layer has, for the last one.  Then the ids are visible: the
+ * task before acquired them, and its `written` orders that before this. */
 MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
 {
     const mpk_routed &r = mpk_w.routed;
@@ -605,13 +635,14 @@ MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
            r.lo <= mpk_lo(t, 0) && r.hi >= t.hi0;
 }
 
+/* Thread 0 notes for expert_tile_knows what this task has waited for, before its mpk_trigger. */
 MPK_FN void expert_tile_note(const mpk_task &t, const expert_tile_shape &s)
 {
     if (mpk_thread() == 0 && !mpk_w.direct)
         mpk_w.routed = {t.e->at[s.ids], mpk_turn(0), mpk_w.epoch, mpk_lo(t, 0), t.hi0};
 }
 
-/* Planned tiles, n of them. */
+/* All threads: the n planned tiles, one after the other. */
 MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, rt_u32 n,
                                  mpk_ring *ring)
 {
@@ -626,7 +657,8 @@ MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, 
     }
 }
 
-/* Where the ids are known, the first plan is made, and the weights asked for, before x is there. */
+/* The body; it waits and triggers itself.  Where the ids are known, the first plan is made, and
+ * the weights asked for, before x is there. */
 MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;

@@ -1,7 +1,13 @@
 /* embedding_rows.cuh - rows of a table by id, 16 bytes at a time: table and result of one 16-bit
  * dtype.  embedding, whose ids are tokens; gather, whose table is another result of the step.
  *
- * A thread has four pieces under way, ids first.  Cost: the bytes of the rows, read and written.
+ * Input: ids, i32 or i64, and a table of dense rows; output: the task's box of rows and columns.
+ * An id that names no row gives zeros: ids are data.  src/gen/body_embedding_rows.c says when it
+ * applies; the worker has waited for the task's event.
+ *
+ * A piece is 8 columns.  A thread has EMBED_AT_ONCE pieces in flight: it loads that many ids,
+ * then the pieces that they name, then stores. Cost: the bytes of the rows, read and written,
+ * and two latencies of L2 for every four pieces.
  */
 #ifndef TASK_EMBEDDING_ROWS_CUH
 #define TASK_EMBEDDING_ROWS_CUH
@@ -9,9 +15,11 @@
 #include "ptx/ptx.cuh"
 
 enum { EMBED_X = 2 /* operands 0 and 1 are ids and table, or the other way round */ };
+/* Rows whose pieces a thread has in flight: four words of 16 bytes are 16 registers. */
 enum { EMBED_AT_ONCE = 4 };
 
-/* Piece `piece` of 8 columns, or of it what lies in lo .. hi - 1. */
+/* Store piece `piece` of a row, or of it what lies in columns lo to hi - 1.  A box that cuts a
+ * piece must not write its neighbour's columns. */
 MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words &w)
 {
     if (piece * 8 >= lo && piece * 8 + 8 <= hi) {
@@ -26,16 +34,18 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
     }
 }
 
-/* Id `item`, of 32 or of 64 bits; n_rows: there is no such row. */
+/* Id `item`, of 32 bits or of 64 (wide); n_rows: there is no such row.  A 64-bit id with
+ * anything in its high word is negative or too large: neither names a row. */
 MPK_FN rt_u32 embed_id(const char *ids, int item, rt_u32 n_rows, bool wide)
 {
     const char *at = ids + item * (wide ? 8 : 4);
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
-/* The threads share out the pieces of a row, and what threads are left over the rows: no division,
- * which would be most of the code, and code that runs once in a step comes from far.  ids: the
- * operand that has them; n_rows: of the table, or those that are alive. */
+/* All threads.  Threads share out the pieces of a row, 2^shift of them side by side, and what
+ * threads are left over the rows: no division, which would be most of the code, and code that
+ * runs once in a step comes from far.  ids: the operand that has them; n_rows: of the table, or
+ * those that are alive.  A function of its own: few registers, called once a step. */
 static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, int columns,
                                                    rt_u32 n_rows, bool wide)
 {
@@ -54,6 +64,7 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, i
     for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces;
          piece += 1 << shift)
 #pragma unroll 1
+        /* three loops, so that all ids and then all pieces are in flight together */
         for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
             const char *table = mpk_at<const char>(t, 1 - ids) + piece * 16;
             rt_u32 id[EMBED_AT_ONCE];

@@ -2,13 +2,16 @@
  *
  * route: a team of threads for each token; the next expert is the largest logit below the last.
  *
- * expert_linear: the pairs of some tokens (a token and one of its experts) are sorted by expert in
- * shared memory, so that a row of a weight is read once for up to TOKENS pairs.  A team takes ROWS
- * rows of an expert; x comes through shared memory, a tile of columns at a time, normalised on the
- * way; lane l of the team adds columns l, l + team, ...  in rising order, then the lanes are added
- * in rising order: the bits of a pair depend on its rows alone.  Pairs that are summed by scale are
- * kept in shared memory and added in the order of a token's experts. These are the bodies of rank
- * 0, for any shape and dtype; route_warp, expert_stream and expert_tile are compared with them.
+ * expert_linear: the pairs of some tokens (a token and one of its experts) are sorted by expert
+ * in shared memory, so that a row of a weight is read once for up to TOKENS pairs.  A team takes
+ * ROWS rows of an expert; x comes through shared memory, a tile of columns at a time, normalised
+ * on the way; lane l of the team adds columns l, l + team, ...  in rising order, then the lanes
+ * are added in rising order: the bits of a pair depend on its rows alone.  Pairs that are summed
+ * by scale are kept in shared memory and added in the order of a token's experts.
+ *
+ * Input: views of any plain dtype and strides; ids are data and believed only in range.  Output:
+ * the task's box.  These are the bodies of rank 0; route_warp, expert_stream and expert_tile are
+ * compared with them.
  */
 #ifndef TASK_EXPERTS_CUH
 #define TASK_EXPERTS_CUH
@@ -16,18 +19,24 @@
 #include "task/activate.cuh"
 #include "tile/view.cuh"
 
-/* Pairs that are sorted together (no token has more), columns of x in a tile, tokens and rows of a
- * team at most. */
+/* Pairs that are sorted together (no token has more experts), columns of x in a tile, pairs that
+ * share a read of a weight, and rows of a team, both at most. */
 enum { EXPERT_PAIRS = 256, EXPERT_TILE = 256, EXPERT_TOKENS = 8, EXPERT_ROWS = 4 };
 /* Scratch: the expert of each pair, or EXPERT_NONE; pairs by expert; two results of a group; a
  * tile, or partial sums; kept pairs; factors of the norm.  The reductions that give the factors use
  * the first part before the rest does. */
 enum {
+    /* int[EXPERT_PAIRS]: the expert of each pair, or EXPERT_NONE */
     EXPERT_IDS = 0,
+    /* u16[EXPERT_PAIRS]: pairs by expert */
     EXPERT_ORDER = EXPERT_IDS + EXPERT_PAIRS * 4,
+    /* float[rows of all teams][tokens]: results of a group by the first weight, then by the
+     * second */
     EXPERT_RESULTS = EXPERT_ORDER + EXPERT_PAIRS * 2,
     EXPERT_SECOND = EXPERT_RESULTS + EXPERT_ROWS * 8 * EXPERT_TOKENS * 4,
+    /* float[EXPERT_TOKENS][EXPERT_TILE]: x; after the products the lanes' partial sums */
     EXPERT_BUFFER = EXPERT_SECOND + EXPERT_ROWS * 8 * EXPERT_TOKENS * 4,
+    /* float[EXPERT_PAIRS][rows of all teams]: pairs that are summed by scale */
     EXPERT_KEPT = EXPERT_BUFFER + EXPERT_TOKENS * EXPERT_TILE * 4,
     EXPERT_FACTORS = EXPERT_KEPT + EXPERT_PAIRS * 8 * 4,
     EXPERT_NONE = 0x7fffffff
@@ -35,15 +44,16 @@ enum {
 
 /* ---- route ---- */
 
-/* A rank that is larger for a larger logit, of equal ones for a lower id; that of NaN is below all.
- * No two experts have the same rank, so "the largest below the last" walks through all experts. */
+/* A rank that is larger for a larger logit, of equal ones for a lower id; that of NaN is below
+ * all.  No two experts have the same rank, so "the largest below the last" walks through all
+ * experts. */
 MPK_FN rt_u64 route_rank(float x, rt_u32 id)
 {
     return (rt_u64)mpk_key(x) << 32 | (rt_u32)~id;
 }
 
-/* The largest rank of a row below `limit`; called by all threads, `mine` is false where there is no
- * row. */
+/* The largest rank of a row below `limit`, in each thread of the team.  Called by all threads,
+ * since the reduction has barriers; `mine` is false where there is no row. */
 MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *g_logits,
                          rt_i64 row, bool mine, rt_u64 limit)
 {
@@ -56,7 +66,7 @@ MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *
     return mpk_max(t, MPK_TEAM, best);
 }
 
-/* The sum over a row of exp(logit - largest). */
+/* The sum over a row of exp(logit - largest), in each thread of the team; called by all threads. */
 MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row,
                         bool mine, float largest)
 {
@@ -67,9 +77,9 @@ MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
-/* A token's experts; lane 0 of a team writes what is not divided yet, and then divides it. The
- * weights are those of a softmax over all logits; `normalize` divides them by the sum of the chosen
- * ones, `round` stores them rounded to the logits' dtype, as a model in bf16 does. */
+/* A token's experts; lane 0 of a team writes weights that are not divided yet, and then divides
+ * them.  The weights are those of a softmax over all logits; `normalize` divides them by the sum
+ * of the chosen ones, `round` stores them rounded to the logits' dtype, as a model in bf16 does. */
 MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
                         const mpk_view &weights, bool normalize, bool round, rt_i64 row, bool mine)
 {
@@ -102,7 +112,8 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
     }
 }
 
-/* All threads go through all turns, also those without a row: the reductions meet at barriers. */
+/* The body of route.  All threads go through all rounds, also those without a row: the
+ * reductions meet at barriers. */
 MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
                       const mpk_view &weights, bool normalize, bool round)
 {
@@ -115,7 +126,7 @@ MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view 
 
 /* ---- expert_linear ---- */
 
-/* Its operands. */
+/* Operands and attributes of expert_linear, as the generated instance fills them in. */
 struct expert_use {
     mpk_view x, ids, w0, w1, scale, residual, norm, y;
     double eps;
@@ -159,10 +170,10 @@ MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, in
     }
 }
 
-/* n pairs from token t0 on: their experts, and their order by expert.  A pair's place is the number
- * of those before it. Quadratic, but n is at most 256 and each thread has one pair. An id outside
- * of 0 .. E - 1 sorts last and adds nothing.
- */
+/* All threads: n pairs from token t0 on: their experts, and their order by expert.  A pair's
+ * place is the number of those before it.  Quadratic, but n is at most 256 and each thread has
+ * one pair.  An id outside of 0 to E - 1 sorts last and adds nothing.  Barriers: before, since
+ * the lot before may still be read; between, for the ids; after, for the order. */
 MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
 {
     int *s_ids = (int *)(t.s_scratch + EXPERT_IDS), of_token = (int)u.ids.dims[1];
@@ -184,8 +195,8 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     mpk_sync();
 }
 
-/* Columns k0 .. of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE]; zeros after the
- * last column. */
+/* All threads: columns k0 ... of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE],
+ * normalised; zeros after the last column.  The caller has barriers before and after. */
 MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n,
                          rt_i64 k0)
 {
@@ -274,7 +285,8 @@ MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_
     }
 }
 
-/* The kept pairs of each token, times its scales, added in the order of its experts. */
+/* The kept pairs of each token, times its scales, added in the order of its experts, then the
+ * residual: an order that no cut changes.  The first barrier: all pairs have been kept. */
 template <int ROWS>
 MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end,
                              rt_i64 t0, int tokens)
@@ -303,7 +315,7 @@ MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row,
     }
 }
 
-/* The columns row .. of all pairs that are sorted, expert by expert. */
+/* Columns `row` ... of all pairs that are sorted, in groups of up to TOKENS pairs of one expert. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end,
                            rt_i64 t0, int pairs)
@@ -327,9 +339,9 @@ MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, r
         expert_add_pairs<ROWS>(t, u, row, end, t0, pairs / (int)u.ids.dims[1]);
 }
 
-/* Where pairs are kept (a sum by scale), a team takes one row of a weight instead of four, so that
- * EXPERT_KEPT holds 256 pairs times 8 teams. Tokens are taken in lots whose pairs fit EXPERT_PAIRS,
- * the norm's factors and the order anew for each. */
+/* The body of expert_linear.  Where pairs are kept (a sum by scale), a team takes one row of a
+ * weight instead of four, so that EXPERT_KEPT holds 256 pairs times 8 teams.  Tokens are taken
+ * in lots whose pairs fit EXPERT_PAIRS; the norm's factors and the order are found for each lot. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_linear_run(const mpk_task &t, const expert_use &u)
 {

@@ -1,12 +1,20 @@
-/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a row,
- * in fp32.
+/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a
+ * row, in fp32.
  *
- * A row of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
- * registers.  What is added up, and in which order, follows from the row's length alone.  Cost: one
- * load of the row, two sums over a warp. PIECES, how many pieces a lane has, is the row's length
- * rounded up to 256 entries; piece c of lane l begins at (32 c + l) * 8, so that a warp reads 32
- * neighbouring pieces at once. Everything over PIECES is unrolled, or the arrays would lie on the
- * stack. The generic forms are in rows.cuh; src/gen chooses.
+ * Input: x, and of norms weight and bias; output: the task's box, which has whole rows.  A row
+ * of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
+ * registers.  What is added up, and in which order, follows from the row's length alone.
+ *
+ * PIECES, how many pieces a lane has, is the row's length rounded up to 256 entries; piece c of
+ * lane l begins at (32 c + l) * 8, so that a warp reads 32 neighbouring pieces at once:
+ *
+ *   entries   0-7     8-15    ...  248-255 | 256-263 ...
+ *   lane      0       1            31      | 0
+ *   piece     0       0            0       | 1
+ *
+ * Everything over PIECES is unrolled, or the arrays would lie on the stack.  The generic forms
+ * are in rows.cuh; src/gen/body_rows_warp.c chooses and prints the calls. Cost: one load of the
+ * row, two sums over a warp.
  */
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
@@ -14,8 +22,9 @@
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
-/* Eight entries: in one or two loads of 16 bytes where they are whole and aligned, else one by one,
- * with `rest` beyond the row. rest is 0 for sums and -inf for maxima, which change neither. */
+/* Eight entries of a row of n from entry `first` on, as floats: in one or two loads of 16 bytes
+ * where they are whole and aligned, else one by one, with `rest` beyond the row.  rest is 0 for
+ * sums and -inf for maxima, which change neither. */
 MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       float (&r)[ROWS_PIECE])
 {
@@ -32,7 +41,7 @@ MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, floa
     }
 }
 
-/* The counterpart; nothing is written beyond the row. */
+/* The counterpart: round and store eight entries; nothing is written beyond the row. */
 MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
     char *g = g_row + first * mpk_dtype_bytes(dtype);
@@ -47,13 +56,14 @@ MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const flo
     }
 }
 
-/* Where this lane's piece c of a row begins. */
+/* The first entry of this lane's piece c of a row; it may lie beyond the row. */
 MPK_FN rt_i64 rows_first(int c)
 {
     return (rt_i64)(c * 32 + mpk_thread() % 32) * ROWS_PIECE;
 }
 
-/* A butterfly: every lane adds the same pairs in the same order and ends with the same bits. */
+/* The sum over all lanes.  A butterfly: every lane adds the same pairs in the same order and
+ * ends with the same bits, so no lane has to tell the others. */
 MPK_FN float rows_lanes_sum(float x)
 {
 #pragma unroll
@@ -67,6 +77,7 @@ MPK_FN float rows_larger(float a, float b)
 {
     return b > a || b != b ? b : a;
 }
+/* The largest over all lanes, in each of them; a NaN in any lane is the answer. */
 MPK_FN float rows_lanes_largest(float x)
 {
 #pragma unroll
@@ -82,7 +93,8 @@ template <int PIECES> struct rows_row {
     char *g_y;
 };
 
-/* rest: what entries beyond the row count as, chosen so that they change no sum or maximum. */
+/* Load line number `line` of the box and find where its result goes.  rest: what entries beyond
+ * the row count as, chosen so that they change no sum or maximum. */
 template <int PIECES>
 MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box,
                       rt_u64 line, float rest, rows_row<PIECES> *row)
@@ -98,7 +110,8 @@ MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, c
         rows_read(x.dtype, g_x, rows_first(c), row->n, rest, row->r[c]);
 }
 
-/* The sum of (entry - mean)^2 over a row. */
+/* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are left out by
+ * their place: they are 0, and (0 - mean)^2 is not. */
 template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, float mean)
 {
     float sum = 0;
@@ -111,7 +124,8 @@ template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, flo
         }
     return rows_lanes_sum(sum);
 }
-/* Entries beyond the row have been loaded as 0 and count for nothing. */
+/* The sum of a row, in each lane.  Entries beyond the row have been loaded as 0 and count for
+ * nothing. */
 template <int PIECES> MPK_FN float rows_total(const rows_row<PIECES> &row)
 {
     float sum = 0;
@@ -145,15 +159,16 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
     }
 }
 
-/* The statement after it runs for each line of the box that is this warp's. Lines are dealt to the
- * eight warps in turn; a warp never waits for another, so there is no barrier in this file. */
+/* The statement after it runs for each line of the box that is this warp's.  Lines are dealt to
+ * the eight warps in turn; a warp never waits for another, so there is no barrier in this file.
+ * Declares box and lines in the scope that it stands in. */
 #define ROWS_EACH_LINE(t, x)                         \
     const mpk_box box = mpk_box_of(t, x.rank - 1);   \
     const rt_u64 lines = mpk_count(box, x.rank - 1); \
     for (rt_u64 line = (rt_u64)(mpk_thread() / 32); line < lines; line += MPK_THREADS / 32)
 
-/* The variance is taken around the mean, in a second sum over registers: no digits are lost to a
- * large mean. */
+/* layer_norm.  The variance is taken around the mean, in a second sum over registers: no digits
+ * are lost to a large mean. */
 template <int PIECES>
 MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &bias, const mpk_view &y, double eps)
@@ -168,7 +183,7 @@ MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view
     }
 }
 
-/* A layer norm whose mean is 0 and that has no bias. */
+/* rms_norm: a layer norm whose mean is 0 and that has no bias. */
 template <int PIECES>
 MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                           const mpk_view &y, double eps)
@@ -183,8 +198,9 @@ MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &
     }
 }
 
-/* Entries beyond the row are -inf for the maximum, and are left out of the sum by their place: in a
- * row of -inf alone, expf(-inf + inf) would be NaN there too. */
+/* softmax, or log_softmax (logarithm).  Entries beyond the row are -inf for the maximum, and are
+ * left out of the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN
+ * there too. */
 template <int PIECES>
 MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {

@@ -1,10 +1,18 @@
-/* rules.cuh - what a request's record of rules makes of its row of logits, as src/op/rules.h says
- * it, by all threads.  For sample.cuh.
+/* rules.cuh - what a request's record of rules makes of its row of logits, as src/op/rules.h
+ * says it, by all threads.  For sample.cuh.
  *
- * What happens once for each token of the history is found with a map of bits in scratch, a part of
- * the vocabulary after the other; where several threads change one logit they all subtract the same
- * number, so the order does not show.  A mask is applied while the row is copied: what it bans
- * stays -inf whatever is added, or becomes NaN, and neither is drawn.
+ * Input: the record, the history and the mask of a row, all data of the host; output: a row of
+ * `choice` that holds the changed logits.  All functions are called by all threads but where a
+ * comment says one.
+ *
+ * What happens once for each token of the history is found with a map of bits in scratch, a part
+ * of the vocabulary after the other; where several threads change one logit they all subtract
+ * the same number, so the order does not show.  A mask is applied while the row is copied: what
+ * it bans stays -inf whatever is added, or becomes NaN, and neither is drawn.
+ *
+ *   rules_copy     the row of the model, without what the mask bans
+ *   rules_list     biases, penalties, allowed ids, ids that end, banned sequences
+ *   rules_cut_...  cuts by distribution, where something will be drawn at random
  */
 #ifndef TASK_RULES_CUH
 #define TASK_RULES_CUH
@@ -35,8 +43,8 @@ enum {
     RULES_MASK = SAMPLE_RANKS           /* rt_u32[SAMPLE_IN_FLIGHT][CHANCE_LANES], of a mask */
 };
 
-/* The record of a row, its history, the row that they change, and the bits of its mask (0:
- * none). */
+/* A row with rules: the record, the history, the row that they change (g_x, of n logits), and
+ * the bits of its mask (NULL: none). */
 struct rules_row {
     const rt_i32 *g_words, *g_history;
     rt_i64 n_history;
@@ -45,14 +53,15 @@ struct rules_row {
     const rt_u32 *g_mask;
 };
 
+/* A word of the record that is a float by its bits. */
 MPK_FN float rules_float(const rules_row &r, int word)
 {
     return __uint_as_float((rt_u32)r.g_words[word]);
 }
 
-/* Do the lists lie within a record of this many words? The record comes from the host through the
- * token arena; nothing is indexed by it before this holds. The second loop follows the lengths of
- * the banned sequences: each must be at least 1 and end within the list. */
+/* Do the lists lie within a record of `width` words?  The record comes from the host through the
+ * token arena; nothing is indexed by it before this holds.  The second loop follows the lengths
+ * of the banned sequences: each must be at least 1 and end within the list. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
     rt_i64 n = RULES_LISTS;
@@ -69,16 +78,16 @@ MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
     return true;
 }
 
-/* An id outside of the vocabulary is ignored: lists may name tokens that a model's logits do not
- * have. */
+/* Ban a token.  An id outside of the vocabulary is ignored: lists may name tokens for which a
+ * model has no logits. */
 MPK_FN void rules_ban(const rules_row &r, rt_i32 id)
 {
     if (id >= 0 && id < r.n)
         r.g_x[id] = -MPK_INFINITY;
 }
 
-/* Empties the map of bits, which lies over what sampling uses later. All threads; the first barrier
- * waits for readers of the map before, the second for the zeros. */
+/* Empty the map of bits, which lies over what sampling uses later.  The first barrier waits for
+ * readers of the map before, the second makes the zeros visible. */
 MPK_FN rt_u32 *rules_map(const mpk_task &t)
 {
     rt_u32 *s_map = (rt_u32 *)(t.s_scratch + RULES_MAP);
@@ -88,8 +97,8 @@ MPK_FN rt_u32 *rules_map(const mpk_task &t)
     mpk_sync();
     return s_map;
 }
-/* Set the bit of an id of the part at `first`; false if it was set, or the id is of another
- * part. */
+/* One thread: set the bit of an id in the map of the part that begins at `first`; true for the
+ * one thread that has set it, false if it was set or the id is of another part. */
 MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
 {
     rt_i64 at = id - first;
@@ -121,8 +130,8 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
     mpk_sync();
 }
 
-/* Frequency counts every occurrence, so additions to one logit meet: they are the same number, and
- * their order does not show. */
+/* All penalties for tokens of the history.  Frequency counts every occurrence, so additions to
+ * one logit meet: they are the same number, and their order does not show. */
 MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
 {
     float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
@@ -193,8 +202,8 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
     mpk_sync();
 }
 
-/* Ban what is more than `sigmas` standard deviations below the largest. The mean and the variance
- * are of the logits that are not banned, in fp64, the variance around the mean in a second pass. */
+/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and variance are
+ * of the logits that are not banned, in fp64, the variance around the mean in a second pass. */
 MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
                                 double sigmas)
 {

@@ -1,13 +1,18 @@
 /* scatter.cuh - operators whose values go where index tensors say: index_put and scatter.
  *
- * Of several values for one entry the order counts: the last stays, or all are combined one after
- * the other, as the reference does.  A task goes through all positions of the indices in order and
- * gathers those that fall into its box in a list in scratch: the rank is the entry that is named,
- * the number is the position.  When the list is full it is sorted; then a thread has all values of
- * an entry beside each other, in order, and entries are done at once.
+ * Of several values for one entry the order counts: the last stays, or all are combined one
+ * after the other, as the reference does.  A task goes through all positions of the indices in
+ * order and gathers those that fall into its box in a list in scratch: the rank is the entry
+ * that is named, the number is the position.  When the list is full it is sorted; then a thread
+ * has all values of an entry beside each other, in order, and entries are done at once.
  *
- * Cost: a pass over the indices for each task (scatter: for each SCATTER_SLOTS entries of a task),
- * a sort of SCATTER_LIST entries in scratch for each SCATTER_LIST values, and memory.
+ *   chunk of positions --(those of the box)--> list --(full)--> sort --> apply, entry by entry
+ *
+ * Numbers in index tensors are data and believed only in range.  Generic bodies, any plain dtype
+ * and strides; all threads call every function but scatter_add, and branches on the list's
+ * length are the same in all. Cost: a pass over the indices for each task (scatter: for each
+ * SCATTER_SLOTS entries of a task), a sort of SCATTER_LIST entries in scratch for each
+ * SCATTER_LIST values, and memory.
  */
 #ifndef TASK_SCATTER_CUH
 #define TASK_SCATTER_CUH
@@ -29,13 +34,14 @@ enum {
     SCATTER_COUNTS = SCATTER_SUMS + SCATTER_SLOTS * 8
 };
 
-/* A list that is being gathered. */
+/* A list that is being gathered, and its length, which all threads raise by atomicAdd. */
 struct scatter_list {
     order_list entries;
     rt_u32 *s_n;
 };
 
-/* After this barrier all threads may add. */
+/* An empty list.  The barrier: after it all threads may add, before it none still reads the
+ * length. */
 MPK_FN scatter_list scatter_begin(const mpk_task &t)
 {
     scatter_list l = {order_list_at(t, SCATTER_ENTRIES, SCATTER_LIST),
@@ -83,7 +89,7 @@ MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &
     return there ? number : -1;
 }
 
-/* y += values in y's arithmetic. */
+/* y += value in y's arithmetic: bool by "or", integers modulo 2^64, floats in double, rounded. */
 MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &from,
                     const char *g_from, rt_i64 at)
 {
@@ -191,8 +197,8 @@ struct scatter_views {
     bool include_self, in_place;
 };
 
-/* Entries of the result that are done together: of lines `line` ... the entries lo .. lo + width -
- * 1 along the axis. */
+/* Entries of the result that are done together, at most SCATTER_SLOTS: of n_lines lines from
+ * `line` on the entries lo to lo + width - 1 along the axis. */
 struct scatter_part {
     mpk_box lines;
     rt_u64 line, n_lines;
@@ -219,7 +225,7 @@ MPK_FN rt_i64 scatter_pair(int kind, rt_i64 a, rt_i64 b)
     return (rt_i64)(kind == SCATTER_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
 }
 
-/* Integers round down. */
+/* The mean of n values; integers are rounded down, as the reference rounds. */
 MPK_FN double scatter_mean(double sum, rt_u32 n)
 {
     return sum / (double)n;

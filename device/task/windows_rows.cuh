@@ -19,9 +19,9 @@
 #include "task/rows_warp.cuh"
 #include "task/windows.cuh"
 
-/* The box as pieces of eight channels, its last axis, and as runs of `places` along the axis before
- * that: items of a loop.  Both are counted from 0 and rounded up, so the last ones may be part
- * empty. */
+/* The items of a loop: the box as pieces of eight channels, its last axis, and as runs of
+ * `places` along the axis before that.  Both are counted from 0 and rounded up, so the last ones
+ * may be part empty. */
 MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 {
     mpk_box items = box;
@@ -74,8 +74,9 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
     }
 }
 
-/* The same where pieces are not whole or not aligned, entry by entry: n channels, of which eight at
- * most are read.  Products are added in the same order, so the bits are the same. */
+/* The same where pieces are not whole or not aligned, entry by entry: n channels, of which eight
+ * at most are read.  Products are added in the same order as in windows_add_row, so the bits are
+ * the same. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x,
                                 const char *g_x, const mpk_view &w, const char *g_w, int first,
@@ -100,8 +101,8 @@ MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_vi
     }
 }
 
-/* Is every piece of eight channels of an image aligned, whatever its place?  Its address and all
- * strides but that of the channels have to be. */
+/* Is every piece of eight channels of an image aligned to 16 bytes, whatever its place?  Its
+ * address and all strides but that of the channels have to be. */
 MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
 {
     bool aligned = true;
@@ -112,11 +113,19 @@ MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
     return aligned;
 }
 
-/* x [N, C, H, W] with channels last, w [C, 1, h, KERNEL] with its filters last, y [N, .., C].
+/* The body of a depthwise conv without staging: x [N, C, H, W] with channels last, w [C, 1, h,
+ * KERNEL] with its filters last, y [N, .., C].
  *
- * An item is PLACES neighbouring places of a row of y and eight channels.  `channels` is where the
- * box ends: beyond it nothing is read or written, and places beyond the box are worked out and not
- * written. */
+ * An item is PLACES neighbouring places of a row of y and eight channels; the windows of an item
+ * overlap, so a column of x is loaded once for all of them:
+ *
+ *   column of x     0 1 2 3 4          KERNEL 3, STRIDE 1, PLACES 3
+ *   window 0        . . .
+ *   window 1          . . .
+ *   window 2            . . .
+ *
+ * `channels` is where the box ends: beyond it nothing is read or written, and places beyond the
+ * box are computed and not written. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
                       const mpk_view &y, const conv_how &h)
@@ -169,14 +178,16 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     }
 }
 
-/* A tile of a staged convolution: pieces of eight channels, rows of the filters. */
+/* A tile of a staged convolution: pieces of eight channels that it has, rows of the filters. */
 struct conv_tile {
     int pieces, kernel;
 };
 
-/* Bring the filters of a tile's channels, [kernel, KERNEL, pieces], and after them what its windows
- * see of the image, [rows, columns, pieces]: zeros outside of it.  n_pieces of them are there.
- * g_x: the image, g_w: the filters, both at the tile's first channel; first_*: of the image. */
+/* All threads: bring the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
+ * what its windows see of the image, [rows, columns, pieces]; zeros outside of it.  n_pieces of
+ * them are there.  g_x: the image, g_w: the filters, both at the tile's first channel;
+ * first_row, first_column: of the image, may be negative.  On return the thread's own copies
+ * have arrived; a barrier must follow. */
 template <int KERNEL, int IN_ROWS, int IN_COLUMNS>
 MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, const char *g_x,
                        const mpk_view &w, const char *g_w, int n_pieces, int first_row,
@@ -205,7 +216,7 @@ MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, cons
     ptx_copy_async_wait<0>();
 }
 
-/* A piece of a tile in shared memory. */
+/* A piece of a tile in shared memory, as floats; 16 bits an entry. */
 MPK_FN void conv_read(int dtype, const char *s, float (&r)[ROWS_PIECE])
 {
     rows_raw raw;
@@ -213,7 +224,8 @@ MPK_FN void conv_read(int dtype, const char *s, float (&r)[ROWS_PIECE])
     rows_floats(dtype, raw, r);
 }
 
-/* Of the piece at channel `first` of a row of y what lies in the box. */
+/* Store what lies in the box of the piece at channel `first` of a row of y.  The box may begin
+ * within the piece: the other channels are another task's. */
 MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_box &box,
                        const float (&r)[ROWS_PIECE])
 {
@@ -227,9 +239,10 @@ MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_b
             mpk_put(y, g_row, first + e, r[e]);
 }
 
-/* The sums of PLACES windows side by side of a tile that has been staged: the item's piece of the
- * first row's first column is at s_x, of the filters at s_w.  Entries come in the order of the
- * window, and those in the padding are zeros. */
+/* The sums of PLACES windows side by side of a tile that has been staged: the item's piece of
+ * the first row's first column is at s_x, of the filters at s_w; ROW_BYTES from a row of the
+ * window to the next.  Entries come in the order of the window, and those in the padding are
+ * zeros. */
 template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_BYTES>
 MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile &tile, int x_dtype,
                              const char *s_x, int w_dtype, const char *s_w)
@@ -295,6 +308,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
         const rt_i64 image = (rt_i64)box.lo[0] + over / column_tiles / row_tiles,
                      channel = (begin + piece0) * ROWS_PIECE;
         const int top = (int)box.lo[1] + row0, left = (int)box.lo[2] + column0;
+        /* the tile before has been read by all */
         mpk_sync();
         conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
             s_w, tile, x, g_x + (image * x.stride[0] + channel) * 2, w, g_w + channel * 2,
@@ -332,13 +346,14 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
     }
 }
 
-/* The largest entry so far of each of eight channels.  at: the number of its pixel, row * columns +
- * column, in the image; -1 while there is none. */
+/* The largest entry so far of each of eight channels, and its place: the number of its pixel,
+ * row * columns + column, in the image; -1 while there is none. */
 struct windows_most {
     float r_most[ROWS_PIECE];
     int r_at[ROWS_PIECE];
 };
-/* What is larger than the largest so far, or NaN, takes its place; and whatever comes first. */
+/* Take in an entry: what is larger than the largest so far, or NaN, takes its place; and
+ * whatever comes first. */
 MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], int number)
 {
 #pragma unroll
@@ -381,8 +396,9 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
         }
 }
 
-/* x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of KERNEL columns and one
- * channel.  NaN wins, and the last NaN of several; of equal entries the first.
+/* The body of max_pool: x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of
+ * KERNEL columns and one channel.  NaN wins, and the last NaN of several; of equal entries the
+ * first.
  *
  * An index counts entries of [H, W, C], since to the operator the channels are a third spatial
  * axis, whose windows are one entry; P is its channels. */

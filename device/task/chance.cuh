@@ -1,18 +1,24 @@
-/* chance.cuh - passes over a row of logits by all threads: weights, the first few in falling order,
- * where a filter cuts, and the token that a part of the weight picks.  For sample.cuh.
+/* chance.cuh - passes over a row of logits by all threads: weights, the first few in falling
+ * order, where a filter cuts, and the token that a part of the weight picks.  For sample.cuh and
+ * rules.cuh.
  *
  * Weights are the integers of op/chance.h, so a sum may be cut among threads in any way and a
  * histogram filled in any order: the result is that of src/op/sample.c to the bit.
  *
- * A pass reads four neighbours at once.  Each lane has several such quads on their way from L2 to a
- * ring in scratch: loads into registers would not do, since moving a register on waits for its
- * load, and a visit for each register of a batch is too much code.
+ * A pass reads four neighbours (a quad) at once.  Each lane has several quads in flight from L2
+ * to a ring in scratch: loads into registers would not do, since moving a register on waits for
+ * its load, and a visit for each register of a batch is too much code.
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
- * histograms: 1024 bins by the distance from the largest logit, 64 within one of those, then one
- * byte of the rank (key of the logit, then id) after another, until the open bin has no more than
- * 1024 entries, which are gathered and sorted.  So all that is left to one thread is 64 additions.
+ * histograms, until the open bin has no more than 1024 entries, which are gathered and sorted:
+ *
+ *   digit   0      1024 bins by the distance from the largest logit
+ *           1      64 within one of those
+ *           2...   one byte of the rank (key of the logit, then id) after another
+ *
+ * So all that is left to one thread is 64 additions.  All functions are called by all threads
+ * and give all of them the same result, but where a comment says otherwise.
  */
 #ifndef TASK_CHANCE_CUH
 #define TASK_CHANCE_CUH
@@ -35,7 +41,8 @@
 #define SAMPLE_FN static __device__ __noinline__
 
 /* Bins of a histogram and entries of a list in scratch; values that are added up as one group;
- * quads that a lane has in flight (src/gen/body_sample.c counts the same bytes). */
+ * quads that a lane has in flight (src/gen/body_sample.c counts the same bytes): 8 x 256 lanes x
+ * 16 bytes are 32 KB, which only GPUs with room have. */
 enum { SAMPLE_BLOCK = 1024, SAMPLE_GROUP = 32, SAMPLE_IN_FLIGHT = MPK_ROOM ? 8 : 2 };
 /* Scratch after that of the reductions. */
 enum {
@@ -55,14 +62,17 @@ struct sample_found {
     rt_u64 rest;
 };
 
-/* What one thread tells the others. */
+/* What one thread tells the others, in scratch: written between two barriers, read after the
+ * second. */
 struct sample_shared {
     sample_found found;
     rt_u64 rank;
     rt_u32 n;
 };
 
-/* A row that is drawn from.  quads: it is floats that four at a time can be loaded of. */
+/* A row that is drawn from.  quads: it is f32 whose entries are neighbours and begin at a
+ * multiple of 16 bytes.  largest, scale: the largest logit, and what logits are multiplied by
+ * (the temperature), once they are known. */
 struct sample_row {
     const mpk_view *x;
     const char *g_x;
@@ -102,11 +112,13 @@ MPK_FN sample_row sample_row_at(const mpk_view &x, const char *g_x, rt_i64 from)
 
 /* ---- passes ---- */
 
+/* Four neighbouring logits. */
 struct alignas(16) sample_quad {
     float at[CHANCE_NEIGHBOURS];
 };
 
-/* Four neighbours of any dtype and stride; columns beyond the row are -inf. */
+/* One thread: four neighbours from column id on, of any dtype and stride; columns beyond the row
+ * are -inf, which never draws. */
 SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
 {
     sample_quad q;
@@ -117,7 +129,7 @@ SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
     return q;
 }
 
-/* Quad number `quad` of the row, columns 4 quad to 4 quad + 3. */
+/* One thread: quad number `quad` of the row, columns 4 quad to 4 quad + 3. */
 MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
 {
     const rt_i64 id = quad * CHANCE_NEIGHBOURS;
@@ -126,7 +138,8 @@ MPK_FN sample_quad sample_load(const sample_row &r, rt_i64 quad)
                : sample_gather_quad(r, id);
 }
 
-/* Where quad number `quad` lies in a ring of SAMPLE_IN_FLIGHT entries for each lane. */
+/* Where quad number `quad` lies in the ring in scratch, which has SAMPLE_IN_FLIGHT quads of each
+ * lane; neighbouring lanes lie side by side. */
 MPK_FN int sample_slot(int quad)
 {
     return quad / CHANCE_LANES % SAMPLE_IN_FLIGHT * CHANCE_LANES + quad % CHANCE_LANES;
@@ -173,13 +186,14 @@ MPK_FN void sample_pass(const mpk_task &t, const sample_row &r, const function &
             t, r, lane, [](int) {}, visit);
 }
 
-/* Falling logits, then rising ids, as falling numbers; 0: never drawn (NaN, -inf). */
+/* The rank of a logit: falling logits, then rising ids, as falling numbers; 0: never drawn (NaN,
+ * -inf). */
 MPK_FN rt_u64 sample_rank(float x, rt_i64 id)
 {
     return x > -MPK_INFINITY ? mpk_ranked(x, (rt_u32)id) : 0;
 }
 
-/* The weight of a logit that is kept. */
+/* The weight of a logit: 0 if the filters do not keep it. */
 MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, rt_i64 id)
 {
     const chance weight = chance_of(x, r.largest, r.scale);
@@ -202,8 +216,8 @@ SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
 
 /* ---- sums of values in scratch ---- */
 
-/* Add the first n values up in groups. The values are u64 in scratch, 32 to a group. Returns the
- * groups' sums; all threads, which meet before and after. */
+/* Add the first n values in scratch up in groups of 32; returns the groups' sums.  The threads
+ * meet before, when all values are there, and after. */
 MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
 {
     rt_u64 *s_group = (rt_u64 *)(t.s_scratch + SAMPLE_GROUPS);
@@ -250,9 +264,10 @@ SAMPLE_FN sample_found sample_find(const mpk_task &t, int n, rt_u64 target)
     return found;
 }
 
-/* The weight that is kept; leaves the weight and the largest key of each lane. A lane here is one
- * of CHANCE_LANES (256) columns of quads, not one of a warp: lane l has quads l, l + 256, ... The
- * draw goes through lanes in this order, which does not depend on the number of threads. */
+/* The weight of all that is kept; leaves the weight and the largest key of each lane in scratch.
+ * A lane here is one of CHANCE_LANES (256) columns of quads, not one of a warp: lane l has quads
+ * l, l + 256, ...  The draw goes through lanes in this order, which does not depend on the
+ * number of threads. */
 SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sample_kept &kept)
 {
     const sample_row r = row; /* in registers: a fetch makes what is in memory be read again */
@@ -309,7 +324,8 @@ MPK_FN int sample_digit(const sample_open &o, rt_u32 place, rt_u64 rank)
         return -1;
     return 255 - (int)(rank >> shift & 255);
 }
-/* Digit `digit` of the cut is known: what follows looks only at ranks that have it. */
+/* Digit `digit` of the cut is known: what follows looks only at ranks that have it.  In both
+ * parts of a rank digits count from the highest down, so its byte is 255 - digit. */
 MPK_FN void sample_narrow(sample_open *o, int digit)
 {
     if (o->digits < 2)
@@ -347,8 +363,8 @@ MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEI
                       (rt_u32)(value[i] >> 32) + (old[i] + (rt_u32)value[i] < old[i]));
 }
 
-/* Count the open ranks by their next digit: how many, and in the values their weight or again how
- * many. */
+/* A histogram of the open ranks by their next digit: how many, and in the values their weight or
+ * again how many. */
 SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const sample_open &open,
                             bool by_weight)
 {
@@ -380,8 +396,8 @@ SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const samp
     mpk_sync();
 }
 
-/* Ranks in scratch, which order.cuh sorts, the highest first; all differ, because they contain
- * ids. */
+/* Ranks in scratch, which order.cuh sorts, the highest first (order_settle); all differ, because
+ * they contain ids. */
 struct sample_list {
     rt_u64 *s_rank;
 };
@@ -394,8 +410,9 @@ MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
     }
 }
 
-/* Gather the ranks from `low` on of which all digits of o are known, and sort them; how many there
- * are, of which only SAMPLE_BLOCK are gathered. */
+/* Gather the ranks from `low` on of which all digits of `open` are known, and sort them; returns
+ * how many there are, of which only SAMPLE_BLOCK are gathered.  They come in any order; sorting
+ * makes it one. */
 SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &row, rt_u64 low,
                                const sample_open &open)
 {
@@ -474,9 +491,9 @@ MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
     return s->rank;
 }
 
-/* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after them;
- * how many.  Follows sample_weigh. If a lane holds very many large logits the list overflows, and
- * the exact cut is found instead. */
+/* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after
+ * them; how many there are.  Follows sample_weigh, whose maxima it uses.  If a lane holds very
+ * many large logits the list overflows, and the exact cut is found instead. */
 SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 {
     const sample_open all = {0, 0, 0};
@@ -488,8 +505,9 @@ SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 
 /* ---- a token ---- */
 
-/* What top_k (at least 1) and top_p (1: all) keep.  total: the weight of the row. top_p counts
- * within what top_k has left: so the weight of that is taken again. */
+/* The rank from which on top_k (at least 1) and top_p (1: all) keep tokens; 0: all.  total: the
+ * weight of the row.  top_p counts within what top_k has left: so the weight of that is taken
+ * again. */
 MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k, float top_p,
                             rt_u64 total)
 {

@@ -1,18 +1,20 @@
-/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding,
- * and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.
+/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather,
+ * embedding, and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.
  *
  * Input and output: views; the box is of the output.  A thread takes items thread, thread +
- * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write neighbouring
- * entries.  Threads share nothing: no scratch and no barriers.  Files for
- * other operators that move elements (index.cuh, sort.cuh, ...) use copies_move too.
- * Cost: memory. */
+ * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write
+ * neighbouring entries.  An item is an element, or 16 bytes where rows of both tensors allow it.
+ * Threads share nothing: no scratch and no barriers.  Files for other operators that move
+ * elements (index.cuh, sort.cuh, ...) use copies_move too. Generic bodies; embedding_rows.cuh is
+ * the fast one for rows of 16-bit entries. Cost: memory.
+ */
 #ifndef TASK_COPIES_CUH
 #define TASK_COPIES_CUH
 
 #include "tile/view.cuh"
 
-/* One element of this dtype; from absent: zeros.  It is moved as an unsigned number of its width:
- * as a float a NaN might lose its payload. */
+/* Move one element of this dtype; offsets in elements; g_from NULL: zeros.  It is moved as an
+ * unsigned number of its width: as a float a NaN might lose its payload. */
 MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt_i64 from)
 {
     switch (mpk_dtype_bytes(dtype)) {
@@ -37,12 +39,14 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
  * 16 bytes of the last axis.  Otherwise it is an element.  Which of both is a constant of the
  * instance but for the addresses and the box, which are looked at once for each task. */
 
+/* 16 bytes as one load and one store, of whatever dtype. */
 struct alignas(16) copies_quad {
     rt_u64 at[2];
 };
 
-/* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples of
- * such a piece from the tensor's start?  All other strides have to be multiples too. */
+/* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples
+ * of such a piece from the tensor's start?  All other strides have to be multiples too, or the
+ * rows after the first would not be aligned. */
 MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
 {
     bool whole = v.rank > 0;
@@ -55,8 +59,8 @@ MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
     return whole;
 }
 
-/* How many entries are moved at once, and the box with this many as one entry of its last axis, of
- * which entry 0 is the first of the box.  first: that entry's place in the tensor, in elements. */
+/* How a box is moved: in items of `unit` entries.  box: that of the output with its last axis
+ * counted in items from 0; first: the place on that axis of item 0, in elements. */
 struct copies_lots {
     mpk_box box;
     int unit;
@@ -67,8 +71,9 @@ MPK_FN bool copies_aligned(const char *g_x, const char *g_y)
 {
     return (((rt_u64)g_x | (rt_u64)g_y) & 15) == 0;
 }
-/* The items of a box that is copied from x to y.  All of x, y and the box has to consist of whole
- * lots, so that no lot is cut at the end of a row. */
+/* The items of a box that is copied from x to y; aligned: both begin at multiples of 16 bytes.
+ * All of x, y and the box has to consist of whole lots, so that no lot is cut at the end of a
+ * row; else items are elements. */
 MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool aligned,
                                   const mpk_box &box)
 {
@@ -86,7 +91,7 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool ali
         }
     return l;
 }
-/* The place, in elements, of the first entry of item i. */
+/* The place, in elements of the output, of the first entry of item i. */
 MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
 {
     mpk_place(l.box, rank, i, at);
@@ -95,7 +100,7 @@ MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
         if (k == rank - 1)
             at[k] = l.first + at[k] * l.unit;
 }
-/* One item; offsets in elements. */
+/* Move one item; offsets in elements. */
 MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 to,
                             const char *g_from, rt_i64 from)
 {
@@ -106,7 +111,7 @@ MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 
         copies_move(dtype, g_to, to, g_from, from);
 }
 
-/* y = x, of one shape but each of any strides, so x may be a transposed view. */
+/* The body of copy: y = x, of one shape but each of any strides, so x may be a transposed view. */
 MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -120,8 +125,9 @@ MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     }
 }
 
-/* Elements of the result by their number in row-major order: a place of y becomes a number, and the
- * number a place of x.  A lot of y is one of x, since the rows of both are whole lots. */
+/* The body of reshape.  Elements of the result by their number in row-major order: a place of y
+ * becomes a number, and the number a place of x.  A lot of y is one of x, since the rows of both
+ * are whole lots. */
 MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -179,8 +185,8 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* y[i, ..] = x[index[i], ..]; zeros for what is not alive.  The id is read anew for each element,
- * from the cache. */
+/* The body of gather: y[i, ..] = x[index[i], ..]; zeros for a number that names no live row.
+ * The id is read again for each element, from the cache. */
 MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                        const mpk_view &y)
 {
@@ -199,8 +205,8 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* x[t, :] = table[tokens[t], :]; zeros for an id that the table has not.  By float, since the table
- * may have another dtype than x. */
+/* The body of embedding: x[t, :] = table[tokens[t], :]; zeros for an id that the table has not.
+ * By float, since the table may have another dtype than x. */
 MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table,
                           const mpk_view &x)
 {

@@ -1,10 +1,10 @@
-/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu, silu_mul,
- * cast, and sums of several operands. Operands are broadcast to the result. The generic bodies;
- * fused chains of such operators are `map` (map.cuh).
+/* elementwise.cuh - operators that compute each element on its own: add, mul, silu, gelu,
+ * silu_mul, cast, and sums of several operands.
  *
- * Input: views of any plain dtype and strides; output: the task's box. A thread takes entries
- * thread, thread + MPK_THREADS, ... of the box in row-major order; no scratch, no barriers. Cost:
- * memory.
+ * Input: views of any plain dtype and strides, broadcast to the result; output: the task's box.
+ * A thread takes entries thread, thread + MPK_THREADS, ... of the box in row-major order; no
+ * scratch, no barriers. Generic bodies, which src/gen/body_elementwise.c prints; fused chains of
+ * such operators are `map` (map.cuh). Cost: memory.
  */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
@@ -22,7 +22,8 @@ enum {
     ELEMENTWISE_SILU_MUL
 };
 
-/* f is a constant of the instance, so one case is left after inlining. */
+/* f(a, b) in fp32; functions of one operand ignore b.  f is a constant of the instance, so one
+ * case is left after inlining. */
 MPK_FN float elementwise_float(int f, float a, float b)
 {
     switch (f) {
@@ -41,8 +42,8 @@ MPK_FN float elementwise_float(int f, float a, float b)
     }
 }
 
-/* y = f(a, b); b absent: y = f(a).  f64 is worked out in double, integers modulo 2^64, so that they
- * wrap around in every width, and other floats in fp32, rounded once. */
+/* y = f(a, b); b absent: y = f(a).  f64 is computed in double, integers modulo 2^64, so that
+ * they wrap around in every width, and other floats in fp32, rounded once. */
 MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
                             const mpk_view &y)
 {
@@ -93,7 +94,8 @@ MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i6
     for (rt_u64 i_ = (rt_u64)mpk_thread(), n_ = mpk_count(mpk_box_of(t, y.rank), y.rank); \
          i_ < n_ && add_parts_place(t, y, i_, at); i_ += MPK_THREADS)
 
-/* One element to another dtype: by fp32, but where that would lose digits. */
+/* One element to another dtype: an integer exactly, then rounded or cut; between floats by fp32,
+ * except where f64 would lose digits by it. */
 MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y,
                          char *g_y, rt_i64 to)
 {

@@ -1,13 +1,17 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16
  * parts.
  *
- * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there are
- * LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which splits
- * hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many tokens share a
- * step most have one split that does, which is the result.  Parts and lse may be carried
- * (rt_lane.h).  Cost: the bytes of the parts that hold anything, and two waits for memory. The
- * order of splits is fixed, so the bits do not depend on which arrive first. sdpa_split and
- * attention_cache leave the same kind of parts, and use this body too.
+ * Input: part[T, splits, heads * size], the mean of the values that a split saw, and lse[T,
+ * splits, heads], the logarithm of the sum of its weights, -inf where it saw nothing; both may
+ * be carried (rt_lane.h).  Output: y[T, heads * size].  attention_split leaves such parts, and
+ * sdpa_split and attention_cache do too.  Called by the generated switch over bodies that wait.
+ *
+ * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there
+ * are LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which
+ * splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many
+ * tokens share a step most have one split that does, which is the result.  The order of splits
+ * is fixed, so the bits do not depend on which arrive first. Cost: the bytes of the parts that
+ * hold anything, and two waits for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -17,9 +21,9 @@
 
 enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
 
-/* What the splits of one head of one token say, once they do; lane k: splits k, k + 32 ...  -inf:
- * it holds nothing.  A split that does not exist is -inf from the start, so it is never waited
- * for. */
+/* All lanes: what the splits of one head of one token say, once they do; lane k: splits k, k +
+ * 32 ... -inf: the split holds nothing.  One that does not exist is -inf from the start, so it
+ * is never waited for. */
 template <int LOTS>
 MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
 {
@@ -43,7 +47,8 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
         e[i] = __uint_as_float(word[i]);
 }
 
-/* What lies at `from`, if it is this lane's: once it is there. */
+/* 16 bytes of a part, once they are there; v: what a first load has brought.  mine: they are
+ * this lane's; another lane returns v. */
 MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words v)
 {
     while (carried && mine && mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))
@@ -88,7 +93,7 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
     }
 }
 
-/* Number i of what is in registers. */
+/* of[i], of an array in registers, which cannot be indexed by a variable: all are compared. */
 template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
 {
     type v = of[0];
@@ -98,10 +103,9 @@ template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
     return v;
 }
 
-/* Weights are relative to the largest lse, so no exponential overflows; a token that saw nothing in
- * any split gives zeros. A lane has columns lane * 8 .. + 7 of the head; those beyond its size only
- * help with the weights. With one split that holds anything its part is the result as it is: its
- * weight is 1. */
+/* One head of one token, by a warp.  Weights are relative to the largest lse, so no exponential
+ * overflows; a token that saw nothing in any split gives zeros.  A lane has columns lane * 8 to
+ * + 7 of the head; lanes beyond its size only help with the weights. */
 template <int LOTS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
                       int heads, int size)
@@ -143,8 +147,8 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
                             ptx_pack_bf16(sum[4], sum[5]), ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* part bf16[T, splits, heads * size], lse f32[T, splits, heads] -> y bf16[T, heads * size]; splits
- * at most LOTS * 32, size a multiple of 8 and at most 256. */
+/* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8 and at
+ * most 256. */
 template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     static_assert(LOTS * FOLD_LANES <= FOLD_MOST_SPLITS, "the host keeps to what it accepts");

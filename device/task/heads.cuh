@@ -1,9 +1,15 @@
 /* heads.cuh - packed q, k, v: heads normalised and rotated, and the paged cache that keys and
  * values go to: kv_write, rope_kv, and what attention over them needs.
  *
- * An entry of a turned head is worked out from two entries of qkv, wherever it is needed: nothing
- * is staged but the angles of the token.  Integers of the data are believed only in range: a token
- * without a place is not stored.
+ * Generic: any dtype, head and page size.  attention.cuh builds on it; rope_tile.cuh is the fast
+ * body of rope_kv.
+ *
+ *   a row of qkv    q heads | k heads of the KV heads | v heads      each of `size` entries
+ *   a head          pair i is entries i and i + half, for i < half; the rest does not turn
+ *
+ * An entry of a turned head is computed from two entries of qkv, wherever it is needed: nothing
+ * is staged but the angles of the token.  Integers of the data are believed only in range: a
+ * token without a place is not stored.
  */
 #ifndef TASK_HEADS_CUH
 #define TASK_HEADS_CUH
@@ -30,6 +36,7 @@ struct heads_source {
 /* Scratch after that of the reductions: cos and sin of the token at hand, half entries each. */
 enum { HEADS_ANGLES = MPK_REDUCE_BYTES };
 
+/* What an integer operand of the step (positions, slots) says of a token. */
 MPK_FN rt_i64 heads_integer(const mpk_task &t, const mpk_view &v, rt_i64 token)
 {
     return mpk_get_int(v, mpk_data(t, v), token * v.stride[0]);
@@ -37,7 +44,8 @@ MPK_FN rt_i64 heads_integer(const mpk_task &t, const mpk_view &v, rt_i64 token)
 
 /* ---- the cache ---- */
 
-/* The page of a position, or -1 if it has none. */
+/* The page of the cache that holds a position of a slot, or -1: a slot, a position or a page
+ * number is out of range. */
 MPK_FN int kv_page(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 position)
 {
     rt_i64 per_page = p.k_cache.dims[2];
@@ -49,8 +57,9 @@ MPK_FN int kv_page(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 
     return page < 0 || page >= p.k_cache.dims[0] ? -1 : (int)page;
 }
 
-/* Offset in elements of entry k of a key, of a value. Both lie in an order of their own within a
- * page (tile/kv.cuh), which makes them operands of tensor cores as they are. */
+/* Offset in elements of entry k of a key of a KV head at a position; the next function, of a
+ * value.  Both lie in an order of their own within a page (tile/kv.cuh), which makes them
+ * operands of tensor cores as they are. */
 MPK_FN rt_i64 kv_key_offset(const mpk_view &cache, int page, rt_i64 head, rt_i64 position, int k)
 {
     int per_page = (int)cache.dims[2], size = (int)cache.dims[3];
@@ -64,9 +73,9 @@ MPK_FN rt_i64 kv_value_offset(const mpk_view &cache, int page, rt_i64 head, rt_i
            kv_value_at((int)(position % per_page), k, per_page, size, mpk_dtype_bytes(cache.dtype));
 }
 
-/* Tokens in order, entries spread over the threads the same way for each: of two tokens at one
- * place the later stays.
- */
+/* The body of kv_write.  Tokens in order, entries spread over the threads the same way for each:
+ * a thread writes the same entries of every token, so of two tokens at one place the later
+ * stays, without a barrier. */
 MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v,
                          const heads_place &p)
 {
@@ -89,7 +98,8 @@ MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v
 
 /* ---- heads ---- */
 
-/* cos and sin of a token into scratch; called by all threads, which meet before and after. */
+/* cos and sin of a token into scratch, from the table or, without one, from frequencies; called
+ * by all threads, which meet before (the angles of the token before have been used) and after. */
 MPK_FN void heads_angles(const mpk_task &t, const heads_source &h, rt_i64 token, rt_i64 position,
                          const float *frequency, float amplitude)
 {
@@ -108,13 +118,16 @@ MPK_FN void heads_angles(const mpk_task &t, const heads_source &h, rt_i64 token,
     mpk_sync();
 }
 
-/* Where a head of a token begins in qkv. */
+/* Offset in elements of a head of a token in qkv; heads are counted over queries, keys and
+ * values. */
 MPK_FN rt_i64 heads_offset(const heads_source &h, rt_i64 token, rt_i64 head)
 {
     return token * h.qkv.stride[0] + head * h.size * h.qkv.stride[1];
 }
 
-/* The factor of a head's norm; 1 without a norm.  Called by all threads. */
+/* The factor of the norm of the head that begins at `from`, in each thread of a group; 1 without
+ * a norm.  Called by all threads, since it meets at barriers; mine: this thread's group has a
+ * head. */
 MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, bool mine,
                           const mpk_view &norm, rt_i64 from)
 {
@@ -124,7 +137,8 @@ MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, b
                        h.eps);
 }
 
-/* Rounded to the dtype of qkv, as if the norm were an operator of its own. */
+/* Entry k of a head, normalised, and rounded to the dtype of qkv, as if the norm were an
+ * operator of its own. */
 MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_view &norm,
                           rt_i64 from, int k, float factor)
 {
@@ -150,8 +164,8 @@ MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_vi
     return mpk_round(h.qkv.dtype, value);
 }
 
-/* Keys and values of a token, KV heads lo .. hi - 1, into the cache; the angles are there.  A team
- * does a head. */
+/* Keys and values of a token, KV heads lo to hi - 1, into the cache; the angles are in scratch.
+ * A team does a head.  Called by all threads. */
 MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const mpk_view &k_norm, rt_i64 token, rt_i64 lo, rt_i64 hi)
 {
@@ -191,8 +205,9 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
     }
 }
 
-/* Has a later token the place of this one, so that it alone is stored?  All threads. Compared by
- * page and place in the page, not by slot: two slots may share pages. */
+/* Has a later token of the step the place of this one, so that it alone is stored?  Called by
+ * all threads, the same answer in each.  Compared by page and place in the page, not by slot:
+ * two slots may share pages. */
 MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token, rt_i64 alive)
 {
     rt_i64 position = heads_integer(t, p.positions, token), per_page = p.k_cache.dims[2];
@@ -206,7 +221,9 @@ MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token,
     return mpk_max(t, MPK_THREADS, lost) != 0;
 }
 
-/* A token that lost its place to a later one is turned, for its query, and not stored. */
+/* The body of rope_kv.  A task has the KV heads whose first query head is in its box, so each is
+ * stored by one task.  A token that lost its place to a later one is turned, for its query, and
+ * not stored. */
 MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &q)
 {

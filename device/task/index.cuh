@@ -46,6 +46,7 @@ MPK_FN void index_get(const mpk_view &x, const char *g_x, rt_i64 at, rt_i64 *val
 {
     *value = mpk_get_int(x, g_x, at);
 }
+/* The counterpart: rounded, or the low bits. */
 MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, double value)
 {
     mpk_put_double(y, g_y, at, value);
@@ -57,12 +58,14 @@ MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, rt_i64 value)
 
 /* ---- from nowhere ---- */
 
+/* Every entry of the box becomes one value. */
 MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
 {
     char *g_y = mpk_data(t, y);
     INDEX_LOOP(t, y) mpk_put_double(y, g_y, mpk_offset(y, at), value);
 }
 
+/* Entry i of axis 0 becomes start + i step, computed anew for each, so no error adds up. */
 MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double step)
 {
     char *g_y = mpk_data(t, y);
@@ -71,7 +74,7 @@ MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double 
 
 /* ---- by the place alone ---- */
 
-/* set: the axes that go backwards. */
+/* y is x with some axes backwards; set: these axes, a bit each. */
 MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int set)
 {
     const char *g_x = mpk_data(t, x);
@@ -89,9 +92,16 @@ MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
 
 enum { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR };
 
-/* The entry of x along an axis of n that is meant by entry i, which may lie outside; of
- * PAD_CONSTANT so may the result.  The padding reaches no further than the axis is long (circular)
- * or one less (reflect): one step brings it inside. */
+/* The entry of x along an axis of n entries that entry i of the padded axis takes, both counted
+ * from x's first; of PAD_CONSTANT it may lie outside.
+ *
+ *   i            -2  -1 |  0   1   2   3 |  4   5     n = 4
+ *   REFLECT       2   1 |                |  2   1
+ *   REPLICATE     0   0 |                |  3   3
+ *   CIRCULAR      2   3 |                |  0   1
+ *
+ * The padding reaches no further than the axis is long (circular) or one less (reflect): one
+ * step brings it inside. */
 MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
 {
     if (mode == PAD_CIRCULAR)
@@ -103,7 +113,8 @@ MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
     return i < 0 ? 0 : n - 1;
 }
 
-/* before: entries in front of x, of each axis; negative, entries of x that are cut off. */
+/* The body of pad.  before: entries in front of x, of each axis; a negative number counts
+ * entries of x that are cut off. */
 MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                     const mpk_numbers &before, int mode, double value)
 {
@@ -167,9 +178,9 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* y is x, but for the entries starts + k * steps of each axis, which are those of src.  Each thread
- * asks of its entry whether src names it, so no entry is written twice.  in_place: y is x's own
- * memory, and its other entries are there already. */
+/* The body of slice_scatter: y is x, but for the entries starts + k * steps of each axis, which
+ * are those of src.  Each thread asks of its entry whether src names it, so no entry is written
+ * twice. in_place: y is x's own memory, and its other entries are there already. */
 MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src,
                               const mpk_view &y, const mpk_numbers &starts,
                               const mpk_numbers &steps, bool in_place)
@@ -223,8 +234,9 @@ MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-/* n index tensors on the leading axes of x, broadcast among themselves to `rank` axes.  y has these
- * first, then the axes of x that have no index. */
+/* Operands of index and index_put: n index tensors on the leading axes of x, broadcast among
+ * themselves to `rank` axes.  The result has these axes first, then the axes of x that have no
+ * index. */
 struct index_views {
     mpk_view x, index[RT_OPERANDS];
     int n, rank;
@@ -239,8 +251,8 @@ MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const 
         mpk_get_int(v.index[k], mpk_data(t, v.index[k]), mpk_spread(v.index[k], v.rank, at)), n);
 }
 
-/* Leading axes come from the indices, the others from the place itself; one index that names
- * nothing makes the entry zero. */
+/* The body of index.  Leading axes come from the indices, the others from the place itself; one
+ * index that names nothing makes the entry zero. */
 MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, v.x);

@@ -1,11 +1,19 @@
 /* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
  *
- * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through shared
- * memory, a tile of columns at a time, gathered and normalised on the way; lane l of the team adds
- * columns l, l + team, ... in rising order, then the lanes are added in rising order: the bits of a
- * token depend on its row alone.  Cost: 2 D flops a token and row; weights are read once for TOKENS
- * tokens. This is the body of rank 0: it takes every dtype and stride, and what the streamed
+ * Input: x, up to three weights, norm, biases, residual, of any dtype and strides; output: the
+ * task's box of y, and of logits the peaks.  This is the body of rank 0, what the streamed
  * products (linear_stream, linear_team, linear_tile) are compared with.
+ *
+ * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through
+ * shared memory, a tile of columns at a time, gathered and normalised on the way; lane l of the
+ * team adds columns l, l + team, ... in rising order, then the lanes are added in rising order:
+ * the bits of a token depend on its row alone.
+ *
+ *   linear_factors   factors of the norm for some rows, into scratch
+ *   linear_group     for each tile of columns: linear_stage, a barrier, products; then the lanes
+ *   linear_write     bias, gate or activation, residual, into y
+ *
+ * Cost: 2 D flops a token and row; weights are read once for TOKENS tokens.
  */
 #ifndef TASK_LINEAR_CUH
 #define TASK_LINEAR_CUH
@@ -13,27 +21,29 @@
 #include "task/activate.cuh"
 #include "tile/view.cuh"
 
-/* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most. */
+/* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most: sums of 4
+ * x 8 are 32 registers. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
 /* Scratch after that of the reductions: factors of the norm, results of a group twice, tile or
  * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
  * x while a group is multiplied, and the lanes' partial sums when it is added up: never both. */
 enum {
+    /* float[LINEAR_TOKENS] factors; then, twice, float[rows of all teams][LINEAR_TOKENS] */
     LINEAR_FACTORS = MPK_REDUCE_BYTES,
     LINEAR_RESULTS = LINEAR_FACTORS + 64,
     LINEAR_SECOND = LINEAR_RESULTS + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4,
     LINEAR_BUFFER = LINEAR_SECOND + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4
 };
 
-/* Where rows of x come from: x itself, the weight of a norm in front (or absent), and the ids of
- * the rows that are taken (or absent: all, in order). */
+/* Where rows of x come from: x itself, the weight of a norm before the product (or absent), and
+ * the ids of the rows that are taken (or absent: all, in order). */
 struct linear_source {
     mpk_view x, norm, rows;
     double eps;
 };
 
-/* The row of x that row r of the result is made of; -1 where the index names no live row: such a
- * row of the result is made of zeros, and nothing outside of x is read. */
+/* The row of x of which row r of the result is made; -1 where the index names no live row: such
+ * a row of the result is made of zeros, and nothing outside of x is read. */
 MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
 {
     if (!mpk_is_there(s.rows))
@@ -42,9 +52,9 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
     return token >= 0 && token < mpk_live(t, s.x) ? token : -1;
 }
 
-/* 1 / root mean square of n rows from r0 on, one team a row, into scratch. All threads call
- * mpk_sum, also those without a row: it meets at barriers. fp64, so that the generic body's norm
- * has no error of its own. */
+/* All threads: 1 / root mean square of n rows from r0 on, one team a row, into scratch.  Threads
+ * without a row call mpk_sum too, since it meets at barriers.  fp64, so that the generic body's
+ * norm has no error of its own. */
 MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
@@ -66,8 +76,8 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
     mpk_sync();
 }
 
-/* Columns k0 .. of n rows into s_x[row][LINEAR_TILE], normalised; zeros after the last column, so
- * that the product needs no bound on x. */
+/* All threads: columns k0 ... of n rows into s_x[row][LINEAR_TILE], normalised; zeros after the
+ * last column, so that the product needs no bound on x. */
 MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0,
                          rt_i64 width)
 {
@@ -99,6 +109,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     float r_sum[LINEAR_ROWS][TOKENS] = {};
     for (rt_i64 k0 = 0; k0 < w.dims[1]; k0 += LINEAR_TILE) {
+        /* the tile before has been multiplied by all */
         mpk_sync();
         linear_stage(t, s, r0, n, k0, w.dims[1]);
         mpk_sync();
@@ -123,7 +134,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
     mpk_add_lanes<TOKENS>(r_sum, (float *)(t.s_scratch + LINEAR_BUFFER), s_result);
 }
 
-/* What linear does with a product. */
+/* What becomes of a product's sums, and where they go. */
 struct linear_end {
     mpk_view b0, b1, residual, y;
     int activation; /* ACTIVATE_NONE: no gate */

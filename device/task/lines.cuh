@@ -1,16 +1,19 @@
 /* lines.cuh - operators on lines along an axis: extreme, scan, scan_extreme, search_sorted.
  *
- * A short line is one thread's.  A longer one is shared by a group of threads, by its length alone:
- * for extreme they take turns, by pieces of 16 bytes if the line is long and its entries are
- * neighbours; for the running ones each has a part, goes through it, learns what the parts before
- * it come to, and goes through it again.
+ * A short line is one thread's.  A longer one is shared by a group of threads, by its length
+ * alone: for extreme they take turns, by pieces of 16 bytes if the line is long and its entries
+ * are neighbours; for the running ones each has a part, goes through it, learns what the parts
+ * before it come to, and goes through it again:
  *
- * The generic bodies: any plain dtype and strides.  Input: x; output: values, and 64-bit indices of
- * entries along the axis.  A round has a line for each group, as in rows.cuh; a group without a
- * line goes through it all the same, because of the barriers.
- * Scratch: one or two 8-byte numbers for each thread, from its start; the reductions are not used
- * beside them.
- * Cost: one pass over x, or two.
+ *   thread         0          1          2
+ *   first pass     sum of part 0, of part 1, of part 2   -> scratch
+ *   second pass    begins at 0, at part 0's sum, at that of parts 0 and 1
+ *
+ * The generic bodies: any plain dtype and strides.  Input: x; output: values, and 64-bit indices
+ * of entries along the axis.  A round has a line for each group, as in rows.cuh; a group without
+ * a line goes through it all the same, because of the barriers. Scratch: one or two 8-byte
+ * numbers for each thread, from its start; the reductions are not used beside them. Cost: one
+ * pass over x, or two.
  */
 #ifndef TASK_LINES_CUH
 #define TASK_LINES_CUH
@@ -41,16 +44,18 @@ MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool la
 
 enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
 
+/* 16 bytes of a line: 4 entries of f32, 8 of f16 or bf16. */
 struct alignas(16) lines_piece {
     rt_u32 word[4];
 };
 
+/* Floats of at most 32 bits, whose entries compare alike as fp32. */
 MPK_FN bool lines_is_short_float(int dtype)
 {
     return dtype == MPK_F32 || dtype == MPK_F16 || dtype == MPK_BF16;
 }
 
-/* Entry i of a piece. */
+/* Entry i of a piece, as float. */
 MPK_FN float lines_entry(int dtype, const lines_piece &p, int i)
 {
     if (dtype == MPK_F32)
@@ -65,8 +70,9 @@ MPK_FN rt_u32 lines_worth(float x, bool largest)
     return x == x ? mpk_key(largest ? x : -x) : 0xffffffffu;
 }
 
-/* The best entry of a piece of finite numbers; probe: 0 as long as there are no others, for 0 times
- * an infinity or NaN is NaN, and stays so. */
+/* The best entry of a piece of finite numbers.  *probe stays 0 as long as there are no others: 0
+ * times an infinity or NaN is NaN, and stays so.  A caller that finds it changed ranks the
+ * pieces instead. */
 MPK_FN float lines_best(int dtype, const lines_piece &p, bool largest, float *probe)
 {
     float best = lines_entry(dtype, p, 0);
@@ -85,8 +91,9 @@ struct lines_found {
     rt_i64 piece;
 };
 
-/* LINES_AHEAD pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN: entry
- * by entry.  Only what is better replaces what was found, so the first of equal ones stays. */
+/* LINES_AHEAD pieces first, first + MPK_THREADS, ..., of which some hold infinities or NaN:
+ * entry by entry, ranked as integers.  Only what is better replaces what was found, so the first
+ * of equal ones stays. */
 MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first, rt_i64 pieces,
                              int per, bool largest, lines_found *f)
 {
@@ -183,8 +190,8 @@ MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best
     mpk_sync();
 }
 
-/* The first of the best entries of each line: its value, bit for bit, and its number.  The box is
- * of the result, which lacks the axis or (keep) has one entry there. */
+/* The body of extreme: the first of the best entries of each line: its value, bit for bit, and
+ * its number.  The box is of the result, which lacks the axis or (keep) has one entry there. */
 MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                         const mpk_view &index, int axis, bool keep, bool largest)
 {
@@ -248,9 +255,9 @@ MPK_FN lines_part lines_part_of(int group, bool mine, rt_i64 n)
 
 enum { SCAN_SUM, SCAN_PROD, SCAN_LOGSUMEXP };
 
-/* Two numbers come to one; of LOGSUMEXP log(exp(a) + exp(b)), from the larger one so that nothing
- * overflows.  NaN stays; equal infinities are their own log-sum, where the formula would give
- * NaN. */
+/* Two numbers come to one; of LOGSUMEXP log(exp(a) + exp(b)), from the larger one so that
+ * nothing overflows.  NaN stays; equal infinities are their own log-sum, where the formula would
+ * give NaN. Of integers (below) modulo 2^64. */
 MPK_FN double scan_pair(int kind, double a, double b)
 {
     if (kind == SCAN_PROD)
@@ -265,11 +272,11 @@ MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
     return (rt_i64)(kind == SCAN_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
 }
 
-/* In the arithmetic of `number`; none: what nothing comes to.  Where a line is shared, each thread
- * sums its part, adds up the parts before its own, then goes through its part again from there.
- * The number of threads follows from the length of the line, so the order of sums does too.
- * Barriers: after the first all sums of parts are there; after the second all have been read, so
- * the next line may write its own. */
+/* Running sums of lines in the arithmetic of `number`; none: what nothing comes to.  Where a
+ * line is shared, each thread sums its part, adds up the parts before its own, then goes through
+ * its part again from there.  The number of threads follows from the length of the line, so the
+ * order of sums does too.  Barriers: after the first all sums of parts are there; after the
+ * second all have been read, so the next line may write its own. */
 template <typename number>
 MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind,
                        number none)
@@ -307,7 +314,7 @@ MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     }
 }
 
-/* `none` is what changes nothing: 0, 1 of a product, -inf of a log-sum. */
+/* The body of scan.  `none` is what changes nothing: 0, 1 of a product, -inf of a log-sum. */
 MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind)
 {
     if (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype))
@@ -317,8 +324,8 @@ MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
                    kind == SCAN_LOGSUMEXP ? (double)-MPK_INFINITY : (double)(kind == SCAN_PROD));
 }
 
-/* The number of the best entry so far: entry i, or `best` (-1: none).  most: its merit; of equal
- * entries the last. */
+/* The number of the best entry so far: entry i, or `best` (-1: none).  *most: its merit; of
+ * equal entries the last, as the reference has it. */
 MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
 {
     if (best >= 0 && merit < *most)

@@ -25,8 +25,9 @@ MPK_FN rt_i64 batch_matmul_matrix(const mpk_view &v, int rank, const rt_i64 *at)
     return offset;
 }
 
-/* transposed: b is [.., Q, N].  outer: the step of b from one column of the result to the next;
- * step_a and step_b: along the sum. */
+/* The body.  transposed: b is [.., Q, N].  outer: the step of b from one column of the result to
+ * the next; step_a and step_b: along the sum.  Neighbouring threads have neighbouring columns,
+ * so they share the row of a and read b side by side unless it is transposed. */
 MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_view &b,
                              const mpk_view &y, bool transposed)
 {

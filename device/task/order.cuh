@@ -14,7 +14,7 @@
 
 #include "tile/view.cuh"
 
-/* Bits of the ranks of a dtype. */
+/* How many bits the ranks of a dtype have; digits of a rank are taken from the highest of these. */
 MPK_FN int order_bits(int dtype)
 {
     if (dtype == MPK_F64 || dtype == MPK_I64)
@@ -70,7 +70,7 @@ MPK_FN void order_round(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 st
     mpk_sync();
 }
 
-/* The rounds that are left of a block once entries more than `step` apart are settled; step: a
+/* The rounds of a block that are left once entries more than `step` apart are settled; step: a
  * power of 2, or 0. */
 template <typename entries>
 MPK_FN void order_finish(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 step)
@@ -79,7 +79,8 @@ MPK_FN void order_finish(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 s
         order_round(t, e, n, step, false);
 }
 
-/* Sort each block of `block` entries, a power of 2, of n. */
+/* Sort each block of `block` entries, a power of 2, of n.  Blocks of 1, 2, 4 ... entries are in
+ * order, and two of them become one by a mirrored round and then rounds of half the step each. */
 template <typename entries>
 MPK_FN void order_sort(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 block)
 {
@@ -105,6 +106,7 @@ MPK_FN order_list order_list_at(const mpk_task &t, int at, int most)
     order_list l = {(rt_u64 *)(t.s_scratch + at), (rt_u32 *)(t.s_scratch + at + most * 8)};
     return l;
 }
+/* Entry i of a list becomes this one. */
 MPK_FN void order_put(const order_list &l, rt_i64 i, rt_u64 rank, rt_u32 number)
 {
     l.s_rank[i] = rank;

@@ -14,7 +14,8 @@
 #include "shape/rows_shape.h"
 #include "tile/view.cuh"
 
-/* Of the piece at g, whose entries lie `step` apart, the first n; the others are `rest`. */
+/* The first n entries of a piece at g, `step` entries apart, one by one; the others become
+ * `rest`.  Through an array of its own: r is indexed by constants alone and stays in registers. */
 MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, float rest,
                               float (&r)[ROWS_PIECE])
 {
@@ -27,6 +28,7 @@ MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, f
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one[i];
 }
+/* The counterpart: the first n entries, neighbours; nothing is written after them. */
 MPK_FN void rows_write_entries(int dtype, char *g, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
     const mpk_view v = {0, dtype};
@@ -39,7 +41,7 @@ MPK_FN void rows_write_entries(int dtype, char *g, rt_i64 n, const float (&r)[RO
         mpk_put(v, g, i, one[i]);
 }
 
-/* The two entries of a word, the low half first. */
+/* The two 16-bit entries of a word, the low half first; rows_pair puts two together, rounded. */
 MPK_FN void rows_unpack(int dtype, rt_u32 pair, float *r)
 {
     r[0] = dtype == MPK_BF16 ? ptx_low_bf16(pair) : ptx_low_f16(pair);
@@ -54,12 +56,12 @@ MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
 struct rows_raw {
     uint4 at[2]; /* the second of fp32 alone */
 };
-/* Are pieces from g on, and those whole multiples of `step` entries after it, aligned? */
+/* Are pieces at g, and whole multiples of `step` entries after it, aligned to 16 bytes? */
 MPK_FN bool rows_aligned(int dtype, const char *g, rt_i64 step)
 {
     return (((rt_u64)g | (rt_u64)(step * mpk_dtype_bytes(dtype))) & 15) == 0;
 }
-/* A piece that is whole and aligned. */
+/* Load a piece that is whole and aligned: one load of 16 bytes for 16-bit entries, two for fp32. */
 MPK_FN void rows_fetch(int dtype, const char *g, rows_raw &r)
 {
 #pragma unroll

@@ -1,18 +1,23 @@
-/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, rope
- * by such a table, and rotate by tables from elsewhere.
+/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out,
+ * rope by such a table, and rotate by tables from elsewhere.
  *
  * Entries k and k + half of a head are a pair, which is turned by the angle position *
- * frequency[k]; entries from 2 half on stay as they are.  A thread does an entry of the result (of
- * rope_table a pair); no scratch, no barriers.  heads.cuh turns heads by the same functions.
- * These are the generic bodies; rope_tile.cuh turns heads of bf16 for many tokens.
- * Cost: memory. */
+ * frequency[k]; entries from 2 half on stay as they are:
+ *
+ *   (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
+ *
+ * A thread does an entry of the result (of rope_table a pair); no scratch, no barriers.
+ * heads.cuh turns heads by the same functions.  These are the generic bodies; rope_tile.cuh
+ * turns heads of bf16 for many tokens. Cost: memory.
+ */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
 
 #include "tile/view.cuh"
 
-/* cos and sin of a position times the amplitude; the angle is an fp32 number, as in src/op/rope.h,
- * and its functions are taken in double: an angle may be some 100,000 radians. */
+/* cos and sin of a position times the amplitude.  The angle is an fp32 number, as in
+ * src/op/rope.h, and its functions are taken in double: an angle may be some 100,000 radians,
+ * where fp32 functions lose digits. */
 MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine,
                        float *sine)
 {
@@ -21,8 +26,8 @@ MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float 
     *sine = (float)sin(angle) * amplitude;
 }
 
-/* Where the partner of entry k of a head stands, and which pair they are, 0 ... half - 1; false:
- * entry k is not rotated. */
+/* Where the partner of entry k of a head stands, and which pair they are, 0 to half - 1; false:
+ * entry k is not rotated, and nothing is set. */
 MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
 {
     if (k >= 2 * half)
@@ -33,14 +38,14 @@ MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
     return true;
 }
 
-/* An entry of a pair, turned: (x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin). */
+/* One entry of a pair, turned; is_first: it is x1 of the formula above. */
 MPK_FN float rope_turn(float x, float partner, bool is_first, float cosine, float sine)
 {
     return is_first ? x * cosine - partner * sine : x * cosine + partner * sine;
 }
 
-/* table[t, 0 and 1, pair] = cos, sin.  A thread stores both, so the box counts only entry 0 of axis
- * 1. */
+/* The body of rope_table: table[t, 0, pair] = cos, table[t, 1, pair] = sin.  A thread stores
+ * both, so the box counts only entry 0 of axis 1. */
 MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const mpk_view &table,
                            const float *frequency, float amplitude)
 {
@@ -63,8 +68,8 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
     }
 }
 
-/* A thread per entry: both entries of a pair load each other, which costs a load from the cache and
- * needs no second loop for those that do not turn. */
+/* The body of rope.  A thread an entry: both entries of a pair load each other, which costs a
+ * load from the cache and needs no second loop for those that do not turn. */
 MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_table = mpk_data(t, table);
@@ -88,9 +93,9 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
     }
 }
 
-/* y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in src/op/rotate.h.  Here
- * the tables have an angle for each entry, not for each pair, and are broadcast to x; `width`
- * entries are turned. */
+/* The body of rotate: y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in
+ * src/op/rotate.h.  Here the tables have an angle for each entry, not for each pair, and are
+ * broadcast to x; the first `width` entries are turned. */
 MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                        const mpk_view &sine, const mpk_view &y)
 {

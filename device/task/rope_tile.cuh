@@ -1,17 +1,22 @@
-/* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put into
- * bf16 pages.
+/* rope_tile.cuh - many tokens' query and key heads normalised and turned, keys and values put
+ * into bf16 pages.
  *
- * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first query
- * head is among them.
+ * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first
+ * query head is among them.  Called by the generated switch over bodies for many tokens, once
+ * the task's event is activated.
  *
  * Query and key heads: K / 8 lanes have a token, each 4 dims of a head's low half and the 4 that
- * turn with them; eight of its heads at a time, so that their loads overlap, and its angles and its
- * place are read once.  Values: 16 neighbours of a slot that
- * fill 16 places of a page are one block of 32-byte rows (tile/kv.cuh), and a warp writes it at
- * once; tokens that stand otherwise are written one by one.  Of two tokens of the step at one place
- * the later stays, and the earlier is not written: whether there are any is found out with a map of
- * bits first.
- * Cost: qkv is read and written once; the places of all tokens of the step for each task.
+ * turn with them; eight of its heads at a time, so that their loads overlap, and its angles and
+ * its place are read once:
+ *
+ *   dims        0-3     4-7   ...  K/2-4..K/2-1 | K/2..K/2+3  ...
+ *   lane        0       1          K/8 - 1      | 0           ...     of a token's K / 8 lanes
+ *
+ * Values: 16 neighbours of a slot that fill 16 places of a page are one block of 32-byte rows
+ * (tile/kv.cuh), and a warp writes it at once; tokens that stand otherwise are written one by
+ * one. Of two tokens of the step at one place the later stays, and the earlier is not written:
+ * whether there are any is found out with a map of bits first. Cost: qkv is read and written
+ * once; the places of all tokens of the step for each task.
  */
 #ifndef TASK_ROPE_TILE_CUH
 #define TASK_ROPE_TILE_CUH
@@ -27,15 +32,17 @@ enum {
     TURN_TOKENS = 16, /* that all threads have at once */
 };
 
-/* Tokens: those of the task, first ... last - 1; all of the step. */
+/* Tokens of the step: first to last - 1 are the task's; all of them are looked at for shared
+ * places. */
 struct turn_tokens {
     int first, last, all;
 };
 
 /* ---- places ---- */
 
-/* Numbers of N tokens' places, page * 64 + place in the page; -1: it has none, or the number is no
- * token's.  No branches, so that all loads of a kind overlap. */
+/* Places of N tokens in the cache, as numbers: page * 64 + place in the page; -1: it has none,
+ * or token[i] is negative.  No branches, so that all loads of a kind are in flight together:
+ * positions and slots, then entries of the page table. */
 template <int N>
 MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token, int *place)
 {
@@ -61,7 +68,7 @@ MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token
         if (place[i] >= 0)
             place[i] = (rt_u32)page[i] < (rt_u32)c.n_pages ? page[i] * TURN_PAGE + place[i] : -1;
 }
-/* Of one token. */
+/* The place of one token. */
 MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
 {
     int place;
@@ -69,9 +76,9 @@ MPK_FN int turn_place(const mpk_task &t, const turn_shape &s, int token)
     return place;
 }
 
-/* A warp's places are taken, one for each lane; flag: one was taken before.  32 neighbours that
- * fill a word of the map, as those of a prompt do, cost one atomic operation instead of 32 that
- * wait for each other. */
+/* All lanes of a warp: take their places in the map, one each (-1: none); the flag is raised if
+ * a bit was taken before.  32 neighbours that fill a word of the map, as those of a prompt do,
+ * cost one atomic operation instead of 32 that wait for each other. */
 MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
 {
     const int lane = mpk_thread() % 32, first = __shfl_sync(0xffffffffu, place, 0);
@@ -85,9 +92,9 @@ MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
         *s_flag = 1;
 }
 
-/* May two tokens have one place?  All threads. The map has fewer bits than the cache has places, so
- * two places may share a bit: true may be wrong, and then each token is looked at (turn_is_lost);
- * false is certain. All threads get the answer. */
+/* May two tokens of the step have one place?  All threads, the same answer in each.  The map has
+ * fewer bits than the cache has places, so two places may share a bit: true may be wrong, and
+ * then each token is looked at (turn_is_lost); false is certain. */
 MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
     rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
@@ -111,7 +118,8 @@ MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
     return *s_flag != 0;
 }
 
-/* Is there a later token at this one's place?  Only asked where there may be. */
+/* Is there a later token at this one's place?  Linear in the tokens, and asked only if
+ * turn_any_twice says that it may be. */
 MPK_FN bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int place, int all)
 {
 #pragma unroll 1
@@ -121,7 +129,7 @@ MPK_FN bool turn_is_lost(const mpk_task &t, const turn_shape &s, int token, int 
     return false;
 }
 
-/* The place that a token is to be written to, or -1. */
+/* The place that a token is to be written to, or -1: it has none, or loses it to a later token. */
 MPK_FN int turn_target(const mpk_task &t, const turn_shape &s, int token, bool twice, int all)
 {
     const int place = turn_place(t, s, token);
@@ -138,7 +146,7 @@ MPK_FN float turn_weight(const mpk_task &t, int operand, int type, int dim)
     return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, operand)[dim] << 16);
 }
 
-/* Four dims times scale and weight, rounded. */
+/* Four dims times scale and weight, rounded to bf16 as the single operator does. */
 MPK_FN uint2 turn_norm(const float *weight, float scale, uint2 v)
 {
     v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * weight[0],
@@ -156,7 +164,7 @@ MPK_FN float turn_square(uint2 v)
     return a * a + b * b + c * c + d * d;
 }
 
-/* low cos - high sin, high cos + low sin. */
+/* Turn four pairs: low cos - high sin, high cos + low sin, rounded to bf16. */
 MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
 {
     const float a = ptx_low_bf16(low->x), b = ptx_high_bf16(low->x), c = ptx_low_bf16(low->y),
@@ -179,6 +187,7 @@ struct turn_weights {
     float low[4], high[4];
 };
 
+/* Read once for all heads of a task, which share them. */
 template <int K>
 MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, int dim)
 {
@@ -191,7 +200,8 @@ MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, in
     return w;
 }
 
-/* Normalised, if `norm`, and turned.  All lanes take part in the sum of squares. */
+/* A head, normalised if `norm`, and turned.  All lanes of the token take part in the sum of
+ * squares: K / 8 neighbours, a butterfly. */
 template <int K>
 MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                       turn_pair *v)
@@ -208,10 +218,10 @@ MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine
     turn_rotate(&v->low, &v->high, cosine, sine);
 }
 
-/* Query heads lo .. hi - 1, or keys of these KV heads.  What does not change is read first: after a
- * store it would be read again and again. A group of K / 8 lanes has a token; groups that are left
- * over share the token's heads. The token's target is looked up for keys alone: queries go to [T,
- * H, K] in order. */
+/* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is
+ * read first: after a store it would be read again and again.  A group of K / 8 lanes has a
+ * token; groups that are left over share the token's heads.  The token's target is looked up for
+ * keys alone: queries go to [T, H, K] in order. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
@@ -264,8 +274,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
 
 /* ---- values ---- */
 
-/* Which tokens from t0 - 16 on (bit 0) up to t0 + 15 begin a full block of 16 places whose tokens
- * are all the task's; all lanes alike.  own: the place of token t0 + i in lane i and in i + 16. */
+/* All lanes alike: which tokens from t0 - 16 (bit 0) to t0 + 15 begin a full block of 16 places
+ * whose tokens are all the task's.  own: the place of token t0 + i in lane i and in i + 16. */
 MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int t0,
                                int *own)
 {
@@ -287,6 +297,7 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
     rt_u64 follows = __ballot_sync(0xffffffffu, before >= 0 && place[0] == before + 1);
     const int to = lane ? behind : last;
     follows |= (rt_u64)__ballot_sync(0xffffffffu, to >= 0 && place[1] == to + 1) << 32;
+    /* Bit i: the next 1, then 2, 4, 8, 15 tokens follow token i place by place. */
     follows >>= 1;           /* the next 1 follows */
     follows &= follows >> 1; /* 2 */
     follows &= follows >> 2; /* 4 */
@@ -295,9 +306,10 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
     return begins & (rt_u32)follows;
 }
 
-/* 16 tokens from `token` on into places `place` ...: a lane takes two dims.  Two dims of 16 tokens
- * are two full rows of the block. place is a multiple of 16: a whole block of the page, whose rows
- * are 32 bytes of one dim and 16 positions (tile/kv.cuh). */
+/* A warp: values of 16 tokens from `token` on into places `place` ..., a multiple of 16, which
+ * are a whole block of the page; its rows are 32 bytes of one dim and 16 positions
+ * (tile/kv.cuh).  A lane takes two dims: it loads their words of all 16 tokens, and stores two
+ * full rows of the block. */
 template <int K>
 MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, int place, int head)
 {
@@ -331,8 +343,8 @@ MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, 
     }
 }
 
-/* Values of up to 16 tokens from t0 on that are written one by one: lane i holds where that of
- * token t0 + i goes, or -1.  Four at a time, so that their loads overlap. */
+/* A warp: values of up to 16 tokens from t0 on that are written one by one: lane i holds where
+ * that of token t0 + i goes, or -1.  Four at a time, so that their loads overlap. */
 template <int K>
 MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, int place, int head)
 {
@@ -370,9 +382,9 @@ MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, in
     }
 }
 
-/* Warps take 16 tokens of a head at a time; a block is written by the warp in whose 16 it begins.
- * `covered` spreads the first bit of each full block over its 16 tokens, which are left out of the
- * single stores. */
+/* All threads: values of KV heads kv_lo to kv_hi - 1.  Warps take 16 tokens of a head at a time;
+ * a block is written by the warp in whose 16 it begins.  `covered` spreads the first bit of each
+ * full block over its 16 tokens, which are left out of the single stores. */
 template <int K>
 MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_tokens &k, int kv_lo,
                         int kv_hi, bool twice)
@@ -404,8 +416,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 /* ---- the body ---- */
 
-/* The search for tokens that share a place is left out by tasks without KV heads, which store
- * none. */
+/* The body.  The search for tokens that share a place is left out by tasks without KV heads,
+ * which store none. */
 template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
 {
     const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0,

@@ -1,11 +1,19 @@
 /* route_warp.cuh - the experts of tokens: route of bf16 or f32 logits, a warp for each token.
  *
+ * Input: logits [T, experts], which may be carried (rt_lane.h); output: ids and weights [T,
+ * of_token], which may be carried too: no word of them is RT_EMPTY.  Called by the generated
+ * switch over bodies that wait.
+ *
  * A lane has every 32nd word of a token's logits in registers, and of each logit a key that
  * compares as it does.  The low half of a bf16's key tells the expert, so one reduction over the
- * warp finds the next one; f32 takes two.  An id is stored as soon as it is known: others wait for
- * it.  Then exponentials are summed, in the same order whatever the step has, and weights are
- * stored.  Logits may be carried (rt_lane.h), and so may both results: no word of them is RT_EMPTY.
- * Cost: a reduction and E / 32 comparisons for each expert that is chosen.
+ * warp finds the next one; f32 takes two:
+ *
+ *   key of a bf16     logit, as an integer that compares alike (16 bits) | 0xffff - expert
+ *   key of an f32     logit, as an integer that compares alike (32 bits)
+ *
+ * An id is stored as soon as it is known: the experts' products wait for it.  Then exponentials
+ * are summed, in the same order whatever the step has, and weights are stored. Cost: a reduction
+ * and E / 32 comparisons for each expert that is chosen.
  */
 #ifndef TASK_ROUTE_WARP_CUH
 #define TASK_ROUTE_WARP_CUH
@@ -59,8 +67,8 @@ MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, r
     } while (carried && __any_sync(0xffffffffu, most == RT_EMPTY) && !ptx_load_flag(&mpk_w.abort));
 }
 
-/* Keys of lanes beyond the experts are 0, below every key; NaN has a key above that and below all
- * numbers, so it is chosen last. */
+/* The lane's keys.  Those of lanes beyond the experts are 0, below every key; NaN has a key
+ * above that and below all numbers, so it is chosen last. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
 {
@@ -72,7 +80,8 @@ MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
     }
 }
 
-/* The largest key of the warp, of equal logits that of the lowest id; it is taken out. */
+/* All lanes: the largest key of the warp, of equal logits that of the lowest id; its expert in
+ * *id, in all lanes.  The lane that holds it sets it to 0, so it is not found again. */
 template <int LOGITS, bool IS_BF16> MPK_FN rt_u32 route_take(rt_u32 *key, int lane, rt_u32 *id)
 {
     rt_u32 best = 0, lowest = 0xffffffffu;
@@ -130,8 +139,8 @@ MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool norm
     }
 }
 
-/* One token: a row of logits -> its ids and weights.  Ids are stored as they are found, so that
- * products with the first expert can begin. */
+/* One token, by a warp: a row of logits -> its ids and weights.  own: the logits of the experts
+ * that this lane divides, number `lane` and number `lane` + 32 of the token's. */
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts, int of_token,
                       bool normalize, bool round, bool carried)
@@ -155,8 +164,8 @@ MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts,
                                  weights);
 }
 
-/* logits [T, experts] -> ids i32[T, of_token], weights f32[T, of_token]; WORDS: of a row, for each
- * lane; bf16: an even number of experts; of_token at most 64. */
+/* The body; it waits and triggers itself.  WORDS: of a row, for each lane; bf16: an even number
+ * of experts; of_token at most 64, two for each lane. */
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_warp(const mpk_task &t, int experts, int of_token, bool normalize, bool round)
 {

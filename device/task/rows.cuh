@@ -20,8 +20,8 @@
 
 #include "tile/view.cuh"
 
-/* This thread's line of a round that begins with line `first`; false: none is left for its
- * group. */
+/* This thread's line of the round that begins with line `first` of n; false: none is left for
+ * its group, which then only comes to the barriers. */
 MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 {
     int number = mpk_thread() / group;
@@ -45,9 +45,9 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-/* y = x * factor * weight along the last axis.  The box has whole lines: only its other axes are
- * counted, and the last is walked in full.  The line is read twice, for the factor and to scale
- * it. */
+/* The body of rms_norm: y = x * factor * weight along the last axis.  The box has whole lines:
+ * only its other axes are counted, and the last is walked in full.  The line is read twice, for
+ * the factor and to scale it. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                          const mpk_view &y, double eps)
 {
@@ -74,13 +74,13 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
     }
 }
 
-/* y = (x - mean) / sqrt(variance + eps) * weight + bias along the last axis.
+/* The body of layer_norm: y = (x - mean) / sqrt(variance + eps) * weight + bias along the last
+ * axis.
  *
  * Two passes come before the one that stores: the variance is a sum around the mean, since the
- * difference of the mean square and the squared mean cancels where the mean is large.  A result of
- * f64 stays in double; any other is rounded to fp32 when it is normalised, and again by weight and
- * by bias.
- */
+ * difference of the mean square and the squared mean cancels where the mean is large.  A result
+ * of f64 stays in double; any other is rounded to fp32 when it is normalised, and again by
+ * weight and by bias. */
 MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                            const mpk_view &bias, const mpk_view &y, double eps)
 {
@@ -154,8 +154,8 @@ MPK_REDUCTION(reduce_group_max, double, reduce_larger)
 MPK_REDUCTION(reduce_group_min, double, reduce_smaller)
 MPK_REDUCTION(reduce_group_prod, double, reduce_times)
 
-/* Two values become one; SUM, MEAN and LOGSUMEXP add.  `kind` is a constant of the instance, so one
- * case is left of each switch. */
+/* Two values become one; SUM, MEAN and LOGSUMEXP add.  `kind` is a constant of the instance, so
+ * one case of each switch is left. */
 MPK_FN double reduce_pair(int kind, double a, double b)
 {
     switch (kind) {
@@ -246,14 +246,14 @@ MPK_FN double softmax_weight(int dtype, double x, double largest)
     return dtype == MPK_F64 ? exp(x - largest) : (double)expf((float)x - (float)largest);
 }
 
-/* exp(x - max) / sum along an axis, of which the box holds what is alive; or its logarithm.
+/* The body of softmax: exp(x - max) / sum along an axis, of which the box holds what is alive;
+ * or its logarithm.
  *
- * Lines are the box with its extent along `axis` reduced to one entry; lo and hi keep that extent.
- * The axis is found in a loop over constants, since an array in registers cannot be indexed by a
- * variable.  Offsets count from entry lo of the axis, where mpk_place puts a line.  Three passes:
- * the maximum, the sum of weights, and the results; weights are computed twice, since a line may
- * be too long to keep them.
- */
+ * Lines are the box with its extent along `axis` reduced to one entry; lo and hi keep that
+ * extent. The axis is found in a loop over constants, since an array in registers cannot be
+ * indexed by a variable.  Offsets count from entry lo of the axis, where mpk_place puts a line.
+ * Three passes: the maximum, the sum of weights, and the results; weights are computed twice,
+ * since a line may be too long to keep them. */
 MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         bool logarithm)
 {
@@ -295,9 +295,9 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* The box of x that entry `at` of the result is made of; `set`: the axes that go, a bit each.  They
- * have their whole extent, of axis 0 what is alive.  keep: reduced axes stay in the result, with
- * one entry; o is the axis of the result that axis i of x stands at. */
+/* The box of x that entry `at` of the result is made of; `set`: the axes that go, a bit each.
+ * They have their whole extent, of axis 0 what is alive.  keep: reduced axes stay in the result,
+ * with one entry; o is the axis of the result at which axis i of x stands. */
 MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool keep,
                            const rt_i64 *at)
 {
@@ -344,7 +344,8 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     return result;
 }
 
-/* Entries lane, lane + group, ... of the part; of LOGSUMEXP the sum of exp(entry - base). */
+/* The same as doubles; of LOGSUMEXP the sum of exp(entry - base).  Begins as the neutral element
+ * too. */
 MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                             int lane, int group, double base)
 {
@@ -364,7 +365,7 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     return result;
 }
 
-/* The same of all lanes; of a group of one without a barrier. */
+/* The result of a whole part, over all lanes of a group; a group of one needs no barrier. */
 MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x,
                                 const mpk_box &part, int kind, int lane, int group, double base)
 {
@@ -372,21 +373,21 @@ MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char
     return group > 1 ? reduce_group(t, kind, group, own) : own;
 }
 
-/* y: each entry of the result from the part of x that lies along the axes of `set`.
- * n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry of the
- * result alone.
+/* The body of reduce: each entry of the result from the part of x that lies along the axes of
+ * `set`. n_reduced: entries of x for one of the result, all alive.  Few: a thread does an entry
+ * of the result alone.
  *
- * LOGSUMEXP is base + log(sum of exp(x - base)) with the largest entry as base; an infinite base is
- * replaced by 0, since inf - inf would be NaN.
- * Groups without a line still walk the part of entry 0: its place is valid, and the reduction needs
- * every thread.
- */
+ * LOGSUMEXP is base + log(sum of exp(x - base)) with the largest entry as base; an infinite base
+ * is replaced by 0, since inf - inf would be NaN. Groups without a line still walk the part of
+ * entry 0: its place is valid, and the reduction needs every thread. */
 MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set,
                        bool keep, rt_i64 n_reduced)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     bool integers = (mpk_is_exact(x.dtype) && mpk_is_exact(y.dtype)) || kind >= REDUCE_ANY;
+    /* Entries of a line that one thread does anyway; those that it does if there are many lines;
+     * and how many lines are many, about as many as a GPU's workers have threads. */
     enum { SHORTEST = 16, SHORT = 64, MANY = 1 << 15 };
     /* Short lines have a thread each where there are enough of them.  The whole result is counted,
      * not the box: the order of sums must not depend on how the operator is cut. */
@@ -432,8 +433,8 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
  * mpk_largest gives value and column as one integer, which is 0 if there are no entries or all are
  * NaN; a maximum of such integers does not depend on the order in which threads are combined. */
 
-/* The column of the largest entry; 0 if all are NaN.  A group without a row passes an empty range:
- * so it still takes part in the barriers. */
+/* The body of argmax: the column of the largest entry of a row; 0 if all are NaN.  A group
+ * without a row passes an empty range: so it still takes part in the barriers. */
 MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &index)
 {
     const char *g_x = mpk_data(t, x);
@@ -450,9 +451,9 @@ MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* Value and column of the largest entry of each part of a row; NaN, and the part's first column,
- * for a part of NaN.  Part p of `parts` is columns n p / parts to n (p + 1) / parts, so that parts
- * differ by at most one column; the group fits their mean length. */
+/* The body of argmax_partial: value and column of the largest entry of each part of a row; NaN,
+ * and the part's first column, for a part of NaN.  Part p of `parts` is columns n p / parts to n
+ * (p + 1) / parts, so that parts differ by at most one column; the group fits their mean length. */
 MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                                const mpk_view &index, rt_i64 parts)
 {
@@ -476,7 +477,8 @@ MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_v
     }
 }
 
-/* From the parts to the column; that of part 0 if all are NaN. */
+/* The body of argmax_reduce: from the parts of a row to the column of its largest entry; that of
+ * part 0 if all are NaN. */
 MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mpk_view &index,
                               const mpk_view &y)
 {

@@ -36,7 +36,8 @@ enum {
  * RULES_LATE: the token of a row whose mask has not come. */
 enum { MASK_NUMBER, MASK_BITS, RULES_LATE = -1 };
 
-/* Random bits by stream and number, as src/base/rng.h. */
+/* Random bits by stream (a request's seed) and number (of the draw), as rng_u64 of
+ * src/base/rng.h. */
 MPK_FN rt_u64 sample_bits(rt_u64 stream, rt_u64 index)
 {
     rt_u64 z = stream * 0x9e3779b97f4a7c15ull + index;
@@ -130,7 +131,7 @@ MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, 
     mpk_sync();
 }
 
-/* What only rows with rules read and write; each row has a place of its own in `choice`. */
+/* Operands that only rows with rules read and write; each row has a row of `choice` of its own. */
 struct rules_views {
     const mpk_view &rules, &history, &choice;
 };

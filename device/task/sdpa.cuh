@@ -1,17 +1,20 @@
 /* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped
  * heads.
  *
+ * Input: q [B, H, L, K], k [B, G, S, K], v [B, G, S, Kv], a mask that is broadcast to [B, H, L,
+ * S]; output: y [B, H, L, Kv], or with by_rows [B, L, H, Kv].  The generic bodies: any dtype and
+ * strides; sdpa of f16 and bf16 is otherwise a block program (block.cuh).
+ *
  * All threads do one row of one head; keys go by chunks of 256 in rising order, as in
- * attention.cuh.  Sums in double.  A key is one thread's, so threads read far from each other: by
- * pieces of 16 bytes where keys allow it.
+ * attention.cuh.  Sums in double.  A key is one thread's, so threads read far from each other:
+ * by pieces of 16 bytes where keys allow it.
  *
- * The generic bodies: any dtype and strides; sdpa of f16 and bf16 is otherwise a block program
- * (block.cuh).  Input: q [B, H, L, K], k [B, G, S, K], v [B, G, S, Kv], a mask that is broadcast to
- * [B, H, L, S]; output: y [B, H, L, Kv], or with by_rows [B, L, H, Kv].
+ * Scratch after the reductions', in doubles:
  *
- * Scratch after the reductions', in doubles: weights of a chunk, the query, the weighted values.
+ *   weights of a chunk [256] | the query [K] | the weighted values [Kv]
+ *
  * Entry e of the values belongs to thread e mod MPK_THREADS from beginning to end, so no barrier
- * guards them.  Cost: 2 S (K + Kv) flops a row.
+ * guards them. Cost: 2 S (K + Kv) flops a row.
  */
 #ifndef TASK_SDPA_CUH
 #define TASK_SDPA_CUH
@@ -21,7 +24,8 @@
 /* Keys of a chunk; pieces of a key that a thread asks for at once. */
 enum { SDPA_CHUNK = 256, SDPA_AHEAD = 8 };
 
-/* window: keys back that are seen, the row's own counted; 0: all.  causal: none after its own. */
+/* Attributes.  window: keys back that are seen, the row's own counted; 0: all.  causal: none
+ * after its own. */
 struct sdpa_how {
     double scale;
     bool causal;
@@ -45,16 +49,17 @@ MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &h
     return true;
 }
 
-/* Does each key begin at a multiple of 16 bytes and end at one, if the first does? */
+/* Does each key begin at a multiple of 16 bytes and end at one, if the first does?  per: entries
+ * of 16 bytes. */
 MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
 {
     return lines_is_short_float(k.dtype) && k.stride[3] == 1 && k.dims[3] % per == 0 &&
            k.stride[0] % per == 0 && k.stride[1] % per == 0 && k.stride[2] % per == 0;
 }
 
-/* The query times the key that begins at `from`, terms in rising order in either way.  By pieces,
- * eight are asked for before the first is used; past the end the first of them is read again, and
- * not counted. */
+/* One thread: the query times the key that begins at `from`, terms in rising order in either
+ * way, so that the bits do not depend on alignment.  By pieces, eight are asked for before the
+ * first is used; past the end the first of them is read again, and not counted. */
 MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
 {
     const int per = k.dtype == MPK_F32 ? 4 : 8;

@@ -22,8 +22,9 @@ enum { SORT_TILE = 1024, SORT_DIGITS = 256 };
  * counter. */
 enum { SORT_LIST, SORT_COUNTS = SORT_LIST, SORT_WORD = SORT_LIST + SORT_TILE * ORDER_ENTRY_BYTES };
 
-/* A line of x, and where its first k entries in order go. from, to, to_index: offsets of the line's
- * first entry, in elements; the steps lead to the next entry. */
+/* A line of x that is sorted, and where its first k entries in order go.  from, to, to_index:
+ * offsets of the line's first entry in x, values and indices, in elements; the steps lead to the
+ * next entry. */
 struct sort_line {
     const mpk_view &x, &values;
     const char *g_x;
@@ -33,6 +34,7 @@ struct sort_line {
     bool falling;
 };
 
+/* The rank of entry i of the line, which rises in the order that is asked for. */
 MPK_FN rt_u64 sort_rank(const sort_line &l, rt_i64 i)
 {
     return order_rank(l.x, l.g_x, l.from + i * l.from_step, l.falling);
@@ -45,8 +47,9 @@ MPK_FN void sort_store(const sort_line &l, rt_i64 i, rt_i64 number)
     l.g_indices[l.to_index + i * l.index_step] = number;
 }
 
-/* order_round's settling of entries that lie in the results, values and numbers together: a swap
- * takes the value anew from x, by number, so that values need no conversion. */
+/* How the network (order.cuh) settles entries a and b of the results in memory, values and
+ * numbers together: a swap takes the value again from x, by number, so that values need no
+ * conversion. */
 MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
 {
     rt_i64 number_a = l.g_indices[l.to_index + a * l.index_step],
@@ -59,8 +62,8 @@ MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
     }
 }
 
-/* Sort the tiles of the first k entries of the results, of which steps of more than `step` are
- * settled; step 0: none are. */
+/* All threads: sort the tiles of the first k entries of the results in scratch; steps of more
+ * than `step` are settled already (0: none are). */
 MPK_FN void sort_tiles(const mpk_task &t, const sort_line &l, rt_i64 k, rt_i64 step)
 {
     order_list list = order_list_at(t, SORT_LIST, SORT_TILE);
@@ -104,10 +107,12 @@ struct sort_bound {
     rt_u32 number;
 };
 
-/* One digit of eight bits of the bound, of its rank or, once that is known, of its number: count
- * the entries that agree with the bound above it.  left: which of those it is, in order; afterwards
- * among those that agree here too.  True: it is the last of those, so that all bits below may be
- * ones.  Called by all threads. *left is a copy in each thread, and all compute the same. */
+/* All threads: one digit of eight bits of the bound, of its rank or, once that is known, of its
+ * number: count the entries that agree with the bound above this digit.
+ *
+ * *left says which of these the bound is, in order; afterwards, which of those that agree here
+ * too. It is a copy in each thread, and all compute the same.  Returns whether the bound is the
+ * last of those, so that all bits below may be ones. */
 MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound, bool by_number,
                        int shift, rt_u32 *left)
 {
@@ -134,7 +139,7 @@ MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound,
     return is_last;
 }
 
-/* The last of the first k entries in order. */
+/* All threads: the last of the first k entries in order, by its rank and number. */
 MPK_FN sort_bound sort_find(const mpk_task &t, const sort_line &l, rt_i64 k)
 {
     sort_bound bound = {0, 0};

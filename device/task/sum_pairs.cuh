@@ -1,10 +1,14 @@
-/* sum_pairs.cuh - the weighted sum of the rows that a token's experts computed: bf16, 8 columns of
- * a token at a time.
+/* sum_pairs.cuh - the weighted sum of the rows that a token's experts computed: bf16, 8 columns
+ * of a token at a time.
  *
- * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency of
- * L2, not its bandwidth, would set the time.  The sum, in fp32, is in the order of the pairs, the
- * residual last, as in sum_pairs_any.cuh, with fma.  Rows begin at multiples of 16 bytes and have a
- * multiple of 8 columns (src/gen accepts no others).  Cost: the bytes of x.
+ * Input: x [T, of_token, columns], scale f32[T, of_token], a residual or none; output: the
+ * task's box of y [T, columns].  Rows begin at multiples of 16 bytes and have a multiple of 8
+ * columns (src/gen accepts no others).  The short example of a fast body (docs/gpu.md); the
+ * worker waits for its event and counts it.
+ *
+ * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency
+ * of L2, not its bandwidth, would set the time.  The sum, in fp32, is in the order of the pairs,
+ * the residual last, as in sum_pairs_any.cuh, with fma. Cost: the bytes of x.
  */
 #ifndef TASK_SUM_PAIRS_CUH
 #define TASK_SUM_PAIRS_CUH
@@ -15,12 +19,13 @@
 /* Loads of 16 bytes that a thread has in flight; their words are 32 registers. */
 enum { SUM_PAIRS_AHEAD = 8 };
 
+/* Sums of eight columns. */
 struct pair_sums {
     float at[8];
 };
 
-/* Adding the residual with a scale of 1 gives the same bits as a plain addition: fma rounds
- * once. */
+/* Add eight columns of a row times its scale.  Adding the residual with a scale of 1 gives the
+ * same bits as a plain addition: fma rounds once. */
 MPK_FN void sum_pairs_add(pair_sums *sums, float scale, const mpk_words &v)
 {
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};

@@ -43,7 +43,7 @@ MPK_FN void conv_order(const conv_how &h, int rank, rt_i64 *at)
     if (h.last)
         at[1] = filter;
 }
-/* Filters of a group. */
+/* Filters of a group, which are the channels of y that see the same channels of x. */
 MPK_FN rt_i64 conv_filters(const conv_how &h, const mpk_view &y)
 {
     return (h.last ? y.dims[y.rank - 1] : y.dims[1]) / h.groups;
@@ -183,13 +183,14 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
 
 /* ---- pooling ---- */
 
-/* Windows of src/op/pool.h.  parts: adaptive pooling, into `output` parts of each axis instead. */
+/* Attributes of the pools, as in src/op/pool.h.  parts: adaptive pooling, into `output` parts of
+ * each axis instead of by kernel and stride. */
 struct pool_how {
     mpk_numbers kernel, stride, padding, dilation, output;
     bool parts;
 };
 
-/* One window, clipped to x. */
+/* One window, clipped to x: on each spatial axis the first entry that lies inside, and how many. */
 struct pool_window {
     rt_i64 start[3];
     mpk_box steps; /* how many entries of each axis lie in x */
@@ -246,9 +247,9 @@ MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window
     return offset;
 }
 
-/* The mean over each window.  The divisor is `divisor`, if that is not 0, else the entries of the
- * window, with those in the padding if `include`.  A window without entries divides by 1 and gives
- * 0. */
+/* The body of avg_pool: the mean over each window.  The divisor is `divisor`, if that is not 0,
+ * else the entries of the window, with those in the padding if `include`.  A window without
+ * entries divides by 1 and gives 0. */
 MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, const pool_how &h,
                          bool include, rt_i64 divisor)
 {
@@ -268,10 +269,10 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     }
 }
 
-/* The largest entry of each window, bit for bit, and its number in the plane.  Entries are compared
- * by their ranks (order_rising), which serves all dtypes; of equal ones the first stays.  NaN has
- * the highest rank and wins, and the last NaN of several, as in the reference.  A window without
- * entries gives -infinity and number 0. */
+/* The body of max_pool: the largest entry of each window, bit for bit, and its number in the
+ * plane. Entries are compared by their ranks (order_rising), which serves all dtypes; of equal
+ * ones the first stays.  NaN has the highest rank and wins, and the last NaN of several, as in
+ * the reference.  A window without entries gives -infinity and number 0. */
 MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                          const mpk_view &indices, const pool_how &h)
 {
@@ -303,7 +304,8 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
 
 /* ---- upsampling ---- */
 
-/* In an order that tests use: from LINEAR on places lie between entries. */
+/* Modes, in an order that comparisons use: from LINEAR on an entry of the result lies between
+ * entries of x. */
 enum { UPSAMPLE_NEAREST, UPSAMPLE_NEAREST_EXACT, UPSAMPLE_LINEAR, UPSAMPLE_CUBIC };
 
 /* Entries of x that one entry of the result takes along an axis, and their weights. */
@@ -312,7 +314,7 @@ struct upsample_taps {
     double weight[4];
 };
 
-/* An entry beyond an end of the axis is the one at that end. */
+/* Entry i of an axis of n; one beyond an end is the one at that end. */
 MPK_FN rt_i64 upsample_hold(rt_i64 i, rt_i64 n)
 {
     if (i < 0)
@@ -320,7 +322,7 @@ MPK_FN rt_i64 upsample_hold(rt_i64 i, rt_i64 n)
     return i < n ? i : n - 1;
 }
 
-/* How many taps an axis has. */
+/* How many taps an entry of the result has along an axis. */
 MPK_FN int upsample_count(int mode)
 {
     if (mode == UPSAMPLE_CUBIC)
@@ -371,8 +373,9 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
     return taps;
 }
 
-/* Each entry of the result is the sum over all combinations of the axes' taps, count^axes of them,
- * at the product of their weights: `rest` counts through them, the last axis fastest. */
+/* The body of upsample.  Each entry of the result is the sum over all combinations of the axes'
+ * taps, count^axes of them, at the product of their weights: `rest` counts through them, the
+ * last axis fastest. */
 MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode,
                          bool align, double ratio0, double ratio1, double ratio2)
 {

@@ -49,7 +49,7 @@ template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_
 /* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4
  * lanes hold any. */
 struct attention_row {
-    rt_u32 low, high;
+    rt_u32 low, high; /* two bf16 each */
 };
 
 /* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
@@ -75,8 +75,8 @@ template <int K>
 MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
                                attention_turn *turn)
 {
-    const int i = 2 * (mpk_thread() % 32);
-    const float *table = (const float *)e->at[AT_TABLE] + t * K;
+    const int i = 2 * (mpk_thread() % 32);                       /* this lane's first dim */
+    const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
     if (i >= K / 2)
         return;
     turn->cosine = *(const float2 *)(table + i);
@@ -127,10 +127,10 @@ template <int K>
 MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn,
                                attention_row *row)
 {
-    float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);
-    float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high);
+    float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);   /* dims 2 lane, + 1 */
+    float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high); /* their partners */
     if (s.norm_type >= 0) {
-        float square = a * a + b * b + c * c + d * d;
+        float square = a * a + b * b + c * c + d * d; /* of the whole head, after the shuffles */
 #pragma unroll
         for (int i = 16; i; i /= 2)
             square += __shfl_xor_sync(0xffffffffu, square, i);
@@ -227,14 +227,14 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
                                 const attention_piece *k, int token, int head, int n,
                                 attention_ahead *ahead)
 {
-    const int warp = mpk_thread() / 32;
+    const int warp = mpk_thread() / 32; /* a row of the piece each */
     if (attention_puts_as_it_goes(TOKENS))
         ahead->page = n && k->position >= 0
                           ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
                           : -1;
     n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
     if (warp < GROUP + 2 * n) {
-        const attention_need need = attention_need_at<GROUP>(s, warp, head, n);
+        const attention_need need = attention_need_at<GROUP>(s, warp, head, n); /* a head of qkv */
         ahead->row = attention_ask_row<K>(attention_row_at<K>(t, s, token - need.back, need.head));
     }
 }
@@ -298,7 +298,7 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
               quarter = thread / 32 % 4;
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
     const float none = -__int_as_float(0x7f800000);
-    float score[2][2][4], p[2][2], most = none;
+    float score[2][2][4], p[2][2], most = none; /* [8 positions][product][fragment] */
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -326,16 +326,16 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
         }
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    most = fmaxf(a->most, most);
+    most = fmaxf(a->most, most); /* of the row, before and now */
     float zero = most == none ? 0 : most, correction = ptx_exp2(a->most - zero);
     a->most = most;
-    a->sum *= correction;
+    a->sum *= correction; /* what was summed is brought to the new largest score */
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             p[i][e] = ptx_exp2(p[i][e] - zero);
-            a->sum += p[i][e];
+            a->sum += p[i][e]; /* this lane's positions; attention_put adds the four lanes */
         }
     /* The scores of k^T are the operand of v^T p^T as they are; only what was summed before belongs
      * to other lanes. */
@@ -362,7 +362,7 @@ MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_sh
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
-    const int half = mpk_thread() / 128;
+    const int half = mpk_thread() / 128; /* even pages are warps 0 to 3's */
 #pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p++) {
         rt_u32 first, second = 0;
@@ -386,10 +386,10 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
                             mpk_ring *ring, attention_state<K> *a)
 {
     typedef attention_scratch<K, GROUP> at;
-    constexpr int BYTES = ATTENTION_PAGE * K * 2;
+    constexpr int BYTES = ATTENTION_PAGE * K * 2; /* of keys, and of values */
     const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
               half = thread / 128;
-    rt_u32 query[K / 32][4];
+    rt_u32 query[K / 32][4]; /* rows 8 to 15: the other half of each block's dims */
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
         mpk_words w = {0, 0, 0, 0};
@@ -403,7 +403,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     /* pages of the ring for one of the cache: a ring that cannot hold two at once would never fill
      * the second, so it goes by single pages */
     constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
-    if (MPK_LEAST_PAGES < 2 * EACH) {
+    if (MPK_LEAST_PAGES < 2 * EACH) { /* a constant: one of the loops is compiled */
         attention_pages_in_turn<K>(query, s, k, ring, a);
         return;
     }
@@ -411,7 +411,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     for (int p = k->first_page; p < k->last_page; p += 2) {
         const bool second = p + 1 < k->last_page;
         const char *key, *value, *other_key = 0, *other_value = 0;
-        rt_u32 taken[4] = {0, 0, 0, 0}, there;
+        rt_u32 taken[4] = {0, 0, 0, 0}, there; /* pages of the ring; is there something */
         value = (key = ring_take(ring, &taken[0])) + BYTES;
         there = mpk_w.note[taken[0]];
         if (EACH == 2)
@@ -480,7 +480,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     const float none = -__int_as_float(0x7f800000);
     if (row >= GROUP)
         return;
-    float most = none, sum = 0, out[K / 32], query[K / 32];
+    float most = none, sum = 0, out[K / 32], query[K / 32]; /* in every lane; dims of a lane */
 #pragma unroll
     for (int i = 0; i < K / 64; i++) {
         rt_u32 q = *(const rt_u32 *)(t.s_scratch + at::QUERY + row * at::ROW + (lane + 32 * i) * 4);
@@ -494,7 +494,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
             continue;
         const int at_row = attention_step_row<K, GROUP, TOKENS>(t, s, token - back, back, head);
         const char *key = t.s_scratch + at::KEY + at_row, *value = t.s_scratch + at::VALUE + at_row;
-        float score = 0;
+        float score = 0; /* a lane's dims, then all */
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
             rt_u32 v = *(const rt_u32 *)(key + (lane + 32 * i) * 4);
@@ -507,7 +507,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         score *= s.scale;
         float next = fmaxf(most, score), correction = ptx_exp2(most - next),
               p = ptx_exp2(score - next);
-        sum = sum * correction + p;
+        sum = sum * correction + p; /* relative to the new largest score */
         most = next;
 #pragma unroll
         for (int i = 0; i < K / 64; i++) {
@@ -532,7 +532,7 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
     typedef attention_scratch<K, GROUP> at;
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4,
               c = lane % 4;
-    a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1);
+    a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1); /* the four lanes of row g */
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 2);
     if (c == 0 && g < GROUP) {
         ((float *)(t.s_scratch + at::MOST))[warp * 8 + g] = a->most;
@@ -573,23 +573,23 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
         mpk_at<float>(t, s.part + 1) + (rt_u64)(token * s.splits + split) * s.heads + head * GROUP;
 #pragma unroll 1
     for (int i = mpk_thread(); i < GROUP * K / 2; i += MPK_THREADS) {
-        int row = 2 * i / K, dim = 2 * i % K;
+        int row = 2 * i / K, dim = 2 * i % K; /* query head of the group; its two dims */
         float most = none, sum = 0, a = 0, b = 0;
 #pragma unroll
         for (int w = 0; w < ATTENTION_PARTIALS; w++)
             most = fmaxf(most, s_most[w * 8 + row]);
-        float zero = most == none ? 0 : most;
+        float zero = most == none ? 0 : most; /* -inf less -inf would be NaN */
 #pragma unroll
         for (int w = 0; w < ATTENTION_PARTIALS; w++) {
             if (w >= 4 && w < 8 && !pairs)
                 continue;
             float f = ptx_exp2(s_most[w * 8 + row] - zero);
             float2 v = *(const float2 *)(s_out + (w * GROUP + row) * K + dim);
-            sum += f * s_sum[w * 8 + row];
+            sum += f * s_sum[w * 8 + row]; /* partials in the order of warps */
             a += f * v.x;
             b += f * v.y;
         }
-        float scale = sum > 0 ? mpk_inverse(sum) : 0;
+        float scale = sum > 0 ? mpk_inverse(sum) : 0; /* nothing was seen: zeros */
         ptx_store_word(part + (row * K + dim) * 2, ptx_pack_bf16(a * scale, b * scale));
         if (dim == 0)
             ptx_store_word(lse + row,
@@ -608,11 +608,11 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
                                  const attention_plan *plan, int head, rt_u32 tokens)
 {
     const int warp = mpk_thread() / 32;
-    attention_row key[2], value[2];
+    attention_row key[2], value[2]; /* of the warp's two tokens */
     attention_turn turn[2] = {};
     int page[2], position[2];
     const rt_u32 mine = tokens >> warp & (1u | 1u << MPK_WARPS);
-    if (!mine)
+    if (!mine) /* the warp has no token */
         return;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
@@ -637,7 +637,7 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
         attention_turn_row<K>(s, turn[u], &key[u]);
         if (page[u] < 0)
             continue;
-        const int place = position[u] % ATTENTION_PAGE;
+        const int place = position[u] % ATTENTION_PAGE; /* in the page */
         attention_store_key<K>(t, s, page[u], place, head, key[u]);
         attention_store_value<K>(t, s, page[u], place, head, value[u]);
     }
@@ -669,7 +669,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
     const bool pairs = k->last_page - k->first_page > 1;
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
-    a.sum = 0;
+    a.sum = 0; /* nothing seen yet */
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
@@ -735,7 +735,7 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
     attention_piece k = {};
     attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
     rt_u32 left = attention_share(plan, s, split, &w.lo, &w.hi);
-    const rt_u32 tokens = left;
+    const rt_u32 tokens = left; /* bits of the lot's tokens of which the split has a piece */
     const int lot = plan->lot, first = lot + __ffs((int)left) - 1;
     if (left) { /* of row `warp`: a query, or the newest key */
         attention_find(plan, s, w.lo, w.hi, first - lot, &k);
@@ -767,8 +767,8 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
     mpk_ring ring = *t.ring;
     attention_plan plan;
     attention_plan_step<TOKENS>(t.e, live, s, &plan);
-    bool waited = !t.e->quiet;
-    if (waited) /* the angles are of this step */
+    bool waited = !t.e->quiet; /* for the event, by all threads alike */
+    if (waited)                /* the angles are of this step */
         mpk_wait(t);
     do
 #pragma unroll 1

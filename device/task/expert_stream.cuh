@@ -56,7 +56,7 @@ struct expert_shown {
 };
 MPK_FN expert_shown expert_show(rt_u32 id)
 {
-    expert_shown shown;
+    expert_shown shown; /* the same in all lanes */
 #pragma unroll
     for (int b = 0; b <= EXPERT_BITS; b++)
         shown.bit[b] = __ballot_sync(0xffffffffu, id >> b & 1);
@@ -64,7 +64,7 @@ MPK_FN expert_shown expert_show(rt_u32 id)
 }
 MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
 {
-    rt_u32 lanes = ~shown.bit[EXPERT_BITS];
+    rt_u32 lanes = ~shown.bit[EXPERT_BITS]; /* those that have an expert */
 #pragma unroll
     for (int b = 0; b < EXPERT_BITS; b++)
         lanes &= e >> b & 1 ? shown.bit[b] : ~shown.bit[b];
@@ -102,7 +102,7 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
 MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
 {
     const int lane = mpk_thread() % 32;
-    const bool carried = l.e->carried >> s.ids & 1;
+    const bool carried = l.e->carried >> s.ids & 1; /* then RT_EMPTY is polled */
     rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY;
     while (carried && lane < n && id == RT_EMPTY && !load_is_over(&l))
         id = ptx_load_word(from + lane);
@@ -115,7 +115,7 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
 {
     const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token;
     const rt_u32 *from = (const rt_u32 *)l.e->at[s.ids] + first * s.of_token;
-    counts->low = counts->high = 0;
+    counts->low = counts->high = 0; /* 4 counts of 16 bits each */
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32) {
         const expert_shown shown = expert_show(expert_load_ids(l, s, from + p, pairs - p));
@@ -135,11 +135,11 @@ struct expert_groups {
 
 MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
 {
-    const rt_u32 axis = e->rank - 1, shift = s.glu != GLU_NONE ? 2 : 3;
+    const rt_u32 axis = e->rank - 1, shift = s.glu != GLU_NONE ? 2 : 3; /* gated: 4 columns */
     expert_groups g;
     g.first = e->lo[axis] >> shift;
     g.n = ((e->hi[axis] + (1u << shift) - 1) >> shift) - g.first;
-    g.of_expert = (rt_u32)s.rows >> shift;
+    g.of_expert = (rt_u32)s.rows >> shift; /* groups of an expert */
     g.last_bytes = s.last * 4096;
     g.bytes = (s.pages - 1) * 16384 + g.last_bytes;
     return g;
@@ -189,13 +189,13 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
         return;
 #pragma unroll 1
     for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
-        expert_counts counts;
+        expert_counts counts; /* of this range of tokens */
         expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
 #pragma unroll 1
         for (rt_u32 q = 0; q < g.n; q += s.block)
 #pragma unroll 1
             for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
-                const rt_u32 mine = expert_count(counts, slot);
+                const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
 #pragma unroll 1
                 for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
                     const int lane = __ffs((int)left) - 1;
@@ -279,7 +279,7 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
 {
     const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids);
     const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread(), lane = e % 32;
-    rt_u32 n = 0, all;
+    rt_u32 n = 0, all; /* pairs of this thread's expert; of all, chunks above */
     mpk_sync();
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32)
@@ -288,7 +288,7 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
     /* two counts of 16 bits: pairs and chunks */
     const rt_u32 before = mpk_prefix_threads(n | (n + rows - 1) / rows << 16,
                                              expert_at<rt_u32>(t, s.at.counts), &all);
-    rt_u32 place = before & 0xffff, chunk = before >> 16;
+    rt_u32 place = before & 0xffff, chunk = before >> 16; /* where this expert's begin */
     for (rt_u32 i = 0; i < n; i += rows)
         expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
 #pragma unroll 1
@@ -310,12 +310,12 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
 MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;
-    const bool carried = mpk_carries(t, s.of.x);
+    const bool carried = mpk_carries(t, s.of.x); /* then words are polled */
 #pragma unroll 1
     for (int token = warp; token < n; token += MPK_WARPS) {
         const char *from =
             mpk_at<const char>(t, s.of.x) + (rt_u64)(first + token) * s.of.columns * 2;
-        float sum = 0;
+        float sum = 0; /* of the lane's pieces, in their order */
 #pragma unroll 1
         for (int i = lane; i < pieces; i += 128) {
             mpk_words v[4];
@@ -403,7 +403,7 @@ template <int N, int WIDE>
 MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot,
                             int page, int blocks, int thread)
 {
-    const mpk_words(*of[N])[1 + WIDE];
+    const mpk_words(*of[N])[1 + WIDE]; /* the same piece of x for each group */
     float sums[N][4];
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -426,7 +426,7 @@ MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_
 {
     if (!mpk_carries(t, s.of.x))
         return;
-    stream_from<WIDE> from = w.from;
+    stream_from<WIDE> from = w.from; /* with the rows of the piece that is awaited */
 #pragma unroll
     for (int m = 0; m <= WIDE; m++)
         from.at[m] = a->at[m];
@@ -450,17 +450,17 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
                               expert_ahead<0> *a, expert_ahead<0> *b)
 {
-    const expert_place_of further = expert_next(s, at, 2);
+    const expert_place_of further = expert_next(s, at, 2); /* the second piece */
     const int thread = mpk_thread(), slot = at.slot, other = further.slot;
     expert_await<0>(t, s, *w, at.page, a);
     expert_await<0>(t, s, *w, further.page, b);
-    stream_x<1, 0> x = a->x, z = b->x;
+    stream_x<1, 0> x = a->x, z = b->x; /* copies: a and b take the next pieces */
     stream_order_x<1, 0>(1, x);
     stream_order_x<1, 0>(1, z);
     expert_ask<0>(t, s, w, a);
     expert_ask<0>(t, s, w, b);
     const mpk_words(*const of[4])[1] = {x.at[0], x.at[0], z.at[0], z.at[0]};
-    float sums[4][4];
+    float sums[4][4]; /* two groups of each piece */
     stream_pages<4, 0>(ring, of, s.of.last, thread, sums);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -491,7 +491,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 {
     const int thread = mpk_thread(), blocks = page + 1 == s.of.pages ? s.of.last : 4;
     expert_await<WIDE>(t, s, *w, page, a);
-    stream_x<1, WIDE> x = a->x;
+    stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     stream_order_x<1, WIDE>(1, x);
     expert_ask<WIDE>(t, s, w, a);
     int i = 0;
@@ -562,7 +562,7 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8;
 #pragma unroll 1
     for (rt_u32 base = first; base < end && warp < w.n; base += 4) {
-        const rt_u32 place = base + lane / 8;
+        const rt_u32 place = base + lane / 8; /* four places at a time */
         const bool there = place < end;
         const rt_u32 token = there ? expert_token(s, expert_pair(t, s, place)) : 0;
         const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
@@ -585,7 +585,7 @@ struct expert_two {
 };
 template <int WIDE> MPK_FN expert_two expert_two_of(const expert_work<WIDE> &w, int i)
 {
-    const int words = w.n * 4;
+    const int words = w.n * 4; /* of a token's columns of the block */
     return {w.first + i / words, w.group * 8 + i % words * 2};
 }
 MPK_FN const rt_u32 *expert_residual(const mpk_task &t, const expert_shape &s, const expert_two &at)
@@ -609,7 +609,7 @@ template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
 {
-    const float *s_sums = expert_at<const float>(t, s.at.sums);
+    const float *s_sums = expert_at<const float>(t, s.at.sums); /* [token][8 n columns] */
 #pragma unroll 1
     for (int i = mpk_thread(); i < w.tokens * w.n * 4; i += MPK_THREADS) {
         const expert_two at = expert_two_of<WIDE>(w, i);
@@ -633,7 +633,7 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
     if (warp >= n * w.n)
         return;
     const rt_u32 mine = expert_chunk(t, s, chunk + warp / w.n);
-    float total[4];
+    float total[4]; /* of one group of one chunk */
     stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
     if (s.scale < 0)
         expert_end_pairs<WIDE>(t, s, w, mine, warp % w.n, total);
@@ -657,7 +657,7 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
                                expert_ahead<0> *odd)
 {
     expert_place_of at = {0, 0};
-    int left = n * s.of.pages;
+    int left = n * s.of.pages; /* pieces of the tile */
     if (expert_pairs_up(s, w->n, *ring))
 #pragma unroll 1
         for (; left > 1; left -= 2) {
@@ -694,8 +694,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 {
     const int at_once = expert_sizes<WIDE>::SLOTS / w->n;
     const bool sums = s.scale >= 0;
-    expert_ahead<WIDE> even, odd;
-    int before = 0; /* first chunk of the tile before */
+    expert_ahead<WIDE> even, odd; /* pieces of x in flight, taken in turn */
+    int before = 0;               /* first chunk of the tile before */
     if (sums)
 #pragma unroll 1
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
@@ -745,12 +745,12 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_sha
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &shape)
 {
     mpk_ring ring = *t.ring;
-    expert_work<WIDE> w;
+    expert_work<WIDE> w; /* where the body stands */
     mpk_wait(t);
     const expert_shape &s = *expert_copy_shape(t, shape);
     const expert_groups g = expert_groups_of(t.e, s.of);
     stream_find_last<WIDE>(s.of, mpk_thread(), &w.from);
-    const rt_u32 end = mpk_end(t);
+    const rt_u32 end = mpk_end(t); /* of the tokens that are alive */
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);

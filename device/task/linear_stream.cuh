@@ -53,7 +53,7 @@ MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
  * in a pass group by group.  The body takes exactly these pages, whatever is alive. */
 MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
-    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s);
+    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s); /* groups of the box */
     const rt_u32 pages = s.pages, last_bytes = s.last * 4096,
                  group_bytes = (pages - 1) * 16384 + last_bytes;
     const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
@@ -66,7 +66,7 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
             const rt_u32 end = pass + at_once < pages ? pass + at_once : pages,
                          here = n - q < tile ? n - q : tile;
             const char *group = base + (rt_u64)q * group_bytes;
-            rt_u32 p = pass;
+            rt_u32 p = pass; /* page of the group */
 #pragma unroll 1
             for (rt_u32 i = 0; i < here * (end - pass); i++) {
                 load_from(&l, group + p * 16384, p + 1 == pages ? last_bytes : 16384);
@@ -91,9 +91,9 @@ MPK_FN int stream_rows(const mpk_task &t)
 /* The token of a row, -1: none. */
 MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int rows)
 {
-    if (row >= rows)
+    if (row >= rows) /* padding of the operand */
         return -1;
-    row += (int)t.e->lo[0];
+    row += (int)t.e->lo[0]; /* of the operator */
     if (s.gathered < 0)
         return row;
     rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
@@ -129,7 +129,7 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const mpk_words a = x[j][0], b = x[j][WIDE];
+        const mpk_words a = x[j][0], b = x[j][WIDE]; /* tokens g and g + 8 */
         if (WIDE) {
             x[j][0] = {ptx_own(a.x), ptx_own(b.x), ptx_own(a.y), ptx_own(b.y)};
             x[j][WIDE] = {ptx_own(a.z), ptx_own(b.z), ptx_own(a.w), ptx_own(b.w)};
@@ -162,7 +162,7 @@ MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE
 {
     const int warp = thread / 32, c = thread % 4, columns = s.columns;
     from->last_at = (s.pages - 1) * 2048;
-    from->last_n = 4;
+    from->last_n = 4; /* a full page */
     if (stream_is_part(s)) {
         const int last = s.last, first = (s.pages - 1) * 1024 + warp * last * 32;
         const int end = (columns - first - c * 8 + 31) / 32;
@@ -196,8 +196,8 @@ MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
               n = !FULL && last ? from.last_n : 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const char *at = from.x + (from.at[m] + further);
-        const bool there = from.at[m] != STREAM_NONE;
+        const char *at = from.x + (from.at[m] + further); /* may be nowhere: then not loaded */
+        const bool there = from.at[m] != STREAM_NONE;     /* else its words stay 0 */
 #pragma unroll
         for (int j = 0; j < 4; j++)
             ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : there && j < n,
@@ -240,7 +240,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
 {
 #pragma unroll 1
     for (;;) {
-        rt_u32 most = 0;
+        rt_u32 most = 0; /* of all words: RT_EMPTY if any is */
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
             if (i >= n)
@@ -288,7 +288,7 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
     const int odd = thread / 4 % 2, second = WIDE ? 0 : 2;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
-        float sum[2 + 2 * WIDE][4] = {};
+        float sum[2 + 2 * WIDE][4] = {}; /* of this page alone */
         if (i >= n)
             break;
 #pragma unroll
@@ -314,7 +314,7 @@ template <int WIDE>
 MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
 {
     const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp;
+    float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp; /* [token][warp] */
     if (c != g / 2)
         return;
     to[0] = square[0];
@@ -330,7 +330,7 @@ template <int N, int WIDE>
 MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
                             float (*first)[4], float (*second)[4])
 {
-    mpk_words w[N];
+    mpk_words w[N]; /* all are asked for before the first product */
 #pragma unroll
     for (int i = 0; i < N; i++)
         w[i] = *(const mpk_words *)(at[i] + j * 512);
@@ -349,9 +349,9 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
                          int thread, float (*sums)[4])
 {
     const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-    rt_u32 page[N];
+    rt_u32 page[N]; /* of the ring */
     const char *at[N];
-    float first[N][4], second[N][4];
+    float first[N][4], second[N][4]; /* of words 0, 1 and of words 2, 3 */
 #pragma unroll
     for (int i = 0; i < N; i++) {
         at[i] = ring_take(ring, &page[i]) + warp * blocks * 512 + g * 64 + (c ^ g / 2) * 16;
@@ -407,7 +407,7 @@ template <int AT_ONCE, int WIDE>
 MPK_FN void stream_group(mpk_ring *ring, const stream_x<AT_ONCE, WIDE> &x, int n, int last,
                          int thread, float *total)
 {
-    float sums[1][4];
+    float sums[1][4]; /* of one page */
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= n)
@@ -434,7 +434,7 @@ MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
                 return mpk_at<const float>(t, s.bias[i])[column];
             return halves_low(mpk_at<const rt_u16>(t, s.bias[i])[column]);
         }
-        column -= s.bias_rows[i];
+        column -= s.bias_rows[i]; /* of the next weight */
     }
     return 0;
 }
@@ -508,8 +508,8 @@ MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
     const rt_u16 *r = stream_residual_at(t, s, row, column);
-    int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];
-    rt_u32 v = 0;
+    int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1]; /* columns of the box */
+    rt_u32 v = 0; /* what lies outside the box may not be there yet */
     if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
         return ptx_load_word(r);
     if (column >= lo && column < hi)
@@ -524,7 +524,7 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
 MPK_FN void stream_store_two(const mpk_task &t, rt_u16 *y, int column, int lo, int hi, bool whole,
                              float a, float b)
 {
-    const rt_u32 v = halves_pack(a, b);
+    const rt_u32 v = halves_pack(a, b); /* one word of y */
     if (column >= lo && column + 1 < hi && whole) {
         mpk_put_word(t, y, v);
         return;
@@ -571,7 +571,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         const rt_u32 modes = ptx_again(e.modes);
         const int row = first_row + g + 8 * m,
                   column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
-        const bool alive = row < e.rows;
+        const bool alive = row < e.rows; /* lanes of others take part in the shuffles */
         float scale = modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
         if (modes & END_BIAS) {
@@ -586,7 +586,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
             b = __shfl_down_sync(0xffffffffu, a, 1);
         }
         if (modes & END_RESIDUAL) {
-            rt_u32 r = residual[m];
+            rt_u32 r = residual[m]; /* asked for before the products */
             if (alive && r == RT_EMPTY && mpk_carries(t, s.residual))
                 r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
             a += halves_low(r);
@@ -644,7 +644,7 @@ MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
 MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride,
                          int first_group, int n_groups)
 {
-    int row = mpk_thread();
+    int row = mpk_thread(); /* a thread a token */
     if (row >= stream_rows(t))
         return;
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
@@ -668,7 +668,7 @@ template <int AT_ONCE, int WIDE>
 MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups,
                         int pass, int of_pass, int of_last, int thread)
 {
-    int i = 0;
+    int i = 0; /* group of the tile */
     /* two groups at a time, so that there are products to do while others end */
     if (pass == 0 && of_pass == 1)
 #pragma unroll 1
@@ -681,8 +681,8 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
         }
 #pragma unroll 1
     for (; i < groups; i++) {
-        float total[4] = {0, 0, 0, 0};
-        if (pass) /* what earlier passes have summed */
+        float total[4] = {0, 0, 0, 0}; /* of the pages so far */
+        if (pass)                      /* what earlier passes have summed */
 #pragma unroll
             for (int e = 0; e < (WIDE ? 4 : 2); e++)
                 total[e] = stream_sums<WIDE>(s_parts, i, thread)[e];
@@ -700,12 +700,12 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
               c = lane % 4;
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
-    mpk_ring ring = *t.ring;
-    bool is_logits = false; /* known after the products of the first tile */
-    stream_from<WIDE> from;
+    mpk_ring ring = *t.ring; /* in registers for the life of the task */
+    bool is_logits = false;  /* known after the products of the first tile */
+    stream_from<WIDE> from;  /* where this lane's x lies */
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
-    float square[1 + WIDE] = {};
+    float square[1 + WIDE] = {}; /* of tokens g and g + 8 */
     /* Also if the task is quiet: polls of x while other warps of this worker still write would
      * only delay their stores. */
     mpk_wait(t);
@@ -720,7 +720,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
 #pragma unroll 1
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
             const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
-            const bool asks = pages > AT_ONCE || q == 0;
+            const bool asks = pages > AT_ONCE || q == 0; /* else x is in registers */
             if (asks)
                 stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_is_part(s), x);
             if (pass == 0 && s.residual >= 0 && warp < here)
@@ -766,7 +766,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
         stream_peaks(t, s, stream_peaks_of(t, (n - 1) / STREAM_TILE), 32,
                      first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1);
     }
-    *t.ring = ring;
+    *t.ring = ring; /* where the next task goes on */
     mpk_trigger(t);
 }
 

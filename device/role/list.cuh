@@ -72,8 +72,8 @@ MPK_FN void take_entry(const mpk_side *s)
 #if MPK_RING
     mpk_barrier_wait(&mpk_w.entry_full[s->slot], s->slot_parity);
 #else
-    /* Without a ring the threads fetch it themselves. */
-    /* the last task's body may still read the slot */
+    /* Without a ring the threads fetch it themselves, once the last task's body no longer reads the
+     * slot. */
     mpk_sync();
     const rt_u32 *from = (const rt_u32 *)(mpk_w.k->entries + s->next);
     for (int i = mpk_thread(); i < (int)(sizeof(rt_entry) / 4); i += MPK_THREADS)

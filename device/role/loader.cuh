@@ -199,8 +199,7 @@ static __device__ void loader_loop(void)
         if (done) {
             l.step++;
             /* Constants of the next step may be loaded while this one runs, but not those of the
-             * one after it. */
-            /* A step that has finished loading and not yet begun is one step ahead: wait here. */
+             * one after it: a list that is finished before its step has begun is one step ahead. */
             while (l.step > ptx_load_flag(&mpk_w.begun) && !ptx_load_flag(&mpk_w.abort) &&
                    ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 __nanosleep(100);

@@ -95,8 +95,8 @@ template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int
 MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row, rt_i64 p)
 {
-    const int group = (int)(h.heads / h.kv_heads);
-    float added = -MPK_INFINITY;
+    const int group = (int)(h.heads / h.kv_heads); /* query heads of a KV head */
+    float added = -MPK_INFINITY;                   /* not seen */
     if (row < group * (int)o.index.dims[0] && p < o.k_cache.dims[2]) {
         const rt_i64 at[RT_MAX_RANK] = {w.entry, w.kv_head * group + row % group, row / group, p};
         if (!cache_sees(t, o, at, &added))
@@ -120,9 +120,9 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
         return;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
-        int at = p0 + s * (32 / LANES) + lane / LANES;
+        int at = p0 + s * (32 / LANES) + lane / LANES; /* the position of this group of lanes */
         at = at < length ? at : length - 1;
-        const int entry = lane % LANES * 8, bytes = WORDS / 2;
+        const int entry = lane % LANES * 8, bytes = WORDS / 2; /* the lane's first; of an entry */
 #pragma unroll
         for (int i = 0; i < WORDS; i++)
             b->k[s][i] = b->v[s][i] = 0;
@@ -137,7 +137,7 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
  * are what is empty or there, else the element alone. */
 MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
 {
-    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype);
+    const char *g = mpk_data(t, o.qkv) + at * mpk_dtype_bytes(o.qkv.dtype); /* of the element */
     if (mpk_carries(t, o.qkv.operand))
         return ptx_load_word((const char *)((rt_u64)g & ~(rt_u64)3));
     return o.qkv.dtype == MPK_F32 ? *(const rt_u32 *)g : *(const rt_u16 *)g;
@@ -183,14 +183,14 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     constexpr int PER = LANES / 4; /* entries of a lane */
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
-    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2;
+    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2; /* that turn */
     const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
-    rt_u32 word[PER];
+    rt_u32 word[PER]; /* asked for, perhaps not there yet */
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
-        const bool there = e < size, turns = there && e < n;
+        const bool there = e < size, turns = there && e < n; /* lanes beyond the row have zeros */
         word[i] = there ? rows_ask(t, o, from + e * step) : 0;
         weight[i] = !there     ? 1
                     : is_query ? rows_weight(t, o.q_norm, e)
@@ -210,7 +210,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     if (is_query ? mpk_is_there(o.q_norm) : mpk_is_there(o.k_norm)) {
         for (int mask = 16; mask > 0; mask /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, mask);
-        const float factor = rsqrtf(sum / (float)size + (float)h.eps);
+        const float factor = rsqrtf(sum / (float)size + (float)h.eps); /* the same in all lanes */
 #pragma unroll
         for (int i = 0; i < PER; i++)
             x[i] = rows_round(dtype, x[i] * factor * weight[i]);
@@ -241,7 +241,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
  * later token takes it. */
 MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 token)
 {
-    rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
+    rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]); /* data */
     p += p < 0 ? o.k_cache.dims[2] : 0;
     return p >= 0 && p < o.k_cache.dims[2] && cache_token(t, o, p) == token ? p : -1;
 }
@@ -297,7 +297,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
 {
     const int lane = mpk_thread() % 32,
               entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
-    float score[STEPS][ROWS];
+    float score[STEPS][ROWS]; /* of the group's positions */
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int token = __shfl_sync(0xffffffffu, b->token, s * (32 / LANES) + lane / LANES);
@@ -314,7 +314,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
         const float q[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
-            float dot = 0;
+            float dot = 0; /* of the lane's eight entries, then of all */
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 dot += q[i] * rows_entry<WORDS>(o.k_cache.dtype, b->k[s], i);
@@ -329,13 +329,13 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
     /* Softmax: one scaling for all positions of the block; none if no position is seen yet. */
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-        float largest = a->largest[r];
+        float largest = a->largest[r]; /* so far, then with this block */
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             largest = score[s][r] > largest ? score[s][r] : largest;
         if (largest == -MPK_INFINITY)
             continue;
-        const float kept = ptx_exp2(a->largest[r] - largest);
+        const float kept = ptx_exp2(a->largest[r] - largest); /* of what was summed before */
         a->largest[r] = largest;
         a->total[r] *= kept;
 #pragma unroll
@@ -418,7 +418,7 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
         const int r = i / size, e = i % size, row = row0 + r;
         if (row >= group * tokens)
             break;
-        float largest = -MPK_INFINITY, total = 0, low = 0, high = 0;
+        float largest = -MPK_INFINITY, total = 0, low = 0, high = 0; /* over the warps */
 #pragma unroll
         for (int k = 0; k < MPK_WARPS; k++)
             largest = s_largest[k * ROWS + r].x > largest ? s_largest[k * ROWS + r].x : largest;
@@ -431,7 +431,7 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
             high += weight * s_partial[(k * ROWS + r) * size + e + 1];
         }
         const int head = w.kv_head * group + row % group, to = w.entry * tokens + row / group;
-        const float factor = total == 0 ? 0 : 1 / total;
+        const float factor = total == 0 ? 0 : 1 / total; /* a row that saw nothing is zeros */
         rows_put(o.part, mpk_data(t, o.part),
                  to * o.part.stride[0] + w.split * o.part.stride[1] + head * size + e, low * factor,
                  high * factor);
@@ -456,7 +456,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     float *stage = (float *)(t.s_scratch + rows_scratch<ROWS>::partial(size)) + warp * size;
 #pragma unroll 1
     for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
-        const bool is_query = i < ROWS;
+        const bool is_query = i < ROWS; /* then come the tokens' keys */
         const int row = row0 + i, token = is_query ? row / group : i - ROWS;
         if (is_query && row >= group * tokens)
             continue;
@@ -491,8 +491,8 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
     const int warp = mpk_thread() / 32, size = (int)h.size, length = (int)o.k_cache.dims[2];
     /* this warp's eighth of the split's first block */
     int p0 = w.split * CACHE_UNIT + warp * ROWS_POSITIONS;
-    rows_block<STEPS, WORDS> block = {};
-    rows_sum<ROWS> a;
+    rows_block<STEPS, WORDS> block = {}; /* 8 positions, in registers */
+    rows_sum<ROWS> a;                    /* what this group of lanes has seen */
     bool is_prepared = !AHEAD;
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -535,7 +535,7 @@ MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_ho
     for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
         const rt_i64 p = rows_target(t, o, token), words = h.size * bytes / 4;
         for (rt_i64 i = mpk_thread(); p >= 0 && i < 2 * words; i += MPK_THREADS) {
-            const int which = i >= words;
+            const int which = i >= words; /* 0 keys, 1 values */
             char *g = mpk_data(t, which ? o.v_cache : o.k_cache) + (rows + p) * h.size * bytes;
             const rt_u16 *from =
                 (const rt_u16 *)rows_new(t, o, h, keys, which, token) + (i - which * words) * 2;
@@ -553,7 +553,7 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
 {
     const int tokens = (int)o.index.dims[0], group = (int)(h.heads / h.kv_heads),
               columns = group * (int)h.size;
-    rows_work w;
+    rows_work w; /* what is worked on now */
     mpk_wait(t);
     for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_end(t) / tokens; w.entry++)
         for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns;

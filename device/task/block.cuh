@@ -25,15 +25,20 @@
 #include "task/pieces.cuh"
 #include "tile/view.cuh"
 
-/* A tile in shared memory: rows x columns entries of dtype, row_bytes for a row (a multiple of 16),
- * the layout (BLOCK_PLAIN and so on, shape/block_shape.h). Its first copy begins `offset` bytes
- * into scratch, and each further one, of turns that are loaded ahead, copy_bytes after the one
- * before. */
+/* A tile in shared memory: rows x columns entries of dtype, row_bytes for a row (a multiple of
+ * 16), the layout (BLOCK_PLAIN and so on, shape/block_shape.h).  Its first copy begins `offset`
+ * bytes into scratch, and each further one, of turns that are loaded ahead, copy_bytes after the
+ * one before. */
 struct block_tile {
     int rows, columns, row_bytes, layout, dtype, offset, copy_bytes;
 };
 /* How many warps share the rows, the columns and the sum of a tile (their product is 8), and
- * whether tensor cores multiply it. In fp32 all are 1: threads, not warps, share the tile. */
+ * whether tensor cores multiply it.  In fp32 all are 1: threads, not warps, share the tile.
+ *
+ *   along = {2, 2, 2}, 64 x 64      columns 0-31   32-63
+ *   rows 0-31                       warps 0, 4     2, 6        warps 4 to 7 have the second half
+ *   rows 32-63                      warps 1, 5     3, 7        of what is summed over
+ */
 struct block_warps {
     int along[3];
     bool mma;
@@ -41,8 +46,9 @@ struct block_warps {
 
 /* ---- loads ---- */
 
-/* One entry of a tile, from memory of any dtype; 0 where it is not inside. An entry that has the
- * tile's 16-bit dtype already is moved by its bits, so that NaNs keep their payload. */
+/* One thread: one entry of a tile, from memory of any dtype; 0 where it is not inside.  An entry
+ * that has the tile's 16-bit dtype already is moved by its bits, so that NaNs keep their
+ * payload. */
 MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype,
                       const char *g, rt_i64 at, bool inside)
 {
@@ -126,12 +132,12 @@ template <int N> struct block_copies {
     rt_i64 other; /* entries that are left along the other axis */
 };
 
-/* Row j of this thread's, and where its piece lies in the tile. */
+/* Row j of this thread's copies. */
 MPK_FN int block_copy_row(const block_tile &tile, int j)
 {
     return mpk_kept_thread() / BLOCK_PIECES(tile) + j * BLOCK_ROWS_APART(tile);
 }
-/* Rows that are a multiple of eight apart are swizzled alike. */
+/* Where it lies in the tile; rows that are a multiple of eight apart are swizzled alike. */
 MPK_FN int block_copy_to(const block_tile &tile, int j)
 {
     return BLOCK_AT(tile.row_bytes, tile.layout, mpk_kept_thread() / BLOCK_PIECES(tile),

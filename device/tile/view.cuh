@@ -68,7 +68,7 @@ MPK_FN char *mpk_data(const mpk_task &t, const mpk_view &v)
 /* Entries of axis 0 that are alive. */
 MPK_FN rt_i64 mpk_live(const mpk_task &t, const mpk_view &v)
 {
-    rt_i64 n = v.live == RT_ALL ? v.dims[0] : (rt_i64)t.live[v.live];
+    rt_i64 n = v.live == RT_ALL ? v.dims[0] : (rt_i64)t.live[v.live]; /* may exceed the tensor */
     return n < v.dims[0] ? n : v.dims[0];
 }
 
@@ -96,10 +96,10 @@ MPK_FN rt_u16 mpk_to_bf16(float x)
 /* NaN keeps its payload; subnormals are an integer times 2^-24, which is exact. */
 MPK_FN float mpk_from_f16(rt_u16 h)
 {
-    rt_u32 sign = (rt_u32)(h & 0x8000) << 16, rest = h & 0x7fffu;
-    if (rest >= 0x7c00)
+    rt_u32 sign = (rt_u32)(h & 0x8000) << 16, rest = h & 0x7fffu; /* exponent and fraction */
+    if (rest >= 0x7c00)                                           /* infinity or NaN */
         return __uint_as_float(sign | 0x7f800000u | rest << 13);
-    if (rest >= 0x0400)
+    if (rest >= 0x0400) /* a normal number */
         /* 112 = 127 - 15, the difference of the exponents' biases */
         return __uint_as_float(sign | ((rest << 13) + (112u << 23)));
     /* 2^-24 */
@@ -111,7 +111,7 @@ MPK_FN float mpk_from_f16(rt_u16 h)
 MPK_FN rt_u16 mpk_to_f16(float x)
 {
     rt_u32 u = __float_as_uint(x), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
-    if (rest > 0x7f800000)
+    if (rest > 0x7f800000) /* NaN */
         return (rt_u16)(sign | 0x7e00);
     /* 65,520 and above rounds to infinity: half a place above the largest f16, 65,504 */
     if (rest >= 0x477ff000)
@@ -144,7 +144,7 @@ MPK_FN float mpk_round(int dtype, float x)
  * outside the range, and GPU and host would differ there. */
 MPK_FN rt_i64 mpk_truncate(double x)
 {
-    if (!(x == x))
+    if (!(x == x)) /* NaN */
         return 0;
     if (x >= 9223372036854775808.0)
         return 0x7fffffffffffffffll;
@@ -257,7 +257,7 @@ MPK_FN void mpk_put_int(const mpk_view &v, char *data, rt_i64 at, rt_i64 x)
  * its range. */
 MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
 {
-    rt_i64 i = mpk_truncate(x);
+    rt_i64 i = mpk_truncate(x); /* unused by floats; the compiler drops it */
     switch (v.dtype) {
     case MPK_F32:
         ((float *)data)[at] = (float)x;
@@ -280,7 +280,7 @@ MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
     default: {
         /* numbers below `end`, from -end or, of u8, from 0 on */
         const rt_i64 end = 1ll << (8 * mpk_dtype_bytes(v.dtype) - (v.dtype != MPK_U8));
-        const rt_i64 least = v.dtype == MPK_U8 ? 0 : -end;
+        const rt_i64 least = v.dtype == MPK_U8 ? 0 : -end; /* the first number in range */
         if (i < least)
             i = least;
         mpk_put_int(v, data, at, i < end ? i : end - 1);
@@ -350,8 +350,8 @@ MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)
         at[axis] = 0;
         if (axis >= rank)
             continue;
-        rt_u32 n = b.hi[axis] - b.lo[axis];
-        rt_u64 rest = axis ? mpk_divide(i, n) : 0;
+        rt_u32 n = b.hi[axis] - b.lo[axis];        /* entries of the axis */
+        rt_u64 rest = axis ? mpk_divide(i, n) : 0; /* of the axes before it */
         at[axis] = (rt_i64)(b.lo[axis] + (i - rest * n));
         i = rest;
     }
@@ -375,7 +375,7 @@ MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
     rt_i64 offset = 0;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++) {
-        int axis = i - (rank - v.rank);
+        int axis = i - (rank - v.rank); /* of v, aligned at the last */
         if (i < rank && axis >= 0 && v.dims[axis] != 1)
             offset += at[i] * v.stride[axis];
     }
@@ -448,8 +448,8 @@ MPK_REDUCTION(mpk_max, rt_u64, mpk_max_pair)
 /* Floats as integers that compare in the same order; NaN is 0, below all; -0 equals 0. */
 MPK_FN rt_u32 mpk_key(float x)
 {
-    rt_u32 u = __float_as_uint(x == 0 ? 0.0f : x);
-    if (!(x == x))
+    rt_u32 u = __float_as_uint(x == 0 ? 0.0f : x); /* -0 becomes 0 */
+    if (!(x == x))                                 /* NaN */
         return 0;
     return u >> 31 ? ~u : u | 0x80000000u;
 }
@@ -462,7 +462,7 @@ MPK_FN float mpk_from_key(rt_u32 key)
  * values that with the lowest index.  0: a NaN, less than anything else. */
 MPK_FN rt_u64 mpk_ranked(float x, rt_u32 index)
 {
-    rt_u32 key = mpk_key(x);
+    rt_u32 key = mpk_key(x); /* 0: NaN */
     return key ? (rt_u64)key << 32 | (rt_u32)~index : 0;
 }
 /* The index of a ranked value that is not 0. */
@@ -476,7 +476,7 @@ MPK_FN rt_u32 mpk_index_of(rt_u64 ranked)
 MPK_FN rt_u64 mpk_largest(const mpk_task &t, int group, const mpk_view &v, const char *data,
                           rt_i64 at, rt_i64 step, rt_i64 lo, rt_i64 hi)
 {
-    rt_u64 best = 0;
+    rt_u64 best = 0; /* less than any number */
     for (rt_i64 i = lo + mpk_thread() % group; i < hi; i += group)
         best = mpk_max_pair(best, mpk_ranked(mpk_get(v, data, at + i * step), (rt_u32)i));
     return mpk_max(t, group, best);

@@ -67,7 +67,7 @@ MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
  * after the next barrier. */
 MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
 {
-    float *s_values = attend_values(t, size);
+    float *s_values = attend_values(t, size); /* this thread's entries */
     attend_sum a = {-MPK_INFINITY, 0};
     for (int k = mpk_thread(); k < size; k += MPK_THREADS)
         s_values[k] = 0;
@@ -79,7 +79,7 @@ MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
  * that is exp(-inf) = 0, of sums that are 0.  A NaN raises nothing: it comes in by the weights. */
 MPK_FN float attend_rescale(attend_sum *a, float largest)
 {
-    float kept = 1;
+    float kept = 1; /* the largest stays */
     if (largest > a->largest) {
         kept = expf(a->largest - largest);
         a->largest = largest;
@@ -97,9 +97,9 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
     float *s_weight = attend_weights(t, size);
     const float *s_query = attend_query(t, size);
     const char *g_keys = mpk_data(t, p.k_cache);
-    rt_u64 best = 0;
+    rt_u64 best = 0; /* no position with a page */
     for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
-        int page = kv_page(t, p, slot, p0 + i);
+        int page = kv_page(t, p, slot, p0 + i); /* kept for the values */
         float score = 0;
         s_page[i] = page;
         for (int k = 0; page >= 0 && k < size; k++)
@@ -131,14 +131,14 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
         if (!best) /* the same in all threads */
             continue;
         float kept = attend_rescale(a, best >> 32 ? mpk_from_key((rt_u32)(best >> 32)) : MPK_NAN);
-        double sum = 0;
+        double sum = 0; /* of this thread's weights */
         for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
             s_weight[i] = s_page[i] >= 0 ? expf(s_weight[i] - a->largest) : 0;
             sum += (double)s_weight[i];
         }
         a->sum = a->sum * kept + (float)mpk_sum(t, MPK_THREADS, sum);
         for (int k = mpk_thread(); k < size; k += MPK_THREADS) {
-            float value = s_values[k] * kept;
+            float value = s_values[k] * kept; /* of the positions before */
             for (int i = 0; i < n; i++)
                 if (s_page[i] >= 0)
                     value += s_weight[i] *
@@ -165,7 +165,7 @@ MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_ho
 {
     int size = (int)p.k_cache.dims[3];
     rt_i64 position = heads_integer(t, p.positions, token), slot = heads_integer(t, p.slots, token);
-    rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
+    rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2]; /* positions of a slot */
     attend_sum a = attend_begin(t, size);
     char *g_y = mpk_data(t, y);
     attend_cached(t, p, slot, attend_first(how.window, position),
@@ -181,7 +181,7 @@ MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_plac
                           const attend_how &how, const mpk_view &y)
 {
     int size = (int)q.dims[2];
-    rt_i64 group = q.dims[1] / p.k_cache.dims[1];
+    rt_i64 group = q.dims[1] / p.k_cache.dims[1]; /* query heads of a KV head */
     const char *g_q = mpk_data(t, q);
     float *s_query = attend_query(t, size);
     for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++)
@@ -200,7 +200,7 @@ MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mp
                               rt_i64 token, rt_i64 head)
 {
     float *s_query = attend_query(t, h.size);
-    rt_i64 from = heads_offset(h, token, head);
+    rt_i64 from = heads_offset(h, token, head); /* of the head, in qkv */
     float factor = heads_factor(t, h, MPK_THREADS, true, q_norm, from);
     mpk_sync();
     for (int k = mpk_thread(); k < h.size; k += MPK_THREADS)
@@ -252,7 +252,7 @@ struct split_token {
 MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const split_how &s,
                               rt_i64 token, const split_token &before)
 {
-    split_token k;
+    split_token k; /* this token's */
     rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2];
     k.slot = heads_integer(t, p.slots, token);
     k.position = heads_integer(t, p.positions, token);
@@ -280,7 +280,7 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
         /* angles of this token instead of the query's, which has been turned */
         heads_angles(t, h, i, 0, (const float *)0, 1);
         float factor = heads_factor(t, h, MPK_THREADS, true, k_norm, from);
-        double dot = 0;
+        double dot = 0; /* this thread's entries */
         for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
             dot += (double)(s_query[e] * heads_turned(t, h, k_norm, from, e, factor));
         float score = s.how.scale * (float)mpk_sum(t, MPK_THREADS, dot);
@@ -300,7 +300,7 @@ MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_pl
                         const split_token &k, rt_i64 lo, rt_i64 hi, rt_i64 split, rt_i64 head)
 {
     char *g_part = mpk_data(t, part), *g_lse = mpk_data(t, lse);
-    rt_i64 kv_head = head / (h.heads / h.kv_heads);
+    rt_i64 kv_head = head / (h.heads / h.kv_heads); /* that the head reads */
     mpk_sync();
     attend_sum a = attend_begin(t, h.size);
     if (lo < hi) {
@@ -338,7 +338,7 @@ MPK_FN rt_i64 split_count(const split_how &s, rt_i64 units)
 MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 all, rt_i64 units,
                        rt_i64 *lo, rt_i64 *hi)
 {
-    int from, to;
+    int from, to; /* units */
     *lo = split_clamp(split * all / s.splits - before, units);
     *hi = split_clamp((split + 1) * all / s.splits - before, units);
     if (s.own) {
@@ -358,7 +358,7 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
 {
     rt_i64 all = 0, before = 0, alive = mpk_live(t, h.qkv), group = h.heads / h.kv_heads, from, to;
     rt_i64 lo = mpk_lo(t, 2) / h.size, hi = mpk_hi(t, 2) / h.size;
-    split_token k = {};
+    split_token k = {}; /* of the token before, in turn */
     for (rt_i64 token = 0; token < alive; token++) {
         k = split_next(t, p, s, token, k);
         all += k.units;

@@ -57,7 +57,7 @@ MPK_FN rt_u64 route_rank(float x, rt_u32 id)
 MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *g_logits,
                          rt_i64 row, bool mine, rt_u64 limit)
 {
-    rt_u64 best = 0;
+    rt_u64 best = 0; /* below every rank */
     for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM) {
         rt_u64 rank = route_rank(
             mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]), (rt_u32)i);
@@ -70,7 +70,7 @@ MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *
 MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row,
                         bool mine, float largest)
 {
-    double sum = 0;
+    double sum = 0; /* this thread's entries */
     for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM)
         sum += (double)expf(
             mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]) - largest);
@@ -85,7 +85,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
 {
     const char *g_logits = mpk_data(t, logits);
     char *g_ids = mpk_data(t, ids), *g_weights = mpk_data(t, weights);
-    bool writes = mine && mpk_thread() % MPK_TEAM == 0;
+    bool writes = mine && mpk_thread() % MPK_TEAM == 0; /* one lane a token */
     rt_u64 rank = route_next(t, logits, g_logits, row, mine, ~(rt_u64)0);
     rt_i64 at = row * logits.stride[0];
     float largest =
@@ -97,7 +97,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
             rank = route_next(t, logits, g_logits, row, mine, rank);
         if (!writes)
             continue;
-        rt_i64 id = (rt_i64)(rt_u32)~rank;
+        rt_i64 id = (rt_i64)(rt_u32)~rank; /* the rank's low half */
         float share =
             expf(mpk_get(logits, g_logits, at + id * logits.stride[1]) - largest) / (float)sum;
         mpk_put_int(ids, g_ids, row * ids.stride[0] + j * ids.stride[1], id);
@@ -117,7 +117,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
 MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
                       const mpk_view &weights, bool normalize, bool round)
 {
-    int team = mpk_thread() / MPK_TEAM;
+    int team = mpk_thread() / MPK_TEAM; /* a token each */
     for (rt_i64 first = mpk_lo(t, 0); first < (rt_i64)mpk_hi(t, 0); first += MPK_TEAMS) {
         bool mine = team < MPK_TEAMS && first + team < (rt_i64)mpk_hi(t, 0);
         route_token(t, logits, ids, weights, normalize, round, first + team, mine);
@@ -143,7 +143,7 @@ MPK_FN int expert_row(const expert_use &u, int pair)
 /* Where row `row` of x begins, of those of token t0 on. */
 MPK_FN rt_i64 expert_row_at(const expert_use &u, rt_i64 t0, int row)
 {
-    int of_token = (int)u.ids.dims[1];
+    int of_token = (int)u.ids.dims[1]; /* experts */
     return u.x.rank == 3 ? (t0 + row / of_token) * u.x.stride[0] + row % of_token * u.x.stride[1]
                          : (t0 + row) * u.x.stride[0];
 }
@@ -154,7 +154,7 @@ MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, in
     float *s_factor = (float *)(t.s_scratch + EXPERT_FACTORS);
     const char *g_x = mpk_data(t, u.x);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-    rt_i64 width = u.w0.dims[2];
+    rt_i64 width = u.w0.dims[2]; /* columns of x */
     mpk_sync();
     for (int first = 0; first < n; first += MPK_TEAMS) {
         bool mine = team < MPK_TEAMS && first + team < n;
@@ -187,7 +187,7 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     }
     mpk_sync();
     for (int p = mpk_thread(); p < n; p += MPK_THREADS) {
-        int id = s_ids[p], place = 0;
+        int id = s_ids[p], place = 0; /* pairs that come before */
         for (int q = 0; q < n; q++)
             place += s_ids[q] < id || (s_ids[q] == id && q < p);
         s_order[place] = (rt_u16)p;
@@ -207,7 +207,7 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
     for (int i = mpk_thread(); i < n * EXPERT_TILE; i += MPK_THREADS) {
         int row = expert_row(u, s_order[first + i / EXPERT_TILE]);
         rt_i64 k = k0 + i % EXPERT_TILE;
-        float value = 0;
+        float value = 0; /* after the last column */
         if (k < u.w0.dims[2]) {
             value = mpk_get(u.x, g_x, expert_row_at(u, t0, row) + k * u.x.stride[u.x.rank - 1]);
             if (mpk_is_there(u.norm))
@@ -227,14 +227,14 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
     const float *s_x = (const float *)(t.s_scratch + EXPERT_BUFFER);
     const char *g_w = mpk_data(t, w);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-    float r_sum[ROWS][TOKENS] = {};
+    float r_sum[ROWS][TOKENS] = {}; /* of this lane's columns */
     for (rt_i64 k0 = 0; k0 < w.dims[2]; k0 += EXPERT_TILE) {
         mpk_sync();
         expert_stage(t, u, t0, first, n, k0);
         mpk_sync();
         int columns = (int)(w.dims[2] - k0 < EXPERT_TILE ? w.dims[2] - k0 : EXPERT_TILE);
         for (int k = lane; team < MPK_TEAMS && k < columns; k += MPK_TEAM) {
-            float r_w[ROWS];
+            float r_w[ROWS]; /* read once for all pairs */
 #pragma unroll
             for (int c = 0; c < ROWS; c++) {
                 rt_i64 at = row + c * MPK_TEAMS + team;
@@ -272,7 +272,7 @@ MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_
         of_token = (int)u.ids.dims[1];
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
         int j = i / rows, c = i % rows, pair = s_order[first + j];
-        float value = there ? s_result[c * TOKENS + j] : 0;
+        float value = there ? s_result[c * TOKENS + j] : 0; /* a pair without an expert is 0 */
         if (there && u.activation != ACTIVATE_NONE)
             value = activate(u.activation, value) * s_second[c * TOKENS + j];
         if (mpk_is_there(u.scale))
@@ -300,7 +300,7 @@ MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row,
     mpk_sync();
     for (int i = mpk_thread(); i < rows * tokens; i += MPK_THREADS) {
         int token = i / rows, c = i % rows;
-        float sum = 0;
+        float sum = 0; /* in the order of experts */
         for (int j = 0; j < of_token; j++) {
             int pair = token * of_token + j;
             if (s_ids[pair] != EXPERT_NONE)
@@ -324,7 +324,7 @@ MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, r
     const rt_u16 *s_order = (const rt_u16 *)(t.s_scratch + EXPERT_ORDER);
     for (int first = 0, n; first < pairs; first += n) {
         int expert = s_ids[s_order[first]];
-        bool there = expert != EXPERT_NONE;
+        bool there = expert != EXPERT_NONE; /* these sort last */
         for (n = 1; n < TOKENS && first + n < pairs && s_ids[s_order[first + n]] == expert;)
             n++;
         if (there)

@@ -32,7 +32,7 @@ MPK_FN int lines_group(rt_i64 n)
  * has rank 0, which no other float has; an integer of rank 0 is just the worst. */
 MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool largest)
 {
-    rt_u64 rank = order_rank(x, g_x, at, !largest);
+    rt_u64 rank = order_rank(x, g_x, at, !largest); /* rising with how good it is */
     return rank == 0 && !largest && !mpk_is_exact(x.dtype) ? order_last(x.dtype) : rank;
 }
 
@@ -75,7 +75,7 @@ MPK_FN rt_u32 lines_worth(float x, bool largest)
  * pieces instead. */
 MPK_FN float lines_best(int dtype, const lines_piece &p, bool largest, float *probe)
 {
-    float best = lines_entry(dtype, p, 0);
+    float best = lines_entry(dtype, p, 0); /* of the piece so far */
 #pragma unroll
     for (int i = 0; i < (dtype == MPK_F32 ? 4 : 8); i++) {
         const float x = lines_entry(dtype, p, i);
@@ -118,13 +118,13 @@ MPK_FN void lines_search_all(const mpk_view &x, const char *g_line, rt_i64 first
 MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool largest,
                          rt_u64 *most, rt_u64 *best)
 {
-    const lines_piece *g = (const lines_piece *)g_line;
+    const lines_piece *g = (const lines_piece *)g_line; /* aligned */
     const int per = x.dtype == MPK_F32 ? 4 : 8;
     const rt_i64 pieces = n / per;
-    lines_found f = {0, 0};
+    lines_found f = {0, 0}; /* nothing yet */
 #pragma unroll 1
     for (rt_i64 i = mpk_thread(); i < pieces; i += LINES_AHEAD * MPK_THREADS) {
-        lines_piece p[LINES_AHEAD];
+        lines_piece p[LINES_AHEAD]; /* all in flight before the first is looked at */
         float own[LINES_AHEAD], all = 0, probe = 0;
 #pragma unroll
         for (int k = 0; k < LINES_AHEAD; k++)
@@ -170,7 +170,7 @@ MPK_FN void lines_agree(const mpk_task &t, int group, rt_u64 *most, rt_u64 *best
 {
     rt_u64 *s_most = (rt_u64 *)t.s_scratch, *s_best = s_most + MPK_THREADS;
     const int thread = mpk_thread(), first = thread / group * group;
-    const bool is_member = first + group <= MPK_THREADS;
+    const bool is_member = first + group <= MPK_THREADS; /* of a whole group */
     s_most[thread] = *most;
     s_best[thread] = *best;
     mpk_sync();
@@ -201,7 +201,7 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
     mpk_box box = mpk_box_of(t, value.rank);
     rt_u64 n = mpk_count(box, value.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
-        rt_i64 at[RT_MAX_RANK], from = 0;
+        rt_i64 at[RT_MAX_RANK], from = 0; /* the line's place and first entry */
         int o = 0;
         bool mine = rows_line(group, first, n, &line);
         mpk_place(box, value.rank, mine ? line : 0, at);
@@ -264,7 +264,7 @@ MPK_FN double scan_pair(int kind, double a, double b)
         return a * b;
     if (kind == SCAN_SUM)
         return a + b;
-    double most = a > b || a != a ? a : b;
+    double most = a > b || a != a ? a : b; /* a NaN stays */
     return a == b && fabs(a) == (double)MPK_INFINITY ? a : most + log1p(exp(-fabs(a - b)));
 }
 MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
@@ -285,15 +285,15 @@ MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     char *g_y = mpk_data(t, y);
     number *s_sum = (number *)t.s_scratch;
     int group = lines_group(x.dims[axis]);
-    mpk_box lines = index_lines(t, y.rank, axis);
+    mpk_box lines = index_lines(t, y.rank, axis); /* an entry of it is a line */
     rt_u64 n = mpk_count(lines, y.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         rt_i64 at[RT_MAX_RANK];
         bool mine = rows_line(group, first, n, &line);
-        lines_part part = lines_part_of(group, mine, x.dims[axis]);
+        lines_part part = lines_part_of(group, mine, x.dims[axis]); /* this thread's */
         mpk_place(lines, y.rank, mine ? line : 0, at);
         rt_i64 from = mpk_offset(x, at), to = mpk_offset(y, at);
-        number sum = none, value;
+        number sum = none, value; /* running */
         if (group > 1) {
             for (rt_i64 i = part.lo; i < part.hi; i++) {
                 index_get(x, g_x, from + i * x.stride[axis], &value);
@@ -341,7 +341,7 @@ MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_vie
 {
     const char *g_x = mpk_data(t, x);
     char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
-    rt_i64 *s_best = (rt_i64 *)t.s_scratch, step = x.stride[axis];
+    rt_i64 *s_best = (rt_i64 *)t.s_scratch, step = x.stride[axis]; /* of each thread's part */
     int group = lines_group(x.dims[axis]);
     mpk_box lines = index_lines(t, value.rank, axis);
     rt_u64 n = mpk_count(lines, value.rank), line;

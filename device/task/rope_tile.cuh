@@ -47,10 +47,10 @@ template <int N>
 MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token, int *place)
 {
     const mpk_cache &c = mpk_caches[s.cache];
-    int position[N], slot[N], page[N];
+    int position[N], slot[N], page[N]; /* data of the step */
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        const int at = token[i] < 0 ? 0 : token[i];
+        const int at = token[i] < 0 ? 0 : token[i]; /* so that the load is valid */
         position[i] = mpk_at<const int>(t, TURN_POSITIONS)[at];
         slot[i] = mpk_at<const int>(t, TURN_SLOTS)[at];
     }
@@ -83,7 +83,7 @@ MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
 {
     const int lane = mpk_thread() % 32, first = __shfl_sync(0xffffffffu, place, 0);
     const bool whole = __all_sync(0xffffffffu, place >= 0 && place == first + lane);
-    rt_u32 bits = 1u << (place & 31);
+    rt_u32 bits = 1u << (place & 31); /* of a word of the map */
     if (whole && first % 32 == 0) {
         bits = 0xffffffffu;
         place = lane == 0 ? place : -1;
@@ -98,7 +98,7 @@ MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
 MPK_FN bool turn_any_twice(const mpk_task &t, const turn_shape &s, int all)
 {
     rt_u32 *s_map = (rt_u32 *)t.s_scratch, *s_flag = (rt_u32 *)(t.s_scratch + TURN_FLAG);
-    const uint4 none = make_uint4(0, 0, 0, 0);
+    const uint4 none = make_uint4(0, 0, 0, 0); /* no place taken */
     for (int i = mpk_thread() * 16; i < TURN_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
     mpk_sync();
@@ -206,7 +206,7 @@ template <int K>
 MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                       turn_pair *v)
 {
-    float square = turn_square(v->low) + turn_square(v->high);
+    float square = turn_square(v->low) + turn_square(v->high); /* of eight dims, then of the head */
 #pragma unroll
     for (int d = 1; d < K / 8; d *= 2)
         square += __shfl_xor_sync(0xffffffffu, square, d);
@@ -237,7 +237,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
     const turn_weights w = turn_weights_of<K>(t, keys ? TURN_K_NORM : TURN_Q_NORM, type, dim);
     for (int base = k.first; base < k.last; base += TURN_TOKENS) {
         const int token = base + group % TURN_TOKENS;
-        const bool there = token < k.last;
+        const bool there = token < k.last; /* groups without a token take part in shuffles */
         const rt_u64 at = there ? (rt_u64)token : (rt_u64)base; /* a token that is there */
         const float4 cosine = *(const float4 *)(table + at * K),
                      sine = *(const float4 *)(table + at * K + K / 2);
@@ -251,7 +251,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             further = TURN_PAGE * K;
         }
         for (int head = lo + group / TURN_TOKENS; head < hi; head += PARTS * TURN_HEADS) {
-            turn_pair v[TURN_HEADS];
+            turn_pair v[TURN_HEADS]; /* of eight heads, in flight together */
 #pragma unroll
             for (int i = 0; i < TURN_HEADS; i++) {
                 const int own = head + i * PARTS < hi ? head + i * PARTS : head;
@@ -280,7 +280,7 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
                                int *own)
 {
     const int lane = mpk_thread() % 32;
-    int token[2], place[2];
+    int token[2], place[2]; /* of 32 tokens around t0 */
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         token[half] = t0 - 16 + half * 32 + lane;
@@ -295,7 +295,7 @@ MPK_FN rt_u32 turn_full_blocks(const mpk_task &t, const turn_shape &s, const tur
               behind = __shfl_up_sync(0xffffffffu, place[1], 1);
     const rt_u32 begins = __ballot_sync(0xffffffffu, place[0] >= 0 && place[0] % 16 == 0);
     rt_u64 follows = __ballot_sync(0xffffffffu, before >= 0 && place[0] == before + 1);
-    const int to = lane ? behind : last;
+    const int to = lane ? behind : last; /* the place of the token before */
     follows |= (rt_u64)__ballot_sync(0xffffffffu, to >= 0 && place[1] == to + 1) << 32;
     /* Bit i: the next 1, then 2, 4, 8, 15 tokens follow token i place by place. */
     follows >>= 1;           /* the next 1 follows */
@@ -319,7 +319,7 @@ MPK_FN void turn_store_block(const mpk_task &t, const turn_shape &s, int token, 
     rt_u16 *to = mpk_at<rt_u16>(t, TURN_V_CACHE) +
                  ((rt_u64)(place / TURN_PAGE) * s.kv_heads + head) * TURN_PAGE * K;
     for (int dim = mpk_thread() % 32 * 2; dim < K; dim += 64) {
-        rt_u32 v[16], row[2][8];
+        rt_u32 v[16], row[2][8]; /* two dims of 16 tokens; two rows of the block */
 #pragma unroll
         for (int i = 0; i < 16; i++)
             v[i] = ptx_load_word(from + (rt_u64)i * columns + dim);
@@ -352,9 +352,9 @@ MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, in
     const rt_u16 *from =
         mpk_at<const rt_u16>(t, TURN_QKV) + (rt_u64)t0 * columns + (s.heads + kv_heads + head) * K;
     rt_u16 *cache = mpk_at<rt_u16>(t, TURN_V_CACHE) + head * TURN_PAGE * K;
-    const int pair = 2 * (mpk_thread() % 32);
+    const int pair = 2 * (mpk_thread() % 32); /* this lane's dims of each 64 */
     for (rt_u32 left = __ballot_sync(0xffffffffu, place >= 0); left;) {
-        int token[TURN_AT_ONCE];
+        int token[TURN_AT_ONCE]; /* from t0; negative: none is left */
         rt_u32 v[TURN_AT_ONCE][K / 64];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
@@ -394,7 +394,7 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
     for (int item = mpk_thread() / 32; item < n; item += MPK_WARPS) {
         const int t0 = k.first + item / heads * 16, head = kv_lo + item % heads;
         int place = -1;
-        rt_u32 full = 0;
+        rt_u32 full = 0; /* first tokens of full blocks, bit 16 is t0 */
         if (!twice)
             full = turn_full_blocks(t, s, k, t0, &place);
         else if (t0 + lane % 16 < k.last)

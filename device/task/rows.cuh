@@ -24,7 +24,7 @@
  * its group, which then only comes to the barriers. */
 MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 {
-    int number = mpk_thread() / group;
+    int number = mpk_thread() / group; /* of the group in the round */
     *line = first + (rt_u64)number;
     return number < MPK_THREADS / group && *line < n;
 }
@@ -36,7 +36,7 @@ MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x,
                          const char *g_x, rt_i64 from, rt_i64 step, rt_i64 n, double eps)
 {
-    double sum = 0;
+    double sum = 0; /* of squares */
     /* without a line no loads, and a sum of 0 for the barriers' sake */
     for (rt_i64 i = mpk_thread() % group; mine && i < n; i += group) {
         double value = (double)mpk_get(x, g_x, from + i * step);
@@ -98,18 +98,18 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
             from = mpk_offset(x, at);
             to = mpk_offset(y, at);
         }
-        double sum = 0, squares = 0;
+        double sum = 0, squares = 0; /* the second around the mean */
         for (rt_i64 i = lane; mine && i < width; i += group)
             sum += mpk_get_double(x, g_x, from + i * step);
         double mean = mpk_sum(t, group, sum) / (double)width;
         for (rt_i64 i = lane; mine && i < width; i += group) {
-            double away = mpk_get_double(x, g_x, from + i * step) - mean;
+            double away = mpk_get_double(x, g_x, from + i * step) - mean; /* from the mean */
             squares += away * away;
         }
         double factor = 1.0 / sqrt(mpk_sum(t, group, squares) / (double)width + eps);
         for (rt_i64 i = lane; mine && i < width; i += group) {
             double value = (mpk_get_double(x, g_x, from + i * step) - mean) * factor;
-            bool wide = y.dtype == MPK_F64;
+            bool wide = y.dtype == MPK_F64; /* nothing is rounded on the way */
             value = wide ? value : (double)(float)value;
             if (mpk_is_there(weight)) {
                 double by = mpk_get_double(weight, g_weight, i * weight.stride[0]);
@@ -261,7 +261,7 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     char *g_y = mpk_data(t, y);
     int group = mpk_group(x.dims[axis]), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
-    rt_i64 lo = 0, hi = 0, from_step = x.stride[axis], to_step = y.stride[axis];
+    rt_i64 lo = 0, hi = 0, from_step = x.stride[axis], to_step = y.stride[axis]; /* along it */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == axis) {
@@ -302,10 +302,10 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
                            const rt_i64 *at)
 {
     mpk_box part;
-    int o = 0;
+    int o = 0; /* axis of the result */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++) {
-        bool reduced = set >> i & 1;
+        bool reduced = set >> i & 1; /* the axis goes */
         part.lo[i] = 0;
         part.hi[i] = 1;
         if (i >= x.rank)
@@ -332,7 +332,7 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
         result = -0x7fffffffffffffffll - 1;
     else if (kind == REDUCE_MIN)
         result = 0x7fffffffffffffffll;
-    rt_u64 n = mpk_count(part, x.rank);
+    rt_u64 n = mpk_count(part, x.rank); /* entries of x for one of the result */
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
@@ -349,7 +349,7 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
 MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                             int lane, int group, double base)
 {
-    double result = (double)(kind == REDUCE_PROD);
+    double result = (double)(kind == REDUCE_PROD); /* the neutral element */
     if (kind == REDUCE_MAX)
         result = (double)-MPK_INFINITY;
     else if (kind == REDUCE_MIN)
@@ -400,7 +400,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     rt_u64 n = mpk_count(box, y.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         rt_i64 at[RT_MAX_RANK] = {0}, to = 0;
-        bool mine = rows_line(group, first, n, &line);
+        bool mine = rows_line(group, first, n, &line); /* else only the barriers */
         mpk_place(box, y.rank, mine ? line : 0, at);
         to = mpk_offset(y, at);
         mpk_box part = reduce_part(t, x, set, keep, at);

@@ -64,7 +64,7 @@ MPK_FN float rules_float(const rules_row &r, int word)
  * of the banned sequences: each must be at least 1 and end within the list. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
-    rt_i64 n = RULES_LISTS;
+    rt_i64 n = RULES_LISTS; /* words so far */
     for (int i = RULES_PROMPT; i < RULES_LISTS; i++) {
         if (g_words[i] < 0)
             return false;
@@ -101,10 +101,10 @@ MPK_FN rt_u32 *rules_map(const mpk_task &t)
  * one thread that has set it, false if it was set or the id is of another part. */
 MPK_FN bool rules_mark(rt_u32 *s_map, rt_i64 first, rt_i64 n, rt_i32 id)
 {
-    rt_i64 at = id - first;
+    rt_i64 at = id - first; /* in the part of the vocabulary that the map has */
     if (at < 0 || at >= RULES_PART || id >= n)
         return false;
-    rt_u32 bit = 1u << (at & 31);
+    rt_u32 bit = 1u << (at & 31); /* of its word */
     return !(atomicOr(&s_map[at >> 5], bit) & bit);
 }
 
@@ -120,7 +120,7 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
             rt_i32 id = r.g_history[i];
             if (!rules_mark(s_map, first, r.n, id))
                 continue;
-            float x = r.g_x[id];
+            float x = r.g_x[id]; /* this thread's alone: it has set the bit */
             if (repetition)
                 r.g_x[id] = x > 0 ? x / penalty : x * penalty;
             else
@@ -136,7 +136,7 @@ MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
 {
     float repetition = rules_float(r, RULES_REPETITION), presence = rules_float(r, RULES_PRESENCE),
           frequency = rules_float(r, RULES_FREQUENCY);
-    rt_i64 prompt = r.g_words[RULES_PROMPT];
+    rt_i64 prompt = r.g_words[RULES_PROMPT]; /* tokens of the history */
     if (repetition != 1)
         rules_once(t, r, 0, repetition, true);
     if (presence != 0)
@@ -154,7 +154,7 @@ MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_i
 {
     for (rt_i64 first = 0; first < r.n && n; first += RULES_PART) {
         rt_u32 *s_map = rules_map(t);
-        rt_i64 end = first + RULES_PART < r.n ? first + RULES_PART : r.n;
+        rt_i64 end = first + RULES_PART < r.n ? first + RULES_PART : r.n; /* of the part */
         for (int i = mpk_thread(); i < n; i += MPK_THREADS)
             rules_mark(s_map, first, r.n, g_ids[i]);
         mpk_sync();
@@ -169,7 +169,7 @@ MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_i
 MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt_i32 *g_end)
 {
     for (; g_at < g_end; g_at += 1 + g_at[0]) {
-        rt_i64 before = g_at[0] - 1, same = 0;
+        rt_i64 before = g_at[0] - 1, same = 0; /* tokens before the last; those that agree */
         while (same < before && before <= r.n_history &&
                g_at[1 + same] == r.g_history[r.n_history - before + same])
             same++;
@@ -207,7 +207,7 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
 MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
                                 double sigmas)
 {
-    double count = 0, sum = 0, squares = 0;
+    double count = 0, sum = 0, squares = 0; /* of logits that are not banned */
     for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
         if (r.g_x[i] > -MPK_INFINITY) {
             count += 1;
@@ -241,8 +241,8 @@ MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double
 MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double largest,
                                 double temperature, double share)
 {
-    rt_u32 low = 0, high = 0x7f800000u;
-    double sum = 0, weighted = 0, below = 0;
+    rt_u32 low = 0, high = 0x7f800000u;      /* distance 0 and infinity, as bits */
+    double sum = 0, weighted = 0, below = 0; /* weights; times their logarithm; under `low` */
     for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
         if (r.g_x[i] > -MPK_INFINITY) {
             double scaled = ((double)r.g_x[i] - largest) / temperature, weight = exp(scaled);
@@ -253,7 +253,7 @@ MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double la
     double expected = mpk_sum(t, MPK_THREADS, weighted) / sum;
     while (low < high) {
         rt_u32 middle = low + (high - low) / 2;
-        double inside = 0;
+        double inside = 0; /* weight from `low` to `middle` */
         for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS) {
             rt_u32 far = rules_distance(r.g_x[i], largest, temperature, expected);
             if (far >= low && far <= middle)
@@ -281,8 +281,8 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
     const rt_u32 *g_mask = r.g_mask;
     float *g_x = r.g_x;
     const rt_i64 n = r.n;
-    const bool quads = ((rt_u64)g_x & 15) == 0;
-    rt_u32 *s_mask = (rt_u32 *)(t.s_scratch + RULES_MASK);
+    const bool quads = ((rt_u64)g_x & 15) == 0;            /* whole quads may be stored */
+    rt_u32 *s_mask = (rt_u32 *)(t.s_scratch + RULES_MASK); /* a ring beside that of the quads */
     const auto ask = [=](int quad) {
         if (g_mask)
             mpk_fetch_word(&s_mask[sample_slot(quad)], &g_mask[quad * CHANCE_NEIGHBOURS / 32]);
@@ -318,7 +318,7 @@ MPK_FN rt_u64 rules_apply(const mpk_task &t, const rules_row &r, const sample_ro
     rules_list(t, r);
     const rt_u64 best = sample_largest(t, row);
     const double largest = (double)mpk_from_key((rt_u32)(best >> 32));
-    const bool typically = typical > 0 && typical < 1;
+    const bool typically = typical > 0 && typical < 1; /* a filter that keeps not all */
     if (!(temperature > 0) || !best || !(fabs(largest) < (double)MPK_INFINITY) ||
         !(sigmas > 0 || typically))
         return best;

@@ -62,7 +62,7 @@ MPK_FN void scatter_add(const scatter_list &l, rt_u64 rank, rt_u64 number)
 MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_last)
 {
     mpk_sync();
-    rt_u32 n = *l.s_n;
+    rt_u32 n = *l.s_n; /* the same in all threads, between two barriers */
     mpk_sync();
     if (!is_last && n <= SCATTER_LIST - SCATTER_CHUNK)
         return 0;
@@ -76,8 +76,8 @@ MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_las
 MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &box,
                         const rt_i64 *position)
 {
-    rt_i64 number = 0;
-    bool there = true;
+    rt_i64 number = 0; /* in row-major order of the box's leading axes */
+    bool there = true; /* until an index names nothing of the box */
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++) {
         if (k >= v.n || k >= v.x.rank)
@@ -114,7 +114,7 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
 {
     const char *g_values = mpk_data(t, values);
     char *g_y = mpk_data(t, y);
-    mpk_box lead = box, rest = box;
+    mpk_box lead = box, rest = box; /* axes with indices, axes without */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++) {
         lead.lo[i] = i < v.n ? lead.lo[i] : 0;
@@ -122,7 +122,7 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
         rest.lo[i] = i < v.n ? 0 : rest.lo[i];
         rest.hi[i] = i < v.n ? 1 : rest.hi[i];
     }
-    rt_u64 n_rest = mpk_count(rest, y.rank);
+    rt_u64 n_rest = mpk_count(rest, y.rank); /* entries for one that is named */
     for (rt_u64 item = (rt_u64)mpk_thread(); item < n * n_rest; item += MPK_THREADS) {
         rt_i64 i = (rt_i64)mpk_divide(item, (rt_u32)n_rest), to[RT_MAX_RANK], entry[RT_MAX_RANK],
                from[RT_MAX_RANK] = {};
@@ -136,7 +136,7 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
             if (k >= v.n && k < y.rank && k - v.n + v.rank < RT_MAX_RANK)
                 from[k - v.n + v.rank] = to[k];
         }
-        rt_u64 named = list.s_rank[i];
+        rt_u64 named = list.s_rank[i]; /* the entry; its values follow each other */
         for (; i < n && list.s_rank[i] == named; i++) {
             rt_i64 position[RT_MAX_RANK];
             mpk_place(positions, v.rank, list.s_number[i], position);
@@ -164,7 +164,7 @@ MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_vie
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         positions.hi[i] = i < v.rank ? (rt_u32)named.at[i] : 1;
-    rt_u64 n = mpk_count(positions, v.rank);
+    rt_u64 n = mpk_count(positions, v.rank); /* of the indices */
     scatter_list list = scatter_begin(t);
     for (rt_u64 first = 0; first < n; first += SCATTER_CHUNK) {
         rt_u64 end = first + SCATTER_CHUNK < n ? first + SCATTER_CHUNK : n;
@@ -251,14 +251,14 @@ MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scat
                            rt_u64 line, rt_i64 i)
 {
     rt_i64 at[RT_MAX_RANK];
-    bool inside = true;
+    bool inside = true; /* of the index, which may be smaller than y */
     scatter_place(v, p, line, i, at);
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
         inside = inside && (k >= v.y.rank || at[k] < v.index.dims[k]);
     if (!inside)
         return -1;
-    rt_i64 number = mpk_get_int(v.index, mpk_data(t, v.index), mpk_offset(v.index, at));
+    rt_i64 number = mpk_get_int(v.index, mpk_data(t, v.index), mpk_offset(v.index, at)); /* data */
     rt_i64 entry = index_resolve(number, v.y.dims[v.axis]);
     return entry >= p.lo && entry < p.lo + p.width ? (rt_i64)line * p.width + entry - p.lo : -1;
 }
@@ -270,7 +270,7 @@ MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatte
 {
     number *s_sum = (number *)(t.s_scratch + SCATTER_SUMS);
     rt_u32 *s_count = (rt_u32 *)(t.s_scratch + SCATTER_COUNTS);
-    rt_i64 n = (rt_i64)p.n_lines * p.width, at[RT_MAX_RANK];
+    rt_i64 n = (rt_i64)p.n_lines * p.width, at[RT_MAX_RANK]; /* slots */
     for (rt_i64 slot = mpk_thread(); slot < n; slot += MPK_THREADS) {
         s_count[slot] = v.include_self;
         scatter_place(v, p, (rt_u64)(slot / p.width), p.lo + slot % p.width, at);
@@ -300,11 +300,11 @@ MPK_FN void scatter_combine(const mpk_task &t, const scatter_views &v, const sca
     }
     mpk_sync();
     for (rt_i64 i = mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_u64 slot = list.s_rank[i];
+        rt_u64 slot = list.s_rank[i]; /* an entry of the part */
         if (!order_is_first(list, i))
             continue;
         number sum = s_sum[slot];
-        rt_u32 count = s_count[slot];
+        rt_u32 count = s_count[slot]; /* values on top of each other so far */
         for (rt_i64 k = i; k < n && list.s_rank[k] == slot; k++, count++)
             sum =
                 count && v.kind != SCATTER_SET ? scatter_pair(v.kind, sum, s_value[k]) : s_value[k];
@@ -325,7 +325,7 @@ MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatt
     char *g_y = mpk_data(t, v.y);
     rt_i64 n = (rt_i64)p.n_lines * p.width, at[RT_MAX_RANK];
     for (rt_i64 slot = mpk_thread(); slot < n; slot += MPK_THREADS) {
-        rt_u64 line = (rt_u64)(slot / p.width);
+        rt_u64 line = (rt_u64)(slot / p.width); /* of the part */
         scatter_place(v, p, line, p.lo + slot % p.width, at);
         rt_i64 to = mpk_offset(v.y, at);
         if (s_count[slot] == (rt_u32)v.include_self) {
@@ -348,7 +348,7 @@ MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatt
 template <typename number>
 MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
-    rt_u64 n = p.n_lines * (rt_u64)v.index.dims[v.axis];
+    rt_u64 n = p.n_lines * (rt_u64)v.index.dims[v.axis]; /* positions */
     scatter_open<number>(t, v, p);
     scatter_list list = scatter_begin(t);
     for (rt_u64 first = 0; first < n; first += SCATTER_CHUNK) {

@@ -33,7 +33,7 @@ struct conv_how {
  * before it has moved. */
 MPK_FN void conv_order(const conv_how &h, int rank, rt_i64 *at)
 {
-    rt_i64 filter = 0;
+    rt_i64 filter = 0; /* the last axis' entry */
 #pragma unroll
     for (int i = RT_MAX_RANK - 1; i > 1 && h.last; i--)
         if (i < rank) {
@@ -75,19 +75,19 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
 {
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
-    bool exact = mpk_is_exact(y.dtype);
-    rt_i64 channels = x.dims[1] / h.groups, filters = conv_filters(h, y);
+    bool exact = mpk_is_exact(y.dtype); /* integers: summed modulo 2^64 */
+    rt_i64 channels = x.dims[1] / h.groups, filters = conv_filters(h, y); /* of a group */
     mpk_box kernel = {};
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         kernel.hi[i] = i + 2 < x.rank ? (rt_u32)w.dims[i + 2 < RT_MAX_RANK ? i + 2 : 0] : 1;
-    rt_u64 entries = mpk_count(kernel, x.rank - 2);
+    rt_u64 entries = mpk_count(kernel, x.rank - 2); /* of the kernel, for each channel */
     INDEX_LOOP(t, y)
     {
         /* where it goes is told by y's own order, before that is changed */
         const rt_i64 to = mpk_offset(y, at);
         conv_order(h, y.rank, at);
-        rt_i64 group = at[1] / filters;
+        rt_i64 group = at[1] / filters; /* whose channels the filter sees */
         double sum = 0;
         rt_u64 whole = 0;
         for (rt_i64 c = 0; c < channels; c++)
@@ -97,7 +97,7 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
                 rt_i64 weight = h.transposed ? (group * channels + c) * w.stride[0] +
                                                    at[1] % filters * w.stride[1]
                                              : at[1] * w.stride[0] + c * w.stride[1];
-                bool inside = true;
+                bool inside = true; /* else the entry is padding */
                 mpk_place(kernel, x.rank - 2, e, k);
 #pragma unroll
                 for (int i = 0; i < 3; i++)
@@ -146,7 +146,7 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
         conv_order(h, y.rank, at);
         const rt_i64 plane = at[0] * x.stride[0] + at[1] / filters * x.stride[1],
                      filter = at[1] * w.stride[0];
-        int first[3], n[3], kernel[3], step[3], apart[3], k[3];
+        int first[3], n[3], kernel[3], step[3], apart[3], k[3]; /* by spatial axis */
 #pragma unroll
         for (int i = 0; i < 3; i++) {
             const int axis = i + 2 < x.rank ? i + 2 : 0;
@@ -258,10 +258,10 @@ MPK_FN void avg_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     INDEX_LOOP(t, y)
     {
         pool_window w = pool_find(x, h, at);
-        rt_u64 inside = mpk_count(w.steps, x.rank - 2);
+        rt_u64 inside = mpk_count(w.steps, x.rank - 2); /* entries of the window in x */
         rt_i64 number, plane = at[0] * x.stride[0] + at[1] * x.stride[1],
                        n = include ? w.padded : (rt_i64)inside;
-        const rt_i64 by = divisor ? divisor : n;
+        const rt_i64 by = divisor ? divisor : n; /* 0 where the window has no entry */
         double sum = 0;
         for (rt_u64 e = 0; e < inside; e++)
             sum += mpk_get_double(x, g_x, plane + pool_entry(x, h, w, e, &number));
@@ -284,7 +284,7 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
         pool_window w = pool_find(x, h, at);
         rt_u64 inside = mpk_count(w.steps, x.rank - 2);
         rt_i64 number, best = 0, from = -1, plane = at[0] * x.stride[0] + at[1] * x.stride[1];
-        rt_u64 most = 0;
+        rt_u64 most = 0; /* rank of the best entry */
         for (rt_u64 e = 0; e < inside; e++) {
             rt_i64 offset = plane + pool_entry(x, h, w, e, &number);
             rt_u64 rank = order_rising(x, g_x, offset);
@@ -343,8 +343,8 @@ MPK_FN int upsample_count(int mode)
 MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n, rt_i64 o,
                                    bool wide)
 {
-    const double a = -0.75;
-    upsample_taps taps;
+    const double a = -0.75; /* PyTorch's coefficient of the cubic kernel */
+    upsample_taps taps;     /* of this axis */
     double place =
         ratio *
         ((double)o + (mode == UPSAMPLE_NEAREST || (align && mode >= UPSAMPLE_LINEAR) ? 0 : 0.5));
@@ -353,7 +353,7 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
     if (mode == UPSAMPLE_LINEAR && place < 0)
         place = 0;
     place = wide ? place : (double)(float)place;
-    rt_i64 first = (rt_i64)floor(place);
+    rt_i64 first = (rt_i64)floor(place); /* the entry at or before the place */
     double s = place - (double)first, u = 1 - s;
     taps.at[0] = upsample_hold(mode == UPSAMPLE_CUBIC ? first - 1 : first, n);
     taps.weight[0] = 1;
@@ -381,13 +381,13 @@ MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    const double ratio[] = {ratio0, ratio1, ratio2};
+    const double ratio[] = {ratio0, ratio1, ratio2}; /* by spatial axis */
     int count = upsample_count(mode), all = 1;
     for (int i = 2; i < x.rank; i++)
         all *= count;
     INDEX_LOOP(t, y)
     {
-        upsample_taps taps[3];
+        upsample_taps taps[3]; /* by spatial axis */
         double sum = 0;
 #pragma unroll
         for (int i = 0; i < 3; i++)
@@ -397,7 +397,7 @@ MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
         for (int e = 0; e < all; e++) {
             rt_i64 from = at[0] * x.stride[0] + at[1] * x.stride[1];
             double weight = 1;
-            int rest = e;
+            int rest = e; /* digits: a tap of each axis */
 #pragma unroll
             for (int i = 2; i >= 0; i--)
                 if (i + 2 < x.rank) {

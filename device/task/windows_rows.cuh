@@ -45,8 +45,8 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
                             const mpk_view &w, const char *g_w, int first)
 {
     enum { COLUMNS = (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1 };
-    const int columns = (int)x.dims[3];
-    rows_raw r_w[KERNEL], r_x[COLUMNS];
+    const int columns = (int)x.dims[3]; /* of the image */
+    rows_raw r_w[KERNEL], r_x[COLUMNS]; /* as loaded */
 #pragma unroll
     for (int k = 0; k < KERNEL; k++)
         rows_fetch(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), r_w[k]);
@@ -58,7 +58,7 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
     for (int j = 0; j < COLUMNS; j++) {
         if ((rt_u32)(first + j) >= (rt_u32)columns)
             continue;
-        float r_entry[ROWS_PIECE];
+        float r_entry[ROWS_PIECE]; /* a column, unpacked once for all windows */
         rows_floats(x.dtype, r_x[j], r_entry);
 #pragma unroll
         for (int p = 0; p < PLACES; p++)
@@ -84,12 +84,12 @@ MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_vi
 {
 #pragma unroll 1
     for (int k = 0; k < KERNEL; k++) {
-        float r_weight[ROWS_PIECE], r_entry[ROWS_PIECE];
+        float r_weight[ROWS_PIECE], r_entry[ROWS_PIECE]; /* entry k of the filter; of the image */
         rows_read_entries(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), 1, n, 0,
                           r_weight);
 #pragma unroll
         for (int p = 0; p < PLACES; p++) {
-            const int column = first + p * STRIDE + k * APART;
+            const int column = first + p * STRIDE + k * APART; /* of the image */
             if ((rt_u32)column >= (rt_u32)x.dims[3])
                 continue;
             rows_read_entries(x.dtype, g_x + column * x.stride[3] * mpk_dtype_bytes(x.dtype), 1, n,
@@ -105,7 +105,7 @@ MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_vi
  * address and all strides but that of the channels have to be. */
 MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
 {
-    bool aligned = true;
+    bool aligned = true; /* until an axis is not */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         aligned =
@@ -133,7 +133,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
     const mpk_box box = mpk_box_of(t, 4), items = windows_items(box, 4, PLACES);
-    const rt_i64 channels = box.hi[3];
+    const rt_i64 channels = box.hi[3]; /* end of the box's */
     const bool aligned =
         windows_aligned(x, g_x) && windows_aligned(w, g_w) && box.lo[3] % ROWS_PIECE == 0;
     for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 4); i += MPK_THREADS) {
@@ -143,7 +143,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
                      place = (rt_i64)box.lo[2] + at[2] * PLACES;
         const rt_i64 top = at[1] * h.stride.at[0] - h.padding.at[0],
                      left = place * h.stride.at[1] - h.padding.at[1];
-        float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {};
+        float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {}; /* eight channels a place */
 #pragma unroll
         for (int p = 0; p < PLACES * ROWS_PIECE; p++)
             r_sum[p / ROWS_PIECE][p % ROWS_PIECE] = 0;
@@ -194,11 +194,11 @@ MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, cons
                        int first_column)
 {
     char *s_x = s_w + tile.kernel * KERNEL * tile.pieces * 16;
-    const int row_step = (int)x.stride[2] * 2, column_step = (int)x.stride[3] * 2;
+    const int row_step = (int)x.stride[2] * 2, column_step = (int)x.stride[3] * 2; /* bytes */
 #pragma unroll 1
     for (int i = mpk_thread(); i < tile.kernel * KERNEL * tile.pieces; i += MPK_THREADS) {
         const int piece = i % tile.pieces, k = i / tile.pieces;
-        const bool there = piece < n_pieces;
+        const bool there = piece < n_pieces; /* of the box's channels */
         const int at = (k / KERNEL * (int)w.stride[2] + k % KERNEL * (int)w.stride[3]) * 2;
         ptx_copy_async(s_w + i * 16, g_w + at + (there ? piece * 16 : 0), there);
     }
@@ -250,13 +250,13 @@ MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile
     enum { COLUMNS = (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1 };
 #pragma unroll 1
     for (int k = 0; k < tile.kernel; k++) {
-        float r_w[KERNEL][ROWS_PIECE];
+        float r_w[KERNEL][ROWS_PIECE]; /* a row of the filter */
 #pragma unroll
         for (int i = 0; i < KERNEL; i++)
             conv_read(w_dtype, s_w + (k * KERNEL + i) * tile.pieces * 16, r_w[i]);
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
-            float r_x[ROWS_PIECE];
+            float r_x[ROWS_PIECE]; /* a column of the row */
             conv_read(x_dtype, s_x + k * ROW_BYTES + j * tile.pieces * 16, r_x);
 #pragma unroll
             for (int p = 0; p < PLACES; p++)
@@ -288,7 +288,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
         IN_COLUMNS = (TILE_COLUMNS - 1) * STRIDE + (KERNEL - 1) * APART + 1 + (PLACES - 1) * STRIDE,
         RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES
     };
-    constexpr conv_tile tile = {PIECES, KERNEL_ROWS};
+    constexpr conv_tile tile = {PIECES, KERNEL_ROWS}; /* so that sizes are constants */
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y), *s_w = t.s_scratch;
     const char *s_x = s_w + KERNEL_ROWS * KERNEL * PIECES * 16;
@@ -307,7 +307,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
                   row0 = over / column_tiles % row_tiles * TILE_ROWS;
         const rt_i64 image = (rt_i64)box.lo[0] + over / column_tiles / row_tiles,
                      channel = (begin + piece0) * ROWS_PIECE;
-        const int top = (int)box.lo[1] + row0, left = (int)box.lo[2] + column0;
+        const int top = (int)box.lo[1] + row0, left = (int)box.lo[2] + column0; /* in y */
         /* the tile before has been read by all */
         mpk_sync();
         conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
@@ -329,7 +329,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
                 r_sum, tile, x.dtype,
                 s_x + ((row * ROW_STRIDE * IN_COLUMNS + column * STRIDE) * PIECES + piece) * 16,
                 w.dtype, s_w + piece * 16);
-            const rt_i64 first = channel + piece * ROWS_PIECE;
+            const rt_i64 first = channel + piece * ROWS_PIECE; /* of the item */
             if (mpk_is_there(bias))
                 rows_read(bias.dtype, g_bias, first, y.dims[3], 0, r_bias);
 #pragma unroll
@@ -372,7 +372,7 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
                              int first, int apart, bool aligned, rt_i64 n)
 {
     const int columns = (int)x.dims[3];
-    const rt_i64 step = x.stride[3] * mpk_dtype_bytes(x.dtype);
+    const rt_i64 step = x.stride[3] * mpk_dtype_bytes(x.dtype); /* bytes to the next column */
     float r_entry[ROWS_PIECE];
     rows_raw r_x[KERNEL];
 #pragma unroll 1
@@ -416,10 +416,10 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
         mpk_place(items, 5, i, at);
         at[3] += box.lo[3];
         at[4] = box.lo[4] + at[4] * ROWS_PIECE;
-        const int n = (int)(box.hi[4] - at[4]);
+        const int n = (int)(box.hi[4] - at[4]); /* channels that are left in the box */
         const int top = (int)(at[2] * h.stride.at[0] - h.padding.at[0]),
                   left = (int)(at[3] * h.stride.at[1] - h.padding.at[1]);
-        windows_most m;
+        windows_most m; /* of the window so far */
 #pragma unroll
         for (int e = 0; e < ROWS_PIECE; e++) {
             m.r_most[e] = -MPK_INFINITY;
@@ -427,7 +427,7 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
         }
 #pragma unroll 1
         for (int k = 0; k < (int)h.kernel.at[0]; k++) {
-            const int row = top + k * (int)h.dilation.at[0];
+            const int row = top + k * (int)h.dilation.at[0]; /* of the image, perhaps outside */
             const char *g_row =
                 g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + row * x.stride[2] + at[4]) *
                           mpk_dtype_bytes(x.dtype);

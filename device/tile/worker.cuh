@@ -66,8 +66,9 @@ struct mpk_routed {
  */
 struct __align__(1024) mpk_worker
 {
-    /* Page ring (ring.cuh), barriers of page i.  full: its bytes have arrived (1 arrival of the loader, and the bytes
-     * that it announces).  empty: all MPK_WARPS body warps have released it. */
+    /* Page ring (ring.cuh), barriers of page i.  full: its bytes have arrived (1 arrival of the
+     * loader, and the bytes that it announces).  empty: all MPK_WARPS body warps have released
+     * it. */
     rt_u64 full[MPK_PAGES], empty[MPK_PAGES];
     /* A word that the load phase sends along with a page: written before the loader arrives at
      * full[i], read by body warps after it.  What it means is between a body and its load phase. */
@@ -86,9 +87,9 @@ struct __align__(1024) mpk_worker
     rt_u64 step; /* its word */
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;
-    /* Turns (role/clerk.cuh): barriers, of task `turn` at turn % MPK_ENTRIES: all body warps have written their part of
-     * the task and no longer use its scratch.  The clerk then counts the task, and the next task
-     * may use the scratch. */
+    /* Turns (role/clerk.cuh): barriers, of task `turn` at turn % MPK_ENTRIES: all body warps
+     * have written their part of the task and no longer use its scratch.  The clerk then counts
+     * the task, and the next task may use the scratch. */
     rt_u64 written[MPK_ENTRIES];
     /* Flag from the clerk: turns whose event is activated, modulo 2^32.  Task `turn` may read
      * what other workers wrote once ready > turn. */

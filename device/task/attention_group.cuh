@@ -57,7 +57,7 @@ struct group_walk {
 MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size, int first,
                               int end)
 {
-    group_walk w;
+    group_walk w; /* of one run of tokens */
     w.first = first;
     w.end = first + attend_run(t, first, end);
     w.group = s.heads / s.kv_heads;
@@ -106,7 +106,7 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
-    typedef group_pages<K> at;
+    typedef group_pages<K> at; /* how the ring has them */
     const rt_u64 offset = (rt_u64)(page < 0 ? 0 : page) * from.page_bytes;
     const rt_u32 bytes = page < 0 ? 0 : at::BYTES, keys = box_ask_any(l, a);
     if (keys == LOAD_OVER)
@@ -129,7 +129,7 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
  * table for 32 copies. */
 MPK_FN int group_numbers(const attend_chunk &c, const attend_source &from, int i)
 {
-    i += mpk_thread() % 32;
+    i += mpk_thread() % 32; /* a page a lane */
     return i < c.n_steps ? attend_page(from, c.step + i) : -1;
 }
 
@@ -141,7 +141,7 @@ MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape 
 {
     attend_find(t, s, c);
     const attend_source from = attend_source_of<K>(t, s, *c);
-    int numbers = group_numbers(*c, from, 0);
+    int numbers = group_numbers(*c, from, 0); /* lane i: page i of the chunk */
     if (!*came && !load_needs_event(&l))
         return;
     *came = true;
@@ -162,7 +162,7 @@ MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape 
  * bytes, not latency, decide; it settles to the usual number at the end. */
 template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shape &s)
 {
-    bool came = false;
+    bool came = false; /* the event, which is waited for once */
     if (!load_needs_step(&l))
         return;
     mpk_task t = {};
@@ -247,8 +247,8 @@ template <int K> MPK_FN char *group_piece_at(int row, int column)
 /* Issue the loads of the warp's queries.  number: group_row's, of row lane % 16. */
 template <int K> MPK_FN void group_get_queries(const mpk_task &t, int number, mpk_words *q)
 {
-    const group_piece<K> at = group_piece_of_lane<K>();
-    const mpk_words none = {0, 0, 0, 0};
+    const group_piece<K> at = group_piece_of_lane<K>(); /* of this lane */
+    const mpk_words none = {0, 0, 0, 0};                /* rows that do not exist */
     const char *from = mpk_at<const char>(t, ATTEND_Q) + at.column * 16;
 #pragma unroll
     for (int i = 0; i < at.PASSES; i++) {
@@ -274,7 +274,7 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
 {
     int token;
     const int number = group_row(s, *c, &token);
-    mpk_words q[K / 16];
+    mpk_words q[K / 16]; /* in flight while pages are found */
     const int position = number >= 0 ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
     group_get_queries<K>(t, number, q);
     attend_find(t, s, c);
@@ -305,7 +305,7 @@ template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
         float sum = r.sum[m];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+        const float scale = sum > 0 ? mpk_inverse(sum) : 0; /* a row that saw nothing */
 #pragma unroll
         for (int n = 0; n < K / 8; n++)
             *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m, n) + lane % 4 * 4) =
@@ -366,7 +366,7 @@ template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *sco
  * score[i] is position base + i / 4 * 8 + 2c + i % 2 of row i / 2 % 2. */
 template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K> &r, float *score)
 {
-    const int first = base + mpk_thread() % 4 * 2;
+    const int first = base + mpk_thread() % 4 * 2; /* the lane's first position */
     int from[2], last[2]; /* places of the page, counted from the lane's first */
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -385,7 +385,7 @@ template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K
  * wait for one before. */
 MPK_FN float group_largest(const float *score, int m)
 {
-    float most[8];
+    float most[8]; /* of pairs */
 #pragma unroll
     for (int i = 0; i < 8; i++)
         most[i] = fmaxf(score[4 * i + 2 * m], score[4 * i + 2 * m + 1]);
@@ -404,7 +404,7 @@ MPK_FN void group_move_zero(float most, float *zero, float *sum, float *kept)
 {
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    const float to = most - *zero > GROUP_HEADROOM ? most : *zero;
+    const float to = most - *zero > GROUP_HEADROOM ? most : *zero; /* the new zero */
     *kept = ptx_exp2(*zero - to);
     *sum *= *kept;
     *zero = to;
@@ -583,18 +583,18 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
 {
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const group_matrices first = group_matrices_of<K>();
-    float score[32], kept[2];
-    rt_u32 p[ATTEND_PAGE / 16][4];
+    float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
+    rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */
     group_begin_page<K>(first, at, score);
     ptx_group_wait<0>();
     group_release_keys<K>(*at);
-    int base = c.step * ATTEND_PAGE;
+    int base = c.step * ATTEND_PAGE; /* the page's first position */
     bool grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
     group_take_values<K>(at);
     group_finish<K>(grown, scale, score, kept, p, r);
 #pragma unroll 1
     for (int left = c.n_steps - 1; left; left--) {
-        const rt_u32 values = at->values;
+        const rt_u32 values = at->values; /* of the page before */
         const rt_u64 matrix = group_matrix(first.values, values);
         base += ATTEND_PAGE;
         group_begin_page<K>(first, at, score);
@@ -623,7 +623,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
 template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
 {
     const int end = (int)t.hi0;
-    group_place<K> at;
+    group_place<K> at; /* in the ring */
     at.ring = *t.ring;
     for (int first = (int)t.e->lo[0]; first < end;) {
         const int alone = group_alone(t, s, K, first, end);

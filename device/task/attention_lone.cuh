@@ -75,7 +75,7 @@ struct lone_tokens {
 MPK_FN int lone_count(const mpk_task &t, int first, int end)
 {
     const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), token = first + mpk_thread() % 32;
-    bool alone = token < end;
+    bool alone = token < end; /* and neither neighbour has its slot */
     if (alone) {
         const int slot = slots[token];
         alone = (token == (int)t.e->lo[0] || slots[token - 1] != slot) &&
@@ -92,7 +92,7 @@ MPK_FN lone_tokens lone_plan(const mpk_task &t, const attend_shape &s, int first
                              int kv_head, int kv_heads)
 {
     const int lane = mpk_thread() % 32, room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
-    lone_tokens k;
+    lone_tokens k; /* a token a lane */
     k.first = first;
     k.kv_head = kv_head;
     const int position = lane < n ? mpk_at<const int>(t, ATTEND_POSITIONS)[first + lane] : -1;
@@ -139,7 +139,7 @@ MPK_FN lone_unit lone_find(const lone_tokens &k, int at)
 /* A unit with what it takes to load it.  Lane i holds page first_page + i of the slot, so the
  * page table is read once for 32 pages, which are 128 units. */
 struct lone_at {
-    lone_unit u;
+    lone_unit u;               /* the same in all lanes */
     int slot, from, end, base; /* of the token; the unit's first position */
     int pages, first_page;
     int page; /* the unit's, -1: there is none */
@@ -149,7 +149,7 @@ struct lone_at {
  * hold is of use.  -1 for pages that the slot has not and units of which nothing is seen. */
 MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins, lone_at *a)
 {
-    const mpk_cache &cache = mpk_caches[s.cache];
+    const mpk_cache &cache = mpk_caches[s.cache]; /* how large it is */
     const int page = a->base / ATTEND_PAGE;
     if (begins || page - a->first_page >= 32) {
         const int mine = page + mpk_thread() % 32;
@@ -198,7 +198,7 @@ MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_token
 template <int K>
 MPK_FN rt_u64 lone_offset(const attend_shape &s, const lone_tokens &k, const lone_at &a)
 {
-    const int in_page = a.base % ATTEND_PAGE * K * 2;
+    const int in_page = a.base % ATTEND_PAGE * K * 2; /* bytes to the unit */
     return ((rt_u64)a.page * s.kv_heads + k.kv_head + a.u.head) * (ATTEND_PAGE * K * 2) + in_page;
 }
 
@@ -244,7 +244,7 @@ MPK_FN void lone_load_query(const mpk_task &t, const attend_shape &s, const lone
     const char *from = mpk_at<const char>(t, ATTEND_Q) + (head * K + lane % 4 * 8) * 2;
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
-        mpk_words w = {0, 0, 0, 0};
+        mpk_words w = {0, 0, 0, 0}; /* rows beyond the group */
         if (g < group)
             w = ptx_load_words(from + d * 64);
         query[d][0] = w.x;
@@ -285,7 +285,7 @@ MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lon
     const int c = mpk_thread() % 4;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float first[4] = {0, 0, 0, 0}, second[4] = {0, 0, 0, 0};
+        float first[4] = {0, 0, 0, 0}, second[4] = {0, 0, 0, 0}; /* rows 0-7; rows 8-15 */
 #pragma unroll
         for (int d = 0; d < K / 32; d++) {
             const mpk_words w = key[i * (K / 32) + d];
@@ -309,7 +309,7 @@ template <int K> MPK_FN void lone_weigh(float (*p)[2], lone_sums<K> *r)
 {
     const int c = mpk_thread() % 4;
     const float none = -__int_as_float(0x7f800000);
-    float most = fmaxf(fmaxf(p[0][0], p[0][1]), fmaxf(p[1][0], p[1][1]));
+    float most = fmaxf(fmaxf(p[0][0], p[0][1]), fmaxf(p[1][0], p[1][1])); /* of the lane's */
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     most = fmaxf(r->most, most);
@@ -358,7 +358,7 @@ template <int K> MPK_FN float *lone_part_at(const mpk_task &t, int part)
 template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-    float sum = r.sum;
+    float sum = r.sum; /* of the lane's positions */
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);
     if (c == 0) {
@@ -381,7 +381,7 @@ MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_token
 {
     typedef lone_part<K> part;
     const int lane = mpk_thread() % 32, group = s.heads / s.kv_heads;
-    float most = -__int_as_float(0x7f800000), sum = 0, out[K / 32];
+    float most = -__int_as_float(0x7f800000), sum = 0, out[K / 32]; /* of the whole context */
     for (int i = 0; i < n; i++)
         most = fmaxf(most,
                      lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp)[part::MOST + row]);
@@ -423,8 +423,8 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
 {
     const int group = s.heads / s.kv_heads;
     const float scale = s.scale;
-    lone_at next;
-    lone_sums<K> r;
+    lone_at next;   /* the unit whose keys are in flight */
+    lone_sums<K> r; /* of the context that is worked on */
     rt_u32 query[K / 32][4] = {};
     mpk_words key[K / 16];
     uint2 value[K / 8];
@@ -441,9 +441,9 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
     lone_load_query<K>(t, s, k, next, query);
 #pragma unroll 1
     for (int at = lo; at < hi; at++) {
-        const lone_unit u = next.u;
+        const lone_unit u = next.u; /* the unit of this round */
         const bool there = next.page >= 0, ends = u.unit + 1 == u.units, more = at + 1 < hi;
-        float p[2][2] = {};
+        float p[2][2] = {}; /* its scores, then weights */
         if (there)
             lone_score<K>(query, key, next, scale, p);
         if (more) { /* keys and queries of this unit have been used: `next` moves on */
@@ -479,7 +479,7 @@ template <int K>
 MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
 {
     const int group = s.heads / s.kv_heads, mine = mpk_thread() / 32;
-    int turn = 0;
+    int turn = 0; /* of the warps, by rows of contexts that are cut */
     for (int w = 0; w + 1 < MPK_WARPS; w++) {
         const int lo = lone_bound(w, k.total), hi = lone_bound(w + 1, k.total);
         if (hi == k.total || lo == hi)
@@ -489,7 +489,7 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
         const int end = hi - 1 - u.unit + u.units;
         if (end == hi || hi - 1 - u.unit < lo)
             continue;
-        int n = 1;
+        int n = 1; /* warps that have a part of it */
         while (lone_bound(w + n, k.total) < end)
             n++;
         for (int row = 0; row < group; row++, turn++)

@@ -74,9 +74,9 @@ MPK_FN int attend_run(const mpk_task &t, int first, int end)
     constexpr int AT_ONCE = 4;
     const int *slots = mpk_at<const int>(t, ATTEND_SLOTS), slot = slots[first],
               lane = mpk_thread() % 32;
-    int n = 0;
+    int n = 0; /* tokens that are known to be of the slot */
     for (;; n += 32 * AT_ONCE) {
-        int found[AT_ONCE];
+        int found[AT_ONCE]; /* slots of 128 tokens, four a lane */
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++) {
             const int i = first + n + 32 * k + lane;
@@ -98,7 +98,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
 {
     const int *positions = mpk_at<const int>(t, ATTEND_POSITIONS),
               room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE;
-    int least = room, most = -1;
+    int least = room, most = -1; /* of the positions that rows see */
     for (int i = c->first + mpk_thread() % 32; i < c->last; i += 32) {
         const int position = positions[i], from = attend_from(s, position);
         if (position < 0)
@@ -127,9 +127,9 @@ template <int K>
 MPK_FN attend_source attend_source_of(const mpk_task &t, const attend_shape &s,
                                       const attend_chunk &c)
 {
-    const rt_u32 head_bytes = ATTEND_PAGE * K * 2;
+    const rt_u32 head_bytes = ATTEND_PAGE * K * 2; /* keys, or values, of a page and head */
     const mpk_cache &cache = mpk_caches[s.cache];
-    attend_source from;
+    attend_source from; /* of the chunk's KV head */
     from.pages = mpk_at<const int>(t, ATTEND_PAGES) + c.slot * cache.slot_pages;
     from.n_pages = cache.n_pages;
     from.slot_pages = cache.slot_pages;
@@ -153,7 +153,7 @@ MPK_FN int attend_page(const attend_source &from, int step)
  * agree. */
 template <int K> MPK_FN void attend_copy(const attend_source &from, int page, char *to)
 {
-    constexpr int BYTES = ATTEND_PAGE * K * 2;
+    constexpr int BYTES = ATTEND_PAGE * K * 2; /* of keys, and of values */
     if (page >= 0) {
         const rt_u64 at = (rt_u64)page * from.page_bytes + mpk_thread() * 16;
         to += mpk_thread() * 16;
@@ -185,7 +185,7 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
     const mpk_words none = {0, 0, 0, 0};
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        int token, head;
+        int token, head; /* of row g + 8 m */
         const bool there = attend_row(c, first_row + g + 8 * m, &token, &head);
         r->position[m] = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[token] : -1;
         r->from[m] = attend_from(s, r->position[m]);
@@ -247,7 +247,7 @@ MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], att
 {
     const int c = mpk_thread() % 4;
     const float none = -__int_as_float(0x7f800000);
-    float most[2] = {none, none}, kept[2], zero[2];
+    float most[2] = {none, none}, kept[2], zero[2]; /* of rows g and g + 8 */
 #pragma unroll
     for (int i = 0; i < ATTEND_UNIT / 8; i++)
 #pragma unroll
@@ -292,7 +292,7 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
                         attend_rows<K> *r)
 {
     const int at = kv_values_of_lane(mpk_thread() % 32);
-    float score[ATTEND_UNIT / 8][4];
+    float score[ATTEND_UNIT / 8][4]; /* of 32 positions */
     attend_score<K>(s_keys, *r, score);
     if (all)
         attend_weigh<K>(base, scale, true, score, r);
@@ -300,7 +300,7 @@ MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, floa
         attend_weigh<K>(base, scale, false, score, r);
 #pragma unroll
     for (int half = 0; half < ATTEND_UNIT / 16; half++) {
-        const float(*p)[4] = score + 2 * half;
+        const float(*p)[4] = score + 2 * half; /* of 16 positions */
         const rt_u32 a0 = ptx_pack_bf16(p[0][0], p[0][1]), a1 = ptx_pack_bf16(p[0][2], p[0][3]),
                      a2 = ptx_pack_bf16(p[1][0], p[1][1]), a3 = ptx_pack_bf16(p[1][2], p[1][3]);
 #pragma unroll
@@ -333,7 +333,7 @@ template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
 template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
 {
     const int lane = mpk_thread() % 32;
-    float mine[2], other[2];
+    float mine[2], other[2]; /* factors of the two parts */
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const float second = s_part[(K / 2 + m) * 32 + lane], most = fmaxf(r->most[m], second);
@@ -362,7 +362,7 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
     for (int m = 0; m < 2; m++) {
         int token, head;
         const bool there = attend_row(c, first_row + g + 8 * m, &token, &head);
-        float sum = r->sum[m];
+        float sum = r->sum[m]; /* the lane's positions, then all */
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (!there)
@@ -386,7 +386,7 @@ struct attend_sight {
  * lanes of a g have the same rows. */
 MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
 {
-    attend_sight a;
+    attend_sight a; /* of the warp's 16 rows */
     a.from = from[0] > from[1] ? from[0] : from[1];
     a.last = position[0] < position[1] ? position[0] : position[1];
     a.most = position[0] > position[1] ? position[0] : position[1];
@@ -422,13 +422,13 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const float scale = s.scale;
     char *s_pages = t.s_scratch;
-    const int end = c.step + c.n_steps;
+    const int end = c.step + c.n_steps; /* of the slot's pages */
     int page = c.step < end ? attend_page(from, c.step) : -1;
     if (ATTEND_BUFFERS > 1)
         attend_copy<K>(from, page, s_pages);
     int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
     for (int step = c.step; step < end; step++) {
-        const int odd = (step - c.step) % ATTEND_BUFFERS;
+        const int odd = (step - c.step) % ATTEND_BUFFERS; /* the buffer that is read */
         if (ATTEND_BUFFERS == 1) {
             mpk_sync(); /* all warps have read the one before */
             attend_copy<K>(from, page, s_pages);
@@ -469,7 +469,7 @@ MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const att
               parts = c.row_warps < 8 ? 2 : 1;
     const int part = warp / c.row_warps, first_row = row_warp * 16;
     const bool works = part < parts;
-    attend_rows<K> r;
+    attend_rows<K> r; /* this lane's, of the chunk */
     attend_begin_rows<K>(t, s, c, works ? first_row : ATTEND_ROWS * ATTEND_ROWS, &r);
     attend_steps<K>(t, s, c, parts > 1 ? part : -1, &r);
     mpk_sync(); /* pages give way to parts, or to the next chunk's */
@@ -500,7 +500,7 @@ template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shap
               kv_heads = (int)t.e->hi[1] / (group * K) - kv_head;
     const bool whole = group <= LONE_ROWS && (int)t.e->lo[1] == kv_head * group * K &&
                        (int)t.e->hi[1] == (kv_head + kv_heads) * group * K;
-    attend_chunk c;
+    attend_chunk c; /* what is worked on now */
     for (int first = (int)t.e->lo[0]; first < end;) {
         const int alone = whole && MPK_ROOM ? lone_count(t, first, end) : 0;
         if (alone) {

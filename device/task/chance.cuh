@@ -121,7 +121,7 @@ struct alignas(16) sample_quad {
  * are -inf, which never draws. */
 SAMPLE_FN sample_quad sample_gather_quad(const sample_row &r, rt_i64 id)
 {
-    sample_quad q;
+    sample_quad q; /* columns id to id + 3 */
 #pragma unroll
     for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
         q.at[i] = id + i < r.x->dims[1] ? mpk_get(*r.x, r.g_x, r.from + (id + i) * r.x->stride[1])
@@ -159,7 +159,7 @@ MPK_FN void sample_pass_lane(const mpk_task &t, const sample_row &r, int lane, c
               whole = r.quads ? n / CHANCE_NEIGHBOURS : 0;
     const char *g_row = r.g_x + 4 * r.from;
     sample_quad *s_ring = (sample_quad *)(t.s_scratch + SAMPLE_RING);
-    int asked = lane;
+    int asked = lane; /* the next quad to fetch */
 #pragma unroll 1
     for (int quad = lane; quad < quads; quad += CHANCE_LANES) {
 #pragma unroll 1
@@ -204,7 +204,7 @@ MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, 
 SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
 {
     const rt_i64 n = r.x->dims[1];
-    rt_u64 best = 0;
+    rt_u64 best = 0; /* nothing but NaN so far */
     sample_pass(t, r, [n, &best](rt_i64 id, const sample_quad &q) {
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
@@ -238,7 +238,7 @@ MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
 MPK_FN rt_u64 sample_sum(const mpk_task &t, int n)
 {
     const rt_u64 *s_group = sample_groups(t, n);
-    rt_u64 sum = 0;
+    rt_u64 sum = 0; /* of at most 32 groups */
     for (int g = 0; g * SAMPLE_GROUP < n; g++)
         sum += s_group[g];
     return sum;
@@ -276,7 +276,7 @@ SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sa
     rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
     for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
         rt_u64 sum = 0;
-        float most = -MPK_INFINITY;
+        float most = -MPK_INFINITY; /* of the lane's logits */
         sample_pass_lane(
             t, row, lane, [](int) {},
             [&](rt_i64 id, const sample_quad &q) {
@@ -308,7 +308,7 @@ enum { SAMPLE_PLACES = 65535 };
  * the least weight there is, fall into the last place: 40 * 1638.4 = 65,536. */
 MPK_FN rt_u32 sample_place(const sample_row &r, float x)
 {
-    const float log = chance_log(x, r.largest, r.scale);
+    const float log = chance_log(x, r.largest, r.scale); /* of the weight, base 2 */
     return (rt_u32)fminf(fmaxf(log * -1638.4f, 0.0f), (float)SAMPLE_PLACES);
 }
 
@@ -319,7 +319,7 @@ MPK_FN int sample_digit(const sample_open &o, rt_u32 place, rt_u64 rank)
         return (int)(place >> 6);
     if (o.digits == 1)
         return place >> 6 == o.place ? (int)(place & 63) : -1;
-    const int shift = 56 - 8 * (o.digits - 2);
+    const int shift = 56 - 8 * (o.digits - 2); /* of the byte in 64 bits */
     if (place != o.place || (shift < 56 && rank >> (shift + 8) != o.rank))
         return -1;
     return 255 - (int)(rank >> shift & 255);
@@ -340,7 +340,7 @@ MPK_FN void sample_narrow(sample_open *o, int digit)
 MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEIGHBOURS],
                          rt_u64 (&value)[CHANCE_NEIGHBOURS], bool by_weight)
 {
-    rt_u32 n[CHANCE_NEIGHBOURS], old[CHANCE_NEIGHBOURS];
+    rt_u32 n[CHANCE_NEIGHBOURS], old[CHANCE_NEIGHBOURS]; /* to add; the low half before */
 #pragma unroll
     for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
         n[i] = 1;
@@ -379,7 +379,7 @@ SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const samp
     }
     mpk_sync();
     sample_pass(t, row, [&](rt_i64 id, const sample_quad &q) {
-        int bin[CHANCE_NEIGHBOURS];
+        int bin[CHANCE_NEIGHBOURS]; /* of the quad's entries; -1: not counted */
         rt_u64 value[CHANCE_NEIGHBOURS];
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
@@ -449,9 +449,9 @@ SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &row, rt_u64 
 SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weight, rt_u64 target)
 {
     const rt_u32 *s_count = (const rt_u32 *)(t.s_scratch + SAMPLE_COUNTS);
-    sample_open o = {0, 0, 0};
-    rt_u32 n = SAMPLE_BLOCK + 1;
-    while (n > SAMPLE_BLOCK) { /* before the last digit no more than 256 are open */
+    sample_open o = {0, 0, 0};   /* nothing is known */
+    rt_u32 n = SAMPLE_BLOCK + 1; /* ranks that are open: too many for the list */
+    while (n > SAMPLE_BLOCK) {   /* before the last digit no more than 256 are open */
         sample_count(t, r, o, by_weight);
         const sample_found found = sample_find(t, SAMPLE_BLOCK, target);
         if (found.at == SAMPLE_BLOCK)
@@ -462,7 +462,7 @@ SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weig
     }
     n = sample_gather(t, r, 0, o);
     n = n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK;
-    const sample_kept all = {0, 0};
+    const sample_kept all = {0, 0}; /* no filter */
     for (int i = mpk_thread(); i < (int)n; i += MPK_THREADS) {
         const rt_u64 rank = sample_ranks(t)[i];
         const float x = mpk_from_key((rt_u32)(rank >> 32));
@@ -481,7 +481,7 @@ MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
     sample_shared *s = sample_words(t);
     mpk_sync();
     for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
-        int before = 0;
+        int before = 0; /* lanes whose maximum comes first */
         for (int i = 0; i < CHANCE_LANES; i++)
             before += s_most[i] > s_most[lane] || (s_most[i] == s_most[lane] && i < lane);
         if (before == n - 1)
@@ -511,7 +511,7 @@ SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k, float top_p,
                             rt_u64 total)
 {
-    sample_kept k = {0, 0};
+    sample_kept k = {0, 0}; /* all, until top_k is found */
     if (top_k < r.x->dims[1] && top_k <= CHANCE_LANES) {
         const int n = sample_first(t, r, (int)top_k);
         k.cut = n ? sample_ranks(t)[(n < top_k ? n : top_k) - 1] : 0;

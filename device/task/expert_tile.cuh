@@ -101,7 +101,7 @@ MPK_FN rt_u32 *expert_tile_mail(bool aot)
  * the tiles in scratch visible. */
 MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
 {
-    rt_u32 *mail = expert_tile_mail(l.aot), told = ptx_load_flag(mail);
+    rt_u32 *mail = expert_tile_mail(l.aot), told = ptx_load_flag(mail); /* 0: nothing yet */
     while (!told && !load_is_over(&l))
         told = ptx_load_flag(mail);
     if (!__all_sync(0xffffffffu, told != 0)) {
@@ -128,7 +128,7 @@ MPK_FN tile_pass expert_tile_pass(const expert_tile_shape &s)
 MPK_FN void expert_tile_load_pass(mpk_load &l, const expert_tile_shape &s, const tile_pass &q,
                                   int group)
 {
-    const int lane = mpk_thread() % 32, all = s.experts * s.groups;
+    const int lane = mpk_thread() % 32, all = s.experts * s.groups; /* groups in all */
     const char *from = (const char *)l.e->at[RT_PACKED] + (rt_u64)(group + lane) * s.blocks * 512;
     for (int step = 0; step < q.steps && !l.cancelled; step++) {
         for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
@@ -162,7 +162,7 @@ MPK_FN void expert_tile_ask_pass(const mpk_load &l, const tile_pass &q, int grou
 /* All lanes: the pages of one tile, which begins with packed group `group`. */
 MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u32 group)
 {
-    const tile_pass q = expert_tile_pass(s);
+    const tile_pass q = expert_tile_pass(s); /* the same for every tile */
 #if MPK_MAPS
     if (l.e->maps) {
         box_asker a = {l.ring, 0, l.cancelled != 0};
@@ -201,7 +201,7 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
 {
     const expert_tile_tile *tiles =
         (const expert_tile_tile *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + EXPERT_TILE_PLAN);
-    const rt_u32 in_flight = l.in_flight;
+    const rt_u32 in_flight = l.in_flight; /* the tuned number, set again at the end */
     if (!load_needs_step(&l))
         return;
     expert_tile_fetch(l, s);
@@ -259,7 +259,7 @@ MPK_FN void expert_tile_put_zeros(const mpk_task &t, const expert_tile_shape &s,
 /* Rows of zeros for pairs without an expert, among those that this thread looks at; rare. */
 MPK_FN void expert_tile_put_missing(const mpk_task &t, const expert_tile_shape &s)
 {
-    const expert_tile_range r = expert_tile_range_of(t, s);
+    const expert_tile_range r = expert_tile_range_of(t, s); /* of this warp */
 #pragma unroll 1
     for (rt_u32 p = r.first + (rt_u32)mpk_thread() % 32; p < r.last; p += 32)
         if (r.ids[p] >= (rt_u32)s.experts)
@@ -274,13 +274,13 @@ MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
     const expert_tile_range r = expert_tile_range_of(t, s);
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, warp = (rt_u32)mpk_thread() / 32;
     rt_u32 *s_count = expert_tile_at<rt_u32>(t, EXPERT_TILE_COUNTS);
-    bool missing = false;
+    bool missing = false; /* no pair without an expert so far */
     for (int w = 0; w < MPK_WARPS; w++)
         s_count[w * EXPERT_TILE_MOST + mpk_thread()] = 0;
     mpk_sync();
 #pragma unroll 1
     for (rt_u32 p = r.first; p < r.last; p += 32 * EXPERT_TILE_AHEAD) {
-        rt_u32 id[EXPERT_TILE_AHEAD];
+        rt_u32 id[EXPERT_TILE_AHEAD]; /* in flight together */
         expert_tile_ids(r, p, id);
 #pragma unroll
         for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
@@ -312,7 +312,7 @@ MPK_FN expert_tile_deal expert_tile_deal_of(const mpk_task &t, const expert_tile
 /* The task's first tile that is not before tile i.  The deal is not empty. */
 MPK_FN rt_u32 expert_tile_next(const expert_tile_deal &d, rt_u32 i)
 {
-    const rt_u32 at = i % d.of;
+    const rt_u32 at = i % d.of; /* the tile's place in its round */
     if (at < d.first)
         return i + d.first - at;
     return at < d.last ? i : i + d.of - at + d.first;
@@ -362,8 +362,8 @@ MPK_FN rt_u32 expert_tile_pairs(const mpk_task &t)
  * of all tiles, which numbers them, and of the task's own, which places them in the plan. */
 MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt_u32 from)
 {
-    rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0;
-    const expert_tile_deal d = expert_tile_deal_of(t, s);
+    rt_u32 *s_sums = expert_tile_at<rt_u32>(t, EXPERT_TILE_SUMS), all, n = 0; /* n: of this task */
+    const expert_tile_deal d = expert_tile_deal_of(t, s); /* which tiles are this task's */
     expert_tile_work w = expert_tile_cut(s, expert_tile_pairs(t));
     w.first = mpk_prefix_threads(w.last, s_sums, &all);
     w.last += w.first;
@@ -372,7 +372,7 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
     for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1))
         n++;
     const rt_u32 at = mpk_prefix_threads(n, s_sums + MPK_WARPS, &all);
-    expert_tile_place place = {0, 0};
+    expert_tile_place place = {0, 0}; /* the expert's tiles of this plan */
     n = at;
 #pragma unroll 1
     for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1), n++)
@@ -394,7 +394,7 @@ MPK_FN void expert_tile_list(const mpk_task &t, const expert_tile_place &place, 
     const expert_tile_tile *s_tiles = expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN);
 #pragma unroll 1
     for (rt_u32 k = place.first; k < place.first + place.n; k++) {
-        const rt_u32 at = rank - s_tiles[k].first;
+        const rt_u32 at = rank - s_tiles[k].first; /* the pair's row of the tile, if it has it */
         if (at < s_tiles[k].pairs)
             expert_tile_at<rt_u32>(t, EXPERT_TILE_LIST)[k * EXPERT_TILE_PAIRS + at] = pair;
     }
@@ -442,7 +442,7 @@ MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
 {
     if (mpk_thread() != 0)
         return;
-    rt_u32 *mail = expert_tile_mail(t.ring->first == 0);
+    rt_u32 *mail = expert_tile_mail(t.ring->first == 0); /* AOT tasks' ring begins at page 0 */
     while (ptx_load_flag(mail) && !ptx_load_flag(&mpk_w.abort))
         ;
     ptx_store_flag(mail, 1 + 2 * tiles + more); /* partner: expert_tile_listen */
@@ -496,8 +496,8 @@ MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s
  * waits count alike. */
 MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, int n)
 {
-    char *to = c.to + stage % TILE_STAGES * TILE_STAGE;
-    const bool there = stage * TILE_BOX_COLUMNS + c.column < columns;
+    char *to = c.to + stage % TILE_STAGES * TILE_STAGE; /* of the thread's first row */
+    const bool there = stage * TILE_BOX_COLUMNS + c.column < columns; /* else zeros are written */
 #pragma unroll
     for (int m = 0; m < 4 && stage < n; m++)
         ptx_copy_async(to + m * 2048,
@@ -519,7 +519,7 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
                                 const char *s_x, int mine, bool squares, mpk_ring *ring, float *sum,
                                 float *square)
 {
-    const int stages = 2 * q.steps;
+    const int stages = 2 * q.steps; /* of x */
 #pragma unroll
     for (int i = 0; i < EXPERT_TILE_STAGES; i++)
         expert_tile_ask(c, columns, i, stages);
@@ -527,7 +527,7 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
         const rt_u32 page = tile_take(q, ring);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int stage = 2 * step + half;
+            const int stage = 2 * step + half; /* its columns are 64 stage ... */
             const char *s_stage = s_x + stage % TILE_STAGES * TILE_STAGE;
             ptx_copy_async_wait<EXPERT_TILE_STAGES - 1>();
             if (half) /* meanwhile the other warpgroup has products under way */
@@ -550,7 +550,7 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
 /* Four columns of y from eight sums: a gate's and what it lets through in turn. */
 MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation)
 {
-    float a[4];
+    float a[4]; /* columns of y */
 #pragma unroll
     for (int i = 0; i < 4; i++)
         a[i] = tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
@@ -589,7 +589,7 @@ template <int FULL>
 MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
                             mpk_ring *ring)
 {
-    constexpr int N = FULL ? 256 : 128;
+    constexpr int N = FULL ? 256 : 128; /* rows of w of a warpgroup */
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4,
               row = FULL ? half * TILE_TOKENS : 0;
     const rt_u32 *s_list =
@@ -626,7 +626,7 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
  * task before acquired them, and its `written` orders that before this. */
 MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
 {
-    const mpk_routed &r = mpk_w.routed;
+    const mpk_routed &r = mpk_w.routed; /* of the last task that waited for ids */
     if (mpk_w.direct)
         return false;
     const rt_u32 turn = mpk_turn(mpk_thread());
@@ -662,8 +662,8 @@ MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, 
 MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;
-    const bool knows = expert_tile_knows(t, s);
-    bool missing;
+    const bool knows = expert_tile_knows(t, s); /* the ids are there */
+    bool missing;                               /* are there pairs without an expert? */
     if (!knows)
         mpk_wait(t);
     for (rt_u32 from = 0, tiles = 1; from < tiles; from += EXPERT_TILE_PLANNED) {

@@ -46,7 +46,7 @@ struct box_asker {
  * does not look at the number of pages in flight: products of many tokens want the whole ring. */
 MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
 {
-    const rt_u32 page = a->ring.first + a->ring.at;
+    const rt_u32 page = a->ring.first + a->ring.at; /* of the worker */
     while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
         a->over = load_is_over(&l);
     if (a->over)
@@ -60,8 +60,8 @@ MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
  * wanted; of up to 8 of them half a box.  A negative column: nothing, a page that is left out. */
 MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group, int groups)
 {
-    const bool half = groups <= TILE_BOX_GROUPS / 2;
-    const rt_u32 page = box_ask_any(l, a);
+    const bool half = groups <= TILE_BOX_GROUPS / 2; /* the map of half boxes (RT_MAPS) */
+    const rt_u32 page = box_ask_any(l, a);           /* empty by now */
     if (page == LOAD_OVER)
         return;
     load_expect(page, column < 0 ? 0 : half ? MPK_PAGE_BYTES / 2 : MPK_PAGE_BYTES);
@@ -102,7 +102,7 @@ MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
 /* All lanes: all pages of a task, in the order in which the body takes them. */
 MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 {
-    box_asker a = {l.ring, 0, l.cancelled != 0};
+    box_asker a = {l.ring, 0, l.cancelled != 0}; /* of all lanes, used by one */
     const bool asks = ptx_elect();
     if (asks)
         for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
@@ -145,10 +145,10 @@ MPK_FN rt_u64 *box_full(void)
  * box_columns. part: the task's columns do not begin with the first. */
 MPK_FN void box_ask(const box_turn &b, bool part, int step)
 {
-    const rt_u32 turn = b.turn + (rt_u32)step;
+    const rt_u32 turn = b.turn + (rt_u32)step; /* names the stage and its phase */
     rt_u64 *full = box_full() + turn % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    const int first = part ? parts_noted()->column[mpk_thread() / 128] : 0;
+    const int first = part ? parts_noted()->column[mpk_thread() / 128] : 0; /* the task's */
     ptx_copy_box(ptx_shared(box_stage(turn)), b.x, first + step * TILE_BOX_COLUMNS,
                  /* row, or ~row undone: x ^ -1 is ~x */
                  b.row ^ b.row >> 31, full);
@@ -158,7 +158,7 @@ MPK_FN void box_ask(const box_turn &b, bool part, int step)
  * the first. */
 template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring)
 {
-    rt_u32 first, second;
+    rt_u32 first, second; /* pages of the worker */
     ring_take(ring, &first);
     if (PAGES == 2) {
         if (ring->at == 0) { /* it was the last of the ring, and left out */
@@ -186,7 +186,7 @@ template <int PAGES> MPK_FN void box_release(rt_u32 first)
 template <int N, int STRIDE = TILE_BOX_BYTES>
 MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE);
+    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE); /* descriptors */
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));
@@ -199,7 +199,7 @@ MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
  * squares does not ask which columns they are. */
 MPK_FN void box_add_squares(const char *s_x, float *square)
 {
-    s_x += mpk_thread() % 128 * 16;
+    s_x += mpk_thread() % 128 * 16; /* row i / 8, some piece of it */
 #pragma unroll
     for (int m = 0; m < 4; m += 2) {
         const mpk_words a = ptx_load_shared_words(s_x + 2048 * m),
@@ -223,11 +223,11 @@ template <int N, bool PART>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
-    const bool asks = mpk_thread() % 128 == 0;
-    rt_u32 before = 0;
+    const bool asks = mpk_thread() % 128 == 0; /* one thread of the warpgroup */
+    rt_u32 before = 0;                         /* the first page of the step before */
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = box_take<PAGES>(ring), turn = b.turn + (rt_u32)step;
-        const char *s_x = box_stage(turn);
+        const char *s_x = box_stage(turn); /* of this warpgroup */
         mpk_barrier_wait(box_full() + turn % MPK_BOXES, turn / MPK_BOXES & 1);
         __syncwarp();
         ptx_group_begin();
@@ -261,7 +261,7 @@ MPK_FN void box_sum_squares(float *square)
 /* The factors of the warpgroup's 64 tokens: 1, or those of an rms_norm by its sums of squares. */
 template <typename shape> MPK_FN void box_put_scales(const shape &s, float *square, float *s_scale)
 {
-    const int i = mpk_thread() % 128;
+    const int i = mpk_thread() % 128; /* eight threads have a token */
     box_sum_squares(square);
 #pragma unroll
     for (int m = 0; m < 4; m++) {
@@ -282,10 +282,10 @@ struct box_end {
 /* Computed after the products: during them it would hold registers. */
 MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
 {
-    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
-    const rt_u32 bytes = s.peaks >= 0 ? 4 : 2; /* of a column of y */
+    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3); /* of y */
+    const rt_u32 bytes = s.peaks >= 0 ? 4 : 2;                           /* of a column of y */
     const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * bytes;
-    box_end e;
+    box_end e; /* addresses of the warp's own tokens */
     e.y = t.e->at[s.y] + at;
     e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
     e.row_bytes = (rt_u32)s.rows * bytes;
@@ -304,7 +304,7 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
 {
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
     const rt_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    const float scale = *s_scale;
+    const float scale = *s_scale; /* of the token's norm */
     box_sums v;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -315,7 +315,7 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
 /* Eight columns of a token with their residual, as one store of 16 bytes. */
 MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
-    const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w};
+    const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -330,9 +330,9 @@ MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float 
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
-    const rt_u32 further = 4 * e.row_bytes;
+    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
     const int tokens = group < e.groups ? e.tokens - first : 0;
-    mpk_words residual[4] = {};
+    mpk_words residual[4] = {}; /* all in flight before the sums are read */
     if (e.residual)
 #pragma unroll
         for (int i = 0; i < 4; i++)
@@ -372,7 +372,7 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
  * at a time: each is some hundred instructions that no cache holds, since a task runs them once. */
 template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, const float *s_scale)
 {
-    const int g = mpk_thread() % 32 / 4;
+    const int g = mpk_thread() % 32 / 4; /* the lane's tokens are g and g + 8 */
     const float scale[2] = {s_scale[g], s_scale[g + 8]};
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
@@ -397,7 +397,7 @@ template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, co
  * lane both of the second. */
 MPK_FN rt_u32 box_pair(float first, float second)
 {
-    const bool odd = mpk_thread() % 2;
+    const bool odd = mpk_thread() % 2; /* of two lanes that share four columns */
     const float other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
     return odd ? halves_pack(other, second) : halves_pack(first, other);
 }
@@ -412,7 +412,7 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
                           const float *s_scale)
 {
     const int lane = mpk_thread() % 32;
-    char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4;
+    char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
     box_gate<N>(activation, e.groups, sum, s_scale);
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
@@ -452,12 +452,12 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
                               const float *s_scale)
 {
     const int lane = mpk_thread() % 32, first = lane / 16, at = u * 64 + lane % 16 * 4;
-    const bool has = at < 8 * e.groups;
+    const bool has = at < 8 * e.groups; /* the pass may end within the unit */
     s_sum += first * TILE_ROW + lane % 16 * 4;
     s_scale += first;
 #pragma unroll 4
     for (int i = 0; i < 16; i += 2) {
-        const int token = first + i;
+        const int token = first + i; /* of the warp's 16 */
         const mpk_words w = ptx_load_shared_words(s_sum + i * TILE_ROW);
         const float scale = s_scale[i],
                     v[4] = {__uint_as_float(w.x) * scale, __uint_as_float(w.y) * scale,
@@ -480,7 +480,7 @@ template <int N>
 MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e, int row,
                            int group, const float *sum, float *s_sum, const float *s_scale)
 {
-    box_peaks to;
+    box_peaks to; /* where the unit's peaks go */
     to.row_bytes = (rt_u32)(s.rows + 63) / 64 * 8;
     to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)row * to.row_bytes + group / TILE_GROUPS * 8;
     to.column = group * 8;
@@ -503,8 +503,8 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
 {
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const int thread = mpk_thread(), half = thread / 128, i = thread % 128;
-    mpk_sync(); /* the room is free, and noted */
-    char *room = parts_noted()->sums[p.part];
+    mpk_sync();                               /* the room is free, and noted */
+    char *room = parts_noted()->sums[p.part]; /* of this worker */
     parts_put<N>(room, sum, half * TILE_TOKENS + i / 32 * 16, p.groups);
     if (s.norm && !squares_are_summed(t)) {
         box_sum_squares(square);
@@ -533,8 +533,8 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q
                       const box_turn &b, int row, bool anew, float *s_scale)
 {
     const int thread = mpk_thread();
-    const bool asks = thread % 128 == 0;
-    if (part && asks) /* for itself: it saves a register */
+    const bool asks = thread % 128 == 0; /* one thread of the warpgroup */
+    if (part && asks)                    /* for itself: it saves a register */
         parts_noted()->column[thread / 128] = q.begin * TILE_BOX_COLUMNS;
     ptx_fence_shared(); /* stages were sums, or another task's */
     ptx_fence_bulk();   /* and x was written by ordinary stores */
@@ -575,7 +575,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
         box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
     const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
-    char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4;
+    char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4; /* the warp's, of the stages' room */
     if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
         box_put_logits<N>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
                           s_scale + 16 * warp);

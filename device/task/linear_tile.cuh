@@ -54,7 +54,7 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     int groups = 0; /* for which there is a page */
     for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
         load_open(&l, 0);
-    char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES;
+    char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES; /* of the step's pages */
     while (groups < q.groups) {
         const int n = q.groups - groups < GROUPS ? q.groups - groups : GROUPS;
         if (!load_open(&l, (rt_u32)n * PIECE))
@@ -64,7 +64,7 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     if (lane < groups) {
         /* pages of a step are neighbours, and a page is exactly GROUPS pieces */
         char *to = first + lane * PIECE;
-        rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES];
+        rt_u64 *full = &mpk_w.full[(to - mpk_s) / MPK_PAGE_BYTES]; /* of the page that has it */
         if (once)
             ptx_copy_bulk_once(ptx_shared(to), from + (rt_u64)lane * group_bytes, PIECE, full,
                                l.policy);
@@ -127,7 +127,7 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
  * back. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
-    const tile_plan p = tile_plan_of(l.e, s);
+    const tile_plan p = tile_plan_of(l.e, s); /* the body makes the same */
     const rt_u32 group_bytes = (rt_u32)s.blocks * 512, in_flight = l.in_flight;
     l.in_flight = l.ring.n;
 #if MPK_MAPS
@@ -169,7 +169,7 @@ MPK_FN rt_u32 tile_in_x(int k)
  * group of w to the next.  Called between tile_begin_products and tile_end_products. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
-    const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride);
+    const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride); /* descriptors */
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         const rt_u64 a = tile_further(x, tile_in_x(k)), b = tile_further(w, tile_in_w(k));
@@ -203,7 +203,7 @@ MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride,
     s_w += matrix / 2 * stride + row * 64 + ((2 * k + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
     for (int n = 0; n < N / 8; n += 2) {
-        rt_u32 b[4];
+        rt_u32 b[4]; /* two groups of w */
         ptx_load_matrices(b, s_w + n * stride);
         halves_multiply(sum + 4 * n, a[0], a[1], a[2], a[3], b[0], b[1]);
         halves_multiply(sum + 4 * n + 4, a[0], a[1], a[2], a[3], b[2], b[3]);
@@ -216,10 +216,10 @@ template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int
 {
     const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8,
               matrix = lane / 8;
-    s_x += (2 * warp + matrix % 2) * 512 + row * 64;
+    s_x += (2 * warp + matrix % 2) * 512 + row * 64; /* tokens 16 warp + 8 (matrix % 2) + row */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const int block = i / 2, k = i % 2;
+        const int block = i / 2, k = i % 2; /* of 32 columns; 16 of these */
         rt_u32 a[4];
         ptx_load_matrices(a, s_x + block * TILE_HALF + ((2 * k + matrix / 2) ^ row / 2) * 16);
         tile_multiply_by_warps<N>(a, s_w + block * 512, stride, k, sum);
@@ -244,15 +244,15 @@ template <int N>
 MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                               const char *s_x, mpk_ring *ring, float *sum, float *square)
 {
-    constexpr int STAGES = 2;
+    constexpr int STAGES = 2; /* of a step */
     const int columns = s.columns, norm = s.norm;
 #pragma unroll
     for (int i = 0; i < STAGES; i++)
         tile_copy_stage(c, columns, i, i);
     for (int step = 0; step < q.steps; step++) {
-        const int buffer = step % 2 * 2;
+        const int buffer = step % 2 * 2; /* the other two stages are filled */
         const rt_u32 page = tile_take(q, ring);
-        const char *s_w = mpk_s + page * MPK_PAGE_BYTES;
+        const char *s_w = mpk_s + page * MPK_PAGE_BYTES; /* all pages of the step */
         ptx_copy_async_wait<0>();
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the step is there, and all warps have read the one before */
@@ -283,13 +283,13 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
                                 const char *s_x, int turn, mpk_ring *ring, float *sum,
                                 float *square)
 {
-    constexpr int AHEAD = TILE_STAGES - 1;
+    constexpr int AHEAD = TILE_STAGES - 1; /* stages in flight */
     const int columns = s.columns, norm = s.norm;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         tile_copy_stage(c, columns, 2 * i + turn, i);
     for (int step = 0; step < q.steps; step++) {
-        const int buffer = step % TILE_STAGES;
+        const int buffer = step % TILE_STAGES; /* the stage that is read */
         const rt_u32 page = tile_take(q, ring);
         ptx_copy_async_wait<AHEAD - 1>();
         ptx_fence_shared(); /* products read through the other proxy */
@@ -340,7 +340,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
     const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
     /* the products' other rows are nobody's, but they are there */
     const int stride = groups > 1 ? piece * 512 : 0;
-    rt_u32 page = TILE_NO_PAGE;
+    rt_u32 page = TILE_NO_PAGE; /* of the steps before, if they have left some */
 #pragma unroll
     for (int i = 0; i < 2; i++)
         tile_copy_stage(c, columns, 2 * half + i, i);
@@ -402,7 +402,7 @@ MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
  * between, so that the other's sums are there; after, so that nobody overwrites what is read. */
 template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES);
+    float *s_square = (float *)(t.s_scratch + TILE_SCALES); /* of warpgroup 0, then 1 */
     const int thread = mpk_thread(), i = thread % 128, half = thread / 128;
     mpk_sync(); /* stages of x give way to sums */
 #pragma unroll
@@ -436,8 +436,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    float sum[N / 2], square[2] = {0, 0};
-    tile_copy c;
+    float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
+    tile_copy c;                          /* what this thread brings of x */
     tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
@@ -499,7 +499,7 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
  * after every product (C7510). */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
-    const int half = mpk_thread() / 128;
+    const int half = mpk_thread() / 128; /* the warpgroup */
     mpk_ring ring = *t.ring;
     if (MPK_REGIMES > 1) { /* no JIT tasks, one ring: constants take no registers */
         ring.first = 0;

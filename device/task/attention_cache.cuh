@@ -64,7 +64,7 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
     const char *g_qkv = mpk_data(t, o.qkv);
     cache_row r = {cache_from(o, entry, token, head), mpk_spread(o.cosine, 3, at),
                    mpk_spread(o.sine, 3, at), 1};
-    double sum = 0;
+    double sum = 0; /* of squares */
     for (rt_i64 e = 0; mpk_is_there(norm) && e < h.size; e++) {
         double x = (double)mpk_get(o.qkv, g_qkv, r.from + e * o.qkv.stride[3]);
         sum += x * x;
@@ -78,7 +78,7 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
 MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
                           const cache_row &r, rt_i64 e)
 {
-    float x = mpk_get(o.qkv, mpk_data(t, o.qkv), r.from + e * o.qkv.stride[3]);
+    float x = mpk_get(o.qkv, mpk_data(t, o.qkv), r.from + e * o.qkv.stride[3]); /* as it came */
     if (!mpk_is_there(norm))
         return x;
     return mpk_round(o.qkv.dtype,
@@ -93,7 +93,7 @@ MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_
 {
     const int dtype = o.qkv.dtype;
     const rt_i64 n = mpk_is_there(o.cosine) ? o.cosine.dims[2] : 0, half = n / 2;
-    float x = cache_scaled(t, o, norm, r, e);
+    float x = cache_scaled(t, o, norm, r, e); /* before it is turned */
     if (e >= n)
         return x;
     float other = cache_scaled(t, o, norm, r, e < half ? e + half : e - half);
@@ -120,7 +120,7 @@ MPK_FN rt_i64 cache_token(const mpk_task &t, const cache_operands &o, rt_i64 p)
  * positions are seen; one of floats is added, and its -inf means not seen. */
 MPK_FN bool cache_sees(const mpk_task &t, const cache_operands &o, const rt_i64 *at, float *added)
 {
-    *added = 0;
+    *added = 0; /* nothing, or what the mask has */
     if (!mpk_is_there(o.mask))
         return true;
     rt_i64 from = mpk_spread(o.mask, 4, at);
@@ -160,7 +160,7 @@ MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache
         const rt_i64 keys =
             at[0] * o.k_cache.stride[0] + kv_head * o.k_cache.stride[1] + p * o.k_cache.stride[2];
         float added, score = 0;
-        bool seen = cache_sees(t, o, at, &added);
+        bool seen = cache_sees(t, o, at, &added); /* by the mask */
         rt_i64 token = seen ? cache_token(t, o, p) : -1;
         cache_tokens(t)[i] = (int)token;
         if (token >= 0) {
@@ -200,7 +200,7 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
 {
     const rt_i64 kv_head = row[1] / (h.heads / h.kv_heads), length = o.k_cache.dims[2];
     float *s_weight = cache_weights(t), *s_query = cache_query(t), *s_values = s_query + h.size;
-    float largest = -MPK_INFINITY, total = 0;
+    float largest = -MPK_INFINITY, total = 0; /* the same in all threads */
     mpk_sync();
     cache_row r = cache_find(t, o, h, o.q_norm, row[0], row[2], row[1]);
     for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS) {
@@ -209,7 +209,7 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
     }
     for (rt_i64 p0 = split * CACHE_UNIT; p0 < length; p0 += h.splits * CACHE_UNIT) {
         const int n = (int)(length - p0 < CACHE_UNIT ? length - p0 : CACHE_UNIT);
-        float most = largest, kept = 1;
+        float most = largest, kept = 1; /* with this block; factor of what was summed */
         mpk_sync();
         cache_scores(t, o, h, kv_head, p0, n, row);
         mpk_sync();
@@ -231,7 +231,7 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
             s_values[e] = value;
         }
     }
-    const rt_i64 to = row[0] * o.index.dims[0] + row[2];
+    const rt_i64 to = row[0] * o.index.dims[0] + row[2]; /* row of the result */
     for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS)
         mpk_put(o.part, mpk_data(t, o.part),
                 to * o.part.stride[0] + split * o.part.stride[1] +
@@ -251,7 +251,7 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
     const mpk_view &k = o.k_cache, &v = o.v_cache;
     for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
         rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
-        p += p < 0 ? k.dims[2] : 0;
+        p += p < 0 ? k.dims[2] : 0; /* counted from the end */
         if (p < 0 || p >= k.dims[2] || cache_token(t, o, p) != token)
             continue;
         cache_row r = cache_find(t, o, h, o.k_norm, entry, token, h.heads + kv_head);
@@ -270,7 +270,7 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
  * split of it; then, if the box has the last split, the caches of its entries and KV heads. */
 MPK_FN void attention_cache_run(const mpk_task &t, const cache_operands &o, const cache_how &h)
 {
-    const rt_i64 tokens = o.index.dims[0], group = h.heads / h.kv_heads;
+    const rt_i64 tokens = o.index.dims[0], group = h.heads / h.kv_heads; /* of a batch entry */
     const rt_i64 lo = mpk_lo(t, 2) / h.size, hi = mpk_hi(t, 2) / h.size;
     for (rt_i64 i = mpk_lo(t, 0); i < (rt_i64)mpk_hi(t, 0); i++)
         for (rt_i64 head = lo; head < hi; head++)

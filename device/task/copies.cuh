@@ -49,7 +49,7 @@ struct alignas(16) copies_quad {
  * rows after the first would not be aligned. */
 MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
 {
-    bool whole = v.rank > 0;
+    bool whole = v.rank > 0; /* until an axis is not */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == v.rank - 1)
@@ -77,8 +77,8 @@ MPK_FN bool copies_aligned(const char *g_x, const char *g_y)
 MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool aligned,
                                   const mpk_box &box)
 {
-    const int most = 16 / mpk_dtype_bytes(y.dtype);
-    copies_lots l = {box, 1, 0};
+    const int most = 16 / mpk_dtype_bytes(y.dtype); /* entries of 16 bytes */
+    copies_lots l = {box, 1, 0};                    /* single entries unless all is whole */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == y.rank - 1) {
@@ -104,7 +104,7 @@ MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
 MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 to,
                             const char *g_from, rt_i64 from)
 {
-    const int bytes = mpk_dtype_bytes(dtype);
+    const int bytes = mpk_dtype_bytes(dtype); /* of an entry */
     if (l.unit > 1)
         *(copies_quad *)(g_to + to * bytes) = *(const copies_quad *)(g_from + from * bytes);
     else
@@ -165,7 +165,7 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == axis) {
-            rt_i64 end = first + x.dims[i];
+            rt_i64 end = first + x.dims[i]; /* of x's part of y */
             box.lo[i] = box.lo[i] > first ? box.lo[i] : (rt_u32)first;
             box.hi[i] = box.hi[i] < end ? box.hi[i] : (rt_u32)end;
         }
@@ -175,7 +175,7 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     for (int k = 0; k < RT_MAX_RANK; k++)
         if (k == axis)
             before = first * x.stride[k];
-    const bool even = before * mpk_dtype_bytes(x.dtype) % 16 == 0;
+    const bool even = before * mpk_dtype_bytes(x.dtype) % 16 == 0; /* lots stay aligned */
     const copies_lots lots = copies_by_lots(x, y, even && copies_aligned(g_x, g_y), box);
     rt_u64 n = mpk_count(lots.box, y.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
@@ -194,12 +194,12 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     char *g_y = mpk_data(t, y);
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank);
-    rt_i64 alive = mpk_live(t, x);
+    rt_i64 alive = mpk_live(t, x); /* rows that may be named */
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, y.rank, i, at);
         rt_i64 to = mpk_offset(y, at), id = mpk_get_int(index, g_index, at[0] * index.stride[0]);
-        bool there = id >= 0 && id < alive;
+        bool there = id >= 0 && id < alive; /* ids are data */
         at[0] = there ? id : 0;
         copies_move(y.dtype, g_y, to, there ? g_x : (const char *)0, mpk_offset(x, at));
     }
@@ -218,7 +218,7 @@ MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_v
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, 2, i, at);
         rt_i64 id = mpk_get_int(tokens, g_tokens, at[0] * tokens.stride[0]);
-        float value = 0;
+        float value = 0; /* an id that the table has not */
         if (id >= 0 && id < table.dims[0])
             value = mpk_get(table, g_table, id * table.stride[0] + at[1] * table.stride[1]);
         mpk_put(x, g_x, mpk_offset(x, at), value);

@@ -31,7 +31,7 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
     rt_u32 word[LOTS], most;
 #pragma unroll
     for (int i = 0; i < LOTS; i++)
-        word[i] = 0xff800000u;
+        word[i] = 0xff800000u; /* -inf */
     do {
         most = 0;
 #pragma unroll
@@ -65,8 +65,8 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
 {
     const mpk_words none = {0, 0, 0, 0};
     while (full) {
-        mpk_words v[FOLD_AT_ONCE];
-        rt_u32 left = full;
+        mpk_words v[FOLD_AT_ONCE]; /* in flight together */
+        rt_u32 left = full;        /* splits that are asked for in this round */
 #pragma unroll
         for (int i = 0; i < FOLD_AT_ONCE; i++) {
             v[i] = left && mine ? ptx_load_words(from + (rt_u32)(__ffs((int)left) - 1) * row_bytes)
@@ -80,7 +80,7 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
                 break;
             const mpk_words part =
                 fold_await(from + (rt_u32)split * row_bytes, mine, carried, v[i]);
-            const float w = __shfl_sync(0xffffffffu, weight, split);
+            const float w = __shfl_sync(0xffffffffu, weight, split); /* its lane knows it */
             const rt_u32 words[4] = {part.x, part.y, part.z, part.w};
             *total += w;
 #pragma unroll
@@ -96,7 +96,7 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
 /* of[i], of an array in registers, which cannot be indexed by a variable: all are compared. */
 template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
 {
-    type v = of[0];
+    type v = of[0]; /* a chain of selections */
 #pragma unroll
     for (int k = 1; k < LOTS; k++)
         v = i == k ? of[k] : v;
@@ -115,7 +115,7 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
     const bool carried = mpk_carries(t, FOLD_LSE), mine = lane * 8 < size;
     const float none = -__int_as_float(0x7f800000);
     float e[LOTS], most = none, sum[8] = {}, total = 0;
-    rt_u32 full[LOTS], n_full = 0, any = 0;
+    rt_u32 full[LOTS], n_full = 0, any = 0; /* splits that hold something; one of them */
     fold_lse<LOTS>(lse, splits, heads, carried, e);
 #pragma unroll
     for (int i = 0; i < LOTS; i++) {
@@ -165,7 +165,7 @@ template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int hea
         }
         if (token >= end)
             break;
-        const int at = first + head, column = at * size + lane * 8;
+        const int at = first + head, column = at * size + lane * 8; /* the lane's first */
         fold_head<LOTS>(t,
                         mpk_at<const char>(t, FOLD_PART) +
                             ((rt_u64)token * splits * heads * size + column) * 2,

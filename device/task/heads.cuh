@@ -48,7 +48,7 @@ MPK_FN rt_i64 heads_integer(const mpk_task &t, const mpk_view &v, rt_i64 token)
  * number is out of range. */
 MPK_FN int kv_page(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 position)
 {
-    rt_i64 per_page = p.k_cache.dims[2];
+    rt_i64 per_page = p.k_cache.dims[2]; /* positions */
     if (slot < 0 || slot >= p.pages.dims[0] || position < 0 ||
         position / per_page >= p.pages.dims[1])
         return -1;
@@ -83,11 +83,11 @@ MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v
     char *g_keys = mpk_data(t, p.k_cache), *g_values = mpk_data(t, p.v_cache);
     rt_i64 lo = mpk_lo(t, 1), n = ((rt_i64)mpk_hi(t, 1) - lo) * k.dims[2], alive = mpk_live(t, k);
     for (rt_i64 token = 0; token < alive; token++) {
-        rt_i64 position = heads_integer(t, p.positions, token);
-        int page = kv_page(t, p, heads_integer(t, p.slots, token), position);
+        rt_i64 position = heads_integer(t, p.positions, token);               /* data */
+        int page = kv_page(t, p, heads_integer(t, p.slots, token), position); /* -1: not stored */
         for (rt_i64 i = mpk_thread(); page >= 0 && i < n; i += MPK_THREADS) {
             rt_i64 head = lo + i / k.dims[2];
-            int e = (int)(i % k.dims[2]);
+            int e = (int)(i % k.dims[2]); /* entry of the head */
             mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, e),
                     mpk_get(k, g_k, token * k.stride[0] + head * k.stride[1] + e * k.stride[2]));
             mpk_put(p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, e),
@@ -157,7 +157,7 @@ MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_vi
                 *s_sine = s_cosine + h.half;
     int partner, pair;
     bool is_first;
-    float value = heads_normed(t, h, norm, from, k, factor);
+    float value = heads_normed(t, h, norm, from, k, factor); /* before it is turned */
     if (rope_pair(k, h.half, &partner, &pair, &is_first))
         value = rope_turn(value, heads_normed(t, h, norm, from, partner, factor), is_first,
                           s_cosine[pair], s_sine[pair]);
@@ -171,7 +171,7 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
 {
     const char *g_qkv = mpk_data(t, h.qkv);
     char *g_keys = mpk_data(t, p.k_cache), *g_values = mpk_data(t, p.v_cache);
-    rt_i64 position = heads_integer(t, p.positions, token);
+    rt_i64 position = heads_integer(t, p.positions, token); /* data */
     int page = kv_page(t, p, heads_integer(t, p.slots, token), position);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     for (rt_i64 first = lo; first < hi; first += MPK_TEAMS) {
@@ -212,9 +212,9 @@ MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token,
 {
     rt_i64 position = heads_integer(t, p.positions, token), per_page = p.k_cache.dims[2];
     int page = kv_page(t, p, heads_integer(t, p.slots, token), position);
-    rt_u64 lost = 0;
+    rt_u64 lost = 0; /* until a later token is found */
     for (rt_i64 i = token + 1 + mpk_thread(); page >= 0 && i < alive; i += MPK_THREADS) {
-        rt_i64 later = heads_integer(t, p.positions, i);
+        rt_i64 later = heads_integer(t, p.positions, i); /* of the later token */
         lost |= later >= 0 && later % per_page == position % per_page &&
                 kv_page(t, p, heads_integer(t, p.slots, i), later) == page;
     }
@@ -230,7 +230,7 @@ MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_pl
     rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, h.qkv),
            group = h.heads / h.kv_heads;
     for (rt_i64 token = mpk_lo(t, 0); token < mpk_hi(t, 0); token++) {
-        const bool lost = heads_is_lost(t, p, token, alive);
+        const bool lost = heads_is_lost(t, p, token, alive); /* the same in all threads */
         heads_angles(t, h, token, 0, (const float *)0, 1);
         heads_query(t, h, q_norm, q, token, lo, hi);
         if (!lost)

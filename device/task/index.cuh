@@ -81,7 +81,7 @@ MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
     char *g_y = mpk_data(t, y);
     INDEX_LOOP(t, y)
     {
-        rt_i64 from = 0;
+        rt_i64 from = 0; /* offset of the entry in x */
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++)
             if (i < x.rank)
@@ -123,11 +123,11 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     INDEX_LOOP(t, y)
     {
         rt_i64 from = 0;
-        bool inside = true;
+        bool inside = true; /* else the entry is padding */
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++)
             if (i < x.rank) {
-                rt_i64 k = pad_source(mode, at[i] - before.at[i], x.dims[i]);
+                rt_i64 k = pad_source(mode, at[i] - before.at[i], x.dims[i]); /* of x */
                 inside = inside && k >= 0 && k < x.dims[i];
                 from += k * x.stride[i];
             }
@@ -147,7 +147,7 @@ MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
     char *g_y = mpk_data(t, y);
     INDEX_LOOP(t, y)
     {
-        rt_i64 above = at[y.rank - 1] - at[y.rank - 2];
+        rt_i64 above = at[y.rank - 1] - at[y.rank - 2]; /* diagonal of the entry */
         bool kept = upper ? above >= diagonal : above <= diagonal;
         copies_move(y.dtype, g_y, mpk_offset(y, at), kept ? g_x : (const char *)0,
                     mpk_offset(x, at));
@@ -163,7 +163,7 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     char *g_y = mpk_data(t, y);
     INDEX_LOOP(t, y)
     {
-        rt_i64 number = offset, from = 0;
+        rt_i64 number = offset, from = 0; /* in row-major order of x */
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++)
             if (i < y.rank)
@@ -194,7 +194,7 @@ MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_vi
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++)
             if (i < y.rank) {
-                rt_i64 away = at[i] - starts.at[i], k = away / steps.at[i];
+                rt_i64 away = at[i] - starts.at[i], k = away / steps.at[i]; /* entry of src */
                 inside = inside && away >= 0 && away % steps.at[i] == 0 && k < src.dims[i];
                 from += k * src.stride[i];
             }
@@ -246,7 +246,7 @@ struct index_views {
  * alive has a number. */
 MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const rt_i64 *at)
 {
-    rt_i64 n = k == 0 ? mpk_live(t, v.x) : v.x.dims[k];
+    rt_i64 n = k == 0 ? mpk_live(t, v.x) : v.x.dims[k]; /* entries that may be named */
     return index_resolve(
         mpk_get_int(v.index[k], mpk_data(t, v.index[k]), mpk_spread(v.index[k], v.rank, at)), n);
 }
@@ -260,7 +260,7 @@ MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y
     INDEX_LOOP(t, y)
     {
         rt_i64 from = 0;
-        bool there = true;
+        bool there = true; /* until an index names nothing */
 #pragma unroll
         for (int k = 0; k < RT_MAX_RANK; k++) {
             if (k >= v.x.rank)

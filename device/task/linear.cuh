@@ -48,7 +48,7 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
 {
     if (!mpk_is_there(s.rows))
         return r;
-    rt_i64 token = mpk_get_int(s.rows, mpk_data(t, s.rows), r * s.rows.stride[0]);
+    rt_i64 token = mpk_get_int(s.rows, mpk_data(t, s.rows), r * s.rows.stride[0]); /* data */
     return token >= 0 && token < mpk_live(t, s.x) ? token : -1;
 }
 
@@ -62,9 +62,9 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     rt_i64 width = s.x.dims[1];
     for (int first = 0; first < n; first += MPK_TEAMS) {
-        bool mine = team < MPK_TEAMS && first + team < n;
+        bool mine = team < MPK_TEAMS && first + team < n; /* else only the barriers */
         rt_i64 row = mine ? linear_row(t, s, r0 + first + team) : -1;
-        double sum = 0;
+        double sum = 0; /* this lane's columns */
         for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
             double value = (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
             sum += value * value;
@@ -87,7 +87,7 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
     for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
         int j = i / LINEAR_TILE;
         rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
-        float value = 0;
+        float value = 0; /* after the last column, or no row */
         if (k < width && row >= 0) {
             value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
             if (mpk_is_there(s.norm))
@@ -107,7 +107,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
     const float *s_x = (const float *)(t.s_scratch + LINEAR_BUFFER);
     const char *g_w = mpk_data(t, w);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-    float r_sum[LINEAR_ROWS][TOKENS] = {};
+    float r_sum[LINEAR_ROWS][TOKENS] = {}; /* of this lane's columns */
     for (rt_i64 k0 = 0; k0 < w.dims[1]; k0 += LINEAR_TILE) {
         /* the tile before has been multiplied by all */
         mpk_sync();
@@ -115,7 +115,7 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
         mpk_sync();
         int columns = (int)(w.dims[1] - k0 < LINEAR_TILE ? w.dims[1] - k0 : LINEAR_TILE);
         for (int k = lane; team < MPK_TEAMS && k < columns; k += MPK_TEAM) {
-            float r_w[LINEAR_ROWS];
+            float r_w[LINEAR_ROWS]; /* read once for all tokens */
 #pragma unroll
             for (int c = 0; c < LINEAR_ROWS; c++) {
                 rt_i64 row = first + c * MPK_TEAMS + team;
@@ -156,7 +156,7 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
     int rows = (int)(end - first < LINEAR_ROWS * MPK_TEAMS ? end - first : LINEAR_ROWS * MPK_TEAMS);
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
         int j = i / rows, c = i % rows;
-        rt_i64 at[2] = {r0 + j, column + c};
+        rt_i64 at[2] = {r0 + j, column + c}; /* in y */
         float value = s_result[c * TOKENS + j];
         if (mpk_is_there(e.b0))
             value += mpk_get(e.b0, g_b0, (first + c) * e.b0.stride[0]);
@@ -182,7 +182,7 @@ template <int TOKENS>
 MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_view &w,
                           const mpk_view &w1, const linear_end &e, rt_i64 column)
 {
-    rt_i64 lo = (rt_i64)mpk_lo(t, 1) - column, hi = (rt_i64)mpk_hi(t, 1) - column;
+    rt_i64 lo = (rt_i64)mpk_lo(t, 1) - column, hi = (rt_i64)mpk_hi(t, 1) - column; /* rows of w */
     lo = lo > 0 ? lo : 0;
     hi = hi < w.dims[0] ? hi : w.dims[0];
     if (lo >= hi)
@@ -224,7 +224,7 @@ MPK_FN void logits_peaks(const mpk_task &t, const mpk_view &logits, const mpk_vi
         if (!mine || lane)
             continue;
         rt_i64 at = row * peaks.stride[0] + block * peaks.stride[1];
-        rt_i64 column = best ? (rt_i64)mpk_index_of(best) : -1;
+        rt_i64 column = best ? (rt_i64)mpk_index_of(best) : -1; /* -1: all are NaN */
         mpk_put(peaks, g_peaks, at,
                 best ? mpk_get(logits, g_logits, row * logits.stride[0] + column * logits.stride[1])
                      : -MPK_INFINITY);

@@ -30,7 +30,7 @@ struct panel_part {
  * different banks. */
 MPK_FN void panel_read(const char *x, const char *w, int k, panel_part *p)
 {
-    const int row = mpk_thread() % 8, matrix = mpk_thread() % 32 / 8;
+    const int row = mpk_thread() % 8, matrix = mpk_thread() % 32 / 8; /* whose address it gives */
     x += k / 2 * TILE_HALF + ((k % 2 * 2 + matrix / 2) ^ row / 2) * 16;
     w += k / 2 * 512 + ((k % 2 * 2 + matrix % 2) ^ row / 2) * 16;
 #pragma unroll
@@ -62,7 +62,7 @@ MPK_FN void panel_multiply(const panel_part &p, float *sum)
     for (int b = 0; b < 2; b++)
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            const rt_u32 *x = p.x[b], *w = p.w[n];
+            const rt_u32 *x = p.x[b], *w = p.w[n]; /* operands a and b */
             halves_multiply(sum + 32 * b + 8 * n, x[0], x[1], x[2], x[3], w[0], w[1]);
             halves_multiply(sum + 32 * b + 8 * n + 4, x[0], x[1], x[2], x[3], w[2], w[3]);
         }
@@ -71,7 +71,7 @@ MPK_FN void panel_multiply(const panel_part &p, float *sum)
 /* One stage, 64 columns, in four parts: while one is multiplied, the next is read. */
 MPK_FN void panel_stage(const char *x, const char *w, float *sum)
 {
-    panel_part part[2];
+    panel_part part[2]; /* one is multiplied while the other is read */
     panel_read(x, w, 0, &part[0]);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -94,8 +94,8 @@ MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_co
         tile_copy_stage(c, columns, i, i);
 #pragma unroll 1
     for (int step = 0; step < q.steps; step++) {
-        const int buffer = step % TILE_STAGES;
-        const rt_u32 page = tile_take(q, ring);
+        const int buffer = step % TILE_STAGES;  /* the stage that is read */
+        const rt_u32 page = tile_take(q, ring); /* of w, one a step */
         ptx_copy_async_wait<AHEAD - 1>();
         tile_meet(); /* the stage is there, and all warps have read the one before */
         tile_copy_stage(c, columns, step + AHEAD, (step + AHEAD) % TILE_STAGES);
@@ -132,7 +132,7 @@ MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square =
         (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
-    float sum[64], square[2] = {0, 0};
+    float sum[64], square[2] = {0, 0}; /* 32 tokens x 64 rows of the warp */
     tile_copy c;
     row += half * TILE_TOKENS;
     tile_copy_begin(t, s, row, s_x, &c);

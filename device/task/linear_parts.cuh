@@ -79,8 +79,8 @@ MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
  * and wait until the own room is free. */
 MPK_FN void parts_begin(const mpk_task &t)
 {
-    const rt_u32 lane = (rt_u32)mpk_thread() % 32;
-    const rt_meeting *m = (const rt_meeting *)t.e->meeting;
+    const rt_u32 lane = (rt_u32)mpk_thread() % 32;          /* a partner a lane */
+    const rt_meeting *m = (const rt_meeting *)t.e->meeting; /* of the tile */
     if (mpk_thread() / 32 != 1)
         return;
     if (lane < t.e->parts) {
@@ -158,9 +158,9 @@ MPK_FN void parts_add(const mpk_words &v, float *sum)
 MPK_FN parts_sums parts_gather(int parts, int group, int token)
 {
     const rt_u32 at = (rt_u32)(2 * group * PARTS_ROW + token * 16);
-    parts_sums s = {};
+    parts_sums s = {}; /* 8 rows of w, in the order of parts */
     for (int first = 0; first < parts; first += 8) {
-        mpk_words v[8][2] = {};
+        mpk_words v[8][2] = {}; /* of eight parts, in flight together */
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const bool is_there = first + i < parts;
@@ -180,7 +180,7 @@ MPK_FN parts_sums parts_gather(int parts, int group, int token)
 /* The factor of a token: its squares are summed by parts too, unless that was done before. */
 MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int token)
 {
-    float square = 0;
+    float square = 0; /* over the parts' columns */
     if (!s.norm)
         return 1;
     if (squares_are_summed(t))
@@ -208,12 +208,12 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int 
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3);
     const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
     char *y = mpk_at<char>(t, s.y) + at;
-    mpk_words r = {};
+    mpk_words r = {}; /* of the residual, in flight beside the sums */
     if (s.residual >= 0)
         r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
     const parts_sums v = parts_gather(parts, g, token);
     if (s.activation != ACTIVATE_NONE) {
-        float a[4];
+        float a[4]; /* the gated columns */
 #pragma unroll
         for (int i = 0; i < 4; i++)
             a[i] = tile_activate(s.activation, v.at[2 * i] * scale) * (v.at[2 * i + 1] * scale);
@@ -251,7 +251,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
 {
     const int thread = mpk_thread(), token = thread % RT_PART_TOKENS, row = (int)t.e->lo[0] + token,
               parts = (int)t.e->parts;
-    const int own = p.groups / parts, first = own * (int)t.e->part;
+    const int own = p.groups / parts, first = own * (int)t.e->part; /* of this task's box */
     float square = 0;
     if (row < (int)t.hi0) {
         const float scale = parts_scale(t, s, parts, token);

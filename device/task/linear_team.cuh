@@ -59,7 +59,7 @@ MPK_FN int team_pieces(const stream_shape &s)
 MPK_FN void team_load_page(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 groups,
                            rt_u32 stride, rt_u32 n_bytes)
 {
-    const rt_u32 page = load_page(&l);
+    const rt_u32 page = load_page(&l); /* empty by now */
     if (page == LOAD_OVER || !load_leads())
         return;
     load_expect(page, groups * n_bytes);
@@ -78,7 +78,7 @@ MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
     /* of a page's four pieces, those of one group are at_once */
     const rt_u32 at_once = (rt_u32)team_at_once(l.e),
                  together = STREAM_PAGE_UNITS >> team_shift((int)at_once);
-    const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES;
+    const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES; /* of a packed group */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
 #pragma unroll 1
     for (rt_u32 q = 0; q < n; q += TEAM_TILE)
@@ -119,7 +119,7 @@ struct team_from {
 MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_place &place, int rows,
                         int lane, team_from *from)
 {
-    const int g = lane / 4, first = place.slice * STREAM_UNIT_COLUMNS + lane % 4 * 8;
+    const int g = lane / 4, first = place.slice * STREAM_UNIT_COLUMNS + lane % 4 * 8; /* column */
     from->x = mpk_at<const char>(t, s.x);
     from->left = s.columns - first;
 #pragma unroll
@@ -135,7 +135,7 @@ MPK_FN void team_find_x(const mpk_task &t, const stream_shape &s, const team_pla
  * x.at[i][j], without waiting; AGAIN: of those that were still empty. */
 template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
-    const int left = from.left - pass * STREAM_UNIT_COLUMNS;
+    const int left = from.left - pass * STREAM_UNIT_COLUMNS; /* columns from the lane's first on */
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const char *at = from.x + (from.at[m] + (rt_u32)(pass * STREAM_UNIT_COLUMNS * 2));
@@ -154,7 +154,7 @@ MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
 #pragma unroll 1
     for (;;) {
-        rt_u32 most = 0;
+        rt_u32 most = 0; /* of all words of the piece */
 #pragma unroll
         for (int k = 0; k < 16; k++)
             most = mpk_larger(most, mpk_largest_word(x.at[k / 8][k / 2 % 4][k % 2]));
@@ -185,7 +185,7 @@ MPK_FN void team_bring_x(const mpk_task &t, const stream_shape &s, const team_fr
 MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_once, int lane,
                              const float *square)
 {
-    const int g = lane / 4;
+    const int g = lane / 4; /* the token of the diagonal's entry */
     if (lane % 4 != g / 2)
         return;
 #pragma unroll
@@ -202,7 +202,7 @@ MPK_FN void team_put_squares(const mpk_task &t, const team_place &place, int at_
  * other's. */
 MPK_FN void team_multiply(const char *const *at, const stream_x<2, 1> &x, float (*sums)[4])
 {
-    float first[2][4] = {}, second[2][4] = {};
+    float first[2][4] = {}, second[2][4] = {}; /* sums that do not wait for each other */
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const char *const both[2] = {at[0] + i * 2048, at[1] + i * 2048};
@@ -221,7 +221,7 @@ MPK_FN void team_multiply(const char *const *at, const stream_x<2, 1> &x, float 
 /* A warp's sums of a group; `adds`: to those of the passes before, which this lane has written. */
 MPK_FN void team_put(float4 *to, bool adds, const float *sums)
 {
-    float4 v = make_float4(sums[0], sums[1], sums[2], sums[3]);
+    float4 v = make_float4(sums[0], sums[1], sums[2], sums[3]); /* tokens g, then g + 8 */
     if (adds) {
         const float4 before = *to;
         v = make_float4(before.x + v.x, before.y + v.y, before.z + v.z, before.w + v.w);
@@ -243,8 +243,8 @@ MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, in
     for (int i = 0; i < groups; i += 2, parts += 2 * 8 * 32) {
         /* a page for each */
         const bool second = i + 1 < groups, apart = at_once == STREAM_PAGE_UNITS && second;
-        rt_u32 page[2];
-        float sums[2][4] = {};
+        rt_u32 page[2];        /* of the ring */
+        float sums[2][4] = {}; /* of two groups */
         const char *at[2];
         at[0] = at[1] = ring_take(ring, &page[0]) + offset;
         /* with two teams a page holds one group, with four it holds two */
@@ -277,7 +277,7 @@ struct team_unit {
 /* Unit i of a tile: teams of a group follow each other, then the next group. */
 MPK_FN team_unit team_unit_at(int i, int at_once)
 {
-    const int team = i & (team_count(at_once) - 1);
+    const int team = i & (team_count(at_once) - 1); /* units of a group follow each other */
     return {i >> (3 - team_shift(at_once)), team * 16, team * at_once};
 }
 
@@ -357,13 +357,13 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
     const int thread = mpk_thread(), lane = thread % 32, at_once = team_at_once(t.e),
               pieces = team_pieces(s);
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s);
-    const team_place place = team_place_of(thread / 32, at_once);
+    const team_place place = team_place_of(thread / 32, at_once); /* of this warp */
     char *s_parts = t.s_scratch + TEAM_PARTS;
-    mpk_ring ring = *t.ring;
-    team_from from;
+    mpk_ring ring = *t.ring; /* in registers for the life of the task */
+    team_from from;          /* where this lane's x lies */
     stream_x<2, 1> x;
     stream_clear_x<2, 1>(x);
-    float square[2] = {};
+    float square[2] = {}; /* of tokens g and g + 8, this warp's columns */
     mpk_wait(t);
     const int rows = stream_rows(t);
     team_find_x(t, s, place, rows, lane, &from);

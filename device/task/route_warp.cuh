@@ -51,7 +51,7 @@ template <bool IS_BF16> MPK_FN float route_value(rt_u32 key)
 template <int WORDS>
 MPK_FN void route_await(const char *from, int n_words, int lane, bool carried, rt_u32 *word)
 {
-    rt_u32 most;
+    rt_u32 most; /* RT_EMPTY as long as a word is missing */
 #pragma unroll
     for (int i = 0; i < WORDS; i++)
         word[i] = i * 32 + lane < n_words ? RT_EMPTY : 0;
@@ -74,7 +74,7 @@ MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
 {
 #pragma unroll
     for (int i = 0; i < LOGITS; i++) {
-        const int id = route_id<IS_BF16>(i, lane);
+        const int id = route_id<IS_BF16>(i, lane); /* the expert */
         const rt_u32 k = mpk_larger(mpk_key(route_logit<IS_BF16>(word, i)), ROUTE_NAN);
         key[i] = id >= experts ? 0 : IS_BF16 ? (k & 0xffff0000u) | (0xffffu - (rt_u32)id) : k;
     }
@@ -84,7 +84,7 @@ MPK_FN void route_keys(const rt_u32 *word, int experts, int lane, rt_u32 *key)
  * *id, in all lanes.  The lane that holds it sets it to 0, so it is not found again. */
 template <int LOGITS, bool IS_BF16> MPK_FN rt_u32 route_take(rt_u32 *key, int lane, rt_u32 *id)
 {
-    rt_u32 best = 0, lowest = 0xffffffffu;
+    rt_u32 best = 0, lowest = 0xffffffffu; /* key; of equal f32 logits the lowest id */
 #pragma unroll
     for (int i = 0; i < LOGITS; i++)
         best = mpk_larger(best, key[i]);
@@ -113,7 +113,7 @@ template <int LOGITS, bool IS_BF16>
 MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool normalize, bool round,
                         int lane, float largest, const float *own, char *weights)
 {
-    float share[2], sum = 0, chosen = 0;
+    float share[2], sum = 0, chosen = 0; /* of two places; over all; over the chosen */
 #pragma unroll
     for (int i = 0; i < LOGITS; i++)
         if (route_id<IS_BF16>(i, lane) < experts)
@@ -128,7 +128,7 @@ MPK_FN void route_weigh(const rt_u32 *word, int experts, int of_token, bool norm
         sum += __shfl_xor_sync(0xffffffffu, sum, d);
         chosen += __shfl_xor_sync(0xffffffffu, chosen, d);
     }
-    const float total = normalize && sum == sum ? chosen : sum;
+    const float total = normalize && sum == sum ? chosen : sum; /* a NaN shows in all weights */
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const float weight = __fdividef(share[h], total);
@@ -147,8 +147,8 @@ MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts,
 {
     enum { LOGITS = WORDS * (IS_BF16 ? 2 : 1) };
     const int lane = mpk_thread() % 32;
-    rt_u32 word[WORDS], key[LOGITS], id;
-    float own[2] = {}, largest = 0;
+    rt_u32 word[WORDS], key[LOGITS], id; /* a row of logits, 32nd parts */
+    float own[2] = {}, largest = 0;      /* logits of the lane's two places; of the row */
     route_await<WORDS>(logits, IS_BF16 ? experts / 2 : experts, lane, carried, word);
     route_keys<LOGITS, IS_BF16>(word, experts, lane, key);
 #pragma unroll 1
@@ -169,7 +169,7 @@ MPK_FN void route_row(const char *logits, char *ids, char *weights, int experts,
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_warp(const mpk_task &t, int experts, int of_token, bool normalize, bool round)
 {
-    const int end = (int)mpk_end(t), row_bytes = experts * (IS_BF16 ? 2 : 4);
+    const int end = (int)mpk_end(t), row_bytes = experts * (IS_BF16 ? 2 : 4); /* of logits */
     int token = (int)mpk_lo(t, 0) + mpk_thread() / 32;
     mpk_wait(t);
 #pragma unroll 1

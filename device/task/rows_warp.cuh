@@ -28,7 +28,7 @@
 MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       float (&r)[ROWS_PIECE])
 {
-    const char *g = g_row + first * mpk_dtype_bytes(dtype);
+    const char *g = g_row + first * mpk_dtype_bytes(dtype); /* of the piece */
     const mpk_view v = {0, dtype};
     if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
 #pragma unroll
@@ -44,7 +44,7 @@ MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, floa
 /* The counterpart: round and store eight entries; nothing is written beyond the row. */
 MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
-    char *g = g_row + first * mpk_dtype_bytes(dtype);
+    char *g = g_row + first * mpk_dtype_bytes(dtype); /* of the piece */
     const mpk_view v = {0, dtype};
     if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
 #pragma unroll
@@ -99,7 +99,7 @@ template <int PIECES>
 MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, const mpk_box &box,
                       rt_u64 line, float rest, rows_row<PIECES> *row)
 {
-    const int last = x.rank - 1;
+    const int last = x.rank - 1; /* the row's axis */
     rt_i64 at[RT_MAX_RANK];
     mpk_place(box, last, line, at);
     const char *g_x = mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype);
@@ -114,7 +114,7 @@ MPK_FN void rows_open(const mpk_task &t, const mpk_view &x, const mpk_view &y, c
  * their place: they are 0, and (0 - mean)^2 is not. */
 template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, float mean)
 {
-    float sum = 0;
+    float sum = 0; /* of this lane's entries */
 #pragma unroll
     for (int c = 0; c < PIECES; c++)
 #pragma unroll
@@ -144,7 +144,7 @@ MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> *row, float mean, flo
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
-        float by[ROWS_PIECE], plus[ROWS_PIECE];
+        float by[ROWS_PIECE], plus[ROWS_PIECE]; /* weight and bias */
         if (mpk_is_there(weight))
             rows_read(weight.dtype, mpk_data(t, weight), rows_first(c), row->n, 0, by);
         if (mpk_is_there(bias))
@@ -188,7 +188,7 @@ template <int PIECES>
 MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                           const mpk_view &y, double eps)
 {
-    constexpr mpk_view nothing = {-1};
+    constexpr mpk_view nothing = {-1}; /* an absent bias */
     ROWS_EACH_LINE(t, x)
     {
         rows_row<PIECES> row;
@@ -208,7 +208,7 @@ MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y
     {
         rows_row<PIECES> row;
         rows_open(t, x, y, box, line, -MPK_INFINITY, &row);
-        float most = -MPK_INFINITY, sum = 0;
+        float most = -MPK_INFINITY, sum = 0; /* of this lane, then of the row */
 #pragma unroll
         for (int i = 0; i < PIECES * ROWS_PIECE; i++)
             most = rows_larger(most, row.r[i / ROWS_PIECE][i % ROWS_PIECE]);

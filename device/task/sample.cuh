@@ -61,7 +61,7 @@ MPK_FN rt_i64 sample_best(const mpk_task &t, const sample_row &r, const mpk_view
         return best ? (rt_i64)mpk_index_of(best) : -1;
     }
     const char *g_peaks = mpk_data(t, peaks);
-    rt_u64 best = 0;
+    rt_u64 best = 0; /* no part has a peak */
     for (rt_i64 i = mpk_thread(); i < peaks.dims[1]; i += MPK_THREADS) {
         rt_i64 at = row * peaks.stride[0] + i * peaks.stride[1];
         if (mpk_get(peaks, g_peaks, at + peaks.stride[2]) >= 0)
@@ -90,11 +90,11 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
     if (!(sampling[SAMPLE_TEMPERATURE] > 0) || !(fabsf(r->largest) < MPK_INFINITY))
         return (rt_i32)best;
     r->scale = chance_scale(sampling[SAMPLE_TEMPERATURE]);
-    const float top_k = sampling[SAMPLE_TOP_K], top_p = sampling[SAMPLE_TOP_P];
+    const float top_k = sampling[SAMPLE_TOP_K], top_p = sampling[SAMPLE_TOP_P]; /* 0, 1: off */
     const bool cuts = top_k >= 1 && top_k < (float)r->x->dims[1];
     sample_kept k = {0, chance_least(sampling[SAMPLE_MIN_P])};
     const sample_kept all = {0, 0};
-    rt_u64 total = 0;
+    rt_u64 total = 0; /* of what is kept */
     if (cuts || top_p < 1) {
         total = sample_weigh(t, *r, all);
         k.cut = sample_filter(t, *r, cuts ? (rt_i64)top_k : r->x->dims[1], top_p, total);
@@ -116,7 +116,7 @@ MPK_FN void sample_tell(const mpk_task &t, sample_row r, rt_i64 best, rt_i32 n, 
         return;
     r.largest = mpk_get(*r.x, r.g_x, r.from + best * r.x->stride[1]);
     r.scale = chance_scale(1);
-    const sample_kept all = {0, 0};
+    const sample_kept all = {0, 0}; /* no filter: probabilities of the model */
     n = n < LOGPROBS ? n : LOGPROBS;
     const double total = log((double)sample_weigh(t, r, all) / (double)((chance)1 << CHANCE_BITS));
     const int found = n > 1 ? sample_first(t, r, n - 1) : 1;
@@ -145,7 +145,7 @@ struct rules_views {
 MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *asks, rt_i64 n,
                         rt_u32 draw, const rt_u32 **g_mask)
 {
-    rt_i64 row = asks[ASK_MASK] - 1;
+    rt_i64 row = asks[ASK_MASK] - 1; /* -1: none is asked for */
     *g_mask = 0;
     if (row < 0 || row >= rules.dims[0] || rules.dims[1] < MASK_BITS + (n + 31) / 32)
         return true;
@@ -156,7 +156,7 @@ MPK_FN bool sample_mask(const mpk_task &t, const mpk_view &rules, const rt_i32 *
         sample_words(t)->n =
             rt_load_acquire_system((const rt_word *)(g_at + MASK_NUMBER)) == draw + 1;
     mpk_sync();
-    bool there = sample_words(t)->n;
+    bool there = sample_words(t)->n; /* the same in all threads */
     mpk_sync();
     return there;
 }
@@ -173,7 +173,7 @@ MPK_FN void sample_choose(const mpk_task &t, const rules_views &v, const rt_i32 
         asks[ASK_HISTORY] < 0 || asks[ASK_FROM] < 0 ||
         asks[ASK_FROM] > v.history.dims[0] - asks[ASK_HISTORY])
         return;
-    char *g_choice = mpk_data(t, v.choice);
+    char *g_choice = mpk_data(t, v.choice); /* rows that may be changed */
     rules_row made = {(const rt_i32 *)mpk_data(t, v.rules) + record * v.rules.stride[0],
                       (const rt_i32 *)mpk_data(t, v.history) + asks[ASK_FROM],
                       asks[ASK_HISTORY],
@@ -203,8 +203,8 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
     rules_views views = {rules, history, chosen};
     for (rt_i64 row = mpk_lo(t, 0); row < (rt_i64)mpk_hi(t, 0); row++) {
         const sample_row r = sample_row_at(logits, mpk_data(t, logits), row * logits.stride[0]);
-        float how[4];
-        rt_i32 asks[ASKS];
+        float how[4];      /* SAMPLE_TEMPERATURE ... */
+        rt_i32 asks[ASKS]; /* what the row wants besides a token */
         for (int i = 0; i < 4; i++)
             how[i] =
                 mpk_get(sampling, g_sampling, row * sampling.stride[0] + i * sampling.stride[1]);
@@ -215,7 +215,7 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
         const rt_u64 bits =
             sample_bits((rt_u64)mpk_get_int(seeds, g_seeds, row * seeds.stride[0]), draw);
         rt_i64 best = sample_best(t, r, peaks, row), from = best;
-        sample_row of = r;
+        sample_row of = r; /* the row that is drawn from */
         const rt_u32 *g_mask;
         bool there = sample_mask(t, rules, asks, logits.dims[1], (rt_u32)draw, &g_mask);
         if (there)

@@ -42,7 +42,7 @@ MPK_FN bool sdpa_mask(const mpk_task &t, const mpk_view &mask, const sdpa_how &h
         return false;
     if (!mpk_is_there(mask))
         return true;
-    rt_i64 from = mpk_spread(mask, 4, at);
+    rt_i64 from = mpk_spread(mask, 4, at); /* in the mask */
     if (mask.dtype == MPK_BOOL)
         return mpk_get_int(mask, mpk_data(t, mask), from) != 0;
     *score += mpk_get_double(mask, mpk_data(t, mask), from);
@@ -62,8 +62,8 @@ MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
  * first is used; past the end the first of them is read again, and not counted. */
 MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
 {
-    const int per = k.dtype == MPK_F32 ? 4 : 8;
-    double score = 0;
+    const int per = k.dtype == MPK_F32 ? 4 : 8; /* entries of 16 bytes */
+    double score = 0;                           /* of terms in rising order */
     if (!sdpa_has_pieces(k, per) || ((rt_u64)g_k & 15)) {
         for (rt_i64 e = 0; e < k.dims[3]; e++)
             score += s_query[e] * mpk_get_double(k, g_k, from + e * k.stride[3]);
@@ -72,7 +72,7 @@ MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const 
     const lines_piece *g = (const lines_piece *)(g_k + from * mpk_dtype_bytes(k.dtype));
     const rt_i64 pieces = k.dims[3] / per;
     for (rt_i64 first = 0; first < pieces; first += SDPA_AHEAD) {
-        lines_piece p[SDPA_AHEAD];
+        lines_piece p[SDPA_AHEAD]; /* in flight together */
 #pragma unroll
         for (int i = 0; i < SDPA_AHEAD; i++)
             p[i] = g[first + i < pieces ? first + i : first];
@@ -174,8 +174,8 @@ MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
 {
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
     char *g_y = mpk_data(t, y);
-    rt_u32 channels = (rt_u32)(x.dims[1] / groups);
-    mpk_box box = mpk_box_of(t, x.rank), part = box;
+    rt_u32 channels = (rt_u32)(x.dims[1] / groups);  /* of a group */
+    mpk_box box = mpk_box_of(t, x.rank), part = box; /* part: one group */
     rt_i64 at[RT_MAX_RANK];
     for (rt_u32 entry = box.lo[0]; entry < box.hi[0]; entry++)
         for (rt_u32 c = box.lo[1]; c < box.hi[1]; c += channels) {
@@ -184,7 +184,7 @@ MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
             part.lo[1] = c;
             part.hi[1] = c + channels;
             rt_u64 n = mpk_count(part, x.rank);
-            double sum = 0, squares = 0;
+            double sum = 0, squares = 0; /* the second around the mean */
             for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
                 mpk_place(part, x.rank, i, at);
                 sum += mpk_get_double(x, g_x, mpk_offset(x, at));

@@ -66,9 +66,9 @@ MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
  * than `step` are settled already (0: none are). */
 MPK_FN void sort_tiles(const mpk_task &t, const sort_line &l, rt_i64 k, rt_i64 step)
 {
-    order_list list = order_list_at(t, SORT_LIST, SORT_TILE);
+    order_list list = order_list_at(t, SORT_LIST, SORT_TILE); /* of a tile, in scratch */
     for (rt_i64 first = 0; first < k; first += SORT_TILE) {
-        rt_i64 n = k - first < SORT_TILE ? k - first : SORT_TILE;
+        rt_i64 n = k - first < SORT_TILE ? k - first : SORT_TILE; /* of this tile */
         for (rt_i64 i = mpk_thread(); i < n; i += MPK_THREADS)
             order_put(list, i,
                       order_rank(l.values, l.g_values, l.to + (first + i) * l.to_step, l.falling),
@@ -129,7 +129,7 @@ MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound,
     mpk_sync();
     while (digit < SORT_DIGITS - 1 && s_count[digit] < *left)
         *left -= s_count[digit++];
-    bool is_last = s_count[digit] == *left;
+    bool is_last = s_count[digit] == *left; /* nothing that agrees comes after it */
     mpk_sync();
     rt_u64 found = (rt_u64)digit << shift | (is_last ? ((rt_u64)1 << shift) - 1 : 0);
     if (by_number)
@@ -142,8 +142,8 @@ MPK_FN bool sort_digit(const mpk_task &t, const sort_line &l, sort_bound *bound,
 /* All threads: the last of the first k entries in order, by its rank and number. */
 MPK_FN sort_bound sort_find(const mpk_task &t, const sort_line &l, rt_i64 k)
 {
-    sort_bound bound = {0, 0};
-    rt_u32 left = (rt_u32)k;
+    sort_bound bound = {0, 0}; /* no digit is known */
+    rt_u32 left = (rt_u32)k;   /* the bound is the k-th */
     bool found = false;
     for (int shift = order_bits(l.x.dtype) - 8; shift >= 0 && !found; shift -= 8)
         found = sort_digit(t, l, &bound, false, shift, &left);
@@ -162,7 +162,7 @@ MPK_FN void sort_select(const mpk_task &t, const sort_line &l, rt_i64 k)
     rt_u32 *s_n = (rt_u32 *)(t.s_scratch + SORT_WORD);
     if (mpk_thread() == 0)
         *s_n = 0;
-    sort_bound bound = sort_find(t, l, k);
+    sort_bound bound = sort_find(t, l, k); /* the same in all threads */
     for (rt_i64 i = mpk_thread(); i < l.n; i += MPK_THREADS) {
         rt_u64 rank = sort_rank(l, i);
         if (rank < bound.rank || (rank == bound.rank && (rt_u32)i <= bound.number))
@@ -184,7 +184,7 @@ MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices,
     for (rt_u64 first = 0; first < n_lines; first += at_once) {
         rt_i64 n = (rt_i64)(n_lines - first < at_once ? n_lines - first : at_once) * block;
         for (rt_i64 i = mpk_thread(); i < n; i += MPK_THREADS) {
-            rt_i64 number = i & (block - 1);
+            rt_i64 number = i & (block - 1); /* of the line's entry */
             mpk_place(lines, l.x.rank, first + (rt_u64)(i / block), at);
             l.from = mpk_offset(l.x, at);
             order_put(list, i, number < l.n ? sort_rank(l, number) : ~(rt_u64)0,
@@ -223,8 +223,8 @@ MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &value
                    0,
                    indices.stride[axis],
                    falling};
-    mpk_box lines = index_lines(t, x.rank, axis);
-    rt_i64 block = 1, at[RT_MAX_RANK];
+    mpk_box lines = index_lines(t, x.rank, axis); /* an entry of it is a line */
+    rt_i64 block = 1, at[RT_MAX_RANK];            /* power of 2 that holds a line */
     while (block < l.n && block < SORT_TILE)
         block *= 2;
     if (l.n <= SORT_TILE) {

@@ -71,7 +71,7 @@ MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
         return 0;
     if (column < s.bias_rows[0])
         return tile_bias(t, s, 0, column);
-    column -= s.bias_rows[0];
+    column -= s.bias_rows[0]; /* counted from the second weight */
     return column < s.bias_rows[1] ? tile_bias(t, s, 1, column)
                                    : tile_bias(t, s, 2, column - s.bias_rows[1]);
 }
@@ -106,7 +106,7 @@ struct tile_end {
  * store, of which the compiler cannot know that it changes none of them. */
 MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 {
-    tile_end e;
+    tile_end e; /* copied field by field */
     e.y = mpk_at<rt_u16>(t, s.y);
     e.residual = s.residual >= 0 ? mpk_at<const rt_u16>(t, s.residual) : 0;
     e.rows = s.rows;
@@ -125,7 +125,7 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
 MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
 {
     rt_u16 *y = e.y + (rt_u64)row * e.rows + column;
-    const rt_u32 v = halves_pack(a, b);
+    const rt_u32 v = halves_pack(a, b); /* the two columns */
     if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
         ptx_store_word(y, v);
         return;
@@ -140,7 +140,7 @@ MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
  * one: a word beyond the task may not be there yet. */
 MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
 {
-    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column;
+    const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column; /* of the two columns */
     rt_u32 v = 0;
     if (row >= e.tokens)
         return 0;
@@ -171,7 +171,7 @@ MPK_FN float tile_scale(const tile_end &e, float square)
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
                         const float *s_sum, const float *s_square)
 {
-    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
+    const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane; /* of y */
     const tile_end e = tile_end_of(t, s);
     const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
     for (int r0 = 0; r0 < 16; r0 += 8) {
@@ -203,8 +203,8 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 {
     const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
     const tile_end e = tile_end_of(t, s);
-    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0;
-    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;
+    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0; /* bias of the gate */
+    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;   /* and of its partner */
 #pragma unroll 4
     for (int i = 0; i < 16; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
@@ -222,7 +222,7 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
 {
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
-    const bool has_a = column < e.rows, has_b = column + 1 < e.rows;
+    const bool has_a = column < e.rows, has_b = column + 1 < e.rows; /* of the vocabulary */
     for (int i = 0; i < 16 && row + i < e.tokens; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
         const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;

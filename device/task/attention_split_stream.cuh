@@ -100,7 +100,7 @@ MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s,
 /* Ask for this lane's dims. */
 template <int K> MPK_FN attention_row attention_ask_row(const char *from)
 {
-    attention_row row = {0, 0};
+    attention_row row = {0, 0}; /* lanes beyond K / 4 hold zeros */
     if (2 * (mpk_thread() % 32) < K / 2) {
         row.low = ptx_load_word(from);
         row.high = ptx_load_word(from + K);
@@ -165,7 +165,7 @@ MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int
                                 int head, const attention_row &row)
 {
     const int i = 2 * (mpk_thread() % 32);
-    rt_u16 *keys =
+    rt_u16 *keys = /* of the page and head */
         mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
     if (i < K / 2) {
         *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low;
@@ -178,7 +178,7 @@ MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, i
                                   int head, const attention_row &row)
 {
     const int i = 2 * (mpk_thread() % 32);
-    rt_u16 *values =
+    rt_u16 *values = /* of the page and head */
         mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
     if (i < K / 2) {
         /* dims are 16 elements apart, blocks of 8 dims 128 */
@@ -203,7 +203,7 @@ struct attention_need {
 template <int GROUP>
 MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
 {
-    attention_need k;
+    attention_need k; /* which head of which token */
     k.is_query = r < GROUP;
     k.is_key = !k.is_query && r < GROUP + n;
     k.back = k.is_query ? 0 : k.is_key ? r - GROUP : r - GROUP - n;
@@ -263,12 +263,12 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const
                                       need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
             attention_turn_row<K>(s, ahead->turn, &ahead->row);
         }
-        const int to = need.is_query ? at::QUERY + r * at::ROW
+        const int to = need.is_query ? at::QUERY + r * at::ROW /* row of scratch */
                                      : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
         attention_put_row<K>(t.s_scratch + to, ahead->row);
         if (!attention_puts_as_it_goes(TOKENS) || need.is_query || need.back || ahead->page < 0)
             continue;
-        const int place = k->position % ATTENTION_PAGE;
+        const int place = k->position % ATTENTION_PAGE; /* in the page */
         if (need.is_key)
             attention_store_key<K>(t, s, ahead->page, place, head, ahead->row);
         else
@@ -297,8 +297,8 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
               quarter = thread / 32 % 4;
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
-    const float none = -__int_as_float(0x7f800000);
-    float score[2][2][4], p[2][2], most = none; /* [8 positions][product][fragment] */
+    const float none = -__int_as_float(0x7f800000); /* the score of what is not seen */
+    float score[2][2][4], p[2][2], most = none;     /* [8 positions][product][fragment] */
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -319,7 +319,7 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     for (int i = 0; i < 2; i++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int position = base + quarter * 16 + 8 * i + 2 * c + e;
+            int position = base + quarter * 16 + 8 * i + 2 * c + e; /* of score p[i][e] */
             bool there = position < k->cached && position >= k->from;
             p[i][e] = there ? (score[i][0][e] + score[i][1][2 + e]) * scale : none;
             most = fmaxf(most, p[i][e]);
@@ -409,8 +409,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     }
 #pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p += 2) {
-        const bool second = p + 1 < k->last_page;
-        const char *key, *value, *other_key = 0, *other_value = 0;
+        const bool second = p + 1 < k->last_page;                  /* else warps 4 to 7 have none */
+        const char *key, *value, *other_key = 0, *other_value = 0; /* of this half; of the other */
         rt_u32 taken[4] = {0, 0, 0, 0}, there; /* pages of the ring; is there something */
         value = (key = ring_take(ring, &taken[0])) + BYTES;
         there = mpk_w.note[taken[0]];
@@ -452,10 +452,10 @@ MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int t
     typedef attention_scratch<K, GROUP, TOKENS> at;
     if (TOKENS <= ATTENTION_STEP_ROWS || back < ATTENTION_STEP_ROWS)
         return back * at::ROW;
-    const int own = (ATTENTION_STEP_ROWS + mpk_thread() / 32) * at::ROW;
+    const int own = (ATTENTION_STEP_ROWS + mpk_thread() / 32) * at::ROW; /* a row a warp */
     const char *from = attention_row_at<K>(t, s, token, s.heads + head),
                *value = from + s.kv_heads * K * 2;
-    attention_turn turn = {};
+    attention_turn turn = {}; /* of the token that is brought */
     attention_row row = attention_ask_row<K>(from);
     attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
     attention_await_row<K>(t, from, &row); /* and all lanes have done with the row before */
@@ -478,7 +478,7 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     typedef attention_scratch<K, GROUP, TOKENS> at;
     const int thread = mpk_thread(), row = MPK_WARPS - 1 - thread / 32, lane = thread % 32;
     const float none = -__int_as_float(0x7f800000);
-    if (row >= GROUP)
+    if (row >= GROUP) /* fewer query heads than warps */
         return;
     float most = none, sum = 0, out[K / 32], query[K / 32]; /* in every lane; dims of a lane */
 #pragma unroll
@@ -573,8 +573,8 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
         mpk_at<float>(t, s.part + 1) + (rt_u64)(token * s.splits + split) * s.heads + head * GROUP;
 #pragma unroll 1
     for (int i = mpk_thread(); i < GROUP * K / 2; i += MPK_THREADS) {
-        int row = 2 * i / K, dim = 2 * i % K; /* query head of the group; its two dims */
-        float most = none, sum = 0, a = 0, b = 0;
+        int row = 2 * i / K, dim = 2 * i % K;     /* query head of the group; its two dims */
+        float most = none, sum = 0, a = 0, b = 0; /* over the partials */
 #pragma unroll
         for (int w = 0; w < ATTENTION_PARTIALS; w++)
             most = fmaxf(most, s_most[w * 8 + row]);
@@ -583,7 +583,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
         for (int w = 0; w < ATTENTION_PARTIALS; w++) {
             if (w >= 4 && w < 8 && !pairs)
                 continue;
-            float f = ptx_exp2(s_most[w * 8 + row] - zero);
+            float f = ptx_exp2(s_most[w * 8 + row] - zero); /* factor of the partial */
             float2 v = *(const float2 *)(s_out + (w * GROUP + row) * K + dim);
             sum += f * s_sum[w * 8 + row]; /* partials in the order of warps */
             a += f * v.x;
@@ -609,14 +609,14 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
 {
     const int warp = mpk_thread() / 32;
     attention_row key[2], value[2]; /* of the warp's two tokens */
-    attention_turn turn[2] = {};
+    attention_turn turn[2] = {};    /* of the two tokens' keys */
     int page[2], position[2];
     const rt_u32 mine = tokens >> warp & (1u | 1u << MPK_WARPS);
     if (!mine) /* the warp has no token */
         return;
 #pragma unroll
     for (int u = 0; u < 2; u++) {
-        const bool there = mine >> u * MPK_WARPS & 1;
+        const bool there = mine >> u * MPK_WARPS & 1; /* has the warp a token u? */
         const int known = warp + (there ? u : !u) * MPK_WARPS;
         position[u] = __shfl_sync(0xffffffffu, plan->position, known);
         const int slot = __shfl_sync(0xffffffffu, plan->slot, known);
@@ -666,7 +666,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   mpk_ring *ring)
 {
     const int n = attention_of_step(k, token), from = k->from;
-    const bool pairs = k->last_page - k->first_page > 1;
+    const bool pairs = k->last_page - k->first_page > 1; /* warps 4 to 7 have partials */
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
     a.sum = 0; /* nothing seen yet */
@@ -700,7 +700,7 @@ MPK_FN void attention_fill_caches(const mpk_task &t, const attention_shape &s,
 {
 #pragma unroll 1
     for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++) {
-        int lo, hi;
+        int lo, hi; /* units of this lane's token */
         attention_share(plan, s, split, &lo, &hi);
         const rt_u32 tokens = __ballot_sync(0xffffffffu, lo < hi && hi == plan->units);
         const int first = (int)t.e->lo[2] / (GROUP * K), last = (int)t.e->hi[2] / (GROUP * K);
@@ -731,8 +731,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
                                 const attention_plan *plan, int live, int split, int head,
                                 bool *waited, mpk_ring *ring)
 {
-    attention_work w = {split, head, 0, 0};
-    attention_piece k = {};
+    attention_work w = {split, head, 0, 0}; /* units are filled in next */
+    attention_piece k = {};                 /* of the token that is worked on */
     attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
     rt_u32 left = attention_share(plan, s, split, &w.lo, &w.hi);
     const rt_u32 tokens = left; /* bits of the lot's tokens of which the split has a piece */
@@ -764,8 +764,8 @@ template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
-    mpk_ring ring = *t.ring;
-    attention_plan plan;
+    mpk_ring ring = *t.ring; /* in registers for the life of the task */
+    attention_plan plan;     /* of the lot, a token a lane */
     attention_plan_step<TOKENS>(t.e, live, s, &plan);
     bool waited = !t.e->quiet; /* for the event, by all threads alike */
     if (waited)                /* the angles are of this step */

@@ -53,7 +53,7 @@ MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column,
                       const char *g, rt_i64 at, bool inside)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
-    const mpk_view from = {0, dtype}, to = {0, tile.dtype};
+    const mpk_view from = {0, dtype}, to = {0, tile.dtype}; /* only their dtypes count */
     char *s = s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * bytes);
     if (dtype == tile.dtype && bytes == 2)
         *(rt_u16 *)s = inside ? ((const rt_u16 *)g)[at] : 0;
@@ -70,7 +70,7 @@ MPK_FN void block_load_entries(const block_tile &tile, char *s_tile, int dtype, 
     const int inner = by_rows ? tile.rows : tile.columns;
 #pragma unroll 4
     for (int i = mpk_kept_thread(); i < tile.rows * tile.columns; i += MPK_THREADS) {
-        const int fast = i % inner, slow = i / inner;
+        const int fast = i % inner, slow = i / inner; /* neighbouring threads: fast */
         const int row = by_rows ? fast : slow;
         const int column = by_rows ? slow : fast;
         block_put(tile, s_tile, row, column, dtype, g, row * row_step + column * column_step,
@@ -100,11 +100,11 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
     const int bytes = mpk_dtype_bytes(tile.dtype), pieces = tile.row_bytes / 16;
     const int n_rows = rows < tile.rows ? (int)rows : tile.rows;
     const int n_columns = columns < tile.columns ? (int)columns : tile.columns;
-    if (!copied) {
+    if (!copied) { /* threads load entries */
         block_load_entries(tile, s_tile, dtype, g, row_step, column_step, n_rows, n_columns);
         return;
     }
-    if ((rt_u64)g & 15) {
+    if ((rt_u64)g & 15) { /* planned as copies, but memory is not aligned */
         block_load_unaligned(tile, s_tile, g, row_step, n_rows, n_columns);
         return;
     }
@@ -127,7 +127,7 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
 #define BLOCK_ROWS_APART(tile) (MPK_THREADS / BLOCK_PIECES(tile))
 #define BLOCK_COPIES(tile) (((tile).rows * BLOCK_PIECES(tile) + MPK_THREADS - 1) / MPK_THREADS)
 template <int N> struct block_copies {
-    const char *g, *at[N];
+    const char *g, *at[N]; /* the tile's begin; each copy's */
     int n_bytes[N];
     rt_i64 other; /* entries that are left along the other axis */
 };
@@ -163,13 +163,13 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
                               const char *g, rt_i64 row_step, rt_i64 left)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
-    const int piece = mpk_kept_thread() % BLOCK_PIECES(tile) * 16;
+    const int piece = mpk_kept_thread() % BLOCK_PIECES(tile) * 16; /* the thread's bytes of a row */
     r.g = g;
     r.other = left;
 #pragma unroll
     for (int j = 0; j < N; j++) {
         const int row = block_copy_row(tile, j);
-        const int there = row < left ? 16 : 0;
+        const int there = row < left ? 16 : 0; /* whole rows */
         r.n_bytes[j] = by_rows ? block_held_bytes(left * bytes - piece) : there;
         r.at[j] = r.n_bytes[j] ? g + row * row_step * bytes + piece : g;
     }
@@ -212,14 +212,14 @@ MPK_FN int block_window_at(const block_window &w, const int *at, int base, rt_u3
                            bool *inside)
 {
     int offset = base;
-    rt_u32 channel = 0;
+    rt_u32 channel = 0; /* stays 0 where channels are the slowest */
     if (w.channels) {
         channel = entry % (rt_u32)w.channels;
         entry /= (rt_u32)w.channels;
     }
 #pragma unroll
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
-        const int away = (int)(entry % (rt_u32)w.kernel[i]) * w.dilation[i];
+        const int away = (int)(entry % (rt_u32)w.kernel[i]) * w.dilation[i]; /* from the first */
         entry /= (rt_u32)w.kernel[i];
         *inside = *inside && (rt_u32)(at[i] + away) < (rt_u32)w.in[i];
         offset += away * w.step[i];
@@ -233,7 +233,7 @@ MPK_FN int block_window_begin(const block_window &w, rt_u32 place, int *at)
     int base = 0;
 #pragma unroll
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
-        at[i] = (int)(place % (rt_u32)w.out[i]) * w.stride[i] - w.padding[i];
+        at[i] = (int)(place % (rt_u32)w.out[i]) * w.stride[i] - w.padding[i]; /* may be negative */
         place /= (rt_u32)w.out[i];
         base += at[i] * w.step[i];
     }
@@ -255,7 +255,7 @@ MPK_FN void block_put_bits(const block_tile &tile, char *s_tile, int row, int co
                            rt_u32 bits)
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
-    const mpk_view to = {0, tile.dtype};
+    const mpk_view to = {0, tile.dtype}; /* only its dtype counts */
     char *s = s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * bytes);
     if (dtype == tile.dtype && bytes == 2)
         *(rt_u16 *)s = (rt_u16)bits;
@@ -271,7 +271,7 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
 {
     const int n_places = places_are_rows ? tile.rows : tile.columns,
               n_entries = places_are_rows ? tile.columns : tile.rows;
-    const int own = mpk_kept_thread() % n_places, apart = MPK_THREADS / n_places;
+    const int own = mpk_kept_thread() % n_places, apart = MPK_THREADS / n_places; /* its place */
     int at[BLOCK_WINDOW_AXES];
     const int base = block_window_begin(w, place + (rt_u32)own, at);
 #pragma unroll 1
@@ -281,7 +281,7 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
 #pragma unroll
         for (int j = 0; j < BLOCK_WINDOW_BATCH; j++) {
             const int e = first + j * apart;
-            bool inside = own < places && e < entries && e < n_entries;
+            bool inside = own < places && e < entries && e < n_entries; /* then of the tensor */
             const int offset = block_window_at(w, at, base, entry + (rt_u32)e, &inside);
             r_bits[j] = inside ? block_bits(tile, dtype, g, offset) : 0;
         }
@@ -315,7 +315,7 @@ MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const bl
     for (int j = 0; j < N; j++) {
         const int row = block_copy_row(tile, j);
         r.base[j] = block_window_begin(w, place + (rt_u32)row, r.at[j]);
-        if (row >= places)
+        if (row >= places) /* no entry of it is inside */
             r.at[j][BLOCK_WINDOW_AXES - 1] = BLOCK_AWAY;
     }
 }
@@ -323,7 +323,7 @@ MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const bl
  * from there along the axes. */
 MPK_FN int block_entry_at(const block_window &w, rt_u32 entry, int *away)
 {
-    int offset = (int)(entry % (rt_u32)w.channels);
+    int offset = (int)(entry % (rt_u32)w.channels); /* channels are neighbours */
     entry /= (rt_u32)w.channels;
 #pragma unroll
     for (int i = BLOCK_WINDOW_AXES - 1; i >= 0; i--) {
@@ -359,8 +359,8 @@ MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
     const int first = mpk_kept_thread() % BLOCK_PIECES(tile) * (16 / bytes);
-    const bool shared = w.channels % tile.columns == 0;
-    int away[BLOCK_WINDOW_AXES];
+    const bool shared = w.channels % tile.columns == 0; /* a turn has one place of the kernel */
+    int away[BLOCK_WINDOW_AXES];                        /* of the turn's entry */
     if ((rt_u64)g & 15) {
         block_window_unaligned(tile, s_tile, w, g, r.place, entry, r.places, entries);
         return;
@@ -369,7 +369,7 @@ MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_
         block_entry_at(w, shared ? entry : entry + (rt_u32)first, away) + (shared ? first : 0);
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        bool inside = first < entries;
+        bool inside = first < entries; /* then of the tensor */
 #pragma unroll
         for (int k = 0; k < BLOCK_WINDOW_AXES; k++)
             inside = inside && (rt_u32)(r.at[j][k] + away[k]) < (rt_u32)w.in[k];
@@ -385,8 +385,8 @@ MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_
  * those of the groups of `filters`. */
 MPK_FN rt_i64 block_places(const mpk_view &y, int first, int filter, rt_i64 filters, mpk_box *box)
 {
-    rt_i64 run = 1;
-    bool whole = true;
+    rt_i64 run = 1;    /* places that follow each other */
+    bool whole = true; /* so far all axes are whole, so places go on */
 #pragma unroll
     for (int i = RT_MAX_RANK - 1; i >= 1; i--)
         if (i >= first && i < first + y.rank - 2 && whole) {
@@ -488,7 +488,7 @@ MPK_FN void block_put_sums(const float (&r_sum)[A][B][4], const block_warps &w, 
                            int columns, float *s)
 {
     const int pitch = columns + BLOCK_ROW_GAP;
-    float *s_own = s + (block_part(w) * rows + block_row(w, rows, 0, 0)) * pitch +
+    float *s_own = s + (block_part(w) * rows + block_row(w, rows, 0, 0)) * pitch + /* warp's */
                    block_column(w, columns, 0, 0);
 #pragma unroll
     for (int a = 0; a < A; a++)
@@ -510,7 +510,7 @@ MPK_FN void block_take_sums(float (&r)[ROWS_PIECE], const float *s, int rows, in
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i += 4) {
             const float4 v = *(const float4 *)(s + (p * rows + row) * pitch + column + i);
-            const float part[4] = {v.x, v.y, v.z, v.w};
+            const float part[4] = {v.x, v.y, v.z, v.w}; /* of part p */
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 r[i + k] = p ? r[i + k] + part[k] : part[k];
@@ -625,7 +625,7 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
 {
     const int warp = mpk_kept_thread() / 32, depth = a_turned ? a.rows : a.columns,
               part = block_part(w);
-    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS;
+    const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS; /* the warp's first */
     const int column =
         shared_out ? part * 16 : warp / w.along[0] % w.along[1] * B * BLOCK_MMA_COLUMNS;
 #pragma unroll
@@ -653,7 +653,7 @@ MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
         rt_u32 r_pairs[A][4];
 #pragma unroll
         for (int i = 0; i < A * 4; i++) {
-            const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2];
+            const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2]; /* word i % 4 of an operand */
             r_pairs[i / 4][i % 4] = rows_pair(b.dtype, r[0], r[1]);
         }
         block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned,
@@ -770,7 +770,7 @@ MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, c
     mpk_sync();
 #pragma unroll
     for (int i = 0; i < A * 2; i++) {
-        const int row = block_row(w, rows, i / 2, i % 2 * 2);
+        const int row = block_row(w, rows, i / 2, i % 2 * 2); /* of the tile */
         float all = s_line[row];
         for (int p = 1; p < w.along[2]; p++)
             all = add ? all + s_line[p * rows + row] : block_larger(all, s_line[p * rows + row]);

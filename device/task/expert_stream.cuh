@@ -87,8 +87,8 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
 {
     if (mpk_w.mode != RT_SERVE || l.e->quiet || l.e->carried >> s.ids & 1)
         return 1;
-    const rt_word *counter = mpk_w.counters + l.e->depends;
-    const rt_u32 wanted = l.e->needed * mpk_w.epoch;
+    const rt_word *counter = mpk_w.counters + l.e->depends; /* of the ids */
+    const rt_u32 wanted = l.e->needed * mpk_w.epoch;        /* as mpk_poll */
     bool came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
     while (!came && !load_is_over(&l))
         came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
@@ -101,9 +101,9 @@ MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
  * expert. */
 MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
 {
-    const int lane = mpk_thread() % 32;
-    const bool carried = l.e->carried >> s.ids & 1; /* then RT_EMPTY is polled */
-    rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY;
+    const int lane = mpk_thread() % 32;                                /* a pair a lane */
+    const bool carried = l.e->carried >> s.ids & 1;                    /* then RT_EMPTY is polled */
+    rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY; /* perhaps not there */
     while (carried && lane < n && id == RT_EMPTY && !load_is_over(&l))
         id = ptx_load_word(from + lane);
     return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
@@ -113,7 +113,7 @@ MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *
 MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens,
                                expert_counts *counts)
 {
-    const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token;
+    const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token; /* of the range */
     const rt_u32 *from = (const rt_u32 *)l.e->at[s.ids] + first * s.of_token;
     counts->low = counts->high = 0; /* 4 counts of 16 bits each */
 #pragma unroll 1
@@ -136,7 +136,7 @@ struct expert_groups {
 MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
 {
     const rt_u32 axis = e->rank - 1, shift = s.glu != GLU_NONE ? 2 : 3; /* gated: 4 columns */
-    expert_groups g;
+    expert_groups g;                                                    /* of the box */
     g.first = e->lo[axis] >> shift;
     g.n = ((e->hi[axis] + (1u << shift) - 1) >> shift) - g.first;
     g.of_expert = (rt_u32)s.rows >> shift; /* groups of an expert */
@@ -163,7 +163,7 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
                          rt_u32 end)
 {
 #if MPK_BULK
-    const rt_u32 e = (rt_u32)mpk_thread() % 32, bytes = g.n * g.bytes;
+    const rt_u32 e = (rt_u32)mpk_thread() % 32, bytes = g.n * g.bytes; /* an expert a lane */
     if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts &&
         (e + 1) * bytes <= EXPERT_FETCHED)
         ptx_fetch_bulk((const char *)l.e->at[RT_PACKED] +
@@ -198,7 +198,7 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
                 const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
 #pragma unroll 1
                 for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
-                    const int lane = __ffs((int)left) - 1;
+                    const int lane = __ffs((int)left) - 1; /* of the next expert that is hit */
                     const rt_u32 n = __shfl_sync(0xffffffffu, mine, lane);
                     const rt_u64 group = (rt_u64)(slot * 32 + lane) * g.of_expert + g.first + q;
 #pragma unroll 1
@@ -245,14 +245,14 @@ MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
 MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at)
 {
     const rt_u32 *from = mpk_at<const rt_u32>(t, operand) + at;
-    const rt_u32 v = ptx_load_word(from);
+    const rt_u32 v = ptx_load_word(from); /* perhaps not there yet */
     return mpk_carries(t, operand) ? mpk_carried_word(from, v) : v;
 }
 
 /* A pair without an expert is zeros. */
 MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pair)
 {
-    rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows;
+    rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows; /* the pair's row */
     for (rt_u32 c = t.e->lo[2]; c < t.e->hi[2]; c++)
         y[c] = 0;
 }
@@ -263,7 +263,7 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
 {
 #pragma unroll 1
     for (int p = mpk_thread(); p < pairs; p += MPK_THREADS) {
-        const rt_u64 at = (rt_u64)first * s.of_token + p;
+        const rt_u64 at = (rt_u64)first * s.of_token + p; /* of the step */
         const rt_u32 id = expert_word(t, s.ids, at);
         expert_at<rt_u16>(t, s.at.ids)[p] = id < (rt_u32)s.experts ? (rt_u16)id : EXPERT_NOBODY;
         if (s.scale >= 0)
@@ -277,7 +277,7 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
  * Returns how many chunks there are.  A counting sort: count, prefix sum over experts, place. */
 template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
-    const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids);
+    const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids); /* of the range's pairs */
     const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread(), lane = e % 32;
     rt_u32 n = 0, all; /* pairs of this thread's expert; of all, chunks above */
     mpk_sync();
@@ -318,7 +318,7 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
         float sum = 0; /* of the lane's pieces, in their order */
 #pragma unroll 1
         for (int i = lane; i < pieces; i += 128) {
-            mpk_words v[4];
+            mpk_words v[4]; /* in flight together */
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 v[k] = {0, 0, 0, 0};
@@ -358,8 +358,8 @@ template <int WIDE> struct expert_work {
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
 template <int WIDE> struct expert_ahead {
-    stream_x<1, WIDE> x;
-    rt_u32 at[1 + WIDE];
+    stream_x<1, WIDE> x; /* as loaded, perhaps not there */
+    rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
 };
 
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
@@ -424,7 +424,7 @@ template <int WIDE>
 MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                          int page, expert_ahead<WIDE> *a)
 {
-    if (!mpk_carries(t, s.of.x))
+    if (!mpk_carries(t, s.of.x)) /* it was there before the event */
         return;
     stream_from<WIDE> from = w.from; /* with the rows of the piece that is awaited */
 #pragma unroll
@@ -439,7 +439,7 @@ struct expert_place_of {
 };
 MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of &at, int groups)
 {
-    if (at.page + 1 == s.of.pages)
+    if (at.page + 1 == s.of.pages) /* the last of its chunk */
         return {at.slot + groups, 0};
     return {at.slot, at.page + 1};
 }
@@ -450,8 +450,8 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
                               expert_ahead<0> *a, expert_ahead<0> *b)
 {
-    const expert_place_of further = expert_next(s, at, 2); /* the second piece */
-    const int thread = mpk_thread(), slot = at.slot, other = further.slot;
+    const expert_place_of further = expert_next(s, at, 2);                 /* the second piece */
+    const int thread = mpk_thread(), slot = at.slot, other = further.slot; /* of the sums */
     expert_await<0>(t, s, *w, at.page, a);
     expert_await<0>(t, s, *w, further.page, b);
     stream_x<1, 0> x = a->x, z = b->x; /* copies: a and b take the next pieces */
@@ -494,7 +494,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     stream_order_x<1, WIDE>(1, x);
     expert_ask<WIDE>(t, s, w, a);
-    int i = 0;
+    int i = 0; /* group of the block */
 #pragma unroll 1
     for (; i + 1 < w->n; i += 2)
         expert_multiply<2, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
@@ -508,7 +508,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a,
                          float b)
 {
-    const rt_u32 axis = t.e->rank - 1;
+    const rt_u32 axis = t.e->rank - 1; /* of the columns */
     stream_store_two(t, mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
                      (int)t.e->lo[axis], (int)t.e->hi[axis], true, a, b);
 }
@@ -543,7 +543,7 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, place = (chunk & 0xffff) + row;
-        if (row >= chunk >> 16)
+        if (row >= chunk >> 16) /* no pair */
             continue;
         const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
         float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
@@ -563,10 +563,10 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
 #pragma unroll 1
     for (rt_u32 base = first; base < end && warp < w.n; base += 4) {
         const rt_u32 place = base + lane / 8; /* four places at a time */
-        const bool there = place < end;
+        const bool there = place < end;       /* lanes without a place take part in votes */
         const rt_u32 token = there ? expert_token(s, expert_pair(t, s, place)) : 0;
         const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
-        const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place);
+        const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place); /* one token */
         const int turn = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
         float *to = expert_at<float>(t, s.at.sums) + (token * w.n + warp) * 8 + column;
 #pragma unroll 1
@@ -630,7 +630,7 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
                             int chunk, int n, int tile)
 {
     const int warp = mpk_thread() / 32;
-    if (warp >= n * w.n)
+    if (warp >= n * w.n) /* fewer groups than warps */
         return;
     const rt_u32 mine = expert_chunk(t, s, chunk + warp / w.n);
     float total[4]; /* of one group of one chunk */
@@ -647,7 +647,7 @@ template <int WIDE>
 MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                            int chunk)
 {
-    const rt_u32 last = expert_chunk(t, s, chunk < w.chunks ? chunk : w.chunks - 1);
+    const rt_u32 last = expert_chunk(t, s, chunk < w.chunks ? chunk : w.chunks - 1); /* to add to */
     return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
 }
 
@@ -656,8 +656,8 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
                                expert_ahead<0> *odd)
 {
-    expert_place_of at = {0, 0};
-    int left = n * s.of.pages; /* pieces of the tile */
+    expert_place_of at = {0, 0}; /* first slot, first page */
+    int left = n * s.of.pages;   /* pieces of the tile */
     if (expert_pairs_up(s, w->n, *ring))
 #pragma unroll 1
         for (; left > 1; left -= 2) {
@@ -668,7 +668,7 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
     for (; left; left--) {
         expert_piece<0>(t, s, w, ring, s_parts, at.slot, at.page, even);
         at = expert_next(s, at, w->n);
-        const expert_ahead<0> next = *odd;
+        const expert_ahead<0> next = *odd; /* they change places */
         *odd = *even;
         *even = next;
     }
@@ -693,9 +693,9 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
                          mpk_ring *ring)
 {
     const int at_once = expert_sizes<WIDE>::SLOTS / w->n;
-    const bool sums = s.scale >= 0;
-    expert_ahead<WIDE> even, odd; /* pieces of x in flight, taken in turn */
-    int before = 0;               /* first chunk of the tile before */
+    const bool sums = s.scale >= 0; /* pairs are summed */
+    expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
+    int before = 0;                 /* first chunk of the tile before */
     if (sums)
 #pragma unroll 1
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
@@ -707,7 +707,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_ask<WIDE>(t, s, w, &odd);
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
-        const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once;
+        const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once; /* of the tile */
         expert_tile_pieces(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         mpk_sync();
         if (sums && tile)
@@ -734,7 +734,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
  * and the loop over pieces asks for ten. */
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
 {
-    rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE);
+    rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE); /* after the parts */
     for (rt_u32 i = (rt_u32)mpk_thread(); i < sizeof s / 4; i += MPK_THREADS)
         s_shape[i] = ((const rt_u32 *)&s)[i];
     mpk_sync();

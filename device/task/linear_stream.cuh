@@ -56,17 +56,17 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s); /* groups of the box */
     const rt_u32 pages = s.pages, last_bytes = s.last * 4096,
                  group_bytes = (pages - 1) * 16384 + last_bytes;
-    const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most;
+    const rt_u32 most = s.at_once, at_once = pages <= most ? pages : most; /* pages of x */
     const rt_u32 tile = pages <= most ? n : STREAM_TILE; /* one pass: no need to go tile by tile */
-    const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
+    const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes; /* group 0 */
 #pragma unroll 1
     for (rt_u32 q = 0; q < n; q += tile)
 #pragma unroll 1
         for (rt_u32 pass = 0; pass < pages; pass += at_once) {
             const rt_u32 end = pass + at_once < pages ? pass + at_once : pages,
                          here = n - q < tile ? n - q : tile;
-            const char *group = base + (rt_u64)q * group_bytes;
-            rt_u32 p = pass; /* page of the group */
+            const char *group = base + (rt_u64)q * group_bytes; /* first group of the tile */
+            rt_u32 p = pass;                                    /* page of the group */
 #pragma unroll 1
             for (rt_u32 i = 0; i < here * (end - pass); i++) {
                 load_from(&l, group + p * 16384, p + 1 == pages ? last_bytes : 16384);
@@ -94,7 +94,7 @@ MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int row
     if (row >= rows) /* padding of the operand */
         return -1;
     row += (int)t.e->lo[0]; /* of the operator */
-    if (s.gathered < 0)
+    if (s.gathered < 0)     /* rows are tokens */
         return row;
     rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
     return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
@@ -181,7 +181,7 @@ MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, in
     stream_find_last<WIDE>(s, thread, from);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const int token = stream_row(t, s, g + 8 * m, rows);
+        const int token = stream_row(t, s, g + 8 * m, rows); /* -1: none */
         from->at[m] = token < 0 ? STREAM_NONE : (rt_u32)(token * columns + warp * 128 + c * 8) * 2;
     }
 }
@@ -285,7 +285,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {
-    const int odd = thread / 4 % 2, second = WIDE ? 0 : 2;
+    const int odd = thread / 4 % 2, second = WIDE ? 0 : 2; /* entry of the diagonal */
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         float sum[2 + 2 * WIDE][4] = {}; /* of this page alone */
@@ -315,7 +315,7 @@ MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *squar
 {
     const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
     float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp; /* [token][warp] */
-    if (c != g / 2)
+    if (c != g / 2) /* another lane has the entry */
         return;
     to[0] = square[0];
     if (WIDE)
@@ -348,8 +348,8 @@ template <int N, int WIDE>
 MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks,
                          int thread, float (*sums)[4])
 {
-    const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4;
-    rt_u32 page[N]; /* of the ring */
+    const int warp = thread / 32, lane = thread % 32, g = lane / 4, c = lane % 4; /* fragment */
+    rt_u32 page[N];                                                               /* of the ring */
     const char *at[N];
     float first[N][4], second[N][4]; /* of words 0, 1 and of words 2, 3 */
 #pragma unroll
@@ -394,7 +394,7 @@ template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group, int thre
 }
 template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, int thread, const float *sums)
 {
-    float *to = stream_sums<WIDE>(s_parts, group, thread);
+    float *to = stream_sums<WIDE>(s_parts, group, thread); /* this lane's */
 #pragma unroll
     for (int e = 0; e < (WIDE ? 4 : 2); e++)
         to[e] = sums[e];
@@ -471,9 +471,9 @@ enum {
 /* By one thread after mpk_wait; the barrier after the first tile's products publishes it. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 {
-    const int glu = (int)ptx_again((rt_u32)s.glu), unit = s.output == TO_LOGITS ? 4 : 2;
+    const int glu = (int)ptx_again((rt_u32)s.glu), unit = s.output == TO_LOGITS ? 4 : 2; /* bytes */
     const bool part = (t.e->lo[1] | t.e->hi[1]) % (glu != GLU_NONE ? 4 : 8) || s.rows % 2;
-    stream_end e;
+    stream_end e; /* written as a whole, for all threads */
     e.row_bytes = (rt_u32)s.rows * unit;
     e.y = (rt_u64)(mpk_at<char>(t, s.y) + (rt_u64)t.e->lo[0] * e.row_bytes);
     e.modes = (s.norm ? END_NORM : 0) | (glu != GLU_NONE ? END_GLU : 0) |
@@ -507,8 +507,8 @@ MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s
  * the box is 0. */
 MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row, int column)
 {
-    const rt_u16 *r = stream_residual_at(t, s, row, column);
-    int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1]; /* columns of the box */
+    const rt_u16 *r = stream_residual_at(t, s, row, column); /* may be odd, or outside the box */
+    int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1];          /* columns of the box */
     rt_u32 v = 0; /* what lies outside the box may not be there yet */
     if (column >= lo && column + 1 < hi && s.rows % 2 == 0)
         return ptx_load_word(r);
@@ -568,7 +568,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
     const int g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        const rt_u32 modes = ptx_again(e.modes);
+        const rt_u32 modes = ptx_again(e.modes); /* tests of it are not kept in predicates */
         const int row = first_row + g + 8 * m,
                   column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows; /* lanes of others take part in the shuffles */
@@ -610,7 +610,7 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
 {
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4, column = group * 8 + 2 * c;
-    const bool has_a = column < e.columns, has_b = column + 1 < e.columns;
+    const bool has_a = column < e.columns, has_b = column + 1 < e.columns; /* of the vocabulary */
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int row = first_row + g + 8 * m;
@@ -644,10 +644,10 @@ MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
 MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride,
                          int first_group, int n_groups)
 {
-    int row = mpk_thread(); /* a thread a token */
-    if (row >= stream_rows(t))
+    int row = mpk_thread();    /* a thread a token */
+    if (row >= stream_rows(t)) /* no token */
         return;
-    float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1];
+    float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1]; /* of group 0; at < 0: none */
 #pragma unroll 1
     for (int i = 1; i < n_groups; i++)
         if (s_peaks[i * stride + row * 2 + 1] >= 0 &&
@@ -713,13 +713,13 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
     stream_find_x<WIDE>(t, s, rows, thread, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
-        const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE;
+        const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE; /* groups of the tile */
         rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
         if (q)
             mpk_sync(); /* the sums of the last tile have been read */
 #pragma unroll 1
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
-            const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE;
+            const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE; /* pages */
             const bool asks = pages > AT_ONCE || q == 0; /* else x is in registers */
             if (asks)
                 stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_is_part(s), x);
@@ -749,7 +749,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
         /* The shape itself is out of reach by now: it would come back from the stack. */
         is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
         if (warp < here) {
-            float total[4];
+            float total[4]; /* of the warp's group, all columns */
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
                 stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total,

@@ -116,11 +116,13 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     b->added = row < ROWS ? rows_mask(t, o, h, w, row0 + row, p) : -MPK_INFINITY;
     b->token = (int)cache_token(t, o, p);
     b->seen = __any_sync(0xffffffffu, b->added != -MPK_INFINITY);
+    /* What lies after a context costs its mask alone: neither keys nor values are read. */
     if (!b->seen)
         return;
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         int at = p0 + s * (32 / LANES) + lane / LANES; /* the position of this group of lanes */
+        /* the last position again, which the mask hides */
         at = at < length ? at : length - 1;
         const int entry = lane % LANES * 8, bytes = WORDS / 2; /* the lane's first; of an entry */
 #pragma unroll
@@ -150,6 +152,7 @@ MPK_FN float rows_answer(const mpk_task &t, const cache_operands &o, int at, rt_
         word = mpk_carried_word((const char *)((rt_u64)g & ~(rt_u64)3), word);
         word = o.qkv.dtype == MPK_F32 ? word : word >> ((rt_u64)g & 2) * 8 & 0xffff;
     }
+    /* a whole word, or the 16 bits that were picked */
     if (o.qkv.dtype == MPK_F32)
         return __uint_as_float(word);
     return o.qkv.dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)word) : mpk_from_f16((rt_u16)word);
@@ -186,6 +189,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2; /* that turn */
     const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
     rt_u32 word[PER]; /* asked for, perhaps not there yet */
+    /* nothing of these but qkv comes from this step's tasks, so all are loaded before the poll */
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -301,6 +305,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
 #pragma unroll
     for (int s = 0; s < STEPS; s++) {
         const int token = __shfl_sync(0xffffffffu, b->token, s * (32 / LANES) + lane / LANES);
+        /* written in this step: what the cache has there is old, or half new */
         if (token >= 0 && lane % LANES * 8 < (int)h.size) {
             rows_load<WORDS>(b->k[s], rows_new(t, o, h, keys, 0, token) + entry * (WORDS / 2));
             rows_load<WORDS>(b->v[s], rows_new(t, o, h, keys, 1, token) + entry * (WORDS / 2));
@@ -333,6 +338,7 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
 #pragma unroll
         for (int s = 0; s < STEPS; s++)
             largest = score[s][r] > largest ? score[s][r] : largest;
+        /* no row of this group sees anything yet: -inf less -inf would be NaN */
         if (largest == -MPK_INFINITY)
             continue;
         const float kept = ptx_exp2(a->largest[r] - largest); /* of what was summed before */
@@ -416,6 +422,7 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
     const float2 *s_largest = (const float2 *)(t.s_scratch + rows_scratch<ROWS>::largest(size));
     for (int i = mpk_thread() * 2; i < ROWS * size; i += MPK_THREADS * 2) {
         const int r = i / size, e = i % size, row = row0 + r;
+        /* rows are taken ROWS at a time, and the last ones may not exist */
         if (row >= group * tokens)
             break;
         float largest = -MPK_INFINITY, total = 0, low = 0, high = 0; /* over the warps */
@@ -458,6 +465,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
     for (int i = warp; i < ROWS + (row0 || !mpk_is_there(o.index) ? 0 : tokens); i += MPK_WARPS) {
         const bool is_query = i < ROWS; /* then come the tokens' keys */
         const int row = row0 + i, token = is_query ? row / group : i - ROWS;
+        /* the last lot has fewer rows */
         if (is_query && row >= group * tokens)
             continue;
         /* of two tokens at one position rows_target leaves the later */
@@ -502,6 +510,7 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
         for (int i = 0; i < 8; i++)
             a.value[r][i] = 0;
     }
+    /* The scratch of the rows before, or of the split before, has been read by all warps. */
     mpk_sync();
     if (!AHEAD) {
         rows_prepare<ROWS, LANES>(t, o, h, w, row0);

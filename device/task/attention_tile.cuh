@@ -439,8 +439,8 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
             attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
         const int after = step + 2 < end ? attend_page(from, step + 2) : -1;
         const char *s_page = s_pages + odd * BYTES;
-#pragma unroll 1
         /* both halves, or this warp's; of parts from 2 on none */
+#pragma unroll 1
         for (int u = part < 0 ? 0 : part; u < ATTEND_PAGE / ATTEND_UNIT; u += part < 0 ? 1 : 2) {
             const int base = step * ATTEND_PAGE + u * ATTEND_UNIT;
             const char *s_keys = s_page + u * ATTEND_UNIT * K * 2;

@@ -92,6 +92,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
               mine ? mpk_get(logits, g_logits, at + (rt_i64)(rt_u32)~rank * logits.stride[1]) : 0,
           chosen = 0;
     double sum = route_sum(t, logits, g_logits, row, mine, largest);
+    /* The largest was found above; each next one is the largest rank below the last. */
     for (rt_i64 j = 0; j < ids.dims[1]; j++) {
         if (j)
             rank = route_next(t, logits, g_logits, row, mine, rank);
@@ -104,6 +105,7 @@ MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_vie
         mpk_put(weights, g_weights, row * weights.stride[0] + j * weights.stride[1], share);
         chosen += share;
     }
+    /* The same thread wrote these weights, so it may read them back without a barrier. */
     for (rt_i64 j = 0; writes && (normalize || round) && j < ids.dims[1]; j++) {
         rt_i64 to = row * weights.stride[0] + j * weights.stride[1];
         float share = mpk_get(weights, g_weights, to);
@@ -189,6 +191,7 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
     for (int p = mpk_thread(); p < n; p += MPK_THREADS) {
         int id = s_ids[p], place = 0; /* pairs that come before */
         for (int q = 0; q < n; q++)
+            /* equal experts keep the order of pairs, so the order is one whatever the threads do */
             place += s_ids[q] < id || (s_ids[q] == id && q < p);
         s_order[place] = (rt_u16)p;
     }
@@ -232,6 +235,7 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
         mpk_sync();
         expert_stage(t, u, t0, first, n, k0);
         mpk_sync();
+        /* x is zero after the last column, but the weight must not be read there */
         int columns = (int)(w.dims[2] - k0 < EXPERT_TILE ? w.dims[2] - k0 : EXPERT_TILE);
         for (int k = lane; team < MPK_TEAMS && k < columns; k += MPK_TEAM) {
             float r_w[ROWS]; /* read once for all pairs */
@@ -303,6 +307,7 @@ MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row,
         float sum = 0; /* in the order of experts */
         for (int j = 0; j < of_token; j++) {
             int pair = token * of_token + j;
+            /* a pair without an expert adds nothing, whatever its scale */
             if (s_ids[pair] != EXPERT_NONE)
                 sum += mpk_get(u.scale, g_scale,
                                (t0 + token) * u.scale.stride[0] + j * u.scale.stride[1]) *

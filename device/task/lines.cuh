@@ -135,6 +135,7 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
             own[k] = lines_best(x.dtype, p[k], largest, &probe);
             all = !k ? own[0] : largest ? fmaxf(all, own[k]) : fminf(all, own[k]);
         }
+        /* an infinity or a NaN somewhere: compare ranks */
         if (probe != 0) {
             lines_search_all(x, g_line, i, pieces, per, largest, &f);
         } else if (lines_worth(all, largest) > f.worth) {
@@ -145,6 +146,7 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
                 f.piece = own[k] == all ? i + k * MPK_THREADS : f.piece;
         }
     }
+    /* which entry of the best piece it was */
 #pragma unroll 1
     for (int i = per; f.worth && i-- > 0;)
         if (lines_worth(mpk_get(x, g_line, f.piece * per + i), largest) == f.worth)
@@ -301,6 +303,7 @@ MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
             }
             s_sum[mpk_thread()] = sum;
             mpk_sync();
+            /* now what the parts before this thread's come to */
             sum = none;
             for (int i = part.first; i < mpk_thread(); i++)
                 sum = scan_pair(kind, sum, s_sum[i]);

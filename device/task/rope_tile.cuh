@@ -84,6 +84,7 @@ MPK_FN void turn_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
     const int lane = mpk_thread() % 32, first = __shfl_sync(0xffffffffu, place, 0);
     const bool whole = __all_sync(0xffffffffu, place >= 0 && place == first + lane);
     rt_u32 bits = 1u << (place & 31); /* of a word of the map */
+    /* the warp's places are one word of the map: lane 0 takes all of its bits */
     if (whole && first % 32 == 0) {
         bits = 0xffffffffu;
         place = lane == 0 ? place : -1;
@@ -244,6 +245,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
         const int place = keys && there ? turn_target(t, s, token, twice, k.all) : 0;
         rt_u16 *to = q + at * heads * K, *to_high = to + K / 2;
         rt_u32 further = K; /* from a head to the next */
+        /* places of a page are 64; from a KV head to the next are 64 x K entries */
         if (keys) {
             to = cache + (rt_u64)((rt_u32)place / TURN_PAGE) * kv_heads * TURN_PAGE * K;
             to_high = to + kv_key_at(place % TURN_PAGE, dim + K / 2, TURN_PAGE, K, 2);
@@ -254,6 +256,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             turn_pair v[TURN_HEADS]; /* of eight heads, in flight together */
 #pragma unroll
             for (int i = 0; i < TURN_HEADS; i++) {
+                /* after the last head the first again: loaded, not stored */
                 const int own = head + i * PARTS < hi ? head + i * PARTS : head;
                 const rt_u16 *from = qkv + at * columns + own * K;
                 v[i].low = *(const uint2 *)from;
@@ -396,6 +399,8 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
         int place = -1;
         rt_u32 full = 0; /* first tokens of full blocks, bit 16 is t0 */
         if (!twice)
+            /* only where no two tokens share a place, so that nothing of a block is lost to a
+             * later token */
             full = turn_full_blocks(t, s, k, t0, &place);
         else if (t0 + lane % 16 < k.last)
             place = turn_target(t, s, t0 + lane % 16, twice, k.all);

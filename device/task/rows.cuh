@@ -64,6 +64,8 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
             from = mpk_offset(x, at);
             to = mpk_offset(y, at);
         }
+        /* The barriers inside are for all threads of the worker, so a group without a line calls
+         * it too. */
         float factor = rows_factor(t, group, mine, x, g_x, from, x.stride[last], x.dims[last], eps);
         for (rt_i64 i = lane; mine && i < x.dims[last]; i += group) {
             float value = mpk_get(x, g_x, from + i * x.stride[last]) * factor;
@@ -101,12 +103,14 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
         double sum = 0, squares = 0; /* the second around the mean */
         for (rt_i64 i = lane; mine && i < width; i += group)
             sum += mpk_get_double(x, g_x, from + i * step);
+        /* In each thread of the group, by the same additions. */
         double mean = mpk_sum(t, group, sum) / (double)width;
         for (rt_i64 i = lane; mine && i < width; i += group) {
             double away = mpk_get_double(x, g_x, from + i * step) - mean; /* from the mean */
             squares += away * away;
         }
         double factor = 1.0 / sqrt(mpk_sum(t, group, squares) / (double)width + eps);
+        /* The third pass over the line stores; x comes from the cache by now. */
         for (rt_i64 i = lane; mine && i < width; i += group) {
             double value = (mpk_get_double(x, g_x, from + i * step) - mean) * factor;
             bool wide = y.dtype == MPK_F64; /* nothing is rounded on the way */
@@ -150,6 +154,7 @@ MPK_FN double reduce_times(double a, double b)
 {
     return a * b;
 }
+/* reduce_group_...(t, group, x): the combination over a group, in each thread of it. */
 MPK_REDUCTION(reduce_group_max, double, reduce_larger)
 MPK_REDUCTION(reduce_group_min, double, reduce_smaller)
 MPK_REDUCTION(reduce_group_prod, double, reduce_times)
@@ -327,6 +332,7 @@ MPK_FN mpk_box reduce_part(const mpk_task &t, const mpk_view &x, int set, bool k
 MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
                               int lane, int group)
 {
+    /* SUM and ANY begin at 0, PROD and ALL at 1, MAX and MIN at the ends of the range. */
     rt_i64 result = (rt_i64)(kind == REDUCE_PROD || kind == REDUCE_ALL);
     if (kind == REDUCE_MAX)
         result = -0x7fffffffffffffffll - 1;
@@ -337,6 +343,7 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
         rt_i64 from = mpk_offset(x, at);
+        /* floats come here for ANY and ALL alone */
         rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
                                              : (rt_i64)(mpk_get_double(x, g_x, from) != 0);
         result = reduce_pair(kind, result, kind >= REDUCE_ANY ? (rt_i64)(value != 0) : value);
@@ -403,6 +410,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         bool mine = rows_line(group, first, n, &line); /* else only the barriers */
         mpk_place(box, y.rank, mine ? line : 0, at);
         to = mpk_offset(y, at);
+        /* the same in all threads of the group */
         mpk_box part = reduce_part(t, x, set, keep, at);
         if (integers) {
             rt_i64 result = reduce_integers(x, g_x, part, kind, lane, group);
@@ -421,6 +429,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
         double result = reduce_all_floats(t, x, g_x, part, kind, lane, group, base);
         if (kind == REDUCE_LOGSUMEXP)
             result = base + log(result);
+        /* divided by what is alive, not by the extent */
         if (kind == REDUCE_MEAN)
             result /= (double)mpk_count(part, x.rank);
         if (mine && lane == 0)
@@ -443,10 +452,12 @@ MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     rt_u64 lo = mpk_lo(t, 0), n = mpk_hi(t, 0) - lo, line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         bool mine = rows_line(group, first, n, &line);
+        /* without a line it is a row after the last, of which nothing is read */
         rt_i64 row = (rt_i64)(lo + line);
         rt_u64 best =
             mpk_largest(t, group, x, g_x, row * x.stride[0], x.stride[1], 0, mine ? x.dims[1] : 0);
         if (mine && mpk_thread() % group == 0)
+            /* an index is i32 whatever x is */
             ((rt_i32 *)g_index)[row * index.stride[0]] = best ? (rt_i32)mpk_index_of(best) : 0;
     }
 }

@@ -68,6 +68,7 @@ MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
     for (int i = RULES_PROMPT; i < RULES_LISTS; i++) {
         if (g_words[i] < 0)
             return false;
+        /* two words for a bias, one for an id or a word of a sequence */
         n += (rt_i64)g_words[i] * (i < RULES_BIASES ? 0 : 1 + (i == RULES_BIASES));
     }
     if (n > width)
@@ -116,6 +117,8 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
 {
     for (rt_i64 first = 0; first < r.n; first += RULES_PART) {
         rt_u32 *s_map = rules_map(t);
+        /* Tokens of other parts are passed over; each part of the vocabulary takes a walk over
+         * the history. */
         for (rt_i64 i = from + mpk_thread(); i < r.n_history; i += MPK_THREADS) {
             rt_i32 id = r.g_history[i];
             if (!rules_mark(s_map, first, r.n, id))
@@ -191,6 +194,7 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
     rules_penalize(t, r);
     rules_allow(t, r, g_at, g_words[RULES_ALLOWED]);
     g_at += g_words[RULES_ALLOWED];
+    /* A few ids: lists of some words, done by one thread in order. */
     if (mpk_thread() == 0) {
         for (int i = 0;
              i < g_words[RULES_ENDS] && r.n_history - g_words[RULES_PROMPT] < g_words[RULES_LEAST];
@@ -218,6 +222,7 @@ MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double la
     for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
         if (r.g_x[i] > -MPK_INFINITY)
             squares += ((double)r.g_x[i] - mean) * ((double)r.g_x[i] - mean);
+    /* the largest logit is at least the mean, so it is never banned */
     double least = largest - sigmas * sqrt(mpk_sum(t, MPK_THREADS, squares) / count);
     for (rt_i64 i = mpk_thread(); i < r.n; i += MPK_THREADS)
         if ((double)r.g_x[i] < least)
@@ -251,6 +256,7 @@ MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double la
         }
     sum = mpk_sum(t, MPK_THREADS, sum);
     double expected = mpk_sum(t, MPK_THREADS, weighted) / sum;
+    /* Every thread has the same sums, so all leave the loop together. */
     while (low < high) {
         rt_u32 middle = low + (high - low) / 2;
         double inside = 0; /* weight from `low` to `middle` */

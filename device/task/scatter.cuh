@@ -64,6 +64,7 @@ MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_las
     mpk_sync();
     rt_u32 n = *l.s_n; /* the same in all threads, between two barriers */
     mpk_sync();
+    /* the next chunk fits even if all of it falls into the box */
     if (!is_last && n <= SCATTER_LIST - SCATTER_CHUNK)
         return 0;
     order_sort(t, l.entries, (rt_i64)n, SCATTER_LIST);
@@ -126,6 +127,7 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
     for (rt_u64 item = (rt_u64)mpk_thread(); item < n * n_rest; item += MPK_THREADS) {
         rt_i64 i = (rt_i64)mpk_divide(item, (rt_u32)n_rest), to[RT_MAX_RANK], entry[RT_MAX_RANK],
                from[RT_MAX_RANK] = {};
+        /* of all values of an entry one item does the work */
         if (!(accumulate ? order_is_first(list, i) : order_is_last(list, i, n)))
             continue;
         mpk_place(lead, y.rank, list.s_rank[i], entry);
@@ -143,6 +145,7 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
 #pragma unroll
             for (int k = 0; k < RT_MAX_RANK; k++)
                 from[k] = k < v.rank ? position[k] : from[k];
+            /* values are broadcast to [positions, axes without an index] */
             rt_i64 at = mpk_spread(values, v.rank + y.rank - v.n, from);
             if (accumulate)
                 put_add(y, g_y, mpk_offset(y, to), values, g_values, at);
@@ -159,6 +162,8 @@ MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_vie
                           bool in_place)
 {
     mpk_box box = mpk_box_of(t, y.rank), positions = {};
+    /* First all of x: each thread copies what it may overwrite later only after the barrier in
+     * scatter_begin. */
     if (!in_place)
         copy_run(t, v.x, y);
 #pragma unroll
@@ -209,6 +214,7 @@ struct scatter_part {
  * arithmetic does. */
 MPK_FN double scatter_pair(int kind, double a, double b)
 {
+    /* a NaN that is there stays: no comparison with it is true */
     if (kind == SCATTER_MAX)
         return a == a && (b > a || b != b) ? b : a;
     if (kind == SCATTER_MIN)
@@ -274,6 +280,7 @@ MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatte
     for (rt_i64 slot = mpk_thread(); slot < n; slot += MPK_THREADS) {
         s_count[slot] = v.include_self;
         scatter_place(v, p, (rt_u64)(slot / p.width), p.lo + slot % p.width, at);
+        /* else the slot has no value yet, and its sum is not read */
         if (v.include_self && v.kind != SCATTER_SET)
             index_get(v.x, mpk_data(t, v.x), mpk_offset(v.x, at), &s_sum[slot]);
     }
@@ -328,6 +335,7 @@ MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatt
         rt_u64 line = (rt_u64)(slot / p.width); /* of the part */
         scatter_place(v, p, line, p.lo + slot % p.width, at);
         rt_i64 to = mpk_offset(v.y, at);
+        /* nothing came on top */
         if (s_count[slot] == (rt_u32)v.include_self) {
             if (!v.in_place)
                 copies_move(v.y.dtype, g_y, to, mpk_data(t, v.x), mpk_offset(v.x, at));

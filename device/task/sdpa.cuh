@@ -135,8 +135,8 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         total = total * kept + mpk_sum(t, MPK_THREADS, sum);
         for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS) {
             double value = s_values[e] * kept;
-#pragma unroll 8
             /* read before it is known whether it counts: so eight are on their way */
+#pragma unroll 8
             for (int i = 0; i < n; i++) {
                 double x =
                     mpk_get_double(v, g_v, values + (s0 + i) * v.stride[2] + e * v.stride[3]);

@@ -50,6 +50,7 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
 #pragma unroll
     for (int k = 0; k < KERNEL; k++)
         rows_fetch(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), r_w[k]);
+    /* One unsigned comparison tests both ends of the row. */
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         if ((rt_u32)(first + j) < (rt_u32)columns)
@@ -64,6 +65,7 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
         for (int p = 0; p < PLACES; p++)
 #pragma unroll
             for (int k = 0; k < KERNEL; k++)
+                /* constants after unrolling: one product for each window that has the column */
                 if (p * STRIDE + k * APART == j) {
                     float r_weight[ROWS_PIECE];
                     rows_floats(w.dtype, r_w[k], r_weight);
@@ -134,6 +136,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     char *g_y = mpk_data(t, y);
     const mpk_box box = mpk_box_of(t, 4), items = windows_items(box, 4, PLACES);
     const rt_i64 channels = box.hi[3]; /* end of the box's */
+    /* Tested once a task: the fast loop has no test of alignment. */
     const bool aligned =
         windows_aligned(x, g_x) && windows_aligned(w, g_w) && box.lo[3] % ROWS_PIECE == 0;
     for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 4); i += MPK_THREADS) {
@@ -141,6 +144,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
         mpk_place(items, 4, i, at);
         const rt_i64 channel = (rt_i64)box.lo[3] + at[3] * ROWS_PIECE,
                      place = (rt_i64)box.lo[2] + at[2] * PLACES;
+        /* The window's first row and the first window's first column, perhaps in the padding. */
         const rt_i64 top = at[1] * h.stride.at[0] - h.padding.at[0],
                      left = place * h.stride.at[1] - h.padding.at[1];
         float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {}; /* eight channels a place */
@@ -200,12 +204,14 @@ MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, cons
         const int piece = i % tile.pieces, k = i / tile.pieces;
         const bool there = piece < n_pieces; /* of the box's channels */
         const int at = (k / KERNEL * (int)w.stride[2] + k % KERNEL * (int)w.stride[3]) * 2;
+        /* an address inside the filters in any case: a copy of nothing still has one */
         ptx_copy_async(s_w + i * 16, g_w + at + (there ? piece * 16 : 0), there);
     }
 #pragma unroll 1
     for (int i = mpk_thread(); i < IN_ROWS * IN_COLUMNS * tile.pieces; i += MPK_THREADS) {
         const int piece = i % tile.pieces, place = i / tile.pieces;
         const int row = first_row + place / IN_COLUMNS, column = first_column + place % IN_COLUMNS;
+        /* zeros where the image ends: the padding of the convolution */
         const bool there = piece < n_pieces && (rt_u32)row < (rt_u32)x.dims[2] &&
                            (rt_u32)column < (rt_u32)x.dims[3];
         ptx_copy_async(s_x + i * 16,
@@ -284,6 +290,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
                              const mpk_view &bias, const mpk_view &y, const conv_how &h)
 {
     enum {
+        /* rows and columns of x that a tile's windows see; runs of PLACES in a row of the tile */
         IN_ROWS = (TILE_ROWS - 1) * ROW_STRIDE + (KERNEL_ROWS - 1) * ROW_APART + 1,
         IN_COLUMNS = (TILE_COLUMNS - 1) * STRIDE + (KERNEL - 1) * APART + 1 + (PLACES - 1) * STRIDE,
         RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES
@@ -319,6 +326,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
         for (int i = mpk_thread(); i < TILE_ROWS * RUNS * PIECES; i += MPK_THREADS) {
             const int piece = i % PIECES, column = i / PIECES % RUNS * PLACES,
                       row = i / PIECES / RUNS;
+            /* the tile reaches beyond the box */
             if (piece0 + piece >= pieces || row0 + row >= rows)
                 continue;
             float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {};
@@ -358,6 +366,7 @@ MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], in
 {
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
+        /* a later equal entry does not replace the first; a later NaN does */
         if (m.r_at[i] < 0 || r_entry[i] > m.r_most[i] || r_entry[i] != r_entry[i]) {
             m.r_most[i] = r_entry[i];
             m.r_at[i] = number;
@@ -375,8 +384,8 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
     const rt_i64 step = x.stride[3] * mpk_dtype_bytes(x.dtype); /* bytes to the next column */
     float r_entry[ROWS_PIECE];
     rows_raw r_x[KERNEL];
-#pragma unroll 1
     /* the slow way, a loop that stays one: it is rare, and its code small */
+#pragma unroll 1
     for (int k = 0; k < KERNEL && !aligned; k++)
         if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
             rows_read_entries(x.dtype, g_x + (first + k * apart) * step, 1, n, 0, r_entry);
@@ -437,6 +446,7 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
         }
         rows_write(values.dtype, g_values + mpk_offset(values, at) * mpk_dtype_bytes(values.dtype),
                    0, n, m.r_most);
+        /* a window without entries gives -infinity and number 0 */
         rt_i64 *g_at = (rt_i64 *)g_indices + mpk_offset(indices, at);
 #pragma unroll
         for (int e = 0; e < ROWS_PIECE; e++)

@@ -63,7 +63,7 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, i
 #pragma unroll 1
     for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces;
          piece += 1 << shift)
-        /* three loops, so that all ids and then all pieces are in flight together */
+    /* three loops, so that all ids and then all pieces are in flight together */
 #pragma unroll 1
         for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
             const char *table = mpk_at<const char>(t, 1 - ids) + piece * 16;

@@ -50,7 +50,7 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
 #pragma unroll
     for (int k = 0; k < KERNEL; k++)
         rows_fetch(w.dtype, g_w + k * w.stride[3] * mpk_dtype_bytes(w.dtype), r_w[k]);
-    /* One unsigned comparison tests both ends of the row. */
+        /* One unsigned comparison tests both ends of the row. */
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
         if ((rt_u32)(first + j) < (rt_u32)columns)

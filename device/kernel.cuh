@@ -57,6 +57,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.times = 0;
         /* the last step that has ended: a published word that differs is a step to run */
         mpk_w.step = k->start_step;
+        /* both rings begin at page 0 in phase 0, the list at nothing */
         for (int i = 0; i < MPK_WARPS; i++) {
             mpk_w.sides[i] = {};
             mpk_w.jit_sides[i] = {};
@@ -71,6 +72,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
         mpk_w.is_late =
             MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
         mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
+        /* Counts and flags of the protocols; none is read before the barrier below. */
         mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail =
             mpk_w.ready = mpk_w.plans[0] = mpk_w.plans[1] = 0;
         for (int i = 0; i < RT_LIVES; i++)
@@ -130,6 +132,7 @@ MPK_FN void run_role(rt_kernel *k)
     }
 #endif
 #if MPK_RING
+    /* a kernel of one operator has a loader, too: it loads ahead of the end of the kernel before */
     if (warp == MPK_WARPS) {
         loader_loop();
         return;
@@ -140,6 +143,7 @@ MPK_FN void run_role(rt_kernel *k)
         return;
     }
 #endif
+    /* nothing to schedule, poll or carry for one operator */
     if (k->mode != RT_SERVE)
         return;
     if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)

@@ -114,8 +114,10 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, 
 MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
 {
     const mpk_side s = *side_of_warp();
+    /* the list of this step is done */
     if (s.next == s.last || ptx_load_flag(&mpk_w.abort))
         return false;
+    /* The entry is in shared memory; a peek at its unit does not give it back. */
     take_entry(&s);
     if (mpk_unit_of(mpk_w.entries[s.slot].body) != MPK_UNIT)
         return false;
@@ -123,6 +125,7 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
         mpk_w.times = mpk_w.all_times + s.next;
         mpk_w.times->begin = ptx_cycles();
     }
+    /* the ring of AOT tasks, where this warp stands in it */
     *ring = {0, MPK_PAGES - MPK_JIT_PAGES, s.at, s.parity};
     *t = task_of_entry(s.slot, ring);
     return true;
@@ -207,6 +210,7 @@ MPK_FN void many_run(const mpk_task *one)
 #pragma unroll 1
     while (one || many_next(&ring, &t)) {
         const bool waits = mpk_body_many_waits(t.e->body);
+        /* a body that waits must be called even for nothing: it triggers */
         if (one || waits || task_has_work(t))
             mpk_dispatch_many(t.e->body, t);
         if (one) {

@@ -158,6 +158,8 @@ MPK_FN void clerk_clear(void)
     const rt_kernel *k = mpk_w.k;
     const rt_u32 *first = k->first_clear + (rt_u64)mpk_w.graph * k->machine.n_workers + mpk_w.index;
     const rt_u32 lane = threadIdx.x % 32, last = first[1];
+    /* A lane reads the description of a box and empties it if it is small; what is left is
+     * emptied by all lanes together. */
 #pragma unroll 1
     for (rt_u32 from = first[0]; from < last; from += 32) {
         const rt_u32 n = mpk_smaller(last - from, 32);
@@ -202,6 +204,7 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
             ptx_store_flag(&mpk_w.ready, *turn + 1);
         }
         __syncwarp();
+        /* This task's event follows all readers of this worker's carried words. */
         if (clears)
             clerk_clear();
         if (lane == 0) {
@@ -244,6 +247,8 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
         ptx_acquire_flag(&mpk_w.jit_mail); /* partner: take_jit */
         l->step = step;
         l->cancelled = 0;
+        /* What steps wrote (KV pages) was acquired by thread 0 before its mail; copies need the proxy
+         * fence besides. */
         ptx_fence_bulk();
         mpk_dispatch_load(l->e->body, *l);
         __syncwarp();

@@ -180,6 +180,7 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
         __syncwarp(); /* what one lane has acquired holds for all */
         for (int i = 0; i < COURIER_WORDS; i++)
             host[i] = __shfl_sync(0xffffffffu, mine, i);
+        /* Tokens first: a user waits for them. */
         const rt_u32 sent = courier_move(&tokens, rt_load_acquire_system(&m->token_ring->written),
                                          host[COURIER_TAKEN]);
         n = sent;
@@ -195,6 +196,7 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
             courier_words(k, host[COURIER_WANTED], host[COURIER_ABORT], &asked, &done);
             if (MPK_PEERS > 1)
                 peer_obey(k);
+            /* This worker has no watcher; the courier raises its flag. */
             if (rt_load_relaxed_device(&m->control->abort) != RT_RUNNING)
                 ptx_store_flag(&mpk_w.abort, 1);
         }

@@ -151,6 +151,7 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
 MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
 {
     rt_u32 looks = 1 << 16;
+    /* pages first, then descriptors: both may be on their way */
     for (; l->flying; l->flying--) {
         while (!ptx_barrier_try(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity) && --looks)
             ;
@@ -187,6 +188,7 @@ static __device__ void loader_loop(void)
     d.ahead = k->tuning.descriptor_ahead < MPK_AHEAD ? k->tuning.descriptor_ahead : MPK_AHEAD;
     for (;;) {
         d.list = mpk_list(graph);
+        /* 0: it was left before its end, by a resync or by the end of the machine */
         int done = loader_run_list(&l, &d, &slot, &parity);
         if (done && threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.loaded, l.step + 1); /* partner: clerk_run_list */

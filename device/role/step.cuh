@@ -143,6 +143,7 @@ MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
         *idle_since = now;
     if (rt_lane() == 0) {
         rt_store_relaxed_device(&m->control->idle, 1);
+        /* Only from RT_RUNNING: a fault, or the host's wish to stop, keeps its own word. */
         ends = k->idle_ns && now - *idle_since > k->idle_ns &&
                rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING);
     }

@@ -310,6 +310,7 @@ MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_pl
         attend_load_query(t, h, q_norm, token, head);
         attend_cached(t, p, k.slot, first > lo * s.unit ? first : lo * s.unit, end - 1, kv_head,
                       s.how.scale, &a);
+        /* the piece with the token's last unit has the step's own tokens */
         if (hi == k.units)
             split_step(t, h, p, s, k_norm, token, k, kv_head, &a);
     }
@@ -370,6 +371,7 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
             split_find(s, split, before, all, k.units, &from, &to);
             for (rt_i64 head = lo; head < hi; head++)
                 split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k, from, to, split, head);
+            /* this split has no piece of the token, or not its last */
             if (from == to || to < k.units)
                 continue;
             mpk_sync(); /* the angles' place in scratch is free */

@@ -65,6 +65,7 @@ MPK_FN cache_row cache_find(const mpk_task &t, const cache_operands &o, const ca
     cache_row r = {cache_from(o, entry, token, head), mpk_spread(o.cosine, 3, at),
                    mpk_spread(o.sine, 3, at), 1};
     double sum = 0; /* of squares */
+    /* Each thread adds the whole row: 256 entries at most, from the cache. */
     for (rt_i64 e = 0; mpk_is_there(norm) && e < h.size; e++) {
         double x = (double)mpk_get(o.qkv, g_qkv, r.from + e * o.qkv.stride[3]);
         sum += x * x;
@@ -215,6 +216,7 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
         mpk_sync();
         for (int i = 0; i < n; i++)
             most = s_weight[i] > most ? s_weight[i] : most;
+        /* nothing is seen yet; every thread skips alike */
         if (most == -MPK_INFINITY)
             continue;
         kept = expf(largest - most);
@@ -252,6 +254,7 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
     for (rt_i64 token = 0; token < o.index.dims[0]; token++) {
         rt_i64 p = mpk_get_int(o.index, mpk_data(t, o.index), token * o.index.stride[0]);
         p += p < 0 ? k.dims[2] : 0; /* counted from the end */
+        /* out of range, or a later token has this position */
         if (p < 0 || p >= k.dims[2] || cache_token(t, o, p) != token)
             continue;
         cache_row r = cache_find(t, o, h, o.k_norm, entry, token, h.heads + kv_head);

@@ -145,12 +145,15 @@ MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape 
     if (!*came && !load_needs_event(&l))
         return;
     *came = true;
+    /* One lane walks the pages; the numbers come to it by shuffles, which all lanes take part
+     * in. */
     box_asker a = {l.ring, 0, false};
     const bool asks = ptx_elect();
     for (int i = 0; i < c->n_steps; i++) {
         if (i && i % 32 == 0)
             numbers = group_numbers(*c, from, i);
         const int page = __shfl_sync(0xffffffffu, numbers, i % 32);
+        /* after an end nothing is asked for, but the shuffles go on */
         if (asks && !a.over)
             group_ask<K>(l, from, page, &a);
     }
@@ -417,6 +420,7 @@ MPK_FN bool group_has_grown(float scale, const float *score, float *kept, group_
 {
     const float first = group_largest(score, 0) * scale, second = group_largest(score, 1) * scale;
     const bool grown = first - r->zero[0] > GROUP_HEADROOM || second - r->zero[1] > GROUP_HEADROOM;
+    /* The lanes of a row need not agree by shuffles: the vote is over the whole warp. */
     if (!__any_sync(0xffffffffu, grown))
         return false;
     group_move_zero(first, r->zero, r->sum, kept);
@@ -586,6 +590,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
     float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
     rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */
     group_begin_page<K>(first, at, score);
+    /* The first page has no values before it, so its products stand alone. */
     ptx_group_wait<0>();
     group_release_keys<K>(*at);
     int base = c.step * ATTEND_PAGE; /* the page's first position */
@@ -600,11 +605,13 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
         group_begin_page<K>(first, at, score);
         group_add<K>(matrix, p, r->out);
         ptx_group_commit();
+        /* scores are there; values of the page before may still be multiplied */
         ptx_group_wait<1>();
         group_release_keys<K>(*at);
         grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
         group_take_values<K>(at);
         ptx_group_wait<0>();
+        /* its products have ended: the wait above was for all */
         ring_release(values);
         group_finish<K>(grown, scale, score, kept, p, r);
     }

@@ -151,6 +151,7 @@ MPK_FN void lone_find_page(const mpk_task &t, const attend_shape &s, bool begins
 {
     const mpk_cache &cache = mpk_caches[s.cache]; /* how large it is */
     const int page = a->base / ATTEND_PAGE;
+    /* A new context, or the 32 pages that the lanes hold are used up. */
     if (begins || page - a->first_page >= 32) {
         const int mine = page + mpk_thread() % 32;
         const bool there = (rt_u32)a->slot < (rt_u32)cache.slots && mine < cache.slot_pages;
@@ -458,6 +459,7 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
         }
         if (more)
             lone_ask_values<K>(t, s, k, next, value);
+        /* the context goes on in this share */
         if (!ends && more)
             continue;
         const bool began = at - lo < u.unit; /* in the share of a warp before */
@@ -487,6 +489,7 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
         const lone_unit u = lone_find(k, hi - 1);
         /* one past the context's last unit; its first is hi - 1 - u.unit */
         const int end = hi - 1 - u.unit + u.units;
+        /* it ends with this share, or began before it: another w folds it, or none has to */
         if (end == hi || hi - 1 - u.unit < lo)
             continue;
         int n = 1; /* warps that have a part of it */

@@ -113,6 +113,7 @@ MPK_FN void attend_find(const mpk_task &t, const attend_shape &s, attend_chunk *
         least = a < least ? a : least;
         most = b > most ? b : most;
     }
+    /* a position beyond the slot's pages sees what they have */
     most = most < room ? most : room - 1;
     const int last =
         (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots ? most / ATTEND_PAGE + 1 : 0;
@@ -265,6 +266,7 @@ MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], att
         zero[m] = most[m] == none ? 0 : most[m];
         kept[m] = ptx_exp2(r->most[m] - zero[m]);
         r->most[m] = most[m];
+        /* sums are relative to the largest score so far */
         r->sum[m] *= kept[m];
     }
 #pragma unroll
@@ -365,6 +367,7 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
         float sum = r->sum[m]; /* the lane's positions, then all */
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        /* after the shuffles, which need all lanes */
         if (!there)
             continue;
         const float scale = sum > 0 ? mpk_inverse(sum) : 0;
@@ -426,6 +429,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     int page = c.step < end ? attend_page(from, c.step) : -1;
     if (ATTEND_BUFFERS > 1)
         attend_copy<K>(from, page, s_pages);
+    /* Its number is loaded a step before its copies are asked for. */
     int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
     for (int step = c.step; step < end; step++) {
         const int odd = (step - c.step) % ATTEND_BUFFERS; /* the buffer that is read */

@@ -162,6 +162,8 @@ MPK_FN void sample_pass_lane(const mpk_task &t, const sample_row &r, int lane, c
     int asked = lane; /* the next quad to fetch */
 #pragma unroll 1
     for (int quad = lane; quad < quads; quad += CHANCE_LANES) {
+        /* Up to SAMPLE_IN_FLIGHT quads ahead; after the row's end empty groups, so that the wait
+         * counts alike. */
 #pragma unroll 1
         for (; asked < quad + SAMPLE_IN_FLIGHT * CHANCE_LANES; asked += CHANCE_LANES) {
             if (asked < whole)
@@ -454,6 +456,7 @@ SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weig
     while (n > SAMPLE_BLOCK) {   /* before the last digit no more than 256 are open */
         sample_count(t, r, o, by_weight);
         const sample_found found = sample_find(t, SAMPLE_BLOCK, target);
+        /* the whole sum does not reach the target */
         if (found.at == SAMPLE_BLOCK)
             return 0;
         n = s_count[found.at];
@@ -498,6 +501,7 @@ SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 {
     const sample_open all = {0, 0, 0};
     rt_u32 found = sample_gather(t, r, sample_low(t, n), all);
+    /* more than the list holds are as large */
     if (found > SAMPLE_BLOCK)
         found = sample_gather(t, r, sample_cut(t, r, false, (rt_u64)n - 1), all);
     return (int)found;

@@ -118,6 +118,7 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
     counts->low = counts->high = 0; /* 4 counts of 16 bits each */
 #pragma unroll 1
     for (int p = 0; p < pairs; p += 32) {
+        /* Each lane counts eight experts, 32 apart, from what all lanes have shown. */
         const expert_shown shown = expert_show(expert_load_ids(l, s, from + p, pairs - p));
 #pragma unroll
         for (int slot = 0; slot < 8; slot++) {
@@ -193,6 +194,7 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
         expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
 #pragma unroll 1
         for (rt_u32 q = 0; q < g.n; q += s.block)
+        /* Experts in rising order: those of 32 lanes, then the next 32. */
 #pragma unroll 1
             for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
                 const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
@@ -285,7 +287,8 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
     for (int p = 0; p < pairs; p += 32)
         n += __popc(
             expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
-    /* two counts of 16 bits: pairs and chunks */
+    /* One prefix sum for two counts of 16 bits, pairs and chunks: neither half overflows, since a
+     * range has at most 2,048 pairs. */
     const rt_u32 before = mpk_prefix_threads(n | (n + rows - 1) / rows << 16,
                                              expert_at<rt_u32>(t, s.at.counts), &all);
     rt_u32 place = before & 0xffff, chunk = before >> 16; /* where this expert's begin */
@@ -452,6 +455,7 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
 {
     const expert_place_of further = expert_next(s, at, 2);                 /* the second piece */
     const int thread = mpk_thread(), slot = at.slot, other = further.slot; /* of the sums */
+    /* Wait, take copies, and ask for the pieces after the next before the products begin. */
     expert_await<0>(t, s, *w, at.page, a);
     expert_await<0>(t, s, *w, further.page, b);
     stream_x<1, 0> x = a->x, z = b->x; /* copies: a and b take the next pieces */
@@ -470,6 +474,7 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
             sums[i][e] = at.page ? before[e] + sums[i][e] : sums[i][e];
             sums[2 + i][e] = other == slot ? sums[i][e] + sums[2 + i][e] : sums[2 + i][e];
         }
+        /* of two pages of one chunk the sums are one; of two chunks each has its own */
         if (other != slot)
             stream_put<0>(s_parts, slot + i, thread, sums[i]);
         stream_put<0>(s_parts, other + i, thread, sums[2 + i]);
@@ -567,6 +572,7 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
         const rt_u32 token = there ? expert_token(s, expert_pair(t, s, place)) : 0;
         const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
         const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place); /* one token */
+        /* how many of the four places before this one have the same token */
         const int turn = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
         float *to = expert_at<float>(t, s.at.sums) + (token * w.n + warp) * 8 + column;
 #pragma unroll 1
@@ -701,6 +707,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
     w->chunk = w->page = 0;
+    /* The first pieces are asked for before anything is multiplied. */
     expert_find<WIDE>(t, s, w);
     expert_ask<WIDE>(t, s, w, &even);
     if (expert_sizes<WIDE>::DEPTH > 1)
@@ -709,6 +716,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
         const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once; /* of the tile */
         expert_tile_pieces(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
+        /* all warps have put their parts of the tile */
         mpk_sync();
         if (sums && tile)
             expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),

@@ -110,6 +110,8 @@ MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
     }
     ptx_acquire_flag(mail); /* partner: expert_tile_tell */
     __syncwarp();
+    /* The word is free again, but the body may write new tiles only after it has had the last
+     * page. */
     if (mpk_thread() % 32 == 0)
         ptx_store_flag(mail, 0);
     __syncwarp();
@@ -205,6 +207,7 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
     if (!load_needs_step(&l))
         return;
     expert_tile_fetch(l, s);
+    /* bytes, not latency, decide here; there is nothing that long queues would delay */
     l.in_flight = l.ring.n;
     for (rt_u32 told = 1; told & 1 && !l.cancelled;) {
         told = expert_tile_listen(l) - 1;
@@ -262,6 +265,7 @@ MPK_FN void expert_tile_put_missing(const mpk_task &t, const expert_tile_shape &
     const expert_tile_range r = expert_tile_range_of(t, s); /* of this warp */
 #pragma unroll 1
     for (rt_u32 p = r.first + (rt_u32)mpk_thread() % 32; p < r.last; p += 32)
+        /* the ids have been acquired with the task's event, so plain loads do */
         if (r.ids[p] >= (rt_u32)s.experts)
             expert_tile_put_zeros(t, s, p);
 }
@@ -286,6 +290,7 @@ MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
         for (int i = 0; i < EXPERT_TILE_AHEAD; i++) {
             const rt_u32 pair = p + 32 * i + lane;
             if (pair < r.last && id[i] < (rt_u32)s.experts)
+                /* a row of counts for each warp: few lanes meet at one address */
                 atomicAdd(&s_count[warp * EXPERT_TILE_MOST + id[i]], 1u);
             else
                 missing |= pair < r.last;
@@ -368,6 +373,7 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
     w.first = mpk_prefix_threads(w.last, s_sums, &all);
     w.last += w.first;
     const rt_u32 begin = d.first < d.last ? expert_tile_next(d, w.first) : w.last;
+    /* how many of the expert's tiles are this task's */
 #pragma unroll 1
     for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1))
         n++;
@@ -376,6 +382,7 @@ MPK_FN rt_u32 expert_tile_find(const mpk_task &t, const expert_tile_shape &s, rt
     n = at;
 #pragma unroll 1
     for (rt_u32 i = begin; i < w.last; i = expert_tile_next(d, i + 1), n++)
+        /* as unsigned numbers: those before `from` do not pass either */
         if (n - from < EXPERT_TILE_PLANNED) {
             expert_tile_at<expert_tile_tile>(t, EXPERT_TILE_PLAN)[n - from] =
                 expert_tile_at_number(s, w, i);
@@ -421,6 +428,7 @@ MPK_FN void expert_tile_gather(const mpk_task &t, const expert_tile_shape &s)
             expert_tile_place place = {0, 0};
             if (pair < r.last && id[i] < (rt_u32)s.experts)
                 place = s_place[id[i]];
+            /* none of these 32 pairs belongs to a planned tile */
             if (!__any_sync(0xffffffffu, place.n))
                 continue;
             const rt_u32 same = __match_any_sync(0xffffffffu, place.n ? id[i] : ~lane),
@@ -443,6 +451,7 @@ MPK_FN void expert_tile_tell(const mpk_task &t, rt_u32 tiles, bool more)
     if (mpk_thread() != 0)
         return;
     rt_u32 *mail = expert_tile_mail(t.ring->first == 0); /* AOT tasks' ring begins at page 0 */
+    /* the loader has not taken the message before */
     while (ptx_load_flag(mail) && !ptx_load_flag(&mpk_w.abort))
         ;
     ptx_store_flag(mail, 1 + 2 * tiles + more); /* partner: expert_tile_listen */
@@ -605,6 +614,8 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
         sum[i] = 0;
     expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, s.norm, ring,
                            sum, square);
+    /* A warpgroup's threads sum what they have seen; the meeting below makes the factors
+     * visible. */
     box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1

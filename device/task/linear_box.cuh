@@ -47,6 +47,7 @@ struct box_asker {
 MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
 {
     const rt_u32 page = a->ring.first + a->ring.at; /* of the worker */
+    /* Only this lane polls; the others wait at the meeting in box_have_asked. */
     while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
         a->over = load_is_over(&l);
     if (a->over)
@@ -74,6 +75,7 @@ MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group,
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
 {
     for (int step = q.begin; step < q.begin + q.steps && !a->over; step++) {
+        /* Pages of a step must be neighbours: leave out those before the ring's end. */
         for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
             box_ask_page(l, a, -1, 0, 0);
         for (int i = 0; i < q.pages; i++)
@@ -95,6 +97,7 @@ MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
     l.ring.parity = __shfl_sync(0xffffffffu, a.ring.parity, lane);
     l.pages += asked;
     l.flying += asked;
+    /* the page at the tail has been filled again, so its first copy had arrived */
     for (; l.flying > l.ring.n; l.flying--)
         ring_next(&l.tail);
 }
@@ -233,8 +236,10 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         ptx_group_begin();
         box_multiply<N>(s_x, mpk_s + page * MPK_PAGE_BYTES, sum);
         ptx_group_commit();
+        /* squares are summed from the stage while the tensor cores read it too */
         if (b.row < 0)
             box_add_squares(s_x, square);
+        /* one group of products in flight is this step's; the step before has ended */
         if (step) {
             ptx_group_wait<1>();
             box_release<PAGES>(before);
@@ -253,6 +258,7 @@ MPK_FN void box_sum_squares(float *square)
 {
 #pragma unroll
     for (int m = 0; m < 4; m++)
+    /* eight neighbouring lanes have the pieces of a token */
 #pragma unroll
         for (int d = 1; d < 8; d *= 2)
             square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
@@ -358,6 +364,7 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
 #pragma unroll
     for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {
+            /* The warp's own part of the scratch: __syncwarp is enough. */
             tile_put(sum + 32 * u, s_sum);
             __syncwarp();
             box_finish(e, u, s_sum, s_scale);
@@ -422,6 +429,7 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
         *(rt_u32 *)(to + 8 * BOX_ROW + 8 * n) = box_pair(sum[2 * n + 1], sum[2 * n + 3]);
     }
     __syncwarp();
+    /* a lane a group of four columns, a token after the other: whole rows of 8 n bytes */
     if (lane < e.groups)
 #pragma unroll 4
         for (int i = 0; i < 16 && i < e.tokens; i++) {
@@ -514,6 +522,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
                 ptx_store_word(room + RT_PART_SUMS + (half * TILE_TOKENS + i / 8 + 16 * m) * 4,
                                __float_as_uint(square[m]));
     }
+    /* From here on the sums of all parts are visible to all threads. */
     parts_meet(t);
     parts_finish(t, s, p);
 }
@@ -610,6 +619,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     row += half * TILE_TOKENS;
     const box_turn b = box_turn_of(t, s, q, row, anew);
     box_begin(t, s, q, part, b, row, anew, s_scale);
+    /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
     if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)
         box_run_part<128>(t, s, b, ring);

@@ -251,6 +251,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
                 for (int m = 0; m <= WIDE; m++)
                     most = mpk_larger(most, mpk_largest_word(x.at[i][j][m]));
         }
+        /* The warp goes on together: its lanes share the next products. */
         if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
             break;
         const char *first =
@@ -369,6 +370,7 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
             if (j < blocks)
                 stream_multiply<N, WIDE>(at, x, j, first, second);
     }
+    /* The pages have been read by all lanes: give them back before the sums are put together. */
     __syncwarp();
     if (lane == 0)
 #pragma unroll
@@ -427,6 +429,7 @@ MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
 {
 #pragma unroll
     for (int i = 0; i < 3; i++) {
+        /* the last weight takes what is left */
         if (column < s.bias_rows[i] || i == 2) {
             if (s.bias[i] < 0)
                 return 0;
@@ -581,6 +584,8 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
             if (modes & END_GLU ? column < e.columns : second < e.columns)
                 b += stream_bias(t, s, second);
         }
+        /* gate times its partner; b becomes the neighbour's value, so that even lanes store a
+         * pair */
         if (modes & END_GLU) {
             a = stream_activate((int)(modes / END_WHICH), a) * b;
             b = __shfl_down_sync(0xffffffffu, a, 1);
@@ -625,6 +630,7 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
             if (has_b)
                 y[1] = b;
         }
+        /* of the group's 8 columns, by the four lanes of the row */
         const peak p = peak_of_lanes<4>(peak_of_pair(a, b, column, has_a, has_b));
         if (c == 0) {
             s_peaks[row * 2] = p.best;
@@ -650,6 +656,7 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1]; /* of group 0; at < 0: none */
 #pragma unroll 1
     for (int i = 1; i < n_groups; i++)
+        /* a group without a peak has column -1 */
         if (s_peaks[i * stride + row * 2 + 1] >= 0 &&
             (at < 0 || s_peaks[i * stride + row * 2] > best)) {
             best = s_peaks[i * stride + row * 2];
@@ -669,7 +676,8 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
                         int pass, int of_pass, int of_last, int thread)
 {
     int i = 0; /* group of the tile */
-    /* two groups at a time, so that there are products to do while others end */
+    /* Two groups at a time, so that there are products to do while others end; only where one page
+     * is a whole group, so that no sum goes on in another page. */
     if (pass == 0 && of_pass == 1)
 #pragma unroll 1
         for (; i + 1 < groups; i += 2) {
@@ -757,6 +765,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             else
                 stream_finish<WIDE>(t, s, first + q + warp, 0, thread, total, residual);
         }
+        /* The peaks of the tile before: the barrier above says that all of its groups are there. */
         if (is_logits && q)
             stream_peaks(t, s, stream_peaks_of(t, tile - 1), 32, first + q - STREAM_TILE,
                          STREAM_TILE);

@@ -80,6 +80,7 @@ MPK_FN void linear_team_load(mpk_load &l, const stream_shape &s)
                  together = STREAM_PAGE_UNITS >> team_shift((int)at_once);
     const rt_u32 group_bytes = pieces * TEAM_PIECE_BYTES; /* of a packed group */
     const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
+    /* All loops stay loops: the loader's code is to be small, since it is fetched by one warp. */
 #pragma unroll 1
     for (rt_u32 q = 0; q < n; q += TEAM_TILE)
 #pragma unroll 1
@@ -260,6 +261,8 @@ MPK_FN void team_pass(mpk_ring *ring, const stream_x<2, 1> &x, char *s_parts, in
             if (apart)
                 ptx_barrier_arrive(&mpk_w.empty[page[1]]);
         }
+        /* the first pass initialises the sums of every warp, also of those without columns or
+         * tokens */
         if (works || !adds)
             team_put(parts, adds, sums[0]);
         if ((works || !adds) && second)
@@ -323,6 +326,7 @@ MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_grou
         const team_unit u = team_unit_at(i, at_once);
         rt_u32 next[2] = {0, 0};
         float total[4];
+        /* none of the team's tokens is alive */
         if (u.first_row >= rows)
             continue;
         if (s.residual >= 0 && i + 8 < units)
@@ -392,6 +396,7 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
         }
         if (s.norm && q == 0)
             team_put_squares(t, place, at_once, lane, square);
+        /* all warps have put their sums of the tile */
         mpk_sync();
         team_finish(t, s, first + q, here, thread, residual);
         mpk_sync(); /* the sums have been read, the peaks are there */

@@ -55,6 +55,7 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
         load_open(&l, 0);
     char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES; /* of the step's pages */
+    /* All pages are made room for first; then each lane asks for its group's piece. */
     while (groups < q.groups) {
         const int n = q.groups - groups < GROUPS ? q.groups - groups : GROUPS;
         if (!load_open(&l, (rt_u32)n * PIECE))
@@ -103,6 +104,7 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
 #if MPK_BULK
     const int lane = mpk_thread() % 32;
 #endif
+    /* a page after the other until all columns are there */
     for (int first = 0; first < blocks; first += p.piece) {
         const int n = blocks - first < p.piece ? blocks - first : p.piece;
         const rt_u32 page = l.ring.first + l.ring.at;
@@ -261,6 +263,7 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
         for (int i = 0; i < STAGES; i++)
             tile_multiply<N>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, TILE_PIECE, sum);
         tile_end_products();
+        /* into the two stages that the step before has left */
         if (step + 1 < q.steps)
 #pragma unroll
             for (int i = 0; i < STAGES; i++)
@@ -513,6 +516,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         if (at >= p.groups)
             break;
         const tile_pass q = tile_pass_at(p, s, at);
+        /* No token of the turn is alive, but its pages have been loaded: let them go. */
         if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
             tile_drop_thin(s, p.piece, &ring);
         else if (row >= (int)t.hi0)

@@ -147,6 +147,7 @@ MPK_FN sort_bound sort_find(const mpk_task &t, const sort_line &l, rt_i64 k)
     bool found = false;
     for (int shift = order_bits(l.x.dtype) - 8; shift >= 0 && !found; shift -= 8)
         found = sort_digit(t, l, &bound, false, shift, &left);
+    /* all entries of that rank are wanted, whatever their numbers */
     if (found)
         bound.number = ~0u;
     for (int shift = 24; shift >= 0 && !found; shift -= 8)
@@ -227,6 +228,7 @@ MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &value
     rt_i64 block = 1, at[RT_MAX_RANK];            /* power of 2 that holds a line */
     while (block < l.n && block < SORT_TILE)
         block *= 2;
+    /* a line fits into scratch */
     if (l.n <= SORT_TILE) {
         sort_short(t, l, indices, lines, block, k);
         return;
@@ -237,6 +239,7 @@ MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &value
         l.from = mpk_offset(x, at);
         l.to = mpk_offset(values, at);
         l.to_index = mpk_offset(indices, at);
+        /* the whole line is wanted: it is sorted where the results lie */
         for (rt_i64 i = mpk_thread(); k == l.n && i < k; i += MPK_THREADS)
             sort_store(l, i, i);
         mpk_sync();

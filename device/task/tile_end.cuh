@@ -174,6 +174,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane; /* of y */
     const tile_end e = tile_end_of(t, s);
     const float bias[2] = {tile_bias_of(t, s, column), tile_bias_of(t, s, column + 1)};
+    /* eight tokens at a time: their residuals take eight registers */
     for (int r0 = 0; r0 < 16; r0 += 8) {
         rt_u32 residual[8] = {0, 0, 0, 0, 0, 0, 0, 0};
         if (e.residual)
@@ -189,6 +190,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
                 a = tile_activate(e.after, a);
                 b = tile_activate(e.after, b);
             }
+            /* tokens that are not alive have sums too, which nobody wants */
             if (row + r0 + i < e.tokens)
                 tile_store(e, row + r0 + i, column, a + halves_low(residual[i]),
                            b + halves_high(residual[i]));

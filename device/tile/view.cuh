@@ -291,6 +291,7 @@ MPK_FN void mpk_put_double(const mpk_view &v, char *data, rt_i64 at, double x)
 /* The same of a float; f32 needs no conversion, and is what most results are. */
 MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
 {
+    /* the usual dtype without the detour over double */
     if (v.dtype == MPK_F32)
         ((float *)data)[at] = x;
     else
@@ -304,6 +305,8 @@ MPK_FN void mpk_put(const mpk_view &v, char *data, rt_i64 at, float x)
 MPK_FN mpk_box mpk_box_of(const mpk_task &t, int rank)
 {
     mpk_box b;
+    /* All loops over axes run to the constant RT_MAX_RANK and test inside: unrolled, their
+     * arrays stay in registers. */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++) {
         b.lo[i] = i < rank ? mpk_lo(t, i) : 0;
@@ -398,6 +401,8 @@ MPK_FN int mpk_group(rt_i64 n)
     return n > 512 ? MPK_THREADS : MPK_TEAM;
 }
 
+/* What MPK_REDUCTION combines by: sums in double, so that only the result is rounded to the
+ * dtype. */
 MPK_FN double mpk_add_pair(double a, double b)
 {
     return a + b;
@@ -490,6 +495,7 @@ template <int TOKENS, int ROWS>
 MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
 {
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
+    /* one row of each team at a time: s_part holds TOKENS floats a thread */
 #pragma unroll
     for (int c = 0; c < ROWS; c++) {
         mpk_sync();

@@ -247,8 +247,8 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
         ptx_acquire_flag(&mpk_w.jit_mail); /* partner: take_jit */
         l->step = step;
         l->cancelled = 0;
-        /* What steps wrote (KV pages) was acquired by thread 0 before its mail; copies need the proxy
-         * fence besides. */
+        /* What steps wrote (KV pages) was acquired by thread 0 before its mail; copies need the
+         * proxy fence besides. */
         ptx_fence_bulk();
         mpk_dispatch_load(l->e->body, *l);
         __syncwarp();

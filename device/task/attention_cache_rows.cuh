@@ -55,15 +55,15 @@ template <int ROWS> struct rows_scratch {
  *            lane % LANES * 8 on
  */
 template <int STEPS, int WORDS> struct rows_block {
-    float added;
-    int token;
+    float added; /* -infinity: not seen */
+    int token;   /* of this step */
     bool seen;
     rt_u32 k[STEPS][WORDS], v[STEPS][WORDS];
 };
 
 /* What a task works on, and where its caches' rows begin.  entry: of the batch. */
 struct rows_work {
-    int entry, kv_head, split;
+    int entry, kv_head, split; /* of the batch; of the cache; of the context */
     const char *g_keys, *g_values;
 };
 
@@ -285,7 +285,7 @@ MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_ho
 /* The softmax of a group of lanes, of scores in powers of 2.  largest and total are the same in all
  * lanes of the group; value has the lane's eight entries. */
 template <int ROWS> struct rows_sum {
-    float largest[ROWS], total[ROWS], value[ROWS][8];
+    float largest[ROWS], total[ROWS], value[ROWS][8]; /* relative to exp2(largest) */
 };
 
 /* Take in the positions of a block.

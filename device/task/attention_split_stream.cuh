@@ -56,7 +56,7 @@ struct attention_row {
  * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
  * 2), low and high the norm's weights of these. */
 struct attention_turn {
-    float2 low, high, cosine, sine;
+    float2 low, high, cosine, sine; /* two neighbouring dims each */
 };
 
 /* Two neighbouring weights of a norm, bf16 or f32. */
@@ -195,8 +195,8 @@ MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, i
  * token first. With 4 query heads and 2 tokens of the step: rows 0-3 are queries, 4 and 5 the keys
  * of the piece's token and of the one before it, 6 and 7 their values. */
 struct attention_need {
-    bool is_query, is_key;
-    int back, head; /* tokens before the piece's; of qkv */
+    bool is_query, is_key; /* neither: a value */
+    int back, head;        /* tokens before the piece's; of qkv */
 };
 
 /* n: tokens of the step that the piece sees. */
@@ -214,8 +214,8 @@ MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int hea
 /* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead.  page: of
  * the cache, for the piece's token; -1: there is none, or the piece does not put it there. */
 struct attention_ahead {
-    attention_row row;
-    attention_turn turn;
+    attention_row row;   /* perhaps not there yet */
+    attention_turn turn; /* of the piece's token */
     int page;
 };
 
@@ -654,7 +654,7 @@ MPK_FN int attention_of_step(const attention_piece *k, int token)
 
 /* A split of a KV head: units lo <= u < hi of token lot + t in lane t. */
 struct attention_work {
-    int split, head, lo, hi;
+    int split, head, lo, hi; /* head: of the KV heads */
 };
 
 /* The piece of token `token`; then *k is that of token `next`, if that is not -1, and what it

@@ -40,7 +40,7 @@ struct block_tile {
  *   rows 32-63                      warps 1, 5     3, 7        of what is summed over
  */
 struct block_warps {
-    int along[3];
+    int along[3]; /* rows, columns, what is summed over */
     bool mma;
 };
 
@@ -301,8 +301,8 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
  * tile; rows that are not there begin BLOCK_AWAY. */
 enum { BLOCK_AWAY = -(1 << 30) };
 template <int N> struct block_spots {
-    rt_u32 place;
-    rt_i64 places;
+    rt_u32 place;  /* of the tile's first row */
+    rt_i64 places; /* that are left from there on */
     int base[N], at[N][BLOCK_WINDOW_AXES];
 };
 template <int N>

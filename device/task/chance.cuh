@@ -58,16 +58,16 @@ enum {
 /* Where a running sum passes a target, and by how much the sum before it is short of it; past the
  * last value if the whole sum does not. */
 struct sample_found {
-    rt_i64 at;
-    rt_u64 rest;
+    rt_i64 at;   /* index of the value */
+    rt_u64 rest; /* of the target */
 };
 
 /* What one thread tells the others, in scratch: written between two barriers, read after the
  * second. */
 struct sample_shared {
-    sample_found found;
-    rt_u64 rank;
-    rt_u32 n;
+    sample_found found; /* of sample_find */
+    rt_u64 rank;        /* of sample_low */
+    rt_u32 n;           /* entries gathered so far */
 };
 
 /* A row that is drawn from.  quads: it is f32 whose entries are neighbours and begin at a
@@ -76,16 +76,16 @@ struct sample_shared {
 struct sample_row {
     const mpk_view *x;
     const char *g_x;
-    rt_i64 from;
-    bool quads;
-    float largest, scale;
+    rt_i64 from;          /* element of x */
+    bool quads;           /* else any dtype, stride, alignment */
+    float largest, scale; /* of the row; by which distances are multiplied */
 };
 
 /* What the filters keep: ranks from `cut` on, of at least this weight. cut 0: all ranks. Both hold
  * at once: top_k and top_p set cut, min_p sets least. */
 struct sample_kept {
-    rt_u64 cut;
-    chance least;
+    rt_u64 cut;   /* ranks below are dropped */
+    chance least; /* weights below are dropped */
 };
 
 MPK_FN sample_shared *sample_words(const mpk_task &t)
@@ -300,7 +300,7 @@ SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sa
  * after two digits all ranks with another distance from the largest are closed; the eight that
  * follow go through the 64 bits of (key, ~id) byte by byte. */
 struct sample_open {
-    int digits;
+    int digits;   /* known, from the highest */
     rt_u32 place; /* the first two: distance from the largest logit, SAMPLE_PLACES at most */
     rt_u64 rank;  /* the others */
 };

@@ -63,8 +63,8 @@ MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
  * counted in items from 0; first: the place on that axis of item 0, in elements. */
 struct copies_lots {
     mpk_box box;
-    int unit;
-    rt_i64 first;
+    int unit;     /* entries of an item */
+    rt_i64 first; /* in elements */
 };
 /* Are both tensors at multiples of 16 bytes? */
 MPK_FN bool copies_aligned(const char *g_x, const char *g_y)

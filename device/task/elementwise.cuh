@@ -19,7 +19,7 @@ enum {
     ELEMENTWISE_SILU,
     ELEMENTWISE_GELU,
     ELEMENTWISE_GELU_TANH,
-    ELEMENTWISE_SILU_MUL
+    ELEMENTWISE_SILU_MUL /* silu(a) b, the gate of a feed-forward layer */
 };
 
 /* f(a, b) in fp32; functions of one operand ignore b.  f is a constant of the instance, so one
@@ -56,7 +56,8 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
         mpk_place(box, y.rank, i, at);
         rt_i64 from = mpk_spread(a, y.rank, at),
                other = mpk_is_there(b) ? mpk_spread(b, y.rank, at) : 0;
-        rt_i64 to = mpk_offset(y, at);
+        rt_i64 to = mpk_offset(y, at); /* the result is not broadcast */
+        /* only ADD and MUL are defined here (src/gen/body_elementwise.c accepts no others) */
         if (y.dtype == MPK_F64) {
             double p = ((const double *)g_a)[from], q = ((const double *)g_b)[other];
             ((double *)g_y)[to] = f == ELEMENTWISE_ADD ? p + q : p * q;
@@ -99,6 +100,7 @@ MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i6
 MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const mpk_view &y,
                          char *g_y, rt_i64 to)
 {
+    /* an i64 would lose digits by a double */
     if (mpk_is_exact(x.dtype))
         mpk_put_int(y, g_y, to, mpk_get_int(x, g_x, from));
     else if (x.dtype == MPK_F64 || y.dtype == MPK_F64)

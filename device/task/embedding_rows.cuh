@@ -38,7 +38,7 @@ MPK_FN void embed_store(rt_u16 *row, int piece, int lo, int hi, const mpk_words 
  * anything in its high word is negative or too large: neither names a row. */
 MPK_FN rt_u32 embed_id(const char *ids, int item, rt_u32 n_rows, bool wide)
 {
-    const char *at = ids + item * (wide ? 8 : 4);
+    const char *at = ids + item * (wide ? 8 : 4); /* the id's low word */
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
@@ -67,7 +67,7 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, i
 #pragma unroll 1
         for (int base = row0; base < n; base += rows * EMBED_AT_ONCE) {
             const char *table = mpk_at<const char>(t, 1 - ids) + piece * 16;
-            rt_u32 id[EMBED_AT_ONCE];
+            rt_u32 id[EMBED_AT_ONCE]; /* n_rows: a row of zeros */
             mpk_words w[EMBED_AT_ONCE];
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)

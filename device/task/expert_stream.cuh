@@ -52,7 +52,7 @@ enum { EXPERT_BITS = 8 };
 static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS,
               "a thread takes an expert");
 struct expert_shown {
-    rt_u32 bit[EXPERT_BITS + 1];
+    rt_u32 bit[EXPERT_BITS + 1]; /* ballots, by bit of the id */
 };
 MPK_FN expert_shown expert_show(rt_u32 id)
 {
@@ -73,7 +73,7 @@ MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
 
 /* Pairs of each expert; lane l: of experts l, l + 32 ..., 16 bits each. */
 struct expert_counts {
-    rt_u64 low, high;
+    rt_u64 low, high; /* experts lane + 0, 32, 64, 96; lane + 128 ... */
 };
 
 MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
@@ -131,7 +131,7 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
 
 /* Groups of a task's box, and bytes of one. */
 struct expert_groups {
-    rt_u32 first, n, of_expert, bytes, last_bytes;
+    rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
 };
 
 MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
@@ -352,11 +352,11 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 
 /* A range of tokens, being worked.  In registers, the same in all threads but for `from`. */
 template <int WIDE> struct expert_work {
-    rt_u32 first;       /* token */
-    int tokens, chunks; /* of the range */
-    int group, n;       /* first group of the block, of an expert; groups */
-    stream_from<WIDE> from;
-    int chunk, page; /* the piece of x that is asked for next; from.at: where its rows lie */
+    rt_u32 first;           /* token */
+    int tokens, chunks;     /* of the range */
+    int group, n;           /* first group of the block, of an expert; groups */
+    stream_from<WIDE> from; /* rows of the piece that is asked for next */
+    int chunk, page;        /* the piece of x that is asked for next; from.at: where its rows lie */
 };
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
@@ -438,7 +438,7 @@ MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_
 
 /* A piece of a tile: where its sums begin, and its page. */
 struct expert_place_of {
-    int slot, page;
+    int slot, page; /* of the tile's sums; of the chunk */
 };
 MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of &at, int groups)
 {
@@ -586,7 +586,7 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
 
 /* Two neighbouring columns of y among those of the block's tokens. */
 struct expert_two {
-    rt_u32 token;
+    rt_u32 token; /* of the step */
     int column;
 };
 template <int WIDE> MPK_FN expert_two expert_two_of(const expert_work<WIDE> &w, int i)

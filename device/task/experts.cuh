@@ -131,7 +131,7 @@ MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view 
 /* Operands and attributes of expert_linear, as the generated instance fills them in. */
 struct expert_use {
     mpk_view x, ids, w0, w1, scale, residual, norm, y;
-    double eps;
+    double eps;     /* of the norm */
     int activation; /* ACTIVATE_NONE: no gate */
 };
 

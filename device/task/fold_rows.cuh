@@ -27,7 +27,7 @@ enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
 template <int LOTS>
 MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, float *e)
 {
-    const int lane = mpk_thread() % 32;
+    const int lane = mpk_thread() % 32; /* a split a lane */
     rt_u32 word[LOTS], most;
 #pragma unroll
     for (int i = 0; i < LOTS; i++)
@@ -63,7 +63,7 @@ MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words
 MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried, rt_u32 full,
                      float weight, float *total, float *sum)
 {
-    const mpk_words none = {0, 0, 0, 0};
+    const mpk_words none = {0, 0, 0, 0}; /* of lanes beyond the head */
     while (full) {
         mpk_words v[FOLD_AT_ONCE]; /* in flight together */
         rt_u32 left = full;        /* splits that are asked for in this round */

@@ -28,9 +28,9 @@ struct heads_place {
 /* size: entries of a head; half: how many pairs of them turn, so that 2 * half <= size. qkv is [T,
  * (heads + 2 kv_heads) * size]: queries, keys, values. */
 struct heads_source {
-    mpk_view qkv, table; /* table absent: the angles are made from frequencies */
-    int heads, kv_heads, size, half;
-    double eps;
+    mpk_view qkv, table;             /* table absent: the angles are made from frequencies */
+    int heads, kv_heads, size, half; /* half: pairs that turn */
+    double eps;                      /* of the norm of heads */
 };
 
 /* Scratch after that of the reductions: cos and sin of the token at hand, half entries each. */

@@ -239,7 +239,7 @@ MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view 
  * index. */
 struct index_views {
     mpk_view x, index[RT_OPERANDS];
-    int n, rank;
+    int n, rank; /* index tensors; axes that they are broadcast to */
 };
 
 /* The entry of leading axis k of x that is named at position `at`, or -1.  Of axis 0 only what is

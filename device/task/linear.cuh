@@ -38,7 +38,7 @@ enum {
 /* Where rows of x come from: x itself, the weight of a norm before the product (or absent), and
  * the ids of the rows that are taken (or absent: all, in order). */
 struct linear_source {
-    mpk_view x, norm, rows;
+    mpk_view x, norm, rows; /* [T, D], [D], [R] */
     double eps;
 };
 
@@ -136,9 +136,9 @@ MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_vi
 
 /* What becomes of a product's sums, and where they go. */
 struct linear_end {
-    mpk_view b0, b1, residual, y;
-    int activation; /* ACTIVATE_NONE: no gate */
-    int after;      /* ACTIVATE_* of what is not gated */
+    mpk_view b0, b1, residual, y; /* b1: of the second weight of a gated product */
+    int activation;               /* ACTIVATE_NONE: no gate */
+    int after;                    /* ACTIVATE_* of what is not gated */
 };
 
 /* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row

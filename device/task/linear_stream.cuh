@@ -142,7 +142,7 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 /* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token
  * g + 8. */
 template <int WIDE> struct stream_from {
-    const char *x;
+    const char *x; /* the tensor's first byte */
     /* bytes from x to page 0; page i is 2048 bytes further on; STREAM_NONE: no such token */
     rt_u32 at[1 + WIDE];
     /* bytes from page 0 to the last page, and pieces of it: warps may have fewer blocks there */
@@ -456,10 +456,10 @@ MPK_FN float stream_activate(int glu, float x)
  * for by itself. */
 struct __align__(16) stream_end
 {
-    rt_u64 y; /* the box's first row */
-    rt_u32 row_bytes, modes;
-    float columns_inverse, eps;
-    int rows, columns; /* of the box, alive; of y */
+    rt_u64 y;                   /* the box's first row */
+    rt_u32 row_bytes, modes;    /* of y; END_* */
+    float columns_inverse, eps; /* of the norm */
+    int rows, columns;          /* of the box, alive; of y */
 };
 enum {
     END_NORM = 1,

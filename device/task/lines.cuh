@@ -46,7 +46,7 @@ enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
 
 /* 16 bytes of a line: 4 entries of f32, 8 of f16 or bf16. */
 struct alignas(16) lines_piece {
-    rt_u32 word[4];
+    rt_u32 word[4]; /* 16 bytes as loaded */
 };
 
 /* Floats of at most 32 bits, whose entries compare alike as fp32. */
@@ -87,7 +87,7 @@ MPK_FN float lines_best(int dtype, const lines_piece &p, bool largest, float *pr
 
 /* What a thread has found: how good the best entry so far is, and in which piece it was first. */
 struct lines_found {
-    rt_u32 worth;
+    rt_u32 worth; /* 0: nothing */
     rt_i64 piece;
 };
 
@@ -245,8 +245,8 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
 /* The part lo <= i < hi of a line of n entries that a thread of its group has: neighbours, since
  * order counts here.  Without a line it is empty. */
 struct lines_part {
-    rt_i64 lo, hi;
-    int first; /* thread of the group */
+    rt_i64 lo, hi; /* entries of the line */
+    int first;     /* thread of the group */
 };
 MPK_FN lines_part lines_part_of(int group, bool mine, rt_i64 n)
 {

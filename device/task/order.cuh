@@ -96,8 +96,8 @@ enum { ORDER_ENTRY_BYTES = 12 };
 
 /* Ranks and numbers of up to `most` entries. */
 struct order_list {
-    rt_u64 *s_rank;
-    rt_u32 *s_number;
+    rt_u64 *s_rank;   /* equal ranks stand by number */
+    rt_u32 *s_number; /* no two are equal */
 };
 
 /* The list of `most` entries that begins at byte `at` of scratch, a multiple of 8. */

@@ -24,6 +24,7 @@ MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, f
 #pragma unroll 1
     for (int i = 0; i < ROWS_PIECE; i++)
         one[i] = i < n ? mpk_get(v, g, i * step) : rest;
+    /* a copy by constant indices, see rows_read_entries' head */
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one[i];
@@ -64,6 +65,7 @@ MPK_FN bool rows_aligned(int dtype, const char *g, rt_i64 step)
 /* Load a piece that is whole and aligned: one load of 16 bytes for 16-bit entries, two for fp32. */
 MPK_FN void rows_fetch(int dtype, const char *g, rows_raw &r)
 {
+    /* once for 16 bits, twice for 32 */
 #pragma unroll
     for (int i = 0; i < mpk_dtype_bytes(dtype) / 2; i++)
         r.at[i] = ((const uint4 *)g)[i];

@@ -54,7 +54,7 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
     mpk_box box = mpk_box_of(t, 3);
     box.lo[1] = 0;
     box.hi[1] = 1;
-    rt_u64 n = mpk_count(box, 3);
+    rt_u64 n = mpk_count(box, 3); /* pairs */
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         float cosine, sine;
@@ -79,12 +79,12 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         int partner, pair;
-        bool is_first;
+        bool is_first; /* of the pair */
         mpk_place(box, 3, i, at);
         rt_i64 head = at[0] * x.stride[0] + at[1] * x.stride[1];
         float value = mpk_get(x, g_x, head + at[2] * x.stride[2]);
         if (rope_pair((int)at[2], (int)table.dims[2], &partner, &pair, &is_first)) {
-            rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2];
+            rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2]; /* of the cosine */
             value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
                               mpk_get(table, g_table, angle),
                               mpk_get(table, g_table, angle + table.stride[1]));
@@ -102,7 +102,7 @@ MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cos
     const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
     char *g_y = mpk_data(t, y);
     const int last = x.rank - 1;
-    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2;
+    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2; /* entries that turn */
     mpk_box box = mpk_box_of(t, x.rank);
     rt_u64 n = mpk_count(box, x.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {

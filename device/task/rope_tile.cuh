@@ -35,7 +35,7 @@ enum {
 /* Tokens of the step: first to last - 1 are the task's; all of them are looked at for shared
  * places. */
 struct turn_tokens {
-    int first, last, all;
+    int first, last, all; /* last: one after */
 };
 
 /* ---- places ---- */
@@ -60,7 +60,7 @@ MPK_FN void turn_places(const mpk_task &t, const turn_shape &s, const int *token
                            position[i] / TURN_PAGE < c.slot_pages &&
                            (rt_u32)slot[i] < (rt_u32)c.slots;
         const int at = there ? slot[i] * c.slot_pages + position[i] / TURN_PAGE : 0;
-        place[i] = there ? position[i] % TURN_PAGE : -1;
+        place[i] = there ? position[i] % TURN_PAGE : -1; /* in its page */
         page[i] = mpk_at<const int>(t, TURN_PAGES)[at];
     }
 #pragma unroll
@@ -180,12 +180,12 @@ MPK_FN void turn_rotate(uint2 *low, uint2 *high, float4 cosine, float4 sine)
 
 /* What a lane turns: 4 dims of a head's low half and the 4 of its high half. */
 struct turn_pair {
-    uint2 low, high;
+    uint2 low, high; /* four bf16 each */
 };
 
 /* The norm's weights of a lane's dims; ones without a norm. */
 struct turn_weights {
-    float low[4], high[4];
+    float low[4], high[4]; /* f32, whatever they are stored as */
 };
 
 /* Read once for all heads of a task, which share them. */
@@ -243,8 +243,8 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
         const float4 cosine = *(const float4 *)(table + at * K),
                      sine = *(const float4 *)(table + at * K + K / 2);
         const int place = keys && there ? turn_target(t, s, token, twice, k.all) : 0;
-        rt_u16 *to = q + at * heads * K, *to_high = to + K / 2;
-        rt_u32 further = K; /* from a head to the next */
+        rt_u16 *to = q + at * heads * K, *to_high = to + K / 2; /* of the token's head 0 */
+        rt_u32 further = K;                                     /* from a head to the next */
         /* places of a page are 64; from a KV head to the next are 64 x K entries */
         if (keys) {
             to = cache + (rt_u64)((rt_u32)place / TURN_PAGE) * kv_heads * TURN_PAGE * K;

@@ -104,7 +104,7 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
         for (rt_i64 i = lane; mine && i < width; i += group)
             sum += mpk_get_double(x, g_x, from + i * step);
         /* In each thread of the group, by the same additions. */
-        double mean = mpk_sum(t, group, sum) / (double)width;
+        double mean = mpk_sum(t, group, sum) / (double)width; /* the same in the group */
         for (rt_i64 i = lane; mine && i < width; i += group) {
             double away = mpk_get_double(x, g_x, from + i * step) - mean; /* from the mean */
             squares += away * away;
@@ -376,7 +376,7 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
 MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char *g_x,
                                 const mpk_box &part, int kind, int lane, int group, double base)
 {
-    const double own = reduce_floats(x, g_x, part, kind, lane, group, base);
+    const double own = reduce_floats(x, g_x, part, kind, lane, group, base); /* this lane's */
     return group > 1 ? reduce_group(t, kind, group, own) : own;
 }
 
@@ -406,7 +406,7 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
-        rt_i64 at[RT_MAX_RANK] = {0}, to = 0;
+        rt_i64 at[RT_MAX_RANK] = {0}, to = 0;          /* place of the result */
         bool mine = rows_line(group, first, n, &line); /* else only the barriers */
         mpk_place(box, y.rank, mine ? line : 0, at);
         to = mpk_offset(y, at);
@@ -495,7 +495,7 @@ MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mp
 {
     const char *g_value = mpk_data(t, value), *g_index = mpk_data(t, index);
     char *g_y = mpk_data(t, y);
-    int group = mpk_group(value.dims[1]);
+    int group = mpk_group(value.dims[1]); /* by the number of parts */
     rt_u64 lo = mpk_lo(t, 0), n = mpk_hi(t, 0) - lo, line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         bool mine = rows_line(group, first, n, &line);

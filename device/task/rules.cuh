@@ -46,11 +46,11 @@ enum {
 /* A row with rules: the record, the history, the row that they change (g_x, of n logits), and
  * the bits of its mask (NULL: none). */
 struct rules_row {
-    const rt_i32 *g_words, *g_history;
-    rt_i64 n_history;
-    float *g_x;
-    rt_i64 n;
-    const rt_u32 *g_mask;
+    const rt_i32 *g_words, *g_history; /* the record; ids from the first token on */
+    rt_i64 n_history;                  /* tokens, prompt and answer */
+    float *g_x;                        /* in `choice`, this row's own */
+    rt_i64 n;                          /* of the vocabulary */
+    const rt_u32 *g_mask;              /* a bit an id, 1: allowed */
 };
 
 /* A word of the record that is a float by its bits. */

@@ -198,7 +198,7 @@ enum { SCATTER_SET, SCATTER_SUM, SCATTER_PROD, SCATTER_MEAN, SCATTER_MAX, SCATTE
  * copied. */
 struct scatter_views {
     const mpk_view &x, &index, &src, &y;
-    int axis, kind;
+    int axis, kind; /* along which index names places; SCATTER_* */
     bool include_self, in_place;
 };
 
@@ -206,8 +206,8 @@ struct scatter_views {
  * `line` on the entries lo to lo + width - 1 along the axis. */
 struct scatter_part {
     mpk_box lines;
-    rt_u64 line, n_lines;
-    rt_i64 lo, width;
+    rt_u64 line, n_lines; /* counted from the box's first */
+    rt_i64 lo, width;     /* along the axis; n_lines * width slots */
 };
 
 /* One value on top of another; NaN wins, whichever comes first. Integers wrap around, as unsigned

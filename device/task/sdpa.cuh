@@ -27,8 +27,8 @@ enum { SDPA_CHUNK = 256, SDPA_AHEAD = 8 };
 /* Attributes.  window: keys back that are seen, the row's own counted; 0: all.  causal: none
  * after its own. */
 struct sdpa_how {
-    double scale;
-    bool causal;
+    double scale; /* of q k, in double as the sums */
+    bool causal;  /* a row sees no key after itself */
     rt_i64 window;
     bool by_rows; /* y is [batch, rows, heads, values] */
 };

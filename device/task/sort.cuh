@@ -31,7 +31,7 @@ struct sort_line {
     char *g_values;
     rt_i64 *g_indices;
     rt_i64 n, from, from_step, to, to_step, to_index, index_step;
-    bool falling;
+    bool falling; /* else rising */
 };
 
 /* The rank of entry i of the line, which rises in the order that is asked for. */
@@ -103,7 +103,7 @@ MPK_FN void sort_long(const mpk_task &t, const sort_line &l, rt_i64 k)
 /* What is known of the last entry that is wanted: its bits above those that are still to be
  * found. */
 struct sort_bound {
-    rt_u64 rank;
+    rt_u64 rank; /* bits below those found are 0 */
     rt_u32 number;
 };
 

@@ -14,7 +14,7 @@
  * once. */
 template <int N> MPK_FN rt_u32 sum_word(const rt_u32 *words)
 {
-    float low = ptx_low_bf16(words[0]), high = ptx_high_bf16(words[0]);
+    float low = ptx_low_bf16(words[0]), high = ptx_high_bf16(words[0]); /* part 0's */
 #pragma unroll
     for (int k = 1; k < N; k++) {
         low += ptx_low_bf16(words[k]);
@@ -64,7 +64,7 @@ template <int N> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
 {
     mpk_wait(t);
     const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), pieces = (mpk_hi(t, 1) - lo) / 8;
-    const rt_u32 n = (end - mpk_lo(t, 0)) * pieces;
+    const rt_u32 n = (end - mpk_lo(t, 0)) * pieces; /* pieces of the box */
 #pragma unroll 1
     for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS)
         sum_piece<N>(t, (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns + lo + i % pieces * 8);

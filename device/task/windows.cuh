@@ -24,7 +24,7 @@
  * are divided into that many, and each filter sees the channels of its own group. */
 struct conv_how {
     mpk_numbers stride, padding, dilation;
-    rt_i64 groups;
+    rt_i64 groups;         /* channels and filters are divided into these */
     bool transposed, last; /* last: the result has its channels last; x has them on axis 1 */
 };
 
@@ -187,14 +187,14 @@ MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view
  * each axis instead of by kernel and stride. */
 struct pool_how {
     mpk_numbers kernel, stride, padding, dilation, output;
-    bool parts;
+    bool parts; /* adaptive */
 };
 
 /* One window, clipped to x: on each spatial axis the first entry that lies inside, and how many. */
 struct pool_window {
-    rt_i64 start[3];
-    mpk_box steps; /* how many entries of each axis lie in x */
-    rt_i64 padded; /* entries with the padding */
+    rt_i64 start[3]; /* in x, clipped */
+    mpk_box steps;   /* how many entries of each axis lie in x */
+    rt_i64 padded;   /* entries with the padding */
 };
 
 /* Where a window begins and how many steps of it lie inside x, on each axis.  padded: its entries
@@ -310,8 +310,8 @@ enum { UPSAMPLE_NEAREST, UPSAMPLE_NEAREST_EXACT, UPSAMPLE_LINEAR, UPSAMPLE_CUBIC
 
 /* Entries of x that one entry of the result takes along an axis, and their weights. */
 struct upsample_taps {
-    rt_i64 at[4];
-    double weight[4];
+    rt_i64 at[4];     /* entries of x along the axis */
+    double weight[4]; /* theirs; they sum to 1 */
 };
 
 /* Entry i of an axis of n; one beyond an end is the one at that end. */

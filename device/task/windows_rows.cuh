@@ -184,7 +184,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
 
 /* A tile of a staged convolution: pieces of eight channels that it has, rows of the filters. */
 struct conv_tile {
-    int pieces, kernel;
+    int pieces, kernel; /* of eight channels; rows of the filter */
 };
 
 /* All threads: bring the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
@@ -357,8 +357,8 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
 /* The largest entry so far of each of eight channels, and its place: the number of its pixel,
  * row * columns + column, in the image; -1 while there is none. */
 struct windows_most {
-    float r_most[ROWS_PIECE];
-    int r_at[ROWS_PIECE];
+    float r_most[ROWS_PIECE]; /* by channel */
+    int r_at[ROWS_PIECE];     /* pixel of the image */
 };
 /* Take in an entry: what is larger than the largest so far, or NaN, takes its place; and
  * whatever comes first. */

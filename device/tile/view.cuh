@@ -45,12 +45,12 @@ struct mpk_view {
 
 /* A number for each axis: an attribute. */
 struct mpk_numbers {
-    rt_i64 at[RT_MAX_RANK];
+    rt_i64 at[RT_MAX_RANK]; /* by axis */
 };
 
 /* The part of output 0 that is computed: lo <= i < hi on each axis. */
 struct mpk_box {
-    rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK];
+    rt_u32 lo[RT_MAX_RANK], hi[RT_MAX_RANK]; /* axis 0 clipped to what is alive */
 };
 
 #define MPK_INFINITY __uint_as_float(0x7f800000u)

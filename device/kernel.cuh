@@ -19,6 +19,19 @@
  * All that roles tell each other lies in mpk_worker (tile/worker.cuh), in shared memory.  Each file
  * states the invariants of its protocols at its top.
  *
+ * A task of a step whose tasks are all AOT, time from left to right; -> says who wakes whom:
+ *
+ *   loader   descriptor .. load phase: pages asked for, long before the task's turn
+ *                |                |
+ *                v entry_full     v full[page]            empty[page] ^
+ *   bodies     entry      mpk_wait ... products, page by page ........| stores, mpk_trigger
+ *                            ^ ready                                            | written
+ *   clerk      entry .. polls the event (L2) .................................  v counts (L2)
+ *
+ * A body that polls carried operands does not wait for `ready`.  Read first: role/bodies.cuh for
+ * the order of a step, tile/ring.cuh for the pages, role/clerk.cuh for events, then a body of
+ * task/, of which sum_pairs.cuh is short and linear_stream.cuh has everything.
+ *
  * Where an operator is a kernel (RT_ONE_OP, src/cuda/baseline.c) the loader runs ahead of the end
  * of the kernel before as it runs ahead of events; all that bodies do comes after that end.
  */

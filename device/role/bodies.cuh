@@ -83,7 +83,7 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
 MPK_FN int run_task(bool hybrid, mpk_side *side)
 {
     mpk_side s = *side;
-    const bool more = s.next < s.last;
+    const bool more = s.next < s.last; /* the list is not done */
     if (!hybrid && !more)
         return 0;
     if (more)
@@ -91,7 +91,7 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
     const rt_u32 choice = hybrid ? agree(&s, more) : CHOICE_AOT;
     if (choice == CHOICE_END)
         return 0;
-    const bool jit = choice == CHOICE_JIT;
+    const bool jit = choice == CHOICE_JIT; /* else the next of the list */
     const rt_u32 at = jit ? take_jit() : s.next;
     if (mpk_timed && mpk_thread() == 0) {
         mpk_w.times = mpk_w.all_times + at;
@@ -167,7 +167,7 @@ MPK_FN void drop_ahead(mpk_side *s)
 static __device__ __noinline__ void await_step(void)
 {
     rt_control *c = mpk_w.control;
-    rt_u64 step, last = mpk_w.step;
+    rt_u64 step, last = mpk_w.step; /* the word that is published; the one that has ended */
     rt_u32 n = 0;
     rt_call *call = (rt_call *)&mpk_w.k->call;
     if (call->is_one && mpk_w.begun) {
@@ -261,7 +261,7 @@ MPK_FN void body_loop(void)
     while (begin_step(mpk_serves())) {
         /* no code for JIT tasks where there are none */
         const bool hybrid = MPK_HYBRID && mpk_serves() && mpk_w.hybrid;
-        mpk_side side = *side_of_warp();
+        mpk_side side = *side_of_warp(); /* in registers between tasks */
         while (!ptx_load_flag(&mpk_w.abort) && run_task(hybrid, &side))
             ;
         /* Thread 0 may not change what the step is while a slower warp still runs its last task. */

@@ -8,6 +8,11 @@
  *     tasks too; other workers read those only after it has published the step.
  *   - The step word is cleared for the next call only when the end event is activated and every
  *     worker has counted `arrived`: a block that starts late cannot miss the step.
+ *
+ *     step word   RT_NO_STEP .. published .............................. RT_NO_STEP
+ *     workers                    see it, count `arrived`, run their lists
+ *     call_loop   publish ...... wait for the end event and for `arrived` . clear
+ *
  *   - Each warp leaves when its part is done.  Where there is a clerk, it raises `abort` after it
  *     has counted the last task, and no warp waits for another one that has left.
  */
@@ -33,7 +38,7 @@ MPK_FN void call_move_list(const rt_kernel *k, rt_u32 list)
  * still catches up. */
 static __device__ __noinline__ void call_begin(const rt_kernel *k)
 {
-    const rt_u64 set = k->call.addresses[0];
+    const rt_u64 set = k->call.addresses[0]; /* number of the set of addresses */
     if (k->call.held[blockIdx.x] == set)
         return;
     call_move_list(k, blockIdx.x);
@@ -58,7 +63,7 @@ static __device__ __noinline__ void call_loop(rt_kernel *k)
 {
     rt_machine *m = step_begin(k);
     rt_u64 since = 0;
-    rt_u32 n = 0, aborted = 0;
+    rt_u32 n = 0, aborted = 0; /* looks; the machine has stopped */
     mpk_ending ending = {0, RT_NONE, 0, 0};
     if (rt_lane() == 0)
         rt_step_publish(m, &m->workers[0], 0, RT_NONE, RT_NONE);

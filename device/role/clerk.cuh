@@ -28,6 +28,10 @@
  * the stores, before the step ends; the step word then orders them before every poll of the next
  * step.
  *
+ *   step n       stored -> polled by readers -> their tasks counted -> emptied -> counted
+ *                -> the end event
+ *   step n + 1   the step word, after that event -> the first poll
+ *
  * JIT mail: one entry at a time.  take_jit (jit.cuh) fills the JIT entry and sets jit_mail; the
  * clerk loads for it and clears jit_mail; end_jit waits for that.  So the entry never changes while
  * it is read.
@@ -264,7 +268,7 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
  * count for themselves, and this warp loads for JIT tasks until the next step begins. */
 static __device__ void clerk_loop(void)
 {
-    rt_u32 turn = 0;
+    rt_u32 turn = 0; /* tasks counted so far */
 #if MPK_JIT_PAGES
     mpk_load l;
     load_begin(&l, MPK_PAGES - MPK_JIT_PAGES, MPK_JIT_PAGES);

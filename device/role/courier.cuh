@@ -13,6 +13,11 @@
  *   - What was written before the end still goes out: the loop runs until nothing is left to move
  *     after `abort`.
  *
+ *   host, pinned memory                                 device memory
+ *   requests, commands   --- courier: host's `written` --->   rings of the step task
+ *   tokens               <-- courier: host's `read` -------   ring of the step task
+ *   once_wanted, abort   --------------------------------->   control
+ *
  * A look over the bus takes more than a microsecond, so one look asks for all words of the host,
  * one in each lane, and what only the courier writes is kept in registers.
  */
@@ -162,7 +167,7 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent, rt_u32 wri
 static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
-    const rt_word *word = courier_word(k);
+    const rt_word *word = courier_word(k); /* of this lane */
     courier_way tokens = courier_begin(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens,
                                        m->token_mask, sizeof(rt_token));
     courier_way requests = courier_begin(k->host_request_ring, k->host_requests, m->request_ring,
@@ -173,7 +178,7 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
            done = k->host_once_done->value, last = 0, n;
     /* as the last look has seen them: by now it has seen every request before them */
     rt_u32 ordered = commands.read;
-    courier_burst burst = {0, 0, 0};
+    courier_burst burst = {0, 0, 0}; /* none is followed */
     do {
         const rt_u32 mine = lane < COURIER_WORDS ? rt_load_acquire_system(word) : 0;
         rt_u32 host[COURIER_WORDS];

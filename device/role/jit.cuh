@@ -9,7 +9,10 @@
  *   - The step is over for this worker when its list is done and the step word has changed: the
  *     step task publishes the next step only after the end event, so no JIT task of the old step
  *     can arrive later.
- *   - One JIT task is under way at a time: end_jit waits until its loader (clerk_load) has let go
+ *     scheduler -> queue of this worker -> choose (thread 0) -> agree -> take_jit -> jit_mail
+ *     -> clerk_load: pages -> the body -> mpk_trigger -> end_jit: wait until jit_mail is 0
+ *
+ *   - One JIT task is in flight at a time: end_jit waits until its loader (clerk_load) has let go
  *     of the entry.
  */
 #ifndef ROLE_JIT_CUH
@@ -27,7 +30,7 @@ enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
 static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
-    rt_u32 me = mpk_w.index, n = 0;
+    rt_u32 me = mpk_w.index, n = 0; /* n: turns of the poll */
     for (;;) {
         if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask,
                          &mpk_w.taken))

@@ -55,7 +55,7 @@ struct mpk_descriptors {
  * not asked for stays so. */
 MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
 {
-    rt_u32 n = d->list.last - d->list.first;
+    rt_u32 n = d->list.last - d->list.first; /* entries of the list */
     while (d->asked < n && d->asked <= i + d->ahead) {
         rt_u64 *empty = &mpk_w.entry_empty[d->slot];
         /* The other parity: the phase in which the slot was last given back.  In the first round
@@ -150,7 +150,7 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
  * device. */
 MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
 {
-    rt_u32 looks = 1 << 16;
+    rt_u32 looks = 1 << 16; /* at most, over all copies */
     /* pages first, then descriptors: both may be on their way */
     for (; l->flying; l->flying--) {
         while (!ptx_barrier_try(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity) && --looks)

@@ -23,7 +23,7 @@ MPK_FN void peer_obey(rt_kernel *k)
  * GPU's next kernel goes on. */
 static __device__ __noinline__ void peer_loop(rt_kernel *k)
 {
-    rt_control *c = k->machine.control;
+    rt_control *c = k->machine.control; /* of this GPU */
     while (!ptx_load_flag(&mpk_w.abort)) {
         peer_obey(k);
         if (rt_load_relaxed_device(&c->abort) != RT_RUNNING)

@@ -55,7 +55,7 @@ MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 MPK_FN bool regime_is_over(const rt_kernel *k)
 {
 #if MPK_REGIMES > 1
-    const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step);
+    const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step); /* published last */
     rt_store_release_system(k->host_regime,
                             step == RT_NO_STEP ? MPK_REGIME : k->regimes[rt_word_graph(step)]);
     if (step != RT_NO_STEP && regime_is_other(k, step) &&

@@ -10,6 +10,9 @@
  *   - Its state (rt_serving, epochs, slots) is copied into shared memory for the life of the kernel
  *     (step_begin) and back when the kernel ends (step_end).  No other warp reads the originals
  *     meanwhile.
+ *     step n: all tasks -> end event -> rt_step_poll: collect, admit, build -> step word n + 1
+ *             (release each)   (acquire, every lane)                (release)   (acquire, workers)
+ *
  *   - A step for the kernel of another regime ends this one (role/regime.cuh).
  *   - A step that takes longer than limits.stall_ns becomes a fault record.  The clock is read at
  *     every 1,024th look.
@@ -163,7 +166,7 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
     /* `runs` is true at once if the kernel of another regime has published the step that this
      * one begins with. */
     int runs = step != ended, hands_over = 0; /* runs: it was published by another kernel */
-    mpk_ending ending = {0, RT_NONE, 0, 0};
+    mpk_ending ending = {0, RT_NONE, 0, 0};   /* of no graph yet */
     if (runs)
         ending_follow(&ending, m, step);
     while (rt_every(!ptx_load_flag(&mpk_w.abort))) {

@@ -30,7 +30,7 @@ static __device__ __noinline__ void watch_loop(void)
 /* One thread: tell the host how the machine ended, and the fault if there was one. */
 static __device__ __noinline__ void tell_end(rt_kernel *k)
 {
-    rt_machine *m = &k->machine;
+    rt_machine *m = &k->machine; /* in device memory */
     while (rt_load_relaxed_device(&m->control->abort) == RT_FAULTING)
         __nanosleep(100);
     rt_u32 state = rt_load_acquire_system(&m->control->abort);

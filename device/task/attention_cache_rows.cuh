@@ -564,6 +564,8 @@ MPK_FN void attention_cache_rows(const mpk_task &t, const cache_operands &o, con
               columns = group * (int)h.size;
     rows_work w; /* what is worked on now */
     mpk_wait(t);
+    /* A task's box has whole batch entries and whole KV heads (units of the
+     * operator's axes). */
     for (w.entry = (int)mpk_lo(t, 0) / tokens; w.entry < (int)mpk_end(t) / tokens; w.entry++)
         for (w.kv_head = (int)mpk_lo(t, 2) / columns; w.kv_head < (int)mpk_hi(t, 2) / columns;
              w.kv_head++) {

@@ -159,6 +159,7 @@ MPK_FN parts_sums parts_gather(int parts, int group, int token)
 {
     const rt_u32 at = (rt_u32)(2 * group * PARTS_ROW + token * 16);
     parts_sums s = {}; /* 8 rows of w, in the order of parts */
+    /* Parts that are not there load nothing and stay 0: adding 0 changes no bit but that of -0. */
     for (int first = 0; first < parts; first += 8) {
         mpk_words v[8][2] = {}; /* of eight parts, in flight together */
 #pragma unroll
@@ -255,6 +256,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
     float square = 0;
     if (row < (int)t.hi0) {
         const float scale = parts_scale(t, s, parts, token);
+        /* The two warpgroups take groups in turn; a thread's token is the same in both. */
         for (int g = first + thread / RT_PART_TOKENS; g < first + own; g += 2)
             square += parts_store(t, s, parts, g, token, scale, row, p.first + g);
     }

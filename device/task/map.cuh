@@ -84,8 +84,9 @@ WHOLE(MAP_WHOLES)
 BITS(MAP_BITWISE)
 LOGIC(MAP_LOGICAL)
 
-/* As it comes back from a tensor of an integer dtype: the low bits; from a real, held at the
- * ends. */
+/* x as it comes back from a tensor of an integer dtype: the low bits.  An instance keeps a
+ * step's value so where the expression casts; map_keep_real does it for a real, held at the ends
+ * of the range. */
 MPK_FN rt_i64 map_keep_whole(const mpk_view &v, rt_i64 x)
 {
     rt_u64 kept;

@@ -42,8 +42,8 @@ MPK_FN void batch_matmul_run(const mpk_task &t, const mpk_view &a, const mpk_vie
         mpk_place(box, y.rank, i, at);
         rt_i64 row = batch_matmul_matrix(a, y.rank, at) + at[y.rank - 2] * a.stride[a.rank - 2];
         rt_i64 column = batch_matmul_matrix(b, y.rank, at) + at[y.rank - 1] * outer;
-        double sum = 0;
-        rt_u64 whole = 0;
+        double sum = 0;   /* of floats */
+        rt_u64 whole = 0; /* of integers, modulo 2^64 */
         for (rt_i64 k = 0; k < a.dims[a.rank - 1]; k++)
             if (mpk_is_exact(y.dtype))
                 whole += (rt_u64)mpk_get_int(a, g_a, row + k * step_a) *

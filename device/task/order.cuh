@@ -64,6 +64,7 @@ MPK_FN void order_round(const mpk_task &t, const entries &e, rt_i64 n, rt_i64 st
                b = mirrored ? a ^ (2 * step - 1) : a + step;
         if (a >= n)
             break;
+        /* an upper entry that does not exist counts as greater: the pair is in order */
         if (b < n)
             order_settle(e, a, b);
     }

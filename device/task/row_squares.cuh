@@ -80,6 +80,7 @@ MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, 
     squares_gather(from, (int)t.e->at[RT_SQUARES_N] / 4 - piece, (int)t.hi0 - row - own, square);
 #pragma unroll
     for (int g = 0; g < SQUARES_SETS; g++) {
+        /* neighbours first: the same order in every lane, so the bits are the same */
 #pragma unroll
         for (int d = 1; d < SQUARES_LANES; d *= 2)
             square[g] += __shfl_xor_sync(0xffffffffu, square[g], d);

@@ -10,6 +10,8 @@
 
 #include "tile/view.cuh"
 
+/* The body: the box's entries are spread over the threads in row-major order.  x [T, J, C],
+ * scale [T, J], residual [T, C] or absent. */
 MPK_FN void sum_pairs_any(const mpk_task &t, const mpk_view &x, const mpk_view &scale,
                           const mpk_view &residual, const mpk_view &y)
 {

@@ -58,6 +58,7 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buff
 {
     const int column = stage * 64 + c.column;
     char *to = c.to + buffer * TILE_STAGE;
+    /* Halves of 32 columns lie TILE_HALF bytes apart; the thread's two tokens, 32 apart, 2,048. */
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll

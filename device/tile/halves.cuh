@@ -1,9 +1,11 @@
-/* halves.cuh - the 16-bit floats that this kernel's streamed products multiply: two in a word, and
- * their products with sums in f32.
+/* halves.cuh - the 16-bit floats that this kernel's streamed products multiply: two in a word,
+ * and their products with sums in f32.
  *
  * A kernel has one kind: f16 where its programs hold f16 and no bf16 (MPK_HALVES_F16, which
- * gen/source.c decides), else bf16.  So an operand of the other kind never meets this code.
- * linear_stream.cuh, linear_team.cuh, linear_tile.cuh, linear_box.cuh and linear_parts.cuh call it.
+ * gen/source.c decides), else bf16.  So an operand of the other kind never meets this code, and
+ * each of these functions is one instruction, chosen by a constant.  linear_stream.cuh,
+ * linear_team.cuh, linear_tile.cuh, linear_box.cuh and linear_parts.cuh call it; attention,
+ * rotation and experts know bf16 alone.
  */
 #ifndef TILE_HALVES_CUH
 #define TILE_HALVES_CUH

@@ -6,6 +6,18 @@
  * polled without order; who then reads what was written before the store acquires it first
  * (ptx_acquire_flag).  The file that is named beside a word states its protocol at its top.  Every
  * wait ends when `abort` is raised.
+ *
+ *   word                written by           read by            says
+ *   begun               thread 0 of bodies   loader, clerk      what the step is, is written down
+ *   loaded              loader               clerk              the step's list has been loaded
+ *   clerked             clerk                thread 0           the step's list has been counted
+ *   ready               clerk                bodies             the event of a turn is activated
+ *   written[]           bodies               clerk, bodies      a turn's results are stored
+ *   resync, ahead_...   thread 0, loader     both               a step that does not come
+ *   jit_mail            thread 0, clerk      both               the JIT entry has a load phase
+ *   plans[]             bodies, loader       both               tiles that only the body knows
+ *   choice, taken       thread 0             bodies             between two barriers of bodies
+ *   abort               any role             all                leave
  */
 #ifndef TILE_WORKER_CUH
 #define TILE_WORKER_CUH

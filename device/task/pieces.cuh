@@ -24,7 +24,7 @@ MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, f
 #pragma unroll 1
     for (int i = 0; i < ROWS_PIECE; i++)
         one[i] = i < n ? mpk_get(v, g, i * step) : rest;
-    /* a copy by constant indices, see rows_read_entries' head */
+        /* a copy by constant indices, see rows_read_entries' head */
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one[i];

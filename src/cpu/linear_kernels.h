@@ -29,11 +29,13 @@
  * from memory is free, where one from a register uses the same ports as the permutations. */
 V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, float scale[4])
 {
-    int64_t bytes = dtype == IR_Q4_1   ? 20
+    int64_t bytes = dtype == IR_Q4_1   ? 20 /* of a block that begins with f16 scales */
                     : dtype == IR_Q5_0 ? 22
                     : dtype == IR_Q5_1 ? 24
                     : dtype == IR_Q8_0 ? 34
                                        : 0;
+    /* One load takes scale and offset (and two that are not used); the formats whose offset
+     * follows from the scale, or whose scale is no f16, come after. */
     if (bytes)
         _mm_storeu_ps(scale, _mm_cvtph_ps(_mm_loadl_epi64(
                                  (const __m128i *)(const void *)(row + group * bytes))));
@@ -49,7 +51,7 @@ V_INLINE void load_scales(ir_dtype dtype, const uint8_t *row, int64_t group, flo
 /* Group `group` of a row: two vectors of sixteen weights, in the order of K. */
 V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
-    const uint8_t *q = row + group * 34 + 2;
+    const uint8_t *q = row + group * 34 + 2; /* after the f16 scale */
     w[0] = v_mul(vi_float(vi_load_i8(q)), v_set(scale[0]));
     w[1] = v_mul(vi_float(vi_load_i8(q + 16)), v_set(scale[0]));
 }
@@ -59,16 +61,18 @@ V_INLINE void load_q8_0(const uint8_t *row, int64_t group, const float *scale, v
  * needed. */
 V_INLINE void load_levels(v_levels levels, const uint8_t *q, vf w[2])
 {
-    vi bytes = vi_load_u8(q);
+    vi bytes = vi_load_u8(q); /* a byte a lane */
     w[0] = v_level(levels, bytes);
     w[1] = v_level(levels, vi_shr(bytes, 4));
 }
 
+/* 18 bytes: f16 scale, 16 bytes of nibbles; a weight is scale * (q - 8). */
 V_INLINE void load_q4_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     load_levels(v_make_levels(v_set(scale[0]), v_set(scale[1])), row + group * 18 + 2, w);
 }
 
+/* 20 bytes: f16 scale, f16 offset, 16 bytes of nibbles; a weight is scale * q + offset. */
 V_INLINE void load_q4_1(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     load_levels(v_make_levels(v_set(scale[0]), v_set(scale[1])), row + group * 20 + 4, w);
@@ -95,6 +99,7 @@ V_INLINE void load_five_bits(const uint8_t *p, int below, vf q[2])
     }
 }
 
+/* 22 bytes: f16 scale, 32 fifth bits, nibbles; a weight is scale * (q - 16). */
 V_INLINE void load_q5_0(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     load_five_bits(row + group * 22 + 2, 16, w);
@@ -102,6 +107,7 @@ V_INLINE void load_q5_0(const uint8_t *row, int64_t group, const float *scale, v
         w[i] = v_mul(w[i], v_set(scale[0]));
 }
 
+/* 24 bytes: f16 scale, f16 offset, 32 fifth bits, nibbles. */
 V_INLINE void load_q5_1(const uint8_t *row, int64_t group, const float *scale, vf w[2])
 {
     load_five_bits(row + group * 24 + 4, 0, w);
@@ -149,7 +155,7 @@ V_INLINE void load_weights(ir_dtype dtype, const uint8_t *row, int64_t group, co
  * are read side by side. */
 V_INLINE int64_t bytes_ahead(int64_t row_bytes, int64_t nr)
 {
-    enum { LEAST = 8192 };
+    enum { LEAST = 8192 }; /* bytes a row stream: covers the latency of memory */
     int64_t group = nr * row_bytes;
     return group > 0 ? (LEAST + group - 1) / group * group : LEAST;
 }
@@ -171,8 +177,8 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
                            const uint8_t *const *row, int64_t ahead, int64_t g0, int64_t g1,
                            float *out)
 {
-    vf acc[16], w[2];
-    float scale[8][4];
+    vf acc[16], w[2];  /* acc[t * nr + r]; of one row's group */
+    float scale[8][4]; /* of each row's group; [1] is the offset */
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
@@ -196,6 +202,7 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
         }
     }
 #pragma GCC unroll 2
+    /* eight accumulators at a time; with fewer than eight some are zeros */
     for (int i = 0; i < nt * nr; i += 8)
         v_sum8(acc + i, out + i);
 }
@@ -205,7 +212,7 @@ V_INLINE void direct_block(ir_dtype dtype, int nt, int nr, const float *const *x
 V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p, int nt,
                           int stride, const float *const *x, int64_t k, vf *acc)
 {
-    vf w[4];
+    vf w[4]; /* 64 weights */
     for (int i = 0; i < 2; i++) {
         vi bytes = vi_load_u8(block + 16 + 32 * p + 16 * i);
         w[i] = v_level(v_make_levels(v_set(scales->scale[4 * p]), v_set(scales->offset[4 * p])),
@@ -225,7 +232,7 @@ V_INLINE void add_quarter(const uint8_t *block, const block_parts *scales, int p
 V_INLINE void add_blocks(ir_dtype dtype, int nt, int nr, const float *const *x,
                          const uint8_t *const *row, int64_t b, vf *acc)
 {
-    block_parts parts[8];
+    block_parts parts[8]; /* of each row's block */
     const int64_t at = b * ir_dtype_table[dtype].block_bytes, k = b * BLOCK_WEIGHTS;
     if (dtype == IR_Q4_K) {
         for (int r = 0; r < nr; r++)
@@ -253,7 +260,7 @@ V_INLINE void direct_parts(ir_dtype dtype, int nt, int nr, const float *const *x
                            const uint8_t *const *row, int64_t ahead, int64_t b0, int64_t b1,
                            float *out)
 {
-    vf acc[16];
+    vf acc[16]; /* acc[t * nr + r] */
 #pragma GCC unroll 16
     for (int i = 0; i < 16; i++)
         acc[i] = v_zero();
@@ -281,9 +288,9 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
                           float *sums, int64_t ld)
 {
     const float *token[4];
-    const uint8_t *row[8];
-    float out[16];
-    const int64_t ahead = bytes_ahead(row_bytes, nr);
+    const uint8_t *row[8];                            /* that are side by side */
+    float out[16];                                    /* sums of a block of tokens and rows */
+    const int64_t ahead = bytes_ahead(row_bytes, nr); /* of the rows after these */
     for (int64_t t = 0; t < nt; t++)
         token[t] = linear_row(&x, t < x.n ? t : x.n - 1);
     for (int64_t r0 = 0; r0 < n; r0 += nr) {
@@ -303,7 +310,7 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, int nr, linear_rows x, const u
  * formats eight hide the unpacking. */
 V_INLINE int one_token_rows(ir_dtype dtype)
 {
-    bool plain = dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+    bool plain = dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16; /* nothing to unpack */
     return plain && V_DIRECT_ROWS_1 > 4 ? 4 : V_DIRECT_ROWS_1;
 }
 

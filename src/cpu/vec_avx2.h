@@ -16,7 +16,7 @@
 /* Register blocks for 16 registers.  A vector takes two of them; a panel is summed in parts of
  * one each. */
 enum {
-    V_PANEL_TOKENS = 3,
+    V_PANEL_TOKENS = 3, /* x V_PANEL_ROWS: 12 accumulators, 4 registers for operands */
     V_PANEL_ROWS = 4,
     V_DIRECT_ROWS_1 = 4,
     V_DIRECT_ROWS_2 = 2,
@@ -82,6 +82,7 @@ V_INLINE vf v_round(vf x)
     return (vf){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
                 _mm256_round_ps(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
+/* A comparison with a NaN is false: then `no`. */
 V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
 {
     return (vf){_mm256_blendv_ps(no.a, yes.a, _mm256_cmp_ps(x.a, bound.a, _CMP_LT_OQ)),
@@ -142,12 +143,14 @@ V_INLINE vf v_load_bf16(const void *p)
 {
     return (vf){v_load_bf16_8(p), v_load_bf16_8((const char *)p + 16)};
 }
+/* F16C converts eight at a time, exactly. */
 V_INLINE vf v_load_f16(const void *p)
 {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
 }
 
+/* 16 bytes, of which each register takes eight. */
 V_INLINE vi vi_load_u8(const void *p)
 {
     return (vi){_mm256_cvtepu8_epi32(_mm_loadl_epi64(p)),
@@ -256,6 +259,7 @@ V_INLINE uint32_t v_equal(vf x, vf y)
 V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
 {
     __m256 a[8], b[8];
+    /* pairs of rows, then pairs of pairs, then the two halves of a register */
     for (int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(in[i], in[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(in[i], in[i + 1]);
@@ -285,6 +289,7 @@ V_INLINE void v_transpose(const vf in[16], vf out[16])
     }
 }
 
+/* Sixteen doubles: what sums that must not lose digits are kept in. */
 typedef struct vd {
     __m256d a, b, c, d; /* four lanes each */
 } vd;
@@ -292,6 +297,7 @@ V_INLINE vd vd_set(double x)
 {
     return (vd){_mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x), _mm256_set1_pd(x)};
 }
+/* Exact. */
 V_INLINE vd vd_wide(vf x)
 {
     return (vd){_mm256_cvtps_pd(_mm256_castps256_ps128(x.a)),

@@ -24,7 +24,7 @@ static bool is_few(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
-    bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE);
+    bool gated = c->op->attributes[GLU].s.n, sums = gen_input(c, SCALE); /* one of the two */
     return gated != sums && gen_is_streamed(w, IR_BF16) &&
            gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
@@ -38,7 +38,7 @@ static bool accepts(const gen_call *c)
 static void pack(const gen_call *c, gen_pack *out)
 {
     const ir_tensor *w = gen_input(c, W0);
-    bool gated = gen_input(c, W1);
+    bool gated = gen_input(c, W1); /* gate and up share groups of 8 rows */
     *out = (gen_pack){.n_weights = 1,
                       .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
@@ -99,7 +99,7 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
 static void fill_shape(const gen_call *c, expert_shape *s)
 {
     const int64_t of_token = gen_input(c, IDS)->dims[1];
-    gen_pack p;
+    gen_pack p; /* for the columns' padding */
     pack(c, &p);
     *s = (expert_shape){
         .of = {.at_once = 1,

@@ -46,7 +46,7 @@ static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, t
         {"prod", "PROD"}, {"logsumexp", "LOGSUMEXP"}, {"any", "ANY"}, {"all", "ALL"}};
     const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1],
                        *kind = &c->op->attributes[2];
-    unsigned set = 0, k = 0;
+    unsigned set = 0, k = 0; /* axes, a bit each; index of the kind */
     int64_t n_reduced = 1;
     for (uint32_t i = 0; i < axes->ints.n; i++) {
         set |= 1u << axes->ints.at[i];

@@ -49,9 +49,9 @@ static bool goes_by_planes(const gen_call *c, bool transposed)
 {
     enum { X, W, BIAS, PADDING = 1, DILATION, MOST_ENTRIES = 64 };
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS);
-    const uint32_t floats = 1u << IR_F32 | 1u << IR_F16 | 1u << IR_BF16;
+    const uint32_t floats = 1u << IR_F32 | 1u << IR_F16 | 1u << IR_BF16; /* a bit a dtype */
     int64_t entries = 1;
-    double reach = 0;
+    double reach = 0; /* elements from a plane's first to the farthest that a window names */
     for (uint32_t i = 2; i < x->rank; i++) {
         entries *= w->dims[i];
         const double away = (double)number(c, PADDING, i - 2, 0) +

@@ -60,7 +60,7 @@ typedef struct stage {
 static int64_t piece_bytes(const gen_call *c, const stage *s)
 {
     const int64_t *kernel = gen_input(c, W)->dims + 2;
-    int64_t seen = 1;
+    int64_t seen = 1; /* places of x that the tile's windows see */
     for (uint32_t i = 0; i < 2; i++) {
         const int64_t places = i ? s->columns + places_of(c) - 1 : s->rows;
         seen *= (places - 1) * number(c, STRIDE, i, 1) +
@@ -95,15 +95,16 @@ static stage stage_of(const gen_call *c)
         int64_t *longer = s.rows >= s.columns ? &s.rows : &s.columns;
         *longer = (*longer + 1) / 2;
     }
-    const int64_t most = STAGE_BYTES / piece_bytes(c, &s);
+    const int64_t most = STAGE_BYTES / piece_bytes(c, &s); /* pieces that fit */
     const int64_t parts = most ? (pieces + most - 1) / most : 0;
     s.pieces = parts ? (pieces + parts - 1) / parts : 0;
     return s;
 }
 
+/* The tile's part of the image and its filters; 0 without staging. */
 static uint32_t conv_scratch_bytes(const gen_call *c)
 {
-    const stage s = stage_of(c);
+    const stage s = stage_of(c); /* pieces 0: nothing is staged */
     return (uint32_t)(s.pieces * piece_bytes(c, &s));
 }
 

@@ -28,23 +28,23 @@ typedef struct emitter {
     mpk_context *cx;
     arena *arena;
     const gen_arch *arch;
-    gen_whole whole;
-    uint32_t n_workers, n_graphs, n_peers;
-    uint32_t least_pages; /* of a ring */
-    ir_dtype halves;
+    gen_whole whole;                       /* what is made: a kernel, a call, bodies alone */
+    uint32_t n_workers, n_graphs, n_peers; /* of each GPU; of the program; GPUs */
+    uint32_t least_pages;                  /* of a ring */
+    ir_dtype halves;                       /* what streamed products multiply */
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
-    gen_caches caches;
-    gen_choices choices;
-    gen_use **uses;
+    gen_caches caches;              /* named by the instances, mpk_caches */
+    gen_choices choices;            /* block programs, found once for equal calls */
+    gen_use **uses;                 /* [n_graphs][ops] */
     uint32_t n_regimes, *regime_of; /* [n_graphs] */
     uint32_t regime;                /* whose switches are printed */
-    gen_room rooms[GEN_REGIMES];
-    uint32_t units[GEN_REGIMES]; /* as in gen_source */
-    uint64_t forms[GEN_REGIMES]; /* MPK_FORMS */
-    map printed;                 /* names of texts that stand in the source */
-    text out;
+    gen_room rooms[GEN_REGIMES];    /* shared memory, by regime */
+    uint32_t units[GEN_REGIMES];    /* as in gen_source */
+    uint64_t forms[GEN_REGIMES];    /* MPK_FORMS */
+    map printed;                    /* names of texts that stand in the source */
+    text out;                       /* the source so far */
 } emitter;
 
 /* ---- choice ---- */
@@ -62,7 +62,7 @@ static bool has_room(const gen_call *c, const gen_body *b)
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
 {
     const gen_body *best = NULL;
-    str name = str_from(c->op->def->name);
+    str name = str_from(c->op->def->name); /* bodies are found by their operator */
     for (const gen_body *const *b = gen_body_table; *b; b++)
         if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
             (!best || (*b)->rank > best->rank) && (*b)->accepts(c) && has_room(c, *b))
@@ -79,7 +79,7 @@ static bool is_no_work(const ir_graph *g, const ir_op *op)
 /* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
 static mpk_status fail_no_body(const emitter *e, const gen_call *c)
 {
-    text operands = {0};
+    text operands = {0}; /* for the message */
     for (uint32_t i = 0; i < c->op->n_in; i++) {
         if (c->op->in[i] == IR_NONE)
             continue;
@@ -104,7 +104,7 @@ static mpk_status fail_no_body(const emitter *e, const gen_call *c)
 static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *body, uint32_t n,
                                  str *out)
 {
-    text t = {0};
+    text t = {0}; /* freed below, whatever happens */
     e->choices.noted.n = 0;
     mpk_status status = body->print(e->cx, c, n, &t);
     out->at = status == MPK_OK ? text_copy(&t, e->arena) : NULL;
@@ -124,11 +124,13 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
 {
     str key;
     uint64_t found;
-    const size_t n_choices = e->choices.made.n;
-    arena_mark mark = arena_get_mark(e->arena);
+    const size_t n_choices = e->choices.made.n; /* to tell whether print has made one */
+    arena_mark mark = arena_get_mark(e->arena); /* where the text may be given back to */
     TRY(print_instance(e, c, body, 0, &key));
     const gen_routine *routine = body->routine ? body->routine(c) : NULL;
     const uint32_t scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
+    /* Equal text is not enough: two bodies may print alike, and a routine's shape says nothing
+     * of its function. */
     if (map_get(&e->numbers, key, &found) && e->instances.at[found].body == body &&
         e->instances.at[found].routine == routine) {
         if (e->choices.made.n == n_choices) /* what was chosen meanwhile lies in the arena, too */
@@ -164,7 +166,7 @@ static bool is_tested(const emitter *e)
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
-    bool jit = false;
+    bool jit = false; /* then there are two rings */
     for (uint32_t g = 0; g < e->n_graphs; g++)
         jit |= e->graphs[g].jit != NULL;
     const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * e->least_pages * a->page_bytes;
@@ -191,13 +193,13 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
 /* A body and an instance for each operator that does something; views in place get neither. */
 static mpk_status choose_all(emitter *e)
 {
-    uint32_t highest = e->whole == GEN_GENERIC ? 0 : UINT32_MAX;
+    uint32_t highest = e->whole == GEN_GENERIC ? 0 : UINT32_MAX; /* rank */
     NEW(e->cx, e->arena, e->uses, e->n_graphs);
     for (uint32_t g = 0; g < e->n_graphs; g++) {
         const ir_graph *ir = e->graphs[g].ir;
         NEW(e->cx, e->arena, e->uses[g], ir->ops.n);
         for (uint32_t i = 0; i < ir->ops.n; i++) {
-            gen_use *use = &e->uses[g][i];
+            gen_use *use = &e->uses[g][i]; /* of this operator */
             gen_call c = call_of(e, g, i);
             *use = (gen_use){.instance = RT_NONE};
             if (is_no_work(ir, c.op))
@@ -222,7 +224,7 @@ enum { FEWEST_IN_PROMPTS = 65 };
  * warpgroups? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
-    bool many = false;
+    bool many = false; /* has it products of many tokens? */
     for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++)
         many |= e->uses[graph][i].body && e->uses[graph][i].body->many;
     return many && e->graphs[graph].n_tokens >= FEWEST_IN_PROMPTS;
@@ -268,7 +270,7 @@ static void find_room(emitter *e, uint32_t regime)
             room->scratch_bytes = k->scratch_bytes;
     }
     room->scratch_bytes = (room->scratch_bytes + 1023) / 1024 * 1024;
-    const uint32_t used = room->scratch_bytes + RT_OWN_BYTES;
+    const uint32_t used = room->scratch_bytes + RT_OWN_BYTES; /* the rest is pages */
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
     room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
 }
@@ -453,7 +455,7 @@ static void print_constants(emitter *e)
  * that could set them. */
 static void print_caches(emitter *e)
 {
-    const bool told = is_tested(e);
+    const bool told = is_tested(e); /* sizes stand in the text */
     if (!e->caches.n)
         return;
     text_print(
@@ -541,7 +543,7 @@ static void print_instances(emitter *e)
     for (uint32_t i = 0; i < e->instances.n; i++) {
         const gen_instance *k = &e->instances.at[i];
         if (k->routine) {
-            uint32_t end;
+            uint32_t end; /* of the table */
             if (find_shapes(e, k->routine->shape, &end) == i)
                 print_shapes(e, k->routine->shape, i, end);
             continue;
@@ -638,7 +640,7 @@ static void print_dispatch(emitter *e, const char *name, const char *type, const
 /* mpk_body_NAME: is the instance one of these? */
 static void print_question(emitter *e, const char *name, choice of)
 {
-    bool any = false;
+    bool any = false; /* an empty switch returns false alone */
     text_print(&e->out, "\nMPK_FN bool mpk_body_%s(rt_u32 body)\n{\n    switch (body) {\n", name);
     for (uint32_t i = 0; i < e->instances.n; i++)
         if (is_of(e, i, of)) {
@@ -746,6 +748,8 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     e.least_pages = gen_find_pages(n_graphs, graphs, arch);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
+    /* what tasks need can be told only when every operator has its body and every graph its
+     * regime */
     for (uint32_t g = 0; g < n_graphs; g++)
         add_forms(&e, g);
     for (uint32_t r = 0; r < e.n_regimes; r++) {

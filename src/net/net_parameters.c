@@ -79,9 +79,9 @@ static const parameter of_openai[] = {
     READS("stream", BOTH),
     READS("stream_options", BOTH),
     READS("max_tokens", BOTH),
-    READS("max_completion_tokens", NET_FOR_CHAT),
+    READS("max_completion_tokens", NET_FOR_CHAT), /* the newer name of max_tokens */
     READS("echo", NET_FOR_COMPLETION),
-    READS("best_of", NET_FOR_COMPLETION),
+    READS("best_of", NET_FOR_COMPLETION), /* answers computed, of which n are returned */
     REFUSES("best_of", NET_FOR_CHAT | LLAMA, 1, "completions have it"),
     READS("logprobs", OPENAI),
     REFUSES("logprobs", LLAMA, 0, "give 'n_probs'"),
@@ -89,21 +89,21 @@ static const parameter of_openai[] = {
     READS("tools", NET_FOR_CHAT),
     READS("tool_choice", NET_FOR_CHAT),
     READS("parallel_tool_calls", NET_FOR_CHAT),
-    READS("modalities", NET_FOR_CHAT),
+    READS("modalities", NET_FOR_CHAT), /* anything but text is refused by its reader */
     READS("reasoning_effort", NET_FOR_CHAT),
-    PASSES("user", BOTH),
+    PASSES("user", BOTH), /* for the client's own accounts */
     PASSES("metadata", NET_FOR_CHAT),
-    PASSES("store", NET_FOR_CHAT),
-    PASSES("service_tier", NET_FOR_CHAT),
+    PASSES("store", NET_FOR_CHAT),        /* nothing is stored, which is what most want */
+    PASSES("service_tier", NET_FOR_CHAT), /* there is one */
     PASSES("safety_identifier", NET_FOR_CHAT),
-    PASSES("prompt_cache_key", NET_FOR_CHAT),
+    PASSES("prompt_cache_key", NET_FOR_CHAT), /* the prefix cache needs no hint */
     PASSES("prompt_cache_retention", NET_FOR_CHAT),
-    PASSES("prediction", NET_FOR_CHAT),
+    PASSES("prediction", NET_FOR_CHAT), /* changes speed alone */
     READS("frequency_penalty", BOTH),
     READS("presence_penalty", BOTH),
     READS("logit_bias", BOTH),
     READS("top_logprobs", NET_FOR_CHAT),
-    READS("suffix", NET_FOR_COMPLETION),
+    READS("suffix", NET_FOR_COMPLETION), /* infill, where the model has its tokens */
     REFUSES("audio", NET_FOR_CHAT, 0, text_only),
     REFUSES("functions", NET_FOR_CHAT, 0, "give 'tools'"),
     REFUSES("function_call", NET_FOR_CHAT, 0, "give 'tools' and 'tool_choice'"),
@@ -114,28 +114,28 @@ static const parameter of_openai[] = {
 /* VLLM and SGLang. */
 static const parameter of_engines[] = {
     READS("top_k", BOTH),
-    READS("min_p", BOTH),
-    READS("ignore_eos", BOTH),
+    READS("min_p", BOTH),      /* least weight beside the likeliest token's */
+    READS("ignore_eos", BOTH), /* only max_tokens and stops end the answer */
     READS("min_tokens", BOTH),
     READS("add_special_tokens", BOTH),
-    READS("truncate_prompt_tokens", BOTH),
+    READS("truncate_prompt_tokens", BOTH), /* keep so many of the last tokens */
     READS("add_generation_prompt", NET_FOR_CHAT),
-    READS("continue_final_message", NET_FOR_CHAT),
+    READS("continue_final_message", NET_FOR_CHAT), /* the answer goes on with the last message */
     READS("chat_template", NET_FOR_CHAT),
     READS("chat_template_kwargs", NET_FOR_CHAT),
     READS("documents", NET_FOR_CHAT),
-    READS("skip_special_tokens", BOTH),
+    READS("skip_special_tokens", BOTH), /* only true is served: they have no text */
     READS("include_reasoning", NET_FOR_CHAT),
     READS("separate_reasoning", NET_FOR_CHAT),
     PASSES("spaces_between_special_tokens", BOTH),
     PASSES("request_id", BOTH),
-    PASSES("rid", BOTH),
+    PASSES("rid", BOTH), /* SGLang's request_id */
     READS("cache_salt", BOTH),
     PASSES("stream_reasoning", NET_FOR_CHAT),
     PASSES("session_id", BOTH),
-    PASSES("stream_interval", BOTH),
-    PASSES("custom_labels", BOTH),
-    PASSES("routed_dp_rank", BOTH),
+    PASSES("stream_interval", BOTH), /* pieces are sent as they come */
+    PASSES("custom_labels", BOTH),   /* for metrics of the client's own */
+    PASSES("routed_dp_rank", BOTH),  /* there is one engine to route to */
     PASSES("data_parallel_rank", BOTH),
     PASSES("disagg_prefill_dp_rank", BOTH),
     PASSES("routed_experts_prompt_start", BOTH),
@@ -165,7 +165,7 @@ static const parameter of_engines[] = {
     READS("stop_token_ids", BOTH),
     REFUSES("stop_regex", BOTH, 0, "give 'stop'"),
     READS("include_stop_str_in_output", BOTH),
-    READS("no_stop_trim", BOTH),
+    READS("no_stop_trim", BOTH), /* SGLang's name of include_stop_str_in_output */
     READS("allowed_token_ids", BOTH),
     READS("bad_words", BOTH),
     REFUSES("logits_processors", BOTH, 0, no_plugins),
@@ -179,11 +179,11 @@ static const parameter of_engines[] = {
     READS("guided_choice", BOTH),
     READS("guided_grammar", BOTH),
     READS("structural_tag", BOTH),
-    READS("regex", BOTH),
-    READS("ebnf", BOTH),
-    READS("priority", BOTH),
+    READS("regex", BOTH),    /* SGLang's guided_regex */
+    READS("ebnf", BOTH),     /* SGLang's guided_grammar */
+    READS("priority", BOTH), /* of the requests that wait, the least number begins first */
     REFUSES("lora_path", BOTH, 0, one_model),
-    READS("return_tokens_as_token_ids", NET_FOR_COMPLETION | NET_FOR_CHAT),
+    READS("return_tokens_as_token_ids", NET_FOR_COMPLETION | NET_FOR_CHAT), /* token_id:N */
     READS("return_token_ids", NET_FOR_COMPLETION | NET_FOR_CHAT),
     REFUSES("return_tokens_as_token_ids", LLAMA, 0, no_extras),
     REFUSES("return_token_ids", LLAMA, 0, "give 'return_tokens'"),
@@ -199,26 +199,26 @@ static const parameter of_engines[] = {
 
 /* Llama-server. */
 static const parameter of_llama[] = {
-    READS("n_predict", BOTH),
-    READS("n_cmpl", BOTH),
+    READS("n_predict", BOTH), /* max_tokens; -1: until the context is full */
+    READS("n_cmpl", BOTH),    /* n */
     READS("reasoning_format", NET_FOR_CHAT),
     READS("cache_prompt", BOTH),
-    READS("speculative.n_max", BOTH),
-    PASSES("speculative.n_min", BOTH),
+    READS("speculative.n_max", BOTH),  /* drafts a step at most */
+    PASSES("speculative.n_min", BOTH), /* no answer depends on drafts */
     PASSES("speculative.p_min", BOTH),
-    PASSES("id_slot", BOTH),
+    PASSES("id_slot", BOTH), /* every prompt is cached, whatever its slot */
     REFUSES("repeat_last_n", BOTH, OVER_0,
             "penalties count the whole text: give -1, or 0 for none"),
-    PASSES("dynatemp_exponent", BOTH),
-    PASSES("xtc_threshold", BOTH),
-    PASSES("dry_base", BOTH),
+    PASSES("dynatemp_exponent", BOTH), /* without dynatemp_range it means nothing */
+    PASSES("xtc_threshold", BOTH),     /* without xtc_probability */
+    PASSES("dry_base", BOTH),          /* and the next: without dry_multiplier */
     PASSES("dry_allowed_length", BOTH),
     PASSES("dry_penalty_last_n", BOTH),
     PASSES("dry_sequence_breakers", BOTH),
-    PASSES("mirostat_tau", BOTH),
+    PASSES("mirostat_tau", BOTH), /* and the next: without mirostat */
     PASSES("mirostat_eta", BOTH),
     PASSES("parse_tool_calls", NET_FOR_CHAT),
-    READS("repeat_penalty", BOTH),
+    READS("repeat_penalty", BOTH), /* repetition_penalty */
     READS("typical_p", BOTH),
     READS("top_n_sigma", BOTH),
     REFUSES("dynatemp_range", BOTH, 0, sampler),
@@ -228,10 +228,10 @@ static const parameter of_llama[] = {
     REFUSES("samplers", BOTH, 0, sampler),
     REFUSES("min_keep", BOTH, 0, sampler),
     REFUSES("adaptive_target", BOTH, FROM_0, sampler),
-    PASSES("adaptive_decay", BOTH),
+    PASSES("adaptive_decay", BOTH), /* without adaptive_target */
     PASSES("backend_sampling", BOTH),
     PASSES("n_cache_reuse", BOTH),
-    READS("sse_ping_interval", BOTH),
+    READS("sse_ping_interval", BOTH), /* seconds; -1: never */
     REFUSES("verbose", BOTH, 0, no_extras),
     REFUSES("grammar_lazy", BOTH, 0, lazy_form),
     REFUSES("grammar_triggers", BOTH, 0, lazy_form),
@@ -246,17 +246,17 @@ static const parameter of_llama[] = {
     PASSES("reasoning_budget_end_tag", BOTH),
     PASSES("reasoning_budget_end_tags", BOTH),
     PASSES("reasoning_budget_message", BOTH),
-    READS("input_prefix", GAPS),
-    READS("input_suffix", GAPS),
-    READS("input_extra", GAPS),
-    READS("grammar", BOTH),
+    READS("input_prefix", GAPS), /* the text before the gap */
+    READS("input_suffix", GAPS), /* and after it */
+    READS("input_extra", GAPS),  /* other files of the project */
+    READS("grammar", BOTH),      /* as guided_grammar */
     READS("json_schema", BOTH),
-    READS("n_probs", LLAMA),
+    READS("n_probs", LLAMA), /* tokens with probabilities, beside each of the answer */
     REFUSES("n_probs", OPENAI, 0, probabilities),
     REFUSES("post_sampling_probs", LLAMA, 0, "'n_probs' alone gives those before the sampling"),
     REFUSES("post_sampling_probs", OPENAI, 0, probabilities),
     REFUSES("n_indent", BOTH, 0, "lines end where the model ends them"),
-    REFUSES("n_keep", BOTH, 0, "a context that is full ends the answer"),
+    REFUSES("n_keep", BOTH, 0, "a context that is full ends the answer"), /* no shifting */
     REFUSES("n_discard", BOTH, 0, "a context that is full ends the answer"),
     REFUSES("t_max_predict_ms", BOTH, OVER_0, "give 'max_tokens'"),
     READS("return_tokens", LLAMA),
@@ -284,11 +284,11 @@ static const parameter of_responses[] = {
     READS("chat_template", ITEMS | BLOCKS),
     READS("chat_template_kwargs", ITEMS | BLOCKS),
     READS("input", ITEMS),
-    READS("instructions", ITEMS),
+    READS("instructions", ITEMS), /* becomes a system message */
     READS("max_output_tokens", ITEMS),
     READS("parallel_tool_calls", ITEMS),
     READS("reasoning", ITEMS),
-    READS("text", ITEMS),
+    READS("text", ITEMS), /* its form is a response_format */
     READS("stop", ITEMS),
     READS("truncation", ITEMS),
     PASSES("metadata", ITEMS | BLOCKS),
@@ -320,9 +320,9 @@ static const parameter of_blocks[] = {
     READS("system", BLOCKS),
     READS("max_tokens", BLOCKS),
     READS("stop_sequences", BLOCKS),
-    READS("thinking", BLOCKS),
+    READS("thinking", BLOCKS), /* the template's enable_thinking */
     READS("output_config", BLOCKS),
-    PASSES("cache_control", BLOCKS),
+    PASSES("cache_control", BLOCKS), /* every prompt is cached */
     PASSES("inference_geo", BLOCKS),
     REFUSES("container", BLOCKS, 0, "the server runs no tools"),
     REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
@@ -336,9 +336,9 @@ static const parameter of_vectors[] = {
     READS("encoding_format", VECTORS),
     READS("dimensions", VECTORS),
     READS("truncate_prompt_tokens", VECTORS),
-    READS("text_1", VECTORS),
+    READS("text_1", VECTORS), /* and the next: of /v1/score */
     READS("text_2", VECTORS),
-    READS("query", VECTORS),
+    READS("query", VECTORS), /* and the next two: of /v1/rerank */
     READS("documents", VECTORS),
     READS("top_n", VECTORS),
     PASSES("user", VECTORS),

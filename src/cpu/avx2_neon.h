@@ -21,6 +21,9 @@
 #include "cpu/inline.h"
 
 /* The names of AVX2's vectors. */
+/* AVX2 has one type for integers of all widths, NEON one for each: bytes stand for all here, and a
+ * cast to another NEON type keeps the bits.
+ */
 typedef int8x16_t __m128i;
 typedef float32x4_t __m128;
 typedef float64x2_t __m128d;
@@ -76,8 +79,10 @@ NEON_OF_TWO(min_epu8, uint8x16_t, vminq_u8(x, y))
 NEON_OF_TWO(max_epi32, int32x4_t, vmaxq_s32(x, y))
 NEON_OF_TWO(cmpeq_epi8, int8x16_t, vceqq_s8(x, y))
 NEON_OF_TWO(cmpgt_epi32, int32x4_t, vcgtq_s32(x, y))
-/* NEON shifts left by a signed count, so a shift to the right is one by a negative count. Counts of
- * 32 and more, which give 0 in AVX2, do not occur in the kernels. */
+/* NEON shifts left by a signed count, so a shift to the right is one by a negative count.  Of a
+ * count NEON takes the low byte, AVX2 the whole word: counts of 32 and more, which give 0 in AVX2,
+ * do not occur in the kernels.
+ */
 NEON_OF_TWO(sllv_epi32, int32x4_t, vshlq_s32(x, y))
 NEON_OF_TWO(srlv_epi32, uint32x4_t, vshlq_u32(x, -(int32x4_t)y))
 NEON_OF_ONE(slli_epi16, uint16x8_t, x << n)
@@ -87,7 +92,9 @@ NEON_OF_ONE(srli_epi32, uint32x4_t, x >> n)
 NEON_OF_ONE(srai_epi16, int16x8_t, x >> n)
 NEON_OF_ONE(srai_epi32, int32x4_t, x >> n)
 
-/* x, 0 or -x, as y is above, at or below 0 */
+/* x, 0 or -x, as y is above, at or below 0.  NEON's comparisons give 0 or -1, so their difference
+ * is 1, 0 or -1.  -x of -128 is -128, as in AVX2.
+ */
 NEON_OF_TWO(sign_epi8, int8x16_t,
             vmulq_s8(x, vsubq_s8((int8x16_t)vcltzq_s8(y), (int8x16_t)vcgtzq_s8(y))))
 
@@ -120,8 +127,10 @@ V_INLINE __m256i _mm256_blendv_epi8(__m256i no, __m256i yes, __m256i mask)
 
 /* ---- sums of neighbours ---- */
 
-/* madd: products of 16-bit pairs, added to 32 bits. sad: the sums of |x - y| over eight bytes; with
- * y = 0 it is how the kernels add up bytes. */
+/* madd: products of 16-bit pairs, added to 32 bits.  sad: the sums of |x - y| over eight bytes, one
+ * of 64 bits for each; with y = 0 it is how the kernels add up bytes.  Three widening sums of
+ * neighbours make it: 16 bytes -> 8 -> 4 -> 2 sums.
+ */
 NEON_OF_TWO(madd_epi16, int16x8_t,
             vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y)))
 NEON_OF_TWO(hadd_epi32, int32x4_t, vpaddq_s32(x, y))
@@ -129,6 +138,10 @@ NEON_OF_TWO(sad_epu8, uint8x16_t, vpaddlq_u32(vpaddlq_u16(vpaddlq_u8(vabdq_u8(x,
 
 /* ---- order within lanes of 128 bits ---- */
 
+/* unpacklo and unpackhi alternate the elements of the low, or the high, halves of x and y: x0 y0 x1
+ * y1 ..  packs and packus narrow x into the low half and y into the high one, and put what does not
+ * fit to the nearest that does.
+ */
 NEON_OF_TWO(unpacklo_epi8, int8x16_t, vzip1q_s8(x, y))
 NEON_OF_TWO(unpackhi_epi8, int8x16_t, vzip2q_s8(x, y))
 NEON_OF_TWO(unpacklo_epi16, int16x8_t, vzip1q_s16(x, y))
@@ -141,24 +154,31 @@ NEON_OF_TWO(packs_epi16, int16x8_t, vqmovn_high_s16(vqmovn_s16(x), y))
 NEON_OF_TWO(packs_epi32, int32x4_t, vqmovn_high_s32(vqmovn_s32(x), y))
 NEON_OF_TWO(packus_epi16, int16x8_t, vqmovun_high_s16(vqmovun_s16(x), y))
 NEON_OF_TWO(packus_epi32, int32x4_t, vqmovun_high_s32(vqmovun_s32(x), y))
-/* bytes of x by index; 0 where bit 7 of the index is set */
+/* Bytes of x by the low four bits of the index; 0 where its bit 7 is set.  NEON gives 0 for every
+ * index above 15, hence the mask: it clears bits 4 to 6 and leaves bit 7.
+ */
 NEON_OF_TWO(shuffle_epi8, uint8x16_t, vqtbl1q_u8(x, y & 0x8f))
 
 #define _mm_shuffle_epi32(x, order) neon_shuffle_epi32_##order(x)
-/* The immediates of _mm_shuffle_epi32: two bits for each word of the result, the lowest first. */
+/* The immediates of _mm_shuffle_epi32: two bits for each word of the result, the lowest first.
+ * 0x4e is 2 3 0 1: the halves change places.
+ */
 V_INLINE __m128i neon_shuffle_epi32_0x4e(__m128i x)
 {
     return vextq_s8(x, x, 8);
 }
+/* Words 1 0 3 2: neighbours change places. */
 V_INLINE __m128i neon_shuffle_epi32_0xb1(__m128i x)
 {
     return (__m128i)vrev64q_s32((int32x4_t)x);
 }
+/* Words 1 1 2 2. */
 V_INLINE __m128i neon_shuffle_epi32_0xa5(__m128i x)
 {
     const int32x4_t from_1 = (int32x4_t)vextq_s8(x, x, 4);
     return (__m128i)vzip1q_s32(from_1, from_1);
 }
+/* Words 1 3 2 3; only the first two are wanted where it is used. */
 V_INLINE __m128i neon_shuffle_epi32_0xed(__m128i x)
 {
     const int32x4_t y = (int32x4_t)x;
@@ -174,6 +194,9 @@ V_INLINE __m256i neon_shuffle_pair_0xed(__m256i x)
     return (__m256i){neon_shuffle_epi32_0xed(x.a), neon_shuffle_epi32_0xed(x.b)};
 }
 
+/* n bytes to the right in each lane of 128 bits, zeros come in: 16 bytes from byte n on of x and,
+ * above it, zeros.
+ */
 #define _mm_srli_si128(x, n) vextq_s8(x, vdupq_n_s8(0), n)
 #define _mm256_srli_si256(x, n) neon_srli_pair_##n(x)
 V_INLINE __m256i neon_srli_pair_8(__m256i x)
@@ -194,6 +217,7 @@ V_INLINE __m256i neon_permute4_0xee(__m256i x)
 {
     return (__m256i){x.b, x.b};
 }
+/* Quarters 0, 2, 0, 2. */
 V_INLINE __m256i neon_permute4_0x88(__m256i x)
 {
     const __m128i even = _mm_unpacklo_epi64(x.a, x.b);
@@ -257,6 +281,7 @@ V_INLINE __m256i _mm256_castsi128_si256(__m128i x)
 
 /* ---- constants ---- */
 
+/* Defines _mm_NAME and _mm256_NAME: every element is x. */
 #define NEON_OF_SCALAR(name, type, set)                 \
     V_INLINE __m128i _mm_##name(type x)                 \
     {                                                   \
@@ -276,6 +301,9 @@ V_INLINE __m256i _mm256_setzero_si256(void)
     return _mm256_set1_epi8(0);
 }
 
+/* Constants, the first argument in the lowest element.  The 256-bit ones name the arguments of
+ * their low half, and leave the rest for the high half.
+ */
 #define NEON_BYTES(...) ((__m128i)(int8x16_t){__VA_ARGS__})
 #define NEON_WORDS(...) ((__m128i)(int32x4_t){__VA_ARGS__})
 #define _mm_setr_epi8(...) NEON_BYTES(__VA_ARGS__)
@@ -333,6 +361,9 @@ V_INLINE __m128i _mm_cvtsi64_si128(long long x)
 
 /* ---- wider integers ---- */
 
+/* The 128 bits become 256: the low half of x fills the low lane, the high half the high lane.
+ * epi: with sign, epu: without.
+ */
 V_INLINE __m256i _mm256_cvtepi8_epi16(__m128i x)
 {
     return (__m256i){(__m128i)vmovl_s8(vget_low_s8(x)), (__m128i)vmovl_high_s8(x)};
@@ -464,6 +495,7 @@ V_INLINE float _cvtsh_ss(unsigned short x)
     {                                                                                              \
         return (__m256){neon_shuffle_half_##order(x.a, y.a), neon_shuffle_half_##order(x.b, y.b)}; \
     }
+/* 0x44: x0 x1 y0 y1; 0xee: x2 x3 y2 y3; 0x88: x0 x2 y0 y2; 0xdd: x1 x3 y1 y3. */
 NEON_SHUFFLE_PS(0x44, vzip1q_f64((float64x2_t)x, (float64x2_t)y))
 NEON_SHUFFLE_PS(0xee, vzip2q_f64((float64x2_t)x, (float64x2_t)y))
 NEON_SHUFFLE_PS(0x88, vuzp1q_f32(x, y))
@@ -472,6 +504,7 @@ NEON_OF_FLOATS(unpacklo_ps, vzip1q_f32(x, y))
 NEON_OF_FLOATS(unpackhi_ps, vzip2q_f32(x, y))
 
 #define _mm256_permute2f128_ps(x, y, order) neon_permute2_ps_##order(x, y)
+/* Both low lanes, and both high ones. */
 V_INLINE __m256 neon_permute2_ps_0x20(__m256 x, __m256 y)
 {
     return (__m256){x.a, y.a};

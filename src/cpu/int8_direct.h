@@ -34,7 +34,9 @@ typedef struct block_sums {
     __m256i first, last;
 } block_sums;
 
-/* From the 16 sums of 16 integers that a row of x holds. */
+/* From the 16 sums of 16 integers that a row of x holds.  If wide, neighbours are added first; 32 x
+ * 127 fits 16 bits, so that packs changes nothing.
+ */
 V_INLINE block_sums take_sums(ir_dtype dtype, const int16_t *sums)
 {
     __m256i s = bytes_at(sums);
@@ -109,7 +111,9 @@ V_INLINE __m256i scale_of(ir_dtype dtype, const row_scales *s, int row, int i)
                                _mm256_set1_epi16((short)((2 * place + 1) << 8 | 2 * place)));
 }
 
-/* Copy 256 integers of x in the order of a crossed format's weights. */
+/* Copy 256 integers of x in the order of a crossed format's weights: of each 64 the runs of 16 from
+ * 0, 32, 16 and 48 on, so that the low nibbles of a byte and the high ones meet their own x.
+ */
 V_INLINE void cross_token(const uint8_t *x, uint8_t *to)
 {
     for (int k = 0; k < 256; k += 64) {
@@ -205,8 +209,10 @@ V_INLINE void direct_two(ir_dtype dtype, int nt, const uint8_t *const *x, const 
     }
 }
 
-/* Four pairs of rows to eight sums: word r is the sum of the low lane of a[r], word 4 + r that
- * of its high lane. */
+/* Four pairs of rows to eight sums: word r is the sum of the low lane of a[r], word 4 + r that of
+ * its high lane.  That is why row r is paired with row 4 + r: the sums come out in the order of
+ * rows.
+ */
 V_INLINE __m256i sum_halves(const __m256i a[4])
 {
     return _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
@@ -236,6 +242,9 @@ V_INLINE void direct_256(ir_dtype dtype, int nt, const int8_rows *x, const uint8
         }
         x_sums[t] = take_sums(dtype, x_sums_16(x, token[t]) + 16 * b);
     }
+    /* all four pairs unrolled, so that chains of several rows overlap, or one pair at a time, with
+     * fewer registers
+     */
     const int together = has_room(nt) && !book_is_opened(dtype) ? HALF : 1;
     for (int first = 0; first < HALF; first += together)
 #pragma GCC unroll 4

@@ -96,14 +96,17 @@ V_INLINE void transpose_16(const uint8_t *const *block, int at, __m256i to[4])
 }
 
 /* The weights of a block of each row, for formats with pieces: the packed bytes are interleaved,
- * since they are fewer than the weights, and then unpacked. */
+ * since they are fewer than the weights, and then unpacked.  All bytes of a piece are treated
+ * alike, so unpacking does not care whose they are.  16 bytes of eight rows are four vectors: a
+ * piece of 32 bytes takes two halves.  to: [groups][halves][4], in the order of K.
+ */
 V_INLINE void interleave_pieces(ir_dtype dtype, const uint8_t *const *block, __m256i *to)
 {
     const int halves = piece_bytes(dtype) / 16, n = pieces(dtype),
               groups = has_parts(dtype) ? 8 : 2 / halves;
 #pragma GCC unroll 2
     for (int half = 0; half < halves; half++) {
-        __m256i words[6][4];
+        __m256i words[6][4]; /* [piece][vector]; at most six pieces */
 #pragma GCC unroll 6
         for (int p = 0; p < n; p++)
             transpose_16(block, piece_at(dtype, p) + 16 * half, words[p]);
@@ -140,8 +143,10 @@ V_INLINE void interleave_small(ir_dtype dtype, const __m256i bytes[4], __m256i w
     transpose_words(rows, words);
 }
 
-/* One half of each word as a factor: twice in 16 bits, or with INT8_DOT once in 32 bits, with
- * its sign. */
+/* One half of each word as a factor: twice in 16 bits, for pairs of products in 16 bits, or with
+ * INT8_DOT once in 32 bits, with its sign.  The index of a byte is that of its word (`lane`) plus
+ * that of the half in it.
+ */
 V_INLINE __m256i repeat_half(__m256i words, int half)
 {
     const __m256i first = _mm256_set1_epi32(0x01000100), second = _mm256_set1_epi32(0x03020302);
@@ -197,8 +202,16 @@ V_INLINE bool multiplies_matrices(int nt)
     return HAS_MATRIX && nt > 1;
 }
 
-/* Turn n vectors that are interleaved by four into vectors that are interleaved by eight, in
- * place. */
+/* Turn n vectors that are interleaved by four into vectors that are interleaved by eight, in place.
+ * In the low lane of 128 bits, each cell four bytes:
+ *
+ *   first      r0 0-3   r1 0-3   r2 0-3   r3 0-3
+ *   next       r0 4-7   r1 4-7   r2 4-7   r3 4-7
+ *   -> w[j]    r0 0-3   r0 4-7   r1 0-3   r1 4-7
+ *      w[j+1]  r2 0-3   r2 4-7   r3 0-3   r3 4-7
+ *
+ * and rows 4 to 7 in the high lane.
+ */
 V_INLINE void interleave_by_eight(__m256i *w, int n)
 {
 #pragma GCC unroll 4
@@ -262,8 +275,14 @@ V_INLINE __m256i eight_of_two(const uint8_t *x, const uint8_t *next)
     return _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(_mm_loadl_epi64(a), _mm_loadl_epi64(b)));
 }
 
-/* sum[t] = the products of n vectors of weights, interleaved by eight, with token t from element
- * k on. */
+/* sum[t] = the products of n vectors of weights, interleaved by eight, with token t from element k
+ * on.  INT8_MATRIX leaves the sums of two rows and two tokens in a lane of 128 bits:
+ *
+ *   low    r0 t0   r0 t1   r1 t0   r1 t1 | the same of r4 and r5
+ *   high   r2 t0   r2 t1   r3 t0   r3 t1 | of r6 and r7
+ *
+ * so the even words of both are token t0, with rows 0 to 3 and 4 to 7, the odd ones token t1.
+ */
 V_INLINE void matrix_products(int nt, const __m256i *w, int n, const uint8_t *const *x, int64_t k,
                               __m256i *sum)
 {
@@ -300,9 +319,12 @@ V_INLINE void dot_products(int nt, const __m256i *w, int n, const uint8_t *const
             sum[t] = INT8_DOT(sum[t], w[j], four_of(x[t] + k + 4 * j));
 }
 
-/* Add the products of n vectors of weights with each token from element k on, times `scale`: in
- * 16 bits (without INT8_DOT), in 32 bits, or NULL: times 1.  Without INT8_DOT, as many products
- * are added in 16 bits as cannot overflow. */
+/* Add the products of n vectors of weights with each token from element k on, times `scale`: in 16
+ * bits (without INT8_DOT), in 32 bits, or NULL: times 1.  Without INT8_DOT, as many vectors are
+ * added in 16 bits as cannot overflow: each adds two products to a sum, and a product is at most
+ * 127 (x) times quants_most (w).  The 16-bit sums then meet their factor, and become 32 bits, in
+ * one madd.
+ */
 V_INLINE void add_products(ir_dtype dtype, int nt, const __m256i *w, int n, const uint8_t *const *x,
                            int64_t k, const __m256i *scale, __m256i *sum)
 {
@@ -355,6 +377,7 @@ V_INLINE void panel_block_32(ir_dtype dtype, int nt, const int8_rows *x,
                              const uint8_t *const *token, const panel_32 *p, int64_t b, __m256 *sum)
 {
     enum { VECTORS = 8 };
+    /* chain c takes `length` vectors from c length on, and the elements of x that belong to them */
     const int chains = has_two_chains(nt) ? 2 : 1, length = VECTORS / chains;
     __m256i part[2][INT8_TILE];
 #pragma GCC unroll 8

@@ -18,6 +18,8 @@ enum {
     V_DIRECT_ROWS_2 = 2,
     V_DIRECT_ROWS_4 = 1
 };
+/* Four queries with one key, or with one vector of values, are 16 registers of sums: a vf is four.
+ */
 enum { V_QUERIES = 4, V_POSITIONS = 1, V_VALUES = 1, V_FEW_QUERIES = 4 };
 enum { V_TILE_ROWS = 6, V_TILE_VECTORS = 1 };
 
@@ -46,6 +48,7 @@ V_INLINE void v_store(float *p, vf x)
     _mm256_storeu_ps(p + 8, x.b);
 }
 
+/* Defines `name` on whole vectors from the name of AVX2 for half of one. */
 #define NEON_OF_TWO_VECTORS(type, name, half)          \
     V_INLINE type name(type x, type y)                 \
     {                                                  \
@@ -80,7 +83,9 @@ V_INLINE vf v_select_less(vf x, vf bound, vf yes, vf no)
     return (vf){v_select_less8(x.a, bound.a, yes.a, no.a),
                 v_select_less8(x.b, bound.b, yes.b, no.b)};
 }
-/* n 2^23 is added to the bits of x: its exponent field grows by n. */
+/* n 2^23 is added to the bits of x: its exponent field grows by n.  n is a whole number already, so
+ * converting it to integers is exact.
+ */
 V_INLINE __m256 v_scale8(__m256 x, __m256 n)
 {
     __m256i e = _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23);
@@ -91,7 +96,7 @@ V_INLINE vf v_scale(vf x, vf n)
     return (vf){v_scale8(x.a, n.a), v_scale8(x.b, n.b)};
 }
 
-/* NEON has no masked loads: a copy keeps the read inside the n floats. */
+/* NEON has no masked loads: a copy keeps the read inside the n floats.  n is 1 or more. */
 V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     float lanes[16] = {0};
@@ -171,6 +176,7 @@ V_INLINE vf vi_float(vi x)
 typedef struct v_levels {
     __m256 scale, bias;
 } v_levels;
+/* Eight lanes are enough, since all lanes of scale and bias are the same. */
 V_INLINE v_levels v_make_levels(vf scale, vf bias)
 {
     return (v_levels){scale.a, bias.a};
@@ -230,7 +236,14 @@ V_INLINE uint32_t v_equal(vf x, vf y)
                       (vceqq_f32(x.b.a, y.b.a) & bit << 8) | (vceqq_f32(x.b.b, y.b.b) & bit << 12));
 }
 
-/* out[j][i] = in[i][j] for a 4 x 4 part. */
+/* out[j][i] = in[i][j] for a 4 x 4 part.  trn takes the even, or the odd, elements of two rows by
+ * turns:
+ *
+ *   low01:   in[0][0] in[1][0] in[0][2] in[1][2]
+ *   high01:  in[0][1] in[1][1] in[0][3] in[1][3]
+ *
+ * and the halves of 64 bits are then put together with those of rows 2 and 3.
+ */
 V_INLINE void v_transpose4(const __m128 in[4], __m128 out[4])
 {
     const float32x4_t low01 = vtrn1q_f32(in[0], in[1]), high01 = vtrn2q_f32(in[0], in[1]),
@@ -244,7 +257,7 @@ V_INLINE void v_transpose4(const __m128 in[4], __m128 out[4])
 /* The same for an 8 x 8 part: four of 4 x 4. */
 V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
 {
-    for (int part = 0; part < 4; part++) { /* rows of bit 0, columns of bit 1 */
+    for (int part = 0; part < 4; part++) { /* bit 0: which rows, bit 1: which columns */
         const int row = (part & 1) * 4, column = (part >> 1) * 4;
         __m128 from[4], to[4];
         for (int i = 0; i < 4; i++)
@@ -255,6 +268,9 @@ V_INLINE void v_transpose8(const __m256 in[8], __m256 out[8])
     }
 }
 
+/* And for 16 x 16: four of 8 x 8.  A part's rows become its columns, so part (row, column) of `in`
+ * lands at (column, row) of `out`.
+ */
 V_INLINE void v_transpose(const vf in[16], vf out[16])
 {
     for (int part = 0; part < 4; part++) {
@@ -279,6 +295,7 @@ V_INLINE vd vd_set(double x)
 {
     return (vd){vd_set4(x), vd_set4(x), vd_set4(x), vd_set4(x)};
 }
+/* Four floats as doubles, which is exact; narrowing rounds to the nearest. */
 V_INLINE __m256d vd_wide4(__m128 x)
 {
     return (__m256d){vcvt_f64_f32(vget_low_f32(x)), vcvt_high_f64_f32(x)};
@@ -328,7 +345,9 @@ V_INLINE __m256d vd_quarter(vd x)
 }
 
 #ifdef __ARM_FEATURE_DOTPROD
-/* sum plus four products of bytes in each lane */
+/* sum plus four products of signed bytes in each lane of 32 bits (SDOT).  An optional feature of
+ * ARMv8.2, so only files compiled for it have it.
+ */
 V_INLINE __m256i neon_dot(__m256i sum, __m256i w, __m256i x)
 {
     return (__m256i){(__m128i)vdotq_s32((int32x4_t)sum.a, w.a, x.a),

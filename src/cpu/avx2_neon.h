@@ -20,9 +20,8 @@
 
 #include "cpu/inline.h"
 
-/* The names of AVX2's vectors. */
-/* AVX2 has one type for integers of all widths, NEON one for each: bytes stand for all here, and a
- * cast to another NEON type keeps the bits.
+/* The names of AVX2's vectors.  AVX2 has one type for integers of all widths, NEON one for each:
+ * bytes stand for all here, and a cast to another NEON type keeps the bits.
  */
 typedef int8x16_t __m128i;
 typedef float32x4_t __m128;

@@ -17,7 +17,20 @@
 /* ---- failures ---- */
 
 /* Our status for a range of CUresult, and what a user can do about it.  Codes without a row get
- * `other`. The numbers are the driver's interface and do not change. */
+ * `other`.  The numbers are the driver's interface and do not change; their names in cuda.h, in the
+ * order of the rows, without CUDA_ERROR_:
+ *
+ *   2 OUT_OF_MEMORY              34 STUB_LIBRARY          46 DEVICE_UNAVAILABLE
+ *   100 NO_DEVICE                101 INVALID_DEVICE       200 INVALID_IMAGE
+ *   209 NO_BINARY_FOR_GPU        214 ECC_UNCORRECTABLE    218 INVALID_PTX
+ *   222 UNSUPPORTED_PTX_VERSION  500 NOT_FOUND            700 ILLEGAL_ADDRESS
+ *   701 LAUNCH_OUT_OF_RESOURCES  217 PEER_ACCESS_UNSUPPORTED
+ *   702 LAUNCH_TIMEOUT           709 CONTEXT_IS_DESTROYED, 710 ASSERT
+ *   712 HOST_MEMORY_ALREADY_REGISTERED
+ *   714 to 719 faults of a kernel, from HARDWARE_STACK_ERROR to LAUNCH_FAILED
+ *   720 COOPERATIVE_LAUNCH_TOO_LARGE                      801 NOT_SUPPORTED
+ *   802 SYSTEM_NOT_READY         803 SYSTEM_DRIVER_MISMATCH, 804 COMPAT_NOT_SUPPORTED_ON_DEVICE
+ */
 static const struct meaning {
     int first, last;
     mpk_status status;

@@ -22,6 +22,7 @@ enum {
     LINK_RANK = 1, /* CUdevice_P2PAttribute, of a pair of GPUs */
     LINK_ATOMICS = 3,
 
+    /* 1000 * major + 10 * minor, as cuDriverGetVersion has it; the newest entry that is used: */
     OLDEST_DRIVER = 11080, /* cuLaunchKernelEx */
 
     /* flags: of cuMemHostAlloc and cuMemHostRegister, then of a stream and of an event */
@@ -50,6 +51,7 @@ enum {
     FUNCTION_MAX_DYNAMIC_SHARED = 8,
 };
 
+/* CUlaunchAttribute: an id, padded to 8 bytes, and a union of 64. */
 typedef struct launch_attribute {
     int id;
     int padding;
@@ -59,6 +61,7 @@ typedef struct launch_attribute {
     } value;
 } launch_attribute;
 
+/* CUlaunchConfig: blocks, threads of a block, bytes of dynamic shared memory. */
 typedef struct launch_config {
     unsigned grid[3], block[3], shared_bytes;
     cuda_stream stream;
@@ -135,6 +138,9 @@ typedef struct launch_config {
     X(cuGraphLaunch, "cuGraphLaunch", (cuda_graph, cuda_stream))                                  \
     X(cuGraphExecDestroy, "cuGraphExecDestroy", (cuda_graph))
 
+/* An opened libcuda with its entries.  Nothing changes once it is open: any thread calls through
+ * it.  Owned by the machine (or probe) that opened it.
+ */
 struct cuda_driver {
     void *library;
     uint32_t version, n_gpus;
@@ -143,6 +149,9 @@ struct cuda_driver {
 #undef ENTRY_MEMBER
 };
 
+/* A holder of a GPU's primary context.  device: the driver's number; facts as they were when it was
+ * opened.  Threads may share one, each after it has made the context its own (cuda_gpu_use).
+ */
 struct cuda_gpu {
     cuda_driver *d;
     int device;

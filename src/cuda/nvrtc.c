@@ -67,6 +67,7 @@ struct cuda_nvrtc {
  * they start. */
 #define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)
 
+/* The newest first; a name has the major version, which is the interface's. */
 static const char *const file_names[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
 enum { N_FILE_NAMES = 2 };
 
@@ -89,6 +90,7 @@ static bool open_file(cuda_nvrtc *n, const char *path)
     const char *slash = strrchr(path, '/');
     char pattern[FILE_BYTES];
     glob_t found = {0};
+    /* by pattern: the name of the built-in functions has the minor version, too, such as 12.8 */
     if (slash) {
         snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.[0-9]*", (int)(slash - path),
                  path);
@@ -142,9 +144,11 @@ static bool open_in_python(cuda_nvrtc *n)
                                   "sys.path = [p for p in sys.path if p]\n"
                                   "import nvidia\n"
                                   "print(*nvidia.__path__, sep=chr(10))' 2>/dev/null </dev/null";
+    /* where the packages for CUDA 13 and for CUDA 12 put it below `nvidia` */
     static const char *const places[] = {"cu13/lib", "cuda_nvrtc/lib"};
     char line[PATH_BYTES / 2], folder[PATH_BYTES];
     bool opened = false;
+    /* "e": a child that another thread starts meanwhile does not inherit the pipe */
     FILE *python = popen(command, "re");
     while (python && fgets(line, sizeof line, python))
         for (size_t i = 0; i < 2 && !opened; i++) {
@@ -239,6 +243,9 @@ uint32_t cuda_nvrtc_version(const cuda_nvrtc *n)
 
 /* ---- compile ---- */
 
+/* MAX_OPTIONS: four always, two if checked, two of a regime, four of a unit.  REGISTERS: of an SM,
+ * which all GPUs of the table of architectures have.
+ */
 enum { MAX_OPTIONS = 12, REGISTERS = 65536 };
 /* Options of one compilation; at[] points into the members before it. */
 typedef struct options {
@@ -461,9 +468,11 @@ static mpk_status explain(compilation *c, int code)
 static mpk_status compile(compilation *c, const char *source)
 {
     options o;
+    /* no headers: the source is whole (src/gen/source.c), and its name appears in messages alone */
     CALL(c, nvrtcCreateProgram, (&c->p, source, c->s->name, 0, NULL, NULL));
     choose_options(c->s, &o);
     int code = c->n->nvrtcCompileProgram(c->p, o.n, o.at);
+    /* before explain, which quotes it */
     TRY(read_log(c));
     TRY(keep_file(c, ".log", &c->log));
     if (code != NVRTC_SUCCESS)

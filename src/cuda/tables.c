@@ -162,6 +162,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     place_image(m, &n);
     place_state(m, &n);
     l->entries = place(&n, l->n_tasks, sizeof(rt_entry));
+    /* indices into entries: by graph and worker, and by task */
     l->first_entry = place(&n, graphs * workers + 1, sizeof(rt_u32));
     l->jit_entry = place(&n, image_count(h, RT_TASKS), sizeof(rt_u32));
     l->clears = place(&n, m->carriers.clears.n, sizeof(rt_clear));
@@ -249,10 +250,12 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
     if (m->source.regime_of[graph] != GEN_PROMPTS || use->instance == RT_NONE || !use->body->maps)
         return;
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
+    /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
     rt_map *maps = (rt_map *)(void *)(block + offset);
     const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
                     w = gen_boxes_of_packed(use->body, &use->pack, false),
                     few = gen_boxes_of_packed(use->body, &use->pack, true);
+    /* if one fails maps[] is half filled, but nobody reads it then */
     if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
         cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
         cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))
@@ -279,10 +282,10 @@ static mpk_status fill_pattern(mpk_context *cx, const cuda_machine *m, uint32_t 
 typedef struct filling {
     char *block;
     rt_entry *entries;
-    rt_u32 *first, *of_task;
-    uint32_t n, n_first; /* of entries and of first, so far */
-    rt_entry *patterns;  /* of the operators of the graph at hand */
-    rt_u32 *kinds;       /* [events] of its triggers */
+    rt_u32 *first, *of_task; /* first_entry, jit_entry */
+    uint32_t n, n_first;     /* of entries and of first, so far */
+    rt_entry *patterns;      /* of the operators of the graph at hand */
+    rt_u32 *kinds;           /* [events] of its triggers */
 } filling;
 
 /* An entry from its operator's pattern; numbers of events become those of the whole image.  An
@@ -338,6 +341,7 @@ static void fill_jit(const cuda_machine *m, uint32_t graph, filling *f)
             continue;
         f->of_task[g->first_task + t] = f->n;
         fill_entry(m, graph, t, f, &f->entries[f->n]);
+        /* no later task of a list triggers for it, so it triggers when all of it is done */
         f->entries[f->n++].is_last = 1;
     }
 }
@@ -355,6 +359,7 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
     rt_entry *all = f.patterns;
     rt_u32 *kinds;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
+        /* all patterns first: fill_squares looks at those of other operators */
         for (uint32_t k = 0; k < graph_of(m, i)->n_ops; k++)
             if (m->machine.image.ir[i]->ops.at[k].peer == m->peer) {
                 rt_entry *e = &all[graph_of(m, i)->first_op + k];
@@ -368,6 +373,7 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
         TRY(cuda_find_triggers(cx, scratch, m, i, f.kinds));
         fill_aot(m, i, &f);
     }
+    /* the end of the last list, where the JIT tasks begin */
     f.first[f.n_first] = f.n;
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
         f.patterns = all + graph_of(m, i)->first_op;
@@ -472,6 +478,7 @@ static void fill_state(const cuda_machine *m, char *block)
     rt_control *control = (rt_control *)(void *)(block + l->control);
     rt_worker *workers = (rt_worker *)(void *)(block + l->workers);
     rt_scheduler *schedulers = (rt_scheduler *)(void *)(block + l->schedulers);
+    /* an axis without live entries is cut nowhere */
     control->live[RT_ALL] = UINT32_MAX;
     control->idle.value = 1;
     control->step.value = RT_NO_STEP;

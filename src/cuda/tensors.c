@@ -12,8 +12,14 @@
 
 typedef enum kv_kind { KV_NONE, KV_KEYS, KV_VALUES } kv_kind;
 
-/* Element (token, dim) of a page of keys: blocks of 8 tokens by 32 dims; in a block the four groups
- * of 8 dims of a token change places by the token's number. */
+/* Element (token, dim) of a page of keys: blocks of 8 tokens by 32 dims, 512 bytes; in a block the
+ * four groups of 8 dims (16 bytes) of a token change places by the token's number:
+ *
+ *   tokens 0, 1   0 1 2 3        tokens 4, 5   2 3 0 1
+ *   tokens 2, 3   1 0 3 2        tokens 6, 7   3 2 1 0
+ *
+ * so that a warp's loads of one group of eight tokens meet different banks.
+ */
 static int64_t key_at(int64_t token, int64_t dim, int64_t head_size)
 {
     int64_t block = token / 8 * (head_size / 32) + dim / 32, r = token % 8, c = dim % 32;
@@ -21,7 +27,10 @@ static int64_t key_at(int64_t token, int64_t dim, int64_t head_size)
 }
 
 /* Element (token, dim) of a page of values: blocks of 16 tokens by 8 dims, transposed, with pairs
- * of tokens in the order of a tensor-core fragment. */
+ * of tokens in the order of a tensor-core fragment: a place of 4 holds tokens t, t + 1, t + 8 and
+ * t + 9 of an even t below 8, which one lane takes together; dims 4 to 7 have the halves of their
+ * 32 bytes exchanged.
+ */
 static int64_t value_at(int64_t token, int64_t dim, int64_t head_size)
 {
     int64_t block = token / 16 * (head_size / 8) + dim / 8, t = token % 16;

@@ -165,8 +165,8 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
     rt_u32 n = 0;
     /* `runs` is true at once if the kernel of another regime has published the step that this
      * one begins with. */
-    int runs = step != ended, hands_over = 0; /* runs: it was published by another kernel */
-    mpk_ending ending = {0, RT_NONE, 0, 0};   /* of no graph yet */
+    int runs = step != ended, hands_over = 0;
+    mpk_ending ending = {0, RT_NONE, 0, 0}; /* of no graph yet */
     if (runs)
         ending_follow(&ending, m, step);
     while (rt_every(!ptx_load_flag(&mpk_w.abort))) {

@@ -183,7 +183,8 @@ MPK_FN void tile_begin_products(void)
 {
     ptx_group_begin();
 }
-/* They go on; their sums and what they read are theirs until tile_wait_products. */
+/* The products that were begun go on by themselves: until tile_wait_products nobody may touch their
+ * registers of sums, or overwrite the stage and pages that they read. */
 MPK_FN void tile_end_products(void)
 {
     ptx_group_commit();

@@ -84,8 +84,8 @@ static void print_closing_line(mpk_engine *engine, const mpk_answer *answer, uin
     fprintf(stderr, "\n");
 }
 
-/* Text is printed as it arrives; the closing line follows on standard error. The closing line has
- * speeds; on standard error, so that the output is the text alone. */
+/* Text is printed as it arrives.  The closing line with speeds goes to standard error, so that the
+ * output is the text alone. */
 static int generate(const cli_command *command, mpk_context *cx, run_arguments *args,
                     mpk_engine *engine, str prompt, mpk_request_options wanted, uint64_t open_ns)
 {

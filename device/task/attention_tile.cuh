@@ -493,10 +493,12 @@ MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const att
 /* ---- the body ---- */
 
 /* The task's box is tokens (axis 0) by columns (axis 1, whole query heads of K).  It is divided
- * into runs of tokens of one slot, by KV heads, into chunks of up to 128 rows; each chunk reads its
- * own pages.  Runs of tokens that stand alone go to lone_run, if the box has whole KV heads of at
- * most LONE_ROWS query heads. */
-
+ * into runs of tokens of one slot, by KV heads, into chunks of up to 128 rows; each chunk reads
+ * its own pages.  Runs of tokens that stand alone go to lone_run, if the box has whole KV heads
+ * of at most LONE_ROWS query heads.
+ * A chunk is of one KV head: c.head goes from its first query head in the box to the next one's,
+ * and has ATTEND_ROWS / n_heads tokens.
+ */
 template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;

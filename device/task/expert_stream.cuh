@@ -134,6 +134,9 @@ struct expert_groups {
     rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
 };
 
+/* A group is 8 rows of packed weights: 8 columns of y, or with a gate 4, which have rows of both.
+ * Its pages are 16 KB but the last, which has s.last blocks of 4 KB.
+ */
 MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
 {
     const rt_u32 axis = e->rank - 1, shift = s.glu != GLU_NONE ? 2 : 3; /* gated: 4 columns */

@@ -229,6 +229,9 @@ MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
         return reduce_whole_plus(a, b);
     }
 }
+/* The same over a group, of integers: exact, so the order does not matter.  Called by all
+ * threads.
+ */
 MPK_FN rt_i64 reduce_group(const mpk_task &t, int kind, int group, rt_i64 a)
 {
     switch (kind) {

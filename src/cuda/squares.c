@@ -26,6 +26,9 @@ static cuda_parts *parts_of(const cuda_machine *m, uint32_t graph)
     return m->parts + all[graph].first_op;
 }
 
+/* Has it a body that shares tiles, and operands few enough to leave the entry's last places free
+ * for the addresses of squares (RT_SQUARES_OF_X and the two after it)?
+ */
 static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const gen_use *use = &m->source.uses[graph][op];
@@ -42,12 +45,16 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
            p->n_across % 4 == 0 && gen_stores_whole_groups(program_of(m, graph), op, p->n_across);
 }
 
+/* A row of sums for each token, for whole tiles of tokens. */
 static uint64_t rows_bytes(const ir_tensor *y)
 {
     const uint64_t tiles = ((uint64_t)y->dims[0] + RT_PART_TOKENS - 1) / RT_PART_TOKENS;
     return tiles * RT_PART_TOKENS * RT_SQUARES_ROW;
 }
 
+/* Only in programs of one GPU.  A producer that several products take sums from leaves them
+ * once.  summed_by is an operator's number plus 1, so that 0 is none.
+ */
 void cuda_plan_squares(cuda_machine *m, uint32_t graph)
 {
     const ir_graph *g = program_of(m, graph);
@@ -81,6 +88,10 @@ static bool leaves_sums(const cuda_machine *m, uint32_t graph, const rt_entry *p
     return pattern->maps && all % 16 == 0;
 }
 
+/* Of one task's entry, when its operands and event are filled in.  A task leaves its sums at its
+ * own place in each row, the number of its box along the columns; a product reads all n_across of
+ * them.
+ */
 void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
                        const rt_entry *patterns, rt_entry *e)
 {

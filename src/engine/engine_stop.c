@@ -44,6 +44,9 @@ static size_t find_unsure(const engine_stream *s, size_t from)
     return s->text.n;
 }
 
+/* n_shown only grows: what has been shown cannot be taken back, so text that may begin a stop
+ * text waits.  Hence no stop text begins before n_shown, and the search starts there.
+ */
 bool engine_stream_put(engine_stream *s, str piece)
 {
     if (s->stopped || !piece.n)

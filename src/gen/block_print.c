@@ -597,6 +597,9 @@ static bool has_loop(const block_program *p, int8_t axis)
     return false;
 }
 
+/* The statements of one body, in order: how warps share tiles, shared tiles, windows, beginnings
+ * of axes that no loop goes along, then the steps.  print_step may take several steps at once.
+ */
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
     block_printer w = {.cx = cx, .p = p, .out = out, .indent = BLOCK_STEP};

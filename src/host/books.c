@@ -322,6 +322,7 @@ static bool is_alone(const machine_request *r)
     return r->alone || (r->host_samples && r->all_logits) || (r->n_logprobs && r->all_logprobs);
 }
 
+/* The RT_ flags of a request.  All of the logits or shares are told only where any are. */
 static rt_u32 flags_of(const machine_request *r)
 {
     rt_u32 flags = 0;
@@ -334,6 +335,9 @@ static rt_u32 flags_of(const machine_request *r)
     return flags;
 }
 
+/* What the request itself says; its number, and pinned memory for logits in the place of the
+ * caller's, come with submit_locked.
+ */
 static void fill_request(const rt_serving *s, rt_request *to, const machine_request *r)
 {
     *to = (rt_request){.logits = (rt_u64)(uintptr_t)r->logits,

@@ -193,6 +193,9 @@ mpk_status machine_clear_state(mpk_context *cx, machine *m)
     return m->def->clear_state(cx, m);
 }
 
+/* What the image and the books know, and then the target's own.  max_context is the limit of a
+ * request that asks for least: a prompt of one token.
+ */
 void machine_describe(machine *m, machine_facts *out)
 {
     const rt_serving *s = &m->books.serving;

@@ -19,6 +19,9 @@ static int64_t product(const int64_t *dims, uint32_t first, uint32_t end)
     return n;
 }
 
+/* A part along an axis has one run for each entry of the axes before it.  w->dims are the part's,
+ * so the size of the cut axis in the whole weight comes from the name (ir_read_share).
+ */
 host_share host_read_share(const tg_weight *w)
 {
     const ir_share share = ir_read_share(w->name);

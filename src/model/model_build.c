@@ -59,6 +59,7 @@ static const char *list_families(char to[256], bool gguf)
     return to;
 }
 
+/* By the family's name, which must be in the table; a refusal lists those that are. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out)
 {
     char known[256];
@@ -71,6 +72,9 @@ mpk_status model_find(mpk_context *cx, str family, const model_def **out)
          STR_SHOWN(family, 64), list_families(known, false));
 }
 
+/* GGUF has one name for models of an architecture with and without experts: of two families with
+ * that name the one that is a mixture as the file is, else the first.
+ */
 mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
                            const model_def **out)
 {
@@ -119,6 +123,7 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
     return MPK_OK;
 }
 
+/* No experts, or bounds for what sizes tensors and the lists of a token's experts. */
 static mpk_status check_experts(mpk_context *cx, const model_config *c)
 {
     if (!c->n_experts)
@@ -130,6 +135,9 @@ static mpk_status check_experts(mpk_context *cx, const model_config *c)
     return check_size(cx, "step between layers with experts", c->expert_every, UINT32_MAX);
 }
 
+/* All that a builder of a graph relies on: numbers come from files, and products of two of them
+ * must not overflow.  A configuration that passes gives a graph whose shapes can be inferred.
+ */
 mpk_status model_check(mpk_context *cx, const model_config *c)
 {
     const model_def *family;

@@ -231,6 +231,10 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
         NULL);
 }
 
+/* x + attention(norm(x)), one operator for each line of the paper's formula; passes fuse them
+ * (fuse_linear.c, fuse_attention.c).  head_norms: q and k are normalised by head before they are
+ * rotated.
+ */
 ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
                             bool head_norms)
 {

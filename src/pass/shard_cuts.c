@@ -126,6 +126,11 @@ static void join_way(shard_cuts *c, const ir_op *op, const op_split *way)
     follower->follows = first[0];
 }
 
+/* A node for every axis of every tensor, then one walk over all operators and all the ways in
+ * which each may be cut: axes that are cut together become one class (union by root_of).  The
+ * units of a class are the greatest common divisor of those of its axes: it is cut at their
+ * multiples.
+ */
 mpk_status shard_fill_cuts(mpk_context *cx, arena *a, const ir_graph *g, uint32_t n_peers,
                            shard_cuts *out)
 {
@@ -201,6 +206,9 @@ static bool find_covered(const shard_cuts *c, const shard_node *k, int64_t n, in
     return true;
 }
 
+/* The entries *lo <= i < *hi of an axis that a peer has, from its class's units.  False: the axis
+ * cannot be cut among so many peers.
+ */
 bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, uint32_t peer,
                      int64_t *lo, int64_t *hi)
 {
@@ -216,6 +224,9 @@ bool shard_find_part(const shard_cuts *c, ir_tensor_id tensor, uint32_t axis, ui
     return true;
 }
 
+/* Has every peer a part of every axis that the way cuts?  Axes that number entries of others are
+ * not cut themselves.
+ */
 bool shard_can_split(const shard_cuts *c, const ir_op *op, const op_split *way)
 {
     for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {

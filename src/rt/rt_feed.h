@@ -34,6 +34,9 @@ typedef struct rt_feed {
     rt_i32 position, slot;
 } rt_feed;
 
+/* Entries go on after those that the step has so far (built_tokens).  The text of a request is
+ * kept where the program needs it again, or where the request has rules.
+ */
 RT_FN rt_feed rt_slot_feed_of(const rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -48,6 +51,7 @@ RT_FN rt_feed rt_slot_feed_of(const rt_machine *m, rt_u32 index)
     return f;
 }
 
+/* One lane: token i of the feed. */
 RT_FN void rt_feed_token(const rt_feed *f, rt_u32 i, rt_i32 token)
 {
     if (f->tokens)

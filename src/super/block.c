@@ -105,6 +105,7 @@ static bool is_of_end(const block_program *p, const block_step *s, const int8_t 
     return t->axis[0] == axis[0] && t->axis[1] == axis[1];
 }
 
+/* Does a step of the end, e->first to e->last - 1, make the tile? */
 static bool is_made_in(const block_program *p, const block_end *e, int8_t tile)
 {
     for (uint32_t i = e->first; i < e->last; i++)
@@ -128,6 +129,11 @@ static bool take_source(const block_program *p, block_end *e, int8_t tile, const
     return true;
 }
 
+/* The end are the steps right before the store that work on tiles of the result's axes alone.  It
+ * is found backwards from the store, and counts only if every tile that it reads is made in it,
+ * or is one of at most two sums.  Only for tensor cores, and where rows of the result are whole
+ * pieces.
+ */
 bool block_find_end(const block_program *p, block_end *out)
 {
     block_end e = {0};

@@ -429,6 +429,10 @@ static void do_add(runner *r, const block_step *s)
 
 /* ---- steps ---- */
 
+/* One step of a program, for the whole block at once; loops, and the loads in them, are
+ * do_steps'. After a wait all groups of loads have arrived but the `pending` that were begun
+ * last.
+ */
 static mpk_status do_step(runner *r, const block_step *s)
 {
     switch (s->verb) {

@@ -257,6 +257,9 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* Dispatch of one step; c->depth counts open loops, c->ahead the loads of each that are begun and
+ * not waited for.
+ */
 static mpk_status check_step(checker *c, const block_step *s)
 {
     switch (s->verb) {

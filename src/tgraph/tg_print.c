@@ -37,6 +37,7 @@ static void print_op(const tg_graph *g, ir_op_id op, text *out)
         text_print(out, " = @%u [", op);
 }
 
+/* task 3 = %y [0:16, 64:128] aot worker=2 */
 static void print_task(const tg_graph *g, tg_task_id id, text *out)
 {
     const tg_task *task = &g->tasks[id];
@@ -72,6 +73,9 @@ static void print_list(const tg_graph *g, const tg_event *e, bool in, text *out)
     }
 }
 
+/* The text form of a tGraph, as tg_parse reads it and docs/text-form.md has it: the program, then
+ * tasks and events by number.
+ */
 void tg_print(const tg_graph *g, text *out)
 {
     ir_print(g->ir, out);

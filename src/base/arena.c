@@ -65,6 +65,9 @@ static arena_block *take_kept(arena *a, size_t bytes)
     return b;
 }
 
+/* A block that was kept from before if one is large enough, else a new one; it becomes the one
+ * that is filled.
+ */
 static arena_block *add_block(arena *a, size_t bytes)
 {
     arena_block *b = take_kept(a, bytes);

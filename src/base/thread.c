@@ -114,6 +114,9 @@ unsigned thread_cores(void)
     return n >= 1 && n < limit ? n : limit;
 }
 
+/* Its timeouts count by the monotonic clock, as clock_ns does. By the wall clock, which is the
+ * default, a wait would change when somebody sets the time.
+ */
 int thread_make_condition(pthread_cond_t *condition)
 {
     pthread_condattr_t monotonic;

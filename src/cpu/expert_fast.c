@@ -336,6 +336,9 @@ static void run_columns(expert_task *task)
         add_token(task, t);
 }
 
+/* A task of expert_linear. Pairs are sorted by expert once, and rows with a norm normalised once;
+ * then columns, where results of experts are added up in pieces whose sums fit scratch.
+ */
 void expert_run(const op_call *call, const ir_box *box, void *scratch, const linear_kernels *k)
 {
     expert_task task = {.call = call,

@@ -82,6 +82,9 @@ int64_t linear_block_tokens(int64_t bytes, int64_t n)
     return fit < n ? fit : n;
 }
 
+/* The forms of x that the weights `first` to `last` need: as it is, in 8-bit blocks of 32
+ * (narrow[0]) or of 256 (narrow[1]).
+ */
 linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations)
 {
     linear_forms forms = {0};

@@ -355,6 +355,7 @@ static void blend_columns(const upsample_task *t)
     }
 }
 
+/* Columns and their weights are the same for all rows of a box, so they are found once. */
 static void upsample_run(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];

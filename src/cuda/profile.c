@@ -93,6 +93,7 @@ static int compare_ns(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+/* Of the last RT_DELAYS bursts: how many, the median, the 99th percentile, the longest. */
 static mpk_status read_delays(mpk_context *cx, cuda_machine *m, machine_delays *out)
 {
     rt_delays *d = calloc(1, sizeof *d);

@@ -215,6 +215,9 @@ static void give_up(embedder *m)
     }
 }
 
+/* At most max_batch texts are under way at a time, in the window; give_up waits for those that a
+ * failure has left there.
+ */
 mpk_status mpk_embed(mpk_context *cx, mpk_engine *e, const mpk_tokens *texts, size_t n,
                      const mpk_embed_options *options, float *out)
 {

@@ -75,6 +75,10 @@ mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const
     return MPK_OK;
 }
 
+/* A choice is made once for each kind of call and kept under a key, the text of all that it
+ * depends on. A field of super_attention that were missing from the key would let two different
+ * calls share a program.
+ */
 mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
                                 const super_attention *s, const super_choice **out)
 {

@@ -188,6 +188,10 @@ static void remove_entry(machine *m, size_t index)
     b->entries_unsent -= index < b->entries_unsent;
 }
 
+/* Entries that the machine has stay where they are; among those after them the new one goes
+ * behind all of its own or a lower number, since the lowest is sent first. Called with the lock
+ * held.
+ */
 static mpk_status add_entry(mpk_context *cx, host_books *b, host_entry *e)
 {
     if (b->entries.n == b->entries.capacity) {

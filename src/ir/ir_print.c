@@ -121,6 +121,7 @@ static void print_value(const op_attribute *def, const ir_attribute *value, text
         print_ints(value->ints.at, value->ints.n, out);
 }
 
+/* Those that differ from their defaults, such as " {eps = 1e-05}"; nothing if none does. */
 static void print_attributes(const ir_op *op, text *out)
 {
     bool any = false;

@@ -191,6 +191,9 @@ static mpk_status check_shape(mpk_context *cx, const model_shape *s)
     return MPK_OK;
 }
 
+/* Numbers are checked before and the graph after: what a family builds from a configuration that
+ * passed must verify, so a failure there is a fault of its builder.
+ */
 mpk_status model_build(mpk_context *cx, arena *a, const model_config *c, const model_shape *s,
                        const model_weights *w, ir_graph **out)
 {

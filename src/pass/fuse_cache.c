@@ -352,6 +352,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id)
     return replace_result(w, key, &p, y, sdpa.out[0]);
 }
 
+/* Rule split takes any attention of few tokens, so rule cache has the first choice. */
 mpk_status fuse_caches(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n;

@@ -18,6 +18,9 @@
  */
 #include "pass/fuse.h"
 
+/* An operator taken apart, for a rule to change and fuse_add_linear to put together again. Inputs
+ * are as the rewrite has them now, after replacements.
+ */
 void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
 {
     for (uint32_t i = 0; i < LINEAR_INPUTS; i++)

@@ -110,6 +110,9 @@ static mpk_status append_empties(normalizer *n)
     return tg_fill_events(n->s->cx, g);
 }
 
+/* All tasks that trigger several events come before any that depends on several: fan_in must know
+ * which events serve as e' already (fans_out).
+ */
 mpk_status pass_normalize(pass_state *s, tg_graph *g)
 {
     normalizer n = {.s = s, .g = g, .n_events = g->n_events};

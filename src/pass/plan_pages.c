@@ -14,6 +14,9 @@ static size_t scratch_bytes(const ir_graph *ir, const tg_task *task)
     return op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, &task->box) : 0;
 }
 
+/* Pages of an operator: those of its task that needs most. A task that needs more than a worker
+ * has is refused here; at run time it would wait for ever.
+ */
 mpk_status pass_plan_pages(pass_state *s, const tg_program *p, tg_compiled *c)
 {
     NEW(s->cx, s->result, c->pages, c->ir->ops.n);

@@ -421,6 +421,7 @@ static mpk_status apply_softmax(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Operators that rules add stand after the first n and are not looked at again. */
 mpk_status recognise_attention(rewrite *w)
 {
     uint32_t n = (uint32_t)w->g->ops.n;

@@ -42,6 +42,9 @@ RT_FN rt_u32 rt_tokens_space(rt_machine *m)
     return s->told_end - s->told;
 }
 
+/* Fill entry `at` of the token ring, which the caller has found free (rt_tokens_space). The host
+ * sees it when rt_show publishes it.
+ */
 RT_FN void rt_tell_at(rt_machine *m, rt_u32 at, rt_u64 id, rt_i32 token, rt_u32 index, rt_u32 count,
                       rt_u32 reason)
 {

@@ -62,6 +62,9 @@ RT_FN void rt_run_clipped(rt_machine *m, rt_worker *w, const rt_task *task)
     rt_pages_release(&w->pages, &hold);
 }
 
+/* One task whose event is activated, from the note of it to its trigger. `task` and `beats` are
+ * for whoever looks for a stall.
+ */
 RT_FN void rt_run_task(rt_machine *m, rt_worker *w, rt_u32 t)
 {
     const rt_task *task = &m->tasks[m->graphs[w->graph].first_task + t];

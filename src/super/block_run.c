@@ -569,6 +569,9 @@ static int compare_stored(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
+/* The root is a random square (field.h). What was stored is sorted by place, so that the caller
+ * can compare two programs' entry by entry; a place that comes twice is a fault.
+ */
 mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_run_of *run)
 {
     runner *r;

@@ -106,6 +106,9 @@ static void draw_event(const drawing *d, tg_event_id e)
         text_print(d->out, "  e%u -> after [style=dotted, label=\"%u\"];\n", e, after);
 }
 
+/* A task's number counts within its operator, whether tasks before it are drawn or not, so that
+ * it is the same in every drawing.
+ */
 mpk_status tg_dot(mpk_context *cx, arena *scratch, const tg_graph *g, uint32_t first_op,
                   uint32_t n_ops, text *out)
 {

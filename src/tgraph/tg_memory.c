@@ -173,6 +173,10 @@ static mpk_status check_pair(mpk_context *cx, const tg_compiled *c, const tg_ali
     return MPK_OK;
 }
 
+/* Every root lies where it may, and every pair of roots that share bytes is ordered. Weights are
+ * not compared: check_place has seen that nothing lies with them. All pairs are compared by their
+ * bytes; few share any.
+ */
 mpk_status tg_verify_memory(mpk_context *cx, arena *scratch, const tg_compiled *c,
                             const uint64_t *area_bytes)
 {

@@ -173,6 +173,9 @@ template <int N> MPK_FN void ptx_group_wait(void)
         "+f"(c[i + 6]), "+f"(c[i + 7])
 #define PTX_SUMS_32(c, i) \
     PTX_SUMS_8(c, i), PTX_SUMS_8(c, i + 8), PTX_SUMS_8(c, i + 16), PTX_SUMS_8(c, i + 24)
+/* The immediates after p: 1, 1 leave the signs of a and b, 0, 0 say that rows of both lie along
+ * what is summed over.
+ */
 #define PTX_GROUP_MULTIPLY_OF(type, columns, names, name_of_a, name_of_b, ...)               \
     MPK_FN void ptx_group_multiply_##type##_##columns(float *c, rt_u64 a, rt_u64 b)          \
     {                                                                                        \

@@ -403,6 +403,7 @@ SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const samp
 struct sample_list {
     rt_u64 *s_rank;
 };
+/* Put entries a and b in order.  order.cuh gives a pair to one thread at a time. */
 MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
 {
     const rt_u64 first = l.s_rank[a], second = l.s_rank[b];

@@ -62,6 +62,7 @@ MPK_FN expert_shown expert_show(rt_u32 id)
         shown.bit[b] = __ballot_sync(0xffffffffu, id >> b & 1);
     return shown;
 }
+/* Bit l: lane l's pair goes to expert e. */
 MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
 {
     rt_u32 lanes = ~shown.bit[EXPERT_BITS]; /* those that have an expert */

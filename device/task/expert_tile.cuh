@@ -230,6 +230,9 @@ struct expert_tile_range {
     rt_u32 first, last;
 };
 
+/* A warp has pairs that are neighbours, a multiple of 32 of them, so that ballots over 32 pairs
+ * never cross to another warp's.
+ */
 MPK_FN expert_tile_range expert_tile_range_of(const mpk_task &t, const expert_tile_shape &s)
 {
     const rt_u32 pairs = (t.hi0 - mpk_lo(t, 0)) * (rt_u32)s.of_token,

@@ -174,6 +174,9 @@ template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring)
     return first;
 }
 
+/* This warp has read the pages of a step: its own arrival of eight at each.  The lanes meet
+ * first, so that lane 0's arrival comes after all their reads.
+ */
 template <int PAGES> MPK_FN void box_release(rt_u32 first)
 {
     __syncwarp();

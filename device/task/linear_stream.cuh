@@ -394,6 +394,7 @@ template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group, int thre
 {
     return (float *)s_parts + ((group * 8) * 32 + thread) * (WIDE ? 4 : 2);
 }
+/* Lanes store next to each other, 8 or 16 bytes each, without bank conflicts. */
 template <int WIDE> MPK_FN void stream_put(char *s_parts, int group, int thread, const float *sums)
 {
     float *to = stream_sums<WIDE>(s_parts, group, thread); /* this lane's */

@@ -66,6 +66,7 @@ void host_books_close(host_books *b)
     *b = (host_books){0};
 }
 
+/* Is a request under way, or has one ended early whose end was not yet drained? */
 bool host_books_are_busy(host_books *b)
 {
     pthread_mutex_lock(&b->lock);
@@ -209,6 +210,9 @@ static mpk_status add_entry(mpk_context *cx, host_books *b, host_entry *e)
     return MPK_OK;
 }
 
+/* The books' lock is held, which makes the host one writer.  Written before it is published; then
+ * the machine is woken.
+ */
 static void send_command(machine *m, rt_command c)
 {
     const host_rings *r = &m->books.rings;

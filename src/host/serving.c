@@ -211,6 +211,9 @@ void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens,
     s->keeps_text = 1;
 }
 
+/* As they are before the first request: all pages free, no page has a name.  The list is taken
+ * from at its end, so page 0 goes first.
+ */
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets)
 {
     for (uint32_t i = 0; i < s->n_pages; i++)

@@ -421,6 +421,10 @@ struct jloop {
     int64_t depth0;
 };
 
+/* A render under way; one thread's.  steps, depth: work so far and nesting, both limited, so that
+ * a template cannot run for ever or use up the stack; `now`: seconds, for strftime_now, the same
+ * throughout.
+ */
 struct jrun {
     mpk_context *cx;
     arena *a;
@@ -584,6 +588,7 @@ bool jinja_is_valid(str s);
 str jinja_strip(str s, str chars, bool left, bool right);
 typedef enum jcase { J_UPPER, J_LOWER, J_TITLE, J_CAPITAL, J_SWAP } jcase;
 mpk_status jinja_set_case(jrun *r, str s, jcase to, str *out);
+/* Classes of characters, as Python's str.isalpha and so on have them. */
 typedef enum jclass {
     J_ALPHA,
     J_DIGIT,

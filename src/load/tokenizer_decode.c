@@ -27,6 +27,9 @@ typedef struct stage {
     utf8_rest rest; /* STEP_UNBYTES */
 } stage;
 
+/* Ids in, text out, one at a time.  stages[k] and scratch[k] belong to step k of the tokenizer's
+ * decoder; `rest` holds the first bytes of a character whose others have not come.
+ */
 struct tokenizer_stream {
     const tokenizer *t;
     unsigned flags;

@@ -359,6 +359,9 @@ typedef struct rt_control {
     rt_wide ahead_steps;                   /* of the n_steps, those of the draft model */
 } rt_control;
 
+/* Of rt_control.abort.  FAULTING: whoever changed it from RUNNING writes the fault record;
+ * FAULTED: it is written.
+ */
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
 
 /* A cell of a bounded queue with many writers and many readers (rt_queue.h).  Cell i % capacity is
@@ -371,6 +374,7 @@ typedef struct rt_slot_word {
     rt_u32 item;
 } rt_slot_word;
 
+/* Tickets taken so far, modulo 2^32: of writers and of readers, on lines of their own. */
 typedef struct rt_queue {
     rt_word written;
     char apart[RT_LINE - sizeof(rt_word)];

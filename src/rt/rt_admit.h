@@ -354,6 +354,7 @@ RT_FN rt_u32 rt_find_youngest(const rt_machine *m)
     return best;
 }
 
+/* The one that goes on first; RT_NONE: no request was put back. */
 RT_FN rt_u32 rt_find_oldest_parked(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
@@ -449,6 +450,7 @@ RT_LARGE_FN void rt_step_resume(rt_machine *m)
 
 /* ---- admission ---- */
 
+/* A slot without a request, the lowest; RT_NONE: all run one. */
 RT_FN rt_u32 rt_find_free(const rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)

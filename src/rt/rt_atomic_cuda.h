@@ -40,6 +40,7 @@ RT_CHANGE(rt_add_acq_rel_device, "atom.add.acq_rel.gpu.u32")
 RT_CHANGE(rt_add_acq_rel_system, "atom.add.acq_rel.sys.u32")
 RT_CHANGE(rt_exchange_acq_rel_device, "atom.exch.acq_rel.gpu.b32")
 
+/* 1: the word was `from`, and is `to` now. */
 RT_FN int rt_replace_acq_rel_device(rt_word *w, rt_u32 from, rt_u32 to)
 {
     rt_u32 old;

@@ -58,6 +58,7 @@ RT_FN void rt_slot_deliver_shares(rt_machine *m, rt_u32 index)
     }
 }
 
+/* Does the token end the request's answer? */
 RT_FN int rt_is_eos(const rt_request *r, rt_u32 n_eos, rt_i32 token)
 {
     int found = 0; /* no early exit: the loads are independent of each other */

@@ -76,6 +76,7 @@ RT_FN int rt_once_poll(rt_machine *m, rt_worker *w)
 
 /* ---- commands ---- */
 
+/* The slot that runs the request; RT_NONE: it waits in the ring, or has ended. */
 RT_FN rt_u32 rt_slot_of(const rt_machine *m, rt_u64 id)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)

@@ -51,7 +51,7 @@ MPK_FN rt_i64 conv_filters(const conv_how &h, const mpk_view &y)
 
 /* The entry of x along spatial axis i, of n, that entry `at` of the result takes for entry k of the
  * kernel; -1: none.  A transposed convolution has the equation from * stride - padding + k *
- * dilation = at, so only every stride-th k has an entry. */
+ * dilation = at, which some k alone can meet: with dilation 1 one in `stride`. */
 MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 n)
 {
     rt_i64 from = at * h.stride.at[i] - h.padding.at[i] + k * h.dilation.at[i];

@@ -233,6 +233,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     truncate_prompt(x, q, &ids, &n_ids);
     net_work *w = &x->work;
     mpk_request_options o = q->sampling;
+    /* best_of ranks answers by them, whether the client sees them or not */
     o.logprobs |= q->n_shown < q->n_answers;
     for (uint32_t i = 0; i < q->n_answers; i++) {
         net_answer *a = &w->answers[at * q->n_answers + i];
@@ -277,6 +278,7 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
                           "start the server with a larger --context.",
                           net_work_context(x->server), prompt->text.n);
     TRY(mpk_tokenize(x->cx, tokenizer, prompt->text.at, prompt->text.n, q->special, &ids, &n));
+    /* the engine has copied the ids when it returns */
     mpk_status status = submit_answers(x, q, at, prompt, ids, n);
     mpk_free(ids);
     return status;
@@ -365,6 +367,7 @@ static void note_tokens(net_exchange *x, net_answer *a, size_t n)
     if (!a->is_running) {
         x->server->running++;
         a->n_cached = mpk_request_cached_tokens(a->request);
+        /* the other answers of the prompt find what the first has just computed: no saving */
         x->work.n_cached += a->leads ? a->n_cached : 0;
     }
     a->is_running = true;

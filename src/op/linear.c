@@ -25,8 +25,11 @@
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
-/* Tokens for which the reference code unpacks a row once, and that fast bodies take together; the
- * others say which products are cut finer (axes). */
+/* TOKENS_AT_ONCE: for which the reference code unpacks a row once, and that fast bodies take
+ * together.  LOT: rows of x that a task keeps together.  The others say which products are cut
+ * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS of x; those with at most
+ * NARROW_COLUMNS of y.
+ */
 enum { TOKENS_AT_ONCE = 8, LOT = 128, FEW_ROWS = 64, SMALL_ROWS = 256, NARROW_COLUMNS = 256 };
 
 /* With a gate, column i of both weights makes column i of the result. */
@@ -160,8 +163,12 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 }
 
 /* Way 0: cut columns of y, which are rows of the weights: of one weight, or of gate and up
- * alike.  The other way: cut the elements of the rows, so that each peer has a term of every
- * sum; norm, glu and act need the whole sum and forbid it. */
+ * alike.  The other way: cut the elements of the rows, so that each peer has a term of every sum;
+ * norm, glu and act need the whole sum and forbid it.  Of several weights without glu columns are
+ * not cut: a part of y's columns is not the same part of each weight.  Where elements are cut,
+ * bias and residual are added by the first peer alone (OP_FIRST), or the sum would have them once
+ * for each peer.
+ */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
     bool columns = has_glu(op) || !shape_input(g, op, W1),

@@ -187,7 +187,10 @@ static int32_t take(candidates *c, int64_t rank)
     return c->ids[c->n - 1 - rank];
 }
 
-/* What the filters keep: ids up to `last` in falling order (-1: all), of at least this weight. */
+/* What the filters keep: ids up to `last` in falling order (-1: all), of at least this weight.
+ * Weights are integers (chance.h), so sums of them do not depend on the order, and a GPU's
+ * threads draw the same token.
+ */
 typedef struct kept {
     int32_t last;
     chance least;
@@ -236,7 +239,10 @@ static kept keep(candidates *c, const float *sampling, chance *sums)
     return k;
 }
 
-/* The id of a lane at which the sum of kept weights passes the target. */
+/* The id of a lane at which the sum of kept weights passes the target.  A lane has
+ * CHANCE_NEIGHBOURS ids of each CHANCE_LANES * CHANCE_NEIGHBOURS, and goes from the last of them
+ * to the first of the next: the order in which a GPU's threads go, one lane each.
+ */
 static int32_t pick(const candidates *c, const kept *k, int64_t lane, chance target)
 {
     chance passed = 0;

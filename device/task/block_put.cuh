@@ -1,5 +1,5 @@
-/* block_put.cuh - a fragment of a block program to memory whose rows are the tile's rows: the end of
- * attention, whose sums leave no room in shared memory for an end by rows (block.cuh).
+/* block_put.cuh - a fragment of a block program to memory whose rows are the tile's rows: the end
+ * of attention, whose sums leave no room in shared memory for an end by rows (block.cuh).
  *
  * block.cuh ends with this file; src/gen/block_print.c prints the call, which all threads of the
  * warps that have the sum make.

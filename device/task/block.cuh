@@ -778,4 +778,6 @@ MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, c
     }
 }
 
+#include "task/block_put.cuh"
+
 #endif

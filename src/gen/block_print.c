@@ -381,12 +381,23 @@ static bool is_stored(const block_step *s)
     return s[0].verb == BLOCK_MAP && s[1].verb == BLOCK_STORE && s[1].to == s[0].to;
 }
 
+/* Does the store have neighbours of a thread's fragment that are neighbours in memory?  Then it is
+ * a call of its own, which writes two at a time (block_put). */
+static bool is_put(const block_printer *w, const block_step *s)
+{
+    const int8_t columns = w->p->tiles[s->to].axis[1];
+    return s->verb == BLOCK_STORE && w->p->unit == BLOCK_MMA && columns != BLOCK_NONE &&
+           !w->p->tiles[s->to].is_shared_out && w->p->operands[s->operand].stride[columns] == 1;
+}
+
 /* The steps of one loop: loads, a map of them, the store of what it makes; before this map perhaps
  * one more, whose value is its first operand and is read nowhere else. */
 static run find_run(block_printer *w, uint32_t i)
 {
     const block_step *steps = w->p->steps;
     run r = {.w = w, .first = i, .at = i, .last = i, .is_rows = false};
+    if (steps[i].verb == BLOCK_MAP && is_put(w, &steps[i + 1]))
+        return r;
     while (steps[r.last].verb == BLOCK_LOAD)
         r.last++;
     if (steps[r.last].verb == BLOCK_MAP && is_stored(&steps[r.last + 1]) &&
@@ -417,6 +428,22 @@ static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
     close_entries(w);
     *last = r.last;
     return MPK_OK;
+}
+
+/* A fragment whose rows lie in memory as they are: "block_put(r_y, warps, 32, 64, out_y, g_out_y,
+ * offset of the tile, offset from a row to the next, rows and columns of the box from here on)". */
+static void print_put(const block_printer *w, const block_step *s)
+{
+    const block_tile *t = &w->p->tiles[s->to];
+    const block_operand *o = &w->p->operands[s->operand];
+    const char *m = block_axis_of(w, t->axis[0]), *n = block_axis_of(w, t->axis[1]);
+    if (w->p->warps[2] > 1)
+        LINE(w, "if (block_part(warps) == 0)\n%*s", BLOCK_STEP, "");
+    LINE(w,
+         "block_put(r_%s, warps, %d, %d, %s, g_%s, %s0 * %lldll + %s0, %lldll, %s_hi - %s0, "
+         "%s_hi - %s0);\n",
+         t->name, block_extent(w->p, s->to, 0), block_extent(w->p, s->to, 1), o->name, o->name, m,
+         (long long)o->stride[t->axis[0]], n, (long long)o->stride[t->axis[0]], m, m, n, n);
 }
 
 /* ---- ends by rows ---- */
@@ -561,9 +588,11 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
         *i = w->end.last;
         return print_rows(w, &w->end);
     }
-    if (is_of_entries(w, s))
+    if (is_put(w, s))
+        print_put(w, s);
+    else if (is_of_entries(w, s))
         return print_entries(w, *i, i);
-    if (block_is_shared_load(w, s))
+    else if (block_is_shared_load(w, s))
         *i = block_print_loads(w, *i);
     else if (s->verb == BLOCK_LOOP)
         print_loop(w, s);

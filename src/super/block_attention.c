@@ -113,9 +113,8 @@ static void add_scores(block_program *p, const super_attention *s, int8_t scores
         add_bound(p, scores, BLOCK_WINDOW, s->window);
 }
 
-/* Add the result: a row that sees no key has a total of zero and becomes zeros, as the operator
- * is defined. */
-static void add_result(block_program *p, int8_t sums, int8_t total)
+/* The end of the definition: a row that sees no key has a total of zero and becomes zeros. */
+static void add_quotient(block_program *p, int8_t sums, int8_t total)
 {
     const int8_t y = block_add_fragment(p, "y", M, E);
     add_of(p, BLOCK_MAP, "where(x1 == 0, 0.0, x0 / x1)", y, sums, total, BLOCK_NONE);
@@ -144,7 +143,7 @@ void super_region_of_attention(const super_attention *s, block_program *p)
     add_of(p, BLOCK_TOTAL, NULL, total, scores, BLOCK_NONE, BLOCK_NONE);
     block_add_step(p, BLOCK_FILL, sums);
     add_of(p, BLOCK_MULTIPLY, NULL, sums, scores, v, BLOCK_NONE);
-    add_result(p, sums, total);
+    add_quotient(p, sums, total);
 }
 
 /* ---- candidates ---- */
@@ -224,6 +223,17 @@ static void add_parts(block_program *p, kept *t)
     add_of(p, BLOCK_ADD, NULL, all.total, t->total, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_ADD, NULL, all.sums, t->sums, BLOCK_NONE, BLOCK_NONE);
     *t = all;
+}
+
+/* The end of a candidate: one division for each row, then a product for each entry.  A division
+ * takes some 35 instructions, which run once a task and so come from L2: one for each of a thread's
+ * 64 entries was most of a task's time where keys are few. */
+static void add_result(block_program *p, int8_t sums, int8_t total)
+{
+    const int8_t inverse = add_line(p, "inverse", 1), y = block_add_fragment(p, "y", M, E);
+    add_of(p, BLOCK_MAP, "where(x0 == 0, 0.0, 1.0 / x0)", inverse, total, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", y, sums, inverse, BLOCK_NONE);
+    block_add_step(p, BLOCK_STORE, y)->operand = 3;
 }
 
 /* Begin a loop whose loads are issued `ahead` turns early. */

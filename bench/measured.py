@@ -172,8 +172,8 @@ def section(path, record):
         yield from ["", f"Tokens/s, and mpk's over llama.cpp's, with code for {record['isa']}; "
                     f"`{record['command']}`. More is better.", "", *cpu_table(record)]
     if record.get("kl"):
-        yield from ["", "KL: divergence from fp32 activations with the same weights, nats a token (bench/kl.py); less is "
-                    "better."]
+        yield from ["", "KL: divergence from fp32 activations with the same weights, nats a token (bench/kl.py); less "
+                    "is better."]
     yield ""
 
 

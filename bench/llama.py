@@ -44,7 +44,7 @@ def wanted(kind, what):
     if what == "prompt":
         return 1.0
     if what.startswith("decode"):
-        return 1.1 if kind == "BF16" else 1.0 if kind.startswith(("IQ1", "IQ2", "IQ3")) else 1.2
+        return 1.0 if kind.startswith(("IQ1", "IQ2", "IQ3")) else 1.2
     return 1.3
 
 

@@ -3,12 +3,14 @@
 llama.cpp.
 
     bench/kl.py [--mpk build/mpk] [--chunks 4] [--formats Q4_1 Q8_0 ...] [--text FILE] [--kv f16|q8_0] [--json]
+                [--into bench/results/cpu-avx2.json]
 
 For each format of SmolLM2-135M: mpk with --activations=i8 from mpk with --activations=f32, and llama.cpp's
 llama-perplexity --kl-divergence from itself on a file of the same weights unpacked to F32.  Both take chunks of 512
 tokens of the text and look at the second half of each; figures are means over these tokens, in nats.
 
-With --kv it is what a KV cache of that dtype costs: each program on the file itself, from its own cache of f32.
+With --kv it is what a KV cache of that dtype costs: each program on the file itself, from its own cache of f32.  --into
+puts the figures beside the speeds that bench/llama.py has written there.
 """
 import argparse
 import json
@@ -74,6 +76,7 @@ def main():
     parser.add_argument("--text", type=Path, default=llama.ROOT / "docs" / "runtime.md")
     parser.add_argument("--kv", choices=["f16", "q8_0"])
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--into", type=Path, help="results of bench/llama.py, which then hold these figures too")
     options = parser.parse_args()
     programs = llama.build_llama("llama-perplexity")
     rows = []
@@ -87,6 +90,9 @@ def main():
         rows.append(row)
         if not options.json:
             print(f"{kind:6} mpk {row['mpk']:.3e}  llama.cpp {row['llama_cpp']:.3e}", flush=True)
+    if options.into:
+        record = json.loads(options.into.read_text())
+        options.into.write_text(json.dumps({**record, "kl": rows}, indent=1) + "\n")
     if options.json:
         print(json.dumps(rows, indent=2))
 

@@ -13,7 +13,8 @@ A file holds what one system did on one machine in one run:
      "decode":  [{"model", "batch", "prompt", "generate", "ms", "least", "most", "command"}],
      "prompts": [{"model", "tokens", "ms", "command"}],
      "ablation": [{"model", "batch", "prompt", "generate", "ms": {variant: ms}}],     optional; of bench/paper.py
-     "cpu": [{"format", "what", "llama_cpp", "mpk", "ratio", "wanted"}]}              optional; of bench/llama.py
+     "cpu": [{"format", "what", "llama_cpp", "mpk", "ratio", "wanted"}],              optional; of bench/llama.py
+     "kl": [{"format", "llama_cpp", "mpk"}]}                                          optional; of bench/kl.py --into
 
 `ms` of a decode row is the median time of a step, of a prompt row the time from submission to the first token.  `light`
 is the least time in which a step's bytes can be read (docs/performance.md); at large batches operations may need more.
@@ -135,16 +136,21 @@ def ablation_table(record):
 
 
 def cpu_table(record):
-    """A line for each format, three columns for each kind of row of bench/llama.py."""
+    """A line for each format, three columns for each kind of row of bench/llama.py, and two for divergences."""
+    divergences = {row["format"]: row for row in record.get("kl", [])}
     kinds = list(dict.fromkeys(row["what"] for row in record["cpu"]))
-    yield cells(["weights", *(word for kind in kinds for word in (f"{kind}: llama.cpp", "mpk", ""))])
-    yield cells(["---"] * (1 + 3 * len(kinds)))
+    kl_words = ["KL: llama.cpp", "mpk"] if divergences else []
+    yield cells(["weights", *(word for kind in kinds for word in (f"{kind}: llama.cpp", "mpk", "")), *kl_words])
+    yield cells(["---"] * (1 + 3 * len(kinds) + len(kl_words)))
     for name in dict.fromkeys(row["format"] for row in record["cpu"]):
         found = {row["what"]: row for row in record["cpu"] if row["format"] == name}
         words = []
         for kind in kinds:
             row = found.get(kind)
             words += [f"{row['llama_cpp']:.1f}", f"{row['mpk']:.1f}", f"{row['ratio']:.2f}"] if row else [""] * 3
+        if divergences:
+            row = divergences.get(name)
+            words += [f"{row['llama_cpp']:.1e}", f"{row['mpk']:.1e}"] if row else [""] * 2
         yield cells([name, *words])
 
 
@@ -165,6 +171,9 @@ def section(path, record):
     if record.get("cpu"):
         yield from ["", f"Tokens/s, and mpk's over llama.cpp's, with code for {record['isa']}; "
                     f"`{record['command']}`. More is better.", "", *cpu_table(record)]
+    if record.get("kl"):
+        yield from ["", "KL: divergence from fp32 activations with the same weights, nats a token (bench/kl.py); less "
+                    "is better."]
     yield ""
 
 

@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/map.h"
+#include "base/nodes.h"
 #include "base/num.h"
 #include "base/rng.h"
 #include "base/thread.h"
@@ -177,6 +178,27 @@ static void cores_are_counted(void **state)
     assert_in_range(thread_cores(), 1, thread_processors());
     snprintf(command, sizeof command, "rm -r %s", root);
     assert_int_equal(system(command), 0);
+}
+
+/* Nodes of memory as Linux lists them; memory that was spread is memory like any other. */
+static void nodes_are_listed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *list;
+        uint64_t nodes;
+    } cases[] = {{"0\n", 1}, {"0-3\n", 15},           {"0,2-3,5\n", 45}, {"", 0},
+                 {"\n", 0},  {"62-70\n", 3ull << 62}, {"1,x", 2},        {"3-1\n", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_true(nodes_of_list(cases[i].list) == cases[i].nodes);
+    enum { BYTES = 3 << 20 };
+    char *p = malloc(BYTES);
+    assert_non_null(p);
+    nodes_spread(p, BYTES);
+    nodes_spread(p, 1);
+    memset(p, 7, BYTES);
+    assert_int_equal(p[BYTES - 1], 7);
+    free(p);
 }
 
 static mpk_status push_numbers(arena *a, size_t n)
@@ -491,6 +513,7 @@ int main(void)
         cmocka_unit_test(arena_adopts),
         cmocka_unit_test(calls_are_spread),
         cmocka_unit_test(cores_are_counted),
+        cmocka_unit_test(nodes_are_listed),
         cmocka_unit_test(characters_are_written),
         cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(waits_count_monotonic_time),

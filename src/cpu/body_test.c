@@ -8,6 +8,7 @@
 #include "check.h"
 #include "cpu/body.h"
 #include "cpu/cpu.h"
+#include "cpu/tile_fast.h"
 #include "op/pages.h"
 
 enum { RANDOM_GRAPHS = 1700, MOST_CUTS = 4 };
@@ -193,6 +194,18 @@ static void same_bits(const instance *t, const instance *with, const char *what,
     }
 }
 
+/* Products by tiles alone may differ from other instruction sets (tile_fast.h). */
+static bool has_own_bits(const cpu_body *b, const instance *t)
+{
+    bool by_tiles = false;
+    for (uint32_t i = 0; b->needs & CPU_AMX_BF16 && i < t->call.n_in; i++) {
+        const op_view *w = &t->call.in[i];
+        by_tiles = by_tiles || (w->data && w->rank >= 2 && w->dtype == IR_BF16 &&
+                                w->dims[w->rank - 1] % TILE_STEP == 0);
+    }
+    return by_tiles;
+}
+
 /* How many bodies took the operator of this graph.  number: of data and cuts of the same graph.  A
  * graph that begins with a view, which has no code, is of a layout that no body here takes; the
  * reference code runs it in op_test. */
@@ -230,9 +243,9 @@ static int check_changed(const char *source, change_operands *change, uint64_t n
             run(&cut, *b, &state);
             same_bits(&cut, &whole, (*b)->name, source);
         }
-        if (first.g)
+        if (first.g && !has_own_bits(*b, &whole))
             same_bits(&whole, &first, "another instruction set", source);
-        first = whole;
+        first = has_own_bits(*b, &whole) ? first : whole;
         taken++;
     }
     arena_free(&a);
@@ -717,6 +730,8 @@ static void test_choose(void **state)
         {CPU_AVX2 | CPU_AVX_VNNI, "linear avxvnni"},
         {CPU_AVX2 | CPU_AVX512 | CPU_AVX_VNNI, "linear avx512"},
         {CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI, "linear avx512vnni"},
+        {CPU_AVX2 | CPU_AVX512 | CPU_AMX_BF16, "linear avx512"},
+        {CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AMX_BF16, "linear amx"},
 #endif
     };
     arena a = {0};

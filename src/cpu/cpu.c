@@ -27,6 +27,7 @@
 #include <stdlib.h>
 
 #include "base/large_pages.h"
+#include "base/nodes.h"
 #include "cpu/cpu_machine.h"
 #include "op/rules.h"
 #include "rt/rt_worker.h"
@@ -215,6 +216,8 @@ static mpk_status allocate(mpk_context *cx, uint64_t n, const char *what, void *
           what);
     *at = (void *)(((uintptr_t)*block + 63) / 64 * 64);
     pages_make_large(*at, (size_t)n); /* reading the KV cache is then 1.6 times as fast */
+    if (n >= LARGE_PAGE)
+        nodes_spread(*at, (size_t)n);
     return MPK_OK;
 }
 

@@ -19,7 +19,7 @@
 #include "host/machine.h"
 
 /* The instruction sets of this processor, CPU_*, limited by the environment variable MPK_ISA:
- * none; on x86-64 avx2, avxvnni, avx512 (without VNNI), avx512vnni; on arm64 neon, dotprod,
+ * none; on x86-64 avx2, avxvnni, avx512 (without VNNI), avx512vnni, amx; on arm64 neon, dotprod,
  * i8mm.  No set if MPK_ISA is another word. */
 uint32_t cpu_features(void);
 /* MPK_EARG if MPK_ISA is a word that this architecture does not have. */

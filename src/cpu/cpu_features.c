@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -30,13 +32,26 @@ static bool has_avx_vnni(void)
     unsigned a = 0, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
+
+/* Tiles and their products of bf16: CPUID leaf 7, EDX bits 24 and 22; the system saves tiles (XCR0
+ * bits 17 and 18); and it lets this process have them, which it must be asked for, since a frame
+ * of a signal grows by 8 KB.  It refuses if some thread has a smaller stack for signals. */
+static bool has_amx_bf16(void)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d = 0, low, high;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (1u << 24 | 1u << 22)))
+        return false;
+    __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return (low >> 17 & 3) == 3 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
+}
 #endif
 
-/* What the processor and the system can do, without MPK_ISA.  AVX2 counts only with FMA and
+/* What of `allowed` the processor and the system can do.  AVX2 counts only with FMA and
  * F16C, because the AVX2 kernels use all three; AVX-512 only with the four parts that the
  * kernels use, and where AVX2 is there.  The compiler's functions also ask whether the operating
  * system saves the wide registers (XGETBV). */
-static uint32_t detect(void)
+static uint32_t detect(uint32_t allowed)
 {
     uint32_t f = 0;
 #if defined(__x86_64__)
@@ -52,6 +67,8 @@ static uint32_t detect(void)
             f |= CPU_AVX512_VNNI;
         if (__builtin_cpu_supports("avx512bf16"))
             f |= CPU_AVX512_BF16;
+        if (allowed & CPU_AMX_BF16 && has_amx_bf16())
+            f |= CPU_AMX_BF16;
     }
 #elif defined(__aarch64__)
     const unsigned long has = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
@@ -59,7 +76,7 @@ static uint32_t detect(void)
     f |= has & HWCAP_ASIMDDP ? CPU_NEON_DOT : 0;
     f |= more & HWCAP2_I8MM ? CPU_NEON_I8MM : 0;
 #endif
-    return f;
+    return f & allowed;
 }
 
 /* The words of MPK_ISA, from less to more: what each adds to the one before, and all that it
@@ -77,7 +94,8 @@ static const struct {
     {"avx2", CPU_AVX2, CPU_AVX2},
     {"avxvnni", CPU_AVX_VNNI, CPU_AVX2 | CPU_AVX_VNNI},
     {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
-    {"avx512vnni", CPU_AVX512_VNNI, ~0u},
+    {"avx512vnni", CPU_AVX512_VNNI, ~(uint32_t)CPU_AMX_BF16},
+    {"amx", CPU_AMX_BF16, ~0u},
 #endif
 };
 enum { LEVELS = sizeof levels / sizeof *levels };
@@ -111,7 +129,7 @@ mpk_status cpu_check_isa(mpk_context *cx)
 uint32_t cpu_features(void)
 {
     int limit = find_limit();
-    return limit < LEVELS ? detect() & levels[limit].allowed : 0;
+    return limit < LEVELS ? detect(levels[limit].allowed) : 0;
 }
 
 /* The highest level that adds something which this processor has. */

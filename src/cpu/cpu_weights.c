@@ -6,7 +6,8 @@
  *
  * Weights of files that are small beside the free memory are copied into large pages.  Others
  * stay in the mapping, and only those that are in pieces (experts, a peer's columns), not
- * aligned there, or made up get memory of their own.
+ * aligned there, or made up get memory of their own.  Memory that is allocated here is spread over
+ * all nodes of the machine; what stays in a mapping lies where the system's page cache put it.
  */
 #include <sys/mman.h>
 
@@ -14,6 +15,7 @@
 
 #include "base/free_memory.h"
 #include "base/large_pages.h"
+#include "base/nodes.h"
 #include "cpu/cpu_machine.h"
 #include "load/load.h"
 
@@ -42,6 +44,7 @@ static void find_room(const program_image *image, cpu_weights *w)
     if (p == MAP_FAILED)
         return;
     pages_make_large(p, (size_t)n);
+    nodes_spread(p, (size_t)n);
     w->gathered = p;
     w->gathered_bytes = (size_t)n;
     w->gathered_used = (size_t)(-(uintptr_t)p & (LARGE_PAGE - 1));
@@ -63,8 +66,10 @@ static mpk_status own_bytes(mpk_context *cx, const tg_weight *weight, uint32_t i
               posix_memalign(&p, large ? LARGE_PAGE : WEIGHT_ALIGN, n ? n : 1) == 0,
           MPK_ENOMEM, "out of memory for the %llu bytes of weight %.*s", (unsigned long long)n,
           LOAD_NAME(weight->name));
-    if (large)
+    if (large) {
         pages_make_large(p, n);
+        nodes_spread(p, n);
+    }
     w->at[i] = w->own[i] = p;
     return MPK_OK;
 }

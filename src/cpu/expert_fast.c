@@ -12,7 +12,7 @@
  *
  * Scratch: the sorted pairs; rows of x as f32: with a norm all of the box, each normalised once
  * for all its pairs, otherwise those of a block if they cannot be used in place; rows of a block
- * with 8-bit integers; a panel; two blocks of sums; kept rows.
+ * in other forms; a panel; two blocks of sums; kept rows.
  *
  * An example: tokens 0-2 with two experts each, of four experts:
  *
@@ -43,7 +43,7 @@ typedef struct expert_task {
     int32_t *pairs, *rows;
     int32_t *ends;                     /* [E] number of pairs of the experts up to this one */
     float *x_scratch, *sums[2], *kept; /* [block, LINEAR_COLUMNS] each of the sums */
-    void *narrowed;                    /* rows of the block as 8-bit integers (linear_narrow_row) */
+    void *forms;                       /* rows of the block in other forms (linear_fill_forms) */
 } expert_task;
 
 /* True if the tensor is absent, or has dense rows of floats. */
@@ -126,15 +126,15 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[W0].dims[2];
     p->padded = linear_round_up(p->k, 16);
     p->direct = false; /* set for each block of pairs */
-    p->forms = linear_forms_of(call, W0, W1, call->attributes[ACTIVATIONS].s);
-    task->block = linear_block_tokens(4 * p->padded + linear_narrow_bytes(p), task->n_pairs);
+    p->forms = linear_forms_of(k, call, W0, W1, call->attributes[ACTIVATIONS].s);
+    task->block = linear_block_tokens(p, 4 * p->padded + linear_form_bytes(p, 1), task->n_pairs);
     task->kept_columns = kept_columns(task->n_pairs, columns);
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);
     task->rows = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->rows);
     task->ends = take(scratch, &used, (size_t)call->in[W0].dims[0] * sizeof *task->ends);
     task->x_scratch =
         take(scratch, &used, (size_t)(scratch_rows(call, task) * p->padded) * sizeof(float));
-    task->narrowed = take(scratch, &used, (size_t)(task->block * linear_narrow_bytes(p)));
+    task->forms = take(scratch, &used, (size_t)linear_form_bytes(p, task->block));
     p->panel = take(scratch, &used, linear_panel_bytes(p, task->block));
     for (int i = 0; i < 2; i++)
         task->sums[i] = take(scratch, &used, (size_t)task->block * LINEAR_COLUMNS * sizeof(float));
@@ -216,14 +216,15 @@ static void find_x(expert_task *task, int64_t first, int64_t n)
         load_row(task, task->rows[first + i], task->x_scratch + i * p->padded);
 }
 
-/* Those rows in all forms that the weights need: f32, and 8-bit integers for block formats. */
+/* Those rows in all forms that the weights need: f32, 8-bit integers for block formats, and bf16
+ * parts for tiles. */
 static void prepare_x(expert_task *task, int64_t first, int64_t n)
 {
     linear_product *p = &task->product;
     find_x(task, first, n);
-    linear_place_narrow(p, n, task->narrowed);
-    for (int64_t i = 0; i < n && linear_narrow_bytes(p); i++)
-        linear_narrow_row(p, linear_row(&p->x, i), i);
+    linear_place_forms(p, n, task->forms);
+    for (int64_t i = 0; i < n && linear_form_bytes(p, 1); i++)
+        linear_fill_forms(p, linear_row(&p->x, i), i);
 }
 
 /* The weight of one expert as a matrix. */

@@ -33,8 +33,8 @@
 enum { NEEDS = CPU_AVX2, RANK = 1 };
 
 /* linear and expert_linear, with and without the dot products of AVX-VNNI. */
-LINEAR_SET(linear_avx2, int8_avx2)
-LINEAR_SET(linear_avxvnni, int8_avxvnni)
+LINEAR_SET(linear_avx2, int8_avx2, NULL)
+LINEAR_SET(linear_avxvnni, int8_avxvnni, NULL)
 
 const cpu_body cpu_body_linear_avx2 = {.op = "linear",
                                        .name = "linear avx2",

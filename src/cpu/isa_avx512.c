@@ -35,8 +35,10 @@
 enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 3 };
 
 /* linear and expert_linear, with the 8-bit products of AVX2 and with those of VNNI. */
-LINEAR_SET(linear_avx512, int8_avx2)
-LINEAR_SET(linear_avx512vnni, int8_avx512vnni)
+LINEAR_SET(linear_avx512, int8_avx2, NULL)
+LINEAR_SET(linear_avx512vnni, int8_avx512vnni, NULL)
+/* The same, and products of BF16 weights by tiles. */
+LINEAR_SET(linear_amx, int8_avx512vnni, &tile_amx)
 
 const cpu_body cpu_body_linear_avx512 = {.op = "linear",
                                          .name = "linear avx512",
@@ -67,6 +69,20 @@ const cpu_body cpu_body_expert_linear_avx512vnni = {.op = "expert_linear",
                                                     .scratch_bytes =
                                                         linear_avx512vnni_expert_scratch_bytes,
                                                     .run = linear_avx512vnni_expert_run};
+const cpu_body cpu_body_linear_amx = {.op = "linear",
+                                      .name = "linear amx",
+                                      .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX_BF16,
+                                      .rank = RANK + 2,
+                                      .accepts = linear_accepts,
+                                      .scratch_bytes = linear_amx_scratch_bytes,
+                                      .run = linear_amx_run};
+const cpu_body cpu_body_expert_linear_amx = {.op = "expert_linear",
+                                             .name = "expert_linear amx",
+                                             .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX_BF16,
+                                             .rank = RANK + 2,
+                                             .accepts = expert_accepts,
+                                             .scratch_bytes = linear_amx_expert_scratch_bytes,
+                                             .run = linear_amx_expert_run};
 const cpu_body cpu_body_attention_avx512 = {.op = "attention",
                                             .name = "attention avx512",
                                             .needs = NEEDS,

@@ -18,9 +18,9 @@ enum { NEEDS = CPU_NEON, RANK = 1 };
 
 /* linear and expert_linear for each kind of 8-bit products. Only products with 8-bit activations
  * differ among the three; fp32 ones are the same code. */
-LINEAR_SET(linear_neon, int8_neon)
-LINEAR_SET(linear_dotprod, int8_dotprod)
-LINEAR_SET(linear_i8mm, int8_i8mm)
+LINEAR_SET(linear_neon, int8_neon, NULL)
+LINEAR_SET(linear_dotprod, int8_dotprod, NULL)
+LINEAR_SET(linear_i8mm, int8_i8mm, NULL)
 
 const cpu_body cpu_body_linear_neon = {.op = "linear",
                                        .name = "linear neon",

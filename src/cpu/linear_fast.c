@@ -10,7 +10,7 @@
  * by all tokens of the block.  The arithmetic (linear_fast.h) is the same in both.
  *
  * Scratch: x as f32 if it is normalised, of 16 bits or ragged (one row if all weights multiply
- * 8-bit blocks); x in 8-bit blocks; one panel; two blocks of sums.
+ * other forms); x in 8-bit blocks, or as bf16 parts for tiles; one panel; two blocks of sums.
  *
  * The two ways of a product, of a weight [F, K] in chunks of K:
  *
@@ -32,8 +32,12 @@ enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
 enum { EPS, GLU, ACTIVATIONS, ACT };                /* attributes */
 enum {
     X_BYTES = 512 * 1024, /* bytes of x in a block of tokens */
-    PANEL_TOKENS = 24,    /* tokens that use a panel between two prefetches of weights */
-    AHEAD = 8             /* tokens: how long before its stores a row of y is prefetched */
+    /* the same as bf16 parts: processors with tiles have a second cache of 2 MB, and a panel's
+     * transposition is worth that of several tiles of tokens */
+    SPLIT_BYTES = 1536 * 1024,
+    SPLIT_TOKENS = 3 * TILE_ROWS, /* least tokens of such a block, which are a multiple of it */
+    PANEL_TOKENS = 24,            /* tokens that use a panel between two prefetches of weights */
+    AHEAD = 8                     /* tokens: how long before its stores a row of y is prefetched */
 };
 
 /* One call. */
@@ -75,17 +79,28 @@ bool linear_accepts(const op_call *call)
 /* How many of n rows of `bytes` each form a block.  A multiple of twelve, since kernels take
  * three or four tokens at a time; sixteen at least, or unpacking a panel would cost more than
  * using it. */
-int64_t linear_block_tokens(int64_t bytes, int64_t n)
+int64_t linear_block_tokens(const linear_product *p, int64_t bytes, int64_t n)
 {
     int64_t fit = X_BYTES / bytes / 12 * 12;
     fit = fit < 16 ? 16 : fit;
+    if (p->forms.split) {
+        fit = SPLIT_BYTES / bytes / SPLIT_TOKENS * SPLIT_TOKENS;
+        fit = fit < SPLIT_TOKENS ? SPLIT_TOKENS : fit;
+    }
     return fit < n ? fit : n;
 }
 
+/* Are weights of this dtype multiplied as tiles?  Tokens have no say: the bits are others. */
+static bool takes_tiles(const linear_kernels *k, ir_dtype dtype, int64_t columns)
+{
+    return k->tiles && dtype == IR_BF16 && columns % TILE_STEP == 0;
+}
+
 /* The forms of x that the weights `first` to `last` need: as it is, in 8-bit blocks of 32
- * (narrow[0]) or of 256 (narrow[1]).
+ * (narrow[0]) or of 256 (narrow[1]), or in tiles.
  */
-linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations)
+linear_forms linear_forms_of(const linear_kernels *k, const op_call *call, uint32_t first,
+                             uint32_t last, str activations)
 {
     linear_forms forms = {0};
     for (uint32_t i = first; i <= last; i++) {
@@ -93,6 +108,8 @@ linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last,
         int64_t block = w && narrow_is_asked(activations) ? narrow_block(w->dtype) : 0;
         if (block)
             forms.narrow[block != 32] = true;
+        else if (w && takes_tiles(k, w->dtype, w->dims[w->rank - 1]))
+            forms.split = true;
         else if (w)
             forms.plain = true;
     }
@@ -103,25 +120,29 @@ linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last,
  * .narrowed. */
 static const int64_t narrow_blocks[2] = {32, 256};
 
-int64_t linear_narrow_bytes(const linear_product *p)
+int64_t linear_form_bytes(const linear_product *p, int64_t n)
 {
-    int64_t bytes = 0;
+    int64_t bytes = p->forms.split ? tile_bytes(p->k, n) : 0;
     for (int i = 0; i < 2; i++)
-        bytes += p->forms.narrow[i] ? int8_row_bytes(p->k, narrow_blocks[i]) : 0;
+        bytes += p->forms.narrow[i] ? n * int8_row_bytes(p->k, narrow_blocks[i]) : 0;
     return bytes;
 }
 
-void linear_place_narrow(linear_product *p, int64_t n, void *scratch)
+void linear_place_forms(linear_product *p, int64_t n, void *scratch)
 {
     unsigned char *at = scratch;
     for (int i = 0; i < 2; i++) {
         p->narrowed[i] = (int8_rows){at, p->k, narrow_blocks[i], n};
         at += p->forms.narrow[i] ? n * int8_row_bytes(p->k, narrow_blocks[i]) : 0;
     }
+    p->split = at;
+    p->split_n = n;
 }
 
-void linear_narrow_row(linear_product *p, const float *x, int64_t t)
+void linear_fill_forms(linear_product *p, const float *x, int64_t t)
 {
+    if (p->forms.split)
+        p->kernels->tiles->split(x, p->k, t, p->split_n, p->split);
     for (int i = 0; i < 2; i++) {
         const int8_rows *to = &p->narrowed[i];
         if (p->forms.narrow[i])
@@ -158,15 +179,17 @@ static bool is_direct(const op_call *call, const linear_kernels *k, int64_t toke
     return all;
 }
 
-/* Bytes of the panel.  One of floats and one of bytes are never needed at once: they share the
- * place, which has the larger size. */
+/* Bytes of the panel.  Panels of floats, of bytes and of tiles are never needed at once: they share
+ * the place, which has the largest size. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
     int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
     size_t plain = p->direct || !p->forms.plain ? 0 : (size_t)linear_round_up(4 * floats, 64);
     size_t narrow =
         (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
-    return plain > narrow ? plain : narrow;
+    size_t tiles = p->forms.split && n > TILE_FEW ? TILE_PANEL_BYTES : 0;
+    plain = plain > narrow ? plain : narrow;
+    return plain > tiles ? plain : tiles;
 }
 
 /* Where the parts of scratch begin: x, its 8-bit forms, the panel, two blocks of sums; returns
@@ -180,21 +203,22 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[X].dims[1];
     p->padded = linear_round_up(p->k, 16);
     p->direct = is_direct(call, k, n);
-    p->forms = linear_forms_of(call, W0, W2, call->attributes[ACTIVATIONS].s);
-    p->x.n = linear_block_tokens((p->forms.plain ? 4 * p->padded : 0) + linear_narrow_bytes(p), n);
+    p->forms = linear_forms_of(k, call, W0, W2, call->attributes[ACTIVATIONS].s);
+    p->x.n =
+        linear_block_tokens(p, (p->forms.plain ? 4 * p->padded : 0) + linear_form_bytes(p, 1), n);
     size_t x_bytes = x_in_place(call) ? 0 : (size_t)((p->forms.plain ? p->x.n : 1) * p->padded) * 4;
-    size_t narrow_bytes = (size_t)(p->x.n * linear_narrow_bytes(p)),
+    size_t form_bytes = (size_t)linear_form_bytes(p, p->x.n),
            panel_bytes = linear_panel_bytes(p, p->x.n);
     size_t sums_bytes = (size_t)p->x.n * LINEAR_COLUMNS * 4;
     if (scratch) {
         task->x_scratch = (float *)(void *)scratch;
-        linear_place_narrow(p, p->x.n, scratch + x_bytes);
-        scratch += x_bytes + narrow_bytes;
+        linear_place_forms(p, p->x.n, scratch + x_bytes);
+        scratch += x_bytes + form_bytes;
         p->panel = (float *)(void *)scratch;
         for (int i = 0; i < 2; i++)
             task->sums[i] = (float *)(void *)(scratch + panel_bytes + (size_t)i * sums_bytes);
     }
-    return x_bytes + narrow_bytes + panel_bytes + 2 * sums_bytes;
+    return x_bytes + form_bytes + panel_bytes + 2 * sums_bytes;
 }
 
 size_t linear_scratch_bytes(const op_call *call, const ir_box *box, const linear_kernels *k)
@@ -231,8 +255,8 @@ static const float *load_row(const linear_task *task, int64_t t, float *to)
     return to;
 }
 
-/* The block's rows of x in the forms that its weights need.  If all weights multiply 8-bit
- * blocks, one row of scratch serves every token in turn: only its narrowed form is kept. */
+/* The block's rows of x in the forms that its weights need.  If no weight multiplies f32, one row
+ * of scratch serves every token in turn: only its other forms are kept. */
 static void prepare_x(linear_task *task, int64_t t0, int64_t n)
 {
     linear_product *p = &task->product;
@@ -243,8 +267,9 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
         p->x = (linear_rows){load_row(task, t0, 0), task->call->in[X].stride[0], n, 0};
     for (int i = 0; i < 2; i++)
         p->narrowed[i].n = n;
-    for (int64_t t = 0; t < n && (!in_place || linear_narrow_bytes(p)); t++)
-        linear_narrow_row(
+    p->split_n = n;
+    for (int64_t t = 0; t < n && (!in_place || linear_form_bytes(p, 1)); t++)
+        linear_fill_forms(
             p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
 }
 
@@ -343,16 +368,18 @@ static void sum_panel(const linear_product *p, const op_view *w, int64_t row, in
         }
 }
 
-/* The three ways of a product: narrowed x, direct, panel.  The first differs in its arithmetic,
- * so only the operator's attribute and the dtype decide about it; the number of tokens decides
- * between the other two, whose bits are equal. */
+/* The four ways of a product: narrowed x, tiles, direct, panel.  The first two differ in their
+ * arithmetic, so only the operator's attribute, the dtype and K decide about them; the number of
+ * tokens decides between the other two, whose bits are equal. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums)
 {
-    int64_t block = narrow_block(w->dtype);
+    const int64_t block = narrow_block(w->dtype), row_bytes = element(w, 1, 0) - element(w, 0, 0);
     if (block && p->forms.narrow[block != 32])
         p->kernels->int8->product[w->dtype](&p->narrowed[block != 32], element(w, row, 0),
-                                            element(w, 1, 0) - element(w, 0, 0), n, p->panel, sums,
-                                            LINEAR_COLUMNS);
+                                            row_bytes, n, p->panel, sums, LINEAR_COLUMNS);
+    else if (takes_tiles(p->kernels, w->dtype, p->k))
+        p->kernels->tiles->product(p->split, p->k, p->split_n, element(w, row, 0), row_bytes, n,
+                                   p->panel, sums, LINEAR_COLUMNS);
     else if (p->direct)
         sum_direct(p, w, row, n, sums);
     else

@@ -1,8 +1,8 @@
 /* linear_fast.h - the fast linear operator: the interface between its loops (linear_fast.c) and
  * the code of an instruction set (linear_kernels.h).
  *
- * The arithmetic is the same in every kernel, for every number of tokens and on every
- * instruction set:
+ * The arithmetic is the same in every kernel, for every number of tokens and, but for one case, on
+ * every instruction set:
  *
  *   - a weight is its fp32 value: widened, or unpacked as blocks.h defines it (then exact up to one
  *     rounding);
@@ -10,6 +10,8 @@
  *     the lanes are added as v_sum does; the sums of the chunks are added in rising order;
  *   - but a weight in a block format, if the operator says activations = i8, is multiplied as
  *     int8_fast.h says;
+ *   - and where the processor multiplies tiles of bf16 (AMX), a BF16 weight whose K is a multiple
+ *     of 32 is multiplied as tile_fast.h says, which gives other bits;
  *   - then the bias, the activation, the product of gate and up, the residual, each rounded to
  *     fp32.
  *
@@ -23,12 +25,13 @@
 
 #include "cpu/body.h"
 #include "cpu/int8_fast.h"
+#include "cpu/tile_fast.h"
 
 enum {
     /* elements of K; a multiple of every block; a panel's rows of it stay in the first cache */
     LINEAR_CHUNK = 768,
     /* columns whose sums are kept before they are finished; a multiple of every V_*_ROWS */
-    LINEAR_COLUMNS = 48,
+    LINEAR_COLUMNS = TILE_COLUMNS,
     /* most tokens of a kernel of linear_direct, which unpacks weights in registers */
     LINEAR_DIRECT_TOKENS = 4,
     /* up to this many tokens, weights that are floats go through these kernels again for every
@@ -93,12 +96,13 @@ typedef struct linear_kernels {
     /* Bias, activation, residual, rounding of one row. */
     void (*finish)(const linear_finish *f);
     const int8_kernels *int8;
+    const tile_kernels *tiles; /* NULL: there are no instructions for tiles */
 } linear_kernels;
 
-/* The forms of x that the weights of an operator need: as f32, and as 8-bit blocks of 32 and of
- * 256. */
+/* The forms of x that the weights of an operator need: as f32, as 8-bit blocks of 32 and of 256,
+ * and as bf16 parts for tiles. */
 typedef struct linear_forms {
-    bool plain, narrow[2];
+    bool plain, narrow[2], split;
 } linear_forms;
 
 /* Rows of x that are multiplied with rows of weights, and how. */
@@ -111,6 +115,9 @@ typedef struct linear_product {
     linear_rows x;
     /* the same rows in blocks of 32 and of 256, if some weight needs them */
     int8_rows narrowed[2];
+    /* the same split_n rows as bf16 parts (tile_fast.h) */
+    void *split;
+    int64_t split_n;
     float *panel; /* scratch of linear_panel_bytes */
 } linear_product;
 
@@ -119,7 +126,8 @@ typedef struct linear_product {
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
 /* The forms of x that the weights among inputs `first` to `last` need; activations: the
  * operator's attribute. */
-linear_forms linear_forms_of(const op_call *call, uint32_t first, uint32_t last, str activations);
+linear_forms linear_forms_of(const linear_kernels *k, const op_call *call, uint32_t first,
+                             uint32_t last, str activations);
 /* The most tokens that can be multiplied by a weight of this dtype and this many columns without a
  * panel of floats; 0: a panel is always needed. */
 int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns);
@@ -127,13 +135,13 @@ int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t co
  * rows. */
 size_t linear_panel_bytes(const linear_product *p, int64_t n);
 /* Of n rows of x of this many bytes, how many form a block, which stays in the second cache. */
-int64_t linear_block_tokens(int64_t bytes, int64_t n);
-/* Bytes of a row of x in all 8-bit forms that are needed. */
-int64_t linear_narrow_bytes(const linear_product *p);
-/* Place the 8-bit forms of n rows from `scratch` on, linear_narrow_bytes for each row. */
-void linear_place_narrow(linear_product *p, int64_t n, void *scratch);
-/* Fill the 8-bit forms of row t from x, a row of f32. */
-void linear_narrow_row(linear_product *p, const float *x, int64_t t);
+int64_t linear_block_tokens(const linear_product *p, int64_t bytes, int64_t n);
+/* Bytes of n rows of x in all forms for 8-bit blocks and tiles that are needed; 0: none is. */
+int64_t linear_form_bytes(const linear_product *p, int64_t n);
+/* Place these forms of n rows from `scratch` on, in linear_form_bytes. */
+void linear_place_forms(linear_product *p, int64_t n, void *scratch);
+/* Fill these forms of row t from x, a row of f32. */
+void linear_fill_forms(linear_product *p, const float *x, int64_t t);
 /* The attribute glu as an activation; LINEAR_PLAIN if it names none. */
 linear_activation linear_activation_of(str glu);
 

@@ -558,9 +558,9 @@ static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *we
     norm_rms_row(x, dtype, n, weight, weight_dtype, eps, to, IR_F32);
 }
 
-/* Defines a linear_kernels with the given products for 8-bit activations, and the functions of
- * its two bodies. */
-#define LINEAR_SET(name, products)                                                       \
+/* Defines a linear_kernels with the given products for 8-bit activations and by tiles (NULL:
+ * none), and the functions of its two bodies. */
+#define LINEAR_SET(name, products, by_tiles)                                             \
     static const linear_kernels name = {                                                 \
         .panel_rows = V_PANEL_ROWS,                                                      \
         .direct = {[IR_F32] = direct_f32,         [IR_F16] = direct_f16,                 \
@@ -582,6 +582,7 @@ static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *we
         .widen = widen_row,                                                              \
         .finish = finish,                                                                \
         .int8 = &(products),                                                             \
+        .tiles = by_tiles,                                                               \
     };                                                                                   \
     static size_t name##_scratch_bytes(const op_call *call, const ir_box *box)           \
     {                                                                                    \

@@ -1,0 +1,269 @@
+/* tile_kernels.h - the loops of products by tiles; tile_fast.h defines their arithmetic.  Included
+ * after vec_*.h by isa_amx.c, and by tile_test.c with tiles in memory, each of which defines
+ *
+ *   TILE_SHAPE(shapes)        set the shapes of all tiles, and clear them
+ *   TILE_ZERO(i), TILE_LOAD(i, at, stride), TILE_STORE(i, at, stride)
+ *   TILE_DOT(c, a, b)         tile c += tile a times tile b, as TDPBF16PS does
+ *   TILE_END()                no tile is in use any more
+ *
+ * where i, c, a and b are numbers known to the compiler.  Sums are in tiles 0 to 2, weights in 3
+ * to 5, a part of x in 6 or 7.
+ *
+ * A tile of sums is [rows of a][columns of b].  b holds pairs: its row j has, for each column, the
+ * elements 2 j and 2 j + 1 of K.
+ *
+ *   few tokens   a: 16 rows of weights, loaded from where they lie; b: the tokens.  The weights are
+ *                read once, so rearranging them would cost more than it gains.  The sums come out
+ *                transposed.
+ *   many tokens  a: 16 tokens; b: 16 rows of weights, whose pairs are transposed into a panel once
+ *                for all tokens of the block.
+ *
+ * x as parts, which split_row writes; s counts steps of 32 elements, p parts:
+ *
+ *   few          [s][p][pair 0 .. 15][token 0 .. n - 1], a pair being 4 bytes
+ *   many         [token / 16][s][p][token % 16][32 elements]: a tile is 1 KB in one piece
+ */
+#ifndef CPU_TILE_KERNELS_H
+#define CPU_TILE_KERNELS_H
+
+#include <string.h>
+
+#include "cpu/tile_fast.h"
+
+enum { TILE_BYTES = TILE_ROWS * 64, TILE_PAIRS = TILE_STEP / 2 };
+
+/* What LDTILECFG reads. */
+typedef struct tile_shapes {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_shapes;
+
+/* Tiles of sums have `a_rows` rows and `columns` columns. */
+V_INLINE tile_shapes shapes_of(bool few, int64_t a_rows, int64_t columns)
+{
+    tile_shapes s = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        const bool is_sum = i < 3, is_a = !is_sum && few == (i < 6);
+        s.rows[i] = (uint8_t)(is_sum || is_a ? a_rows : TILE_PAIRS);
+        s.row_bytes[i] = (uint16_t)(is_a ? 64 : 4 * columns);
+    }
+    return s;
+}
+
+/* ---- x ---- */
+
+/* The three parts of 32 elements.  The first sixteen bits of a float are the bf16 nearest to it
+ * towards zero, and what remains is exact; of infinity nothing remains. */
+V_INLINE void split_step(const float *x, uint16_t part[TILE_PARTS][TILE_STEP])
+{
+    for (int i = 0; i < TILE_STEP; i++) {
+        float left = x[i];
+        for (int p = 0; p < TILE_PARTS; p++) {
+            uint32_t bits;
+            float top;
+            memcpy(&bits, &left, sizeof bits);
+            part[p][i] = (uint16_t)(bits >> 16);
+            bits &= 0xffff0000u;
+            memcpy(&top, &bits, sizeof top);
+            left = left == top ? 0 : left - top;
+        }
+    }
+}
+
+/* tile_kernels.split */
+static void split_row(const float *x, int64_t k, int64_t t, int64_t n, void *to)
+{
+    const int64_t steps = k / TILE_STEP;
+    uint16_t part[TILE_PARTS][TILE_STEP];
+    for (int64_t s = 0; s < steps; s++) {
+        split_step(x + s * TILE_STEP, part);
+        for (int64_t p = 0; p < TILE_PARTS; p++) {
+            if (n > TILE_FEW) {
+                const int64_t tile = (t / TILE_ROWS * steps + s) * TILE_PARTS + p;
+                memcpy((char *)to + tile * TILE_BYTES + t % TILE_ROWS * 64, part[p], 64);
+                continue;
+            }
+            uint32_t *pair = (uint32_t *)to + (s * TILE_PARTS + p) * TILE_PAIRS * n + t;
+            for (int64_t j = 0; j < TILE_PAIRS; j++)
+                memcpy(pair + j * n, part[p] + 2 * j, sizeof *pair);
+        }
+    }
+}
+
+/* Rows of weights. */
+typedef struct tile_rows {
+    const char *at;
+    int64_t bytes, n; /* from row to row; rows */
+} tile_rows;
+
+/* ---- few tokens ---- */
+
+/* Ask for a step of the rows that come AHEAD rows later, which follow these in memory. */
+V_INLINE void ask_rows(const char *at, int64_t row_bytes)
+{
+    enum { AHEAD = 4 * TILE_ROWS };
+    for (int r = AHEAD; r < AHEAD + TILE_ROWS; r++)
+        __builtin_prefetch(at + r * row_bytes, 0, 2);
+}
+
+/* All steps of one tile of weights, which begins at `at`. */
+V_INLINE void few_steps(const char *at, int64_t row_bytes, const char *x, int64_t k, int64_t n)
+{
+    const int64_t part = TILE_PAIRS * 4 * n;
+    TILE_ZERO(0);
+    for (int64_t s = 0; s < k / TILE_STEP; s++, at += 64, x += TILE_PARTS * part) {
+        ask_rows(at, row_bytes);
+        TILE_LOAD(3, at, row_bytes);
+        TILE_LOAD(6, x + 2 * part, 4 * n);
+        TILE_DOT(0, 3, 6);
+        TILE_LOAD(7, x + part, 4 * n);
+        TILE_DOT(0, 3, 7);
+        TILE_LOAD(6, x, 4 * n);
+        TILE_DOT(0, 3, 6);
+    }
+}
+
+/* A product of few tokens, sixteen rows of weights at a time: more rows side by side come more
+ * slowly from memory.  The last tile of weights begins so early that it ends with the last row;
+ * sums that two tiles compute are equal. */
+V_INLINE void few_product(const char *x, int64_t k, int64_t n, tile_rows w, float *sums, int64_t ld)
+{
+    _Alignas(64) float out[TILE_ROWS * TILE_FEW];
+    const int64_t rows = w.n < TILE_ROWS ? w.n : TILE_ROWS;
+    const tile_shapes shapes = shapes_of(true, rows, n);
+    TILE_SHAPE(&shapes);
+    for (int64_t r = 0; r < w.n; r += TILE_ROWS) {
+        const int64_t first = r + rows > w.n ? w.n - rows : r;
+        few_steps(w.at + first * w.bytes, w.bytes, x, k, n);
+        TILE_STORE(0, out, 4 * n);
+        for (int64_t t = 0; t < n; t++)
+            for (int64_t i = 0; i < rows; i++)
+                sums[t * ld + first + i] = out[i * n + t];
+    }
+    TILE_END();
+}
+
+/* ---- many tokens ---- */
+
+/* Transpose the pairs of `steps` steps of weights into the panel, [step][tile][pair][row]; past the
+ * last row it is repeated, and its sums are not read. */
+V_INLINE void fill_panel(int tiles, tile_rows w, int64_t steps, char *panel)
+{
+    for (int i = 0; i < tiles; i++)
+        for (int64_t s = 0; s < steps; s++) {
+            vf in[TILE_ROWS], out[TILE_ROWS];
+            for (int r = 0; r < TILE_ROWS; r++) {
+                const int64_t row = TILE_ROWS * i + r < w.n ? TILE_ROWS * i + r : w.n - 1;
+                in[r] = v_load((const float *)(const void *)(w.at + row * w.bytes + 64 * s));
+            }
+            v_transpose(in, out);
+            for (int j = 0; j < TILE_PAIRS; j++)
+                v_store((float *)(void *)(panel + (s * tiles + i) * TILE_BYTES + 64 * j), out[j]);
+        }
+}
+
+/* Ask for part `part` of `parts` of a panel's bytes of each row, which the next panel will hold:
+ * all at once would fill the queue of loads. */
+V_INLINE void ask_panel(tile_rows next, int64_t part, int64_t parts)
+{
+    enum { LINES = TILE_CHUNK * 2 / 64 };
+    const int64_t lines = next.n * LINES, end = lines * (part + 1) / parts;
+    for (int64_t i = lines * part / parts; i < end; i++)
+        __builtin_prefetch(next.at + i / LINES * next.bytes + i % LINES * 64, 0, 2);
+}
+
+#define MANY_DOTS(tiles, x)    \
+    do {                       \
+        TILE_DOT(0, x, 3);     \
+        if ((tiles) > 1)       \
+            TILE_DOT(1, x, 4); \
+        if ((tiles) > 2)       \
+            TILE_DOT(2, x, 5); \
+    } while (0)
+
+/* Multiply up to sixteen tokens by a panel; add: to the sums of earlier panels. */
+V_INLINE void many_steps(int tiles, const char *x, const char *panel, int64_t steps, bool add,
+                         float *sums, int64_t ld)
+{
+    TILE_ZERO(0);
+    TILE_ZERO(1);
+    TILE_ZERO(2);
+    if (add) {
+        TILE_LOAD(0, sums, 4 * ld);
+        if (tiles > 1)
+            TILE_LOAD(1, sums + TILE_ROWS, 4 * ld);
+        if (tiles > 2)
+            TILE_LOAD(2, sums + 2 * TILE_ROWS, 4 * ld);
+    }
+    for (int64_t s = 0; s < steps; s++, x += TILE_PARTS * TILE_BYTES, panel += tiles * TILE_BYTES) {
+        TILE_LOAD(3, panel, 64);
+        if (tiles > 1)
+            TILE_LOAD(4, panel + TILE_BYTES, 64);
+        if (tiles > 2)
+            TILE_LOAD(5, panel + 2 * TILE_BYTES, 64);
+        TILE_LOAD(6, x + 2 * TILE_BYTES, 64);
+        MANY_DOTS(tiles, 6);
+        TILE_LOAD(7, x + TILE_BYTES, 64);
+        MANY_DOTS(tiles, 7);
+        TILE_LOAD(6, x, 64);
+        MANY_DOTS(tiles, 6);
+    }
+    TILE_STORE(0, sums, 4 * ld);
+    if (tiles > 1)
+        TILE_STORE(1, sums + TILE_ROWS, 4 * ld);
+    if (tiles > 2)
+        TILE_STORE(2, sums + 2 * TILE_ROWS, 4 * ld);
+}
+
+/* Multiply all tokens by one panel: sixteen at a time, then those that are left.  Rows of x are
+ * x_bytes apart by sixteen; next: what the next panel will hold. */
+V_INLINE void use_tiles(int tiles, const char *x, int64_t x_bytes, int64_t n, const char *panel,
+                        int64_t steps, tile_rows next, bool add, float *sums, int64_t ld)
+{
+    const int64_t parts = (n + TILE_ROWS - 1) / TILE_ROWS;
+    for (int64_t i = 0; i < parts; i++) {
+        const int64_t left = n - i * TILE_ROWS, some = left < TILE_ROWS ? left : TILE_ROWS;
+        if (i == 0 || some < TILE_ROWS) {
+            const tile_shapes shapes = shapes_of(false, some, TILE_ROWS);
+            TILE_SHAPE(&shapes);
+        }
+        ask_panel(next, i, parts);
+        many_steps(tiles, x + i * x_bytes, panel, steps, add, sums + i * TILE_ROWS * ld, ld);
+    }
+    TILE_END();
+}
+
+/* A product of many tokens, panel by panel. */
+V_INLINE void many_product(int tiles, const char *x, int64_t k, int64_t n, tile_rows w, char *panel,
+                           float *sums, int64_t ld)
+{
+    const int64_t x_bytes = k / TILE_STEP * TILE_PARTS * TILE_BYTES;
+    for (int64_t k0 = 0; k0 < k; k0 += TILE_CHUNK) {
+        const int64_t steps = (k - k0 < TILE_CHUNK ? k - k0 : TILE_CHUNK) / TILE_STEP;
+        const tile_rows part = {w.at + 2 * k0, w.bytes, w.n},
+                        next = {k0 + TILE_CHUNK < k ? part.at + 2 * TILE_CHUNK
+                                                    : w.at + w.n * w.bytes,
+                                w.bytes, w.n};
+        fill_panel(tiles, part, steps, panel);
+        use_tiles(tiles, x + k0 / TILE_STEP * TILE_PARTS * TILE_BYTES, x_bytes, n, panel, steps,
+                  next, k0 > 0, sums, ld);
+    }
+}
+
+/* tile_kernels.product; that of many tokens is compiled for one, two and three tiles of weights. */
+static void multiply_tiles(const void *x, int64_t k, int64_t n, const void *w, int64_t row_bytes,
+                           int64_t rows, void *panel, float *sums, int64_t ld)
+{
+    const tile_rows weights = {w, row_bytes, rows};
+    if (n <= TILE_FEW)
+        few_product(x, k, n, weights, sums, ld);
+    else if (rows <= TILE_ROWS)
+        many_product(1, x, k, n, weights, panel, sums, ld);
+    else if (rows <= 2 * TILE_ROWS)
+        many_product(2, x, k, n, weights, panel, sums, ld);
+    else
+        many_product(3, x, k, n, weights, panel, sums, ld);
+}
+
+#endif

@@ -1,0 +1,338 @@
+/* tile_test.c - products by tiles, on any processor: the loops of tile_kernels.h over tiles in
+ * memory that do what Intel defines for AMX, inside linear's own loops.
+ *
+ * Compared with products in double: within 1e-6 of the range, fp32's bar.  A token has the same
+ * bits alone, in any company and however the columns are cut.  Where the processor has AMX, its
+ * instructions give these bits too.
+ */
+#include <math.h>
+
+#include "base/rng.h"
+#include "check.h"
+#include "cpu/cpu.h"
+#include "cpu/linear_fast.h"
+
+/* A tile in memory, and its shape. */
+typedef struct held_tile {
+    unsigned char bytes[16][64];
+    uint32_t rows, row_bytes;
+} held_tile;
+static held_tile held[8];
+static bool in_use;
+
+/* A subnormal number counts as 0. */
+static float flushed(float x)
+{
+    return fpclassify(x) == FP_SUBNORMAL ? copysignf(0, x) : x;
+}
+
+static float at_bf16(const held_tile *t, uint32_t row, uint32_t i)
+{
+    uint16_t half;
+    uint32_t bits;
+    float x;
+    memcpy(&half, t->bytes[row] + 2 * i, sizeof half);
+    bits = (uint32_t)half << 16;
+    memcpy(&x, &bits, sizeof x);
+    return flushed(x);
+}
+
+static void shape_tiles(const void *shapes)
+{
+    const unsigned char *at = shapes;
+    memset(held, 0, sizeof held);
+    in_use = at[0] == 1;
+    for (int i = 0; i < 8; i++) {
+        held[i].row_bytes = at[16 + 2 * i] | (uint32_t)at[17 + 2 * i] << 8;
+        held[i].rows = at[48 + i];
+        assert_true(held[i].rows <= 16 && held[i].row_bytes <= 64);
+    }
+}
+
+static void load_tile(int i, const void *from, int64_t stride)
+{
+    assert_true(in_use);
+    memset(held[i].bytes, 0, sizeof held[i].bytes);
+    for (uint32_t r = 0; r < held[i].rows; r++)
+        memcpy(held[i].bytes[r], (const char *)from + r * stride, held[i].row_bytes);
+}
+
+static void store_tile(int i, void *to, int64_t stride)
+{
+    assert_true(in_use);
+    for (uint32_t r = 0; r < held[i].rows; r++)
+        memcpy((char *)to + r * stride, held[i].bytes[r], held[i].row_bytes);
+}
+
+/* TDPBF16PS, as the manual writes it down. */
+static void dot_tiles(int c, int a, int b)
+{
+    held_tile *to = &held[c];
+    const held_tile *x = &held[a], *y = &held[b];
+    assert_true(in_use && to->rows == x->rows && to->row_bytes == y->row_bytes);
+    assert_int_equal(x->row_bytes, 4 * y->rows);
+    for (uint32_t m = 0; m < to->rows; m++)
+        for (uint32_t n = 0; n < to->row_bytes / 4; n++) {
+            float even = 0, odd = 0, sum;
+            for (uint32_t k = 0; k < x->row_bytes / 4; k++) {
+                even = flushed(fmaf(at_bf16(x, m, 2 * k), at_bf16(y, k, 2 * n), even));
+                odd = flushed(fmaf(at_bf16(x, m, 2 * k + 1), at_bf16(y, k, 2 * n + 1), odd));
+            }
+            memcpy(&sum, to->bytes[m] + 4 * n, sizeof sum);
+            sum = flushed(flushed(sum) + flushed(even + odd));
+            memcpy(to->bytes[m] + 4 * n, &sum, sizeof sum);
+        }
+}
+
+#define TILE_SHAPE(shapes) shape_tiles(shapes)
+#define TILE_ZERO(i) memset(held[i].bytes, 0, sizeof held[i].bytes)
+#define TILE_LOAD(i, at, stride) load_tile(i, at, stride)
+#define TILE_STORE(i, at, stride) store_tile(i, at, stride)
+#define TILE_DOT(c, a, b) dot_tiles(c, a, b)
+#define TILE_END() (in_use = false)
+
+/* The part of a vector's vocabulary that the loops use. */
+#define V_INLINE static inline
+typedef struct vf {
+    float lane[16];
+} vf;
+static vf v_load(const float *p)
+{
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+static void v_store(float *p, vf v)
+{
+    memcpy(p, &v, sizeof v);
+}
+static void v_transpose(const vf in[16], vf out[16])
+{
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 16; j++)
+            memcpy(&out[j].lane[i], &in[i].lane[j], sizeof(float));
+}
+#include "cpu/tile_kernels.h"
+
+static const tile_kernels tiles_in_memory = {.split = split_row, .product = multiply_tiles};
+
+/* ---- linear's other code, which these tests use little of ---- */
+
+static void widen(const void *x, ir_dtype dtype, int64_t n, float *to)
+{
+    assert_int_equal(dtype, IR_F32);
+    memcpy(to, x, (size_t)n * sizeof *to);
+}
+
+static void finish(const linear_finish *f)
+{
+    for (int64_t i = 0; i < f->n; i++)
+        ((float *)f->out)[i] = f->b ? f->a[i] * f->b[i] : f->a[i];
+}
+
+static const linear_kernels kernels = {
+    .panel_rows = 4, .widen = widen, .finish = finish, .tiles = &tiles_in_memory};
+
+/* ---- a product with random numbers ---- */
+
+static uint64_t seed;
+
+enum { MOST_TOKENS = 70, MOST_K = 800, MOST_F = 130 };
+static float x[MOST_TOKENS * MOST_K], y[MOST_TOKENS * MOST_F], alone[MOST_F];
+
+typedef struct product {
+    int64_t n, k, f;
+    uint16_t *w[2]; /* exactly f rows, so that sanitizers see a byte too many */
+    op_call call;
+    ir_attribute attributes[4];
+} product;
+
+static int64_t choose(uint64_t *state, int64_t n)
+{
+    return (int64_t)(rng_u64(seed, (*state)++) % (uint64_t)n);
+}
+
+static uint16_t some_bf16(uint64_t number)
+{
+    float v = rng_normal(seed, number) * 0.05f;
+    uint32_t bits;
+    memcpy(&bits, &v, sizeof bits);
+    return (uint16_t)(bits >> 16);
+}
+
+static op_view view(void *data, ir_dtype dtype, int64_t rows, int64_t columns)
+{
+    return (op_view){
+        .data = data, .dtype = dtype, .rank = 2, .dims = {rows, columns}, .stride = {columns, 1}};
+}
+
+static void make(product *p, uint64_t *state, bool glu)
+{
+    p->n = 1 + choose(state, choose(state, 2) ? 6 : MOST_TOKENS);
+    p->k = TILE_STEP * (1 + choose(state, choose(state, 2) ? 4 : MOST_K / TILE_STEP));
+    p->f = 1 + choose(state, MOST_F);
+    for (int64_t i = 0; i < p->n * p->k; i++)
+        x[i] = rng_normal(seed, (*state)++) * (i % 97 == 3 ? 20 : 1);
+    p->call = (op_call){.attributes = p->attributes, .n_in = 9, .n_out = 1};
+    memset(p->attributes, 0, sizeof p->attributes);
+    if (glu)
+        p->attributes[1].s = STR("gelu");
+    p->call.in[0] = view(x, IR_F32, p->n, p->k);
+    for (int i = 0; i < 1 + glu; i++) {
+        p->w[i] = malloc((size_t)(p->f * p->k) * sizeof *p->w[i]);
+        assert_non_null(p->w[i]);
+        for (int64_t j = 0; j < p->f * p->k; j++)
+            p->w[i][j] = some_bf16((*state)++);
+        p->call.in[1 + i] = view(p->w[i], IR_BF16, p->f, p->k);
+    }
+    p->call.out[0] = view(y, IR_F32, p->n, p->f);
+}
+
+static void free_product(product *p, bool glu)
+{
+    for (int i = 0; i < 1 + glu; i++)
+        free(p->w[i]);
+}
+
+/* Tokens [t, t + n) and columns [c, end), by the given kernels. */
+static void run(const product *p, const linear_kernels *by, int64_t t, int64_t n, int64_t c,
+                int64_t end)
+{
+    const ir_box box = {.lo = {t, c}, .hi = {t + n, end}};
+    const size_t bytes = linear_scratch_bytes(&p->call, &box, by), all = (bytes + 127) / 64 * 64;
+    unsigned char *scratch = aligned_alloc(64, all);
+    assert_non_null(scratch);
+    memset(scratch, 0xff, all);
+    linear_run(&p->call, &box, scratch, by);
+    for (size_t i = bytes; i < all; i++)
+        assert_int_equal(scratch[i], 0xff);
+    free(scratch);
+}
+
+static double exact(const product *p, int weight, int64_t t, int64_t f)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < p->k; i++) {
+        uint32_t bits = (uint32_t)p->w[weight][f * p->k + i] << 16;
+        float w;
+        memcpy(&w, &bits, sizeof w);
+        sum += (double)w * x[t * p->k + i];
+    }
+    return sum;
+}
+
+static void test_exact(void **state)
+{
+    (void)state;
+    uint64_t draw = 0;
+    for (int round = 0; round < 12; round++) {
+        const bool glu = round % 4 == 3;
+        product p;
+        double worst = 0, range = 0;
+        make(&p, &draw, glu);
+        run(&p, &kernels, 0, p.n, 0, p.f);
+        for (int64_t t = 0; t < p.n; t++)
+            for (int64_t f = 0; f < p.f; f++) {
+                const double right = exact(&p, 0, t, f) * (glu ? exact(&p, 1, t, f) : 1),
+                             e = fabs(y[t * p.f + f] - right);
+                range = fabs(right) > range ? fabs(right) : range;
+                worst = e > worst ? e : worst;
+            }
+        /* a few sums may all be near 0 where their terms are not */
+        const double least = p.n * p.f < 16 ? sqrt((double)p.k) * 0.1 : 0;
+        range = range > least ? range : least;
+        if (!(worst <= 1e-6 * range))
+            fail_msg("%lld tokens, K %lld, F %lld: off by %g of the range", (long long)p.n,
+                     (long long)p.k, (long long)p.f, worst / range);
+        free_product(&p, glu);
+    }
+}
+
+/* One token alone, in a cut of the columns, equals its row in company. */
+static void check_alone(const product *p, uint64_t *draw)
+{
+    static float all[MOST_TOKENS * MOST_F];
+    memcpy(all, y, sizeof all);
+    for (int i = 0; i < 3; i++) {
+        const int64_t t = choose(draw, p->n), left = p->n - t,
+                      n = 1 + choose(draw, left < 20 ? left : 20), cut = choose(draw, p->f + 1);
+        memset(y, 0xff, sizeof y);
+        if (cut < p->f)
+            run(p, &kernels, t, n, cut, p->f);
+        if (cut)
+            run(p, &kernels, t, n, 0, cut);
+        memcpy(alone, y + t * p->f, (size_t)p->f * sizeof *alone);
+        assert_memory_equal(y + t * p->f, all + t * p->f, (size_t)(n * p->f) * sizeof *y);
+    }
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    uint64_t draw = 1u << 30;
+    for (int round = 0; round < 12; round++) {
+        product p;
+        make(&p, &draw, false);
+        run(&p, &kernels, 0, p.n, 0, p.f);
+        check_alone(&p, &draw);
+        free_product(&p, false);
+    }
+}
+
+/* The parts of x add up to x, whatever it is, but for what is less than the least normal number,
+ * which products leave out. */
+static void test_split(void **state)
+{
+    (void)state;
+    static const float rare[] = {0, -0.0f, INFINITY, -INFINITY, 3.4e38f, 1e-38f, 1e-30f, -1};
+    float row[TILE_STEP];
+    uint16_t part[TILE_PARTS][TILE_STEP];
+    for (int i = 0; i < TILE_STEP; i++)
+        row[i] = i < 8 ? rare[i] : rng_normal(seed, (uint64_t)i);
+    split_step(row, part);
+    for (int i = 0; i < TILE_STEP; i++) {
+        double sum = 0;
+        for (int p = TILE_PARTS; p-- > 0;) {
+            uint32_t bits = (uint32_t)part[p][i] << 16;
+            float v;
+            memcpy(&v, &bits, sizeof v);
+            sum += v;
+        }
+        assert_true(sum == row[i] || fabs(sum - row[i]) < 0x1p-126);
+    }
+}
+
+/* The instructions themselves, where there are any. */
+static void test_instructions(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    if (!(cpu_features() & CPU_AMX_BF16))
+        skip();
+    linear_kernels real = kernels;
+    static float emulated[MOST_TOKENS * MOST_F];
+    uint64_t draw = 1u << 31;
+    real.tiles = &tile_amx;
+    for (int round = 0; round < 20; round++) {
+        product p;
+        make(&p, &draw, false);
+        run(&p, &kernels, 0, p.n, 0, p.f);
+        memcpy(emulated, y, sizeof emulated);
+        memset(y, 0xff, sizeof y);
+        run(&p, &real, 0, p.n, 0, p.f);
+        assert_memory_equal(y, emulated, (size_t)(p.n * p.f) * sizeof *y);
+        free_product(&p, false);
+    }
+#else
+    skip();
+#endif
+}
+
+int main(void)
+{
+    seed = check_seed();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_split), cmocka_unit_test(test_exact),
+                                       cmocka_unit_test(test_company),
+                                       cmocka_unit_test(test_instructions)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

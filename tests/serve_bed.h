@@ -48,12 +48,15 @@ static inline mpk_status all_same(mpk_context *cx, const void *self, const char 
 typedef struct serve_model {
     ir_dtype dtype;
     uint32_t n_tokens, n_peers;
+    bool has_draft; /* a draft model of the same shape stands beside it */
 } serve_model;
+enum { SERVE_GRAPHS = 4 }; /* of both models */
 
 static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_program *program,
                               program_image *image)
 {
-    const uint32_t n_tokens[] = {1, of.n_tokens}, n_peers = of.n_peers;
+    const uint32_t n_tokens[SERVE_GRAPHS] = {1, of.n_tokens, 1, of.n_tokens}, n_peers = of.n_peers,
+                   n_graphs = of.has_draft ? SERVE_GRAPHS : 2;
     model_config c = {.family = STR("llama"),
                       .n_layers = 1,
                       .hidden_size = 32,
@@ -70,25 +73,27 @@ static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_prog
                       .rope_theta = 10000,
                       .bos_token = -1};
     model_weights w = {all_same, &of.dtype};
-    ir_graph *g[2];
+    ir_graph *g[SERVE_GRAPHS];
     pass_options o = {.n_workers = 6 * n_peers,
                       .n_peers = n_peers,
                       .launch = n_peers > 1 ? PASS_LAUNCH_AOT : PASS_LAUNCH_AUTO,
                       .gather_bytes = 1, /* the vocabulary is cut too */
+                      .n_draft_graphs = n_graphs - 2,
                       .page_bytes = 16384,
                       .pages_per_worker = 1024};
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < n_graphs; i++) {
         model_shape s = {.n_tokens = n_tokens[i],
-                         .n_rows = i ? 3 : 1,
+                         .n_rows = i % 2 ? 3 : 1,
                          .n_slots = 3,
                          .n_pages = 9,
                          .page_tokens = 16,
                          .max_pages_per_slot = 4,
                          .kv_dtype = of.dtype,
-                         .activation_dtype = of.dtype};
+                         .activation_dtype = of.dtype,
+                         .drafts = i >= 2};
         check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
     }
-    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
+    check_ok(cx, pass_compile(cx, a, &o, n_graphs, g, n_tokens, program));
     check_ok(cx, image_make(cx, a, program, image));
 }
 

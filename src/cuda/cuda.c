@@ -309,6 +309,9 @@ static void describe(machine *base, machine_facts *out)
         out->found = control.found.value;
         out->drafted = control.drafted.value;
         out->accepted = control.accepted.value;
+        out->ahead_drafted = control.ahead_drafted.value;
+        out->ahead_accepted = control.ahead_accepted.value;
+        out->ahead_steps = control.ahead_steps.value;
     }
 }
 

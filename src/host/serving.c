@@ -149,13 +149,20 @@ static bool fits_draft_model(const ir_graph *g, const rt_serving *s)
            (s->asks == RT_NOWHERE || dim_of(g, "rules", 1) == s->rule_words);
 }
 
-/* The last graph holds every draft step. */
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The last graph holds every draft step: a row of each slot, and tokens of at most RT_MIXED_TOKENS
+ * (rt_ahead_step). */
 bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out)
 {
     uint32_t first = count_graphs(image), n = image->n_graphs;
     const rt_graph *last = (const rt_graph *)image_table(image->block, RT_GRAPHS) + n - 1;
-    bool fits = s->ready && s->draft_tokens && first < n && last->n_tokens == s->max_tokens &&
-                last->n_rows == s->max_rows;
+    bool fits = s->ready && s->draft_tokens && first < n &&
+                last->n_tokens >= least(s->max_tokens, RT_MIXED_TOKENS) &&
+                last->n_rows >= least(s->max_rows, s->n_slots);
     for (uint32_t i = first; fits && i < n; i++)
         fits = fits_draft_model(image->ir[i], s);
     *out = (rt_ahead){.first_graph = first,

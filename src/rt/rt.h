@@ -510,6 +510,8 @@ typedef struct rt_ahead {
     rt_u32 first_graph; /* its graphs stand from here on */
     rt_u32 n_vocab;     /* the ids that it knows */
     rt_u32 running;     /* 1: one of its steps runs, or is to be published next */
+    /* 1: its rows draw with other random numbers than the model's, to measure drafts that fail */
+    rt_u32 apart;
 } rt_ahead;
 
 /* And of a slot in it.  Law: its cache holds the tokens of the slot's text below `known`, of which

@@ -207,7 +207,7 @@ static void serve_as(cuda_mode mode, serve_model of, uint32_t draft_tokens)
     assert_true(facts.accepted <= facts.drafted && (facts.accepted != 0) == (draft_tokens != 0));
     assert_int_equal(facts.ahead_drafted, of.has_draft ? facts.drafted : 0);
     assert_int_equal(facts.ahead_accepted, of.has_draft ? facts.accepted : 0);
-    assert_true((facts.ahead_steps != 0) == of.has_draft);
+    assert_true((facts.ahead_steps != 0) == (of.has_draft && draft_tokens));
     fake->kernel(NULL, NULL);
     check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
     ask(&cx, cpu, &here);
@@ -227,7 +227,7 @@ static void serve_as(cuda_mode mode, serve_model of, uint32_t draft_tokens)
 static void test_requests(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false}, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 0);
 }
 
 /* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its
@@ -235,24 +235,24 @@ static void test_requests(void **state)
 static void test_requests_of_two_regimes(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, false}, 0);
-    serve_as(CUDA_GRAPH, (serve_model){IR_BF16, 256, 1, false}, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, false, 0}, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_BF16, 256, 1, false, 0}, 0);
 }
 
 static void test_requests_of_the_baseline(void **state)
 {
     (void)state;
-    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false}, 0);
-    serve_as(CUDA_GRAPH_PDL, (serve_model){IR_F32, 8, 1, false}, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false, 0}, 0);
+    serve_as(CUDA_GRAPH_PDL, (serve_model){IR_F32, 8, 1, false, 0}, 0);
 }
 
 /* Drafts change no token. */
 static void test_requests_with_drafts(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false}, 8);
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false}, 2);
-    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false}, 3);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 2);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false, 0}, 3);
 }
 
 /* Nor do those of a draft model, whose steps are of other graphs, and of 256 tokens on another
@@ -260,9 +260,20 @@ static void test_requests_with_drafts(void **state)
 static void test_requests_with_a_draft_model(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true}, 8);
-    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, true}, 3);
-    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true}, 3);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 0}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, true, 0}, 3);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, true, 0}, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 0}, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 0}, 3);
+}
+
+/* Masks of drafts come while the step runs, late, or not at all: no token changes. */
+static void test_masked_drafts(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 3}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 4}, 8);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 1}, 3);
 }
 
 int main(void)
@@ -274,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_requests_of_the_baseline),
         cmocka_unit_test(test_requests_with_drafts),
         cmocka_unit_test(test_requests_with_a_draft_model),
+        cmocka_unit_test(test_masked_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

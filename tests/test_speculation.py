@@ -323,3 +323,25 @@ def test_an_image_drafts_too(folder, tmp_path):
         support.mpk("compile", folder, "-o", image, "--max-batch", 1, "--device", "cpu", *options)
         found, _ = run(image, requests, tmp_path, "--speculate", "ngram:7:1")
         assert found == plain
+
+
+@pytest.mark.parametrize("model", [False, True])
+def test_forms_draft(folder, near, model):
+    """Each draft has the mask of its place, or does not stand; so forms get the tokens that they get without drafts."""
+    import mpk
+    how = {"draft_model": near} if model else {"speculation": "ngram", "draft_ngram": 1}
+    forms = [{"regex": "(ab|cd){2,60}"}, {"regex": "[a-c]{30,90}"}, {"choice": ["a" * 32, "b"]},
+             {"json_schema": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 12, "maxItems": 30}}]
+    params = [mpk.SamplingParams(max_tokens=RANDOM.choice([5, 90]), temperature=RANDOM.choice([0, 1]), seed=i,
+                                 frequency_penalty=RANDOM.choice([0, 0.2]), **forms[i % len(forms)])
+              for i in range(12)]
+    prompts = [loops(RANDOM.choice([10, 60])) for _ in params]
+    with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, max_batch=3) as llm:
+        plain = [a.token_ids for a in llm.generate(prompts, params)]
+    stood = 0
+    for options in ({"max_batch": 3}, {"max_batch": 1}, {"max_batch": 3, "kv_tokens": 384}):
+        with mpk.LLM(folder, device="cpu", threads=2, context_tokens=256, **how, **options) as llm:
+            found = llm.generate(prompts, params)
+            stood += sum(a.accepted_tokens for a in found)
+        assert [a.token_ids for a in found] == plain, options
+    assert stood > 0

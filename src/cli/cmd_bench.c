@@ -9,8 +9,8 @@
  * --planted measures speculation where each draft stands with a given probability if those before
  * it do.  Answers are drawn from few tokens, whose probabilities do not depend on the model, so
  * that a draft is right about as often as two draws are equal.  A draft model draws apart for this.
- * For a look-up, which prefers some places of the text, the probabilities are adjusted in runs that are
- * not counted.  Each run is done without drafts and then with them, and so it is with a draft
+ * For a look-up, which prefers some places of the text, the probabilities are adjusted in runs that
+ * are not counted.  Each run is done without drafts and then with them, and so it is with a draft
  * model.
  */
 #include <inttypes.h>

@@ -604,16 +604,16 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     return MPK_OK;
 }
 
-/* Only if drafts are made: the drafters' state, and a table of n-grams for each slot
+/* Only if drafts are made, or could be: the drafters' state, and a table of n-grams for each slot
  * (rt_draft.h). */
 static mpk_status make_indexes(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
     const rt_serving *s = &m->serving;
     rt_ahead ahead;
     rt_u32 *drafters;
-    if (!s->draft_tokens)
-        return MPK_OK;
     m->rt.has_draft_model = host_find_draft_model(&m->base.image, s, &ahead);
+    if (!s->draft_tokens && !m->rt.has_draft_model)
+        return MPK_OK;
     NEW(cx, &m->arena, drafters, rt_drafters_bytes(s, m->rt.has_draft_model) / sizeof *drafters);
     m->rt.drafters = (rt_drafter *)drafters;
     ahead.apart = o->drafts_apart;

@@ -112,7 +112,7 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->kv_pages = place(n, m->serving.n_pages, sizeof(rt_kv_page));
     l->buckets = place(n, (uint64_t)m->serving.bucket_mask + 1, sizeof(rt_u32));
     l->chains = place(n, m->serving.n_slots, sizeof(rt_chain));
-    if (m->serving.draft_tokens) {
+    if (m->serving.draft_tokens || m->has_draft_model) {
         l->drafters = place(n, 1, rt_drafters_bytes(&m->serving, m->has_draft_model));
         if (m->serving.gram_tokens)
             l->grams = place(n, m->serving.n_slots * rt_gram_words(&m->serving), sizeof(rt_u32));

@@ -55,7 +55,9 @@ enum {
     ENGINE_MAX_DRAFTS = 64,
     ENGINE_NGRAM = 3,
     ENGINE_MAX_NGRAM = 16,
-    ENGINE_CHOICES = 16, /* rows of a step with drafts that can have rules at least */
+    ENGINE_GUESSES = 4,         /* of them in one step of a request with a form */
+    ENGINE_GUESSING_BATCH = 64, /* where it has any */
+    ENGINE_CHOICES = 16,        /* rows of a step with drafts that can have rules at least */
 };
 
 struct mpk_tokenizer {

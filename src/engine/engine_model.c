@@ -224,6 +224,13 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
     return MPK_OK;
 }
 
+/* Drafts of a request with a form have masks of their own, where that takes little memory. */
+static uint32_t guesses_of(const engine_build *b)
+{
+    const bool drafts = b->options.speculation || b->has_draft;
+    return drafts && b->plan.max_batch <= ENGINE_GUESSING_BATCH ? ENGINE_GUESSES : 0;
+}
+
 /* The draft model's graphs have the same slots, pages and plan as the model's, since both are
  * compiled into one program.  rule_vocab is the larger of the two vocabularies. */
 mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
@@ -238,6 +245,7 @@ mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uin
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,
         .n_slots = plan->max_batch,
         .n_choices = plan->n_choices,
+        .n_guesses = guesses_of(b),
         .n_pages = plan->n_pages,
         .page_tokens = ENGINE_PAGE_TOKENS,
         .max_pages_per_slot = plan->pages_per_slot,

@@ -106,7 +106,9 @@ RT_FN void rt_ahead_put_row(rt_machine *m, rt_u32 index, rt_u32 row)
     slot->step_tokens = 1 + made; /* of a step that fed the drafts up to here */
     rt_put_asks(m, index, row, 0);
     slot->step_tokens = 0;
-    ((rt_i32 *)(m->step_area + s->asks))[RT_ASKS * (rt_u64)row + RT_ASK_LOGPROBS] = 0;
+    /* masks are the host's, and come too late: a draft that its mask forbids does not stand */
+    rt_i32 *asks = (rt_i32 *)(m->step_area + s->asks) + RT_ASKS * (rt_u64)row;
+    asks[RT_ASK_LOGPROBS] = asks[RT_ASK_MASK] = 0;
 }
 
 /* Add to a draft step what the draft model has not seen of the slot's text and drafts, as far as

@@ -209,6 +209,8 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 
     rt_u32 end = slot->limit, n = r->drafts;
     if ((model || !s->drafts_freely) && n > d->most)
         n = d->most;
+    if (r->mask && n > s->n_guesses)
+        n = s->n_guesses;
     if (s->n_pages && end > slot->reserved * s->page_tokens)
         end = slot->reserved * s->page_tokens;
     if (n > end - position - 1)
@@ -216,6 +218,17 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 
     if (r->max_tokens && n > r->max_tokens - generated - 1)
         n = r->max_tokens - generated - 1;
     return n;
+}
+
+/* No drafts after the slot's next token: the draw that it is fed for was asked for before, and its
+ * drafts' masks may be there from then (rt_mask_of). */
+RT_FN void rt_draft_not_here(rt_machine *m, rt_u32 index)
+{
+    const rt_u32 after = m->slots[index].position + 1;
+    for (int model = 0; m->serving->draft_tokens && model <= rt_has_draft_model(m); model++) {
+        rt_drafter *d = rt_draft_source(m, index, model);
+        d->again = d->again > after ? d->again : after;
+    }
 }
 
 /* Where the text of a slot that feeds slot->token at this position goes on, RT_NONE: not known;

@@ -20,9 +20,9 @@
  *                                     its stream
  *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it
  *                                     wants (op/rules.h)
- *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h);
+ *   rules      i32[B (3 + 2 G), W]    what each slot's request asks of its tokens (op/rules.h);
  *                                     after these rows, two masks for each slot (MODEL_MASKS),
- *                                     then n_guesses rows for each of these masks
+ *                                     then G = n_guesses rows for each of these masks, for drafts
  *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts,
  *                                     from position 0
  * Outputs:

@@ -154,7 +154,8 @@ static void add_model(const char *name, int n, char **names)
     it->invariant = strstr(name, "-invariant") != NULL;
     it->small = strstr(name, "-small") != NULL;
     it->prompts = strstr(name, "-prompts") != NULL;
-    it->drafts = strstr(name, "-drafts") != NULL;
+    it->ahead = strstr(name, "-ahead") != NULL;
+    it->drafts = it->ahead || strstr(name, "-drafts");
     it->streams = strstr(name, "-streams") != NULL;
     it->own_experts = strstr(name, "-own") != NULL;
     const char *peers = strstr(name, "-peers");
@@ -188,6 +189,9 @@ static void list_items(int n, char **names)
         "mixtral-bf16",
         "qwen3-f32-drafts",
         "llama-bf16-drafts",
+        "llama-f32-ahead",
+        "qwen3-bf16-ahead",
+        "qwen3-bf16-prompts-ahead",
         "llama-bf16-prompts",
         "qwen3-bf16-prompts",
         "mixtral-bf16-prompts",

@@ -12,6 +12,8 @@
 #include "ir/op.h"
 #include "pass/pass.h"
 
+/* UNIT_GRAPHS: four of a model, and two of its draft model. */
+enum { UNIT_GRAPHS = 6 };
 enum { MOST_ITEMS = 128, WORDS = 1600, COMPANY_ROUNDS = 4 };
 
 typedef enum outcome { WAITING, PASSED, FAILED, DIED } outcome;
@@ -26,6 +28,7 @@ typedef struct item {
     bool small;         /* of a model: one layer, few workers, few steps */
     bool prompts;       /* of a model: its largest step runs on the kernel for prompts */
     bool drafts;        /* of a model: requests also try drafts */
+    bool ahead;         /* of a model: of itself as its draft model */
     bool streams;       /* of a model: steps of 128 and 256 tokens, whose tasks share tiles */
     bool own_experts;   /* of a model that is shared: each peer has some experts whole */
     uint32_t n_peers;   /* of a model: GPUs that share it, or parts of the one that is there */
@@ -56,8 +59,8 @@ extern board *checks;
 typedef struct unit {
     arena arena;
     uint32_t n_graphs;
-    ir_graph *graphs[4];
-    uint32_t n_tokens[4];
+    ir_graph *graphs[UNIT_GRAPHS];
+    uint32_t n_tokens[UNIT_GRAPHS];
     tg_program program;
     program_image image;
     uint32_t n_cases, n_without_code, n_views;

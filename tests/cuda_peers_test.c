@@ -229,7 +229,8 @@ static void test_requests(void **state)
     for (uint32_t n_gpus = 2; n_gpus <= 3; n_gpus++) {
         bed b = {.random.seed = seed};
         machine *cpu;
-        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n_gpus}, &b.program, &b.image);
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n_gpus, false, 0}, &b.program,
+                   &b.image);
         make_weights(&b);
         prepare(&b, n_gpus);
         check_ok(&b.cx, start(&b));
@@ -373,7 +374,7 @@ static void test_memory(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2, false, 0}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     check_ok(&b.cx, start(&b));
@@ -501,7 +502,7 @@ static void check_loading(ir_dtype dtype, uint32_t n_gpus, bool made_up)
 {
     static loading l;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){dtype, 8, n_gpus}, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){dtype, 8, n_gpus, false, 0}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, n_gpus);
     void **expected = arena_alloc(&b.arena, b.image.n_weights, sizeof *expected);
@@ -536,7 +537,7 @@ static void test_one_gpu(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2, false, 0}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     set_words(1, "");
@@ -564,7 +565,7 @@ static void test_refusals(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bed b = {.random.seed = seed};
         const uint32_t n = cases[i].n_gpus;
-        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n, false, 0}, &b.program, &b.image);
         make_weights(&b);
         prepare(&b, n);
         set_words(n, cases[i].words);
@@ -629,7 +630,7 @@ static void test_every_failure(void **state)
     bed b = {.random.seed = seed};
     char words[256];
     uint32_t refused = 0;
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2, false, 0}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
     check_ok(&b.cx, start_and_run(&b, ""));
@@ -669,7 +670,7 @@ static void test_a_stall(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
-    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2}, &b.program, &b.image);
+    make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2, false, 0}, &b.program, &b.image);
     make_weights(&b);
     const rt_graph *g = image_table(b.image.block, RT_GRAPHS);
     const rt_task *tasks = image_table(b.image.block, RT_TASKS);
@@ -697,7 +698,8 @@ static void test_a_lost_gpu(void **state)
             bed b = {.random.seed = seed};
             char needle[64];
             snprintf(needle, sizeof needle, "GPU %u: the kernel ended without saying why", lost);
-            make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+            make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n, false, 0}, &b.program,
+                       &b.image);
             make_weights(&b);
             prepare(&b, n);
             b.gpus.dies = (int)lost;
@@ -733,7 +735,7 @@ static void test_a_task_that_does_not_end(void **state)
         const uint32_t hung = (uint32_t)(seed % n);
         uint64_t tables[MAX_GPUS];
         char words[64];
-        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n}, &b.program, &b.image);
+        make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, n, false, 0}, &b.program, &b.image);
         make_weights(&b);
         prepare(&b, n);
         b.gpus.hangs = (int)hung;

@@ -13,7 +13,7 @@
 typedef struct server {
     arena *a;
     const program_image *image;
-    void **data[2]; /* [graph][tensor] */
+    void **data[SERVE_GRAPHS]; /* [graph][tensor] */
     void *weights[64];
     machine *on;
     _Atomic unsigned launches, steps, handed_over;
@@ -131,7 +131,7 @@ static void bind_server(server *s, machine *on)
         s->weights[i] = arena_alloc(s->a, (size_t)n, 4);
         load_random_fill(seed, w->name, w->dtype, 0, n, s->weights[i]);
     }
-    for (uint32_t g = 0; g < 2; g++) {
+    for (uint32_t g = 0; g < s->image->n_graphs; g++) {
         const ir_graph *ir = s->image->ir[g];
         s->data[g] = arena_alloc(s->a, ir->tensors.n, sizeof(void *));
         for (ir_tensor_id t = 0; t < ir->tensors.n; t++) {
@@ -169,7 +169,7 @@ static void say_again(mpk_context *cx, machine *m)
 }
 
 /* draft_tokens: of a step with drafts; 0: none is tried. */
-static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t draft_tokens)
+static void serve_as(cuda_mode mode, serve_model of, uint32_t draft_tokens)
 {
     static answers here, there, again;
     mpk_context cx = {0};
@@ -181,7 +181,7 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t
     char words[256];
     const fake_cuda_face *fake = fake_cuda_start("capability:90,sms:6,memory:67108864");
     assert_non_null(fake);
-    make_model(&cx, &a, (serve_model){dtype, n_tokens, 1}, &program, &image);
+    make_model(&cx, &a, of, &program, &image);
     machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
         made_up[i].dtype = image.weights[i].dtype;
@@ -190,7 +190,7 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t
                       .code_bytes = code.n,
                       .mode = mode,
                       .draft_tokens = draft_tokens,
-                      .gram_tokens = 1,
+                      .gram_tokens = !of.has_draft,
                       .drafts_freely = rng_u64(seed, 5) % 2};
     machine_facts facts;
     machine_weights w = {.at = made_up, .seed = seed};
@@ -205,6 +205,9 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t
     say_again(&cx, gpu);
     machine_describe(gpu, &facts);
     assert_true(facts.accepted <= facts.drafted && (facts.accepted != 0) == (draft_tokens != 0));
+    assert_int_equal(facts.ahead_drafted, of.has_draft ? facts.drafted : 0);
+    assert_int_equal(facts.ahead_accepted, of.has_draft ? facts.accepted : 0);
+    assert_true((facts.ahead_steps != 0) == (of.has_draft && draft_tokens));
     fake->kernel(NULL, NULL);
     check_ok(&cx, cpu_start(&cx, &image, s.weights, &(cpu_options){.no_fast_bodies = true}, &cpu));
     ask(&cx, cpu, &here);
@@ -224,7 +227,7 @@ static void serve_as(cuda_mode mode, ir_dtype dtype, uint32_t n_tokens, uint32_t
 static void test_requests(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_F32, 8, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 0);
 }
 
 /* Steps of 1 and of 256 tokens: the second graph is for prompts, and so it has a kernel of its
@@ -232,24 +235,45 @@ static void test_requests(void **state)
 static void test_requests_of_two_regimes(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_BF16, 256, 0);
-    serve_as(CUDA_GRAPH, IR_BF16, 256, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, false, 0}, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_BF16, 256, 1, false, 0}, 0);
 }
 
 static void test_requests_of_the_baseline(void **state)
 {
     (void)state;
-    serve_as(CUDA_GRAPH, IR_F32, 8, 0);
-    serve_as(CUDA_GRAPH_PDL, IR_F32, 8, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false, 0}, 0);
+    serve_as(CUDA_GRAPH_PDL, (serve_model){IR_F32, 8, 1, false, 0}, 0);
 }
 
 /* Drafts change no token. */
 static void test_requests_with_drafts(void **state)
 {
     (void)state;
-    serve_as(CUDA_PERSISTENT, IR_F32, 8, 8);
-    serve_as(CUDA_PERSISTENT, IR_F32, 8, 2);
-    serve_as(CUDA_GRAPH, IR_F32, 8, 3);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 0}, 2);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, false, 0}, 3);
+}
+
+/* Nor do those of a draft model, whose steps are of other graphs, and of 256 tokens on another
+ * kernel. */
+static void test_requests_with_a_draft_model(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 0}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, true, 0}, 3);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_BF16, 256, 1, true, 0}, 0);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 0}, 0);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 0}, 3);
+}
+
+/* Masks of drafts come while the step runs, late, or not at all: no token changes. */
+static void test_masked_drafts(void **state)
+{
+    (void)state;
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, false, 3}, 8);
+    serve_as(CUDA_PERSISTENT, (serve_model){IR_F32, 8, 1, true, 4}, 8);
+    serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 1}, 3);
 }
 
 int main(void)
@@ -260,6 +284,8 @@ int main(void)
         cmocka_unit_test(test_requests_of_two_regimes),
         cmocka_unit_test(test_requests_of_the_baseline),
         cmocka_unit_test(test_requests_with_drafts),
+        cmocka_unit_test(test_requests_with_a_draft_model),
+        cmocka_unit_test(test_masked_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

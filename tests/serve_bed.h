@@ -48,12 +48,16 @@ static inline mpk_status all_same(mpk_context *cx, const void *self, const char 
 typedef struct serve_model {
     ir_dtype dtype;
     uint32_t n_tokens, n_peers;
+    bool has_draft;     /* a draft model of the same shape stands beside it */
+    uint32_t n_guesses; /* masks of drafts */
 } serve_model;
+enum { SERVE_GRAPHS = 4 }; /* of both models */
 
 static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_program *program,
                               program_image *image)
 {
-    const uint32_t n_tokens[] = {1, of.n_tokens}, n_peers = of.n_peers;
+    const uint32_t n_tokens[SERVE_GRAPHS] = {1, of.n_tokens, 1, of.n_tokens}, n_peers = of.n_peers,
+                   n_graphs = of.has_draft ? SERVE_GRAPHS : 2;
     model_config c = {.family = STR("llama"),
                       .n_layers = 1,
                       .hidden_size = 32,
@@ -70,25 +74,28 @@ static inline void make_model(mpk_context *cx, arena *a, serve_model of, tg_prog
                       .rope_theta = 10000,
                       .bos_token = -1};
     model_weights w = {all_same, &of.dtype};
-    ir_graph *g[2];
+    ir_graph *g[SERVE_GRAPHS];
     pass_options o = {.n_workers = 6 * n_peers,
                       .n_peers = n_peers,
                       .launch = n_peers > 1 ? PASS_LAUNCH_AOT : PASS_LAUNCH_AUTO,
                       .gather_bytes = 1, /* the vocabulary is cut too */
+                      .n_draft_graphs = n_graphs - 2,
                       .page_bytes = 16384,
                       .pages_per_worker = 1024};
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < n_graphs; i++) {
         model_shape s = {.n_tokens = n_tokens[i],
-                         .n_rows = i ? 3 : 1,
+                         .n_rows = i % 2 ? 3 : 1,
                          .n_slots = 3,
                          .n_pages = 9,
                          .page_tokens = 16,
                          .max_pages_per_slot = 4,
                          .kv_dtype = of.dtype,
-                         .activation_dtype = of.dtype};
+                         .activation_dtype = of.dtype,
+                         .n_guesses = of.n_guesses,
+                         .drafts = i >= 2};
         check_ok(cx, model_build(cx, a, &c, &s, &w, &g[i]));
     }
-    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, program));
+    check_ok(cx, pass_compile(cx, a, &o, n_graphs, g, n_tokens, program));
     check_ok(cx, image_make(cx, a, program, image));
 }
 
@@ -108,12 +115,17 @@ static inline bool may_come(uint32_t request, uint32_t index, int32_t token)
     return rng_u64(seed + 1000 * request + index, (uint64_t)token) % 4 == 0;
 }
 
-static inline void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t index)
+/* guess: NULL, or the entry that asks for the mask after a draft. */
+static inline void put_mask(machine *m, uint64_t id, uint32_t request, uint32_t index,
+                            const rt_token *guess)
 {
     uint32_t bits[(VOCABULARY + 31) / 32] = {1}; /* never none */
     for (int32_t i = 0; i < VOCABULARY; i++)
         bits[i / 32] |= (uint32_t)may_come(request, index, i) << i % 32;
-    machine_put_mask(m, id, index, bits);
+    if (guess)
+        machine_put_guess(m, id, guess->count, index, bits);
+    else
+        machine_put_mask(m, id, index, bits);
 }
 
 /* Requests at the same time, more than there are slots.  Each second one has masks, the first of
@@ -149,19 +161,24 @@ static void ask(mpk_context *cx, machine *m, answers *out)
         check_ok(cx, machine_drain(cx, m, got, 8, 5000000000u, &k));
         assert_true(k > 0);
         for (uint32_t r = 1; r < REQUESTS && !begun; r += 2)
-            put_mask(m, ids[r], r, 0);
+            put_mask(m, ids[r], r, 0, NULL);
         begun = true;
         for (uint32_t i = 0; i < k; i++)
             for (uint32_t r = 0; r < REQUESTS; r++) {
                 if (got[i].id != ids[r])
                     continue;
+                if (got[i].reason == RT_GUESSED) { /* now and then it does not come */
+                    if (rng_u64(seed + r, got[i].index) % 8)
+                        put_mask(m, ids[r], r, got[i].index, &got[i]);
+                    continue;
+                }
                 if (got[i].token >= 0 && n[r] < TOKENS)
                     out->tokens[r][n[r]++] = got[i].token;
                 else if (got[i].reason == RT_GOING)
                     machine_cancel(m, ids[r]); /* its logits are there */
                 open -= got[i].reason != RT_GOING;
                 if (is_masked(r) && got[i].reason == RT_GOING)
-                    put_mask(m, ids[r], r, n[r]);
+                    put_mask(m, ids[r], r, n[r], NULL);
             }
     }
 }

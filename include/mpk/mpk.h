@@ -249,12 +249,16 @@ typedef struct mpk_engine_options {
     /* A small model of the same vocabulary, a folder or a GGUF file, that guesses drafts too: what
      * the request's text does not say, or all without `speculation`.  It is compiled into the same
      * program, has its own weights and its part of the KV cache, and changes no token.  NULL: none.
-     * MPK_EARG: the vocabularies differ, or the model is an image; on a GPU: MPK_EUNSUPPORTED. */
+     * MPK_EARG: the vocabularies differ, or the model is an image.  On a GPU with batch_invariant:
+     * MPK_EUNSUPPORTED. */
     const char *draft_model;
     /* 1: with several gpus each peer has some experts whole (expert parallelism), wherever there
      * are as many experts as peers; 0: a share of every expert, which keeps all peers equally busy
      * whatever the router does, and whole ones only where experts cannot be cut (docs/gpus.md) */
     uint32_t own_experts;
+    /* 1: a draft model draws with random numbers of its own, so that its drafts stand only as often
+     * as two draws agree (a measurement: by 0 they stand wherever both models agree) */
+    uint32_t drafts_apart;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:

@@ -120,6 +120,7 @@ class EngineOptions(Structure):
         ("count_experts", c_uint32),
         ("draft_model", c_char_p),
         ("own_experts", c_uint32),
+        ("drafts_apart", c_uint32),
     ]
 
 

@@ -6,11 +6,14 @@
  * distances between neighbouring tokens of a request, and the mean time of a step.  Prompts of
  * unequal length are drawn once, and the same in every run.
  *
- * --planted measures speculation where a given share of the drafts stands.  Answers are drawn from
- * few tokens, whose probabilities do not depend on the model: a draft, which copies the text, is
- * then right as often as two draws are equal.  Each run is done without drafts and then with them,
- * and so it is with a draft model.
+ * --planted measures speculation where each draft stands with a given probability if those before
+ * it do.  Answers are drawn from few tokens, whose probabilities do not depend on the model, so
+ * that a draft is right about as often as two draws are equal.  A draft model draws apart for this.
+ * For a look-up, which prefers some places of the text, the probabilities are adjusted in runs that
+ * are not counted.  Each run is done without drafts and then with them, and so it is with a draft
+ * model.
  */
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,10 +55,9 @@ static const cli_option options[] = {
                .help = "how often; the first one warms up and is not counted (3)", .least = 1,
                .most = 1000),
     CLI_OPTION(bench_arguments, planted, "planted", CLI_NUMBER, .value = "P",
-               .help =
-                   "with --speculate: answers of which this share of the drafts stands, without "
-                   "drafts and with them",
-               .least = 1.0 / MOST_PLANTED, .most = 1, .needs = "speculate"),
+               .help = "with --speculate or --draft-model: answers of which each draft stands with "
+                       "this probability if those before it do, without drafts and with them",
+               .least = 1.0 / MOST_PLANTED, .most = 1, .needs = "speculate|draft-model"),
     CLI_EXPERTS_ROW(bench_arguments, engine),
     CLI_OPTION(bench_arguments, bandwidth, "bandwidth", CLI_NUMBER, .value = "TB/s",
                .help = "of the memory; with --experts: the least time that the weights read take",
@@ -104,8 +106,9 @@ typedef struct bench {
     int32_t planted[MOST_PLANTED];
     uint32_t n_planted; /* Planted tokens; 0: the answers are the model's own. */
     mpk_token_bias biases[MOST_PLANTED];
-    mpk_routing routing; /* of the last step; layers 0: no experts, or they were not counted */
-    char *profile;       /* JSON; NULL: not wanted */
+    mpk_engine_facts begun; /* before the counted runs */
+    mpk_routing routing;    /* of the last step; layers 0: no experts, or they were not counted */
+    char *profile;          /* JSON; NULL: not wanted */
 } bench;
 
 /* For qsort of doubles. */
@@ -135,19 +138,16 @@ static void draw_lengths(bench *b)
         b->lengths[i] = b->args->least + (uint32_t)(rng_u64(b->args->seed.value, i) % span);
 }
 
-/* Choose what answers are drawn from, so that a draft which copies a random earlier token stands
- * with probability P: both were drawn alike, so it stands as often as two draws are equal.  Drafts
- * of a look-up stand less often for P > 0.5: of places of equal length it takes the latest, and in
- * a text of two tokens that is often where a run ended.  "acceptance" of --json tells.
+/* Choose what answers are drawn from, so that two draws are equal with probability P.
  *
  *   P > 0.5   two tokens; the first comes with probability q, where q² + (1 - q)² = P.  Its bias is
  *             FLAT * log(q / (1 - q)), as the temperature FLAT divides it again
  *   P <= 0.5  1 / P tokens, each about as likely
  *
  * For P = 1 one token is left, and every draft stands. */
-static void plant(bench *b)
+static void plant(bench *b, double P)
 {
-    const double P = b->args->planted.value, q = (1 + sqrt(P > 0.5 ? 2 * P - 1 : 0)) / 2;
+    const double q = (1 + sqrt(P > 0.5 ? 2 * P - 1 : 0)) / 2;
     const uint32_t n = P > 0.5 ? 2 : (uint32_t)lround(1 / P);
     for (uint32_t i = 0; i < n && i < b->vocab_size; i++) {
         b->planted[i] = (int32_t)i;
@@ -282,6 +282,25 @@ static uint64_t sum_tokens(const bench *b)
     return sum;
 }
 
+/* The probability with which a draft stood if those before it did: the x of which
+ * x + x² + ... + x^n = accepted / steps, where each of the steps had n = drafted / steps drafts.
+ * tokens: of all answers, without their first ones. */
+static double chance_of(uint64_t tokens, uint64_t drafted, uint64_t accepted)
+{
+    const double steps = (double)(tokens - accepted), n = (double)drafted / steps;
+    double low = 0, high = 1;
+    if (!drafted || accepted >= drafted)
+        return drafted ? 1 : 0;
+    for (int i = 0; i < 40; i++) {
+        const double x = (low + high) / 2;
+        if (x * (1 - pow(x, n)) / (1 - x) * steps < (double)accepted)
+            low = x;
+        else
+            high = x;
+    }
+    return low;
+}
+
 /* One batch of requests.  *sum: for its tokens. */
 static int measure_run(bench *b, uint32_t run, bool drafts, enum count count, uint64_t *sum)
 {
@@ -299,13 +318,59 @@ static int measure_run(bench *b, uint32_t run, bool drafts, enum count count, ui
     return status == MPK_OK ? CLI_DONE : cli_report(b->command, b->cx);
 }
 
+/* Drafts since the engine was opened. */
+static mpk_engine_facts facts_of(const bench *b)
+{
+    mpk_engine_facts facts = {.size = sizeof facts};
+    mpk_engine_describe(b->engine, &facts);
+    return facts;
+}
+
+static uint64_t tokens_of_run(const bench *b)
+{
+    return (uint64_t)b->args->batch * (b->args->generate - 1);
+}
+
+/* Adjust what answers are drawn from until drafts stand as often as was asked for.  A look-up takes
+ * the latest of equally long places, which in a text of two tokens is often where a run ended, so
+ * that its drafts stand less often than two draws are equal.  Later rounds change less, since each
+ * is a sample. */
+static int tune(bench *b)
+{
+    enum { ROUNDS = 6, RUN = 2000 };
+    const double P = b->args->planted.value;
+    double nominal = P;
+    uint64_t sum;
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        const mpk_engine_facts before = facts_of(b);
+        const int code = measure_run(b, RUN + i, true, WARM_UP, &sum);
+        const mpk_engine_facts after = facts_of(b);
+        if (code != CLI_DONE)
+            return code;
+        nominal += (P - chance_of(tokens_of_run(b), after.drafted_tokens - before.drafted_tokens,
+                                  after.accepted_tokens - before.accepted_tokens)) /
+                   (i < 2 ? 1 : i);
+        nominal = fmin(fmax(nominal, 0.51), 0.999);
+        plant(b, nominal);
+    }
+    return CLI_DONE;
+}
+
 /* Run 0 warms caches and is not counted. */
 static int measure(bench *b)
 {
     uint64_t plain = 0, sum = 0;
+    const double P = b->args->planted.value;
+    if (b->args->planted.given && !b->args->engine.draft_model && P > 0.5 && P < 1) {
+        const int code = tune(b);
+        if (code != CLI_DONE)
+            return code;
+    }
     for (uint32_t run = 0; run <= b->args->runs; run++) {
         if (!b->args->engine.quiet)
             cli_progress("run %u of %u", run, b->args->runs);
+        if (run == 1)
+            b->begun = facts_of(b);
         int code = compares(b) ? measure_run(b, run, false, run ? PLAIN : WARM_UP, &plain) : 0;
         if (code == CLI_DONE)
             code = measure_run(b, run, true, run ? COUNTED : WARM_UP, &sum);
@@ -380,6 +445,24 @@ static void print_routing(const bench *b)
         printf("null}");
 }
 
+/* Members of the JSON: drafts of the counted runs, and how often they stood. */
+static void print_drafts(const bench *b, const mpk_engine_facts *facts)
+{
+    const mpk_engine_facts *was = &b->begun;
+    const uint64_t drafted = facts->drafted_tokens - was->drafted_tokens,
+                   accepted = facts->accepted_tokens - was->accepted_tokens;
+    printf(", \"drafted_tokens\": %" PRIu64 ", \"accepted_tokens\": %" PRIu64, drafted, accepted);
+    if (drafted)
+        printf(", \"acceptance\": %.4f, \"chance\": %.4f", (double)accepted / (double)drafted,
+               chance_of(b->args->runs * tokens_of_run(b), drafted, accepted));
+    if (b->args->engine.draft_model)
+        printf(", \"draft_model_tokens\": %" PRIu64 ", \"draft_model_accepted_tokens\": %" PRIu64
+               ", \"draft_steps\": %" PRIu64,
+               facts->draft_model_tokens - was->draft_model_tokens,
+               facts->draft_model_accepted_tokens - was->draft_model_accepted_tokens,
+               facts->draft_steps - was->draft_steps);
+}
+
 /* Times are medians of the counted runs unless named otherwise; docs/performance.md says what each
  * is. bench/ reads these names. */
 static void print_json(const bench *b, const mpk_engine_facts *facts)
@@ -404,17 +487,7 @@ static void print_json(const bench *b, const mpk_engine_facts *facts)
     print_spread("first_token_ms", &b->first_ms, "p10", 0.1, "p90");
     print_spread("ms_per_token", &b->decode_ms, "p10", 0.1, "p90");
     print_spread("step_ms", &b->step_ms, "least", 0, "most");
-    printf(", \"drafted_tokens\": %llu, \"accepted_tokens\": %llu",
-           (unsigned long long)facts->drafted_tokens, (unsigned long long)facts->accepted_tokens);
-    if (facts->drafted_tokens)
-        printf(", \"acceptance\": %.4f",
-               (double)facts->accepted_tokens / (double)facts->drafted_tokens);
-    if (b->args->engine.draft_model)
-        printf(", \"draft_model_tokens\": %llu, \"draft_model_accepted_tokens\": %llu, "
-               "\"draft_steps\": %llu",
-               (unsigned long long)facts->draft_model_tokens,
-               (unsigned long long)facts->draft_model_accepted_tokens,
-               (unsigned long long)facts->draft_steps);
+    print_drafts(b, facts);
     if (compares(b))
         print_gain(b);
     print_routing(b);
@@ -501,8 +574,9 @@ static int print_text(const bench *b, const mpk_engine_facts *facts)
            quantile(&b->first_ms, 0.5), quantile(&b->first_ms, 0.9));
     print_experts(b);
     if (facts->drafted_tokens)
-        printf("drafts  %10llu, of which %llu stood\n", (unsigned long long)facts->drafted_tokens,
-               (unsigned long long)facts->accepted_tokens);
+        printf("drafts  %10" PRIu64 ", of which %" PRIu64 " stood\n",
+               facts->drafted_tokens - b->begun.drafted_tokens,
+               facts->accepted_tokens - b->begun.accepted_tokens);
     if (b->plain_rate.n && b->decode_rate.n)
         printf("gain    %10.3f times the %.1f tokens/s without drafts; the same tokens\n",
                gain_of(b), quantile(&b->plain_rate, 0.5));
@@ -609,7 +683,7 @@ static int with_engine(bench *b)
     } else {
         draw_lengths(b);
         if (b->args->planted.given)
-            plant(b);
+            plant(b, b->args->planted.value);
         code = measure(b);
         if (code == CLI_DONE)
             code = print_result(b);
@@ -628,6 +702,7 @@ static int with_context(bench *b, bench_arguments *args)
     if (code != CLI_DONE)
         return code;
     wanted.max_batch = args->batch;
+    wanted.drafts_apart = args->planted.given && args->engine.draft_model;
     if (!wanted.context_tokens)
         wanted.context_tokens = args->most + args->generate;
     cli_catch_interrupt();
@@ -666,10 +741,9 @@ static int run(const cli_command *command, void *arguments)
     args->generate = args->generate ? args->generate : 64;
     args->batch = args->batch ? args->batch : 1;
     args->runs = args->runs ? args->runs : 3;
-    if (args->planted.given && args->engine.draft_model)
-        return cli_misuse(command,
-                          "--planted is about look-up: a draft model draws the very tokens "
-                          "that are planted");
+    if (args->planted.given && args->engine.speculate && args->engine.draft_model)
+        return cli_misuse(command, "--planted is about the drafts of --speculate or of "
+                                   "--draft-model, not of both");
     if (!read_prompt(args))
         return cli_misuse(
             command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",

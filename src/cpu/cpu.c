@@ -607,18 +607,19 @@ static mpk_status make_rings(mpk_context *cx, cpu_machine *m, const cpu_options 
     return MPK_OK;
 }
 
-/* Only if drafts are made: the drafters' state, and a table of n-grams for each slot
+/* Only if drafts are made, or could be: the drafters' state, and a table of n-grams for each slot
  * (rt_draft.h). */
-static mpk_status make_indexes(mpk_context *cx, cpu_machine *m)
+static mpk_status make_indexes(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
     const rt_serving *s = &m->serving;
     rt_ahead ahead;
     rt_u32 *drafters;
-    if (!s->draft_tokens)
-        return MPK_OK;
     m->rt.has_draft_model = host_find_draft_model(&m->base.image, s, &ahead);
+    if (!s->draft_tokens && !m->rt.has_draft_model)
+        return MPK_OK;
     NEW(cx, &m->arena, drafters, rt_drafters_bytes(s, m->rt.has_draft_model) / sizeof *drafters);
     m->rt.drafters = (rt_drafter *)drafters;
+    ahead.apart = o->drafts_apart;
     if (m->rt.has_draft_model)
         *rt_ahead_of(&m->rt) = ahead;
     if (s->gram_tokens)
@@ -644,7 +645,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
         NEW(cx, &m->arena, m->rt.kv_pages, s->n_pages);
         NEW(cx, &m->arena, m->rt.buckets, (size_t)s->bucket_mask + 1);
         NEW(cx, &m->arena, m->rt.chains, s->n_slots);
-        TRY(make_indexes(cx, m));
+        TRY(make_indexes(cx, m, o));
         host_lay_pages(s, m->rt.free_pages, m->rt.buckets);
         rt_store_relaxed_device(&m->control.free_pages, s->n_free);
     }

@@ -50,6 +50,7 @@ typedef struct cpu_options {
     /* with draft_tokens: length of the n-grams by which a draft is found in the text; 0: drafts
      * come from the draft model alone */
     uint32_t gram_tokens;
+    bool drafts_apart;  /* rt_ahead.apart */
     bool drafts_freely; /* draft as if drafts cost nothing (tests of what a GPU does) */
     /* sees each task before it runs; borrowed until machine_stop; NULL: none */
     const machine_watcher *watcher;

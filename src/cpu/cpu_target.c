@@ -79,6 +79,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                                  .no_shared_pages = o->no_prefix_cache != 0,
                                  .draft_tokens = drafts ? DRAFT_TOKENS : 0,
                                  .gram_tokens = o->speculation ? o->draft_ngram : 0,
+                                 .drafts_apart = o->drafts_apart != 0,
                                  .watcher = s->watcher};
     cpu_weights weights = {0};
     machine *m;
@@ -125,7 +126,6 @@ const target_def target_cpu = {
     .title = "the CPU",
     .is_fallback = true,
     .narrows = true,
-    .takes_draft_models = true,
     .open = open_device,
     .tune = tune,
     .kv_budget = kv_budget,

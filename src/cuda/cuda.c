@@ -309,6 +309,9 @@ static void describe(machine *base, machine_facts *out)
         out->found = control.found.value;
         out->drafted = control.drafted.value;
         out->accepted = control.accepted.value;
+        out->ahead_drafted = control.ahead_drafted.value;
+        out->ahead_accepted = control.ahead_accepted.value;
+        out->ahead_steps = control.ahead_steps.value;
     }
 }
 
@@ -403,7 +406,7 @@ static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
 static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
 {
     const rt_serving *s = &m->serving;
-    uint64_t n_bytes = (uint64_t)s->n_masks * s->rule_words * sizeof(rt_u32);
+    uint64_t n_bytes = (uint64_t)s->n_masks * (1 + s->n_guesses) * s->rule_words * sizeof(rt_u32);
     cuda_address device;
     void *host;
     if (!s->ready || s->asks == RT_NOWHERE || !n_bytes)
@@ -433,13 +436,15 @@ static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint
  * number (acquire; op/rules.h, rt_slots_find_masks) sees the bits.  A number above 1 follows a draw
  * with the number before it, so the row's last copies have ended and its pinned memory is free.
  * The first number of a request may follow copies of the row's last owner: wait for those, and then
- * for its own, since the request is sent next and must not find the last owner's number. */
+ * for its own, since the request is sent next and must not find the last owner's number.  Where
+ * drafts have masks several draws may follow each other at once, so there the row's last copies are
+ * always waited for. */
 static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, const uint32_t *bits,
                              uint32_t n_words, uint32_t number)
 {
     rt_u32 *at = m->masks + (uint64_t)row * m->serving.rule_words;
     TRY(cuda_gpu_use(cx, m->gpu));
-    if (number <= 1)
+    if (number <= 1 || m->serving.n_guesses)
         TRY(cuda_stream_wait(cx, m->gpu, m->copies));
     at[MASK_NUMBER] = number;
     if (bits)

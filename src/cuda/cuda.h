@@ -75,8 +75,11 @@ typedef struct cuda_options {
      * come */
     uint32_t few_tokens;
     uint32_t draft_tokens; /* of a step with drafts at most (rt_draft.h).  0: no drafts */
-    uint32_t gram_tokens;  /* with draft_tokens: by which a draft is found, at least 1 */
-    bool drafts_freely;    /* a step costs nearly the same with drafts as without */
+    /* with draft_tokens: by which a draft is found in the text; 0: drafts come from the draft model
+     * alone */
+    uint32_t gram_tokens;
+    bool drafts_freely; /* a step costs nearly the same with drafts as without */
+    bool drafts_apart;  /* rt_ahead.apart */
     /* how long a step may take before it is a fault.  0: 10 s; of several GPUs 8, of calls 60 */
     uint64_t stall_ns;
     /* how long a kernel that was told to stop may take, if not as long as a step.  0: 10 s */

@@ -237,6 +237,8 @@ typedef struct cuda_machine {
     cuda_layout layout;
     cuda_memory memory;
     rt_serving serving; /* as at the start */
+    rt_ahead ahead;     /* the same, if has_draft_model */
+    bool has_draft_model;
     host_rings rings;
     uint64_t context;
     cuda_mailbox *mailbox;

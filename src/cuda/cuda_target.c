@@ -128,7 +128,8 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 {
     cuda_held *held = NULL;
     out->n_peers = ask->options->gpus ? ask->options->gpus : 1;
-    CHECK(cx, !ask->options->speculation || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
+    const bool drafts = ask->options->speculation || ask->options->draft_model;
+    CHECK(cx, !drafts || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
           "speculation with batch_invariant is for a CPU (device cpu): on a GPU the last bits of a "
           "token depend on what else of its text is in the step; leave one of them out");
     if (ask->arch) {
@@ -215,9 +216,10 @@ static bool has_experts(const program_image *image)
 /* The same for a plan of memory and for a start, since drafts need tables of their own. */
 static void choose_drafts(const program_image *image, const mpk_engine_options *o, cuda_options *to)
 {
-    to->draft_tokens = o->speculation ? DRAFT_TOKENS : 0;
-    to->gram_tokens = o->draft_ngram;
+    to->draft_tokens = o->speculation || o->draft_model ? DRAFT_TOKENS : 0;
+    to->gram_tokens = o->speculation ? o->draft_ngram : 0;
     to->drafts_freely = !has_experts(image);
+    to->drafts_apart = o->drafts_apart != 0;
 }
 
 /* What memory a program takes on this GPU, by purpose; nothing is allocated. */

@@ -58,6 +58,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     host_plan_pages(&m->serving, false, !m->options.no_shared_pages);
     host_plan_drafts(&m->serving, m->options.draft_tokens, m->options.gram_tokens,
                      m->options.drafts_freely);
+    m->has_draft_model = host_find_draft_model(&m->machine.image, &m->serving, &m->ahead);
+    m->ahead.apart = m->options.drafts_apart;
     if (m->serving.ready)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries,
                         &m->rings);

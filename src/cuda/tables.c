@@ -112,9 +112,10 @@ static void place_state(cuda_machine *m, uint64_t *n)
     l->kv_pages = place(n, m->serving.n_pages, sizeof(rt_kv_page));
     l->buckets = place(n, (uint64_t)m->serving.bucket_mask + 1, sizeof(rt_u32));
     l->chains = place(n, m->serving.n_slots, sizeof(rt_chain));
-    if (m->serving.draft_tokens) {
-        l->drafters = place(n, m->serving.n_slots, sizeof(rt_drafter));
-        l->grams = place(n, m->serving.n_slots * rt_gram_words(&m->serving), sizeof(rt_u32));
+    if (m->serving.draft_tokens || m->has_draft_model) {
+        l->drafters = place(n, 1, rt_drafters_bytes(&m->serving, m->has_draft_model));
+        if (m->serving.gram_tokens)
+            l->grams = place(n, m->serving.n_slots * rt_gram_words(&m->serving), sizeof(rt_u32));
     }
     /* rings: heads here, entries below where requests are served */
     l->request_ring = place(n, 1, sizeof(rt_ring));
@@ -499,6 +500,9 @@ static void fill_state(const cuda_machine *m, char *block)
                        l->event_capacity - 1);
     }
     memcpy(block + l->serving, &m->serving, sizeof m->serving);
+    if (m->has_draft_model)
+        memcpy(block + l->drafters + m->serving.n_slots * sizeof(rt_drafter), &m->ahead,
+               sizeof m->ahead);
     host_lay_pages(&m->serving, (rt_u32 *)(void *)(block + l->free_pages),
                    (rt_u32 *)(void *)(block + l->buckets));
 }
@@ -544,6 +548,7 @@ static void fill_machine(const cuda_machine *m, rt_machine *rt)
         .buckets = AT(base + l->buckets),
         .chains = AT(base + l->chains),
         .drafters = AT(base + l->drafters),
+        .has_draft_model = m->has_draft_model,
         .grams = AT(base + l->grams),
         .step_area = AT(m->areas[RT_STEP]),
         .request_ring = AT(base + l->request_ring),

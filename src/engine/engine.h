@@ -42,8 +42,8 @@ enum {
     ENGINE_DEFAULT_CONTEXT = 4096,
     ENGINE_MAX_BATCH = 1024,
     ENGINE_MAX_STEP = 8192,
-    /* half of RT_MAX_GRAPHS, for a draft model has as many: powers of two up to ENGINE_MAX_STEP,
-     * two of them twice, or up to half of it, three twice */
+    /* half of RT_MAX_GRAPHS, for a draft model may have as many: powers of two up to
+     * ENGINE_MAX_STEP, two of them twice, or up to half of it, three twice */
     ENGINE_MAX_GRAPHS = 16,
     ENGINE_TWICE = 128, /* the larger of those two */
     /* P: whole cache lines of every head, and at most 63 positions of a request wasted */
@@ -55,7 +55,9 @@ enum {
     ENGINE_MAX_DRAFTS = 64,
     ENGINE_NGRAM = 3,
     ENGINE_MAX_NGRAM = 16,
-    ENGINE_CHOICES = 16, /* rows of a step with drafts that can have rules at least */
+    ENGINE_GUESSES = 4,         /* of them in one step of a request with a form */
+    ENGINE_GUESSING_BATCH = 64, /* where it has any */
+    ENGINE_CHOICES = 16,        /* rows of a step with drafts that can have rules at least */
 };
 
 struct mpk_tokenizer {

@@ -112,6 +112,8 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
             break;
     }
     for (uint32_t i = 0; b->has_draft && !only_tokens && i < p->n_graphs; i++) {
+        if (p->n_tokens[i] > RT_MIXED_TOKENS) /* no draft step has more */
+            break;
         TRY(engine_build_graph(cx, b, true, p->n_tokens[i], &graphs[n]));
         tokens[n++] = p->n_tokens[i];
         options.n_draft_graphs++;

@@ -51,15 +51,6 @@ static mpk_status check_vocabulary(mpk_context *cx, const engine_build *b)
     return MPK_OK;
 }
 
-/* For a refusal: a target that takes draft models. */
-static const char *who_takes(void)
-{
-    for (const target_def *const *t = target_table; *t; t++)
-        if ((*t)->takes_draft_models)
-            return (*t)->title;
-    return "no device";
-}
-
 /* On failure after load_open has_draft is set, by which engine_build_free closes it. */
 static mpk_status open_draft(mpk_context *cx, engine_build *b)
 {
@@ -73,16 +64,12 @@ static mpk_status open_draft(mpk_context *cx, engine_build *b)
     return check_vocabulary(cx, b);
 }
 
-/* The device is chosen already: whether it takes draft models is asked before a file is opened. */
 mpk_status engine_open_draft(mpk_context *cx, engine_build *b)
 {
     const mpk_engine_options *o = &b->options;
     if (!o->draft_model)
         return MPK_OK;
     CHECK(cx, !o->embeddings, MPK_EARG, "a draft model is for answers, not for embeddings");
-    CHECK(cx, b->device.target->takes_draft_models, MPK_EUNSUPPORTED,
-          "a draft model is for %s: on %s speculate from the request's own text (ngram)",
-          who_takes(), b->device.target->title);
     NOTE(cx, open_draft(cx, b), "the draft model %s", o->draft_model);
     return MPK_OK;
 }

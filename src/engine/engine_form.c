@@ -45,12 +45,18 @@ struct engine_form {
     kept_grammar *kept;       /* counts this form among its uses */
     grammar_matcher *matcher; /* owned; under `guard` */
     uint32_t index;           /* of the token that the next mask is for; the thread's */
+    /* where the drafts of the step that runs lead, and the same of them; guess_index 0: nowhere.
+     * NULL: it had no drafts yet */
+    grammar_matcher *guess;
+    uint32_t guess_index;
 };
 
 /* A request is named by its id, not by a pointer: it may be freed while the event waits. */
 typedef struct form_event {
     uint64_t id;
     int32_t token; /* or ENGINE_FORM_FIRST */
+    /* of a draft: its number in its step, from 1 on, and the index of the token after it */
+    uint32_t draft, index;
 } form_event;
 
 /* What an engine has for all its forms: compiled ones, the thread that follows them, and the queue
@@ -91,6 +97,44 @@ static mpk_status follow(mpk_context *cx, engine_forms *f, engine_form *form, in
     CHECK(cx, n, MPK_EUNSUPPORTED,
           "no token of the model's vocabulary goes on in the form that was asked for");
     return MPK_OK;
+}
+
+/* The guard is held.  Follow a draft from where the draft before it led, or from the text, and
+ * write the mask of the token after it to f->mask.  False: there is none, as the draft cannot
+ * stand. */
+static bool follow_guess(engine_forms *f, engine_form *form, const form_event *event)
+{
+    mpk_context cx = {0};
+    const bool begins = event->draft == 1 && event->index == form->index + 1;
+    bool over = true;
+    uint32_t n = 0;
+    if (!begins && event->index != form->guess_index + 1)
+        return false;
+    form->guess_index = 0;
+    if (!form->guess &&
+        grammar_matcher_open(&cx, form->kept->grammar, f->vocab, &form->guess) != MPK_OK)
+        return false;
+    if (begins)
+        grammar_matcher_go(form->guess, form->matcher);
+    if (grammar_matcher_take(&cx, form->guess, event->token, &over) != MPK_OK || over ||
+        grammar_matcher_mask(&cx, form->guess, f->mask, &n) != MPK_OK || !n)
+        return false;
+    form->guess_index = event->index;
+    return true;
+}
+
+/* One draft, on the thread. */
+static void handle_guess(engine_forms *f, const form_event *event)
+{
+    engine_form *form = engine_hold_form(f->engine, event->id);
+    if (!form)
+        return;
+    pthread_mutex_lock(&f->guard);
+    const bool leads = follow_guess(f, form, event);
+    pthread_mutex_unlock(&f->guard);
+    if (leads)
+        machine_put_guess(f->engine->machine, event->id, event->draft, event->index, f->mask);
+    engine_form_drop(f, form);
 }
 
 /* One event, on the thread.  The request may have ended meanwhile: then there is no form to hold,
@@ -139,7 +183,10 @@ static void *make_masks(void *argument)
     for (bool go_on = true; go_on; free(events)) {
         go_on = wait_events(f, &events, &n);
         for (size_t i = 0; i < n && go_on; i++)
-            handle(f, &events[i]);
+            if (events[i].draft)
+                handle_guess(f, &events[i]);
+            else
+                handle(f, &events[i]);
     }
     return NULL;
 }
@@ -164,9 +211,18 @@ void engine_form_take(engine_forms *f, uint64_t id, int32_t token)
 {
     pthread_mutex_lock(&f->queue_guard);
     if (f->n < f->capacity || grow_queue(f))
-        f->queue[f->n++] = (form_event){id, token};
+        f->queue[f->n++] = (form_event){.id = id, .token = token};
     else
         machine_cancel(f->engine->machine, id);
+    pthread_cond_signal(&f->arrived);
+    pthread_mutex_unlock(&f->queue_guard);
+}
+
+void engine_form_guess(engine_forms *f, const rt_token *guess)
+{
+    pthread_mutex_lock(&f->queue_guard);
+    if (f->n < f->capacity || grow_queue(f))
+        f->queue[f->n++] = (form_event){guess->id, guess->token, guess->count, guess->index};
     pthread_cond_signal(&f->arrived);
     pthread_mutex_unlock(&f->queue_guard);
 }
@@ -412,6 +468,7 @@ void engine_form_drop(engine_forms *f, engine_form *form)
         return;
     pthread_mutex_lock(&f->guard);
     grammar_matcher_close(form->matcher);
+    grammar_matcher_close(form->guess);
     form->kept->uses--;
     pthread_mutex_unlock(&f->guard);
     free(form);

@@ -36,6 +36,9 @@ void engine_form_drop(engine_forms *f, engine_form *form);
 /* A token of request `id` has come, or ENGINE_FORM_FIRST.  Only puts it in a queue, so the
  * collector may call it with the engine's mutex held.  Without memory the request is cancelled. */
 void engine_form_take(engine_forms *f, uint64_t id, int32_t token);
+/* A draft of a request (RT_GUESSED) is under way: the mask of the token after it is wanted.  As
+ * engine_form_take, but without memory the draft only fails. */
+void engine_form_guess(engine_forms *f, const rt_token *guess);
 
 /* engine_request.c: the form of a request that still runs, held; NULL: there is none. */
 engine_form *engine_hold_form(mpk_engine *e, uint64_t id);

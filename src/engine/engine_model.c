@@ -117,24 +117,29 @@ static uint64_t rounded_bytes(const load_model *model)
 }
 
 /* What the KV cache may take: *most at all, *usual unless more is asked for. */
-static void kv_budget(const load_model *model, const target_device *device, uint64_t *most,
-                      uint64_t *usual)
+static void kv_budget(const engine_build *b, uint64_t *most, uint64_t *usual)
 {
-    const model_config *c = &model->config;
-    uint64_t tied = c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
-    device->target->kv_budget(device, rounded_bytes(model), tied, most, usual);
+    uint64_t weights = 0, tied = 0;
+    for (int i = 0; i <= (b->has_draft ? 1 : 0); i++) {
+        const load_model *model = i ? &b->draft : &b->model;
+        const model_config *c = &model->config;
+        weights += rounded_bytes(model);
+        tied += c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
+    }
+    b->device.target->kv_budget(&b->device, weights, tied, most, usual);
 }
 
 /* Pages: as many as asked for, or as memory allows; at least those of one whole context unless
  * fewer were asked for, and no more than all requests can fill.  kv_token_bytes is set.
  *
  * The refusal is only for running: an inspection shows the numbers instead. */
-static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk_engine_options *o,
-                             const target_device *device, bool for_running, engine_plan *p)
+static mpk_status plan_pages(mpk_context *cx, const engine_build *b, bool for_running,
+                             engine_plan *p)
 {
+    const mpk_engine_options *o = &b->options;
     uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;
     uint64_t whole = (uint64_t)p->max_batch * p->pages_per_slot, n = whole;
-    kv_budget(model, device, &most, &usual);
+    kv_budget(b, &most, &usual);
     if (o->kv_tokens)
         n = (o->kv_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     else if (n * page_bytes > usual)
@@ -152,7 +157,7 @@ static mpk_status plan_pages(mpk_context *cx, const load_model *model, const mpk
           " bytes a token), but only %.2f GiB are free%s: lower the context or the batch, or keep "
           "it in bf16",
           n * ENGINE_PAGE_TOKENS, (double)p->kv_bytes / GIB, p->kv_token_bytes, (double)most / GIB,
-          device->target->has_own_memory ? " beside the weights" : "");
+          b->device.target->has_own_memory ? " beside the weights" : "");
     return MPK_OK;
 }
 
@@ -214,9 +219,16 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
         NOTE(cx, add_kv(cx, &b->draft.config, &p), "the draft model %s", o->draft_model);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, device, &p);
-    TRY(plan_pages(cx, model, o, device, for_running, &p));
+    TRY(plan_pages(cx, b, for_running, &p));
     b->plan = p;
     return MPK_OK;
+}
+
+/* Drafts of a request with a form have masks of their own, where that takes little memory. */
+static uint32_t guesses_of(const engine_build *b)
+{
+    const bool drafts = b->options.speculation || b->has_draft;
+    return drafts && b->plan.max_batch <= ENGINE_GUESSING_BATCH ? ENGINE_GUESSES : 0;
 }
 
 /* The draft model's graphs have the same slots, pages and plan as the model's, since both are
@@ -233,6 +245,7 @@ mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uin
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,
         .n_slots = plan->max_batch,
         .n_choices = plan->n_choices,
+        .n_guesses = guesses_of(b),
         .n_pages = plan->n_pages,
         .page_tokens = ENGINE_PAGE_TOKENS,
         .max_pages_per_slot = plan->pages_per_slot,

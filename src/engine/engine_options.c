@@ -96,6 +96,8 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           MPK_EARG, "with %u gpus all tasks are launched ahead of time: launch must be auto or aot",
           to->gpus);
     CHECK(cx, to->embeddings <= 1, MPK_EARG, "embeddings is %u, expected 0 or 1", to->embeddings);
+    CHECK(cx, to->drafts_apart <= 1, MPK_EARG, "drafts_apart is %u, expected 0 or 1",
+          to->drafts_apart);
     CHECK(cx, to->own_experts <= 1, MPK_EARG, "own_experts is %u, expected 0 or 1",
           to->own_experts);
     CHECK(cx, to->count_experts <= 1, MPK_EARG, "count_experts is %u, expected 0 or 1",

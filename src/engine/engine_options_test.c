@@ -46,6 +46,8 @@ static void test_engine_counts(void **state)
     engine_refuses("embeddings", .embeddings = 2);
     engine_takes(.own_experts = 1);
     engine_refuses("own_experts", .own_experts = 2);
+    engine_takes(.drafts_apart = 1);
+    engine_refuses("drafts_apart", .drafts_apart = 2);
     engine_takes(.count_experts = 1);
     engine_refuses("count_experts", .count_experts = 2);
     engine_takes(.max_batch = ENGINE_MAX_BATCH);

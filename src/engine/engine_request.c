@@ -169,6 +169,11 @@ static void take_token(mpk_engine *e, const rt_token *t, uint64_t now)
     mpk_request *r = *find_link(e, t->id);
     if (!r)
         return;
+    if (t->reason == RT_GUESSED) {
+        if (r->form && r->finish == MPK_RUNNING)
+            engine_form_guess(e->forms, t);
+        return;
+    }
     if (t->token >= 0)
         add_token(r, t, now);
     else if (r->is_sequence) { /* its logits have come */

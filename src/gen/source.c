@@ -433,6 +433,8 @@ static void print_constants(emitter *e)
         {"PAGE_BYTES", a->page_bytes, "of a page of the loader's ring"},
         {"HYBRID", jit ? 1 : 0, "1: there are JIT tasks"},
         {"PEERS", e->n_peers, "GPUs that share the program, each with that many workers"},
+        {"DRAFT_MODEL", e->graphs[e->n_graphs - 1].drafts,
+         "1: the last graphs are a draft model's"},
         {"CALLS", e->whole == GEN_CALL, "1: each launch is a call, no requests are served"},
         {"RING", a->features & GEN_RING ? 1 : 0, "a page ring with mbarriers, filled by a loader"},
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies, else the loader's lanes copy"},

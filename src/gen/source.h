@@ -90,6 +90,7 @@ typedef struct gen_graph {
     const ir_box *boxes; /* [ops] the largest of its tasks; NULL: not known */
     uint32_t n_tasks;
     const rt_task *tasks; /* [n_tasks]; NULL: not known */
+    bool drafts;          /* of a draft model */
 } gen_graph;
 
 /* What the source holds. */

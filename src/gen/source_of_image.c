@@ -72,6 +72,7 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
     for (uint32_t i = 0; i < image->n_graphs; i++) {
         graphs[i] = (gen_graph){.ir = image->ir[i],
                                 .n_tokens = rows[i].n_tokens,
+                                .drafts = rows[i].drafts != 0,
                                 .n_tasks = rows[i].n_tasks,
                                 .tasks = (const rt_task *)image_table(image->block, RT_TASKS) +
                                          rows[i].first_task};

@@ -64,6 +64,8 @@ uint32_t grammar_mask_words(const grammar_vocab *v);
 mpk_status grammar_matcher_open(mpk_context *cx, grammar *g, const grammar_vocab *v,
                                 grammar_matcher **out);
 void grammar_matcher_close(grammar_matcher *m);
+/* Go where another matcher of the same grammar is. */
+void grammar_matcher_go(grammar_matcher *m, const grammar_matcher *to);
 /* Which tokens may come next: words[grammar_mask_words].  *n: how many bits are set.
  * MPK_ELIMIT: the grammar is so ambiguous that the limits of work do not suffice. */
 mpk_status grammar_matcher_mask(mpk_context *cx, grammar_matcher *m, uint32_t *words, uint32_t *n);

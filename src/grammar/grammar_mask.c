@@ -44,6 +44,12 @@ void grammar_matcher_close(grammar_matcher *m)
     free(m);
 }
 
+/* What was shown last stays m's own. */
+void grammar_matcher_go(grammar_matcher *m, const grammar_matcher *to)
+{
+    m->situation = to->situation;
+}
+
 /* ---- masks ---- */
 
 /* Depth first; path[d] is the situation after d bytes.  A byte that cannot come skips its whole

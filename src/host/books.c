@@ -241,6 +241,12 @@ static uint32_t mask_words(const host_books *b)
     return (b->serving.n_vocab + 31) / 32;
 }
 
+/* Where the mask after draft i of a request lies, from 1 on: rt_mask_of without the slots' rows. */
+static uint32_t guess_row(const host_books *b, const host_entry *e, uint32_t i)
+{
+    return b->serving.n_masks + (e->request.mask - 1) * b->serving.n_guesses + i - 1;
+}
+
 /* A row of masks for a request that wants one; false: all are taken. */
 static bool take_mask(machine *m, host_entry *e)
 {
@@ -254,6 +260,8 @@ static bool take_mask(machine *m, host_entry *e)
         return false;
     b->mask_taken[row] = true;
     e->request.mask = row + 1;
+    for (uint32_t i = 1; i <= b->serving.n_guesses && e->request.drafts; i++)
+        m->def->put_mask(m, guess_row(b, e, i), NULL, mask_words(b), 0); /* not the last owner's */
     m->def->put_mask(m, row, e->has_first_mask ? e->first_mask : NULL, mask_words(b),
                      e->has_first_mask);
     return true;
@@ -318,7 +326,7 @@ static mpk_status check_request(mpk_context *cx, const machine *m, const machine
 
 static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
 {
-    if (!s->draft_tokens || r->host_samples || r->is_masked)
+    if (!s->draft_tokens || r->host_samples || (r->is_masked && !s->n_guesses))
         return 0;
     return r->drafts < RT_MAX_DRAFTS ? r->drafts : RT_MAX_DRAFTS;
 }
@@ -510,6 +518,18 @@ void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *b
     pthread_mutex_unlock(&b->lock);
 }
 
+void machine_put_guess(machine *m, uint64_t id, uint32_t draft, uint32_t index,
+                       const uint32_t *bits)
+{
+    host_books *b = &m->books;
+    size_t at;
+    pthread_mutex_lock(&b->lock);
+    host_entry *e = find_entry(b, id, &at);
+    if (e && e->request.mask && draft && draft <= b->serving.n_guesses)
+        m->def->put_mask(m, guess_row(b, e, draft), bits, mask_words(b), index + 1);
+    pthread_mutex_unlock(&b->lock);
+}
+
 /* A request that the machine has not seen ends here. */
 static void end_early(machine *m, size_t index)
 {
@@ -553,7 +573,7 @@ void machine_cancel(machine *m, uint64_t id)
 static void note_token(machine *m, const rt_token *t)
 {
     size_t index;
-    host_entry *e = find_entry(&m->books, t->id, &index);
+    host_entry *e = t->reason == RT_GUESSED ? NULL : find_entry(&m->books, t->id, &index);
     if (e && t->token >= 0)
         bring_logprobs(m, e, t);
     if (e && t->reason != RT_GOING)

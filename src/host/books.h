@@ -50,8 +50,8 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared);
  * same with drafts as without.  0 step_tokens, or a program whose machine keeps no texts or fills
  * steps apart: no request drafts.  After host_plan_pages. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely);
-/* The draft model of a program, once the drafts are planned.  False: it has none, or no request
- * drafts.  *out is what stands first after rt_machine.drafters. */
+/* The draft model of a program, whether requests draft or not: the step task must know which graphs
+ * are the model's.  False: it has none.  *out is what stands first after rt_machine.drafters. */
 bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out);
 /* The stack of free pages [n_pages] and the buckets [bucket_mask + 1] at the start. */
 void host_lay_pages(const rt_serving *s, rt_u32 *free_pages, rt_u32 *buckets);

@@ -284,7 +284,8 @@ typedef struct machine_request {
     /* copied: only requests with the same bytes share pages; n_salt 0: none */
     const char *salt;
     size_t n_salt;
-    /* to try in a step at most, if the machine drafts; those with host_samples or masks never do */
+    /* to try in a step at most, if the machine drafts; those with host_samples never do, and with
+     * masks they are told (RT_GUESSED) */
     uint32_t drafts;
     /* it neither takes pages of others nor leaves any; so do those with all_logits or
      * all_logprobs */
@@ -305,6 +306,10 @@ void machine_cancel(machine *m, uint64_t id);
  * then.  To be given once for each token, in order: the first at any time after
  * submission, another after the token before it has been drained.  No such request: nothing. */
 void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *bits);
+/* The mask of the token after draft number `draft` of a step, as an entry RT_GUESSED has asked for
+ * it.  It may come late: then the drafts from there on do not stand.  No such request: nothing. */
+void machine_put_guess(machine *m, uint64_t id, uint32_t draft, uint32_t index,
+                       const uint32_t *bits);
 /* May requests be masked? */
 bool machine_takes_masks(const machine *m);
 /* Take up to `most` entries; wait at most timeout_ns for the first (UINT64_MAX: for ever, which

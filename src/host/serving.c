@@ -74,6 +74,14 @@ static uint32_t count_graphs(const program_image *image)
     return n;
 }
 
+/* Rows after those of the slots: masks, and as many for drafts after each of them. */
+static void find_masks(rt_serving *s, rt_u32 rows)
+{
+    const rt_u32 masks = MODEL_MASKS * s->n_slots;
+    s->n_guesses = rows > masks && rows % masks == 0 ? rows / masks - 1 : 0;
+    s->n_masks = s->n_guesses ? masks : rows;
+}
+
 /* Sizes come from the largest graph, which is the model's last. */
 static void find_sizes(const program_image *image, rt_serving *s)
 {
@@ -100,7 +108,7 @@ static void find_sizes(const program_image *image, rt_serving *s)
         if (rows < s->n_slots)
             s->asks = RT_NOWHERE;
         else if (fits)
-            s->n_masks = (rt_u32)(rows - s->n_slots);
+            find_masks(s, (rt_u32)(rows - s->n_slots));
     }
 }
 
@@ -149,13 +157,19 @@ static bool fits_draft_model(const ir_graph *g, const rt_serving *s)
            (s->asks == RT_NOWHERE || dim_of(g, "rules", 1) == s->rule_words);
 }
 
-/* The last graph holds every draft step. */
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The last graph holds every draft step: a row of each slot, and tokens of at most RT_MIXED_TOKENS
+ * (rt_ahead_step). */
 bool host_find_draft_model(const program_image *image, const rt_serving *s, rt_ahead *out)
 {
     uint32_t first = count_graphs(image), n = image->n_graphs;
     const rt_graph *last = (const rt_graph *)image_table(image->block, RT_GRAPHS) + n - 1;
-    bool fits = s->ready && s->draft_tokens && first < n && last->n_tokens == s->max_tokens &&
-                last->n_rows == s->max_rows;
+    bool fits = s->ready && first < n && last->n_tokens >= least(s->max_tokens, RT_MIXED_TOKENS) &&
+                last->n_rows >= least(s->max_rows, s->n_slots);
     for (uint32_t i = first; fits && i < n; i++)
         fits = fits_draft_model(image->ir[i], s);
     *out = (rt_ahead){.first_graph = first,
@@ -241,7 +255,7 @@ void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, hos
 {
     uint64_t slots = s->n_slots, most = tokens ? tokens : 1024;
     uint64_t requests = power_of_two(waiting ? waiting : 256);
-    uint64_t told = slots + s->draft_tokens; /* by one step */
+    uint64_t told = slots + 2 * s->draft_tokens; /* by one step (rt_told_most) */
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * told ? 2 * told : most) - 1;
     rings->command_mask =

@@ -85,7 +85,6 @@ struct target_def {
     /* if that is asked for, multiplies weights in block formats by activations in 8 bits, and keeps
      * keys and values in q8_0 */
     bool narrows;
-    bool takes_draft_models; /* programs may have graphs of a draft model (rt_ahead.h) */
     /* runs of MPK_MODE_CALLS are launched on tensors in the device's memory, at multiples of this
      * many bytes; 0: the target has no such runs */
     uint32_t call_align;

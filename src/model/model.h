@@ -20,8 +20,9 @@
  *                                     its stream
  *   asks       i32[R, 7] live=rows    whether the row has rules, and which log probabilities it
  *                                     wants (op/rules.h)
- *   rules      i32[3 B, W]            what each slot's request asks of its tokens (op/rules.h);
- *                                     after these rows, two masks for each slot (MODEL_MASKS)
+ *   rules      i32[B (3 + 2 G), W]    what each slot's request asks of its tokens (op/rules.h);
+ *                                     after these rows, two masks for each slot (MODEL_MASKS),
+ *                                     then G = n_guesses rows for each of these masks, for drafts
  *   history    i32[B * N * P]         the tokens of each slot whose request has rules or drafts,
  *                                     from position 0
  * Outputs:
@@ -98,6 +99,7 @@ typedef struct model_shape {
     uint32_t n_tokens;           /* T */
     uint32_t n_rows;             /* R, rows of logits; at most T */
     uint32_t n_slots;            /* B */
+    uint32_t n_guesses;          /* masks for drafts that follow each mask of a request */
     uint32_t n_choices;          /* C: rows of a step that can have rules; taken as B if less */
     uint32_t n_pages;            /* KV pages of the whole cache */
     uint32_t page_tokens;        /* P */

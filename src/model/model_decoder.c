@@ -295,6 +295,12 @@ static ir_tensor_id add_rope_table(decoder *d)
     return add_op(d, "rope_table", "rope_table", 1, &d->positions, set);
 }
 
+/* A row for each slot, its masks, and those of drafts after each mask. */
+static int64_t rows_of_rules(const model_shape *s)
+{
+    return (int64_t)s->n_slots * (1 + MODEL_MASKS * (1 + (int64_t)s->n_guesses));
+}
+
 /* Add the step inputs of model.h; returns x[T, D], the rows of the embedding that the tokens
  * name. */
 static ir_tensor_id add_begin(decoder *d)
@@ -316,7 +322,7 @@ static ir_tensor_id add_begin(decoder *d)
         int64_t mask = rules_mask_words(V > s->rule_vocab ? V : s->rule_vocab),
                 words = mask > RULES_WORDS ? mask : RULES_WORDS;
         d->rules = add_tensor(d, IR_INPUT, IR_ALL, "rules", IR_I32, 2,
-                              (int64_t[]){(int64_t)(1 + MODEL_MASKS) * s->n_slots, words});
+                              (int64_t[]){rows_of_rules(s), words});
         d->history =
             add_tensor(d, IR_INPUT, IR_ALL, "history", IR_I32, 1,
                        (int64_t[]){(int64_t)s->n_slots * s->max_pages_per_slot * s->page_tokens});

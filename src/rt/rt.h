@@ -279,7 +279,8 @@ typedef struct rt_request {
      * arena; 0: this request neither takes pages of others nor leaves any */
     rt_u32 n_names;
     rt_u32 mask; /* 1 + its row among the masks; 0: none.  With a mask it has rules */
-    /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
+    /* to try in a step at most; 0: none.  With a mask at most n_guesses, not with
+     * RT_HOST_SAMPLES */
     rt_u32 drafts;
     rt_i32 priority; /* of the requests that wait, that with the least one is admitted first */
     rt_u32 reserved; /* 0 */
@@ -300,6 +301,10 @@ typedef struct rt_command {
 /* Why a request ended: a token of its eos list, max_tokens, a full context, the host's cancel, or
  * it could never run. */
 enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
+/* In the place of a reason: the token is a draft of a request with a mask, which follows those
+ * before it in this step; the mask of the token after it, number `index`, is wanted in row `count`
+ * of its drafts' masks, from 1 on. */
+enum { RT_GUESSED = RT_REASONS };
 
 /* Machine -> host: a token of a request, or news of it. */
 typedef struct rt_token {
@@ -514,6 +519,8 @@ typedef struct rt_ahead {
     rt_u32 first_graph; /* its graphs stand from here on */
     rt_u32 n_vocab;     /* the ids that it knows */
     rt_u32 running;     /* 1: one of its steps runs, or is to be published next */
+    /* 1: its rows draw with other random numbers than the model's, to measure drafts that fail */
+    rt_u32 apart;
 } rt_ahead;
 
 /* And of a slot in it.  Law: its cache holds the tokens of the slot's text below `known`, of which
@@ -544,6 +551,7 @@ typedef struct rt_serving {
     rt_u32 rule_words, history_tokens;   /* of a slot */
     /* rows of `rules` after those of the slots; 0: none has masks */
     rt_u32 n_masks;
+    rt_u32 n_guesses; /* rows after those, for the drafts after each mask */
     rt_u32 n_choices; /* rows of a step that can have rules */
     /* of a step with drafts at most; 0: no drafts */
     rt_u32 draft_tokens;

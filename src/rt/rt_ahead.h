@@ -16,7 +16,8 @@
  *     rt_ahead_collect  a draft step has ended: write its drafts down
  *
  * A row of a draft step draws with the random number and under the rules of the position that it
- * guesses, so that equal distributions give equal tokens.
+ * guesses, so that equal distributions give equal tokens (with rt_ahead.apart: with another random
+ * number, so that they are as often equal as two draws are).
  *
  * Invariant: nothing that the draft model computes reaches an answer.  It writes to its own state,
  * to step inputs that the next step writes anew, to results that have been collected, and to places
@@ -31,6 +32,9 @@
 #define RT_AHEAD_H
 
 #include "rt/rt_build.h"
+
+/* Between the seed of a request and that of its drafts, where they are drawn apart. */
+#define RT_APART 0x9e3779b97f4a7c15ull
 
 /* Drafts that the draft model may guess for a slot that feeds slot->token at this position. */
 RT_FN rt_u32 rt_ahead_most(const rt_machine *m, rt_u32 index, rt_u32 position, rt_u32 generated)
@@ -95,12 +99,16 @@ RT_FN void rt_ahead_put_row(rt_machine *m, rt_u32 index, rt_u32 row)
     rt_slot *slot = &m->slots[index];
     const rt_u32 made = rt_ahead_slot_of(m, index)->made;
     rt_put_row(m, index, row, s->built_tokens - 1, made);
+    if (rt_ahead_of(m)->apart && s->seeds != RT_NOWHERE)
+        ((rt_u64 *)(m->step_area + s->seeds))[row] ^= RT_APART;
     if (s->asks == RT_NOWHERE)
         return;
     slot->step_tokens = 1 + made; /* of a step that fed the drafts up to here */
     rt_put_asks(m, index, row, 0);
     slot->step_tokens = 0;
-    ((rt_i32 *)(m->step_area + s->asks))[RT_ASKS * (rt_u64)row + RT_ASK_LOGPROBS] = 0;
+    /* masks are the host's, and come too late: a draft that its mask forbids does not stand */
+    rt_i32 *asks = (rt_i32 *)(m->step_area + s->asks) + RT_ASKS * (rt_u64)row;
+    asks[RT_ASK_LOGPROBS] = asks[RT_ASK_MASK] = 0;
 }
 
 /* Add to a draft step what the draft model has not seen of the slot's text and drafts, as far as

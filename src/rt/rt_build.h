@@ -56,6 +56,17 @@ RT_FN void rt_put(const rt_machine *m, rt_u64 tensor, rt_u32 i, rt_i32 value)
         ((rt_i32 *)(m->step_area + tensor))[i] = value;
 }
 
+/* 1 + the row of `rules` that holds the mask of the token after n drafts.
+ *
+ * Law: the numbers of the draws that a row's masks are for only grow, as long as one request has
+ * it.  Row n of the drafts' is for the draw n after that of the step's first row, and between two
+ * steps with drafts of a request lies a token that came.  So a mask that was made for drafts which
+ * did not stand has a number that no later step looks for. */
+RT_FN rt_u32 rt_mask_of(const rt_serving *s, rt_u32 mask, rt_u32 n)
+{
+    return s->n_slots + (n ? s->n_masks + (mask - 1) * s->n_guesses + n : mask);
+}
+
 /* What one row asks of `sample` besides the filters.  after: how many of the fed tokens follow the
  * row's own.  Only rows that draw obey rules: the last of what is fed, and every row of a request
  * that decodes, with the tokens up to its own as its history.  The other rows report log
@@ -69,12 +80,13 @@ RT_FN void rt_put_asks(rt_machine *m, rt_u32 index, rt_u32 row, rt_u32 after)
     rt_u32 known = slot->position + slot->step_tokens - after,
            fed = slot->n_fed + slot->step_tokens - after;
     int draws = fed == slot->n_source || slot->source == RT_NOWHERE;
+    const rt_u32 n_before = slot->source == RT_NOWHERE ? slot->step_tokens - 1 - after : 0;
     asks[RT_ASK_RULES] = r->n_rules && draws ? (rt_i32)index + 1 : 0;
     asks[RT_ASK_FROM] = (rt_i32)(index * m->serving->history_tokens);
     asks[RT_ASK_HISTORY] = (rt_i32)known;
     asks[RT_ASK_LOGPROBS] = (rt_i32)r->n_logprobs;
     asks[RT_ASK_TOKEN] = draws ? -1 : m->token_arena[slot->source + fed];
-    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)(s->n_slots + r->mask) : 0;
+    asks[RT_ASK_MASK] = r->mask && draws ? (rt_i32)rt_mask_of(s, r->mask, n_before) : 0;
     asks[RT_ASK_CHOICE] = (rt_i32)s->built_choices;
     s->built_choices += asks[RT_ASK_RULES] != 0;
 }

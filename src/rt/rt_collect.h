@@ -102,7 +102,8 @@ RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
            !rt_is_eos(&m->running[index], slot->n_eos, next[n - 1]))
         n++;
     slot->step_tokens = slot->step_rows = n;
-    rt_draft_judge(m, index, n - 1);
+    if (next[0] != RT_LATE_TOKEN) /* else nothing is known of the drafts */
+        rt_draft_judge(m, index, n - 1);
     rt_count(&m->control->drafted, tried);
     rt_count(&m->control->accepted, n - 1);
     if (rt_has_draft_model(m) && m->drafters[index].from == RT_NONE)
@@ -110,12 +111,17 @@ RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
 }
 
 /* The mask of the request had not arrived when its token was to be drawn.  The last token is fed
- * again once the mask is there (rt_slots_find_masks).  Its keys and values are written again with
- * the same bits. */
-RT_FN void rt_slot_repeat(rt_slot *slot)
+ * again once the mask is there (rt_slots_find_masks): that of a prompt, or, of a request that
+ * decodes, the token drawn before the last row, which may be a draft that stood.  Its keys and
+ * values are written again with the same bits. */
+RT_FN void rt_slot_repeat(rt_slot *slot, const rt_i32 *next)
 {
     slot->position--;
     slot->n_fed--;
+    if (slot->source == RT_NOWHERE) {
+        slot->n_fed = 0;
+        slot->token = slot->step_rows > 1 ? next[slot->step_rows - 2] : slot->token;
+    }
     slot->state = RT_SLOT_LATE;
 }
 
@@ -134,8 +140,10 @@ RT_FN void rt_slots_find_masks(rt_machine *m)
         rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_LATE &&
             rt_load_acquire_system(rt_mask_number(m, &m->running[i])) ==
-                slot->generated + 1) /* host_put_mask */
+                slot->generated + 1) { /* host_put_mask */
             slot->state = RT_SLOT_FEEDING;
+            rt_draft_not_here(m, i);
+        }
     }
 }
 
@@ -157,7 +165,7 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
         rt_tell(m, r->id, next[i - 1], slot->generated++, slot->count, RT_GOING);
     rt_i32 token = next[slot->step_rows - 1];
     if (r->mask && token == RT_LATE_TOKEN) {
-        rt_slot_repeat(slot);
+        rt_slot_repeat(slot, next);
         return;
     }
     rt_u32 reason = rt_slot_reason(slot, r, token);
@@ -207,16 +215,17 @@ RT_LARGE_FN void rt_slot_collect(rt_machine *m, rt_u32 index)
         rt_slot_deliver_shares(m, index);
     if (slot->n_fed >= slot->n_source)
         rt_slot_next(m, index);
-    if (tried)
+    if (tried && told != m->serving->told)
         rt_tell_drafts(m, tried, slot->step_rows - 1);
     if (is_first && told != m->serving->told)
         rt_tell_age(m, index);
 }
 
-/* Entries that a step may tell: each slot one at most, and its drafts. */
+/* Entries that a step may tell: each slot one at most, and its drafts; and those of the next step
+ * that have masks. */
 RT_FN rt_u32 rt_told_most(const rt_serving *s)
 {
-    return s->n_slots + s->draft_tokens;
+    return s->n_slots + (s->n_guesses ? 2 : 1) * s->draft_tokens;
 }
 
 /* Free the slots whose requests have ended.  What they were told comes first: letting go of the

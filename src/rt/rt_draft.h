@@ -34,7 +34,12 @@ enum {
      * little it rests only if hardly any stand */
     RT_DRAFT_MISSES = 3,
     RT_DRAFT_FREE_MISSES = 16,
-    /* tokens that it then gets without drafts; twice as many each time that it goes on missing */
+    /* the same of a draft model where trying costs little and guessing does not */
+    RT_DRAFT_MODEL_MISSES = 5,
+    RT_DRAFT_MODEL_FIRST = 2,  /* it guesses at first */
+    RT_DRAFT_MODEL_DOUBTS = 2, /* after so many it guesses one, then two, four ... */
+    /* tokens that it then gets without drafts; twice as many each time that it goes on missing, of
+     * a draft model four times */
     RT_DRAFT_REST = 32,
     RT_DRAFT_LONG_REST = 512
 };
@@ -124,8 +129,11 @@ RT_FN void rt_draft_begin(rt_machine *m, rt_u32 slot)
     d->most = RT_DRAFT_FIRST;
     d->misses = d->tried = 0;
     d->rest = RT_DRAFT_REST;
-    if (rt_has_draft_model(m))
+    if (rt_has_draft_model(m)) {
         rt_ahead_slot_of(m, slot)->pays = *d;
+        if (m->serving->drafts_freely)
+            rt_ahead_slot_of(m, slot)->pays.most = RT_DRAFT_MODEL_FIRST;
+    }
     rt_draft_forget(m, slot);
 }
 
@@ -199,8 +207,10 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 
     if (position < d->again)
         return 0;
     rt_u32 end = slot->limit, n = r->drafts;
-    if (!s->drafts_freely && n > d->most)
+    if ((model || !s->drafts_freely) && n > d->most)
         n = d->most;
+    if (r->mask && n > s->n_guesses)
+        n = s->n_guesses;
     if (s->n_pages && end > slot->reserved * s->page_tokens)
         end = slot->reserved * s->page_tokens;
     if (n > end - position - 1)
@@ -208,6 +218,17 @@ RT_FN rt_u32 rt_draft_most(const rt_machine *m, rt_u32 index, int model, rt_u32 
     if (r->max_tokens && n > r->max_tokens - generated - 1)
         n = r->max_tokens - generated - 1;
     return n;
+}
+
+/* No drafts after the slot's next token: the draw that it is fed for was asked for before, and its
+ * drafts' masks may be there from then (rt_mask_of). */
+RT_FN void rt_draft_not_here(rt_machine *m, rt_u32 index)
+{
+    const rt_u32 after = m->slots[index].position + 1;
+    for (int model = 0; m->serving->draft_tokens && model <= rt_has_draft_model(m); model++) {
+        rt_drafter *d = rt_draft_source(m, index, model);
+        d->again = d->again > after ? d->again : after;
+    }
 }
 
 /* Where the text of a slot that feeds slot->token at this position goes on, RT_NONE: not known;
@@ -234,26 +255,46 @@ RT_FN void rt_draft_copy(rt_machine *m, rt_u32 index, rt_u32 from, rt_u32 n)
         to[i] = tokens[from + i];
 }
 
-/* accepted of the tried drafts were drawn.  Twice as many may pay next time if all were, else one
- * more than were; after a few steps without any the slot rests. */
+/* Steps in a row without a draft that stood after which a slot rests. */
+RT_FN rt_u32 rt_draft_patience(const rt_serving *s, int model)
+{
+    if (!s->drafts_freely)
+        return RT_DRAFT_MISSES;
+    return model ? RT_DRAFT_MODEL_MISSES : RT_DRAFT_FREE_MISSES;
+}
+
+/* How many may pay next time when some drafts were drawn: twice as many if all were, else one more
+ * than were.  Where trying is free, a draft model guesses half as many if less than half were
+ * drawn, but not fewer than RT_DRAFT_FIRST. */
+RT_FN rt_u32 rt_draft_paid(const rt_serving *s, rt_u32 most, rt_u32 tried, rt_u32 accepted)
+{
+    if (accepted == tried)
+        return most < RT_MAX_DRAFTS ? 2 * most : most;
+    if (!s->drafts_freely)
+        return accepted + 1;
+    return 2 * accepted < tried && tried / 2 >= RT_DRAFT_FIRST ? tried / 2 : most;
+}
+
+/* accepted of the tried drafts were drawn; after a few steps without any the slot rests. */
 RT_FN void rt_draft_judge(rt_machine *m, rt_u32 index, rt_u32 accepted)
 {
     const rt_drafter *tried = &m->drafters[index];
-    rt_drafter *d = rt_draft_source(m, index, rt_has_draft_model(m) && tried->from == RT_NONE);
+    const int model = rt_has_draft_model(m) && tried->from == RT_NONE;
+    rt_drafter *d = rt_draft_source(m, index, model);
     if (accepted) {
         d->misses = 0;
         d->rest = RT_DRAFT_REST;
-        if (accepted < tried->tried)
-            d->most = accepted + 1;
-        else if (d->most < RT_MAX_DRAFTS)
-            d->most *= 2;
+        d->most = rt_draft_paid(m->serving, d->most, tried->tried, accepted);
         return;
     }
-    d->most = 1;
-    if (++d->misses < (m->serving->drafts_freely ? RT_DRAFT_FREE_MISSES : RT_DRAFT_MISSES))
+    d->misses++;
+    if (!m->serving->drafts_freely || d->misses >= RT_DRAFT_MODEL_DOUBTS)
+        d->most = 1;
+    if (d->misses < rt_draft_patience(m->serving, model))
         return;
     d->again = m->slots[index].position + d->rest;
-    d->rest = d->rest < RT_DRAFT_LONG_REST ? 2 * d->rest : d->rest;
+    /* a draft model has to read what came meanwhile before it guesses again */
+    d->rest = d->rest < RT_DRAFT_LONG_REST ? (model ? 4 : 2) * d->rest : d->rest;
 }
 
 #endif

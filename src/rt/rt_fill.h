@@ -33,6 +33,16 @@ RT_FN rt_u32 rt_slot_chunk(const rt_slot *slot, rt_u32 flags, rt_u32 tokens_left
     return n;
 }
 
+/* One lane: tell the host the n drafts of a request with a mask, so that it makes the masks of the
+ * tokens after them while the step runs. */
+RT_FN void rt_slot_tell_guesses(rt_machine *m, rt_u32 index, rt_u32 n)
+{
+    const rt_slot *slot = &m->slots[index];
+    const rt_i32 *fed = rt_slot_text(m, index) + slot->position;
+    for (rt_u32 i = 1; i <= n; i++)
+        rt_tell(m, m->running[index].id, fed[i], slot->generated + i, i, RT_GUESSED);
+}
+
 /* One lane: the rows of a request whose next n tokens are in the step that is being built. */
 RT_LARGE_FN void rt_slot_put_rows(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
@@ -49,6 +59,8 @@ RT_LARGE_FN void rt_slot_put_rows(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 
     }
     s->built_tokens += n;
     s->built_rows += rows;
+    if (m->running[index].mask && rows > 1 && slot->source == RT_NOWHERE)
+        rt_slot_tell_guesses(m, index, rows - 1);
 }
 
 /* All lanes: add the next n tokens of a request, and its rows, to the step that is being built. */

@@ -32,8 +32,8 @@
  *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is
  *     published another thread
  *                   may run the task already; 0: it has a warp of its own
- *     RT_DRAFT_MODEL 1: a program may have graphs of a draft model (rt_ahead.h); 0: none has, and
- *                   the code for it is left away
+ *     RT_DRAFT_MODEL 1: a program may have graphs of a draft model (rt_ahead.h); 0: it has none,
+ *                   and the code for it is left away.  A GPU's source says which (MPK_DRAFT_MODEL)
  */
 #ifndef RT_PORT_H
 #define RT_PORT_H
@@ -62,7 +62,10 @@ typedef struct rt_wide {
 #define RT_UNROLL_4 _Pragma("unroll 4")
 #define RT_UNROLL _Pragma("unroll")
 enum { RT_SLEEPS = 0 }; /* a warp cannot sleep on a word: it polls */
-enum { RT_DRAFT_MODEL = 0 };
+#ifndef MPK_DRAFT_MODEL
+#define MPK_DRAFT_MODEL 0
+#endif
+enum { RT_DRAFT_MODEL = MPK_DRAFT_MODEL };
 enum { RT_LANES = 32, RT_STEP_MOVES = 0 };
 #include "rt/rt_atomic_cuda.h"
 

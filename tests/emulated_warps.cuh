@@ -441,6 +441,12 @@ static inline rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
     emulated_yield();
     return 0;
 }
+static inline rt_u32 ptx_barrier_look(rt_u64 *b, rt_u32 parity)
+{
+    emulated_mbarrier m;
+    memcpy(&m, b, sizeof m);
+    return m.phase != parity;
+}
 
 /* ---- copies ---- */
 

@@ -209,6 +209,17 @@ MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
                  : "memory");
     return done;
 }
+/* The same without a wait. */
+MPK_FN rt_u32 ptx_barrier_look(rt_u64 *b, rt_u32 parity)
+{
+    rt_u32 done;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], "
+                 "%2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(done)
+                 : "r"(ptx_shared(b)), "r"(parity)
+                 : "memory");
+    return done;
+}
 /* All 32 lanes meet here, and one of them gets true.  Unlike for `lane == 0` the compiler knows
  * that it is one thread, and makes no loop over the lanes around a bulk copy. */
 MPK_FN bool ptx_elect(void)

@@ -16,7 +16,7 @@
  *
  * Pages come through the page ring.  The loader goes through the same chunks, and waits for the
  * task's event before the first page, since the step itself writes keys and values; one of its
- * lanes asks.  The note of a page of keys says whether the table names a page of the cache.
+ * lanes asks.  The note of a page of values says whether the table names a page of the cache.
  * Called by the generated switch over bodies for many tokens; the worker waits for the event and
  * counts the task. Cost of 128 rows and 64 positions: 2 x 8 wgmma of 64 x 64 x 16 and 2 x 4 of
  * 64 x K x 16.
@@ -100,63 +100,69 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 
 /* ---- the loader's part ---- */
 
-/* The asking lane: keys and values of 64 positions.  page -1: a page of the ring with nothing in
- * it, so that loader and body count alike.  The note is stored before load_expect arrives
- * (release). */
+/* The asking lane: `bytes` from `from`, to `offset` in page `page` of the ring; they complete barrier
+ * `full`. */
+MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 bytes, rt_u32 full)
+{
+    ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + offset, from, bytes, &mpk_w.full[full]);
+}
+
+/* The asking lane: keys and values of 64 positions.  page -1: pages of the ring with nothing in
+ * them, so that loader and body count alike.  Where keys and values have a page each, the second
+ * one's barrier tells of both, and the first one's of nothing: a body waits once.  The note is
+ * stored before load_expect arrives (release).  LOAD_OVER: the step was withdrawn, and nothing
+ * more is asked for. */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
-    typedef group_pages<K> at; /* how the ring has them */
-    const rt_u64 offset = (rt_u64)(page < 0 ? 0 : page) * from.page_bytes;
-    const rt_u32 bytes = page < 0 ? 0 : at::BYTES, keys = box_ask_any(l, a);
+    typedef group_pages<K> at;
+    const rt_u64 offset = (rt_u64)(rt_u32)page * from.page_bytes;
+    const rt_u32 keys = box_ask_any(l, a);
     if (keys == LOAD_OVER)
         return;
-    mpk_w.note[keys] = page >= 0;
-    load_expect(keys, at::N == 2 ? bytes : 2 * bytes);
-    if (bytes)
-        ptx_copy_bulk(mpk_s + keys * MPK_PAGE_BYTES, from.keys + offset, bytes, &mpk_w.full[keys]);
+    if (at::N == 2)
+        load_expect(keys, 0);
     const rt_u32 values = at::N == 2 ? box_ask_any(l, a) : keys;
     if (values == LOAD_OVER)
         return;
-    if (at::N == 2)
-        load_expect(values, bytes);
-    if (bytes)
-        ptx_copy_bulk(mpk_s + values * MPK_PAGE_BYTES + (at::N == 2 ? 0 : at::BYTES),
-                      from.values + offset, bytes, &mpk_w.full[values]);
+    mpk_w.note[values] = page >= 0;
+    load_expect(values, page < 0 ? 0 : 2 * at::BYTES);
+    if (page < 0)
+        return;
+    group_copy(keys, 0, from.keys + offset, at::BYTES, values);
+    group_copy(values, at::N == 2 ? 0 : at::BYTES, from.values + offset, at::BYTES, values);
 }
 
-/* All lanes: numbers of 32 pages of a chunk from i on, one for each lane: one look into the page
- * table for 32 copies. */
-MPK_FN int group_numbers(const attend_chunk &c, const attend_source &from, int i)
+/* The asking lane: all pages of a chunk; page: the first one's number.  Each next number is loaded
+ * while a page is asked for. */
+template <int K>
+MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
+                            int page, box_asker *a)
 {
-    i += mpk_thread() % 32; /* a page a lane */
-    return i < c.n_steps ? attend_page(from, c.step + i) : -1;
+#pragma unroll 1
+    for (int step = c.step + 1; step <= c.step + c.n_steps && !a->over; step++) {
+        const int next = attend_page(from, step);
+        group_ask<K>(l, from, page, a);
+        page = next;
+    }
 }
 
 /* All lanes: ask for the pages of a chunk.  *came: the task's event has been seen, after which
- * what the step writes (keys, values) may be copied; where it lies is known before. */
+ * what the step writes (keys, values) may be copied; where the first page lies is known before. */
 template <int K>
 MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s, attend_chunk *c,
                              bool *came)
 {
     attend_find(t, s, c);
     const attend_source from = attend_source_of<K>(t, s, *c);
-    int numbers = group_numbers(*c, from, 0); /* lane i: page i of the chunk */
+    const int page = c->n_steps ? attend_page(from, c->step) : -1;
     if (!*came && !load_needs_event(&l))
         return;
     *came = true;
-    /* One lane walks the pages; the numbers come to it by shuffles, which all lanes take part
-     * in. */
     box_asker a = {l.ring, 0, false};
     const bool asks = ptx_elect();
-    for (int i = 0; i < c->n_steps; i++) {
-        if (i && i % 32 == 0)
-            numbers = group_numbers(*c, from, i);
-        const int page = __shfl_sync(0xffffffffu, numbers, i % 32);
-        /* after an end nothing is asked for, but the shuffles go on */
-        if (asks && !a.over)
-            group_ask<K>(l, from, page, &a);
-    }
+    if (asks)
+        group_ask_pages<K>(l, from, *c, page, &a);
     box_have_asked(l, a, asks);
 }
 
@@ -486,19 +492,11 @@ template <int K> struct group_place {
     bool there;          /* a page of the cache lies there */
 };
 
-/* Take the next page of keys, waited for.  The note must be read before any lane releases the
- * page, hence the meeting of the warp. */
-template <int K> MPK_FN void group_take_keys(group_place<K> *p)
-{
-    ring_take(&p->ring, &p->keys);
-    p->there = mpk_w.note[p->keys];
-    __syncwarp();
-}
 /* Keys have been read.  Where values share their page it goes back with these. */
-template <int K> MPK_FN void group_release_keys(const group_place<K> &p)
+template <int K> MPK_FN void group_release_keys(rt_u32 keys)
 {
     if (group_pages<K>::N == 2)
-        ring_release(p.keys);
+        ring_release(keys);
 }
 
 /* This warpgroup: zeros in place of values that are not there.  Weights of 0 do not suffice: 0
@@ -513,14 +511,17 @@ template <int K> MPK_FN void group_clear_values(rt_u32 page)
     group_meet();
 }
 
-/* Take the values of the keys taken last: in the same page of the ring, or in the next one;
- * cleared where the cache has no such page.  Both warpgroups write the same zeros, so they need
- * not agree. */
-template <int K> MPK_FN void group_take_values(group_place<K> *p)
+/* Take the next keys and values, waited for by the barrier that tells of both: in one page of the
+ * ring, or in two.  The note must be read before any lane releases the page, hence the meeting of
+ * the warp.  Values that the cache does not have are cleared; both warpgroups write the same zeros,
+ * so they need not agree. */
+template <int K> MPK_FN void group_take(group_place<K> *p)
 {
-    p->values = p->keys;
+    p->keys = p->ring.first + p->ring.at;
     if (group_pages<K>::N == 2)
-        ring_take(&p->ring, &p->values);
+        ring_next(&p->ring);
+    ring_take(&p->ring, &p->values);
+    p->there = mpk_w.note[p->values];
     if (!p->there)
         group_clear_values<K>(p->values);
     __syncwarp();
@@ -535,19 +536,6 @@ template <int K> MPK_FN group_matrices group_matrices_of(void)
     const char *s_values = mpk_s + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);
     return {ptx_matrix_of_rows(group_queries<K>()), ptx_matrix(mpk_s, K / 32 * 512),
             ptx_matrix_of_values(s_values)};
-}
-
-/* Take the next page of keys and ask for its products.  Where the matrices begin is computed
- * before the page is waited for. */
-template <int K>
-MPK_FN void group_begin_page(const group_matrices &first, group_place<K> *at, float *score)
-{
-    const rt_u64 queries = group_matrix(first.queries, 0),
-                 keys = group_matrix(first.keys, at->ring.first + at->ring.at);
-    group_take_keys<K>(at);
-    ptx_group_begin();
-    group_score<K>(queries, keys, score);
-    ptx_group_commit();
 }
 
 /* Mask the scores of a page and make weights of the first half; true: the zero of some row has
@@ -581,45 +569,60 @@ MPK_FN void group_finish(bool grown, float scale, float *score, const float *kep
  *
  * All products are waited for before results are multiplied, which ptxas wants, and before the
  * weights that they read give way to new ones: under half of the softmax they come to their end.
- * The page of values is taken before that wait: ptxas moves a wait up, but over no loop. */
+ * The next page is taken before that wait: to look takes as long as a tenth of the page's work, and
+ * ptxas moves a wait up, but over no loop. A ring of four pages has no room for it then. */
 template <int K>
 MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
 {
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const group_matrices first = group_matrices_of<K>();
+    const bool early = at->ring.n > 2 * group_pages<K>::N;
     float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
     rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */
-    group_begin_page<K>(first, at, score);
+    group_take<K>(at);
+    rt_u32 values = at->values;
+    ptx_group_begin();
+    group_score<K>(group_matrix(first.queries, 0), group_matrix(first.keys, at->keys), score);
+    ptx_group_commit();
     /* The first page has no values before it, so its products stand alone. */
     ptx_group_wait<0>();
-    group_release_keys<K>(*at);
+    group_release_keys<K>(at->keys);
     int base = c.step * ATTEND_PAGE; /* the page's first position */
     bool grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
-    group_take_values<K>(at);
+    if (early && c.n_steps > 1)
+        group_take<K>(at);
     group_finish<K>(grown, scale, score, kept, p, r);
 #pragma unroll 1
     for (int left = c.n_steps - 1; left; left--) {
-        const rt_u32 values = at->values; /* of the page before */
-        const rt_u64 matrix = group_matrix(first.values, values);
+        const rt_u32 before = values; /* of the page before */
+        const rt_u64 matrix = group_matrix(first.values, before);
         base += ATTEND_PAGE;
-        group_begin_page<K>(first, at, score);
+        if (!early)
+            group_take<K>(at);
+        values = at->values;
+        const rt_u64 queries = group_matrix(first.queries, 0),
+                     keys = group_matrix(first.keys, at->keys);
+        ptx_group_begin();
+        group_score<K>(queries, keys, score);
+        ptx_group_commit();
         group_add<K>(matrix, p, r->out);
         ptx_group_commit();
         /* scores are there; values of the page before may still be multiplied */
         ptx_group_wait<1>();
-        group_release_keys<K>(*at);
+        group_release_keys<K>(at->keys);
         grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
-        group_take_values<K>(at);
+        if (early && left > 1)
+            group_take<K>(at);
         ptx_group_wait<0>();
         /* its products have ended: the wait above was for all */
-        ring_release(values);
+        ring_release(before);
         group_finish<K>(grown, scale, score, kept, p, r);
     }
     ptx_group_begin();
-    group_add<K>(group_matrix(first.values, at->values), p, r->out);
+    group_add<K>(group_matrix(first.values, values), p, r->out);
     ptx_group_commit();
     ptx_group_wait<0>();
-    ring_release(at->values);
+    ring_release(values);
 }
 
 /* ---- the body ---- */
@@ -632,6 +635,10 @@ template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_sha
     const int end = (int)t.hi0;
     group_place<K> at; /* in the ring */
     at.ring = *t.ring;
+    if (MPK_REGIMES > 1) { /* no JIT tasks, one ring: constants take no registers */
+        at.ring.first = 0;
+        at.ring.n = MPK_PAGES;
+    }
     for (int first = (int)t.e->lo[0]; first < end;) {
         const int alone = group_alone(t, s, K, first, end);
         if (alone) {

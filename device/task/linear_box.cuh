@@ -71,16 +71,39 @@ MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group,
                      column, group, &mpk_w.full[page]);
 }
 
-/* The asking lane: the pages of a pass for one turn, step by step; group: its first one. */
+/* The asking lane: two pages of a step, which lie together.  The second one's barrier tells of both, and the first
+ * one's of nothing, so that a body waits once. */
+MPK_FN void box_ask_pair(const mpk_load &l, box_asker *a, int column, int group, int groups)
+{
+    const bool half = groups <= TILE_BOX_GROUPS / 2 * 3;
+    const rt_map *maps = (const rt_map *)l.e->maps + 1;
+    const rt_u32 first = box_ask_any(l, a);
+    if (first == LOAD_OVER)
+        return;
+    load_expect(first, 0);
+    const rt_u32 second = box_ask_any(l, a);
+    if (second == LOAD_OVER)
+        return;
+    const rt_u32 to = l.s_pages + first * MPK_PAGE_BYTES;
+    rt_u64 *full = &mpk_w.full[second];
+    load_expect(second, half ? MPK_PAGE_BYTES / 2 * 3 : 2 * MPK_PAGE_BYTES);
+    ptx_copy_box(to, maps, column, group, full);
+    ptx_copy_box(to + MPK_PAGE_BYTES, maps + half, column, group + TILE_BOX_GROUPS, full);
+}
+
+/* The asking lane: the pages of a pass for one turn, step by step; group: its first one.  Pages of
+ * a step must be neighbours: one before the ring's end is left out. */
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
 {
     for (int step = q.begin; step < q.begin + q.steps && !a->over; step++) {
-        /* Pages of a step must be neighbours: leave out those before the ring's end. */
-        for (int gap = tile_gap(a->ring, q.pages); gap > 0; gap--)
+        const int column = step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS);
+        if (q.pages == 1) {
+            box_ask_page(l, a, column, group, q.groups);
+            continue;
+        }
+        if (tile_gap(a->ring, 2))
             box_ask_page(l, a, -1, 0, 0);
-        for (int i = 0; i < q.pages; i++)
-            box_ask_page(l, a, step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS),
-                         group + i * TILE_BOX_GROUPS, q.groups - i * TILE_BOX_GROUPS);
+        box_ask_pair(l, a, column, group, q.groups);
     }
 }
 
@@ -157,19 +180,37 @@ MPK_FN void box_ask(const box_turn &b, bool part, int step)
                  b.row ^ b.row >> 31, full);
 }
 
-/* All warps: take the PAGES pages of the next step, which lie together; returns the number of
- * the first. */
-template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring)
+/* The barrier of stage `turn` of x. */
+MPK_FN rt_u64 *box_full_of(rt_u32 turn)
 {
-    rt_u32 first, second; /* pages of the worker */
-    ring_take(ring, &first);
-    if (PAGES == 2) {
-        if (ring->at == 0) { /* it was the last of the ring, and left out */
-            ring_release(first);
-            ring_take(ring, &first);
+    return box_full() + turn % MPK_BOXES;
+}
+
+/* Is what the next step reads there, pages of w that lie together and stage `turn` of x?  Does not
+ * wait.  No, if a page at the end of the ring is left out first. */
+template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 turn)
+{
+    const rt_u32 w = ptx_barrier_look(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity),
+                 x = ptx_barrier_look(box_full_of(turn), turn / MPK_BOXES & 1);
+    return (w & x & (ring.at + PAGES <= ring.n)) != 0;
+}
+
+/* All warps: take the PAGES pages of the next step, which lie together, once they and the stage
+ * are there; seen: they are.  Returns the number of the first. */
+template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring, rt_u32 turn, bool seen)
+{
+    if (!seen) {
+        if (PAGES == 2 && ring->at + 1 == ring->n) {
+            rt_u32 left_out;
+            ring_take(ring, &left_out);
+            ring_release(left_out);
         }
-        ring_take(ring, &second);
+        mpk_barrier_wait(&mpk_w.full[ring->first + ring->at + PAGES - 1], ring->parity);
+        mpk_barrier_wait(box_full_of(turn), turn / MPK_BOXES & 1);
     }
+    const rt_u32 first = ring->first + ring->at;
+    ring->at += PAGES - 1;
+    ring_next(ring);
     __syncwarp(); /* barriers and products take whole warps */
     return first;
 }
@@ -217,7 +258,8 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
 
 /* All columns, N rows of w, for this warpgroup.  Before: box_begin has asked for the first
  * MPK_BOXES - 1 boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages
- * are released.
+ * are released.  A warp is held until most of a step's products have run, so what it does between
+ * them adds up: it looks for the next step's pages and stage before, and reads the answer after.
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait;
  * the meeting says so for all four warps; so thread 0 may ask for step i + MPK_BOXES - 1, whose
@@ -230,12 +272,11 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const bool asks = mpk_thread() % 128 == 0; /* one thread of the warpgroup */
-    rt_u32 before = 0;                         /* the first page of the step before */
+    rt_u32 before = 0, page = box_take<PAGES>(ring, b.turn, false);
     for (int step = 0; step < b.steps; step++) {
-        const rt_u32 page = box_take<PAGES>(ring), turn = b.turn + (rt_u32)step;
+        const rt_u32 turn = b.turn + (rt_u32)step;
         const char *s_x = box_stage(turn); /* of this warpgroup */
-        mpk_barrier_wait(box_full() + turn % MPK_BOXES, turn / MPK_BOXES & 1);
-        __syncwarp();
+        const bool seen = box_look<PAGES>(*ring, turn + 1);
         ptx_group_begin();
         box_multiply<N>(s_x, mpk_s + page * MPK_PAGE_BYTES, sum);
         ptx_group_commit();
@@ -251,9 +292,11 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         tile_meet();
         if (asks && step + MPK_BOXES - 1 < b.steps)
             box_ask(b, PART, step + MPK_BOXES - 1);
+        if (step + 1 < b.steps)
+            page = box_take<PAGES>(ring, turn + 1, seen);
     }
     ptx_group_wait<0>();
-    box_release<PAGES>(before);
+    box_release<PAGES>(page);
 }
 
 /* Sums of squares of the thread's four tokens, over the eight lanes that have a piece of them. */

@@ -436,6 +436,7 @@ static uint32_t compare(uint64_t seed, uint32_t kind, uint32_t n_slots, uint32_t
             continue;
         check_same(beds[0], beds[1]);
         check_pages(&beds[0]->m);
+        check_order(&beds[0]->m);
         check_ring(beds[0]);
         run_step(beds[0]);
         run_step(beds[1]);

@@ -56,9 +56,10 @@ def draw_request(r, stories):
     return request
 
 
-def draw_options(r, draft):
-    """Of a server on a CPU."""
-    options = ["--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
+def draw_options(r, draft, short=False):
+    """Of a server on a CPU; short: its KV memory never suffices for all its places."""
+    options = ["--max-batch", r.choice((5, 16) if short else (2, 5, 16)),
+               "--kv-tokens", r.choice((320, 640) if short else (320, 640, 4096)),
                "--step-tokens", r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
     return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"],
                                ["--draft-model", draft, *r.choice(([], ["--speculate=ngram"]))]))
@@ -180,6 +181,7 @@ def main():
     parser.add_argument("seconds", type=float, nargs="?", default=600)
     parser.add_argument("--clients", type=int, default=24, help="connections at a time")
     parser.add_argument("--round", type=float, default=30, help="seconds of a round's load")
+    parser.add_argument("--short", action="store_true", help="too little KV memory in every round (on a CPU)")
     parser.add_argument("--gpu", metavar="MODEL", help="on a GPU, with --batch-invariant: a folder of models/, its "
                         "weights made up (PYTHONPATH=python MPK_BUILD=build python tests/soak.py ...)")
     args = parser.parse_args()
@@ -196,7 +198,7 @@ def main():
             for name, n in (("tiny", 2), ("draft", 1))]
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
-            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models))
+            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models), args.short)
             total += soak_round(args.gpu or models[0], options, r, args.round, args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 

@@ -281,7 +281,7 @@ typedef struct rt_request {
     rt_u32 mask; /* 1 + its row among the masks; 0: none.  With a mask it has rules */
     /* to try in a step at most; 0: none.  Neither with RT_HOST_SAMPLES nor with a mask */
     rt_u32 drafts;
-    rt_i32 priority; /* of the requests that wait, that with the least one is admitted first */
+    rt_i32 priority; /* the least comes first: in admission, among prompts, for pages */
     rt_u32 reserved; /* 0 */
 } rt_request;
 

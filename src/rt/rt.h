@@ -568,6 +568,8 @@ typedef struct rt_serving {
     /* entries of the request ring that were looked at since the start; of those still in it, how
      * many have a priority other than 0 */
     rt_u32 n_looked, n_ranked;
+    /* 1: tokens that decode are dealt among those of prompts in a step (rt_deal.h) */
+    rt_u32 deals;
     /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
     rt_u32 prompt_led;
     /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */

@@ -18,7 +18,7 @@
 #define RT_FILL_H
 
 #include "rt/rt_ahead.h"
-#include "rt/rt_feed.h"
+#include "rt/rt_deal.h"
 
 /* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
  * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
@@ -235,7 +235,8 @@ RT_FN void rt_step_fill_prompts(rt_machine *m, rt_u32 most, rt_u32 oldest)
 }
 
 /* All lanes: fill a step: first the requests that decode, in the order of slots from `start` on,
- * then prompts.  So a prompt never delays a token of another request by a step. */
+ * then prompts.  So a prompt never delays a token of another request by a step.  Where that is
+ * faster, the order of tokens then changes (rt_deal.h). */
 RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     const rt_serving *s = m->serving;
@@ -244,7 +245,10 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
         if (rt_slot_decodes(&m->slots[index]))
             rt_slot_feed(m, index, s->max_tokens);
     }
+    const rt_u32 decoding = s->built_tokens;
     rt_step_fill_prompts(m, rt_step_most(s), oldest);
+    if (s->deals)
+        rt_step_deal(m, decoding);
 }
 
 /* The length of a request's next piece: at most a whole largest step, whatever else runs.  It

@@ -165,11 +165,12 @@ def soak_round(model, options, r, seconds, n_clients):
     with Server(model, *alone_options(options), "--no-prefix-cache", "--quiet") as alone:
         wanted = [[answer_of(c) for c in alone.post(PATH, q)["choices"]] for q in requests]
     crowd = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8]
+    print(" ".join(map(str, options)), end=": ", flush=True)  # also of a round that fails
     with Server(model, *options, *crowd, "--quiet") as server:
         work = Round(server, requests, wanted, r.random(), time.monotonic() + seconds)
         work.run(n_clients)
         memory = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4 // 1024
-        print(f"{' '.join(map(str, options))}: {dict(work.counts)}, "
+        print(f"{dict(work.counts)}, "
               f"{server.metric('mpk_preemptions_total'):.0f} put back, "
               f"{server.metric('mpk_prefix_cache_hits_total'):.0f} tokens from the prefix cache, "
               f"{server.metric('mpk_accepted_draft_tokens_total'):.0f} drafts stood, {memory} MiB", flush=True)

@@ -66,7 +66,8 @@ static int deal(void *user)
     return 0;
 }
 
-/* Each token has what belongs to it; pieces are in order.  Returns the most that decode in a lot. */
+/* Each token has what belongs to it; pieces are in order.  Returns the most that decode in a lot.
+ * */
 static rt_u32 check_tokens(const bed *b, rt_u32 n)
 {
     bool seen[SLOTS] = {false};

@@ -1,8 +1,9 @@
-/* rt_fair_test.c - who gets steps, places and pages when there are not enough (rt_fill.h, rt_admit.h,
- * rt_lend.h): nobody starves, short prompts need not wait for long ones, urgent requests come first.
+/* rt_fair_test.c - who gets steps, places and pages when there are not enough (rt_fill.h,
+ * rt_admit.h, rt_lend.h): nobody starves, short prompts need not wait for long ones, urgent
+ * requests come first.
  *
- * A step task by itself.  The test plays the host and the machine: it reads what each step feeds and
- * says that every row drew token 1.
+ * A step task by itself.  The test plays the host and the machine: it reads what each step feeds
+ * and says that every row drew token 1.
  */
 #include "base/rng.h"
 #include "check.h"
@@ -115,7 +116,8 @@ static void submit(bed *b, rt_u64 id, rt_u32 n_prompt, rt_u32 max_tokens, rt_i32
     b->began[id] = b->n_steps;
 }
 
-/* One step: the laws hold after it is built, and the host reads what it is told.  0: there is none. */
+/* One step: the laws hold after it is built, and the host reads what it is told.  0: there is
+ * none. */
 static int run(bed *b)
 {
     const int published = rt_step_poll(&b->m, &b->worker);
@@ -196,8 +198,9 @@ static uint32_t below(uint64_t seed, uint64_t *draws, uint32_t limit)
     return (uint32_t)(rng_u64(seed, (*draws)++) % limit);
 }
 
-/* Requests come as fast as they are taken, with far too few pages and places.  Of equal urgency each
- * ends, in about the time that all older ones and a share beside younger ones need; none is lost. */
+/* Requests come as fast as they are taken, with far too few pages and places.  Of equal urgency
+ * each ends, in about the time that all older ones and a share beside younger ones need; none is
+ * lost. */
 static void test_none_starves(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* rt_laws.h - the laws of KV pages and promises (rt.h, rt_lend.h) and of the order in which requests
- * give way (rt_admit.h), checked on the state of a step task between its steps.  For rt_step_test.c
- * and rt_fair_test.c. */
+/* rt_laws.h - the laws of KV pages and promises (rt.h, rt_lend.h) and of the order in which
+ * requests give way (rt_admit.h), checked on the state of a step task between its steps.  For
+ * rt_step_test.c and rt_fair_test.c. */
 #ifndef TESTS_RT_LAWS_H
 #define TESTS_RT_LAWS_H
 

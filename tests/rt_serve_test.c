@@ -2,12 +2,12 @@
  * token of its sequence as read back from the paged cache, so that a page shared, lost or written
  * by another request changes the answer.
  *
- * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that
- * are shared, kept, taken back, or lost to older or more urgent requests; back-pressure of pages,
- * slots and rings loses nothing; cancelled and refused requests end once; every page comes home;
- * host samplers; idling; a draft model that is the program itself is always right, so its cache
- * never falls behind.  And of a program whose answers do depend on what shares a step: filled apart,
- * steps give each request what it gets alone, whoever computed its pages.
+ * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages
+ * that are shared, kept, taken back, or lost to older or more urgent requests; back-pressure of
+ * pages, slots and rings loses nothing; cancelled and refused requests end once; every page comes
+ * home; host samplers; idling; a draft model that is the program itself is always right, so its
+ * cache never falls behind.  And of a program whose answers do depend on what shares a step:
+ * filled apart, steps give each request what it gets alone, whoever computed its pages.
  */
 #include "base/rng.h"
 #include "base/thread.h"

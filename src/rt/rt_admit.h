@@ -12,14 +12,14 @@
  * does not use is lent to others when they need it (rt_lend.h).
  *
  * Putting back.  If a request that grows needs a page and none is left, the least urgent request,
- * of equals the youngest, is put back: it gives up its pages, keeps its slot and its text, and later
- * feeds the text again.  So are less urgent ones if a new request lacks pages.  `grows` is set only
- * where that gives the same bits.  Requests that were put back resume by urgency and age, before any
- * request that has not begun and is no more urgent.  So the oldest of the most urgent requests
- * always advances, and since each of equal ones becomes the oldest in time, only more urgent ones
- * can keep it waiting.  Where requests lend, one that needs a page and may have none pauses instead,
- * and keeps all that it has.  A request whose tokens the host samples is promised everything and
- * never put back.
+ * of equals the youngest, is put back: it gives up its pages, keeps its slot and its text, and
+ * later feeds the text again.  So are less urgent ones if a new request lacks pages.  `grows` is
+ * set only where that gives the same bits.  Requests that were put back resume by urgency and age,
+ * before any request that has not begun and is no more urgent.  So the oldest of the most urgent
+ * requests always advances, and since each of equal ones becomes the oldest in time, only more
+ * urgent ones can keep it waiting.  Where requests lend, one that needs a page and may have none
+ * pauses instead, and keeps all that it has.  A request whose tokens the host samples is promised
+ * everything and never put back.
  *
  * Sharing.  A request takes pages that already hold the beginning of its text instead of computing
  * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it

@@ -4,14 +4,15 @@
  * prompts.  Output: the same step with its tokens in another order, and rows that point to them.
  * rt_step_fill calls it where rt_serving.deals is set, all lanes.
  *
- * A task of attention takes some neighbouring tokens of a step.  A token that decodes reads the whole
- * context of its request; if all of them stood side by side, the task that has them would read all
- * contexts, while every other one has a piece of a prompt, and a step lasts as long as its longest
- * task.  So the step is cut in lots of RT_LOT tokens, and each lot begins with about as many tokens
- * that decode.  A piece of a prompt stays in order, and between two tasks it is cut anyway.
+ * A task of attention takes some neighbouring tokens of a step.  A token that decodes reads the
+ * whole context of its request; if all of them stood side by side, the task that has them would
+ * read all contexts, while every other one has a piece of a prompt, and a step lasts as long as
+ * its longest task.  So the step is cut in lots of RT_LOT tokens, and each lot begins with about
+ * as many tokens that decode.  A piece of a prompt stays in order, and between two tasks it is cut
+ * anyway.
  *
- * Lot l begins with the tokens i for which i * lots / decoding is l.  In all lots before it there are
- * ceil(l * decoding / lots) of them.
+ * Lot l begins with the tokens i for which i * lots / decoding is l.  In all lots before it there
+ * are ceil(l * decoding / lots) of them.
  *
  * Cost: the step inputs tokens, positions and slots are read and written once.
  */
@@ -64,8 +65,8 @@ RT_FN rt_u32 rt_deal_find(rt_deal d, rt_u32 i)
     }
 }
 
-/* All lanes: move the prompts' entries of one step input of n.  No token of a prompt goes to a later
- * place, so places are filled from the first on. */
+/* All lanes: move the prompts' entries of one step input of n.  No token of a prompt goes to a
+ * later place, so places are filled from the first on. */
 RT_FN void rt_deal_column(rt_deal d, rt_i32 *column, rt_u32 n)
 {
     for (rt_u32 first = 0; column && first < n; first += RT_DEAL_AT_ONCE * RT_LANES) {

@@ -141,7 +141,7 @@ RT_FN rt_u32 rt_slot_left(const rt_machine *m, rt_u32 index)
 }
 
 /* The slot with the least left to feed of those of which nothing is in the step yet and that are
- * short beside the first prompt: they have at most half of what that has left.  RT_NONE: none is. */
+ * short beside the first prompt: at most half of what that has left.  RT_NONE: none is. */
 RT_FN rt_u32 rt_short_prompt(const rt_machine *m, rt_u32 first)
 {
     rt_u32 best = RT_NONE, most = rt_slot_left(m, first) / 2;

@@ -345,8 +345,7 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
 /* May this slot's request be put back? */
 RT_FN int rt_slot_may_go(const rt_machine *m, rt_u32 index)
 {
-    return m->slots[index].state == RT_SLOT_FEEDING &&
-           !(m->running[index].flags & RT_HOST_SAMPLES);
+    return m->slots[index].state == RT_SLOT_FEEDING && !(m->running[index].flags & RT_HOST_SAMPLES);
 }
 
 /* The slot of the request that is put back first: the least urgent one, of equals the youngest;

@@ -1,6 +1,7 @@
-"""What a server's features cost on a GPU: streams with rules, log probabilities, forms; second turns; shared prompts.
+"""What a server's features cost on a GPU: streams with rules, log probabilities, forms; second turns; shared prompts;
+streams beside which long prompts arrive.
 
-python bench/server.py MODEL [--what streams turns shared] [--rounds N] [--out FILE.jsonl] [--serve="OPTIONS"]
+python bench/server.py MODEL [--what streams turns shared mixed] [--rounds N] [--out FILE.jsonl] [--serve="OPTIONS"]
 
 Starts mpk serve MODEL with made-up weights and OPTIONS, and asks it with clients of Python's standard library.  Prompts
 are random token ids, answers greedy.  Of streams each row has the server's mean gap between tokens
@@ -116,15 +117,53 @@ def shared(server, r, arguments):
                "s": round(seconds, 3)}
 
 
+def load(server, r, arguments, n, prompts):
+    """Streams of n tokens beside which prompts of 4,000 arrive, one a second: the distances of the streams' tokens in
+    ms, sorted, and ms from each prompt to its first token."""
+    answers, firsts = [], [None] * prompts
+    start = time.perf_counter()
+
+    def stream():
+        answers.append(server.ask(prompt=ids(r, 64), max_tokens=n))
+
+    def prompt(i):
+        text = ids(r, 4000)
+        time.sleep(max(0, start + 0.5 + i - time.perf_counter()))
+        firsts[i] = round(1e3 * server.ask(prompt=text, max_tokens=1)[0])
+
+    threads = [threading.Thread(target=stream) for _ in range(arguments.streams)]
+    threads += [threading.Thread(target=prompt, args=(i,)) for i in range(prompts)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return sorted(1e3 * (b - a) for times in answers for a, b in zip(times, times[1:])), firsts
+
+
+def mixed(server, r, arguments):
+    plain = None
+    for prompts in (0, arguments.prompts):
+        n = arguments.tokens * (4 if prompts else 1)
+        gaps, firsts = load(server, r, arguments, n, prompts)
+        mean = statistics.mean(gaps)
+        plain = plain or mean
+        yield {"what": "gap between tokens, at the client", "streams": arguments.streams, "prompt": 64, "generate": n,
+               "case": f"{prompts} prompts of 4,000, one a second" if prompts else "plain", "ms": round(mean, 3),
+               "p50": round(gaps[len(gaps) // 2], 2), "p99": round(gaps[len(gaps) * 99 // 100], 2),
+               "largest": round(gaps[-1], 1), "speed_kept": round(plain / mean, 3), "first_token_ms": firsts}
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model")
     p.add_argument("--serve", dest="options", type=str.split, default=[], help="options of mpk serve, in one word")
     p.add_argument("--mpk", default="build/mpk")
-    p.add_argument("--what", nargs="+", choices=("streams", "turns", "shared"), default=["streams", "turns", "shared"])
+    p.add_argument("--what", nargs="+", choices=("streams", "turns", "shared", "mixed"),
+                   default=["streams", "turns", "shared", "mixed"])
     p.add_argument("--rounds", type=int, default=2)
     p.add_argument("--streams", type=int, default=16)
     p.add_argument("--tokens", type=int, default=256)
+    p.add_argument("--prompts", type=int, default=6, help="how many long prompts arrive")
     p.add_argument("--out", type=pathlib.Path, help="a line of JSON for each row is appended to it")
     arguments = p.parse_args()
     r = random.Random(7)

@@ -1,5 +1,6 @@
-/* rt_laws.h - the laws of KV pages and promises (rt.h, rt_lend.h), checked on the state of a step
- * task between its steps.  For rt_step_test.c. */
+/* rt_laws.h - the laws of KV pages and promises (rt.h, rt_lend.h) and of the order in which
+ * requests give way (rt_admit.h), checked on the state of a step task between its steps.  For
+ * rt_step_test.c and rt_fair_test.c. */
 #ifndef TESTS_RT_LAWS_H
 #define TESTS_RT_LAWS_H
 
@@ -82,6 +83,14 @@ static inline rt_u32 count_standing(const rt_machine *m, rt_u32 beside)
     }
     free(seen);
     return n;
+}
+
+/* Where requests grow, each that runs and might be put back comes before all that were. */
+static inline void check_order(const rt_machine *m)
+{
+    const rt_u32 parked = m->serving->grows && m->serving->n_parked ? rt_find_parked(m) : RT_NONE;
+    for (rt_u32 i = 0; parked != RT_NONE && i < m->serving->n_slots; i++)
+        assert_true(!rt_slot_may_go(m, i) || rt_slot_is_before(m, i, parked));
 }
 
 /* The law of rt_lend.h.  rests: the step task found nothing to do; then no request pauses. */

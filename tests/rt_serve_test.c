@@ -2,12 +2,12 @@
  * token of its sequence as read back from the paged cache, so that a page shared, lost or written
  * by another request changes the answer.
  *
- * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages that
- * are shared, kept, taken back, or lost to older requests; back-pressure of pages, slots and rings
- * loses nothing; cancelled and refused requests end once; every page comes home; host samplers;
- * idling; a draft model that is the program itself is always right, so its cache never falls
- * behind.  And of a program whose answers do depend on what shares a step: filled apart, steps give
- * each request what it gets alone, whoever computed its pages.
+ * Checked: answers do not depend on company, order of arrival, chunks or workers, nor on pages
+ * that are shared, kept, taken back, or lost to older or more urgent requests; back-pressure of
+ * pages, slots and rings loses nothing; cancelled and refused requests end once; every page comes
+ * home; host samplers; idling; a draft model that is the program itself is always right, so its
+ * cache never falls behind.  And of a program whose answers do depend on what shares a step:
+ * filled apart, steps give each request what it gets alone, whoever computed its pages.
  */
 #include "base/rng.h"
 #include "base/thread.h"
@@ -323,8 +323,7 @@ static uint32_t below(uint64_t seed, uint64_t *n, uint32_t limit)
 static void draw_request(expected *e, uint64_t seed)
 {
     uint64_t n = 0, story = below(seed, &n, 3);
-    *e = (expected){0};
-    e->r.tokens = e->prompt;
+    *e = (expected){.r.tokens = e->prompt};
     e->r.n_tokens = 1 + below(seed, &n, CONTEXT);
     uint32_t own = below(seed, &n, 2) ? CONTEXT : below(seed, &n, CONTEXT);
     for (uint32_t i = 0; i < e->r.n_tokens; i++)
@@ -340,6 +339,7 @@ static void draw_request(expected *e, uint64_t seed)
     e->r.n_eos = below(seed, &n, 2);
     e->cancel = below(seed, &n, 6) == 0;
     e->r.drafts = below(seed, &n, 8);
+    e->r.priority = (int32_t)below(seed, &n, 3);
     solve(e);
 }
 

@@ -20,7 +20,7 @@ enum {
     P = 4,
     PER_SLOT = 16,
     PAGES = 300,
-    T = 48,
+    T = 96,
     V = 50,
     RING = 128,
     ASKED = 8,
@@ -83,8 +83,9 @@ static float logits[V];
 static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint32_t n_pages,
                  uint32_t ring, uint32_t kind)
 {
-    const bool apart = kind & 1, grows = !apart && kind & 2, shares = kind & 4,
-               drafts = !apart && kind & 8, model = drafts && kind & 32, asks = kind & 128;
+    const bool apart = kind & 1, deals = !apart && kind & 256, grows = !apart && kind & 2,
+               shares = kind & 4, drafts = !apart && kind & 8, model = drafts && kind & 32,
+               asks = kind & 128;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -115,6 +116,7 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                               .history = offsetof(area, history),
                               .history_tokens = PER_SLOT * P,
                               .grows = grows,
+                              .deals = deals,
                               .unit = !shares ? 0
                                       : apart ? max_tokens
                                               : P,
@@ -409,7 +411,7 @@ static void check_ring(const bed *b)
 /* always: with a draft model, else with one now and then. */
 static uint32_t draw_kind(uint64_t seed, bool always)
 {
-    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 256);
+    const uint32_t kind = (uint32_t)(rng_u64(seed, 0) % 512);
     return always ? (kind & ~1u) | 8 | 32 : kind;
 }
 
@@ -436,6 +438,7 @@ static uint32_t compare(uint64_t seed, uint32_t kind, uint32_t n_slots, uint32_t
             continue;
         check_same(beds[0], beds[1]);
         check_pages(&beds[0]->m);
+        check_order(&beds[0]->m);
         check_ring(beds[0]);
         run_step(beds[0]);
         run_step(beds[1]);

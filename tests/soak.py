@@ -56,9 +56,10 @@ def draw_request(r, stories):
     return request
 
 
-def draw_options(r, draft):
-    """Of a server on a CPU."""
-    options = ["--max-batch", r.choice((2, 5, 16)), "--kv-tokens", r.choice((320, 640, 4096)),
+def draw_options(r, draft, short=False):
+    """Of a server on a CPU; short: its KV memory never suffices for all its places."""
+    options = ["--max-batch", r.choice((5, 16) if short else (2, 5, 16)),
+               "--kv-tokens", r.choice((320, 640) if short else (320, 640, 4096)),
                "--step-tokens", r.choice((16, 64, 512)), "--threads", r.choice((1, 2, 3))]
     return options + r.choice(([], ["--speculate=ngram"], ["--no-prefix-cache"],
                                ["--draft-model", draft, *r.choice(([], ["--speculate=ngram"]))]))
@@ -164,11 +165,12 @@ def soak_round(model, options, r, seconds, n_clients):
     with Server(model, *alone_options(options), "--no-prefix-cache", "--quiet") as alone:
         wanted = [[answer_of(c) for c in alone.post(PATH, q)["choices"]] for q in requests]
     crowd = ["--max-waiting", 2 * n_clients, "--max-connections", 2 * n_clients + 8]
+    print(" ".join(map(str, options)), end=": ", flush=True)  # also of a round that fails
     with Server(model, *options, *crowd, "--quiet") as server:
         work = Round(server, requests, wanted, r.random(), time.monotonic() + seconds)
         work.run(n_clients)
         memory = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4 // 1024
-        print(f"{' '.join(map(str, options))}: {dict(work.counts)}, "
+        print(f"{dict(work.counts)}, "
               f"{server.metric('mpk_preemptions_total'):.0f} put back, "
               f"{server.metric('mpk_prefix_cache_hits_total'):.0f} tokens from the prefix cache, "
               f"{server.metric('mpk_accepted_draft_tokens_total'):.0f} drafts stood, {memory} MiB", flush=True)
@@ -180,6 +182,7 @@ def main():
     parser.add_argument("seconds", type=float, nargs="?", default=600)
     parser.add_argument("--clients", type=int, default=24, help="connections at a time")
     parser.add_argument("--round", type=float, default=30, help="seconds of a round's load")
+    parser.add_argument("--short", action="store_true", help="too little KV memory in every round (on a CPU)")
     parser.add_argument("--gpu", metavar="MODEL", help="on a GPU, with --batch-invariant: a folder of models/, its "
                         "weights made up (PYTHONPATH=python MPK_BUILD=build python tests/soak.py ...)")
     args = parser.parse_args()
@@ -196,7 +199,7 @@ def main():
             for name, n in (("tiny", 2), ("draft", 1))]
         end = time.monotonic() + args.seconds
         while time.monotonic() < end:
-            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models))
+            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models), args.short)
             total += soak_round(args.gpu or models[0], options, r, args.round, args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 

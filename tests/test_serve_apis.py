@@ -1,10 +1,16 @@
 """The APIs of mpk serve as the official clients use them, and what becomes of every documented parameter."""
 
+import inspect
 import json
 import re
 
 import anthropic
 import pytest
+from anthropic.resources.beta.messages import Messages as BetaMessages
+from anthropic.resources.messages import Messages
+from openai.resources.chat.completions import Completions as ChatCompletions
+from openai.resources.completions import Completions
+from openai.resources.responses import Responses
 
 import support
 import tiny
@@ -247,6 +253,13 @@ SHARED = {  # name: a value that asks for something, what becomes of it
     "reasoning_budget_message": ("a", INERT),
     "timings_per_token": (True, REFUSED), "return_progress": (True, REFUSED), "response_fields": (["a"], REFUSED),
 }
+REWRITTEN = {  # of responses and messages, as in chats
+    name: SHARED[name] for name in (
+        "temperature", "top_p", "top_k", "min_p", "seed", "stream", "ignore_eos", "min_tokens", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "repeat_penalty", "logit_bias", "bad_words", "allowed_token_ids",
+        "typical_p", "top_n_sigma", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens",
+        "structured_outputs", "cache_salt", "cache_prompt", "priority", "truncate_prompt_tokens", "request_id", "rid",
+        "mm_processor_kwargs", "vllm_xargs", "kv_transfer_params")}
 PARAMETERS = {
     "/v1/completions": {**SHARED, "logprobs": (2, WORKS), "best_of": (3, WORKS), "echo": (True, WORKS),
     "suffix": ("", WORKS),
@@ -259,7 +272,8 @@ PARAMETERS = {
         "documents": ([{"text": "a"}], WORKS), "include_reasoning": (False, WORKS), "separate_reasoning": (True, WORKS),
         "reasoning_format": ("deepseek", WORKS), "metadata": ({"a": "b"}, INERT), "store": (True, INERT),
         "service_tier": ("auto", INERT), "safety_identifier": ("a", INERT), "prompt_cache_key": ("a", INERT),
-        "prompt_cache_retention": ("24h", INERT), "prediction": ({"type": "content", "content": "a"}, INERT),
+        "prompt_cache_retention": ("24h", INERT), "prompt_cache_options": ({"mode": "explicit"}, INERT),
+        "moderation": ({"model": "a"}, REFUSED), "prediction": ({"type": "content", "content": "a"}, INERT),
         "stream_reasoning": (True, INERT), "parse_tool_calls": (True, INERT), "audio": ({"voice": "a"}, REFUSED),
         "functions": ([{"name": "f"}], REFUSED), "function_call": ("auto", REFUSED), "verbosity": ("low", REFUSED),
         "web_search_options": ({"a": 1}, REFUSED), "media_io_kwargs": ({"a": 1}, REFUSED),
@@ -271,8 +285,7 @@ PARAMETERS = {
         "prompt_logprobs": (1, REFUSED), "return_token_ids": (True, REFUSED),
         "return_tokens_as_token_ids": (True, REFUSED)},
     "/v1/responses": {
-        "temperature": (0.5, WORKS), "top_p": (0.9, WORKS), "top_k": (5, WORKS), "min_p": (0.1, WORKS),
-        "seed": (7, WORKS), "stream": (False, WORKS), "tool_choice": ("none", WORKS), "tools": ([FUNCTION], WORKS),
+        **REWRITTEN, "tool_choice": ("none", WORKS), "tools": ([FUNCTION], WORKS),
         "instructions": ("a", WORKS), "max_output_tokens": (3, WORKS), "parallel_tool_calls": (False, WORKS),
         "reasoning": ({"effort": "low"}, WORKS), "text": ({"format": {"type": "text"}}, WORKS), "stop": (["zz"], WORKS),
         "truncation": ("disabled", WORKS), "metadata": ({"a": "b"}, INERT), "service_tier": ("auto", INERT),
@@ -281,13 +294,20 @@ PARAMETERS = {
         "include": (["reasoning.encrypted_content"], INERT), "previous_response_id": ("a", REFUSED),
         "conversation": ("a", REFUSED), "prompt": ({"id": "a"}, REFUSED), "background": (True, REFUSED),
         "context_management": ([{"type": "compaction"}], REFUSED), "top_logprobs": (2, REFUSED),
-        "presence_penalty": (0.5, REFUSED), "structured_outputs": ({"json": {}}, WORKS)},
+        "prompt_cache_options": ({"mode": "explicit"}, INERT), "moderation": ({"model": "a"}, REFUSED),
+        "access_programs": ([{"name": "a"}], REFUSED), "image": ({"size": "a"}, REFUSED),
+        "enable_response_messages": (True, REFUSED), "previous_input_messages": ([{"role": "user"}], REFUSED),
+        "previous_response": ({"id": "a"}, REFUSED)},
     "/v1/messages": {
-        "temperature": (0.5, WORKS), "top_p": (0.9, WORKS), "top_k": (5, WORKS), "stream": (False, WORKS),
-        "tools": ([TOOL], WORKS), "tool_choice": ({"type": "none"}, WORKS), "system": ("a", WORKS),
+        **REWRITTEN, "tools": ([TOOL], WORKS), "tool_choice": ({"type": "none"}, WORKS), "system": ("a", WORKS),
         "stop_sequences": (["zz"], WORKS), "thinking": ({"type": "disabled"}, WORKS), "output_config": ({}, WORKS),
         "metadata": ({"user_id": "u"}, INERT), "service_tier": ("auto", INERT),
         "cache_control": ({"type": "ephemeral"}, INERT), "inference_geo": ("eu", INERT), "container": ("a", REFUSED),
+        "speed": ("fast", INERT), "user_profile_id": ("a", INERT), "workspace_id": ("a", INERT),
+        "billing_policy": ("a", INERT), "fallback_credit_token": ("a", INERT), "fallbacks": (["a"], REFUSED),
+        "compaction": ({"a": 1}, REFUSED), "thread": ({"id": "a"}, REFUSED), "diagnostics": ({"a": 1}, REFUSED),
+        "context_management": ({"edits": [{"type": "clear_tool_uses_20250919"}]}, REFUSED),
+        "chat_template_kwargs": ({"a": 1}, WORKS),
         "mcp_servers": ([{"name": "a"}], REFUSED), "output_format": ({"type": "json_schema", "schema": {}}, WORKS)},
 }
 BODIES = {"/v1/completions": {"prompt": "in the", "max_tokens": 3},
@@ -335,7 +355,8 @@ def test_biases_as_llama_server_has_them(server, model):
         assert error["param"] == "logit_bias"
 
 
-OTHERS = {"model", "prompt", "messages", "stream_options", "top_logprobs", "chat_template"}  # by other tests
+# by other tests
+OTHERS = {"model", "prompt", "messages", "stream_options", "top_logprobs", "chat_template", "input", "max_tokens"}
 
 
 def test_the_parameters_of_other_servers():
@@ -343,6 +364,37 @@ def test_the_parameters_of_other_servers():
     for peer in json.loads((support.ROOT / "tests/peer_parameters.json").read_text()):
         missing = set(peer["parameters"]) - set(PARAMETERS[peer["path"]]) - OTHERS
         assert not missing, (peer["server"], peer["path"], sorted(missing))
+
+
+@pytest.mark.parametrize("path, call", [
+    ("/v1/completions", Completions.create),
+    ("/v1/chat/completions", ChatCompletions.create),
+    ("/v1/responses", Responses.create),
+    ("/v1/messages", Messages.create),
+    ("/v1/messages", BetaMessages.create)])
+def test_the_parameters_of_official_clients(path, call):
+    """Each name that the calls of the clients that are installed have."""
+    no_members = {"self", "extra_headers", "extra_query", "extra_body", "timeout", "betas"}
+    missing = set(inspect.signature(call).parameters) - no_members - set(PARAMETERS[path]) - OTHERS
+    assert not missing, sorted(missing)
+
+
+def test_what_messages_and_responses_take_in_part(busy):
+    thinking = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
+    assert busy.ask("POST", "/v1/messages", {**BODIES["/v1/messages"], **thinking})[0] == 200
+    included = {**BODIES["/v1/responses"], "include": ["message.output_text.logprobs"]}
+    status, _, reply = busy.ask("POST", "/v1/responses", included)
+    assert status == 400 and reply["error"]["param"] == "include"
+
+
+def test_penalties_and_biases_of_responses_and_messages(server, model):
+    size = tiny.config_of(model)["vocab_size"]
+    for path in ("/v1/responses", "/v1/messages"):
+        body = {**BODIES[path], "temperature": 0, "ignore_eos": True}
+        texts = [json.dumps([part["text"] for item in reply.get("output", [reply]) for part in item["content"]])
+                 for more in ({}, {"logit_bias": {str(i): -100 for i in range(0, size, 2)}}, {"repetition_penalty": 2})
+                 for reply in [server.post(path, {**body, **more})]]
+        assert len(set(texts)) > 1, texts
 
 
 def test_every_parameter_is_documented():

@@ -10,8 +10,9 @@
  * its load, and a visit for each register of a batch is too much code.
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
- * lanes' maxima, and hardly more, so these are gathered and sorted.  Anything else is cut by
- * histograms, until the open bin has no more than 1024 entries, which are gathered and sorted:
+ * lanes' maxima, and hardly more, so these are gathered from the n lanes that have them, and
+ * sorted.  Anything else is cut by histograms, until the open bin has no more than 1024 entries,
+ * which are gathered and sorted:
  *
  *   digit   0      1024 bins by the distance from the largest logit
  *           1      64 within one of those
@@ -51,7 +52,8 @@ enum {
     SAMPLE_VALUES = SAMPLE_RANKS + SAMPLE_BLOCK * 8,  /* rt_u64[SAMPLE_BLOCK] */
     SAMPLE_MAXIMA = SAMPLE_VALUES + SAMPLE_BLOCK * 8, /* rt_u32[CHANCE_LANES] */
     SAMPLE_GROUPS = SAMPLE_MAXIMA + CHANCE_LANES * 4, /* rt_u64[SAMPLE_BLOCK / SAMPLE_GROUP] */
-    SAMPLE_SHARED = SAMPLE_GROUPS + SAMPLE_BLOCK / SAMPLE_GROUP * 8, /* sample_shared */
+    SAMPLE_TOPS = SAMPLE_GROUPS + SAMPLE_BLOCK / SAMPLE_GROUP * 8, /* rt_u64[CHANCE_LANES] */
+    SAMPLE_SHARED = SAMPLE_TOPS + CHANCE_LANES * 8,                /* sample_shared */
     SAMPLE_RING = SAMPLE_SHARED + 64 /* sample_quad[SAMPLE_IN_FLIGHT][CHANCE_LANES] */
 };
 
@@ -99,6 +101,12 @@ MPK_FN rt_u64 *sample_ranks(const mpk_task &t)
 MPK_FN rt_u64 *sample_values(const mpk_task &t)
 {
     return (rt_u64 *)(t.s_scratch + SAMPLE_VALUES);
+}
+
+/* The largest of each lane of a row that is copied, as mpk_ranked; see rules.cuh. */
+MPK_FN rt_u64 *sample_tops(const mpk_task &t)
+{
+    return (rt_u64 *)(t.s_scratch + SAMPLE_TOPS);
 }
 
 /* The row that begins `from` elements into x; largest and scale are set once the largest logit is
@@ -216,6 +224,22 @@ SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
     return mpk_max(t, MPK_THREADS, best);
 }
 
+/* The first rank of one lane, whose quads all threads share; 0: nothing in it can be drawn. */
+SAMPLE_FN rt_u64 sample_largest_of(const mpk_task &t, const sample_row &r, int lane)
+{
+    const rt_i64 n = r.x->dims[1];
+    rt_u64 best = 0;
+    for (rt_i64 quad = lane + (rt_i64)mpk_thread() * CHANCE_LANES; quad * CHANCE_NEIGHBOURS < n;
+         quad += MPK_THREADS * CHANCE_LANES) {
+        const rt_i64 id = quad * CHANCE_NEIGHBOURS;
+        const sample_quad q = sample_load(r, quad);
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++) /* columns beyond the row are -inf */
+            best = mpk_max_pair(best, sample_rank(q.at[i], id + i));
+    }
+    return mpk_max(t, MPK_THREADS, best);
+}
+
 /* ---- sums of values in scratch ---- */
 
 /* Add the first n values in scratch up in groups of 32; returns the groups' sums.  The threads
@@ -274,6 +298,7 @@ SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sa
 {
     const sample_row r = row; /* in registers: a fetch makes what is in memory be read again */
     const sample_kept k = kept;
+    const bool filters = k.cut || k.least;
     rt_u64 *s_value = sample_values(t);
     rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
     for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
@@ -282,9 +307,17 @@ SAMPLE_FN rt_u64 sample_weigh(const mpk_task &t, const sample_row &row, const sa
         sample_pass_lane(
             t, row, lane, [](int) {},
             [&](rt_i64 id, const sample_quad &q) {
+                chance weight[CHANCE_NEIGHBOURS];
+#pragma unroll
+                for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+                    weight[i] = chance_of(q.at[i], r.largest, r.scale);
+                if (filters) /* the same in all threads */
+#pragma unroll
+                    for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+                        weight[i] = sample_weight(r, k, q.at[i], id + i);
 #pragma unroll
                 for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
-                    sum += sample_weight(r, k, q.at[i], id + i);
+                    sum += weight[i];
                     most = fmaxf(most, q.at[i]);
                 }
             });
@@ -413,36 +446,82 @@ MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
     }
 }
 
-/* Gather the ranks from `low` on of which all digits of `open` are known, and sort them; returns
- * how many there are, of which only SAMPLE_BLOCK are gathered.  They come in any order; sorting
- * makes it one. */
-SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &row, rt_u64 low,
-                               const sample_open &open)
+/* An empty list of ranks in scratch.  All threads; the first barrier waits for readers of the one
+ * before. */
+MPK_FN void sample_begin(const mpk_task &t)
+{
+    mpk_sync();
+    if (mpk_thread() == 0)
+        sample_words(t)->n = 0;
+    mpk_sync();
+}
+
+/* Append to the list; of more than SAMPLE_BLOCK entries the others are counted. */
+MPK_FN void sample_append(const mpk_task &t, rt_u64 rank)
+{
+    const rt_u32 at = atomicAdd(&sample_words(t)->n, 1u);
+    if (at < SAMPLE_BLOCK)
+        sample_ranks(t)[at] = rank;
+}
+
+/* Sort the list; how many have been appended. */
+MPK_FN rt_u32 sample_end(const mpk_task &t)
+{
+    mpk_sync();
+    const rt_u32 n = sample_words(t)->n;
+    const sample_list list = {sample_ranks(t)};
+    order_sort(t, list, n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK, SAMPLE_BLOCK);
+    return n;
+}
+
+/* Gather the ranks of which all digits of `open` are known, and sort them; returns how many there
+ * are, of which only SAMPLE_BLOCK are gathered.  They come in any order; sorting makes it one. */
+SAMPLE_FN rt_u32 sample_gather(const mpk_task &t, const sample_row &row, const sample_open &open)
 {
     const sample_row r = row; /* in registers, as in sample_weigh */
     const sample_open o = open;
-    sample_shared *s = sample_words(t);
-    mpk_sync();
-    if (mpk_thread() == 0)
-        s->n = 0;
-    mpk_sync();
+    sample_begin(t);
     sample_pass(t, row, [&](rt_i64 id, const sample_quad &q) {
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++) {
             const rt_u64 rank = sample_rank(q.at[i], id + i);
-            if (!rank || rank < low ||
-                (o.digits && sample_digit(o, sample_place(r, q.at[i]), rank) < 0))
-                continue;
-            const rt_u32 at = atomicAdd(&s->n, 1u);
-            if (at < SAMPLE_BLOCK)
-                sample_ranks(t)[at] = rank;
+            if (rank && sample_digit(o, sample_place(r, q.at[i]), rank) >= 0)
+                sample_append(t, rank);
         }
     });
+    return sample_end(t);
+}
+
+/* The same of the ranks from `low` on.  Follows sample_weigh, which has left the largest key of
+ * each lane: only lanes whose own is not below that of `low` are looked at, which are few. */
+SAMPLE_FN rt_u32 sample_gather_from(const mpk_task &t, const sample_row &row, rt_u64 low)
+{
+    const sample_row r = row;
+    const rt_u32 *s_most = (const rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
+    rt_u64 *s_lane = sample_values(t); /* the lanes */
+    sample_begin(t);
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS)
+        if (s_most[lane] && s_most[lane] >= (rt_u32)(low >> 32))
+            s_lane[atomicAdd(&sample_words(t)->n, 1u)] = (rt_u64)lane;
     mpk_sync();
-    const rt_u32 n = s->n;
-    const sample_list list = {sample_ranks(t)};
-    order_sort(t, list, n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK, SAMPLE_BLOCK);
-    return n;
+    const int quads = ((int)r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS,
+              of_lane = (quads + CHANCE_LANES - 1) / CHANCE_LANES,
+              n = (int)sample_words(t)->n * of_lane;
+    sample_begin(t);
+#pragma unroll 1
+    for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+        const int quad = i % of_lane * CHANCE_LANES + (int)s_lane[i / of_lane];
+        if (quad >= quads)
+            continue;
+        const sample_quad q = sample_load(r, quad);
+#pragma unroll
+        for (int j = 0; j < CHANCE_NEIGHBOURS; j++) {
+            const rt_u64 rank = sample_rank(q.at[j], (rt_i64)quad * CHANCE_NEIGHBOURS + j);
+            if (rank && rank >= low)
+                sample_append(t, rank);
+        }
+    }
+    return sample_end(t);
 }
 
 /* The rank, in falling order, at which the sum of weights, or the number of ranks, passes the
@@ -464,7 +543,7 @@ SAMPLE_FN rt_u64 sample_cut(const mpk_task &t, const sample_row &r, bool by_weig
         target = found.rest;
         sample_narrow(&o, (int)found.at);
     }
-    n = sample_gather(t, r, 0, o);
+    n = sample_gather(t, r, o);
     n = n < SAMPLE_BLOCK ? n : SAMPLE_BLOCK;
     const sample_kept all = {0, 0}; /* no filter */
     for (int i = mpk_thread(); i < (int)n; i += MPK_THREADS) {
@@ -500,11 +579,10 @@ MPK_FN rt_u64 sample_low(const mpk_task &t, int n)
  * many large logits the list overflows, and the exact cut is found instead. */
 SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
 {
-    const sample_open all = {0, 0, 0};
-    rt_u32 found = sample_gather(t, r, sample_low(t, n), all);
+    rt_u32 found = sample_gather_from(t, r, sample_low(t, n));
     /* more than the list holds are as large */
     if (found > SAMPLE_BLOCK)
-        found = sample_gather(t, r, sample_cut(t, r, false, (rt_u64)n - 1), all);
+        found = sample_gather_from(t, r, sample_cut(t, r, false, (rt_u64)n - 1));
     return (int)found;
 }
 

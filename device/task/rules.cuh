@@ -40,7 +40,8 @@ enum {
 enum {
     RULES_MAP = SAMPLE_RANKS,           /* rt_u32[SAMPLE_BLOCK * 4], also over the values */
     RULES_PART = SAMPLE_BLOCK * 4 * 32, /* ids that the map has bits for */
-    RULES_MASK = SAMPLE_RANKS           /* rt_u32[SAMPLE_IN_FLIGHT][CHANCE_LANES], of a mask */
+    RULES_MASK = SAMPLE_RANKS,          /* rt_u32[SAMPLE_IN_FLIGHT][CHANCE_LANES], of a mask */
+    RULES_LOOKS = 16                    /* lanes to look through before the whole row is */
 };
 
 /* A row with rules: the record, the history, the row that they change (g_x, of n logits), and
@@ -64,16 +65,21 @@ MPK_FN float rules_float(const rules_row &r, int word)
  * of the banned sequences: each must be at least 1 and end within the list. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
-    rt_i64 n = RULES_LISTS; /* words so far */
+    rt_i64 n = RULES_LISTS;   /* words so far */
+    rt_i32 head[RULES_LISTS]; /* all loads are on their way at once */
+#pragma unroll
+    for (int i = 0; i < RULES_LISTS; i++)
+        head[i] = g_words[i];
+#pragma unroll
     for (int i = RULES_PROMPT; i < RULES_LISTS; i++) {
-        if (g_words[i] < 0)
+        if (head[i] < 0)
             return false;
         /* two words for a bias, one for an id or a word of a sequence */
-        n += (rt_i64)g_words[i] * (i < RULES_BIASES ? 0 : 1 + (i == RULES_BIASES));
+        n += (rt_i64)head[i] * (i < RULES_BIASES ? 0 : 1 + (i == RULES_BIASES));
     }
     if (n > width)
         return false;
-    for (rt_i64 at = n - g_words[RULES_BANNED]; at < n; at += 1 + (rt_i64)g_words[at])
+    for (rt_i64 at = n - head[RULES_BANNED]; at < n; at += 1 + (rt_i64)g_words[at])
         if (g_words[at] < 1 || g_words[at] >= n - at)
             return false;
     return true;
@@ -281,7 +287,8 @@ MPK_FN void rules_cut_untypical(const mpk_task &t, const rules_row &r, double la
 
 /* Copy the row that the model made, without what the mask bans. r.g_x is a row of `choice` that
  * belongs to this row alone; later passes and the draw read that one, and the logits stay as the
- * model made them. A bit of the mask is 1 where the token is allowed. */
+ * model made them. A bit of the mask is 1 where the token is allowed.  The largest of each lane is
+ * left in its top; 0: it is -inf, or nothing but NaN. */
 MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &from)
 {
     const rt_u32 *g_mask = r.g_mask;
@@ -293,12 +300,19 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
         if (g_mask)
             mpk_fetch_word(&s_mask[sample_slot(quad)], &g_mask[quad * CHANCE_NEIGHBOURS / 32]);
     };
-    const auto visit = [=](rt_i64 id, sample_quad q) {
+    float most;
+    rt_i64 at;
+    const auto visit = [=, &most, &at](rt_i64 id, sample_quad q) {
         const rt_u32 may =
             g_mask ? s_mask[sample_slot((int)id / CHANCE_NEIGHBOURS)] >> (id % 32) : ~0u;
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
             q.at[i] = may >> i & 1 ? q.at[i] : -MPK_INFINITY;
+#pragma unroll
+        for (int i = 0; i < CHANCE_NEIGHBOURS; i++) { /* of equals the first stays */
+            at = q.at[i] > most ? id + i : at;
+            most = fmaxf(most, q.at[i]);
+        }
         if (quads && id + CHANCE_NEIGHBOURS <= n) {
             *(sample_quad *)(g_x + id) = q;
             return;
@@ -308,9 +322,59 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
             if (id + i < n)
                 g_x[id + i] = q.at[i];
     };
-    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS)
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
+        most = -MPK_INFINITY;
+        at = 0;
         sample_pass_lane(t, from, lane, ask, visit);
+        sample_tops(t)[lane] = sample_rank(most, at);
+    }
     mpk_sync();
+}
+
+/* May rules that look at the history raise a logit, or a list ban nearly all? */
+MPK_FN bool rules_change_much(const rules_row &r)
+{
+    return r.g_words[RULES_ALLOWED] || rules_float(r, RULES_REPETITION) < 1 ||
+           rules_float(r, RULES_PRESENCE) < 0 || rules_float(r, RULES_FREQUENCY) < 0;
+}
+
+/* The largest of the row after the lists, as mpk_ranked, without a pass over it where few logits
+ * have changed.  All but biased ones can only have fallen.  So a lane whose top is as it was copied
+ * has it still; of another one, that top is more than all that is left in it, and it is looked
+ * through only if nothing as large has been found. */
+MPK_FN rt_u64 rules_largest(const mpk_task &t, const rules_row &r, const sample_row &row)
+{
+    rt_u64 best = 0, *s_top = sample_tops(t);
+    if (rules_change_much(r))
+        return sample_largest(t, row);
+    for (int i = mpk_thread(); i < r.g_words[RULES_BIASES]; i += MPK_THREADS) {
+        const rt_i32 id = r.g_words[RULES_LISTS + 2 * i];
+        if (id >= 0 && id < r.n)
+            best = mpk_max_pair(best, sample_rank(r.g_x[id], id));
+    }
+#pragma unroll 1
+    for (int look = 0; look < RULES_LOOKS; look++) {
+        rt_u64 fallen = 0;
+        for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
+            const rt_u64 top = s_top[lane];
+            const rt_i64 id = mpk_index_of(top);
+            if (top && sample_rank(r.g_x[id], id) == top)
+                best = mpk_max_pair(best, top);
+            else
+                fallen = mpk_max_pair(fallen, top);
+        }
+        best = mpk_max(t, MPK_THREADS, best);
+        fallen = mpk_max(t, MPK_THREADS, fallen);
+        if (best && fallen <= best)
+            return best;
+        if (!fallen)
+            break; /* nothing but -inf and NaN */
+        const int lane = (int)(mpk_index_of(fallen) / CHANCE_NEIGHBOURS % CHANCE_LANES);
+        best = mpk_max_pair(best, sample_largest_of(t, row, lane));
+        if (mpk_thread() == lane % MPK_THREADS)
+            s_top[lane] = 0; /* its largest is known; only this thread reads it again */
+    }
+    return sample_largest(t, row);
 }
 
 /* Change the row as the record says; the largest of it, as mpk_ranked.  The cuts by distribution
@@ -322,7 +386,7 @@ MPK_FN rt_u64 rules_apply(const mpk_task &t, const rules_row &r, const sample_ro
     double sigmas = (double)rules_float(r, RULES_SIGMA),
            typical = (double)rules_float(r, RULES_TYPICAL);
     rules_list(t, r);
-    const rt_u64 best = sample_largest(t, row);
+    const rt_u64 best = rules_largest(t, r, row);
     const double largest = (double)mpk_from_key((rt_u32)(best >> 32));
     const bool typically = typical > 0 && typical < 1; /* a filter that keeps not all */
     if (!(temperature > 0) || !best || !(fabs(largest) < (double)MPK_INFINITY) ||

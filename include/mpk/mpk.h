@@ -436,8 +436,9 @@ typedef struct mpk_request_options {
      * -1: none.  A request with a form drafts none. */
     int32_t draft_tokens;
 
-    /* Of the requests that wait, the one with the least number begins first; among equals, the one
-     * that came first.  Those that have begun are not held up. */
+    /* The least number comes first: of the requests that wait, of the prompts that are computed,
+     * and on a CPU where KV memory is short: less urgent requests then go on later, with the same
+     * tokens.  Among equals, the one that came first. */
     int32_t priority;
     /* Tokens that end the answer (MPK_FINISH_STOP), ignore_eos or not; with the model's own 16 at
      * most (MPK_ELIMIT).  The last token of the answer is then one of them. */

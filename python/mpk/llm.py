@@ -42,9 +42,9 @@ class SamplingParams:
 
     logit_bias: what is added to the logits of tokens; allowed_token_ids: no others come; bad_words: texts that do not
     come; min_tokens: the answer does not end before by itself; stop, stop_token_ids: texts, and tokens, that end it;
-    include_stop_str_in_output: what ends it belongs to its text; priority: of the requests that wait, that with the
-    least number begins first; logprobs, prompt_logprobs: log probabilities of each
-    token of the answer, of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
+    include_stop_str_in_output: what ends it belongs to its text; priority: the least number comes first, in the queue,
+    among prompts, and on a CPU for KV memory; logprobs, prompt_logprobs: log probabilities of each token of the answer,
+    of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
     with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt;
     draft_tokens: how many are tried ahead in a step at most, if the engine speculates (None: the engine's number).
 

@@ -12,12 +12,13 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* As in chance.cuh: ranks and values of a block, maxima of lanes, sums of groups, words of one
- * thread, a ring of the row's next quads for each lane. */
+/* As in chance.cuh: ranks and values of a block, maxima of lanes, sums of groups, the lanes'
+ * largest logits before rules, words of one thread, a ring of the row's next quads for each
+ * lane. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     const uint32_t in_flight = c->needs & GEN_ROOM ? 8 : 2;
-    return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 32 * 8 + 64 + in_flight * 256 * 16;
+    return GEN_REDUCE_BYTES + 1024 * 16 + 256 * 4 + 32 * 8 + 256 * 8 + 64 + in_flight * 256 * 16;
 }
 
 const gen_body gen_body_sample = GEN_BODY("sample", "sample", print, scratch_bytes);

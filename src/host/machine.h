@@ -267,7 +267,7 @@ typedef struct machine_request {
     uint64_t seed;
     const int32_t *eos; /* copied; n_eos 0: none ends it */
     uint32_t n_eos;
-    int32_t priority;  /* the least one that waits is admitted first */
+    int32_t priority;  /* the least comes first, as rt_request says */
     bool host_samples; /* logits are delivered after each feed, and machine_append continues */
     bool all_logits;   /* with host_samples: of every token fed */
     /* with host_samples: f32[1 or n_tokens, V]; borrowed until its rt_token is drained */

@@ -4,10 +4,14 @@
  * Exchanges point to the key that they came with, so keys are never freed while the server runs:
  * a key that a new file leaves out stays in the list, but is not valid.  Invariant, under the
  * mutex: each key is in the list once, with one account for its whole life.
+ *
+ * One thread at a time reads the file.  It alone changes the list, so it may go through it without
+ * the mutex.  Cost of reading: linear in the keys, under the mutex too, where requests wait.
  */
 #include <stdlib.h>
 
 #include "base/file.h"
+#include "base/map.h"
 #include "base/thread.h"
 #include "net/net_keys.h"
 
@@ -43,18 +47,16 @@ static str trim(str s)
     return s;
 }
 
-/* The key with these characters, valid or not; NULL: none. */
-static net_key *find_words(net_key *first, const char *words)
-{
-    while (first && strcmp(first->words, words) != 0)
-        first = first->next;
-    return first;
-}
+/* Keys that are being read, the latest first, and the characters of all of them. */
+typedef struct reading {
+    arena *arena;
+    map words;
+    net_key *first;
+} reading;
 
-/* Parse a line, "KEY [limits]", and put the key before *to.  Empty lines and comments are skipped.
- * The key is looked for among the lines before, so that a key that is given twice is an error
- * instead of a matter of order. Quadratic, over a file of bounded size, at a start or a reload. */
-static mpk_status add_line(mpk_context *cx, str line, net_key **to)
+/* Parse a line, "KEY [limits]", and put the key before the others.  Empty lines and comments are
+ * skipped.  A key that is given twice is an error instead of a matter of order. */
+static mpk_status add_line(mpk_context *cx, str line, reading *to)
 {
     net_limits limits;
     size_t n = 0;
@@ -68,17 +70,17 @@ static mpk_status add_line(mpk_context *cx, str line, net_key **to)
     net_key *key = calloc(1, sizeof *key + n + 1);
     CHECK(cx, key, MPK_ENOMEM, "out of memory for the keys");
     memcpy(key->words, line.at, n);
-    key->next = *to;
-    *to = key;
+    key->next = to->first;
+    to->first = key;
     net_limits_set(&key->account, &limits, clock_ns());
-    CHECK(cx, !find_words(key->next, key->words), MPK_EFORMAT,
+    CHECK(cx, !map_get(&to->words, (str){line.at, n}, NULL), MPK_EFORMAT,
           "the same key stands on an earlier line");
-    return MPK_OK;
+    return map_put(cx, to->arena, &to->words, (str){key->words, n}, 0);
 }
 
 /* Parse all lines.  A file without any key is refused: it would open the server to everyone, or
  * close it. */
-static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_key **to)
+static mpk_status add_lines(mpk_context *cx, const char *path, str source, reading *to)
 {
     for (size_t line = 1; source.n; line++) {
         const char *end = memchr(source.at, '\n', source.n);
@@ -86,19 +88,29 @@ static mpk_status add_lines(mpk_context *cx, const char *path, str source, net_k
         NOTE(cx, add_line(cx, (str){source.at, n}, to), "while reading %s, line %zu", path, line);
         source = (str){source.at + n + (end != NULL), source.n - n - (end != NULL)};
     }
-    CHECK(cx, *to, MPK_EFORMAT, "%s: there is no key in it; write one on each line", path);
+    CHECK(cx, to->first, MPK_EFORMAT, "%s: there is no key in it; write one on each line", path);
+    return MPK_OK;
+}
+
+/* Where the keys of the list are, by their characters. */
+static mpk_status find_known(mpk_context *cx, arena *a, net_key *first, map *out)
+{
+    for (net_key *key = first; key; key = key->next)
+        TRY(map_put(cx, a, out, str_from(key->words), (uintptr_t)key));
     return MPK_OK;
 }
 
 /* Replace the list, under the mutex: fresh keys are valid, all others are not.  A key that was
  * there before keeps its account. */
-static void take_over(net_keys *k, net_key *fresh)
+static void take_over(net_keys *k, const map *all, net_key *fresh)
 {
     for (net_key *old = k->first; old; old = old->next)
         old->valid = false;
     while (fresh) {
-        net_key *next = fresh->next, *known = find_words(k->first, fresh->words);
-        if (known) {
+        net_key *next = fresh->next;
+        uint64_t at;
+        if (map_get(all, str_from(fresh->words), &at)) {
+            net_key *known = (net_key *)(uintptr_t)at;
             net_limits_set(&known->account, &fresh->account.limits, clock_ns());
             known->valid = true;
             free(fresh);
@@ -117,19 +129,22 @@ static void take_over(net_keys *k, net_key *fresh)
 mpk_status net_keys_read(mpk_context *cx, net_keys *k)
 {
     arena a = {0};
-    net_key *fresh = NULL;
+    reading fresh = {.arena = &a};
+    map known = {0};
     str source;
     if (!k->path)
         return MPK_OK;
     mpk_status status = file_read(cx, &a, k->path, MAX_FILE_BYTES, &source);
     if (status == MPK_OK)
         status = add_lines(cx, k->path, source, &fresh);
+    if (status == MPK_OK)
+        status = find_known(cx, &a, k->first, &known);
     if (status == MPK_OK) {
         pthread_mutex_lock(&k->mutex);
-        take_over(k, fresh);
+        take_over(k, &known, fresh.first);
         pthread_mutex_unlock(&k->mutex);
     } else
-        free_all(fresh);
+        free_all(fresh.first);
     arena_free(&a);
     return status;
 }

@@ -205,29 +205,35 @@ static bool is_begun(const json_value *body)
     return true;
 }
 
+/* What the template shows of earlier thinking is its affair; results of tools are never cleared. */
+static mpk_status check_context(net_exchange *x, const json_value *body)
+{
+    static const char thinking[] = "clear_thinking";
+    const size_t n = sizeof thinking - 1;
+    const json_value *edits = json_get(json_get(body, "context_management"), "edits");
+    for (size_t i = 0; json_is(edits, JSON_KIND_LIST) && i < edits->n; i++) {
+        const str type = word(&edits->items[i], "type");
+        if (type.n < n || memcmp(type.at, thinking, n) != 0)
+            return net_refuse(x->cx, &x->refusal, 400, "context_management", NULL,
+                              "'context_management' other than of thinking is not supported: the "
+                              "model gets the whole conversation");
+    }
+    return MPK_OK;
+}
+
 /* Rewrite the whole body.  Parameters of the same meaning keep their names; renamed ones are noted,
  * so that a refusal shows the name that the client sent. output_format is the older name of
  * output_config.format and counts only without it. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
-    static const char *const same[] = {"max_tokens",
-                                       "temperature",
-                                       "top_p",
-                                       "top_k",
-                                       "min_p",
-                                       "seed",
-                                       "stream",
-                                       "ignore_eos",
-                                       "min_tokens",
-                                       "chat_template",
-                                       "structured_outputs"};
     const json_value *format = json_get(json_get(body, "output_config"), "format"),
                      *old_format = json_get(body, "output_format");
+    TRY(check_context(x, body));
     TRY(write_messages(x, body, to));
     TRY(write_tools(x, body, to));
     net_rewrite_lists(to);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        net_rewrite_value(to, same[i], json_get(body, same[i]));
+    net_rewrite_same(to, body);
+    net_rewrite_value(to, "max_tokens", json_get(body, "max_tokens"));
     net_rewrite_renamed(to, "stop", "stop_sequences", json_get(body, "stop_sequences"));
     if (format)
         net_rewrite_renamed(to, "response_format", "output_config", format);

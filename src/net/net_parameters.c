@@ -9,6 +9,8 @@
 
 #include "net/net_parameters.h"
 
+#include "net/net_rewrite.h"
+
 /* How a parameter is treated. */
 typedef enum kind {
     READ,    /* read by a reader of requests */
@@ -98,7 +100,9 @@ static const parameter of_openai[] = {
     PASSES("safety_identifier", NET_FOR_CHAT),
     PASSES("prompt_cache_key", NET_FOR_CHAT), /* the prefix cache needs no hint */
     PASSES("prompt_cache_retention", NET_FOR_CHAT),
+    PASSES("prompt_cache_options", NET_FOR_CHAT),
     PASSES("prediction", NET_FOR_CHAT), /* changes speed alone */
+    REFUSES("moderation", NET_FOR_CHAT | ITEMS, 0, "the server judges no content"),
     READS("frequency_penalty", BOTH),
     READS("presence_penalty", BOTH),
     READS("logit_bias", BOTH),
@@ -268,20 +272,12 @@ static const parameter of_llama[] = {
     REFUSES("thinking_forced_open", NET_FOR_CHAT, 0, "the template says where reasoning begins"),
 };
 
-/* OpenAI's responses; the rest of these are members of chats, too. */
+/* OpenAI's responses, as vLLM has them too.  Members that mean what they do in a chat are those of
+ * net_rewrite_same. */
 static const parameter of_responses[] = {
     READS("model", ITEMS | BLOCKS),
-    READS("temperature", ITEMS | BLOCKS),
-    READS("top_p", ITEMS | BLOCKS),
-    READS("top_k", ITEMS | BLOCKS),
-    READS("min_p", ITEMS | BLOCKS),
-    READS("seed", ITEMS | BLOCKS),
-    READS("stream", ITEMS | BLOCKS),
     READS("tools", ITEMS | BLOCKS),
     READS("tool_choice", ITEMS | BLOCKS),
-    READS("ignore_eos", ITEMS | BLOCKS),
-    READS("min_tokens", ITEMS | BLOCKS),
-    READS("chat_template", ITEMS | BLOCKS),
     READS("chat_template_kwargs", ITEMS | BLOCKS),
     READS("input", ITEMS),
     READS("instructions", ITEMS), /* becomes a system message */
@@ -291,6 +287,7 @@ static const parameter of_responses[] = {
     READS("text", ITEMS), /* its form is a response_format */
     READS("stop", ITEMS),
     READS("truncation", ITEMS),
+    READS("include", ITEMS),
     PASSES("metadata", ITEMS | BLOCKS),
     PASSES("service_tier", ITEMS | BLOCKS),
     PASSES("store", ITEMS),
@@ -299,19 +296,24 @@ static const parameter of_responses[] = {
     PASSES("safety_identifier", ITEMS),
     PASSES("prompt_cache_key", ITEMS),
     PASSES("prompt_cache_retention", ITEMS),
-    PASSES("include", ITEMS),
+    PASSES("prompt_cache_options", ITEMS),
+    PASSES("request_id", ITEMS | BLOCKS),
+    PASSES("rid", ITEMS | BLOCKS),
     PASSES("max_tool_calls", ITEMS),
     REFUSES("previous_response_id", ITEMS, 0, stores_nothing),
     REFUSES("conversation", ITEMS, 0, stores_nothing),
     REFUSES("prompt", ITEMS, 0, stores_nothing),
     REFUSES("background", ITEMS, 0, stores_nothing),
     REFUSES("context_management", ITEMS, 0, stores_nothing),
-    REFUSES("top_logprobs", ITEMS, 0, probabilities),
-    REFUSES("presence_penalty", ITEMS | BLOCKS, 0, sampler),
-    REFUSES("frequency_penalty", ITEMS | BLOCKS, 0, sampler),
-    REFUSES("repetition_penalty", ITEMS | BLOCKS, 1, sampler),
-    REFUSES("logit_bias", ITEMS | BLOCKS, 0, sampler),
-    READS("structured_outputs", ITEMS | BLOCKS),
+    REFUSES("previous_response", ITEMS, 0, "send the whole conversation as 'input'"),
+    REFUSES("previous_input_messages", ITEMS, 0, "send the whole conversation as 'input'"),
+    REFUSES("enable_response_messages", ITEMS, 0, no_extras),
+    REFUSES("access_programs", ITEMS, 0, "the server runs no tools"),
+    REFUSES("image", ITEMS, 0, text_only),
+    REFUSES("top_logprobs", ITEMS, 0, "chats and completions have log probabilities"),
+    REFUSES("mm_processor_kwargs", ITEMS | BLOCKS, 0, text_only),
+    REFUSES("vllm_xargs", ITEMS | BLOCKS, 0, no_plugins),
+    REFUSES("kv_transfer_params", ITEMS | BLOCKS, 0, no_plugins),
 };
 
 /* Anthropic's messages. */
@@ -322,8 +324,18 @@ static const parameter of_blocks[] = {
     READS("stop_sequences", BLOCKS),
     READS("thinking", BLOCKS), /* the template's enable_thinking */
     READS("output_config", BLOCKS),
-    PASSES("cache_control", BLOCKS), /* every prompt is cached */
+    READS("context_management", BLOCKS),
+    PASSES("cache_control", BLOCKS),
     PASSES("inference_geo", BLOCKS),
+    PASSES("speed", BLOCKS),
+    PASSES("user_profile_id", BLOCKS),
+    PASSES("workspace_id", BLOCKS),
+    PASSES("billing_policy", BLOCKS),
+    PASSES("fallback_credit_token", BLOCKS),
+    REFUSES("fallbacks", BLOCKS, 0, one_model),
+    REFUSES("compaction", BLOCKS, 0, stores_nothing),
+    REFUSES("thread", BLOCKS, 0, stores_nothing),
+    REFUSES("diagnostics", BLOCKS, 0, no_extras),
     REFUSES("container", BLOCKS, 0, "the server runs no tools"),
     REFUSES("mcp_servers", BLOCKS, 0, "the server runs no tools"),
     READS("output_format", BLOCKS),
@@ -367,6 +379,9 @@ static const struct {
 /* The row of this name for an endpoint; NULL: the name is unknown. */
 static const parameter *find(str name, unsigned endpoint)
 {
+    static const parameter as_in_chats = READS("", ITEMS | BLOCKS);
+    if ((endpoint & as_in_chats.endpoints) && net_rewrites_same(name))
+        return &as_in_chats;
     for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
         for (const parameter *p = tables[t].at; p < tables[t].at + tables[t].n; p++)
             if ((p->endpoints & endpoint) && str_is(name, p->name))

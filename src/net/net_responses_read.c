@@ -199,29 +199,32 @@ static mpk_status check_truncation(net_exchange *x, const json_value *body)
     return MPK_OK;
 }
 
+/* Of what may be included, log probabilities are the part that an answer here could have. */
+static mpk_status check_include(net_exchange *x, const json_value *body)
+{
+    const json_value *include = json_get(body, "include");
+    for (size_t i = 0; json_is(include, JSON_KIND_LIST) && i < include->n; i++)
+        if (json_is(&include->items[i], JSON_KIND_STRING) &&
+            str_is(include->items[i].text, "message.output_text.logprobs"))
+            REFUSE(x, "include",
+                   "'include' of log probabilities is not supported: chats and completions have "
+                   "them");
+    return MPK_OK;
+}
+
 /* Parameters of the same meaning keep their names; renamed ones are noted for refusals. */
 static mpk_status rewrite(net_exchange *x, const json_value *body, net_rewrite *to)
 {
-    static const char *const same[] = {"temperature",
-                                       "top_p",
-                                       "top_k",
-                                       "min_p",
-                                       "seed",
-                                       "stream",
-                                       "ignore_eos",
-                                       "min_tokens",
-                                       "stop",
-                                       "chat_template",
-                                       "parallel_tool_calls",
-                                       "chat_template_kwargs",
-                                       "structured_outputs"};
+    static const char *const also[] = {"stop", "parallel_tool_calls", "chat_template_kwargs"};
     const json_value *choice = json_get(body, "tool_choice");
     TRY(check_truncation(x, body));
+    TRY(check_include(x, body));
     TRY(write_input(x, body, to));
     TRY(write_tools(x, body, to));
     net_rewrite_lists(to);
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        net_rewrite_value(to, same[i], json_get(body, same[i]));
+    net_rewrite_same(to, body);
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
+        net_rewrite_value(to, also[i], json_get(body, also[i]));
     const json_value *most = json_get(body, "max_output_tokens");
     net_rewrite_renamed(to, "max_tokens", "max_output_tokens", most);
     net_rewrite_renamed(to, "response_format", "text", json_get(json_get(body, "text"), "format"));

@@ -117,6 +117,48 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 
 /* ---- the other members ---- */
 
+/* Members that mean what they do in a chat, and have its name. */
+static const char *const same[] = {"temperature",
+                                   "top_p",
+                                   "top_k",
+                                   "min_p",
+                                   "seed",
+                                   "stream",
+                                   "ignore_eos",
+                                   "min_tokens",
+                                   "chat_template",
+                                   "presence_penalty",
+                                   "frequency_penalty",
+                                   "repetition_penalty",
+                                   "repeat_penalty",
+                                   "logit_bias",
+                                   "bad_words",
+                                   "allowed_token_ids",
+                                   "typical_p",
+                                   "top_n_sigma",
+                                   "stop_token_ids",
+                                   "include_stop_str_in_output",
+                                   "skip_special_tokens",
+                                   "structured_outputs",
+                                   "cache_salt",
+                                   "cache_prompt",
+                                   "priority",
+                                   "truncate_prompt_tokens"};
+
+bool net_rewrites_same(str name)
+{
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (str_is(name, same[i]))
+            return true;
+    return false;
+}
+
+void net_rewrite_same(net_rewrite *w, const json_value *body)
+{
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        net_rewrite_value(w, same[i], json_get(body, same[i]));
+}
+
 /* Write the two lists; all other members follow them. */
 void net_rewrite_lists(net_rewrite *w)
 {

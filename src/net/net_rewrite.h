@@ -38,6 +38,10 @@ void net_rewrite_tool(net_rewrite *w, str name, const json_value *tool, const js
 void net_rewrite_lists(net_rewrite *w);
 /* A member of the body; it is left out if value is NULL. */
 void net_rewrite_value(net_rewrite *w, const char *name, const json_value *value);
+/* Members that mean what they do in a chat and have its name: is this one of them?  And write all
+ * that a body has. */
+bool net_rewrites_same(str name);
+void net_rewrite_same(net_rewrite *w, const json_value *body);
 /* The same for a member that the other API calls `own`, so that a refusal names it so.  Both
  * names are static; at most NET_REWRITE_RENAMED of them. */
 void net_rewrite_renamed(net_rewrite *w, const char *name, const char *own,

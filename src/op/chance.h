@@ -44,13 +44,13 @@ CHANCE_FN float chance_log(float x, float largest, float scale)
 
 /* The weight of a logit with this logarithm; above 0, which takes peaks that are not those of the
  * row, it counts as 0.  2^t is a power of two and 2^part by a polynomial, |part| <= 1/2; adding
- * 1.5 * 2^23 rounds t to a whole number. */
+ * 1.5 * 2^23 rounds t to a whole number.  There is no branch, so that a thread may have several
+ * under way. */
 CHANCE_FN chance chance_of_log(float t)
 {
     const float round = 12582912.0f;
-    if (!(t > -CHANCE_BITS - 1))
-        return 0;
-    t = t < 0 ? t : 0;
+    const int counts = t > -CHANCE_BITS - 1;
+    t = counts && t < 0 ? t : 0;
     const float whole = CHANCE_ADD(CHANCE_ADD(t, round), -round), part = CHANCE_ADD(t, -whole);
     float p = 1.326472708012373e-3f;
     p = CHANCE_ADD(CHANCE_MUL(p, part), 9.671512862187637e-3f);
@@ -58,7 +58,9 @@ CHANCE_FN chance chance_of_log(float t)
     p = CHANCE_ADD(CHANCE_MUL(p, part), 0.2402224208184316f);
     p = CHANCE_ADD(CHANCE_MUL(p, part), 0.6931469775965888f);
     p = CHANCE_ADD(CHANCE_MUL(p, part), 1.0f);
-    return (chance)(unsigned)CHANCE_MUL(p, 1073741824.0f) << (CHANCE_BITS - 30) >> (int)-whole;
+    const chance weight =
+        (chance)(unsigned)CHANCE_MUL(p, 1073741824.0f) << (CHANCE_BITS - 30) >> (int)-whole;
+    return counts ? weight : 0;
 }
 
 CHANCE_FN chance chance_of(float x, float largest, float scale)

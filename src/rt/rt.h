@@ -282,7 +282,7 @@ typedef struct rt_request {
     /* to try in a step at most; 0: none.  With a mask at most n_guesses, not with
      * RT_HOST_SAMPLES */
     rt_u32 drafts;
-    rt_i32 priority; /* of the requests that wait, that with the least one is admitted first */
+    rt_i32 priority; /* the least comes first: in admission, among prompts, for pages */
     rt_u32 reserved; /* 0 */
 } rt_request;
 
@@ -580,6 +580,8 @@ typedef struct rt_serving {
     /* entries of the request ring that were looked at since the start; of those still in it, how
      * many have a priority other than 0 */
     rt_u32 n_looked, n_ranked;
+    /* 1: tokens that decode are dealt among those of prompts in a step (rt_deal.h) */
+    rt_u32 deals;
     /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
     rt_u32 prompt_led;
     /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */

@@ -11,13 +11,15 @@
  * and there is one.  Elsewhere the promise covers everything the request may ever hold, but what it
  * does not use is lent to others when they need it (rt_lend.h).
  *
- * Putting back.  If a request that grows needs a page and none is left, the youngest request is put
- * back: it gives up its pages, keeps its slot and its text, and later feeds the text again.
- * `grows` is set only where that gives the same bits.  Requests that were put back resume in order
- * of age, before any request that has not begun.  So the oldest request always advances, and since
- * each becomes the oldest in time, none starves.  Where requests lend, one that needs a page and
- * may have none pauses instead, and keeps all that it has.  A request whose tokens the host samples
- * is promised everything and never put back.
+ * Putting back.  If a request that grows needs a page and none is left, the least urgent request,
+ * of equals the youngest, is put back: it gives up its pages, keeps its slot and its text, and
+ * later feeds the text again.  So are less urgent ones if a new request lacks pages.  `grows` is
+ * set only where that gives the same bits.  Requests that were put back resume by urgency and age,
+ * before any request that has not begun and is no more urgent.  So the oldest of the most urgent
+ * requests always advances, and since each of equal ones becomes the oldest in time, only more
+ * urgent ones can keep it waiting.  Where requests lend, one that needs a page and may have none
+ * pauses instead, and keeps all that it has.  A request whose tokens the host samples is promised
+ * everything and never put back.
  *
  * Sharing.  A request takes pages that already hold the beginning of its text instead of computing
  * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it
@@ -343,24 +345,33 @@ RT_LARGE_FN void rt_slot_put_back(rt_machine *m, rt_u32 index)
     rt_slot_park(m, index);
 }
 
-/* The slot of the youngest request that may be put back, RT_NONE if there is none. */
-RT_FN rt_u32 rt_find_youngest(const rt_machine *m)
+/* May this slot's request be put back? */
+RT_FN int rt_slot_may_go(const rt_machine *m, rt_u32 index)
+{
+    return m->slots[index].state == RT_SLOT_FEEDING && !(m->running[index].flags & RT_HOST_SAMPLES);
+}
+
+/* The slot of the request that is put back first: the least urgent one, of equals the youngest;
+ * RT_NONE: none may be. */
+RT_FN rt_u32 rt_find_last(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)
-        if (m->slots[i].state == RT_SLOT_FEEDING && !(m->running[i].flags & RT_HOST_SAMPLES) &&
-            (best == RT_NONE || rt_slot_age(m, i) < rt_slot_age(m, best)))
+        if (rt_slot_may_go(m, i) && (best == RT_NONE || rt_slot_is_before(m, best, i)))
             best = i;
     return best;
 }
 
-/* The one that goes on first; RT_NONE: no request was put back. */
-RT_FN rt_u32 rt_find_oldest_parked(const rt_machine *m)
+/* The slot of the request that goes on first of those that are PARKED: the most urgent one, of
+ * equals the oldest; where requests lend, the oldest, as the law of loans wants it.  RT_NONE: no
+ * request was put back. */
+RT_FN rt_u32 rt_find_parked(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)
         if (m->slots[i].state == RT_SLOT_PARKED &&
-            (best == RT_NONE || rt_slot_age(m, i) > rt_slot_age(m, best)))
+            (best == RT_NONE || (m->serving->grows ? rt_slot_is_before(m, i, best)
+                                                   : rt_slot_age(m, i) > rt_slot_age(m, best))))
             best = i;
     return best;
 }
@@ -380,7 +391,7 @@ RT_FN int rt_slot_wants(const rt_machine *m, rt_u32 index)
 }
 
 /* Where requests grow: promise a page to each that wants one.  While none is left, put back the
- * youngest request, which may be the one that asks. */
+ * last request (rt_find_last), which may be the one that asks. */
 RT_LARGE_FN void rt_step_grow(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -389,8 +400,7 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
         if (!rt_slot_wants(m, i))
             continue;
         while (slot->state == RT_SLOT_FEEDING && !rt_pages_left(s))
-            rt_slot_put_back(m,
-                             rt_find_youngest(m)); /* never RT_NONE: this slot itself qualifies */
+            rt_slot_put_back(m, rt_find_last(m)); /* never RT_NONE: this slot itself qualifies */
         if (slot->state == RT_SLOT_FEEDING) {
             slot->reserved++;
             s->n_promised++;
@@ -434,12 +444,12 @@ RT_FN int rt_slot_unpark(rt_machine *m, rt_u32 index)
     return 1;
 }
 
-/* Resume requests that are PARKED, oldest first, as far as pages can be promised. */
+/* Resume requests that are PARKED, in their order, as far as pages can be promised. */
 RT_LARGE_FN void rt_step_resume(rt_machine *m)
 {
     rt_serving *s = m->serving;
     while (s->n_parked) {
-        rt_u32 index = rt_find_oldest_parked(m);
+        rt_u32 index = rt_find_parked(m);
         if (!(s->grows ? rt_slot_unpark(m, index) : rt_slot_borrow(m, index)))
             return;
         m->slots[index].state = RT_SLOT_FEEDING;
@@ -518,6 +528,34 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
            (!r->n_logprobs || r->logprobs);
 }
 
+/* Pages that would be left over if the requests that are less urgent than `priority` gave up
+ * theirs; pages that several of them share are not counted. */
+RT_FN rt_u32 rt_pages_below(const rt_machine *m, rt_i32 priority)
+{
+    rt_u32 n = 0;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (!rt_slot_may_go(m, i) || m->running[i].priority <= priority)
+            continue;
+        n += slot->reserved - slot->held;
+        for (rt_u32 k = 0; k < slot->held; k++)
+            n += !m->kv_pages[*rt_page_entry(m, i, k)].sharers;
+    }
+    return n;
+}
+
+/* Where requests grow: leave n pages over for a new request.  If too few are, less urgent ones are
+ * put back, the last first, but only if that suffices.  0: there is no room. */
+RT_LARGE_FN int rt_make_room(rt_machine *m, const rt_request *r, rt_u32 n)
+{
+    rt_serving *s = m->serving;
+    if (rt_pages_left(s) + rt_pages_below(m, r->priority) < n + rt_pages_wanted(m))
+        return 0;
+    while (rt_pages_left(s) < n + rt_pages_wanted(m))
+        rt_slot_put_back(m, rt_find_last(m));
+    return 1;
+}
+
 /* Pages to promise to a request whose positions end at `limit`; RT_NONE: too few are left. */
 RT_FN rt_u32 rt_room_for(rt_machine *m, const rt_request *r, rt_u32 limit)
 {
@@ -525,7 +563,7 @@ RT_FN rt_u32 rt_room_for(rt_machine *m, const rt_request *r, rt_u32 limit)
     const rt_u32 n = rt_pages_at_first(s, r, r->n_prompt, limit);
     if (!s->grows)
         return rt_lend(m, n, rt_pages_for(s, limit), r->flags & RT_HOST_SAMPLES);
-    return rt_pages_left(s) < n + rt_pages_wanted(m) ? RT_NONE : n;
+    return rt_make_room(m, r, n) ? n : RT_NONE;
 }
 
 /* Take entries that are done from the front of the ring.  One that is done earlier than those
@@ -577,9 +615,16 @@ RT_FN int rt_is_still_blocked(const rt_machine *m)
                rt_load_relaxed_device(&m->request_ring->read) + rt_ring_ready(m->request_ring);
 }
 
-/* Admit requests by priority and arrival until a slot or a page is missing.  Where requests grow,
- * none is admitted while one that was put back still waits.  A request that can never run here is
- * refused at once. */
+/* May this request begin before those that were put back?  Where requests grow, only if it is more
+ * urgent than all of them. */
+RT_FN int rt_may_begin(const rt_machine *m, const rt_request *r)
+{
+    const rt_serving *s = m->serving;
+    return !s->grows || !s->n_parked || r->priority < m->running[rt_find_parked(m)].priority;
+}
+
+/* Admit requests by priority and arrival until a slot or a page is missing.  A request that can
+ * never run here is refused at once. */
 RT_LARGE_FN void rt_step_admit(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -589,7 +634,7 @@ RT_LARGE_FN void rt_step_admit(rt_machine *m)
     rt_step_resume(m);
     s->blocked = s->n_parked != 0;
     rt_requests_look(m);
-    while (!(s->grows && s->blocked) && (r = rt_next_request(m))) {
+    while ((r = rt_next_request(m)) && rt_may_begin(m, r)) {
         rt_u32 limit = rt_request_fits(m, r) ? rt_request_limit(s, r) : 0;
         if (!limit) {
             if (!rt_tokens_space(m)) {

@@ -5,6 +5,11 @@
  * on rt_feed.h and rt_build.h; rt_step.h calls rt_step_fill_in when it builds a step, while no task
  * runs.
  *
+ * Fairness.  A long prompt would keep all that come after it waiting for many steps.  So the prompt
+ * that comes first, the oldest of the most urgent ones, leaves a quarter of each step to those that
+ * are short beside it.  None starves: the first one has three quarters of each step until it ends,
+ * and of equally urgent prompts each becomes the first in time.
+ *
  * All lanes take the same way through the slots, since they read a prompt's tokens and names
  * together: these lie in the host's memory.  Invariant: the first lane alone writes slots and
  * serving, and the lanes meet before it does and before any lane reads what it wrote.
@@ -13,7 +18,7 @@
 #define RT_FILL_H
 
 #include "rt/rt_ahead.h"
-#include "rt/rt_feed.h"
+#include "rt/rt_deal.h"
 
 /* How many tokens of a request go into the step, and how many rows they need.  A text that is fed a
  * second time (RT_AGAIN, after being put back) delivered its rows the first time, so it needs only
@@ -107,8 +112,14 @@ RT_FN void rt_slot_feed(rt_machine *m, rt_u32 index, rt_u32 most)
         rt_slot_put(m, index, n, rows);
 }
 
-/* The slot of the oldest prompt whose admission number is `after` or later, RT_NONE if there is
- * none.  Numbers wrap around; ages are compared modulo 2^32. */
+/* Does the slot feed a text: a prompt, or all that it had when it was put back? */
+RT_FN int rt_slot_reads(const rt_slot *slot)
+{
+    return slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE;
+}
+
+/* The slot of the oldest prompt whose admission number is `after` or later and of which nothing is
+ * in the step yet; RT_NONE: there is none.  Numbers wrap around; ages are compared modulo 2^32. */
 RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
 {
     /* a number before `after` gives an age beyond this */
@@ -116,12 +127,70 @@ RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         rt_u32 age = slot->admitted - after;
-        if (slot->state == RT_SLOT_FEEDING && slot->source != RT_NOWHERE && age < best_age) {
+        if (rt_slot_reads(slot) && !slot->step_tokens && age < best_age) {
             best = i;
             best_age = age;
         }
     }
     return best;
+}
+
+/* The slot of the prompt that comes first: the most urgent one, of equals the oldest; RT_NONE: none
+ * is fed. */
+RT_FN rt_u32 rt_first_prompt(const rt_machine *m)
+{
+    rt_u32 best = RT_NONE;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
+        if (rt_slot_reads(&m->slots[i]) && (best == RT_NONE || rt_slot_is_before(m, i, best)))
+            best = i;
+    return best;
+}
+
+/* Tokens of a slot's text that are in no step yet. */
+RT_FN rt_u32 rt_slot_left(const rt_machine *m, rt_u32 index)
+{
+    return m->slots[index].n_source - m->slots[index].n_fed;
+}
+
+/* The slot with the least left to feed of those of which nothing is in the step yet and that are
+ * short beside the first prompt: at most half of what that has left.  RT_NONE: none is. */
+RT_FN rt_u32 rt_short_prompt(const rt_machine *m, rt_u32 first)
+{
+    rt_u32 best = RT_NONE, most = rt_slot_left(m, first) / 2;
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+        const rt_slot *slot = &m->slots[i];
+        if (!rt_slot_reads(slot) || slot->step_tokens || rt_slot_left(m, i) > most)
+            continue;
+        if (best == RT_NONE || rt_slot_left(m, i) < rt_slot_left(m, best))
+            best = i;
+    }
+    return best;
+}
+
+/* One lane: prompts of which nothing was fed take what others have computed, so that it is known
+ * how much is left of them. */
+RT_LARGE_FN void rt_prompts_match(rt_machine *m)
+{
+    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
+        if (rt_slot_reads(&m->slots[i]) && !m->slots[i].n_fed)
+            (void)rt_slot_match(m, i);
+}
+
+/* All lanes: of a step's room, the tokens that the first prompt leaves to prompts that are short
+ * beside it: as many as they have, up to a quarter; none if the first one ends in this step. */
+RT_LARGE_FN rt_u32 rt_step_leaves(rt_machine *m, rt_u32 first, rt_u32 room)
+{
+    rt_u32 left = rt_slot_left(m, first), n = 0;
+    if (left <= room)
+        return 0;
+    rt_meet(); /* all have read what the first lane changes */
+    if (rt_lane() == 0)
+        rt_prompts_match(m);
+    rt_meet();
+    left = rt_slot_left(m, first);
+    for (rt_u32 i = 0; left > room && i < m->serving->n_slots && n < room / 4; i++)
+        n += rt_slot_reads(&m->slots[i]) && rt_slot_left(m, i) <= left / 2 ? rt_slot_left(m, i) : 0;
+    return n < room / 4 ? n : room / 4;
 }
 
 /* Can the steady path continue this step?  Yes if each request that feeds has one token and one
@@ -154,9 +223,32 @@ RT_FN rt_u32 rt_step_most(const rt_serving *s)
                : s->max_tokens;
 }
 
+/* All lanes: add pieces of prompts to a step, up to `most` tokens.  The first prompt gets all room
+ * but what it leaves to shorter ones, of which the shortest comes first; then all others, oldest
+ * first, as far as there is room.  One that waits for pages which this step computes is passed
+ * over. */
+RT_FN void rt_step_fill_prompts(rt_machine *m, rt_u32 most, rt_u32 oldest)
+{
+    const rt_serving *s = m->serving;
+    rt_u32 index = rt_first_prompt(m);
+    if (index == RT_NONE || s->built_tokens >= most)
+        return;
+    const rt_u32 first = index, leaves = rt_step_leaves(m, first, most - s->built_tokens);
+    rt_slot_feed(m, first, most - leaves);
+    while (leaves && s->built_tokens < most && (index = rt_short_prompt(m, first)) != RT_NONE) {
+        rt_slot_feed(m, index, most);
+        if (!m->slots[index].step_tokens)
+            break;
+    }
+    while (s->built_tokens < most && (index = rt_next_prompt(m, oldest)) != RT_NONE) {
+        rt_slot_feed(m, index, most);
+        oldest = m->slots[index].admitted + 1;
+    }
+}
+
 /* All lanes: fill a step: first the requests that decode, in the order of slots from `start` on,
- * then prompts, oldest first, as far as there is room.  So a prompt never delays a token of another
- * request by a step. */
+ * then prompts.  So a prompt never delays a token of another request by a step.  Where that is
+ * faster, the order of tokens then changes (rt_deal.h). */
 RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     const rt_serving *s = m->serving;
@@ -165,14 +257,10 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
         if (rt_slot_decodes(&m->slots[index]))
             rt_slot_feed(m, index, s->max_tokens);
     }
-    const rt_u32 most = rt_step_most(s);
-    for (;;) {
-        rt_u32 index = s->built_tokens < most ? rt_next_prompt(m, oldest) : RT_NONE;
-        if (index == RT_NONE)
-            break;
-        rt_slot_feed(m, index, most);
-        oldest = m->slots[index].admitted + 1;
-    }
+    const rt_u32 decoding = s->built_tokens;
+    rt_step_fill_prompts(m, rt_step_most(s), oldest);
+    if (s->deals)
+        rt_step_deal(m, decoding);
 }
 
 /* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
@@ -212,10 +300,21 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
     if (late != RT_NONE && rt_lane() == 0)
         m->serving->decode_at = late;
     for (index = rt_next_prompt(m, oldest); index != RT_NONE; index = rt_next_prompt(m, oldest)) {
-        if (!m->slots[index].step_tokens)
-            rt_slot_join(m, index);
+        rt_slot_join(m, index);
         oldest = m->slots[index].admitted + 1;
     }
+}
+
+/* The prompt of which a step's first piece is, where steps are filled apart: the first one, but in
+ * one of four such steps the shortest, if it is short beside that.  Of eight steps that is an even
+ * and an odd one, since beside requests that decode every other step begins with a prompt. */
+RT_FN rt_u32 rt_leading_prompt(const rt_machine *m)
+{
+    const rt_u32 first = rt_first_prompt(m), turn = m->serving->n_steps % 8;
+    if (first == RT_NONE || (turn != 2 && turn != 7))
+        return first;
+    const rt_u32 shorter = rt_short_prompt(m, first);
+    return shorter == RT_NONE ? first : shorter;
 }
 
 /* All lanes: fill a step so that no request's bits depend on company, on a target where they could:
@@ -226,12 +325,12 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
  *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
  *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
  *
- * While some requests decode, every other step starts with a piece of a prompt: neither side
- * starves. */
+ * While some requests decode, every other step starts with a piece of a prompt, and of those three
+ * in four with the first prompt's: none starves. */
 RT_LARGE_FN void rt_step_fill_apart(rt_machine *m, rt_u32 start, rt_u32 oldest)
 {
     const rt_serving *s = m->serving;
-    rt_u32 prompt = rt_next_prompt(m, oldest), rows, decoding = 0;
+    rt_u32 prompt = rt_leading_prompt(m), rows, decoding = 0;
     for (rt_u32 i = 0; i < s->n_slots; i++)
         decoding |= (rt_u32)rt_slot_decodes(&m->slots[i]);
     const rt_u32 leads = prompt != RT_NONE && !(decoding && s->prompt_led);

@@ -48,6 +48,13 @@ RT_FN rt_u32 rt_slot_age(const rt_machine *m, rt_u32 index)
     return m->serving->n_admitted - m->slots[index].admitted;
 }
 
+/* Does request a come before b?  The more urgent one does, of equals the older one. */
+RT_FN int rt_slot_is_before(const rt_machine *m, rt_u32 a, rt_u32 b)
+{
+    const rt_i32 first = m->running[a].priority, second = m->running[b].priority;
+    return first < second || (first == second && rt_slot_age(m, a) > rt_slot_age(m, b));
+}
+
 /* Pages that a request may come to want beyond its promise; more than 0: it is short. */
 RT_FN rt_u32 rt_slot_lacks(const rt_machine *m, rt_u32 index)
 {

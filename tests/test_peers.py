@@ -34,6 +34,7 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["tied", "qwen3", "mixture", "qwen2", "mistral", "mixtral"])
+@pytest.mark.draws(2)
 def test_logits_are_those_of_one_peer(models, name, tmp_path):
     one = support.score(models[name], TOKENS, tmp_path)
     for peers in (2, 3, 4, 8):
@@ -113,6 +114,7 @@ def sampled_request(i):
 
 
 @pytest.mark.parametrize("peers", [2, 3, 4, 8])
+@pytest.mark.draws(2)
 def test_sampling_is_that_of_one_peer(exact, tmp_path, peers):
     """From a vocabulary that the peers share: the same logits, so the same tokens and log probabilities to the bit."""
     program = support.mpk("inspect", exact, "--program")[0]

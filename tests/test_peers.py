@@ -53,6 +53,7 @@ def narrow_experts(net):
 
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("width", [40, 1])
+@pytest.mark.draws(2)
 def test_experts_that_peers_own(tmp_path, width, skewed):
     """Asked for; and where columns of experts cannot be cut, in any case.  All tokens to one peer, too."""
     folder = tiny.mixture(tmp_path / "model", num_experts=11, num_experts_per_tok=1 if skewed else 3,

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "base/status.h"
 
 /* Fail with the context's message unless the call returns MPK_OK. */
@@ -50,6 +51,25 @@ static inline bool check_thorough(void)
 {
     const char *text = getenv("MPK_THOROUGH");
     return text && *text;
+}
+
+/* Is this one of the cases that the seed draws, one in `of`? */
+static inline bool check_takes(uint64_t seed, uint64_t number, uint32_t of)
+{
+    return check_thorough() || rng_u64(seed, number) % of == 0;
+}
+
+/* Code with sanitizers takes five to ten times as long, and looks for other faults than wrong
+ * numbers: of random rounds, and of cases that are alike, it takes one in CHECK_SHARE. */
+#ifdef MPK_SANITIZED
+enum { CHECK_SHARE = 4 };
+#else
+enum { CHECK_SHARE = 1 };
+#endif
+
+static inline uint32_t check_rounds(uint32_t all)
+{
+    return check_thorough() ? all : (all + CHECK_SHARE - 1) / CHECK_SHARE;
 }
 
 /* A test that leaves something out says why; ctest then lists the whole as skipped, not as

@@ -125,7 +125,7 @@ static void company_changes_no_bit(void **state)
 {
     (void)state;
     const uint64_t seed = check_seed();
-    for (uint64_t round = 0; round < 3; round++) {
+    for (uint64_t round = 0; round < check_rounds(3); round++) {
         assert_int_equal(count("llama", 1, FEW_TOKENS, seed + round), 0);
         assert_int_equal(count("qwen3", 2, FEW_TOKENS, seed + round), 0);
         assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, seed + round), 0);

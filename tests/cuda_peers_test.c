@@ -623,13 +623,14 @@ static mpk_status start_and_run(bed *b, const char *failing)
     return status;
 }
 
-/* Each call of the driver fails once, in starting, running and stopping. */
+/* Each call of the driver fails once, in starting, running and stopping; with sanitizers some do,
+ * as the seed draws. */
 static void test_every_failure(void **state)
 {
     (void)state;
     bed b = {.random.seed = seed};
     char words[256];
-    uint32_t refused = 0;
+    uint32_t refused = 0, number = 0;
     make_model(&b.cx, &b.arena, (serve_model){IR_F32, 8, 2, false, 0}, &b.program, &b.image);
     make_weights(&b);
     prepare(&b, 2);
@@ -638,6 +639,8 @@ static void test_every_failure(void **state)
         const char *entry = b.gpus.fake->entry(e);
         unsigned n = b.gpus.fake->calls(entry);
         for (unsigned k = 1; k <= n; k++) {
+            if (!check_takes(seed, number++, CHECK_SHARE))
+                continue;
             snprintf(words, sizeof words, "fail:%s:%u", entry, k);
             set_words(2, words);
             b.gpus.fake->reset();
@@ -651,7 +654,7 @@ static void test_every_failure(void **state)
         check_ok(&b.cx, start_and_run(&b, ""));
     }
     b.m = NULL;
-    assert_true(refused > 40);
+    assert_true(refused > (CHECK_SHARE == 1 ? 40 : 0));
     tear_down(&b);
 }
 

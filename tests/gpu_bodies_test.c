@@ -314,8 +314,9 @@ static void every_operator_finds_a_body(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
+    const uint32_t rounds = check_rounds(PROGRAMS);
     uint32_t n = 0;
-    for (uint32_t i = 0; i < PROGRAMS; i++) {
+    for (uint32_t i = 0; i < rounds; i++) {
         world w = {.seed = seed + i};
         if (begin(&w)) {
             check_program(&w);
@@ -324,7 +325,7 @@ static void every_operator_finds_a_body(void **state)
         arena_free(&w.a);
     }
     print_message("%u programs, %u operators added to their first\n", n, n_grown);
-    assert_true(n > PROGRAMS / 2 && n_grown > 10 * n);
+    assert_true(n > rounds / 2 && n_grown > 10 * n);
 }
 
 /* ---- limits of fast bodies ---- */
@@ -347,6 +348,11 @@ static void fast_bodies_keep_their_limits(void **state)
     "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \
     ": bf16[4, 1, 64, " size "]\nstate %vc : bf16[4, 1, 64, " size "]\n%q, %k, %v = rope_kv(%x, "  \
     "%t, %p, %s, %pages, %kc, %vc) {heads = 2, kv_heads = 1, head_size = " size "}\n"
+#define PARTS(shape) \
+    "input %a : bf16[" shape "]\ninput %b : bf16[" shape "]\n%y = add_parts(%a, %b)\n"
+        {"sum_rows", PARTS("2, 8"), true},
+        {"sum_rows", PARTS("2, 12"), false},
+        {"sum_rows", PARTS("2, 8, 8"), false},
         {"rope_tile", TURNED("256", "32", "64"), true},
         {"rope_tile", TURNED("384", "48", "96"), false},
         {"rope_tile", TURNED("512", "64", "128"), true},

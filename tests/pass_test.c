@@ -408,7 +408,7 @@ static void compare(world *w, ir_graph *g)
 static void run_many(ir_graph *(*make)(world *w), uint32_t n)
 {
     uint64_t seed = check_seed();
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < check_rounds(n); i++) {
         world w = {.seed = seed + i};
         if (i % 50 == 0)
             print_message("graph %u, MPK_SEED=%llu\n", i, (unsigned long long)w.seed);
@@ -593,8 +593,9 @@ static void several_peers_give_the_answer_of_one(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
+    const uint32_t rounds = check_rounds(400);
     uint32_t cut = 0;
-    for (uint32_t i = 0; i < 400; i++) {
+    for (uint32_t i = 0; i < rounds; i++) {
         world w = {.seed = seed + i};
         ir_graph *g = i % 2 ? random_decoder(&w) : random_graph(&w);
         if (i % 50 == 0)
@@ -604,7 +605,7 @@ static void several_peers_give_the_answer_of_one(void **state)
         cut += compare_sharded(&w, g, pick_peers(&w));
         arena_free(&w.a);
     }
-    assert_true(cut > 1000);
+    assert_true(cut > 2 * rounds);
 }
 
 /* ---- experts that peers own ---- */
@@ -693,7 +694,7 @@ static void peers_own_experts(void **state)
     (void)state;
     static const uint32_t n_peers[] = {2, 3, 4, 8};
     uint64_t seed = check_seed();
-    for (uint32_t i = 0; i < 20; i++)
+    for (uint32_t i = 0; i < check_rounds(20); i++)
         for (uint32_t k = 0; k < 4; k++)
             for (int how = 0; how < N_SKEWS; how++) {
                 world w = {.seed = seed + i * 100 + k * 10 + (uint32_t)how};

@@ -91,6 +91,7 @@ def test_known_answer(tmp_path):
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.draws(2)
 def test_greedy(reference, prompt, tmp_path):
     """64 greedy tokens are the reference's as long as its first choice leads by more than 0.02."""
     tokens = tokens_of(prompt)

@@ -83,6 +83,7 @@ def write(path, kind, model):
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.draws(8)
 def test_format(name, tmp_path):
     torch.manual_seed(RANDOM.randrange(2**31))
     with torch.no_grad():

@@ -29,6 +29,7 @@ def test_every_dtype_is_near_f32(folder, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
 def test_company_changes_no_answer(dtype, folder, tmp_path):
     """Shared pages, requests that are put back for want of them, threads and peers."""
     def run(requests, *options):

@@ -126,6 +126,7 @@ def mean_kl(reference, other):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.draws(14)
 def test_fp32(name, tmp_path):
     model, config = make(name)
     folder = support.save(model, tmp_path / "model")
@@ -141,6 +142,7 @@ def test_fp32(name, tmp_path):
 @pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
                                   "qwen3moe", "mixtral"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.draws(5)
 def test_half(name, dtype, tmp_path):
     model, config = make(name)
     folder = support.save(model, tmp_path / "model", dtype)

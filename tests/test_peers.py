@@ -34,6 +34,7 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["tied", "qwen3", "mixture", "qwen2", "mistral", "mixtral"])
+@pytest.mark.draws(2)
 def test_logits_are_those_of_one_peer(models, name, tmp_path):
     one = support.score(models[name], TOKENS, tmp_path)
     for peers in (2, 3, 4, 8):
@@ -52,6 +53,7 @@ def narrow_experts(net):
 
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("width", [40, 1])
+@pytest.mark.draws(2)
 def test_experts_that_peers_own(tmp_path, width, skewed):
     """Asked for; and where columns of experts cannot be cut, in any case.  All tokens to one peer, too."""
     folder = tiny.mixture(tmp_path / "model", num_experts=11, num_experts_per_tok=1 if skewed else 3,
@@ -113,6 +115,7 @@ def sampled_request(i):
 
 
 @pytest.mark.parametrize("peers", [2, 3, 4, 8])
+@pytest.mark.draws(2)
 def test_sampling_is_that_of_one_peer(exact, tmp_path, peers):
     """From a vocabulary that the peers share: the same logits, so the same tokens and log probabilities to the bit."""
     program = support.mpk("inspect", exact, "--program")[0]

@@ -166,6 +166,7 @@ def test_rows_that_hold_no_blocks_take_another_type(tmp_path):
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.draws(4)
 def test_the_file_is_the_model(name, tmp_path):
     """Logits from the file in fp32 are those from the folder; so are those of a file made from the file."""
     family, more = MODELS[name]

@@ -166,6 +166,7 @@ def test_rules_do_not_depend_on_company(folder, tmp_path):
     {"repetition_penalty": 1.5, "logit_bias": {"7": 2.5, "9": -100}},
     {"typical_p": 0.7, "top_n_sigma": 2.0, "temperature": 1.6},
     {"allowed_token_ids": [1, 2, 3, 50, 60, 70, 80, 90], "repetition_penalty": 3.0}])
+@pytest.mark.draws(4)
 def test_draws_have_the_distribution_of_the_reference(folder, net, tmp_path, rules):
     n, tokens = 2000, [5, 6, 7, 8, 7]
     request = {"tokens": tokens, "max_tokens": 1, "temperature": 1.0, "ignore_eos": True} | rules

@@ -61,6 +61,7 @@ def ended(choice):
 
 @pytest.mark.parametrize("style", TEMPLATES)
 @pytest.mark.parametrize("many", [True, False])
+@pytest.mark.draws(4)
 def test_calls_that_must_come(server, style, many):
     r = support.seed()
     for choice in ["required"] * 3 + [{"type": "function", "function": {"name": "set \"it\""}}]:

@@ -428,6 +428,7 @@ def compare(mpk, folder, tokenizer, r, n):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.draws(12)
 def test_against_python(kind, mpk, tmp_path):
     r = random.Random(f"{SEED} {kind}")
     tokenizer = add_tokens(r, KINDS[kind](r))

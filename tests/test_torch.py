@@ -62,6 +62,7 @@ def assert_near(got, expected, relative=1e-4):
 
 
 @pytest.mark.parametrize("name", [*torch_nets.DECODERS, *torch_nets.OTHERS])
+@pytest.mark.draws(8)
 def test_model_is_one_program(name):
     net, arguments = torch_nets.model(name)
     fn, reports = compiled(net)
@@ -82,6 +83,7 @@ def greedy(net, step, prompt, n, window):
 
 
 @pytest.mark.parametrize("name", torch_nets.DECODERS)
+@pytest.mark.draws(4)
 def test_greedy_tokens_with_a_static_cache(name):
     net = torch_nets.DECODERS[name]().eval()
     prompt = torch_nets.token_ids(1, 6)["input_ids"]

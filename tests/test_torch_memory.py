@@ -37,6 +37,7 @@ def of_an_intermediate(x):
 
 @pytest.mark.parametrize("fn", [scale, two_steps, write, write_rows, negate, of_an_intermediate])
 @pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.draws(4)
 def test_negative_bits(fn, dynamic):
     """The same memory, with and without the bit, and with strides that have gaps."""
     fast, _ = compiled(fn, dynamic=dynamic)

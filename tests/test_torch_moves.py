@@ -30,6 +30,7 @@ def check(fn, *arguments):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
 def test_pads(dtype):
     for _ in range(3):
         x = tensor(dtype, 4)
@@ -43,6 +44,7 @@ def test_pads(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
 def test_copies_and_joins(dtype):
     x = tensor(dtype, 4)
     check(lambda x: x.permute(0, 2, 3, 1).contiguous(), x)
@@ -54,6 +56,7 @@ def test_copies_and_joins(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.draws(4)
 def test_entries_by_index(dtype, kind):
     x = tensor(dtype, 3, 100)
     for axis in range(3):
@@ -66,6 +69,7 @@ def test_entries_by_index(dtype, kind):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
 def test_triangles(dtype):
     x = tensor(dtype, 3)
     for diagonal in (0, number(-45, 45)):
@@ -74,6 +78,7 @@ def test_triangles(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
 def test_strides(dtype):
     """Of what lies densely and of what does not; windows that overlap, rows that are short, steps of zero."""
     for _ in range(4):
@@ -85,6 +90,7 @@ def test_strides(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64])
+@pytest.mark.draws(2)
 def test_running_sums_and_products(dtype):
     x = tensor(dtype, 3, 150)
     whole = not dtype.is_floating_point

@@ -125,6 +125,7 @@ def test_attention_with_wide_heads(dtype):
 @pytest.mark.parametrize("upper", [False, True])
 @pytest.mark.parametrize("left", [False, True])
 @pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.draws(4)
 def test_triangular_systems(upper, left, unit):
     """The other half, and a diagonal of ones, are not read."""
 

@@ -82,6 +82,7 @@ def count(gm, *targets):
 
 
 @pytest.mark.parametrize("case", range(24))
+@pytest.mark.draws(8)
 def test_moved_rows_are_the_same(case):
     random = support.seed()
     torch.manual_seed(random.randrange(2**31))

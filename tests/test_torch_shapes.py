@@ -122,6 +122,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.draws(12)
 def test_shapes_that_depend_on_data(captured, name, dynamic):
     """PyTorch runs what the shapes depend on; the rest becomes programs, and nothing is raised."""
     fn = FUNCTIONS[name]

@@ -458,15 +458,44 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
+/* A comment may end any line; tasks stand before events. */
+static void lines_of_a_text(void **state)
+{
+    (void)state;
+    static const char graph[] = "input %x : f32[4, 8]\n%y = silu(%x)\noutput %y\n"
+                                "tgraph raw workers=2 # two\n",
+                      task[] = "task 0 = %y [0:4, 0:8] aot # all of it\n",
+                      late[] = "task 1 = %y [0:4, 0:8] aot\n",
+                      events[] = "event 0 -> 0\nevent 1 <- 0 # the end\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_graph *g;
+    char source[400];
+    snprintf(source, sizeof source, "%s%s%s", graph, task, events);
+    check_ok(&cx, tg_parse(&cx, &a, str_from(source), &g));
+    check_ok(&cx, tg_verify(&cx, &a, g));
+    snprintf(source, sizeof source, "%s%s%s%s", graph, task, events, late);
+    check_fails(&cx, MPK_EFORMAT, "stand before the events",
+                tg_parse(&cx, &a, str_from(source), &g));
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(lines_of_a_text),
+        cmocka_unit_test(lists_that_are_wrong),
+        cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),
+        cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),
+        cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker),
+        cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),
+        cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),
+        cmocka_unit_test(tiles_that_race),
         cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@ one line for each architecture, the compiler's log where it fails, exit code 1 i
 PyPI package nvidia-cuda-nvrtc of tests/requirements.txt.
 """
 import argparse
+import concurrent.futures
 import ctypes
 import importlib.util
 import pathlib
@@ -77,8 +78,9 @@ def main():
     source = "".join(f'#include "{name}"\n' for name in headers if re.match(r"rt/(?!rt_atomic)", name))
     source += tree.read(args.root, "tools/nvrtc_unit.cu")
     nvrtc, failed = open_nvrtc(), 0
-    for architecture in ARCHITECTURES:
-        n_bytes, log = compile_unit(nvrtc, source, headers, architecture)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        compiled = pool.map(lambda architecture: compile_unit(nvrtc, source, headers, architecture), ARCHITECTURES)
+    for architecture, (n_bytes, log) in zip(ARCHITECTURES, compiled):
         outcome = f"compiled, cubin of {n_bytes} bytes" if n_bytes else "FAILED"
         print(f"{architecture}: {source.count('#include')} headers {outcome}")
         if not n_bytes:

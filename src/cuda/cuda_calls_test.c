@@ -211,12 +211,15 @@ static void test_wrong_calls(void **state)
     call_bed c = {0};
     machine_slots *slots;
     char bytes[4 * 256 * 2] = {0};
+    void *there[SLOTS] = {bytes, bytes, bytes, bytes, bytes};
     uint64_t data[SLOTS] = {0x10000, 0x20000, 0x30000, 0x40000, 0x50000};
     set_up_calls(&c, &slots);
     mpk_context *cx = &c.b->cx;
     check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch",
                 machine_write_tensor(cx, c.b->m, 0, c.roots[0], bytes));
     check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch", machine_run_graph(cx, c.b->m, 0, 4, 4));
+    check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_launch",
+                machine_run_slots(cx, c.b->m, slots, there));
     machine_slots *few;
     check_fails(cx, MPK_EARG, "tensor r has no slot",
                 machine_make_slots(cx, c.b->m, &c.b->a, 0, 4, c.roots, &few));

@@ -149,15 +149,21 @@ static void test_styles(void **state)
 {
     (void)state;
     static const char block[] = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>",
-                      begin[] = "a" NET_CALLS_BEGIN "b";
+                      begin[] = "a" NET_CALLS_BEGIN "b",
+                      fenced[] = NET_CALLS_BEGIN NET_CALL_BEGIN
+                      "function" NET_CALL_SEP "add\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
+                      marked[] = NET_CALLS_BEGIN NET_CALL_BEGIN "add" NET_CALL_SEP
+                                                                "{}" NET_CALL_END NET_CALLS_END;
     static const struct {
         net_call_style style;
         const char *answer;
         bool is_text;
     } rows[] = {
-        {NET_CALLS_ANY, block, false},   {NET_CALLS_BLOCKS, block, false},
-        {NET_CALLS_FENCED, block, true}, {NET_CALLS_MARKED, block, true},
-        {NET_CALLS_BLOCKS, begin, true}, {NET_CALLS_OBJECT, begin, true},
+        {NET_CALLS_ANY, block, false},     {NET_CALLS_BLOCKS, block, false},
+        {NET_CALLS_FENCED, block, true},   {NET_CALLS_MARKED, block, true},
+        {NET_CALLS_BLOCKS, begin, true},   {NET_CALLS_OBJECT, begin, true},
+        {NET_CALLS_FENCED, fenced, false}, {NET_CALLS_MARKED, marked, false},
+        {NET_CALLS_BLOCKS, fenced, true},  {NET_CALLS_LIST, marked, true},
     };
     mpk_context cx = {0};
     arena a = {0};

@@ -294,11 +294,37 @@ static void routers_of_prompts_are_cut_between_tokens(void **state)
     }
 }
 
+/* What is written in place and what is read lie in two tensors: no task waits for another, though
+ * their boxes have numbers in common. */
+static void rows_of_another_tensor_are_written_by_many(void **state)
+{
+    (void)state;
+    arena a = {0};
+    tg_program p;
+    ir_graph *ir;
+    uint32_t n_tokens = 1, n_tasks = 0;
+    const pass_options options = {
+        .n_workers = 8, .page_bytes = 1 << 20, .pages_per_worker = 2, .verify = true};
+    check_ok(&cx, ir_parse(&cx, &a,
+                           STR("state %x : f32[512, 64]\nstate %z : f32[512, 64]\n"
+                               "%u = slice(%z) {starts = [0, 0], stops = [511, 64]}\n"
+                               "%y = slice_scatter(%x, %u) {starts = [1, 0], stops = [512, 64], "
+                               "in_place = 1}\noutput %y\n"),
+                           &ir));
+    check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+    const tg_graph *g = p.graphs[0].tg;
+    for (tg_task_id t = 0; t < g->n_tasks; t++)
+        n_tasks += g->tasks[t].op != IR_NONE;
+    assert_in_range(n_tasks, 2, 8);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
                                        cmocka_unit_test(early_tiles_meet_late_ones),
                                        cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
+                                       cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -456,12 +456,28 @@ static void settings_on_text(void **state)
     }
 }
 
+static void workers_of_a_text(void **state)
+{
+    (void)state;
+    static const uint32_t n_workers[] = {0, 1, 65535, 65536};
+    for (size_t i = 0; i < 4; i++) {
+        pass_options options = {.n_workers = n_workers[i]};
+        text out = {0};
+        mpk_status status =
+            pass_run_text(&cx, &options, STR("simplify"),
+                          STR("input %x : f32[2, 8]\n%y = silu(%x)\noutput %y\n"), &out);
+        assert_int_equal(status, i % 3 ? MPK_OK : MPK_EARG);
+        text_free(&out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(the_papers_operators),
                                        cmocka_unit_test(operators_of_a_gpu),
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
+                                       cmocka_unit_test(workers_of_a_text),
                                        cmocka_unit_test(logits_are_plain_products),
                                        cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),

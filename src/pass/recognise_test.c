@@ -112,6 +112,18 @@ static ir_graph *parse_with(arena *a, const char *source, const char *old, const
     return g;
 }
 
+static void squares_however_written(void **state)
+{
+    (void)state;
+    static const char *const squares[] = {"pow(x0, 2)", "pow(x0, 2.0)", "square(x0)", "x0 * x0"};
+    for (size_t i = 0; i < sizeof squares / sizeof *squares; i++) {
+        arena a = {0};
+        ir_graph *after = recognise(&a, parse_with(&a, layer, squares[0], squares[i]), false);
+        assert_int_equal(count_of(after, "rms_norm"), 1);
+        arena_free(&a);
+    }
+}
+
 static void what_is_nearly_a_norm_stays(void **state)
 {
     (void)state;
@@ -711,6 +723,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_layer_of_small_operators_becomes_three_linears),
+        cmocka_unit_test(squares_however_written),
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
         cmocka_unit_test(a_norm_that_casts_its_squares_alone),

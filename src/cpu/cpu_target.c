@@ -79,7 +79,8 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                                  .no_shared_pages = o->no_prefix_cache != 0,
                                  .draft_tokens = drafts ? DRAFT_TOKENS : 0,
                                  .gram_tokens = o->speculation ? o->draft_ngram : 0,
-                                 .watcher = s->watcher};
+                                 .watcher = s->watcher,
+                                 .ranks = s->ranks};
     cpu_weights weights = {0};
     machine *m;
     (void)d;

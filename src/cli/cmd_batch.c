@@ -55,7 +55,7 @@ typedef struct line_request {
 
 /* A line in flight: read, but its answer is not yet written. */
 typedef struct job {
-    mpk_request **requests; /* heap; in the order of their seeds */
+    mpk_request **requests;       /* heap; in the order of their seeds */
     uint32_t n_requests, n_shown; /* submitted; the best of them, which are returned */
     /* The line gives n or best_of: its answers are returned as a list. */
     bool many;

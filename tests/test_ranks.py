@@ -77,9 +77,9 @@ def test_an_image_and_logits(model, place, tmp_path):
 
 def compute_for_long(model, place, gpus):
     """The processes of a bench that takes minutes; all have met."""
-    first = start("bench", model, "-b", 2, "-n", 100, "-r", 1000, "--context", 200, *common(place, gpus))
+    first = start("bench", model, "-b", 16, "-n", 180, "-r", 1000, "--context", 256, *common(place, gpus))
     wait_for(first, place.exists)
-    others = [rank(model, place, "--max-batch", 2, "--context", 200, gpus=gpus, rank=r) for r in range(1, gpus)]
+    others = [rank(model, place, "--context", 256, gpus=gpus, rank=r) for r in range(1, gpus)]
     wait_for(first, lambda: not place.exists())
     return [first, *others]
 
@@ -102,7 +102,8 @@ def test_a_killed_process_is_named(model, place, who, how):
     for i, process in enumerate(all_):
         code, error = finish(process)
         if i != who:
-            assert code == 1 and f"rank {who} has ended" in error, error
+            asked = who == 0 and how == signal.SIGTERM  # rank 0 then closes in good order
+            assert code == (not asked) and (asked or f"rank {who} has ended" in error), (i, error)
     assert time.monotonic() - begin < SECONDS
     assert not place.exists()
 

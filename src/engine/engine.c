@@ -112,7 +112,8 @@ void mpk_engine_close(mpk_engine *e)
     free(e);
 }
 
-/* Looks at the machine now and then; its threads compute meanwhile. */
+/* Looks at the machine now and then; its threads compute meanwhile.  Once more at the end: rank 0
+ * also closes after a fault, and may do so before this rank has looked. */
 mpk_status mpk_engine_attend(mpk_context *cx, mpk_engine *e)
 {
     enum { LOOK_NS = 20000000 };
@@ -121,7 +122,7 @@ mpk_status mpk_engine_attend(mpk_context *cx, mpk_engine *e)
         TRY(machine_check(cx, e->machine));
         nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
     }
-    return MPK_OK;
+    return machine_check(cx, e->machine);
 }
 
 /* Do the model's files suggest a value (else it is 0), and one in the range that options accept? */

@@ -191,7 +191,8 @@ static __device__ __noinline__ void await_step(void)
 #endif
     if (rt_word_graph(step) != mpk_w.graph && regime_is_other(mpk_w.k, step)) {
         mpk_w.choice = MPK_STOP;
-        if (mpk_w.index != 0) /* worker 0's step task raises it when all is written back */
+        /* worker 0's step task, if it has one, raises it when all is written back */
+        if (mpk_w.index != 0 || (MPK_PEERS > 1 && mpk_w.k->peer))
             ptx_store_flag(&mpk_w.abort, 1);
         return;
     }

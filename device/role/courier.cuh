@@ -210,10 +210,11 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
         if (!n && !last)
             __nanosleep(500);
     } while (!last || n); /* what was written before the end still goes out */
-    if (MPK_PEERS > 1 && lane == 0)
-        rt_peers_stop(k);
-    if (lane == 0 && regime_is_over(k))
+    if (lane == 0 && regime_is_over(k)) {
+        if (MPK_PEERS > 1)
+            rt_peers_stop(k);
         tell_end(k);
+    }
 }
 
 #endif

@@ -10,6 +10,7 @@
 #ifndef ROLE_PEERS_CUH
 #define ROLE_PEERS_CUH
 
+#include "role/regime.cuh"
 #include "role/watcher.cuh"
 
 /* One thread: should this GPU's kernel end, because another's has? */
@@ -19,8 +20,9 @@ MPK_FN void peer_obey(rt_kernel *k)
         rt_replace_acq_rel_device(&k->machine.control->abort, RT_RUNNING, RT_STOPPING);
 }
 
-/* A look every 2 us, so that the bus is left to others.  start_step: the last step, from which this
- * GPU's next kernel goes on. */
+/* A look every 2 us, so that the bus is left to others.  start_step: the last step that has ended,
+ * from which this GPU's next kernel goes on: of a kernel that hands over to another regime's, the
+ * one before the step that it has seen. */
 static __device__ __noinline__ void peer_loop(rt_kernel *k)
 {
     rt_control *c = k->machine.control; /* of this GPU */
@@ -30,8 +32,11 @@ static __device__ __noinline__ void peer_loop(rt_kernel *k)
             ptx_store_flag(&mpk_w.abort, 1);
         __nanosleep(2000);
     }
-    /* it has ended, if the kernel was asked to stop */
-    k->start_step = rt_load_wide_acquire_system(&c->step);
+    /* the step has ended, if the kernel was asked to stop */
+    const bool is_over = regime_is_over(k);
+    k->start_step = is_over ? rt_load_wide_acquire_system(&c->step) : mpk_w.step;
+    if (!is_over)
+        return;
     rt_peers_stop(k);
     tell_end(k);
 }

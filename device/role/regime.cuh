@@ -21,6 +21,11 @@
  *   5. The next kernel begins.  Its step task takes the step for one that runs, its workers for one
  *      that has just come.
  *
+ * Where several GPUs share the program each has its own stream of such kernels.  The step task of
+ * GPU 0 sends the step to all before it leaves (1); on the others no step task holds worker 0,
+ * which raises its `abort` by itself (2), and the warp in the courier's place ends the kernel (4).
+ * A GPU may be through before another has begun: what it stores there lies in device memory.
+ *
  * A kernel that begins after the machine has stopped (control.abort) leaves at once.
  * Relies on rt_kernel; the other roles call it.
  */
@@ -33,7 +38,7 @@
  * yet, which is a guess: if it is wrong, the bodies have the loader resync. */
 MPK_FN rt_u32 regime_first_graph(const rt_kernel *k)
 {
-    const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step);
+    const rt_u64 step = mpk_load_step(k->machine.control);
     return step == RT_NO_STEP ? 0 : rt_word_graph(step);
 }
 
@@ -55,7 +60,7 @@ MPK_FN bool regime_is_other(const rt_kernel *k, rt_u64 step)
 MPK_FN bool regime_is_over(const rt_kernel *k)
 {
 #if MPK_REGIMES > 1
-    const rt_u64 step = rt_load_wide_acquire_device(&k->machine.control->step); /* published last */
+    const rt_u64 step = mpk_load_step(k->machine.control); /* published last */
     rt_store_release_system(k->host_regime,
                             step == RT_NO_STEP ? MPK_REGIME : k->regimes[rt_word_graph(step)]);
     if (step != RT_NO_STEP && regime_is_other(k, step) &&

@@ -183,12 +183,11 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
         ended = step;
         if (runs) {
             step = m->serving->step;
+            if (MPK_PEERS > 1)
+                rt_peers_publish(k, step);
             hands_over = regime_is_other(k, step);
             if (hands_over)
                 break;
-            /* The inputs and then the word, into the memory of the other GPUs. */
-            if (MPK_PEERS > 1)
-                rt_peers_publish(k, step);
             ending_follow(&ending, m, step);
             since = idle_since = 0;
         } else if (step_rests(k, m, &idle_since)) {

@@ -3,7 +3,9 @@
  *
  * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
  * asks for all parts of its piece before it waits for one or adds any, so that a sum takes one trip
- * to L2, or over the link.  Cost: the bytes of the parts.
+ * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens a thread has many
+ * pieces, and asks for SUM_AHEAD of them at a time: one trip for each piece would leave the link
+ * idle for most of the time.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH
@@ -39,10 +41,9 @@ template <int N> MPK_FN void sum_bring(const mpk_task &t, rt_u64 at, mpk_words *
 
 /* Add and store 8 columns.  Words are turned into arrays by place, x of all parts and so on, so
  * that all indices are constants and the parts stay in registers. */
-template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
+template <int N> MPK_FN void sum_store(const mpk_task &t, rt_u64 at, const mpk_words *v)
 {
-    mpk_words v[N], sum;
-    sum_bring<N>(t, at, v);
+    mpk_words sum;
     rt_u32 x[N], y[N], z[N], w[N];
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -58,16 +59,45 @@ template <int N> MPK_FN void sum_piece(const mpk_task &t, rt_u64 at)
     ptx_store_words(mpk_at<rt_u16>(t, N) + at, sum);
 }
 
+/* Where piece i of a task's box begins, `pieces` to a row. */
+MPK_FN rt_u64 sum_place(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i)
+{
+    return (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns + mpk_lo(t, 1) + i % pieces * 8;
+}
+
+enum { SUM_AHEAD = 4 };
+
+/* SUM_AHEAD pieces of a thread, MPK_THREADS apart. */
+template <int N> MPK_FN void sum_pieces(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i)
+{
+    mpk_words v[SUM_AHEAD][N];
+#pragma unroll
+    for (int a = 0; a < SUM_AHEAD; a++)
+        sum_bring<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), v[a]);
+#pragma unroll
+    for (int a = 0; a < SUM_AHEAD; a++)
+        sum_store<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), v[a]);
+}
+
 /* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8 as the bounds of all boxes; the
- * result is operand N. */
-template <int N> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
+ * result is operand N.  MANY: of more than a few tokens. */
+template <int N, bool MANY> MPK_FN void sum_rows(const mpk_task &t, rt_u32 columns)
 {
     mpk_wait(t);
-    const rt_u32 end = mpk_end(t), lo = mpk_lo(t, 1), pieces = (mpk_hi(t, 1) - lo) / 8;
-    const rt_u32 n = (end - mpk_lo(t, 0)) * pieces; /* pieces of the box */
+    const rt_u32 pieces = (mpk_hi(t, 1) - mpk_lo(t, 1)) / 8;
+    const rt_u32 n = (mpk_end(t) - mpk_lo(t, 0)) * pieces; /* pieces of the box */
+    rt_u32 i = (rt_u32)mpk_thread();
+    if (MANY)
 #pragma unroll 1
-    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS)
-        sum_piece<N>(t, (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns + lo + i % pieces * 8);
+        for (; i + (SUM_AHEAD - 1) * MPK_THREADS < n; i += SUM_AHEAD * MPK_THREADS)
+            sum_pieces<N>(t, columns, pieces, i);
+#pragma unroll 1
+    for (; i < n; i += MPK_THREADS) {
+        const rt_u64 at = sum_place(t, columns, pieces, i);
+        mpk_words v[N];
+        sum_bring<N>(t, at, v);
+        sum_store<N>(t, at, v);
+    }
     mpk_trigger(t);
 }
 

@@ -259,12 +259,23 @@ typedef struct mpk_engine_options {
     /* 1: a draft model draws with random numbers of its own, so that its drafts stand only as often
      * as two draws agree (a measurement: by 0 they stand wherever both models agree) */
     uint32_t drafts_apart;
+    /* With gpus of 2 or more: one process for each peer, on one host.  A path where a socket can be
+     * made; processes with the same path, `gpus`, model and options are the ranks of one engine.
+     * Rank 0 takes requests, the others compute until it closes (mpk_engine_attend).  NULL: this
+     * process runs all peers.  MPK_EARG: a rank differs in what is named; MPK_EDEVICE: a rank has
+     * not come, or has ended. */
+    const char *meet;
+    uint32_t rank;         /* of this process, below gpus */
+    uint32_t meet_seconds; /* that ranks wait for each other to come; 0: 60 */
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:
  * it does not fit, with numbers; MPK_ECANCELLED: by progress. */
 MPK_API mpk_status mpk_engine_open(mpk_context *cx, const char *model,
                                    const mpk_engine_options *options, mpk_engine **out);
+/* Of a rank other than 0: wait until rank 0 has closed its engine, and close this one then.
+ * MPK_EDEVICE: another rank has ended; MPK_EARG: the engine takes requests itself. */
+MPK_API mpk_status mpk_engine_attend(mpk_context *cx, mpk_engine *engine);
 /* Stop, and free everything.  Requests and sequences must have been freed before.  NULL is
  * allowed. */
 MPK_API void mpk_engine_close(mpk_engine *engine);

@@ -121,6 +121,9 @@ class EngineOptions(Structure):
         ("draft_model", c_char_p),
         ("own_experts", c_uint32),
         ("drafts_apart", c_uint32),
+        ("meet", c_char_p),
+        ("rank", c_uint32),
+        ("meet_seconds", c_uint32),
     ]
 
 
@@ -296,6 +299,7 @@ class Watch(Structure):
 _SIGNATURES: dict[str, list | None] = {
     "mpk_quantize": [c_void_p, c_char_p, c_char_p, POINTER(QuantizeOptions), POINTER(c_void_p)],
     "mpk_engine_open": [c_void_p, c_char_p, POINTER(EngineOptions), POINTER(c_void_p)],
+    "mpk_engine_attend": [c_void_p, c_void_p],
     "mpk_submit_text": [c_void_p, c_void_p, c_char_p, c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_submit_tokens": [c_void_p, c_void_p, POINTER(c_int32), c_size_t, POINTER(RequestOptions), POINTER(c_void_p)],
     "mpk_request_read": [c_void_p, c_void_p, c_int64, POINTER(Piece)],

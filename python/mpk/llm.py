@@ -323,7 +323,9 @@ class LLM:
     vocabulary that guesses such tokens too, alone or after the text; gpus: peers that share the model, each with its
     part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
     own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
-    embeddings: the model gives vectors (embed) and no text.
+    embeddings: the model gives vectors (embed) and no text;
+    meet: a path at which one process for each of the gpus meets the others, on a CPU; rank: which one this is; rank 0
+    takes requests, the others call attend; meet_seconds: that they wait for each other (60).
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """
 
@@ -351,6 +353,9 @@ class LLM:
         draft_model: str | os.PathLike[str] | None = None,
         embeddings: bool = False,
         random_routing: str = "random",
+        meet: str | os.PathLike[str] | None = None,
+        rank: int = 0,
+        meet_seconds: int = 0,
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -375,6 +380,8 @@ class LLM:
             ("gpus", gpus),
             ("draft_tokens", draft_tokens),
             ("draft_ngram", draft_ngram),
+            ("rank", rank),
+            ("meet_seconds", meet_seconds),
         ):
             if not 0 <= value < 1 << 32:
                 raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
@@ -400,6 +407,9 @@ class LLM:
             draft_model=None if draft_model is None else os.fsencode(draft_model),
             embeddings=embeddings,
             random_routing=_ROUTING.index(random_routing),
+            meet=None if meet is None else os.fsencode(meet),
+            rank=rank,
+            meet_seconds=meet_seconds,
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))
@@ -594,6 +604,11 @@ class LLM:
             c.lib.mpk_engine_describe(self._engine(), ctypes.byref(facts))
         names = [name for name, _ in facts._fields_ if name not in ("size", "reserved", "reserved_2")]
         return {name: getattr(facts, name) for name in names}
+
+    def attend(self) -> None:
+        """Of a rank other than 0: compute until rank 0 closes its engine.  Raises mpk.Error if another rank ends."""
+        with self._unlocked_engine() as engine:
+            c.call(c.lib.mpk_engine_attend, engine)
 
     def close(self) -> None:
         """Stop the engine and free its memory; requests that run are cancelled.  Where another thread is in embed, its

@@ -216,12 +216,11 @@ mpk_status thread_each(mpk_context *cx, uint32_t n,
 void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
     struct timespec t = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout_ns == UINT64_MAX ? NULL : &t, NULL,
-            0);
+    syscall(SYS_futex, word, FUTEX_WAIT, value, timeout_ns == UINT64_MAX ? NULL : &t, NULL, 0);
 }
 
 /* All waiters; with none it costs a system call. */
 void futex_wake(_Atomic uint32_t *word)
 {
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }

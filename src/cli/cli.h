@@ -83,8 +83,8 @@ typedef struct cli_command {
 } cli_command;
 
 extern const cli_command cmd_run, cmd_chat, cmd_batch, cmd_serve, cmd_embed, cmd_score,
-    cmd_tokenize, cmd_compile, cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt, cmd_bench,
-    cmd_doctor;
+    cmd_tokenize, cmd_rank, cmd_compile, cmd_inspect, cmd_quantize, cmd_perplexity, cmd_opt,
+    cmd_bench, cmd_doctor;
 
 /* One row: the value is stored in member `member` of struct type `t`; the remaining arguments
  * are designated initialisers (.field = value) for the fields that are not zero. */
@@ -106,8 +106,8 @@ typedef struct cli_engine {
     int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
         no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts;
-    const char *device, *target, *keep, *speculate, *draft_model;
-    uint32_t drafts;
+    const char *device, *target, *keep, *speculate, *draft_model, *meet;
+    uint32_t drafts, rank, meet_seconds;
     int mode;
     cli_list degrees;
 } cli_engine;
@@ -164,6 +164,14 @@ typedef struct cli_engine {
             .help =                                                                               \
                 "share the model among N GPUs of this host, or on the CPU groups of threads (1)", \
             .least = 1, .most = 16)
+#define CLI_MEET_ROWS(t, m)                                                                        \
+    CLI_OPTION(t, m.meet, "meet", CLI_TEXT, .value = "PATH",                                       \
+               .help =                                                                             \
+                   "with --gpus: one process for each, the others are mpk rank with this path",    \
+               .needs = "gpus"),                                                                   \
+        CLI_OPTION(t, m.meet_seconds, "meet-seconds", CLI_COUNT, .value = "N",                     \
+                   .help = "that processes wait for each other (60)", .least = 1, .most = 1 << 20, \
+                   .needs = "meet")
 #define CLI_TARGET_ROW(t, m)                                                           \
     CLI_OPTION(t, m.target, "target", CLI_TEXT, .value = "sm_80|sm_86|sm_90a|sm_100a", \
                .help = "for a GPU of this architecture, which need not be here")

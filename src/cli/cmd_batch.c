@@ -55,9 +55,8 @@ typedef struct line_request {
 
 /* A line in flight: read, but its answer is not yet written. */
 typedef struct job {
-    mpk_request **requests; /* heap; in the order of their seeds */
-    /* Requests submitted, and how many of them, the best, are returned. */
-    uint32_t n_requests, n_shown;
+    mpk_request **requests;       /* heap; in the order of their seeds */
+    uint32_t n_requests, n_shown; /* submitted; the best of them, which are returned */
     /* The line gives n or best_of: its answers are returned as a list. */
     bool many;
     bool logprobs, prompt_logprobs; /* they were asked for */
@@ -93,6 +92,7 @@ static const cli_option options[] = {
                .most = 1 << 24),
     CLI_BATCH_ROW(batch_arguments, engine),
     CLI_DEVICE_ROW(batch_arguments, engine),
+    CLI_MEET_ROWS(batch_arguments, engine),
     CLI_THREADS_ROW(batch_arguments, engine),
     CLI_MODEL_ROWS(batch_arguments, engine),
     CLI_QUIET_ROW(batch_arguments, engine),

@@ -64,6 +64,7 @@ static const cli_option options[] = {
                .least = 1e-6, .most = 1e6, .needs = "experts"),
     CLI_OPTION(bench_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(bench_arguments, engine),
+    CLI_MEET_ROWS(bench_arguments, engine),
     CLI_THREADS_ROW(bench_arguments, engine),
     CLI_KEEP_ROW(bench_arguments, engine),
     CLI_MODEL_ROWS(bench_arguments, engine),

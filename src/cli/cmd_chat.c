@@ -42,6 +42,7 @@ static const cli_option options[] = {
                .help = "a variable of the template, JSON or text: enable_thinking=false"),
     CLI_SAMPLING_ROWS(chat_arguments, sampling),
     CLI_DEVICE_ROW(chat_arguments, engine),
+    CLI_MEET_ROWS(chat_arguments, engine),
     CLI_THREADS_ROW(chat_arguments, engine),
     CLI_KEEP_ROW(chat_arguments, engine),
     CLI_MODEL_ROWS(chat_arguments, engine),

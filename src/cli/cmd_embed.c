@@ -45,6 +45,7 @@ static const cli_option options[] = {
     CLI_OPTION(embed_arguments, raw, "raw", CLI_FLAG, .help = "leave the length as it is (1)"),
     CLI_BATCH_ROW(embed_arguments, engine),
     CLI_DEVICE_ROW(embed_arguments, engine),
+    CLI_MEET_ROWS(embed_arguments, engine),
     CLI_THREADS_ROW(embed_arguments, engine),
     CLI_MODEL_ROWS(embed_arguments, engine),
     CLI_QUIET_ROW(embed_arguments, engine),

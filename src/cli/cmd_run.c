@@ -40,6 +40,7 @@ static const cli_option options[] = {
     CLI_OPTION(run_arguments, echo, "echo", CLI_FLAG, .help = "print the prompt too"),
     CLI_SAMPLING_ROWS(run_arguments, sampling),
     CLI_DEVICE_ROW(run_arguments, engine),
+    CLI_MEET_ROWS(run_arguments, engine),
     CLI_THREADS_ROW(run_arguments, engine),
     CLI_KEEP_ROW(run_arguments, engine),
     CLI_MODEL_ROWS(run_arguments, engine),

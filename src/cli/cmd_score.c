@@ -49,6 +49,7 @@ static const cli_option options[] = {
                .help = "write the logits after each token: float32 [T, V], .npy"),
     CLI_OPTION(score_arguments, json, "json", CLI_FLAG, .help = "print JSON"),
     CLI_DEVICE_ROW(score_arguments, engine),
+    CLI_MEET_ROWS(score_arguments, engine),
     CLI_THREADS_ROW(score_arguments, engine),
     CLI_MODEL_ROWS(score_arguments, engine),
     CLI_QUIET_ROW(score_arguments, engine),

@@ -80,6 +80,7 @@ static const cli_option options[] = {
                .needs = "embeddings"),
     CLI_BATCH_ROW(serve_arguments, engine),
     CLI_DEVICE_ROW(serve_arguments, engine),
+    CLI_MEET_ROWS(serve_arguments, engine),
     CLI_THREADS_ROW(serve_arguments, engine),
     CLI_KEEP_ROW(serve_arguments, engine),
     CLI_MODEL_ROWS(serve_arguments, engine),

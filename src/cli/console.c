@@ -324,6 +324,9 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .random_routing = (mpk_routing_law)from->routing,
         .count_experts = from->experts,
         .own_experts = from->own_experts,
+        .meet = from->meet,
+        .rank = from->rank,
+        .meet_seconds = from->meet_seconds,
     };
     int code = from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
     return code == CLI_DONE ? take_drafts(command, from, to) : code;

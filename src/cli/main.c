@@ -11,9 +11,9 @@
 
 /* In the order of --help: using models, then what prepares and examines them. */
 static const cli_command *const commands[] = {
-    &cmd_run,     &cmd_chat,       &cmd_batch,    &cmd_serve,    &cmd_embed,
-    &cmd_score,   &cmd_perplexity, &cmd_tokenize, &cmd_quantize, &cmd_compile,
-    &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
+    &cmd_run,     &cmd_chat,    &cmd_batch,      &cmd_serve,    &cmd_embed,
+    &cmd_rank,    &cmd_score,   &cmd_perplexity, &cmd_tokenize, &cmd_quantize,
+    &cmd_compile, &cmd_inspect, &cmd_opt,        &cmd_bench,    &cmd_doctor};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 /* Standard output if help was requested, standard error in answer to a bare `mpk`. */

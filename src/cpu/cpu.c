@@ -7,6 +7,7 @@
  *
  * The steps of a start, in this order (prepare):
  *
+ *   cpu_ranks_map     with a process for each peer: the memory that they share
  *   open_tables       the image's tables as the runtime sees them; a copy of the operators' records
  *   make_workers      counters, epochs, workers and schedulers
  *   make_queues       of the length that rt_queue.h proves to be enough
@@ -67,7 +68,7 @@ static bool await_others(cpu_machine *m, const rt_worker *w, const cpu_call *c, 
             rt_pause();
             continue;
         }
-        if (rt_load_acquire_device(&m->control.abort) != RT_RUNNING)
+        if (rt_load_acquire_device(&m->control->abort) != RT_RUNNING)
             return false;
         begin_ns = begin_ns ? begin_ns : clock_ns();
         const uint64_t waited_ns = clock_ns() - begin_ns;
@@ -142,7 +143,7 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
         const rt_graph *g = &m->rt.graphs[i];
         for (uint32_t t = 0; t < g->n_tasks; t++) {
             const rt_task *task = &m->rt.tasks[g->first_task + t];
-            if (task->op == RT_NONE)
+            if (task->op == RT_NONE || !m->calls[g->first_op + task->op].run)
                 continue;
             rt_op *op = &m->ops[g->first_op + task->op];
             uint64_t pages =
@@ -158,7 +159,8 @@ static mpk_status plan_scratch(mpk_context *cx, cpu_machine *m)
     }
     m->scratch_bytes = most * PAGE_BYTES;
     for (uint32_t i = 0; i < m->rt.n_workers; i++)
-        m->rt.workers[i].pages.n = (rt_u32)most;
+        if (cpu_ranks_runs(m, i))
+            m->rt.workers[i].pages.n = (rt_u32)most;
     return MPK_OK;
 }
 
@@ -196,7 +198,7 @@ static mpk_status find_constants(mpk_context *cx, cpu_machine *m)
         const rt_graph *g = &m->rt.graphs[i];
         for (uint32_t t = 0; t < g->n_tasks; t++) {
             const rt_task *task = &m->rt.tasks[g->first_task + t];
-            if (task->op != RT_NONE)
+            if (task->op != RT_NONE && m->calls[g->first_op + task->op].run)
                 m->constants[g->first_task + t] =
                     constant_of(m->base.image.ir[i], &m->calls[g->first_op + task->op], task);
         }
@@ -227,8 +229,11 @@ static mpk_status allocate_areas(mpk_context *cx, cpu_machine *m)
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
                                                 "step inputs and outputs", "temporaries"};
     for (int i = RT_STATE; i < RT_AREAS; i++)
-        TRY(allocate(cx, m->base.image.block->area_bytes[i], names[i], &m->blocks[i],
-                     &m->areas[i]));
+        if (m->ranks)
+            m->areas[i] = cpu_ranks_take(m, m->base.image.block->area_bytes[i]);
+        else
+            TRY(allocate(cx, m->base.image.block->area_bytes[i], names[i], &m->blocks[i],
+                         &m->areas[i]));
     m->rt.step_area = m->areas[RT_STEP];
     return MPK_OK;
 }
@@ -251,8 +256,9 @@ static mpk_status place_tensors(mpk_context *cx, cpu_machine *m, uint32_t graph,
     return MPK_OK;
 }
 
-/* Put strides and addresses into each op_call, once: a task then only adds its box.  fast =
- * false: reference code everywhere, for comparison in tests. */
+/* Put strides and addresses into each op_call, once: a task then only adds its box.  Operators that
+ * another process runs have no code here.  fast = false: reference code everywhere, for comparison
+ * in tests. */
 static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weights, bool fast)
 {
     uint32_t features = cpu_features();
@@ -262,7 +268,9 @@ static mpk_status bind_graphs(mpk_context *cx, cpu_machine *m, void *const *weig
         TRY(place_tensors(cx, m, i, weights));
         for (uint32_t k = 0; k < g->ops.n; k++) {
             cpu_call *c = &m->calls[m->rt.graphs[i].first_op + k];
-            op_bind(g, &g->ops.at[k], m->data[i], m->control.live, &c->call);
+            if (!cpu_ranks_has(m->ranks, g->ops.at[k].peer))
+                continue;
+            op_bind(g, &g->ops.at[k], m->data[i], m->control->live, &c->call);
             c->body = fast ? cpu_body_choose(&c->call, features) : NULL;
             c->run = c->body ? c->body->run : g->ops.at[k].def->ref;
             if (m->watcher)
@@ -315,13 +323,20 @@ static mpk_status make_queues(mpk_context *cx, cpu_machine *m, uint32_t entries)
 static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
 {
     rt_machine *rt = &m->rt;
-    NEW(cx, &m->arena, rt->counters, image_count(m->base.image.block, RT_EVENTS));
+    size_t n_events = image_count(m->base.image.block, RT_EVENTS);
     NEW(cx, &m->arena, rt->epochs, rt->n_graphs);
-    NEW(cx, &m->arena, rt->workers, rt->n_workers);
+    if (m->ranks) {
+        rt->counters = cpu_ranks_take(m, n_events * sizeof *rt->counters);
+        rt->workers = cpu_ranks_take(m, rt->n_workers * sizeof *rt->workers);
+    } else {
+        NEW(cx, &m->arena, rt->counters, n_events);
+        NEW(cx, &m->arena, rt->workers, rt->n_workers);
+    }
     NEW(cx, &m->arena, rt->schedulers, rt->n_schedulers);
     for (uint32_t i = 0; i < rt->n_workers; i++)
         rt->workers[i].index = rt->schedulers[i].index = rt->schedulers[i].next_worker = i;
     rt->workers[0].owner = 1;
+    rt->owner_stays = m->ranks != NULL; /* rank 0 alone has requests */
     return MPK_OK;
 }
 
@@ -339,9 +354,9 @@ static void set_limits(cpu_machine *m, const cpu_options *o)
                                .processors = thread_processors()};
     m->rt.delay = o->delay_seed;
     m->rt.steal = m->rt.n_workers / m->base.image.block->n_peers;
-    m->control.live[RT_ALL] = UINT32_MAX;
-    m->control.idle.value = 1;
-    m->control.step.value = RT_NO_STEP;
+    m->control->live[RT_ALL] = UINT32_MAX;
+    m->control->idle.value = 1;
+    m->control->step.value = RT_NO_STEP;
 }
 
 /* Point the runtime at the image's tables.  Machines may share an image, so it is not written;
@@ -358,7 +373,7 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
     rt->lists = image_table(h, RT_LISTS);
     rt->n_graphs = m->base.image.n_graphs;
     rt->n_workers = rt->n_schedulers = h->n_workers;
-    rt->control = &m->control;
+    rt->control = m->control;
     rt->serving = &m->serving;
     rt->target = m;
     size_t n_ops = image_count(h, RT_OPS);
@@ -380,11 +395,14 @@ static mpk_status open_tables(mpk_context *cx, cpu_machine *m)
 static void stop(machine *base)
 {
     cpu_machine *m = cpu_of(base);
-    if (rt_replace_acq_rel_device(&m->control.abort, RT_RUNNING, RT_STOPPING) && m->n_threads)
+    if (m->ranks)
+        cpu_ranks_leave(m);
+    else if (rt_replace_acq_rel_device(&m->control->abort, RT_RUNNING, RT_STOPPING) && m->n_threads)
         rt_rouse(&m->rt);
     for (uint32_t i = 0; i < m->n_threads; i++)
         pthread_join(m->threads[i], NULL);
     machine_end(base);
+    cpu_ranks_unmap(m);
     free(m->token_arena);
     cpu_free_weights(&m->weights);
     for (int i = 0; i < RT_AREAS; i++)
@@ -399,7 +417,7 @@ static void stop(machine *base)
  * note. */
 static mpk_status note_busy(mpk_context *cx, const cpu_machine *m, mpk_status status)
 {
-    const rt_fault *f = &m->control.fault;
+    const rt_fault *f = &m->control->fault;
     const rt_graph *g = &m->rt.graphs[f->graph];
     uint32_t each = m->rt.n_workers / m->base.image.block->n_peers, i = 0;
     while (i < m->rt.n_workers && rt_load_relaxed_device(&m->rt.workers[i].at) != RT_AT_BODY)
@@ -421,9 +439,9 @@ static mpk_status note_busy(mpk_context *cx, const cpu_machine *m, mpk_status st
 static mpk_status check(mpk_context *cx, machine *base)
 {
     cpu_machine *m = cpu_of(base);
-    if (rt_load_acquire_system(&m->control.abort) != RT_FAULTED)
+    if (rt_load_acquire_system(&m->control->abort) != RT_FAULTED)
         return MPK_OK;
-    return note_busy(cx, m, machine_say_fault(cx, base, &m->control.fault));
+    return note_busy(cx, m, machine_say_fault(cx, base, &m->control->fault));
 }
 
 /* The host has put something in a ring, or asks for a step: wake the thread that sleeps at the
@@ -431,14 +449,14 @@ static mpk_status check(mpk_context *cx, machine *base)
 static void ring(machine *base)
 {
     cpu_machine *m = cpu_of(base);
-    rt_add_acq_rel_system(&m->control.doorbell, 1);
-    rt_wake(&m->control.doorbell);
+    rt_add_acq_rel_system(&m->control->doorbell, 1);
+    rt_wake(&m->control->doorbell);
 }
 
 /* Sleep until the host bell's value differs from `seen`, or for timeout_ns. */
 static void wait_bell(machine *base, rt_u32 seen, uint64_t timeout_ns)
 {
-    rt_sleep(&cpu_of(base)->control.host_bell, seen, timeout_ns);
+    rt_sleep(&cpu_of(base)->control->host_bell, seen, timeout_ns);
 }
 
 /* Publish the mask of sampling row `row`: first the bits, then the number of the draw that they
@@ -494,7 +512,7 @@ static mpk_status clear_state(mpk_context *cx, machine *m)
 /* Wait until the machine has run step number `wanted`, or has failed. */
 static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
 {
-    rt_control *c = &m->control;
+    rt_control *c = m->control;
     for (int spins = 0;; spins++) {
         /* read before looking at once_done: a bell that rings after this ends the sleep at once */
         rt_u32 bell = rt_load_acquire_system(&c->host_bell);
@@ -514,7 +532,7 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
                             uint32_t n_rows)
 {
     cpu_machine *m = cpu_of(base);
-    rt_control *c = &m->control;
+    rt_control *c = m->control;
     rt_u32 wanted = rt_load_relaxed_device(&c->once_wanted) + 1;
     c->once_graph = graph;
     c->once_tokens = n_tokens;
@@ -539,16 +557,16 @@ static void describe(machine *base, machine_facts *out)
     else
         snprintf(m->device, sizeof m->device, "CPU, %u thread%s", each, each == 1 ? "" : "s");
     out->device = m->device;
-    out->free_pages = rt_load_relaxed_device(&m->control.free_pages);
-    out->n_steps = rt_load_wide_acquire_device(&m->control.n_steps);
-    out->put_back = rt_load_relaxed_device(&m->control.put_back);
-    out->asked = rt_load_wide_acquire_device(&m->control.asked);
-    out->found = rt_load_wide_acquire_device(&m->control.found);
-    out->drafted = rt_load_wide_acquire_device(&m->control.drafted);
-    out->accepted = rt_load_wide_acquire_device(&m->control.accepted);
-    out->ahead_drafted = rt_load_wide_acquire_device(&m->control.ahead_drafted);
-    out->ahead_accepted = rt_load_wide_acquire_device(&m->control.ahead_accepted);
-    out->ahead_steps = rt_load_wide_acquire_device(&m->control.ahead_steps);
+    out->free_pages = rt_load_relaxed_device(&m->control->free_pages);
+    out->n_steps = rt_load_wide_acquire_device(&m->control->n_steps);
+    out->put_back = rt_load_relaxed_device(&m->control->put_back);
+    out->asked = rt_load_wide_acquire_device(&m->control->asked);
+    out->found = rt_load_wide_acquire_device(&m->control->found);
+    out->drafted = rt_load_wide_acquire_device(&m->control->drafted);
+    out->accepted = rt_load_wide_acquire_device(&m->control->accepted);
+    out->ahead_drafted = rt_load_wide_acquire_device(&m->control->ahead_drafted);
+    out->ahead_accepted = rt_load_wide_acquire_device(&m->control->ahead_accepted);
+    out->ahead_steps = rt_load_wide_acquire_device(&m->control->ahead_steps);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
@@ -632,7 +650,7 @@ static mpk_status make_indexes(mpk_context *cx, cpu_machine *m, const cpu_option
 static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_options *o)
 {
     rt_serving *s = &m->serving;
-    host_rings rings = {.bell = &m->control.host_bell};
+    host_rings rings = {.bell = &m->control->host_bell};
     host_find_serving(&m->base.image, s);
     TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
     host_plan_pages(s, !o->lend_pages, !o->no_shared_pages);
@@ -647,7 +665,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
         NEW(cx, &m->arena, m->rt.chains, s->n_slots);
         TRY(make_indexes(cx, m, o));
         host_lay_pages(s, m->rt.free_pages, m->rt.buckets);
-        rt_store_relaxed_device(&m->control.free_pages, s->n_free);
+        rt_store_relaxed_device(&m->control->free_pages, s->n_free);
     }
     return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);
 }
@@ -656,6 +674,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
 static mpk_status prepare(mpk_context *cx, cpu_machine *m, void *const *weights,
                           const cpu_options *o)
 {
+    TRY(cpu_ranks_map(cx, m));
     TRY(open_tables(cx, m));
     TRY(make_workers(cx, m));
     TRY(make_queues(cx, m, o->queue_entries));
@@ -689,8 +708,8 @@ static void *run_worker(void *argument)
     return NULL;
 }
 
-/* Start one thread a worker.  m->n_threads counts those that run, so that `stop` joins exactly
- * these if one does not start. */
+/* Start one thread a worker that this process runs.  m->n_threads counts those that run, so that
+ * `stop` joins exactly these if one does not start. */
 static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
 {
     start *starts;
@@ -698,7 +717,9 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     NEW(cx, &m->arena, starts, m->rt.n_workers);
     for (uint32_t i = 0; i < m->rt.n_workers; i++) {
         starts[i] = (start){m, i};
-        NOTE(cx, thread_start(cx, &m->threads[i], run_worker, &starts[i]),
+        if (!cpu_ranks_runs(m, i))
+            continue;
+        NOTE(cx, thread_start(cx, &m->threads[m->n_threads], run_worker, &starts[i]),
              "starting worker %u of %u", i, m->rt.n_workers);
         m->n_threads++;
     }
@@ -720,7 +741,11 @@ mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *w
     m = block;
     memset(m, 0, sizeof *m);
     m->base.image = *image;
+    m->control = &m->alone;
+    m->ranks = options ? options->ranks : NULL;
     mpk_status status = prepare(cx, m, weights, options ? options : &none);
+    if (status == MPK_OK)
+        status = cpu_ranks_begin(cx, m);
     if (status == MPK_OK)
         status = start_threads(cx, m);
     if (status != MPK_OK) {

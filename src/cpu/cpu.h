@@ -5,6 +5,7 @@
  *   cpu_target.c     the target's record, through which src/engine calls
  *   cpu_slots.c      tensors in the caller's memory
  *   cpu_weights.c    an address for each weight
+ *   cpu_ranks.c      one process for each peer
  *   cpu_profile.c    where the time of tasks goes
  *   cpu_features.c   instruction sets
  *   body.c, isa_*.c  fast code for operators
@@ -17,6 +18,7 @@
 #define CPU_H
 
 #include "host/machine.h"
+#include "host/ranks.h"
 
 /* The instruction sets of this processor, CPU_*, limited by the environment variable MPK_ISA:
  * none; on x86-64 avx2, avxvnni, avx512 (without VNNI), avx512vnni, amx; on arm64 neon, dotprod,
@@ -54,6 +56,9 @@ typedef struct cpu_options {
     bool drafts_freely; /* draft as if drafts cost nothing (tests of what a GPU does) */
     /* sees each task before it runs; borrowed until machine_stop; NULL: none */
     const machine_watcher *watcher;
+    /* the other processes, each of which runs one peer; borrowed until machine_stop; NULL: this one
+     * runs all */
+    host_ranks *ranks;
 } cpu_options;
 
 /* Start a machine, with one thread for each worker of the image.  weights[i]: the first byte of

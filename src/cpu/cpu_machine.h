@@ -8,6 +8,7 @@
 
 #include "cpu/body.h"
 #include "cpu/cpu.h"
+#include "host/ranks.h"
 #include "host/target.h"
 
 /* An operator bound to memory and to the code that runs it; one for each rt_op, filled at start. */
@@ -50,8 +51,12 @@ typedef struct cpu_end {
 typedef struct cpu_machine {
     machine base; /* first, so that a machine * is a cpu_machine * */
     rt_machine rt;
-    arena arena;        /* owns all that is not freed by name */
-    rt_control control; /* words between host and workers */
+    arena arena;         /* owns all that is not freed by name */
+    rt_control alone;    /* words between host and workers */
+    rt_control *control; /* `alone`, or those that all ranks share */
+    host_ranks *ranks;   /* NULL: one process runs all peers */
+    char *shared;        /* mapped by all ranks; NULL with one process */
+    size_t shared_bytes, shared_used;
     rt_serving serving; /* offsets and sizes of slots, pages and step inputs */
     rt_ring request_ring, command_ring, token_ring;
     rt_op *ops;              /* copy of the image's records, with this target's scratch pages */
@@ -85,6 +90,24 @@ static inline cpu_machine *cpu_of(machine *m)
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w);
 void cpu_free_weights(cpu_weights *w);
+
+/* ---- cpu_ranks.c: one process for each peer ---- */
+
+/* With ranks: map what all of them share, and take words and workers from there.  Before anything
+ * else is made. */
+mpk_status cpu_ranks_map(mpk_context *cx, cpu_machine *m);
+/* n zeroed bytes at a multiple of 64 that all ranks share; all take the same in the same order. */
+void *cpu_ranks_take(cpu_machine *m, uint64_t n);
+/* Does this process run the worker?  With one process: always. */
+bool cpu_ranks_runs(const cpu_machine *m, uint32_t worker);
+/* Does this process run a peer's operators?  IR_EVERYWHERE: of none in particular. */
+bool cpu_ranks_has(const host_ranks *r, uint32_t peer);
+/* All ranks have come so far, with the same program: from now on their ends are noticed. */
+mpk_status cpu_ranks_begin(mpk_context *cx, cpu_machine *m);
+/* The machine stops: says that this rank leaves.  Threads are joined afterwards. */
+void cpu_ranks_leave(cpu_machine *m);
+/* After that: unmap what was shared. */
+void cpu_ranks_unmap(cpu_machine *m);
 
 /* ---- cpu_profile.c ---- */
 

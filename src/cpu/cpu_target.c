@@ -80,7 +80,8 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
                                  .draft_tokens = drafts ? DRAFT_TOKENS : 0,
                                  .gram_tokens = o->speculation ? o->draft_ngram : 0,
                                  .drafts_apart = o->drafts_apart != 0,
-                                 .watcher = s->watcher};
+                                 .watcher = s->watcher,
+                                 .ranks = s->ranks};
     cpu_weights weights = {0};
     machine *m;
     (void)d;

@@ -93,8 +93,8 @@ static mpk_status bind(mpk_context *cx, const tg_weight *weight, const machine_w
     return MPK_OK;
 }
 
-/* All weights, with progress.  A file whose weights were all copied is released: its pages would
- * only fill the cache a second time. */
+/* All weights that this process's peers read, with progress; others have no address.  A file whose
+ * weights were all copied is released: its pages would only fill the cache a second time. */
 mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const target_start *s,
                             cpu_weights *w)
 {
@@ -107,6 +107,8 @@ mpk_status cpu_bind_weights(mpk_context *cx, const program_image *image, const t
     if (from->files)
         find_room(image, w);
     for (uint32_t i = 0; i < n; i++) {
+        if (!cpu_ranks_has(s->ranks, ir_read_share(image->weights[i].name).peer))
+            continue;
         bool made_up = !from->at[i].at && !from->at[i].parts;
         TRY(s->progress(cx, s->progress_user, made_up ? "making up weights" : "finding weights",
                         (double)i / n));

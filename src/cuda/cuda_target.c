@@ -132,6 +132,10 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
     CHECK(cx, !drafts || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
           "speculation with batch_invariant is for a CPU (device cpu): on a GPU the last bits of a "
           "token depend on what else of its text is in the step; leave one of them out");
+    CHECK(cx, !ask->options->meet, MPK_EUNSUPPORTED,
+          "ranks in processes of their own are for a CPU (device cpu): on GPUs one process drives "
+          "all "
+          "of them; leave meet out");
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;

@@ -159,6 +159,15 @@ static mpk_status launch(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
+/* Keep kernels of all regimes on every stream. */
+static mpk_status refill(mpk_context *cx, cuda_machine *m)
+{
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        if (kernels_left(m->peers[i]) < KERNELS_AHEAD)
+            TRY(queue_kernels(cx, m->peers[i]));
+    return MPK_OK;
+}
+
 /* There is work: a kernel that has gone to rest starts again, after its own end on the stream; one
  * that runs has others after it. */
 void cuda_keep_running(cuda_machine *m)
@@ -170,8 +179,8 @@ void cuda_keep_running(cuda_machine *m)
     const rt_u32 state = cuda_state(m);
     if (!m->launched || state == RT_STOPPING)
         status = launch(&cx, m);
-    else if (state == RT_RUNNING && m->source.n_regimes > 1 && kernels_left(m) < KERNELS_AHEAD)
-        status = queue_kernels(&cx, m);
+    else if (state == RT_RUNNING && m->source.n_regimes > 1)
+        status = refill(&cx, m);
     if (status != MPK_OK)
         cuda_note_lost(m, m, status, cx.text);
 }

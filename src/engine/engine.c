@@ -49,10 +49,10 @@ static mpk_status start(mpk_context *cx, mpk_engine *e, const machine_watcher *w
     machine_weights weights = {.at = e->weights, .seed = e->build.options.random_seed};
     TRY(engine_join_files(cx, &e->build, &weights.files, &weights.n_files));
     TRY(engine_start_machine(cx, &e->build.image, &e->build.options, &e->build.device, &code,
-                             &weights, watcher, &e->machine));
+                             &weights, watcher, e->build.ranks, &e->machine));
     TRY(check_machine(cx, e));
     TRY(engine_forms_open(cx, e));
-    return engine_start_collector(cx, e);
+    return e->build.options.rank ? MPK_OK : engine_start_collector(cx, e);
 }
 
 /* The caller gives *e as zeros, and closes it after a failure too.  Loading, compiling and waiting
@@ -110,6 +110,19 @@ void mpk_engine_close(mpk_engine *e)
     free(e->weights);
     engine_build_free(&e->build);
     free(e);
+}
+
+/* Looks at the machine now and then; its threads compute meanwhile.  Once more at the end: rank 0
+ * also closes after a fault, and may do so before this rank has looked. */
+mpk_status mpk_engine_attend(mpk_context *cx, mpk_engine *e)
+{
+    enum { LOOK_NS = 20000000 };
+    CHECK(cx, e->build.options.rank, MPK_EARG, "this engine takes requests, it attends to none");
+    while (!ranks_closed(e->build.ranks)) {
+        TRY(machine_check(cx, e->machine));
+        nanosleep(&(struct timespec){0, LOOK_NS}, NULL);
+    }
+    return machine_check(cx, e->machine);
 }
 
 /* Do the model's files suggest a value (else it is 0), and one in the range that options accept? */

@@ -7,6 +7,7 @@
  *   engine_device.c    where it runs: a device of some target
  *   engine_compile.c   shapes -> compiled program, weights bound
  *   engine_image.c     the file of mpk_compile_to_file
+ *   engine_ranks.c     one process for each peer
  *   engine_cache.c     programs that have been compiled before
  *   engine.c           open, close, describe
  *   engine_request.c   requests and the collector's thread
@@ -97,8 +98,9 @@ typedef struct engine_build {
     program_image image;
     /* of a target that compiles: its code, if it came with the image or goes into one */
     text code;
-    str key;        /* of the cache of programs; at NULL: this one is not kept */
-    bool is_cached; /* image and code came from there */
+    str key;           /* of the cache of programs; at NULL: this one is not kept */
+    bool is_cached;    /* image and code came from there */
+    host_ranks *ranks; /* the other processes, with options.meet; NULL: there are none */
     /* how long the parts of opening took, none counted twice; for mpk_engine_facts */
     uint64_t load_ns, compile_ns, device_ns;
 } engine_build;
@@ -181,6 +183,12 @@ const load_model *engine_weight_model(const engine_build *b, str *name);
 /* The files of both models, in b->arena if there are two. */
 mpk_status engine_join_files(mpk_context *cx, engine_build *b, const file_map **files, size_t *n);
 
+/* ---- engine_ranks.c ---- */
+
+/* With options.meet: wait for the other ranks, which must have the same version, model and options.
+ * Rank 0 has its plan by then; the others make theirs afterwards, with rank 0's KV cache. */
+mpk_status engine_meet(mpk_context *cx, engine_build *b);
+
 /* ---- engine_compile.c ---- */
 
 /* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that
@@ -207,7 +215,7 @@ typedef struct engine_code {
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const mpk_engine_options *o, const target_device *device,
                                 const engine_code *code, const machine_weights *weights,
-                                const machine_watcher *watcher, machine **out);
+                                const machine_watcher *watcher, host_ranks *ranks, machine **out);
 
 /* ---- engine.c ---- */
 
@@ -263,6 +271,8 @@ bool engine_is_image(const char *path);
  * more, or if the model's files are not those that the image was made from.  MPK_EIO,
  * MPK_EFORMAT. */
 mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b);
+/* What tells whether two models are of the same files and sizes. */
+uint64_t engine_fingerprint(const load_model *m);
 /* The path of its model alone. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);
 

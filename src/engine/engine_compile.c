@@ -143,11 +143,14 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     CHECK(cx, b->source, MPK_ENOMEM, "out of memory opening %s", model);
     CHECK(cx, b->options.mode != MPK_MODE_CALLS, MPK_EARG,
           "MPK_MODE_CALLS is for tensor programs (mpk/graph.h)");
+    CHECK(cx, for_running || !b->options.meet, MPK_EARG,
+          "meet is for engines that run, and nothing runs here");
     if (engine_is_image(model)) {
         CHECK(cx, !b->options.draft_model, MPK_EARG,
               "%s is an image, which holds one model: give the model itself to have a draft model",
               model);
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
+        TRY(engine_meet(cx, b));
         b->load_ns = clock_ns() - start - b->device_ns;
     } else {
         NOTE(cx, load(cx, model, b), "loading %s", model);
@@ -156,7 +159,11 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
         b->device_ns = clock_ns() - start - b->load_ns;
         TRY(engine_open_draft(cx, b));
+        if (b->options.rank)
+            TRY(engine_meet(cx, b));
         TRY(engine_make_plan(cx, for_running, b));
+        if (!b->options.rank)
+            TRY(engine_meet(cx, b));
     }
     if (b->options.random_weights && !b->model.tensors.n && !b->model.tokenizer)
         TRY(engine_make_tokenizer(cx, b->model.config.vocab_size, &b->model.tokenizer));
@@ -175,6 +182,7 @@ void engine_build_free(engine_build *b)
         load_close(&b->model);
     if (b->has_draft)
         load_close(&b->draft);
+    ranks_free(b->ranks);
     engine_leave_device(&b->device);
     text_free(&b->code);
     arena_free(&b->arena);
@@ -308,7 +316,7 @@ static void keep_made(mpk_context *cx, void *user, str code)
 mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const mpk_engine_options *o, const target_device *device,
                                 const engine_code *code, const machine_weights *weights,
-                                const machine_watcher *watcher, machine **out)
+                                const machine_watcher *watcher, host_ranks *ranks, machine **out)
 {
     mpk_engine_options told = *o;
     made_for of = {device->target, image, code->key};
@@ -320,6 +328,7 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
         .made = code->key.at ? keep_made : NULL,
         .made_user = &of,
         .watcher = watcher,
+        .ranks = ranks,
         .progress = tell_progress,
         .progress_user = &told,
     };

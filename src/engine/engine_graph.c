@@ -271,7 +271,7 @@ static mpk_status compile_for(mpk_context *cx, const mpk_graph *g, uint32_t n_co
             .at = find_binding(n_constants, constants, p->image.weights[i].name)->data,
             .dtype = p->image.weights[i].dtype};
     return engine_start_machine(cx, &p->image, options, &p->device, &(engine_code){0},
-                                &(machine_weights){.at = weights}, NULL, &p->machine);
+                                &(machine_weights){.at = weights}, NULL, NULL, &p->machine);
 }
 
 /* Without a device in the options it is the one whose memory the caller's tensors are in.  The

@@ -57,7 +57,7 @@ bool engine_is_image(const char *path)
 /* What tells whether the model's files are still those of the compilation: their sizes, beginnings
  * and ends, where formats keep their tables, and the sizes of the model.  Weights in between are
  * not read, since hashing a large model would take longer than opening it. */
-static uint64_t fingerprint(const load_model *m)
+uint64_t engine_fingerprint(const load_model *m)
 {
     uint64_t h = 0;
     for (size_t i = 0; i < m->files.n; i++) {
@@ -103,7 +103,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->block_bytes = b->image.block->n_bytes;
     h->code_bytes = b->code.n;
     h->code_hash = hash_bytes(b->code.at, b->code.n, 0);
-    h->fingerprint = fingerprint(&b->model);
+    h->fingerprint = engine_fingerprint(&b->model);
     h->random_seed = o->random_seed;
     h->random_weights = o->random_weights;
     h->random_routing = o->random_routing;
@@ -331,7 +331,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
     TRY(engine_ask_routing(cx, b));
-    CHECK(cx, fingerprint(&b->model) == h.fingerprint, MPK_EARG,
+    CHECK(cx, engine_fingerprint(&b->model) == h.fingerprint, MPK_EARG,
           "%s has changed since the image was made: compile it again", model);
     b->plan = h.plan;
     if (!for_running)

@@ -126,6 +126,13 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
     TRY(copy_word(cx, a, &to->target));
     TRY(copy_word(cx, a, &to->keep));
     TRY(copy_word(cx, a, &to->draft_model));
+    TRY(copy_word(cx, a, &to->meet));
+    CHECK(cx, to->meet || (!to->rank && !to->meet_seconds), MPK_EARG,
+          "rank and meet_seconds are for processes that meet: set meet");
+    CHECK(cx, !to->meet || to->gpus > 1, MPK_EARG,
+          "ranks meet at %s, but gpus is 1: say how many ranks there are", to->meet);
+    CHECK(cx, to->rank < to->gpus, MPK_EARG, "rank is %u, expected 0 to %u", to->rank,
+          to->gpus - 1);
     return copy_degrees(cx, a, to);
 }
 

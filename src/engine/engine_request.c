@@ -369,6 +369,8 @@ mpk_status engine_new_request(mpk_context *cx, mpk_engine *e, mpk_request **out)
 static mpk_status submit_locked(mpk_context *cx, mpk_request *r, const machine_request *wire)
 {
     mpk_engine *e = r->engine;
+    CHECK(cx, !e->build.options.rank, MPK_EARG,
+          "this is rank %u: requests go to the engine of rank 0", e->build.options.rank);
     CHECK(cx, !e->failure, e->failure, "the engine has failed: %s", e->failure_words);
     r->submitted_ns = clock_ns();
     TRY(machine_submit(cx, e->machine, wire, &r->id));

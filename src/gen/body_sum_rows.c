@@ -5,7 +5,7 @@
  *
  *   MPK_FN void body_9(const mpk_task &t)
  *   {
- *       sum_rows<3>(t, 4096);
+ *       sum_rows<3, false>(t, 4096);
  *   } */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
@@ -31,9 +31,11 @@ static bool accepts(const gen_call *c)
 /* No head: the body finds its operands in the task by their numbers. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
+    const ir_tensor *y = gen_output(c, 0);
     (void)cx;
-    text_print(out, "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_rows<%u>(t, %lld);\n}\n", n,
-               c->op->n_in, (long long)gen_output(c, 0)->dims[1]);
+    text_print(out,
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    sum_rows<%u, %s>(t, %lld);\n}\n", n,
+               c->op->n_in, y->dims[0] > FEW_TOKENS ? "true" : "false", (long long)y->dims[1]);
     return MPK_OK;
 }
 

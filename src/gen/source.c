@@ -230,14 +230,14 @@ static bool is_for_prompts(const emitter *e, uint32_t graph)
     return many && e->graphs[graph].n_tokens >= FEWEST_IN_PROMPTS;
 }
 
-/* One kernel serves calls, programs whose tasks are launched just in time or that several GPUs
- * share, and GPUs without a ring. */
+/* One kernel serves calls, programs whose tasks are launched just in time, and GPUs without a
+ * ring. */
 static bool may_have_regimes(const emitter *e)
 {
     for (uint32_t g = 0; g < e->n_graphs; g++)
         if (e->graphs[g].jit)
             return false;
-    return e->whole == GEN_KERNEL && e->n_peers == 1 && e->arch->features & GEN_RING;
+    return e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
 }
 
 /* Divide the graphs; if they are all of one kind there is one regime. */

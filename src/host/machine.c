@@ -119,6 +119,9 @@ mpk_status machine_say_fault(mpk_context *cx, const machine *m, const rt_fault *
     CHECK(cx, f->graph < m->image.n_graphs, MPK_EDEVICE,
           "the machine failed, and its fault record is damaged");
     const rt_graph *g = (const rt_graph *)image_table(m->image.block, RT_GRAPHS) + f->graph;
+    if (f->kind == RT_LEFT)
+        FAIL(cx, MPK_EDEVICE, "the process of rank %u has ended: its own message says why",
+             f->worker / (m->image.block->n_workers / m->image.block->n_peers));
     if (f->kind == RT_STALL && waits_for_others(m, g, f))
         FAIL(cx, MPK_ESTALLED,
              "the machine made no progress: worker %u, graph for %u tokens, run %u: %s waits for "

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "host/machine.h"
+#include "host/ranks.h"
 #include "mpk/mpk.h"
 #include "pass/pass.h"
 
@@ -66,6 +67,8 @@ typedef struct target_start {
     void (*made)(mpk_context *cx, void *user, str code);
     void *made_user;
     const machine_watcher *watcher; /* until the machine stops; for the CPU alone.  NULL: none */
+    host_ranks
+        *ranks; /* until the machine stops: one process for each peer.  NULL: this one alone */
     /* How far starting is, 0 to 1; anything but MPK_OK gives up with that status. */
     mpk_status (*progress)(mpk_context *cx, void *user, const char *stage, double done);
     void *progress_user;

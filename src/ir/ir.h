@@ -329,6 +329,7 @@ typedef struct ir_share {
     str whole;     /* the weight's name */
     uint32_t axis; /* IR_NONE: all of it */
     int64_t lo, hi, size;
+    uint32_t peer; /* whose it is; all of it: IR_EVERYWHERE */
 } ir_share;
 
 /* The name of a peer's share, in the arena: "lm_head.weight[512:1024/2048]@1", of axis 1

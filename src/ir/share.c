@@ -41,7 +41,7 @@ static bool read_count(const char **at, const char *end, char then, int64_t *out
  * own name. */
 ir_share ir_read_share(str name)
 {
-    const ir_share all = {.whole = name, .axis = IR_NONE};
+    const ir_share all = {.whole = name, .axis = IR_NONE, .peer = IR_EVERYWHERE};
     const char *bracket = memchr(name.at, '[', name.n), *end = name.at + name.n, *at = bracket;
     ir_share s = {0};
     if (!bracket)
@@ -52,5 +52,7 @@ ir_share ir_read_share(str name)
                     read_count(&at, end, ']', &s.size) && s.lo < s.hi && s.hi <= s.size &&
                     s.axis < IR_MAX_RANK && at < end && *at == '@';
     s.whole = (str){name.at, (size_t)(bracket - name.at)};
+    for (at++; is_share && at < end && *at >= '0' && *at <= '9' && s.peer < IR_MAX_PEERS; at++)
+        s.peer = 10 * s.peer + (uint32_t)(*at - '0');
     return is_share ? s : all;
 }

@@ -322,12 +322,12 @@ typedef struct rt_token {
 } rt_token;
 
 /* What went wrong: no progress for too long, a queue or the scratch pages full (a defect of the
- * compiler), or a step input out of range.  Written once, by the first that sees a fault
- * (rt_raise); the machine then stops. */
-enum { RT_STALL = 1, RT_OVERFLOW = 2, RT_BAD_INPUT = 3 };
+ * compiler), a step input out of range, or the process that runs a worker has ended.  Written once,
+ * by the first that sees a fault (rt_raise); the machine then stops. */
+enum { RT_STALL = 1, RT_OVERFLOW = 2, RT_BAD_INPUT = 3, RT_LEFT = 4 };
 typedef struct rt_fault {
     rt_u32 kind;
-    rt_u32 worker;       /* who reports */
+    rt_u32 worker;       /* who reports; RT_LEFT: the first of those that are gone */
     rt_u32 graph, epoch; /* of the step */
     rt_u32 task, event;  /* what it waits for; RT_NONE: nothing in particular */
     rt_u32 seen, needed; /* of that event in this step */
@@ -651,6 +651,9 @@ typedef struct rt_machine {
     rt_u64 n_arena;
     rt_u32 request_mask, command_mask, token_mask;
     rt_u32 has_draft_model;
+    /* 1: the step task is always worker 0's, since the others have no requests (other processes);
+     * 0: that of the worker that ends a step */
+    rt_u32 owner_stays;
 
     rt_u64 delay; /* for tests: not 0: lose time at random in the protocol's steps */
     void *target; /* the target's own; the runtime does not look */

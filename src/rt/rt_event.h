@@ -61,7 +61,10 @@ RT_FN void rt_event_trigger(rt_machine *m, rt_worker *w, rt_u32 event)
         return;
     rt_point(m, w->index);
     if (event == RT_END) {
-        w->owner = 1;
+        if (m->owner_stays && w->index)
+            rt_wake_worker(m, 0);
+        else
+            w->owner = 1;
         return;
     }
     if (e->jit)

@@ -151,6 +151,17 @@ RT_FN int rt_own_step(rt_machine *m, rt_worker *w)
     return published;
 }
 
+/* Where the step task stays with worker 0: has another worker ended the step?  That one rings
+ * worker 0's bell after it has counted the end event (rt_event_trigger). */
+RT_FN int rt_take_owner(rt_machine *m, rt_worker *w)
+{
+    if (!m->owner_stays || w->index ||
+        !rt_event_active(m, m->graphs[w->graph].first_event + RT_END, w->epoch))
+        return 0;
+    w->owner = 1;
+    return 1;
+}
+
 /* One round of a worker.  1: it did something. */
 RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
 {
@@ -159,6 +170,8 @@ RT_LARGE_FN int rt_worker_poll(rt_machine *m, rt_worker *w)
     rt_worker_enter(m, w);
     if (w->step == RT_NO_STEP)
         return 0;
+    if (rt_take_owner(m, w))
+        return rt_own_step(m, w);
     return rt_take_jit(m, w, w->index) || rt_take_aot(m, w, w->index) || rt_steal(m, w);
 }
 

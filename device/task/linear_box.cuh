@@ -71,8 +71,8 @@ MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group,
                      column, group, &mpk_w.full[page]);
 }
 
-/* The asking lane: two pages of a step, which lie together.  The second one's barrier tells of both, and the first
- * one's of nothing, so that a body waits once. */
+/* The asking lane: two pages of a step, which lie together.  The second one's barrier tells of
+ * both, and the first one's of nothing, so that a body waits once. */
 MPK_FN void box_ask_pair(const mpk_load &l, box_asker *a, int column, int group, int groups)
 {
     const bool half = groups <= TILE_BOX_GROUPS / 2 * 3;

@@ -385,9 +385,11 @@ static bool is_stored(const block_step *s)
  * a call of its own, which writes two at a time (block_put). */
 static bool is_put(const block_printer *w, const block_step *s)
 {
-    const int8_t columns = w->p->tiles[s->to].axis[1];
-    return s->verb == BLOCK_STORE && w->p->unit == BLOCK_MMA && columns != BLOCK_NONE &&
-           !w->p->tiles[s->to].is_shared_out && w->p->operands[s->operand].stride[columns] == 1;
+    if (s->verb != BLOCK_STORE || w->p->unit != BLOCK_MMA)
+        return false;
+    const block_tile *t = &w->p->tiles[s->to];
+    return !t->is_shared_out && t->axis[1] != BLOCK_NONE &&
+           w->p->operands[s->operand].stride[t->axis[1]] == 1;
 }
 
 /* The steps of one loop: loads, a map of them, the store of what it makes; before this map perhaps

@@ -62,8 +62,8 @@ MPK_FN rt_u32 agree(const mpk_side *s, bool more)
 }
 
 /* All body threads: fetch the entry of the JIT task that was taken into the JIT entry, and mail
- * it to its loader if its body loads.  Returns the entry's index.  Nobody else reads the JIT
- * entry now: end_jit of the task before has waited for its loader. */
+ * it to its loader if its body loads.  Returns the entry's index.  No other role reads the
+ * JIT entry now: end_jit of the task before has waited for its loader. */
 MPK_FN rt_u32 take_jit(void)
 {
     const rt_kernel *k = mpk_w.k;

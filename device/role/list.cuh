@@ -31,7 +31,7 @@ MPK_FN const rt_range mpk_list(rt_u32 graph)
 }
 
 /* This warp's place in the list and the rings.  Every lane reads it, lane 0 writes it
- * (side_put).  Nobody else reads it, but for the loader, which in an ablation looks at `next`. */
+ * (side_put).  Of other warps only the loader reads it: in an ablation it looks at `next`. */
 MPK_FN mpk_side *side_of_warp(void)
 {
     return &mpk_w.sides[mpk_thread() / 32];

@@ -183,8 +183,8 @@ MPK_FN void tile_begin_products(void)
 {
     ptx_group_begin();
 }
-/* The products that were begun go on by themselves: until tile_wait_products nobody may touch their
- * registers of sums, or overwrite the stage and pages that they read. */
+/* The products that were begun run asynchronously: until tile_wait_products no thread may touch
+ * their registers of sums, or overwrite the stage and pages that they read. */
 MPK_FN void tile_end_products(void)
 {
     ptx_group_commit();
@@ -353,7 +353,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
         const char *s_w = tile_take_thin(piece, step, half, ring, &page);
         ptx_copy_async_wait<0>();
         ptx_fence_shared(); /* products read through the other proxy */
-        tile_meet();        /* the stages are there, and nobody reads those before any more */
+        tile_meet();        /* the stages are there, and no warp reads those before any more */
         tile_begin_products();
 #pragma unroll
         for (int i = 0; i < 2; i++)
@@ -403,7 +403,7 @@ MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
 /* All threads: both warpgroups have sums of the same tokens, each over its columns.  Units of 64
  * rows go in turn to the first and to the second, which adds what the other one has.  The
  * squares become those of all columns.  Barriers: before, so that no product still reads stages;
- * between, so that the other's sums are there; after, so that nobody overwrites what is read. */
+ * between, so that the other's sums are there; after, so that no warp overwrites what is read. */
 template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
 {
     float *s_square = (float *)(t.s_scratch + TILE_SCALES); /* of warpgroup 0, then 1 */

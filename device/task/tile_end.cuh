@@ -190,7 +190,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
                 a = tile_activate(e.after, a);
                 b = tile_activate(e.after, b);
             }
-            /* tokens that are not alive have sums too, which nobody wants */
+            /* tokens that are not alive have sums too, which are dropped */
             if (row + r0 + i < e.tokens)
                 tile_store(e, row + r0 + i, column, a + halves_low(residual[i]),
                            b + halves_high(residual[i]));

@@ -256,7 +256,7 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
     const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
                     w = gen_boxes_of_packed(use->body, &use->pack, false),
                     few = gen_boxes_of_packed(use->body, &use->pack, true);
-    /* if one fails maps[] is half filled, but nobody reads it then */
+    /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
     if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
         cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
         cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))

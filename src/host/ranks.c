@@ -97,7 +97,8 @@ static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t 
     return MPK_OK;
 }
 
-/* A process that has ended is told by whoever reads from it next, so nothing is reported here. */
+/* Send a message.  A failure is not reported here: if the other process has ended, the next read
+ * from it says so. */
 static void give(int fd, uint32_t kind, const void *bytes, size_t n)
 {
     frame f = {.magic = "mpkr", .kind = kind, .n = n};

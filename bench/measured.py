@@ -22,6 +22,7 @@ is the least time in which a step's bytes can be read (docs/performance.md); at 
 import argparse
 import datetime
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -154,43 +155,65 @@ def cpu_table(record):
         yield cells([name, *words])
 
 
+def heading(path, record):
+    return f"{record['system']}, {record['date']}: {path.stem}"
+
+
+def anchor(title):
+    """The name that GitHub gives to a heading: lower case, punctuation dropped, a dash for each space."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def section(path, record):
-    yield f"## {record['system']} on {record['machine']}, {record['date']}"
+    yield f"### {heading(path, record)}"
     yield ""
     source = f"[{path.name}](../bench/results/{path.name})"
     commit = f", commit {record['commit']}" if record.get("commit") else ""
     yield f"{source}{commit}. {record.get('note') or ''}".rstrip()
     if record["decode"]:
-        lit = (f"; in brackets: times light at {record['bytes_per_s'] / 1e12:g} TB/s" if record.get("bytes_per_s") else
-               "")
-        yield from ["", f"Decode, ms a step, median{lit}.", "", *decode_table(record)]
+        lit = (f"; in brackets the multiple of light at {record['bytes_per_s'] / 1e12:g} TB/s"
+               if record.get("bytes_per_s") else "")
+        yield from ["", f"Decoding: ms a step, median{lit}.", "", *decode_table(record)]
     if record["prompts"]:
-        yield from ["", "A prompt to its first token, batch 1, ms.", "", *prompt_table(record)]
+        yield from ["", "Prompts: ms from submission to the first token, batch 1.", "", *prompt_table(record)]
     if record.get("ablation"):
-        yield from ["", f"Ablations, ms a step, median; `{record['command']}`.", "", *ablation_table(record)]
+        yield from ["", f"Ablations: ms a step, median, by `{record['command']}`.", "", *ablation_table(record)]
     if record.get("cpu"):
-        yield from ["", f"Tokens/s, and mpk's over llama.cpp's, with code for {record['isa']}; "
-                    f"`{record['command']}`. More is better.", "", *cpu_table(record)]
+        yield from ["", "Tokens/s of both systems, then mpk's rate divided by llama.cpp's; more is better. mpk ran its "
+                    f"{record['isa']} code. Command: `{record['command']}`.", "", *cpu_table(record)]
     if record.get("kl"):
         yield from ["", "KL: divergence from fp32 activations with the same weights, nats a token (bench/kl.py); less "
                     "is better."]
     yield ""
 
 
+INTRODUCTION = """# Results
+
+`bench/measured.py page` writes this page from the files in `bench/results`. [performance.md](performance.md) says how
+figures are taken. Every GPU row is bf16, random weights and greedy decoding. *Light* is the least time in which memory
+can deliver the bytes of a step; a figure in brackets is the measured time divided by it. Less is better unless a table
+says otherwise. Compare only rows of one kind of machine. Each machine's sections run from the newest to the oldest, so
+the first ones show the present state and the rest is history.
+"""
+
+
 def page(o):
-    lines = ["# Results", "",
-             "Written by `bench/measured.py page` from the files of `bench/results`; [performance.md](performance.md) "
-             "says how",
-             "figures are taken and what light is. On GPUs bf16, made-up weights, greedy. Compare only what was "
-             "measured on one",
-             "kind of machine; a smaller figure is better unless a table says otherwise.", ""]
-    for path, record in load():
-        lines += section(path, record)
+    machines = {}
+    for path, record in sorted(load(), key=lambda entry: (entry[1]["date"], entry[0].name), reverse=True):
+        machines.setdefault(record["machine"], []).append((path, record))
+    lines = [INTRODUCTION]
+    for machine, entries in sorted(machines.items()):
+        lines += [f"- {machine}", *(f"  - [{heading(*entry)}](#{anchor(heading(*entry))})" for entry in entries)]
+    lines.append("")
+    for machine, entries in sorted(machines.items()):
+        lines += [f"## {machine}", ""]
+        for path, record in entries:
+            lines += section(path, record)
     text = "\n".join(lines)
     if not o.check:
         PAGE.write_text(text)
     elif not PAGE.exists() or PAGE.read_text() != text:
-        sys.exit(f"{PAGE.relative_to(ROOT)} is not what bench/results holds: bench/measured.py page")
+        sys.exit(f"{PAGE.relative_to(ROOT)} is out of date: run bench/measured.py page")
 
 
 # ---- compare ----

@@ -20,6 +20,8 @@ typedef struct bed {
     ir_values values;
 } bed;
 
+/* Parse a graph and allocate all its tensors. Every live count is unlimited, so each entry is
+ * computed. */
 static void set_up(bed *b, const char *graph)
 {
     *b = (bed){0};
@@ -85,6 +87,8 @@ static double at(const bed *b, const char *name, int64_t i)
     return (double)op_load(&(op_view){.data = data_of(b, name), .dtype = t->dtype}, offset);
 }
 
+/* Equal, equally NaN, or within `tolerance`, which is relative for large and absolute for small
+ * values. The comparison itself lets equal infinities pass. */
 static void near(double found, double expected, double tolerance)
 {
     bool same =
@@ -112,6 +116,8 @@ static double map_of(const char *expression, const char *in, const char *out, do
     return y;
 }
 
+/* The functions of `map` where C, Python and ATen disagree: signs of division and remainder,
+ * rounding of halves, shifts, limits of casts. Expected values are PyTorch's. */
 static void test_map_values(void **state)
 {
     static const struct {
@@ -199,6 +205,7 @@ static void test_map_values(void **state)
     }
 }
 
+/* A faulty expression is refused when the operator is built, with words that name the fault. */
 static void test_map_errors(void **state)
 {
     static const char *const wrong[][2] = {{"shl(x0, 1)", "a function of integers has a float"},
@@ -220,6 +227,8 @@ static void test_map_errors(void **state)
     }
 }
 
+/* Reductions of every kind against loops: over several axes, of integers and floats, in a wider
+ * dtype than the input's. */
 static void test_reductions(void **state)
 {
     bed b;
@@ -291,6 +300,8 @@ static void test_order_values(void **state)
     tear_down(&b);
 }
 
+/* Many entries with few distinct values: a sort that is not stable, or a search that takes the
+ * other side of equal entries, gives other positions. */
 static void test_sort_random(void **state)
 {
     bed b;
@@ -323,6 +334,8 @@ static void test_sort_random(void **state)
     tear_down(&b);
 }
 
+/* Products with broadcast batch axes, with the second operand transposed, and of integers,
+ * against sums in double. */
 static void test_products(void **state)
 {
     bed b;
@@ -348,6 +361,8 @@ static void test_products(void **state)
     tear_down(&b);
 }
 
+/* Attention with grouped heads, a causal window and both kinds of mask: added numbers, and
+ * booleans that select positions. */
 static void test_sdpa(void **state)
 {
     bed b;
@@ -378,6 +393,8 @@ static void test_sdpa(void **state)
     tear_down(&b);
 }
 
+/* Groups that span several channels, and log_softmax along a middle axis, against sums in
+ * double. */
 static void test_group_norm(void **state)
 {
     bed b;
@@ -404,6 +421,9 @@ static void test_group_norm(void **state)
     tear_down(&b);
 }
 
+/* Indices that are broadcast against each other.  A negative one counts from the end; one out of
+ * range reads zero and writes nothing; of an entry that is named twice the last value stays, or
+ * with `accumulate` the sum. */
 static void test_indices(void **state)
 {
     bed b;
@@ -551,6 +571,8 @@ static void test_far_diagonals(void **state)
     tear_down(&b);
 }
 
+/* Operators that move entries: steps of slices, strides that overlap, each mode of padding, flips,
+ * triangles; and those that make entries of nothing. */
 static void test_shapes(void **state)
 {
     bed b;
@@ -642,6 +664,8 @@ static void test_conv(void **state)
     tear_down(&b);
 }
 
+/* Windows that reach over the edge: `ceil` adds a last one that is not full, and the padding is
+ * neither a largest value nor part of an average.  Adaptive pools have windows that overlap. */
 static void test_pools(void **state)
 {
     bed b;

@@ -20,6 +20,7 @@ static double score_of(const bed *b, int64_t t, int64_t h, int64_t slot, int64_t
     return score * 0.3;
 }
 
+/* Attention over a paged cache against softmax in double, with and without a sliding window. */
 static void test_attention(void **state)
 {
     (void)state;
@@ -155,6 +156,9 @@ static void check_fused(const char *dtype, const char *cache, const char *norms,
     tear_down(&b);
 }
 
+/* The operator that norms, rotates, writes the cache and attends gives the bits of these four
+ * operators one after the other, for every pair of activation and cache dtypes that a target
+ * uses. */
 static void test_fused_attention(void **state)
 {
     (void)state;
@@ -222,6 +226,9 @@ static void check_split_attention(int splits, int unit, int window, int own)
     tear_down(&b);
 }
 
+/* However a context is cut, into more parts than it has units too, the folded parts equal the
+ * whole within rounding. own: whether each token's context is cut by itself, and whether that
+ * gives it more than one part. */
 static void test_split_attention(void **state)
 {
     (void)state;

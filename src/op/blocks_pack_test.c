@@ -58,6 +58,8 @@ static const struct {
                {IR_Q5_K, 0.0019}, {IR_Q6_K, 5.2e-4}};
 enum { FORMATS = sizeof formats / sizeof *formats };
 
+/* Packing and unpacking loses no more than each format's bound, which is a little above what its
+ * bits allow. */
 static void test_error_is_small(void **state)
 {
     (void)state;
@@ -127,6 +129,7 @@ static void test_odd_blocks(void **state)
     }
 }
 
+/* Values whose scale no f16 holds are refused: stored, they would come back as infinities. */
 static void test_scales_beyond_f16(void **state)
 {
     (void)state;

@@ -22,6 +22,7 @@ static void tear_down(bed *b)
     arena_free(&b->arena);
 }
 
+/* Parse a program that must be right. The bed's arena owns it until tear_down. */
 static void parse(bed *b, const char *source)
 {
     *b = (bed){0};
@@ -45,6 +46,7 @@ static void check_round_trip(bed *b, const char *expected)
     text_free(&second);
 }
 
+/* The text of every operator's cases, printed and parsed again, is the same program. */
 static void test_cases_round_trip(void **state)
 {
     (void)state;
@@ -57,6 +59,8 @@ static void test_cases_round_trip(void **state)
         }
 }
 
+/* Every construct of the text form in one program: quoted names, escapes, live counts, optional
+ * operands, attributes that have their default. */
 static void test_text(void **state)
 {
     static const char *const graph =
@@ -144,6 +148,7 @@ typedef struct wrong_source {
     mpk_status status;
 } wrong_source;
 
+/* Each source is refused with its status and words, and leaves no graph. */
 static void check_wrong(const wrong_source *rows, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -174,6 +179,7 @@ static void test_operands_refused(void **state)
     check_wrong(rows, sizeof rows / sizeof *rows);
 }
 
+/* Errors name the line, the column and what was expected there. */
 static void test_parse_errors(void **state)
 {
     static const wrong_source rows[] = {
@@ -276,6 +282,8 @@ static void test_parse_errors(void **state)
     check_wrong(rows, sizeof rows / sizeof *rows);
 }
 
+/* Operands of attention_cache that contradict each other, one at a time, in a program that is
+ * otherwise right. */
 static void test_caches_refused(void **state)
 {
     static const wrong_source rows[] = {
@@ -316,6 +324,8 @@ static void test_hostile_expressions(void **state)
     }
 }
 
+/* A program built by calls is the one that its text parses to, and wrong calls are refused
+ * without changing it. */
 static void test_builder(void **state)
 {
     bed b = {0};
@@ -506,11 +516,15 @@ static void break_weight(ir_graph *g)
 {
     tensor_of(g, "kc")->kind = IR_CONST;
 }
+/* Two results may not both take the storage of one input: the second write would race with the
+ * first. */
 static void break_two_in_place(ir_graph *g)
 {
     g->ops.at[OP_WRITE].in[6] = g->ops.at[OP_WRITE].in[5];
     tensor_of(g, "va")->shares = g->ops.at[OP_WRITE].in[5];
 }
+/* Reading the cache by its old name after a write: the operator may run before or after the
+ * write, so the program has no one meaning. */
 static void break_stale(ir_graph *g)
 {
     g->ops.at[OP_ATTEND].in[1] = ir_find(g, "kc");
@@ -523,11 +537,13 @@ static void break_output_twice(ir_graph *g)
 {
     g->outputs.at[0] = g->outputs.at[1];
 }
+/* An output that was overwritten in place afterwards would show the later value. */
 static void break_output_stale(ir_graph *g)
 {
     g->outputs.at[0] = ir_find(g, "ka");
 }
 
+/* Each damage breaks one promise of a verified graph, and the verifier names that promise. */
 static void test_verifier(void **state)
 {
     static const struct {
@@ -649,6 +665,8 @@ static void test_random_graphs(void **state)
     }
 }
 
+/* Boxes are half open: neighbours that share a face do not overlap, and an empty box overlaps
+ * nothing and lies in everything. */
 static void test_boxes(void **state)
 {
     ir_box a = {{0, 2}, {4, 5}}, b = {{3, 4}, {9, 9}}, c = {{4, 0}, {5, 9}},

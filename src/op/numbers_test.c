@@ -108,6 +108,8 @@ static uint64_t hash_blocks(ir_dtype dtype, int scale_at)
     return hash;
 }
 
+/* A block of each format with a code book, unpacked, against a hash of what the gguf package of
+ * Python gives for the same bytes. */
 static void test_codebooks(void **state)
 {
     static const struct {
@@ -129,6 +131,7 @@ static void test_codebooks(void **state)
             fail_msg("%s", ir_dtype_table[rows[r].dtype].name);
 }
 
+/* Norms and softmax against sums in double, with an epsilon that is large enough to be noticed. */
 static void test_norms(void **state)
 {
     bed b;
@@ -184,6 +187,8 @@ static void test_odd_widths(void **state)
     }
 }
 
+/* Products of random rows with weights of every dtype, against sums in double of the unpacked
+ * weights. */
 static void test_linear(void **state)
 {
     (void)state;
@@ -247,6 +252,7 @@ static void test_gelu_tanh_keeps_digits(void **state)
     tear_down(&b);
 }
 
+/* activation(gate) times up inside one product, for each activation. */
 static void test_gated_linear(void **state)
 {
     static const char *const names[] = {"silu", "gelu", "gelu_tanh"};
@@ -371,6 +377,8 @@ static void test_rope_table(void **state)
     }
 }
 
+/* The head has 10 entries and the table 4 angles' worth: entries beyond the table pass
+ * unrotated. */
 static void test_rope(void **state)
 {
     bed b;
@@ -482,6 +490,8 @@ static void test_largest(void **state)
     }
 }
 
+/* The same index from the whole row and from parts that are reduced afterwards. Of equal values
+ * the first counts; NaN never does, and a row of nothing else gives 0. */
 static void test_argmax(void **state)
 {
     bed b;
@@ -543,6 +553,8 @@ static void check_shares(const float *sampling, const double *weights)
     }
 }
 
+/* Drawn shares against exact ones: first temperature, top_k, top_p and min_p, then the weight
+ * that each token should have. */
 static void test_sample(void **state)
 {
     (void)state;

@@ -84,6 +84,7 @@ static void **save(bed *b)
     return copy;
 }
 
+/* Put tensors back as they were before a run, so that two runs begin alike. */
 static void load(bed *b, void **copy)
 {
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
@@ -125,6 +126,7 @@ static ir_box alive_box(const bed *b)
     return box;
 }
 
+/* The axes of the operator; an operator without `axes` may not be cut. */
 static void fill_axes(const bed *b, op_axis *axes)
 {
     memset(axes, 0, IR_MAX_RANK * sizeof *axes);
@@ -170,6 +172,7 @@ static size_t split(bed *b, ir_box boxes[MOST_BOXES])
     return n;
 }
 
+/* The part of an output that belongs to `box` of output 0, as the record says it. */
 static ir_box written_box(const bed *b, uint32_t output, const ir_box *box)
 {
     ir_box written = *box;
@@ -191,6 +194,8 @@ static void check_disjoint(const bed *b, const ir_box *boxes, size_t n)
             }
 }
 
+/* The operator in one task and in three random cuts: the same bytes in every tensor, also in
+ * those that it should not touch. */
 static void check_split(bed *b, void **start)
 {
     ir_box boxes[MOST_BOXES], whole = alive_box(b);
@@ -314,6 +319,8 @@ static bool written_of_root(const bed *b, ir_tensor_id id, const ir_box *box, ir
     return false;
 }
 
+/* Two runs over different poison: where the task may not write, each keeps its poison; where it
+ * must, both hold the same bytes, so that nothing poisoned was read. */
 static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, void **before[2],
                              void **after[2])
 {
@@ -340,6 +347,8 @@ static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, v
     }
 }
 
+/* Some tasks of a random cut run with everything outside `reads` poisoned, each time with
+ * another poison. */
 static void check_reads_and_writes(bed *b, void **start)
 {
     ir_box boxes[MOST_BOXES];
@@ -391,6 +400,8 @@ static void check_scratch(const bed *b)
     }
 }
 
+/* One case with one seed.  all_alive: no row is dead; otherwise live counts are drawn, and what
+ * lies beyond them must not matter. */
 static void check_case(const op_def *def, uint32_t number, uint64_t seed, bool all_alive)
 {
     bed b;
@@ -469,6 +480,8 @@ static void check_hostile(const char *graph)
     tear_down(&b);
 }
 
+/* Every number in the text of every case, one at a time, replaced by extreme ones: the program
+ * is refused or runs, without overflow (the sanitizers look on). */
 static void test_hostile_attributes(void **state)
 {
     static const char *const numbers[] = {"-9223372036854775808",

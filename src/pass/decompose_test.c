@@ -12,6 +12,7 @@ enum { WORKERS = 132, FEW_TOKENS = 16, VERIFIED_WORKERS = 12 };
 
 static mpk_context cx;
 
+/* Every weight is bf16, as in the models that the bars are about. */
 static mpk_status all_bf16(mpk_context *c, const void *self, const char *name, uint32_t rank,
                            const int64_t *dims, ir_dtype *dtype)
 {
@@ -20,6 +21,7 @@ static mpk_status all_bf16(mpk_context *c, const void *self, const char *name, u
     return MPK_OK;
 }
 
+/* A true model's program without its weights: cuts depend on shapes alone. */
 static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens)
 {
     model_shape shape = {.n_tokens = n_tokens,
@@ -36,6 +38,8 @@ static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens)
     return g;
 }
 
+/* What the GPU target sets for its bodies, with a split for each worker that the KV heads leave
+ * over. */
 static pass_options options_for(const model_config *c, uint32_t n_workers)
 {
     return (pass_options){.n_workers = n_workers,
@@ -115,6 +119,8 @@ static void check_tiles(const tg_graph *g, ir_op_id op)
                 tokens.most * (128 + columns.most * 8) <= 128 + tokens.most * columns.most * 8);
 }
 
+/* Each operator is cut as its kind should be: products of few tokens evenly in tiles of 8
+ * columns, others as the functions above say. */
 static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int64_t kv_heads)
 {
     for (ir_op_id o = 0; o < g->ir->ops.n; o++) {
@@ -138,6 +144,7 @@ static void check_ops(const tg_graph *g, uint32_t n_tokens, int64_t splits, int6
     }
 }
 
+/* Models and step sizes that the bars are about, on as many workers as an H100 has. */
 static void every_worker_has_its_part(void **state)
 {
     (void)state;
@@ -232,6 +239,8 @@ static void check_pairs(const tg_graph *g, ir_op_id op)
     assert_true(all > 0 && most * WORKERS <= all * 5 / 4);
 }
 
+/* Attention of long prompts: a worker that gets an early tile of tokens also gets a late one,
+ * and so no worker much more than the mean. */
 static void early_tiles_meet_late_ones(void **state)
 {
     (void)state;

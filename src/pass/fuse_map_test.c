@@ -18,6 +18,8 @@ static ir_graph *parse(arena *a, const char *source)
     return g;
 }
 
+/* The pass alone, and a proof that its result is a valid program. relaxed: roundings between
+ * fused operators may be dropped. */
 static ir_graph *fuse_as(arena *a, ir_graph *g, pass_fusion fusion, bool relaxed)
 {
     arena scratch = {0};
@@ -81,6 +83,8 @@ static void check_fused(const char *source, size_t n, const char *expression)
     arena_free(&a);
 }
 
+/* Fused expressions, literally: which roundings to a narrow dtype stay, how constants print, and
+ * where casts go. */
 static void examples(void **state)
 {
     (void)state;
@@ -181,6 +185,8 @@ static void print_random(text *out, uint64_t seed, int n)
     text_print(out, "output %%v%d\n", 3 + n);
 }
 
+/* Random element-wise programs, fused and not, give the same bits, and the pass does reduce
+ * their number. */
 static void random_programs(void **state)
 {
     size_t before = 0, after = 0;

@@ -20,6 +20,7 @@ static const pass_options gpu_options = {.n_workers = 132,
                                          .relaxed = true,
                                          .logits = true};
 
+/* A loader's answer for every weight: the dtype under test. */
 static mpk_status any_dtype(mpk_context *c, const void *self, const char *name, uint32_t rank,
                             const int64_t *dims, ir_dtype *dtype)
 {
@@ -28,6 +29,7 @@ static mpk_status any_dtype(mpk_context *c, const void *self, const char *name, 
     return MPK_OK;
 }
 
+/* Operators that compute: views cost nothing and do not count. */
 static size_t count_work(const ir_graph *g)
 {
     size_t n = 0;
@@ -44,6 +46,7 @@ static size_t count_of(const ir_graph *g, const char *name)
     return n;
 }
 
+/* simplify and fuse_ops as compile.c runs them, then a proof that the result is a valid program. */
 static ir_graph *fuse_as(arena *a, const ir_graph *g, const pass_options *options)
 {
     arena scratch = {0};
@@ -62,6 +65,8 @@ static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t 
     return fuse_as(a, g, &options);
 }
 
+/* A decoder for n_tokens tokens, each with a row of logits, over a cache of 16 small pages, so
+ * that contexts span several. */
 static ir_graph *build(arena *a, const model_config *c, uint32_t n_tokens, bool greedy,
                        ir_dtype dtype, ir_dtype activations)
 {
@@ -169,6 +174,8 @@ static void fill(const ir_graph *g, uint64_t seed, ir_values *values)
     }
 }
 
+/* Run the interpreter on random inputs that depend on the seed and on names alone, so that two
+ * programs with the same inputs can be compared. */
 static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *logits, size_t bytes)
 {
     ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
@@ -209,6 +216,7 @@ static model_config small_model(uint64_t i)
                           .bos_token = -1};
 }
 
+/* Random small decoders: full fusion changes no bit of the logits, unless a target allows it. */
 static void fused_and_plain_give_the_same_bits(void **state)
 {
     (void)state;
@@ -456,6 +464,7 @@ static void settings_on_text(void **state)
     }
 }
 
+/* The bounds of n_workers, which is what limits a task's worker number to 16 bits. */
 static void workers_of_a_text(void **state)
 {
     (void)state;

@@ -35,6 +35,7 @@ static ir_graph *parse(arena *a, const char *source)
     return g;
 }
 
+/* The pass alone or, with fuse, with fuse_ops after it; both results must be valid programs. */
 static ir_graph *recognise(arena *a, ir_graph *g, bool fuse)
 {
     arena scratch = {0};
@@ -73,6 +74,7 @@ static float *evaluate(arena *a, const ir_graph *g, int64_t *n)
     return values.data[g->outputs.at[0]];
 }
 
+/* Equal within rounding: a rule that replaces several operators may round less often. */
 static void check_near(arena *a, const ir_graph *one, const ir_graph *two)
 {
     int64_t n, m;
@@ -82,6 +84,8 @@ static void check_near(arena *a, const ir_graph *one, const ir_graph *two)
         assert_true(isnan(x[i]) ? isnan(y[i]) : fabsf(x[i] - y[i]) <= 1e-4f * (1 + fabsf(x[i])));
 }
 
+/* A layer as Dynamo gives it: its norm is one operator, and after fuse_ops only two products
+ * with everything around them are left. */
 static void a_layer_of_small_operators_becomes_three_linears(void **state)
 {
     (void)state;
@@ -112,6 +116,7 @@ static ir_graph *parse_with(arena *a, const char *source, const char *old, const
     return g;
 }
 
+/* Models write a square in four ways; each must be found. */
 static void squares_however_written(void **state)
 {
     (void)state;
@@ -124,6 +129,8 @@ static void squares_however_written(void **state)
     }
 }
 
+/* One change at a time that makes the group no norm: it stays as it is, and computes what it
+ * says. */
 static void what_is_nearly_a_norm_stays(void **state)
 {
     (void)state;
@@ -141,6 +148,8 @@ static void what_is_nearly_a_norm_stays(void **state)
     }
 }
 
+/* A norm of bf16 that multiplies by its weight after rounding: rms_norm would round once, so the
+ * product stays apart. */
 static void low_precision_keeps_its_roundings(void **state)
 {
     (void)state;
@@ -190,6 +199,7 @@ static const char gelu[] =
     "%v = map(%u) {expr = \"tanh(x0)\"}\n%w = map(%v) {expr = \"x0 + 1.0\"}\n"
     "%y = mul(%h, %w)\noutput %y\n";
 
+/* The formula with tanh, and six that differ from it in one constant or operand and must stay. */
 static void the_gelu_of_gpt2_is_one_operator(void **state)
 {
     (void)state;
@@ -228,6 +238,7 @@ static const char activated[] =
     "input %x : f32[18, 16]\nconst %w : f32[24, 16]\nconst %b : f32[24]\n"
     "%l = linear(%x, %w, _, _, %b)\n%y = gelu(%l)\noutput %y\n";
 
+/* Which activations a linear takes in; `left` counts the operators that stay beside it. */
 static void activations_join_linears_of_many_rows(void **state)
 {
     (void)state;
@@ -258,6 +269,8 @@ static const char by_rows[] =
     "%s = sdpa(%q, %k, %v, _) {causal = 1}\n%t = transpose(%s) {perm = [0, 2, 1, 3]}\n"
     "%r = reshape(%t) {shape = [10, 12]}\n%y = map(%r) {expr = \"x0 + 1\"}\noutput %y\n";
 
+/* A transpose after attention vanishes, since attention can write [token, head] rows itself.
+ * Another order of axes is not what it writes, and stays. */
 static void attention_is_written_by_rows(void **state)
 {
     (void)state;
@@ -299,6 +312,8 @@ static const char logarithm[] =
     "%s = reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)\noutput "
     "%y\n";
 
+/* The group that guards against infinite maxima, and changes to it after which it is another
+ * function. */
 static void a_logarithm_of_a_sum_of_exponentials_is_one_operator(void **state)
 {
     (void)state;
@@ -367,6 +382,8 @@ static void check_same(arena *a, const ir_graph *one, const ir_graph *two)
     assert_memory_equal(x, y, (size_t)ir_bytes(&one->tensors.at[one->outputs.at[0]]));
 }
 
+/* Both halves of rotary embeddings become `rotate` with the same bits; what nearly matches
+ * stays. */
 static void rotation_keeps_its_bits(void **state)
 {
     (void)state;
@@ -399,6 +416,8 @@ static const char grouped[] =
     "%vr = reshape(%ve) {shape = [1, 4, 5, 8]}\n%y = sdpa(%q, %kr, %vr, _) {causal = 1}\noutput "
     "%y\n";
 
+/* Heads that are expanded for attention need no copies: the operator reads each KV head for all
+ * of its query heads. Heads in another order do. */
 static void repeated_heads_are_read_once(void **state)
 {
     (void)state;
@@ -444,6 +463,8 @@ static void rows_of_a_matrix_stay_flat(void **state)
     arena_free(&a);
 }
 
+/* Zero added to an integer is the integer. What remains counts a state up in place, and must
+ * still do so. */
 static void nothing_added_is_nothing_done(void **state)
 {
     (void)state;
@@ -464,6 +485,8 @@ static const char copied[] =
     "input %x : f32[6, 4]\n%s = softmax(%x)\n%v = reshape(%s) {shape = [2, 3, 4]}\n"
     "%y = copy(%v)\noutput %y\n";
 
+/* A copy into a slice vanishes if its source can be made there, and stays where the order of
+ * axes, the shape or another reader forbids it. */
 static void a_result_is_written_where_its_copy_would_be(void **state)
 {
     (void)state;
@@ -618,6 +641,8 @@ static void add_scale(drawn *d, bool wanted)
         step(d, "map(%%t%u) {expr = \"x0 * 0.4375\"}", d->n);
 }
 
+/* Attention as models write it: a scale before the product, after it, or none; with a mask or
+ * without; batch and heads as two axes or joined in one; random sizes. */
 static const char *random_attention(drawn *d)
 {
     const unsigned scaled = draw(d, 3), axes = 1 + draw(d, 2);
@@ -658,6 +683,7 @@ static void check_nearly(arena *a, const ir_graph *one, const ir_graph *two)
         assert_true(fabsf(x[i] - y[i]) <= 0.03f * (1 + fabsf(x[i])));
 }
 
+/* Random groups that are attention become `sdpa`, with results that agree within rounding. */
 static void softmax_between_products_is_attention(void **state)
 {
     (void)state;
@@ -679,6 +705,8 @@ static const char attention[] =
     "%s = batch_matmul(%q, %t)\n%a = add(%s, %m)\n%p = softmax(%a) {axis = 3}\n"
     "%z = batch_matmul(%p, %v)\n%y = cast(%z) {dtype = \"f32\"}\noutput %y\n";
 
+/* Softmax over another axis, a weight that is also an output, a mask that is multiplied: the
+ * products stay. */
 static void what_is_nearly_attention_stays(void **state)
 {
     (void)state;
@@ -700,6 +728,8 @@ static void what_is_nearly_attention_stays(void **state)
     arena_free(&a);
 }
 
+/* A chain of reshapes that ends in its first shape is dropped, so that the residual can join the
+ * product. */
 static void reshapes_that_lead_back_are_nothing(void **state)
 {
     (void)state;

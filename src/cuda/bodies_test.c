@@ -48,6 +48,7 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
  * all takes minutes for each architecture. */
 enum { SHARE = 4 };
 
+/* Half of the architectures in a run, by the seed; all of them in a thorough one. */
 static bool is_drawn(const gen_arch *arch)
 {
     return check_thorough() || (uint64_t)(arch - gen_arch_table) % 2 == seed % 2;
@@ -117,6 +118,8 @@ static unsigned report_spills(const gen_source *source, const char *log)
     return bad;
 }
 
+/* Every body compiles for the architecture with the true NVRTC, and what its log says of spills
+ * is held against the bounds. */
 static void test_all_bodies(void **state)
 {
     (void)state;

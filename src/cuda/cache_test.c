@@ -47,6 +47,7 @@ static fixture *start(fixture *f)
     return f;
 }
 
+/* Nothing but kernels may have been left in the folder: clearing empties it. */
 static void end(fixture *f)
 {
     setenv("MPK_CACHE", f->folder, 1);
@@ -327,6 +328,8 @@ static void programs_are_kept(void **state)
     end(f);
 }
 
+/* Of MPK_CACHE, XDG_CACHE_HOME and HOME the first that is set decides; a folder that is not
+ * there has no kernels and is no error. */
 static void where_it_lies(void **state)
 {
     (void)state;

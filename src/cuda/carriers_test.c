@@ -95,6 +95,8 @@ static void check_carriers(const char *source, cuda_mode mode, uint32_t least_qu
     tear_down(b);
 }
 
+/* A chain of products carries its results on every worker, in both modes; routed experts carry
+ * too. */
 static void test_carriers(void **state)
 {
     (void)state;

@@ -27,6 +27,8 @@ typedef struct bed {
     char model[64], cache[64];
 } bed;
 
+/* A model's folder, an empty cache, and a stand-in for the driver with two SMs. Kernels are
+ * compiled by the true NVRTC, without which the tests are skipped. */
 static bed *set_up(bed *b)
 {
     cuda_nvrtc *n;
@@ -46,6 +48,8 @@ static bed *set_up(bed *b)
     return b;
 }
 
+/* Nothing of the driver may be left allocated, and nothing in the cache's folder after it was
+ * cleared. */
 static void tear_down(bed *b)
 {
     char words[256];
@@ -59,6 +63,7 @@ static void tear_down(bed *b)
     unsetenv("MPK_CACHE");
 }
 
+/* step_tokens decides how many graphs the program has, so each value is a program of its own. */
 static mpk_status open_engine(bed *b, uint32_t step_tokens, mpk_engine **out)
 {
     mpk_engine_options o = {.size = sizeof o,
@@ -80,6 +85,8 @@ static mpk_engine_facts start(bed *b, uint32_t step_tokens)
     return facts;
 }
 
+/* Open the model and compare where its parts came from. program: the image was in the cache;
+ * kernel: the compiled kernel was. */
 static void check_start(bed *b, uint32_t step_tokens, bool program, bool kernel)
 {
     mpk_engine_facts facts = start(b, step_tokens);
@@ -109,6 +116,8 @@ static void damage_program(const bed *b)
     fclose(f);
 }
 
+/* A program is found again, also after another one was stored; a damaged one is compiled anew
+ * and replaced, while its kernel is still found by its source. */
 static void second_start_compiles_nothing(void **state)
 {
     (void)state;
@@ -134,6 +143,8 @@ static void put_other_kernel(bed *b)
     mpk_engine_close(e);
 }
 
+/* A cached program whose kernel does not belong to it, as after a change of mpk: the kernel is
+ * compiled and stored in its place. */
 static void a_kernel_of_another_source_is_made_again(void **state)
 {
     (void)state;

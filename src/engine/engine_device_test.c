@@ -13,6 +13,8 @@ static bool is_gpu(const target_device *d)
     return strcmp(d->target->name, "cuda") == 0;
 }
 
+/* Choose a device and leave it. It stays open in between exactly if it is a GPU that is to run
+ * something. */
 static mpk_status choose(mpk_context *cx, const char *device, const char *target, bool for_running,
                          target_device *out)
 {
@@ -23,6 +25,7 @@ static mpk_status choose(mpk_context *cx, const char *device, const char *target
     return status;
 }
 
+/* The same for an image that was compiled for `arch` ("": the CPU) with n_workers. */
 static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o, const char *arch,
                                    uint32_t n_workers, bool for_running, target_device *out)
 {
@@ -34,6 +37,8 @@ static mpk_status choose_for_image(mpk_context *cx, const mpk_engine_options *o,
     return status;
 }
 
+/* Without a GPU, or without its driver, "auto" is the CPU, while a GPU that was named is an
+ * error that says what is missing. */
 static void test_without_gpu(void **state)
 {
     (void)state;
@@ -51,6 +56,8 @@ static void test_without_gpu(void **state)
                 choose(&cx, "cuda:0", NULL, true, &d));
 }
 
+/* "auto" takes the GPU only if kernels could be compiled for it; a GPU that is named is taken in
+ * any case. */
 static void test_with_gpu(void **state)
 {
     (void)state;
@@ -90,6 +97,8 @@ static void test_with_gpu(void **state)
     assert_false(d.runs_code);
 }
 
+/* Spellings that are nearly a device's name, architectures without code, and options that belong
+ * to the other kind of device. */
 static void test_words(void **state)
 {
     static const char *const wrong[] = {"gpu",     "",      "cuda:",           "cuda:x",
@@ -111,6 +120,8 @@ static void test_words(void **state)
                     &cx, &(mpk_engine_options){.device = "cpu", .mode = MPK_MODE_GRAPH}, true, &d));
 }
 
+/* An image runs only on the kind of device, architecture and number of workers that it was
+ * compiled for; to be looked at it needs no device. */
 static void test_images(void **state)
 {
     (void)state;

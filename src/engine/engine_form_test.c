@@ -26,6 +26,8 @@ static const char config[] =
     "\"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"attention_bias\": false, "
     "\"torch_dtype\": \"bfloat16\", \"bos_token_id\": 300, \"eos_token_id\": 301}";
 
+/* A folder with a small configuration; weights are random, so answers are arbitrary but for
+ * their form. */
 static int set_up(void **state)
 {
     (void)state;
@@ -102,6 +104,7 @@ static bool is_number(const char *text)
     return n >= 3 && n <= 9 && strcmp(text + n, "x") == 0;
 }
 
+/* The texts that the form of odd requests allows. */
 static bool is_choice(const char *text)
 {
     return strcmp(text, "yes") == 0 || strcmp(text, "no") == 0 || strcmp(text, "maybe") == 0;
@@ -115,6 +118,8 @@ static mpk_request *submit_one(mpk_engine *e, uint32_t i, uint64_t seed)
     return submit(e, MPK_FORM_REGEX, "[0-9]{3,9}x", seed + i);
 }
 
+/* Answers under forms are the same alone and beside others, whose masks are made by the same
+ * thread at the same time. */
 static void test_alone_and_together(void **state)
 {
     (void)state;

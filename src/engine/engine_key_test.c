@@ -23,6 +23,8 @@ static bool is_same(str a, str b)
     return a.n == b.n && memcmp(a.at, b.at, a.n) == 0;
 }
 
+/* Each option that changes the code changes the key, and no two changes give one key: else a
+ * start would find the program of other options. */
 static void every_option_is_in_the_key(void **state)
 {
     (void)state;

@@ -10,6 +10,7 @@
 
 static mpk_context cx;
 
+/* The options as a caller of this version gives them: `size` is set, all else as in the test. */
 static mpk_status read_engine(mpk_engine_options o)
 {
     arena a = {0};
@@ -34,6 +35,7 @@ static mpk_status read_request(mpk_request_options o)
 #define request_refuses(needle, ...) \
     check_fails(&cx, MPK_EARG, needle, read_request((mpk_request_options){__VA_ARGS__}))
 
+/* Each count at its largest value, and one beyond it. The message names the field. */
 static void test_engine_counts(void **state)
 {
     (void)state;
@@ -62,6 +64,7 @@ static void test_engine_counts(void **state)
     engine_refuses("draft_ngram", .draft_ngram = ENGINE_MAX_NGRAM + 1);
 }
 
+/* The last value of each enumeration is taken, the one after it refused. */
 static void test_engine_choices(void **state)
 {
     (void)state;
@@ -113,6 +116,7 @@ static void test_engine_pairs(void **state)
         request_refuses(#field, .field = NAN);                          \
     } while (0)
 
+/* Ends of each range are taken; the numbers next to them, infinities and NaN are not. */
 static void test_request_ranges(void **state)
 {
     (void)state;
@@ -135,6 +139,8 @@ static void test_request_ranges(void **state)
     request_refuses("draft_tokens", .draft_tokens = ENGINE_MAX_DRAFTS + 1);
 }
 
+/* Lists are checked entry by entry, and the message counts from 1. Texts must be whole UTF-8 and
+ * not empty. */
 static void test_request_lists(void **state)
 {
     (void)state;
@@ -157,6 +163,7 @@ static void test_request_lists(void **state)
     request_refuses("stop text 2", .stop = none, .n_stop = 2);
 }
 
+/* A form needs its source, and an answer with a form must be able to end. */
 static void test_request_forms(void **state)
 {
     (void)state;

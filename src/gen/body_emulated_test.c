@@ -202,6 +202,7 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
     }
 }
 
+/* Graphs of the tests' own beside the cases of the records; numbered from `first` on. */
 static void gather_graphs(const char *const *graphs, size_t n, uint32_t first)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -233,6 +234,8 @@ static void write_source(void)
         subjects.at[i].instance = source.uses[i][subjects.at[i].g->ops.n - 1].instance;
 }
 
+/* All bodies are compiled once, as one library of C++. Without a compiler for it there is
+ * nothing to test. */
 static int set_up_device(void **state)
 {
     (void)state;

@@ -147,6 +147,7 @@ typedef struct product {
 
 /* ---- squares of rows ---- */
 
+/* Sums of squares are kept for whole lots of tokens, whatever the number that are alive. */
 static size_t squares_bytes(const product *p)
 {
     const int64_t tokens = tensor(&p->b, p->b.op->out[0])->dims[0];
@@ -225,6 +226,8 @@ static void make_squares(product *p)
     }
 }
 
+/* Tell an entry where its sums of squares come from and go to, as the host's tables do. Task i
+ * writes column i of each token's row. */
 static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *forms)
 {
     e->at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)p->squares_of_x;
@@ -301,6 +304,8 @@ typedef struct worker {
     pthread_t thread;
 } worker;
 
+/* A thread runs the entries of one worker. Tasks of one tile are on different threads and wait
+ * for each other. */
 static void *run_worker(void *of)
 {
     worker *w = of;
@@ -339,6 +344,8 @@ static void run_all(product *products, uint64_t seed)
     }
 }
 
+/* The result is near the reference, and in the second round, with other delays, equal to that of
+ * the first to the bit. */
 static void check_product(product *p, void ***first)
 {
     const ir_tensor_id y = p->b.op->out[0];
@@ -354,6 +361,8 @@ static void check_product(product *p, void ***first)
     load(&p->b, p->start);
 }
 
+/* Several products in a row, so that a worker's room is used again by the next one. Half of the
+ * cases have dead rows. */
 static void test_tiles_that_tasks_share(void **state)
 {
     (void)state;

@@ -70,6 +70,7 @@ static mpk_status gather_case(device *d, uint32_t number, const char *graph)
     return MPK_OK;
 }
 
+/* Graphs of the tests' own; each must find a fast body, or the test would silently test less. */
 static void gather_graphs(device *d, const char *const *graphs, size_t n, uint32_t first)
 {
     for (uint32_t i = 0; i < n; i++) {
@@ -97,6 +98,7 @@ static void gather_in_f16(device *d, const char *const *graphs, size_t n, uint32
     }
 }
 
+/* Cases of the records as well: those that a fast body takes. */
 static void gather_records(device *d)
 {
     for (const op_def *const *def = op_table; *def; def++)
@@ -104,6 +106,8 @@ static void gather_records(device *d)
             check_ok(&cx, gather_case(d, i, (*def)->cases[i].graph));
 }
 
+/* Print and compile the source for all subjects of a device at once, as one kernel: bodies then
+ * share its page ring and scratch. */
 static void make(device *d)
 {
     gen_graph *graphs = arena_alloc(&graphs_arena, d->subjects.n, sizeof *graphs);
@@ -375,6 +379,8 @@ static bool can_carry(const bed *b, const ir_box *boxes, size_t n)
     return which != 0;
 }
 
+/* Run the tasks one after the other as one worker's list. carried: operands come word by word,
+ * late and in random order, and no event says when. */
 static void run_device(const device *d, const bed *b, const ir_box *boxes, size_t n, void *packed,
                        uint64_t seed, bool carried)
 {
@@ -501,6 +507,8 @@ static void check_one_box(const device *d, bed *b, const ir_box *box, void *pack
     drop(b, expected);
 }
 
+/* One case of one device: operands that may not be read are poisoned, tasks are a random cut,
+ * and every round has other delays. all_alive: no row is dead. */
 static void check_subject(const device *d, const subject *s, uint64_t seed, bool all_alive)
 {
     bed b;
@@ -545,6 +553,7 @@ static double seconds(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* All cases of a device, each with all rows alive and with some. */
 static void check_device(const device *d)
 {
     if (!d->code)
@@ -594,6 +603,7 @@ static void take_tokens(const bed *all, bed *few, const uint32_t *from)
     }
 }
 
+/* Does a split hold any position of the token's context? An empty one has no weight. */
 static bool holds(const float *lse, int64_t split, int64_t heads)
 {
     return lse[split * heads] != -INFINITY;
@@ -617,6 +627,8 @@ static void move_head(bed *b, char *parts, size_t apart, size_t bytes, float *ls
     }
 }
 
+/* Which splits hold a token's parts depends on its company. Move them to other splits, in the
+ * same order: the folded result must not change. */
 static void move_parts(bed *b)
 {
     operand x = named(b, "part"), l = named(b, "lse");
@@ -648,6 +660,7 @@ static void gather_parts(const bed *b, int64_t t, char *to, float *lse_to)
         }
 }
 
+/* Equal parts in the same order, whichever splits hold them. */
 static bool same_parts(const bed *all, int64_t t, const bed *few, int64_t u)
 {
     const size_t n = row_bytes(tensor(all, all->op->out[0])),
@@ -712,6 +725,8 @@ static void check_company(const device *d, const subject *many, const subject *s
     tear_down(&few);
 }
 
+/* Tokens of a full step, alone in steps of fewer tokens: the same bits, for each body that
+ * promises it. */
 static void test_company(void **state)
 {
     size_t first = 0;

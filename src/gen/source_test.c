@@ -41,6 +41,8 @@ static void check_constants(mpk_context *cx, bool first, bool second, bool loads
     arena_free(&a);
 }
 
+/* Half of the ring belongs to JIT tasks exactly if the program has some whose bodies load; a
+ * program without them gives up nothing. */
 static void test_pages_of_jit_tasks(void **state)
 {
     (void)state;

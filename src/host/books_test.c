@@ -23,6 +23,8 @@ typedef struct fake {
     float logits[VOCAB * CONTEXT]; /* what is lent: one place */
 } fake;
 
+/* The machine below has no runtime: the test plays its side of the rings, in any order that the
+ * protocol allows. */
 static void fake_ring(machine *m)
 {
     ((fake *)m)->rings_heard++;
@@ -43,6 +45,7 @@ static void fake_wait(machine *m, rt_u32 seen, uint64_t timeout_ns)
         rt_sleep(&f->bell, seen, timeout_ns);
 }
 
+/* One place for logits, so that running out of them is tested too. */
 static mpk_status fake_lend(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at)
 {
     fake *f = (fake *)m;
@@ -54,6 +57,7 @@ static mpk_status fake_lend(mpk_context *cx, machine *m, float *to, uint64_t n, 
     return MPK_OK;
 }
 
+/* What the request's caller gets is what lay in the place when it was returned. */
 static void fake_return(machine *m, rt_u64 at, float *to, uint64_t n)
 {
     fake *f = (fake *)m;
@@ -79,6 +83,7 @@ static const machine_def lending = {.name = "fake",
                                     .return_logits = fake_return,
                                     .peek_logits = fake_peek};
 
+/* Rings as short as the books allow, so that they fill up and wrap. */
 static fake *fake_open(mpk_context *cx, const machine_def *def)
 {
     fake *f = calloc(1, sizeof *f);
@@ -118,6 +123,7 @@ static void fake_close(fake *f)
 
 /* ---- the machine's side ---- */
 
+/* The machine's side: take the oldest request out of its ring. */
 static bool take_request(fake *f, rt_request *out)
 {
     host_rings *r = &f->ends;
@@ -138,6 +144,7 @@ static bool take_command(fake *f, rt_command *out)
     return true;
 }
 
+/* The machine's side: put a token into the ring; false if it is full, and the machine must wait. */
 static bool tell(fake *f, rt_token t)
 {
     host_rings *r = &f->ends;
@@ -201,6 +208,7 @@ static void check_prompt(game *g, const rt_request *r)
         assert_int_equal(g->f->ends.token_arena[r->prompt + i], p->first + (int32_t)i);
 }
 
+/* Prompts are runs of numbers from a first one that tells requests apart. */
 static void submit_one(game *g)
 {
     int32_t tokens[CONTEXT];
@@ -216,6 +224,7 @@ static void submit_one(game *g)
     g->submitted++;
 }
 
+/* Free slots take requests in the order in which they were submitted. */
 static void admit(game *g)
 {
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -256,6 +265,8 @@ static void step(game *g)
     }
 }
 
+/* Take a few entries at a time. Tokens of a request come in order, none after its end, and a
+ * request that was cancelled while it waited has none. */
 static void drain(game *g)
 {
     rt_token out[3];
@@ -503,6 +514,8 @@ static void test_lent_logprobs(void **state)
     fake_close(f);
 }
 
+/* A nudge ends a wait at once and is spent by it; a wait ends by its timeout; errors of the
+ * machine and of the caller come back in words. */
 static void test_waking_and_failing(void **state)
 {
     (void)state;

@@ -85,6 +85,8 @@ static void check_one_by_one(const char *pattern, const char *const *parts, cons
     load_close(&m);
 }
 
+/* Experts that lie one by one become one stack, in the order of their numbers, under both
+ * spellings of their names. */
 static void test_one_by_one(void **state)
 {
     (void)state;
@@ -111,6 +113,7 @@ static void check_together(const char *gate_up, const char *down)
     load_close(&m);
 }
 
+/* Gate and up in one tensor are taken apart into two stacks, with and without ".weight". */
 static void test_together(void **state)
 {
     (void)state;
@@ -152,6 +155,8 @@ static void expect_fault(mpk_status status, const char *needle, const char *name
     load_close(&m);
 }
 
+/* One wrong tensor among right ones: another shape or dtype, one expert too many, one that is
+ * there twice under two spellings. */
 static void test_faults(void **state)
 {
     (void)state;

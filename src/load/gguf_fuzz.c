@@ -4,6 +4,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* A configuration that was accepted is built as well. Building may refuse it; it may not read or
+ * write beyond a table. */
 static void build_program(const load_model *m)
 {
     mpk_context cx = {0};
@@ -22,6 +24,7 @@ static void build_program(const load_model *m)
     arena_free(&a);
 }
 
+/* Any bytes as a file: refused, or every byte of every tensor can be read. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

@@ -38,6 +38,7 @@ static void put_header(text *t, uint64_t n_tensors, uint64_t n_values)
     put(t, n_values, 8);
 }
 
+/* A key of the file's header with its value, as the format has them: name, type, value. */
 static void put_u32_value(text *t, const char *key, uint32_t value)
 {
     put_str(t, key);
@@ -210,6 +211,8 @@ static void put_divisors(text *t, double error)
     }
 }
 
+/* GGUF files have Llama 3's scaling as divisors of frequencies: the numbers that they were made
+ * from are found again, and divisors that no such numbers give are refused. */
 static void test_recovers_llama3_scaling(void **state)
 {
     (void)state;

@@ -3,6 +3,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Any text as a configuration: if it is accepted, its program can be built. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

@@ -28,6 +28,7 @@ static folder make_folder(void)
     return f;
 }
 
+/* Put a file into the folder; remove_folder takes it away again. */
 static void put_file(folder *f, const char *name, const void *bytes, size_t n)
 {
     mpk_context cx = {0};
@@ -225,6 +226,8 @@ static void check_moments(const char *name, double mean, double deviation)
     free(x);
 }
 
+/* Random weights have the mean and spread of trained ones, by the kind of weight: norms are near
+ * 1, all else near 0. */
 static void test_random_moments(void **state)
 {
     (void)state;

@@ -4,6 +4,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Any bytes as a file: refused, or every byte of every tensor can be read. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

@@ -76,6 +76,8 @@ static void use(const tokenizer *t, str input, unsigned flags)
     arena_free(&a);
 }
 
+/* Up to the first zero byte the input is a tokenizer.json, and after it a text to encode with
+ * it. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

@@ -41,6 +41,7 @@ static void spell_bytes(gpt2 *g)
     }
 }
 
+/* A vocabulary of bytes and a few merges, with a control token and one that users define. */
 static void fill_gpt2(gpt2 *g)
 {
     *g = (gpt2){.v = TOKENIZER_VOCAB_EMPTY};
@@ -93,6 +94,7 @@ static const struct {
               {"<user>", 0}};
 enum { N_PIECES = sizeof pieces / sizeof *pieces, N_LLAMA = 259 + N_PIECES };
 
+/* A vocabulary of pieces with scores, and a token for each byte that no piece holds. */
 static tokenizer *open_llama(void)
 {
     mpk_context cx = {0};
@@ -220,6 +222,7 @@ static void test_invalid_input(void **state)
 
 /* --- streams --- */
 
+/* Not a continuation byte of UTF-8: only there may a text be cut. */
 static bool begins_character(unsigned char c)
 {
     return (c & 0xc0) != 0x80;
@@ -343,6 +346,8 @@ static void vocab_fails(gpt2 *g, mpk_status status, const char *says)
     fill_gpt2(g);
 }
 
+/* A model or a splitting rule that is not known, and merges that do not fit the vocabulary, are
+ * refused by name. */
 static void test_vocab_refused(void **state)
 {
     (void)state;

@@ -254,6 +254,8 @@ static const struct {
      "max_completion_tokens"},
 };
 
+/* Bodies with one fault each: status 400, with the field that is at fault in the reply and in
+ * the words. */
 static void test_refusals(void **state)
 {
     (void)state;
@@ -268,6 +270,8 @@ static void test_refusals(void **state)
     }
 }
 
+/* Commas are counted before anything is parsed, so that a small body cannot claim much memory.
+ * Those inside a text do not count, nor does an escaped quote end a text. */
 static void test_count(void **state)
 {
     (void)state;

@@ -64,6 +64,8 @@ void mpk_free(void *p)
     free(p);
 }
 
+/* The engine below stands in for the library's: the server sees the public headers alone, so it
+ * can be linked against these functions. */
 void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *facts)
 {
     *facts = (mpk_engine_facts){.size = sizeof *facts,
@@ -97,6 +99,7 @@ mpk_status mpk_tokenize(mpk_context *cx, const mpk_tokenizer *t, const char *byt
     return MPK_OK;
 }
 
+/* A token is a character, so that texts can be told from ids. */
 mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t *ids, size_t n_ids,
                           char **bytes, size_t *n)
 {
@@ -109,6 +112,8 @@ mpk_status mpk_detokenize(mpk_context *cx, const mpk_tokenizer *t, const int32_t
     return MPK_OK;
 }
 
+/* The prompt is what the test says, whatever the messages are: only its end matters, which may
+ * open a thought. */
 mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *t, const char *messages, size_t n,
                            const mpk_chat_options *options, char **prompt, size_t *n_prompt)
 {
@@ -122,6 +127,8 @@ mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *t, const char *
     return MPK_OK;
 }
 
+/* All answers of the engine follow its script. Those after the first are slow, so that several
+ * answers of one call do not end together. */
 mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t *tokens, size_t n,
                              const mpk_request_options *options, mpk_request **out)
 {
@@ -138,6 +145,8 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
     return MPK_OK;
 }
 
+/* The next piece of the script; "!" is a fault of the machine, and the end of the script that of
+ * the answer. A slow request has nothing new every other time. */
 mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
 {
     const char *words = r->engine->script[r->n_read];
@@ -197,6 +206,7 @@ uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *ou
     return 0;
 }
 
+/* The drawn token's own entry comes first, then one whose probability is 0. */
 uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     (void)r;
@@ -244,6 +254,8 @@ typedef struct bed {
     char reply[1 << 16];
 } bed;
 
+/* A server on a free port of this machine, with room for few connections, and the engine above
+ * behind it. */
 static void open_bed(bed *b)
 {
     mpk_context cx = {0};
@@ -259,6 +271,7 @@ static void open_bed(bed *b)
     b->port = (uint16_t)strtoul(strrchr(net_server_url(b->server), ':') + 1, NULL, 10);
 }
 
+/* Every request was freed: the engine counts those that were not. */
 static void close_bed(bed *b)
 {
     net_server_stop(b->server, 10);
@@ -308,6 +321,8 @@ static void set_script(bed *b, size_t n, const char *const *pieces)
 
 /* ---- tests ---- */
 
+/* A call of a tool that is spread over pieces, whole and as a stream: its text comes first, and
+ * no part of the markup is shown. */
 static void test_calls(void **state)
 {
     (void)state;
@@ -344,6 +359,8 @@ static void test_calls(void **state)
     "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"name\":\"add\",\"input_" \
     "schema\":{}}]"
 
+/* The same answer in Anthropic's form: thought, text and call are blocks, each with its start,
+ * deltas and stop. */
 static void test_blocks(void **state)
 {
     (void)state;
@@ -373,6 +390,7 @@ static void test_blocks(void **state)
 
 #define ITEM_TOOLS "\"input\":\"x\",\"tools\":[{\"type\":\"function\",\"name\":\"add\"}]"
 
+/* The responses API: lists of items as input, and refusals that name the item. */
 static void test_items(void **state)
 {
     (void)state;
@@ -416,6 +434,8 @@ static void test_items(void **state)
     close_bed(&b);
 }
 
+/* A thought is told apart from the answer, also if its marks are cut by pieces, or if the prompt
+ * has already opened it. Completions of plain texts show it as it is. */
 static void test_reasoning(void **state)
 {
     (void)state;
@@ -440,6 +460,8 @@ static void test_reasoning(void **state)
     close_bed(&b);
 }
 
+/* Log probabilities in the forms of both endpoints. That of a probability of 0 is a number that
+ * JSON can hold. */
 static void test_probabilities(void **state)
 {
     (void)state;
@@ -511,6 +533,8 @@ static void test_large_requests(void **state)
     close_bed(&b);
 }
 
+/* The machine fails during an answer: the client gets an error, as an event if a stream has
+ * begun, and from then on the server says at every door that it is down. */
 static void test_fault(void **state)
 {
     (void)state;
@@ -537,6 +561,7 @@ static void test_fault(void **state)
     }
 }
 
+/* Running out of memory ends one request, not the server; too many answers at once are refused. */
 static void test_no_memory(void **state)
 {
     (void)state;
@@ -553,6 +578,8 @@ static void test_no_memory(void **state)
     close_bed(&b);
 }
 
+/* Vectors, scores and rankings from the stand-in's vectors, which are the first tokens
+ * themselves. */
 static void test_vectors(void **state)
 {
     (void)state;

@@ -17,6 +17,8 @@
 
 static mpk_context cx;
 
+/* Allocations are zeroed, aligned, and stay where they are while others come; a reset gives back
+ * all since the mark and nothing before it. */
 static void arena_keeps_and_resets(void **state)
 {
     (void)state;
@@ -71,6 +73,7 @@ static void arena_uses_blocks_again(void **state)
     assert_null(from.block);
 }
 
+/* Memory of one arena becomes another's without being moved; the first is empty afterwards. */
 static void arena_adopts(void **state)
 {
     (void)state;
@@ -114,6 +117,7 @@ static mpk_status call_one(mpk_context *own, void *user, uint32_t i)
     return MPK_OK;
 }
 
+/* thread_each calls each number once, and the error of a call becomes the error of all. */
 static void calls_are_spread(void **state)
 {
     (void)state;
@@ -130,6 +134,8 @@ static void calls_are_spread(void **state)
     check_fails(&cx, MPK_ESHAPE, "number 0 is bad", thread_each(&cx, 1, call_one, &one));
 }
 
+/* A folder that looks like /sys/devices/system/cpu, with the threads that share processor i's
+ * core. */
 static void write_siblings(const char *root, unsigned i, const char *list)
 {
     char path[128];
@@ -395,6 +401,8 @@ static bool enter_comma_locale(char folder[32])
     return setlocale(LC_NUMERIC, "comma") != NULL;
 }
 
+/* Python and other hosts set locales; what is written to files and replies has a point all the
+ * same. */
 static void numbers_have_points_in_any_locale(void **state)
 {
     (void)state;
@@ -419,6 +427,7 @@ static void numbers_have_points_in_any_locale(void **state)
     text_free(&t);
 }
 
+/* Random doubles, NaN and infinities among them, survive being written and read. */
 static void numbers_read_back(void **state)
 {
     (void)state;

@@ -12,6 +12,7 @@ static void must(bool holds)
         abort();
 }
 
+/* What was parsed, written and parsed again is equal. */
 static void write_and_read(arena *a, const json_value *value, unsigned indent)
 {
     mpk_context cx = {0};

@@ -37,6 +37,7 @@ static void test_values(void **state)
     arena_free(&a);
 }
 
+/* Which numbers are integers of 64 bits, and that the others are the nearest doubles. */
 static void test_numbers(void **state)
 {
     (void)state;
@@ -84,6 +85,7 @@ static void test_strings(void **state)
     arena_free(&a);
 }
 
+/* Each rule of the grammar broken once: the message says where, and what was expected there. */
 static void test_each_fault(void **state)
 {
     (void)state;
@@ -131,6 +133,7 @@ static void test_each_fault(void **state)
     }
 }
 
+/* Nesting is bounded, since the parser recurses; a large document is not. */
 static void test_depth_and_size(void **state)
 {
     (void)state;
@@ -189,6 +192,7 @@ static void test_names(void **state)
     }
 }
 
+/* Objects are equal whatever the order of their members. */
 static void test_equality(void **state)
 {
     (void)state;
@@ -202,6 +206,8 @@ static void test_equality(void **state)
     arena_free(&a);
 }
 
+/* A parsed document is written as it came, numbers digit by digit; with an indent it is laid
+ * out. Bytes that are no UTF-8 must not reach a reader as they are. */
 static void test_writing(void **state)
 {
     (void)state;

@@ -38,7 +38,6 @@ static void test_weight_in_parts(void **state)
 
 /* ---- refusals ---- */
 
-/* A machine on the stand-in for a GPU: what it says of itself, and that stopping gives all back. */
 static void test_starts_and_stops(void **state)
 {
     (void)state;

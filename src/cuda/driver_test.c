@@ -115,6 +115,7 @@ static mpk_status use_code(mpk_context *cx, use *u)
     return record_launches(cx, u, &l);
 }
 
+/* Everything of the driver that mpk uses, once; the tests let each call of it fail. */
 static mpk_status use_all(mpk_context *cx, use *u)
 {
     TRY(cuda_driver_open(cx, &u->d));

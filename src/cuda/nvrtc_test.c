@@ -210,6 +210,7 @@ typedef struct job {
     mpk_context cx;
 } job;
 
+/* Several threads compile at a time, with one library that is opened once. */
 static void *compile_some(void *argument)
 {
     job *j = argument;

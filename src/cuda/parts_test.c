@@ -153,6 +153,7 @@ static void test_no_maps(void **state)
 
 /* ---- squares of rows ---- */
 
+/* The operator that makes the named tensor of the graph for many tokens. */
 static ir_op_id maker(const bed *b, const char *name)
 {
     const ir_graph *g = b->image.ir[1];

@@ -54,6 +54,7 @@ static int tear_down(void **state)
     return rmdir(folder);
 }
 
+/* Two threads and random weights: which token is drawn depends on the seeds alone. */
 static mpk_engine *open_engine(uint32_t batch)
 {
     const mpk_engine_options o = {.size = sizeof o,
@@ -69,6 +70,8 @@ static mpk_engine *open_engine(uint32_t batch)
     return e;
 }
 
+/* A prompt of two random tokens, and an answer that is drawn at temperature 1, so that only the
+ * form makes it regular. */
 static mpk_request *submit(mpk_engine *e, mpk_form form, const char *source, uint64_t seed)
 {
     const int32_t prompt[] = {(int32_t)(rng_u64(seed, 0) % 256) + 1,

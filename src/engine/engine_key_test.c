@@ -11,6 +11,7 @@ typedef struct bed {
     ir_graph *g;
 } bed;
 
+/* The key of a program of one graph, for n_tokens tokens a step. */
 static str key_of(bed *b, const target_device *device, const pass_options *o, uint32_t n_tokens)
 {
     str key;

@@ -22,6 +22,8 @@ static double number(const json_value *object, const char *key)
     return value->number;
 }
 
+/* One row of the report: a kind of operator, the body that runs it, the columns that it reads (8)
+ * and makes (`to`), and the seven numbers in the order of `keys`. */
 static void check_kind(const json_value *k, const char *kind, const char *body, double to,
                        const double wanted[7])
 {
@@ -45,6 +47,8 @@ static void check_programs(const json_value *kind)
     assert_true(number(&programs->items[1], "listed") == 0);
 }
 
+/* Times of operators of one kind and one body are added, those of operators without tasks left
+ * out, and cycles become microseconds. */
 static void test_sums(void **state)
 {
     (void)state;

@@ -29,6 +29,8 @@ static void check_cut(const char *source, const str *stops, uint32_t n_stops, bo
     text_free(&s.text);
 }
 
+/* A text cut into random pieces ends before the first stop text, wherever the cuts fall; with
+ * include_stop after it. What is only the beginning of one is shown at the end. */
 static void test_cuts(void **state)
 {
     (void)state;
@@ -49,6 +51,8 @@ static void test_cuts(void **state)
     }
 }
 
+/* n_shown is how far the text may be shown: not into what could still become a stop text. After
+ * a stop nothing is added. */
 static void test_holds_back(void **state)
 {
     (void)state;

@@ -11,11 +11,14 @@ typedef struct record {
     int64_t version;
 } record;
 
+/* The three functions by which a watch reads a list: here a plain array of records stands for
+ * Python's list of tensors. */
 static void *item_of(void *list, ptrdiff_t i)
 {
     return ((void **)list)[i];
 }
 
+/* Not 0 if the record cannot be asked, which counts as a change. */
 static int32_t where_it_lies(const void *o, void **address)
 {
     *address = (*(record *const *)o)->bytes;
@@ -27,6 +30,8 @@ static int64_t how_often_changed(const void *o)
     return (*(record *const *)o)->version;
 }
 
+/* The watch returns the first record that is another object, lies elsewhere, or has been changed
+ * in place; n if none. An equal record is another object all the same. */
 static void test_tensors_that_are_others_moved_or_changed(void **state)
 {
     (void)state;

@@ -35,6 +35,8 @@ static void follow(grammar *g, const grammar_vocab *v, uint32_t from)
     grammar_matcher_close(m);
 }
 
+/* The first byte chooses the kind of form, the rest is its source; the vocabulary is the 256
+ * bytes, so every text can be walked through. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

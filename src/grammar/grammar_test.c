@@ -106,6 +106,9 @@ static void walk(grammar *g, uint64_t seed, uint32_t most)
     text_free(&so_far);
 }
 
+/* A mask allows a token exactly if reading its bytes one after the other is possible, in every
+ * situation of random walks; with forms that count far, so that the short cuts for counts are
+ * used. */
 static void test_masks(void **state)
 {
     static const struct {
@@ -232,6 +235,7 @@ static void test_bounds(void **state)
     }
 }
 
+/* The form is accepted, or refused with this status and these words. */
 static void check_made(mpk_status status, const char *words, grammar_kind kind, const text *source)
 {
     mpk_context cx = {0};
@@ -360,6 +364,8 @@ static void test_dashes_beside_sets(void **state)
     }
 }
 
+/* What no automaton of bytes can say is unsupported; what is no expression or schema at all is a
+ * fault. The message says where. */
 static void test_refused(void **state)
 {
     static const struct {

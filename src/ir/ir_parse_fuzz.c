@@ -6,6 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
+/* Any text: refused with words, or printed, parsed and printed again to the same bytes. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

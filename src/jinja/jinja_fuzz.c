@@ -22,6 +22,7 @@ static const char usual[] = "{\"messages\": [{\"role\": \"user\", \"content\": \
                             "{\"x\": [1, 2.5, true]}}}]}], \"tools\": [], "
                             "\"add_generation_prompt\": true, \"bos_token\": \"<s>\"}";
 
+/* Rendering twice gives the same bytes, or an error in words. */
 static void render_twice(arena *a, const jinja_template *t, const json_value *variables)
 {
     mpk_context cx = {0};
@@ -36,6 +37,8 @@ static void render_twice(arena *a, const jinja_template *t, const json_value *va
     text_free(&second);
 }
 
+/* A template and, after a line of dashes, its variables as JSON; without that line the usual
+ * ones of a chat. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     mpk_context cx = {0};

@@ -25,6 +25,8 @@ void *__libc_realloc(void *p, size_t n);
 
 static long made, fail_at; /* the allocation of this number fails; 0: none */
 
+/* Every allocation of the room goes through these two: number fail_at fails, so each path of an
+ * error is tried in turn. */
 void *aligned_alloc(size_t alignment, size_t n)
 {
     return ++made == fail_at ? NULL : __libc_memalign(alignment, n);
@@ -38,6 +40,7 @@ void *realloc(void *p, size_t n)
 
 /* ---- rendering ---- */
 
+/* Parse and run a template at a fixed time, one year after 1970. */
 static mpk_status render(mpk_context *cx, const char *source, const char *variables, text *out)
 {
     arena a = {0};
@@ -70,6 +73,7 @@ static void check_refusal(mpk_status code, const char *words, const char *source
     text_free(&out);
 }
 
+/* Jinja2 with trim_blocks and lstrip_blocks, as Transformers sets it; `-` and `+` override both. */
 static void test_white_space(void **state)
 {
     (void)state;
@@ -85,6 +89,8 @@ static void test_white_space(void **state)
     check_text("  {% raw -%}  {{ x }} {%- endraw %}  |", NULL, "{{ x }}  |");
 }
 
+/* A name that is set inside a loop or macro is gone after it; only a namespace carries a value
+ * out. `if` opens no scope. */
 static void test_scopes(void **state)
 {
     (void)state;
@@ -108,6 +114,8 @@ static void test_scopes(void **state)
     check_text("{% with l = 1 %}{{ l }}{% endwith %}{{ l|length }}", l, "13");
 }
 
+/* loop counts what the filter left, `else` runs if nothing did, and a recursive loop calls
+ * itself. */
 static void test_loops(void **state)
 {
     (void)state;
@@ -126,6 +134,8 @@ static void test_loops(void **state)
         l, "123");
 }
 
+/* Values print as Python prints them, slices count characters and not bytes, and a number beyond
+ * 64 bits stays as it was spelled. */
 static void test_values(void **state)
 {
     (void)state;
@@ -149,6 +159,8 @@ static void test_dates(void **state)
     text_free(&out);
 }
 
+/* Faults of the template name line and column; those of a run the line; what is not supported is
+ * named. */
 static void test_errors_say_where(void **state)
 {
     (void)state;
@@ -207,6 +219,7 @@ static void check_repeated(mpk_status code, const char *words, const char *befor
     text_free(&t);
 }
 
+/* Templates that would run, recurse or grow without end stop with an error. */
 static void test_limits(void **state)
 {
     (void)state;

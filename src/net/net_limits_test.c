@@ -42,6 +42,8 @@ static void check_spans(const event *e, size_t n, const net_limits *limits)
     }
 }
 
+/* Requests at random moments: in no minute more are let through than the limit, and what is
+ * refused is let through after the time that was told. */
 static void test_spans(void **state)
 {
     (void)state;
@@ -71,6 +73,8 @@ static void test_spans(void **state)
     }
 }
 
+/* Tokens are spent after the answer, so an account may be in debt. What is left and when it is
+ * full again are what the reply's headers say. */
 static void test_rest(void **state)
 {
     (void)state;
@@ -132,6 +136,7 @@ static void test_edges(void **state)
     assert_int_equal(net_limits_left(&a.tokens, 1, UINT64_MAX), 1);
 }
 
+/* Answers at a time: all of a request's or none, and no sum that wraps. */
 static void test_answers(void **state)
 {
     (void)state;
@@ -145,6 +150,8 @@ static void test_answers(void **state)
     assert_false(net_limits_take_answers(&a, UINT32_MAX));
 }
 
+/* The words of a key's line: any order and blanks; each at most once, with a whole number within
+ * its bounds. */
 static void test_words(void **state)
 {
     (void)state;

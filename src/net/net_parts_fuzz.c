@@ -14,6 +14,7 @@ static void must(bool holds)
         abort();
 }
 
+/* Feed an answer in pieces of `step` bytes. */
 static void take(net_parts *p, const json_value *tools, str prompt, str answer, size_t step)
 {
     mpk_context cx = {0};
@@ -30,6 +31,8 @@ static bool same(const text *a, const text *b)
     return a->n == b->n && (a->n == 0 || memcmp(a->at, b->at, a->n) == 0);
 }
 
+/* Any answer, whole and in pieces of a few bytes, is split into the same thought, text and
+ * calls. Bits of the first byte choose tools and a prompt that opens a thought. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char list[] =

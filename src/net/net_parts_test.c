@@ -133,6 +133,8 @@ static void check_example(const example *e, draws *r, uint64_t most)
     arena_free(&a);
 }
 
+/* Each example in one piece, then in random pieces of up to 40 bytes: the parts must be the
+ * same. */
 static void test_whole(void **state)
 {
     (void)state;
@@ -196,6 +198,7 @@ static void take_parts(const char *prompt, const json_value *tools, const text *
     check_ok(&cx, net_parts_end(&cx, p));
 }
 
+/* Nothing that is not markup may be lost: the letter q is in none. */
 static size_t count_letters(const text *t)
 {
     size_t n = 0;
@@ -204,6 +207,7 @@ static size_t count_letters(const text *t)
     return n;
 }
 
+/* An answer of random words that are markup or nearly so: pieces give what the whole gives. */
 static void check_random(const json_value *tools, draws *r)
 {
     static const char *const words[] = {

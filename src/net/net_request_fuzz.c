@@ -13,6 +13,7 @@ static void must(bool holds)
         abort();
 }
 
+/* What the reader accepts, the engine must accept: every number is in its range. */
 static void check_sampling(const net_request *q)
 {
     const mpk_request_options *s = &q->sampling;
@@ -30,6 +31,7 @@ static void check_json(arena *a, const char *words, size_t n, json_kind kind)
     must(json_parse(&cx, a, (str){words, n}, &v) == MPK_OK && v->kind == kind);
 }
 
+/* What is handed to the chat template is JSON again. */
 static void check_chat(arena *a, const net_request *q)
 {
     check_json(a, q->messages.at, q->messages.n, JSON_KIND_LIST);
@@ -40,6 +42,7 @@ static void check_chat(arena *a, const net_request *q)
     must(!q->tools == !q->tool_list);
 }
 
+/* At least one prompt; of those that are ids none is negative. */
 static void check_completion(const net_request *q)
 {
     must(q->n_prompts >= 1);
@@ -48,6 +51,8 @@ static void check_completion(const net_request *q)
             must(q->prompts[i].ids[k] >= 0);
 }
 
+/* A body as a request to either endpoint: accepted and sound, or refused with status 400 and
+ * words. */
 static void read_both(arena *a, const json_value *body)
 {
     const mpk_request_options suggested = {

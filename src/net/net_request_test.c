@@ -10,6 +10,7 @@ typedef struct bed {
     net_refusal why;
 } bed;
 
+/* Read a body over the defaults that a model suggests, which a field that is given overrides. */
 static mpk_status read_body(bed *b, bool chat, const char *source)
 {
     const mpk_request_options suggested = {
@@ -21,6 +22,8 @@ static mpk_status read_body(bed *b, bool chat, const char *source)
                 : net_request_read_completion(&b->cx, &b->a, body, &suggested, &b->q, &b->why);
 }
 
+/* A body with nothing but a prompt: every other field has its default, null counts as absent,
+ * and an unknown field is ignored. */
 static void test_completion(void **state)
 {
     (void)state;
@@ -59,6 +62,8 @@ static void test_completion(void **state)
     arena_free(&b.a);
 }
 
+/* Messages in the forms that clients send: texts in parts, calls with their arguments as text,
+ * results of tools; and what they become for the template. */
 static void test_chat(void **state)
 {
     (void)state;
@@ -98,6 +103,8 @@ static void test_chat(void **state)
     arena_free(&b.a);
 }
 
+/* An answer that goes on from its last message, and fields that become variables of the
+ * template. */
 static void test_ends_and_variables(void **state)
 {
     (void)state;

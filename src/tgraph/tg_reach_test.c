@@ -43,6 +43,8 @@ static uint32_t list(world *w, tg_task_id *to, uint32_t first, uint32_t end, uin
     return n;
 }
 
+/* An event whose in-tasks are drawn from first .. middle - 1 and out-tasks from middle .. end -
+ * 1, so that the graph has no cycle. sparse: of how many tasks one is taken. */
 static void add_event(world *w, uint32_t first, uint32_t middle, uint32_t end, uint32_t sparse)
 {
     tg_graph *g = &w->g;
@@ -134,6 +136,8 @@ static void repeat(void (*check)(world *w), uint32_t n)
 
 /* ---- the sets ---- */
 
+/* For each pair of tasks the sets must say what the closure says; and no set may hold the task at
+ * which its prefix ends, or the prefix would be longer. */
 static void check_sets(world *w)
 {
     uint32_t n = w->g.n_tasks;
@@ -154,6 +158,7 @@ static void sets_are_the_closure(void **state)
     repeat(check_sets, 200);
 }
 
+/* tg_keep_last keeps, in order, exactly the tasks that come before no other of the list. */
 static void check_last(world *w)
 {
     tg_task_id given[MOST_TASKS], kept[MOST_TASKS];
@@ -183,6 +188,7 @@ static void the_last_are_kept(void **state)
 
 /* ---- cycles ---- */
 
+/* Is t on a path from first to last that the pair closes to a cycle? */
 static bool is_on_cycle(const world *w, tg_task_id t, tg_task_id first, tg_task_id last)
 {
     return (t == first || w->before[t][first]) && (t == last || w->before[last][t]);
@@ -239,6 +245,7 @@ static const ir_graph *make_program(world *w, uint32_t n_ops)
     return g;
 }
 
+/* Does an operator with tasks read or write the storage of `root`? */
 static bool touches(const ir_graph *ir, const ir_op *op, ir_tensor_id root)
 {
     bool any = tg_root(ir, op->out[0]) == root;

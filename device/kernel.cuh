@@ -21,7 +21,7 @@
  *
  * A task of a step whose tasks are all AOT, time from left to right; -> says who wakes whom:
  *
- *   loader   descriptor .. load phase: pages asked for, long before the task's turn
+ *   loader   descriptor .. load phase: pages requested, long before the task's turn
  *                |                |
  *                v entry_full     v full[page]            empty[page] ^
  *   bodies     entry      mpk_wait ... products, page by page ........| stores, mpk_trigger
@@ -99,7 +99,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
 #if MPK_RING
 #pragma unroll 1
         for (int i = 0; i < 2 * MPK_BOXES; i++)
-            /* The warpgroup's thread that asks for the box arrives once; the box's bytes do the
+            /* The warpgroup's thread that requests the box arrives once; the box's bytes do the
              * rest. */
             ptx_barrier_init(&mpk_w.box_full[0][i], 1);
 #pragma unroll 1

@@ -5,7 +5,7 @@
  * (gen/device_body.h), or a plain one.  src/cuda/upload.c launches both kernels;
  * src/cuda/calls.c the first, for weights of its caller.
  *
- * A module of its own, the same for all programs: it is ready, and weights are on their way,
+ * A module of its own, the same for all programs: it is ready, and weights are in flight,
  * long before a mega-kernel is compiled.  A thread makes 8 neighbours of a row, which is one
  * 16-byte unit of the packed layout.  Padding is zero because the host clears the memory first.
  * Cost: the bytes read and written, at the speed of the memory.

@@ -1,4 +1,4 @@
-/* matrix.cuh - PTX for products of many tokens: copies that a thread asks for, matrices in
+/* matrix.cuh - PTX for products of many tokens: copies that a thread issues, matrices in
  * shared memory, warpgroups.
  *
  * Called by task/linear_tile.cuh and its parts, expert_tile.cuh, attention_tile.cuh,
@@ -132,14 +132,14 @@ MPK_FN void ptx_group_begin(void)
 {
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* All threads of the warpgroup: close a group of the products asked for so far.  They run in the
+/* All threads of the warpgroup: close a group of the products issued so far.  They run in the
  * background; neither the registers of the sums nor those of an operand may be touched, nor
  * shared memory that they read be overwritten, before a wait. */
 MPK_FN void ptx_group_commit(void)
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until at most N of the groups closed last are under way. */
+/* Until at most N of the groups closed last are in flight. */
 template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");

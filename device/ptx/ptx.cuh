@@ -293,7 +293,7 @@ MPK_FN rt_u32 ptx_barrier_try(rt_u64 *b, rt_u32 parity)
                  : "memory");
     return done;
 }
-/* 16 bytes from global to shared memory (to: ptx_shared), asked for by this thread, through L2
+/* 16 bytes from global to shared memory (to: ptx_shared), requested by this thread, through L2
  * only. It ends in the background: see ptx_barrier_await_copies. */
 MPK_FN void ptx_copy_piece(rt_u32 to, const void *from)
 {
@@ -307,7 +307,7 @@ MPK_FN void ptx_copy_piece_once(rt_u32 to, const void *from, rt_u64 policy)
                  : "memory");
 }
 /* The barrier's current phase counts one arrival more, which comes when all copies that this
- * thread has asked for so far have ended. */
+ * thread has requested so far have ended. */
 MPK_FN void ptx_barrier_await_copies(rt_u64 *b)
 {
     asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(ptx_shared(b)) : "memory");

@@ -43,7 +43,7 @@ MPK_FN void mpk_sync(void)
     asm volatile("bar.sync 1, %0;" ::"n"(MPK_THREADS) : "memory");
 }
 
-/* 16 bytes, or a word, of global memory are on their way to shared memory, which this thread alone
+/* 16 bytes, or a word, of global memory are in flight to shared memory, which this thread alone
  * reads: after it has closed the group of fetches and waited for it.  Words come through L1, as
  * loads do. */
 MPK_FN void mpk_fetch(void *s_to, const void *g_from)

@@ -105,7 +105,7 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         *side = *side_of_warp();
         return 1;
     }
-    /* Read the side anew: had it been kept across the body, it would have cost the body
+    /* Read the side again: had it been kept across the body, it would have cost the body
      * registers.  The ring alone was kept, since the body moved it. */
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
@@ -142,7 +142,7 @@ MPK_FN void drop_ahead(mpk_side *s)
     mpk_sync();
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
     mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity};
-    /* A page that was asked for may still be on its way: ring_take waits until it has arrived. */
+    /* A page that was requested may still be in flight: ring_take waits until it has arrived. */
     for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
         rt_u32 page;
         ring_take(&ring, &page);

@@ -18,7 +18,7 @@
  *   tokens               <-- courier: host's `read` -------   ring of the step task
  *   once_wanted, abort   --------------------------------->   control
  *
- * A look over the bus takes more than a microsecond, so one look asks for all words of the host,
+ * A look over the bus takes more than a microsecond, so one look requests all words of the host,
  * one in each lane, and what only the courier writes is kept in registers.
  */
 #ifndef ROLE_COURIER_CUH

@@ -23,14 +23,14 @@
  * Resync: the loader assumes that the next step runs the same graph as the last.  If another graph
  * is published:
  *   1. the bodies' thread 0 raises RESYNC_ASKED;
- *   2. the loader leaves its list, writes down how many pages and entries it has asked for on
+ *   2. the loader leaves its list, writes down how many pages and entries it has requested on
  *      behalf of the step that does not come (ahead_pages, ahead_entries), and raises
  *      RESYNC_ANSWERED;
  *   3. the body warps take and release exactly these pages and entries (drop_ahead in bodies.cuh),
  *      and set RESYNC_NONE;
  *   4. both begin the new list, at the same place of both rings.
- * Between 2 and the next list the loader asks for nothing, so the numbers that it wrote down are
- * exact: every page that was asked for is released once, and no barrier is left in the wrong phase.
+ * Between 2 and the next list the loader requests nothing, so the numbers that it wrote down are
+ * exact: every page that was requested is released once, and no barrier is left in the wrong phase.
  */
 #ifndef ROLE_LOADER_CUH
 #define ROLE_LOADER_CUH
@@ -39,20 +39,20 @@
 
 #if MPK_RING
 
-enum { MPK_AHEAD = 4 }; /* entries that the loader asks for before it needs them, at most */
+enum { MPK_AHEAD = 4 }; /* entries that the loader requests before it needs them, at most */
 
 /* The descriptor ring, as the loader sees it.  Owned by the loader's lanes, all of which hold
  * the same numbers. */
 struct mpk_descriptors {
     rt_range list;
-    rt_u32 asked;        /* entries of this list that have been asked for */
+    rt_u32 asked;        /* entries of this list that have been requested */
     rt_u32 slot, parity; /* where the next one goes */
     rt_u32 ahead;
 };
 
-/* All lanes: ask for descriptors up to number i + ahead of the list, in order.  The copies are
+/* All lanes: request descriptors up to number i + ahead of the list, in order.  The copies are
  * in flight on return.  0: there is nothing to load for any more (abort or resync), and what was
- * not asked for stays so. */
+ * not requested stays so. */
 MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
 {
     rt_u32 n = d->list.last - d->list.first; /* entries of the list */
@@ -86,7 +86,7 @@ MPK_FN int descriptors_ask(mpk_descriptors *d, mpk_load *l, rt_u32 i)
     return 1;
 }
 
-/* Answer a resync: say how many pages and entries were asked for on behalf of the step that does
+/* Answer a resync: say how many pages and entries were requested on behalf of the step that does
  * not come.  The counts are stored before the flag (release); drop_ahead acquires it. */
 MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
 {
@@ -114,7 +114,7 @@ MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
 /* All lanes: load one step's list, entry after entry.  slot and parity: of the entry that is
  * read next, moved on.  The load phase of a body (mpk_dispatch_load) fills the pages that the
  * body will take, in the same order and number.  0: the step does not come; l->pages and
- * d->asked then say what was asked for. */
+ * d->asked then say what was requested. */
 MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32 *parity)
 {
     rt_u32 n = d->list.last - d->list.first;
@@ -122,7 +122,7 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     for (rt_u32 i = 0; i < n; i++) {
         if (!descriptors_ask(d, l, i))
             return 0;
-        /* No look at a resync here: an entry that was asked for always arrives, and must be
+        /* No look at a resync here: an entry that was requested always arrives, and must be
          * stepped over. */
         while (!ptx_barrier_try(&mpk_w.entry_full[*slot], *parity))
             if (ptx_load_flag(&mpk_w.abort))
@@ -143,15 +143,15 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
     return 1;
 }
 
-/* Before this warp leaves for the kernel of another regime: wait until all that it has asked for
- * has arrived.  A copy that is under way when the block ends would write into shared memory that
+/* Before this warp leaves for the kernel of another regime: wait until all that it has requested
+ * has arrived.  A copy that is in flight when the block ends would write into shared memory that
  * the next kernel's block has by then.  Looks are counted instead of `abort` being watched,
  * since that is raised already; copies end by themselves, so the limit is only against a broken
  * device. */
 MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 slot, rt_u32 parity)
 {
     rt_u32 looks = 1 << 16; /* at most, over all copies */
-    /* pages first, then descriptors: both may be on their way */
+    /* pages first, then descriptors: both may be in flight */
     for (; l->flying; l->flying--) {
         while (!ptx_barrier_try(&mpk_w.full[l->tail.first + l->tail.at], l->tail.parity) && --looks)
             ;
@@ -168,11 +168,11 @@ MPK_FN void loader_await_copies(mpk_load *l, const mpk_descriptors *d, rt_u32 sl
 }
 
 /* Whole warp.  slot and parity: the descriptor that is read next, where d has those that are asked
- * for next; what lies between the two is under way.
+ * for next; what lies between the two is in flight.
  *
  * After a list there are three ways on.  The kernel serves no further step: the warp leaves, with
  * regimes only once nothing is in flight.  The next step runs the same graph, as was assumed: its
- * list follows.  Another graph was published: what was asked for ahead is counted for the bodies,
+ * list follows.  Another graph was published: what was requested ahead is counted for the bodies,
  * which drop it, and that graph's list follows.  A list that is left before its end always goes on
  * in the third way, or ends with the machine.
  */
@@ -207,12 +207,12 @@ static __device__ void loader_loop(void)
                 __nanosleep(100);
             if (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
                 continue;
-            /* If the list that is done belongs to the step that has ended, nothing was asked for
+            /* If the list that is done belongs to the step that has ended, nothing was requested
              * ahead. */
             if (l.step == mpk_w.begun)
                 l.pages = d.asked = 0;
         }
-        /* Stopped within a list.  Entries that it has asked for and not read count as asked for. */
+        /* Stopped within a list.  Entries that it has requested and not read count as requested. */
         while (ptx_load_flag(&mpk_w.resync) != RESYNC_ASKED)
             if (ptx_load_flag(&mpk_w.abort))
                 return;

@@ -5,7 +5,7 @@
  * An end spreads within a GPU by control.abort, between GPUs by rt_kernel.stop, to which others
  * only store 1, and which is read here and by GPU 0's courier.  A GPU that stops tells all others,
  * then the host: a host that reads the state of every GPU as ended knows that no store to a `stop`
- * is under way.
+ * is in flight.
  */
 #ifndef ROLE_PEERS_CUH
 #define ROLE_PEERS_CUH

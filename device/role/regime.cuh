@@ -14,7 +14,7 @@
  *   2. Thread 0 of each worker's bodies sees the step word, waits for its clerk to be through with
  *      the step before, and raises the worker's `abort`; worker 0's is raised by the step task,
  *      when its state has been written back.
- *   3. All warps leave.  The loader first waits for the copies that it has asked for on behalf of a
+ *   3. All warps leave.  The loader first waits for the copies that it has requested on behalf of a
  *      step that does not come: nothing may write into the shared memory of the next kernel.
  *   4. The courier has moved what there was, names the regime to the host, and counts host_left, by
  *      which the host knows how many kernels are left on the stream.

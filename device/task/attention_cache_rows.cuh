@@ -7,7 +7,7 @@
  * of a warp, then warps in rising order.
  *
  * The mask comes first, and a warp whose 8 positions no query sees reads nothing of the cache: what
- * lies past a context costs only its mask.  K and V of the first block are asked for before the
+ * lies past a context costs only its mask.  K and V of the first block are requested before the
  * queries are normalised and rotated, unless rows are so long that registers do not suffice.  Keys
  * and values of the step are kept in scratch, and stand in for what the cache has at their
  * positions.
@@ -105,7 +105,7 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
     return added;
 }
 
-/* Ask for a warp's positions from p0 on.  A position past the end is masked; its loads go to the
+/* Request a warp's positions from p0 on.  A position past the end is masked; its loads go to the
  * last one, so that they stay inside the cache and need no branch. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h,
@@ -135,7 +135,7 @@ MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_h
     }
 }
 
-/* Ask for element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, since words
+/* Request element `at` of qkv: of a carried tensor (rt_lane.h) the word that it is in, since words
  * are what is empty or there, else the element alone. */
 MPK_FN rt_u32 rows_ask(const mpk_task &t, const cache_operands &o, int at)
 {
@@ -176,7 +176,7 @@ MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
  * A lane has entries lane, lane + 32, ...  Its partner in the rotation, half a row on, may be
  * another lane's: entries meet in `stage`.  The first __syncwarp makes them visible; the second
  * keeps them until all have been read, since `to` may be the same row; the third makes the result
- * visible to the warp.  All loads are asked for before the first is used, and qkv, which may be
+ * visible to the warp.  All loads are requested before the first is used, and qkv, which may be
  * carried, is the only one that is polled.
  */
 template <int LANES>
@@ -188,7 +188,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2; /* that turn */
     const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
-    rt_u32 word[PER]; /* asked for, perhaps not there yet */
+    rt_u32 word[PER]; /* requested, perhaps not there yet */
     /* nothing of these but qkv comes from this step's tasks, so all are loaded before the poll */
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll

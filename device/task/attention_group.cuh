@@ -111,7 +111,7 @@ MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 byte
  * them, so that loader and body count alike.  Where keys and values have a page each, the second
  * one's barrier tells of both, and the first one's of nothing: a body waits once.  The note is
  * stored before load_expect arrives (release).  LOAD_OVER: the step was withdrawn, and nothing
- * more is asked for. */
+ * more is requested. */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
@@ -134,7 +134,7 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
 }
 
 /* The asking lane: all pages of a chunk; page: the first one's number.  Each next number is loaded
- * while a page is asked for. */
+ * while a page is requested. */
 template <int K>
 MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
                             int page, box_asker *a)
@@ -147,7 +147,7 @@ MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const 
     }
 }
 
-/* All lanes: ask for the pages of a chunk.  *came: the task's event has been seen, after which
+/* All lanes: request the pages of a chunk.  *came: the task's event has been seen, after which
  * what the step writes (keys, values) may be copied; where the first page lies is known before. */
 template <int K>
 MPK_FN void group_load_chunk(mpk_load &l, const mpk_task &t, const attend_shape &s, attend_chunk *c,
@@ -356,7 +356,7 @@ MPK_FN rt_u64 group_matrix(rt_u64 first, rt_u32 page)
     return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
 }
 
-/* Ask for q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of
+/* Issue q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of
  * queries 32 bytes on in a block of 64 dims, of keys as tile_in_w. */
 template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *score)
 {
@@ -469,7 +469,7 @@ MPK_FN void group_pack(const float *weight, rt_u32 (*p)[4])
     }
 }
 
-/* Ask for p v, which is added to the results: 16 positions a product, whose blocks are K / 8 x
+/* Issue p v, which is added to the results: 16 positions a product, whose blocks are K / 8 x
  * 256 bytes further on. */
 template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], float *out)
 {

@@ -191,7 +191,7 @@ MPK_FN void lone_next(const mpk_task &t, const attend_shape &s, const lone_token
 
 /* ---- keys, values and queries into registers ----
  *
- * Loads are asked for here and awaited where a register is first used.  Without a page registers
+ * Loads are requested here and awaited where a register is first used.  Without a page registers
  * keep what they held; a unit without a page is not multiplied. */
 
 /* Bytes from a cache's start to the unit's 16 positions, which lie together in keys and in
@@ -411,8 +411,8 @@ MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_token
 
 /* The units lo .. hi - 1 of warp `warp`.
  *
- * The order of a round: multiply keys, ask for the next keys, softmax and values, ask for the next
- * values.  Each set of registers is asked for again right after its last use, so keys are under way
+ * The order of a round: multiply keys, request the next keys, softmax and values, request the next
+ * values.  Each set of registers is requested again right after its last use, so keys are in flight
  * while values are multiplied and values while keys are.
  * At the end of a context, or of the share, sums go to a part.  A context that lies wholly in this
  * share is folded at once by this warp, whose own stores __syncwarp has made visible; the second

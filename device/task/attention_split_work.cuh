@@ -185,7 +185,7 @@ MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *l
     *leads = *leads && page >= 0;
     return to;
 }
-/* All copies into the page have been asked for. */
+/* All copies into the page have been requested. */
 MPK_FN void attention_end_room(rt_u32 to)
 {
     if (to != LOAD_OVER)
@@ -216,7 +216,7 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
 }
 
 /* Where a split has this many units and more, attention's bytes decide, and more pages than the
- * tuned number may be under way: with fewer they would only be in the way of what the workers tell
+ * tuned number may be in flight: with fewer they would only be in the way of what the workers tell
  * one another. */
 enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
 

@@ -148,7 +148,7 @@ MPK_FN int attend_page(const attend_source &from, int step)
     return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
 }
 
-/* All threads: ask for keys and values of a page, 16 bytes each at a time, so that a warp asks
+/* All threads: request keys and values of a page, 16 bytes each at a time, so that a warp asks
  * for 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held,
  * and attend_steps leaves it alone; an empty group is committed all the same, so that counts
  * agree. */
@@ -405,13 +405,13 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
     return a;
 }
 
-/* The pages of a chunk: scratch holds two of them, one being read and one on its way, or where
- * there is no room one, which is asked for when the one before has been read.  part: of each page;
+/* The pages of a chunk: scratch holds two of them, one being read and one in flight, or where
+ * there is no room one, which is requested when the one before has been read.  part: of each page;
  * -1: all.
  *
  * The barrier of a step says two things: each thread has waited for its own copies, so the page is
  * there as a whole; and all warps have left the page before, so its buffer may be filled.  That is
- * why the next page is asked for right after it, not before.
+ * why the next page is requested right after it, not before.
  * Numbers of pages come from memory that may be far: the one after the next is loaded a step before
  * it is needed, so that no copy waits for its address.
  * All warps go through all steps, those without rows too: they copy, and have the barriers.
@@ -429,7 +429,7 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
     int page = c.step < end ? attend_page(from, c.step) : -1;
     if (ATTEND_BUFFERS > 1)
         attend_copy<K>(from, page, s_pages);
-    /* Its number is loaded a step before its copies are asked for. */
+    /* Its number is loaded a step before its copies are requested. */
     int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
     for (int step = c.step; step < end; step++) {
         const int odd = (step - c.step) % ATTEND_BUFFERS; /* the buffer that is read */

@@ -9,7 +9,7 @@
  * 64 x 64 give each warp 32 x 32 of the sums over half of what is summed: A = 2, B = 4, E = 4.
  * block_add puts such parts together.
  *
- * The loop of a program is: ask for the tiles of a later turn (block_load, block_copy), wait for
+ * The loop of a program is: request the tiles of a later turn (block_load, block_copy), wait for
  * those of this one (block_wait), multiply, sync before they are overwritten. Which tiles and how
  * many turns ahead is printed; this file fixes none of it.
  *

@@ -156,9 +156,9 @@ MPK_FN int sample_slot(int quad)
 /* visit(first id, quad) for the quads of a lane in rising order: lane, lane + 256 ...  ask(quad)
  * may fetch more for a quad.
  *
- * Invariant: one group of fetches for each quad, asked for in this order, and groups of a thread
+ * Invariant: one group of fetches for each quad, requested in this order, and groups of a thread
  * end in order.  So when all but the last SAMPLE_IN_FLIGHT - 1 have ended, the quad that is visited
- * is there.  Its place is asked for again before the next visit, when it has been read. */
+ * is there.  Its place is requested again before the next visit, when it has been read. */
 template <typename more, typename function>
 MPK_FN void sample_pass_lane(const mpk_task &t, const sample_row &r, int lane, const more &ask,
                              const function &visit)

@@ -9,7 +9,7 @@
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
  * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page
  * of 1024 columns at a time, or two pages, which may belong to two chunks, so that the products of
- * one do not wait for those of the other; the next pieces of x are on their way meanwhile.  Chunks
+ * one do not wait for those of the other; the next pieces of x are in flight meanwhile.  Chunks
  * of a tile end together, while the products of the next tile begin.  The order of sums is that of
  * columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
@@ -32,7 +32,7 @@ enum {
     EXPERT_FETCHED = 192 * 1024 /* bytes that a worker has brought to L2 ahead of the ids */
 };
 
-/* Groups of chunks that end together, and pieces of x under way: what registers and scratch have
+/* Groups of chunks that end together, and pieces of x in flight: what registers and scratch have
  * room for. */
 template <int WIDE> struct expert_sizes {
     enum {
@@ -359,8 +359,8 @@ template <int WIDE> struct expert_work {
     rt_u32 first;           /* token */
     int tokens, chunks;     /* of the range */
     int group, n;           /* first group of the block, of an expert; groups */
-    stream_from<WIDE> from; /* rows of the piece that is asked for next */
-    int chunk, page;        /* the piece of x that is asked for next; from.at: where its rows lie */
+    stream_from<WIDE> from; /* rows of the piece that is requested next */
+    int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
 };
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
@@ -459,7 +459,7 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
 {
     const expert_place_of further = expert_next(s, at, 2);                 /* the second piece */
     const int thread = mpk_thread(), slot = at.slot, other = further.slot; /* of the sums */
-    /* Wait, take copies, and ask for the pieces after the next before the products begin. */
+    /* Wait, take copies, and request the pieces after the next before the products begin. */
     expert_await<0>(t, s, *w, at.page, a);
     expert_await<0>(t, s, *w, further.page, b);
     stream_x<1, 0> x = a->x, z = b->x; /* copies: a and b take the next pieces */
@@ -493,7 +493,7 @@ MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &r
     return MPK_BULK && groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
 }
 
-/* A piece that has been asked for: all groups of the block, sums from `slot` on. */
+/* A piece that has been requested: all groups of the block, sums from `slot` on. */
 template <int WIDE>
 MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
@@ -614,7 +614,7 @@ MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
 }
 
 /* The finished sums of a block of columns, with the residual, into y.  residual: the thread's first
- * word of it, asked for ahead. */
+ * word of it, requested ahead. */
 template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
@@ -711,7 +711,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
     w->chunk = w->page = 0;
-    /* The first pieces are asked for before anything is multiplied. */
+    /* The first pieces are requested before anything is multiplied. */
     expert_find<WIDE>(t, s, w);
     expert_ask<WIDE>(t, s, w, &even);
     if (expert_sizes<WIDE>::DEPTH > 1)
@@ -728,7 +728,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_end_tile<WIDE>(t, s, *w, chunk, n, tile);
         before = chunk;
     }
-    /* asked for before the last barriers, used after them */
+    /* requested before the last barriers, used after them */
     const rt_u32 residual = sums ? expert_ask_residual<WIDE>(t, s, *w, mpk_thread()) : 0;
     mpk_sync();
     if (!sums)
@@ -742,8 +742,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     mpk_sync();
 }
 
-/* The shape into shared memory: each word of constant memory that is asked for by itself is far,
- * and the loop over pieces asks for ten. */
+/* The shape into shared memory: each word of constant memory that is requested by itself is far,
+ * and the loop over pieces requests ten. */
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
 {
     rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE); /* after the parts */
@@ -778,7 +778,7 @@ template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_sh
             w.n = (int)mpk_smaller(g.n - q, s.block);
             expert_block<WIDE>(t, s, &w, &ring);
         }
-        mpk_sync(); /* the next range sorts anew */
+        mpk_sync(); /* the next range sorts again */
     }
     *t.ring = ring;
     mpk_trigger(t);

@@ -16,7 +16,7 @@
  * twelve tiles at a time.  Its loader cannot know which weights it needs: the body writes the tiles
  * to scratch and tells by mpk_w.plans how many there are.  Invariant: that word is 0 when the body
  * has nothing to tell; the body waits for 0 and stores 1 + 2 tiles + (1 if more come); the loader
- * takes it and stores 0.  It has read the tiles before it asks for the last one's last page,
+ * takes it and stores 0.  It has read the tiles before it requests the last one's last page,
  * without which the body does not write the next ones.
  *
  * A tile of more than 64 pairs gives each warpgroup 64 of them and all 256 rows of w, as in
@@ -56,8 +56,8 @@ enum {
     EXPERT_TILE_PAGES = EXPERT_TILE_GROUPS / EXPERT_TILE_BOX_GROUPS, /* gen_body.pages */
     EXPERT_TILE_BYTES = EXPERT_TILE_GROUPS / 2 * EXPERT_TILE_PIECE, /* of a step, half its groups */
     EXPERT_TILE_MOST = 256,                                         /* experts: a thread each */
-    EXPERT_TILE_AHEAD = 8,                       /* ids that a lane asks for together */
-    EXPERT_TILE_STAGES = TILE_STAGES - 1,        /* of x on their way */
+    EXPERT_TILE_AHEAD = 8,                       /* ids that a lane requests together */
+    EXPERT_TILE_STAGES = TILE_STAGES - 1,        /* of x in flight */
     EXPERT_TILE_FETCHED = 3 * EXPERT_TILE_PIECE, /* of a group, brought to L2 ahead of the ids */
     /* Scratch while a plan is made, where stages lie later: u32[warp][expert] pairs, then how many
      * are in the warps before; expert_tile_place[expert]; u32[2][warp] sums */
@@ -504,7 +504,7 @@ MPK_FN void expert_tile_copy_begin(const mpk_task &t, const expert_tile_shape &s
     c->to = s_x + i * 16;
 }
 
-/* Ask for a stage of x, as one group of copies; an empty group after the last stage, so that
+/* Request a stage of x, as one group of copies; an empty group after the last stage, so that
  * waits count alike. */
 MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, int n)
 {
@@ -542,7 +542,7 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
             const int stage = 2 * step + half; /* its columns are 64 stage ... */
             const char *s_stage = s_x + stage % TILE_STAGES * TILE_STAGE;
             ptx_copy_async_wait<EXPERT_TILE_STAGES - 1>();
-            if (half) /* meanwhile the other warpgroup has products under way */
+            if (half) /* meanwhile the other warpgroup has products in flight */
                 ptx_group_wait<0>();
             ptx_fence_shared(); /* products read through the other proxy */
             tile_meet();        /* x is there, and no warp reads the stage before any more */
@@ -672,7 +672,7 @@ MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, 
 }
 
 /* The body; it waits and triggers itself.  Where the ids are known, the first plan is made, and
- * the weights asked for, before x is there. */
+ * the weights requested, before x is there. */
 MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;

@@ -8,7 +8,7 @@
  *
  * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there
  * are LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which
- * splits hold anything, then their parts are asked for, FOLD_AT_ONCE at a time.  Where many
+ * splits hold anything, then their parts are requested, FOLD_AT_ONCE at a time.  Where many
  * tokens share a step most have one split that does, which is the result.  The order of splits
  * is fixed, so the bits do not depend on which arrive first. Cost: the bytes of the parts that
  * hold anything, and two waits for memory.
@@ -19,7 +19,7 @@
 #include "shape/fold_rows_shape.h"
 #include "tile/worker.cuh"
 
-enum { FOLD_AT_ONCE = 8 }; /* parts that are asked for together */
+enum { FOLD_AT_ONCE = 8 }; /* parts that are requested together */
 
 /* All lanes: what the splits of one head of one token say, once they do; lane k: splits k, k +
  * 32 ... -inf: the split holds nothing.  One that does not exist is -inf from the start, so it
@@ -66,7 +66,7 @@ MPK_FN void fold_sum(const char *from, rt_u32 row_bytes, bool mine, bool carried
     const mpk_words none = {0, 0, 0, 0}; /* of lanes beyond the head */
     while (full) {
         mpk_words v[FOLD_AT_ONCE]; /* in flight together */
-        rt_u32 left = full;        /* splits that are asked for in this round */
+        rt_u32 left = full;        /* splits that are requested in this round */
 #pragma unroll
         for (int i = 0; i < FOLD_AT_ONCE; i++) {
             v[i] = left && mine ? ptx_load_words(from + (rt_u32)(__ffs((int)left) - 1) * row_bytes)

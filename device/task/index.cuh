@@ -65,7 +65,7 @@ MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
     INDEX_LOOP(t, y) mpk_put_double(y, g_y, mpk_offset(y, at), value);
 }
 
-/* Entry i of axis 0 becomes start + i step, computed anew for each, so no error adds up. */
+/* Entry i of axis 0 becomes start + i step, computed again for each, so no error adds up. */
 MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double step)
 {
     char *g_y = mpk_data(t, y);

@@ -3,9 +3,9 @@
  *
  * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is
  * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each
- * warpgroup has MPK_BOXES stages of x; one of its threads asks for them, all but one ahead, and
+ * warpgroup has MPK_BOXES stages of x; one of its threads requests them, all but one ahead, and
  * the products of a step are given while those of the step before are in flight.  One lane of
- * the loader asks for the pages: all 32 together take longer for a page than the copy does.
+ * the loader requests the pages: all 32 together take longer for a page than the copy does.
  * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
  * stages of x while products read them too; in the first pass alone: the passes after it find
  * the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are added in the
@@ -14,13 +14,13 @@
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
  *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
  *   step i           wait for w and x of step i; give its products; wait for those of step i - 1;
- *                    release their pages; meet; ask for x of step i + 3
+ *                    release their pages; meet; request x of step i + 3
  *
  * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
  * from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
- * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is asked for
+ * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is requested
  * again when all warps of the warpgroup have met after the products, and the squares, that read
  * it.
  */
@@ -34,7 +34,7 @@
 
 /* ---- the loader's part ---- */
 
-/* Where the lane that asks for pages stands; its own copy of the ring, which the warp takes over
+/* Where the lane that requests pages stands; its own copy of the ring, which the warp takes over
  * at the end (box_have_asked). */
 struct box_asker {
     mpk_ring ring;
@@ -107,7 +107,7 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_a
     }
 }
 
-/* All lanes: the lane that asked hands its place to the others.  A page that was asked for again
+/* All lanes: the lane that asked hands its place to the others.  A page that was requested again
  * had arrived before, so at most a ring of them is in flight, and the tail moves on without a
  * wait. */
 MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
@@ -167,7 +167,7 @@ MPK_FN rt_u64 *box_full(void)
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* One thread of the warpgroup: ask for the box of x of a step.  Its stage is free: see
+/* One thread of the warpgroup: request the box of x of a step.  Its stage is free: see
  * box_columns. part: the task's columns do not begin with the first. */
 MPK_FN void box_ask(const box_turn &b, bool part, int step)
 {
@@ -256,13 +256,13 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     }
 }
 
-/* All columns, N rows of w, for this warpgroup.  Before: box_begin has asked for the first
+/* All columns, N rows of w, for this warpgroup.  Before: box_begin has requested the first
  * MPK_BOXES - 1 boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages
  * are released.  A warp is held until most of a step's products have run, so what it does between
  * them adds up: it looks for the next step's pages and stage before, and reads the answer after.
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait;
- * the meeting says so for all four warps; so thread 0 may ask for step i + MPK_BOXES - 1, whose
+ * the meeting says so for all four warps; so thread 0 may request step i + MPK_BOXES - 1, whose
  * stage is that of step i - 1.
  *
  * The code of this loop and of the end of a tile keeps few values besides the sums: what does
@@ -581,7 +581,7 @@ MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_p
             mpk_w.box_turn[mpk_thread() / 128], q.steps};
 }
 
-/* What all turns begin with: the first boxes of x are asked for, and factors whose squares are
+/* What all turns begin with: the first boxes of x are requested, and factors whose squares are
  * summed already go to s_scale meanwhile.  The meeting stands between the last reads of the
  * scratch, as sums or by an earlier task, and the first copy into it. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool part,
@@ -602,7 +602,7 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q
         squares_put_scales(t, s, row, s_scale);
 }
 
-/* The turn's sums.  All boxes that were asked for have been waited for at the end, so stages and
+/* The turn's sums.  All boxes that were requested have been waited for at the end, so stages and
  * barriers are as they were, and box_turn says in which phase. */
 template <int N, bool PART>
 MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)

@@ -86,7 +86,7 @@ MPK_FN void parts_begin(const mpk_task &t)
     if (lane < t.e->parts) {
         parts_note *n = parts_noted();
         rt_room *rooms = mpk_w.k->rooms, *own = rooms + mpk_w.index;
-        /* asked for at once: one wait for all */
+        /* requested at once: one wait for all */
         const rt_u32 worker = ptx_load_word(&m->workers[lane]), owed = ptx_load_word(&own->owed),
                      read = rt_load_acquire_device(&own->read);
         n->sums[lane] = mpk_w.k->parts + (rt_u64)worker * RT_PART_BYTES;
@@ -201,7 +201,7 @@ MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int 
 }
 
 /* Make a group's columns of y for one token, scaled; g: the group's number in the tile.  The
- * residual is asked for before the sums, so that one wait does for both.  Returns the sum of the
+ * residual is requested before the sums, so that one wait does for both.  Returns the sum of the
  * columns' squares; 0 where they are gated. */
 MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
                          float scale, int row, int group)

@@ -231,9 +231,9 @@ MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pag
     stream_ask_pages<AT_ONCE, WIDE, false>(from, pass, n, pages, x);
 }
 
-/* Until all that was asked for is there: no word of it is RT_EMPTY, which is the largest word.
+/* Until all that was requested is there: no word of it is RT_EMPTY, which is the largest word.
  * While many rows are missing, repeated loads would delay the weights' copies: then each lane
- * polls one piece, and asks for the others again only when that has come. */
+ * polls one piece, and requests the others again only when that has come. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
                            stream_x<AT_ONCE, WIDE> &x)
@@ -331,7 +331,7 @@ template <int N, int WIDE>
 MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
                             float (*first)[4], float (*second)[4])
 {
-    mpk_words w[N]; /* all are asked for before the first product */
+    mpk_words w[N]; /* all are requested before the first product */
 #pragma unroll
     for (int i = 0; i < N; i++)
         w[i] = *(const mpk_words *)(at[i] + j * 512);
@@ -592,7 +592,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
             b = __shfl_down_sync(0xffffffffu, a, 1);
         }
         if (modes & END_RESIDUAL) {
-            rt_u32 r = residual[m]; /* asked for before the products */
+            rt_u32 r = residual[m]; /* requested before the products */
             if (alive && r == RT_EMPTY && mpk_carries(t, s.residual))
                 r = mpk_carried_word(stream_residual_at(t, s, row, column), r);
             a += halves_low(r);
@@ -723,7 +723,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE; /* groups of the tile */
-        rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
+        rt_u32 residual[2] = {0, 0}; /* requested before the products, used after them */
         if (q)
             mpk_sync(); /* the sums of the last tile have been read */
 #pragma unroll 1

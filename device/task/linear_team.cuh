@@ -149,7 +149,7 @@ template <bool AGAIN> MPK_FN void team_ask_x(const team_from &from, int pass, st
     }
 }
 
-/* Carried x: until all that was asked for is there.  Meanwhile each lane polls one piece only,
+/* Carried x: until all that was requested is there.  Meanwhile each lane polls one piece only,
  * as in stream_await_x. */
 MPK_FN void team_await_x(const team_from &from, int pass, stream_x<2, 1> &x)
 {
@@ -314,7 +314,7 @@ MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int
 }
 
 /* All warps: the end of a tile of `here` groups from first_group on; they share out its units.
- * residual: of the warp's first unit; that of the next one is asked for while one is finished. */
+ * residual: of the warp's first unit; that of the next one is requested while one is finished. */
 MPK_FN void team_finish(const mpk_task &t, const stream_shape &s, int first_group, int here,
                         int thread, rt_u32 *residual)
 {
@@ -374,7 +374,7 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
 #pragma unroll 1
     for (int q = 0; q < n; q += TEAM_TILE) {
         const int here = n - q < TEAM_TILE ? n - q : TEAM_TILE;
-        rt_u32 residual[2] = {0, 0}; /* asked for before the products, used after them */
+        rt_u32 residual[2] = {0, 0}; /* requested before the products, used after them */
 #pragma unroll 1
         for (int pass = 0; pass < pieces; pass += at_once) {
             const bool works = place.first_row < rows && pass + place.slice < pieces;
@@ -388,7 +388,7 @@ MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
             if (pass == 0 && s.residual >= 0 && thread / 32 < here * team_count(at_once))
                 team_ask_residual(t, s, team_unit_at(thread / 32, at_once), first + q, lane, rows,
                                   residual);
-            if (pass == 0 && q == 0 && thread == MPK_THREADS - 32) /* while x is on its way */
+            if (pass == 0 && q == 0 && thread == MPK_THREADS - 32) /* while x is in flight */
                 stream_put_end(t, s);
             if (asks)
                 team_bring_x(t, s, from, pass, s.norm && q == 0, thread, x, square);

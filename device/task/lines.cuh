@@ -42,7 +42,7 @@ MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool la
  * entry; so finite numbers are compared as floats, and only pieces that hold others are
  * ranked. */
 
-enum { LINES_AHEAD = 8 }; /* pieces that a thread asks for at once */
+enum { LINES_AHEAD = 8 }; /* pieces that a thread requests at once */
 
 /* 16 bytes of a line: 4 entries of f32, 8 of f16 or bf16. */
 struct alignas(16) lines_piece {

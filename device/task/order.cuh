@@ -1,7 +1,7 @@
 /* order.cuh - entries put in order: ranks of values, a sorting network, and lists in scratch that
  * are sorted by it.
  *
- * An entry has a rank, which rises in the order that is asked for, and a number that no other has;
+ * An entry has a rank, which rises in the order that is requested, and a number that no other has;
  * entries of equal rank stand by their numbers, so there is one order, and it is the stable one.
  *
  * The network is a bitonic one whose pairs all settle alike, the lesser entry to the lower place:

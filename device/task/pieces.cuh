@@ -53,7 +53,7 @@ MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
     return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
 }
 
-/* A piece as it lies in memory: loads of several can be under way before any is converted. */
+/* A piece as it lies in memory: loads of several can be in flight before any is converted. */
 struct rows_raw {
     uint4 at[2]; /* the second of fp32 alone */
 };

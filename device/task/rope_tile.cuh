@@ -28,7 +28,7 @@
 
 enum {
     TURN_AT_ONCE = 4, /* places, or values that are written one by one */
-    TURN_HEADS = 8,   /* heads of a token whose loads are under way together */
+    TURN_HEADS = 8,   /* heads of a token whose loads are in flight together */
     TURN_TOKENS = 16, /* that all threads have at once */
 };
 

@@ -6,7 +6,7 @@
  * (rt_entry.at[RT_SQUARES_...]).
  *
  * A product whose tiles several tasks share (linear_parts.cuh) stores the sums.  A product with a
- * norm (linear_box.cuh) adds those of a token while its first boxes are on their way.  All workers
+ * norm (linear_box.cuh) adds those of a token while its first boxes are in flight.  All workers
  * read the same rows at the same time, so they are read in whole lines: eight lanes have a token,
  * each every eighth piece of four sums, in rising order; then lanes are added, neighbours first.
  * Cost: n_sums * 4 bytes a token from L2.
@@ -41,12 +41,12 @@ MPK_FN bool squares_are_summed(const mpk_task &t)
 
 enum {
     SQUARES_LANES = 8,  /* that share a token: a load brings 128 bytes of each of four tokens */
-    SQUARES_ROUNDS = 4, /* loads of a token that are on their way together */
+    SQUARES_ROUNDS = 4, /* loads of a token that are in flight together */
     SQUARES_SETS = 16 * SQUARES_LANES / 32 /* of tokens: a warp has 16 */
 };
 
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;
- * `pieces` of four sums a token.  All loads of 32 pieces are on their way together. */
+ * `pieces` of four sums a token.  All loads of 32 pieces are in flight together. */
 MPK_FN void squares_gather(const char *from, int pieces, int alive, float *square)
 {
 #pragma unroll 1

@@ -66,7 +66,7 @@ MPK_FN float rules_float(const rules_row &r, int word)
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
     rt_i64 n = RULES_LISTS;   /* words so far */
-    rt_i32 head[RULES_LISTS]; /* all loads are on their way at once */
+    rt_i32 head[RULES_LISTS]; /* all loads are in flight at once */
 #pragma unroll
     for (int i = 0; i < RULES_LISTS; i++)
         head[i] = g_words[i];

@@ -21,7 +21,7 @@
 
 #include "task/lines.cuh"
 
-/* Keys of a chunk; pieces of a key that a thread asks for at once. */
+/* Keys of a chunk; pieces of a key that a thread requests at once. */
 enum { SDPA_CHUNK = 256, SDPA_AHEAD = 8 };
 
 /* Attributes.  window: keys back that are seen, the row's own counted; 0: all.  causal: none
@@ -58,7 +58,7 @@ MPK_FN bool sdpa_has_pieces(const mpk_view &k, int per)
 }
 
 /* One thread: the query times the key that begins at `from`, terms in rising order in either
- * way, so that the bits do not depend on alignment.  By pieces, eight are asked for before the
+ * way, so that the bits do not depend on alignment.  By pieces, eight are requested before the
  * first is used; past the end the first of them is read again, and not counted. */
 MPK_FN double sdpa_score(const mpk_view &k, const char *g_k, rt_i64 from, const double *s_query)
 {
@@ -135,7 +135,7 @@ MPK_FN void sdpa_row(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         total = total * kept + mpk_sum(t, MPK_THREADS, sum);
         for (rt_i64 e = mpk_thread(); e < v.dims[3]; e += MPK_THREADS) {
             double value = s_values[e] * kept;
-            /* read before it is known whether it counts: so eight are on their way */
+            /* read before it is known whether it counts: so eight are in flight */
 #pragma unroll 8
             for (int i = 0; i < n; i++) {
                 double x =

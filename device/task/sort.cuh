@@ -34,7 +34,7 @@ struct sort_line {
     bool falling; /* else rising */
 };
 
-/* The rank of entry i of the line, which rises in the order that is asked for. */
+/* The rank of entry i of the line, which rises in the order that is requested. */
 MPK_FN rt_u64 sort_rank(const sort_line &l, rt_i64 i)
 {
     return order_rank(l.x, l.g_x, l.from + i * l.from_step, l.falling);

@@ -6,7 +6,7 @@
  * columns (src/gen accepts no others).  The short example of a fast body (docs/gpu.md); the
  * worker waits for its event and counts it.
  *
- * A thread asks for eight pairs before it adds any: with a load in flight at a time the latency
+ * A thread requests eight pairs before it adds any: with a load in flight at a time the latency
  * of L2, not its bandwidth, would set the time.  The sum, in fp32, is in the order of the pairs,
  * the residual last, as in sum_pairs_any.cuh, with fma. Cost: the bytes of x.
  */
@@ -72,7 +72,7 @@ MPK_FN void sum_pairs(const mpk_task &t, rt_u32 of_token, rt_u32 columns, int re
     for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
         const rt_u32 token = mpk_lo(t, 0) + i / pieces, column = (first + i % pieces) * 8;
         const rt_u64 at = (rt_u64)token * columns + column;
-        mpk_words r = {0, 0, 0, 0}; /* asked for before the pairs, added after them */
+        mpk_words r = {0, 0, 0, 0}; /* requested before the pairs, added after them */
         ptx_load_words_if(mpk_at<const rt_u16>(t, residual < 0 ? 0 : residual) + at, residual >= 0,
                           &r);
         pair_sums sums = sum_pairs_piece(

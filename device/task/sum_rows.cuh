@@ -2,9 +2,9 @@
  * order of the parts.
  *
  * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
- * asks for all parts of its piece before it waits for one or adds any, so that a sum takes one trip
+ * requests all parts of its piece before it waits for one or adds any, so that a sum takes one trip
  * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens a thread has many
- * pieces, and asks for SUM_AHEAD of them at a time: one trip for each piece would leave the link
+ * pieces, and requests SUM_AHEAD of them at a time: one trip for each piece would leave the link
  * idle for most of the time.
  */
 #ifndef TASK_SUM_ROWS_CUH

@@ -51,7 +51,7 @@ MPK_FN void tile_copy_begin(const mpk_task &t, const tile_shape &s, int first, c
     c->to = s_x + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
 }
 
-/* Ask for stage `stage` of x, columns 64 stage ..., into buffer `buffer`, as one group of copies.
+/* Request stage `stage` of x, columns 64 stage ..., into buffer `buffer`, as one group of copies.
  * A copy that is not `there` writes 16 zeros and reads nothing, so sums need no test at the end of
  * the columns. */
 MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buffer)

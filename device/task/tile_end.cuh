@@ -167,7 +167,7 @@ MPK_FN float tile_scale(const tile_end &e, float square)
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on;
  * s_sum f32[16][TILE_ROW], s_square of the tokens.  Lane l has columns 2 l and 2 l + 1.
- * Residuals of eight tokens are asked for together, so that their latencies overlap. */
+ * Residuals of eight tokens are requested together, so that their latencies overlap. */
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
                         const float *s_sum, const float *s_square)
 {

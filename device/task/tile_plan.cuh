@@ -18,7 +18,7 @@
 #include "tile/ring.cuh"
 
 enum {
-    TILE_STAGES = TILE_STAGES_OF(MPK_ROOM), /* of a warpgroup: being read and on their way */
+    TILE_STAGES = TILE_STAGES_OF(MPK_ROOM), /* of a warpgroup: being read and in flight */
     TILE_HALF = 64 * 64,                    /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_X_OF(MPK_ROOM),

@@ -37,7 +37,7 @@ MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 
 /* sum[p] += the row of the window, for PLACES windows: entry k of window p is column p * STRIDE + k
  * * APART of the run.  g_x, g_w: the piece of the image's row and of the filter's; first: the run's
- * first column.  All loads are under way before the first product.  A column outside the image is
+ * first column.  All loads are in flight before the first product.  A column outside the image is
  * neither loaded nor counted.  Each column is unpacked once and added to all windows that have it:
  * j grows, so a window still gets its entries in rising order. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>

@@ -13,11 +13,11 @@
  *            bodies: ring_take ... ring_release
  *
  * Invariants:
- *   - Pages are taken in the order in which they were asked for, and each body warp takes and
+ *   - Pages are taken in the order in which they were requested, and each body warp takes and
  *     releases every page exactly once, also those that it does not need.  So the sides agree on
  *     index and parity without telling each other.
  *   - A reader waits for full[i] (acquire), which covers the copied bytes and the note.  The
- *     loader waits for empty[i] (acquire) before it asks for the next copy, and each warp
+ *     loader waits for empty[i] (acquire) before it requests the next copy, and each warp
  *     arrives there (release) after its last read: a page is never overwritten while it is read.
  *   - AOT and JIT tasks have rings of their own, so a JIT task never waits for pages that hold
  *     the constants of AOT tasks.  Each ring is filled in the order in which its tasks run, so
@@ -76,20 +76,20 @@ MPK_FN void ring_release(rt_u32 page)
  * lanes of the warp hold the same values.  Pages from tail to ring are those whose copies may be
  * in flight.
  *
- *   released ... | tail: asked for, not known to have arrived | ring.at: next to be asked for
+ *   released ... | tail: requested, not known to have arrived | ring.at: next to be requested
  *                  <------------- flying ------------------->
  */
 struct mpk_load {
     const rt_entry *e; /* the task, in shared memory */
     mpk_ring ring;
-    mpk_ring tail; /* the oldest page whose copy may be under way */
+    mpk_ring tail; /* the oldest page whose copy may be in flight */
     rt_u32 flying; /* pages from tail on */
     /* Most pages in flight, at most ring.n: when a page is filled again its barrier is in
      * another phase, and a wait with the tail's parity would be answered by that one. */
     rt_u32 in_flight;
     rt_u32 step;      /* number of the step that it loads for, since the kernel began */
     rt_u32 known;     /* number + 1 of the last step whose data it has seen */
-    rt_u32 pages;     /* asked for since that step's first */
+    rt_u32 pages;     /* requested since that step's first */
     rt_u32 cancelled; /* 1: the rest of the task need not be loaded */
     rt_u32 aot;       /* 1: the ring of AOT tasks: it may run into a step that does not come */
     /* shared address of the worker's first page, kept in a register: its conversion from a
@@ -101,7 +101,7 @@ struct mpk_load {
 enum { LOAD_OVER = 0x7fffffff };
 
 /* Has the load lost its reader?  The machine aborts, or the step that is loaded ahead does not
- * come and the bodies have asked for a resync. */
+ * come and the bodies have requested a resync. */
 MPK_FN bool load_is_over(const mpk_load *l)
 {
     return ptx_load_flag(&mpk_w.abort) || (l->aot && ptx_load_flag(&mpk_w.resync) == RESYNC_ASKED);
@@ -118,7 +118,7 @@ MPK_FN rt_u32 load_wait(const mpk_load *l, rt_u64 *b, rt_u32 parity)
 }
 
 /* All lanes: make room for one page: its number, or LOAD_OVER when there is nothing to load for
- * any more.  Before: all earlier pages of this ring have been asked for.  After: the page is
+ * any more.  Before: all earlier pages of this ring have been requested.  After: the page is
  * empty, and the caller owes it exactly one load_expect with load_copy of as many bytes and a
  * load_end.
  *
@@ -149,12 +149,12 @@ MPK_FN rt_u32 load_page(mpk_load *l)
     return page;
 }
 #if MPK_BULK
-/* True for the lane that asks for a page's copies; the whole loader warp calls it. */
+/* True for the lane that requests a page's copies; the whole loader warp calls it. */
 MPK_FN bool load_leads(void)
 {
     return ptx_elect();
 }
-/* n_bytes are on their way to a page.  It is also the phase's one arrival: the barrier completes
+/* n_bytes are in flight to a page.  It is also the phase's one arrival: the barrier completes
  * when as many bytes have come, so nothing may be copied that is not announced. */
 MPK_FN void load_expect(rt_u32 page, rt_u32 n_bytes)
 {
@@ -168,10 +168,10 @@ MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void 
     ptx_copy_bulk_once(l->s_pages + page * MPK_PAGE_BYTES + offset, from, n_bytes,
                        &mpk_w.full[page], l->policy);
 }
-/* All copies of the page have been asked for. */
+/* All copies of the page have been requested. */
 MPK_FN void load_end(rt_u32) {}
 #else
-/* All lanes ask for a page's copies, 16 bytes each at a time. */
+/* All lanes request a page's copies, 16 bytes each at a time. */
 MPK_FN bool load_leads(void)
 {
     return true;
@@ -199,7 +199,7 @@ MPK_FN void load_copy(const mpk_load *l, rt_u32 page, rt_u32 offset, const void 
     for (rt_u32 i = 0; mine + i < left; i += 512)
         ptx_copy_piece_once(to + i, at + i, l->policy);
 }
-/* All copies of the barrier's page have been asked for.  Each lane adds an arrival that comes
+/* All copies of the barrier's page have been requested.  Each lane adds an arrival that comes
  * when its own copies have ended.  The arrival that the barrier was initialised with is lane
  * 0's, after the meeting: it comes after all additions, so the phase cannot complete too early,
  * and it releases the page's note. */
@@ -216,7 +216,7 @@ MPK_FN void load_end(rt_u32 page)
 }
 #endif
 
-/* All lanes: a page for n_bytes that the caller's lanes ask for before load_end, or for nothing
+/* All lanes: a page for n_bytes that the caller's lanes request before load_end, or for nothing
  * (a page that is left out, for bodies that want the next ones to be neighbours).  false: there
  * is nothing to load for any more. */
 MPK_FN bool load_open(mpk_load *l, rt_u32 n_bytes)
@@ -295,7 +295,7 @@ MPK_FN int load_needs_step(mpk_load *l)
 
 /* All lanes: what the task's event waits for may be read and copied from here on.  Wait until it
  * is activated.  The task is not quiet, or its event would say nothing.  All that stands before
- * the task in the lists has been asked for already, and its writers need none of the pages that
+ * the task in the lists has been requested already, and its writers need none of the pages that
  * come after, so the wait ends.  0: the event does not come. */
 MPK_FN int load_needs_event(mpk_load *l)
 {

@@ -68,7 +68,7 @@ struct mpk_routed {
 
 /* The worker's state in shared memory; one object, mpk_w.  worker_begin (kernel.cuh) fills it.
  * Its size is a multiple of 1024 bytes, because when units are linked mpk_s begins right after
- * it, whatever alignment mpk_s asks for, and swizzled pages need 1024.
+ * it, whatever alignment mpk_s requests, and swizzled pages need 1024.
  *
  * Shared memory of a block:
  *

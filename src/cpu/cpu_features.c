@@ -1,7 +1,7 @@
 /* cpu_features.c - the instruction sets of this processor, as the operating system and MPK_ISA
  * let us use them.
  *
- * Called by cpu.c for the choice of bodies, and by cpu_target.c for its report.  Detected anew
+ * Called by cpu.c for the choice of bodies, and by cpu_target.c for its report.  Detected again
  * by each call, which is cheap beside a start.
  */
 #include <stdio.h>

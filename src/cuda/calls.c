@@ -27,7 +27,7 @@ typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
     bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
     bool is_stale;         /* some copy is */
-    /* one launch of the kernel, which takes the driver half the time of a launch anew */
+    /* one launch of the kernel, which takes the driver half the time of a launch again */
     cuda_graph run;
     cuda_event done;  /* the last run has ended; of one on the default stream: see mark_end */
     cuda_stream last; /* where that was */

@@ -191,7 +191,7 @@ static bool crosses(const flow *f, ir_tensor_id id)
 }
 
 /* Does each task of the operator read of this root what its own box is, so that all of them
- * together read every word that is alive?  Then no word is on its way any more when they are
+ * together read every word that is alive?  Then no word is in flight any more when they are
  * done. */
 static bool reads_all(const flow *f, ir_op_id op, ir_tensor_id root)
 {

@@ -41,7 +41,7 @@ mpk_status cuda_probe_peers(mpk_context *cx, uint32_t first, uint32_t n);
  * MPK_ARCH names. */
 mpk_status cuda_choose_arch(mpk_context *cx, const cuda_facts *f, gen_arch *out, bool *as_ptx);
 
-/* Keep a GPU open from looking at it until a machine runs on it: opening one anew takes a tenth of
+/* Keep a GPU open from looking at it until a machine runs on it: opening one again takes a tenth of
  * a second or more. */
 typedef struct cuda_held cuda_held;
 mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out);

@@ -27,7 +27,7 @@ static void move_list(const rt_kernel *k, uint32_t list)
 }
 
 /* What the kernel does at the start of a call: if the table of addresses has another number than
- * the one a worker holds, its list's entries are written anew. Worker 0 also has the tasks of no
+ * the one a worker holds, its list's entries are written again. Worker 0 also has the tasks of no
  * list. */
 static void move_addresses(const rt_kernel *k)
 {

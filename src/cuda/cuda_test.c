@@ -88,7 +88,7 @@ static void test_refusals(void **state)
 }
 
 /* What is planned without a GPU is what a start then allocates: a byte less is refused, and that
- * much is gone after it but for what was only on its way. */
+ * much is gone after it but for what was only in flight. */
 static void test_memory_plan(void **state)
 {
     (void)state;

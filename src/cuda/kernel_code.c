@@ -12,7 +12,7 @@
  *   the loader        machine code
  *   the kernels       machine code, one for each regime of the program
  *
- * They hold no source: the program prints it anew from the image, and the hash tells whether it is
+ * They hold no source: the program prints it again from the image, and the hash tells whether it is
  * still the same. */
 #include <stdlib.h>
 

@@ -16,7 +16,7 @@
  *   packed alone           file -> pinned -> staging -> packed
  *   made up                a kernel writes the numbers where they are wanted
  *
- * Called by cuda.c when a machine starts, and by tensors.c for one weight that is written anew. */
+ * Called by cuda.c when a machine starts, and by tensors.c for one weight that is written again. */
 #include <stdlib.h>
 
 #include "base/num.h"
@@ -238,7 +238,7 @@ static mpk_status convert_piece(mpk_context *cx, const upload *u, const piece *p
     return MPK_OK;
 }
 
-/* The bytes of a piece in the next pinned buffer, converted, on their way to the GPU.  take_buffer
+/* The bytes of a piece in the next pinned buffer, converted, in flight to the GPU.  take_buffer
  * has been called: nothing else reads the buffer. */
 static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype, cuda_address to)
 {
@@ -536,7 +536,7 @@ static mpk_status upload_pieces(mpk_context *cx, upload *u)
 
 /* m's GPU is current, the loader is loaded and the weights' block is there; when this returns
  * MPK_OK all copies have ended.  The block is zeroed first, for the padding that packing leaves;
- * for one weight that is written anew it is zero there already. */
+ * for one weight that is written again it is zero there already. */
 mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
                                uint32_t only)
 {

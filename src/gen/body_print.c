@@ -371,8 +371,8 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
-/* The operator that makes x is looked for and its body chosen anew: a record is not told what other
- * operators have become. */
+/* The operator that makes x is searched for and its body chosen again, since a record does not hold
+ * what other operators have become. */
 bool gen_follows_many(const gen_call *c)
 {
     gen_call maker = *c;

@@ -20,8 +20,8 @@
  * number, so that they are as often equal as two draws are).
  *
  * Invariant: nothing that the draft model computes reaches an answer.  It writes to its own state,
- * to step inputs that the next step writes anew, to results that have been collected, and to places
- * of `history` after the last token.  What it guesses from, a cache that is not up to date or not
+ * to step inputs that the next step writes again, to results that have been collected, and to
+ * places of `history` after the last token.  What it guesses from, a cache that is not up to date or not
  * even written, changes which drafts are tried and nothing else.
  *
  * Catching up: the draft model gets a text when its slot first wants drafts, and later what it

@@ -21,8 +21,8 @@
  *
  * Invariant: nothing that the draft model computes reaches an answer.  It writes to its own state,
  * to step inputs that the next step writes again, to results that have been collected, and to
- * places of `history` after the last token.  What it guesses from, a cache that is not up to date or not
- * even written, changes which drafts are tried and nothing else.
+ * places of `history` after the last token.  What it guesses from, a cache that is not up to date
+ * or not even written, changes which drafts are tried and nothing else.
  *
  * Catching up: the draft model gets a text when its slot first wants drafts, and later what it
  * missed: the last draft if all stood, what look-up guessed, tokens of a rest.  That takes at most

@@ -492,6 +492,8 @@ static mpk_status print_row_steps(block_printer *w, const block_end *e)
         const block_operand *o = &w->p->operands[steps[r.at].operand];
         const char *name = w->p->tiles[steps[r.at].to].name;
         LINE(w, "float v_%s[ROWS_PIECE];\n", name);
+        /* all loads first, so that their latencies overlap; the maps between them and the store
+         * need none */
         LINE(w, "block_get_row<%lld>", (long long)o->stride[columns]);
         print_row_of(w, o);
         text_print(w->out, ", left, v_%s);\n", name);

@@ -103,6 +103,7 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
         s.more[s.n_more++] = matrix("in_residual", gen_input(c, RESIDUAL), SUPER_M, SUPER_N);
     fill_box(c, &s);
     if (is_few(c))
+        /* with few tokens one program serves every number of them: the search must not see it */
         forget_size(c, &s);
     return s;
 }
@@ -277,6 +278,8 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     for (uint32_t k = 0; k < p->n_operands; k++) {
         const block_operand *o = &p->operands[k];
         const bool is_result = strcmp(o->name, "out_y") == 0;
+        /* operands with columns of y begin at this weight's first; weights and biases are its
+         * own */
         const bool shifted = is_result || strcmp(o->name, "in_residual") == 0;
         text_print(out, is_result ? "    " : "    const ");
         text_print(out, "char *g_%s = mpk_data(t, %s) + %s * %lld;\n", o->name, o->name,

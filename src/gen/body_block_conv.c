@@ -224,6 +224,7 @@ static super_product product_of(const gen_call *c, const block_window *window)
                   places = {.name = "in_x", .dtype = x->dtype, .window = window};
     filters.stride[filter] = s.depth;
     filters.stride[SUPER_K] = 1;
+    /* through a window the strides only number places and depth; it finds the address itself */
     places.stride[place] = window ? 1 : x->stride[x->rank - 1];
     places.stride[SUPER_K] = window ? 2 : x->stride[1];
     s.a = is_last(c) ? places : filters;

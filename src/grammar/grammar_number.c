@@ -366,9 +366,12 @@ static mpk_status all_multiples(schema_reader *r, uint32_t by, const node **out)
             TRY(node_bytes(k, (str){0}, &rest));
             TRY(node_add(k, alt, rest));
         }
+        /* the bodies are set after all rules exist, since remainders refer to each other in
+         * circles */
         k->rules.at[first + i].body = alt;
     }
     TRY(node_new(k, NODE_ALT, &alt));
+    /* 0 itself: no other number begins with it */
     TRY(node_bytes(k, STR("0"), &d));
     TRY(node_add(k, alt, d));
     for (uint32_t c = 1; c < 10; c++) {

@@ -140,6 +140,7 @@ static mpk_status read_escape(regex_reader *r, bool in_class, char_set *set, boo
     const char *letter = c ? strchr(letters, c) : NULL;
     if (c >= '1' && c <= '9')
         return refuse(r, "a reference to a group (\\1)");
+    /* inside a class \b is a backspace, outside an assertion */
     if (c == 'b' && in_class)
         letter = "b";
     else if (is_one_of(c, "bBAZzG"))

@@ -297,6 +297,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
     if (json_equals(a, b) || is_one_of(key, silent))
         return MPK_OK;
     if (is_one_of(key, greater) || is_one_of(key, lesser)) {
+        /* the stricter: the larger of lower bounds, the smaller of upper ones */
         *out = (a->number < b->number) == is_one_of(key, lesser) ? *a : *b;
         return MPK_OK;
     }
@@ -316,6 +317,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
           "two different values of \"%.*s\" that hold together at %s of the JSON schema are not "
           "supported",
           STR_ARG(key), schema_where(r, at));
+    /* schemas of the same part of a value: it must fit both */
     TRY(schema_merge(r, at, a, b, &both));
     *out = *both;
     out->key = key;

@@ -66,6 +66,7 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
     }
     c->n_kv_heads = c->n_heads;
     TRY(get_u32(s, "attention.head_count_kv", &c->n_kv_heads));
+    /* the sizes of a file that states none: heads share the hidden size */
     uint32_t value_size = c->head_size = c->n_heads ? c->hidden_size / c->n_heads : 0;
     TRY(get_u32(s, "attention.key_length", &c->head_size));
     TRY(get_u32(s, "attention.value_length", &value_size));
@@ -76,6 +77,7 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
     const load_tensor *embedding = load_find(m, "model.embed_tokens.weight");
     c->vocab_size = tokens && tokens->n <= UINT32_MAX ? (uint32_t)tokens->n : 0;
     TRY(get_u32(s, "vocab_size", &c->vocab_size));
+    /* what the weights have decides: logits come from that many rows */
     if (embedding && embedding->rank == 2 && embedding->dims[0] <= UINT32_MAX)
         c->vocab_size = (uint32_t)embedding->dims[0];
     return MPK_OK;

@@ -273,6 +273,7 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     TRY(json_read_double(cx, rope, "partial_rotary_factor", &rotated));
     CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT,
           "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
+    /* entries after these pass unrotated */
     c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, c));
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)
@@ -291,6 +292,7 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     TRY(json_read_bool(cx, rope, "truncate", &c->rope_truncate));
     TRY(json_read_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
     TRY(json_read_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
+    /* as Transformers derives a factor that is left out */
     if (c->rope_scaling == MODEL_ROPE_YARN && !json_get(rope, "factor") &&
         c->rope_original_positions)
         c->rope_factor = (double)c->max_positions / c->rope_original_positions;

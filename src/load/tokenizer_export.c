@@ -58,9 +58,11 @@ static mpk_status list_tokens(exporter *e, size_t least)
     }
     for (size_t i = 0; i < t->added.n; i++) {
         const added_token *added = &t->added.at[i];
+        /* last, since an added token may stand at an id of the model's own */
         tokens[added->id] = added->content;
         types[added->id] = added->special ? TOKENIZER_TYPE_CONTROL : TOKENIZER_TYPE_USER_DEFINED;
     }
+    /* "<0x41>" and its like: readers recognise them by type, not by text */
     for (int b = 0; t->byte_fallback && b < 256; b++)
         if (t->byte_ids[b] >= 0)
             types[t->byte_ids[b]] = TOKENIZER_TYPE_BYTE;

@@ -37,6 +37,7 @@ static mpk_status read_vocab(doc_reader *r, const json_value *vocab)
         if (v->integer > most)
             most = v->integer;
     }
+    /* the table has an entry for every id up to the largest */
     CHECK(r->cx, most < (int64_t)(4 * vocab->n + MAX_GAP), MPK_EFORMAT,
           "tokenizer.json: a vocabulary of %zu tokens has an id %lld", vocab->n, (long long)most);
     t->n_tokens = (size_t)(most + 1);

@@ -255,6 +255,7 @@ mpk_status doc_read_decoder(doc_reader *r, const json_value *o)
         KNOWN(r, "decoder", o, "content", "start", "stop");
         TRY(steps_add(r->cx, list, STEP_STRIP_TOKEN, &s));
         TRY(doc_get_text(r, o, "content", true, &s->content));
+        /* start and stop count how often this one character is cut off */
         CHECK(r->cx, s->content.n && utf8_length(s->content.at) == s->content.n, MPK_EFORMAT,
               "tokenizer.json: \"content\" of decoder Strip is not one character");
         TRY(doc_get_count(r, o, "start", &s->left));

@@ -349,6 +349,7 @@ mpk_status net_embed_rerank(net_exchange *x, const char *path)
         order[i] = (ranked){cosine(&e, query, rows + i * size_of(&e)), i};
     qsort(order, n, sizeof *order, compare_ranked);
     text_print(&reply, "{\"id\":\"rerank\",\"results\":[");
+    /* without top_n all of them */
     for (size_t i = 0; i < n && (!most || i < (size_t)most); i++)
         text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g}", i ? "," : "",
                    order[i].index, order[i].score);

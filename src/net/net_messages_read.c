@@ -109,6 +109,7 @@ static mpk_status write_message(net_exchange *x, const json_value *message, net_
             TRY(write_result(x, &content->items[i], to));
             n_results++;
         }
+    /* nothing but results: an empty message after them would be a turn of its own */
     if (n_results == content->n && n_results)
         return MPK_OK;
     net_rewrite_begin(to, role);

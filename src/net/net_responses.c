@@ -101,6 +101,7 @@ static void write_response(const net_exchange *x, const char *status, const char
                cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     json_write_str(to, str_from(x->server->options.model_name));
     text_print(to, ",\"output\":[");
+    /* a running answer shows no items: its events carry them */
     for (uint32_t i = 0; over && i < net_items_count(a); i++) {
         text_add(to, ",", i > 0);
         write_item(x, a, i, true, to);

@@ -137,9 +137,11 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             hi = box->hi[1] / n.size;
     float *query = scratch, *row = query + n.size, *answer = row + n.size,
           *frequency = answer + n.size;
+    /* one room of scratch after the other: frequencies, then cosines, then sines of one token */
     turn w = {half, rope_amplitude(a), frequency, frequency + half, frequency + 2 * half};
     for (int64_t i = 0; i < half; i++)
         frequency[i] = rope_frequency(a, i);
+    /* the whole step's keys before any query: a token sees those of the step's earlier tokens */
     fill_cache(call, &w, lo / group, hi / group, row);
     attend_view view = {&call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size),
                         a[WINDOW].i};

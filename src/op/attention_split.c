@@ -285,6 +285,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     w.sine = w.cosine + w.half;
     int64_t all = 0, before = 0, group = n.q / n.kv;
     for (int64_t t = 0; t < w.alive; t++)
+        /* a split's share depends on the units of all live tokens, also of those outside the box */
         all += token_at(&w, t).units;
     for (int64_t t = 0; t < box->hi[0]; t++) {
         token k = token_at(&w, t);
@@ -292,6 +293,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             span units = find_units(a, s, &k, before, all);
             for (int64_t head = box->lo[2] / n.size; head < box->hi[2] / n.size; head++)
                 attend_units(&w, t, &k, units.lo, units.hi, s, head);
+            /* the task with the token's last unit, which holds the token itself, also writes its
+             * key and value; every token has exactly one such task for each KV head */
             if (t < w.alive && units.lo < units.hi && units.hi == k.units)
                 fill_cache(&w, t, &k, box->lo[2] / n.size / group, box->hi[2] / n.size / group);
         }

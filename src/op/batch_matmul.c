@@ -68,6 +68,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           STR_ARG(name));
     out->rank = a->rank > b->rank ? a->rank : b->rank;
     for (uint32_t i = 0; i + 2 < out->rank; i++) {
+        /* axes count from the right; one that an operand lacks has one entry */
         int64_t m = i + a->rank >= out->rank ? a->dims[i + a->rank - out->rank] : 1;
         int64_t n = i + b->rank >= out->rank ? b->dims[i + b->rank - out->rank] : 1;
         CHECK(cx, m == n || m == 1 || n == 1, MPK_ESHAPE,

@@ -144,6 +144,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, groups >= 1 && groups <= w->dims[0] && w->dims[0] % groups == 0, MPK_ESHAPE,
           "conv: w has %lld filters, which are not %lld groups", (long long)w->dims[0],
           (long long)groups);
+    /* w is [F, C / groups, ..], transposed [C, F / groups, ..] */
     int64_t channels = transposed ? w->dims[0] : w->dims[1] * groups;
     CHECK(cx, x->dims[1] == channels, MPK_ESHAPE,
           "conv: x has %lld channels, w is for %lld in %lld groups", (long long)x->dims[1],
@@ -255,6 +256,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     const ir_box ordered = in_order(op, x->rank, given), *box = &ordered;
     int64_t groups = op->attributes[GROUPS].i,
             in_group = g->tensors.at[op->out[0]].dims[axis_of(op, x->rank, 1)] / groups;
+    /* groups that the filters of the box belong to, both ends included */
     int64_t first = box->lo[1] / in_group, last = (box->hi[1] - 1) / in_group,
             channels = x->dims[1] / groups;
     *read = ir_box_whole(t);
@@ -264,6 +266,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         read->lo[0] = box->lo[1];
         read->hi[0] = box->hi[1];
     } else if (input == W) {
+        /* transposed: axis 0 of w is the channels, and a group has all of its own */
         read->lo[0] = first * channels;
         read->hi[0] = (last + 1) * channels;
     } else {
@@ -276,6 +279,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
             read->hi[i + 2] = box->hi[i + 2];
             source_range(op, i, x->dims[i + 2], w->dims[i + 2], &read->lo[i + 2], &read->hi[i + 2]);
         }
+        /* in the padding alone: one form of an empty box for all axes */
         if (ir_box_is_empty(read, x->rank))
             *read = (ir_box){0};
     }
@@ -489,6 +493,8 @@ static void compute(const op_call *call, const ir_box *box, void *scratch)
     memcpy(at, rows.lo, sizeof at);
     do {
         for (int64_t f = box->lo[1]; f < box->hi[1]; f += r.n_filters) {
+            /* filters of one group share their channels of x; a run of them must not cross into
+             * the next */
             end = (f / in_group + 1) * in_group;
             end = end < box->hi[1] ? end : box->hi[1];
             r.n_filters = end - f < FILTERS ? end - f : FILTERS;

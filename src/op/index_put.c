@@ -34,6 +34,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, whole.rank + x->rank - k <= IR_MAX_RANK, MPK_ESHAPE,
           "index_put: what is named has rank %u, at most %d", whole.rank + x->rank - k,
           IR_MAX_RANK);
+    /* after the indices' own axes come those of x that no index names */
     for (uint32_t i = k; i < x->rank; i++)
         whole.dims[whole.rank++] = x->dims[i];
     CHECK(cx, values->rank <= whole.rank, MPK_ESHAPE,

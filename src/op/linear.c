@@ -83,6 +83,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
             continue;
         TRY(shape_expect(cx, g, op, W0 + i, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, width}));
         TRY(shape_expect(cx, g, op, B0 + i, SHAPE_FLOAT, 1, &w->dims[0]));
+        /* with a gate the columns of w0 and w1 become one each */
         if (i == 0 || !has_glu(op))
             out->dims[1] += w->dims[0];
     }

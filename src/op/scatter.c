@@ -148,6 +148,7 @@ static void combine_entries(const line *l)
     uint32_t axis = line_axis(l->call->op);
     bool exact = walk_is_exact(y->dtype), include = l->call->attributes[INCLUDE_SELF].i;
     for (int64_t i = l->lo; i < l->hi; i++) {
+        /* with include_self x's own value is the first of an entry's values */
         l->count[i - l->lo] = include;
         if (include)
             l->sum[i - l->lo] = line_load(y, l->y + i * y->stride[axis]);
@@ -162,6 +163,7 @@ static void combine_entries(const line *l)
     }
     for (int64_t i = 0; i < l->hi - l->lo; i++) {
         int64_t to = l->y + (l->lo + i) * y->stride[axis];
+        /* named by no index: keeps the bits that update_begin copied */
         if (l->count[i] <= include)
             continue;
         line_key value = l->kind == MEAN ? mean(exact, l->sum[i], l->count[i]) : l->sum[i];
@@ -193,6 +195,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t at[IR_MAX_RANK], end = box->hi[axis];
     update_begin(call, box, call->attributes[IN_PLACE].i);
     for (uint32_t i = 0; i < y->rank; i++)
+        /* lines that index does not have are only copied */
         lines.hi[i] = lines.hi[i] < index->dims[i] ? lines.hi[i] : index->dims[i];
     lines.lo[axis] = 0;
     lines.hi[axis] = 1;

@@ -48,6 +48,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     shape_like(q, out);
     out->dims[3] = v->dims[3];
     if (op->attributes[BY_ROWS].i) {
+        /* [B, L, H, K]: heads of a token side by side, as the next product reads them */
         out->dims[1] = q->dims[2];
         out->dims[2] = q->dims[1];
     }

@@ -118,9 +118,12 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
     attend_sum a = attend_begin(size, row + size);
     at[3] = 0;
     walk_load_row(q, walk_offset(q, at), 0, size, query);
+    /* blocks are dealt to splits in turn, so that the positions that a mask shows are spread
+     * evenly */
     for (int64_t first = split * UNIT; first < length; first += splits * UNIT)
         for (int64_t p = first; p < first + UNIT && p < length; p++) {
             at[3] = p;
+            /* before K is read: positions that are not seen cost their mask alone */
             if (!attend_sees(&call->in[MASK], at, &added))
                 continue;
             walk_load_row(k, at[0] * k->stride[0] + kv_head * k->stride[1] + p * k->stride[2], 0,

@@ -173,6 +173,7 @@ mpk_status shape_broadcast(mpk_context *cx, const ir_graph *g, const ir_op *op, 
                   "%s: axis %u of input %s (%%%.*s) has %lld entries, the other inputs %lld",
                   op->def->name, axis, input_name(op, i), STR_ARG(t->name),
                   (long long)t->dims[axis], (long long)*dim);
+            /* one entry repeats; whatever the others have takes its place */
             if (*dim == 1)
                 *dim = t->dims[axis];
         }

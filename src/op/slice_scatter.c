@@ -40,6 +40,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         CHECK(cx, 0 <= start && start < stop && stop <= x->dims[i] && step > 0, MPK_ESHAPE,
               "slice_scatter: %lld to %lld by %lld along axis %u, which has %lld entries",
               (long long)start, (long long)stop, (long long)step, i, (long long)x->dims[i]);
+        /* entries start, start + step, ... below stop */
         dims[i] = (stop - start - 1) / step + 1;
     }
     TRY(shape_expect(cx, g, op, SRC, 1u << x->dtype, x->rank, dims));

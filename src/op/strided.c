@@ -48,6 +48,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
               MPK_ESHAPE,
               "strided: axis %u has %lld entries %lld apart, which do not fit into %%%.*s", i,
               (long long)dim, (long long)stride, STR_ARG(x->name));
+        /* entries of a view may coincide, so the sum over axes is the largest number that it
+         * reaches */
         last += (dim - 1) * stride;
         out->dims[i] = dim;
     }

@@ -74,6 +74,8 @@ static uint32_t count_rows(const ir_graph *ir)
 {
     int64_t rows = 0;
     for (size_t i = 0; i < ir->tensors.n; i++)
+        /* several tensors may be as long as the rows of logits: sampling parameters, seeds,
+         * results */
         if (ir->tensors.at[i].live == IR_ROWS && ir->tensors.at[i].dims[0] > rows)
             rows = ir->tensors.at[i].dims[0];
     return (uint32_t)rows;
@@ -84,6 +86,7 @@ static uint32_t find_most_fresh(const ir_graph *ir)
 {
     for (size_t i = 0; i < ir->ops.n; i++) {
         const ir_op *op = &ir->ops.at[i];
+        /* its tasks read the step's own tokens again for each token, which is quadratic in them */
         if (strcmp(op->def->name, "attention_split") == 0 &&
             ir->tensors.at[op->in[0]].dims[0] > IMAGE_MOST_FRESH)
             return IMAGE_MOST_FRESH;
@@ -128,10 +131,12 @@ static void add_tasks(writer *w, const tg_compiled *c)
         const tg_task *from = &c->tg->tasks[t];
         rt_task *to = next(w, RT_TASKS);
         uint32_t rank =
+            /* an empty task of normalisation has no operator and no box */
             from->op == IR_NONE ? 0 : c->ir->tensors.at[c->ir->ops.at[from->op].out[0]].rank;
         to->op = from->op;
         to->depends = from->depends;
         to->triggers = from->triggers;
+        /* the runtime tells the two kinds apart by this field alone */
         to->worker = from->launch == TG_JIT ? RT_NONE : from->worker;
         for (uint32_t i = 0; i < rank; i++) {
             to->lo[i] = (rt_u32)from->box.lo[i];
@@ -149,6 +154,7 @@ static void add_events(writer *w, const tg_compiled *c, rt_graph *g)
         rt_event *to = next(w, RT_EVENTS);
         to->needed = from->n_in;
         to->first = from->n_out ? from->first_out : 0;
+        /* linearize made an event's out-tasks neighbours: a range, not a list */
         to->last = to->first + from->n_out;
         for (uint32_t t = to->first; t < to->last; t++)
             to->jit += c->tg->tasks[t].launch == TG_JIT;
@@ -166,10 +172,12 @@ static mpk_status add_lists(mpk_context *cx, arena *a, writer *w, const tg_compi
     for (uint32_t t = 0; t < c->tg->n_tasks; t++)
         if (c->tg->tasks[t].launch == TG_AOT)
             at[c->tg->tasks[t].worker]++;
+    /* this graph's lists begin where those of the graph before end */
     uint32_t first = (uint32_t)w->n[RT_LISTS];
     for (uint32_t i = 0; i < n_workers; i++) {
         *(rt_range *)next(w, RT_RANGES) = (rt_range){first, first + at[i]};
         first += at[i];
+        /* from here on the place of worker i's next task */
         at[i] = first - at[i];
     }
     w->n[RT_LISTS] = first;
@@ -242,6 +250,7 @@ static mpk_status check_graph(mpk_context *cx, const tg_program *p, const tg_com
 static void count_entries(const tg_program *p, const text *sources, uint64_t n[RT_SECTIONS])
 {
     n[RT_GRAPHS] = p->n_graphs;
+    /* a list for each worker in each graph, also where it has no task */
     n[RT_RANGES] = (uint64_t)p->n_graphs * p->n_workers;
     n[RT_NAMES] = p->n_weights;
     for (uint32_t i = 0; i < p->n_graphs; i++) {
@@ -252,6 +261,7 @@ static void count_entries(const tg_program *p, const text *sources, uint64_t n[R
         n[RT_PLACES] += c->ir->tensors.n;
         n[RT_TEXT] += sources[i].n;
         for (uint32_t t = 0; t < c->tg->n_tasks; t++)
+            /* JIT tasks stand in no list: a scheduler deals them */
             n[RT_LISTS] += c->tg->tasks[t].launch == TG_AOT;
     }
     for (uint32_t i = 0; i < p->n_weights; i++)
@@ -276,6 +286,7 @@ static mpk_status begin(mpk_context *cx, arena *a, const tg_program *p,
                    .pages_per_worker = p->pages_per_worker,
                    .n_peers = p->n_peers ? p->n_peers : 1};
     for (unsigned s = 0; s < RT_SECTIONS; s++) {
+        /* entries are numbered by 32 bits; bytes of text have 64-bit offsets */
         CHECK(cx, s == RT_TEXT || n[s] < INT32_MAX, MPK_ELIMIT,
               "the program has too many entries in table %u of its image", s);
         h.sections[s] = (rt_section){bytes, n[s]};
@@ -440,6 +451,7 @@ static mpk_status read_weights(mpk_context *cx, arena *a, const rt_header *h, pr
         to[i].rank = from[i].rank;
         for (uint32_t d = 0; d < from[i].rank; d++)
             to[i].dims[d] = (int64_t)from[i].dims[d];
+        /* the checks of a tensor program's tensors, for a weight that may be in none */
         ir_tensor t = {.name = to[i].name, .dtype = to[i].dtype, .rank = to[i].rank};
         memcpy(t.dims, to[i].dims, sizeof t.dims);
         if (ir_check_tensor(cx, &t) != MPK_OK)
@@ -476,11 +488,13 @@ static mpk_status read_places(mpk_context *cx, arena *a, const rt_header *h, con
         CHECK(cx, from[i].area < RT_AREAS, MPK_EFORMAT, "tensor %.*s lies in no area",
               STR_ARG(t->name));
         to[i] = (tg_place){(tg_area)from[i].area, from[i].offset};
+        /* views and results in place lie where the owner of their storage lies */
         ir_root(ir, i, &box, &root, &root_box);
         const ir_tensor *r = &ir->tensors.at[root];
         CHECK(cx, from[i].area == from[root].area && from[i].offset == from[root].offset,
               MPK_EFORMAT, "tensor %.*s does not lie where %.*s lies, whose storage it shares",
               STR_ARG(t->name), STR_ARG(r->name));
+        /* in the area of weights `offset` is the number of a weight, elsewhere bytes */
         CHECK(cx, (r->kind == IR_CONST) == (from[i].area == RT_WEIGHTS), MPK_EFORMAT,
               "tensor %.*s lies in the wrong area", STR_ARG(t->name));
         if (r->kind == IR_CONST)
@@ -502,7 +516,9 @@ static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
         op->def->axes(ir, op, axes);
     for (uint32_t i = 0; i < t->rank; i++) {
         int64_t lo = task->lo[i], hi = task->hi[i],
+                /* an axis without a grain may not be cut: its only box is the whole */
                 grain = axes[i].grain ? axes[i].grain : t->dims[i];
+        /* cuts are multiples of the grain; the last box may end with the axis instead */
         if (lo >= hi || hi > t->dims[i] || lo % grain || (hi % grain && hi != t->dims[i]))
             return false;
     }
@@ -566,6 +582,7 @@ static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_gra
                   x->last - x->first == tg->events[e].n_out,
               MPK_EFORMAT, "event %u of the image does not count its tasks", e);
         for (uint32_t t = x->first; t < x->last; t++) {
+            /* a task is launched by the event that it depends on, and by no other */
             CHECK(cx, tg->tasks[t].depends == e, MPK_EFORMAT,
                   "event %u of the image launches task %u of event %u", e, t, tg->tasks[t].depends);
             jit += tg->tasks[t].launch == TG_JIT;
@@ -581,6 +598,7 @@ static mpk_status check_events(mpk_context *cx, const rt_header *h, const rt_gra
 /* An operator's tasks are on the workers of its peer. */
 static mpk_status check_peers(mpk_context *cx, const rt_header *h, const tg_graph *tg)
 {
+    /* peer p has workers p * each .. (p + 1) * each - 1 */
     uint32_t each = h->n_workers / h->n_peers;
     for (uint32_t t = 0; h->n_peers > 1 && t < tg->n_tasks; t++) {
         const tg_task *task = &tg->tasks[t];
@@ -604,6 +622,8 @@ static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_grap
               MPK_EFORMAT, "the list of worker %u lies outside of the image", w);
         for (uint32_t i = ranges[w].first; i < ranges[w].last; i++, listed++)
             CHECK(cx,
+                  /* rising numbers are what the argument against deadlock rests on
+                   * (docs/runtime.md) */
                   lists[i] < g->n_tasks && tg->tasks[lists[i]].worker == w &&
                       (i == ranges[w].first || lists[i - 1] < lists[i]),
                   MPK_EFORMAT,
@@ -611,6 +631,8 @@ static mpk_status check_lists(mpk_context *cx, const rt_header *h, const rt_grap
     }
     for (uint32_t t = 0; t < g->n_tasks; t++)
         aot += tg->tasks[t].launch == TG_AOT;
+    /* each list is rising and holds tasks of its own worker, so none stands twice: equal counts
+     * mean that none is missing */
     CHECK(cx, listed == aot, MPK_EFORMAT, "%llu of %llu AOT tasks are in the lists of the workers",
           (unsigned long long)listed, (unsigned long long)aot);
     return MPK_OK;
@@ -631,6 +653,7 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     tg->n_events = g->n_events;
     for (uint32_t t = 0; t < g->n_tasks; t++)
         TRY(read_task(cx, h, g, ir, t, &tg->tasks[t]));
+    /* in-tasks and counts from the tasks themselves; the file's are compared with these */
     TRY(tg_fill_events(cx, tg));
     TRY(check_events(cx, h, g, tg));
     TRY(check_lists(cx, h, g, tg));
@@ -664,6 +687,7 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
           "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are "
           "possible",
           index, g->n_tokens, g->n_rows, RT_MAX_TOKENS, RT_MAX_ROWS);
+    /* graphs of the model first, then those of its draft model */
     CHECK(cx, g->drafts <= (index != 0) && g->drafts >= (index ? g[-1].drafts : 0), MPK_EFORMAT,
           "graph %u of the image stands among those of another model", index);
     CHECK(cx, g->n_rows == count_rows(ir), MPK_EFORMAT,
@@ -672,6 +696,7 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
           "graph %u of the image is for steps with %u tokens without a row, its text with %u",
           index, g->most_fresh, find_most_fresh(ir));
     TRY(tg_verify(cx, a, tg));
+    /* last, since it relies on all tables being sound: no two live tensors share bytes */
     tg_compiled c = {.n_tokens = g->n_tokens, .ir = ir, .tg = tg, .places = image->places[index]};
     uint64_t area_bytes[TG_AREAS];
     for (unsigned i = 0; i < TG_AREAS; i++)

@@ -40,6 +40,7 @@ static mpk_status add_tensor(mpk_context *cx, ir_graph *g, ir_tensor *t, ir_tens
     TRY(ir_check_tensor(cx, t));
     CHECK(cx, !map_get(&g->names, t->name, NULL), MPK_EARG, "tensor %%%.*s: the name is taken",
           STR_ARG(t->name));
+    /* IR_NONE is no number of a tensor */
     CHECK(cx, g->tensors.n < IR_NONE, MPK_ELIMIT, "the graph has too many tensors");
     TRY(copy_str(cx, g->arena, t->name, &t->name));
     PUSH(cx, g->arena, &g->tensors, *t);
@@ -64,6 +65,7 @@ mpk_status ir_add_tensor(mpk_context *cx, ir_graph *g, ir_kind kind, ir_live liv
                    .live = live,
                    .peer = g->peer,
                    .rank = rank};
+    /* owns its storage, and is there before any operator runs */
     t.producer = t.shares = IR_NONE;
     CHECK(cx, kind == IR_INPUT || kind == IR_CONST || kind == IR_STATE, MPK_EARG,
           "tensor %%%s: only an operator makes temporaries", name);
@@ -84,7 +86,9 @@ static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def 
     uint32_t most = variadic ? IR_MAX_INPUTS : def->n_in;
     CHECK(cx, n_in <= most, MPK_EARG, "%s takes at most %u inputs, %u are given", def->name, most,
           n_in);
+    /* one loop over what is given and what the record names: either may be longer */
     for (uint32_t i = 0; i < n_in || i < def->n_in; i++) {
+        /* inputs beyond the record's last are more of that one */
         const op_operand *operand = &def->in[i < def->n_in ? i : def->n_in - 1];
         bool given = i < n_in && in[i] != IR_NONE;
         CHECK(cx, given || operand->presence == OP_OPTIONAL, MPK_EARG, "%s: input %s is missing",
@@ -131,6 +135,7 @@ static mpk_status add_outputs(mpk_context *cx, ir_graph *g, ir_op *op, const str
         for (uint32_t k = 0; k < i; k++)
             CHECK(cx, !str_equal(names[i], names[k]), MPK_EARG, "tensor %%%.*s: the name is taken",
                   STR_ARG(names[i]));
+        /* strides and offset: of a view those of its input, else dense */
         TRY(ir_place_output(cx, g, op, &out[i]));
     }
     for (uint32_t i = 0; i < op->n_out; i++)
@@ -159,6 +164,7 @@ mpk_status ir_add_op_as(mpk_context *cx, ir_graph *g, const op_def *def, const s
         TRY(copy_attribute(cx, g->arena, &attributes[i], &op.attributes[i]));
     NOTE(cx, add_outputs(cx, g, &op, names), "adding %%%.*s = %s(...)", STR_ARG(names[0]),
          def->name);
+    /* an operator has no name of its own */
     op.name = g->tensors.at[op.out[0]].name;
     PUSH(cx, g->arena, &g->ops, op);
     memcpy(out, op.out, def->n_out * sizeof *out);
@@ -217,6 +223,7 @@ mpk_status ir_add_op(mpk_context *cx, ir_graph *g, const char *op, const char *n
     char made[IR_MAX_OUTPUTS][256];
     str names[IR_MAX_OUTPUTS];
     for (uint32_t i = 0; i < def->n_out; i++) {
+        /* unique without a search, since no two operators have one number */
         int n = name ? snprintf(made[i], sizeof made[i], "%s", name)
                      : snprintf(made[i], sizeof made[i], "%s_%zu", def->name, g->ops.n);
         CHECK(cx, n > 0 && n < 200, MPK_EARG, "the name of an operator has 1 to 199 bytes, here %d",

@@ -515,8 +515,8 @@ static bool fits_axes(const ir_graph *ir, const ir_op *op, const rt_task *task)
     if (op->def->axes)
         op->def->axes(ir, op, axes);
     for (uint32_t i = 0; i < t->rank; i++) {
+        /* an axis without a grain may not be cut: its only box is the whole */
         int64_t lo = task->lo[i], hi = task->hi[i],
-                /* an axis without a grain may not be cut: its only box is the whole */
                 grain = axes[i].grain ? axes[i].grain : t->dims[i];
         /* cuts are multiples of the grain; the last box may end with the axis instead */
         if (lo >= hi || hi > t->dims[i] || lo % grain || (hi % grain && hi != t->dims[i]))

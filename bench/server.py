@@ -3,7 +3,7 @@ streams beside which long prompts arrive.
 
 python bench/server.py MODEL [--what streams turns shared mixed] [--rounds N] [--out FILE.jsonl] [--serve="OPTIONS"]
 
-Starts mpk serve MODEL with made-up weights and OPTIONS, and asks it with clients of Python's standard library.  Prompts
+Starts mpk serve MODEL with random weights and OPTIONS, and asks it with clients of Python's standard library.  Prompts
 are random token ids, answers greedy.  Of streams each row has the server's mean gap between tokens
 (mpk_inter_token_seconds) and how much more that is than in the row "plain" of the same round; the first round of a form
 also makes the masks that later ones find.

@@ -1,4 +1,4 @@
-/* pack.cuh - loading: weights into the layout that bodies stream, and made-up weights.
+/* pack.cuh - loading: weights into the layout that bodies stream, and random weights.
  *
  * Input: a part of a weight as it lies in the model's file, in device memory (rt_pack), or the
  * numbers of a random stream (rt_fill).  Output: the packed weight of an operator

@@ -527,7 +527,7 @@ def test_opt(model, tmp_path):
 
 
 def test_a_configuration_alone_is_a_model(tmp_path):
-    """With made-up weights every verb works, and the same seed makes the same model."""
+    """With random weights every verb works, and the same seed makes the same model."""
     folder = tmp_path / "model"
     folder.mkdir()
     config = json.loads((CONFIGURATION / "config.json").read_text())
@@ -584,7 +584,7 @@ def test_bench_counts_experts(tmp_path):
 
 
 def test_made_up_routing(tmp_path):
-    """It is of made-up mixtures alone, and an image keeps it."""
+    """It is of random mixtures alone, and an image keeps it."""
     folder, image = mixture(tmp_path / "mixture", num_hidden_layers=2), tmp_path / "image"
     fails("bench", folder, "--routing=even", code=1, needle="ask for random_weights")
     fails("bench", CONFIGURATION, "--random-weights=1", "--routing=even", code=1, needle="mixtures of experts")

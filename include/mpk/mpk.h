@@ -143,10 +143,10 @@ typedef enum mpk_speculation {
     MPK_SPECULATION_NGRAM,
 } mpk_speculation;
 
-/* Where made-up routers send tokens.  With all but the first each token's experts follow from the
+/* Where random routers send tokens.  With all but the first each token's experts follow from the
  * token alone, as attention adds nothing. */
 typedef enum mpk_routing_law {
-    MPK_ROUTING_RANDOM, /* as made-up weights fall: tokens of a text prefer the same experts */
+    MPK_ROUTING_RANDOM, /* as random weights route: tokens of a text prefer the same experts */
     MPK_ROUTING_EVEN,   /* each expert as often as any other */
     MPK_ROUTING_ZIPF,   /* about as 1 / n, for the n-th of a layer's experts */
     MPK_ROUTING_SAME,   /* every token to the same experts of a layer */
@@ -241,7 +241,7 @@ typedef struct mpk_engine_options {
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
     /* 1: the program ends with the final norm: the engine gives vectors (mpk_embed), no text */
     uint32_t embeddings;
-    /* of made-up weights of a mixture of experts, to measure; all but RANDOM are one program */
+    /* of random weights of a mixture of experts, to measure; all but RANDOM are one program */
     mpk_routing_law random_routing;
     /* 1: of a mixture of experts: each step leaves the experts of its tokens for
      * mpk_engine_routing, which costs a GPU's step time */

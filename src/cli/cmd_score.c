@@ -217,7 +217,7 @@ static int score_ids(scoring *s, score_arguments *args, const int32_t *ids, size
     return code == CLI_DONE ? score(s, args) : code;
 }
 
-/* The text's length decides the context, so its tokens come first; but a made-up model brings its
+/* The text's length decides the context, so its tokens come first; but a random model brings its
  * tokenizer itself. The tokenizer is then opened alone, which is quick, and the engine brings its
  * own later. */
 static int score_text(scoring *s, score_arguments *args, str source)

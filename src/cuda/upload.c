@@ -1,6 +1,6 @@
 /* upload.c - weights from host memory to the GPU, converted and packed on the way.
  *
- * Input: addresses on the host (mapped files) or nothing (made-up weights); of a peer's part
+ * Input: addresses on the host (mapped files) or nothing (random weights); of a peer's part
  * (ir_share) those of the whole weight, of which a GPU takes its runs alone (host/shares.c).
  * Output: the weights' block.  A weight is cut into pieces of whole rows.  Lanes, a thread each,
  * take pieces from a common counter; each has two pinned buffers, so that it reads the next piece
@@ -185,7 +185,7 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
 }
 
 /* The lane's buffer in turn gets its pinned memory when it is first needed: pinning is dear, and
- * made-up weights do without. */
+ * random weights do without. */
 static mpk_status pin_buffer(mpk_context *cx, lane *l)
 {
     if (l->buffers[l->turn].pinned)
@@ -200,7 +200,7 @@ static bool is_made_up(const machine_weight *from)
     return !from->at && !from->parts;
 }
 
-/* A run of a piece from where it lies, or made up, as another dtype, to `to`.  Made-up blocks are
+/* A run of a piece from where it lies, or made up, as another dtype, to `to`.  Random blocks are
  * made as blocks first: their values follow from their bits. */
 static mpk_status convert_run(mpk_context *cx, const upload *u, uint32_t weight, str whole,
                               const host_run *run, void *to, ir_dtype dtype)

@@ -18,7 +18,7 @@
  *   engine_chat.c      conversations -> prompts, by chat templates
  *   engine_inspect.c   inspect, draw, print, opt, machine
  *   engine_profile.c   where a step's time went
- *   engine_routing.c   which experts it hit; made-up routers
+ *   engine_routing.c   which experts it hit; random routers
  *   engine_graph.c     graph.h
  *   engine_quantize.c  models written as GGUF files
  *   engine_calibrate.c importances of their weights, from a text
@@ -260,7 +260,7 @@ mpk_status engine_make_routers(mpk_context *cx, engine_build *b, machine_weight 
 
 /* ---- engine_letters.c ---- */
 
-/* A stand-in for the tokenizer of a made-up model, or NULL if it has too few ids.  MPK_ENOMEM. */
+/* A stand-in for the tokenizer of a random model, or NULL if it has too few ids.  MPK_ENOMEM. */
 mpk_status engine_make_tokenizer(mpk_context *cx, uint32_t vocab_size, tokenizer **out);
 
 /* ---- engine_image.c ---- */

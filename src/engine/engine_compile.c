@@ -268,7 +268,7 @@ static mpk_status check_memory(mpk_context *cx, const mpk_engine *e)
     return MPK_OK;
 }
 
-/* Fill e->weights, which mpk_engine_close frees.  Made-up weights are bound to nothing here: the
+/* Fill e->weights, which mpk_engine_close frees.  Random weights are bound to nothing here: the
  * machine makes them from the seed, but for routers with a law of their own (engine_make_routers).
  * Memory is checked first, before any page of a weight is touched. */
 mpk_status engine_bind_weights(mpk_context *cx, mpk_engine *e)

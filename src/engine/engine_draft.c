@@ -36,7 +36,7 @@ static mpk_status compare_tokens(mpk_context *cx, const load_model *model, const
     return MPK_OK;
 }
 
-/* By their tokens; with made-up weights, where a tokenizer may be missing, by their numbers
+/* By their tokens; with random weights, where a tokenizer may be missing, by their numbers
  * alone. */
 static mpk_status check_vocabulary(mpk_context *cx, const engine_build *b)
 {

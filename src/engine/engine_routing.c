@@ -1,8 +1,8 @@
-/* engine_routing.c - which experts a step's tokens went to, and made-up routers that prefer some.
+/* engine_routing.c - which experts a step's tokens went to, and random routers that prefer some.
  *
  * Output of the first part: how many experts of a layer some token went to, and what bytes of
  * weights the step had to read for that, from the ids that a step leaves (count_experts).  The
- * second part serves made-up weights (mpk_engine_options.random_routing): biases of the routers
+ * second part serves random weights (mpk_engine_options.random_routing): biases of the routers
  * decide how even the routing is.  Attention's results would make the tokens of a step alike, and
  * so their experts; its last product is therefore zeros, and each token's experts follow from the
  * token alone.
@@ -144,9 +144,9 @@ mpk_status mpk_engine_routing(mpk_context *cx, mpk_engine *e, uint32_t tokens, m
     return MPK_OK;
 }
 
-/* ---- made-up routers ---- */
+/* ---- random routers ---- */
 
-/* A logit is the sum of hidden_size products of a normalised entry and a made-up weight, whose
+/* A logit is the sum of hidden_size products of a normalised entry and a random weight, whose
  * standard deviation is 0.02 (load/random.c). */
 static double deviation_of_logits(const model_config *c)
 {

@@ -265,7 +265,7 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
 }
 
 /* A folder with config.json, tokenizer.json or both. A tokenizer alone is a model without weights,
- * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and made-up weights. */
+ * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and random weights. */
 static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
 {
     str config, generation;

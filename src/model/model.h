@@ -74,7 +74,7 @@ typedef struct model_config {
     /* a bit for each layer that has one feed-forward although others have experts */
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
     bool normalize_experts; /* the weights of a token's experts add up to 1 */
-    bool router_bias;       /* routers have biases: made-up ones only (engine_routing.c) */
+    bool router_bias;       /* routers have biases: random ones only (engine_routing.c) */
 
     uint32_t rope_size; /* entries of a head that are rotated, normally head_size */
     double rope_theta;

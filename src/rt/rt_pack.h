@@ -25,7 +25,7 @@ typedef struct rt_pack {
     rt_u32 to_dtype, reserved; /* of the packed weight: RT_PACK_F16 or RT_PACK_BF16 */
 } rt_pack;
 
-/* Elements [first, first + n) of a made-up weight: mean + deviation * a nearly normal number
+/* Elements [first, first + n) of a random weight: mean + deviation * a nearly normal number
  * (base/rng.h), that of the element in the whole weight.  Of a part (host_share) run i begins with
  * element base + i * step of it. */
 typedef struct rt_fill {

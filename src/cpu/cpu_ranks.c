@@ -12,8 +12,8 @@
  * before all have said that they are ready.  Requests, rings, books and the step task are rank 0's
  * alone.
  *
- * The end.  Rank 0 stops the machine for all.  A process of another rank that ends, by whatever
- * reason, is a fault of the machine (RT_LEFT), raised by each process that notices it.
+ * The end.  Rank 0 stops the machine for all.  If a process of another rank ends for any
+ * reason, that is a fault of the machine (RT_LEFT), raised by each process that detects it.
  *
  * Called by cpu.c.
  */

@@ -5,7 +5,7 @@
  * the mega-kernel does, but every operator is a launch of its own, with or without programmatic
  * dependent launch.  A step is one CUDA graph: its operators, then the step task, then a copy of
  * the control block to the host, which reads there which graph comes next. A thread launches graphs
- * while requests are under way. Cost of a step besides its kernels: the copy, and the host's launch
+ * while requests are running. Cost of a step besides its kernels: the copy, and the host's launch
  * of the next graph.
  *
  * With programmatic dependent launch a kernel's blocks start as soon as those of the kernel before

@@ -3,8 +3,8 @@
  *
  * A program that uses mpk may use GPUs on its own, or with PyTorch, on the same threads: it must
  * not find another GPU current after a call of ours.  Input: cuda_inner_def (cuda.c), whose
- * functions make GPUs current as they need them; output: cuda_outer_def, which asks the driver
- * before and after.  Cost: two questions that the driver answers without the GPU.
+ * functions make GPUs current as they need them; output: cuda_outer_def, which reads the current
+ * context before and restores it after.  Cost: two calls of the driver that do not involve the GPU.
  *
  * Called by host/machine.c and books.c.  Starting and stopping (cuda.c), and runs in the caller's
  * memory (calls.c), see to it themselves. */

@@ -1,8 +1,8 @@
 /* shard.h - what the two files of the pass shard share: where the axes of tensors are cut among
  * peers.
  *
- * shard_cuts.c fills the classes once for a program; shard.c asks for each operator whether a
- * way can be gone, and for each tensor which entries a peer has.
+ * shard_cuts.c fills the classes once for a program; shard.c reads from them, for each operator,
+ * whether a way to split it is possible, and for each tensor which entries a peer has.
  */
 #ifndef PASS_SHARD_H
 #define PASS_SHARD_H

@@ -1,8 +1,8 @@
 /* tg_memory.c - which tensors may share bytes, and the proof of a memory plan (see program.h).
  *
- * Input: a linear graph, and for the proof the places that plan_memory chose.  plan_memory asks
- * tg_may_overwrite while it plans; tg_verify_memory asks the same question again about the
- * finished plan and knows nothing of how it was made.
+ * Input: a linear graph, and for the proof the places that plan_memory chose.  plan_memory calls
+ * tg_may_overwrite while it plans; tg_verify_memory checks the finished plan with the same
+ * function and does not depend on how the plan was made.
  *
  * Invariant: if two temporaries overlap in memory, events order every task that touches the
  * earlier one before every task of the operator that writes the later one.  Then no schedule,

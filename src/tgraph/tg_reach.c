@@ -11,7 +11,7 @@
  *   before[4]  prefix 4               {0 1 2 3}
  *   before[8]  prefix 5, bit 6        {0 1 2 3 4 6}
  *
- * Every proof about order asks this: verification of pairs, reuse of memory, implied pairs,
+ * Every proof about order uses it: verification of pairs, reuse of memory, implied pairs,
  * barriers for JIT.  Cost: linear in the edges for deep graphs; one bit for each pair of tasks
  * in the worst case.
  */

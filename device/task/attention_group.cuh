@@ -211,6 +211,7 @@ template <int K> struct group_rows {
 
 /* Queries of a warpgroup's rows in scratch: for each 64 dims a block of 64 rows x 128 bytes. */
 enum { GROUP_QUERY = GROUP_ROWS * 64 * 2 };
+/* Where this warpgroup's queries lie in scratch: K / 64 matrices of 64 rows each. */
 template <int K> MPK_FN char *group_queries(void)
 {
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * (K / 64 * GROUP_QUERY);
@@ -531,6 +532,8 @@ template <int K> MPK_FN void group_take(group_place<K> *p)
 struct group_matrices {
     rt_u64 queries, keys, values;
 };
+/* Descriptors of the first page's matrices, from which those of other pages follow by adding; if
+ * the ring holds only two pages for a chunk, the values' pages come first. */
 template <int K> MPK_FN group_matrices group_matrices_of(void)
 {
     const char *s_values = mpk_s + (group_pages<K>::N == 2 ? 0 : group_pages<K>::BYTES);

@@ -158,6 +158,7 @@ MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int
     }
 }
 
+/* A value's dims lie 32 bytes apart in its block, so each is a store of its own (tile/kv.cuh). */
 template <int K>
 MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
                                   int head, const attention_row &row)

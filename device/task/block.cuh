@@ -305,6 +305,8 @@ template <int N> struct block_spots {
     rt_i64 places; /* that are left from there on */
     int base[N], at[N][BLOCK_WINDOW_AXES];
 };
+/* The same for windows: where each row's window begins, for rows place, place + 1 ... of
+ * `places`. A row beyond the last is marked as outside, so that a turn copies zeros for it. */
 template <int N>
 MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const block_window &w,
                              rt_u32 place, rt_i64 places)

@@ -54,6 +54,8 @@ static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS
 struct expert_shown {
     rt_u32 bit[EXPERT_BITS + 1]; /* ballots, by bit of the id */
 };
+/* The ids of 32 pairs, one a lane, bit by bit: with these any lane counts or finds pairs of an
+ * expert without reading memory. */
 MPK_FN expert_shown expert_show(rt_u32 id)
 {
     expert_shown shown; /* the same in all lanes */
@@ -77,6 +79,7 @@ struct expert_counts {
     rt_u64 low, high; /* experts lane + 0, 32, 64, 96; lane + 128 ... */
 };
 
+/* Pairs of expert lane + 32 slot. */
 MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
 {
     return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
@@ -593,6 +596,8 @@ struct expert_two {
     rt_u32 token; /* of the step */
     int column;
 };
+/* Two neighbouring columns of a token's result: the unit in which sums by weight are added and
+ * stored. */
 template <int WIDE> MPK_FN expert_two expert_two_of(const expert_work<WIDE> &w, int i)
 {
     const int words = w.n * 4; /* of a token's columns of the block */

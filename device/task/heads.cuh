@@ -66,6 +66,8 @@ MPK_FN rt_i64 kv_key_offset(const mpk_view &cache, int page, rt_i64 head, rt_i64
     return page * cache.stride[0] + head * cache.stride[1] +
            kv_key_at((int)(position % per_page), k, per_page, size, mpk_dtype_bytes(cache.dtype));
 }
+/* The element of the cache that holds dim k of a value; `position` counts from the sequence's
+ * start. */
 MPK_FN rt_i64 kv_value_offset(const mpk_view &cache, int page, rt_i64 head, rt_i64 position, int k)
 {
     int per_page = (int)cache.dims[2], size = (int)cache.dims[3];

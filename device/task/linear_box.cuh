@@ -231,6 +231,8 @@ template <int PAGES> MPK_FN void box_release(rt_u32 first)
 /* A stage, 64 columns, as four products of 16: x in rows of 64 columns, of which 16 more begin
  * 32 bytes on; STRIDE bytes from a group of w to the next. */
 template <int N, int STRIDE = TILE_BOX_BYTES>
+/* A step of 64 columns: four products of 16, whose operands follow each other within the
+ * swizzled rows. */
 MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
 {
     const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE); /* descriptors */

@@ -145,6 +145,8 @@ struct parts_sums {
     float at[8];
 };
 
+/* In fp32 and in the order of parts, which is what makes the bits independent of which part is
+ * done first. */
 MPK_FN void parts_add(const mpk_words &v, float *sum)
 {
     sum[0] += __uint_as_float(v.x);

@@ -41,6 +41,8 @@ MPK_FN rt_u32 stream_first(const rt_entry *e, const stream_shape &s)
 {
     return e->lo[1] >> (s.glu != GLU_NONE ? 2 : 3);
 }
+/* Groups of 8 rows of w that the task touches, also in part; with a gate a group holds 4 rows of
+ * each weight. */
 MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
 {
     const rt_u32 shift = s.glu != GLU_NONE ? 2 : 3;
@@ -218,6 +220,8 @@ MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int
         stream_ask_page<WIDE, false, FULL>(from, pass + i, pass + i + 1 == pages, x.at[i]);
     }
 }
+/* Request the pages of x of a pass. part: the last page has fewer columns than a page, so lanes
+ * beyond them load nothing and must not keep what an earlier pass left. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool part,
                          stream_x<AT_ONCE, WIDE> &x)
@@ -501,6 +505,7 @@ MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
     return rsqrtf(sum * e.columns_inverse + e.eps);
 }
 
+/* In the residual, which has y's shape; row counts from the task's first token. */
 MPK_FN const rt_u16 *stream_residual_at(const mpk_task &t, const stream_shape &s, int row,
                                         int column)
 {

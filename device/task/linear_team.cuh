@@ -104,6 +104,8 @@ struct team_place {
     int first_row; /* of the team's tokens */
     int slice;     /* of a pass: the warp's piece */
 };
+/* The first token of the warp's team, and the warp's number in it: which of the columns of a
+ * pass are its own. */
 MPK_FN team_place team_place_of(int warp, int at_once)
 {
     return {(warp >> team_shift(at_once)) * 16, warp & (at_once - 1)};

@@ -327,6 +327,7 @@ static mpk_engine_facts facts_of(const bench *b)
     return facts;
 }
 
+/* The first token of each answer belongs to its prompt. */
 static uint64_t tokens_of_run(const bench *b)
 {
     return (uint64_t)b->args->batch * (b->args->generate - 1);

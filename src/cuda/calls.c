@@ -449,6 +449,7 @@ void cuda_call_touch(machine *base, void *target, uint32_t slot)
 
 /* ---- calls with memory of the caller's ---- */
 
+/* The host cannot reach the caller's tensors; functions of the machine that would are these. */
 mpk_status cuda_call_refuse_write(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                                   const void *from)
 {

@@ -179,6 +179,7 @@ static uint32_t peer_of(const flow *f, ir_op_id op)
     return f->ir->ops.at[op].peer;
 }
 
+/* The end is an operator of the peer's own: from it on its workers clear. */
 static bool is_before_end(const flow *f, ir_op_id op)
 {
     return op < f->ends[peer_of(f, op)];
@@ -329,6 +330,7 @@ static bool can_end(flow *f, ir_op_id end)
     return true;
 }
 
+/* Reads or writes the storage that `root` owns, through views too. */
 static bool touches_root(const flow *f, ir_op_id op, ir_tensor_id root)
 {
     const ir_op *o = &f->ir->ops.at[op];
@@ -646,6 +648,7 @@ mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 
 /* ---- entries ---- */
 
+/* For the tables: such a task has no event to wait for. */
 bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op)
 {
     const cuda_flow *plan = &m->carriers.flows[graph];

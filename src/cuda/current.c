@@ -120,6 +120,7 @@ static void return_logits(machine *m, rt_u64 at, float *to, uint64_t n)
     cuda_inner_def.return_logits(m, at, to, n);
 }
 
+/* No visit: the logits lie in pinned memory, which needs no context. */
 static void peek_logits(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n)
 {
     cuda_inner_def.peek_logits(m, at, to, first, n);

@@ -204,6 +204,7 @@ static mpk_status find_entries(mpk_context *cx, cuda_nvrtc *n)
     return MPK_OK;
 }
 
+/* Opened once for a start; *out may be used by several threads. */
 mpk_status cuda_nvrtc_open(mpk_context *cx, cuda_nvrtc **out)
 {
     cuda_nvrtc *n = calloc(1, sizeof *n);

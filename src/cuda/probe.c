@@ -165,6 +165,7 @@ mpk_status cuda_hold(mpk_context *cx, uint32_t index, cuda_held **out)
     return MPK_OK;
 }
 
+/* The reverse of cuda_hold: the GPU's context and the driver's library go. */
 void cuda_let_go(cuda_held *h)
 {
     if (!h)

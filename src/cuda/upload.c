@@ -82,6 +82,7 @@ static float load_float(const void *from, ir_dtype dtype, uint64_t i)
     return dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
 }
 
+/* As loading rounds: to nearest even, once. */
 static void store_float(void *to, ir_dtype dtype, uint64_t i, float x)
 {
     if (dtype == IR_F32)

@@ -70,6 +70,7 @@ static bool accepts(const gen_call *c)
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
 }
 
+/* The form for more than few tokens: the same code with more lots, which is another instance. */
 static bool accepts_more(const gen_call *c)
 {
     return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&

@@ -235,6 +235,7 @@ static uint32_t scratch_of_index_put(const gen_call *c)
     return 512 * 12 + 8;
 }
 
+/* Beside the sorted entries a count and a sum for each. */
 static uint32_t scratch_of_scatter(const gen_call *c)
 {
     return scratch_of_index_put(c) + 512 * 8 + 1024 * 12;

@@ -20,6 +20,7 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_body_linear_stream.pack(c, out);
 }
 
+/* Same shape, same arguments: only the routine differs. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     return gen_body_linear_stream.print(cx, c, n, out);

@@ -100,6 +100,8 @@ static inline bool is_streamed_product(const gen_call *c)
            c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_operands(c);
 }
 
+/* Up to TEAM_TWO_TOKENS always; beyond that only where one side of the weight is short, since
+ * four teams read shared memory four times as often as one. */
 static inline bool is_for_teams(const gen_call *c)
 {
     const int64_t n = most_tokens(c), rows = gen_output(c, 0)->dims[1], columns = columns_of(c);

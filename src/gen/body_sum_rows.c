@@ -54,6 +54,7 @@ static bool accepts_some(const gen_call *c)
     return gen_output(c, 0)->dims[0] > FEW_TOKENS && accepts(c) && !gen_follows_many(c);
 }
 
+/* Between products of many tokens it belongs into their unit. */
 static bool accepts_many(const gen_call *c)
 {
     return gen_output(c, 0)->dims[0] > FEW_TOKENS && accepts(c) && gen_follows_many(c);

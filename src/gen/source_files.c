@@ -75,6 +75,7 @@ mpk_status gen_files_finish(mpk_context *cx, arena *a, mpk_status status, text *
     return status;
 }
 
+/* A text by itself, as the loader's: nothing has been printed before. */
 mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *out)
 {
     map printed = {0};

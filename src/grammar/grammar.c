@@ -10,6 +10,7 @@ const char *grammar_kind_name(grammar_kind kind)
     return (unsigned)kind < GRAMMAR_KINDS ? names[kind] : "unknown";
 }
 
+/* Errors of JSON and of the schema are told apart by the note. */
 static mpk_status parse_schema(maker *k, str source, const node **out)
 {
     const json_value *schema;

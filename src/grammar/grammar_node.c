@@ -31,6 +31,7 @@ mpk_status chars_read(maker *k, str bytes, size_t *at, uint32_t *out)
     return MPK_OK;
 }
 
+/* Ranges may overlap and come in any order; chars_settle sorts and joins them. */
 mpk_status chars_add(maker *k, char_set *set, uint32_t low, uint32_t high)
 {
     PUSH(k->cx, k->a, set, (char_range){low, high});

@@ -47,6 +47,8 @@ static mpk_status pattern_rule(schema_reader *r, uint32_t *number, const char *n
     return node_rule(r->k, *number, out);
 }
 
+/* What may stand between tokens of JSON: nothing, a blank, or a line break with at most 100
+ * blanks and tabs, so that white space always ends. */
 mpk_status schema_blank(schema_reader *r, const node **out)
 {
     return pattern_rule(r, &r->blank, "white space", "(?: |\\n[ \\t]{0,100})?", out);

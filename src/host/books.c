@@ -39,6 +39,7 @@ host_shares *host_shares_new(uint64_t n)
     return s;
 }
 
+/* The last holder frees: acq_rel, so that it sees all that others wrote before they let go. */
 void host_shares_drop(host_shares *s)
 {
     if (s && atomic_fetch_sub_explicit(&s->holders, 1, memory_order_acq_rel) == 1)
@@ -125,6 +126,8 @@ static mpk_status lend(mpk_context *cx, machine *m, host_entry *e, float *to, ui
     return MPK_OK;
 }
 
+/* Copy the lent logits to the request's buffer and return the place, once; nothing if none was
+ * lent. */
 static void give_back(machine *m, host_entry *e)
 {
     if (e->logits)
@@ -132,6 +135,7 @@ static void give_back(machine *m, host_entry *e)
     e->logits = NULL;
 }
 
+/* Floats that a feed of n_tokens gives: a row, or with RT_ALL_LOGITS one for each token. */
 static uint64_t logits_of(const machine *m, const rt_request *r, uint32_t n_tokens)
 {
     return (uint64_t)m->books.serving.n_vocab * (r->flags & RT_ALL_LOGITS ? n_tokens : 1);
@@ -142,6 +146,8 @@ static uint64_t logprobs_a_token(const rt_request *r)
 {
     return 2 * (uint64_t)r->n_logprobs;
 }
+/* Entries for the whole answer, and for the prompt if it asks for them; reserved when the
+ * request is submitted, so that none is missing later. */
 static uint64_t logprobs_of(const rt_request *r)
 {
     return logprobs_a_token(r) *
@@ -236,6 +242,7 @@ static void send_request(host_books *b, host_entry *e)
     b->entries_unsent++;
 }
 
+/* 32 tokens a word. */
 static uint32_t mask_words(const host_books *b)
 {
     return (b->serving.n_vocab + 31) / 32;
@@ -324,6 +331,8 @@ static mpk_status check_request(mpk_context *cx, const machine *m, const machine
     return MPK_OK;
 }
 
+/* Drafts that the request may have: none where the host samples, or where its masks have no rows
+ * for drafts. */
 static uint32_t drafts_of(const rt_serving *s, const machine_request *r)
 {
     if (!s->draft_tokens || r->host_samples || (r->is_masked && !s->n_guesses))
@@ -518,6 +527,8 @@ void machine_put_mask(machine *m, uint64_t id, uint32_t index, const uint32_t *b
     pthread_mutex_unlock(&b->lock);
 }
 
+/* A guess may come after its request has ended: then there is nothing to write. The number is
+ * that of the draw after the draft, for which `sample` looks. */
 void machine_put_guess(machine *m, uint64_t id, uint32_t draft, uint32_t index,
                        const uint32_t *bits)
 {
@@ -641,6 +652,8 @@ mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t mo
     }
 }
 
+/* The flag is set before the bell rings, under the lock, so a drain that misses the bell finds
+ * the flag. */
 void machine_nudge(machine *m)
 {
     pthread_mutex_lock(&m->books.lock);

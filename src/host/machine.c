@@ -19,6 +19,8 @@ void machine_end(machine *m)
     host_books_close(&m->books);
 }
 
+/* Release, so that a woken thread sees what was written before. No bell: a target without
+ * threads that sleep. */
 void machine_ring_host(machine *m)
 {
     if (!m->books.rings.bell)
@@ -152,6 +154,7 @@ mpk_status machine_check(mpk_context *cx, machine *m)
     return m->def->check(cx, m);
 }
 
+/* Numbers come from callers of the library, so they are checked in one place for all targets. */
 static mpk_status check_tensor(mpk_context *cx, const machine *m, uint32_t graph,
                                ir_tensor_id tensor)
 {

@@ -25,6 +25,7 @@ static rt_u64 find_step(const program_image *image, uint32_t graph, const char *
                                                             : RT_NOWHERE;
 }
 
+/* 0 if the program has no such tensor, or fewer axes: it then serves nothing that needs it. */
 static int64_t dim_of(const ir_graph *g, const char *name, uint32_t axis)
 {
     ir_tensor_id id = ir_find(g, name);
@@ -241,6 +242,8 @@ uint32_t host_names(const rt_serving *s, uint64_t n_tokens)
     return s->unit ? (uint32_t)(n_tokens / s->page_tokens) + 1 : 0;
 }
 
+/* Positions that one request may fill: what its page table lists, or fewer if the cache has
+ * fewer pages. */
 uint64_t host_context(const rt_serving *s)
 {
     uint64_t pages = s->n_pages < s->pages_per_slot ? s->n_pages : s->pages_per_slot;

@@ -57,6 +57,7 @@ host_run host_find_run(const host_share *s, const machine_weight *from, int64_t 
     return r;
 }
 
+/* Of the weight as the program has it, which for a share is its own part alone. */
 uint64_t host_weight_bytes(const tg_weight *w)
 {
     uint64_t rows = 1;
@@ -65,6 +66,8 @@ uint64_t host_weight_bytes(const tg_weight *w)
     return rows * (uint64_t)ir_row_bytes(w->dtype, w->rank ? w->dims[w->rank - 1] : 1);
 }
 
+/* NULL: it is a part that is not one run of bytes, or was read in pieces, so it needs memory of
+ * its own. */
 const void *host_weight_in_place(const tg_weight *w, const machine_weight *from)
 {
     const host_share s = host_read_share(w);

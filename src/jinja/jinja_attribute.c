@@ -136,6 +136,7 @@ static mpk_status own_item(jrun *r, jval v, jval key, jval *out)
     return MPK_OK;
 }
 
+/* An undefined value carries the name by which it was looked for. */
 mpk_status jinja_fail_undefined(jrun *r, jval v)
 {
     if (!v.text.n)

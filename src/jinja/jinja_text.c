@@ -29,6 +29,7 @@ uint32_t jinja_char(const char *at, size_t *size)
     }
 }
 
+/* As Python's repr writes a character that does not print: as many digits as it needs. */
 const char *jinja_escape_of(uint32_t c)
 {
     if (c < 0x100)
@@ -196,6 +197,7 @@ static bool is_lower(uint32_t c)
            (c >= 0x24d0 && c <= 0x24e9);
 }
 
+/* Neither upper nor lower, as U+01C5: capital and small letter in one. */
 static bool is_title(uint32_t c)
 {
     return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LT;

@@ -102,6 +102,7 @@ static mpk_status find_entry(jrun *r, const jdict *d, jval key, size_t *out)
     return MPK_OK;
 }
 
+/* Only keys that are texts are indexed; others are few and searched one by one. */
 static mpk_status index_entry(jrun *r, jdict *d, size_t i)
 {
     return d->at[i].key.kind == J_STR ? map_put(r->cx, r->a, &d->texts, d->at[i].key.text, i)
@@ -330,6 +331,7 @@ static mpk_status equal_dicts(jrun *r, const jdict *a, const jdict *b, bool *out
     return MPK_OK;
 }
 
+/* As sequences: the step of a range with one item does not count. */
 static bool equal_ranges(const jrange *a, const jrange *b)
 {
     return a->n == b->n &&

@@ -7,6 +7,8 @@
  */
 #include "model/model_decoder.h"
 
+/* Which projections have biases is the file's to say: Llama has none, models of its architecture
+ * may. */
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
     return decoder_layer(d, x, d->c->attention_bias, d->c->attention_out_bias);

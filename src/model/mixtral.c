@@ -2,6 +2,7 @@
  * weights of a token's experts add up to 1 and stay in fp32, hence `round` false. */
 #include "model/model_decoder.h"
 
+/* Every layer has experts, and attention has no biases. */
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
     x = decoder_attend(d, x, false, false, false);

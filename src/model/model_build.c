@@ -165,6 +165,7 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     return check_rope(cx, c);
 }
 
+/* The n-th of every expert_every layers, unless the file lists it among the dense ones. */
 bool model_has_experts(const model_config *c, uint32_t layer)
 {
     bool dense = c->dense_layers[layer / 64] >> layer % 64 & 1;

@@ -81,6 +81,8 @@ static const char *result_name(const char *what)
     return dot ? dot + 1 : what;
 }
 
+/* Errors are kept in d->status: after one every call returns IR_NONE, so that forward passes
+ * read without checks. */
 ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
 {
     if (d->status != MPK_OK)
@@ -371,6 +373,8 @@ static mpk_status add_sample(decoder *d, ir_tensor_id logits)
     return ir_add_output(d->cx, d->g, out[2]);
 }
 
+/* In f32 the product is the result itself; otherwise a cast follows, so the name `logits` is
+ * left for that. */
 static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
 {
     const model_config *c = d->c;
@@ -408,6 +412,7 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
     return ir_add_output(d->cx, d->g, next);
 }
 
+/* Embedding, layers, final norm and head; `layer` is the family's. */
 mpk_status decoder_build(mpk_context *cx, const model_config *c, const model_shape *s,
                          const model_weights *w, ir_graph *g,
                          ir_tensor_id (*layer)(decoder *d, ir_tensor_id x))

@@ -4,6 +4,7 @@
  */
 #include "model/model_decoder.h"
 
+/* As Llama, with a norm of each head's query and key before rotation. */
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
     x = decoder_attend(d, x, d->c->attention_bias, d->c->attention_out_bias, true);

@@ -449,6 +449,19 @@ static void numbers_read_back(void **state)
         assert_false(str_read_double(str_from(bad[i]), &back));
 }
 
+/* A text begins and ends with itself and with nothing, and with no longer text. */
+static void texts_begin_and_end(void **state)
+{
+    (void)state;
+    const str none = {0}, text = STR("split.count");
+    assert_true(str_begins(text, STR("split.")) && str_ends(text, STR(".count")));
+    assert_true(str_begins(text, text) && str_ends(text, text));
+    assert_true(str_begins(text, none) && str_ends(text, none) && str_ends(none, none));
+    assert_false(str_begins(text, STR("split.counts")) || str_ends(text, STR("asplit.count")));
+    assert_false(str_begins(text, STR(".count")) || str_ends(text, STR("split.")));
+    assert_false(str_begins(none, STR("s")) || str_ends(none, STR("t")));
+}
+
 static void characters_are_written(void **state)
 {
     (void)state;
@@ -524,6 +537,7 @@ int main(void)
         cmocka_unit_test(cores_are_counted),
         cmocka_unit_test(nodes_are_listed),
         cmocka_unit_test(characters_are_written),
+        cmocka_unit_test(texts_begin_and_end),
         cmocka_unit_test(deadlines_carry),
         cmocka_unit_test(waits_count_monotonic_time),
         cmocka_unit_test(map_finds_what_was_put),

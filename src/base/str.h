@@ -32,6 +32,15 @@ static inline bool str_is(str a, const char *text)
 {
     return str_equal(a, str_from(text));
 }
+/* Does a begin, or end, with the other text?  Every text does with an empty one. */
+static inline bool str_begins(str a, str with)
+{
+    return a.n >= with.n && (with.n == 0 || memcmp(a.at, with.at, with.n) == 0);
+}
+static inline bool str_ends(str a, str with)
+{
+    return a.n >= with.n && (with.n == 0 || memcmp(a.at + a.n - with.n, with.at, with.n) == 0);
+}
 /* A truth as JSON and C++ spell it. */
 static inline const char *str_bool(bool truth)
 {

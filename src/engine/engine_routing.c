@@ -185,11 +185,6 @@ static void put(double x, ir_dtype dtype, size_t i, void *to)
         ((bf16 *)to)[i] = num_to_bf16((float)x);
 }
 
-static bool ends_with(str name, str end)
-{
-    return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
-}
-
 /* The bias of a layer's router, in the build's arena.  It is of the whole weight, whatever part of
  * it a peer has; the name gives each layer its own order of experts. */
 static mpk_status make_bias(mpk_context *cx, engine_build *b, str name, ir_dtype dtype, char **to)
@@ -250,9 +245,9 @@ mpk_status engine_make_routers(mpk_context *cx, engine_build *b, machine_weight 
         const tg_weight *w = &b->image.weights[i];
         const str name = ir_read_share(w->name).whole;
         char *made = NULL;
-        if (ends_with(name, STR("mlp.gate.bias"))) {
+        if (str_ends(name, STR("mlp.gate.bias"))) {
             TRY(make_bias(cx, b, name, w->dtype, &made));
-        } else if (ends_with(name, STR("self_attn.o_proj.weight"))) {
+        } else if (str_ends(name, STR("self_attn.o_proj.weight"))) {
             TRY(have_zeros(cx, &b->arena, w, &z));
             made = z.at;
         }

@@ -28,18 +28,12 @@ static const char *scoped(describer *d, const char *key)
 
 /* ---- from a GGUF file ---- */
 
-static bool begins_with(str s, const char *head)
-{
-    size_t n = strlen(head);
-    return s.n >= n && memcmp(s.at, head, n) == 0;
-}
-
 /* Is the value true of the old file's tensors only?  Then it is not copied. */
 static bool is_of_tensors(str key)
 {
     return str_is(key, "general.alignment") || str_is(key, "general.file_type") ||
-           str_is(key, "general.quantization_version") || begins_with(key, "split.") ||
-           begins_with(key, "quantize.imatrix.");
+           str_is(key, "general.quantization_version") || str_begins(key, STR("split.")) ||
+           str_begins(key, STR("quantize.imatrix."));
 }
 
 /* Was the model read from one GGUF file? */

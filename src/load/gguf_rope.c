@@ -62,19 +62,13 @@ static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, l
     return MPK_OK;
 }
 
-static bool ends_with(str name, const char *end)
-{
-    size_t n = strlen(end);
-    return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
-}
-
 /* Tensors with an unexpected shape count as in order: building the program refuses them by name. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
 {
-    bool q = ends_with(t->name, ".self_attn.q_proj.weight") ||
-             ends_with(t->name, ".self_attn.q_proj.bias");
-    bool k = ends_with(t->name, ".self_attn.k_proj.weight") ||
-             ends_with(t->name, ".self_attn.k_proj.bias");
+    bool q = str_ends(t->name, STR(".self_attn.q_proj.weight")) ||
+             str_ends(t->name, STR(".self_attn.q_proj.bias"));
+    bool k = str_ends(t->name, STR(".self_attn.k_proj.weight")) ||
+             str_ends(t->name, STR(".self_attn.k_proj.bias"));
     if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
         return (gguf_rows){0};
     return (gguf_rows){c->head_size, c->rope_size};

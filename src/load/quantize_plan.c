@@ -52,12 +52,6 @@ mpk_status quantize_find_mix(mpk_context *cx, str name, const quantize_mix **out
 
 /* ---- the mixes ---- */
 
-static bool ends_with(str name, const char *end)
-{
-    size_t n = strlen(end);
-    return name.n >= n && memcmp(name.at + name.n - n, end, n) == 0;
-}
-
 /* Reads at most six digits. */
 int quantize_layer(str name)
 {
@@ -173,13 +167,13 @@ static ir_dtype choose_in_mix(const quantize_facts *f, str name, int64_t columns
         return choose_head(f, columns);
     if (layer < 0)
         return f->mix->dtype;
-    if (ends_with(name, ".attn_v.weight"))
+    if (str_ends(name, STR(".attn_v.weight")))
         return choose_value(f, layer);
-    if (ends_with(name, ".attn_k.weight") && f->config->n_experts == 8)
+    if (str_ends(name, STR(".attn_k.weight")) && f->config->n_experts == 8)
         return IR_Q8_0;
-    if (ends_with(name, ".ffn_down.weight") || ends_with(name, ".ffn_down_exps.weight"))
+    if (str_ends(name, STR(".ffn_down.weight")) || str_ends(name, STR(".ffn_down_exps.weight")))
         return choose_down(f, layer);
-    if (ends_with(name, ".attn_output.weight"))
+    if (str_ends(name, STR(".attn_output.weight")))
         return choose_output(f);
     return f->mix->dtype;
 }
@@ -205,8 +199,8 @@ static ir_dtype fit_columns(ir_dtype dtype, int64_t columns)
 /* Vectors, norms and routers are small and stay f32. */
 static bool stays_exact(str name, uint32_t rank)
 {
-    return rank < 2 || !ends_with(name, "weight") || ends_with(name, "_norm.weight") ||
-           ends_with(name, "ffn_gate_inp.weight");
+    return rank < 2 || !str_ends(name, STR("weight")) || str_ends(name, STR("_norm.weight")) ||
+           str_ends(name, STR("ffn_gate_inp.weight"));
 }
 
 /* The mix's own types for its tensors, e.g. Q6_K for some of Q4_K_M; a type whose blocks do not

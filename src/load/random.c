@@ -10,11 +10,6 @@
 #include "ir/blocks.h"
 #include "load/load.h"
 
-static bool ends_with(str name, str end)
-{
-    return name.n >= end.n && memcmp(name.at + name.n - end.n, end.at, end.n) == 0;
-}
-
 /* Each block comes from a stream of its own, so any range of blocks can be made alone. */
 static void fill_blocks(uint64_t stream, ir_dtype dtype, int64_t first, int64_t n,
                         unsigned char *to)
@@ -31,7 +26,7 @@ load_law load_random_law(uint64_t seed, str name)
 {
     uint64_t stream = rng_u64(seed, hash_bytes(name.at, name.n, 0));
     /* norms scale by about 1, as trained ones do */
-    if (ends_with(name, STR("norm.weight")))
+    if (str_ends(name, STR("norm.weight")))
         return (load_law){.stream = stream, .mean = 1.0f, .deviation = 0.1f};
     return (load_law){.stream = stream, .mean = 0.0f, .deviation = 0.02f};
 }

@@ -45,11 +45,6 @@ static str trim_end(str s)
     return s;
 }
 
-static bool begins(str s, str with)
-{
-    return s.n >= with.n && memcmp(s.at, with.at, with.n) == 0;
-}
-
 /* Could s become a text that begins with the mark, if more comes? */
 static bool may_begin(str s, str mark)
 {
@@ -282,7 +277,7 @@ static bool step_start(net_parts *p)
     if (!rest.n || may_begin(rest, think))
         return false;
     p->state = NET_PARTS_OPEN;
-    if (begins(rest, think)) {
+    if (str_begins(rest, think)) {
         drop(p, s.n - rest.n + think.n);
         p->state = NET_PARTS_REASONING;
     }
@@ -320,7 +315,7 @@ static bool step_open(net_parts *p)
     for (unsigned i = 0; i < MARKS; i++) {
         if (seeks(p, i) && may_begin(rest, marks[i].open))
             return false;
-        if (seeks(p, i) && begins(rest, marks[i].open)) {
+        if (seeks(p, i) && str_begins(rest, marks[i].open)) {
             drop(p, s.n - rest.n + marks[i].open.n);
             begin_call(p, i);
             return true;

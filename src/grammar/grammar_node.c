@@ -122,6 +122,14 @@ mpk_status node_add(maker *k, node *parent, const node *child)
     return MPK_OK;
 }
 
+mpk_status node_never(maker *k, const node **out)
+{
+    node *n;
+    TRY(node_new(k, NODE_NEVER, &n));
+    *out = n;
+    return MPK_OK;
+}
+
 /* bytes are borrowed: they must live as long as the maker's arena. The empty text is a node of its
  * own kind. */
 mpk_status node_bytes(maker *k, str bytes, const node **out)

@@ -100,6 +100,9 @@ mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *
 mpk_status node_new(maker *k, node_kind kind, node **out);
 mpk_status node_add(maker *k, node *parent, const node *child);
 mpk_status node_bytes(maker *k, str bytes, const node **out);
+/* A part that no text matches, as an array whose minItems is above its maxItems: automaton_make
+ * drops the branches that contain it. */
+mpk_status node_never(maker *k, const node **out);
 mpk_status node_pair(maker *k, node_kind kind, const node *a, const node *b, const node **out);
 mpk_status node_repeat(maker *k, const node *child, uint32_t min, uint32_t max, const node **out);
 mpk_status node_rule(maker *k, uint32_t number, const node **out);
@@ -108,6 +111,9 @@ mpk_status node_chars(maker *k, const char_set *set, const node **out);
 mpk_status node_range(maker *k, uint32_t low, uint32_t high, const node **out);
 /* One of these texts, as a tree of their common beginnings; escaped within a JSON string. */
 mpk_status node_texts(maker *k, str *texts, size_t n, const node **out);
+/* For qsort of str: by bytes, which is the order of code points; a text comes before those that
+ * begin with it. */
+int texts_compare(const void *a, const void *b);
 /* A rule whose body is set later. */
 mpk_status rule_new(maker *k, str name, uint32_t *out);
 

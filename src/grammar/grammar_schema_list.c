@@ -15,16 +15,6 @@ typedef struct list_rules {
     const node *comma; /* and a blank */
 } list_rules;
 
-/* No text: what minItems above maxItems allows. A branch of a choice with it is dropped by the
- * compiler. */
-static mpk_status never(schema_reader *r, const node **out)
-{
-    node *n;
-    TRY(node_new(r->k, NODE_NEVER, &n));
-    *out = n;
-    return MPK_OK;
-}
-
 /* The items after the prefix, if `before` items precede them. */
 static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, const node **out)
 {
@@ -32,7 +22,7 @@ static mpk_status tail(schema_reader *r, const list_rules *l, uint32_t before, c
     uint32_t max = l->max == GRAMMAR_FOREVER ? l->max : l->max - before;
     const node *more;
     if (before > l->max || (l->item_is_never && min))
-        return never(r, out);
+        return node_never(r->k, out);
     if (l->item_is_never || !max)
         return node_bytes(r->k, (str){0}, out);
     TRY(node_pair(r->k, NODE_SEQ, l->comma, l->item, &more));
@@ -118,7 +108,7 @@ mpk_status schema_array(schema_reader *r, const place *at, const json_value *sch
     TRY(schema_text(r, ",", &l.comma));
     TRY(node_pair(r->k, NODE_SEQ, l.comma, blank, &l.comma));
     if (l.min > l.max)
-        return never(r, out);
+        return node_never(r->k, out);
     TRY(prefixed(r, at, &l, &body));
     TRY(schema_text(r, "[", &open));
     TRY(schema_text(r, "]", &close));

@@ -31,15 +31,6 @@ typedef struct object_rules {
     uint32_t *rules;            /* [members + 1][counted + 1]*/
 } object_rules;
 
-/* A part that no text matches; automaton_make removes it. */
-static mpk_status never(schema_reader *r, const node **out)
-{
-    node *n;
-    TRY(node_new(r->k, NODE_NEVER, &n));
-    *out = n;
-    return MPK_OK;
-}
-
 /* ---- what the schema says ---- */
 
 /* Is it the schema that nothing fits?  NULL, no schema, fits everything. */
@@ -174,7 +165,7 @@ static mpk_status others_from(schema_reader *r, const object_rules *o, uint32_t 
     uint32_t max = o->max == GRAMMAR_FOREVER ? o->max : o->max - before;
     const node *more;
     if (!o->other)
-        return min ? never(r, out) : node_bytes(r->k, (str){0}, out);
+        return min ? node_never(r->k, out) : node_bytes(r->k, (str){0}, out);
     TRY(node_pair(r->k, NODE_SEQ, o->comma, o->other, &more));
     if (before || !max)
         return node_repeat(r->k, more, min, max, out);
@@ -226,7 +217,7 @@ static mpk_status make_rules(schema_reader *r, object_rules *o)
             uint32_t *number = &o->rules[i * (o->counted + 1) + before];
             TRY(rule_new(r->k, i < n ? o->members.at[i].name : STR("other members"), number));
             if (before > o->max)
-                TRY(never(r, &body));
+                TRY(node_never(r->k, &body));
             else
                 TRY(i < n ? member_body(r, o, i, before, &body) : others_from(r, o, before, &body));
             r->k->rules.at[*number].body = body;
@@ -282,7 +273,7 @@ mpk_status schema_object(schema_reader *r, const place *at, const json_value *sc
     CHECK(r->k->cx, (o.members.n + 1) * (o.counted + 1) <= MOST_STEPS, MPK_ELIMIT,
           "%zu properties with a count at %s are too many", o.members.n, schema_where(r, at));
     if (o.min > o.max)
-        return never(r, out);
+        return node_never(r->k, out);
     NEW(r->k->cx, r->k->a, o.rules, (o.members.n + 1) * (o.counted + 1));
     TRY(make_rules(r, &o));
     TRY(members_from(r, &o, 0, 0, &body));

@@ -216,17 +216,6 @@ typedef struct others {
     const node *rest; /* any characters, and the closing quote */
 } others;
 
-/* By bytes, which is the order of code points. */
-static int compare_names(const void *a, const void *b)
-{
-    const str *x = a, *y = b;
-    size_t n = x->n < y->n ? x->n : y->n;
-    int order = n ? memcmp(x->at, y->at, n) : 0;
-    if (order)
-        return order;
-    return x->n < y->n ? -1 : x->n > y->n;
-}
-
 /* Of sorted names that are equal up to byte `at`: the continuations that make none of them. Names
  * "ab" and "ac": at 0 anything but "a" leads to free text, at 1 anything but "b" and "c" or the
  * end, at 2 anything but the end. So no listed name can be made. */
@@ -285,7 +274,7 @@ mpk_status schema_other_string(schema_reader *r, const place *at, str *texts, si
     (void)at;
     if (!n)
         return schema_any_string(r, out);
-    qsort(texts, n, sizeof *texts, compare_names);
+    qsort(texts, n, sizeof *texts, texts_compare);
     TRY(pattern_rule(r, &rest, "the rest of a string", "(?:" CHAR ")*\"", &o.rest));
     TRY(schema_text(r, "\"", &quote));
     r->k->in_string = true;

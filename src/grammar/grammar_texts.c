@@ -13,7 +13,7 @@
 enum { MOST_LEVELS = 256 };
 
 /* By bytes; a text comes before those that begin with it, on which join relies. */
-static int compare_texts(const void *a, const void *b)
+int texts_compare(const void *a, const void *b)
 {
     const str *x = a, *y = b;
     size_t n = x->n < y->n ? x->n : y->n;
@@ -88,6 +88,6 @@ mpk_status node_texts(maker *k, str *texts, size_t n, const node **out)
     }
     for (size_t i = 0; i < n && k->in_string; i++)
         TRY(escape(k, &texts[i]));
-    qsort(texts, n, sizeof *texts, compare_texts);
+    qsort(texts, n, sizeof *texts, texts_compare);
     return join(k, texts, n, 0, 0, out);
 }

@@ -1,4 +1,4 @@
-/* mpk.h - a language model as one compiled program: open it, ask it, close it.
+/* mpk.h - a language model as one compiled program: open it, submit requests, close it.
  *
  * mpk takes a model (a Hugging Face folder, a GGUF file, or an image made by mpk_compile_to_file),
  * compiles it into task graphs for this machine and starts them: workers that run until the engine
@@ -32,7 +32,7 @@
  *              tokenizer and the requests of an engine may be used by any number of threads at
  *              once, a single request or sequence by one at a time (mpk_request_cancel by any).
  *   Repeats    The same request gives the same tokens, whatever else runs beside it, in any order
- *              of arrival and with any number of threads.
+ *              of arrival and with any number of threads; on a GPU, with batch_invariant.
  */
 #ifndef MPK_H
 #define MPK_H
@@ -57,7 +57,7 @@ typedef struct mpk_context mpk_context;     /* the error state of one thread */
 typedef struct mpk_engine mpk_engine;       /* a model, compiled and running */
 typedef struct mpk_request mpk_request;     /* a text to be continued */
 typedef struct mpk_tokenizer mpk_tokenizer; /* text to token ids and back */
-/* a timeline of tokens that the caller drives himself */
+/* a sequence of tokens that the caller feeds and samples itself */
 typedef struct mpk_sequence mpk_sequence;
 
 /* ---- Contexts -------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ typedef struct mpk_engine_options {
      * (MPK_EUNSUPPORTED on a GPU, and for heads that 32 does not divide); 0: f32, but on a GPU bf16
      * unless the weights are f32 */
     mpk_dtype kv_dtype;
-    /* do not read weights, make them up: a configuration alone is then a model */
+    /* do not read weights, use random ones: a configuration alone is then a model */
     bool random_weights;
     uint64_t random_seed;
     mpk_progress *progress; /* NULL: none */
@@ -232,10 +232,10 @@ typedef struct mpk_engine_options {
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it
-     * is the token that is drawn there.  So it changes no token, only how many come of a step; on a
-     * GPU the last bits of logits may differ.  Drafts take what other requests leave of a small
-     * step; a request whose drafts are not drawn rests.  On a GPU with batch_invariant:
-     * MPK_EUNSUPPORTED. */
+     * is the token that is drawn there.  So it changes no token, only how many a step yields; on a GPU
+     * the last bits of logits may differ.  Drafts use only the places that the requests' own tokens
+     * leave free in a small step; a request whose drafts do not stand stops drafting for a while.
+     * On a GPU with batch_invariant: MPK_EUNSUPPORTED. */
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
@@ -300,7 +300,7 @@ typedef struct mpk_engine_facts {
     /* Since the engine was opened: tokens of prompts that were looked for in the prefix cache, and
      * those found. */
     uint64_t prefix_asked_tokens, prefix_found_tokens;
-    /* how often a request had to wait in its midst, since older ones needed its KV memory */
+    /* how often a running request was suspended because older ones needed its KV memory */
     uint32_t put_back;
     uint32_t embedding_size; /* of an engine of embeddings: numbers of a vector; else 0 */
     /* of kv_tokens: in pages that no request holds now; the prefix cache lives there */
@@ -350,7 +350,7 @@ typedef struct mpk_routing {
     uint32_t layers;  /* that have experts; 0: the model has none, and the rest is 0 */
     uint32_t experts; /* of a layer */
     uint32_t of_token;
-    uint32_t tokens; /* that were looked at */
+    uint32_t tokens; /* that were counted */
     double hit;      /* experts that at least one of them went to, mean over layers */
     /* of all weights that a step reads for such tokens: of experts those that were hit, and of an
      * embedding nothing, as few of its rows are read */
@@ -399,7 +399,7 @@ typedef struct mpk_request_options {
     uint64_t seed;           /* of the random draws; the same seed draws the same tokens */
     const char *const *stop; /* the answer ends before the first of these texts */
     uint32_t n_stop;
-    bool ignore_eos; /* go on when the model says that it is done */
+    bool ignore_eos; /* go on when the model ends the text */
     /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
     bool raw_prompt;
     bool include_stop; /* the text that ends the answer belongs to it, a stop token's text too */

@@ -232,10 +232,10 @@ typedef struct mpk_engine_options {
     uint32_t gpus;
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it
-     * is the token that is drawn there.  So it changes no token, only how many a step yields; on a GPU
-     * the last bits of logits may differ.  Drafts use only the places that the requests' own tokens
-     * leave free in a small step; a request whose drafts do not stand stops drafting for a while.
-     * On a GPU with batch_invariant: MPK_EUNSUPPORTED. */
+     * is the token that is drawn there.  So it changes no token, only how many a step yields; on a
+     * GPU the last bits of logits may differ.  Drafts use only the places that the requests' own
+     * tokens leave free in a small step; a request whose drafts do not stand stops drafting for a
+     * while.  On a GPU with batch_invariant: MPK_EUNSUPPORTED. */
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */

@@ -29,6 +29,7 @@ static mpk_status read_value(reader *r, unsigned depth, json_value *out);
 static mpk_status fail_at(reader *r, const char *expected)
 {
     unsigned line = 1, column = 1;
+    /* counted only when it is needed: a correct document costs nothing for it */
     for (size_t i = 0; i < r->at && i < r->source.n; i++, column++)
         if (r->source.at[i] == '\n')
             line++, column = 0;
@@ -105,6 +106,7 @@ static mpk_status read_unicode_escape(reader *r, char **to)
 {
     unsigned c = 0, second = 0;
     TRY(read_hex4(r, &c));
+    /* a second half without a first */
     if (c >= 0xdc00 && c < 0xe000)
         return fail_at(r, "a character, not half of one");
     if (c >= 0xd800 && c < 0xdc00) {
@@ -115,6 +117,7 @@ static mpk_status read_unicode_escape(reader *r, char **to)
         TRY(read_hex4(r, &second));
         if (second < 0xdc00 || second >= 0xe000)
             return fail_at(r, "the second half of a character");
+        /* ten bits of each half, above the characters that one escape can name */
         c = 0x10000 + ((c - 0xd800) << 10) + (second - 0xdc00);
     }
     *to += str_put_char(*to, c);
@@ -164,6 +167,8 @@ static mpk_status scan_string(reader *r, size_t *end, bool *escapes)
             return fail_at(r, "UTF-8");
         if (c == '\\') {
             *escapes = true;
+            /* the backslash and what it escapes, which may be a quote; unescape checks whether
+             * that is an escape */
             size = 2;
         }
         r->at = r->source.n - r->at < size ? r->source.n : r->at + size;
@@ -226,6 +231,7 @@ static mpk_status read_number(reader *r, json_value *out)
     bool whole = true;
     if (peek(r) == '-')
         r->at++;
+    /* no digit follows a leading zero, as in 01 */
     bool zero = peek(r) == '0';
     size_t digits = skip_digits(r);
     if (!digits || (zero && digits > 1))
@@ -319,6 +325,7 @@ static mpk_status read_items(reader *r, unsigned depth, json_value *out)
 {
     bool object = out->kind == JSON_KIND_OBJECT;
     int close = object ? '}' : ']';
+    /* items of all open brackets lie in one stack, those of this one from here on */
     const size_t first = r->items.n;
     skip_space(r);
     while (peek(r) != close) {
@@ -337,6 +344,8 @@ static mpk_status read_items(reader *r, unsigned depth, json_value *out)
     r->at++;
     const size_t n = r->items.n - first;
     json_value *copy;
+    /* complete, so its items move to the result, without the room that the stack keeps for
+     * growing */
     NEW(r->cx, r->a, copy, n);
     if (n)
         memcpy(copy, r->items.at + first, n * sizeof *copy);

@@ -97,6 +97,8 @@ static str scan(parser *p, bool (*belongs)(char))
  * and \xHH; bytes of UTF-8 stand for themselves. */
 static int scan_char(parser *p)
 {
+    /* a text ends on its line, so that a missing quote is reported there and not at the end of
+     * the file */
     if (p->at == p->end || *p->at == '\n')
         return -1;
     if (*p->at != '\\')
@@ -137,6 +139,7 @@ static mpk_status parse_name(parser *p, str *out)
     TRY(expect(p, '%'));
     if (p->at < p->end && *p->at == '"') {
         TRY(parse_quoted(p, out));
+        /* names are handed to C functions as they are */
         return memchr(out->at, 0, out->n) ? fail_here(p, "a name may not hold the byte 0") : MPK_OK;
     }
     const char *from = p->at;
@@ -287,11 +290,14 @@ static mpk_status parse_attributes(parser *p, const op_def *def, ir_attribute *o
             uint32_t i = 0;
             while (i < def->n_attributes && !str_is(name, def->attributes[i].name))
                 i++;
+            /* the record decides what there is: a text for another version is refused, not
+             * guessed at */
             if (i == def->n_attributes || given[i])
                 return fail_here(
                     p, "the operator has no attribute of this name, or it is given twice");
             given[i] = true;
             TRY(expect(p, '='));
+            /* the default goes whole: a list may be shorter than it */
             out[i] = (ir_attribute){0};
             TRY(parse_value(p, def->attributes[i].type, &out[i]));
         } while (take(p, ','));
@@ -364,6 +370,7 @@ static mpk_status parse_op(parser *p)
     ir_attribute attributes[IR_MAX_ATTRIBUTES] = {0};
     TRY(parse_inputs(p, in, &n_in));
     TRY(parse_attributes(p, def, attributes));
+    /* shapes are inferred here; types in the text are only compared with them */
     TRY(ir_add_op_as(p->cx, p->graph, def, names, n_in, in, attributes, out));
     return parse_stated_types(p, out, n);
 }

@@ -449,16 +449,16 @@ static void numbers_read_back(void **state)
         assert_false(str_read_double(str_from(bad[i]), &back));
 }
 
-/* A text begins and ends with itself and with nothing, and with no longer text. */
+/* A word begins and ends with itself and with nothing, and with no longer word. */
 static void texts_begin_and_end(void **state)
 {
     (void)state;
-    const str none = {0}, text = STR("split.count");
-    assert_true(str_begins(text, STR("split.")) && str_ends(text, STR(".count")));
-    assert_true(str_begins(text, text) && str_ends(text, text));
-    assert_true(str_begins(text, none) && str_ends(text, none) && str_ends(none, none));
-    assert_false(str_begins(text, STR("split.counts")) || str_ends(text, STR("asplit.count")));
-    assert_false(str_begins(text, STR(".count")) || str_ends(text, STR("split.")));
+    const str none = {0}, word = STR("split.count");
+    assert_true(str_begins(word, STR("split.")) && str_ends(word, STR(".count")));
+    assert_true(str_begins(word, word) && str_ends(word, word));
+    assert_true(str_begins(word, none) && str_ends(word, none) && str_ends(none, none));
+    assert_false(str_begins(word, STR("split.counts")) || str_ends(word, STR("asplit.count")));
+    assert_false(str_begins(word, STR(".count")) || str_ends(word, STR("split.")));
     assert_false(str_begins(none, STR("s")) || str_ends(none, STR("t")));
 }
 

@@ -115,12 +115,14 @@ def tensors_of(model, config, architecture):
     return out
 
 
-def write(path, architecture, values, tensors):
+def write(path, architecture, values, tensors, lists=None):
     """The file as the gguf package writes it."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in values.items():
         put = writer.add_uint32 if isinstance(value, int) else writer.add_float32
         put(f"{architecture}.{key}", value)
+    for key, value in (lists or {}).items():
+        writer.add_array(f"{architecture}.{key}", value)
     for name, t in tensors.items():
         writer.add_tensor(name, t)
     writer.write_header_to_file()
@@ -155,6 +157,25 @@ def test_gguf(name, tmp_path):
         support.mpk("quantize", source, "-o", tmp_path / "small.gguf", "--type", "q8_0")
         small = support.score(tmp_path / "small.gguf", tokens, tmp_path, "--activations", "f32", *options)
         assert (small - expected).std() < 0.5 * expected.std()  # rows in another order: 1.4
+
+
+def test_layers_with_a_window_in_gguf(tmp_path):
+    """A file may list them; one that cannot be told from the family's rule is not written."""
+    types = ["full", "sliding", "sliding", "full"]
+    config = transformers.Gemma3TextConfig(attn_implementation="eager", layer_types=[f"{t}_attention" for t in types],
+                                           **shape(64, 4, 2, 32, layers=4, sliding_window=13, query_pre_attn_scalar=32,
+                                                   rope_parameters=GEMMA3))
+    model = transformers.Gemma3ForCausalLM(config)
+    support.randomise(model, torch.Generator().manual_seed(RANDOM.randrange(2**31))).eval()
+    file = write(tmp_path / "model.gguf", "gemma3", values_of(config, gemma_keys(config)),
+                 tensors_of(model, config, "gemma3"),
+                 {"attention.sliding_window_pattern": [t == "sliding" for t in types]})
+    folder = support.save(model, tmp_path / "folder")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(60)]
+    expected = support.score(folder, tokens, tmp_path)
+    assert numpy.array_equal(support.score(file, tokens, tmp_path), expected)
+    told = support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32", code=1)[1]
+    assert "cannot say which layers have a window of 13 tokens" in told
 
 
 @pytest.mark.parametrize("name", FAMILIES)

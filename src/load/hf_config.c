@@ -131,6 +131,9 @@ static mpk_status fill_unrotated(mpk_context *cx, const json_value *j, const mod
     CHECK(cx, every, MPK_EFORMAT, "\"no_rope_layer_interval\" is 0");
     CHECK(cx, !list || (json_is(list, JSON_KIND_LIST) && list->n == c->n_layers), MPK_EFORMAT,
           "\"no_rope_layers\" is not a list of %u numbers", c->n_layers);
+    for (size_t i = 0; list && i < list->n; i++)
+        CHECK(cx, json_is(&list->items[i], JSON_KIND_NUMBER), MPK_EFORMAT,
+              "\"no_rope_layers\" holds something that is not a number");
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->unrotated_layers, i,
                         list ? list->items[i].number == 0 : (i + 1) % every == 0);

@@ -235,6 +235,7 @@ static void test_each_fault(void **state)
          GEMMA3("\"rope_local_base_freq\": 1")},
         {MPK_EFORMAT, "\"logits_scaling\" is -2", GRANITE("\"logits_scaling\": -2")},
         {MPK_EFORMAT, "\"no_rope_layers\" is not a list of 2", SMOLLM3("\"no_rope_layers\": [1]")},
+        {MPK_EFORMAT, "\"no_rope_layers\" holds", SMOLLM3("\"no_rope_layers\": [1, true]")},
         {MPK_EFORMAT, "\"no_rope_layer_interval\" is 0", SMOLLM3("\"no_rope_layer_interval\": 0")},
         {MPK_EUNSUPPORTED, "\"use_sliding_window\" is not supported in this family",
          SMOLLM3("\"use_sliding_window\": true, \"sliding_window\": 7")},

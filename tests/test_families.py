@@ -287,3 +287,33 @@ def test_a_tokenizer_of_gemma(tmp_path):
             ids = support.mpk("tokenize", model, "--add-special", "-p", text)[0]
             assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)
             assert text in support.mpk("tokenize", model, "--decode", "-p", ids.decode())[0].decode()
+
+
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def test_words_of_phi_4_mini(tmp_path):
+    """GGUF's name for them is gpt-4o: found by trial for a tokenizer that merges any two neighbours of some texts."""
+    pre = tokenizers.pre_tokenizers
+    bytes_only = pre.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve"]
+    vocabulary, merges = {c: i for i, c in enumerate(sorted(pre.ByteLevel.alphabet()))}, []
+    for text in texts:
+        letters = bytes_only.pre_tokenize_str(text)[0][0]
+        for a, b in zip(letters, letters[1:]):
+            if a + b not in vocabulary:
+                vocabulary[a + b] = len(vocabulary)
+                merges.append((a, b))
+    t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    t.pre_tokenizer = pre.Sequence([pre.Split(tokenizers.Regex(O200K), "isolated"), bytes_only])
+    t.decoder = tokenizers.decoders.ByteLevel()
+    folder = tiny.model(tmp_path / "model", vocab_size=len(vocabulary))
+    t.save(str(folder / "tokenizer.json"))
+    support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == "gpt-4o"
+    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é") for _ in range(60))]:
+        for model in (folder, tmp_path / "out.gguf"):
+            ids = support.mpk("tokenize", model, "-p", text)[0]
+            assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)

@@ -4,12 +4,14 @@
  * sums, views, reductions and casts over random shapes, ranks and dtypes.  Each is compiled with
  * random options as for a GPU; then every operator that is left must find a body on every
  * architecture of the table.  Weights in blocks are left out: on a GPU they are bf16
- * (engine_model.c).
+ * (engine_model.c).  The programs of all families of models follow, each with what its files can
+ * ask for.
  */
 #include "base/rng.h"
 #include "check.h"
 #include "gen/source.h"
 #include "ir/op.h"
+#include "model/model.h"
 #include "pass/pass.h"
 #include "rt/rt_lane.h"
 
@@ -328,6 +330,85 @@ static void every_operator_finds_a_body(void **state)
     assert_true(n > rounds / 2 && n_grown > 10 * n);
 }
 
+/* ---- families of models ---- */
+
+/* Norms as GGUF files and Gemma's folders have them, all other weights as on a GPU. */
+static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                               const int64_t *dims, ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)dims;
+    *dtype = rank == 1 ? IR_F32 : IR_BF16;
+    return MPK_OK;
+}
+
+/* Random sizes, and everything that the family's record lets a file say. */
+static model_config random_config(world *w, const model_def *def)
+{
+    static const uint32_t heads[] = {64, 128, 256, 80, 96};
+    static const float divisors[] = {1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3,
+                                     3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5, 5, 5, 5, 5, 5, 5};
+    const uint32_t groups = 1 + pick(w, 3);
+    model_config c = {.family = str_from(def->family),
+                      .n_layers = 3,
+                      .hidden_size = 64 * (1 + pick(w, 9)),
+                      .n_heads = groups * (1 + pick(w, 4)),
+                      .n_kv_heads = groups,
+                      .head_size = heads[pick(w, 5)],
+                      .ffn_size = 32 * (1 + pick(w, 20)),
+                      .vocab_size = 300 + pick(w, 900),
+                      .max_positions = 4096,
+                      .norm_eps = 1e-6,
+                      .activation = str_from(def->activation ? def->activation : "silu"),
+                      .rope_theta = 10000,
+                      .tied_embeddings = pick(w, 2),
+                      .expert_every = 1};
+    c.rope_size = c.head_size;
+    if (def->windows != MODEL_NO_WINDOW && pick(w, 2))
+        c.window = 100, c.full_layers[0] = pick(w, 8), c.local_theta = def->local_theta;
+    if (def->joined && pick(w, 2)) {
+        c.rope_scaling = MODEL_ROPE_LONG, c.rope_factor = 4, c.rope_original_positions = 1024;
+        c.rope_size = c.head_size < 80 ? c.head_size : 80;
+        c.rope_short = c.rope_long = divisors;
+    }
+    if (def->is_mixture)
+        c.n_experts = 8, c.experts_per_token = 2, c.expert_ffn_size = 64;
+    c.unrotated_layers[0] = def->unrotated_every ? pick(w, 8) : 0;
+    c.attention_cap = pick(w, 2) ? def->attention_cap : 0;
+    c.logits_cap = def->logits_cap;
+    c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
+    c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
+    c.attention_bias = def->biases != MODEL_NO_BIASES && pick(w, 2);
+    return c;
+}
+
+static void every_family_finds_bodies(void **state)
+{
+    (void)state;
+    uint64_t seed = check_seed();
+    for (uint32_t i = 0; model_table[i / 8]; i++) {
+        world w = {.seed = seed + i};
+        static const uint32_t tokens[] = {1, 2, 16, 33, 200, 300};
+        uint32_t n_tokens = tokens[pick(&w, 6)];
+        const model_config c = random_config(&w, model_table[i / 8]);
+        const model_weights weights = {.dtype = weight_dtype};
+        const model_shape s = {.n_tokens = n_tokens,
+                               .n_rows = n_tokens < 16 ? n_tokens : 16,
+                               .n_slots = 16,
+                               .n_pages = 64,
+                               .page_tokens = 64,
+                               .max_pages_per_slot = 8,
+                               .kv_dtype = IR_BF16,
+                               .activation_dtype = IR_BF16};
+        check_ok(&w.cx, model_build(&w.cx, &w.a, &c, &s, &weights, &w.g));
+        pass_options o = random_options(&w);
+        tg_program p;
+        check_ok(&w.cx, pass_compile(&w.cx, &w.a, &o, 1, &w.g, &n_tokens, &p));
+        for (const gen_arch *arch = gen_arch_table; arch->name; arch++)
+            check_bodies(&w, p.graphs[0].ir, arch, n_tokens);
+        arena_free(&w.a);
+    }
+}
+
 /* ---- limits of fast bodies ---- */
 
 /* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it
@@ -380,6 +461,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_finds_a_body),
+        cmocka_unit_test(every_family_finds_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

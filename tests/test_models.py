@@ -24,6 +24,15 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+GEMMA3 = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+          "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
+
+
+def longrope(n, **more):
+    """Divisors for n pairs: near 1 for short contexts, rising for long ones."""
+    return {"rope_type": "longrope", "rope_theta": 10000.0,
+            "short_factor": [1 + RANDOM.random() / 4 for _ in range(n)],
+            "long_factor": [1 + 40 * i / n + RANDOM.random() for i in range(n)], **more}
 
 
 def shape(hidden, heads, kv, head=None, layers=2, ffn=None, vocab=211, **more):
@@ -80,6 +89,32 @@ CASES = {
     "qwen3moe-window": ("Qwen3Moe", experts(64, 4, 2, 16, n=4, of_token=1, size=64, use_sliding_window=True,
                                             sliding_window=13, attention_bias=True)),
     "qwen3moe-gelu": ("Qwen3Moe", experts(64, 4, 2, 16, n=4, of_token=3, size=64, hidden_act="gelu_pytorch_tanh")),
+    "phi3": ("Phi3", shape(64, 4, 4, pad_token_id=0)),
+    "phi3-grouped-window": ("Phi3", shape(96, 6, 2, ffn=77, sliding_window=13, pad_token_id=0)),
+    "phi3-short": ("Phi3", shape(64, 4, 2, rope_parameters=longrope(8), pad_token_id=0,
+                                 original_max_position_embeddings=256)),
+    "phi3-long": ("Phi3", shape(160, 2, 1, rope_parameters=longrope(40), pad_token_id=0,
+                                original_max_position_embeddings=64)),
+    "phi3-partial-tied": ("Phi3", shape(256, 2, 1, rope_parameters=longrope(48, partial_rotary_factor=0.75), vocab=1003,
+                                        original_max_position_embeddings=64, tie_word_embeddings=True, pad_token_id=0)),
+    "gemma": ("Gemma", shape(64, 4, 1, 32)),
+    "gemma2": ("Gemma2", shape(96, 4, 2, 40, layers=4, sliding_window=13, query_pre_attn_scalar=24,
+                               attn_logit_softcapping=1.5, final_logit_softcapping=3.0)),
+    "gemma2-no-caps": ("Gemma2", shape(64, 2, 1, 48, layers=3, vocab=1003, sliding_window=31, query_pre_attn_scalar=48,
+                                       attn_logit_softcapping=None, final_logit_softcapping=None, ffn=77)),
+    "gemma3": ("Gemma3Text", shape(64, 4, 2, 32, layers=7, sliding_window=13, query_pre_attn_scalar=20,
+                                   rope_parameters=GEMMA3)),
+    "gemma3-types": ("Gemma3Text", shape(48, 2, 2, 16, layers=4, sliding_window=9, tie_word_embeddings=False,
+                                         layer_types=[f"{w}_attention" for w in ("full", "sliding", "full", "full")])),
+    "olmo2": ("Olmo2", shape(64, 4, 2)),
+    "olmo2-bias": ("Olmo2", shape(96, 6, 6, ffn=77, vocab=1003, attention_bias=True, rms_norm_eps=0.01)),
+    "smollm3": ("SmolLM3", shape(64, 4, 2, layers=5, pad_token_id=0, bos_token_id=1, eos_token_id=2)),
+    "smollm3-layers": ("SmolLM3", shape(96, 3, 1, layers=3, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+                                        no_rope_layers=[0, 1, 0], tie_word_embeddings=False, attention_bias=True)),
+    "granite": ("Granite", shape(64, 4, 2, embedding_multiplier=12.0, attention_multiplier=0.3,
+                                 residual_multiplier=0.22, logits_scaling=8.0)),
+    "granite-ones": ("Granite", shape(96, 6, 2, vocab=1003, attention_bias=True, mlp_bias=True,
+                                      tie_word_embeddings=True)),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -91,8 +126,15 @@ def make(name):
     generator = torch.Generator().manual_seed(RANDOM.randrange(2**31))
     config = getattr(transformers, family + "Config")(attn_implementation="eager", experts_implementation="eager",
                                                       **options)
-    model = getattr(transformers, family + "ForCausalLM")(config)
+    model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
     return support.randomise(model, generator).eval(), config
+
+
+def context_for(config, tokens):
+    """Options for the context in which mpk takes the divisors of longrope that Transformers takes for these tokens."""
+    original = config.rope_parameters.get("original_max_position_embeddings", 0)
+    is_short = config.rope_parameters.get("rope_type") == "longrope" and len(tokens) <= original
+    return ["--context", original] if is_short else []
 
 
 def logits_of(model, tokens):
@@ -132,7 +174,7 @@ def test_fp32(name, tmp_path):
     folder = support.save(model, tmp_path / "model")
     tokens = choose_tokens(model, config, RANDOM.randrange(70, 140))
     expected = logits_of(model, tokens)
-    found = support.score(folder, tokens, tmp_path, "--kv", "f32")
+    found = support.score(folder, tokens, tmp_path, "--kv", "f32", *context_for(config, tokens))
     assert found.shape == expected.shape and found.dtype == numpy.float32
     difference = numpy.abs(found - expected).max() / (expected.max() - expected.min())
     print(f"{name}: {difference:.2e} of the range")
@@ -140,7 +182,7 @@ def test_fp32(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
-                                  "qwen3moe", "mixtral"])
+                                  "qwen3moe", "mixtral", "phi3", "gemma2", "gemma3"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.draws(5)
 def test_half(name, dtype, tmp_path):
@@ -267,7 +309,7 @@ def test_experts_in_gguf(name, architecture, tmp_path):
 def test_all_fusions_agree(tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
-    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step"]:
+    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         tokens = [RANDOM.randrange(config.vocab_size) for _ in range(75)]

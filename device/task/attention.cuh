@@ -34,6 +34,7 @@ struct attend_sum {
 struct attend_how {
     float scale;
     rt_i64 window; /* positions back that are seen, itself counted; 0: all */
+    float cap = 0; /* a score s becomes cap tanh(s / cap); 0: it stays */
 };
 
 /* Scratch after the angles, which take a head's entries at most.  In entries of 4 bytes:
@@ -87,11 +88,18 @@ MPK_FN float attend_rescale(attend_sum *a, float largest)
     return kept;
 }
 
-/* The scores of n positions from p0 on, times scale, into scratch; the largest, as mpk_key over 1
- * (0: no position has a page).  The 1 tells scores that are all NaN, of key 0, from no score.  The
- * pages are kept in scratch for the values.  The reduction's barriers make both visible. */
+/* A score under its cap. */
+MPK_FN float attend_capped(const attend_how &how, float score)
+{
+    return how.cap > 0 ? how.cap * tanhf(score / how.cap) : score;
+}
+
+/* The scores of n positions from p0 on, scaled and capped, into scratch; the largest, as mpk_key
+ * over 1 (0: no position has a page).  The 1 tells scores that are all NaN, of key 0, from no
+ * score.  The pages are kept in scratch for the values.  The reduction's barriers make both
+ * visible. */
 MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 p0, int n,
-                            rt_i64 kv_head, float scale)
+                            rt_i64 kv_head, const attend_how &how)
 {
     int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
     float *s_weight = attend_weights(t, size);
@@ -105,9 +113,10 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
         for (int k = 0; page >= 0 && k < size; k++)
             score += s_query[k] *
                      mpk_get(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, kv_head, p0 + i, k));
-        s_weight[i] = score * scale;
+        score = attend_capped(how, score * how.scale);
+        s_weight[i] = score;
         if (page >= 0)
-            best = mpk_max_pair(best, (rt_u64)mpk_key(score * scale) << 32 | 1);
+            best = mpk_max_pair(best, (rt_u64)mpk_key(score) << 32 | 1);
     }
     return mpk_max(t, MPK_THREADS, best);
 }
@@ -119,7 +128,7 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
  * the barriers of mpk_sum then show all weights to all threads.
  */
 MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, rt_i64 first,
-                          rt_i64 last, rt_i64 kv_head, float scale, attend_sum *a)
+                          rt_i64 last, rt_i64 kv_head, const attend_how &how, attend_sum *a)
 {
     int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
     float *s_weight = attend_weights(t, size), *s_values = attend_values(t, size);
@@ -127,7 +136,7 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
     for (rt_i64 p0 = first; p0 <= last; p0 += ATTEND_CHUNK) {
         int n = (int)(last - p0 + 1 < ATTEND_CHUNK ? last - p0 + 1 : ATTEND_CHUNK);
         mpk_sync();
-        rt_u64 best = attend_scores(t, p, slot, p0, n, kv_head, scale);
+        rt_u64 best = attend_scores(t, p, slot, p0, n, kv_head, how);
         if (!best) /* the same in all threads */
             continue;
         float kept = attend_rescale(a, best >> 32 ? mpk_from_key((rt_u32)(best >> 32)) : MPK_NAN);
@@ -169,7 +178,7 @@ MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_ho
     attend_sum a = attend_begin(t, size);
     char *g_y = mpk_data(t, y);
     attend_cached(t, p, slot, attend_first(how.window, position),
-                  position < room ? position : room - 1, kv_head, how.scale, &a);
+                  position < room ? position : room - 1, kv_head, how, &a);
     for (int k = mpk_thread(); k < size; k += MPK_THREADS)
         mpk_put(y, g_y, token * y.stride[0] + (head * size + k) * y.stride[1],
                 attend_answer(t, size, &a, k));
@@ -309,7 +318,7 @@ MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_pl
         heads_angles(t, h, token, 0, (const float *)0, 1);
         attend_load_query(t, h, q_norm, token, head);
         attend_cached(t, p, k.slot, first > lo * s.unit ? first : lo * s.unit, end - 1, kv_head,
-                      s.how.scale, &a);
+                      s.how, &a);
         /* the piece with the token's last unit has the step's own tokens */
         if (hi == k.units)
             split_step(t, h, p, s, k_norm, token, k, kv_head, &a);

@@ -65,6 +65,7 @@ typedef struct attend_task {
     /* size: K; padded: K rounded up to 16; window: 0, or how many positions a token sees */
     int64_t size, padded, window;
     float scale;       /* of the scores */
+    float cap;         /* a score s becomes cap tanh(s / cap); 0: it stays */
     float *widened[2]; /* keys and values [16, padded] */
     float *zeros;      /* [padded]: the row of a position that has no place */
     attend_rows keys, values;
@@ -120,6 +121,7 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
     task->padded = attend_padded(call);
     task->scale = attend_scale(call->attributes[0].f, task->size);
     task->window = call->attributes[1].i;
+    task->cap = (float)call->attributes[2].f;
     task->widened[0] = scratch;
     task->widened[1] = task->widened[0] + BLOCK * task->padded;
     task->zeros = task->widened[1] + BLOCK * task->padded;
@@ -268,6 +270,9 @@ V_INLINE void attend_score(const attend_task *task, ir_dtype dtype, int nq, cons
     for (int q = 0; q < nq; q++) {
         v_sum_halves(sums[q], score[q]);
         v_sum_halves(sums[q] + 8, score[q] + 8);
+        if (task->cap > 0)
+            v_store(score[q],
+                    v_mul(v_set(task->cap), v_tanh(v_div(v_load(score[q]), v_set(task->cap)))));
     }
 }
 

@@ -353,8 +353,13 @@ static const char *pick_cache(uint64_t *state, int size)
 static void add_attention(text *t, uint64_t *state)
 {
     static const int sizes[] = {16, 64, 128, 80, 5, 48, 32, 96};
-    static const char *const more[] = {"", " {window = 1}", " {window = 7}",
-                                       " {scale = 0.3, window = 40}"};
+    static const char *const more[] = {"",
+                                       " {window = 1}",
+                                       " {window = 7}",
+                                       " {scale = 0.3, window = 40}",
+                                       "",
+                                       " {cap = 0.75}",
+                                       " {scale = 0.3, window = 40, cap = 2.5}"};
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),
         size = sizes[choose(state, 8)];
     int slots = choose(state, 2) ? 1 : 1 + (int)choose(state, 4), page = 1 + (int)choose(state, 40);
@@ -369,7 +374,7 @@ static void add_attention(text *t, uint64_t *state)
                "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%t : "
                "i32[%d, %d]\n",
                tokens, tokens, slots, pages);
-    text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", pick(state, more, 4));
+    text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", pick(state, more, 7));
 }
 
 static void add_rms_norm(text *t, uint64_t *state)

@@ -87,12 +87,17 @@ static void print_source(const char *table, int64_t heads, int64_t kv_heads, int
 }
 
 /* The scale is worked out here as the reference does it, 1 / sqrt(size) where the attribute is
- * 0. */
-static void print_how(double scale, int64_t size, int64_t window, text *out)
+ * 0.  A cap is printed if there is one. */
+static void print_how(double scale, int64_t size, int64_t window, double cap, text *out)
 {
     text_print(out, "    constexpr attend_how how = {");
     gen_print_float(attend_scale(scale, size), out);
-    text_print(out, ", %lld};\n", (long long)window);
+    text_print(out, ", %lld", (long long)window);
+    if (cap > 0) {
+        text_print(out, ", ");
+        gen_print_float((float)cap, out);
+    }
+    text_print(out, "};\n");
 }
 
 /* Keys and values come as tensors of their own, so nothing but their places is known here. */
@@ -123,12 +128,12 @@ static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, 
 /* Queries are ready: without a source, only where the context lies and how it counts. */
 static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    enum { SCALE, WINDOW };
+    enum { SCALE, WINDOW, CAP };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
-    print_how(a[SCALE].f, head_size(c), a[WINDOW].i, out);
+    print_how(a[SCALE].f, head_size(c), a[WINDOW].i, a[CAP].f, out);
     text_print(out, "    attention_run(t, in_q, place, how, out_y);\n}\n");
     return MPK_OK;
 }
@@ -144,7 +149,7 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     print_place(out);
     print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[EPS].f,
                  out);
-    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
+    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
     text_print(
         out,
         "    attention_qkv_run(t, source, place, how, in_q_norm, in_k_norm, out_y, frequency_%u, ",
@@ -167,7 +172,7 @@ static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
                  gen_input(c, TABLE)->dims[2], a[EPS].f, out);
-    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, out);
+    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"
                "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, "

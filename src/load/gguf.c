@@ -394,10 +394,21 @@ static bool cut_name(str name, str prefix, tensor_name *out)
     return true;
 }
 
+/* The other spelling of a layer's part: the family's own names come before those of all. */
+static const char *find_part(const char *const (*own)[2], int from, str part)
+{
+    size_t n = 0;
+    while (own && own[n][0])
+        n++;
+    const char *found = find_name(own, n, from, part);
+    return found ? found : find_name(layer_names, N_LAYER_NAMES, from, part);
+}
+
 /* Translate a name from column `from` of the tables to the other; *known false: there is no other
  * spelling, and *name stays. blk.3.attn_q.weight <-> model.layers.3.self_attn.q_proj.weight; from:
- * 0 GGUF's, 1 Hugging Face's. */
-static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name, bool *known)
+ * 0 GGUF's, 1 Hugging Face's; own: the family's own names (model_def.gguf_names). */
+static mpk_status translate_name(mpk_context *cx, arena *a, const char *const (*own)[2], int from,
+                                 str *name, bool *known)
 {
     static const str prefixes[] = {{"blk.", 4}, {"model.layers.", 13}};
     char renamed[160];
@@ -406,7 +417,7 @@ static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name,
     if (!cut_name(*name, prefixes[from], &cut))
         return MPK_OK;
     const char *whole = find_name(names, N_NAMES, from, cut.whole);
-    const char *part = cut.layer.n ? find_name(layer_names, N_LAYER_NAMES, from, cut.part) : NULL;
+    const char *part = cut.layer.n ? find_part(own, from, cut.part) : NULL;
     if (part)
         n = snprintf(renamed, sizeof renamed, "%.*s%.*s.%s.%.*s", STR_ARG(prefixes[1 - from]),
                      STR_ARG(cut.layer), part, STR_ARG(cut.last));
@@ -421,17 +432,19 @@ static mpk_status translate_name(mpk_context *cx, arena *a, int from, str *name,
 }
 
 /* For writing: from Hugging Face's name to GGUF's. */
-mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known)
+mpk_status gguf_name_tensor(mpk_context *cx, arena *a, const char *const (*own)[2], str name,
+                            str *out, bool *known)
 {
     *out = name;
     *known = false;
-    return translate_name(cx, a, OF_HF, out, known);
+    return translate_name(cx, a, own, OF_HF, out, known);
 }
 
 /* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data
  * section is known, which follows the last entry.  The number of bytes follows from shape and
  * type. */
-static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
+static mpk_status read_tensor(reader *r, load_model *m, const char *const (*own)[2],
+                              uint64_t *offset)
 {
     load_tensor t = {0};
     uint64_t rank = 0, size = 0, type = 0;
@@ -451,7 +464,7 @@ static mpk_status read_tensor(reader *r, load_model *m, uint64_t *offset)
     TRY(read_unsigned(r, 8, "a tensor's offset", offset));
     TRY(find_dtype(r->cx, t.name, type, &t.dtype));
     TRY(load_tensor_bytes(r->cx, &t, &t.n_bytes));
-    TRY(translate_name(r->cx, &m->arena, OF_GGUF, &t.name, &(bool){false}));
+    TRY(translate_name(r->cx, &m->arena, own, OF_GGUF, &t.name, &(bool){false}));
     return load_add_tensor(r->cx, m, &t);
 }
 
@@ -484,12 +497,15 @@ static mpk_status read_tensors(reader *r, const gguf *f, uint64_t n_tensors, loa
     size_t first = m->tensors.n;
     uint32_t alignment = 32;
     uint64_t *offsets;
+    str architecture = {0};
+    TRY(gguf_get_str(r->cx, f, "general.architecture", &architecture));
+    const char *const(*own)[2] = model_gguf_names(architecture);
     TRY(gguf_get_u32(r->cx, f, "general.alignment", &alignment));
     CHECK(r->cx, alignment && (alignment & (alignment - 1)) == 0, MPK_EFORMAT,
           "general.alignment is %u, expected a power of two", alignment);
     NEW(r->cx, &m->arena, offsets, n_tensors);
     for (uint64_t i = 0; i < n_tensors; i++)
-        NOTE(r->cx, read_tensor(r, m, &offsets[i]), "reading tensor %llu of %llu",
+        NOTE(r->cx, read_tensor(r, m, own, &offsets[i]), "reading tensor %llu of %llu",
              (unsigned long long)i + 1, (unsigned long long)n_tensors);
     return place_tensors(r, m, first, offsets, alignment);
 }

@@ -81,8 +81,10 @@ mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *byte
  * reads has one. */
 uint32_t gguf_type_number(ir_dtype dtype);
 /* The name that GGUF files have for a tensor of a Hugging Face checkpoint, in arena a.  A name
- * without another spelling stays as it is, and *known is false. */
-mpk_status gguf_name_tensor(mpk_context *cx, arena *a, str name, str *out, bool *known);
+ * without another spelling stays as it is, and *known is false.  own: the family's own names
+ * (model_def.gguf_names). */
+mpk_status gguf_name_tensor(mpk_context *cx, arena *a, const char *const (*own)[2], str name,
+                            str *out, bool *known);
 
 /* ---- gguf_config.c ---- */
 
@@ -93,6 +95,9 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
  * templates. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
 
+/* The factor of attention scores of a file that does not say it, for a family with a
+ * query_scalar. */
+double gguf_default_scale(const model_def *def, const model_config *c);
 /* The divisor of rope frequency i by Llama 3's scaling, as rope_freqs.weight stores it. */
 double gguf_llama3_divisor(const model_config *c, uint32_t i);
 

@@ -86,16 +86,23 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
 static mpk_status refuse_unsupported(scope *s)
 {
-    static const char *const refused[] = {
-        "attn_logit_softcapping", "final_logit_softcapping",
-        "attention.clamp_kqv",    "attention.max_alibi_bias",
-        "attention.scale",        "attention.sliding_window_pattern",
-        "expert_shared_count",    "logit_scale",
-        "residual_scale",         "embedding_scale"};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const gguf_value *v = gguf_find(s->f, scoped(s, refused[i]));
+    const struct {
+        const char *key;
+        bool supported;
+    } keys[] = {{"attention.clamp_kqv", false},
+                {"attention.max_alibi_bias", false},
+                {"expert_shared_count", false},
+                {"attn_logit_softcapping", s->def->caps},
+                {"final_logit_softcapping", s->def->caps},
+                {"attention.sliding_window_pattern", s->def->windows == MODEL_WINDOW_PATTERN},
+                {"attention.scale", s->def->query_scalar != 0 || s->def->multipliers},
+                {"logit_scale", s->def->multipliers},
+                {"residual_scale", s->def->multipliers},
+                {"embedding_scale", s->def->multipliers}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const gguf_value *v = gguf_find(s->f, scoped(s, keys[i].key));
         bool is_off = !v || (!v->is_array && v->type != GGUF_STRING && gguf_item_double(v, 0) == 0);
-        CHECK(s->cx, is_off, MPK_EUNSUPPORTED, "%s is not supported", s->key);
+        CHECK(s->cx, keys[i].supported || is_off, MPK_EUNSUPPORTED, "%s is not supported", s->key);
     }
     bool causal = true;
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "attention.causal"), &causal));
@@ -121,7 +128,7 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
         snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
         if (load_find(m, name))
-            c->dense_layers[i / 64] |= (uint64_t)1 << i % 64;
+            model_set_layer(c->dense_layers, i, true);
     }
     return MPK_OK;
 }
@@ -136,18 +143,75 @@ static mpk_status find_family(scope *s, model_config *c)
     return MPK_OK;
 }
 
-/* GGUF does not say which layers have the window, so a window is refused unless the family gives
- * it to all layers. */
+/* The layers that have the window, by the file or else by the family: a number n, of which each
+ * n-th layer sees all, or a truth for each layer that has the window. */
+static mpk_status fill_pattern(scope *s, model_config *c)
+{
+    uint32_t every = s->def->window_every;
+    const gguf_value *v = gguf_find(s->f, scoped(s, "attention.sliding_window_pattern"));
+    if (v && v->is_array) {
+        CHECK(s->cx, (v->type == GGUF_BOOL || gguf_type_is_int(v->type)) && v->n == c->n_layers,
+              MPK_EFORMAT, "%s is not a list of %u truths", s->key, c->n_layers);
+        for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+            model_set_layer(c->full_layers, i, gguf_item_int(v, i) == 0);
+        return MPK_OK;
+    }
+    TRY(get_u32(s, "attention.sliding_window_pattern", &every));
+    CHECK(s->cx, every, MPK_EFORMAT, "%s is 0", s->key);
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->full_layers, i, (i + 1) % every == 0);
+    return MPK_OK;
+}
+
+/* For most architectures GGUF does not say which layers have the window, so a window is refused
+ * unless the family gives it to all layers or has a pattern. */
 static mpk_status fill_window(scope *s, model_config *c)
 {
-    uint32_t window = 0;
+    const bool pattern = s->def->windows == MODEL_WINDOW_PATTERN;
+    uint32_t window = pattern ? s->def->window : 0;
     TRY(get_u32(s, "attention.sliding_window", &window));
-    CHECK(s->cx, !window || s->def->gguf_window, MPK_EUNSUPPORTED,
+    CHECK(s->cx, !window || s->def->gguf_window || pattern, MPK_EUNSUPPORTED,
           "%s: a window of %u tokens is not supported in this architecture (which layers have it "
           "is not said)",
           s->key, window);
     c->window = window;
+    return pattern && window ? fill_pattern(s, c) : MPK_OK;
+}
+
+/* Granite's factors; logits are divided by theirs. */
+static mpk_status fill_multipliers(scope *s, model_config *c)
+{
+    double divisor = 0;
+    TRY(get_double(s, "embedding_scale", &c->embedding_scale));
+    TRY(get_double(s, "residual_scale", &c->residual_scale));
+    TRY(get_double(s, "attention.scale", &c->attention_scale));
+    TRY(get_double(s, "logit_scale", &divisor));
+    c->embedding_scale = c->embedding_scale == 1 ? 0 : c->embedding_scale;
+    c->residual_scale = c->residual_scale == 1 ? 0 : c->residual_scale;
+    c->logits_scale = divisor == 0 || divisor == 1 ? 0 : 1 / divisor;
     return MPK_OK;
+}
+
+/* Factors and caps of the families that have them. */
+static mpk_status fill_factors(scope *s, model_config *c)
+{
+    const model_def *def = s->def;
+    if (def->root_embedding)
+        c->embedding_scale = sqrt(c->hidden_size);
+    c->attention_cap = def->attention_cap;
+    c->logits_cap = def->logits_cap;
+    if (def->caps) {
+        TRY(get_double(s, "attn_logit_softcapping", &c->attention_cap));
+        TRY(get_double(s, "final_logit_softcapping", &c->logits_cap));
+    }
+    if (def->multipliers)
+        TRY(fill_multipliers(s, c));
+    for (uint32_t i = 0; def->unrotated_every && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->unrotated_layers, i, (i + 1) % def->unrotated_every == 0);
+    if (def->query_scalar == 0)
+        return MPK_OK;
+    c->attention_scale = gguf_default_scale(def, c);
+    return get_double(s, "attention.scale", &c->attention_scale);
 }
 
 /* Three generations of keys for the same numbers; if several are there, the newer one counts,
@@ -171,9 +235,9 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
         c->rope_scaling = MODEL_ROPE_LINEAR;
     else if (str_is(type, "yarn"))
         c->rope_scaling = MODEL_ROPE_YARN;
-    else
-        CHECK(s->cx, str_is(type, "none"), MPK_EUNSUPPORTED,
-              "the rope scaling \"%.*s\" is not supported; none, linear and yarn are",
+    else /* longrope is told by its tensors (fill_rope_long) */
+        CHECK(s->cx, str_is(type, "none") || str_is(type, "longrope"), MPK_EUNSUPPORTED,
+              "the rope scaling \"%.*s\" is not supported; none, linear, yarn and longrope are",
               LOAD_NAME(type));
     return MPK_OK;
 }
@@ -233,14 +297,53 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     FAIL(s->cx, MPK_EUNSUPPORTED, "rope_freqs.weight is not Llama 3's scaling as it is known here");
 }
 
+/* A tensor of f32[rope_size / 2] as a list in the model's arena, since data in a file need not be
+ * aligned. */
+static mpk_status list_divisors(scope *s, load_model *m, const char *name, const model_config *c,
+                                const float **out)
+{
+    const load_tensor *t = load_find(m, name);
+    const uint32_t half = c->rope_size / 2;
+    float *list;
+    CHECK(s->cx, t && half && t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == half, MPK_EFORMAT,
+          "%s is not f32[%u]", name, half);
+    NEW(s->cx, &m->arena, list, half);
+    memcpy(list, t->data, half * sizeof *list);
+    *out = list;
+    return MPK_OK;
+}
+
+/* longrope: divisors for short contexts and for long ones. */
+static mpk_status fill_rope_long(scope *s, load_model *m, model_config *c)
+{
+    CHECK(s->cx, c->rope_scaling == MODEL_ROPE_DEFAULT, MPK_EUNSUPPORTED,
+          "rope_factors_long.weight together with rope.scaling is not supported");
+    c->rope_scaling = MODEL_ROPE_LONG;
+    if (!c->rope_factor)
+        c->rope_factor = (double)c->max_positions / c->rope_original_positions;
+    TRY(list_divisors(s, m, "rope_factors_short.weight", c, &c->rope_short));
+    return list_divisors(s, m, "rope_factors_long.weight", c, &c->rope_long);
+}
+
+double gguf_default_scale(const model_def *def, const model_config *c)
+{
+    const bool wide = def->gguf_wide_layers && c->n_layers == def->gguf_wide_layers && c->n_heads;
+    return 1 / sqrt(wide ? (double)c->hidden_size / c->n_heads : c->head_size);
+}
+
 /* All about rope: theta, rotated size, scaling by name or by divisors. */
-static mpk_status fill_rope(scope *s, const load_model *m, model_config *c)
+static mpk_status fill_rope(scope *s, load_model *m, model_config *c)
 {
     c->rope_size = c->head_size;
-    c->rope_theta = 10000;
+    c->rope_theta = s->def->local_theta != 0 ? s->def->rope_theta : 10000;
+    c->local_theta = s->def->local_theta;
+    if (c->local_theta != 0)
+        TRY(get_double(s, "rope.freq_base_swa", &c->local_theta));
     TRY(get_u32(s, "rope.dimension_count", &c->rope_size));
     TRY(get_double(s, "rope.freq_base", &c->rope_theta));
     TRY(fill_rope_scaling(s, c));
+    if (load_find(m, "rope_factors_long.weight"))
+        return fill_rope_long(s, m, c);
     const load_tensor *divisors = load_find(m, "rope_freqs.weight");
     return divisors ? fill_rope_divisors(s, divisors, c) : MPK_OK;
 }
@@ -257,7 +360,7 @@ static mpk_status fill_token(scope *s, const char *key, int32_t *out)
 /* Fill all hyper-parameters and check them.  Tensors must be indexed: they decide whether the head
  * is tied and which products have a bias. norm_eps: the default of llama.cpp's readers. GGUF names
  * two ends: of a text (eos) and of a turn (eot); an answer ends at either. */
-static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
+static mpk_status fill_config(scope *s, load_model *m, model_config *c)
 {
     TRY(find_family(s, c));
     TRY(refuse_unsupported(s));
@@ -265,9 +368,10 @@ static mpk_status fill_config(scope *s, const load_model *m, model_config *c)
     TRY(fill_experts(s, m, c));
     c->norm_eps = 1e-5;
     TRY(get_double(s, "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    TRY(fill_factors(s, c));
     TRY(fill_window(s, c));
     TRY(fill_rope(s, m, c));
-    c->activation = STR("silu");
+    c->activation = str_from(s->def->activation ? s->def->activation : "silu");
     c->weight_dtype = IR_BF16;
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");

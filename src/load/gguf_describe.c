@@ -7,6 +7,7 @@
  */
 #include "load/gguf_write.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* A description while it is written. */
@@ -69,22 +70,65 @@ mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_d
     return model_find_gguf(cx, str_from(name), m->config.n_experts > 0, out);
 }
 
-/* Refuse a model with a property for which GGUF has no key: readers of these architectures
- * compute with silu, and with the same window in every layer or none. */
+/* Does each layer have the window or not as readers of the architecture take it? */
+static bool has_known_windows(const model_def *def, const model_config *c)
+{
+    const bool pattern = def->windows == MODEL_WINDOW_PATTERN;
+    for (uint32_t i = 0; c->window && i < c->n_layers; i++)
+        if (model_has_layer(c->full_layers, i) != (pattern && (i + 1) % def->window_every == 0))
+            return false;
+    return !c->window || pattern || def->gguf_window;
+}
+
+/* Granite's factors; readers take a missing one of scores for 1 / sqrt(head_size). */
+static void put_multipliers(describer *d, const model_def *def)
+{
+    const model_config *c = &d->m->config;
+    if (!def->multipliers)
+        return;
+    gguf_put_f32(d->w, scoped(d, "embedding_scale"),
+                 c->embedding_scale ? (float)c->embedding_scale : 1);
+    gguf_put_f32(d->w, scoped(d, "residual_scale"),
+                 c->residual_scale ? (float)c->residual_scale : 1);
+    gguf_put_f32(d->w, scoped(d, "attention.scale"), (float)model_attention_scale(c));
+    gguf_put_f32(d->w, scoped(d, "logit_scale"),
+                 c->logits_scale ? (float)(1 / c->logits_scale) : 1);
+}
+
+/* Refuse a model with a property for which GGUF has no key: readers of an architecture compute with
+ * its activation, its factor of scores, and its windows. */
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
-    CHECK(d->cx, str_is(c->activation, "silu"), MPK_EUNSUPPORTED,
-          "GGUF files of %s cannot say that the activation is %.*s", d->architecture,
-          LOAD_NAME(c->activation));
-    CHECK(d->cx, !c->window || (def->gguf_window && !c->first_window_layer && c->window_every <= 1),
-          MPK_EUNSUPPORTED, "GGUF files of %s cannot say which layers have a window of %u tokens",
-          d->architecture, c->window);
+    CHECK(d->cx, str_is(c->activation, def->activation ? def->activation : "silu"),
+          MPK_EUNSUPPORTED, "GGUF files of %s cannot say that the activation is %.*s",
+          d->architecture, LOAD_NAME(c->activation));
+    CHECK(d->cx,
+          !def->query_scalar || fabs(c->attention_scale / gguf_default_scale(def, c) - 1) < 1e-6,
+          MPK_EUNSUPPORTED, "GGUF files of %s cannot say \"query_pre_attn_scalar\"",
+          d->architecture);
+    CHECK(d->cx, (!def->attention_cap || c->attention_cap) && (!def->logits_cap || c->logits_cap),
+          MPK_EUNSUPPORTED, "GGUF files of %s cannot say that there is no cap", d->architecture);
+    for (uint32_t i = 0; def->unrotated_every && i < c->n_layers; i++)
+        CHECK(d->cx,
+              model_has_layer(c->unrotated_layers, i) == ((i + 1) % def->unrotated_every == 0),
+              MPK_EUNSUPPORTED, "GGUF files of %s cannot say that layer %u %s", d->architecture, i,
+              model_has_layer(c->unrotated_layers, i) ? "does not rotate" : "rotates");
+    CHECK(d->cx, has_known_windows(def, c), MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture,
+          c->window);
     bool plain = !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate;
     CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
           d->architecture);
     return MPK_OK;
+}
+
+/* A factor or cap, unless it is off. */
+static void put_factor(describer *d, const char *key, double value)
+{
+    if (value != 0)
+        gguf_put_f32(d->w, scoped(d, key), (float)value);
 }
 
 /* llama.cpp's keys for the sizes; keys that are not written have their defaults there. */
@@ -104,6 +148,8 @@ static void put_sizes(describer *d)
     if (c->window)
         gguf_put_u32(d->w, scoped(d, "attention.sliding_window"), c->window);
     gguf_put_f32(d->w, scoped(d, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
+    put_factor(d, "attn_logit_softcapping", c->attention_cap);
+    put_factor(d, "final_logit_softcapping", c->logits_cap);
 }
 
 /* For a mixture of experts only: readers take a missing expert_count for a dense model. */
@@ -118,12 +164,18 @@ static void put_experts(describer *d)
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
 }
 
-/* Rope; Llama 3's scaling is a tensor of divisors, which quantize.c writes. Without scaling there
- * is only the base. */
+/* Rope; the scalings of Llama 3 and longrope are tensors of divisors, which quantize.c writes.
+ * Without scaling there is only the base. */
 static void put_rope(describer *d)
 {
     const model_config *c = &d->m->config;
     gguf_put_f32(d->w, scoped(d, "rope.freq_base"), (float)c->rope_theta);
+    put_factor(d, "rope.freq_base_swa", c->local_theta);
+    if (c->rope_scaling == MODEL_ROPE_LONG) {
+        gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"),
+                     c->rope_original_positions);
+        gguf_put_f32(d->w, scoped(d, "rope.scaling.attn_factor"), (float)model_long_factor(c));
+    }
     if (c->rope_scaling != MODEL_ROPE_LINEAR && c->rope_scaling != MODEL_ROPE_YARN)
         return;
     gguf_put_str(d->w, scoped(d, "rope.scaling.type"),
@@ -232,6 +284,7 @@ static mpk_status put_all(describer *d)
     gguf_put_str(d->w, "general.name", name_of(d->m->path));
     put_sizes(d);
     put_experts(d);
+    put_multipliers(d, def);
     put_rope(d);
     TRY(put_vocab(d));
     put_templates(d);

@@ -135,11 +135,16 @@ static void test_names(void **state)
     str name;
     bool known;
     for (size_t i = 0; i < 4; i++) {
-        check_ok(&cx, gguf_name_tensor(&cx, &a, str_from(pairs[i][0]), &name, &known));
+        check_ok(&cx, gguf_name_tensor(&cx, &a, NULL, str_from(pairs[i][0]), &name, &known));
         assert_true(known && str_is(name, pairs[i][1]));
     }
-    check_ok(&cx, gguf_name_tensor(&cx, &a, STR("rope_freqs.weight"), &name, &known));
+    check_ok(&cx, gguf_name_tensor(&cx, &a, NULL, STR("rope_freqs.weight"), &name, &known));
     assert_true(!known && str_is(name, "rope_freqs.weight"));
+    const str norm = STR("model.layers.3.post_attention_layernorm.weight");
+    check_ok(&cx, gguf_name_tensor(&cx, &a, NULL, norm, &name, &known));
+    assert_true(known && str_is(name, "blk.3.ffn_norm.weight"));
+    check_ok(&cx, gguf_name_tensor(&cx, &a, model_gguf_names(STR("gemma2")), norm, &name, &known));
+    assert_true(known && str_is(name, "blk.3.post_attention_norm.weight"));
     arena_free(&a);
 }
 

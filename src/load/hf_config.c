@@ -10,28 +10,46 @@
  * (model.h, model_def), never tested by name here.  At the end model_check looks at all numbers
  * together.  Called by load.c, also for a config.json without weights.
  */
+#include <math.h>
+
 #include "base/json.h"
 #include "load/load.h"
 
-/* The sizes, which must be given: they are never guessed. Two may be absent, since they follow:
- * num_key_value_heads is the number of heads, head_dim the share of hidden_size. */
-static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config *c)
+/* Is the member there, be it null?  Then no default applies to it. */
+static bool is_given(const json_value *j, const char *key)
 {
+    for (size_t i = 0; i < j->n; i++)
+        if (str_is(j->items[i].key, key))
+            return true;
+    return false;
+}
+
+/* The sizes, which must be given unless the family has defaults.  Two may be absent, since they
+ * follow: num_key_value_heads is the number of heads, head_dim the share of hidden_size. */
+static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_def *def,
+                             model_config *c)
+{
+    const model_defaults *s = &def->sizes;
     const struct {
         const char *key;
-        uint32_t *out;
-    } sizes[] = {
-        {"num_hidden_layers", &c->n_layers},  {"hidden_size", &c->hidden_size},
-        {"num_attention_heads", &c->n_heads}, {"intermediate_size", &c->ffn_size},
-        {"vocab_size", &c->vocab_size},       {"max_position_embeddings", &c->max_positions}};
+        uint32_t *out, otherwise;
+    } sizes[] = {{"num_hidden_layers", &c->n_layers, 0},
+                 {"hidden_size", &c->hidden_size, 0},
+                 {"num_attention_heads", &c->n_heads, s->n_heads},
+                 {"intermediate_size", &c->ffn_size, 0},
+                 {"vocab_size", &c->vocab_size, s->vocab_size},
+                 {"max_position_embeddings", &c->max_positions, s->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        CHECK(cx, json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing", sizes[i].key);
+        *sizes[i].out = sizes[i].otherwise;
+        CHECK(cx, sizes[i].otherwise || json_get(j, sizes[i].key), MPK_EFORMAT, "\"%s\" is missing",
+              sizes[i].key);
         TRY(json_read_u32(cx, j, sizes[i].key, sizes[i].out));
     }
-    c->n_kv_heads = c->n_heads;
+    c->n_kv_heads = s->n_kv_heads ? s->n_kv_heads : c->n_heads;
+    c->head_size = s->head_size;
     TRY(json_read_u32(cx, j, "num_key_value_heads", &c->n_kv_heads));
     TRY(json_read_u32(cx, j, "head_dim", &c->head_size));
-    if (!json_get(j, "head_dim")) {
+    if (!s->head_size && !json_get(j, "head_dim")) {
         CHECK(cx, c->n_heads && c->hidden_size % c->n_heads == 0, MPK_EFORMAT,
               "\"hidden_size\" %u does not divide into %u heads and there is no \"head_dim\"",
               c->hidden_size, c->n_heads);
@@ -42,16 +60,105 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, model_config 
 
 /* Refuse members that ask for a computation that the supported families do not have.  null
  * counts as absent, since Transformers writes it for what is off. */
-static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
+static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const model_def *def)
 {
-    static const char *const refused[] = {"quantization_config",     "attn_logit_softcapping",
-                                          "final_logit_softcapping", "sinks",
-                                          "attention_chunk_size",    "embedding_multiplier",
-                                          "residual_multiplier",     "attention_multiplier",
-                                          "logits_scaling"};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        CHECK(cx, !json_get(j, refused[i]), MPK_EUNSUPPORTED, "\"%s\" is not supported",
-              refused[i]);
+    const struct {
+        const char *key;
+        bool supported;
+    } members[] = {{"quantization_config", false},
+                   {"sinks", false},
+                   {"attention_chunk_size", false},
+                   {"attn_logit_softcapping", def->caps},
+                   {"final_logit_softcapping", def->caps},
+                   {"embedding_multiplier", def->multipliers},
+                   {"residual_multiplier", def->multipliers},
+                   {"attention_multiplier", def->multipliers},
+                   {"logits_scaling", def->multipliers}};
+    bool both_ways = false;
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
+              "\"%s\" is not supported", members[i].key);
+    TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
+    CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
+    return MPK_OK;
+}
+
+/* A number that the file may turn off by null. */
+static mpk_status read_cap(mpk_context *cx, const json_value *j, const char *key, double otherwise,
+                           double *out)
+{
+    *out = is_given(j, key) ? 0 : otherwise;
+    return json_read_double(cx, j, key, out);
+}
+
+/* A factor that is 1 costs an operator for nothing: 0 stands for it. */
+static mpk_status read_factor(mpk_context *cx, const json_value *j, const char *key, double *out)
+{
+    double factor = 1;
+    TRY(json_read_double(cx, j, key, &factor));
+    CHECK(cx, factor > 0, MPK_EFORMAT, "\"%s\" is %g, expected more than 0", key, factor);
+    *out = factor == 1 ? 0 : factor;
+    return MPK_OK;
+}
+
+/* Granite's factors; logits are divided by theirs, and without a factor of the scores it is 1. */
+static mpk_status fill_multipliers(mpk_context *cx, const json_value *j, model_config *c)
+{
+    TRY(read_factor(cx, j, "embedding_multiplier", &c->embedding_scale));
+    TRY(read_factor(cx, j, "residual_multiplier", &c->residual_scale));
+    TRY(read_factor(cx, j, "attention_multiplier", &c->attention_scale));
+    TRY(read_factor(cx, j, "logits_scaling", &c->logits_scale));
+    if (c->attention_scale == 0)
+        c->attention_scale = 1;
+    if (c->logits_scale != 0)
+        c->logits_scale = 1 / c->logits_scale;
+    return MPK_OK;
+}
+
+/* "no_rope_layers": 1 for each layer that rotates, 0 for the others. */
+static mpk_status fill_unrotated(mpk_context *cx, const json_value *j, const model_def *def,
+                                 model_config *c)
+{
+    uint32_t every = def->unrotated_every;
+    const json_value *list = json_get(j, "no_rope_layers");
+    bool use = false;
+    if (!every)
+        return MPK_OK;
+    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
+    CHECK(cx, !use || !json_get(j, "sliding_window"), MPK_EUNSUPPORTED,
+          "\"use_sliding_window\" is not supported in this family");
+    TRY(json_read_u32(cx, j, "no_rope_layer_interval", &every));
+    CHECK(cx, every, MPK_EFORMAT, "\"no_rope_layer_interval\" is 0");
+    CHECK(cx, !list || (json_is(list, JSON_KIND_LIST) && list->n == c->n_layers), MPK_EFORMAT,
+          "\"no_rope_layers\" is not a list of %u numbers", c->n_layers);
+    for (size_t i = 0; list && i < list->n; i++)
+        CHECK(cx, json_is(&list->items[i], JSON_KIND_NUMBER), MPK_EFORMAT,
+              "\"no_rope_layers\" holds something that is not a number");
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->unrotated_layers, i,
+                        list ? list->items[i].number == 0 : (i + 1) % every == 0);
+    return MPK_OK;
+}
+
+/* Factors and caps of the families that have them. */
+static mpk_status fill_factors(mpk_context *cx, const json_value *j, const model_def *def,
+                               model_config *c)
+{
+    if (def->root_embedding)
+        c->embedding_scale = sqrt(c->hidden_size);
+    if (def->multipliers)
+        TRY(fill_multipliers(cx, j, c));
+    if (def->caps) {
+        TRY(read_cap(cx, j, "attn_logit_softcapping", def->attention_cap, &c->attention_cap));
+        TRY(read_cap(cx, j, "final_logit_softcapping", def->logits_cap, &c->logits_cap));
+    }
+    double scalar = def->query_scalar;
+    if (scalar == 0)
+        return MPK_OK;
+    TRY(json_read_double(cx, j, "query_pre_attn_scalar", &scalar));
+    CHECK(cx, scalar > 0, MPK_EFORMAT, "\"query_pre_attn_scalar\" is %g, expected more than 0",
+          scalar);
+    c->attention_scale = 1 / sqrt(scalar);
     return MPK_OK;
 }
 
@@ -83,7 +190,7 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
               "\"mlp_only_layers\" holds something that is not a layer");
         int64_t layer = layers->items[i].integer;
         if (layer >= 0 && layer < MODEL_MAX_LAYERS)
-            c->dense_layers[layer / 64] |= (uint64_t)1 << layer % 64;
+            model_set_layer(c->dense_layers, (uint32_t)layer, true);
     }
     return MPK_OK;
 }
@@ -114,18 +221,22 @@ static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model
     return fill_dense_layers(cx, j, c);
 }
 
-/* Transformers' names of activations -> ours; the tanh forms differ in spelling only. */
-static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j, model_config *c)
+/* Transformers' names of activations -> ours; the tanh forms differ in spelling only.  A family
+ * with an activation of its own means it by "gelu" too, as early files say. */
+static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j,
+                                  const model_def *def, model_config *c)
 {
-    static const char *const names[][2] = {{"silu", "silu"},
-                                           {"swish", "silu"},
-                                           {"gelu", "gelu"},
-                                           {"gelu_python", "gelu"},
-                                           {"gelu_new", "gelu_tanh"},
-                                           {"gelu_fast", "gelu_tanh"},
-                                           {"gelu_pytorch_tanh", "gelu_tanh"}};
-    str name = STR("silu");
+    static const char *const names[][2] = {
+        {"silu", "silu"},           {"swish", "silu"},
+        {"gelu", "gelu"},           {"gelu_python", "gelu"},
+        {"gelu_tanh", "gelu_tanh"}, {"gelu_new", "gelu_tanh"},
+        {"gelu_fast", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}};
+    str name = str_from(def->activation ? def->activation : "silu");
     TRY(json_read_str(cx, j, "hidden_act", &name));
+    if (def->activation && str_is(name, "gelu"))
+        name = str_from(def->activation);
+    if (def->activation)
+        TRY(json_read_str(cx, j, "hidden_activation", &name));
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (str_is(name, names[i][0])) {
             c->activation = str_from(names[i][1]);
@@ -159,6 +270,7 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
                               model_config *c)
 {
     bool attention = false;
+    c->tied_embeddings = def->tied;
     TRY(json_read_bool(cx, j, "attention_bias", &attention));
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (def->mlp_bias)
@@ -170,9 +282,7 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
-/* layer_types, if given, must be expressible as a first layer with a window: full attention first,
- * then sliding. ["full_attention", "full_attention", "sliding_attention"] is first_window_layer 2;
- * alternating types have no such number. */
+/* layer_types, if given: which layers have the window, in place of any rule. */
 static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_config *c)
 {
     const json_value *types = json_get(j, "layer_types");
@@ -180,7 +290,6 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
         return MPK_OK;
     CHECK(cx, json_is(types, JSON_KIND_LIST) && types->n == c->n_layers, MPK_EFORMAT,
           "\"layer_types\" is not a list of %u names", c->n_layers);
-    c->first_window_layer = c->n_layers;
     for (uint32_t i = 0; i < c->n_layers; i++) {
         str type = types->items[i].text;
         bool slides = str_is(type, "sliding_attention");
@@ -188,12 +297,7 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
               "\"layer_types\": layer %u is \"%.*s\"; full_attention and sliding_attention are "
               "supported",
               i, LOAD_NAME(type));
-        if (slides && i < c->first_window_layer)
-            c->first_window_layer = i;
-        CHECK(
-            cx, slides == (i >= c->first_window_layer), MPK_EUNSUPPORTED,
-            "\"layer_types\": full attention in layer %u above sliding attention is not supported",
-            i);
+        model_set_layer(c->full_layers, i, !slides);
     }
     return MPK_OK;
 }
@@ -202,32 +306,57 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
 static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
 {
-    uint32_t window = 0, first = 28; /* Transformers' default of max_window_layers */
-    bool use = false;
+    uint32_t first = 28, every = def->window_every; /* Transformers' default of max_window_layers */
+    uint32_t window = is_given(j, "sliding_window") ? 0 : def->window;
+    bool use = def->windows == MODEL_WINDOW_PATTERN;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
+    TRY(json_read_u32(cx, j, "sliding_window_pattern", &every));
     TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (def->windows == MODEL_WINDOW_ALWAYS || (def->windows == MODEL_WINDOW_IF_USED && use))
         c->window = window;
-    if (def->windows != MODEL_WINDOW_UPPER_LAYERS || !use || !window)
+    if (def->windows < MODEL_WINDOW_UPPER_LAYERS || !use || !window)
         return MPK_OK;
     TRY(json_read_u32(cx, j, "max_window_layers", &first));
+    CHECK(cx, every || def->windows != MODEL_WINDOW_PATTERN, MPK_EFORMAT,
+          "\"sliding_window_pattern\" is 0");
     c->window = window;
-    c->first_window_layer = first;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->full_layers, i,
+                        def->windows == MODEL_WINDOW_PATTERN ? (i + 1) % every == 0 : i < first);
     return fill_layer_types(cx, j, c);
 }
 
+/* The theta of layers with a window, which have no scaling. */
+static mpk_status fill_local_theta(mpk_context *cx, const json_value *j, const json_value *local,
+                                   const model_def *def, model_config *c)
+{
+    str type = STR("default");
+    c->local_theta = def->local_theta;
+    TRY(json_read_double(cx, j, "rope_local_base_freq", &c->local_theta));
+    TRY(json_read_double(cx, local, "rope_theta", &c->local_theta));
+    TRY(json_read_str(cx, local, "rope_type", &type));
+    CHECK(cx, str_is(type, "default"), MPK_EUNSUPPORTED,
+          "the rope type \"%.*s\" of layers with sliding attention is not supported",
+          STR_SHOWN(type, 64));
+    return MPK_OK;
+}
+
 /* The rope object; NULL if there is none.  One object for each type of layer is accepted if all are
- * equal: {"full_attention": {..}, "sliding_attention": {..}}. Older files call it rope_scaling,
- * Transformers 5 rope_parameters; an empty rope_scaling is no answer. */
-static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_value **rope)
+ * equal: {"full_attention": {..}, "sliding_attention": {..}}, or if the family has a theta for
+ * layers with a window. Older files call it rope_scaling, Transformers 5 rope_parameters; an empty
+ * rope_scaling is no answer. */
+static mpk_status find_rope(mpk_context *cx, const json_value *j, const model_def *def,
+                            model_config *c, const json_value **rope)
 {
     const json_value *r = json_get(j, "rope_scaling");
     if (!r || (r->kind == JSON_KIND_OBJECT && r->n == 0))
         r = json_get(j, "rope_parameters");
     CHECK(cx, !r || r->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
           "\"rope_parameters\" is not an object");
-    const json_value *nested = NULL;
-    for (size_t i = 0; r && i < r->n; i++) {
+    const json_value *nested = def->local_theta != 0 ? json_get(r, "full_attention") : NULL;
+    if (def->local_theta != 0)
+        TRY(fill_local_theta(cx, j, json_get(r, "sliding_attention"), def, c));
+    for (size_t i = 0; r && def->local_theta == 0 && i < r->n; i++) {
         const json_value *value = &r->items[i];
         if (value->kind != JSON_KIND_OBJECT)
             continue;
@@ -239,20 +368,41 @@ static mpk_status find_rope(mpk_context *cx, const json_value *j, const json_val
     return MPK_OK;
 }
 
-/* The kind of scaling; "type" is the older spelling of "rope_type". */
+/* One of longrope's lists of divisors, as f32 in arena a; their number is checked here. */
+static mpk_status list_divisors(mpk_context *cx, arena *a, const json_value *rope, const char *key,
+                                uint32_t n, const float **out)
+{
+    const json_value *list = json_get(rope, key);
+    float *divisors;
+    CHECK(cx, json_is(list, JSON_KIND_LIST) && list->n == n && n, MPK_EFORMAT,
+          "\"%s\" is not a list of %u numbers, half of what is rotated of a head", key, n);
+    NEW(cx, a, divisors, n);
+    for (uint32_t i = 0; i < n; i++) {
+        CHECK(cx, json_is(&list->items[i], JSON_KIND_NUMBER), MPK_EFORMAT,
+              "\"%s\" holds something that is not a number", key);
+        divisors[i] = (float)list->items[i].number;
+    }
+    *out = divisors;
+    return MPK_OK;
+}
+
+/* The kind of scaling; "type" is the older spelling of "rope_type", and "su" of "longrope".  Lists
+ * of divisors mean longrope, whatever its name ("yarn" in early files). */
 static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_config *c)
 {
-    static const char *const names[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
     str type = STR("default");
     TRY(json_read_str(cx, rope, "type", &type));
     TRY(json_read_str(cx, rope, "rope_type", &type));
-    for (int i = 0; i < 4; i++)
+    if (str_is(type, "su") || json_get(rope, "long_factor"))
+        type = STR("longrope");
+    for (int i = 0; i < 5; i++)
         if (str_is(type, names[i])) {
             c->rope_scaling = (model_rope_scaling)i;
             return MPK_OK;
         }
     FAIL(cx, MPK_EUNSUPPORTED,
-         "the rope type \"%.*s\" is not supported; default, linear, llama3 and yarn are",
+         "the rope type \"%.*s\" is not supported; default, linear, llama3, yarn and longrope are",
          STR_SHOWN(type, 64));
 }
 
@@ -260,12 +410,12 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
  * original_max_position_embeddings, which Transformers takes from outside. A second reading of the
  * same member leaves the value if the member is absent: so the order of the lines is the order of
  * precedence. */
-static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_def *def,
+static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, const model_def *def,
                             model_config *c)
 {
     const json_value *rope = NULL;
     double rotated = 1.0;
-    TRY(find_rope(cx, j, &rope));
+    TRY(find_rope(cx, j, def, c, &rope));
     c->rope_theta = def->rope_theta;
     TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
@@ -293,10 +443,13 @@ static mpk_status fill_rope(mpk_context *cx, const json_value *j, const model_de
     TRY(json_read_u32(cx, rope, "original_max_position_embeddings", &c->rope_original_positions));
     TRY(json_read_u32(cx, j, "original_max_position_embeddings", &c->rope_original_positions));
     /* as Transformers derives a factor that is left out */
-    if (c->rope_scaling == MODEL_ROPE_YARN && !json_get(rope, "factor") &&
+    if (c->rope_scaling >= MODEL_ROPE_YARN && !json_get(rope, "factor") &&
         c->rope_original_positions)
         c->rope_factor = (double)c->max_positions / c->rope_original_positions;
-    return MPK_OK;
+    if (c->rope_scaling != MODEL_ROPE_LONG)
+        return MPK_OK;
+    TRY(list_divisors(cx, a, rope, "short_factor", c->rope_size / 2, &c->rope_short));
+    return list_divisors(cx, a, rope, "long_factor", c->rope_size / 2, &c->rope_long);
 }
 
 /* Add a token id, or a list of them; negative ids mean none. */
@@ -313,32 +466,51 @@ static mpk_status add_eos_tokens(mpk_context *cx, const json_value *value, model
     return MPK_OK;
 }
 
+/* The family, and in *j the configuration of its model, which models that also read images hold
+ * under "text_config". */
+static mpk_status find_family(mpk_context *cx, const json_value **j, const model_def **def)
+{
+    str family = {0};
+    TRY(json_read_str(cx, *j, "model_type", &family));
+    CHECK(cx, family.n, MPK_EFORMAT,
+          "\"model_type\" is missing: this is not the configuration of a model");
+    *def = model_find_held(family);
+    if (!*def)
+        return model_find(cx, family, def);
+    *j = json_get(*j, "text_config");
+    CHECK(cx, json_is(*j, JSON_KIND_OBJECT), MPK_EFORMAT,
+          "\"text_config\" is missing: it is the part of a %.*s model that is supported",
+          STR_SHOWN(family, 64));
+    return MPK_OK;
+}
+
 /* All of config.json.  The family is checked before the sizes, so that an unknown model is reported
  * as unknown. bos_token_id may be a list or null in some files: then there is none. */
 static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, model_config *c)
 {
     const model_def *def;
-    str family = {0};
-    TRY(json_read_str(cx, j, "model_type", &family));
-    CHECK(cx, family.n, MPK_EFORMAT,
-          "\"model_type\" is missing: this is not the configuration of a model");
-    TRY(model_find(cx, family, &def));
+    const json_value *whole = j;
+    TRY(find_family(cx, &j, &def));
     c->family = str_from(def->family);
-    TRY(refuse_unsupported(cx, j));
-    TRY(fill_sizes(cx, j, c));
+    TRY(refuse_unsupported(cx, j, def));
+    TRY(fill_sizes(cx, j, def, c));
+    TRY(fill_factors(cx, j, def, c));
     TRY(fill_experts(cx, j, def, c));
     c->norm_eps = def->norm_eps;
     TRY(json_read_double(cx, j, "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
-    TRY(fill_activation(cx, a, j, c));
+    TRY(fill_activation(cx, a, j, def, c));
     TRY(fill_dtype(cx, j, c));
     TRY(fill_window(cx, j, def, c));
-    TRY(fill_rope(cx, j, def, c));
+    TRY(fill_rope(cx, a, j, def, c));
+    TRY(fill_unrotated(cx, j, def, c));
     c->bos_token = -1;
-    const json_value *bos = json_get(j, "bos_token_id");
+    const json_value *bos = json_get(json_get(whole, "bos_token_id") ? whole : j, "bos_token_id");
     if (bos && bos->is_integer && bos->integer >= 0 && bos->integer <= INT32_MAX)
         c->bos_token = (int32_t)bos->integer;
     TRY(add_eos_tokens(cx, json_get(j, "eos_token_id"), c));
+    if (whole != j)
+        TRY(add_eos_tokens(cx, json_get(whole, "eos_token_id"), c));
     return model_check(cx, c);
 }
 

@@ -7,6 +7,9 @@
     "\"num_key_value_heads\": 2, "                                                \
     "\"intermediate_size\": 96, \"vocab_size\": 100, \"max_position_embeddings\": 2048"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
+#define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
+#define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
+#define SMOLLM3(more) "{\"model_type\": \"smollm3\", " SIZES ", " more "}"
 #define QWEN2(more) "{\"model_type\": \"qwen2\", " SIZES ", " more "}"
 
 #define QWEN3_MOE(more) "{\"model_type\": \"qwen3_moe\", " SIZES ", " more "}"
@@ -93,6 +96,60 @@ static void test_new_spelling(void **state)
     arena_free(&a);
 }
 
+/* longrope by any of its names; the factor follows from the two numbers of positions. */
+static void test_longrope(void **state)
+{
+    (void)state;
+    arena a = {0};
+    static const char *const types[] = {"longrope", "su", "yarn"};
+    for (int i = 0; i < 3; i++) {
+        char json[512];
+        snprintf(json, sizeof json,
+                 "{\"model_type\": \"phi3\", " SIZES
+                 ", \"original_max_position_embeddings\": 64, \"partial_rotary_factor\": 0.25, "
+                 "\"rope_scaling\": {\"type\": \"%s\", \"short_factor\": [1, 1.5], "
+                 "\"long_factor\": [2, 40.25]}}",
+                 types[i]);
+        model_config c = parse(&a, json);
+        assert_int_equal(c.rope_scaling, MODEL_ROPE_LONG);
+        assert_int_equal(c.rope_original_positions, 64);
+        assert_int_equal(c.rope_size, 4);
+        assert_true(c.rope_factor == c.max_positions / 64.0 && c.norm_eps == 1e-5);
+        assert_true(c.rope_short[1] == 1.5f && c.rope_long[0] == 2 && c.rope_long[1] == 40.25f);
+    }
+    arena_free(&a);
+}
+
+/* What a file need not say, caps that null turns off, and a model beside an encoder of images. */
+static void test_defaults_of_families(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c = parse(&a, "{\"model_type\": \"gemma2\", " SIZES "}");
+    assert_true(c.tied_embeddings && str_is(c.activation, "gelu_tanh") && c.embedding_scale == 8);
+    assert_true(c.attention_cap == 50 && c.logits_cap == 30 && c.attention_scale == 1 / 16.0);
+    assert_true(c.window == 4096 && c.full_layers[0] == 2 && c.local_theta == 0);
+    c = parse(&a, "{\"model_type\": \"gemma2\", " SIZES ", \"attn_logit_softcapping\": null, "
+                  "\"final_logit_softcapping\": null, \"sliding_window\": null}");
+    assert_true(c.attention_cap == 0 && c.logits_cap == 0 && c.window == 0);
+    c = parse(&a,
+              "{\"model_type\": \"gemma3\", \"eos_token_id\": [1, 6], \"text_config\": "
+              "{\"model_type\": \"gemma3_text\", \"num_hidden_layers\": 7, \"hidden_size\": 64, "
+              "\"intermediate_size\": 96, \"rope_scaling\": {\"rope_type\": \"linear\", "
+              "\"factor\": 8}}}");
+    assert_true(str_is(c.family, "gemma3_text") && c.n_eos_tokens == 2 && c.eos_tokens[1] == 6);
+    assert_true(c.n_heads == 8 && c.n_kv_heads == 4 && c.head_size == 256 &&
+                c.vocab_size == 262208 && c.max_positions == 131072);
+    assert_true(c.rope_theta == 1e6 && c.local_theta == 1e4 && c.rope_factor == 8);
+    assert_int_equal(c.full_layers[0], 1 << 5);
+    c = parse(&a, GRANITE("\"embedding_multiplier\": 12, \"logits_scaling\": 4"));
+    assert_true(c.embedding_scale == 12 && c.logits_scale == 0.25 && c.residual_scale == 0 &&
+                c.attention_scale == 1);
+    c = parse(&a, SMOLLM3("\"no_rope_layers\": [0, 1]"));
+    assert_true(c.unrotated_layers[0] == 1 && c.rope_theta == 2e6);
+    arena_free(&a);
+}
+
 /* Members that mean something in some families alone. */
 static void test_windows_and_biases(void **state)
 {
@@ -100,7 +157,7 @@ static void test_windows_and_biases(void **state)
     arena a = {0};
     model_config c = parse(&a, "{\"model_type\": \"mistral\", " SIZES ", \"sliding_window\": 9}");
     assert_int_equal(c.window, 9);
-    assert_int_equal(c.first_window_layer, 0);
+    assert_int_equal(c.full_layers[0], 0);
     assert_false(c.attention_bias);
     c = parse(&a, QWEN2("\"sliding_window\": 9"));
     assert_int_equal(c.window, 0);
@@ -108,10 +165,13 @@ static void test_windows_and_biases(void **state)
     c = parse(
         &a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, \"max_window_layers\": 1"));
     assert_int_equal(c.window, 9);
-    assert_int_equal(c.first_window_layer, 1);
+    assert_int_equal(c.full_layers[0], 1);
     c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, "
                         "\"layer_types\": [\"full_attention\", \"sliding_attention\"]"));
-    assert_int_equal(c.first_window_layer, 1);
+    assert_int_equal(c.full_layers[0], 1);
+    c = parse(&a, QWEN2("\"sliding_window\": 9, \"use_sliding_window\": true, "
+                        "\"layer_types\": [\"sliding_attention\", \"full_attention\"]"));
+    assert_true(model_layer_window(&c, 0) == 9 && model_layer_window(&c, 1) == 0);
     c = parse(&a, "{\"model_type\": \"qwen3\", " SIZES ", \"attention_bias\": true}");
     assert_true(c.attention_bias && c.attention_out_bias && !c.mlp_bias);
     arena_free(&a);
@@ -139,7 +199,7 @@ static void test_experts(void **state)
     assert_int_equal(c.n_experts, 4);
     assert_int_equal(c.expert_every, 2);
     assert_true(c.dense_layers[0] == 2 && c.dense_layers[1] == 64 && c.dense_layers[2] == 0);
-    assert_true(!c.normalize_experts && c.window == 9 && c.first_window_layer == 0 &&
+    assert_true(!c.normalize_experts && c.window == 9 && c.full_layers[0] == 0 &&
                 c.attention_out_bias);
     c = parse(&a, QWEN3_MOE("\"num_experts\": 0")); /* a dense model by another name */
     assert_int_equal(c.n_experts, 0);
@@ -162,8 +222,23 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"gemma3\" are not supported; these are: llama",
-         "{\"model_type\": \"gemma3\"}"},
+        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: gemma, gemma2",
+         "{\"model_type\": \"falcon\"}"},
+        {MPK_EFORMAT, "\"text_config\" is missing", "{\"model_type\": \"gemma3\"}"},
+        {MPK_EUNSUPPORTED, "without causal attention",
+         GEMMA3("\"use_bidirectional_attention\": true")},
+        {MPK_EFORMAT, "\"query_pre_attn_scalar\" is 0", GEMMA3("\"query_pre_attn_scalar\": 0")},
+        {MPK_EFORMAT, "\"sliding_window_pattern\" is 0", GEMMA3("\"sliding_window_pattern\": 0")},
+        {MPK_EUNSUPPORTED, "\"yarn\" of layers with sliding attention",
+         GEMMA3("\"rope_parameters\": {\"sliding_attention\": {\"rope_type\": \"yarn\"}}")},
+        {MPK_EFORMAT, "rope theta of layers with a window is 1",
+         GEMMA3("\"rope_local_base_freq\": 1")},
+        {MPK_EFORMAT, "\"logits_scaling\" is -2", GRANITE("\"logits_scaling\": -2")},
+        {MPK_EFORMAT, "\"no_rope_layers\" is not a list of 2", SMOLLM3("\"no_rope_layers\": [1]")},
+        {MPK_EFORMAT, "\"no_rope_layers\" holds", SMOLLM3("\"no_rope_layers\": [1, true]")},
+        {MPK_EFORMAT, "\"no_rope_layer_interval\" is 0", SMOLLM3("\"no_rope_layer_interval\": 0")},
+        {MPK_EUNSUPPORTED, "\"use_sliding_window\" is not supported in this family",
+         SMOLLM3("\"use_sliding_window\": true, \"sliding_window\": 7")},
         {MPK_EFORMAT, "\"num_hidden_layers\" is missing", "{\"model_type\": \"llama\"}"},
         {MPK_EUNSUPPORTED, "\"quantization_config\"",
          LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
@@ -189,8 +264,17 @@ static void test_each_fault(void **state)
         {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
          LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
-        {MPK_EUNSUPPORTED, "\"longrope\" is not supported",
+        {MPK_EFORMAT, "\"short_factor\" is not a list of 8 numbers",
          LLAMA("\"rope_parameters\": {\"rope_type\": \"longrope\"}")},
+        {MPK_EFORMAT, "\"long_factor\" is not a list of 8 numbers",
+         LLAMA("\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
+               "\"long_factor\": [1, 2]}")},
+        {MPK_EFORMAT, "\"long_factor\" holds something that is not a number",
+         LLAMA("\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
+               "\"long_factor\": [1, 2, \"3\", 4, 5, 6, 7, 8]}")},
+        {MPK_EFORMAT, "rope factor of long contexts is 0",
+         LLAMA("\"rope_scaling\": {\"type\": \"su\", \"short_factor\": [1, 1, 1, 1, 1, 1, 1, 1], "
+               "\"long_factor\": [1, 2, 3, 4, 5, 6, 7, 0]}")},
         {MPK_EUNSUPPORTED, "differ between types",
          LLAMA("\"rope_parameters\": {\"a\": {\"x\": 1}, \"b\": {\"x\": 2}}")},
         {MPK_EFORMAT, "\"rope_parameters\" is not an object", LLAMA("\"rope_scaling\": 7")},
@@ -216,9 +300,6 @@ static void test_each_fault(void **state)
         {MPK_EUNSUPPORTED, "layer 0 is \"chunked_attention\"",
          QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, "
                "\"layer_types\": [\"chunked_attention\", \"full_attention\"]")},
-        {MPK_EUNSUPPORTED, "full attention in layer 1 above",
-         QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, "
-               "\"layer_types\": [\"sliding_attention\", \"full_attention\"]")},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mpk_context cx = {0};
@@ -313,6 +394,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_old_spelling),       cmocka_unit_test(test_new_spelling),
+        cmocka_unit_test(test_longrope),           cmocka_unit_test(test_defaults_of_families),
         cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_each_fault),         cmocka_unit_test(test_absurd_sizes),
         cmocka_unit_test(test_generation_config),

@@ -288,7 +288,8 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
     if (generation.at)
         NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json",
              folder);
-    return open_weights(cx, m, folder);
+    TRY(open_weights(cx, m, folder));
+    return load_hf_weights(cx, m);
 }
 
 /* Drop ends of text for which the model has no logit.  They are never drawn, but requests that
@@ -317,6 +318,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
     drop_unknown_ends(&m->config);
     if (!m->has_config || !m->tensors.n)
         return MPK_OK;
+    NOTE(cx, load_split_joined(cx, m), "opening %s", path);
     NOTE(cx, load_stack_experts(cx, m), "opening %s", path);
     NOTE(cx, check_weights(cx, m), "opening %s", path);
     return MPK_OK;

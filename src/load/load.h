@@ -7,8 +7,10 @@
  *   safetensors.c     .safetensors files and their index
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
+ *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
+ *   joined.c          weights that files hold as one tensor, taken apart
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
  *   tokenizer*.c      text to token ids and back (tokenizer.h)
@@ -115,6 +117,21 @@ mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, st
 /* For a model with experts: gather the weights of each layer's experts under one name
  * (experts.c). */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m);
+
+/* ---- hf_weights.c ---- */
+
+/* After a folder's weights are listed: give them the names and values that programs want. */
+mpk_status load_hf_weights(mpk_context *cx, load_model *m);
+
+/* ---- joined.c ---- */
+
+/* For a family whose files join weights (model_def.joined): give each part its own name. */
+mpk_status load_split_joined(mpk_context *cx, load_model *m);
+/* Put the parts of such a family together again, as its files hold them, in arena a: if t is the
+ * first part of a joined tensor, *out is that tensor under its joined name; if t is another part,
+ * *out is NULL; otherwise *out is t. */
+mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const load_tensor *t,
+                           const load_tensor **out);
 
 /* ---- load.c: what the formats share ---- */
 

@@ -65,18 +65,19 @@ static bool is_left_out(const job *j, const load_tensor *t, bool known, bool fro
     return !known && !from_gguf;
 }
 
-/* The importance of a tensor's columns; NULL: every column counts the same. */
-static const float *find_importance(const job *j, const load_tensor *t)
+/* The importance of the columns of the tensor `name`; NULL: every column counts the same. */
+static const float *find_importance(const job *j, str name)
 {
     uint64_t index;
     const quantize_importance *all = j->options->importance;
-    return all && map_get(&all->names, t->name, &index) ? all->values[index] : NULL;
+    return all && map_get(&all->names, name, &index) ? all->values[index] : NULL;
 }
 
 /* Add a tensor: its type by the plan, its size, and how its rows are ordered and weighed.  The
  * check refuses what cannot be unpacked to f32. Files whose rotation pairs neighbours need q and k
- * in that order again: gguf_find_rows says which rows. */
-static mpk_status add_entry(job *j, const load_tensor *t, str name)
+ * in that order again: gguf_find_rows says which rows.  importance: the tensor whose importances
+ * count, the first part of a joined one, since all parts read the same vector. */
+static mpk_status add_entry(job *j, const load_tensor *t, str name, str importance)
 {
     entry e = {.from = t, .name = name, .columns = t->rank ? t->dims[t->rank - 1] : 1, .rows = 1};
     load_tensor packed = *t;
@@ -86,7 +87,7 @@ static mpk_status add_entry(job *j, const load_tensor *t, str name)
         e.rows *= t->dims[i];
     if (j->def->gguf_neighbours)
         e.order = gguf_find_rows(&j->m->config, t);
-    e.importance = find_importance(j, t);
+    e.importance = find_importance(j, importance);
     CHECK(j->cx,
           t->dtype == e.dtype || t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16 ||
               ir_dtype_table[t->dtype].block_elements > 1,
@@ -97,24 +98,36 @@ static mpk_status add_entry(job *j, const load_tensor *t, str name)
     return MPK_OK;
 }
 
-/* Add Llama 3's rope scaling, which a GGUF file holds as a tensor of divisors of the
- * frequencies. */
-static mpk_status add_divisors(job *j)
+/* Add a tensor of divisors of the rope frequencies, unless the model has it from its file. */
+static mpk_status add_divisors_as(job *j, const char *name, const float *divisors)
 {
     const model_config *c = &j->m->config;
     load_tensor *t;
-    float *divisors;
-    if (c->rope_scaling != MODEL_ROPE_LLAMA3 || load_find(j->m, "rope_freqs.weight"))
+    if (load_find(j->m, name))
         return MPK_OK;
     NEW(j->cx, &j->arena, t, 1);
+    *t = (load_tensor){
+        .name = str_from(name), .dtype = IR_F32, .rank = 1, .dims = {c->rope_size / 2}};
+    t->data = divisors;
+    t->n_bytes = sizeof *divisors * (c->rope_size / 2);
+    return add_entry(j, t, t->name, t->name);
+}
+
+/* Add the rope scaling of Llama 3 or longrope, which a GGUF file holds as divisors. */
+static mpk_status add_divisors(job *j)
+{
+    const model_config *c = &j->m->config;
+    float *divisors;
+    if (c->rope_scaling == MODEL_ROPE_LONG) {
+        TRY(add_divisors_as(j, "rope_factors_short.weight", c->rope_short));
+        return add_divisors_as(j, "rope_factors_long.weight", c->rope_long);
+    }
+    if (c->rope_scaling != MODEL_ROPE_LLAMA3)
+        return MPK_OK;
     NEW(j->cx, &j->arena, divisors, c->rope_size / 2);
     for (uint32_t i = 0; i < c->rope_size / 2; i++)
         divisors[i] = (float)gguf_llama3_divisor(c, i);
-    *t = (load_tensor){
-        .name = STR("rope_freqs.weight"), .dtype = IR_F32, .rank = 1, .dims = {c->rope_size / 2}};
-    t->data = divisors;
-    t->n_bytes = sizeof *divisors * (c->rope_size / 2);
-    return add_entry(j, t, t->name);
+    return add_divisors_as(j, "rope_freqs.weight", divisors);
 }
 
 /* For qsort: by layer, then by name. */
@@ -128,18 +141,21 @@ static int compare_entries(const void *left, const void *right)
     return difference ? difference : (a.n > b.n) - (a.n < b.n);
 }
 
-/* List all tensors.  Their names are translated to GGUF's first, because plan and order depend
- * on them. */
+/* List all tensors, joined as the file has them.  Their names are translated to GGUF's first,
+ * because plan and order depend on them. */
 static mpk_status list_entries(job *j)
 {
     bool from_gguf = !file_is_folder(j->m->path.at);
     for (size_t i = 0; i < j->m->tensors.n; i++) {
-        const load_tensor *t = &j->m->tensors.at[i];
+        const load_tensor *t, *part = &j->m->tensors.at[i];
         str name;
         bool known;
-        TRY(gguf_name_tensor(j->cx, &j->arena, t->name, &name, &known));
+        TRY(load_join_parts(j->cx, &j->arena, j->m, part, &t));
+        if (!t)
+            continue;
+        TRY(gguf_name_tensor(j->cx, &j->arena, j->def->gguf_names, t->name, &name, &known));
         if (!is_left_out(j, t, known, from_gguf))
-            TRY(add_entry(j, t, name));
+            TRY(add_entry(j, t, name, part->name));
     }
     TRY(add_divisors(j));
     qsort(j->entries.at, j->entries.n, sizeof *j->entries.at, compare_entries);

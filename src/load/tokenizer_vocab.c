@@ -26,6 +26,13 @@
     CONTRACTIONS                                      \
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| " \
     "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
+/* o200k: a word begins with letters that are not small, or ends with letters that are not large. */
+#define O200K_LARGE "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define O200K_SMALL "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define O200K_WORDS                                                                           \
+    "[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "*" O200K_SMALL "+" CONTRACTIONS                     \
+    "?|[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "+" O200K_SMALL "*" CONTRACTIONS "?|\\p{N}{1,3}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" LINES_AND_SPACES
 /* The sets that DeepSeek lists: cased letters outside of CJK; marks; CJK and Hangul. */
 #define DEEPSEEK_LETTERS                                                                           \
     "\\x{41}-\\x{5A}\\x{61}-\\x{7A}\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-" \
@@ -78,6 +85,9 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"refact", false, false, false, {"\\p{N}", GPT2_WORDS}},
     {"command-r", false, false, false, {"\\p{N}", GPT2_WORDS}},
     {"llama-bpe", false, true, true, {LLAMA3_WORDS}},
+    {"dbrx", false, false, false, {LLAMA3_WORDS}},
+    {"smaug-bpe", false, false, false, {LLAMA3_WORDS}},
+    {"gpt-4o", false, false, false, {O200K_WORDS}},
     {"qwen2", true, false, false, {QWEN2_WORDS}},
     {"qwen35", false, false, false, {QWEN35_WORDS}},
     {"falcon", false, false, false, {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"}},

@@ -48,12 +48,13 @@ typedef enum model_rope_scaling {
     MODEL_ROPE_DEFAULT,
     MODEL_ROPE_LINEAR,
     MODEL_ROPE_LLAMA3,
-    MODEL_ROPE_YARN
+    MODEL_ROPE_YARN,
+    MODEL_ROPE_LONG /* "longrope" */
 } model_rope_scaling;
 
 /* Hyper-parameters of a decoder, whatever file they came from. */
 typedef struct model_config {
-    /* "llama", "qwen2", "qwen3", "mistral", "qwen3_moe", "mixtral": name of the model_def */
+    /* name of the model_def: "llama", "qwen3" .. */
     str family;
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
     uint32_t max_positions; /* the context that the model was trained for */
@@ -61,10 +62,13 @@ typedef struct model_config {
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
     str activation;  /* "silu", "gelu", "gelu_tanh" */
     uint32_t window; /* sliding window in tokens, 0: none */
-    uint32_t first_window_layer,
-        /* layers that slide: index >= first and (window_every <= 1 or (index + 1) % window_every !=
-         * 0) */
-        window_every;
+    /* a bit for each layer that sees everything although others have the window */
+    uint64_t full_layers[MODEL_MAX_LAYERS / 64];
+    /* factors of the embedding, of what a layer adds, of logits and of attention scores; 0: 1, of
+     * scores 1 / sqrt(head_size) */
+    double embedding_scale, residual_scale, logits_scale, attention_scale;
+    /* caps of attention scores and logits: x becomes cap tanh(x / cap); 0: none */
+    double attention_cap, logits_cap;
     ir_dtype weight_dtype; /* of random weights; in files each tensor has its own */
 
     /* n_experts 0: every layer has one feed-forward of ffn_size */
@@ -78,13 +82,21 @@ typedef struct model_config {
 
     uint32_t rope_size; /* entries of a head that are rotated, normally head_size */
     double rope_theta;
+    /* of the layers with a window, whose frequencies are not scaled; 0: they are as the others */
+    double local_theta;
+    /* a bit for each layer that does not rotate */
+    uint64_t unrotated_layers[MODEL_MAX_LAYERS / 64];
     model_rope_scaling rope_scaling;
-    double rope_factor, rope_low_freq_factor, rope_high_freq_factor; /* linear, llama3, yarn */
-    /* yarn; attention_factor 0: computed from the factor */
+    /* all but default: how many times the context is stretched; llama3: its bounds */
+    double rope_factor, rope_low_freq_factor, rope_high_freq_factor;
+    /* yarn; attention_factor, also of longrope, 0: computed from the factor */
     double rope_beta_fast, rope_beta_slow, rope_attention_factor;
     double rope_mscale, rope_mscale_all_dim; /* yarn; 0: absent */
-    uint32_t rope_original_positions;        /* llama3, yarn */
+    uint32_t rope_original_positions;        /* llama3, yarn, longrope */
     bool rope_truncate;                      /* yarn: round the correction range (default true) */
+    /* longrope: what divides the frequencies in contexts of up to rope_original_positions, and in
+     * longer ones; [rope_size / 2] each, in the memory of the file or of the loaded model */
+    const float *rope_short, *rope_long;
 
     int32_t bos_token;      /* -1: none */
     int32_t eos_tokens[16]; /* ids that end a text */
@@ -139,28 +151,66 @@ typedef enum model_biases {
 /* The meaning of "sliding_window" in a config.json. */
 typedef enum model_windows {
     MODEL_NO_WINDOW,
-    MODEL_WINDOW_ALWAYS,      /* every layer has the window */
-    MODEL_WINDOW_IF_USED,     /* the same, if "use_sliding_window" is true */
-    MODEL_WINDOW_UPPER_LAYERS /* if that is true, the layers from "max_window_layers" on */
+    MODEL_WINDOW_ALWAYS,       /* every layer has the window */
+    MODEL_WINDOW_IF_USED,      /* the same, if "use_sliding_window" is true */
+    MODEL_WINDOW_UPPER_LAYERS, /* if that is true, the layers from "max_window_layers" on */
+    /* those whose number, counted from 1, is no multiple of "sliding_window_pattern" */
+    MODEL_WINDOW_PATTERN
 } model_windows;
+
+/* Numbers of a family that its configuration files may leave out. */
+typedef struct model_defaults {
+    uint32_t n_heads, n_kv_heads, head_size, vocab_size, max_positions;
+} model_defaults;
 
 /* A family: the meaning of its configuration files, and its forward pass.  Loaders and the
  * builder use this record, and never compare a family's name. */
 typedef struct model_def {
     const char *family; /* "model_type" of its config.json */
+    /* "model_type" of models that hold one of this family under "text_config", beside an encoder of
+     * images, which is not loaded; NULL: none */
+    const char *holder;
     /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
     const char *gguf;
     /* the architecture of GGUF files that are written from it; NULL: gguf */
     const char *gguf_written;
     /* defaults for a config.json without "rms_norm_eps" or "rope_theta" */
     double norm_eps, rope_theta;
+    /* the theta of layers with a window, if it is another, for files that do not say it */
+    double local_theta;
+    model_defaults sizes; /* 0: must be given */
+    bool tied;            /* the head is the embedding if "tie_word_embeddings" is not given */
+    /* "hidden_activation" is read, and this is the default; NULL: "hidden_act", and "silu" */
+    const char *activation;
+    bool unit_norms;     /* norms multiply by 1 + weight in checkpoints, by the weight in GGUF */
+    bool root_embedding; /* the embedding is multiplied by the root of hidden_size */
+    /* "query_pre_attn_scalar" is read, and this is its default: scores are divided by its root */
+    double query_scalar;
+    /* GGUF files do not say it: it is head_size, but hidden_size / n_heads in models of this many
+     * layers */
+    uint32_t gguf_wide_layers;
+    /* "attn_logit_softcapping" and "final_logit_softcapping" are read, with these defaults */
+    bool caps;
+    double attention_cap, logits_cap;
+    /* "embedding_multiplier", "attention_multiplier", "residual_multiplier" and "logits_scaling"
+     * are read */
+    bool multipliers;
+    /* "no_rope_layers" and "no_rope_layer_interval" are read, and this is the latter's default:
+     * each layer whose number, counted from 1, is a multiple of it does not rotate; 0: all do */
+    uint32_t unrotated_every;
     model_biases biases;
     bool mlp_bias; /* "mlp_bias" is read: the MLP may have biases */
     model_windows windows;
+    uint32_t window, window_every; /* defaults of MODEL_WINDOW_PATTERN */
     /* a window in a GGUF file applies to every layer; otherwise it is refused */
     bool gguf_window;
     /* rows of q and k in GGUF files are in the order for rope over neighbours (gguf_rope.c) */
     bool gguf_neighbours;
+    /* files hold q, k and v as one tensor, and gate and up (load/joined.c) */
+    bool joined;
+    /* names of parts of layers that differ from those of other families: pairs of GGUF's and
+     * Hugging Face's, after the last a NULL; NULL: none */
+    const char *const (*gguf_names)[2];
 
     bool is_mixture; /* the family may have experts; the fields below are about them */
     /* every layer has experts, their number must be given, and a token's weights add up to 1;
@@ -181,13 +231,38 @@ extern const model_def *const model_table[];
 
 /* The record of a family.  MPK_EUNSUPPORTED, with a list of all families. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out);
+/* The record of a family that models of the type `holder` hold (model_def.holder); NULL: none. */
+const model_def *model_find_held(str holder);
+/* Is the bit of the layer set? */
+static inline bool model_has_layer(const uint64_t *layers, uint32_t layer)
+{
+    return layers[layer / 64] >> layer % 64 & 1;
+}
+/* Set or clear the bit of a layer; numbers beyond MODEL_MAX_LAYERS are ignored. */
+static inline void model_set_layer(uint64_t *layers, uint32_t layer, bool value)
+{
+    const uint64_t bit = (uint64_t)1 << layer % 64;
+    if (layer < MODEL_MAX_LAYERS)
+        layers[layer / 64] = (layers[layer / 64] & ~bit) | (value ? bit : 0);
+}
+/* How many tokens the layer sees, the token itself included; 0: all. */
+static inline uint32_t model_layer_window(const model_config *c, uint32_t layer)
+{
+    return model_has_layer(c->full_layers, layer) ? 0 : c->window;
+}
+/* What attention scores are multiplied by. */
+double model_attention_scale(const model_config *c);
 /* The record for GGUF files of an architecture, with or without experts.  MPK_EUNSUPPORTED, with
  * a list of all. */
 mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
                            const model_def **out);
+/* The names of layers' parts that are special to GGUF files of an architecture; NULL: none. */
+const char *const (*model_gguf_names(str architecture))[2];
 /* Refuse impossible hyper-parameters: zero or absurd sizes, heads that do not divide.
  * MPK_EFORMAT, MPK_EUNSUPPORTED (unknown family). */
 mpk_status model_check(mpk_context *cx, const model_config *c);
+/* longrope's factor of cos and sin: the one that is given, or what follows from the factor. */
+double model_long_factor(const model_config *c);
 /* Does this layer have experts instead of one feed-forward? */
 bool model_has_experts(const model_config *c, uint32_t layer);
 /* Find the family, check, build the program in arena a, verify it. */

@@ -7,6 +7,7 @@
  */
 #include "model/model.h"
 
+#include <math.h>
 #include <stdio.h>
 
 enum {
@@ -72,6 +73,14 @@ mpk_status model_find(mpk_context *cx, str family, const model_def **out)
          STR_SHOWN(family, 64), list_families(known, false));
 }
 
+const model_def *model_find_held(str holder)
+{
+    for (const model_def *const *m = model_table; *m; m++)
+        if ((*m)->holder && str_is(holder, (*m)->holder))
+            return *m;
+    return NULL;
+}
+
 /* GGUF has one name for models of an architecture with and without experts: of two families with
  * that name the one that is a mixture as the file is, else the first.
  */
@@ -91,6 +100,27 @@ mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
     return MPK_OK;
 }
 
+const char *const (*model_gguf_names(str architecture))[2]
+{
+    for (const model_def *const *m = model_table; *m; m++)
+        if ((*m)->gguf && str_is(architecture, (*m)->gguf) && (*m)->gguf_names)
+            return (*m)->gguf_names;
+    return NULL;
+}
+
+/* The divisors of longrope must be there and positive. */
+static mpk_status check_divisors(mpk_context *cx, const model_config *c)
+{
+    CHECK(cx, c->rope_short && c->rope_long, MPK_EFORMAT,
+          "the model's rope scaling is longrope, but its factors for short and long contexts are "
+          "not given");
+    for (uint32_t i = 0; i < c->rope_size / 2; i++) {
+        TRY(check_number(cx, "rope factor of short contexts", c->rope_short[i], 1e-6, 1e6));
+        TRY(check_number(cx, "rope factor of long contexts", c->rope_long[i], 1e-6, 1e6));
+    }
+    return check_number(cx, "rope attention_factor", c->rope_attention_factor, 0, 1e6);
+}
+
 /* Each kind of scaling needs other numbers.  theta must exceed 1, because its logarithm is a
  * divisor. */
 static mpk_status check_rope(mpk_context *cx, const model_config *c)
@@ -99,11 +129,14 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
           "the model rotates %u of the %u elements of a head, expected an even number up to that",
           c->rope_size, c->head_size);
     TRY(check_number(cx, "rope theta", c->rope_theta, 1.0 + 1e-6, 1e30));
-    CHECK(cx, (unsigned)c->rope_scaling <= MODEL_ROPE_YARN, MPK_EUNSUPPORTED,
+    if (c->local_theta != 0)
+        TRY(check_number(cx, "rope theta of layers with a window", c->local_theta, 1.0 + 1e-6,
+                         1e30));
+    CHECK(cx, (unsigned)c->rope_scaling <= MODEL_ROPE_LONG, MPK_EUNSUPPORTED,
           "rope scaling %d is not supported", (int)c->rope_scaling);
     if (c->rope_scaling != MODEL_ROPE_DEFAULT)
         TRY(check_number(cx, "rope scaling factor", c->rope_factor, 1e-3, 1e6));
-    if (c->rope_scaling == MODEL_ROPE_LLAMA3 || c->rope_scaling == MODEL_ROPE_YARN)
+    if (c->rope_scaling >= MODEL_ROPE_LLAMA3)
         TRY(check_size(cx, "original number of positions (rope scaling)",
                        c->rope_original_positions, MAX_POSITIONS));
     if (c->rope_scaling == MODEL_ROPE_LLAMA3) {
@@ -120,7 +153,18 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
         TRY(check_number(cx, "rope mscale", c->rope_mscale, 0, 1e6));
         TRY(check_number(cx, "rope mscale_all_dim", c->rope_mscale_all_dim, 0, 1e6));
     }
-    return MPK_OK;
+    return c->rope_scaling == MODEL_ROPE_LONG ? check_divisors(cx, c) : MPK_OK;
+}
+
+/* Factors and caps, which 0 turns off. */
+static mpk_status check_factors(mpk_context *cx, const model_config *c)
+{
+    TRY(check_number(cx, "embedding factor", c->embedding_scale, 0, 1e6));
+    TRY(check_number(cx, "factor of what a layer adds", c->residual_scale, 0, 1e6));
+    TRY(check_number(cx, "factor of the logits", c->logits_scale, 0, 1e6));
+    TRY(check_number(cx, "factor of attention scores", c->attention_scale, 0, 1e6));
+    TRY(check_number(cx, "cap of attention scores", c->attention_cap, 0, 1e6));
+    return check_number(cx, "cap of the logits", c->logits_cap, 0, 1e6);
 }
 
 /* No experts, or bounds for what sizes tensors and the lists of a token's experts. */
@@ -161,14 +205,30 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
           STR_SHOWN(c->activation, 64));
     CHECK(cx, c->n_eos_tokens <= sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_EFORMAT,
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
+    TRY(check_factors(cx, c));
     TRY(check_experts(cx, c));
     return check_rope(cx, c);
+}
+
+double model_attention_scale(const model_config *c)
+{
+    return c->attention_scale != 0 ? c->attention_scale : 1.0 / sqrt(c->head_size);
+}
+
+/* As op/rope.h computes it. */
+double model_long_factor(const model_config *c)
+{
+    if (c->rope_attention_factor)
+        return c->rope_attention_factor;
+    if (c->rope_factor <= 1 || c->rope_original_positions <= 1)
+        return 1;
+    return sqrt(1 + log(c->rope_factor) / log(c->rope_original_positions));
 }
 
 /* The n-th of every expert_every layers, unless the file lists it among the dense ones. */
 bool model_has_experts(const model_config *c, uint32_t layer)
 {
-    bool dense = c->dense_layers[layer / 64] >> layer % 64 & 1;
+    bool dense = model_has_layer(c->dense_layers, layer);
     return c->n_experts && (layer + 1) % c->expert_every == 0 && !dense;
 }
 

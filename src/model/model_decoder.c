@@ -120,13 +120,30 @@ ir_tensor_id decoder_heads(decoder *d, ir_tensor_id x, int64_t n, const char *na
 ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name)
 {
     char full[NAME_BYTES];
-    return add_op(d, "rope", layer_name(d, full, name), 2, (ir_tensor_id[]){x, d->rope}, NULL);
+    const bool local = d->c->local_theta != 0 && model_layer_window(d->c, d->layer);
+    ir_tensor_id table = local ? d->local_rope : d->rope;
+    if (model_has_layer(d->c->unrotated_layers, d->layer))
+        table = d->no_rope;
+    return add_op(d, "rope", layer_name(d, full, name), 2, (ir_tensor_id[]){x, table}, NULL);
+}
+
+/* The expression `before` and a number after it, over n_in tensors. */
+static ir_tensor_id add_map(decoder *d, const char *name, uint32_t n_in, const ir_tensor_id *in,
+                            const char *before, double number)
+{
+    char expr[NAME_BYTES];
+    snprintf(expr, sizeof expr, "%s%.17g", before, number);
+    return add_op(d, "map", name, n_in, in, (ir_set[]){{.name = "expr", .s = expr}, {0}});
 }
 
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name)
 {
     char full[NAME_BYTES];
-    return add_op(d, "add", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b}, NULL);
+    const ir_tensor_id in[] = {a, b};
+    layer_name(d, full, name);
+    if (d->c->residual_scale != 0)
+        return add_map(d, full, 2, in, "x0 + x1 * ", d->c->residual_scale);
+    return add_op(d, "add", full, 2, in, NULL);
 }
 
 /* A cache as state [pages, G, P, K]: for each head the tokens of a page are neighbours, so
@@ -137,15 +154,6 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
     snprintf(name, sizeof name, "%s.%u", which, d->layer);
     int64_t dims[4] = {d->s->n_pages, d->c->n_kv_heads, d->s->page_tokens, d->c->head_size};
     return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
-}
-
-/* How many tokens the current layer sees, the token itself included; 0: all. */
-static uint32_t layer_window(const decoder *d)
-{
-    const model_config *c = d->c;
-    bool slides = d->layer >= c->first_window_layer &&
-                  (c->window_every <= 1 || (d->layer + 1) % c->window_every != 0);
-    return slides ? c->window : 0;
 }
 
 /* Attention reads kv_write's results, not the state itself, so that the program's order puts
@@ -162,8 +170,9 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
                       NULL, written);
     return add_op(d, "attention", layer_name(d, name, "attention"), 6,
                   (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages},
-                  (ir_set[]){{.name = "scale", .f = 1.0 / sqrt(d->c->head_size)},
-                             {.name = "window", .i = layer_window(d)},
+                  (ir_set[]){{.name = "scale", .f = model_attention_scale(d->c)},
+                             {.name = "window", .i = model_layer_window(d->c, d->layer)},
+                             {.name = "cap", .f = d->c->attention_cap},
                              {0}});
 }
 
@@ -233,30 +242,39 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
         NULL);
 }
 
-/* x + attention(norm(x)), one operator for each line of the paper's formula; passes fuse them
- * (fuse_linear.c, fuse_attention.c).  head_norms: q and k are normalised by head before they are
- * rotated.
- */
-ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
-                            bool head_norms)
+/* One operator for each line of the paper's formula; passes fuse them (fuse_linear.c,
+ * fuse_attention.c). */
+ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,
+                                    decoder_qk_norms norms)
 {
     const model_config *c = d->c;
     int64_t D = c->hidden_size, H = c->n_heads, G = c->n_kv_heads, K = c->head_size;
 
-    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
     ir_tensor_id q = decoder_linear(d, h, "self_attn.q_proj", H * K, D, qkv_bias);
     ir_tensor_id k = decoder_linear(d, h, "self_attn.k_proj", G * K, D, qkv_bias);
     ir_tensor_id v = decoder_linear(d, h, "self_attn.v_proj", G * K, D, qkv_bias);
+    if (norms == DECODER_WIDE_NORMS) {
+        q = decoder_norm(d, q, "self_attn.q_norm");
+        k = decoder_norm(d, k, "self_attn.k_norm");
+    }
     q = decoder_heads(d, q, H, "q");
     k = decoder_heads(d, k, G, "k");
-    if (head_norms) {
+    if (norms == DECODER_HEAD_NORMS) {
         q = decoder_norm(d, q, "self_attn.q_norm");
         k = decoder_norm(d, k, "self_attn.k_norm");
     }
     q = decoder_rope(d, q, "q_rope");
     k = decoder_rope(d, k, "k_rope");
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
-    h = decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
+    return decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
+}
+
+ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
+                            bool head_norms)
+{
+    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
+    h = decoder_self_attention(d, h, qkv_bias, out_bias,
+                               head_norms ? DECODER_HEAD_NORMS : DECODER_NO_NORMS);
     return decoder_add(d, x, h, "attention_add");
 }
 
@@ -267,11 +285,40 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 
+ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms)
+{
+    const bool bias = d->c->attention_bias;
+    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
+    h = decoder_self_attention(d, h, bias, bias, norms);
+    h = decoder_norm(d, h, "post_attention_layernorm");
+    x = decoder_add(d, x, h, "attention_add");
+    h = decoder_mlp(d, decoder_norm(d, x, "pre_feedforward_layernorm"));
+    h = decoder_norm(d, h, "post_feedforward_layernorm");
+    return decoder_add(d, x, h, "mlp_add");
+}
+
+/* The divisors of longrope as the operator's text: those of long contexts if a slot has more pages
+ * than the original positions fill, since all keys of a cache must be turned by the same angles. */
+static const char *print_divisors(decoder *d)
+{
+    const model_config *c = d->c;
+    const uint32_t P = d->s->page_tokens, originals = (c->rope_original_positions + P - 1) / P;
+    const float *divisors = d->s->max_pages_per_slot > originals ? c->rope_long : c->rope_short;
+    text t = {0};
+    for (uint32_t i = 0; i < c->rope_size / 2; i++)
+        text_print(&t, "%s%.9g", i ? " " : "", (double)divisors[i]);
+    const char *copy = text_copy(&t, d->g->arena);
+    text_free(&t);
+    if (!copy && d->status == MPK_OK)
+        d->status = status_fail(d->cx, MPK_ENOMEM, "out of memory for the rope factors");
+    return copy;
+}
+
 /* Only the attributes of the kind of scaling are set; the others keep the operator's defaults. */
 static ir_tensor_id add_rope_table(decoder *d)
 {
     const model_config *c = d->c;
-    static const char *const names[] = {"default", "linear", "llama3", "yarn"};
+    static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
     ir_set set[IR_MAX_ATTRIBUTES + 1] = {
         {.name = "size", .i = c->rope_size},
         {.name = "theta", .f = c->rope_theta},
@@ -294,7 +341,28 @@ static ir_tensor_id add_rope_table(decoder *d)
         set[n++] = (ir_set){.name = "original_positions", .i = c->rope_original_positions};
         set[n++] = (ir_set){.name = "truncate", .i = c->rope_truncate};
     }
+    if (c->rope_scaling == MODEL_ROPE_LONG) {
+        set[n++] = (ir_set){.name = "attention_factor", .f = c->rope_attention_factor};
+        set[n++] = (ir_set){.name = "original_positions", .i = c->rope_original_positions};
+        set[n++] = (ir_set){.name = "divisors", .s = print_divisors(d)};
+    }
     return add_op(d, "rope_table", "rope_table", 1, &d->positions, set);
+}
+
+/* The tables of layers whose rotation is another than that of most. */
+static void add_other_tables(decoder *d)
+{
+    const model_config *c = d->c;
+    const ir_set size = {.name = "size", .i = c->rope_size};
+    if (c->local_theta != 0 && c->window)
+        d->local_rope = add_op(d, "rope_table", "local_rope_table", 1, &d->positions,
+                               (ir_set[]){size, {.name = "theta", .f = c->local_theta}, {0}});
+    uint64_t any = 0;
+    for (uint32_t i = 0; i < MODEL_MAX_LAYERS / 64; i++)
+        any |= c->unrotated_layers[i];
+    if (any) /* angles of 0: the same operators and bodies as in other layers, and the same bits */
+        d->no_rope = add_op(d, "rope_table", "no_rope_table", 1, &d->positions,
+                            (ir_set[]){size, {.name = "scaling", .s = "none"}, {0}});
 }
 
 /* A row for each slot, its masks, and those of drafts after each mask. */
@@ -334,7 +402,10 @@ static ir_tensor_id add_begin(decoder *d)
     ir_tensor_id x =
         add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
                (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
+    if (d->c->embedding_scale != 0)
+        x = add_map(d, "embedding_scaled", 1, &x, "x0 * ", d->c->embedding_scale);
     d->rope = add_rope_table(d);
+    add_other_tables(d);
     return x;
 }
 
@@ -373,6 +444,26 @@ static mpk_status add_sample(decoder *d, ir_tensor_id logits)
     return ir_add_output(d->cx, d->g, out[2]);
 }
 
+/* Does anything follow the head's product, but a cast? */
+static bool bends_logits(const decoder *d)
+{
+    return !d->s->no_head && (d->c->logits_scale != 0 || d->c->logits_cap != 0);
+}
+
+/* Factor and cap of the logits f32[R, V]; the last result is named "logits". */
+static ir_tensor_id bend_logits(decoder *d, ir_tensor_id x)
+{
+    const model_config *c = d->c;
+    if (c->logits_scale != 0)
+        x = add_map(d, c->logits_cap != 0 ? "logits_scaled" : "logits", 1, &x, "x0 * ",
+                    c->logits_scale);
+    if (c->logits_cap == 0)
+        return x;
+    char expr[NAME_BYTES];
+    snprintf(expr, sizeof expr, "tanh(x0 / %.17g) * %.17g", c->logits_cap, c->logits_cap);
+    return add_op(d, "map", "logits", 1, &x, (ir_set[]){{.name = "expr", .s = expr}, {0}});
+}
+
 /* In f32 the product is the result itself; otherwise a cast follows, so the name `logits` is
  * left for that. */
 static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
@@ -381,7 +472,8 @@ static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
     ir_tensor_id head = c->tied_embeddings
                             ? d->embedding
                             : add_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
-    const char *name = d->s->activation_dtype == IR_F32 ? "logits" : "lm_head";
+    bool last = d->s->activation_dtype == IR_F32 && !bends_logits(d);
+    const char *name = last ? "logits" : "lm_head";
     return add_op(d, "linear", name, 2, (ir_tensor_id[]){x, head}, NULL);
 }
 
@@ -401,8 +493,10 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
                (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
     ir_tensor_id logits = s->no_head ? x : add_head(d, x);
     if (!f32)
-        logits =
-            add_op(d, "cast", "logits", 1, &logits, (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
+        logits = add_op(d, "cast", bends_logits(d) ? "lm_head_f32" : "logits", 1, &logits,
+                        (ir_set[]){{.name = "dtype", .s = "f32"}, {0}});
+    if (bends_logits(d))
+        logits = bend_logits(d, logits);
     TRY(d->status);
     TRY(ir_add_output(d->cx, d->g, logits));
     if (!s->greedy_only)

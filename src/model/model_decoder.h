@@ -25,8 +25,9 @@ typedef struct decoder {
     ir_tensor_id tokens, positions, slots, pages, rows, sampling, seeds, draws;
     /* likewise; not with greedy_only */
     ir_tensor_id asks, rules, history;
-    /* table[V, D]; cos and sin of this step, f32[T, 2, rope_size / 2] */
-    ir_tensor_id embedding, rope;
+    /* table[V, D]; cos and sin of this step, f32[T, 2, rope_size / 2]: of most layers, of those
+     * with a window if they have a theta of their own, and of layers that do not rotate */
+    ir_tensor_id embedding, rope, local_rope, no_rope;
 } decoder;
 
 /* RMS norm over the last axis with the layer's weight `what`.weight. */
@@ -44,12 +45,22 @@ ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name);
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v);
 /* down(activation(gate(h)) * up(h)). */
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h);
+/* a + b, the latter times residual_scale. */
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name);
 
 /* x + the weighted sum over the experts of each token of h[T, D] of down(activation(gate(h)) *
  * up(h)), with the router's weights; round: these are rounded to h's dtype. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round);
 
+/* Which norms q and k have before the rotation. */
+typedef enum decoder_qk_norms {
+    DECODER_NO_NORMS,
+    DECODER_HEAD_NORMS, /* each head by itself */
+    DECODER_WIDE_NORMS  /* all heads together */
+} decoder_qk_norms;
+/* Attention over h[T, D], from the products of q, k and v to the one of the output: [T, D]. */
+ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,
+                                    decoder_qk_norms norms);
 /* x + attention over the norm of x; head_norms: each head of q and k is normalised before the
  * rotation. */
 ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
@@ -57,6 +68,9 @@ ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_
 /* Llama's layer, which others share; they differ in the biases on q, k and v, and on the output
  * projection. */
 ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias);
+
+/* Gemma's layer since its second version: what attention and MLP add is normalised too. */
+ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 
 /* The whole program: step inputs, embedding, rope table; `layer` for d->layer = 0 .. n_layers -
  * 1, from x[T, D] to x[T, D]; final norm and head over the wanted rows, and the choice of the

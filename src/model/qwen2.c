@@ -1,5 +1,5 @@
 /* qwen2.c - Qwen2 and Qwen2.5: Llama with biases on q, k and v and never on the output
- * projection; the layers from first_window_layer on may have a sliding window. */
+ * projection; the upper layers may have a sliding window. */
 #include "model/model_decoder.h"
 
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)

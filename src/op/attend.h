@@ -31,7 +31,14 @@ typedef struct attend_view {
     /* what query times key is multiplied by, attend_scale */
     float scale;
     int64_t window; /* positions back that are seen, itself counted; 0: all */
+    float cap;      /* a score s becomes cap tanh(s / cap); 0: it stays */
 } attend_view;
+
+/* A score under its cap. */
+static inline float attend_capped(float score, float cap)
+{
+    return cap > 0 ? cap * tanhf(score / cap) : score;
+}
 
 /* The scale of the scores: the attribute, or 1 / sqrt(K) if that is 0. */
 static inline float attend_scale(double attribute, int64_t head_size)
@@ -110,7 +117,8 @@ static inline void attend_cached(const attend_view *view, int64_t slot, int64_t 
         if (k < 0 || v < 0)
             continue;
         walk_load_row(view->k_cache, k + kv_head * view->k_cache->stride[1], 0, a->size, row);
-        float weight = attend_weigh(a, view->scale * dot_rows(q, row, a->size));
+        float score = attend_capped(view->scale * dot_rows(q, row, a->size), view->cap);
+        float weight = attend_weigh(a, score);
         walk_load_row(view->v_cache, v + kv_head * view->v_cache->stride[1], 0, a->size, row);
         attend_add(a, weight, row);
     }

@@ -7,15 +7,16 @@
  *
  *   pages of slot 0: [5, 2], P = 16: position 20 lies in page 2, at row 4
  *
- * Positions without a page are skipped; a token that sees nothing gives zeros.  The order of the
- * sums depends on positions alone, so a token's bits are the same whatever else is in the step.
+ * With a cap c > 0 a score s becomes c tanh(s / c).  Positions without a page are skipped; a token
+ * that sees nothing gives zeros.  The order of the sums depends on positions alone, so a token's
+ * bits are the same whatever else is in the step.
  * The keys and values of this step must be in the cache already (kv_write).  Cost: 4 K flops and
  * 2 K elements of cache for each position, token and head.
  */
 #include "op/attend.h"
 
 enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
-enum { SCALE, WINDOW };
+enum { SCALE, WINDOW, CAP };
 /* With whole tiles, by tokens in the step: up to STREAMS each token is its own tile; from RISES
  * on most are of a prompt; a body then takes ROWS rows, tokens times query heads of a KV head,
  * at once. */
@@ -35,6 +36,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG,
           "attention: window is %lld, expected 0 (none) or more",
           (long long)op->attributes[WINDOW].i);
+    CHECK(cx, op->attributes[CAP].f >= 0 && op->attributes[CAP].f < 1e30, MPK_EARG,
+          "attention: cap is %g, expected 0 (none) or more", op->attributes[CAP].f);
     shape_like(q, out);
     out->rank = 2;
     out->dims[1] = q->dims[1] * q->dims[2];
@@ -103,6 +106,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     attend_view view = {.k_cache = &in[K_CACHE], .v_cache = &in[V_CACHE], .pages = &in[PAGES]};
     view.scale = attend_scale(call->attributes[SCALE].f, size);
     view.window = call->attributes[WINDOW].i;
+    view.cap = (float)call->attributes[CAP].f;
     float *query = scratch, *row = query + size, *answer = row + size;
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
@@ -123,7 +127,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 static const op_operand in[] = {{"q", 0},         {"k_cache", 0}, {"v_cache", 0},
                                 {"positions", 0}, {"slots", 0},   {"pages", 0}};
 static const op_operand out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0)};
+static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
+                                          SHAPE_REAL("cap", 0)};
 
 /* tokens, q [T, H, K], pages [B, N], cache [pages, G, P, K].  The cases vary the group size (1
  * to 8 query heads for a KV head), odd head sizes, windows shorter than a context, more tokens
@@ -146,6 +151,9 @@ static const op_case cases[] = {
     CASE("100", "bf16[100, 6, 64]", "1, 4", "bf16[6, 2, 64, 64]", " {window = 70}"),
     CASE("20", "bf16[20, 4, 64]", "5, 3", "bf16[17, 4, 64, 64]", ""),
     CASE("64", "bf16[64, 16, 128]", "2, 3", "bf16[6, 1, 64, 128]", ""),
+    CASE("5", "f32[5, 4, 48]", "3, 2", "f32[7, 2, 8, 48]", " {window = 9, cap = 0.5}"),
+    CASE("9", "bf16[9, 2, 256]", "2, 3", "bf16[6, 1, 16, 256]", " {scale = 0.3, cap = 2.0}"),
+    CASE("150", "bf16[150, 4, 64]", "1, 4", "bf16[6, 2, 64, 64]", " {cap = 1.5}"),
 };
 
 const op_def op_attention = {

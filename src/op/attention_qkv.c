@@ -143,8 +143,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         frequency[i] = rope_frequency(a, i);
     /* the whole step's keys before any query: a token sees those of the step's earlier tokens */
     fill_cache(call, &w, lo / group, hi / group, row);
-    attend_view view = {&call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size),
-                        a[WINDOW].i};
+    attend_view view = {
+        &call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i, 0};
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t position = integer_of(&in[POSITIONS], t), slot = integer_of(&in[SLOTS], t);
         turn_to(&w, position);

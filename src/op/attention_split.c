@@ -276,8 +276,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     heads_split n = turned_split(call->op);
     work w = {
         .call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
-    w.view = (attend_view){&in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size),
-                           a[WINDOW].i};
+    w.view = (attend_view){
+        &in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i, 0};
     w.query = scratch;
     w.row = w.query + n.size;
     w.answer = w.row + n.size;

@@ -5,10 +5,10 @@
  *   angle(p, i)   = p * frequency(i)                           radians at position p
  *   pair (a, b)  -> (a cos - b sin, b cos + a sin)             a = entry i, b = entry i + size / 2
  *
- * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn).
- * There a frequency and the angle are fp32 numbers, and at large positions that rounding is part
- * of what models were trained with.  So we round at the same places, and compute in double
- * between them.
+ * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn,
+ * longrope).  There a frequency and the angle are fp32 numbers, and at large positions that
+ * rounding is part of what models were trained with.  So we round at the same places, and compute
+ * in double between them.
  *
  * Used by rope, rope_table and rope_kv, and by the generator, which computes the frequencies
  * when it generates.
@@ -25,18 +25,19 @@
 enum {
     ROPE_SIZE,    /* entries of a head that are rotated, even */
     ROPE_THETA,   /* base of the frequencies */
-    ROPE_SCALING, /* "default", "linear", "llama3", "yarn" */
+    ROPE_SCALING, /* "default", "linear", "llama3", "yarn", "longrope"; "none": all angles are 0 */
     ROPE_FACTOR,  /* how many times the trained context is stretched */
     /* llama3: wavelengths above original / low are stretched in full */
     ROPE_LOW_FREQ_FACTOR,
     ROPE_HIGH_FREQ_FACTOR, /* llama3: wavelengths below original / high stay */
     ROPE_BETA_FAST,        /* yarn: pairs that turn more often over the original positions stay */
     ROPE_BETA_SLOW,        /* yarn: pairs that turn less often are stretched in full */
-    ROPE_ATTENTION_FACTOR, /* yarn: factor of cos and sin; 0: from factor, mscale, mscale_all_dim */
+    ROPE_ATTENTION_FACTOR, /* yarn, longrope: factor of cos and sin; 0: from the other numbers */
     ROPE_MSCALE,           /* yarn; 0: absent */
     ROPE_MSCALE_ALL_DIM,   /* yarn; 0: absent */
-    ROPE_ORIGINAL,         /* llama3, yarn: positions the model was first trained for */
+    ROPE_ORIGINAL,         /* llama3, yarn, longrope: positions the model was first trained for */
     ROPE_TRUNCATE,         /* yarn: whole numbers as bounds of the ramp */
+    ROPE_DIVISORS,         /* longrope: what divides the frequency of each pair, "1 1.05 2.5" */
     ROPE_ATTRIBUTES
 };
 
@@ -46,7 +47,34 @@ enum {
         SHAPE_REAL("high_freq_factor", 4), SHAPE_REAL("beta_fast", 32),                         \
         SHAPE_REAL("beta_slow", 1), SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0), \
         SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192),                 \
-        SHAPE_INT("truncate", 1)
+        SHAPE_INT("truncate", 1), SHAPE_WORD("divisors", "")
+
+/* Number `index` of a list as in ROPE_DIVISORS; false: the list has no such number. */
+static inline bool rope_divisor(str list, int64_t index, double *out)
+{
+    for (size_t at = 0, n = 0; at < list.n; at += n + 1, index--) {
+        const char *space = memchr(list.at + at, ' ', list.n - at);
+        n = space ? (size_t)(space - (list.at + at)) : list.n - at;
+        if (!index)
+            return str_read_double((str){list.at + at, n}, out);
+    }
+    return false;
+}
+
+/* longrope needs a positive divisor for each pair, and no more.  MPK_EARG. */
+static inline mpk_status rope_check_divisors(mpk_context *cx, const ir_op *op)
+{
+    const int64_t half = op->attributes[ROPE_SIZE].i / 2;
+    str list = op->attributes[ROPE_DIVISORS].s;
+    double divisor = 0;
+    for (int64_t i = 0; i < half; i++)
+        CHECK(cx, rope_divisor(list, i, &divisor) && divisor > 0, MPK_EARG,
+              "%s: divisors has no positive number %lld of %lld", op->def->name, (long long)i,
+              (long long)half);
+    CHECK(cx, !rope_divisor(list, half, &divisor), MPK_EARG,
+          "%s: divisors has more than %lld numbers", op->def->name, (long long)half);
+    return MPK_OK;
+}
 
 /* Every attribute must be in its range (else MPK_EARG) and the scaling known (else
  * MPK_EUNSUPPORTED). */
@@ -60,9 +88,11 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     CHECK(cx, a[ROPE_THETA].f > 1 && a[ROPE_THETA].f < 1e30, MPK_EARG,
           "%s: theta is %g, expected more than 1", op->def->name, a[ROPE_THETA].f);
     CHECK(cx,
-          str_is(s, "default") || str_is(s, "linear") || str_is(s, "llama3") || str_is(s, "yarn"),
+          str_is(s, "default") || str_is(s, "linear") || str_is(s, "llama3") || str_is(s, "yarn") ||
+              str_is(s, "longrope") || str_is(s, "none"),
           MPK_EUNSUPPORTED,
-          "%s: scaling \"%.*s\" is not known; there are default, linear, llama3, yarn",
+          "%s: scaling \"%.*s\" is not known; there are default, linear, llama3, yarn, longrope, "
+          "none",
           op->def->name, STR_ARG(s));
     CHECK(cx, a[ROPE_FACTOR].f > 0, MPK_EARG, "%s: factor is %g, expected more than 0",
           op->def->name, a[ROPE_FACTOR].f);
@@ -74,7 +104,7 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
           a[ROPE_HIGH_FREQ_FACTOR].f, a[ROPE_LOW_FREQ_FACTOR].f);
     CHECK(cx, !str_is(s, "yarn") || (a[ROPE_BETA_FAST].f > 0 && a[ROPE_BETA_SLOW].f > 0), MPK_EARG,
           "%s: beta_fast and beta_slow must be above 0", op->def->name);
-    return MPK_OK;
+    return str_is(s, "longrope") ? rope_check_divisors(cx, op) : MPK_OK;
 }
 
 /* llama3's scaling of one frequency.  Short waves stay, long ones are stretched by factor;
@@ -135,7 +165,12 @@ static inline float rope_frequency(const ir_attribute *a, int64_t pair)
         return rope_llama3(a, 1.0f / period);
     if (str_is(scaling, "yarn"))
         return rope_yarn(a, pair, period);
-    return 1.0f / period;
+    if (str_is(scaling, "none"))
+        return 0;
+    double divisor = 1;
+    if (str_is(scaling, "longrope"))
+        rope_divisor(a[ROPE_DIVISORS].s, pair, &divisor);
+    return 1.0f / ((float)divisor * period);
 }
 
 /* YaRN's factor for the attention scores of stretched contexts: it grows with the logarithm of
@@ -145,13 +180,23 @@ static inline double rope_mscale(double factor, double mscale)
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-/* The factor of cos and sin; other than 1 with yarn only. */
+/* longrope's factor of cos and sin: it grows with the stretched context's logarithm. */
+static inline float rope_long_amplitude(const ir_attribute *a)
+{
+    double factor = a[ROPE_FACTOR].f, original = (double)a[ROPE_ORIGINAL].i;
+    return factor <= 1 || original <= 1 ? 1 : (float)sqrt(1 + log(factor) / log(original));
+}
+
+/* The factor of cos and sin; other than 1 with yarn and longrope only. */
 static inline float rope_amplitude(const ir_attribute *a)
 {
-    if (!str_is(a[ROPE_SCALING].s, "yarn"))
+    const bool is_long = str_is(a[ROPE_SCALING].s, "longrope");
+    if (!is_long && !str_is(a[ROPE_SCALING].s, "yarn"))
         return 1;
     if (a[ROPE_ATTENTION_FACTOR].f != 0)
         return (float)a[ROPE_ATTENTION_FACTOR].f;
+    if (is_long)
+        return rope_long_amplitude(a);
     double factor = a[ROPE_FACTOR].f, mscale = a[ROPE_MSCALE].f, all = a[ROPE_MSCALE_ALL_DIM].f;
     if (mscale != 0 && all != 0)
         return (float)(rope_mscale(factor, mscale) / rope_mscale(factor, all));

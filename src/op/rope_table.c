@@ -91,6 +91,10 @@ static const op_case cases[] = {
     CASE("3", "size = 64, scaling = \"yarn\", factor = 40.0, mscale = 0.7, mscale_all_dim = 1.0, "
               "original_positions = 4096, "
               "truncate = 0"),
+    CASE("4", "size = 12, scaling = \"none\""),
+    CASE("5",
+         "size = 8, scaling = \"longrope\", factor = 32.0, original_positions = 4096, divisors "
+         "= \"1.0 1.25 20.5 39.75\""),
 };
 
 const op_def op_rope_table = {

@@ -146,20 +146,21 @@ static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *
 }
 
 /* Fill `set` with the attributes of rope_table and attention, and the sizes of the pattern, for
- * attention_qkv.  scaling holds the one attribute that is a string, for as long as the caller
- * needs `set`.  Returns how many there are; the caller's array is zeroed, so the next one ends
- * the list. */
-static uint32_t list_attributes(const ir_op *attention, const attention_parts *p, ir_set *set,
-                                char *scaling, size_t n_scaling)
+ * attention_qkv.  Strings are copied to scratch memory with an end.  The caller's array is
+ * zeroed, so what follows the last one ends the list. */
+static mpk_status list_attributes(const rewrite *w, const ir_op *attention,
+                                  const attention_parts *p, ir_set *set)
 {
     uint32_t n = p->rope_table->def->n_attributes;
     for (uint32_t i = 0; i < n; i++) {
         const ir_attribute *a = &p->rope_table->attributes[i];
         const op_attribute *def = &p->rope_table->def->attributes[i];
         set[i] = (ir_set){.name = def->name, .i = a->i, .f = a->f};
-        if (def->type == IR_ATTRIBUTE_STR && a->s.n < n_scaling) {
-            memcpy(scaling, a->s.at, a->s.n);
-            set[i].s = scaling;
+        if (def->type == IR_ATTRIBUTE_STR) {
+            char *copy;
+            NEW(w->s->cx, w->s->scratch, copy, a->s.n + 1);
+            memcpy(copy, a->s.at, a->s.n);
+            set[i].s = copy;
         }
     }
     set[n++] = (ir_set){.name = "heads", .i = p->heads};
@@ -168,7 +169,7 @@ static uint32_t list_attributes(const ir_op *attention, const attention_parts *p
     set[n++] = (ir_set){.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6};
     set[n++] = (ir_set){.name = "scale", .f = rewrite_attribute(attention, "scale")->f};
     set[n++] = (ir_set){.name = "window", .i = rewrite_attribute(attention, "window")->i};
-    return n;
+    return MPK_OK;
 }
 
 /* Rule attention: the table too becomes part of the operator, as in the paper's set of
@@ -176,13 +177,12 @@ static uint32_t list_attributes(const ir_op *attention, const attention_parts *p
 static mpk_status apply_attention_qkv(rewrite *w, ir_op_id id, const attention_parts *p)
 {
     ir_set set[IR_MAX_ATTRIBUTES + 8] = {0};
-    char scaling[32] = "";
     const ir_op *attention = &w->g->ops.at[id];
     ir_tensor_id out[IR_MAX_OUTPUTS], old = attention->out[0];
     ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
     ir_tensor_id in[] = {p->qkv,     p->positions, p->slots,  p->pages,
                          p->k_cache, p->v_cache,   p->q_norm, p->k_norm};
-    list_attributes(attention, p, set, scaling, sizeof scaling);
+    TRY(list_attributes(w, attention, p, set));
     TRY(rewrite_add(w, w->keys.at[id], "attention_qkv", 8, in, set, out));
     rewrite_replace(w, old, out[0]);
     rewrite_replace(w, old_k, out[1]);
@@ -247,6 +247,8 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
     if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 ||
         !match_attention(w, &w->g->ops.at[id], &p))
         return MPK_OK;
+    if (rewrite_attribute(&w->g->ops.at[id], "cap")->f != 0)
+        return apply_rope_kv(w, id, &p); /* the others have no cap */
     if (level == PASS_FUSE_PAPER && can_be_one(w, &p))
         return apply_attention_qkv(w, id, &p);
     if (level == PASS_FUSE_FULL && can_be_split(w, &p))

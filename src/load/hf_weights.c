@@ -1,0 +1,103 @@
+/* hf_weights.c - what the weights of Hugging Face folders need before programs can use them.
+ *
+ * Input: the tensors of a folder, as they are named there, and the configuration.  Output: the same
+ * list with
+ *
+ *   names    of a model that is held by one that also reads images, without what they begin with:
+ *            model.language_model.layers.0.. -> model.layers.0.., as if it were alone; the weights
+ *            for images keep their names, which no program asks for, and are not read
+ *   norms    of families that multiply by 1 + weight: 1 + weight, in f32, in the model's arena
+ *
+ * GGUF files need neither.  Called by load.c once for a folder with weights.
+ */
+#include <stdio.h>
+
+#include "base/num.h"
+#include "load/load.h"
+
+static bool begins_with(str s, const char *head)
+{
+    size_t n = strlen(head);
+    return s.n >= n && memcmp(s.at, head, n) == 0;
+}
+
+/* The name that the weight has in a model of text alone. */
+static mpk_status rename_held(mpk_context *cx, arena *a, str *name)
+{
+    static const char *const heads[][2] = {{"model.language_model.", "model."},
+                                           {"language_model.model.", "model."},
+                                           {"language_model.lm_head.", "lm_head."}};
+    char renamed[160];
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        if (!begins_with(*name, heads[i][0]))
+            continue;
+        const size_t skipped = strlen(heads[i][0]);
+        int n = snprintf(renamed, sizeof renamed, "%s%.*s", heads[i][1], (int)(name->n - skipped),
+                         name->at + skipped);
+        CHECK(cx, n > 0 && (size_t)n < sizeof renamed, MPK_EFORMAT, "the name %.*s is too long",
+              LOAD_NAME(*name));
+        *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
+        CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
+        return MPK_OK;
+    }
+    return MPK_OK;
+}
+
+/* Is it the weight of a norm? */
+static bool is_norm(const load_tensor *t)
+{
+    static const char end[] = "norm.weight";
+    const size_t n = sizeof end - 1;
+    return t->rank == 1 && t->name.n >= n && begins_with(t->name, "model.") &&
+           memcmp(t->name.at + t->name.n - n, end, n) == 0;
+}
+
+/* Element i of a vector whose data may be unaligned. */
+static float load_element(const load_tensor *t, int64_t i)
+{
+    float whole;
+    uint16_t half;
+    if (t->dtype == IR_F32)
+        return memcpy(&whole, (const char *)t->data + 4 * i, sizeof whole), whole;
+    memcpy(&half, (const char *)t->data + 2 * i, sizeof half);
+    return t->dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
+}
+
+/* Norms are small: as f32 they keep what 1 + weight would lose in 16 bits. */
+static mpk_status add_one(mpk_context *cx, arena *a, load_tensor *t)
+{
+    float *sum;
+    CHECK(cx, t->dtype == IR_F32 || t->dtype == IR_BF16 || t->dtype == IR_F16, MPK_EUNSUPPORTED,
+          "the norm %.*s is %s; f32, f16 and bf16 are supported", LOAD_NAME(t->name),
+          ir_dtype_table[t->dtype].name);
+    NEW(cx, a, sum, (size_t)t->dims[0]);
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        sum[i] = 1 + load_element(t, i);
+    t->dtype = IR_F32;
+    t->data = sum;
+    t->n_bytes = sizeof *sum * (uint64_t)t->dims[0];
+    return MPK_OK;
+}
+
+/* The list is made anew, since names change. */
+mpk_status load_hf_weights(mpk_context *cx, load_model *m)
+{
+    const model_def *def;
+    const load_tensor *old = m->tensors.at;
+    const size_t n = m->tensors.n;
+    TRY(model_find(cx, m->config.family, &def));
+    if (!def->holder && !def->unit_norms)
+        return MPK_OK;
+    m->tensors.at = NULL;
+    m->tensors.n = m->tensors.capacity = 0;
+    m->names = (map){0};
+    for (size_t i = 0; i < n; i++) {
+        load_tensor t = old[i];
+        if (def->holder)
+            TRY(rename_held(cx, &m->arena, &t.name));
+        if (def->unit_norms && is_norm(&t))
+            TRY(add_one(cx, &m->arena, &t));
+        TRY(load_add_tensor(cx, m, &t));
+    }
+    return MPK_OK;
+}

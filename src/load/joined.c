@@ -1,0 +1,166 @@
+/* joined.c - weights that the files of some families hold as one tensor, by their parts.
+ *
+ *   model.layers.L.self_attn.qkv_proj.weight [(H + 2 G) K, D]   q_proj, k_proj, v_proj
+ *   model.layers.L.mlp.gate_up_proj.weight   [2 F, D]           gate_proj, up_proj
+ *
+ * Input: the tensors of a checkpoint or GGUF file, with the names of Hugging Face.  Output: the
+ * same with the parts in the place of what was joined.  A part is a range of rows and a row is
+ * whole blocks of any format, so a part is an address: nothing is copied.  The programs of these
+ * families are those of others, and passes join the products again where that is faster.
+ *
+ * load_split_joined is called by load.c; load_join_parts is its inverse, for quantize.c.
+ */
+#include <stdio.h>
+
+#include "load/load.h"
+
+enum { MOST_PARTS = 3 };
+
+/* What is joined: the end of its name, the ends of its parts' names. */
+typedef struct joint {
+    const char *whole;
+    const char *parts[MOST_PARTS]; /* NULL after the last one */
+} joint;
+
+static const joint joints[] = {
+    {"self_attn.qkv_proj.weight",
+     {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}},
+    {"mlp.gate_up_proj.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}},
+};
+enum { N_JOINTS = sizeof joints / sizeof *joints };
+
+/* Does the name end so, after a dot? */
+static bool ends_with(str name, const char *end)
+{
+    size_t n = strlen(end);
+    return name.n > n && name.at[name.n - n - 1] == '.' &&
+           memcmp(name.at + name.n - n, end, n) == 0;
+}
+
+/* name with the end `old` replaced by `end`, in arena a. */
+static mpk_status replace_end(mpk_context *cx, arena *a, str name, const char *old, const char *end,
+                              str *out)
+{
+    char renamed[192];
+    int n = snprintf(renamed, sizeof renamed, "%.*s%s", (int)(name.n - strlen(old)), name.at, end);
+    CHECK(cx, n > 0 && (size_t)n < sizeof renamed, MPK_EFORMAT, "the name %.*s is too long",
+          LOAD_NAME(name));
+    *out = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
+    CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    return MPK_OK;
+}
+
+/* How many rows part number i of a joined tensor has. */
+static int64_t part_rows(const model_config *c, const joint *j, int i)
+{
+    const int64_t head = c->head_size;
+    if (j != joints)
+        return c->ffn_size;
+    return head * (i == 0 ? c->n_heads : c->n_kv_heads);
+}
+
+/* Add the parts of t as views. */
+static mpk_status split(mpk_context *cx, load_model *m, const joint *j, const load_tensor *t)
+{
+    int64_t rows = 0, first = 0;
+    for (int i = 0; i < MOST_PARTS && j->parts[i]; i++)
+        rows += part_rows(&m->config, j, i);
+    CHECK(cx, t->rank == 2 && t->dims[0] == rows, MPK_ESHAPE,
+          "the weight %.*s has %lld rows, expected %lld, those of its parts together",
+          LOAD_NAME(t->name), (long long)t->dims[0], (long long)rows);
+    const uint64_t row_bytes = t->n_bytes / (uint64_t)rows;
+    for (int i = 0; i < MOST_PARTS && j->parts[i]; i++) {
+        load_tensor part = *t;
+        part.dims[0] = part_rows(&m->config, j, i);
+        part.n_bytes = row_bytes * (uint64_t)part.dims[0];
+        part.data = (const char *)t->data + row_bytes * (uint64_t)first;
+        first += part.dims[0];
+        TRY(replace_end(cx, &m->arena, t->name, j->whole, j->parts[i], &part.name));
+        TRY(load_add_tensor(cx, m, &part));
+    }
+    return MPK_OK;
+}
+
+/* Does the model's family join weights? */
+static mpk_status is_joined(mpk_context *cx, const load_model *m, bool *out)
+{
+    const model_def *def;
+    TRY(model_find(cx, m->config.family, &def));
+    *out = def->joined;
+    return MPK_OK;
+}
+
+/* The list is made anew, since parts take the place of what was joined. */
+mpk_status load_split_joined(mpk_context *cx, load_model *m)
+{
+    bool joined;
+    TRY(is_joined(cx, m, &joined));
+    if (!joined)
+        return MPK_OK;
+    const load_tensor *old = m->tensors.at;
+    const size_t n = m->tensors.n;
+    m->tensors.at = NULL;
+    m->tensors.n = m->tensors.capacity = 0;
+    m->names = (map){0};
+    for (size_t i = 0; i < n; i++) {
+        size_t j = 0;
+        while (j < N_JOINTS && !ends_with(old[i].name, joints[j].whole))
+            j++;
+        TRY(j < N_JOINTS ? split(cx, m, &joints[j], &old[i]) : load_add_tensor(cx, m, &old[i]));
+    }
+    return MPK_OK;
+}
+
+/* Write the addresses of t's rows to `to`. */
+static void list_rows(const load_tensor *t, const void **to)
+{
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        to[i] = (const char *)t->data + t->n_bytes / (uint64_t)t->dims[0] * (uint64_t)i;
+}
+
+/* The parts may be anywhere, so the whole is the address of each row. */
+static mpk_status join(mpk_context *cx, arena *a, const load_model *m, const joint *j,
+                       const load_tensor *t, const load_tensor **out)
+{
+    load_tensor *whole;
+    int64_t rows = 0;
+    NEW(cx, a, whole, 1);
+    *whole = *t;
+    TRY(replace_end(cx, a, t->name, j->parts[0], j->whole, &whole->name));
+    for (int i = 0; i < MOST_PARTS && j->parts[i]; i++)
+        rows += part_rows(&m->config, j, i);
+    NEW(cx, a, whole->parts, (size_t)rows);
+    whole->data = NULL;
+    whole->dims[0] = whole->n_bytes = 0;
+    for (int i = 0; i < MOST_PARTS && j->parts[i]; i++) {
+        str name;
+        uint64_t index;
+        TRY(replace_end(cx, a, t->name, j->parts[0], j->parts[i], &name));
+        CHECK(cx, map_get(&m->names, name, &index), MPK_EFORMAT, "the weight %.*s is missing",
+              LOAD_NAME(name));
+        const load_tensor *part = &m->tensors.at[index];
+        CHECK(cx, part->dtype == t->dtype && part->data, MPK_EUNSUPPORTED,
+              "%.*s and %.*s are stored apart and differently: they cannot be joined",
+              LOAD_NAME(t->name), LOAD_NAME(part->name));
+        list_rows(part, whole->parts + whole->dims[0]);
+        whole->dims[0] += part->dims[0];
+        whole->n_bytes += part->n_bytes;
+    }
+    *out = whole;
+    return MPK_OK;
+}
+
+mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const load_tensor *t,
+                           const load_tensor **out)
+{
+    bool joined;
+    *out = t;
+    TRY(is_joined(cx, m, &joined));
+    for (size_t j = 0; joined && j < N_JOINTS; j++)
+        for (int i = 0; i < MOST_PARTS && joints[j].parts[i]; i++)
+            if (ends_with(t->name, joints[j].parts[i])) {
+                *out = NULL;
+                return i ? MPK_OK : join(cx, a, m, &joints[j], t, out);
+            }
+    return MPK_OK;
+}

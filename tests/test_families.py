@@ -1,0 +1,319 @@
+"""The files of families that differ from Llama: GGUF as llama.cpp's converter writes it, and as `mpk quantize` does;
+several peers; a draft model.  tests/test_models.py compares their logits with Transformers."""
+
+import json
+
+import gguf
+import numpy
+import pytest
+import safetensors.torch
+import tokenizers
+import torch
+import transformers
+
+import serving
+import support
+import tiny
+from test_models import GEMMA3, GGUF_NAMES, context_for, logits_of, longrope, shape
+
+RANDOM = support.seed()
+
+# Per family: a configuration that GGUF can describe, and a function from it to the file's own keys.
+SIZES = {"block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
+         "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
+         "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+         "vocab_size": "vocab_size"}
+
+
+def phi3_keys(config):
+    rope = config.rope_parameters
+    keys = {"attention.sliding_window": config.sliding_window} if config.sliding_window else {}
+    if rope["rope_type"] == "longrope":
+        factor = config.max_position_embeddings / config.original_max_position_embeddings
+        keys |= {"rope.scaling.original_context_length": config.original_max_position_embeddings,
+                 "rope.scaling.attn_factor": (1 + numpy.log(factor) / numpy.log(64)) ** 0.5}
+    return keys
+
+
+def gemma_keys(config):
+    keys = {"attention.sliding_window": config.sliding_window}
+    if config.attn_logit_softcapping:
+        keys |= {"attn_logit_softcapping": config.attn_logit_softcapping,
+                 "final_logit_softcapping": config.final_logit_softcapping}
+    if "full_attention" in config.rope_parameters:
+        keys |= {"rope.scaling.factor": config.rope_parameters["full_attention"]["factor"],
+                 "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"]}
+    return keys
+
+
+FAMILIES = {
+    "phi3": ("Phi3", shape(96, 6, 2, ffn=80, sliding_window=13, pad_token_id=0), "phi3", phi3_keys),
+    "phi3-long": ("Phi3", shape(256, 2, 1, rope_parameters=longrope(48, partial_rotary_factor=0.75), pad_token_id=0,
+                                original_max_position_embeddings=64), "phi3", phi3_keys),
+    "gemma": ("Gemma", shape(64, 4, 1, 32, hidden_act="gelu"), "gemma", lambda config: {}),
+    "gemma2": ("Gemma2", shape(96, 4, 2, 40, layers=3, sliding_window=13, query_pre_attn_scalar=40,
+                               attn_logit_softcapping=1.5, final_logit_softcapping=3.0), "gemma2", gemma_keys),
+    "gemma3": ("Gemma3Text", shape(64, 4, 2, 32, layers=7, sliding_window=13, query_pre_attn_scalar=32,
+                                   rope_parameters=GEMMA3), "gemma3", gemma_keys),
+    "olmo2": ("Olmo2", shape(64, 4, 2), "olmo2", lambda config: {}),
+    "smollm3": ("SmolLM3", shape(64, 4, 2, layers=5, pad_token_id=0, bos_token_id=1, eos_token_id=2), "smollm3",
+                lambda config: {}),
+    "granite": ("Granite", shape(64, 4, 2, embedding_multiplier=12.0, attention_multiplier=0.3,
+                                 residual_multiplier=0.22, logits_scaling=8.0), "granite",
+                lambda config: {"embedding_scale": 12.0, "attention.scale": 0.3, "residual_scale": 0.22,
+                                "logit_scale": 8.0}),
+}
+WRAPPED = {"pre_feedforward_layernorm": "ffn_norm", "post_attention_layernorm": "post_attention_norm",
+           "post_feedforward_layernorm": "post_ffw_norm"}
+PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, "gemma2": WRAPPED, "gemma3": WRAPPED,
+         "olmo2": WRAPPED}
+MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def make(name):
+    family, options, architecture, keys = FAMILIES[name]
+    config = getattr(transformers, family + "Config")(attn_implementation="eager", **options)
+    model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
+    support.randomise(model, torch.Generator().manual_seed(RANDOM.randrange(2**31)))
+    return model.eval(), config, architecture, keys(config)
+
+
+def head_of(config):
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def values_of(config, own):
+    """The keys that every reader wants, and those of the family."""
+    head, rope = head_of(config), config.rope_parameters
+    rope = rope.get("full_attention", rope)
+    return {**{key: getattr(config, name) for key, name in SIZES.items()},
+            "attention.key_length": head, "attention.value_length": head,
+            "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
+            "rope.freq_base": float(rope["rope_theta"]), "attention.layer_norm_rms_epsilon": config.rms_norm_eps, **own}
+
+
+def tensors_of(model, config, architecture):
+    """Names and contents as llama.cpp's converter makes them: for rope over neighbours rows of q and k in another
+    order, and norms of Gemma with their 1 added."""
+    out = {}
+    parts = {**GGUF_NAMES, **MLP, **PARTS.get(architecture, {})}
+    for name, t in model.state_dict().items():
+        t = t.numpy()
+        layer, _, part = name.removesuffix(".weight").removeprefix("model.layers.").partition(".")
+        if architecture.startswith("gemma") and name.endswith("norm.weight"):
+            t = t + numpy.float32(1)
+        if architecture in ("granite", "smollm3") and part.endswith(("q_proj", "k_proj")):
+            t = t.reshape(-1, 2, head_of(config) // 2, t.shape[1]).swapaxes(1, 2).reshape(t.shape)
+        whole = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm",
+                 "lm_head.weight": "output"}.get(name)
+        if not (name == "lm_head.weight" and config.tie_word_embeddings):
+            out[f"{whole or f'blk.{layer}.{parts[part]}'}.weight"] = numpy.ascontiguousarray(t)
+    rope = config.rope_parameters
+    for key in ("short", "long"):
+        if f"{key}_factor" in rope:
+            out[f"rope_factors_{key}.weight"] = numpy.array(rope[f"{key}_factor"], numpy.float32)
+    return out
+
+
+def write(path, architecture, values, tensors, lists=None):
+    """The file as the gguf package writes it."""
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in values.items():
+        put = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        put(f"{architecture}.{key}", value)
+    for key, value in (lists or {}).items():
+        writer.add_array(f"{architecture}.{key}", value)
+    for name, t in tensors.items():
+        writer.add_tensor(name, t)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.draws(3)
+def test_gguf(name, tmp_path):
+    """A converter's file has the logits of the folder; our own has the same tensors and keys; q8_0 is near."""
+    model, config, architecture, own = make(name)
+    values, tensors = values_of(config, own), tensors_of(model, config, architecture)
+    theirs = write(tmp_path / "theirs.gguf", architecture, values, tensors)
+    folder = support.save(model, tmp_path / "folder")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(90)]
+    options = context_for(config, tokens)
+    expected = support.score(folder, tokens, tmp_path, *options)
+    found = support.score(theirs, tokens, tmp_path, *options)
+    assert numpy.abs(found - expected).max() <= 1e-6 * numpy.abs(expected).max()
+    support.mpk("quantize", folder, "-o", tmp_path / "ours.gguf", "--type", "f32")
+    assert numpy.array_equal(expected, support.score(tmp_path / "ours.gguf", tokens, tmp_path, *options))
+    ours = gguf.GGUFReader(tmp_path / "ours.gguf")
+    assert {t.name: t.data.shape for t in ours.tensors} == {n: t.shape for n, t in tensors.items()}
+    for t in ours.tensors:
+        assert numpy.array_equal(t.data, tensors[t.name]), t.name
+    for key, value in values.items():
+        assert ours.fields[f"{architecture}.{key}"].contents() == pytest.approx(value, rel=1e-6), key
+    for source in (folder, theirs):
+        support.mpk("quantize", source, "-o", tmp_path / "small.gguf", "--type", "q8_0")
+        small = support.score(tmp_path / "small.gguf", tokens, tmp_path, "--activations", "f32", *options)
+        assert (small - expected).std() < 0.5 * expected.std()  # rows in another order: 1.4
+
+
+def test_layers_with_a_window_in_gguf(tmp_path):
+    """A file may list them; one that cannot be told from the family's rule is not written."""
+    types = ["full", "sliding", "sliding", "full"]
+    config = transformers.Gemma3TextConfig(attn_implementation="eager", layer_types=[f"{t}_attention" for t in types],
+                                           **shape(64, 4, 2, 32, layers=4, sliding_window=13, query_pre_attn_scalar=32,
+                                                   rope_parameters=GEMMA3))
+    model = transformers.Gemma3ForCausalLM(config)
+    support.randomise(model, torch.Generator().manual_seed(RANDOM.randrange(2**31))).eval()
+    file = write(tmp_path / "model.gguf", "gemma3", values_of(config, gemma_keys(config)),
+                 tensors_of(model, config, "gemma3"),
+                 {"attention.sliding_window_pattern": [t == "sliding" for t in types]})
+    folder = support.save(model, tmp_path / "folder")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(60)]
+    expected = support.score(folder, tokens, tmp_path)
+    assert numpy.array_equal(support.score(file, tokens, tmp_path), expected)
+    told = support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32", code=1)[1]
+    assert "cannot say which layers have a window of 13 tokens" in told
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.draws(2)
+def test_peers(name, tmp_path):
+    model, config, _, _ = make(name)
+    folder = support.save(model, tmp_path / "folder")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(70)]
+    one = support.score(folder, tokens, tmp_path)
+    for peers in (2, 3):
+        several = support.score(folder, tokens, tmp_path, "--gpus", peers)
+        assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
+
+
+def test_a_model_that_also_reads_images(tmp_path):
+    """Gemma 3 with its encoder of images: the text model alone is loaded, from either spelling of names and of rope."""
+    text = shape(64, 4, 2, 32, layers=7, sliding_window=13, query_pre_attn_scalar=20, rope_parameters=GEMMA3)
+    vision = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, image_size=28,
+                  patch_size=14)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4,
+                                       image_token_index=9, boi_token_index=7, eoi_token_index=8, eos_token_id=[1, 6],
+                                       attn_implementation="eager")
+    model = transformers.Gemma3ForConditionalGeneration(config)
+    support.randomise(model, torch.Generator().manual_seed(RANDOM.randrange(2**31))).eval()
+    folder = support.save(model, tmp_path / "model")
+    tokens = [RANDOM.randrange(10, 211) for _ in range(60)]
+    expected = logits_of(model, tokens)
+    found = support.score(folder, tokens, tmp_path)
+    assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    assert any("vision_tower" in name for name in weights)
+    renamed = {name.replace("model.language_model.", "X.").replace("language_model.model.", "X."): t
+               for name, t in weights.items()}
+    assert sum(name.startswith("X.") for name in renamed) > 70
+    old = json.loads((folder / "config.json").read_text())
+    rope = old["text_config"].pop("rope_parameters")
+    old["text_config"] |= {"rope_theta": rope["full_attention"]["rope_theta"], "rope_local_base_freq": 1e4,
+                           "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window_pattern": 6}
+    del old["text_config"]["layer_types"]
+    (folder / "config.json").write_text(json.dumps(old))
+    for head in ("model.language_model.", "language_model.model."):
+        safetensors.torch.save_file({name.replace("X.", head): t for name, t in renamed.items()},
+                                    folder / "model.safetensors")
+        assert numpy.array_equal(found, support.score(folder, tokens, tmp_path))
+    support.mpk("quantize", folder, "-o", tmp_path / "text.gguf", "--type", "f32", code=None)
+    del old["text_config"]
+    (folder / "config.json").write_text(json.dumps(old))
+    assert '"text_config" is missing' in support.mpk("inspect", folder, code=None)[1]
+
+
+SERVED = {
+    "Phi3": dict(pad_token_id=0, rope_parameters=longrope(4), original_max_position_embeddings=64),
+    "Gemma2": dict(head_dim=16, sliding_window=13, query_pre_attn_scalar=20, attn_logit_softcapping=2.0,
+                   final_logit_softcapping=5.0, pad_token_id=0),
+    "Olmo2": dict(pad_token_id=0),
+    "SmolLM3": dict(pad_token_id=0, no_rope_layers=[1, 0]),
+    "Granite": dict(embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
+}
+
+
+@pytest.mark.parametrize("family", SERVED)
+@pytest.mark.draws(2)
+def test_requests(family, tmp_path):
+    """Answers are the same alone and in company, with drafts of the text and of a draft model, and over HTTP."""
+    folder = tiny.model(tmp_path / "model", family=family, **SERVED[family])
+    path, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    prompts = [[RANDOM.randrange(250) for _ in range(RANDOM.choice([1, 9, 64, 100]))] for _ in range(7)]
+    path.write_text("".join(json.dumps({"tokens": p, "max_tokens": 40, "ignore_eos": True,
+                                        "temperature": RANDOM.choice([0, 0.8]), "seed": i}) + "\n"
+                            for i, p in enumerate(prompts)))
+    answers = []
+    for options in (["--max-batch", 1], ["--max-batch", 5], ["--max-batch", 3, "--draft-model", folder],
+                    ["--max-batch", 2, "--speculate", "ngram:5:1", "--threads", 2]):
+        support.mpk("batch", folder, path, "-o", out, *options)
+        answers.append([json.loads(line) for line in out.read_text().splitlines()])
+        assert len(answers[-1]) == len(prompts) and not any("error" in a for a in answers[-1])
+        assert answers[-1] == answers[0], options
+    (folder / "chat_template.jinja").write_text(serving.CHAT)
+    with serving.Server(folder, "--threads", 2) as server:
+        status, _, told = server.ask("POST", "/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "the other day"}], "max_tokens": 9})
+        assert status == 200 and told["usage"]["completion_tokens"] >= 1
+
+
+def test_a_tokenizer_of_gemma(tmp_path):
+    """BPE over characters with a mark for spaces and bytes for the rest, as Gemma's tokenizer.json; then in GGUF."""
+    folder = tiny.model(tmp_path / "model", family="Gemma", head_dim=8, pad_token_id=0)
+    words = ["<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>", "<end_of_turn>", "\n", "\n\n"]
+    vocabulary = {t: i for i, t in enumerate(words + [f"<0x{b:02X}>" for b in range(256)])}
+    for c in "▁abcdehilnorstuw":
+        vocabulary[c] = len(vocabulary)
+    merges = [("t", "h"), ("h", "e"), ("th", "e"), ("▁", "the"), ("i", "n"), ("▁", "t"), ("o", "n"), ("▁", "▁"),
+              ("\n", "\n"), ("e", "r"), ("▁", "a")]
+    for a, b in merges:
+        vocabulary.setdefault(a + b, len(vocabulary))
+    t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges, unk_token="<unk>", fuse_unk=True,
+                                                   byte_fallback=True))
+    t.normalizer = tokenizers.normalizers.Replace(" ", "▁")
+    t.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "merged_with_previous")
+    decoders = tokenizers.decoders
+    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    t.add_special_tokens([w for w in words if w[0] == "<"])
+    t.post_processor = tokenizers.processors.TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 2)])
+    t.save(str(folder / "tokenizer.json"))
+    support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
+    for text in ("the hen in the tower", "another on  the road\n\nthe end", "Zürich, in there <end_of_turn>\n",
+                 "<start_of_turn>user\n  the 世界 🙂<end_of_turn>", "in"):
+        for model in (folder, tmp_path / "out.gguf"):
+            ids = support.mpk("tokenize", model, "--add-special", "-p", text)[0]
+            assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)
+            assert text in support.mpk("tokenize", model, "--decode", "-p", ids.decode())[0].decode()
+
+
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def test_words_of_phi_4_mini(tmp_path):
+    """GGUF's name for them is gpt-4o: found by trial for a tokenizer that merges any two neighbours of some texts."""
+    pre = tokenizers.pre_tokenizers
+    bytes_only = pre.ByteLevel(add_prefix_space=False, use_regex=False)
+    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve"]
+    vocabulary, merges = {c: i for i, c in enumerate(sorted(pre.ByteLevel.alphabet()))}, []
+    for text in texts:
+        letters = bytes_only.pre_tokenize_str(text)[0][0]
+        for a, b in zip(letters, letters[1:]):
+            if a + b not in vocabulary:
+                vocabulary[a + b] = len(vocabulary)
+                merges.append((a, b))
+    t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
+    t.pre_tokenizer = pre.Sequence([pre.Split(tokenizers.Regex(O200K), "isolated"), bytes_only])
+    t.decoder = tokenizers.decoders.ByteLevel()
+    folder = tiny.model(tmp_path / "model", vocab_size=len(vocabulary))
+    t.save(str(folder / "tokenizer.json"))
+    support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == "gpt-4o"
+    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é") for _ in range(60))]:
+        for model in (folder, tmp_path / "out.gguf"):
+            ids = support.mpk("tokenize", model, "-p", text)[0]
+            assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)

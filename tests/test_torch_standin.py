@@ -94,7 +94,7 @@ def test_attention_of_a_gpu_is_one_operator(dtype, width, causal):
 def known_mask(kind, dtype, rows, keys):
     """A mask that a graph makes of nothing but numbers, as those of Transformers."""
     i, j = torch.arange(rows).reshape(rows, 1), torch.arange(keys)
-    seen = {"all": i + j >= 0, "causal": i >= j, "window": (i >= j) & (i - j < 3), "rows": (j < 5).expand(rows, keys)}[kind]
+    seen = {"all": i + j >= 0, "causal": i >= j, "window": (i >= j) & (i - j < 3), "rows": j < 5}[kind]
     seen = seen.expand(2, 1, rows, keys)
     return seen if dtype is torch.bool else torch.zeros((), dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
 

@@ -4,7 +4,8 @@
  * Input: views of any plain dtype and strides; output: the task's box.  All of them work from the
  * result: a thread takes an entry of the box (pad: some neighbours), finds out which entry of x it
  * is, and moves it bit for bit.  So every entry is written once, by one thread, and there are no
- * barriers and no scratch.  Those that combine what several indices name (index_put, scatter) are in scatter.cuh.
+ * barriers and no scratch.  Those that combine what several indices name (index_put, scatter) are
+ * in scatter.cuh.
  *
  * Numbers in index tensors are data and believed only in range: one that names no entry gives 0.
  * Cost: memory. */
@@ -122,8 +123,7 @@ template <typename T> struct pad_lot {
 };
 
 /* The first `left` entries of a lot, `step` apart; as one word of 16 bytes where they are one. */
-template <typename T>
-MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 step, rt_i64 left)
+template <typename T> MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 step, rt_i64 left)
 {
     const int n = pad_lot<T>::ENTRIES;
     if (step == 1 && left >= n && ((rt_u64)g & 15) == 0) {

@@ -417,7 +417,7 @@ def attend(
 
 
 def least_mask(e: Emitter, mask: Val, causal: bool, rows: int, keys: int) -> tuple[Val | None, bool]:
-    """A mask whose entries are known, as little of it as says the same, and whether rows see no later key.  Models build
+    """Of a mask whose entries are known as little as says the same, and whether rows see no later key.  Models build
     masks that hide nothing, or later keys alone; without them no scores are changed, and keys that no row sees are not
     read.  All layers share what is left of a mask."""
     if (mask, rows, keys) not in e.masks:

@@ -91,12 +91,14 @@ def test_attention_of_a_gpu_is_one_operator(dtype, width, causal):
     assert not unsupported and "sdpa" in e.graph.text() and "softmax" not in e.graph.text()
 
 
-def known_mask(kind, dtype, rows, keys):
+def known_mask(kind, dtype, rows, keys, device):
     """A mask that a graph makes of nothing but numbers, as those of Transformers."""
-    i, j = torch.arange(rows).reshape(rows, 1), torch.arange(keys)
+    i, j = torch.arange(rows, device=device).reshape(rows, 1), torch.arange(keys, device=device)
     seen = {"all": i + j >= 0, "causal": i >= j, "window": (i >= j) & (i - j < 3), "rows": j < 5}[kind]
     seen = seen.expand(2, 1, rows, keys)
-    return seen if dtype is torch.bool else torch.zeros((), dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)
+    if dtype is torch.bool:
+        return seen
+    return torch.where(seen, *(torch.full((), n, dtype=dtype, device=device) for n in (0, torch.finfo(dtype).min)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.float32])
@@ -104,7 +106,7 @@ def known_mask(kind, dtype, rows, keys):
 def test_a_known_mask_is_told_by_as_little_as_says_the_same(kind, dtype):
     with enable_python_dispatcher(), whole.whole_operators():
         def twice(q, k, v):
-            mask = known_mask(kind, dtype, 5, 7).to(q.device)
+            mask = known_mask(kind, dtype, 5, 7, q.device)
             return sdpa(sdpa(q, k, v, mask), k, v, mask)
 
         e, *_ = lowered(twice, (2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16), dtype=torch.bfloat16)

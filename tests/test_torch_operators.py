@@ -4,6 +4,7 @@ import math
 import re
 
 import pytest
+import support
 from test_torch import compiled, fresh, is_whole  # noqa: F401  (fresh is a fixture)
 from test_torch_standin import lowered
 
@@ -117,6 +118,29 @@ def test_attention_with_wide_heads(dtype):
     expected = torch.nn.functional.scaled_dot_product_attention(q, q + 1, q + 1, is_causal=True)
     torch.testing.assert_close(fast(q, q + 1), expected)
     assert is_whole(reports) and "sdpa" not in reports[0].programs[0].describe()["kinds"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("kind", ["all", "causal", "later", "window", "none"])
+def test_attention_with_masks_that_are_known(kind, dtype):
+    """What a mask says of which numbers are all known may become the flag of later keys, or nothing."""
+    random = torch.Generator().manual_seed(support.seed().randrange(2**31))
+    rows, keys = (int(torch.randint(2, 20, (), generator=random)) for _ in range(2))
+
+    i, j = torch.arange(rows).reshape(rows, 1), torch.arange(keys)
+    seen = {"all": i >= 0, "causal": i >= j, "later": i <= j, "window": (i - j).abs() < 2, "none": (i > 0) & (j > -1)}
+    seen = seen[kind].expand(1, 1, rows, keys)
+
+    def fn(q, k, v):
+        mask = torch.tensor(seen.tolist())
+        return attend(q, k, v, mask if dtype is torch.bool else torch.zeros(()).masked_fill(~mask, -math.inf))
+
+    q, k, v = (torch.randn(2, h, n, 8, generator=random) for h, n in ((4, rows), (2, keys), (2, keys)))
+    fast, reports = compiled(fn)
+    scores = (q.double() @ k.double().repeat_interleave(2, 1).mT / math.sqrt(8)).masked_fill(~seen, -math.inf)
+    expected = scores.softmax(-1).nan_to_num() @ v.double().repeat_interleave(2, 1)  # zeros where nothing is seen
+    torch.testing.assert_close(fast(q, k, v), expected.float())
+    assert is_whole(reports)
 
 
 # ---- triangles, strides, assertions, windows ----

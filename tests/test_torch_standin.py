@@ -91,6 +91,33 @@ def test_attention_of_a_gpu_is_one_operator(dtype, width, causal):
     assert not unsupported and "sdpa" in e.graph.text() and "softmax" not in e.graph.text()
 
 
+def known_mask(kind, dtype, rows, keys, device):
+    """A mask that a graph makes of nothing but numbers, as those of Transformers."""
+    i, j = torch.arange(rows, device=device).reshape(rows, 1), torch.arange(keys, device=device)
+    seen = {"all": i + j >= 0, "causal": i >= j, "window": (i >= j) & (i - j < 3), "rows": j < 5}[kind]
+    seen = seen.expand(2, 1, rows, keys)
+    if dtype is torch.bool:
+        return seen
+    return torch.where(seen, *(torch.full((), n, dtype=dtype, device=device) for n in (0, torch.finfo(dtype).min)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("kind", ["all", "causal", "window", "rows"])
+def test_a_known_mask_is_told_by_as_little_as_says_the_same(kind, dtype):
+    with enable_python_dispatcher(), whole.whole_operators():
+        def twice(q, k, v):
+            mask = known_mask(kind, dtype, 5, 7, q.device)
+            return sdpa(sdpa(q, k, v, mask), k, v, mask)
+
+        e, *_ = lowered(twice, (2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16), dtype=torch.bfloat16)
+    line, other = (line for line in e.graph.text().splitlines() if "sdpa(" in line)
+    shapes = {"all": None, "causal": "[1, 1, 5, 7]" if dtype is torch.float16 else None,
+              "window": "[1, 1, 5, 7]", "rows": "[1, 1, 1, 7]"}
+    masks = [line for line in e.graph.text().splitlines() if line.startswith("const")]
+    assert ("causal = 1" in line) == ("causal = 1" in other) == (kind == "causal" and dtype is not torch.float16)
+    assert len(masks) == (shapes[kind] is not None) and all(shapes[kind] in m for m in masks)
+
+
 @pytest.mark.parametrize("dtype, width, more", [
     (torch.float32, 16, {}), (torch.float16, 136, {}), (torch.float16, 16, {"dropout_p": 0.5})
 ])  # fmt: skip

@@ -480,6 +480,15 @@ template <int A, int B, int E> MPK_FN void block_fill(float (&r)[A][B][E], float
         r[i / (B * E)][i / E % B][i % E] = value;
 }
 
+/* An operand's entry for one of a fragment, 0 outside of the box.  The dtype is a constant where
+ * this is called, as a view's is not always: a compiler that keeps the view in memory asks for the
+ * dtype again at each entry, and then loads of a thread's entries wait for each other. */
+MPK_FN float block_get(int dtype, bool inside, const char *g, rt_i64 at)
+{
+    const mpk_view from = {0, dtype}; /* only its dtype counts */
+    return inside ? mpk_get(from, g, at) : 0.0f;
+}
+
 /* ---- ends by rows ---- */
 
 /* Sums into shared memory, as rows of fp32 with BLOCK_ROW_GAP between them, all parts. Entries e

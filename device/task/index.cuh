@@ -2,9 +2,10 @@
  * strided, slice_scatter, take_along, index; and full and iota, which come from nowhere.
  *
  * Input: views of any plain dtype and strides; output: the task's box.  All of them work from the
- * result: a thread takes an entry of the box, finds out which entry of x it is, and moves it bit
- * for bit.  So every entry is written once, by one thread, and there are no barriers and no
- * scratch.  Those that combine what several indices name (index_put, scatter) are in scatter.cuh.
+ * result: a thread takes an entry of the box (pad: some neighbours), finds out which entry of x it
+ * is, and moves it bit for bit.  So every entry is written once, by one thread, and there are no
+ * barriers and no scratch.  Those that combine what several indices name (index_put, scatter) are
+ * in scatter.cuh.
  *
  * Numbers in index tensors are data and believed only in range: one that names no entry gives 0.
  * Cost: memory. */
@@ -113,28 +114,101 @@ MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
     return i < 0 ? 0 : n - 1;
 }
 
-/* The body of pad.  before: entries in front of x, of each axis; a negative number counts
- * entries of x that are cut off. */
+/* Entries of pad by lots: a thread finds the place of up to 16 bytes of neighbours along the last
+ * axis at once, asks for all that x has of them, and stores them together if they lie so.  T: an
+ * unsigned number of an entry's width. */
+template <typename T> struct pad_lot {
+    enum { ENTRIES = 16 / sizeof(T) };
+    T at[ENTRIES];
+};
+
+/* The first `left` entries of a lot, `step` apart; as one word of 16 bytes where they are one. */
+template <typename T> MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 step, rt_i64 left)
+{
+    const int n = pad_lot<T>::ENTRIES;
+    if (step == 1 && left >= n && ((rt_u64)g & 15) == 0) {
+        copies_quad all = {{0, 0}};
+#pragma unroll
+        for (int j = 0; j < n; j++)
+            all.at[j / (n / 2)] |= (rt_u64)lot.at[j] << j % (n / 2) * 8 * sizeof(T);
+        *(copies_quad *)g = all;
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < n; j++)
+        if (j < left)
+            g[j * step] = lot.at[j];
+}
+
+/* The body of pad for one width.  before: entries in front of x, of each axis. */
+template <typename T>
+MPK_FN void pad_lots(const mpk_task &t, const mpk_view &x, const mpk_view &y,
+                     const mpk_numbers &before, int mode, T value)
+{
+    const int n = pad_lot<T>::ENTRIES;
+    const T *g_x = (const T *)mpk_data(t, x);
+    T *g_y = (T *)mpk_data(t, y);
+    mpk_box lots = mpk_box_of(t, y.rank);
+    rt_i64 lo = 0, hi = 1, in = 1, shift = 0, step_x = 0, step_y = 0; /* along the last axis */
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == y.rank - 1) {
+            lo = lots.lo[i], hi = lots.hi[i], in = x.dims[i], shift = before.at[i];
+            step_x = x.stride[i], step_y = y.stride[i];
+            lots.lo[i] = 0;
+            lots.hi[i] = (rt_u32)((hi - lo + n - 1) / n);
+        }
+    const rt_u64 all = mpk_count(lots, y.rank);
+    for (rt_u64 lot = (rt_u64)mpk_thread(); lot < all; lot += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK], from = 0, to = 0, first = lo;
+        bool inside = true; /* else the whole lot is padding */
+        mpk_place(lots, y.rank, lot, at);
+#pragma unroll
+        for (int i = 0; i < RT_MAX_RANK; i++)
+            if (i == y.rank - 1) {
+                first = lo + at[i] * n;
+            } else if (i < y.rank) {
+                const rt_i64 k = pad_source(mode, at[i] - before.at[i], x.dims[i]); /* of x */
+                inside = inside && k >= 0 && k < x.dims[i];
+                from += k * x.stride[i];
+                to += at[i] * y.stride[i];
+            }
+        pad_lot<T> r;
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            const rt_i64 k = pad_source(mode, first + j - shift, in);
+            const bool there = inside && first + j < hi && k >= 0 && k < in;
+            r.at[j] = there ? g_x[from + k * step_x] : value;
+        }
+        pad_store(r, g_y + to + first * step_y, step_y, hi - first);
+    }
+}
+
+/* The body of pad: entries are moved by their bits. */
+template <typename T>
+MPK_FN void pad_run_as(const mpk_task &t, const mpk_view &x, const mpk_view &y,
+                       const mpk_numbers &before, int mode, double value)
+{
+    T bits = 0;
+    mpk_put_double(y, (char *)&bits, 0, value);
+    pad_lots<T>(t, x, y, before, mode, bits);
+}
 MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                     const mpk_numbers &before, int mode, double value)
 {
-    const char *g_x = mpk_data(t, x);
-    char *g_y = mpk_data(t, y);
-    INDEX_LOOP(t, y)
-    {
-        rt_i64 from = 0;
-        bool inside = true; /* else the entry is padding */
-#pragma unroll
-        for (int i = 0; i < RT_MAX_RANK; i++)
-            if (i < x.rank) {
-                rt_i64 k = pad_source(mode, at[i] - before.at[i], x.dims[i]); /* of x */
-                inside = inside && k >= 0 && k < x.dims[i];
-                from += k * x.stride[i];
-            }
-        if (inside)
-            copies_move(y.dtype, g_y, mpk_offset(y, at), g_x, from);
-        else
-            mpk_put_double(y, g_y, mpk_offset(y, at), value);
+    switch (mpk_dtype_bytes(y.dtype)) {
+    case 1:
+        pad_run_as<unsigned char>(t, x, y, before, mode, value);
+        break;
+    case 2:
+        pad_run_as<rt_u16>(t, x, y, before, mode, value);
+        break;
+    case 4:
+        pad_run_as<rt_u32>(t, x, y, before, mode, value);
+        break;
+    default:
+        pad_run_as<rt_u64>(t, x, y, before, mode, value);
+        break;
     }
 }
 

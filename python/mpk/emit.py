@@ -139,6 +139,7 @@ class Emitter:
         self.n_stand_ins = 0  # results of PyTorch that lowering went on with
         self.views: set[int] = set()  # tensors that may share the storage of another
         self.values: dict[torch.fx.Node, Any] = {}
+        self.masks: dict[tuple[Val, int, int], tuple[Val | None, bool]] = {}  # lowering_math.least_mask
         self.exchanges: Any = None  # collectives.Exchanges, if programs may have some
 
     @property

@@ -15,6 +15,7 @@ from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape,
 
 LOW = (torch.float16, torch.bfloat16)
 WIDEST_HEADS = 2048  # of queries and values together, that the body of sdpa on a GPU takes (src/gen/body_index.c)
+HIDDEN = -1e30  # what is lower hides a key: a weight beside one that counts is 0 (torch.finfo(bfloat16).min is -3.4e38)
 
 
 def all_axes(x: Val, axes: Sequence[int] | int | None) -> list[int]:
@@ -408,9 +409,39 @@ def attend(
     if q.rank != 4 or k.rank != 4:
         raise Unsupported(f"attention of rank {q.rank}")
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if mask is not None and mask.data is not None and mask.numel:
+        mask, causal = least_mask(e, mask, causal, q.shape[2], k.shape[2])
     if q.shape[-1] + v.shape[-1] > WIDEST_HEADS:
         return attend_by_products(e, q, k, v, mask, causal, scale)
     return e.op("sdpa", q, k, v, mask, scale=float(scale), causal=int(causal))
+
+
+def least_mask(e: Emitter, mask: Val, causal: bool, rows: int, keys: int) -> tuple[Val | None, bool]:
+    """Of a mask whose entries are known as little as says the same, and whether rows see no later key.  Models build
+    masks that hide nothing, or later keys alone; without them no scores are changed, and keys that no row sees are not
+    read.  All layers share what is left of a mask."""
+    if (mask, rows, keys) not in e.masks:
+        assert mask.data is not None
+        e.masks[mask, rows, keys] = told_apart(e, mask.data.cpu(), rows, keys)
+    least, lower = e.masks[mask, rows, keys]
+    return least, causal or lower
+
+
+def told_apart(e: Emitter, data: torch.Tensor, rows: int, keys: int) -> tuple[Val | None, bool]:
+    """What hides is minus infinity, or so low a number that a weight beside one that counts is 0."""
+    data = data.reshape((1,) * (4 - data.dim()) + data.shape)
+    for axis in range(4):
+        one = data.narrow(axis, 0, 1)
+        if data.stride(axis) == 0 or torch.equal(data, one.expand(data.shape)):
+            data = one
+    seen = data if data.dtype is torch.bool else data == 0
+    if seen.all():
+        return None, False
+    lower = torch.ones(rows, keys, dtype=torch.bool).tril()
+    hides = data.dtype is torch.bool or bool((seen | (data < HIDDEN)).all())
+    if hides and tuple(seen.shape[-2:]) == (rows, keys) and torch.equal(seen, lower.expand(seen.shape)):
+        return None, True
+    return e.folded(data), False
 
 
 def attend_by_products(e: Emitter, q: Val, k: Val, v: Val, mask: Val | None, causal: bool, scale: float) -> Val:

@@ -314,7 +314,8 @@ static mpk_status print_of_entry(const run *r)
     const block_operand *o = &w->p->operands[s->operand];
     const char *name = w->p->tiles[s->to].name;
     if (s->verb == BLOCK_LOAD)
-        LINE(w, "const float v_%s = !inside ? 0.0f : mpk_get(%s, g_%s, ", name, o->name, o->name);
+        LINE(w, "const float v_%s = block_get(%s, inside, g_%s, ", name, gen_dtype_name(o->dtype),
+             o->name);
     else
         LINE(w, "if (inside)\n%*smpk_put(%s, g_%s, ", w->indent + BLOCK_STEP, "", o->name, o->name);
     print_offset(w, o);

@@ -208,23 +208,25 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
 
 /* The work besides reading.  As a matrix product a task brings the window of each of its places
  * into a tile, entry by entry, once for every PRODUCT_FILTERS filters.  Where copies do that, an
- * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places. */
+ * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places.
+ * Images come one after the other, each with tiles of its own. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
 {
     const ir_tensor *x = shape_input(g, op, X), *w = shape_input(g, op, W);
     const ir_box box = in_order(op, x->rank, given);
     if (op->attributes[TRANSPOSED].i)
         return 0;
-    int64_t places = box.hi[0] - box.lo[0], entries = 1;
+    int64_t places = 1, entries = 1;
     for (uint32_t i = 1; i < w->rank; i++) {
         entries *= w->dims[i];
         places *= i > 1 ? box.hi[i] - box.lo[i] : 1;
     }
-    const int64_t filters = box.hi[1] - box.lo[1], passes = divide_up(filters, PRODUCT_FILTERS);
+    const int64_t images = box.hi[0] - box.lo[0], filters = box.hi[1] - box.lo[1],
+                  passes = images * divide_up(filters, PRODUCT_FILTERS);
     const int64_t all = passes * divide_up(places, MATRIX_FILTERS) * MATRIX_FILTERS * entries;
     if (!is_copied(g, op))
         return all * ENTRY_BYTES;
-    const int64_t again = (divide_up(places, PRODUCT_FILTERS) - 1) * filters * entries;
+    const int64_t again = (images * divide_up(places, PRODUCT_FILTERS) - 1) * filters * entries;
     return (all + again) * (int64_t)ir_dtype_table[x->dtype].block_bytes;
 }
 

@@ -202,7 +202,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("before", INTS), SHAPE_NEEDED("after", INTS),
                                           SHAPE_WORD("mode", "constant"), SHAPE_REAL("value", 0)};
-/* Live axis 0 padded along axis 1 only, each mode, and integers and bool. */
+/* Live axis 0 padded along axis 1 only, each mode, integers and bool, and rows of whole pieces of
+ * 16 bytes. */
 static const op_case cases[] = {
     {"input %x : f32[7, 20] live=tokens\n%y = pad(%x) {before = [0, 3], after = [0, 1], value = "
      "2.5}\n"},
@@ -211,6 +212,10 @@ static const op_case cases[] = {
      "\"replicate\"}\n"},
     {"input %x : f16[3, 5]\n%y = pad(%x) {before = [3, 0], after = [3, 2], mode = \"circular\"}\n"},
     {"input %x : bool[3]\n%y = pad(%x) {before = [9], after = [0], value = 1.0}\n"},
+    {"input %x : bf16[2, 37]\n%y = pad(%x) {before = [1, 8], after = [0, 19], value = -1.5}\n"},
+    {"input %t : bf16[2, 3, 5, 6]\n%x = transpose(%t) {perm = [0, 2, 3, 1]}\n%y = pad(%x) {before "
+     "= [0, 0, 0, 0], after = [0, 0, 0, 5]}\n"},
+    {"input %x : u8[40]\n%y = pad(%x) {before = [24], after = [32], mode = \"circular\"}\n"},
 };
 
 const op_def op_pad = {

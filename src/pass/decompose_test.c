@@ -328,12 +328,48 @@ static void rows_of_another_tensor_are_written_by_many(void **state)
     arena_free(&a);
 }
 
+/* Places of different images are no neighbours: a task that had rows of several would have a tile
+ * for each, mostly empty, and read its filters for each again.  The convolutions are those of
+ * ResNet-50 at batch 8 that halve an image, by a kernel of one entry and of nine. */
+static void places_of_a_task_belong_to_one_image(void **state)
+{
+    static const char halving[] =
+        "input %t : bf16[8, 14, 14, 1024]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\n"
+        "const %u : bf16[2048, 1, 1, 1024]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\n"
+        "%y = conv(%x, %w) {stride = [2, 2], last = 1}\noutput %y\n"
+        "const %n : bf16[512, 3, 3, 1024]\n%m = transpose(%n) {perm = [0, 3, 1, 2]}\n"
+        "%z = conv(%x, %m) {stride = [2, 2], padding = [1, 1], last = 1}\noutput %z\n";
+    (void)state;
+    arena a = {0};
+    tg_program p;
+    ir_graph *ir;
+    uint32_t n_tokens = 1, seen = 0;
+    const pass_options options = {.n_workers = WORKERS,
+                                  .whole_tiles = true,
+                                  .relaxed = true,
+                                  .page_bytes = 1 << 20,
+                                  .pages_per_worker = 2,
+                                  .verify = true};
+    check_ok(&cx, ir_parse(&cx, &a, STR(halving), &ir));
+    check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+    const tg_graph *g = p.graphs[0].tg;
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+        if (strcmp(g->ir->ops.at[op].def->name, "conv") == 0) {
+            assert_int_equal(spread_of(g, op, 0, 1).most, 1);
+            assert_in_range(spread_of(g, op, 0, 1).n, WORKERS / 2, WORKERS);
+            seen++;
+        }
+    assert_int_equal(seen, 2);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
                                        cmocka_unit_test(early_tiles_meet_late_ones),
                                        cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
                                        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
+                                       cmocka_unit_test(places_of_a_task_belong_to_one_image),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -453,6 +453,27 @@ static void test_killed(void **state)
         }
 }
 
+/* Two of three at the same time: the third names one of them and does not wait for the others'
+ * kernels. */
+static void test_two_killed(void **state)
+{
+    (void)state;
+    company c;
+    const uint32_t stays = (uint32_t)(seed % 3);
+    start_all(&c, 3, RUN);
+    await_file(&c, "runs");
+    for (uint32_t i = 0; i < 3; i++)
+        if (i != stays)
+            kill(c.process[i], SIGKILL);
+    const uint64_t begun = clock_ns();
+    for (uint32_t i = 0; i < 3; i++)
+        if (i != stays)
+            waitpid(c.process[i], NULL, 0);
+    all_fail(&c, 7u & ~(1u << stays), MPK_EDEVICE, "has ended: its own message says why");
+    assert_true(clock_ns() - begun < 8000000000u);
+    end(&c);
+}
+
 /* A process that does not run keeps its GPU from being started again. */
 static void test_stopped(void **state)
 {
@@ -558,8 +579,9 @@ int main(int n_arguments, char **arguments)
     setenv("MPK_SEED", word, 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_answers),     cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_stopped),     cmocka_unit_test(test_lost_kernel),
-        cmocka_unit_test(test_differences), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_two_killed),  cmocka_unit_test(test_stopped),
+        cmocka_unit_test(test_lost_kernel), cmocka_unit_test(test_differences),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

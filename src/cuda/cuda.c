@@ -74,7 +74,7 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 
 /* ---- memory ---- */
 
- /* The GPU's memory but for pinned pieces.  State and temporaries begin as zeros; carried words as
+/* The GPU's memory but for pinned pieces.  State and temporaries begin as zeros; carried words as
   * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
   * written in full later.  In calls, state and step tensors are the caller's memory and get none
   * here.  What other processes reach comes from ranks.c.  On failure what was allocated stays in m,
@@ -398,7 +398,7 @@ static bool end_kernels(cuda_machine *m)
     cuda_baseline_stop(m);
     cuda_ranks_leave(m);
     if (is_usable && m->has_lock)
-        ended = cuda_end_kernels(m);
+        ended = cuda_end_kernels(m, true);
     cuda_ranks_close(m);
     return ended;
 }

@@ -321,8 +321,9 @@ mpk_status cuda_start_kernels(mpk_context *cx, cuda_machine *m);
 mpk_status cuda_refill_kernels(mpk_context *cx, cuda_machine *m);
 /* There is work: start the kernels, or start them again if they have gone to rest. */
 void cuda_keep_running(cuda_machine *m);
-/* Tell the kernels to end and wait for them.  False: one does not end. */
-bool cuda_end_kernels(cuda_machine *m);
+/* Tell the kernels to end and wait for them.  False: one does not end.  for_good: none is started
+ * again. */
+bool cuda_end_kernels(cuda_machine *m, bool for_good);
 /* The status of the fault, with its words; takes the lock. */
 mpk_status cuda_say_fault(mpk_context *cx, cuda_machine *m);
 

@@ -243,8 +243,10 @@ static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
 }
 
 /* Ask all kernels to end and wait for them, GPU 0 last: each has as long as a step may take,
- * stop_ns at least.  The request is taken back, so that the next launch runs. */
-bool cuda_end_kernels(cuda_machine *m)
+ * stop_ns at least.  The request is taken back, so that the next launch runs; for good it stays,
+ * and kernels of other processes are not waited for: what these touch here lives as long as they
+ * do. */
+bool cuda_end_kernels(cuda_machine *m, bool for_good)
 {
     bool ended = true;
     if (!m->launched)
@@ -253,8 +255,10 @@ bool cuda_end_kernels(cuda_machine *m)
     const cuda_options *o = &m->options;
     const uint64_t end = clock_ns() + (o->stall_ns > o->stop_ns ? o->stall_ns : o->stop_ns);
     for (uint32_t i = m->n_peers; i-- > 0;)
-        ended &= await_end(m, m->peers[i], end);
-    cuda_tell_kernels(m, 0);
+        if (!for_good || !m->peers[i]->is_elsewhere)
+            ended &= await_end(m, m->peers[i], end);
+    if (!for_good)
+        cuda_tell_kernels(m, 0);
     return ended;
 }
 
@@ -267,7 +271,7 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
         return MPK_OK;
     TRY(machine_check(cx, &m->machine));
     pthread_mutex_lock(&m->lock);
-    bool ended = cuda_end_kernels(m);
+    bool ended = cuda_end_kernels(m, false);
     pthread_mutex_unlock(&m->lock);
     CHECK(cx, ended, MPK_ESTALLED, "the kernel does not stop");
     return MPK_OK;

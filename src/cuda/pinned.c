@@ -143,7 +143,7 @@ static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, con
 
 /* No caller takes an error here: the machine is lost, as with any failure of the driver. */
 void cuda_put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
-                     uint32_t number)
+                   uint32_t number)
 {
     cuda_machine *m = cuda_of(base);
     mpk_context cx = {0};

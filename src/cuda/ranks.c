@@ -78,7 +78,7 @@ typedef struct rank_words {
 struct cuda_ranks {
     host_ranks *met;
     cuda_machine *m; /* the first one's, which others see */
-    char *mapping;    /* the boxes, then the words; NULL: not mapped */
+    char *mapping;   /* the boxes, then the words; NULL: not mapped */
     size_t mapping_bytes;
     bool is_pinned;
     rank_words *words;

@@ -541,8 +541,8 @@ mpk_status ranks_pass(mpk_context *cx, host_ranks *r, int mine, int *all)
 
 /* ---- watching ---- */
 
-/* Something came from a rank, which is its end, or rank 0's word that it closes.  True: the watch
- * is over. */
+/* Something came from a rank, which is its end, or rank 0's word that it closes.  True: it is
+ * rank 0's word. */
 static bool see(host_ranks *r, uint32_t from)
 {
     mpk_context unheard = {0};
@@ -552,22 +552,25 @@ static bool see(host_ranks *r, uint32_t from)
         r->closed = true;
     else
         r->ended(r->user, from);
-    return true;
+    return r->closed;
 }
 
 static void *watch(void *argument)
 {
     host_ranks *r = argument;
     struct pollfd p[RANKS_MOST + 1];
+    bool has_ended[RANKS_MOST] = {0};
     for (bool over = false; !over;) {
         for (uint32_t i = 0; i < r->n; i++)
-            p[i] = (struct pollfd){.fd = r->fd[i], .events = POLLIN};
+            p[i] = (struct pollfd){.fd = has_ended[i] ? -1 : r->fd[i], .events = POLLIN};
         p[r->n] = (struct pollfd){.fd = r->wake, .events = POLLIN};
         if (poll(p, r->n + 1, -1) < 0)
             continue;
         over = p[r->n].revents != 0;
-        for (uint32_t i = 0; i < r->n && !over; i++)
+        for (uint32_t i = 0; i < r->n && !over; i++) {
+            has_ended[i] |= p[i].revents != 0;
             over = p[i].revents && see(r, i);
+        }
     }
     return NULL;
 }

@@ -9,7 +9,8 @@ set(MPK_TEST_ENVIRONMENT "MPK_BUILD=${CMAKE_BINARY_DIR}" "MPK_DEVICE=cpu" "ASAN_
     "UBSAN_OPTIONS=print_stacktrace=1")
 
 # A stand-in for libcuda, which tests have opened in its place (tests/fake_cuda.h).
-add_library(fake_cuda MODULE tests/fake_cuda.c tests/fake_cuda_books.c tests/fake_cuda_streams.c)
+add_library(fake_cuda MODULE tests/fake_cuda.c tests/fake_cuda_books.c tests/fake_cuda_shared.c
+            tests/fake_cuda_streams.c)
 set_target_properties(fake_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
 target_link_libraries(fake_cuda PRIVATE mpk_libraries)
 

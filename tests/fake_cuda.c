@@ -49,7 +49,7 @@ ENTRY cuDeviceGetCount(int *n)
 /* ---- links ---- */
 
 /* "island:2": GPUs 0 and 1 reach each other, 2 and 3, and so on. */
-static bool has_link(int from, int to)
+bool fake_has_link(int from, int to)
 {
     int island = (int)fake_setting("island", MAX_DEVICES);
     return from != to && fake_setting("links", 1) && from / island == to / island;
@@ -59,7 +59,7 @@ ENTRY cuDeviceCanAccessPeer(int *can, int from, int to);
 ENTRY cuDeviceCanAccessPeer(int *can, int from, int to)
 {
     ENTER("cuDeviceCanAccessPeer");
-    *can = has_link(from, to);
+    *can = fake_has_link(from, to);
     return 0;
 }
 
@@ -117,7 +117,8 @@ ENTRY cuDeviceGetPCIBusId(char *name, int n, int device);
 ENTRY cuDeviceGetPCIBusId(char *name, int n, int device)
 {
     ENTER("cuDeviceGetPCIBusId");
-    snprintf(name, (size_t)n, "0000:%02x:00.0", (unsigned)device + 1);
+    snprintf(name, (size_t)n, "0000:%02x:00.0",
+             (unsigned)device + 1 + (unsigned)fake_setting("bus", 0));
     return 0;
 }
 
@@ -298,7 +299,7 @@ ENTRY cuMemHostRegister_v2(void *at, size_t n, unsigned flags)
     ENTER_CURRENT("cuMemHostRegister");
     if (!n || flags & ~15u)
         return INVALID;
-    fake_add_range(REGISTERED, (uintptr_t)at, n);
+    fake_add_range(flags & 2 ? PINNED : REGISTERED, (uintptr_t)at, n);
     return 0;
 }
 
@@ -306,7 +307,9 @@ ENTRY cuMemHostUnregister(void *at);
 ENTRY cuMemHostUnregister(void *at)
 {
     int code = fake_enter("cuMemHostUnregister");
-    return fake_remove_range(REGISTERED, (uintptr_t)at) ? code : INVALID;
+    return fake_remove_range(REGISTERED, (uintptr_t)at) || fake_remove_range(PINNED, (uintptr_t)at)
+               ? code
+               : INVALID;
 }
 
 int fake_copy(uint64_t to, bool check_to, uint64_t from, bool check_from, size_t n)
@@ -376,6 +379,7 @@ ENTRY cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s)
 {
     (void)s;
     ENTER_CURRENT("cuMemsetD8Async");
+    fake_await_kernels(); /* it needs an SM */
     if (!fake_is_known(to, n))
         return BAD_ADDRESS;
     memset((void *)(uintptr_t)to, value, n);

@@ -10,6 +10,7 @@
  *     SM holds) links:0 (GPUs do not reach each other)  atomics:0 (they do by a link that has none)
  *     island:2 (GPUs 0 and 1 reach each other, 2 and 3, and so on)
  *     more:4096 (bytes of memory that all GPUs but the first have more)
+ *     bus:8 (the first GPU is at 0000:09:00.0, not at 0000:01:00.0)
  *     busy:1 (work on streams of GPU 1 is never done, as with a kernel that does not end)
  *
  * Streams run at once, on the calling thread.  A kernel does nothing, unless the test gives it a
@@ -50,6 +51,9 @@ typedef struct fake_cuda_face {
     /* 1: a kernel of this device may touch these bytes */
     int (*may_touch)(int device, uint64_t at, uint64_t n);
     int (*device_of)(uint64_t at); /* whose memory this is; -1: no GPU's */
+    /* so many more kernels (or fewer) go on after their launch: work on this device's streams is
+     * not done until none does */
+    void (*hold)(int device, int change);
 } fake_cuda_face;
 
 /* Make cuda_driver_open find the stand-in, with these words in MPK_FAKE_CUDA (NULL: none), and

@@ -5,9 +5,12 @@
  */
 #include "fake_cuda_books.h"
 
-static const char *const kind_names[N_KINDS] = {"context",     "memory",     "pinned", "registered",
-                                                "stream",      "event",      "module", "graph",
-                                                "ready graph", "peer access"};
+#include <sys/mman.h>
+#include <time.h>
+
+static const char *const kind_names[N_KINDS] = {
+    "context", "memory",      "pinned",      "registered", "stream",   "event", "module",
+    "graph",   "ready graph", "peer access", "shared",     "reserved", "mapped"};
 
 fake_books fake = {.lock = PTHREAD_MUTEX_INITIALIZER};
 _Thread_local gpu *fake_current;
@@ -22,6 +25,20 @@ int fake_usable(void)
 int fake_here(void)
 {
     return fake_current ? (int)(fake_current - fake.devices) : 0;
+}
+
+bool fake_is_held(void)
+{
+    pthread_mutex_lock(&fake.lock);
+    bool held = fake.held[fake_here()] > 0;
+    pthread_mutex_unlock(&fake.lock);
+    return held;
+}
+
+void fake_await_kernels(void)
+{
+    while (fake_is_held())
+        nanosleep(&(struct timespec){0, 100000}, NULL);
 }
 
 uint64_t fake_setting(const char *word, uint64_t otherwise)
@@ -91,7 +108,7 @@ int fake_end_handle(kind k, void *handle)
 void fake_add_range(kind k, uint64_t at, uint64_t n)
 {
     range *r = calloc(1, sizeof *r);
-    *r = (range){NULL, k, fake_here(), at, n};
+    *r = (range){.kind = k, .device = fake_here(), .at = at, .n = n};
     pthread_mutex_lock(&fake.lock);
     r->next = fake.ranges;
     fake.ranges = r;
@@ -118,6 +135,32 @@ bool fake_remove_range(kind k, uint64_t at)
     return is_there;
 }
 
+void fake_add_mapping(uint64_t at, uint64_t n, int device)
+{
+    range *r = calloc(1, sizeof *r);
+    *r = (range){.kind = MAPPED, .device = device, .at = at, .n = n};
+    pthread_mutex_lock(&fake.lock);
+    r->next = fake.ranges;
+    fake.ranges = r;
+    fake.live[MAPPED]++;
+    pthread_mutex_unlock(&fake.lock);
+}
+
+int fake_let_touch(uint64_t at, uint64_t n, int device)
+{
+    int code = INVALID;
+    pthread_mutex_lock(&fake.lock);
+    for (range *r = fake.ranges; r; r = r->next)
+        if (r->kind == MAPPED && r->at == at && r->n == n) {
+            code = r->device == device || fake_has_link(device, r->device) ? 0 : NO_PEER;
+            r->touched_by |= code ? 0 : 1u << device;
+        }
+    pthread_mutex_unlock(&fake.lock);
+    if (!code && mprotect((void *)(uintptr_t)at, n, PROT_READ | PROT_WRITE))
+        code = INVALID;
+    return code;
+}
+
 uint64_t fake_used_bytes(void)
 {
     pthread_mutex_lock(&fake.lock);
@@ -142,10 +185,11 @@ int fake_may_touch(int device, uint64_t at, uint64_t n)
     int known = 0;
     pthread_mutex_lock(&fake.lock);
     for (const range *r = fake.ranges; r && !known; r = r->next)
-        known =
-            r->kind != REGISTERED && at >= r->at && at - r->at <= r->n &&
-            n <= r->n - (at - r->at) &&
-            (r->kind == PINNED || r->device == device || fake.devices[device].reaches[r->device]);
+        known = r->kind != REGISTERED && at >= r->at && at - r->at <= r->n &&
+                n <= r->n - (at - r->at) &&
+                (r->kind == PINNED || (r->kind == MAPPED && r->touched_by >> device & 1) ||
+                 (r->kind != MAPPED &&
+                  (r->device == device || fake.devices[device].reaches[r->device])));
     pthread_mutex_unlock(&fake.lock);
     return known;
 }
@@ -155,7 +199,7 @@ int fake_device_of(uint64_t at)
     int device = -1;
     pthread_mutex_lock(&fake.lock);
     for (const range *r = fake.ranges; r && device < 0; r = r->next)
-        if (r->kind == MEMORY && at >= r->at && at - r->at < r->n)
+        if ((r->kind == MEMORY || r->kind == MAPPED) && at >= r->at && at - r->at < r->n)
             device = r->device;
     pthread_mutex_unlock(&fake.lock);
     return device;
@@ -214,11 +258,19 @@ static unsigned calls(const char *entry)
     return 0;
 }
 
+static void hold(int device, int change)
+{
+    pthread_mutex_lock(&fake.lock);
+    fake.held[device] += change;
+    pthread_mutex_unlock(&fake.lock);
+}
+
 static const void *variables(void)
 {
     return fake.variables;
 }
 
 EXPORT extern const fake_cuda_face fake_cuda;
-const fake_cuda_face fake_cuda = {reset,      leaks, launches,  last,           set_kernel,
-                                  entry_name, calls, variables, fake_may_touch, fake_device_of};
+const fake_cuda_face fake_cuda = {reset,          leaks,          launches, last,
+                                  set_kernel,     entry_name,     calls,    variables,
+                                  fake_may_touch, fake_device_of, hold};

@@ -4,7 +4,8 @@
  * by kind, calls by entry point.  Handles are real allocations, so that a sanitizer sees a use
  * after release.  Included by fake_cuda_books.c, which keeps the books and answers tests,
  * fake_cuda.c
- * (driver, links, memory) and fake_cuda_streams.c (streams, code, graphs).
+ * (driver, links, memory), fake_cuda_shared.c (memory that processes share) and fake_cuda_streams.c
+ * (streams, code, graphs).
  */
 #ifndef TESTS_FAKE_CUDA_BOOKS_H
 #define TESTS_FAKE_CUDA_BOOKS_H
@@ -42,6 +43,9 @@ typedef enum kind {
     GRAPH,
     READY_GRAPH,
     ACCESS,
+    SHARED,   /* a handle of memory that processes share */
+    RESERVED, /* addresses for it */
+    MAPPED,   /* it, at these */
     N_KINDS
 } kind;
 
@@ -51,6 +55,7 @@ typedef struct range {
     kind kind;
     int device;
     uint64_t at, n;
+    uint32_t touched_by; /* MAPPED: bit d: device d has access */
 } range;
 
 typedef struct function {
@@ -78,7 +83,7 @@ typedef struct stream {
     graph *recording; /* NULL: runs */
 } stream;
 
-enum { MAX_ENTRIES = 96, MAX_DEVICES = 16 };
+enum { MAX_ENTRIES = 112, MAX_DEVICES = 16 };
 
 /* A device is its own context; the thread's current one is fake_current. */
 typedef struct gpu {
@@ -98,6 +103,7 @@ typedef struct fake_books {
     fake_kernel *run;
     void *user;
     const void *variables; /* of the module loaded last */
+    int held[MAX_DEVICES]; /* kernels that go on after their launch */
 } fake_books;
 
 extern fake_books fake;
@@ -125,6 +131,9 @@ int fake_usable(void);
 
 /* The device of the thread; the first where none is current. */
 int fake_here(void);
+/* Kernels that the test has let go on, of the thread's device. */
+bool fake_is_held(void);
+void fake_await_kernels(void);
 /* The number after `word:` in MPK_FAKE_CUDA, else `otherwise`. */
 uint64_t fake_setting(const char *word, uint64_t otherwise);
 /* Count a call; the error that it is to return, or 0. */
@@ -139,6 +148,12 @@ int fake_end_handle(kind k, void *handle);
 /* Memory that the driver knows.  remove: false if no such range begins there. */
 void fake_add_range(kind k, uint64_t at, uint64_t n);
 bool fake_remove_range(kind k, uint64_t at);
+/* Memory of a device, maybe of another process's, that no device may touch yet; 0, or INVALID: it
+ * is not there, or NO_PEER: the two have no link. */
+void fake_add_mapping(uint64_t at, uint64_t n, int device);
+int fake_let_touch(uint64_t at, uint64_t n, int device);
+/* Do devices reach each other's memory? */
+bool fake_has_link(int from, int to);
 uint64_t fake_used_bytes(void);
 /* All of [at, at + n) is memory of the GPU or pinned. */
 bool fake_is_known(uint64_t at, uint64_t n);

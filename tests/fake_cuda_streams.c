@@ -29,6 +29,7 @@ ENTRY cuStreamSynchronize(stream *s)
 {
     (void)s;
     ENTER_CURRENT("cuStreamSynchronize");
+    fake_await_kernels();
     return 0;
 }
 
@@ -37,8 +38,8 @@ ENTRY cuStreamQuery(stream *s)
 {
     (void)s;
     ENTER_CURRENT("cuStreamQuery");
-    return fake_setting("busy", MAX_DEVICES) == (uint64_t)(fake_current - fake.devices) ? NOT_READY
-                                                                                        : 0;
+    const bool busy = fake_setting("busy", MAX_DEVICES) == (uint64_t)(fake_current - fake.devices);
+    return busy || fake_is_held() ? NOT_READY : 0;
 }
 
 ENTRY cuStreamWaitEvent(stream *s, uint64_t *event, unsigned flags);

@@ -324,7 +324,7 @@ class LLM:
     part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
     own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
     embeddings: the model gives vectors (embed) and no text;
-    meet: a path at which one process for each of the gpus meets the others, on a CPU; rank: which one this is; rank 0
+    meet: a path at which one process for each of the gpus meets the others; rank: which one this is; rank 0
     takes requests, the others call attend; meet_seconds: that they wait for each other (60).
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
     """

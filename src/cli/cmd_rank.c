@@ -22,6 +22,8 @@ static const cli_option options[] = {
     CLI_MODEL_ROWS(rank_arguments, engine),
     CLI_OPTION(rank_arguments, engine.embeddings, "embeddings", CLI_FLAG,
                .help = "rank 0 is mpk embed"),
+    CLI_OPTION(rank_arguments, engine.profile, "profile", CLI_FLAG,
+               .help = "rank 0 is mpk bench --profile, on GPUs"),
     CLI_QUIET_ROW(rank_arguments, engine),
 };
 

@@ -23,7 +23,6 @@
 #include "base/thread.h"
 #include "cuda/cache.h"
 #include "cuda/cuda_machine.h"
-#include "op/rules.h"
 #include "rt/rt_queue.h"
 
 /* How a thread waits for the kernel (rest): it spins for SPIN_NS, then sleeps SHORT_SLEEP_NS at a
@@ -32,8 +31,7 @@ enum {
     SPIN_NS = 20000,
     SHORT_SLEEP_NS = 5000,
     LONG_SLEEP_NS = 100000,
-    LONG_WAIT = 4000,   /* short sleeps without news before longer ones */
-    LENT_AT_START = 16, /* pieces of pinned memory for logits */
+    LONG_WAIT = 4000, /* short sleeps without news before longer ones */
 };
 
 /* ---- the device ---- */
@@ -77,26 +75,33 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 /* ---- memory ---- */
 
 /* The GPU's memory but for pinned pieces.  State and temporaries begin as zeros; carried words as
- * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
- * written in full later.  In calls, state and step tensors are the caller's memory and get none
- * here.  On failure what was allocated stays in m, for stop. */
+  * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
+  * written in full later.  In calls, state and step tensors are the caller's memory and get none
+  * here.  What other processes reach comes from ranks.c.  On failure what was allocated stays in m,
+  * for stop. */
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",
                                                 "step inputs and outputs", "temporaries"};
     TRY(cuda_memory_alloc(cx, m->gpu, names[0], m->weights.n_bytes, &m->weight_block));
+    TRY(cuda_ranks_allocate(cx, m));
     for (int i = m->options.mode == CUDA_CALLS ? RT_TEMPS : RT_STATE; i < RT_AREAS; i++) {
         const uint64_t n = m->windows[i].n_bytes;
-        TRY(cuda_memory_alloc(cx, m->gpu, names[i], n, &m->areas[i]));
+        if (!m->areas[i])
+            TRY(cuda_memory_alloc(cx, m->gpu, names[i], n, &m->areas[i]));
         if (m->areas[i])
             TRY(cuda_fill_on(cx, m->gpu, m->copies, m->areas[i], 0, n));
     }
-    TRY(cuda_memory_alloc(cx, m->gpu, "carried results", m->carriers.n_bytes, &m->carried_block));
+    if (!m->ranks)
+        TRY(cuda_memory_alloc(cx, m->gpu, "carried results", m->carriers.n_bytes,
+                              &m->carried_block));
     if (m->carried_block)
         TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff,
                          m->carriers.n_bytes));
     TRY(cuda_memory_alloc(cx, m->gpu, "sums of tiles", cuda_parts_bytes(m), &m->parts_block));
-    TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes, &m->table_block));
+    if (!m->ranks)
+        TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes,
+                              &m->table_block));
     return cuda_stream_wait(cx, m->gpu, m->copies);
 }
 
@@ -110,8 +115,9 @@ static uint64_t lines(uint64_t n)
  * since pinning is slow. */
 static mpk_status allocate_rings(mpk_context *cx, cuda_machine *m)
 {
-    void *box;
-    TRY(cuda_host_alloc(cx, m->gpu, sizeof *m->mailbox, &box, &m->mailbox_at));
+    void *box = m->mailbox; /* there already: of ranks */
+    if (!box)
+        TRY(cuda_host_alloc(cx, m->gpu, sizeof *m->mailbox, &box, &m->mailbox_at));
     m->mailbox = box;
     m->rings.request_ring = &m->mailbox->request_ring;
     m->rings.command_ring = &m->mailbox->command_ring;
@@ -223,6 +229,7 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 {
     cuda_machine *m = cuda_of(base);
     cuda_mailbox *box = m->mailbox;
+    CHECK(cx, !m->is_elsewhere, MPK_EARG, "steps are rank 0's to run");
     if (m->baseline)
         return cuda_baseline_run(cx, m, graph, n_tokens, n_rows);
     patience p = {.since = clock_ns()};
@@ -291,7 +298,7 @@ static void describe(machine *base, machine_facts *out)
     rt_control control;
     out->device = m->name;
     out->scratch_bytes =
-        (uint64_t)m->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
+        (uint64_t)cuda_own(m)->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
     for (uint32_t i = 0; i < m->n_peers; i++)
         out->area_bytes += m->peers[i]->layout.n_bytes + m->peers[i]->carriers.n_bytes;
     out->device_ns = m->device_ns;
@@ -326,147 +333,6 @@ static machine_code code_of(const machine *base, uint32_t graph, ir_op_id op)
     return (machine_code){use->body->name, programs->n, programs->at};
 }
 
-/* ---- logits that the machine delivers: pinned memory, kept for the next request ---- */
-
-/* One more piece of pinned memory, free; it stays until the machine stops, since pinning is slow
- * and may wait for the GPU.  The list may move: no pointer into it lasts over this call. */
-static mpk_status add_logits(mpk_context *cx, cuda_machine *m, uint64_t n_bytes)
-{
-    if (m->n_logits == m->logits_capacity) {
-        size_t capacity = m->logits_capacity ? 2 * m->logits_capacity : LENT_AT_START;
-        cuda_logits *at = realloc(m->logits, capacity * sizeof *at);
-        CHECK(cx, at, MPK_ENOMEM, "out of memory for a list of logits");
-        m->logits = at;
-        m->logits_capacity = capacity;
-    }
-    cuda_logits l = {.n_bytes = n_bytes};
-    TRY(cuda_gpu_use(cx, m->gpu));
-    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &l.host, &l.device));
-    m->logits[m->n_logits++] = l;
-    return MPK_OK;
-}
-
-/* machine_def's lend_logits, under the books' lock.  The smallest free piece that is large enough,
- * or a new one; *at is its address for the kernel. */
-static mpk_status lend_logits(mpk_context *cx, machine *base, float *to, uint64_t n, rt_u64 *at)
-{
-    cuda_machine *m = cuda_of(base);
-    cuda_logits *best = NULL;
-    uint64_t n_bytes = n * sizeof *to;
-    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
-        if (!l->lent && l->n_bytes >= n_bytes && (!best || l->n_bytes < best->n_bytes))
-            best = l;
-    if (!best) {
-        TRY(add_logits(cx, m, n_bytes));
-        best = &m->logits[m->n_logits - 1];
-    }
-    best->lent = true;
-    *at = best->device;
-    return MPK_OK;
-}
-
-/* machine_def's return_logits, under the books' lock, when the request is over: the kernel writes
- * there no more.  The piece at `at` is free again; unless `to` is NULL its numbers are copied there
- * first. */
-static void return_logits(machine *base, rt_u64 at, float *to, uint64_t n)
-{
-    cuda_machine *m = cuda_of(base);
-    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
-        if (l->lent && l->device == at) {
-            if (to)
-                memcpy(to, l->host, n * sizeof *to);
-            l->lent = false;
-        }
-}
-
-/* Some of the numbers while the piece stays lent: those of tokens that have come. */
-static void peek_logits(machine *base, rt_u64 at, float *to, uint64_t first, uint64_t n)
-{
-    cuda_machine *m = cuda_of(base);
-    for (cuda_logits *l = m->logits; l < m->logits + m->n_logits; l++)
-        if (l->lent && l->device == at)
-            memcpy(to + first, (const float *)l->host + first, n * sizeof *to);
-}
-
-/* A piece for each slot, up to LENT_AT_START, before the kernel runs: an allocation later may have
- * to wait for it. */
-static mpk_status prepare_logits(mpk_context *cx, cuda_machine *m)
-{
-    if (!m->serving.ready || m->serving.logits == RT_NOWHERE)
-        return MPK_OK;
-    for (uint32_t i = 0; i < m->serving.n_slots && i < LENT_AT_START; i++)
-        TRY(add_logits(cx, m, (uint64_t)m->serving.n_vocab * sizeof(float)));
-    return MPK_OK;
-}
-
-/* ---- masks: a copy engine writes them into the step area while the kernel runs ---- */
-
-/* Rows of masks have pinned copies of their own, [n_masks][rule_words], since the host may not wait
- * for a copy in every step; a copy from other memory would be one that waits. */
-static mpk_status prepare_masks(mpk_context *cx, cuda_machine *m)
-{
-    const rt_serving *s = &m->serving;
-    uint64_t n_bytes = (uint64_t)s->n_masks * (1 + s->n_guesses) * s->rule_words * sizeof(rt_u32);
-    cuda_address device;
-    void *host;
-    if (!s->ready || s->asks == RT_NOWHERE || !n_bytes)
-        return MPK_OK;
-    TRY(cuda_host_alloc(cx, m->gpu, n_bytes, &host, &device));
-    m->masks = host;
-    return MPK_OK;
-}
-
-/* Put the copies of a row on the stream: the bits first, then the number that says for which draw
- * they are.  One stream runs them in this order, so the kernel that sees the number has the bits.
- * Rows of masks follow the n_slots rows of rules in the same tensor. */
-static mpk_status copy_mask(mpk_context *cx, cuda_machine *m, uint32_t row, uint32_t n_words)
-{
-    const rt_serving *s = &m->serving;
-    const rt_u32 *from = m->masks + (uint64_t)row * s->rule_words;
-    cuda_address to = m->areas[RT_STEP] + s->rules +
-                      ((uint64_t)s->n_slots + row) * s->rule_words * sizeof(rt_u32);
-    if (n_words)
-        TRY(cuda_upload_on(cx, m->gpu, m->copies, to + MASK_BITS * sizeof(rt_u32), from + MASK_BITS,
-                           n_words * sizeof(rt_u32)));
-    return cuda_upload_on(cx, m->gpu, m->copies, to + MASK_NUMBER * sizeof(rt_u32),
-                          from + MASK_NUMBER, sizeof(rt_u32));
-}
-
-/* The copies of a row are in order on one stream, bits before number, so a kernel that sees the
- * number (acquire; op/rules.h, rt_slots_find_masks) sees the bits.  A number above 1 follows a draw
- * with the number before it, so the row's last copies have ended and its pinned memory is free.
- * The first number of a request may follow copies of the row's last owner: wait for those, and then
- * for its own, since the request is sent next and must not find the last owner's number.  Where
- * drafts have masks several draws may follow each other at once, so there the row's last copies are
- * always waited for. */
-static mpk_status write_mask(mpk_context *cx, cuda_machine *m, uint32_t row, const uint32_t *bits,
-                             uint32_t n_words, uint32_t number)
-{
-    rt_u32 *at = m->masks + (uint64_t)row * m->serving.rule_words;
-    TRY(cuda_gpu_use(cx, m->gpu));
-    if (number <= 1 || m->serving.n_guesses)
-        TRY(cuda_stream_wait(cx, m->gpu, m->copies));
-    at[MASK_NUMBER] = number;
-    if (bits)
-        memcpy(at + MASK_BITS, bits, n_words * sizeof *bits);
-    TRY(copy_mask(cx, m, row, bits ? n_words : 0));
-    return number <= 1 ? cuda_stream_wait(cx, m->gpu, m->copies) : MPK_OK;
-}
-
-/* No caller takes an error here: the machine is lost, as with any failure of the driver. */
-static void put_mask(machine *base, uint32_t row, const uint32_t *bits, uint32_t n_words,
-                     uint32_t number)
-{
-    cuda_machine *m = cuda_of(base);
-    mpk_context cx = {0};
-    mpk_status status = write_mask(&cx, m, row, bits, n_words, number);
-    if (status == MPK_OK)
-        return;
-    pthread_mutex_lock(&m->lock);
-    cuda_note_lost(m, m, status, cx.text);
-    pthread_mutex_unlock(&m->lock);
-}
-
 /* ---- start and end ---- */
 
 /* Everything that one GPU's machine has allocated there or pinned.  Called only when no kernel
@@ -496,15 +362,18 @@ static void release_memory(cuda_machine *m)
         cuda_module_release(m->gpu, m->loader);
 }
 
-/* Everything of one GPU but the machine itself.  A kernel that does not end keeps its memory:
- * freeing would wait for it. */
-static void leave_gpu(cuda_machine *m, bool ended)
+/* Everything of one GPU but the machine itself, and what was current on the thread before is so
+ * again.  A kernel that does not end keeps its memory: freeing would wait for it. */
+static void leave_gpu(cuda_machine *m, bool ended, cuda_context before)
 {
     mpk_context late = {0};
-    if (m->gpu && ended) {
+    if (!m->gpu || m->is_elsewhere)
+        return;
+    if (ended) {
         cuda_gpu_use(&late, m->gpu);
         release_memory(m);
     }
+    cuda_gpu_leave(m->gpu, before);
     if (ended)
         cuda_gpu_close(m->gpu);
 }
@@ -513,11 +382,25 @@ static void leave_gpu(cuda_machine *m, bool ended)
  * open. */
 static void free_machine(cuda_machine *m, bool ended)
 {
-    if (ended)
+    if (ended && !m->is_elsewhere)
         cuda_driver_close(m->driver);
     arena_free(&m->arena);
     free(m->logits);
     free(m);
+}
+
+/* The kernels, and what this process shares with those of other GPUs.  False: one does not stop. */
+static bool end_kernels(cuda_machine *m)
+{
+    mpk_context cx = {0};
+    const cuda_machine *own = cuda_own(m);
+    bool ended = true, is_usable = own->gpu && cuda_gpu_use(&cx, own->gpu) == MPK_OK;
+    cuda_baseline_stop(m);
+    cuda_ranks_leave(m);
+    if (is_usable && m->has_lock)
+        ended = cuda_end_kernels(m, true);
+    cuda_ranks_close(m);
+    return ended;
 }
 
 /* machine_def's stop, also for a machine that was started in part.  The order: end the baseline's
@@ -526,35 +409,28 @@ static void free_machine(cuda_machine *m, bool ended)
  * under it. */
 static void stop(machine *base)
 {
-    cuda_machine *m = cuda_of(base);
-    mpk_context cx = {0};
-    cuda_context before = m->gpu ? cuda_driver_current(m->driver) : NULL;
-    bool ended = true, is_usable = m->gpu && cuda_gpu_use(&cx, m->gpu) == MPK_OK;
-    cuda_baseline_stop(m);
-    if (is_usable && m->has_lock)
-        ended = cuda_end_kernels(m);
+    cuda_machine *m = cuda_of(base), *own = cuda_own(m);
+    cuda_context before = own->gpu ? cuda_driver_current(own->driver) : NULL;
+    const bool ended = end_kernels(m);
     if (m->has_books)
         machine_end(base);
     if (m->gpu && ended)
         cuda_calls_stop(m);
-    if (ended)
+    if (ended) {
+        mpk_context late = {0};
         cuda_unlink_peers(m);
-    for (uint32_t i = m->n_peers; i-- > 1;)
-        if (m->peers[i]) {
-            leave_gpu(m->peers[i], ended);
-            free_machine(m->peers[i], ended);
-        }
-    if (m->gpu && ended) {
-        cuda_gpu_use(&cx, m->gpu); /* the last peer's context is gone with its GPU */
-        release_memory(m);
+        if (own->gpu)
+            cuda_gpu_use(&late, own->gpu);
+        cuda_ranks_release(m);
     }
-    if (m->gpu)
-        cuda_gpu_leave(m->gpu, before);
-    if (ended)
-        cuda_gpu_close(m->gpu);
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        if (m->peers[i])
+            leave_gpu(m->peers[i], ended, before);
     if (m->has_lock)
         pthread_mutex_destroy(&m->lock);
-    free_machine(m, ended);
+    for (uint32_t i = m->n_peers; i-- > 0;)
+        if (m->peers[i])
+            free_machine(m->peers[i], ended);
 }
 
 const machine_def cuda_inner_def = {.name = "cuda",
@@ -568,10 +444,10 @@ const machine_def cuda_inner_def = {.name = "cuda",
                                     .wait = wait_news,
                                     .describe = describe,
                                     .code_of = code_of,
-                                    .lend_logits = lend_logits,
-                                    .return_logits = return_logits,
-                                    .peek_logits = peek_logits,
-                                    .put_mask = put_mask,
+                                    .lend_logits = cuda_lend_logits,
+                                    .return_logits = cuda_return_logits,
+                                    .peek_logits = cuda_peek_logits,
+                                    .put_mask = cuda_put_mask,
                                     .read_profile = cuda_read_profile};
 
 static const machine_def calls_def = {.name = "cuda",
@@ -648,6 +524,17 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     return cuda_check_memory(cx, m);
 }
 
+/* A GPU that another process drives is like this one's, so its plan needs no look at it. */
+static mpk_status plan_elsewhere(mpk_context *cx, cuda_machine *m, const cuda_machine *own)
+{
+    m->driver = own->driver;
+    m->gpu = own->gpu;
+    m->arch = own->arch;
+    m->as_ptx = own->as_ptx;
+    m->device_ns = own->device_ns;
+    return cuda_plan_program(cx, m);
+}
+
 /* The memory of one GPU: allocated, and weights brought.  Tables come later (upload_all), since
  * they hold addresses of all GPUs.  j has the loader's code; the kernels may still be compiling
  * meanwhile. */
@@ -667,6 +554,8 @@ static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weigh
                            const cuda_code_job *j)
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
+        if (m->peers[i]->is_elsewhere)
+            continue;
         mpk_status status = fill_memory(cx, m->peers[i], weights, j);
         if (status != MPK_OK)
             return m->n_peers > 1
@@ -680,6 +569,8 @@ static mpk_status fill_all(mpk_context *cx, cuda_machine *m, const machine_weigh
 static mpk_status load_kernels(mpk_context *cx, cuda_machine *m, const cuda_code_job *j)
 {
     for (uint32_t i = 0; i < m->n_peers; i++) {
+        if (m->peers[i]->is_elsewhere)
+            continue;
         TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
         NOTE(cx, cuda_load_kernels(cx, m->peers[i], j), "preparing the kernel");
     }
@@ -717,27 +608,46 @@ static void name_device(cuda_machine *m)
         snprintf(m->name, sizeof m->name, "%s", name);
 }
 
-/* All GPUs: what can be refused, then the links between them. */
-static mpk_status plan_all(mpk_context *cx, cuda_machine *m)
+/* The streams of this process's GPUs; a GPU of another is looked at by the own one's. */
+static mpk_status make_streams(mpk_context *cx, cuda_machine *m)
 {
-    TRY(make_peers(cx, m));
-    for (uint32_t i = 0; i < m->n_peers; i++)
-        TRY(plan(cx, m->peers[i]));
-    if (m->n_peers > 1)
-        TRY(cuda_link_peers(cx, m));
-    name_device(m);
     for (uint32_t i = 0; i < m->n_peers; i++) {
+        if (m->peers[i]->is_elsewhere)
+            continue;
         TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
         TRY(cuda_stream_create(cx, m->peers[i]->gpu, &m->peers[i]->work));
         TRY(cuda_stream_create(cx, m->peers[i]->gpu, &m->peers[i]->copies));
     }
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        if (m->peers[i]->is_elsewhere)
+            m->peers[i]->copies = cuda_own(m)->copies;
     return cuda_gpu_use(cx, m->gpu);
+}
+
+/* All GPUs: what can be refused, then the links between them. */
+static mpk_status plan_all(mpk_context *cx, cuda_machine *m)
+{
+    TRY(make_peers(cx, m));
+    TRY(cuda_ranks_open(cx, m));
+    const cuda_machine *own = cuda_own(m);
+    TRY(plan(cx, m->peers[own->peer]));
+    for (uint32_t i = 0; i < m->n_peers; i++)
+        if (i != own->peer)
+            TRY(m->peers[i]->is_elsewhere ? plan_elsewhere(cx, m->peers[i], own)
+                                          : plan(cx, m->peers[i]));
+    if (m->n_peers > 1)
+        TRY(cuda_link_peers(cx, m));
+    TRY(cuda_ranks_agree(cx, m));
+    name_device(m);
+    return make_streams(cx, m);
 }
 
 /* GPU 0 comes last, since launches begin there: by then every other GPU has its tables. */
 static mpk_status upload_all(mpk_context *cx, cuda_machine *m)
 {
     for (uint32_t i = m->n_peers; i-- > 0;) {
+        if (m->peers[i]->is_elsewhere)
+            continue;
         TRY(cuda_gpu_use(cx, m->peers[i]->gpu));
         TRY(upload_tables(cx, m->peers[i]));
     }
@@ -755,11 +665,13 @@ static mpk_status start(mpk_context *cx, cuda_machine *m, const machine_weights 
     for (uint32_t r = 0; r < GEN_REGIMES; r++)
         text_free(&job.kernels[r]);
     TRY(status);
+    TRY(cuda_ranks_share(cx, m));
     TRY(upload_all(cx, m));
-    TRY(prepare_logits(cx, m));
-    TRY(prepare_masks(cx, m));
+    TRY(cuda_prepare_logits(cx, m));
+    TRY(cuda_prepare_masks(cx, m));
     TRY(machine_begin(cx, &m->machine, m->machine.def, &m->machine.image, &m->serving,
-                      m->serving.ready ? &m->rings : NULL));
+                      m->serving.ready ? &cuda_own(m)->rings : NULL));
+    TRY(cuda_ranks_begin(cx, m));
     if (m->options.mode == CUDA_CALLS)
         return cuda_calls_record(cx, m);
     return cuda_has_op_kernels(m) ? cuda_baseline_start(cx, m) : MPK_OK;
@@ -781,8 +693,9 @@ mpk_status cuda_start(mpk_context *cx, const program_image *image, const machine
     m->has_books = true; /* they are zero until they are opened */
     mpk_status status = m->has_lock ? start(cx, m, weights)
                                     : status_fail(cx, MPK_ENOMEM, "out of memory for a lock");
-    if (m->driver)
-        cuda_driver_leave(m->driver, m->before);
+    const cuda_machine *own = cuda_own(m);
+    if (own->driver)
+        cuda_driver_leave(own->driver, own->before);
     if (status != MPK_OK) {
         stop(&m->machine);
         return status;

@@ -12,6 +12,7 @@
 #include "cuda/driver.h"
 #include "gen/arch.h"
 #include "host/machine.h"
+#include "host/ranks.h"
 #include "rt/rt_lane.h"
 
 /* ---- devices ---- */
@@ -96,6 +97,9 @@ typedef struct cuda_options {
     /* all peers of a program on `device`, side by side on its SMs: what several GPUs run can be
      * checked where there is one */
     bool on_one_gpu;
+    /* One process for each peer, this one for the GPU of its rank; borrowed until machine_stop.
+     * NULL: this process drives all GPUs */
+    host_ranks *ranks;
     bool profile; /* note when each task runs, for machine_read_profile */
     /* a folder: leave the kernel's source and code there.  NULL: do not */
     const char *keep;

@@ -11,8 +11,10 @@
  *   parts.c        products whose tiles several tasks sum together
  *   squares.c      norms of products whose squares are summed where x is made
  *   tables.c       the runtime's tables and entries in device memory
+ *   pinned.c       logits and masks of requests
  *   launch.c       kernels: started, watched, ended
  *   tensors.c      tensors read and written by the host, KV pages in the bodies' order
+ *   ranks.c        a process for each of them
  *   peers.c        several GPUs that share a program: links, each one's memory, whose counters a
  *                  task adds to
  *   baseline.c     the same bodies as a CUDA graph
@@ -208,6 +210,11 @@ typedef struct cuda_machine {
     struct cuda_machine *peers[IR_MAX_PEERS]; /* [n_peers], the same in all */
     /* this one has asked for access to peer i and must end it */
     bool reaches[IR_MAX_PEERS];
+    /* the processes that drive the GPUs; NULL: this one drives all */
+    struct cuda_ranks *ranks;
+    /* Another process drives it: of this one are its plan and the addresses of its memory, and gpu
+     * and copies are those of this process's own, by which it is reached. */
+    bool is_elsewhere;
     cuda_window windows[RT_AREAS];
     char name[160]; /* of the device, for people */
     cuda_options options;
@@ -274,6 +281,15 @@ static inline cuda_machine *cuda_of(machine *m)
     return (cuda_machine *)m;
 }
 
+/* The first one that this process drives; where it drives all, the first. */
+static inline cuda_machine *cuda_own(const cuda_machine *m)
+{
+    uint32_t i = 0;
+    while (i + 1 < m->n_peers && m->peers[i] && m->peers[i]->is_elsewhere)
+        i++;
+    return m->peers[i] ? m->peers[i] : m->peers[0];
+}
+
 /* Workers of this GPU. */
 static inline uint32_t cuda_workers(const cuda_machine *m)
 {
@@ -293,13 +309,21 @@ static inline const rt_range *cuda_ranges(const cuda_machine *m, const rt_graph 
 rt_u32 cuda_state(const cuda_machine *m);
 /* Has a kernel died without a word?  Looked at now and then, or now. */
 void cuda_look(cuda_machine *m, bool now);
-/* Something of GPU `which` is lost, and with it the machine: all kernels leave. */
+/* Something of GPU `which` (NULL: of none) is lost, and with it the machine: all kernels leave. */
 void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status status,
                     const char *words);
+/* The host's word to all kernels, from any thread and without the lock: 1 asks them to stop. */
+void cuda_tell_kernels(cuda_machine *m, rt_u32 stop);
+/* A launch of the GPUs that this process drives: take back what told their kernels to stop, and
+ * wait for that; launch; keep kernels of all regimes on the streams of those that run. */
+mpk_status cuda_prepare_kernels(mpk_context *cx, cuda_machine *m);
+mpk_status cuda_start_kernels(mpk_context *cx, cuda_machine *m);
+mpk_status cuda_refill_kernels(mpk_context *cx, cuda_machine *m);
 /* There is work: start the kernels, or start them again if they have gone to rest. */
 void cuda_keep_running(cuda_machine *m);
-/* Tell the kernels to end and wait for them.  False: one does not end. */
-bool cuda_end_kernels(cuda_machine *m);
+/* Tell the kernels to end and wait for them.  False: one does not end.  for_good: none is started
+ * again. */
+bool cuda_end_kernels(cuda_machine *m, bool for_good);
 /* The status of the fault, with its words; takes the lock. */
 mpk_status cuda_say_fault(mpk_context *cx, cuda_machine *m);
 
@@ -365,9 +389,43 @@ uint32_t cuda_list_pushes(const cuda_machine *m, rt_push *to, rt_u32 *first);
 mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m);
 /* Ends what cuda_link_peers began. */
 void cuda_unlink_peers(cuda_machine *m);
+/* MPK_EUNSUPPORTED: the tensor lies in memory that another process keeps for itself. */
+mpk_status cuda_check_reach(mpk_context *cx, const cuda_machine *m, uint32_t graph,
+                            ir_tensor_id tensor);
 /* A stall that names no task: the first task, in topological order, whose event is not
  * activated. */
 void cuda_find_waiting(const cuda_machine *m, rt_fault *f);
+
+/* ---- ranks.c; m: the first one's machine but where it says otherwise.  Without ranks nothing
+ * happens. ---- */
+
+typedef struct cuda_ranks cuda_ranks;
+
+/* Which machine is this process's own (is_elsewhere of the others). */
+mpk_status cuda_ranks_open(mpk_context *cx, cuda_machine *m);
+/* All have planned the same, each for a GPU of its own; then the mailboxes are there. */
+mpk_status cuda_ranks_agree(mpk_context *cx, cuda_machine *m);
+/* m: this process's own.  The memory of its GPU that others reach. */
+mpk_status cuda_ranks_allocate(mpk_context *cx, cuda_machine *m);
+/* The same of the other GPUs, by addresses of this process. */
+mpk_status cuda_ranks_share(mpk_context *cx, cuda_machine *m);
+/* The last of starting: all are ready, and each looks after its GPU from now on. */
+mpk_status cuda_ranks_begin(mpk_context *cx, cuda_machine *m);
+/* Of stopping the first, before kernels end; the second, after; the last, when the memory of this
+ * process's GPU is released. */
+void cuda_ranks_leave(cuda_machine *m);
+void cuda_ranks_close(cuda_machine *m);
+void cuda_ranks_release(cuda_machine *m);
+/* This process cannot go on: all others learn why, and all kernels stop.  Any thread. */
+void cuda_ranks_tell(cuda_machine *m, mpk_status status, const char *words);
+/* Has any of them told so?  The lock is held. */
+void cuda_ranks_look(cuda_machine *m);
+/* m: of this process.  It has a kernel, or has none any more, whatever that has said. */
+void cuda_ranks_note_kernel(const cuda_machine *m, bool is_there);
+/* m: of another process.  Has its kernel ended, or that process? */
+bool cuda_ranks_has_ended(const cuda_machine *m);
+/* Rank 0, with the lock: have the others prepare their kernels and start them. */
+mpk_status cuda_ranks_launch(mpk_context *cx, cuda_machine *m);
 
 /* ---- memory.c ---- */
 
@@ -455,6 +513,16 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_ten
 mpk_status cuda_read_tensor(mpk_context *cx, machine *m, uint32_t graph, ir_tensor_id tensor,
                             void *to);
 mpk_status cuda_clear_state(mpk_context *cx, machine *m);
+
+/* ---- pinned.c: machine_def's functions, and what they need before the kernel runs ---- */
+
+mpk_status cuda_lend_logits(mpk_context *cx, machine *m, float *to, uint64_t n, rt_u64 *at);
+void cuda_return_logits(machine *m, rt_u64 at, float *to, uint64_t n);
+void cuda_peek_logits(machine *m, rt_u64 at, float *to, uint64_t first, uint64_t n);
+void cuda_put_mask(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                   uint32_t number);
+mpk_status cuda_prepare_logits(mpk_context *cx, cuda_machine *m);
+mpk_status cuda_prepare_masks(mpk_context *cx, cuda_machine *m);
 
 /* ---- baseline.c ---- */
 

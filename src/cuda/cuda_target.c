@@ -132,16 +132,12 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
     CHECK(cx, !drafts || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
           "speculation with batch_invariant is for a CPU (device cpu): on a GPU the last bits of a "
           "token depend on what else of its text is in the step; leave one of them out");
-    CHECK(cx, !ask->options->meet, MPK_EUNSUPPORTED,
-          "ranks in processes of their own are for a CPU (device cpu): on GPUs one process drives "
-          "all "
-          "of them; leave meet out");
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;
     }
-    if (ask->for_running)
-        TRY(cuda_hold(cx, ask->index, &held));
+    if (ask->for_running) /* the one that this process will drive */
+        TRY(cuda_hold(cx, ask->index + ask->options->rank, &held));
     mpk_status status = describe_gpu(cx, ask, out);
     if (status == MPK_OK && ask->unnamed)
         status = find_compiler(cx);
@@ -274,6 +270,7 @@ static mpk_status start(mpk_context *cx, const program_image *image, const targe
         .no_descriptor_prefetch = o->no_descriptor_prefetch != 0,
         .no_carriers = o->no_carriers != 0,
         .profile = o->profile != 0,
+        .ranks = s->ranks,
         .keep = o->keep,
         .progress = s->progress,
         .progress_user = s->progress_user,

@@ -473,6 +473,21 @@ mpk_status cuda_host_register(mpk_context *cx, cuda_gpu *g, void *host, uint64_t
     return MPK_OK;
 }
 
+mpk_status cuda_host_map(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n, cuda_address *device)
+{
+    cuda_address there = 0;
+    CALL(cx, g->d, cuMemHostRegister, (host, n, HOST_PORTABLE | HOST_MAPPED),
+         "pin %llu bytes of memory", U64(n));
+    int code = g->d->cuMemHostGetDevicePointer(&there, host, 0);
+    if (code != CUDA_SUCCESS) {
+        g->d->cuMemHostUnregister(host);
+        return cuda_driver_fail(cx, g->d, code, "cuMemHostGetDevicePointer",
+                                "map %llu bytes of memory to the GPU", U64(n));
+    }
+    *device = there;
+    return MPK_OK;
+}
+
 void cuda_host_unregister(cuda_gpu *g, void *host)
 {
     g->d->cuMemHostUnregister(host);

@@ -124,6 +124,33 @@ void cuda_host_release(cuda_gpu *g, void *host);
 mpk_status cuda_host_register(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n, bool read_only);
 void cuda_host_unregister(cuda_gpu *g, void *host);
 
+/* The same for memory that kernels reach too: *device, until cuda_host_unregister. */
+mpk_status cuda_host_map(mpk_context *cx, cuda_gpu *g, void *host, uint64_t n,
+                         cuda_address *device);
+
+/* ---- Memory that processes share (driver_shared.c) ---- */
+
+/* Memory of one GPU as this process sees it; zeros: none.  It lives until the last process that has
+ * it mapped releases it or ends, so kernels may go on storing to the memory of a process that was
+ * killed. */
+typedef struct cuda_shared {
+    cuda_address at;
+    uint64_t n_bytes; /* at least those that were asked for: a multiple of the driver's pages */
+} cuda_shared;
+
+/* Memory of g, which kernels of g reach, and a descriptor by which another process opens it; the
+ * caller closes that.  Statuses and `what` as of cuda_memory_alloc. */
+mpk_status cuda_shared_make(mpk_context *cx, cuda_gpu *g, const char *what, uint64_t n,
+                            cuda_shared *out, int *descriptor);
+/* n bytes that another process has made on a GPU to which g has a link, for kernels of g.  The
+ * descriptor stays the caller's. */
+mpk_status cuda_shared_open(mpk_context *cx, cuda_gpu *g, int descriptor, uint64_t n,
+                            cuda_shared *out);
+/* *s is zeros afterwards; of zeros nothing.  No kernel of this process may touch it any more. */
+void cuda_shared_release(cuda_gpu *g, cuda_shared *s);
+
+/* ---- Copies ---- */
+
 /* Copies.  The first two have ended when they return. Those on a stream have ended when the stream
  * has; their host memory must be pinned, or they wait. */
 mpk_status cuda_upload(mpk_context *cx, cuda_gpu *g, cuda_address to, const void *from, uint64_t n);

@@ -19,6 +19,14 @@ enum {
     CUDA_NOT_READY = 600,
     CUDA_PEER_ALREADY = 704,
 
+    /* of memory that other processes map: CUmemAllocationType, CUmemAllocationHandleType,
+     * CUmemLocationType, CUmemAccess_flags, CUmemAllocationGranularity_flags */
+    MEMORY_PINNED = 1,
+    MEMORY_BY_DESCRIPTOR = 1,
+    MEMORY_OF_DEVICE = 1,
+    MEMORY_READ_WRITE = 3,
+    MEMORY_RECOMMENDED = 1,
+
     LINK_RANK = 1, /* CUdevice_P2PAttribute, of a pair of GPUs */
     LINK_ATOMICS = 3,
 
@@ -69,6 +77,18 @@ typedef struct launch_config {
     unsigned n_attributes;
 } launch_config;
 
+/* CUmemAllocationProp: memory of one GPU that is handed on as a descriptor. */
+typedef struct memory_form {
+    int type, handle_types, location, device;
+    void *unused;
+    unsigned char flags[8];
+} memory_form;
+
+/* CUmemAccessDesc: whose kernels may do what. */
+typedef struct memory_access {
+    int location, device, flags;
+} memory_access;
+
 /* name, export, parameters */
 #define ENTRIES(X)                                                                                \
     X(cuInit, "cuInit", (unsigned))                                                               \
@@ -99,6 +119,22 @@ typedef struct launch_config {
     X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                   \
     X(cuMemHostRegister, "cuMemHostRegister_v2", (void *, size_t, unsigned))                      \
     X(cuMemHostUnregister, "cuMemHostUnregister", (void *))                                       \
+    X(cuMemGetAllocationGranularity, "cuMemGetAllocationGranularity",                             \
+      (size_t *, const memory_form *, int))                                                       \
+    X(cuMemCreate, "cuMemCreate",                                                                 \
+      (unsigned long long *, size_t, const memory_form *, unsigned long long))                    \
+    X(cuMemRelease, "cuMemRelease", (unsigned long long))                                         \
+    X(cuMemExportToShareableHandle, "cuMemExportToShareableHandle",                               \
+      (void *, unsigned long long, int, unsigned long long))                                      \
+    X(cuMemImportFromShareableHandle, "cuMemImportFromShareableHandle",                           \
+      (unsigned long long *, void *, int))                                                        \
+    X(cuMemAddressReserve, "cuMemAddressReserve",                                                 \
+      (cuda_address *, size_t, size_t, cuda_address, unsigned long long))                         \
+    X(cuMemAddressFree, "cuMemAddressFree", (cuda_address, size_t))                               \
+    X(cuMemMap, "cuMemMap",                                                                       \
+      (cuda_address, size_t, size_t, unsigned long long, unsigned long long))                     \
+    X(cuMemUnmap, "cuMemUnmap", (cuda_address, size_t))                                           \
+    X(cuMemSetAccess, "cuMemSetAccess", (cuda_address, size_t, const memory_access *, size_t))    \
     X(cuMemcpyHtoD, "cuMemcpyHtoD_v2", (cuda_address, const void *, size_t))                      \
     X(cuMemcpyDtoH, "cuMemcpyDtoH_v2", (void *, cuda_address, size_t))                            \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2",                                                  \

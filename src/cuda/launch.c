@@ -4,7 +4,8 @@
  * Input: modules and tables (cuda.c).  A kernel tells how it ended in its mailbox; one that died is
  * found by a look at its stream.  Several kernels are one machine: they start together, and what
  * ends one ends all.  A kernel is started again only when all have ended: what a GPU stores to
- * others (rt_kernel.stop) has then arrived.
+ * others (rt_kernel.stop) has then arrived.  Where each GPU has a process of its own (ranks.c),
+ * each of these launches and watches its own kernel, and when is rank 0's to say.
  *
  * The states of a machine and what leads from one to the other:
  *
@@ -43,8 +44,8 @@ rt_u32 cuda_state(const cuda_machine *m)
     return state;
 }
 
-/* The host's word to all kernels: 1 asks them to stop. */
-static void tell_kernels(cuda_machine *m, rt_u32 stop)
+/* Where each GPU has a process of its own every mailbox is in this one's memory, too. */
+void cuda_tell_kernels(cuda_machine *m, rt_u32 stop)
 {
     for (uint32_t i = 0; i < m->n_peers; i++)
         rt_store_release_system(&m->peers[i]->mailbox->abort, stop);
@@ -54,7 +55,7 @@ static void tell_kernels(cuda_machine *m, rt_u32 stop)
 static const char *name_gpu(const cuda_machine *m, char words[32])
 {
     words[0] = 0;
-    if (m->n_peers > 1)
+    if (m && m->n_peers > 1)
         snprintf(words, 32, "GPU %u: ", m->options.device);
     return words;
 }
@@ -72,7 +73,8 @@ void cuda_note_lost(cuda_machine *m, const cuda_machine *which, mpk_status statu
     m->lost_status = status;
     snprintf(m->lost_words, sizeof m->lost_words, "%s%s", name_gpu(which, gpu), words);
     if (m->n_peers > 1)
-        tell_kernels(m, 1);
+        cuda_tell_kernels(m, 1);
+    cuda_ranks_tell(m, status, m->lost_words);
 }
 
 /* Kernels on the stream that have not handed over to the next; 0: the host was not there to put
@@ -97,6 +99,8 @@ static void look_at(cuda_machine *m, const cuda_machine *which)
     else if (done && rt_load_acquire_system(&which->mailbox->state) == RT_RUNNING &&
              kernels_left(which))
         cuda_note_lost(m, which, MPK_EDEVICE, "the kernel ended without saying why");
+    if (m->lost)
+        cuda_ranks_note_kernel(which, false);
 }
 
 /* At most every LOOK_NS, since each look is a call of the driver for each GPU; `now` asks in any
@@ -104,11 +108,13 @@ static void look_at(cuda_machine *m, const cuda_machine *which)
 void cuda_look(cuda_machine *m, bool now)
 {
     uint64_t time = clock_ns();
+    cuda_ranks_look(m);
     if (!m->launched || m->lost || (!now && time - m->looked_ns < LOOK_NS))
         return;
     m->looked_ns = time;
     for (uint32_t i = m->n_peers; i-- > 0;)
-        look_at(m, m->peers[i]);
+        if (!m->peers[i]->is_elsewhere)
+            look_at(m, m->peers[i]);
 }
 
 /* Kernels of the regimes in turn, so that some always wait after the one that runs
@@ -145,26 +151,46 @@ static mpk_status reset_words(mpk_context *cx, cuda_machine *m)
     return cuda_stream_wait(cx, m->gpu, m->work); /* before another GPU's kernel can write it */
 }
 
-/* The kernel's work is in memory: start it, or start it again.  GPU 0 comes last: its kernel has
- * the step task. */
-static mpk_status launch(mpk_context *cx, cuda_machine *m)
+mpk_status cuda_prepare_kernels(mpk_context *cx, cuda_machine *m)
 {
     for (uint32_t i = 0; i < m->n_peers; i++)
-        TRY(reset_words(cx, m->peers[i]));
+        if (!m->peers[i]->is_elsewhere)
+            TRY(reset_words(cx, m->peers[i]));
+    return MPK_OK;
+}
+
+/* GPU 0 comes last: its kernel has the step task. */
+mpk_status cuda_start_kernels(mpk_context *cx, cuda_machine *m)
+{
     m->launched = true;
-    for (uint32_t i = m->n_peers; i-- > 0;)
+    for (uint32_t i = m->n_peers; i-- > 0;) {
+        if (m->peers[i]->is_elsewhere)
+            continue;
+        cuda_ranks_note_kernel(m->peers[i], true);
         TRY(queue_kernels(cx, m->peers[i]));
+    }
     m->looked_ns = clock_ns();
     m->n_launches++;
     return MPK_OK;
 }
 
-/* Keep kernels of all regimes on every stream. */
-static mpk_status refill(mpk_context *cx, cuda_machine *m)
+/* The kernel's work is in memory: start it, or start it again. */
+static mpk_status launch(mpk_context *cx, cuda_machine *m)
 {
-    for (uint32_t i = m->n_peers; i-- > 0;)
-        if (kernels_left(m->peers[i]) < KERNELS_AHEAD)
-            TRY(queue_kernels(cx, m->peers[i]));
+    TRY(cuda_prepare_kernels(cx, m));
+    TRY(cuda_ranks_launch(cx, m));
+    return cuda_start_kernels(cx, m);
+}
+
+/* Kernels that have ended are not followed by others. */
+mpk_status cuda_refill_kernels(mpk_context *cx, cuda_machine *m)
+{
+    for (uint32_t i = m->n_peers; i-- > 0;) {
+        cuda_machine *p = m->peers[i];
+        if (!p->is_elsewhere && m->source.n_regimes > 1 && kernels_left(p) < KERNELS_AHEAD &&
+            rt_load_acquire_system(&p->mailbox->state) == RT_RUNNING)
+            TRY(queue_kernels(cx, p));
+    }
     return MPK_OK;
 }
 
@@ -179,10 +205,19 @@ void cuda_keep_running(cuda_machine *m)
     const rt_u32 state = cuda_state(m);
     if (!m->launched || state == RT_STOPPING)
         status = launch(&cx, m);
-    else if (state == RT_RUNNING && m->source.n_regimes > 1)
-        status = refill(&cx, m);
+    else if (state == RT_RUNNING)
+        status = cuda_refill_kernels(&cx, m);
     if (status != MPK_OK)
         cuda_note_lost(m, m, status, cx.text);
+}
+
+/* Has a kernel ended?  One of another process by its own word, or with that process. */
+static mpk_status has_ended(mpk_context *cx, const cuda_machine *m, bool *done)
+{
+    if (!m->is_elsewhere)
+        return cuda_stream_poll(cx, m->gpu, m->work, done);
+    *done = cuda_ranks_has_ended(m);
+    return MPK_OK;
 }
 
 /* Wait until a kernel has ended, by looking at its stream until `end` (clock_ns).  False: it does
@@ -194,9 +229,11 @@ static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
     for (;;) {
         bool done = false;
         if (status == MPK_OK)
-            status = cuda_stream_poll(&cx, which->gpu, which->work, &done);
+            status = has_ended(&cx, which, &done);
         if (status != MPK_OK)
             cuda_note_lost(m, which, status, cx.text);
+        if ((done || status != MPK_OK) && !which->is_elsewhere)
+            cuda_ranks_note_kernel(which, false);
         if (done || status != MPK_OK)
             return true;
         if (clock_ns() > end)
@@ -206,18 +243,22 @@ static bool await_end(cuda_machine *m, const cuda_machine *which, uint64_t end)
 }
 
 /* Ask all kernels to end and wait for them, GPU 0 last: each has as long as a step may take,
- * stop_ns at least.  The request is taken back, so that the next launch runs. */
-bool cuda_end_kernels(cuda_machine *m)
+ * stop_ns at least.  The request is taken back, so that the next launch runs; for good it stays,
+ * and kernels of other processes are not waited for: what these touch here lives as long as they
+ * do. */
+bool cuda_end_kernels(cuda_machine *m, bool for_good)
 {
     bool ended = true;
     if (!m->launched)
         return true;
-    tell_kernels(m, 1);
+    cuda_tell_kernels(m, 1);
     const cuda_options *o = &m->options;
     const uint64_t end = clock_ns() + (o->stall_ns > o->stop_ns ? o->stall_ns : o->stop_ns);
     for (uint32_t i = m->n_peers; i-- > 0;)
-        ended &= await_end(m, m->peers[i], end);
-    tell_kernels(m, 0);
+        if (!for_good || !m->peers[i]->is_elsewhere)
+            ended &= await_end(m, m->peers[i], end);
+    if (!for_good)
+        cuda_tell_kernels(m, 0);
     return ended;
 }
 
@@ -230,7 +271,7 @@ mpk_status cuda_pause(mpk_context *cx, cuda_machine *m)
         return MPK_OK;
     TRY(machine_check(cx, &m->machine));
     pthread_mutex_lock(&m->lock);
-    bool ended = cuda_end_kernels(m);
+    bool ended = cuda_end_kernels(m, false);
     pthread_mutex_unlock(&m->lock);
     CHECK(cx, ended, MPK_ESTALLED, "the kernel does not stop");
     return MPK_OK;
@@ -244,7 +285,7 @@ static void find_hung(cuda_machine *m)
     if (m->knows_hung)
         return;
     m->knows_hung = true;
-    tell_kernels(m, 1);
+    cuda_tell_kernels(m, 1);
     const uint64_t wait = m->options.stop_ns < LEAVE_NS ? m->options.stop_ns : LEAVE_NS;
     const uint64_t end = clock_ns() + wait;
     for (uint32_t i = m->n_peers; i-- > 0;)

@@ -58,6 +58,19 @@ const cuda_machine *cuda_owner(const cuda_machine *m, uint32_t graph, ir_tensor_
     return peer == IR_EVERYWHERE ? m : m->peers[peer];
 }
 
+/* Weights and state of a GPU are its process's own; no operator of the pass reads others'. */
+mpk_status cuda_check_reach(mpk_context *cx, const cuda_machine *m, uint32_t graph,
+                            ir_tensor_id tensor)
+{
+    const tg_place *p = &m->machine.image.places[graph][tensor];
+    const cuda_machine *owner = cuda_owner(m, graph, tensor);
+    const bool is_kept = p->area == TG_WEIGHTS || p->area == TG_STATE;
+    CHECK(cx, !owner->is_elsewhere || !is_kept, MPK_EUNSUPPORTED,
+          "tensor %%%.*s lies in memory that the process of rank %u keeps for itself",
+          STR_ARG(m->machine.image.ir[graph]->tensors.at[tensor].name), owner->peer);
+    return MPK_OK;
+}
+
 /* ---- events ---- */
 
 /* By the worker: those of a peer follow each other.  JIT tasks have none; programs of several peers
@@ -188,6 +201,8 @@ mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
     if (m->options.on_one_gpu)
         return cuda_gpu_use(cx, m->gpu);
     TRY(cuda_check_peers(cx, m->driver, m->options.device, m->n_peers));
+    if (m->ranks) /* each block is opened by itself (ranks.c) */
+        return MPK_OK;
     for (uint32_t i = 0; i < m->n_peers; i++)
         for (uint32_t k = 0; k < m->n_peers; k++) {
             if (i == k)

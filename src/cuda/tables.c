@@ -233,6 +233,9 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
           "operator %s (%%%.*s) has %u operands, the GPU's tasks hold %u", op->def->name,
           STR_ARG(op->name), op->n_in + op->n_out, most);
     for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE)
+            TRY(cuda_check_reach(cx, m, graph, op->in[i]));
+    for (uint32_t i = 0; i < op->n_in; i++)
         e->at[gen_operand_of_input(op, i)] =
             op->in[i] == IR_NONE ? 0 : cuda_tensor_address(m, graph, op->in[i]);
     for (uint32_t i = 0; i < op->n_out; i++)

@@ -125,6 +125,8 @@ static mpk_status upload_weight(mpk_context *cx, cuda_machine *m, const machine_
  * entry for each weight of the image, as upload.c expects; only this one's is looked at. */
 static mpk_status write_weight(mpk_context *cx, cuda_machine *m, uint32_t weight, const void *from)
 {
+    CHECK(cx, !m->ranks, MPK_EUNSUPPORTED,
+          "a weight cannot be replaced where each GPU has a process of its own");
     TRY(check_alone(cx, m, weight));
     machine_weight *one = calloc(m->machine.image.n_weights, sizeof *one);
     CHECK(cx, one, MPK_ENOMEM, "out of memory for the list of weights");
@@ -152,6 +154,7 @@ mpk_status cuda_write_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_
     TRY(cuda_gpu_use(cx, own->gpu));
     if (p->area == TG_WEIGHTS)
         return write_weight(cx, m, (uint32_t)p->offset, from);
+    TRY(cuda_check_reach(cx, m, graph, tensor));
     kv_kind kind = kind_of(m, graph, tensor);
     uint64_t n = (uint64_t)ir_bytes(t);
     uint16_t *ordered = NULL;
@@ -182,6 +185,7 @@ static mpk_status read_root(mpk_context *cx, cuda_machine *m, uint32_t graph, ir
     const cuda_machine *own = cuda_owner(m, graph, root);
     cuda_address at = cuda_tensor_address(m, graph, root);
     uint64_t n = (uint64_t)ir_bytes(t);
+    TRY(cuda_check_reach(cx, m, graph, root));
     CHECK(cx, p->area != TG_WEIGHTS || at, MPK_EUNSUPPORTED,
           "weight %.*s is kept in the bodies' own layout and cannot be read back",
           STR_ARG(t->name));
@@ -230,6 +234,8 @@ mpk_status cuda_read_tensor(mpk_context *cx, machine *base, uint32_t graph, ir_t
 mpk_status cuda_clear_state(mpk_context *cx, machine *base)
 {
     cuda_machine *m = cuda_of(base);
+    CHECK(cx, !m->ranks, MPK_EUNSUPPORTED,
+          "the state cannot be cleared where each GPU has a process of its own");
     TRY(cuda_gpu_use(cx, m->gpu));
     TRY(cuda_pause(cx, m));
     for (uint32_t i = 0; i < m->n_peers; i++) {

@@ -31,6 +31,8 @@ static void print_terms(const engine_build *b, text *t)
                o->own_experts);
     text_print(t, "ops %d\nlaunch %d\ncoarse-events %d\nbatch-invariant %u\n", (int)o->fusion,
                (int)o->launch, o->coarse_events, o->batch_invariant);
+    if (b->device.target->has_own_memory) /* where others look into tables, these change them */
+        text_print(t, "profile %u\nno-carriers %u\n", o->profile != 0, o->no_carriers != 0);
 }
 
 /* The KV cache follows from the free memory, which changes: rank 0's size counts for all. */

@@ -7,6 +7,8 @@
  *   rank r -> 0   HELLO rank, n, terms      0 -> r   WELCOME told, or REFUSED words
  *   rank r -> 0   DATA                      0 -> r   DATA of all, or REFUSED words
  *                                           0 -> r   MEMORY size, with a descriptor
+ *   rank r -> 0   HANDED r, with a descriptor
+ *                                           0 -> r   HANDED of each other, or REFUSED words
  *                                           0 -> r   CLOSED
  *
  * Rank 0 judges: it finds what differs and tells all in the same words, which each gives as its own
@@ -30,7 +32,7 @@
 
 #include "base/thread.h"
 
-enum { HELLO = 1, WELCOME, REFUSED, DATA, MEMORY, CLOSED };
+enum { HELLO = 1, WELCOME, REFUSED, DATA, MEMORY, CLOSED, HANDED };
 enum { RETRY_NS = 20000000, WORDS_BYTES = 512 };
 /* For the others between meeting and watching: they may load a large model meanwhile.  That their
  * processes live is seen all the time. */
@@ -107,20 +109,29 @@ static void give(int fd, uint32_t kind, const void *bytes, size_t n)
     (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
-/* A frame of at most `most` bytes; one of REFUSED is an error with the words of rank 0. */
+/* Is it the head that is expected?  One of REFUSED is an error with the words of rank 0. */
+static mpk_status check_head(mpk_context *cx, int fd, uint32_t from, uint32_t kind, const frame *f,
+                             uint64_t end)
+{
+    char words[WORDS_BYTES] = "";
+    CHECK(cx, memcmp(f->magic, "mpkr", 4) == 0, MPK_EARG, "what came is not a rank of mpk");
+    if (f->kind == REFUSED && f->n < sizeof words) {
+        TRY(take(cx, fd, from, words, f->n, end));
+        FAIL(cx, MPK_EARG, "%s", words);
+    }
+    CHECK(cx, f->kind == kind, MPK_EARG, "rank %u sent something else than was expected", from);
+    return MPK_OK;
+}
+
+/* A frame of at most `most` bytes. */
 static mpk_status take_frame(mpk_context *cx, int fd, uint32_t from, uint32_t kind, void *to,
                              size_t most, size_t *n, uint64_t end)
 {
-    frame f;
-    char words[WORDS_BYTES] = "";
+    frame f = {0};
+    *n = 0;
     TRY(take(cx, fd, from, &f, sizeof f, end));
-    CHECK(cx, memcmp(f.magic, "mpkr", 4) == 0, MPK_EARG, "what came is not a rank of mpk");
-    if (f.kind == REFUSED && f.n < sizeof words) {
-        TRY(take(cx, fd, from, words, f.n, end));
-        FAIL(cx, MPK_EARG, "%s", words);
-    }
-    CHECK(cx, f.kind == kind && f.n <= most, MPK_EARG,
-          "rank %u sent something else than was expected", from);
+    TRY(check_head(cx, fd, from, kind, &f, end));
+    CHECK(cx, f.n <= most, MPK_EARG, "rank %u sent something else than was expected", from);
     *n = f.n;
     return take(cx, fd, from, to, f.n, end);
 }
@@ -383,10 +394,10 @@ mpk_status ranks_exchange(mpk_context *cx, host_ranks *r, const void *mine, size
     return status;
 }
 
-/* A frame of MEMORY, and with it the descriptor. */
-static void give_memory(int fd, int memory, uint64_t n)
+/* A frame of a head alone, and with it a descriptor. */
+static void give_descriptor(int fd, uint32_t kind, int descriptor, uint64_t n)
 {
-    frame f = {.magic = "mpkr", .kind = MEMORY, .n = n};
+    frame f = {.magic = "mpkr", .kind = kind, .n = n};
     struct iovec part = {&f, sizeof f};
     union {
         char bytes[CMSG_SPACE(sizeof(int))];
@@ -400,11 +411,13 @@ static void give_memory(int fd, int memory, uint64_t n)
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &memory, sizeof memory);
+    memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
     (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
-static mpk_status take_memory(mpk_context *cx, int fd, uint64_t n, int *memory)
+/* *n: of the head.  The descriptor is the caller's. */
+static mpk_status take_descriptor(mpk_context *cx, int fd, uint32_t from, uint32_t kind,
+                                  int *descriptor, uint64_t *n, uint64_t end)
 {
     frame f = {0};
     struct iovec part = {&f, sizeof f};
@@ -417,19 +430,29 @@ static mpk_status take_memory(mpk_context *cx, int fd, uint64_t n, int *memory)
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    CHECK(cx, poll(&p, 1, left_ms(clock_ns() + WORK_NS)) != 0, MPK_EDEVICE,
-          "rank 0 does not answer");
+    CHECK(cx, poll(&p, 1, left_ms(end)) != 0, MPK_EDEVICE, "rank %u does not answer", from);
     if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) <= 0)
-        return say_ended(cx, 0);
+        return say_ended(cx, from);
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
-    CHECK(cx, f.kind == MEMORY && c && c->cmsg_type == SCM_RIGHTS, MPK_EARG,
-          "rank 0 sent something else than memory");
-    memcpy(memory, CMSG_DATA(c), sizeof *memory);
-    if (f.n == n)
-        return MPK_OK;
-    close(*memory);
-    FAIL(cx, MPK_EARG, "rank 0 has %llu bytes of memory for all, and this rank expects %llu",
-         (unsigned long long)f.n, (unsigned long long)n);
+    if (c && c->cmsg_type == SCM_RIGHTS)
+        memcpy(descriptor, CMSG_DATA(c), sizeof *descriptor);
+    TRY(check_head(cx, fd, from, kind, &f, end));
+    CHECK(cx, *descriptor >= 0, MPK_EARG, "rank %u sent no descriptor", from);
+    *n = f.n;
+    return MPK_OK;
+}
+
+static mpk_status take_memory(mpk_context *cx, int fd, uint64_t n, int *memory)
+{
+    uint64_t got = 0;
+    mpk_status status = take_descriptor(cx, fd, 0, MEMORY, memory, &got, clock_ns() + WORK_NS);
+    if (status == MPK_OK && got != n)
+        status = status_fail(cx, MPK_EARG,
+                             "rank 0 has %llu bytes of memory for all, and this rank expects %llu",
+                             (unsigned long long)got, (unsigned long long)n);
+    if (status != MPK_OK && *memory >= 0)
+        close(*memory);
+    return status;
 }
 
 static mpk_status make_memory(mpk_context *cx, const host_ranks *r, uint64_t n, int *memory)
@@ -442,7 +465,7 @@ static mpk_status make_memory(mpk_context *cx, const host_ranks *r, uint64_t n, 
              (unsigned long long)n);
     }
     for (uint32_t i = 1; i < r->n; i++)
-        give_memory(r->fd[i], fd, n);
+        give_descriptor(r->fd[i], MEMORY, fd, n);
     *memory = fd;
     return MPK_OK;
 }
@@ -458,10 +481,68 @@ mpk_status ranks_map(mpk_context *cx, host_ranks *r, size_t n, void **out)
     return MPK_OK;
 }
 
+/* ---- descriptors ---- */
+
+/* One of a rank that has not given any yet. */
+static mpk_status take_handed(mpk_context *cx, const host_ranks *r, int fd, uint32_t from, int *all)
+{
+    int descriptor = -1;
+    uint64_t of = 0;
+    mpk_status status =
+        take_descriptor(cx, fd, from, HANDED, &descriptor, &of, clock_ns() + WORK_NS);
+    if (status == MPK_OK && (of >= r->n || of == r->rank || all[of] >= 0))
+        status = status_fail(cx, MPK_EARG, "rank %u sent something else than was expected", from);
+    if (status == MPK_OK)
+        all[of] = descriptor;
+    else if (descriptor >= 0)
+        close(descriptor);
+    return status;
+}
+
+/* Rank 0: those of all others, in whatever order they come, then to each those that are not its. */
+static mpk_status pass_on(mpk_context *cx, const host_ranks *r, int mine, int *all)
+{
+    const uint64_t end = clock_ns() + WORK_NS;
+    bool has[RANKS_MOST] = {true};
+    for (uint32_t left = r->n - 1; left; left--) {
+        uint32_t from = 0;
+        TRY(await_any(cx, r, has, &from, end));
+        TRY(take_handed(cx, r, r->fd[from], from, all));
+        has[from] = true;
+    }
+    for (uint32_t to = 1; to < r->n; to++)
+        for (uint32_t i = 0; i < r->n; i++)
+            if (i != to)
+                give_descriptor(r->fd[to], HANDED, i ? all[i] : mine, i);
+    return MPK_OK;
+}
+
+static mpk_status hand_over(mpk_context *cx, const host_ranks *r, int mine, int *all)
+{
+    give_descriptor(r->fd[0], HANDED, mine, r->rank);
+    for (uint32_t i = 1; i < r->n; i++)
+        TRY(take_handed(cx, r, r->fd[0], 0, all));
+    return MPK_OK;
+}
+
+mpk_status ranks_pass(mpk_context *cx, host_ranks *r, int mine, int *all)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        all[i] = -1;
+    mpk_status status = r->rank ? hand_over(cx, r, mine, all) : pass_on(cx, r, mine, all);
+    if (status == MPK_OK)
+        return MPK_OK;
+    refuse_all(cx, r);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (all[i] >= 0)
+            close(all[i]);
+    return status;
+}
+
 /* ---- watching ---- */
 
-/* Something came from a rank, which is its end, or rank 0's word that it closes.  True: the watch
- * is over. */
+/* Something came from a rank, which is its end, or rank 0's word that it closes.  True: it is
+ * rank 0's word. */
 static bool see(host_ranks *r, uint32_t from)
 {
     mpk_context unheard = {0};
@@ -471,22 +552,25 @@ static bool see(host_ranks *r, uint32_t from)
         r->closed = true;
     else
         r->ended(r->user, from);
-    return true;
+    return r->closed;
 }
 
 static void *watch(void *argument)
 {
     host_ranks *r = argument;
     struct pollfd p[RANKS_MOST + 1];
+    bool has_ended[RANKS_MOST] = {0};
     for (bool over = false; !over;) {
         for (uint32_t i = 0; i < r->n; i++)
-            p[i] = (struct pollfd){.fd = r->fd[i], .events = POLLIN};
+            p[i] = (struct pollfd){.fd = has_ended[i] ? -1 : r->fd[i], .events = POLLIN};
         p[r->n] = (struct pollfd){.fd = r->wake, .events = POLLIN};
         if (poll(p, r->n + 1, -1) < 0)
             continue;
         over = p[r->n].revents != 0;
-        for (uint32_t i = 0; i < r->n && !over; i++)
+        for (uint32_t i = 0; i < r->n && !over; i++) {
+            has_ended[i] |= p[i].revents != 0;
             over = p[i].revents && see(r, i);
+        }
     }
     return NULL;
 }

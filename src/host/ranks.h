@@ -47,8 +47,12 @@ mpk_status ranks_exchange(struct mpk_context *cx, host_ranks *r, const void *min
  * it.  It has no name, so nothing is left of it when the last process ends. */
 mpk_status ranks_map(struct mpk_context *cx, host_ranks *r, size_t n, void **out);
 
-/* From now on a thread calls ended(user, rank) once, when a process of another rank has ended.  On
- * ranks other than 0 it also notices that rank 0 has closed, which is no failure. */
+/* all[n_ranks]: of each other rank a descriptor of the file that it has given as `mine`, the
+ * caller's to close; all[rank] is -1.  After a failure there are none. */
+mpk_status ranks_pass(struct mpk_context *cx, host_ranks *r, int mine, int *all);
+
+/* From now on a thread calls ended(user, rank), once for each, when a process of another rank has
+ * ended.  On ranks other than 0 it also notices that rank 0 has closed, which is no failure. */
 mpk_status ranks_watch(struct mpk_context *cx, host_ranks *r,
                        void (*ended)(void *user, uint32_t rank), void *user);
 /* Rank 0 has closed in good order.  Any thread. */

@@ -132,13 +132,22 @@ static void company_changes_no_bit(void **state)
     }
 }
 
+/* Of a round's few requests, company may touch none by chance: rounds go on until one was. */
+static bool touches_any(uint32_t own_units, uint32_t few_tokens, uint64_t seed)
+{
+    for (uint64_t round = 0; round < 30; round++)
+        if (count("llama", own_units, few_tokens, seed + round) > 0)
+            return true;
+    return false;
+}
+
 /* So that the test above can fail. */
 static void without_the_rules_it_does(void **state)
 {
     (void)state;
     const uint64_t seed = check_seed();
-    assert_true(count("llama", 0, FEW_TOKENS, seed) > 0);
-    assert_true(count("llama", 1, 0, seed) > 0);
+    assert_true(touches_any(0, FEW_TOKENS, seed));
+    assert_true(touches_any(1, 0, seed));
 }
 
 int main(void)

@@ -132,8 +132,10 @@ static void run_steps(bed *b)
 static void test_random_programs(void **state)
 {
     (void)state;
+    const uint32_t least = check_rounds(60);
     uint32_t n_remote = 0, n_run = 0;
-    for (uint32_t n = 0; n < 60; n++) {
+    bool met = false;
+    for (uint32_t n = 0; n < least || (!met && n < 20 * least); n++) {
         bed b = {0};
         uint32_t n_gpus = 2 + n % 3;
         set_up(&b, seed + n, n_gpus);
@@ -142,10 +144,11 @@ static void test_random_programs(void **state)
             n_run++;
         }
         n_remote += b.gpus.remote_reads;
+        met = n_run > 5 && n_remote > 20;
         tear_down(&b);
     }
     print_message("%u programs, %u reads of other GPUs' memory\n", n_run, n_remote);
-    assert_true(n_run > 5 && n_remote > 20);
+    assert_true(met);
 }
 
 static void test_requests(void **state)
@@ -286,8 +289,10 @@ static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_
 static void test_carried(void **state)
 {
     (void)state;
+    const uint32_t least = check_thorough() || CHECK_SHARE == 1 ? 8 : 3;
     uint32_t quiet = 0, sent = 0;
-    for (uint32_t n = 0; n < 8; n++)
+    /* every second model or so has no task that polls, one in four sends nothing */
+    for (uint32_t n = 0; n < least || ((!quiet || sent <= 1000) && n < 60); n++)
         check_carried(seed + n, 2 + n % 3, &quiet, &sent);
     print_message("%u tasks that poll, %u results sent\n", quiet, sent);
     assert_true(quiet > 0 && sent > 1000);

@@ -160,7 +160,7 @@ static void check_results(const ir_graph *plain, const ir_graph *fused, const ir
             most = fmaxf(most, fabsf(op_load(&v, i)));
         for (int64_t i = 0; i < ir_elements(one); i++) {
             float p = op_load(&v, i), q = op_load(&w, i);
-            if (!(fabsf(p - q) <= 0.06f * most))
+            if (!(fabsf(p - q) <= 0.1f * most))
                 fail_msg("%s element %lld is %g, expected %g", name, (long long)i, (double)q,
                          (double)p);
         }

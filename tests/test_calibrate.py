@@ -96,7 +96,7 @@ def quantize(folder, path, kind, *options):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.draws(2)
+@pytest.mark.draws(1)
 def test_errors_weigh_by_what_columns_multiply(family, tmp_path):
     """Weighted by the mean squares that Transformers finds, the error falls by more than weighted by those of other
     columns: in the geometric mean over the matrices of a kind."""

@@ -39,8 +39,9 @@ def test_company_changes_no_answer(dtype, folder, tmp_path):
         return [json.loads(line)["tokens"] for line in out.read_text().splitlines()], words
 
     story = [RANDOM.randrange(250) for _ in range(150)]
-    requests = [{"tokens": story[:RANDOM.randrange(1, 150)] + [RANDOM.randrange(250)], "seed": i, "temperature": 0.9,
-                 "max_tokens": RANDOM.randrange(1, 90), "ignore_eos": True} for i in range(14)]
+    lengths = [140] * 3 + [RANDOM.randrange(1, 150) for _ in range(11)]  # the first three share pages in any case
+    requests = [{"tokens": story[:n] + [RANDOM.randrange(250)], "seed": i, "temperature": 0.9,
+                 "max_tokens": RANDOM.randrange(1, 90), "ignore_eos": True} for i, n in enumerate(lengths)]
     for peers in (1, 2):
         alone, _ = run(requests, "--max-batch", 1, "--no-prefix-cache", "--gpus", peers, "--threads", peers)
         for batch, room in ((16, 4096), (5, 320)):

@@ -312,7 +312,8 @@ def test_all_fusions_agree(tmp_path):
     for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
-        tokens = [RANDOM.randrange(config.vocab_size) for _ in range(75)]
+        whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        tokens = choose_tokens(whole, config, 75)
         reference = {"MPK_ISA": "none"}
         plain = support.score(folder, tokens, tmp_path, "--ops", "none", env=reference)
         assert numpy.array_equal(plain, support.score(folder, tokens, tmp_path, "--ops", "full", env=reference)), name

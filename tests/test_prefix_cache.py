@@ -48,7 +48,8 @@ def run(folder, requests, tmp_path, *options):
 
 
 def test_neither_shared_pages_nor_want_of_them_change_an_answer(folder, tmp_path):
-    requests = [random_request(i) for i in range(48)]
+    requests = [random_request(i) for i in range(45)]
+    requests += [{"tokens": STORIES[0][:140] + [i], "max_tokens": 9, "seed": i} for i in range(3)]  # these share pages
     plain, words = run(folder, requests, tmp_path, "--no-prefix-cache", "--max-batch", 4)
     assert "0 of 0 tokens of prompts from the prefix cache" in words
     for batch, kv_tokens, step in ((16, 4096, 512), (16, 640, 64), (5, 320, 16), (3, 256, 128)):

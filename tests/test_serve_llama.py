@@ -102,7 +102,9 @@ def test_what_is_no_prompt(server):
         assert error["param"] == "prompt", prompt
     image = {"prompt_string": "a", "multimodal_data": ["x"]}
     assert "only text" in server.post("/completion", {"prompt": image}, 400)["error"]["message"]
-    assert server.post("/completion", {"prompt": [1 << 30], "n_predict": 1}, 400)["error"]["message"]
+    for token in (1 << 30, (1 << 31) - 1):  # a number of 31 bits, but in no vocabulary
+        error = server.post("/completion", {"prompt": ["a", token], "n_predict": 1}, 400)["error"]
+        assert str(token) in error["message"], error
 
 
 def test_the_prompt_of_a_chat(server):

@@ -11,7 +11,8 @@ import tiny
 
 def test_a_round(tmp_path):
     model, r = tiny.model(tmp_path / "tiny", tie_word_embeddings=False), random.Random(support.seed().random())
-    assert sum(soak.soak_round(model, soak.draw_options(r, model), r, 2, 8).values())
+    assert any(sum(soak.soak_round(model, soak.draw_options(r, model), r, seconds, 8).values())
+               for seconds in (2, 20, 60))  # the longer ones where the machine is so busy that none ended before
 
 
 def test_a_wrong_answer_is_found():

@@ -191,8 +191,9 @@ def test_what_is_no_draft_model(folder, far, tmp_path):
             (folder, far, {"kv_dtype": "q8_0"}, "q8_0 needs heads of a multiple of 32")):
         with pytest.raises(mpk.Error, match=error):
             mpk.LLM(model, device="cpu", draft_model=draft, **options)
-    _, words = support.mpk("compile", folder, "-o", image, "--device", "cpu", "--draft-model", far, code=1)
-    assert "an image holds one model" in words
+    for to in (image, folder / "model.safetensors"):  # of two faults the first is told
+        _, words = support.mpk("compile", folder, "-o", to, "--device", "cpu", "--draft-model", far, code=1)
+        assert "an image holds one model" in words
     _, words = support.mpk("inspect", folder, "--target", "sm_90a", "--draft-model", other, code=1)
     assert "another vocabulary" in words
     _, words = support.mpk("inspect", folder, "--target", "sm_90a", "--draft-model", far, "--batch-invariant", code=1)

@@ -183,6 +183,34 @@ static void test_readers_that_do_not_poll(void **state)
     tear_down(b);
 }
 
+/* Each worker that clears does so with a task of the end: an operator of fewer tasks than workers
+ * is none. */
+static void test_end_has_a_task_for_each_worker(void **state)
+{
+    (void)state;
+    bed *b = set_up("input %t : bf16[4, 256] live=tokens\n"
+                    "const %a : bf16[512, 256]\n"
+                    "const %b : bf16[256, 512]\n"
+                    "const %c : bf16[2, 512]\n"
+                    "%x = silu(%t)\n"
+                    "%h = linear(%x, %a)\n"
+                    "%i = linear(%h, %b)\n"
+                    "%y = linear(%i, %a)\n"
+                    "%z = linear(%y, %c)\n"
+                    "output %z\n");
+    check_ok(&b->cx, start(b));
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    const rt_entry *entries = table(b, cuda_of(b->m)->layout.entries);
+    const uint32_t end = cuda_of(b->m)->carriers.flows[0].end;
+    uint32_t n_clears = 0;
+    for (uint64_t k = 0; k < cuda_of(b->m)->layout.n_tasks; k++)
+        n_clears += entries[k].clears;
+    print_message("the end is operator %u of %zu, %u of 6 workers clear\n", end,
+                  b->image.ir[0]->ops.n, n_clears);
+    assert_true(g->n_tasks > 6 && end == b->image.ir[0]->ops.n - 2 && n_clears == 6);
+    tear_down(b);
+}
+
 /* Only tasks between the gate and the end poll, if their body can: the gate's and those before wait
  * by counters, and from the end on nothing is carried. */
 static void check_range(const bed *b)
@@ -338,6 +366,7 @@ int main(void)
         cmocka_unit_test(test_torn_results),
         cmocka_unit_test(test_readers_that_do_not_poll),
         cmocka_unit_test(test_end_follows_all),
+        cmocka_unit_test(test_end_has_a_task_for_each_worker),
         cmocka_unit_test(test_written_caches),
         cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),

@@ -136,13 +136,14 @@ static bool build_regime(const gen_source *source, const gen_arch *arch, uint32_
     return builds;
 }
 
-/* Is the kernel of this regime built in this way for this architecture?  The seed gives each
- * architecture one of the four, its neighbour another; prompts on an architecture with products of
- * warpgroups are always linked.  A thorough check builds all. */
+/* Is the kernel of this regime built in this way for this architecture?  Every second architecture
+ * gets one of the four, as the seed says, the next one another; prompts on an architecture with
+ * products of warpgroups are always linked.  A thorough check builds all. */
 static bool is_drawn(const gen_arch *arch, uint32_t regime, bool in_units)
 {
-    const uint64_t drawn = (seed + (uint64_t)(arch - gen_arch_table)) % (2 * GEN_REGIMES);
-    return check_thorough() || drawn == 2 * regime + in_units ||
+    const uint64_t at = (uint64_t)(arch - gen_arch_table), way = seed / 2 + at / 2;
+    return check_thorough() ||
+           (at % 2 == seed % 2 && way % (2 * GEN_REGIMES) == 2 * regime + in_units) ||
            (in_units && regime == GEN_PROMPTS && arch->features & GEN_WGMMA);
 }
 

@@ -539,7 +539,8 @@ static void draw(const float *sampling, int counts[6])
     tear_down(&b);
 }
 
-/* Shares of the counts; 4000 draws: five standard deviations are at most 0.04. */
+/* Shares of the counts; 4000 draws: a standard deviation is at most 0.008, and of some sixty
+ * shares one beyond 0.05 comes in fewer than one of 10^8 runs. */
 static void check_shares(const float *sampling, const double *weights)
 {
     int counts[6];
@@ -548,7 +549,7 @@ static void check_shares(const float *sampling, const double *weights)
     for (int i = 0; i < 6; i++)
         sum += weights[i];
     for (int i = 0; i < 6; i++) {
-        assert_true(fabs(counts[i] / 4000.0 - weights[i] / sum) < 0.04);
+        assert_true(fabs(counts[i] / 4000.0 - weights[i] / sum) < 0.05);
         assert_true(weights[i] > 0 || counts[i] == 0);
     }
 }

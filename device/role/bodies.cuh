@@ -128,9 +128,9 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
 #if MPK_RING
 /* All body threads, between two steps, when the step that has come runs another graph than the
  * last: the loader has gone ahead into the list of the old graph.  Ask it to stop, then take
- * what it has loaded and drop it, page by page and entry by entry, as a step would: every
- * barrier goes through its phases, and the rings need no reset.  After it both sides stand at
- * the same place.  s moves on; role/loader.cuh has the protocol. */
+ * what it has loaded and drop it, as a step would: every barrier goes through its phases, and the
+ * rings need no reset.  After it both sides stand at the same place.  s moves on; role/loader.cuh
+ * has the protocol. */
 MPK_FN void drop_ahead(mpk_side *s)
 {
     if (mpk_thread() == 0) {
@@ -141,12 +141,15 @@ MPK_FN void drop_ahead(mpk_side *s)
     }
     mpk_sync();
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
-    mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity};
-    /* A page that was requested may still be in flight: ring_take waits until it has arrived. */
-    for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++) {
-        rt_u32 page;
+    mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity}, held = ring;
+    rt_u32 page;
+    /* Requested pages may still be in flight, and the barrier of one may stand for several: so all of
+     * them, at most a ring, have arrived before the loader gets the first one back. */
+    for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++)
         ring_take(&ring, &page);
-        ring_release(page);
+    for (rt_u32 i = 0; i < pages; i++) {
+        ring_release(held.first + held.at);
+        ring_next(&held);
     }
     s->at = ring.at;
     s->parity = ring.parity;

@@ -26,8 +26,9 @@
  *   2. the loader leaves its list, writes down how many pages and entries it has requested on
  *      behalf of the step that does not come (ahead_pages, ahead_entries), and raises
  *      RESYNC_ANSWERED;
- *   3. the body warps take and release exactly these pages and entries (drop_ahead in bodies.cuh),
- *      and set RESYNC_NONE;
+ *   3. the body warps take exactly these pages and entries, release them when all have been taken,
+ *      since the barrier of one page may tell of copies to those before it (drop_ahead in
+ *      bodies.cuh), and set RESYNC_NONE;
  *   4. both begin the new list, at the same place of both rings.
  * Between 2 and the next list the loader requests nothing, so the numbers that it wrote down are
  * exact: every page that was requested is released once, and no barrier is left in the wrong phase.

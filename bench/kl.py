@@ -31,7 +31,7 @@ FORMATS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]
 def logits(mpk, model, tokens, folder, option):
     ids, out = folder / "ids.txt", folder / "logits.npy"
     ids.write_text(" ".join(map(str, tokens)))
-    llama.run(mpk, "score", model, "--tokens", ids, "--logits", out, "-t", 2, "-q", option)
+    llama.run(mpk, "score", model, "--tokens", ids, "--logits", out, "-t", 2, "-q", "--device=cpu", option)
     return numpy.load(out)[CHUNK // 2:].astype(numpy.float64)
 
 

@@ -3,7 +3,7 @@
 # GPUs, and
 # device/**/*.cuh without the folder's name.
 file(GLOB runtime RELATIVE ${ROOT}/src ${ROOT}/src/rt/*.h ${ROOT}/src/op/map_arithmetic.h ${ROOT}/src/op/map_special.h
-     ${ROOT}/src/op/split_own.h ${ROOT}/src/op/chance.h ${ROOT}/src/shape/*.h)
+     ${ROOT}/src/op/split_own.h ${ROOT}/src/op/context.h ${ROOT}/src/op/chance.h ${ROOT}/src/shape/*.h)
 file(GLOB_RECURSE device RELATIVE ${ROOT}/device ${ROOT}/device/*.cuh)
 set(definitions "")
 set(rows "")

@@ -51,6 +51,30 @@ def test_company_changes_no_answer(dtype, folder, tmp_path):
             assert room < 4096 or "; 0 of" not in words
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.draws(2)
+def test_a_long_context_has_one_answer(dtype, tmp_path):
+    """Contexts of several parts: threads share them where heads are few, and no log probability changes by a bit."""
+    folder = tiny.model(tmp_path / "model", hidden_size=48, num_attention_heads=3, num_key_value_heads=1, head_dim=32,
+                        max_position_embeddings=2048)
+    path, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
+    requests = [{"tokens": [RANDOM.randrange(250) for _ in range(n)], "seed": n, "temperature": 0.9, "logprobs": 3,
+                 "max_tokens": 12, "ignore_eos": True} for n in (RANDOM.randrange(500, 540), 1030, 1700, 40)]
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests))
+
+    def run(threads, *options):
+        support.mpk("batch", folder, path, "-o", out, "--device", "cpu", "--kv", dtype, "--threads", threads,
+                    "--context", 2048, *options)
+        return [json.loads(line) for line in out.read_text().splitlines()]
+
+    model, _ = support.mpk("inspect", folder, "--device", "cpu", "--context", 2048, "--program")
+    program, _ = support.mpk("opt", "--pass", "fuse_ops:context_tasks=4", "--workers", 2, stdin=model)
+    assert program.count(b"= attention_parts(") == 2
+    alone = run(1, "--max-batch", 1, "--no-prefix-cache")
+    for threads in (2, 3, 5):
+        assert run(threads, "--max-batch", RANDOM.choice([1, 2, 4])) == alone, threads
+
+
 def test_reports_and_library(folder, tmp_path):
     import mpk
     bytes_of = {}

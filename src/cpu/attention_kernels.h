@@ -1,5 +1,6 @@
-/* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h.  q [T, H,
- * K] -> [T, H K], as op/attention.c defines it.
+/* attention_kernels.h - attention over the paged cache, over the vectors of vec_*.h: attention, q
+ * [T, H, K] -> [T, H K], attention_parts, whose tasks do some parts of contexts, and
+ * attention_fold, which puts these together; as op/ defines them.
  *
  * Neighbouring tokens of a slot and the query heads of a KV head are computed together, up to
  * MAX_QUERIES of them: sixteen positions of the cache are found once and used by all.  A few
@@ -10,8 +11,11 @@
  * positions, cut at multiples of sixteen, in rising order; a score is the sum of q k by FMA,
  * lane k mod 16 in rising k, the lanes added in the tree of v_sum; after each block the largest
  * score so far scales what was summed before (online softmax); values are added position by
- * position by FMA.  Cost: 4 K flops for a query and position; few queries are bound by the bytes
- * of the cache.
+ * position by FMA.  Where a part of the context ends (op/context.h) the sums begin anew, and the
+ * part's mean is folded into the total of the parts before it by attend_fold_part, or is a result.
+ * The other operator of the two then folds it by the same function, so attention and parts with
+ * their fold give the same bits.  Cost: 4 K flops for a query and position; few queries are bound
+ * by the bytes of the cache.
  *
  * A call goes through these levels, each of which fixes one more thing:
  *
@@ -20,10 +24,11 @@
  *   attend_together  one run: its queries are begun, then the cache is read once, block by block
  *   attend_load_block  sixteen positions: their rows are found, and widened if that pays
  *   attend_few       up to V_QUERIES queries against the loaded block: scores, weights, values
- *   attend_finish    acc / sum to the result
+ *   attend_close     the end of a part: acc / sum to the total, or to the results
+ *   attend_finish    the total to the result
  *
- * Used by isa_avx2_general.c, isa_avx512_general.c and isa_neon_general.c, which list attend_run
- * as the body of the operator for their instruction set.
+ * Used by isa_avx2.c, isa_avx512.c and isa_neon.c, which list attend_run, attend_parts_run and
+ * attend_fold_run as the bodies of the operators for their instruction set.
  */
 #ifndef CPU_ATTENTION_KERNELS_H
 #define CPU_ATTENTION_KERNELS_H
@@ -35,21 +40,33 @@
  * one for each lane.  AHEAD: blocks between the prefetch of a block and its use. */
 enum { MAX_QUERIES = 64, BLOCK = 16, AHEAD = 2 };
 
+/* What has been folded of parts: relative to exp(largest), the sum of their weights, and of their
+ * means times weights. */
+typedef struct attend_total {
+    float largest, sum;
+    float *mean; /* [padded] */
+} attend_total;
+
 /* What one query has summed so far.  With m = largest, the invariant after each block is
  *
  *   sum over lanes = sum of exp(score - m)       over the positions taken so far
  *   acc            = sum of exp(score - m) value
  *
- * so that acc / sum is the result whenever the blocks end; a larger score only changes m, and both
- * are scaled by exp(old m - new m). */
+ * so that acc / sum is the mean whenever a part ends; a larger score only changes m, and both are
+ * scaled by exp(old m - new m). */
 typedef struct attend_query {
-    int64_t first, last; /* the positions that it sees, both included */
+    int64_t first, last; /* the positions that it sees in this task, both included */
+    int64_t block;       /* the block of the first position that it sees at all */
+    int blocks, parts;   /* of all of its context */
+    int part;            /* the part at hand */
+    int64_t end;         /* the position at which that part ends, a multiple of 16 */
     int64_t token, head; /* its place in q and in the result */
     float largest;       /* the largest score so far; -infinity: none yet */
     /* Lane j holds the weights of positions that are j modulo 16; the lanes are added at the
      * end. */
     float sum[16];
     float *q, *acc; /* [padded] each; q is scaled */
+    attend_total total;
 } attend_query;
 
 /* The keys or the values of a block: a row of `dtype` for each position, whole vectors of it. */
@@ -72,13 +89,17 @@ typedef struct attend_task {
     uint32_t absent;     /* bit j: position j of the block has no place in the cache */
     attend_query *query; /* [MAX_QUERIES], of which the run has n */
     int64_t n;
+    /* attention_parts: the places [place0, place1) are done, and parts are results; else all are,
+     * and parts are folded */
+    bool in_parts;
+    int place0, place1;
 } attend_task;
 
 /* Inputs, by index. */
 enum { AT_Q, AT_K_CACHE, AT_V_CACHE, AT_POSITIONS, AT_SLOTS, AT_PAGES };
 
 /* Dtypes of a cache whose rows attend_load can read. */
-static bool attend_reads(ir_dtype dtype)
+static bool attend_can_load(ir_dtype dtype)
 {
     return row_is_float(dtype) || dtype == IR_Q8_0;
 }
@@ -87,9 +108,9 @@ static bool attend_reads(ir_dtype dtype)
 static bool attend_accepts(const op_call *call)
 {
     const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE], *v = &call->in[AT_V_CACHE];
-    return row_is_float(q->dtype) && attend_reads(k->dtype) && attend_reads(v->dtype) &&
+    return row_is_float(q->dtype) && attend_can_load(k->dtype) && attend_can_load(v->dtype) &&
            row_is_float(call->out[0].dtype) && q->stride[2] == 1 && k->stride[3] == 1 &&
-           v->stride[3] == 1 && call->out[0].stride[1] == 1;
+           v->stride[3] == 1 && call->out[0].stride[call->out[0].rank - 1] == 1;
 }
 
 /* Rows are padded to whole vectors in scratch, so that no loop over a head's entries has a tail:
@@ -102,14 +123,14 @@ static int64_t attend_padded(const op_call *call)
 
 /* The layout that attend_lay_out deals out, in floats of `padded`:
  *
- *   keys [16] | values [16] | zeros [1] | q and acc of each query [64][2] | the records [64]
+ *   keys [16] | values [16] | zeros [1] | q, acc, total of each query [64][3] | the records [64]
  *
  * It does not depend on the box, so fewer tokens never need more. */
 static size_t attend_scratch_bytes(const op_call *call, const ir_box *box)
 {
     (void)box;
     size_t padded = (size_t)attend_padded(call);
-    return (2 * BLOCK + 1 + 2 * MAX_QUERIES) * padded * sizeof(float) +
+    return (2 * BLOCK + 1 + 3 * MAX_QUERIES) * padded * sizeof(float) +
            MAX_QUERIES * sizeof(attend_query);
 }
 
@@ -127,11 +148,15 @@ static void attend_lay_out(attend_task *task, const op_call *call, void *scratch
     task->zeros = task->widened[1] + BLOCK * task->padded;
     memset(task->zeros, 0, (size_t)task->padded * sizeof *task->zeros);
     float *rows = task->zeros + task->padded;
-    task->query = (attend_query *)(void *)(rows + 2 * MAX_QUERIES * task->padded);
+    task->query = (attend_query *)(void *)(rows + 3 * MAX_QUERIES * task->padded);
     for (int64_t i = 0; i < MAX_QUERIES; i++) {
-        task->query[i].q = rows + 2 * i * task->padded;
+        task->query[i].q = rows + 3 * i * task->padded;
         task->query[i].acc = task->query[i].q + task->padded;
+        task->query[i].total.mean = task->query[i].acc + task->padded;
     }
+    task->in_parts = false;
+    task->place0 = 0;
+    task->place1 = CONTEXT_PARTS;
 }
 
 /* ---- a block of the cache ---- */
@@ -442,12 +467,90 @@ static void attend_few(const attend_task *task, attend_query *a, int64_t n, int6
     }
 }
 
+/* ---- parts ---- */
+
+/* Take in a part: the mean of its values, and the logarithm of its sum of weights as the score; it
+ * has seen something. */
+V_INLINE void attend_fold_part(attend_total *to, float log, const float *mean, int64_t padded)
+{
+    const float largest = log > to->largest ? log : to->largest;
+    const float kept = v_first(v_exp(v_set(to->largest - largest))),
+                weight = v_first(v_exp(v_set(log - largest)));
+    to->largest = largest;
+    to->sum = to->sum * kept + weight;
+    for (int64_t i = 0; i < padded; i += 16)
+        v_store(to->mean + i,
+                v_fma(v_set(weight), v_load(mean + i), v_mul(v_set(kept), v_load(to->mean + i))));
+}
+
+/* Nothing taken in yet: the first part clears sum and mean, since exp(-infinity) is zero. */
+static void attend_begin_total(attend_total *t, int64_t padded)
+{
+    t->largest = -INFINITY;
+    t->sum = 0;
+    for (int64_t i = 0; i < padded; i += 16)
+        v_store(t->mean + i, v_zero());
+}
+
+/* Store a total's mean; nothing taken in: zeros. */
+static void attend_put_total(const attend_total *t, void *row, ir_dtype dtype, int64_t size)
+{
+    for (int64_t i = 0; i < size; i += 16) {
+        vf y = t->sum > 0 ? v_div(v_load(t->mean + i), v_set(t->sum)) : v_zero();
+        row_store(row, dtype, i, size - i, y);
+    }
+}
+
+/* The part at hand is a result: its mean in acc, and its logarithm. */
+static void attend_put_part(const attend_task *task, const attend_query *a, float log)
+{
+    const op_view *part = &task->call->out[0], *lse = &task->call->out[1];
+    const int64_t place = context_place(a->parts, a->part);
+    float *row = (float *)part->data + a->token * part->stride[0] + place * part->stride[1] +
+                 a->head * task->size;
+    for (int64_t i = 0; i < task->size; i += 16)
+        row_store(row, IR_F32, i, task->size - i, v_load(a->acc + i));
+    op_store(lse, a->token * lse->stride[0] + place * lse->stride[1] + a->head * lse->stride[2],
+             log);
+}
+
+/* Begin a part: nothing is summed yet. */
+static void attend_begin_part(const attend_task *task, attend_query *a, int part)
+{
+    a->part = part;
+    a->end = (a->block + context_begin(a->blocks, a->parts, part + 1)) * BLOCK;
+    a->largest = -INFINITY;
+    v_store(a->sum, v_zero());
+    for (int64_t i = 0; i < task->padded; i += 16)
+        v_store(a->acc + i, v_zero());
+}
+
+/* A query's part ends: acc becomes its mean, which is folded or stored, and the next part begins.
+ * A part that saw nothing, because all of its positions are absent, is left out. */
+static void attend_close(const attend_task *task, attend_query *a)
+{
+    const float sum = v_sum(v_load(a->sum));
+    if (sum > 0) {
+        const float log = a->largest + logf(sum);
+        for (int64_t i = 0; i < task->padded; i += 16)
+            v_store(a->acc + i, v_div(v_load(a->acc + i), v_set(sum)));
+        if (task->in_parts)
+            attend_put_part(task, a, log);
+        else
+            attend_fold_part(&a->total, log, a->acc, task->padded);
+    }
+    attend_begin_part(task, a, a->part + 1);
+}
+
 /* Every query of the run against the loaded block. */
 static void attend_block(attend_task *task, int64_t p0)
 {
     for (int64_t from = 0; from < task->n; from += V_QUERIES)
         attend_few(task, &task->query[from],
                    task->n - from < V_QUERIES ? task->n - from : V_QUERIES, p0);
+    for (int64_t i = 0; i < task->n; i++)
+        if (task->query[i].end == p0 + BLOCK && task->query[i].first <= task->query[i].last)
+            attend_close(task, &task->query[i]);
 }
 
 /* Entry `token` of an input of integers: positions or slots. */
@@ -457,40 +560,49 @@ static int64_t attend_integer(const attend_task *task, int input, int64_t token)
     return walk_load_int(v, token * v->stride[0]);
 }
 
-/* Begin a query: load its row times the scale as f32, with nothing summed yet.  A position
- * beyond the page table sees the positions that the table has. */
+/* What a query sees in this task: the parts of the task's places, of a context that ends at its
+ * position, or with the page table.  No part: first is larger than last. */
+static void attend_find_parts(attend_task *task, attend_query *a, int64_t position)
+{
+    const op_view *pages = &task->call->in[AT_PAGES];
+    const int64_t room = pages->dims[1] * task->call->in[AT_K_CACHE].dims[2],
+                  last = position < room ? position : room - 1;
+    a->first = attend_first(task->window, position);
+    a->block = a->first / BLOCK;
+    a->blocks = context_blocks(a->first, last);
+    a->parts = context_parts(a->blocks);
+    const int lo = context_from(a->parts, task->place0), hi = context_from(a->parts, task->place1);
+    const int64_t from = (a->block + context_begin(a->blocks, a->parts, lo)) * BLOCK,
+                  to = (a->block + context_begin(a->blocks, a->parts, hi)) * BLOCK - 1;
+    a->first = from > a->first ? from : a->first;
+    a->last = to < last ? to : last;
+    attend_begin_part(task, a, lo);
+}
+
+/* Begin a query: load its row times the scale as f32, with nothing summed yet. */
 static void attend_add_query(attend_task *task, int64_t token, int64_t head)
 {
-    const op_view *q = &task->call->in[AT_Q], *pages = &task->call->in[AT_PAGES];
+    const op_view *q = &task->call->in[AT_Q];
     attend_query *a = &task->query[task->n++];
-    int64_t room = pages->dims[1] * task->call->in[AT_K_CACHE].dims[2];
-    int64_t position = attend_integer(task, AT_POSITIONS, token);
     a->token = token;
     a->head = head;
-    a->last = position < room ? position : room - 1;
-    a->first = task->window > 0 && position >= task->window ? position - task->window + 1 : 0;
-    a->largest = -INFINITY;
-    v_store(a->sum, v_zero());
+    attend_find_parts(task, a, attend_integer(task, AT_POSITIONS, token));
+    attend_begin_total(&a->total, task->padded);
     for (int64_t i = 0; i < task->padded; i += 16) {
         vf x = row_load(q->data, q->dtype, token * q->stride[0] + head * q->stride[1] + i,
                         task->size - i);
         v_store(a->q + i, v_mul(x, v_set(task->scale)));
-        v_store(a->acc + i, v_zero());
     }
 }
 
-/* Store acc / sum.  A query that saw nothing, because all of its positions are absent, gives
+/* Store the total.  A query that saw nothing, because all of its positions are absent, gives
  * zeros, as the reference does. */
 static void attend_finish(const attend_task *task, const attend_query *a)
 {
     const op_view *out = &task->call->out[0];
-    float sum = v_sum(v_load(a->sum));
     void *row = (char *)out->data +
                 (a->token * out->stride[0] + a->head * task->size) * (out->dtype == IR_F32 ? 4 : 2);
-    for (int64_t i = 0; i < task->size; i += 16) {
-        vf y = sum > 0 ? v_div(v_load(a->acc + i), v_set(sum)) : v_zero();
-        row_store(row, out->dtype, i, task->size - i, y);
-    }
+    attend_put_total(&a->total, row, out->dtype, task->size);
 }
 
 /* One run: tokens [t0, t1) of one slot, query heads [h0, h1) of one KV head.  The cache is read
@@ -504,6 +616,8 @@ static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h
         for (int64_t h = h0; h < h1; h++) {
             attend_add_query(task, t, h);
             const attend_query *a = &task->query[task->n - 1];
+            if (a->first > a->last)
+                continue;
             first = a->first < first ? a->first : first;
             last = a->last > last ? a->last : last;
         }
@@ -511,7 +625,7 @@ static void attend_together(attend_task *task, int64_t t0, int64_t t1, int64_t h
         attend_load_block(task, slot, kv_head, p0, last);
         attend_block(task, p0);
     }
-    for (int64_t i = 0; i < task->n; i++)
+    for (int64_t i = 0; i < task->n && !task->in_parts; i++)
         attend_finish(task, &task->query[i]);
 }
 
@@ -530,20 +644,93 @@ static void attend_heads(attend_task *task, const ir_box *box, int64_t h0, int64
     }
 }
 
-/* The body.  The query heads of one KV head are taken together, at most MAX_QUERIES of them: a
- * model with more query heads on one KV head has its group cut, and reads the cache twice. */
+/* Query heads [h0, end) of the box's tokens.  Those of one KV head are taken together, at most
+ * MAX_QUERIES of them: a model with more query heads on one KV head has its group cut, and reads
+ * the cache twice. */
+static void attend_box(attend_task *task, const ir_box *box, int64_t h0, int64_t end)
+{
+    int64_t group = task->call->in[AT_Q].dims[1] / task->call->in[AT_K_CACHE].dims[1];
+    for (int64_t h1; h0 < end; h0 = h1) {
+        int64_t kv_head = h0 / group;
+        h1 = (kv_head + 1) * group < end ? (kv_head + 1) * group : end;
+        h1 = h1 - h0 > MAX_QUERIES ? h0 + MAX_QUERIES : h1;
+        attend_heads(task, box, h0, h1, kv_head);
+    }
+}
+
+/* The body of attention. */
 static void attend_run(const op_call *call, const ir_box *box, void *scratch)
 {
     attend_task task;
     attend_lay_out(&task, call, scratch);
-    int64_t group = call->in[AT_Q].dims[1] / call->in[AT_K_CACHE].dims[1];
-    int64_t end = box->hi[1] / task.size;
-    for (int64_t h0 = box->lo[1] / task.size, h1; h0 < end; h0 = h1) {
-        int64_t kv_head = h0 / group;
-        h1 = (kv_head + 1) * group < end ? (kv_head + 1) * group : end;
-        h1 = h1 - h0 > MAX_QUERIES ? h0 + MAX_QUERIES : h1;
-        attend_heads(&task, box, h0, h1, kv_head);
+    attend_box(&task, box, box->lo[1] / task.size, box->hi[1] / task.size);
+}
+
+/* The body of attention_parts: places without a part say so by their logarithm. */
+static void attend_parts_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    const op_view *lse = &call->out[1];
+    attend_task task;
+    attend_lay_out(&task, call, scratch);
+    task.in_parts = true;
+    task.place0 = (int)box->lo[1];
+    task.place1 = (int)box->hi[1];
+    const int64_t h0 = box->lo[2] / task.size, h1 = box->hi[2] / task.size;
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++)
+        for (int64_t place = box->lo[1]; place < box->hi[1]; place++)
+            for (int64_t h = h0; h < h1; h++)
+                op_store(lse, t * lse->stride[0] + place * lse->stride[1] + h * lse->stride[2],
+                         -INFINITY);
+    attend_box(&task, box, h0, h1);
+}
+
+/* ---- attention_fold ---- */
+
+/* Parts in f32, without gaps between the entries of a head. */
+static bool attend_fold_accepts(const op_call *call)
+{
+    const op_view *part = &call->in[0], *y = &call->out[0];
+    return part->dtype == IR_F32 && part->stride[2] == 1 && y->stride[1] == 1;
+}
+
+/* A total, and a part whose last vector may be short. */
+static size_t attend_fold_scratch(const op_call *call, const ir_box *box)
+{
+    const int64_t size = call->in[0].dims[2] / call->in[1].dims[2];
+    (void)box;
+    return 2 * (size_t)((size + 15) / 16 * 16) * sizeof(float);
+}
+
+/* One head of one token: its parts in rising order. */
+static void attend_fold_head(const op_call *call, int64_t token, int64_t head, int64_t size,
+                             attend_total *total)
+{
+    const op_view *part = &call->in[0], *lse = &call->in[1], *y = &call->out[0];
+    const int64_t padded = (size + 15) / 16 * 16;
+    attend_begin_total(total, padded);
+    for (int64_t place = 0; place < part->dims[1]; place++) {
+        const float log =
+            op_load(lse, token * lse->stride[0] + place * lse->stride[1] + head * lse->stride[2]);
+        const float *row = (const float *)part->data + token * part->stride[0] +
+                           place * part->stride[1] + head * size;
+        if (log == -INFINITY)
+            continue;
+        if (size != padded)
+            for (int64_t i = 0; i < size; i += 16)
+                v_store(total->mean + padded + i, row_load(row, IR_F32, i, size - i));
+        attend_fold_part(total, log, size == padded ? row : total->mean + padded, padded);
     }
+    attend_put_total(total, (float *)y->data + token * y->stride[0] + head * size, IR_F32, size);
+}
+
+/* The body of attention_fold: tokens and heads one by one. */
+static void attend_fold_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    const int64_t size = call->in[0].dims[2] / call->in[1].dims[2];
+    attend_total total = {.mean = scratch};
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++)
+        for (int64_t head = box->lo[1] / size; head < box->hi[1] / size; head++)
+            attend_fold_head(call, t, head, size, &total);
 }
 
 #endif

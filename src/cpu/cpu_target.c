@@ -34,11 +34,17 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
     return MPK_OK;
 }
 
-/* Nothing to change: the passes' own defaults are made for the CPU. */
+/* Attention with fewer tasks than this for each thread is cut over contexts: three KV heads on two
+ * threads would keep one of them waiting for a third of the time. */
+enum { CONTEXT_TASKS = 4 };
+
+/* The passes' own defaults are made for the CPU, but for attention, of whose cut only it gives the
+ * same bits however it is made. */
 static void tune(const target_device *d, const mpk_engine_options *o, uint32_t kv_heads,
                  pass_options *to)
 {
-    (void)d, (void)o, (void)kv_heads, (void)to;
+    (void)d, (void)o, (void)kv_heads;
+    to->context_tasks = CONTEXT_TASKS;
 }
 
 /* Bytes for the KV cache: at most all free memory, usually a quarter.  Weights stay in the

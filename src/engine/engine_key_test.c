@@ -35,7 +35,7 @@ static void every_option_is_in_the_key(void **state)
     const pass_degree degrees[2] = {{STR("linear"), 0, 2}, {STR("linear"), 1, 2}};
     const pass_options plain = {.n_workers = 4, .page_bytes = 16384, .pages_per_worker = 8};
     const char *program = "input %x : f32[2, 32]\n%y = silu(%x)\noutput %y\n";
-    pass_options o[21];
+    pass_options o[22];
     uint32_t n = 0;
     check_ok(&b.cx, ir_parse(&b.cx, &b.a, str_from(program), &b.g));
     for (size_t i = 0; i < sizeof o / sizeof *o; i++)
@@ -51,6 +51,7 @@ static void every_option_is_in_the_key(void **state)
     o[n++].splits = 3;
     o[n++].split_tokens = 3;
     o[n++].own_units = 3;
+    o[n++].context_tasks = 3;
     o[n++].norm_elements = 3;
     o[n++].share_tokens = 3;
     o[n++].even_over = 3;

@@ -1,8 +1,8 @@
 /* body_attention.c - generic bodies of attention and of what fills the paged cache
- * (device/task/heads.cuh, attention.cuh).
+ * (device/task/heads.cuh, attention.cuh, attention_parts.cuh).
  *
  * They take any plain dtype, heads of up to 1,024 entries and pages of any size, and run wherever
- * no faster record accepts, on any architecture: their rank is 0.  All five operators share how a
+ * no faster record accepts, on any architecture: their rank is 0.  All six operators share how a
  * token's place in the cache is found, so the table below says once where each has these
  * operands.  An instance of kv_write, after its head:
  *
@@ -22,7 +22,7 @@ typedef struct inputs {
 
 static const inputs inputs_table[] = {
     {"kv_write", 2, 5},      {"rope_kv", 2, 5},         {"attention", 3, 1},
-    {"attention_qkv", 1, 4}, {"attention_split", 2, 5},
+    {"attention_qkv", 1, 4}, {"attention_split", 2, 5}, {"attention_parts", 3, 1},
 };
 
 /* NULL: an operator without a row in the table. */
@@ -55,7 +55,7 @@ static int64_t head_size(const gen_call *c)
     return gen_input(c, find_inputs(c)->k_cache)->dims[3];
 }
 
-/* For all five operators, those that only fill the cache among them: the largest need is taken for
+/* For all six operators, those that only fill the cache among them: the largest need is taken for
  * all. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
@@ -138,6 +138,19 @@ static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n
     return MPK_OK;
 }
 
+/* As attention, with two results. */
+static mpk_status print_attention_parts(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { SCALE, WINDOW, CAP };
+    (void)cx;
+    const ir_attribute *a = c->op->attributes;
+    gen_print_head(c, n, out);
+    print_place(out);
+    print_how(a[SCALE].f, head_size(c), a[WINDOW].i, a[CAP].f, out);
+    text_print(out, "    attention_parts_run(t, in_q, place, how, out_part, out_lse);\n}\n");
+    return MPK_OK;
+}
+
 /* Angles are worked out by the body itself, from the frequencies that stand before its function. */
 static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
@@ -196,6 +209,11 @@ const gen_body gen_body_attention = {.op = "attention",
                                      .accepts = accepts_heads,
                                      .print = print_attention,
                                      .scratch_bytes = scratch_bytes};
+const gen_body gen_body_attention_parts = {.op = "attention_parts",
+                                           .name = "attention_parts",
+                                           .accepts = accepts_heads,
+                                           .print = print_attention_parts,
+                                           .scratch_bytes = scratch_bytes};
 const gen_body gen_body_attention_qkv = {.op = "attention_qkv",
                                          .name = "attention",
                                          .accepts = accepts_heads,

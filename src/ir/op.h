@@ -76,6 +76,7 @@ typedef struct op_axis {
     /* where tiles are whole: each part takes longer than those before it, rising about evenly,
      * so that a worker with an early and a late one has as much to do as any other */
     bool rises;
+    bool context; /* entries hold parts of contexts: a short context leaves most of them empty */
 } op_axis;
 
 /* Flags of a record: what other rooms must know of an operator beyond its boxes. */

@@ -14,13 +14,17 @@
  *
  *   scores 1, 3, 2:  m = 1, sum = 1;  m = 3, sum = e^-2 + 1;  sum = e^-2 + 1 + e^-1
  *
- * Used by attention, attention_qkv, attention_split and attention_cache.
+ * A context is cut into parts (context.h).  Each part is attended by itself, and its mean is taken
+ * in like a value, with the logarithm of its sum of weights as the score.
+ *
+ * Used by the attention operators; fold.h folds parts that lie in tensors.
  */
 #ifndef OP_ATTEND_H
 #define OP_ATTEND_H
 
 #include <math.h>
 
+#include "op/context.h"
 #include "op/dot.h"
 #include "op/pages.h"
 
@@ -131,16 +135,113 @@ static inline int64_t attend_first(int64_t window, int64_t position)
     return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
+/* The logarithm of the sum of exp(score), which is the part's score when parts are folded; -inf if
+ * nothing was seen. */
+static inline float attend_log(const attend_sum *a)
+{
+    return a->sum == 0 ? -INFINITY : a->largest + logf(a->sum);
+}
+
+/* Take in a part: its mean, and the logarithm of its sum of weights; nothing if it saw nothing. */
+static inline void attend_fold(attend_sum *a, float log, const float *mean)
+{
+    if (log != -INFINITY)
+        attend_add(a, attend_weigh(a, log), mean);
+}
+
+/* The positions that a token sees, and its parts. */
+typedef struct attend_context {
+    int64_t first, last;
+    int blocks, parts;
+} attend_context;
+
+/* Of the token at `position`, itself included; a position beyond the page table sees what the table
+ * has. */
+static inline attend_context attend_see(const attend_view *view, int64_t position)
+{
+    int64_t room = view->pages->dims[1] * view->k_cache->dims[2];
+    attend_context c = {attend_first(view->window, position), position < room ? position : room - 1,
+                        0, 1};
+    c.blocks = context_blocks(c.first, c.last);
+    c.parts = context_parts(c.blocks);
+    return c;
+}
+
+/* One part of the context of a token of `slot`: the mean of its values in out[K], and the logarithm
+ * of the sum of weights, which is returned.  row: K floats of scratch. */
+static inline float attend_part(const attend_view *view, const attend_context *c, int part,
+                                int64_t slot, int64_t kv_head, const float *q, float *row,
+                                float *out)
+{
+    int64_t block = c->first / CONTEXT_BLOCK,
+            lo = (block + context_begin(c->blocks, c->parts, part)) * CONTEXT_BLOCK,
+            hi = (block + context_begin(c->blocks, c->parts, part + 1)) * CONTEXT_BLOCK - 1;
+    attend_sum a = attend_begin(view->k_cache->dims[3], out);
+    lo = lo > c->first ? lo : c->first;
+    hi = hi < c->last ? hi : c->last;
+    attend_cached(view, slot, lo, hi, kv_head, q, row, &a);
+    attend_end(&a);
+    return attend_log(&a);
+}
+
 /* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot`
- * sees, itself included; zeros if it sees none.  row: K floats of scratch. */
+ * sees, itself included; zeros if it sees none.  row: 2 K floats of scratch. */
 static inline void attend_head(const attend_view *view, int64_t slot, int64_t position,
                                int64_t kv_head, const float *q, float *row, float *out)
 {
-    int64_t room = view->pages->dims[1] * view->k_cache->dims[2];
+    attend_context c = attend_see(view, position);
     attend_sum a = attend_begin(view->k_cache->dims[3], out);
-    attend_cached(view, slot, attend_first(view->window, position),
-                  position < room ? position : room - 1, kv_head, q, row, &a);
+    for (int part = 0; part < c.parts; part++) {
+        float log = attend_part(view, &c, part, slot, kv_head, q, row, row + a.size);
+        attend_fold(&a, log, row + a.size);
+    }
     attend_end(&a);
+}
+
+/* ---- operands of attention and attention_parts ---- */
+
+/* Their first inputs; positions, slots and pages follow. */
+enum { ATTEND_Q, ATTEND_K, ATTEND_V, ATTEND_POSITIONS, ATTEND_SLOTS, ATTEND_PAGES };
+
+/* MPK_ESHAPE unless q is [T, H, K] with caches of heads that divide H, and the integers fit them;
+ * MPK_EARG for a window or a cap that cannot be. */
+static inline mpk_status attend_expect(mpk_context *cx, const ir_graph *g, const ir_op *op,
+                                       int64_t window, double cap)
+{
+    const ir_tensor *q = shape_input(g, op, ATTEND_Q), *k = shape_input(g, op, ATTEND_K);
+    TRY(shape_expect(cx, g, op, ATTEND_Q, SHAPE_FLOAT, 3,
+                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
+    TRY(pages_expect_caches(cx, g, op, ATTEND_K, SHAPE_FREE, q->dims[2]));
+    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
+          "%s: %lld query heads are not a multiple of %lld KV heads", op->def->name,
+          (long long)q->dims[1], (long long)k->dims[1]);
+    TRY(pages_expect(cx, g, op, ATTEND_POSITIONS, q->dims[0], q->live));
+    CHECK(cx, window >= 0, MPK_EARG, "%s: window is %lld, expected 0 (none) or more", op->def->name,
+          (long long)window);
+    CHECK(cx, cap >= 0 && cap < 1e30, MPK_EARG, "%s: cap is %g, expected 0 (none) or more",
+          op->def->name, cap);
+    return MPK_OK;
+}
+
+/* What a box reads whose axis number `axis` has the columns of the heads.  A token may see any page
+ * of its slot, and any page may belong to its slot: all pages of the KV heads. */
+static inline void attend_reads(const ir_graph *g, const ir_op *op, uint32_t input,
+                                const ir_box *box, uint32_t axis, ir_box *read)
+{
+    const ir_tensor *q = shape_input(g, op, ATTEND_Q), *k = shape_input(g, op, ATTEND_K);
+    int64_t lo = box->lo[axis] / q->dims[2], hi = (box->hi[axis] + q->dims[2] - 1) / q->dims[2],
+            group = q->dims[1] / k->dims[1];
+    *read = ir_box_whole(shape_input(g, op, input));
+    if (input == ATTEND_K || input == ATTEND_V) {
+        *read = pages_box(k, lo / group, (hi + group - 1) / group);
+    } else if (input != ATTEND_PAGES) {
+        read->lo[0] = box->lo[0];
+        read->hi[0] = box->hi[0];
+    }
+    if (input == ATTEND_Q) {
+        read->lo[1] = lo;
+        read->hi[1] = hi;
+    }
 }
 
 #endif

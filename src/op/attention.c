@@ -8,14 +8,15 @@
  *   pages of slot 0: [5, 2], P = 16: position 20 lies in page 2, at row 4
  *
  * With a cap c > 0 a score s becomes c tanh(s / c).  Positions without a page are skipped; a token
- * that sees nothing gives zeros.  The order of the sums depends on positions alone, so a token's
- * bits are the same whatever else is in the step.
+ * that sees nothing gives zeros.  How a context is cut into parts and the order of the sums depend
+ * on positions alone (context.h), so a token's bits are the same whatever else is in the step, and
+ * whether attention_parts or this does the work.
  * The keys and values of this step must be in the cache already (kv_write).  Cost: 4 K flops and
  * 2 K elements of cache for each position, token and head.
  */
 #include "op/attend.h"
 
-enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
+enum { Q = ATTEND_Q, K_CACHE = ATTEND_K, V_CACHE = ATTEND_V, POSITIONS, SLOTS, PAGES };
 enum { SCALE, WINDOW, CAP };
 /* With whole tiles, by tokens in the step: up to STREAMS each token is its own tile; from RISES
  * on most are of a prompt; a body then takes ROWS rows, tokens times query heads of a KV head,
@@ -25,19 +26,8 @@ enum { STREAMS = 256, RISES = 1024, ROWS = 128 };
 /* Heads are joined in the result, as the projection after it wants them. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
-    TRY(shape_expect(cx, g, op, Q, SHAPE_FLOAT, 3,
-                     (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
-    TRY(pages_expect_caches(cx, g, op, K_CACHE, SHAPE_FREE, q->dims[2]));
-    CHECK(cx, q->dims[1] % k->dims[1] == 0, MPK_ESHAPE,
-          "attention: %lld query heads are not a multiple of %lld KV heads", (long long)q->dims[1],
-          (long long)k->dims[1]);
-    TRY(pages_expect(cx, g, op, POSITIONS, q->dims[0], q->live));
-    CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG,
-          "attention: window is %lld, expected 0 (none) or more",
-          (long long)op->attributes[WINDOW].i);
-    CHECK(cx, op->attributes[CAP].f >= 0 && op->attributes[CAP].f < 1e30, MPK_EARG,
-          "attention: cap is %g, expected 0 (none) or more", op->attributes[CAP].f);
+    const ir_tensor *q = shape_input(g, op, Q);
+    TRY(attend_expect(cx, g, op, op->attributes[WINDOW].i, op->attributes[CAP].f));
     shape_like(q, out);
     out->rank = 2;
     out->dims[1] = q->dims[1] * q->dims[2];
@@ -65,20 +55,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
-    const ir_tensor *q = shape_input(g, op, Q), *k = shape_input(g, op, K_CACHE);
-    int64_t lo = box->lo[1] / q->dims[2], hi = (box->hi[1] + q->dims[2] - 1) / q->dims[2],
-            group = q->dims[1] / k->dims[1];
-    *read = ir_box_whole(shape_input(g, op, input));
-    if (input == K_CACHE || input == V_CACHE) {
-        *read = pages_box(k, lo / group, (hi + group - 1) / group);
-    } else if (input != PAGES) {
-        read->lo[0] = box->lo[0];
-        read->hi[0] = box->hi[0];
-    }
-    if (input == Q) {
-        read->lo[1] = lo;
-        read->hi[1] = hi;
-    }
+    attend_reads(g, op, input, box, 1, read);
 }
 
 /* Cut query heads, with the KV heads that they share: where there are more peers than KV heads,
@@ -91,11 +68,11 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* Scratch: a query, a row of the cache, and the answer of a head. */
+/* Scratch: a query, two rows of attend_head, and the answer of a head. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)box;
-    return 3 * (size_t)shape_input(g, op, Q)->dims[2] * sizeof(float);
+    return 4 * (size_t)shape_input(g, op, Q)->dims[2] * sizeof(float);
 }
 
 /* Heads of a token one by one. */
@@ -107,7 +84,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     view.scale = attend_scale(call->attributes[SCALE].f, size);
     view.window = call->attributes[WINDOW].i;
     view.cap = (float)call->attributes[CAP].f;
-    float *query = scratch, *row = query + size, *answer = row + size;
+    float *query = scratch, *row = query + size, *answer = row + 2 * size;
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
         int64_t slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]);

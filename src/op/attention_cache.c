@@ -258,7 +258,7 @@ static void attend_split(const work *w, int64_t t, int64_t head, int64_t split)
     walk_store_row(part, row * part->stride[0] + split * part->stride[1], head * w->n.size,
                    w->n.size, w->answer);
     op_store(lse, row * lse->stride[0] + split * lse->stride[1] + head * lse->stride[2],
-             a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
+             attend_log(&a));
 }
 
 /* Write the new keys and values of an entry and KV head to their positions. */

@@ -81,7 +81,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
-    return (size_t)(3 * op->attributes[HEAD_SIZE].i + 3 * (op->attributes[ROPE_SIZE].i / 2)) *
+    return (size_t)(4 * op->attributes[HEAD_SIZE].i + 3 * (op->attributes[ROPE_SIZE].i / 2)) *
            sizeof(float);
 }
 
@@ -125,9 +125,9 @@ static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, flo
 }
 
 /* First the cache of these KV heads for all tokens, then attention for each. Scratch holds, in
- * floats: the query, a row of the cache and the answer (a head each), then frequencies, cosines and
- * sines (half a rotated head each). Frequencies are found once for each task, angles once for each
- * token. */
+ * floats: the query, two rows of attend_head and the answer (a head each), then frequencies,
+ * cosines and sines (half a rotated head each). Frequencies are found once for each task, angles
+ * once for each token. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
@@ -135,7 +135,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     heads_split n = split_of(a);
     int64_t group = n.q / n.kv, half = a[ROPE_SIZE].i / 2, lo = box->lo[1] / n.size,
             hi = box->hi[1] / n.size;
-    float *query = scratch, *row = query + n.size, *answer = row + n.size,
+    float *query = scratch, *row = query + n.size, *answer = row + 2 * n.size,
           *frequency = answer + n.size;
     /* one room of scratch after the other: frequencies, then cosines, then sines of one token */
     turn w = {half, rope_amplitude(a), frequency, frequency + half, frequency + 2 * half};

@@ -239,7 +239,7 @@ static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, i
     walk_store_row(part, t * part->stride[0] + split * part->stride[1], head * w->n.size, w->n.size,
                    w->answer);
     op_store(lse, t * lse->stride[0] + split * lse->stride[1] + head * lse->stride[2],
-             a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
+             attend_log(&a));
 }
 
 /* The units of token t that a split does: lo .. hi - 1. */

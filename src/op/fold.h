@@ -7,17 +7,15 @@
  *
  * Why this is exact: split s has part_s = sum of e^(score - m_s) v / sum_s and lse_s = m_s + log
  * sum_s; so exp(lse_s) part_s is the split's sum of e^score v, and the exp(lse_s) add up to the
- * whole sum of e^score.  The largest lse, M, is subtracted from all only to keep the
- * exponentials in range.
+ * whole sum of e^score.  So a split is taken in as attend.h takes in a value, with lse_s as its
+ * score; the largest lse so far, M, is subtracted only to keep the exponentials in range.
  *
  * Used by attention_fold.
  */
 #ifndef OP_FOLD_H
 #define OP_FOLD_H
 
-#include <math.h>
-
-#include "op/walk.h"
+#include "op/attend.h"
 
 /* Columns lo .. hi - 1 (whole heads) of token t: y = sum of exp(lse - M) part / sum of exp(lse -
  * M), M the largest lse; zeros if no split has seen anything.  row: K floats of scratch. */
@@ -25,24 +23,16 @@ static inline void fold_columns(const op_view *part, const op_view *lse, int64_t
                                 int64_t hi, float *row, float *y)
 {
     int64_t splits = part->dims[1], size = part->dims[2] / lse->dims[2];
-    memset(y, 0, (size_t)(hi - lo) * sizeof *y);
     for (int64_t head = lo / size; head * size < hi; head++) {
-        float *to = y + head * size - lo, largest = -INFINITY, sum = 0;
-        int64_t at = t * lse->stride[0] + head * lse->stride[2];
-        for (int64_t s = 0; s < splits; s++)
-            largest = fmaxf(largest, op_load(lse, at + s * lse->stride[1]));
+        attend_sum a = attend_begin(size, y + head * size - lo);
         for (int64_t s = 0; s < splits; s++) {
-            float l = op_load(lse, at + s * lse->stride[1]);
+            float l = op_load(lse, t * lse->stride[0] + s * lse->stride[1] + head * lse->stride[2]);
             if (l == -INFINITY)
                 continue;
-            float weight = expf(l - largest);
-            sum += weight;
             walk_load_row(part, t * part->stride[0] + s * part->stride[1], head * size, size, row);
-            for (int64_t i = 0; i < size; i++)
-                to[i] += weight * row[i];
+            attend_fold(&a, l, row);
         }
-        for (int64_t i = 0; sum != 0 && i < size; i++)
-            to[i] /= sum;
+        attend_end(&a);
     }
 }
 

@@ -136,7 +136,7 @@ static void attend_row(const op_call *call, int64_t *at, int64_t split, float *q
     attend_end(&a);
     walk_store_row(part, to * part->stride[0] + split * part->stride[1], at[1] * size, size, a.out);
     op_store(lse, to * lse->stride[0] + split * lse->stride[1] + at[1] * lse->stride[2],
-             a.sum == 0 ? -INFINITY : a.largest + logf(a.sum));
+             attend_log(&a));
 }
 
 /* Every row, split and head by itself.  Rows of one head read the same keys again: simple, and

@@ -32,6 +32,9 @@ enum { LAUNCH_BYTES = 2048, TRIGGER_BYTES = 64 };
  * balance them.  Not where tiles are whole (pass_options.whole_tiles): there the body of a task
  * balances the entries of its tile by itself. */
 enum { UNEVEN_TASKS_PER_WORKER = 8 };
+/* Where contexts are cut (op_axis.context): their parts are of about equal length, and each task
+ * that has none of a short context costs a launch. */
+enum { CONTEXT_TASKS_PER_WORKER = 4 };
 
 /* With whole tiles: the tokens of a step mostly share a context, and every task reads all of it.
  * This share of the bytes of uneven operators does not depend on the number of rows of a task. */
@@ -224,6 +227,18 @@ static int64_t entries_of(const chooser *c, const ir_box *box)
     return together && c->s->options->whole_tiles ? count_units(n, together) * together : n;
 }
 
+/* The share of an operator's work that a task does along the axis that cuts contexts (1 if there is
+ * none), and in *worst if one context in four is too short to be cut: so heads are cut first. */
+static double context_share(const chooser *c, const ir_box *box, double *worst)
+{
+    double share = 1;
+    for (uint32_t i = 0; i < c->out->rank; i++)
+        if (c->axes[i].context)
+            share = (double)(box->hi[i] - box->lo[i]) / (double)c->out->dims[i];
+    *worst = (1 + 3 * share) / 4;
+    return share;
+}
+
 /* The bytes that the slowest worker loads under the current grid of n tasks, costs of launches
  * and triggers included. */
 static double grid_cost(const chooser *c, uint64_t n)
@@ -245,9 +260,11 @@ static double grid_cost(const chooser *c, uint64_t n)
     }
     if (c->s->options->whole_tiles)
         share += CONTEXT_SHARE;
-    double bytes = (double)op_bytes_read(c->ir, c->op, &rows) * share + LAUNCH_BYTES;
+    double worst, part = context_share(c, &box, &worst),
+                  bytes = (double)op_bytes_read(c->ir, c->op, &rows) * share;
     /* List scheduling ends at most one task later than a perfect split. */
-    return bytes * (double)n / workers + bytes + TRIGGER_BYTES * (double)n;
+    return (bytes * part + LAUNCH_BYTES) * (double)n / workers + bytes * worst + LAUNCH_BYTES +
+           TRIGGER_BYTES * (double)n;
 }
 
 /* Does some axis allow equal parts for at least four fifths of the workers?  Tasks of equal
@@ -426,9 +443,12 @@ static mpk_status choose_grid(chooser *c)
         per_worker = 2;
     if (o->tasks_per_worker)
         per_worker = o->tasks_per_worker;
-    c->most = (uint64_t)c->workers * per_worker;
     if (c->op->def->axes)
         c->op->def->axes(c->ir, c->op, c->axes);
+    for (uint32_t i = 0; i < c->out->rank; i++)
+        if (c->axes[i].context && !o->whole_tiles && !o->tasks_per_worker)
+            per_worker = CONTEXT_TASKS_PER_WORKER;
+    c->most = (uint64_t)c->workers * per_worker;
     TRY(apply_degrees(c));
     c->even = can_be_even(c);
     try_axes(c, 0, 1);

@@ -3,6 +3,7 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
  *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
  *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
+ *   parts      attention of few tokens and KV heads -> attention_fold(attention_parts(...))
  *   rows       transpose(sdpa(...)), heads after rows -> sdpa(...) {by_rows}; relaxed only, since
  *              no body of a CPU makes such a result
  *
@@ -21,6 +22,7 @@
  * Relies on rule siblings (fuse_linear.c), which makes q, k and v parts of one tensor.  Called
  * by fuse_ops.c.
  */
+#include "op/attend.h"
 #include "pass/fuse.h"
 
 /* The operands and numbers of a matched pattern. */
@@ -256,6 +258,42 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
     return apply_rope_kv(w, id, &p);
 }
 
+/* ---- rule parts ---- */
+
+/* Is the attention too few tasks for the workers of a peer, or unequal numbers for them, while its
+ * contexts may have several parts?  One token whose heads share the workers evenly stays whole. */
+static bool wants_parts(const rewrite *w, const ir_op *op)
+{
+    const pass_options *o = w->s->options;
+    const ir_tensor *q = tensor_of(w, rewrite_input(w, op, ATTEND_Q)),
+                    *k = tensor_of(w, rewrite_input(w, op, ATTEND_K)),
+                    *pages = tensor_of(w, rewrite_input(w, op, ATTEND_PAGES));
+    const int64_t workers = o->n_workers / (o->n_peers > 1 ? o->n_peers : 1),
+                  tasks = q->dims[0] * k->dims[1];
+    return q->dtype == IR_F32 && workers > 1 && tasks < o->context_tasks * workers &&
+           !(q->dims[0] == 1 && tasks % workers == 0) &&
+           context_parts(context_blocks(0, pages->dims[1] * k->dims[2] - 1)) > 1;
+}
+
+/* Rule parts: the fold gives the bits of the attention, so that what each number of tokens and of
+ * workers has does not matter. */
+static mpk_status apply_parts(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "attention") != 0 || !wants_parts(w, op))
+        return MPK_OK;
+    ir_tensor_id in[IR_MAX_INPUTS], out[IR_MAX_OUTPUTS], y[IR_MAX_OUTPUTS], old = op->out[0];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    for (uint32_t i = 0; i < op->n_in; i++)
+        in[i] = rewrite_input(w, op, i);
+    TRY(rewrite_copy_attributes(w, op, sets));
+    const uint32_t n_in = op->n_in;
+    TRY(rewrite_add(w, w->keys.at[id], "attention_parts", n_in, in, sets, out));
+    TRY(rewrite_add(w, w->keys.at[id], "attention_fold", 2, out, NULL, y));
+    rewrite_replace(w, old, y[0]);
+    return MPK_OK;
+}
+
 /* ---- rule rows ---- */
 
 /* Rule rows: transpose by {0, 2, 1, 3} of sdpa's [B, H, T, K] gives [B, T, H, K]; sdpa can write
@@ -290,6 +328,8 @@ mpk_status fuse_attentions(rewrite *w)
     uint32_t n = (uint32_t)w->g->ops.n;
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_attention(w, o, level));
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_parts(w, o));
     for (ir_op_id o = 0; o < n && w->s->options->relaxed; o++)
         TRY(apply_rows(w, o));
     return MPK_OK;

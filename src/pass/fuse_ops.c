@@ -12,7 +12,7 @@
  *   fuse_experts.c     pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
- *                      else rope_kv (full); rows
+ *                      else rope_kv (full); parts (options->context_tasks); rows
  *   fuse_logits.c      logits (full, with options->logits)
  *
  * One layer of a decoder, level FULL for a GPU, from 18 operators to 6:

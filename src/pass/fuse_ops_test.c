@@ -464,6 +464,46 @@ static void settings_on_text(void **state)
     }
 }
 
+/* Attention is cut over contexts where a token and a KV head for each task make fewer than four a
+ * worker, or unequal numbers, and a context can have several parts. */
+static void contexts_are_cut_where_heads_are_few(void **state)
+{
+    (void)state;
+    static const struct {
+        int tokens, kv_heads, workers, pages, context_tasks;
+        const char *q;
+        bool cut;
+    } rows[] = {{1, 3, 2, 40, 4, "f32", true},    {1, 3, 2, 32, 4, "f32", true},
+                {1, 3, 2, 31, 4, "f32", false},   {1, 3, 1, 40, 4, "f32", false},
+                {1, 2, 2, 40, 4, "f32", false},   {2, 2, 2, 40, 4, "f32", true},
+                {4, 2, 2, 40, 4, "f32", false},   {1, 3, 2, 40, 4, "bf16", false},
+                {1, 3, 2, 40, 0, "f32", false},   {1, 3, 32, 900, 4, "f32", true},
+                {43, 3, 32, 900, 4, "f32", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int t = rows[i].tokens, heads = rows[i].kv_heads, pages = rows[i].pages;
+        pass_options options = {.n_workers = (uint32_t)rows[i].workers,
+                                .context_tasks = (uint32_t)rows[i].context_tasks};
+        text program = {0}, out = {0};
+        text_print(&program, "input %%q : %s[%d, %d, 16] live=tokens\n", rows[i].q, t, 2 * heads);
+        text_print(&program, "state %%k : f32[%d, %d, 16, 16]\nstate %%v : f32[%d, %d, 16, 16]\n",
+                   pages, heads, pages, heads);
+        text_print(&program, "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\n",
+                   t, t);
+        text_print(&program,
+                   "input %%t : i32[1, %d]\n%%y = attention(%%q, %%k, %%v, %%p, %%s, "
+                   "%%t) {window = 7}\noutput %%y\n",
+                   pages);
+        check_ok(&cx,
+                 pass_run_text(&cx, &options, STR("fuse_ops"), (str){program.at, program.n}, &out));
+        text_add(&out, "", 1);
+        assert_true(rows[i].cut == (strstr(out.at, "attention_parts(") != NULL));
+        assert_true(rows[i].cut == (strstr(out.at, "attention_fold(") != NULL));
+        assert_true(strstr(out.at, "window = 7") != NULL);
+        text_free(&program);
+        text_free(&out);
+    }
+}
+
 /* The bounds of n_workers, which is what limits a task's worker number to 16 bits. */
 static void workers_of_a_text(void **state)
 {
@@ -486,6 +526,7 @@ int main(void)
                                        cmocka_unit_test(operators_of_a_gpu),
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
+                                       cmocka_unit_test(contexts_are_cut_where_heads_are_few),
                                        cmocka_unit_test(workers_of_a_text),
                                        cmocka_unit_test(logits_are_plain_products),
                                        cmocka_unit_test(pairs_are_summed_apart),

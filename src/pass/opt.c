@@ -142,6 +142,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->split_tokens = (uint32_t)value;
     else if (str_is(name, "own_units"))
         o->own_units = (uint32_t)value;
+    else if (str_is(name, "context_tasks"))
+        o->context_tasks = (uint32_t)value;
     else if (str_is(name, "norm_elements"))
         o->norm_elements = (uint32_t)value;
     else if (str_is(name, "share_tokens"))
@@ -155,8 +157,8 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
     else
         FAIL(cx, MPK_EARG,
              "there is no setting %.*s; peers, gather_bytes, own_experts, splits, split_tokens, "
-             "own_units, "
-             "norm_elements, share_tokens, relaxed, logits, whole_tiles are",
+             "own_units, context_tasks, norm_elements, share_tokens, relaxed, logits, "
+             "whole_tiles are",
              STR_ARG(name));
     return MPK_OK;
 }

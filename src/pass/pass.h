@@ -80,6 +80,9 @@ typedef struct pass_options {
     /* 0: cut the contexts of a step together; n: cut each token's context alone, in parts of n
      * units if `splits` suffices, so that its bits do not depend on the other tokens */
     uint32_t own_units;
+    /* attention with fewer tasks than this for each worker, one for each token and KV head, is cut
+     * over contexts too (attention_parts), which changes no bit; 0: never */
+    uint32_t context_tasks;
     /* every task that reads a norm of at most this many elements computes it itself; 0: 16384 */
     uint32_t norm_elements;
     /* in graphs of more tokens bodies share the work of OP_SHARES at run time: cuts may be of any
@@ -130,15 +133,16 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
  * and lists the pass for `mpk opt`, whose goldens test it. */
 
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
-#define PASS_ON_PROGRAM(X)                                                                      \
-    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")         \
-    X(shard, "one program for several peers (tensor program); "                                 \
-             ":peers=N:gather_bytes=B:own_experts=1")                                           \
-    X(recognise, "small operators that together are one that mpk does whole (tensor program)")  \
-    X(fuse_ops,                                                                                 \
-      "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "       \
-      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:relaxed=1:logits=1") \
-    X(fuse_map, "chains of element-wise operators become one map (tensor program)")             \
+#define PASS_ON_PROGRAM(X)                                                                     \
+    X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")        \
+    X(shard, "one program for several peers (tensor program); "                                \
+             ":peers=N:gather_bytes=B:own_experts=1")                                          \
+    X(recognise, "small operators that together are one that mpk does whole (tensor program)") \
+    X(fuse_ops,                                                                                \
+      "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "      \
+      ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:"                   \
+      "relaxed=1:logits=1, for a CPU :context_tasks=N")                                        \
+    X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 
 /* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in

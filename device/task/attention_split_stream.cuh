@@ -13,6 +13,11 @@
  * A token's key and value go into the caches with the piece that holds the end of its context, of
  * few tokens after the results have gone out, unless this is the worker's last task.
  *
+ * With `own` a token has the same bits whatever else of its slot is in the step (drafts that stand
+ * are tokens like others): only the token itself is taken in f32.  Earlier ones of the step belong
+ * to the pages: each warp writes those of its 16 positions into the page in the ring, where the
+ * cache would have them (attention_patch), before it reads that.
+ *
  * A piece is what one split does of one token for one KV head.  Two barriers divide it: between
  * attention_prepare and the products (queries, and keys and values of the step, are in scratch),
  * and between these and the fold (all partials are there).  A third is not needed: what the next
@@ -229,7 +234,7 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
 {
     const int warp = mpk_thread() / 32; /* a row of the piece each */
     if (attention_puts_as_it_goes(TOKENS))
-        ahead->page = n && k->position >= 0
+        ahead->page = k->hi == k->units && k->position >= 0
                           ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
                           : -1;
     n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
@@ -354,11 +359,49 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     }
 }
 
+/* With `own`: of the 16 positions of a page that this warp works on, those of earlier tokens of the
+ * step.  Their keys and values go from scratch into the page, in the cache's order: what the loader
+ * brought there is of an earlier text, or is being stored by another task.  base: the page's first
+ * position; n: tokens of the step in scratch, the newest, which is the piece's own, first.
+ *
+ * No other warp reads these bytes.  The fence: the next copy into the page is another proxy's, and
+ * comes after these stores. */
+template <int K, int GROUP, int TOKENS>
+MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, const char *s_key,
+                            const char *s_value, int base)
+{
+    typedef attention_scratch<K, GROUP, TOKENS> at;
+    const int lane = mpk_thread() % 32, first = mpk_thread() / 32 % 4 * 16;
+    bool patched = false;
+#pragma unroll 1
+    for (int back = 1; back < n; back++) {
+        const int place = k->position - back - base; /* in the page, if it is in it */
+        if (place / 16 * 16 != first || place < 0)
+            continue;
+        const char *from = t.s_scratch + back * at::ROW;
+#pragma unroll
+        for (int i = 0; i < K / 64; i++) {
+            const int dim = 2 * (lane + 32 * i); /* and the next one */
+            const rt_u32 value = *(const rt_u32 *)(from + at::VALUE + dim * 2);
+            rt_u16 *to = (rt_u16 *)s_value + kv_value_at(place, dim, ATTENTION_PAGE, K, 2);
+            *(rt_u32 *)((rt_u16 *)s_key + kv_key_at(place, dim, ATTENTION_PAGE, K, 2)) =
+                *(const rt_u32 *)(from + at::KEY + dim * 2);
+            to[0] = (rt_u16)value; /* dims are 16 elements apart */
+            to[16] = (rt_u16)(value >> 16);
+        }
+        patched = true;
+    }
+    if (patched)
+        ptx_fence_shared();
+    __syncwarp();
+}
+
 /* All pages of a piece as attention_pages has them, in a ring that may not hold two: the warps that
  * a page is not for let it go at once. */
-template <int K>
-MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_shape &s,
-                                    const attention_piece *k, mpk_ring *ring, attention_state<K> *a)
+template <int K, int GROUP, int TOKENS>
+MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
+                                    const attention_shape &s, const attention_piece *k, int n,
+                                    mpk_ring *ring, attention_state<K> *a)
 {
     constexpr int BYTES = ATTENTION_PAGE * K * 2;
     constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
@@ -370,6 +413,8 @@ MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_sh
         const bool mine = (p - k->first_page) % 2 == half && mpk_w.note[first];
         if (!TOGETHER)
             value = ring_take(ring, &second);
+        if (mine && s.own && n > 1)
+            attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, p * ATTENTION_PAGE);
         if (mine)
             attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s.scale, a);
         ring_release(first);
@@ -380,12 +425,13 @@ MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_sh
 
 /* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second.  Every warp takes and
  * releases every page, since a page counts the arrivals of all eight.  `note` says whether the
- * loader has found a page of the cache to put there; if not, its bytes are not read. */
-template <int K, int GROUP>
+ * loader has found a page of the cache to put there; if not, its bytes are not read.  n: tokens of
+ * the step in scratch. */
+template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const attention_piece *k,
-                            mpk_ring *ring, attention_state<K> *a)
+                            int n, mpk_ring *ring, attention_state<K> *a)
 {
-    typedef attention_scratch<K, GROUP> at;
+    typedef attention_scratch<K, GROUP, TOKENS> at;
     constexpr int BYTES = ATTENTION_PAGE * K * 2; /* of keys, and of values */
     const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
               half = thread / 128;
@@ -404,7 +450,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
      * the second, so it goes by single pages */
     constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
     if (MPK_LEAST_PAGES < 2 * EACH) { /* a constant: one of the loops is compiled */
-        attention_pages_in_turn<K>(query, s, k, ring, a);
+        attention_pages_in_turn<K, GROUP, TOKENS>(t, query, s, k, n, ring, a);
         return;
     }
 #pragma unroll 1
@@ -427,6 +473,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
             key = other_key;
             value = other_value;
         }
+        if (there && s.own && n > 1)
+            attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, (p + half) * ATTENTION_PAGE);
         if (there)
             attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s.scale, a);
         __syncwarp();
@@ -645,11 +693,14 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
 
 /* ---- the body ---- */
 
-/* Tokens of the step that a piece of token `token` sees: those of its slot up to itself, if the
- * piece has the end of the context, else none. */
-MPK_FN int attention_of_step(const attention_piece *k, int token)
+/* Tokens of the step that a piece of token `token` needs: those of its slot up to itself, if the
+ * piece has the end of the context or, with `own`, a position of the step; else none. */
+MPK_FN int attention_of_step(const attention_piece *k, const attention_shape &s, int token)
 {
-    return k->hi == k->units ? token - k->first + 1 : 0;
+    const int back = token - k->first; /* the step begins with position k->position - back */
+    if (s.own && k->position - back < k->hi * s.unit)
+        return back + 1;
+    return k->hi == k->units ? back + 1 : 0;
 }
 
 /* A split of a KV head: units lo <= u < hi of token lot + t in lane t. */
@@ -665,7 +716,9 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   int next, attention_piece *k, attention_ahead *ahead,
                                   mpk_ring *ring)
 {
-    const int n = attention_of_step(k, token), from = k->from;
+    const int n = attention_of_step(k, s, token), from = k->from;
+    /* of these in f32: with `own` the token alone, and by the piece that ends with it */
+    const int n_alone = !s.own ? n : k->hi == k->units ? 1 : 0;
     const bool pairs = k->last_page - k->first_page > 1; /* warps 4 to 7 have partials */
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
@@ -675,17 +728,17 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
     attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
     mpk_sync();
-    attention_pages<K, GROUP>(t, s, k, ring, &a);
-    /* *k is not needed any more (n and from have been kept): from here on it is the next piece's,
+    attention_pages<K, GROUP, TOKENS>(t, s, k, n, ring, &a);
+    /* *k is not needed any more (n_alone and from have been kept): from here on it is the next piece's,
      * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
                               &ahead->turn);
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, next),
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, s, next),
                                               ahead);
     }
-    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n, from);
+    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n_alone, from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
@@ -746,8 +799,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
         mpk_wait(t);
     *waited = true;
     if (left)
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head, attention_of_step(&k, first),
-                                              &ahead);
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head,
+                                              attention_of_step(&k, s, first), &ahead);
     attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
 #pragma unroll 1
     while (left) {

@@ -70,10 +70,13 @@ static bool accepts(const gen_call *c)
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
 }
 
+/* For more, as long as what each token sees of the step lies in scratch if it is cut by its own
+ * context (attention_patch). */
 static bool accepts_more(const gen_call *c)
 {
+    const int64_t most = attribute(c, OWN) ? ATTENTION_STEP_ROWS : ATTENTION_TOKENS;
     return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
-           gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
+           gen_input(c, AT_QKV)->dims[0] <= most && accepts_any(c);
 }
 
 /* For more tokens, between bodies that are not for many of them. */

@@ -371,7 +371,8 @@ static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REA
                                           SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
                                           SHAPE_INT("own", 0)};
 
-/* Grouped heads; norms and a window; more splits than units; parts of `own` units. */
+/* Grouped heads; norms and a window; more splits than units; parts of `own` units, also of several
+ * tokens a slot. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
@@ -394,6 +395,10 @@ static const op_case cases[] = {
                    "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
                                         "%kc, %vc) {heads = 4, kv_heads "
                                         "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
+    {TURNED_INPUTS("7", "f32[7, 96]", "8", "2, 5",
+                   "bf16[10, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc) {heads = 4, kv_heads = 1, head_size = 16, "
+                                         "window = 9, splits = 3, unit = 4, own = 1}\n"},
 };
 
 const op_def op_attention_split = {

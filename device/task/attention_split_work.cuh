@@ -20,6 +20,22 @@
 #include "tile/ring.cuh"
 #include "tile/split.cuh"
 
+/* ---- scratch ---- */
+
+/* Scratch of a task: offsets in bytes (shape/attention_split_shape.h).  Rows are 16 bytes longer
+ * than K entries, so that the eight rows of a fragment lie apart in banks. */
+template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_scratch {
+    enum {
+        ROW = ATTENTION_SCRATCH_ROW(K),
+        QUERY = ATTENTION_SCRATCH_QUERY(K),
+        MOST = ATTENTION_SCRATCH_MOST(K),
+        SUM = ATTENTION_SCRATCH_SUM(K),
+        OUT = ATTENTION_SCRATCH_OUT(K),
+        KEY = ATTENTION_SCRATCH_KEY(K, GROUP),
+        VALUE = ATTENTION_SCRATCH_VALUE(K, GROUP, TOKENS),
+    };
+};
+
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
 /* Of a lot of 32 tokens: lane t holds what belongs to token lot + t.

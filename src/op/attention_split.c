@@ -7,8 +7,8 @@
  * of heads and the cache update are inside; attention_fold puts the parts together.
  *
  * Division of work, from the data of the step alone.  Tokens of a slot are neighbours, and their
- * positions rise by one.  The cached context c_t of token t is the position of the first token of its
- * slot in this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit))
+ * positions rise by one.  The cached context c_t of token t is the position of the first token of
+ * its slot in this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit))
  * units of `unit` positions.  The last unit of a token also holds the tokens of the step that it
  * sees, from the first of its slot to t itself: these are taken from qkv, normalised and
  * rotated, and not from the cache; a page is not needed for them.
@@ -341,8 +341,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 }
 
 /* Fill what the operator relies on: tokens of a slot are neighbours at positions that rise by one,
- * pages are distinct.  Some pages and slots do not exist. One in sixteen of each: bodies must survive a
- * slot beyond the table of pages and a page of -1. */
+ * pages are distinct.  One in sixteen pages and slots does not exist: bodies must survive a slot
+ * beyond the table of pages and a page of -1. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),

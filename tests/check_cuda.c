@@ -11,7 +11,8 @@
  * some experts whole.  Those that end in
  * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; in those that end in
  * "streams" the tasks of steps of 128 and 256 tokens share tiles; those in "drafts" give requests
- * the same tokens with speculation as without.  The one that ends in "small" is as small as one can
+ * the same tokens with speculation as without, those in "ahead" with themselves as draft model, and
+ * "invariant" ones the same bits.  The one that ends in "small" is as small as one can
  * be that runs all kinds of warps and bodies, on few workers, for the sanitizers
  * (tools/sanitize_cuda.py).
  *
@@ -180,7 +181,9 @@ static void list_items(int n, char **names)
         "qwen2-bf16",
         "llama-bf16-invariant",
         "qwen3-bf16-invariant",
-        "llama-f32-invariant",
+        "llama-bf16-invariant-drafts",
+        "qwen3-bf16-invariant-ahead",
+        "llama-f32-invariant-drafts",
         "qwen3-bf16-jit",
         "qwen3-bf16-paper",
         "qwen3-bf16-graph",

@@ -1,42 +1,57 @@
 /* company.h - do requests get the same bits alone and in company?  For tests of machines that run a
  * language model of COMPANY_VOCABULARY tokens: requests of random lengths, a few at a time so that
- * they join each other in the middle, then each of them alone.
+ * they join each other in the middle, then each of them alone.  Those in company may try drafts.
  */
 #ifndef TESTS_COMPANY_H
 #define TESTS_COMPANY_H
 
 #include "base/map.h"
 #include "base/rng.h"
+#include "host/books.h"
 #include "host/machine.h"
 
 enum { COMPANY = 12, COMPANY_TOKENS = 20, COMPANY_PROMPT = 512, COMPANY_VOCABULARY = 1003 };
+enum { COMPANY_BLOCK = 23, COMPANY_SHARES = 4 };
 
-/* What a request got: its tokens, and a hash of all its logits if they came to the host. */
+/* What a request got: its tokens, and a hash of all its logits if they came to the host, else of
+ * log probabilities. */
 typedef struct company_request {
     uint64_t id, bits;
     uint32_t n;
     bool ended;
+    host_shares *shares; /* until it has ended; NULL: its logits come to the host */
     int32_t tokens[COMPANY_TOKENS];
     float logits[COMPANY_VOCABULARY];
 } company_request;
 
-/* Every other request's logits come to the host, which samples; of the others the machine draws. */
+/* Every other request's logits come to the host, which samples; of the others the machine draws,
+ * with log probabilities.  repeats: so that drafts are tried, and some stand, the machine draws for
+ * all, for three of four the most probable token after a block of tokens again and again. */
 static inline mpk_status company_submit(mpk_context *cx, machine *m, uint64_t seed, uint32_t r,
-                                        company_request *f)
+                                        bool repeats, uint32_t drafts, company_request *f)
 {
     int32_t prompt[COMPANY_PROMPT];
     machine_request q = {.tokens = prompt,
                          .n_tokens =
                              1 + (uint32_t)(rng_u64(seed, r) % (r % 4 ? COMPANY_PROMPT : 40)),
-                         .seed = r};
+                         .seed = r,
+                         .drafts = drafts};
     for (uint32_t i = 0; i < q.n_tokens; i++)
-        prompt[i] = (int32_t)(rng_u64(seed + 1 + r, i) % COMPANY_VOCABULARY);
+        prompt[i] = (int32_t)(rng_u64(seed + 1 + r, repeats && r % 4 ? i % COMPANY_BLOCK : i) %
+                              COMPANY_VOCABULARY);
     *f = (company_request){0};
-    q.host_samples = r % 2;
-    q.logits = q.host_samples ? f->logits : NULL;
+    q.host_samples = r % 2 && !repeats;
     q.max_tokens = COMPANY_TOKENS;
-    q.temperature = 0.8f;
+    q.temperature = repeats && r % 4 ? 0 : 0.8f;
     q.top_p = 1;
+    if (q.host_samples) {
+        q.logits = f->logits;
+    } else {
+        q.n_logprobs = COMPANY_SHARES;
+        f->shares = host_shares_new(COMPANY_TOKENS * COMPANY_SHARES * 2);
+        CHECK(cx, f->shares, MPK_ENOMEM, "out of memory");
+        q.logprobs = f->shares;
+    }
     return machine_submit(cx, m, &q, &f->id);
 }
 
@@ -47,6 +62,11 @@ static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_toke
     f->ended = t->reason != RT_GOING;
     if (t->token >= 0 && f->n < COMPANY_TOKENS)
         f->tokens[f->n++] = t->token;
+    if (f->ended && f->shares) {
+        f->bits = hash_bytes(f->shares->at, f->n * COMPANY_SHARES * 2 * sizeof(float), 0);
+        host_shares_drop(f->shares);
+        f->shares = NULL;
+    }
     if (t->token >= 0 || f->ended)
         return MPK_OK;
     int32_t best = 0;
@@ -63,13 +83,14 @@ static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_toke
 /* Requests first ... first + n - 1, the later ones sent while the earlier ones run, to their
  * ends. */
 static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t seed, uint32_t first,
-                                       uint32_t n, company_request *all)
+                                       uint32_t n, bool repeats, uint32_t drafts,
+                                       company_request *all)
 {
     uint32_t sent = 0, ended = 0, got;
     while (ended < n) {
         rt_token out[4];
         for (uint32_t k = 0; k < 1 + rng_u64(seed, sent) % 4 && sent < n; k++, sent++)
-            TRY(company_submit(cx, m, seed, first + sent, &all[first + sent]));
+            TRY(company_submit(cx, m, seed, first + sent, repeats, drafts, &all[first + sent]));
         TRY(machine_drain(cx, m, out, 4, 20000000000u, &got));
         CHECK(cx, got, MPK_ESTALLED, "no token for 20 s while %u requests are open", sent - ended);
         for (uint32_t i = 0; i < got; i++)
@@ -82,15 +103,19 @@ static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t see
     return MPK_OK;
 }
 
-/* How many requests get other bits in company than alone. */
-static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t seed,
+/* How many requests get other bits in company, with so many drafts in a step, than alone without
+ * drafts. */
+static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t seed, uint32_t drafts,
                                        uint32_t *touched)
 {
     static company_request alone[COMPANY], among[COMPANY];
-    NOTE(cx, company_serve(cx, m, seed, 0, COMPANY, among), "following requests together");
+    const bool repeats = drafts > 0;
+    NOTE(cx, company_serve(cx, m, seed, 0, COMPANY, repeats, drafts, among),
+         "following requests together");
     *touched = 0;
     for (uint32_t r = 0; r < COMPANY; r++) {
-        NOTE(cx, company_serve(cx, m, seed, r, 1, alone), "following request %u alone", r);
+        NOTE(cx, company_serve(cx, m, seed, r, 1, repeats, 0, alone), "following request %u alone",
+             r);
         CHECK(cx, alone[r].n && among[r].n, MPK_EVERIFY, "request %u got no token", r);
         *touched += alone[r].n != among[r].n || alone[r].bits != among[r].bits ||
                     memcmp(alone[r].tokens, among[r].tokens, sizeof alone[r].tokens) != 0;

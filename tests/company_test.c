@@ -1,6 +1,6 @@
 /* company_test.c - small language models cut as for a GPU, on the CPU: a request gets the same bits
- * alone and in company if each context is cut by itself and steps are filled apart, and not if
- * either is missing.
+ * alone and in company, with drafts and without, if each context is cut by itself and steps are
+ * filled apart, and not if either is missing.
  *
  * On the CPU only attention adds up in another order for few tokens (in parts) than for many, which
  * is enough: a token of another kind of step, or of a context that is cut elsewhere, has other
@@ -103,18 +103,29 @@ static void make(bed *b, const char *family, uint32_t own_units)
     }
 }
 
-/* How many requests get other bits in company than alone. */
-static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint64_t seed)
+/* Drafts that stood, and that did not. */
+static uint64_t stood, fell;
+
+/* How many requests get other bits in company than alone without drafts. */
+static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint32_t drafts,
+                      uint64_t seed)
 {
     bed b;
     machine *m;
     machine_facts facts;
     uint32_t touched = 0;
     make(&b, family, own_units);
-    check_ok(&b.cx,
-             cpu_start(&b.cx, &b.image, b.weights, &(cpu_options){.few_tokens = few_tokens}, &m));
-    check_ok(&b.cx, company_count(&b.cx, m, seed, &touched));
+    check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights,
+                              &(cpu_options){.few_tokens = few_tokens,
+                                             .draft_tokens = drafts ? FEW_TOKENS : 0,
+                                             .gram_tokens = 1,
+                                             .drafts_freely = true},
+                              &m));
+    check_ok(&b.cx, company_count(&b.cx, m, seed, drafts, &touched));
     machine_describe(m, &facts);
+    assert_true(drafts || !facts.drafted);
+    stood += facts.accepted;
+    fell += facts.drafted - facts.accepted;
     assert_true(facts.found > 0); /* alone they find pages that were computed in company */
     machine_stop(m);
     arena_free(&b.arena);
@@ -126,17 +137,32 @@ static void company_changes_no_bit(void **state)
     (void)state;
     const uint64_t seed = check_seed();
     for (uint64_t round = 0; round < check_rounds(3); round++) {
-        assert_int_equal(count("llama", 1, FEW_TOKENS, seed + round), 0);
-        assert_int_equal(count("qwen3", 2, FEW_TOKENS, seed + round), 0);
-        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, seed + round), 0);
+        assert_int_equal(count("llama", 1, FEW_TOKENS, 0, seed + round), 0);
+        assert_int_equal(count("qwen3", 2, FEW_TOKENS, 0, seed + round), 0);
+        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 0, seed + round), 0);
     }
 }
 
-/* Of a round's few requests, company may touch none by chance: rounds go on until one was. */
-static bool touches_any(uint32_t own_units, uint32_t few_tokens, uint64_t seed)
+static void drafts_change_no_bit(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    for (uint64_t round = 0; round < check_rounds(3) || (round < 40 && !(stood && fell)); round++) {
+        assert_int_equal(count("llama", 1, FEW_TOKENS, 7, seed + round), 0);
+        assert_int_equal(count("qwen3", 2, FEW_TOKENS, 5, seed + round), 0);
+        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 12, seed + round), 0);
+    }
+    print_message("%llu drafts stood, %llu did not\n", (unsigned long long)stood,
+                  (unsigned long long)fell);
+    assert_true(stood && fell);
+}
+
+/* Of a round's few requests, company or drafts may touch none by chance: rounds go on until one
+ * was. */
+static bool touches_any(uint32_t own_units, uint32_t few_tokens, uint32_t drafts, uint64_t seed)
 {
     for (uint64_t round = 0; round < 30; round++)
-        if (count("llama", own_units, few_tokens, seed + round) > 0)
+        if (count("llama", own_units, few_tokens, drafts, seed + round) > 0)
             return true;
     return false;
 }
@@ -146,14 +172,16 @@ static void without_the_rules_it_does(void **state)
 {
     (void)state;
     const uint64_t seed = check_seed();
-    assert_true(touches_any(0, FEW_TOKENS, seed));
-    assert_true(touches_any(1, 0, seed));
+    assert_true(touches_any(0, FEW_TOKENS, 0, seed));
+    assert_true(touches_any(1, 0, 0, seed));
+    assert_true(touches_any(0, FEW_TOKENS, 7, seed));
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(company_changes_no_bit),
+        cmocka_unit_test(drafts_change_no_bit),
         cmocka_unit_test(without_the_rules_it_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

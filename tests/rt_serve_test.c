@@ -21,8 +21,7 @@ enum { CACHE_BYTES = 4 * N_PAGES * P };
 /* ---- the program: two operators ---- */
 
 /* What a fussy program remembers of a token is touched by what may change the last bits on a GPU:
- * in graphs of up to FEW tokens where the tokens of its request in this step begin, in larger ones
- * all that goes on around it. */
+ * in graphs of more than FEW tokens all that goes on around it. */
 enum { FEW = 4 };
 static bool fussy;
 
@@ -41,19 +40,12 @@ static uint64_t mix(uint64_t a, uint64_t b)
 
 static int32_t touch(const op_call *call, uint32_t t)
 {
-    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data,
-                  *slots = call->in[2].data;
-    uint32_t first = t, live = call->live[IR_TOKENS];
-    int64_t graph = call->in[0].dims[0];
-    uint64_t h = 0;
-    while (first && slots[first - 1] == slots[t])
-        first--;
-    if (graph > FEW) {
-        h = mix(mix((uint64_t)graph, live), t);
-        for (uint32_t i = 0; i < live; i++)
-            h = mix(h, (uint64_t)positions[i]);
-    }
-    return tokens[t] + V * (int32_t)(mix(h, (uint64_t)positions[first]) % 1000);
+    const int32_t *tokens = call->in[0].data, *positions = call->in[1].data;
+    const uint32_t graph = (uint32_t)call->in[0].dims[0], live = call->live[IR_TOKENS];
+    uint64_t h = mix(mix(graph, live), t);
+    for (uint32_t i = 0; i < live; i++)
+        h = mix(h, (uint64_t)positions[i]);
+    return tokens[t] + (graph > FEW ? V * (int32_t)(h % 1000) : 0);
 }
 
 static int32_t *cache_at(const op_view *cache, const op_view *pages, int32_t slot, int32_t position)
@@ -553,10 +545,12 @@ static void record_all(mpk_context *cx, machine *m, expected *all, uint32_t n, u
     }
 }
 
-/* How many of the requests get other tokens together, with pages that others have computed, than
- * one by one without. */
-static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uint32_t few_tokens)
+/* How many of the requests get other tokens together, with pages that others have computed and, by
+ * *o, drafts, than one by one without.  *accepted grows by the drafts that stood. */
+static uint32_t count_touched(uint32_t n_workers, uint64_t seed, const cpu_options *o,
+                              uint64_t *accepted)
 {
+    enum { n = 100 };
     mpk_context cx = {0};
     program s;
     machine *m;
@@ -565,8 +559,8 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
     expected *alone = calloc(n, sizeof *alone), *among = calloc(n, sizeof *among);
     assert_true(alone && among);
     make(&cx, &s, n_workers, false);
-    check_ok(&cx, cpu_start(&cx, &s.image, NULL,
-                            &(cpu_options){.few_tokens = few_tokens, .no_shared_pages = true}, &m));
+    const cpu_options plain = {.few_tokens = o->few_tokens, .no_shared_pages = true};
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, &plain, &m));
     for (uint32_t i = 0; i < n; i++) {
         draw_request(&alone[i], seed + i);
         alone[i].r.tokens = alone[i].prompt;
@@ -575,10 +569,11 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
         record_all(&cx, m, &alone[i], 1, seed);
     }
     machine_stop(m);
-    check_ok(&cx, cpu_start(&cx, &s.image, NULL, &(cpu_options){.few_tokens = few_tokens}, &m));
+    check_ok(&cx, cpu_start(&cx, &s.image, NULL, o, &m));
     record_all(&cx, m, among, n, seed);
     machine_describe(m, &facts);
     assert_true(facts.found > 0);
+    *accepted += facts.accepted;
     for (uint32_t i = 0; i < n; i++)
         touched += alone[i].got != among[i].got ||
                    memcmp(alone[i].answer, among[i].answer, alone[i].got * 4) != 0;
@@ -589,19 +584,24 @@ static uint32_t count_touched(uint32_t n_workers, uint64_t seed, uint32_t n, uin
     return touched;
 }
 
-/* Of a program that depends on company, steps that are filled apart keep it away; others do not. */
+/* Of a program that depends on company, steps that are filled apart keep it away, with drafts too;
+ * others do not. */
 static void test_company(void **state)
 {
     (void)state;
-    uint64_t seed = check_seed();
-    uint32_t touched = 0;
-    fussy = true;
-    for (uint32_t i = 0; i < 20; i++)
-        assert_int_equal(count_touched(1 + i % 3, seed + 1000 * i, 100, FEW), 0);
+    uint64_t seed = check_seed(), accepted = 0, touched = 0;
+    echoes = fussy = true;
+    most_rows = MAX_T;
+    for (uint32_t i = 0; i < 30; i++) {
+        const cpu_options o = {.few_tokens = FEW, .draft_tokens = i % 8, .gram_tokens = 1};
+        assert_int_equal(count_touched(1 + i % 3, seed + 1000 * i, &o, &accepted), 0);
+    }
+    assert_true(accepted > 0);
     for (uint32_t i = 0; i < 3; i++)
-        touched += count_touched(1, seed + 1000 * i, 100, 0);
+        touched += count_touched(1, seed + 1000 * i, &(cpu_options){0}, &accepted);
     assert_true(touched > 0);
-    fussy = false;
+    fussy = echoes = false;
+    most_rows = 2;
 }
 
 /* Random requests of a program that does not depend on company get what they must however steps are

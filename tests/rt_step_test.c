@@ -84,8 +84,8 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                  uint32_t ring, uint32_t kind)
 {
     const bool apart = kind & 1, deals = !apart && kind & 256, grows = !apart && kind & 2,
-               shares = kind & 4, drafts = !apart && kind & 8, model = drafts && kind & 32,
-               asks = kind & 128;
+               shares = kind & 4, drafts = kind & 8, model = drafts && kind & 32, asks = kind & 128;
+    const uint32_t draft_rows = apart ? graphs[FEW].n_rows : max_rows;
     bed *b = calloc(1, sizeof *b);
     assert_non_null(b);
     b->serving = (rt_serving){.n_slots = n_slots,
@@ -121,9 +121,9 @@ static bed *make(uint32_t n_slots, uint32_t max_tokens, uint32_t max_rows, uint3
                                       : apart ? max_tokens
                                               : P,
                               .keeps_text = grows || drafts || (shares && !apart),
-                              .draft_tokens = !drafts              ? 0
-                                              : DRAFTED < max_rows ? DRAFTED
-                                                                   : max_rows,
+                              .draft_tokens = !drafts                ? 0
+                                              : DRAFTED < draft_rows ? DRAFTED
+                                                                     : draft_rows,
                               .drafts_freely = kind / 16 % 2,
                               .gram_tokens = model && kind & 64 ? 0 : 1 + rng_u64(kind, 0) % 3,
                               .gram_mask = GRAMS - 1,

@@ -68,7 +68,7 @@ def draw_options(r, draft, short=False):
 def draw_options_gpu(r):
     """Steps filled apart, so that company changes no bit; only two numbers of places, as each is a kernel."""
     return ["--batch-invariant", "--random-weights", 1, "--context", 512, "--max-batch", r.choice((5, 16)),
-            "--kv-tokens", r.choice((640, 1280, 4096)), *r.choice(([], ["--no-prefix-cache"]))]
+            "--kv-tokens", r.choice((640, 1280, 4096)), *r.choice(([], ["--no-prefix-cache"], ["--speculate=ngram"]))]
 
 
 def answer_of(choice):
@@ -153,10 +153,10 @@ class Round:
 
 def alone_options(options):
     """Of the server that tells what the answers are: the plainest on a CPU (2 places: for requests of two answers), on
-    a GPU the same kernel."""
+    a GPU the same kernel, without drafts."""
     if "--batch-invariant" not in options:
         return ["--max-batch", 2]
-    return [o for o in options if o != "--no-prefix-cache"]
+    return [o for o in options if o not in ("--no-prefix-cache", "--speculate=ngram")]
 
 
 def soak_round(model, options, r, seconds, n_clients):

@@ -66,6 +66,28 @@ def test_answers_are_those_of_one_process(model, place, tmp_path, gpus):
     assert not place.exists()
 
 
+@pytest.mark.parametrize("gpus", [2, 3])
+def test_drafts_are_those_of_one_process(model, place, tmp_path, gpus):
+    """A draft model of one KV head, which no peer can share evenly, and look-up; one process without drafts."""
+    draft = tiny.model(tmp_path / "draft", family="Qwen3", hidden_size=16, head_dim=8, num_attention_heads=2,
+                       num_key_value_heads=1, num_hidden_layers=1, intermediate_size=32)
+    requests = [{"tokens": [RANDOM.randrange(250) for _ in range(5)] * RANDOM.choice([1, 7]), "seed": i,
+                 "max_tokens": 24, "temperature": RANDOM.choice([0, 0.8]), "logprobs": 3, "ignore_eos": True,
+                 "allowed_token_ids": RANDOM.sample(range(250), 2)} for i in range(6)]
+    path, answers = tmp_path / "requests.jsonl", []
+    path.write_text("".join(json.dumps(r) + "\n" for r in requests))
+    drafts = ["--draft-model", draft, "--draft", 4, "--speculate", "ngram:4:2", "--max-batch", 2]
+    for shared in (False, True):
+        out = tmp_path / f"answers{shared}.jsonl"
+        others = [rank(model, place, *drafts, gpus=gpus, rank=r) for r in range(1, gpus)] if shared else []
+        _, words = support.mpk("batch", model, path, "-o", out, *(
+            [*common(place, gpus), *drafts] if shared else ["--gpus", gpus, "--threads", gpus]))
+        assert [finish(p) for p in others] == [(0, "")] * len(others)
+        assert ("drafts stood" in words) == shared
+        answers.append([json.loads(line) for line in out.read_text().splitlines()])
+    assert answers[0] == answers[1] and not any("error" in a for a in answers[0])
+
+
 def test_an_image_and_logits(model, place, tmp_path):
     image = tmp_path / "image"
     support.mpk("compile", model, "-o", image, "--gpus", 2, "--threads", 2, "--max-batch", 1)

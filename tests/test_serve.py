@@ -134,10 +134,35 @@ def test_tokenize(server):
     assert server.post("/tokenize", {"prompt": "in the", "add_special_tokens": False})["tokens"] == plain
     assert server.post("/detokenize", {"tokens": plain})["content"] == "in the"
     assert server.post("/tokenize", {"content": ""})["tokens"] == []
-    for body in ({}, {"content": 1}, {"content": "x", "add_special": 1}):
-        server.post("/tokenize", body, 400)
+    assert server.post("/tokenize", {"content": "a", "with_pieces": False})["count"] == 1
+    for body in ({}, {"content": 1}, {"content": "x", "add_special": 1}, {"messages": []},
+                 {"content": "a", "with_pieces": True}, {"prompt": "a", "return_token_strs": True}):
+        assert server.post("/tokenize", body, 400)["error"]["param"] in {"content", "messages", *body}
     for body in ({}, {"tokens": "x"}, {"tokens": [1 << 20]}, {"tokens": ["a"]}):
         server.post("/detokenize", body, 400)
+
+
+def test_tokenize_of_a_chat(server):
+    body = {"messages": MESSAGES, "chat_template": CHAT}
+    prompt = server.post("/apply-template", body)["prompt"]
+    tokens = server.post("/tokenize", {"content": prompt})["tokens"]
+    assert server.post("/tokenize", body)["tokens"] == tokens
+    whole = server.post("/tokenize", {**body, "add_special_tokens": True})["tokens"]
+    assert whole == server.post("/tokenize", {"prompt": prompt})["tokens"] != tokens
+    assert server.post("/tokenize", {**body, "add_generation_prompt": False})["count"] < len(tokens)
+
+
+def test_refusals_name_the_field(server):
+    """Also those that need the vocabulary or the rest of the request."""
+    for field, value in (("logit_bias", {"99999": 1}), ("allowed_token_ids", [99999]), ("stop_token_ids", [99999]),
+                         ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9)):
+        error = server.post("/v1/completions", {"prompt": "in", "max_tokens": 8, field: value}, 400)["error"]
+        assert error["param"] == field and f"'{field}'" in error["message"]
+    for body in (b"{", b"", b'{"prompt": NaN}'):
+        status, _, reply = server.ask("POST", "/v1/completions", body)
+        assert status == 400 and reply["error"]["message"].startswith("the body is not valid JSON: line 1")
+    error = server.post("/v1/completions", {"prompt": "in", "guided_json": "{"}, 400)["error"]["message"]
+    assert "  while reading the JSON schema" in error
 
 
 def server_model(server):

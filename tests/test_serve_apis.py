@@ -144,6 +144,9 @@ def test_responses_are_a_chat(server):
     assert [e.sequence_number for e in events] == list(range(len(events)))
     assert [e.type for e in events[:4]] == ["response.created", "response.in_progress", "response.output_item.added",
                                             "response.content_part.added"]
+    for e in events[:2]:  # the same though the answer may have ended by then
+        assert (e.response.status, e.response.usage, e.response.incomplete_details, e.response.output) == (
+            "in_progress", None, None, [])
     assert [e.type for e in events[-4:]] == ["response.output_text.done", "response.content_part.done",
                                              "response.output_item.done", "response.incomplete"]
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == text

@@ -150,6 +150,12 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_SPLIT(tokens)                                                      \
     SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
           "heads = 4, splits = 5, unit = 64, own = 2")
+#define COMPANY_RUNS(tokens)                                                     \
+    SPLIT(tokens, "1024", "64", "128", "4", "9", "36", "2", NORMS, ", %qn, %kn", \
+          "heads = 4, splits = 5, unit = 64, own = 2")
+#define COMPANY_WINDOW(tokens)                                     \
+    SPLIT(tokens, "768", "32", "64", "4", "12", "48", "2", "", "", \
+          "heads = 8, splits = 16, unit = 64, own = 1, window = 90")
 #define COMPANY_FOLD(tokens)                                                   \
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens \
     ", 16, 4] live=tokens\n%y = "                                              \
@@ -171,7 +177,8 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),      COMPANY_OF(COMPANY_GATED),
     COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
     COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
-    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS)};
+    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
+    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),

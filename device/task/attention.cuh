@@ -243,15 +243,19 @@ MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const he
  * A context is units of `unit` positions that were cached before this step.  All units of the step,
  * token after token, are shared evenly by the splits, or with `own` each token's by itself.  What
  * the step itself adds belongs to the split that has a token's last unit; it comes from qkv, since
- * nothing is in the cache yet. */
+ * nothing is in the cache yet.
+ *
+ * With `own` the context is all that comes before the token, in the order in which it comes, and
+ * the token alone is added from qkv.  So a task stores the keys and values of its KV heads first,
+ * as attention_qkv does: it waits for no other, and tasks of one KV head store the same bits. */
 
 struct split_how {
     attend_how how;
     rt_i64 splits, unit, own;
 };
 
-/* A token: where its slot begins in this step, positions that are in the cache, units that they
- * make. */
+/* A token: where its slot begins in this step, positions that are in the cache (with `own` all
+ * before its own), units that they make. */
 struct split_token {
     rt_i64 first, slot, position, cached, units;
 };
@@ -266,7 +270,7 @@ MPK_FN split_token split_next(const mpk_task &t, const heads_place &p, const spl
     k.slot = heads_integer(t, p.slots, token);
     k.position = heads_integer(t, p.positions, token);
     k.first = token > 0 && before.slot == k.slot ? before.first : token;
-    k.cached = heads_integer(t, p.positions, k.first);
+    k.cached = s.own ? k.position : heads_integer(t, p.positions, k.first);
     k.cached = k.cached < 0 ? 0 : k.cached < room ? k.cached : room;
     k.units = k.cached > s.unit ? (k.cached + s.unit - 1) / s.unit : 1;
     return k;
@@ -281,7 +285,7 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
     const float *s_query = attend_query(t, h.size);
     float *s_values = attend_values(t, h.size);
     const char *g_qkv = mpk_data(t, h.qkv);
-    for (rt_i64 i = k.first; i <= token; i++) {
+    for (rt_i64 i = s.own ? token : k.first; i <= token; i++) {
         if (i < token && heads_integer(t, p.positions, i) < attend_first(s.how.window, k.position))
             continue;
         rt_i64 from = heads_offset(h, i, h.heads + kv_head),
@@ -359,9 +363,19 @@ MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 a
     }
 }
 
-/* The body.  Two walks over the tokens: one counts the units of all, one does the pieces, with the
- * units of those before.  The piece with a token's last unit puts its key and value into the cache,
- * which no piece of this step reads at that position. */
+/* Keys and values of a token into the cache, KV heads lo to hi - 1. */
+MPK_FN void split_store(const mpk_task &t, const heads_source &h, const heads_place &p,
+                        const mpk_view &k_norm, rt_i64 token, rt_i64 lo, rt_i64 hi)
+{
+    mpk_sync(); /* the angles' place in scratch is free */
+    heads_angles(t, h, token, 0, (const float *)0, 1);
+    heads_store(t, h, p, k_norm, token, lo, hi);
+}
+
+/* The body.  Two walks over the tokens: one counts the units of all, and with `own` stores them,
+ * one does the pieces, with the units of those before.  Without `own` the piece with a token's last
+ * unit puts its key and value into the cache, which no piece of this step reads at that position.
+ * The barriers of split_units stand between stores and reads. */
 MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                                 const split_how &s, const mpk_view &q_norm, const mpk_view &k_norm,
                                 const mpk_view &part, const mpk_view &lse)
@@ -372,6 +386,8 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
     for (rt_i64 token = 0; token < alive; token++) {
         k = split_next(t, p, s, token, k);
         all += k.units;
+        if (s.own)
+            split_store(t, h, p, k_norm, token, lo / group, hi / group);
     }
     for (rt_i64 token = 0; token < (rt_i64)mpk_hi(t, 0); token++) {
         k = split_next(t, p, s, token, k);
@@ -380,12 +396,9 @@ MPK_FN void attention_split_run(const mpk_task &t, const heads_source &h, const 
             split_find(s, split, before, all, k.units, &from, &to);
             for (rt_i64 head = lo; head < hi; head++)
                 split_units(t, h, p, s, q_norm, k_norm, part, lse, token, k, from, to, split, head);
-            /* this split has no piece of the token, or not its last */
-            if (from == to || to < k.units)
-                continue;
-            mpk_sync(); /* the angles' place in scratch is free */
-            heads_angles(t, h, token, 0, (const float *)0, 1);
-            heads_store(t, h, p, k_norm, token, lo / group, hi / group);
+            /* this split has the token's last piece */
+            if (!s.own && from < to && to == k.units)
+                split_store(t, h, p, k_norm, token, lo / group, hi / group);
         }
         before += split_count(s, k.units);
     }

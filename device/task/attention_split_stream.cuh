@@ -1,5 +1,5 @@
 /* attention_split_stream.cuh - attention of a few tokens over bf16 pages that stream through the
- * page ring.
+ * page ring: the body, the tokens of the step, the caches (attention_split_pages.cuh: the pages).
  *
  * The operator attention_split: see src/op/attention_split.c for what belongs to which split.  One
  * task is some splits of some KV heads; the query heads of a KV head (at most 8) are the rows of
@@ -13,6 +13,11 @@
  * A token's key and value go into the caches with the piece that holds the end of its context, of
  * few tokens after the results have gone out, unless this is the worker's last task.
  *
+ * With `own` a token has the same bits whatever else of its slot is in the step (drafts that stand
+ * are tokens like others): only the token itself is taken in f32.  Earlier ones of the step belong
+ * to the pages: each warp writes those of its 16 positions into the page in the ring, where the
+ * cache would have them (attention_patch), before it reads that.
+ *
  * A piece is what one split does of one token for one KV head.  Two barriers divide it: between
  * attention_prepare and the products (queries, and keys and values of the step, are in scratch),
  * and between these and the fold (all partials are there).  A third is not needed: what the next
@@ -25,176 +30,242 @@
 #ifndef TASK_ATTENTION_SPLIT_STREAM_CUH
 #define TASK_ATTENTION_SPLIT_STREAM_CUH
 
-#include "task/attention_split_heads.cuh"
+#include "task/attention_split_pages.cuh"
 #include "tile/inverse.cuh"
-#include "tile/kv.cuh"
-#include "tile/split.cuh"
 
-/* ---- the pages ---- */
+/* ---- heads of the step ---- */
 
-/* What a warp has summed up of its positions so far, relative to exp2(most). */
-template <int K> struct attention_state {
-    float most, sum; /* of row g, this warp's tokens; scores in powers of 2 */
-    /* dims 16 n + g (0, 1) and + 8 (2, 3) of heads 2c (0, 2) and 2c + 1 (1, 3) */
-    float out[K / 16][4];
+/* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4
+ * lanes hold any. */
+struct attention_row {
+    rt_u32 low, high; /* two bf16 each */
 };
 
-/* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's
- * first token.  Rows 8 to 15 of the query operand hold the other half of each block's dims, so four
- * registers serve both products of a block: a score is the first's upper row plus the second's
- * lower one. Positions that the piece does not see (beyond `cached`, before the window) get weight
- * 0 by a score of -inf. */
-template <int K>
-MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value,
-                             int base, const attention_piece *k, float scale, attention_state<K> *a)
+/* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
+ * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
+ * 2), low and high the norm's weights of these. */
+struct attention_turn {
+    float2 low, high, cosine, sine; /* two neighbouring dims each */
+};
+
+/* Two neighbouring weights of a norm, bf16 or f32. */
+MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
 {
-    const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
-              quarter = thread / 32 % 4;
-    const int lane_at = g * 64 + (c ^ g / 2) * 16;
-    const float none = -__int_as_float(0x7f800000); /* the score of what is not seen */
-    float score[2][2][4], p[2][2], most = none;     /* [8 positions][product][fragment] */
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int e = 0; e < 4; e++)
-            score[i][0][e] = score[i][1][e] = 0;
-#pragma unroll
-    for (int d = 0; d < K / 32; d++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            mpk_words w =
-                *(const mpk_words *)(s_key + ((2 * quarter + i) * (K / 32) + d) * 512 + lane_at);
-            ptx_multiply_bf16(score[i][0], query[d][0], query[d][1], query[d][2], query[d][3], w.x,
-                              w.y);
-            ptx_multiply_bf16(score[i][1], query[d][0], query[d][1], query[d][2], query[d][3], w.z,
-                              w.w);
-        }
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int position = base + quarter * 16 + 8 * i + 2 * c + e; /* of score p[i][e] */
-            bool there = position < k->cached && position >= k->from;
-            p[i][e] = there ? (score[i][0][e] + score[i][1][2 + e]) * scale : none;
-            most = fmaxf(most, p[i][e]);
-        }
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    most = fmaxf(a->most, most); /* of the row, before and now */
-    float zero = most == none ? 0 : most, correction = ptx_exp2(a->most - zero);
-    a->most = most;
-    a->sum *= correction; /* what was summed is brought to the new largest score */
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            p[i][e] = ptx_exp2(p[i][e] - zero);
-            a->sum += p[i][e]; /* this lane's positions; attention_put adds the four lanes */
-        }
-    /* The scores of k^T are the operand of v^T p^T as they are; only what was summed before belongs
-     * to other lanes. */
-    rt_u32 first = ptx_pack_bf16(p[0][0], p[0][1]), second = ptx_pack_bf16(p[1][0], p[1][1]);
-    float even = __shfl_sync(0xffffffffu, correction, 8 * c),
-          odd = __shfl_sync(0xffffffffu, correction, 8 * c + 4);
-#pragma unroll
-    for (int n = 0; n < K / 16; n++) {
-        const char *from = s_value + (quarter * (K / 8) + 2 * n) * 256 + kv_values_of_lane(lane);
-        uint2 v = *(const uint2 *)from, w = *(const uint2 *)(from + 256);
-        a->out[n][0] *= even;
-        a->out[n][1] *= odd;
-        a->out[n][2] *= even;
-        a->out[n][3] *= odd;
-        ptx_multiply_bf16(a->out[n], v.x, w.x, v.y, w.y, first, second);
-    }
+    if (s.norm_type == 1)
+        return *(const float2 *)((const float *)e->at[operand] + dim);
+    rt_u32 v = *(const rt_u32 *)((const rt_u16 *)e->at[operand] + dim);
+    return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
 }
 
-/* All pages of a piece as attention_pages has them, in a ring that may not hold two: the warps that
- * a page is not for let it go at once. */
+/* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
+ * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
+ * must have been set. */
 template <int K>
-MPK_FN void attention_pages_in_turn(const rt_u32 (*query)[4], const attention_shape &s,
-                                    const attention_piece *k, mpk_ring *ring, attention_state<K> *a)
+MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
+                               attention_turn *turn)
 {
-    constexpr int BYTES = ATTENTION_PAGE * K * 2;
-    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
-    const int half = mpk_thread() / 128; /* even pages are warps 0 to 3's */
-#pragma unroll 1
-    for (int p = k->first_page; p < k->last_page; p++) {
-        rt_u32 first, second = 0;
-        const char *key = ring_take(ring, &first), *value = key + BYTES;
-        const bool mine = (p - k->first_page) % 2 == half && mpk_w.note[first];
-        if (!TOGETHER)
-            value = ring_take(ring, &second);
-        if (mine)
-            attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s.scale, a);
-        ring_release(first);
-        if (!TOGETHER)
-            ring_release(second);
-    }
-}
-
-/* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second.  Every warp takes and
- * releases every page, since a page counts the arrivals of all eight.  `note` says whether the
- * loader has found a page of the cache to put there; if not, its bytes are not read. */
-template <int K, int GROUP>
-MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const attention_piece *k,
-                            mpk_ring *ring, attention_state<K> *a)
-{
-    typedef attention_scratch<K, GROUP> at;
-    constexpr int BYTES = ATTENTION_PAGE * K * 2; /* of keys, and of values */
-    const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
-              half = thread / 128;
-    rt_u32 query[K / 32][4]; /* rows 8 to 15: the other half of each block's dims */
-#pragma unroll
-    for (int d = 0; d < K / 32; d++) {
-        mpk_words w = {0, 0, 0, 0};
-        if (g < GROUP)
-            w = *(const mpk_words *)(t.s_scratch + at::QUERY + g * at::ROW + (d * 32 + c * 8) * 2);
-        query[d][0] = w.x;
-        query[d][1] = w.z;
-        query[d][2] = w.y;
-        query[d][3] = w.w;
-    }
-    /* pages of the ring for one of the cache: a ring that cannot hold two at once would never fill
-     * the second, so it goes by single pages */
-    constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
-    if (MPK_LEAST_PAGES < 2 * EACH) { /* a constant: one of the loops is compiled */
-        attention_pages_in_turn<K>(query, s, k, ring, a);
+    const int i = 2 * (mpk_thread() % 32);                       /* this lane's first dim */
+    const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
+    if (i >= K / 2)
         return;
-    }
-#pragma unroll 1
-    for (int p = k->first_page; p < k->last_page; p += 2) {
-        const bool second = p + 1 < k->last_page;                  /* else warps 4 to 7 have none */
-        const char *key, *value, *other_key = 0, *other_value = 0; /* of this half; of the other */
-        rt_u32 taken[4] = {0, 0, 0, 0}, there; /* pages of the ring; is there something */
-        value = (key = ring_take(ring, &taken[0])) + BYTES;
-        there = mpk_w.note[taken[0]];
-        if (EACH == 2)
-            value = ring_take(ring, &taken[1]);
-        if (second) {
-            other_value = (other_key = ring_take(ring, &taken[2])) + BYTES;
-            if (EACH == 2)
-                other_value = ring_take(ring, &taken[3]);
-        }
-        if (half) {
-            /* without a second page warps 4 to 7 only release */
-            there = second ? mpk_w.note[taken[2]] : 0;
-            key = other_key;
-            value = other_value;
-        }
-        if (there)
-            attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s.scale, a);
-        __syncwarp();
-        if (lane == 0) {
-            ptx_barrier_arrive(&mpk_w.empty[taken[0]]);
-            if (EACH == 2)
-                ptx_barrier_arrive(&mpk_w.empty[taken[1]]);
-            if (second)
-                ptx_barrier_arrive(&mpk_w.empty[taken[2]]);
-            if (EACH == 2 && second)
-                ptx_barrier_arrive(&mpk_w.empty[taken[3]]);
-        }
+    turn->cosine = *(const float2 *)(table + i);
+    turn->sine = *(const float2 *)(table + K / 2 + i);
+    if (s.norm_type >= 0) {
+        turn->low = attention_norm_at(s, e, norm, i);
+        turn->high = attention_norm_at(s, e, norm, i + K / 2);
     }
 }
+
+/* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
+ * then keys, then values. */
+template <int K>
+MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s, int token,
+                                    int head)
+{
+    const int i = 2 * (mpk_thread() % 32), columns = (s.heads + 2 * s.kv_heads) * K;
+    return mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
+}
+
+/* Ask for this lane's dims. */
+template <int K> MPK_FN attention_row attention_ask_row(const char *from)
+{
+    attention_row row = {0, 0}; /* lanes beyond K / 4 hold zeros */
+    if (2 * (mpk_thread() % 32) < K / 2) {
+        row.low = ptx_load_word(from);
+        row.high = ptx_load_word(from + K);
+    }
+    return row;
+}
+
+/* Wait until what was asked for is there: a carried word is loaded again as long as it is empty.
+ * All lanes meet afterwards. */
+template <int K>
+MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
+{
+    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2) {
+        row->low = mpk_carried_word(from, row->low);
+        row->high = mpk_carried_word(from + K, row->high);
+    }
+    __syncwarp();
+}
+
+/* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the
+ * row; a lane has both entries of its two pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
+ * beyond K / 4 hold zeros and take part in the sum of squares. */
+template <int K>
+MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn,
+                               attention_row *row)
+{
+    float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);   /* dims 2 lane, + 1 */
+    float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high); /* their partners */
+    if (s.norm_type >= 0) {
+        float square = a * a + b * b + c * c + d * d; /* of the whole head, after the shuffles */
+#pragma unroll
+        for (int i = 16; i; i /= 2)
+            square += __shfl_xor_sync(0xffffffffu, square, i);
+        float scale = rsqrtf(square * (1.0f / K) + s.eps);
+        rt_u32 low = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
+        rt_u32 high = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
+        a = ptx_low_bf16(low);
+        b = ptx_high_bf16(low);
+        c = ptx_low_bf16(high);
+        d = ptx_high_bf16(high);
+    }
+    row->low =
+        ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
+    row->high =
+        ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
+}
+
+/* A row into scratch, bf16, dims in order. */
+template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row &row)
+{
+    const int i = 2 * (mpk_thread() % 32);
+    if (i < K / 2) {
+        *(rt_u32 *)(s_row + i * 2) = row.low;
+        *(rt_u32 *)(s_row + i * 2 + K) = row.high;
+    }
+}
+
+/* A key, or a value, of KV head `head` into place `place` of a page of the cache.  Two neighbouring
+ * dims of a key are one word there; of a value they lie 32 bytes apart. */
+template <int K>
+MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
+                                int head, const attention_row &row)
+{
+    const int i = 2 * (mpk_thread() % 32);
+    rt_u16 *keys = /* of the page and head */
+        mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
+    if (i < K / 2) {
+        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low;
+        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high;
+    }
+}
+
+template <int K>
+MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
+                                  int head, const attention_row &row)
+{
+    const int i = 2 * (mpk_thread() % 32);
+    rt_u16 *values = /* of the page and head */
+        mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
+    if (i < K / 2) {
+        /* dims are 16 elements apart, blocks of 8 dims 128 */
+        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
+        values[0] = (rt_u16)row.low;
+        values[16] = (rt_u16)(row.low >> 16);
+        values += K / 16 * 128;
+        values[0] = (rt_u16)row.high;
+        values[16] = (rt_u16)(row.high >> 16);
+    }
+}
+
+/* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
+ * token first. With 4 query heads and 2 tokens of the step: rows 0-3 are queries, 4 and 5 the keys
+ * of the piece's token and of the one before it, 6 and 7 their values. */
+struct attention_need {
+    bool is_query, is_key; /* neither: a value */
+    int back, head;        /* tokens before the piece's; of qkv */
+};
+
+/* n: tokens of the step that the piece sees. */
+template <int GROUP>
+MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
+{
+    attention_need k; /* which head of which token */
+    k.is_query = r < GROUP;
+    k.is_key = !k.is_query && r < GROUP + n;
+    k.back = k.is_query ? 0 : k.is_key ? r - GROUP : r - GROUP - n;
+    k.head = k.is_query ? head * GROUP + r : s.heads + (k.is_key ? 0 : s.kv_heads) + head;
+    return k;
+}
+
+/* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead.  page: of
+ * the cache, for the piece's token; -1: there is none, or the piece does not put it there. */
+struct attention_ahead {
+    attention_row row;   /* perhaps not there yet */
+    attention_turn turn; /* of the piece's token */
+    int page;
+};
+
+/* Asks for row `warp` of piece *k, and finds the page that its token's key goes to. n: tokens of
+ * the step that the piece sees; no more than ATTENTION_STEP_ROWS of them lie in scratch
+ * (attention_step_row brings the others). The caller has asked for the turn already. */
+template <int K, int GROUP, int TOKENS>
+MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
+                                const attention_piece *k, int token, int head, int n,
+                                attention_ahead *ahead)
+{
+    const int warp = mpk_thread() / 32; /* a row of the piece each */
+    if (attention_puts_as_it_goes(TOKENS))
+        ahead->page = k->hi == k->units && k->position >= 0
+                          ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
+                          : -1;
+    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
+    if (warp < GROUP + 2 * n) {
+        const attention_need need = attention_need_at<GROUP>(s, warp, head, n); /* a head of qkv */
+        ahead->row = attention_ask_row<K>(attention_row_at<K>(t, s, token - need.back, need.head));
+    }
+}
+
+/* The rows of a piece into scratch, turned, a warp a row; `ahead` has been asked for, its turn for
+ * the piece's token. With more rows than warps a warp comes round again and asks anew. The token's
+ * own key and value go into the cache too, where pieces put them as they go: from registers, so
+ * without a second load. */
+template <int K, int GROUP, int TOKENS>
+MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
+                              int token, int head, int n, attention_ahead *ahead)
+{
+    typedef attention_scratch<K, GROUP, TOKENS> at;
+    const int warp = mpk_thread() / 32;
+    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
+#pragma unroll 1
+    for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
+        const attention_need need = attention_need_at<GROUP>(s, r, head, n);
+        const char *from = attention_row_at<K>(t, s, token - need.back, need.head);
+        if (r != warp)
+            ahead->row = attention_ask_row<K>(from);
+        attention_await_row<K>(t, from, &ahead->row);
+        if (need.is_query || need.is_key) {
+            if (r != warp || need.back)
+                attention_ask_turn<K>(t.e, s, token - need.back,
+                                      need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
+            attention_turn_row<K>(s, ahead->turn, &ahead->row);
+        }
+        const int to = need.is_query ? at::QUERY + r * at::ROW /* row of scratch */
+                                     : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
+        attention_put_row<K>(t.s_scratch + to, ahead->row);
+        if (!attention_puts_as_it_goes(TOKENS) || need.is_query || need.back || ahead->page < 0)
+            continue;
+        const int place = k->position % ATTENTION_PAGE; /* in the page */
+        if (need.is_key)
+            attention_store_key<K>(t, s, ahead->page, place, head, ahead->row);
+        else
+            attention_store_value<K>(t, s, ahead->page, place, head, ahead->row);
+    }
+}
+
+/* ---- the tokens of the step ---- */
 
 /* Where key and value of token `token` of the step lie in scratch, which is `back` tokens before
  * the piece's.  Those beyond ATTENTION_STEP_ROWS, of which serving has none, each warp brings for
@@ -353,7 +424,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 
 /* ---- the caches ---- */
 
-/* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is requested before any
+/* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is asked for before any
  * of it is used.  Of a warp with one token both turns are that token, so that the loads stand
  * without branches; the second has page -1 and stores nothing. For graphs of at most 16 tokens,
  * hence two for each of the eight warps. */
@@ -399,11 +470,14 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
 
 /* ---- the body ---- */
 
-/* Tokens of the step that a piece of token `token` sees: those of its slot up to itself, if the
- * piece has the end of the context, else none. */
-MPK_FN int attention_of_step(const attention_piece *k, int token)
+/* Tokens of the step that a piece of token `token` needs: those of its slot up to itself, if the
+ * piece has the end of the context or, with `own`, a position of the step; else none. */
+MPK_FN int attention_of_step(const attention_piece *k, const attention_shape &s, int token)
 {
-    return k->hi == k->units ? token - k->first + 1 : 0;
+    const int back = token - k->first; /* the step begins with position k->position - back */
+    if (s.own && k->position - back < k->hi * s.unit)
+        return back + 1;
+    return k->hi == k->units ? back + 1 : 0;
 }
 
 /* A split of a KV head: units lo <= u < hi of token lot + t in lane t. */
@@ -412,14 +486,16 @@ struct attention_work {
 };
 
 /* The piece of token `token`; then *k is that of token `next`, if that is not -1, and what it
- * begins with has been requested: one wait less for each piece but the first. */
+ * begins with has been asked for: one wait less for each piece but the first. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan, const attention_work &w, int token,
                                   int next, attention_piece *k, attention_ahead *ahead,
                                   mpk_ring *ring)
 {
-    const int n = attention_of_step(k, token), from = k->from;
+    const int n = attention_of_step(k, s, token), from = k->from;
+    /* of these in f32: with `own` the token alone, and by the piece that ends with it */
+    const int n_alone = !s.own ? n : k->hi == k->units ? 1 : 0;
     const bool pairs = k->last_page - k->first_page > 1; /* warps 4 to 7 have partials */
     attention_state<K> a;
     a.most = -__int_as_float(0x7f800000);
@@ -429,17 +505,17 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
     attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
     mpk_sync();
-    attention_pages<K, GROUP>(t, s, k, ring, &a);
-    /* *k is not needed any more (n and from have been kept): from here on it is the next piece's,
-     * whose loads are in flight during the tokens of the step and the fold. */
+    attention_pages<K, GROUP, TOKENS>(t, s, k, n, ring, &a);
+    /* *k is not needed any more (n_alone and from have been kept): it becomes the next piece's,
+     * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
         attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
                               &ahead->turn);
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, next),
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, s, next),
                                               ahead);
     }
-    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n, from);
+    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n_alone, from);
     attention_put<K, GROUP>(t, &a);
     mpk_sync();
     attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
@@ -500,8 +576,8 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
         mpk_wait(t);
     *waited = true;
     if (left)
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head, attention_of_step(&k, first),
-                                              &ahead);
+        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head,
+                                              attention_of_step(&k, s, first), &ahead);
     attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
 #pragma unroll 1
     while (left) {
@@ -512,7 +588,7 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* The body.  Lots of 32 tokens, KV heads, splits: in this order the loader has requested the pages,
+/* The body.  Lots of 32 tokens, KV heads, splits: in this order the loader has asked for the pages,
  * so neither may change alone.  The position in the ring is kept in a copy, in registers. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)

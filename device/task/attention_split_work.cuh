@@ -5,7 +5,8 @@
  * positions each, and split i of n has units i * all / n up to (i + 1) * all / n of it: equal work
  * whatever the lengths are. Two tokens with 3 and 5 units and four splits: split 0 has units 0-1 of
  * the first, split 1 its unit 2 and unit 0 of the second, split 2 units 1-2, split 3 units 3-4.
- * With `own` each token is cut by its own length instead (op/split_own.h).
+ * With `own` each token is cut by its own length instead (op/split_own.h), and its context is all
+ * that comes before it: what the step itself has of that is taken from qkv.
  *
  * Loader and body call the same functions on the same data of the step, so both arrive at the same
  * pages in the same order; nothing is passed between them.
@@ -19,13 +20,29 @@
 #include "tile/ring.cuh"
 #include "tile/split.cuh"
 
+/* ---- scratch ---- */
+
+/* Scratch of a task: offsets in bytes (shape/attention_split_shape.h).  Rows are 16 bytes longer
+ * than K entries, so that the eight rows of a fragment lie apart in banks. */
+template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_scratch {
+    enum {
+        ROW = ATTENTION_SCRATCH_ROW(K),
+        QUERY = ATTENTION_SCRATCH_QUERY(K),
+        MOST = ATTENTION_SCRATCH_MOST(K),
+        SUM = ATTENTION_SCRATCH_SUM(K),
+        OUT = ATTENTION_SCRATCH_OUT(K),
+        KEY = ATTENTION_SCRATCH_KEY(K, GROUP),
+        VALUE = ATTENTION_SCRATCH_VALUE(K, GROUP, TOKENS),
+    };
+};
+
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
 /* Of a lot of 32 tokens: lane t holds what belongs to token lot + t.
  *
  *   position, slot   of the token; slot -1: it is not alive
  *   cached           positions that are in the cache before the step, the same for all tokens of a
- *                    slot
+ *                    slot; with `own` all positions before the token's own
  *   units            into which these are cut; at least one, since its own step's keys are work
  *                    that one split must do
  *   first            the first token of its slot in the step
@@ -57,6 +74,8 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     rt_u32 starts = __ballot_sync(0xffffffffu, lane == 0 || left != p->slot);
     const int start = 31 - __clz((int)(starts & (0xffffffffu >> (31 - lane))));
     int cached = __shfl_sync(0xffffffffu, p->position, start), room = s.slot_pages * ATTENTION_PAGE;
+    if (s.own)
+        cached = p->position;
     p->first = lot + start;
     /* The lot may begin within a run: look back, 32 tokens at a time, for where it begins. */
     int from = lot;
@@ -69,7 +88,7 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     }
     if (start == 0 && from < lot) {
         p->first = from;
-        cached = positions[from];
+        cached = s.own ? cached : positions[from];
     }
     p->cached = cached < 0 ? 0 : cached < room ? cached : room;
     p->units = !alive ? 0 : p->cached > s.unit ? (p->cached + s.unit - 1) / s.unit : 1;
@@ -106,8 +125,9 @@ MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shap
 }
 
 /* A token's piece of one split: units, pages, what of the step.  Pages are of the slot's table,
- * 64 positions each.  A piece has the step's own tokens of its slot if hi == units.  The same in
- * all lanes. */
+ * 64 positions each.  A piece has the step's own tokens of its slot if hi == units; with `own` it
+ * has the token itself then, and each piece those whose positions it has.  The same in all
+ * lanes. */
 struct attention_piece {
     int slot, position, cached, first;
     int lo, hi, units;         /* units lo <= u < hi of this token */

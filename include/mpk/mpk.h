@@ -233,9 +233,9 @@ typedef struct mpk_engine_options {
     /* Speculation: a request that decodes may have drafts, tokens that are guessed, in a step
      * beside its last token.  Each place draws with its own random number, and a draft stands if it
      * is the token that is drawn there.  So it changes no token, only how many a step yields; on a
-     * GPU the last bits of logits may differ.  Drafts use only the places that the requests' own
-     * tokens leave free in a small step; a request whose drafts do not stand stops drafting for a
-     * while.  On a GPU with batch_invariant: MPK_EUNSUPPORTED. */
+     * GPU without batch_invariant the last bits of logits may differ.  Drafts use only the places
+     * that the requests' own tokens leave free in a small step; a request whose drafts do not stand
+     * stops drafting for a while. */
     mpk_speculation speculation;
     uint32_t draft_tokens; /* drafts of a request in one step at most, up to 64; 0: 8 */
     uint32_t draft_ngram;  /* the last tokens by which the text is looked up, up to 16; 0: 3 */
@@ -249,8 +249,7 @@ typedef struct mpk_engine_options {
     /* A small model of the same vocabulary, a folder or a GGUF file, that guesses drafts too: what
      * the request's text does not say, or all without `speculation`.  It is compiled into the same
      * program, has its own weights and its part of the KV cache, and changes no token.  NULL: none.
-     * MPK_EARG: the vocabularies differ, or the model is an image.  On a GPU with batch_invariant:
-     * MPK_EUNSUPPORTED. */
+     * MPK_EARG: the vocabularies differ, or the model is an image. */
     const char *draft_model;
     /* 1: with several gpus each peer has some experts whole (expert parallelism), wherever there
      * are as many experts as peers; 0: a share of every expert, which keeps all peers equally busy

@@ -128,10 +128,6 @@ static mpk_status open_device(mpk_context *cx, const target_ask *ask, target_dev
 {
     cuda_held *held = NULL;
     out->n_peers = ask->options->gpus ? ask->options->gpus : 1;
-    const bool drafts = ask->options->speculation || ask->options->draft_model;
-    CHECK(cx, !drafts || !ask->options->batch_invariant, MPK_EUNSUPPORTED,
-          "speculation with batch_invariant is for a CPU (device cpu): on a GPU the last bits of a "
-          "token depend on what else of its text is in the step; leave one of them out");
     if (ask->arch) {
         describe_arch(ask, out);
         return MPK_OK;

@@ -70,11 +70,14 @@ static bool accepts(const gen_call *c)
     return gen_input(c, AT_QKV)->dims[0] <= ATTENTION_FEW_TOKENS && accepts_any(c);
 }
 
-/* The form for more than few tokens: the same code with more lots, which is another instance. */
+/* The form for more than few tokens: the same code with more lots, which is another instance.  If
+ * contexts are cut by themselves, what each token sees of the step must fit scratch
+ * (attention_patch). */
 static bool accepts_more(const gen_call *c)
 {
+    const int64_t most = attribute(c, OWN) ? ATTENTION_STEP_ROWS : ATTENTION_TOKENS;
     return gen_input(c, AT_QKV)->dims[0] > ATTENTION_FEW_TOKENS &&
-           gen_input(c, AT_QKV)->dims[0] <= ATTENTION_TOKENS && accepts_any(c);
+           gen_input(c, AT_QKV)->dims[0] <= most && accepts_any(c);
 }
 
 /* For more tokens, between bodies that are not for many of them. */

@@ -111,7 +111,7 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
     out->n = t.n;
     text_free(&t);
     if (status != MPK_OK)
-        return status_note(e->cx, status, "while writing the code of %s (%%%.*s)", c->op->def->name,
+        return status_note(e->cx, status, "writing the code of %s (%%%.*s)", c->op->def->name,
                            STR_ARG(c->op->name));
     CHECK(e->cx, out->at, MPK_ENOMEM, "out of memory for the code of %s", c->op->def->name);
     return MPK_OK;

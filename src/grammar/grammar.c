@@ -14,14 +14,14 @@ const char *grammar_kind_name(grammar_kind kind)
 static mpk_status parse_schema(maker *k, str source, const node **out)
 {
     const json_value *schema;
-    NOTE(k->cx, json_parse(k->cx, k->a, source, &schema), "while reading the JSON schema");
+    NOTE(k->cx, json_parse(k->cx, k->a, source, &schema), "reading the JSON schema");
     return schema_parse_node(k, schema, out);
 }
 
 static mpk_status parse_tag(maker *k, str source, const node **out)
 {
     const json_value *tag;
-    NOTE(k->cx, json_parse(k->cx, k->a, source, &tag), "while reading the structural tag");
+    NOTE(k->cx, json_parse(k->cx, k->a, source, &tag), "reading the structural tag");
     return tag_parse_node(k, tag, out);
 }
 
@@ -30,7 +30,7 @@ static mpk_status parse_choices(maker *k, str source, const node **out)
 {
     const json_value *list;
     str *texts;
-    NOTE(k->cx, json_parse(k->cx, k->a, source, &list), "while reading the list of choices");
+    NOTE(k->cx, json_parse(k->cx, k->a, source, &list), "reading the list of choices");
     CHECK(k->cx, list->kind == JSON_KIND_LIST && list->n, MPK_EFORMAT,
           "choices are a JSON list of at least one text");
     NEW(k->cx, k->a, texts, list->n);

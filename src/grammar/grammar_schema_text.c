@@ -65,8 +65,7 @@ static mpk_status matching(schema_reader *r, const place *at, str pattern, bool 
     mpk_status status = regex_parse_node(r->k, pattern, whole, &inside);
     r->k->in_string = false;
     if (status != MPK_OK)
-        return status_note(r->k->cx, status, "while reading the pattern at %s",
-                           schema_where(r, at));
+        return status_note(r->k->cx, status, "reading the pattern at %s", schema_where(r, at));
     return add_quotes(r, inside, out);
 }
 

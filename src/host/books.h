@@ -47,8 +47,8 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
 void host_plan_pages(rt_serving *s, bool grows, bool shared);
 /* Have requests try drafts (rt_draft.h): in steps of at most step_tokens, found by their last
  * gram_tokens tokens (0: not in texts, by a draft model alone).  freely: a step costs nearly the
- * same with drafts as without.  0 step_tokens, or a program whose machine keeps no texts or fills
- * steps apart: no request drafts.  After host_plan_pages. */
+ * same with drafts as without.  0 step_tokens, or a program whose machine keeps no texts: no
+ * request drafts.  After host_plan_pages. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely);
 /* The draft model of a program, whether requests draft or not: the step task must know which graphs
  * are the model's.  False: it has none.  *out is what stands first after rt_machine.drafters. */

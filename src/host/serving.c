@@ -211,15 +211,17 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared)
         s->keys[i] = 2 + host_random() % (((uint64_t)1 << 61) - 4);
 }
 
-/* Buckets for each position of a context: about one token before each bucket's end. */
+/* Buckets for each position of a context: about one token before each bucket's end.  Where steps
+ * are filled apart, drafts are tried in steps of few tokens, whose bits do not depend on them. */
 void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens, bool freely)
 {
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE && s->next != RT_NOWHERE &&
                     s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
-    if (!has_text || !step_tokens || s->few_tokens)
+    if (!has_text || !step_tokens)
         return;
-    uint32_t most = s->max_tokens < s->max_rows ? s->max_tokens : s->max_rows;
-    s->draft_tokens = step_tokens < most ? step_tokens : most;
+    uint32_t most =
+        s->few_tokens ? least(s->few_tokens, s->few_rows) : least(s->max_tokens, s->max_rows);
+    s->draft_tokens = least(step_tokens, most);
     s->drafts_freely = freely;
     s->gram_tokens = gram_tokens;
     s->gram_mask = gram_tokens ? power_of_two(s->history_tokens) - 1 : 0;

@@ -148,19 +148,27 @@ mpk_status net_chat_count(net_exchange *x, const net_request *q, size_t *n_token
     return status;
 }
 
-/* POST /apply-template: {"prompt": ..}, rendered as for an answer. The same reading and the same
- * template as for an answer, so what it shows is what the model would get, tools and all. */
-mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
+/* The prompt of a chat, tools and all: the same reading and the same template as for an answer.
+ * special: are tokens of the tokenizer put around it?  *prompt is to be freed, also on failure. */
+mpk_status net_chat_prompt(net_exchange *x, const json_value *body, text *prompt, bool *special)
 {
     const mpk_request_options suggested = net_completion_suggested(x);
-    const json_value *body;
     net_request q;
-    text prompt = {0}, reply = {0};
     bool told;
+    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
+    *special = q.special;
+    return make_prompt(x, &q, prompt, &told);
+}
+
+/* POST /apply-template: {"prompt": ..}, what the model would get. */
+mpk_status net_chat_show_prompt(net_exchange *x, const char *path)
+{
+    const json_value *body;
+    text prompt = {0}, reply = {0};
+    bool special;
     (void)path;
     TRY(net_completion_open(x, &body));
-    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
-    mpk_status status = make_prompt(x, &q, &prompt, &told);
+    mpk_status status = net_chat_prompt(x, body, &prompt, &special);
     text_print(&reply, "{\"prompt\":");
     json_write_str(&reply, text_str(&prompt));
     text_print(&reply, "}");

@@ -28,8 +28,8 @@ mpk_status net_completion_parse(net_exchange *x, const json_value **out)
     TRY(net_completion_hold(x, source));
     mpk_status status = json_parse(x->cx, &x->arena, source, out);
     if (status == MPK_EFORMAT)
-        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is not valid JSON: %s",
-                          mpk_error_message(x->cx));
+        return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "the body is %s",
+                          mpk_error_message(x->cx)); /* "not valid JSON: ..." */
     return status;
 }
 

@@ -109,6 +109,7 @@ struct net_answer {
     const char *stopped_by; /* the stop text that ended it; NULL: none */
     int32_t stop_token;     /* the stop token that did, if `stopped_by` is NULL; -1: none */
     int32_t first_token;    /* of its prompt */
+    bool marked;            /* which the tokenizer put before the text */
     /* of dialects that have items (net_items.h): an array of net_item, the bytes that are in
      * items already, and the number of events so far */
     text items;
@@ -277,6 +278,7 @@ mpk_status net_tokens_decode(net_exchange *x, const char *path);
 mpk_status net_completion_run(net_exchange *x, const char *path);
 mpk_status net_chat_run(net_exchange *x, const char *path);
 mpk_status net_chat_show_prompt(net_exchange *x, const char *path);
+mpk_status net_chat_prompt(net_exchange *x, const json_value *body, text *prompt, bool *special);
 mpk_status net_llama_run(net_exchange *x, const char *path);
 mpk_status net_messages_run(net_exchange *x, const char *path);
 mpk_status net_messages_count(net_exchange *x, const char *path);
@@ -357,6 +359,7 @@ void net_document_write_reasons(const net_answer *a, text *to);
 
 /* Keep the log probabilities of tokens [from, to) of a running answer, if they are asked for;
  * with its first token also those of its prompt. */
+bool net_probs_is_mark(net_exchange *x, int32_t token, str prompt);
 mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to);
 /* ,"logprobs":.. with what was kept, which is then empty. */
 void net_probs_move(const net_exchange *x, net_answer *a, text *to);

@@ -85,7 +85,7 @@ static mpk_status add_lines(mpk_context *cx, const char *path, str source, readi
     for (size_t line = 1; source.n; line++) {
         const char *end = memchr(source.at, '\n', source.n);
         const size_t n = end ? (size_t)(end - source.at) : source.n;
-        NOTE(cx, add_line(cx, (str){source.at, n}, to), "while reading %s, line %zu", path, line);
+        NOTE(cx, add_line(cx, (str){source.at, n}, to), "reading %s, line %zu", path, line);
         source = (str){source.at + n + (end != NULL), source.n - n - (end != NULL)};
     }
     CHECK(cx, to->first, MPK_EFORMAT, "%s: there is no key in it; write one on each line", path);

@@ -135,8 +135,21 @@ static void add_to_completion(net_exchange *x, net_probs *to, const mpk_logprob 
     mpk_free(bytes);
 }
 
-/* The first token of a prompt follows nothing, so it has no probability: null. */
-static void add_first(net_exchange *x, net_probs *to, int32_t token)
+/* Is the first token of a text's prompt one that the tokenizer has put before the text? */
+bool net_probs_is_mark(net_exchange *x, int32_t token, str prompt)
+{
+    size_t n;
+    char *bytes = text_of(x, token, &n);
+    const str words = {bytes ? bytes : "", n};
+    const bool mark =
+        is_whole(words) && (prompt.n < n || memcmp(prompt.at, words.at, words.n) != 0);
+    mpk_free(bytes);
+    return mark;
+}
+
+/* The first token of a prompt follows nothing, so it has no probability: null.  marked: the text
+ * does not have it. */
+static void add_first(net_exchange *x, net_probs *to, int32_t token, bool marked)
 {
     size_t n_bytes;
     char *bytes = text_of(x, token, &n_bytes);
@@ -144,7 +157,7 @@ static void add_first(net_exchange *x, net_probs *to, int32_t token)
     text_print(&to->values, "null");
     text_print(&to->tops, "null");
     text_print(&to->offsets, "0");
-    to->offset = count_characters((str){bytes ? bytes : "", n_bytes});
+    to->offset = marked ? 0 : count_characters((str){bytes ? bytes : "", n_bytes});
     mpk_free(bytes);
 }
 
@@ -152,7 +165,7 @@ static void add_first(net_exchange *x, net_probs *to, int32_t token)
 static void add_echo(net_exchange *x, net_answer *a)
 {
     mpk_logprob found[MOST_PROBS];
-    add_first(x, &a->probs, a->first_token);
+    add_first(x, &a->probs, a->first_token, a->marked);
     for (size_t i = 1; i < a->n_prompt; i++) {
         const uint32_t n = mpk_prompt_logprobs(a->request, i, found, 1 + x->work.n_top);
         add_to_completion(x, &a->probs, found, n);

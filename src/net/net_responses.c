@@ -92,7 +92,9 @@ static void write_usage(const net_exchange *x, const net_answer *a, text *to)
 static void write_response(const net_exchange *x, const char *status, const char *error, text *to)
 {
     const net_answer *a = &x->work.answers[0];
-    const bool over = !a->request, cut = over && a->finish == MPK_FINISH_LENGTH;
+    /* the first events come before the end, though it may be known already */
+    const bool over = !a->request && strcmp(status, "in_progress") != 0,
+               cut = over && a->finish == MPK_FINISH_LENGTH;
     text_print(
         to,
         "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":%s",

@@ -133,15 +133,18 @@ static mpk_status read_bad_words(const reader *r)
     return MPK_OK;
 }
 
-/* More than the answer can have is no error here: max_tokens ends it anyway. */
+/* Whether the answer can have as many is seen when it is submitted. */
 static mpk_status read_least(const reader *r)
 {
-    float least = 0;
-    TRY(read_number(r, "min_tokens", 0, 1 << 24, &least));
-    if (least != (float)(uint32_t)least)
+    const int most = 1 << 24;
+    const json_value *v = json_get(r->body, "min_tokens");
+    if (!v || v->kind == JSON_KIND_NULL)
+        return MPK_OK;
+    if (v->kind != JSON_KIND_NUMBER || !(v->number >= 0 && v->number <= most) ||
+        v->number != (double)(uint32_t)v->number)
         return net_refuse(r->cx, r->why, 400, "min_tokens", NULL,
-                          "'min_tokens' is not a whole number");
-    r->to->min_tokens = (uint32_t)least;
+                          "'min_tokens' is not a whole number from 0 to %d", most);
+    r->to->min_tokens = (uint32_t)v->number;
     return MPK_OK;
 }
 

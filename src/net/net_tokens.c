@@ -32,46 +32,75 @@ mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool specia
     return status;
 }
 
-/* The text and whether to add special tokens.  "content" is llama-server's name, with which none
- * are added by default; "prompt" is vLLM's, with which they are. */
-static mpk_status read_content(net_exchange *x, const json_value *body, str *words, bool *special)
+/* Members of other servers' requests that would change the reply. */
+static mpk_status refuse_pieces(net_exchange *x, const json_value *body)
+{
+    static const char *const names[] = {"with_pieces", "return_token_strs"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_value *v = json_get(body, names[i]);
+        if (v && v->kind != JSON_KIND_NULL && !(v->kind == JSON_KIND_BOOL && !v->boolean))
+            return net_refuse(x->cx, &x->refusal, 400, names[i], NULL,
+                              "'%s' is not supported: /detokenize tells the text of a token",
+                              names[i]);
+    }
+    return MPK_OK;
+}
+
+/* The text, which is to be freed also on failure, and whether to add special tokens.  "content" is
+ * llama-server's name, with which none are added by default; "prompt" is vLLM's, with which they
+ * are, and so is "messages", a chat. */
+static mpk_status read_content(net_exchange *x, const json_value *body, text *words, bool *special)
 {
     const json_value *content = json_get(body, "content");
     const json_value *v = content ? content : json_get(body, "prompt");
     const char *flag = content ? "add_special" : "add_special_tokens";
     const json_value *add = json_get(body, flag);
+    TRY(refuse_pieces(x, body));
+    if (!v && json_get(body, "messages"))
+        return net_chat_prompt(x, body, words, special);
     if (!json_is(v, JSON_KIND_STRING))
         return net_refuse(x->cx, &x->refusal, 400, "content", NULL,
-                          "neither 'content' nor 'prompt' is a text");
+                          "neither 'content' nor 'prompt' is a text, and there are no 'messages'");
     if (add && add->kind != JSON_KIND_BOOL)
         return net_refuse(x->cx, &x->refusal, 400, flag, NULL, "'%s' is neither true nor false",
                           flag);
-    *words = v->text.at ? v->text : STR("");
+    text_add(words, v->text.at ? v->text.at : "", v->text.n);
     *special = add ? add->boolean : !content;
     return MPK_OK;
 }
 
-/* POST /tokenize: {"tokens":[..],"count":N,"max_model_len":N}. max_model_len is in vLLM's reply,
- * and lets a client count what fits. */
+/* max_model_len is in vLLM's reply, and lets a client count what fits. */
+static mpk_status write_ids(net_exchange *x, const mpk_tokenizer *tokenizer, str words,
+                            bool special, text *reply)
+{
+    int32_t *ids;
+    size_t n;
+    TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, special, &ids, &n));
+    text_print(reply, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++)
+        text_print(reply, i ? ",%d" : "%d", ids[i]);
+    text_print(reply, "],\"count\":%zu,\"max_model_len\":%u}", n, x->server->facts.context_tokens);
+    mpk_free(ids);
+    return MPK_OK;
+}
+
+/* POST /tokenize: {"tokens":[..],"count":N,"max_model_len":N}. */
 mpk_status net_tokens_encode(net_exchange *x, const char *path)
 {
     const mpk_tokenizer *tokenizer;
     const json_value *body;
-    str words = {0};
+    text words = {0}, reply = {0};
     bool special = false;
-    int32_t *ids;
-    size_t n;
-    text reply = {0};
     (void)path;
     TRY(net_completion_parse(x, &body));
     TRY(find_tokenizer(x, &tokenizer));
-    TRY(read_content(x, body, &words, &special));
-    TRY(mpk_tokenize(x->cx, tokenizer, words.at, words.n, special, &ids, &n));
-    text_print(&reply, "{\"tokens\":[");
-    for (size_t i = 0; i < n; i++)
-        text_print(&reply, i ? ",%d" : "%d", ids[i]);
-    text_print(&reply, "],\"count\":%zu,\"max_model_len\":%u}", n, x->server->facts.context_tokens);
-    mpk_free(ids);
+    mpk_status status = read_content(x, body, &words, &special);
+    if (status == MPK_OK && words.failed)
+        status = status_fail(x->cx, MPK_ENOMEM, "out of memory for a text");
+    if (status == MPK_OK)
+        status = write_ids(x, tokenizer, text_str(&words), special, &reply);
+    text_free(&words);
+    TRY(status);
     return net_reply_json(x, &reply);
 }
 

@@ -244,6 +244,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
         TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
         a->n_prompt = n_ids;
         a->first_token = ids[0];
+        a->marked = prompt->text.at && net_probs_is_mark(x, ids[0], prompt->text);
         a->stop_token = -1;
         add_ids(x, ids, n_ids, &a->prompt_ids);
         a->leads = i == 0;
@@ -258,6 +259,32 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
     return MPK_OK;
 }
 
+static mpk_status check_id(net_exchange *x, const char *field, int32_t token)
+{
+    const uint32_t n = x->server->facts.vocab_size;
+    if (token < 0 || (uint32_t)token >= n)
+        return net_refuse(x->cx, &x->refusal, 400, field, NULL,
+                          "'%s' has the token id %d, but the vocabulary has ids 0 to %u", field,
+                          token, n - 1);
+    return MPK_OK;
+}
+
+/* What the engine refuses too, but not by the name that the client gave it. */
+static mpk_status check_sampling(net_exchange *x, const mpk_request_options *o)
+{
+    for (uint32_t i = 0; i < o->n_biases; i++)
+        TRY(check_id(x, "logit_bias", o->biases[i].token));
+    for (uint32_t i = 0; i < o->n_allowed; i++)
+        TRY(check_id(x, "allowed_token_ids", o->allowed_tokens[i]));
+    for (uint32_t i = 0; i < o->n_stop_tokens; i++)
+        TRY(check_id(x, "stop_token_ids", o->stop_tokens[i]));
+    if (o->max_tokens && o->min_tokens > o->max_tokens)
+        return net_refuse(x->cx, &x->refusal, 400, "min_tokens", NULL,
+                          "'min_tokens' is %u, more than the %u tokens that the answer may have",
+                          o->min_tokens, o->max_tokens);
+    return MPK_OK;
+}
+
 /* A text is tokenized here, after a check of its length, which costs nothing. */
 mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
                            const net_prompt *prompt)
@@ -265,6 +292,7 @@ mpk_status net_work_submit(net_exchange *x, const net_request *q, size_t at,
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids;
     size_t n;
+    TRY(check_sampling(x, &q->sampling));
     if (!prompt->text.at)
         return submit_answers(x, q, at, prompt, prompt->ids, prompt->n_ids);
     if (!tokenizer)

@@ -6,19 +6,24 @@
  * [K], k_norm [K] -> part [T, S, H K], lse f32[T, S, H] and the caches in place.  Norm and rope
  * of heads and the cache update are inside; attention_fold puts the parts together.
  *
- * Division of work, from the data of the step alone.  Tokens of a slot are neighbours with
- * rising positions.  The cached context c_t of token t is the position of the first token of its
- * slot in this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit))
+ * Division of work, from the data of the step alone.  Tokens of a slot are neighbours, and their
+ * positions rise by one.  The cached context c_t of token t is the position of the first token of
+ * its slot in this step, at least 0 and at most N P; it is cut into u_t = max(1, ceil(c_t / unit))
  * units of `unit` positions.  The last unit of a token also holds the tokens of the step that it
  * sees, from the first of its slot to t itself: these are taken from qkv, normalised and
  * rotated, and not from the cache; a page is not needed for them.
+ *
+ * With own >= 1 the context c_t is all that comes before token t, its own position, and only the
+ * token itself is added to the last unit.  Of these positions those of the step's own tokens are
+ * taken from qkv, rounded to the dtype of the cache, if the cache has a page for them: what the
+ * cache would hold if each token had a step to itself.
  *
  * With own = 0, of all units of the live tokens, in the order of tokens, U in all, split s does
  * floor(s U / S) .. floor((s + 1) U / S) - 1: every split has as much as any other, but where a
  * token's context is cut depends on what else is in the step, and with it the last bits of its
  * result.  With own >= 1 a token is cut by its own context alone, into parts of `own` units, or
  * into S parts if that makes more (split_own.h): a token's parts, and what attention_fold makes
- * of them, have the same bits in any company.
+ * of them, have the same bits in any company, that of its own slot included.
  *
  *   unit 4, slot 7 with the cached positions 0 to 9 and two tokens in this step, at 10 and 11:
  *     token 10   cached 10, units [0-3] [4-7] [8-9 and 10 itself]            units = 3
@@ -173,7 +178,7 @@ static token token_at(const work *w, int64_t t)
         .slot = integer_of(&in[SLOTS], t), .position = integer_of(&in[POSITIONS], t), .first = t};
     while (k.first > 0 && integer_of(&in[SLOTS], k.first - 1) == k.slot)
         k.first--;
-    k.cached = integer_of(&in[POSITIONS], k.first);
+    k.cached = w->call->attributes[OWN].i ? k.position : integer_of(&in[POSITIONS], k.first);
     k.cached = op_clamp(k.cached, 0, room);
     k.units = k.cached > unit ? (k.cached + unit - 1) / unit : 1;
     return k;
@@ -204,18 +209,55 @@ static void fill_cache(const work *w, int64_t t, const token *k, int64_t lo, int
     }
 }
 
-/* Add the tokens of the step itself that token t sees, from the first of its slot on. */
+/* A head of token t as load_head has it, rounded to `dtype`. */
+static void load_rounded(const work *w, int64_t t, int64_t head, const op_view *norm,
+                         ir_dtype dtype)
+{
+    load_head(w, t, head, norm, w->row);
+    for (int64_t i = 0; i < w->n.size; i++)
+        w->row[i] = walk_round(dtype, w->row[i]);
+}
+
+/* Add token i of the step.  k_dtype, v_dtype: what its key and value are rounded to. */
+static void attend_token(const work *w, int64_t i, int64_t kv_head, ir_dtype k_dtype,
+                         ir_dtype v_dtype, attend_sum *a)
+{
+    load_rounded(w, i, w->n.q + kv_head, &w->call->in[K_NORM], k_dtype);
+    float weight = attend_weigh(a, w->view.scale * dot_rows(w->query, w->row, a->size));
+    load_rounded(w, i, w->n.q + w->n.kv + kv_head, NULL, v_dtype);
+    attend_add(a, weight, w->row);
+}
+
+/* Add the tokens of the step itself that token t sees in its last unit: from the first of its slot
+ * on, with own >= 1 itself alone. */
 static void attend_step(const work *w, int64_t t, const token *k, int64_t kv_head, attend_sum *a)
 {
-    for (int64_t i = k->first; i <= t; i++) {
-        if (i < t &&
-            integer_of(&w->call->in[POSITIONS], i) < attend_first(w->view.window, k->position))
-            continue;
-        load_head(w, i, w->n.q + kv_head, &w->call->in[K_NORM], w->row);
-        float weight = attend_weigh(a, w->view.scale * dot_rows(w->query, w->row, a->size));
-        load_head(w, i, w->n.q + w->n.kv + kv_head, NULL, w->row);
-        attend_add(a, weight, w->row);
-    }
+    const int64_t from = attend_first(w->view.window, k->position);
+    for (int64_t i = w->call->attributes[OWN].i ? t : k->first; i <= t; i++)
+        if (i == t || integer_of(&w->call->in[POSITIONS], i) >= from)
+            attend_token(w, i, kv_head, IR_F32, IR_F32, a);
+}
+
+/* With own >= 1: add positions p .. last, which earlier tokens of the step have, as far as the
+ * cache has pages for them. */
+static void attend_earlier(const work *w, int64_t t, const token *k, int64_t p, int64_t last,
+                           int64_t kv_head, attend_sum *a)
+{
+    const attend_view *v = &w->view;
+    for (; p <= last; p++)
+        if (pages_find(v->pages, v->k_cache, k->slot, p) >= 0)
+            attend_token(w, t - (k->position - p), kv_head, v->k_cache->dtype, v->v_cache->dtype,
+                         a);
+}
+
+/* Add positions first .. last before token t. */
+static void attend_before(const work *w, int64_t t, const token *k, int64_t first, int64_t last,
+                          int64_t kv_head, attend_sum *a)
+{
+    const int64_t step = w->call->attributes[OWN].i ? k->position - (t - k->first) : last + 1;
+    attend_cached(&w->view, k->slot, first, last < step ? last : step - 1, kv_head, w->query,
+                  w->row, a);
+    attend_earlier(w, t, k, first > step ? first : step, last, kv_head, a);
 }
 
 /* Attend to units lo .. hi - 1 of token t for one query head, and store part and lse; none:
@@ -230,8 +272,7 @@ static void attend_units(const work *w, int64_t t, const token *k, int64_t lo, i
         int64_t first = attend_first(w->view.window, k->position),
                 end = hi * unit < k->cached ? hi * unit : k->cached;
         load_head(w, t, head, &w->call->in[Q_NORM], w->query);
-        attend_cached(&w->view, k->slot, first > lo * unit ? first : lo * unit, end - 1, kv_head,
-                      w->query, w->row, &a);
+        attend_before(w, t, k, first > lo * unit ? first : lo * unit, end - 1, kv_head, &a);
         if (hi == k->units)
             attend_step(w, t, k, kv_head, &a);
     }
@@ -302,9 +343,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
-/* Fill what the operator relies on: tokens of a slot are neighbours with rising positions, pages
- * are distinct.  Some pages and slots do not exist. One in sixteen of each: bodies must survive a
- * slot beyond the table of pages and a page of -1. */
+/* Fill what the operator relies on: tokens of a slot are neighbours at positions that rise by one,
+ * pages are distinct.  One in sixteen pages and slots does not exist: bodies must survive a slot
+ * beyond the table of pages and a page of -1. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),
@@ -333,7 +374,8 @@ static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REA
                                           SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
                                           SHAPE_INT("own", 0)};
 
-/* Grouped heads; norms and a window; more splits than units; parts of `own` units. */
+/* Grouped heads; norms and a window; more splits than units; parts of `own` units, also of several
+ * tokens a slot. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
@@ -356,6 +398,10 @@ static const op_case cases[] = {
                    "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
                                         "%kc, %vc) {heads = 4, kv_heads "
                                         "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
+    {TURNED_INPUTS("7", "f32[7, 96]", "8", "2, 5",
+                   "bf16[10, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc) {heads = 4, kv_heads = 1, head_size = 16, "
+                                         "window = 9, splits = 3, unit = 4, own = 1}\n"},
 };
 
 const op_def op_attention_split = {

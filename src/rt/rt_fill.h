@@ -264,10 +264,16 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 }
 
 /* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
- * depends on the request alone, which is what keeps its bits independent of company. */
+ * depends on the request alone, which is what keeps its bits independent of company; but a token
+ * has the same bits with drafts after it and without, so of those there may be as many as fit. */
 RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 {
     const rt_serving *s = m->serving;
+    const rt_u32 tried = s->draft_tokens ? m->drafters[index].tried : 0;
+    if (tried) {
+        *rows = 1 + tried;
+        return 1 + tried;
+    }
     return rt_slot_chunk(&m->slots[index], m->running[index].flags, s->max_tokens, s->max_rows,
                          rows);
 }
@@ -323,6 +329,7 @@ RT_FN rt_u32 rt_leading_prompt(const rt_machine *m)
  *
  *   - A text is cut every max_tokens from its beginning, never because of other requests.
  *   - A piece of at most few_tokens shares a step with other such pieces and with decode tokens.
+ *   - Drafts are tried in such steps alone (host_plan_drafts), all of a step or none.
  *   - A longer piece gets a step to itself, so that the choice of the graph depends on it alone.
  *
  * While some requests decode, every other step starts with a piece of a prompt, and of those three

@@ -1,4 +1,4 @@
-/* cuda_ranks_test.c - a process for each GPU (src/cuda/ranks.c), against the stand-in for the
+/* cuda_ranks_test.c - a process for each GPU (src/cuda/cuda_ranks.c), against the stand-in for the
  * driver, whose memory processes share as they would a GPU's (fake_cuda_shared.c).
  *
  * A test starts this program again for each rank, with what it is to do in the environment, and

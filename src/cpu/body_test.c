@@ -262,7 +262,9 @@ static void add_attention_parts(text *t, uint64_t *state)
 {
     add_attended(t, state, choose(state, 4) ? "f32" : "bf16", 700);
     text_print(t, "%%y, %%l = attention_parts(%%q, %%k, %%v, %%p, %%s, %%t)%s\n",
-               choose(state, 2) ? "" : choose(state, 2) ? " {window = 600}" : " {cap = 0.75}");
+               choose(state, 2)   ? ""
+               : choose(state, 2) ? " {window = 600}"
+                                  : " {cap = 0.75}");
 }
 
 static void add_attention_fold(text *t, uint64_t *state)

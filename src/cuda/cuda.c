@@ -75,10 +75,10 @@ static mpk_status open_device(mpk_context *cx, cuda_machine *m)
 /* ---- memory ---- */
 
 /* The GPU's memory but for pinned pieces.  State and temporaries begin as zeros; carried words as
-  * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
-  * written in full later.  In calls, state and step tensors are the caller's memory and get none
-  * here.  What other processes reach comes from ranks.c.  On failure what was allocated stays in m,
-  * for stop. */
+ * RT_EMPTY, whose bytes are all alike, so that one fill of bytes does.  Weights and tables are
+ * written in full later.  In calls, state and step tensors are the caller's memory and get none
+ * here.  What other processes reach comes from cuda_ranks.c.  On failure what was allocated stays
+ * in m, for stop. */
 static mpk_status allocate(mpk_context *cx, cuda_machine *m)
 {
     static const char *const names[RT_AREAS] = {"weights", "state (KV cache)",

@@ -14,7 +14,7 @@
  *   pinned.c       logits and masks of requests
  *   launch.c       kernels: started, watched, ended
  *   tensors.c      tensors read and written by the host, KV pages in the bodies' order
- *   ranks.c        a process for each of them
+ *   cuda_ranks.c   a process for each of them
  *   peers.c        several GPUs that share a program: links, each one's memory, whose counters a
  *                  task adds to
  *   baseline.c     the same bodies as a CUDA graph
@@ -396,7 +396,7 @@ mpk_status cuda_check_reach(mpk_context *cx, const cuda_machine *m, uint32_t gra
  * activated. */
 void cuda_find_waiting(const cuda_machine *m, rt_fault *f);
 
-/* ---- ranks.c; m: the first one's machine but where it says otherwise.  Without ranks nothing
+/* ---- cuda_ranks.c; m: the first one's machine but where it says otherwise.  Without ranks nothing
  * happens. ---- */
 
 typedef struct cuda_ranks cuda_ranks;

@@ -7,7 +7,7 @@
  * as it is mapped, and the memory lives as long as any process has it mapped.  So neither the end
  * of the process that has made it nor that of one that has opened it takes it from the other.
  *
- * Called by ranks.c, with the GPU current.
+ * Called by cuda_ranks.c, with the GPU current.
  */
 #include "cuda/driver_entries.h"
 

@@ -4,8 +4,8 @@
  * Input: modules and tables (cuda.c).  A kernel tells how it ended in its mailbox; one that died is
  * found by a look at its stream.  Several kernels are one machine: they start together, and what
  * ends one ends all.  A kernel is started again only when all have ended: what a GPU stores to
- * others (rt_kernel.stop) has then arrived.  Where each GPU has a process of its own (ranks.c),
- * each of these launches and watches its own kernel, and when is rank 0's to say.
+ * others (rt_kernel.stop) has then arrived.  Where each GPU has a process of its own
+ * (cuda_ranks.c), each process launches and watches its own kernel, when rank 0 says so.
  *
  * The states of a machine and what leads from one to the other:
  *

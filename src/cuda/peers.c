@@ -201,7 +201,7 @@ mpk_status cuda_link_peers(mpk_context *cx, cuda_machine *m)
     if (m->options.on_one_gpu)
         return cuda_gpu_use(cx, m->gpu);
     TRY(cuda_check_peers(cx, m->driver, m->options.device, m->n_peers));
-    if (m->ranks) /* each block is opened by itself (ranks.c) */
+    if (m->ranks) /* each block is opened by itself (cuda_ranks.c) */
         return MPK_OK;
     for (uint32_t i = 0; i < m->n_peers; i++)
         for (uint32_t k = 0; k < m->n_peers; k++) {

@@ -1,4 +1,4 @@
-/* ranks.c - one process for each GPU of a program (docs/gpus.md, "One process for each peer").
+/* cuda_ranks.c - one process for each GPU of a program (docs/gpus.md, "One process for each peer").
  *
  * Input: processes that have met (host/ranks.h), each with the same image, and in each the machines
  * of all GPUs, planned alike.  One of these is the process's own: it has a GPU, memory, a kernel.

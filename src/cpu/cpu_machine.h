@@ -46,6 +46,12 @@ typedef struct cpu_end {
     char apart[RT_LINE - sizeof(uint64_t)];
 } cpu_end;
 
+/* Counted up by a process while it runs (cpu_ranks.c). */
+typedef struct cpu_pulse {
+    rt_word beats;
+    char apart[RT_LINE - sizeof(rt_word)];
+} cpu_pulse;
+
 /* After the start only the runtime's words change, and their types say which thread may write
  * them (rt_word.h); everything else is read-only until `stop`, except what a profile notes. */
 typedef struct cpu_machine {
@@ -57,6 +63,9 @@ typedef struct cpu_machine {
     host_ranks *ranks;   /* NULL: one process runs all peers */
     char *shared;        /* mapped by all ranks; NULL with one process */
     size_t shared_bytes, shared_used;
+    cpu_pulse *pulses; /* shared: of each rank */
+    /* the watch's thread: of each rank, the last pulse seen and for how many ticks it has stood */
+    rt_u32 pulse_seen[RANKS_MOST], pulse_still[RANKS_MOST];
     rt_serving serving; /* offsets and sizes of slots, pages and step inputs */
     rt_ring request_ring, command_ring, token_ring;
     rt_op *ops;              /* copy of the image's records, with this target's scratch pages */

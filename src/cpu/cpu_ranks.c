@@ -5,7 +5,7 @@
  * whole machine, but binds only its own peer's operators and starts only its own workers.  What
  * workers and hosts of several peers touch lies in one memory that all have mapped:
  *
- *   control, counters, workers, the areas of state, step and temporaries
+ *   control, counters, workers, pulses, the areas of state, step and temporaries
  *
  * It holds no pointers, so that each process may have it elsewhere.  All processes write the same
  * values there while they start (but for the scratch of their own workers), and none runs a task
@@ -13,7 +13,10 @@
  * alone.
  *
  * The end.  Rank 0 stops the machine for all.  If a process of another rank ends for any
- * reason, that is a fault of the machine (RT_LEFT), raised by each process that detects it.
+ * reason, that is a fault of the machine (RT_LEFT), raised by each process that detects it.  A
+ * process that is stopped has a socket still; it is a stall (rt_watch).  Its workers may have been
+ * in tasks, which would count as work for minutes, so each process has a pulse: a worker whose
+ * process has none counts as waiting.
  *
  * Called by cpu.c.
  */
@@ -24,8 +27,9 @@
 #include "cpu/cpu_machine.h"
 #include "rt/rt_wait.h"
 
-/* Of each block, so that no two share a cache line. */
-enum { BLOCK_ALIGN = 64 };
+/* Of each block, so that no two share a cache line; ticks without a pulse after which a process
+ * counts as stopped: 5 s. */
+enum { BLOCK_ALIGN = 64, STOPPED_TICKS = 5000 / RANKS_TICK_MS };
 
 static uint64_t aligned(uint64_t n)
 {
@@ -46,15 +50,16 @@ mpk_status cpu_ranks_map(mpk_context *cx, cpu_machine *m)
         return MPK_OK;
     CHECK(cx, h->n_peers == ranks_count(m->ranks), MPK_EARG,
           "%u ranks have met, and the program has %u peers", ranks_count(m->ranks), h->n_peers);
-    uint64_t n = aligned(sizeof *m->control) +
-                 aligned(image_count(h, RT_EVENTS) * sizeof *m->rt.counters) +
-                 aligned(h->n_workers * sizeof *m->rt.workers);
+    uint64_t n =
+        aligned(sizeof *m->control) + aligned(image_count(h, RT_EVENTS) * sizeof *m->rt.counters) +
+        aligned(h->n_workers * sizeof *m->rt.workers) + aligned(h->n_peers * sizeof *m->pulses);
     for (int i = RT_STATE; i < RT_AREAS; i++)
         n += aligned(h->area_bytes[i]);
     TRY(ranks_map(cx, m->ranks, (size_t)n, &at));
     m->shared = at;
     m->shared_bytes = (size_t)n;
     m->control = cpu_ranks_take(m, sizeof *m->control);
+    m->pulses = cpu_ranks_take(m, h->n_peers * sizeof *m->pulses);
     return MPK_OK;
 }
 
@@ -82,6 +87,31 @@ static void raise_left(void *user, uint32_t rank)
     rt_raise(&m->rt, rank * workers_each(m), RT_LEFT, RT_NONE, RT_NONE);
 }
 
+/* The workers of a stopped process run no task, whatever their words say.  If it continues, they
+ * write these words again. */
+static void note_stopped(cpu_machine *m, uint32_t rank)
+{
+    const uint32_t each = workers_each(m);
+    for (uint32_t i = rank * each; i < (rank + 1) * each; i++)
+        rt_store_relaxed_device(&m->rt.workers[i].at, RT_AT_WAIT);
+}
+
+/* By the watch's thread: this process's pulse, and a look at those of the others. */
+static void tick(void *user)
+{
+    cpu_machine *m = user;
+    const uint32_t own = ranks_rank(m->ranks);
+    rt_store_relaxed_device(&m->pulses[own].beats,
+                            rt_load_relaxed_device(&m->pulses[own].beats) + 1);
+    for (uint32_t i = 0; i < ranks_count(m->ranks); i++) {
+        const rt_u32 beats = rt_load_relaxed_device(&m->pulses[i].beats);
+        m->pulse_still[i] = beats == m->pulse_seen[i] ? m->pulse_still[i] + 1 : 0;
+        m->pulse_seen[i] = beats;
+        if (m->pulse_still[i] >= STOPPED_TICKS)
+            note_stopped(m, i);
+    }
+}
+
 /* The exchange is the moment from which on all have mapped and filled what they share. */
 mpk_status cpu_ranks_begin(mpk_context *cx, cpu_machine *m)
 {
@@ -94,7 +124,7 @@ mpk_status cpu_ranks_begin(mpk_context *cx, cpu_machine *m)
     for (uint32_t i = 1; i < ranks_count(m->ranks); i++)
         CHECK(cx, all[i] == all[0], MPK_EARG, "rank %u has compiled another program than rank 0",
               i);
-    return ranks_watch(cx, m->ranks, raise_left, m);
+    return ranks_watch(cx, m->ranks, (ranks_watcher){.ended = raise_left, .tick = tick, .user = m});
 }
 
 /* Rank 0 first stops the machine and then says so, so that no other rank takes its end for a

@@ -432,7 +432,7 @@ mpk_status cuda_ranks_begin(mpk_context *cx, cuda_machine *m)
         return MPK_OK;
     const uint32_t rank = ranks_rank(r->met);
     TRY(ranks_exchange(cx, r->met, &rank, sizeof rank, all));
-    TRY(ranks_watch(cx, r->met, ended, r));
+    TRY(ranks_watch(cx, r->met, (ranks_watcher){.ended = ended, .user = r}));
     r->has_begun = true;
     if (!rank)
         return MPK_OK;

@@ -55,8 +55,7 @@ struct host_ranks {
     bool watches;
     int wake; /* an eventfd that ends the watch */
     pthread_t thread;
-    void (*ended)(void *user, uint32_t rank);
-    void *user;
+    ranks_watcher watcher;
     _Atomic bool closed;
 };
 
@@ -551,7 +550,7 @@ static bool see(host_ranks *r, uint32_t from)
     if (status == MPK_OK && f.kind == CLOSED)
         r->closed = true;
     else
-        r->ended(r->user, from);
+        r->watcher.ended(r->watcher.user, from);
     return r->closed;
 }
 
@@ -564,7 +563,9 @@ static void *watch(void *argument)
         for (uint32_t i = 0; i < r->n; i++)
             p[i] = (struct pollfd){.fd = has_ended[i] ? -1 : r->fd[i], .events = POLLIN};
         p[r->n] = (struct pollfd){.fd = r->wake, .events = POLLIN};
-        if (poll(p, r->n + 1, -1) < 0)
+        if (r->watcher.tick)
+            r->watcher.tick(r->watcher.user);
+        if (poll(p, r->n + 1, r->watcher.tick ? RANKS_TICK_MS : -1) < 0)
             continue;
         over = p[r->n].revents != 0;
         for (uint32_t i = 0; i < r->n && !over; i++) {
@@ -575,11 +576,9 @@ static void *watch(void *argument)
     return NULL;
 }
 
-mpk_status ranks_watch(mpk_context *cx, host_ranks *r, void (*ended)(void *user, uint32_t rank),
-                       void *user)
+mpk_status ranks_watch(mpk_context *cx, host_ranks *r, ranks_watcher watcher)
 {
-    r->ended = ended;
-    r->user = user;
+    r->watcher = watcher;
     r->wake = eventfd(0, EFD_CLOEXEC);
     CHECK(cx, r->wake >= 0, MPK_ELIMIT, "no eventfd: %s", strerror(errno));
     TRY(thread_start(cx, &r->thread, watch, r));

@@ -51,10 +51,17 @@ mpk_status ranks_map(struct mpk_context *cx, host_ranks *r, size_t n, void **out
  * caller's to close; all[rank] is -1.  After a failure there are none. */
 mpk_status ranks_pass(struct mpk_context *cx, host_ranks *r, int mine, int *all);
 
-/* From now on a thread calls ended(user, rank), once for each, when a process of another rank has
- * ended.  On ranks other than 0 it also notices that rank 0 has closed, which is no failure. */
-mpk_status ranks_watch(struct mpk_context *cx, host_ranks *r,
-                       void (*ended)(void *user, uint32_t rank), void *user);
+/* What the thread of a watch calls. */
+typedef struct ranks_watcher {
+    void (*ended)(void *user, uint32_t rank); /* once for each other rank whose process has ended */
+    void (*tick)(void *user);                 /* every RANKS_TICK_MS; NULL: never */
+    void *user;
+} ranks_watcher;
+enum { RANKS_TICK_MS = 200 };
+
+/* From now on a thread watches the other ranks.  On ranks other than 0 it also notices that rank 0
+ * has closed, which is no failure. */
+mpk_status ranks_watch(struct mpk_context *cx, host_ranks *r, ranks_watcher watcher);
 /* Rank 0 has closed in good order.  Any thread. */
 bool ranks_closed(const host_ranks *r);
 /* End the watch; rank 0 tells the others that it closes, for the others this is their end.  Without

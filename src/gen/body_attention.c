@@ -125,29 +125,30 @@ static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, 
     return MPK_OK;
 }
 
-/* Queries are ready: without a source, only where the context lies and how it counts. */
-static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+/* Queries are ready: without a source, only where the context lies and how it counts.  run: the
+ * function of the operator; results: its last arguments. */
+static void print_attended(const gen_call *c, uint32_t n, const char *run, const char *results,
+                           text *out)
 {
     enum { SCALE, WINDOW, CAP };
-    (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_how(a[SCALE].f, head_size(c), a[WINDOW].i, a[CAP].f, out);
-    text_print(out, "    attention_run(t, in_q, place, how, out_y);\n}\n");
+    text_print(out, "    %s(t, in_q, place, how, %s);\n}\n", run, results);
+}
+
+static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    print_attended(c, n, "attention_run", "out_y", out);
     return MPK_OK;
 }
 
-/* As attention, with two results. */
 static mpk_status print_attention_parts(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    enum { SCALE, WINDOW, CAP };
     (void)cx;
-    const ir_attribute *a = c->op->attributes;
-    gen_print_head(c, n, out);
-    print_place(out);
-    print_how(a[SCALE].f, head_size(c), a[WINDOW].i, a[CAP].f, out);
-    text_print(out, "    attention_parts_run(t, in_q, place, how, out_part, out_lse);\n}\n");
+    print_attended(c, n, "attention_parts_run", "out_part, out_lse", out);
     return MPK_OK;
 }
 

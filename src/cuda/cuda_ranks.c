@@ -33,8 +33,9 @@
  * never used twice.
  *
  * Ends.  The first loss that a process sees it writes into its note, once: words, then `told`, with
- * release.  It tells all kernels to stop and rings; whoever reads the note has the same error.  A
- * process that was killed writes none: the sockets of the others end (ranks_watch).
+ * release.  Then it tells all kernels to stop and rings the bells, and each process that reads the
+ * note fails with the same error.  A process that was killed writes none: the sockets that the
+ * others have to it end (ranks_watch).
  *
  * Locks: m->lock is held by callers of cuda_ranks_launch and cuda_ranks_look.  The watch's thread
  * takes none, since a launch that waits for the process which has ended holds it.

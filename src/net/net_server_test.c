@@ -254,8 +254,8 @@ typedef struct bed {
     char reply[1 << 16];
 } bed;
 
-/* A server on a free port of this machine, with room for few connections, and the engine above
- * behind it. */
+/* Open a server on a free port of this machine, with room for few connections.  It passes requests
+ * to the engine above. */
 static void open_bed(bed *b)
 {
     mpk_context cx = {0};

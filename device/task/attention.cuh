@@ -184,21 +184,27 @@ MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_ho
                 attend_answer(t, size, &a, k));
 }
 
-/* The body of attention: tokens and query heads of the box, one after the other.  The barrier:
- * the head before has been read from scratch. */
+/* All threads: a query head of q [T, H, K] into scratch.  The barrier: the head before has been
+ * read from there. */
+MPK_FN void attend_take_query(const mpk_task &t, const mpk_view &q, rt_i64 token, rt_i64 head)
+{
+    int size = (int)q.dims[2];
+    const char *g_q = mpk_data(t, q);
+    float *s_query = attend_query(t, size);
+    mpk_sync();
+    for (int k = mpk_thread(); k < size; k += MPK_THREADS)
+        s_query[k] = mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
+}
+
+/* The body of attention: tokens and query heads of the box, one after the other. */
 MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
                           const attend_how &how, const mpk_view &y)
 {
     int size = (int)q.dims[2];
     rt_i64 group = q.dims[1] / p.k_cache.dims[1]; /* query heads of a KV head */
-    const char *g_q = mpk_data(t, q);
-    float *s_query = attend_query(t, size);
     for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++)
         for (rt_i64 head = mpk_lo(t, 1) / size; head < (rt_i64)mpk_hi(t, 1) / size; head++) {
-            mpk_sync();
-            for (int k = mpk_thread(); k < size; k += MPK_THREADS)
-                s_query[k] =
-                    mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
+            attend_take_query(t, q, token, head);
             attend_head(t, p, how, token, head, head / group, y);
         }
 }

@@ -45,21 +45,15 @@ MPK_FN void attention_place(const mpk_task &t, const heads_place &p, const atten
                 a.sum == 0 ? -MPK_INFINITY : a.largest + logf(a.sum));
 }
 
-/* The body: tokens, query heads and places of the box, one after the other.  The barrier: the head
- * before has been read from scratch. */
+/* The body: tokens, query heads and places of the box, one after the other. */
 MPK_FN void attention_parts_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
                                 const attend_how &how, const mpk_view &part, const mpk_view &lse)
 {
     int size = (int)q.dims[2];
     rt_i64 group = q.dims[1] / p.k_cache.dims[1]; /* query heads of a KV head */
-    const char *g_q = mpk_data(t, q);
-    float *s_query = attend_query(t, size);
     for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++)
         for (rt_i64 head = mpk_lo(t, 2) / size; head < (rt_i64)mpk_hi(t, 2) / size; head++) {
-            mpk_sync();
-            for (int k = mpk_thread(); k < size; k += MPK_THREADS)
-                s_query[k] =
-                    mpk_get(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2]);
+            attend_take_query(t, q, token, head);
             for (rt_i64 place = mpk_lo(t, 1); place < (rt_i64)mpk_hi(t, 1); place++)
                 attention_place(t, p, how, part, lse, token, head, head / group, place);
         }

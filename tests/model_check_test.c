@@ -340,7 +340,7 @@ static rt_serving serving;
 static rt_machine machine;
 static int ran[TASKS], ended[TASKS];
 static unsigned jit_events; /* bit e: the tasks of event e are JIT */
-static rt_u32 steal;
+static rt_u32 steal, n_steps = STEPS;
 
 /* The body: the tasks before it must have ended in this step, and it must not have begun. */
 static inline void rt_run_body(rt_machine *m, rt_worker *w, const rt_task *task, rt_u32 op,
@@ -438,7 +438,7 @@ static void step_reset(void)
 
 static void host_run(void)
 {
-    for (rt_u32 i = 1; i <= STEPS; i++) {
+    for (rt_u32 i = 1; i <= n_steps; i++) {
         memset(ran, 0, sizeof ran);
         memset(ended, 0, sizeof ended);
         rt_store_release_system(&control.once_wanted, i);
@@ -504,9 +504,18 @@ static void test_steps(void **state)
     }
 }
 
+/* The machine is stopped while it has nothing to do, at every point of its workers' way to sleep. */
+static void test_stops(void **state)
+{
+    (void)state;
+    n_steps = 0;
+    explore(&step_scenario, 3, 1000000000u, check_seed());
+    n_steps = STEPS;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_queue), cmocka_unit_test(test_pages),
-                                       cmocka_unit_test(test_steps)};
+                                       cmocka_unit_test(test_steps), cmocka_unit_test(test_stops)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

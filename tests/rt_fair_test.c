@@ -300,12 +300,29 @@ static void test_urgent_takes_pages(void **state)
     }
 }
 
+/* So it does if it needs the page too that is kept for the least urgent one to grow. */
+static void test_urgent_takes_kept_page(void **state)
+{
+    (void)state;
+    bed *b = make(GROWS, 2, 8);
+    submit(b, 1, 7 * P - 1, 5, 1); /* seven pages at first, eight in the end */
+    assert_true(run(b));
+    submit(b, 2, 8 * P - 1, 1, 0); /* eight pages */
+    assert_true(run(b));
+    assert_int_equal(b->slots[0].state, RT_SLOT_PARKED);
+    assert_true(b->slots[1].state == RT_SLOT_FEEDING && b->running[1].id == 2);
+    while (run(b))
+        continue;
+    assert_true(b->last[2] > 0 && b->last[2] < b->last[1]);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_beside_long),  cmocka_unit_test(test_long_beside_short),
         cmocka_unit_test(test_none_starves),       cmocka_unit_test(test_urgent_ones_first),
-        cmocka_unit_test(test_urgent_takes_pages),
+        cmocka_unit_test(test_urgent_takes_pages), cmocka_unit_test(test_urgent_takes_kept_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

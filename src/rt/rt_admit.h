@@ -528,8 +528,11 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
            (!r->n_logprobs || r->logprobs);
 }
 
-/* Pages that would be left over if the requests that are less urgent than `priority` gave up
- * theirs; pages that several of them share are not counted. */
+/* Pages that a new request gains if those less urgent than `priority` are put back: the pages they
+ * hold or were promised, and the one that rt_pages_wanted keeps in reserve for each.  Pages that
+ * several of them share are not counted.  The sum stays the same while such a request grows, so a
+ * new request that found no room finds none until pages come back: the steady path, which admits
+ * none, may go on (rt_serving.blocked). */
 RT_FN rt_u32 rt_pages_below(const rt_machine *m, rt_i32 priority)
 {
     rt_u32 n = 0;
@@ -537,7 +540,7 @@ RT_FN rt_u32 rt_pages_below(const rt_machine *m, rt_i32 priority)
         const rt_slot *slot = &m->slots[i];
         if (!rt_slot_may_go(m, i) || m->running[i].priority <= priority)
             continue;
-        n += slot->reserved - slot->held;
+        n += slot->reserved - slot->held + (rt_slot_lacks(m, i) != 0);
         for (rt_u32 k = 0; k < slot->held; k++)
             n += !m->kv_pages[*rt_page_entry(m, i, k)].sharers;
     }

@@ -156,9 +156,12 @@ RT_FN void rt_worker_poll_on(rt_machine *m, rt_worker *w)
 
 /* The step task waits for the host: no step runs and no worker has work, so `idle` stops the stall
  * clock.  rt_step_look read the doorbell before it looked, so a bell that rang meanwhile ends the
- * sleep at once. */
+ * sleep at once.  The abort word may have changed between the worker's look at it and that read of
+ * the doorbell, whose value then includes rt_rouse's ring; so it is looked at again. */
 RT_FN void rt_owner_sleep(rt_machine *m, rt_worker *w)
 {
+    if (rt_load_acquire_system(&m->control->abort) != RT_RUNNING)
+        return;
     rt_store_relaxed_device(&m->control->idle, 1);
     rt_sleep(&m->control->doorbell, w->doorbell, RT_FOREVER);
 }

@@ -477,6 +477,16 @@ static void test_two_killed(void **state)
     end(&c);
 }
 
+/* A signal is only sent when kill returns: a thread that has a processor goes on until another one of
+ * its process, which may wait long for a processor, has taken the signal.  Here all have stopped. */
+static void stop_process(pid_t process)
+{
+    int status = 0;
+    assert_int_equal(kill(process, SIGSTOP), 0);
+    assert_int_equal(waitpid(process, &status, WUNTRACED), process);
+    assert_true(WIFSTOPPED(status));
+}
+
 /* A process that does not run keeps its GPU from being started again. */
 static void test_stopped(void **state)
 {
@@ -484,7 +494,7 @@ static void test_stopped(void **state)
     company c;
     start_all(&c, 2, HOLD);
     await_file(&c, "runs");
-    kill(c.process[1], SIGSTOP);
+    stop_process(c.process[1]);
     leave(path_of(c.folder, "go", 0), "1", 1);
     all_fail(&c, 2, MPK_ESTALLED, "the process of rank 1 does not start its kernel");
     kill(c.process[1], SIGCONT);

@@ -255,12 +255,15 @@ static double difference(const float *a, const float *b, size_t n)
 }
 
 /* Sums in another order in f32; in bf16 fewer roundings: over all models the distance from f32 does
- * not grow.  (But for mixtures, where a rounding may send a token to another expert.) */
+ * not grow.  (But for mixtures, where a rounding may send a token to another expert.)  Means are of
+ * logarithms: now and then a model makes ten times as much of a rounding in one program alone, and
+ * would outweigh all others in a sum. */
 static void programs_of_a_gpu_compute_the_same(void **state)
 {
     (void)state;
     uint64_t seed = check_seed();
     double plain = 0, fused = 0;
+    int n_dense = 0;
     for (uint64_t i = 0; i < 24; i++) {
         arena a = {0};
         model_config c = small_model(i);
@@ -279,13 +282,17 @@ static void programs_of_a_gpu_compute_the_same(void **state)
             evaluate(&a, g, seed + i, logits[k], n * sizeof(float));
         }
         assert_true(difference(logits[0], logits[1], n) < 1e-4);
-        plain += (c.n_experts ? 0 : 1) * difference(logits[0], logits[2], n);
-        fused += (c.n_experts ? 0 : 1) * difference(logits[0], logits[3], n);
+        n_dense += !c.n_experts;
+        plain += c.n_experts ? 0 : log(difference(logits[0], logits[2], n));
+        fused += c.n_experts ? 0 : log(difference(logits[0], logits[3], n));
         for (int k = 0; k < 4; k++)
             free(logits[k]);
         arena_free(&a);
     }
-    assert_true(fused < 1.5 * plain && plain < 24 * 0.2);
+    plain = exp(plain / n_dense);
+    fused = exp(fused / n_dense);
+    print_message("distance from f32: %.4f, fused %.4f\n", plain, fused);
+    assert_true(fused < 1.5 * plain && plain < 0.1);
 }
 
 /* A norm goes into all that read it or into none, and only where it reads what it read at its own

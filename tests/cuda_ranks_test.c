@@ -477,8 +477,8 @@ static void test_two_killed(void **state)
     end(&c);
 }
 
-/* A signal is only sent when kill returns: a thread that has a processor goes on until another one of
- * its process, which may wait long for a processor, has taken the signal.  Here all have stopped. */
+/* When kill returns, the signal is only sent: a thread that has a processor goes on until another
+ * one of its process, which may wait long for a processor, has taken it.  Here all have stopped. */
 static void stop_process(pid_t process)
 {
     int status = 0;

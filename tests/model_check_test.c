@@ -504,7 +504,7 @@ static void test_steps(void **state)
     }
 }
 
-/* The machine is stopped while it has nothing to do, at every point of its workers' way to sleep. */
+/* The machine is stopped while it is idle, at every point of its workers' way to sleep. */
 static void test_stops(void **state)
 {
     (void)state;

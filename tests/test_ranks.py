@@ -130,9 +130,16 @@ def test_a_killed_process_is_named(model, place, who, how):
     assert not place.exists()
 
 
+def processor_seconds(process):
+    fields = open(f"/proc/{process.pid}/stat").read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_stopped_process_is_a_stall(model, place):
+    """It computes when it has used more processor time than to compile takes, however busy the machine is."""
     first, other = compute_for_long(model, place, 2)
-    time.sleep(RANDOM.uniform(2, 3))
+    used = RANDOM.uniform(2, 3)
+    wait_for(first, lambda: processor_seconds(other) > used)
     other.send_signal(signal.SIGSTOP)
     try:
         code, error = finish(first, timeout=200)  # 10 s of no progress, longer where the machine is busy

@@ -37,7 +37,7 @@ typedef void fake_kernel(void *user, const fake_launch *l);
 
 /* What the library exports beside the driver's entry points, as `fake_cuda`. */
 typedef struct fake_cuda_face {
-    /* counters of calls, launches and faults begin anew */
+    /* counters of calls, launches and faults begin anew; no GPU is current on this thread */
     void (*reset)(void);
     void (*leaks)(char *words, size_t n); /* "" or "2 memory, 1 stream": what lives */
     unsigned (*launches)(void);           /* so far, those of graphs included */

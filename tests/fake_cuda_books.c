@@ -209,6 +209,7 @@ int fake_device_of(uint64_t at)
 
 static void reset(void)
 {
+    fake_current = NULL;
     pthread_mutex_lock(&fake.lock);
     memset(fake.calls, 0, sizeof fake.calls);
     fake.n_launches = 0;

@@ -214,17 +214,26 @@ mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* The thread ends before the graphs that it launches are released. */
-void cuda_baseline_stop(cuda_machine *m)
+/* End the thread; the graphs that it launches are released later. */
+void cuda_baseline_end(cuda_machine *m)
 {
     cuda_baseline *b = m->baseline;
-    uint32_t n = m->machine.image.n_graphs;
     if (!b)
         return;
     rt_store_release_system(&b->stopping, 1);
     machine_ring_host(&m->machine);
     if (b->has_thread)
         pthread_join(b->thread, NULL);
+}
+
+/* After cuda_baseline_end.  The GPU must be current on the thread: else the driver keeps the pinned
+ * memory. */
+void cuda_baseline_release(cuda_machine *m)
+{
+    cuda_baseline *b = m->baseline;
+    uint32_t n = m->machine.image.n_graphs;
+    if (!b)
+        return;
     for (uint32_t g = 0; b->steps && g <= n; g++)
         if (b->steps[g])
             cuda_graph_release(m->gpu, b->steps[g]);

@@ -395,7 +395,7 @@ static bool end_kernels(cuda_machine *m)
     mpk_context cx = {0};
     const cuda_machine *own = cuda_own(m);
     bool ended = true, is_usable = own->gpu && cuda_gpu_use(&cx, own->gpu) == MPK_OK;
-    cuda_baseline_stop(m);
+    cuda_baseline_end(m);
     cuda_ranks_leave(m);
     if (is_usable && m->has_lock)
         ended = cuda_end_kernels(m, true);
@@ -421,6 +421,7 @@ static void stop(machine *base)
         cuda_unlink_peers(m);
         if (own->gpu)
             cuda_gpu_use(&late, own->gpu);
+        cuda_baseline_release(m);
         cuda_ranks_release(m);
     }
     for (uint32_t i = m->n_peers; i-- > 0;)

@@ -529,7 +529,8 @@ mpk_status cuda_prepare_masks(mpk_context *cx, cuda_machine *m);
 /* Record a graph of launches for each graph of the image; starts the thread that serves
  * requests. */
 mpk_status cuda_baseline_start(mpk_context *cx, cuda_machine *m);
-void cuda_baseline_stop(cuda_machine *m);
+void cuda_baseline_end(cuda_machine *m);
+void cuda_baseline_release(cuda_machine *m);
 mpk_status cuda_baseline_run(mpk_context *cx, cuda_machine *m, uint32_t graph, uint32_t n_tokens,
                              uint32_t n_rows);
 

@@ -3,8 +3,10 @@
  *
  * The operator expert_linear, as the first product of a layer (gated, a row for each pair of a
  * token and an expert) or as its last (the pairs of a token times their scales, summed, and the
- * residual).  A task is some columns of the result for all pairs of its tokens, so it has the same
- * share of every active expert.
+ * residual).  A task of the last one is some columns of the result for all pairs of its tokens, so
+ * it has the same share of every active expert.  In the first one, where tokens have an even number
+ * of experts, chunks take two turns (OP_SHARES): a task has some groups of every other chunk.  So
+ * its share may be three groups of two chunks, where columns alone leave one or two of each.
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
  * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page
@@ -14,8 +16,8 @@
  * columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
  * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids,
- * not for x, so that the weights of the last product arrive while the first one is made.  Before
- * that it has the first experts brought to L2 (expert_fetch).
+ * not for x, so that the weights of the last product arrive while the first one is made
+ * (expert_stream_load.cuh).
  *
  * Cost: an active expert's bytes once for each 8 (16) of its pairs; x of a chunk once for each
  * block of columns.
@@ -23,201 +25,9 @@
 #ifndef TASK_EXPERT_STREAM_CUH
 #define TASK_EXPERT_STREAM_CUH
 
-#include "shape/expert_stream_shape.h"
+#include "task/expert_stream_load.cuh"
 #include "task/linear_stream.cuh"
 #include "tile/prefix.cuh"
-
-enum {
-    EXPERT_NOBODY = 0xffff,     /* a pair without an expert */
-    EXPERT_FETCHED = 192 * 1024 /* bytes that a worker has brought to L2 ahead of the ids */
-};
-
-/* Groups of chunks that end together, and pieces of x in flight: what registers and scratch have
- * room for. */
-template <int WIDE> struct expert_sizes {
-    enum {
-        SLOTS = WIDE ? EXPERT_MANY_SLOTS : EXPERT_FEW_SLOTS,
-        PARTS = WIDE ? EXPERT_MANY_PARTS : EXPERT_FEW_PARTS,
-        DEPTH = WIDE ? 1 : 2,
-        ROWS = WIDE ? EXPERT_MANY_ROWS : EXPERT_FEW_ROWS
-    };
-};
-
-/* ---- the loader's part ---- */
-
-/* What 32 lanes show of the ids of 32 pairs, by ballots: bit b of shown.bit[b] of lane l is bit
- * b of its id; the last one says who has no expert.  From that each lane finds, without another
- * exchange, which pairs have any id e (expert_with).  All lanes call expert_show. */
-enum { EXPERT_BITS = 8 };
-static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS,
-              "a thread takes an expert");
-struct expert_shown {
-    rt_u32 bit[EXPERT_BITS + 1]; /* ballots, by bit of the id */
-};
-/* The ids of 32 pairs, one a lane, bit by bit: with these any lane counts or finds pairs of an
- * expert without reading memory. */
-MPK_FN expert_shown expert_show(rt_u32 id)
-{
-    expert_shown shown; /* the same in all lanes */
-#pragma unroll
-    for (int b = 0; b <= EXPERT_BITS; b++)
-        shown.bit[b] = __ballot_sync(0xffffffffu, id >> b & 1);
-    return shown;
-}
-/* Bit l: lane l's pair goes to expert e. */
-MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
-{
-    rt_u32 lanes = ~shown.bit[EXPERT_BITS]; /* those that have an expert */
-#pragma unroll
-    for (int b = 0; b < EXPERT_BITS; b++)
-        lanes &= e >> b & 1 ? shown.bit[b] : ~shown.bit[b];
-    return lanes;
-}
-
-/* Pairs of each expert; lane l: of experts l, l + 32 ..., 16 bits each. */
-struct expert_counts {
-    rt_u64 low, high; /* experts lane + 0, 32, 64, 96; lane + 128 ... */
-};
-
-/* Pairs of expert lane + 32 slot. */
-MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
-{
-    return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
-}
-
-/* All lanes of the loader: in a step, until ids may be read; 0: there is nothing to load for any
- * more. Carried ids say so themselves, and of a quiet task they were there before. */
-MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
-{
-    if (mpk_w.mode != RT_SERVE || l.e->quiet || l.e->carried >> s.ids & 1)
-        return 1;
-    const rt_word *counter = mpk_w.counters + l.e->depends; /* of the ids */
-    const rt_u32 wanted = l.e->needed * mpk_w.epoch;        /* as mpk_poll */
-    bool came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
-    while (!came && !load_is_over(&l))
-        came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
-    if (!__all_sync(0xffffffffu, came))
-        l.cancelled = 1;
-    return !l.cancelled;
-}
-
-/* The ids of 32 pairs, a lane each; EXPERT_NOBODY after the first n, and for numbers of no
- * expert. */
-MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
-{
-    const int lane = mpk_thread() % 32;                                /* a pair a lane */
-    const bool carried = l.e->carried >> s.ids & 1;                    /* then RT_EMPTY is polled */
-    rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY; /* perhaps not there */
-    while (carried && lane < n && id == RT_EMPTY && !load_is_over(&l))
-        id = ptx_load_word(from + lane);
-    return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
-}
-
-/* Pairs of each expert among `tokens` tokens from `first` on. */
-MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens,
-                               expert_counts *counts)
-{
-    const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token; /* of the range */
-    const rt_u32 *from = (const rt_u32 *)l.e->at[s.ids] + first * s.of_token;
-    counts->low = counts->high = 0; /* 4 counts of 16 bits each */
-#pragma unroll 1
-    for (int p = 0; p < pairs; p += 32) {
-        /* Each lane counts eight experts, 32 apart, from what all lanes have shown. */
-        const expert_shown shown = expert_show(expert_load_ids(l, s, from + p, pairs - p));
-#pragma unroll
-        for (int slot = 0; slot < 8; slot++) {
-            const rt_u64 n = __popc(expert_with(shown, (rt_u32)(slot * 32 + lane)));
-            counts->low += slot < 4 ? n << slot % 4 * 16 : 0;
-            counts->high += slot < 4 ? 0 : n << slot % 4 * 16;
-        }
-    }
-}
-
-/* Groups of a task's box, and bytes of one. */
-struct expert_groups {
-    rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
-};
-
-/* A group is 8 rows of packed weights: 8 columns of y, or with a gate 4, which have rows of both.
- * Its pages are 16 KB but the last, which has s.last blocks of 4 KB.
- */
-MPK_FN expert_groups expert_groups_of(const rt_entry *e, const stream_shape &s)
-{
-    const rt_u32 axis = e->rank - 1, shift = s.glu != GLU_NONE ? 2 : 3; /* gated: 4 columns */
-    expert_groups g;                                                    /* of the box */
-    g.first = e->lo[axis] >> shift;
-    g.n = ((e->hi[axis] + (1u << shift) - 1) >> shift) - g.first;
-    g.of_expert = (rt_u32)s.rows >> shift; /* groups of an expert */
-    g.last_bytes = s.last * 4096;
-    g.bytes = (s.pages - 1) * 16384 + g.last_bytes;
-    return g;
-}
-
-/* The pages of one chunk: page by page, in a page group by group. */
-MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages,
-                              rt_u32 n)
-{
-#pragma unroll 1
-    for (int p = 0; p < pages; p++)
-#pragma unroll 1
-        for (rt_u32 i = 0; i < n; i++)
-            load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
-}
-
-/* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
- * the columns of the box of the first ones come to L2 while attention and the router leave
- * memory idle. A layer's last product knows the ids before its turn.  end: of the tokens alive. */
-MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
-                         rt_u32 end)
-{
-#if MPK_BULK
-    const rt_u32 e = (rt_u32)mpk_thread() % 32, bytes = g.n * g.bytes; /* an expert a lane */
-    if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts &&
-        (e + 1) * bytes <= EXPERT_FETCHED)
-        ptx_fetch_bulk((const char *)l.e->at[RT_PACKED] +
-                           ((rt_u64)e * g.of_expert + g.first) * g.bytes,
-                       bytes);
-    __syncwarp();
-#else
-    (void)l, (void)s, (void)g, (void)end;
-#endif
-}
-
-/* The loader's part: for each range of tokens, block of columns, expert and chunk its pages, in
- * the order in which the body takes them. */
-template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
-{
-    if (!load_needs_step(&l))
-        return;
-    const expert_groups g = expert_groups_of(l.e, s.of);
-    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]),
-                 rows = expert_sizes<WIDE>::ROWS;
-    expert_fetch(l, s, g, end);
-    if (!expert_load_waits(l, s))
-        return;
-#pragma unroll 1
-    for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
-        expert_counts counts; /* of this range of tokens */
-        expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
-#pragma unroll 1
-        for (rt_u32 q = 0; q < g.n; q += s.block)
-        /* Experts in rising order: those of 32 lanes, then the next 32. */
-#pragma unroll 1
-            for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
-                const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
-#pragma unroll 1
-                for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
-                    const int lane = __ffs((int)left) - 1; /* of the next expert that is hit */
-                    const rt_u32 n = __shfl_sync(0xffffffffu, mine, lane);
-                    const rt_u64 group = (rt_u64)(slot * 32 + lane) * g.of_expert + g.first + q;
-#pragma unroll 1
-                    for (rt_u32 pair = 0; pair < n; pair += rows)
-                        expert_load_chunk(l, g, (const char *)l.e->at[RT_PACKED] + group * g.bytes,
-                                          s.of.pages, mpk_smaller(g.n - q, s.block));
-                }
-            }
-    }
-}
 
 /* ---- pairs, sorted by expert ---- */
 
@@ -360,10 +170,11 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 /* A range of tokens, being worked.  In registers, the same in all threads but for `from`. */
 template <int WIDE> struct expert_work {
     rt_u32 first;           /* token */
-    int tokens, chunks;     /* of the range */
+    int tokens, chunks;     /* of the range; of the turn */
     int group, n;           /* first group of the block, of an expert; groups */
     stream_from<WIDE> from; /* rows of the piece that is requested next */
     int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
+    int turn;               /* which chunks are worked: every s.turns-th from this one on */
 };
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
@@ -372,12 +183,20 @@ template <int WIDE> struct expert_ahead {
     rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
 };
 
+/* Chunk i of the turn that is worked. */
+template <int WIDE>
+MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                              int i)
+{
+    return expert_chunk(t, s, i * s.turns + w.turn);
+}
+
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
 template <int WIDE>
 MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
     const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk(t, s, w->chunk) : 0,
+    const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk_in(t, s, *w, w->chunk) : 0,
                  first = chunk & 0xffff;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
@@ -506,7 +325,11 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     stream_order_x<1, WIDE>(1, x);
     expert_ask<WIDE>(t, s, w, a);
-    int i = 0; /* group of the block */
+    int i = 0;                                /* group of the block */
+    if (!WIDE && w->n == 3 && ring->n >= 3) { /* nearly always, where tasks have three */
+        expert_multiply<3, WIDE>(ring, x, s_parts, slot, page, blocks, thread);
+        return;
+    }
 #pragma unroll 1
     for (; i + 1 < w->n; i += 2)
         expert_multiply<2, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
@@ -516,13 +339,15 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 
 /* ---- ends ---- */
 
-/* Two neighbouring columns of a row of y that lie in the box. */
+/* Two neighbouring columns of a row of y; of sums, those that lie in the box. */
 MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a,
                          float b)
 {
     const rt_u32 axis = t.e->rank - 1; /* of the columns */
+    const bool gated = s.scale < 0;    /* its task has whole groups */
     stream_store_two(t, mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
-                     (int)t.e->lo[axis], (int)t.e->hi[axis], true, a, b);
+                     gated ? 0 : (int)t.e->lo[axis], gated ? s.of.rows : (int)t.e->hi[axis], true,
+                     a, b);
 }
 
 /* Group i of a chunk whose pairs are rows of y. */
@@ -647,13 +472,13 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
     const int warp = mpk_thread() / 32;
     if (warp >= n * w.n) /* fewer groups than warps */
         return;
-    const rt_u32 mine = expert_chunk(t, s, chunk + warp / w.n);
+    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / w.n);
     float total[4]; /* of one group of one chunk */
     stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
     if (s.scale < 0)
         expert_end_pairs<WIDE>(t, s, w, mine, warp % w.n, total);
     else
-        expert_put_totals<WIDE>(t, s, w, mine, warp % w.n, expert_chunk(t, s, chunk) & 0xffff,
+        expert_put_totals<WIDE>(t, s, w, mine, warp % w.n, expert_chunk_in(t, s, w, chunk) & 0xffff,
                                 expert_totals(t, s, tile), total);
 }
 
@@ -662,7 +487,8 @@ template <int WIDE>
 MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                            int chunk)
 {
-    const rt_u32 last = expert_chunk(t, s, chunk < w.chunks ? chunk : w.chunks - 1); /* to add to */
+    const rt_u32 last =
+        expert_chunk_in(t, s, w, chunk < w.chunks ? chunk : w.chunks - 1); /* to add to */
     return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
 }
 
@@ -765,7 +591,7 @@ template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_sh
     expert_work<WIDE> w; /* where the body stands */
     mpk_wait(t);
     const expert_shape &s = *expert_copy_shape(t, shape);
-    const expert_groups g = expert_groups_of(t.e, s.of);
+    const expert_groups g = expert_groups_of(t.e, s);
     stream_find_last<WIDE>(s.of, mpk_thread(), &w.from);
     const rt_u32 end = mpk_end(t); /* of the tokens that are alive */
 #pragma unroll 1
@@ -776,12 +602,18 @@ template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_sh
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
-        w.chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token);
+        const int chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token); /* of all turns */
 #pragma unroll 1
-        for (rt_u32 q = 0; q < g.n; q += s.block) {
-            w.group = (int)(g.first + q);
-            w.n = (int)mpk_smaller(g.n - q, s.block);
-            expert_block<WIDE>(t, s, &w, &ring);
+        for (w.turn = 0; w.turn < s.turns; w.turn++) {
+            rt_u32 n; /* groups in the turn */
+            const rt_u32 group = expert_in_turn(g, (rt_u32)w.turn, &n);
+            w.chunks = (chunks - w.turn + s.turns - 1) / s.turns;
+#pragma unroll 1
+            for (rt_u32 q = 0; q < n; q += s.block) {
+                w.group = (int)(group + q);
+                w.n = (int)mpk_smaller(n - q, s.block);
+                expert_block<WIDE>(t, s, &w, &ring);
+            }
         }
         mpk_sync(); /* the next range sorts again */
     }

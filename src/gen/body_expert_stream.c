@@ -122,6 +122,7 @@ static void fill_shape(const gen_call *c, expert_shape *s)
         .range = (int)range_of(c),
         .block = (int)block_of(c),
         .split = gen_input(c, X)->rank == 3,
+        .turns = gen_input(c, W1) && of_token % 2 == 0 ? 2 : 1,
     };
     gen_shape_columns(&p, &s->of);
     place_scratch(c, &s->at);
@@ -173,6 +174,7 @@ const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .rank = 10,
                                          .loads = true,
                                          .waits = true,
+                                         .shares = true, /* rows of pairs */
                                          .carries = 1 << X | 1 << IDS | 1 << SCALE | 1 << RESIDUAL,
                                          .sends = true,
                                          .accepts = accepts,

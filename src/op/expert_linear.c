@@ -77,11 +77,16 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 }
 
 /* Columns as those of linear; the pairs of a token stay together, and with whole tiles so do all
- * tokens, since an expert's weights are read once for them. */
+ * tokens, since an expert's weights are read once for them.  8 rows of gate and up are 4 columns,
+ * and where tokens have an even number of experts bodies take the columns of two experts for
+ * half as many of each. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
+    int64_t tile = 8;
+    if (shape_input(g, op, W1))
+        tile = shape_input(g, op, IDS)->dims[1] % 2 ? 4 : 2;
     axes[0] = (op_axis){.grain = 1, .tile = g->tensors.at[op->out[0]].dims[0]};
-    axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8};
+    axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = tile};
 }
 
 /* Of every expert the rows that the box's columns need: any of them may be active. */

@@ -58,11 +58,12 @@ typedef struct expert_places {
  *   inverse             of of_token, times 2^20, rounded up
  *   range               tokens whose pairs are sorted together, at most
  *   block               groups of columns that are worked together, at most the slots
- *   split               1: x has a row for each pair */
+ *   split               1: x has a row for each pair
+ *   turns               2: a task has groups of every other chunk, 1: of all */
 /* clang-format off */
 #define EXPERT_SHAPE_FIELDS(STREAM, INT, UNSIGNED, PLACES)                      \
     STREAM(of) INT(ids) INT(scale) INT(experts) INT(of_token) UNSIGNED(inverse) \
-    INT(range) INT(block) INT(split) PLACES(at)
+    INT(range) INT(block) INT(split) INT(turns) PLACES(at)
 /* clang-format on */
 
 #define FIELD_STREAM(name) stream_shape name;
@@ -72,7 +73,7 @@ typedef struct expert_shape {
 } expert_shape;
 SHAPE_ASSERT(expert_places_has_no_padding, sizeof(expert_places) == 8 * 4);
 SHAPE_ASSERT(expert_shape_has_no_padding,
-             sizeof(expert_shape) == sizeof(stream_shape) + (8 + 8) * 4);
+             sizeof(expert_shape) == sizeof(stream_shape) + (9 + 8) * 4);
 SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_shape) <= EXPERT_SHAPE_BYTES);
 
 #endif

@@ -1,0 +1,237 @@
+/* expert_stream_load.cuh - the loader's part of expert_stream.cuh: which experts are hit, and their
+ * pages in the order in which the body takes them.
+ *
+ * The loader finds by itself how many pairs each expert has, from the ids, and so how many chunks:
+ * the body sorts pairs in the same order.  It does not wait for x.  Before the ids are there it has
+ * the first experts brought to L2 (expert_fetch).
+ */
+#ifndef TASK_EXPERT_STREAM_LOAD_CUH
+#define TASK_EXPERT_STREAM_LOAD_CUH
+
+#include "shape/expert_stream_shape.h"
+#include "tile/ring.cuh"
+
+enum {
+    EXPERT_NOBODY = 0xffff,     /* a pair without an expert */
+    EXPERT_FETCHED = 192 * 1024 /* bytes that a worker has brought to L2 ahead of the ids */
+};
+
+/* Groups of chunks that end together, and pieces of x in flight: what registers and scratch have
+ * room for. */
+template <int WIDE> struct expert_sizes {
+    enum {
+        SLOTS = WIDE ? EXPERT_MANY_SLOTS : EXPERT_FEW_SLOTS,
+        PARTS = WIDE ? EXPERT_MANY_PARTS : EXPERT_FEW_PARTS,
+        DEPTH = WIDE ? 1 : 2,
+        ROWS = WIDE ? EXPERT_MANY_ROWS : EXPERT_FEW_ROWS
+    };
+};
+
+/* What 32 lanes show of the ids of 32 pairs, by ballots: bit b of shown.bit[b] of lane l is bit
+ * b of its id; the last one says who has no expert.  From that each lane finds, without another
+ * exchange, which pairs have any id e (expert_with).  All lanes call expert_show. */
+enum { EXPERT_BITS = 8 };
+static_assert(1 << EXPERT_BITS == MPK_THREADS && (int)EXPERT_MOST == MPK_THREADS,
+              "a thread takes an expert");
+struct expert_shown {
+    rt_u32 bit[EXPERT_BITS + 1]; /* ballots, by bit of the id */
+};
+/* The ids of 32 pairs, one a lane, bit by bit: with these any lane counts or finds pairs of an
+ * expert without reading memory. */
+MPK_FN expert_shown expert_show(rt_u32 id)
+{
+    expert_shown shown; /* the same in all lanes */
+#pragma unroll
+    for (int b = 0; b <= EXPERT_BITS; b++)
+        shown.bit[b] = __ballot_sync(0xffffffffu, id >> b & 1);
+    return shown;
+}
+/* Bit l: lane l's pair goes to expert e. */
+MPK_FN rt_u32 expert_with(const expert_shown &shown, rt_u32 e)
+{
+    rt_u32 lanes = ~shown.bit[EXPERT_BITS]; /* those that have an expert */
+#pragma unroll
+    for (int b = 0; b < EXPERT_BITS; b++)
+        lanes &= e >> b & 1 ? shown.bit[b] : ~shown.bit[b];
+    return lanes;
+}
+
+/* Pairs of each expert; lane l: of experts l, l + 32 ..., 16 bits each. */
+struct expert_counts {
+    rt_u64 low, high; /* experts lane + 0, 32, 64, 96; lane + 128 ... */
+};
+
+/* Pairs of expert lane + 32 slot. */
+MPK_FN rt_u32 expert_count(const expert_counts &counts, int slot)
+{
+    return (rt_u32)((slot < 4 ? counts.low : counts.high) >> slot % 4 * 16) & 0xffff;
+}
+
+/* All lanes of the loader: in a step, until ids may be read; 0: there is nothing to load for any
+ * more. Carried ids say so themselves, and of a quiet task they were there before. */
+MPK_FN int expert_load_waits(mpk_load &l, const expert_shape &s)
+{
+    if (mpk_w.mode != RT_SERVE || l.e->quiet || l.e->carried >> s.ids & 1)
+        return 1;
+    const rt_word *counter = mpk_w.counters + l.e->depends; /* of the ids */
+    const rt_u32 wanted = l.e->needed * mpk_w.epoch;        /* as mpk_poll */
+    bool came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
+    while (!came && !load_is_over(&l))
+        came = (rt_i32)(mpk_load_counter(counter) - wanted) >= 0;
+    if (!__all_sync(0xffffffffu, came))
+        l.cancelled = 1;
+    return !l.cancelled;
+}
+
+/* The ids of 32 pairs, a lane each; EXPERT_NOBODY after the first n, and for numbers of no
+ * expert. */
+MPK_FN rt_u32 expert_load_ids(mpk_load &l, const expert_shape &s, const rt_u32 *from, int n)
+{
+    const int lane = mpk_thread() % 32;                                /* a pair a lane */
+    const bool carried = l.e->carried >> s.ids & 1;                    /* then RT_EMPTY is polled */
+    rt_u32 id = lane < n ? ptx_load_word(from + lane) : EXPERT_NOBODY; /* perhaps not there */
+    while (carried && lane < n && id == RT_EMPTY && !load_is_over(&l))
+        id = ptx_load_word(from + lane);
+    return id < (rt_u32)s.experts ? id : EXPERT_NOBODY;
+}
+
+/* Pairs of each expert among `tokens` tokens from `first` on. */
+MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first, rt_u32 tokens,
+                               expert_counts *counts)
+{
+    const int lane = mpk_thread() % 32, pairs = (int)tokens * s.of_token; /* of the range */
+    const rt_u32 *from = (const rt_u32 *)l.e->at[s.ids] + first * s.of_token;
+    counts->low = counts->high = 0; /* 4 counts of 16 bits each */
+#pragma unroll 1
+    for (int p = 0; p < pairs; p += 32) {
+        /* Each lane counts eight experts, 32 apart, from what all lanes have shown. */
+        const expert_shown shown = expert_show(expert_load_ids(l, s, from + p, pairs - p));
+#pragma unroll
+        for (int slot = 0; slot < 8; slot++) {
+            const rt_u64 n = __popc(expert_with(shown, (rt_u32)(slot * 32 + lane)));
+            counts->low += slot < 4 ? n << slot % 4 * 16 : 0;
+            counts->high += slot < 4 ? 0 : n << slot % 4 * 16;
+        }
+    }
+}
+
+/* What a task has: n slots from `first` on.  Slot i is group i of the chunks 0, turns ..., slot
+ * of_expert + i is group i of the chunks 1, turns + 1 ...; without turns a slot is a group. */
+struct expert_groups {
+    rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
+};
+
+/* A group is 8 rows of packed weights: 8 columns of y, or with a gate 4, which have rows of both.
+ * Its pages are 16 KB but the last, which has s.last blocks of 4 KB.  Gated, a slot belongs to the
+ * task that has its first column of y, if columns are dealt evenly to slots: boxes may end
+ * anywhere.  Sums have a residual, of which a task may read its box alone. */
+MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
+{
+    const bool gated = s.of.glu != GLU_NONE;
+    const rt_u32 axis = e->rank - 1, shift = gated ? 2 : 3,
+                 width = gated ? 4 / (rt_u32)s.turns : 8; /* columns of a slot */
+    expert_groups g;                                      /* of the box */
+    g.first = (e->lo[axis] + (gated ? width - 1 : 0)) / width;
+    g.n = (e->hi[axis] + width - 1) / width - g.first;
+    g.of_expert = (rt_u32)s.of.rows >> shift; /* groups of an expert */
+    g.last_bytes = s.of.last * 4096;
+    g.bytes = (s.of.pages - 1) * 16384 + g.last_bytes;
+    return g;
+}
+
+/* The groups of a task in the chunks of one turn: *n from the one returned on. */
+MPK_FN rt_u32 expert_in_turn(const expert_groups &g, rt_u32 turn, rt_u32 *n)
+{
+    const rt_u32 begin = turn * g.of_expert; /* the turn's first slot */
+    const rt_u32 first = mpk_larger(g.first, begin),
+                 end = mpk_smaller(g.first + g.n, begin + g.of_expert);
+    *n = end > first ? end - first : 0;
+    return first - begin;
+}
+
+/* The pages of one chunk: page by page, in a page group by group. */
+MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *from, int pages,
+                              rt_u32 n)
+{
+#pragma unroll 1
+    for (int p = 0; p < pages; p++)
+#pragma unroll 1
+        for (rt_u32 i = 0; i < n; i++)
+            load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
+}
+
+/* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
+ * the columns of the box of the first ones come to L2 while attention and the router leave
+ * memory idle. A layer's last product knows the ids before its turn.  end: of the tokens alive. */
+MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
+                         rt_u32 end)
+{
+#if MPK_BULK
+    const rt_u32 e = (rt_u32)mpk_thread() % 32; /* an expert a lane, as if it had one chunk */
+    rt_u32 n;                                   /* groups of it */
+    const rt_u32 group = expert_in_turn(g, e % s.turns, &n), bytes = n * g.bytes;
+    if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts && n &&
+        (e / s.turns + 1) * bytes <= EXPERT_FETCHED)
+        ptx_fetch_bulk(
+            (const char *)l.e->at[RT_PACKED] + ((rt_u64)e * g.of_expert + group) * g.bytes, bytes);
+    __syncwarp();
+#else
+    (void)l, (void)s, (void)g, (void)end;
+#endif
+}
+
+/* Of the chunks of a turn the pages of n groups from `group` on.  Experts in rising order: those
+ * of 32 lanes, then the next 32. */
+template <int WIDE>
+MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_groups &g,
+                              const expert_counts &counts, rt_u32 turn, rt_u32 group, rt_u32 n)
+{
+    const rt_u32 rows = expert_sizes<WIDE>::ROWS;
+    rt_u32 wait = turn; /* chunks until the next one of the turn */
+#pragma unroll 1
+    for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
+        const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
+#pragma unroll 1
+        for (rt_u32 left = __ballot_sync(0xffffffffu, mine); left; left &= left - 1) {
+            const int lane = __ffs((int)left) - 1; /* of the next expert that is hit */
+            const rt_u32 pairs = __shfl_sync(0xffffffffu, mine, lane);
+            const char *from = (const char *)l.e->at[RT_PACKED] +
+                               ((rt_u64)(slot * 32 + lane) * g.of_expert + group) * g.bytes;
+#pragma unroll 1
+            for (rt_u32 pair = 0; pair < pairs; pair += rows) {
+                if (wait == 0)
+                    expert_load_chunk(l, g, from, s.of.pages, n);
+                wait = wait ? wait - 1 : (rt_u32)s.turns - 1;
+            }
+        }
+    }
+}
+
+/* The loader's part: for each range of tokens, turn, block of columns, expert and chunk its pages,
+ * in the order in which the body takes them. */
+template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
+{
+    if (!load_needs_step(&l))
+        return;
+    const expert_groups g = expert_groups_of(l.e, s);
+    const rt_u32 end = mpk_smaller(l.e->hi[0], mpk_w.live[l.e->live]);
+    expert_fetch(l, s, g, end);
+    if (!expert_load_waits(l, s))
+        return;
+#pragma unroll 1
+    for (rt_u32 first = l.e->lo[0]; first < end; first += s.range) {
+        expert_counts counts; /* of this range of tokens */
+        expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
+#pragma unroll 1
+        for (rt_u32 turn = 0; turn < (rt_u32)s.turns; turn++) {
+            rt_u32 n; /* groups in the turn */
+            const rt_u32 group = expert_in_turn(g, turn, &n);
+#pragma unroll 1
+            for (rt_u32 q = 0; q < n; q += s.block)
+                expert_load_block<WIDE>(l, s, g, counts, turn, group + q,
+                                        mpk_smaller(n - q, s.block));
+        }
+    }
+}
+
+#endif

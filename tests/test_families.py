@@ -396,3 +396,35 @@ def test_words_of_phi_4_mini(tmp_path):
         for model in (folder, tmp_path / "out.gguf"):
             ids = support.mpk("tokenize", model, "-p", text)[0]
             assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)
+
+
+CHANNELS = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>"]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("marks", [CHANNELS, CHANNELS[:2] + CHANNELS[3:]])
+def test_marks_of_channels_are_text(marks, tmp_path):
+    """Special tokens have no text, but for the marks of a vocabulary that has channels: then an answer's channels
+    become reasoning, content and calls."""
+    folder = tiny.model(tmp_path / "tiny", special=marks, max_position_embeddings=1024)
+    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    (tmp_path / "template").write_text(serving.CHAT)
+    with serving.Server(folder, "--context", 1024, "--chat-template", tmp_path / "template") as server:
+        def text_of(mark):
+            answer = server.complete(max_tokens=2, temperature=0, logit_bias={str(known.token_to_id(mark)): 100})
+            return answer["choices"][0]["text"]
+
+        assert text_of("<|return|>") == ""
+        assert text_of("<|channel|>") == ("<|channel|>" * 2 if "<|message|>" in marks else "")
+
+        def ask(answer, **more):
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, **more}
+            pattern = "".join("\\" + c if c in "|{}.[]" else c for c in answer)
+            return server.post("/v1/chat/completions", {**body, "structured_outputs": {"regex": pattern}})["choices"][0]
+
+        thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+        message = ask(thought + "<|channel|>final<|message|>Yes")["message"]
+        assert (message["reasoning_content"], message["content"]) == ("hm", "Yes")
+        choice = ask(thought + "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{}", tools=[TOOL])
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "hm"
+        assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}

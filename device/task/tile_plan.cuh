@@ -81,7 +81,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.part = p.parts > 1 ? (int)e->part : 0;
     p.first -= p.part * p.groups;
     p.groups *= p.parts;
-    p.per_pass = tile_groups_of_pass(MPK_WGMMA, p.groups, p.boxed);
+    p.per_pass = tile_groups_of_pass(MPK_WGMMA, p.groups, p.boxed, MPK_ONE_WIDE && !p.wide);
     p.piece = tile_is_thin(MPK_ROOM, p.wide, p.groups) ? tile_piece_of(p.groups) : 0;
     return p;
 }

@@ -48,8 +48,9 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
         e[i] = __uint_as_float(word[i]);
 }
 
-/* 16 bytes of a part, once they are there; v: what a first load has brought.  mine: they are
- * this lane's; another lane returns v. */
+/* Poll 16 carried bytes of a part until they are written, and return them.  v: what a first load
+ * has brought; where it is complete nothing is loaded.  mine: this lane uses them; the others
+ * return v and do not poll. */
 MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words v)
 {
     while (carried && mine && mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))

@@ -110,21 +110,28 @@ MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 byte
 /* The asking lane: keys and values of 64 positions.  page -1: pages of the ring with nothing in
  * them, so that loader and body count alike.  Where keys and values have a page each, the second
  * one's barrier tells of both, and the first one's of nothing: a body waits once.  The note is
- * stored before load_expect arrives (release).  LOAD_OVER: the step was withdrawn, and nothing
- * more is requested. */
+ * stored before load_expect arrives (release).  Nothing is requested before all pages are empty;
+ * a->over: the step was withdrawn. */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
     typedef group_pages<K> at;
     const rt_u64 offset = (rt_u64)(rt_u32)page * from.page_bytes;
-    const rt_u32 keys = box_ask_any(l, a);
-    if (keys == LOAD_OVER)
+    mpk_ring ring = a->ring;
+    const rt_u32 keys = ring.first + ring.at;
+    a->over = !box_await(l, ring.at, ring.parity);
+    if (at::N == 2)
+        ring_next(&ring);
+    const rt_u32 values = ring.first + ring.at;
+    if (a->over || (at::N == 2 && !box_await(l, ring.at, ring.parity))) {
+        a->over = true;
         return;
+    }
+    ring_next(&ring);
+    a->ring = ring;
+    a->asked += at::N;
     if (at::N == 2)
         load_expect(keys, 0);
-    const rt_u32 values = at::N == 2 ? box_ask_any(l, a) : keys;
-    if (values == LOAD_OVER)
-        return;
     mpk_w.note[values] = page >= 0;
     load_expect(values, page < 0 ? 0 : 2 * at::BYTES);
     if (page < 0)
@@ -134,16 +141,17 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
 }
 
 /* Called by the one lane of the loader that requests pages: request all pages of a chunk, from
- * page number `page` on.  The number of the next page is loaded while this one is requested. */
+ * number `page` on.  Each next number is loaded while a page is requested, and looked at (as in
+ * attend_page) after that. */
 template <int K>
 MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
                             int page, box_asker *a)
 {
 #pragma unroll 1
     for (int step = c.step + 1; step <= c.step + c.n_steps && !a->over; step++) {
-        const int next = attend_page(from, step);
+        const int next = step < from.slot_pages ? from.pages[step] : -1;
         group_ask<K>(l, from, page, a);
-        page = next;
+        page = (rt_u32)next < (rt_u32)from.n_pages ? next : -1;
     }
 }
 

@@ -245,9 +245,22 @@ template <typename shape> MPK_FN void box_put_scales(const shape &s, float *squa
 /* Where a warp's 16 tokens and the pass's groups go. */
 struct box_end {
     rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
+    rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
 };
+
+/* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
+ * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
+MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
+{
+    const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
+    if (!TILE_HAS(TILE_FORM_PARTS) || !at)
+        return 0;
+    const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
+    const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
+    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * 4;
+}
 
 /* Computed after the products: during them it would hold registers. */
 MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
@@ -259,6 +272,7 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
     e.y = t.e->at[s.y] + at;
     e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
     e.row_bytes = (rt_u32)s.rows * bytes;
+    e.squares = squares_of_pass(t, s, row, group);
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
     return e;
@@ -282,21 +296,24 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes. */
-MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns. */
+MPK_FN mpk_words box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
         words[i] = halves_pack(v.at[2 * i] + halves_low(r[i]), v.at[2 * i + 1] + halves_high(r[i]));
-    ptx_store_words((void *)y, {words[0], words[1], words[2], words[3]});
+    const mpk_words stored = {words[0], words[1], words[2], words[3]};
+    ptx_store_words((void *)y, stored);
+    return stored;
 }
 
 /* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
  * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
- * overlap. */
-MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale)
+ * overlap.  square: those of what is stored are added, a token's each. */
+MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale,
+                       float *square)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
@@ -314,26 +331,46 @@ MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float 
     for (int i = 0; i < 4; i += 2) {
         const box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
                        b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
+        mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
-            box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
+            y[0] = box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
         if (4 * i + 4 < tokens)
-            box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+            y[1] = box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+        if (e.squares) {
+            square[i] = squares_add(y[0], square[i]);
+            square[i + 1] = squares_add(y[1], square[i + 1]);
+        }
     }
+}
+
+/* Sums of squares of the warp's tokens, over the eight lanes that have a token: a float each. */
+MPK_FN void box_put_squares(const box_end &e, float *square)
+{
+    const int lane = mpk_thread() % 32, first = lane / 8;
+    box_sum_squares(square);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (lane % 8 == 0 && first + 4 * i < e.tokens)
+            ptx_store_word((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW,
+                           __float_as_uint(square[i]));
 }
 
 /* All units, one after the other; unrolled, so that sums give their registers back. */
 template <int N>
 MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const float *s_scale)
 {
+    float square[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {
             /* The warp's own part of the scratch: __syncwarp is enough. */
             tile_put(sum + 32 * u, s_sum);
             __syncwarp();
-            box_finish(e, u, s_sum, s_scale);
+            box_finish(e, u, s_sum, s_scale, square);
             __syncwarp();
         }
+    if (e.squares)
+        box_put_squares(e, square);
 }
 
 /* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh. */

@@ -124,8 +124,9 @@ typedef struct cuda_parts {
     uint32_t n;             /* tasks of a tile; 0, 1: a task has its tile alone */
     uint32_t n_across;      /* tasks with the same tokens */
     uint32_t first_meeting; /* of its tiles */
-    /* its tasks leave sums of squares of its rows, from this offset of those of its graph on */
-    bool sums;
+    /* sums of squares that a task leaves of each row, 0: none; they begin at this offset of those
+     * of its graph */
+    uint32_t sums;
     uint64_t sums_at;
     /* 1 + the number of the operator that sums the squares of its x; 0: it does so itself */
     uint32_t summed_by;
@@ -495,7 +496,8 @@ void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_en
 /* Bytes of all workers' sums, and of squares. */
 static inline uint64_t cuda_parts_bytes(const cuda_machine *m)
 {
-    return m->n_meetings ? (uint64_t)cuda_workers(m) * RT_PART_BYTES + m->squares_bytes : 0;
+    const bool any = m->n_meetings || m->squares_bytes;
+    return any ? (uint64_t)cuda_workers(m) * RT_PART_BYTES + m->squares_bytes : 0;
 }
 
 /* ---- squares.c ---- */

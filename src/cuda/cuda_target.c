@@ -22,7 +22,7 @@ enum {
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
     EVEN_OVER = 64,
-    EVEN_UP_TO = 256,
+    EVEN_UP_TO = 512,
     NORM_ELEMENTS = 1 << 24
 };
 /* Of a step with drafts: up to FEW_TOKENS a step takes little longer than one of a single token. */

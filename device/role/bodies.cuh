@@ -143,8 +143,9 @@ MPK_FN void drop_ahead(mpk_side *s)
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
     mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity}, held = ring;
     rt_u32 page;
-    /* Requested pages may still be in flight, and the barrier of one may stand for several: so all
-     * of them, at most a ring, have arrived before the loader gets the first one back. */
+    /* Requested pages may still be in flight, and one page's barrier may count the copies of
+     * several.  So take all of them, at most a ring, before releasing any: a released page may be
+     * filled again, which must not happen while a copy into it is under way. */
     for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++)
         ring_take(&ring, &page);
     for (rt_u32 i = 0; i < pages; i++) {

@@ -94,7 +94,7 @@ static mpk_status read_choices(const reader *r, const char *name, const json_val
 static mpk_status read_object(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind != JSON_KIND_BOOL)
-        return refuse(r, name, "is neither true nor false");
+        return refuse(r, name, "must be true or false");
     return v->boolean ? set(r, name, MPK_FORM_JSON_OBJECT, STR("")) : MPK_OK;
 }
 
@@ -126,7 +126,7 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
                                         {"choice", read_choices},  {"json_object", read_object},
                                         {"grammar", read_grammar}, {"structural_tag", read_tag}};
     if (v->kind != JSON_KIND_OBJECT)
-        return refuse(r, name, "is not an object");
+        return refuse(r, name, "must be an object");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 

@@ -147,7 +147,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
 {
     const json_value *tools = json_get(body, "tools");
     if (tools && tools->kind != JSON_KIND_LIST)
-        return net_refuse(x->cx, &x->refusal, 400, "tools", NULL, "'tools' is not a list");
+        return net_refuse(x->cx, &x->refusal, 400, "tools", NULL, "'tools' must be a list");
     for (size_t i = 0; tools && i < tools->n; i++) {
         const json_value *tool = &tools->items[i];
         const str type = word(tool, "type");

@@ -125,7 +125,7 @@ static mpk_status read_stream(net_reader *r)
     if (!options)
         return MPK_OK;
     if (options->kind != JSON_KIND_OBJECT)
-        REFUSE(r, "stream_options", "'stream_options' is not an object");
+        REFUSE(r, "stream_options", "'stream_options' must be an object");
     if (!r->out->stream)
         REFUSE(r, "stream_options", "'stream_options' is for requests with \"stream\": true");
     net_reader inner = *r;
@@ -289,8 +289,7 @@ mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *lis
 {
     int32_t *at;
     if (!json_is(list, JSON_KIND_LIST))
-        return net_refuse(cx, why, 400, name, NULL, "'%s' is missing or is not a list of token ids",
-                          name);
+        return net_refuse(cx, why, 400, name, NULL, "'%s' must be a list of token ids", name);
     NEW(cx, a, at, list->n);
     for (size_t i = 0; i < list->n; i++) {
         const json_value *v = &list->items[i];

@@ -105,8 +105,8 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         *side = *side_of_warp();
         return 1;
     }
-    /* Read the side again: had it been kept across the body, it would have cost the body
-     * registers.  The ring alone was kept, since the body moved it. */
+    /* Read the side from shared memory again: kept across the body, it would cost the body
+     * registers.  Only the ring's place is kept, because the body has advanced it. */
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
     s.turn += !hybrid; /* as the clerk counts, which rests in a hybrid step */

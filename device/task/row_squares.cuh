@@ -41,9 +41,9 @@ MPK_FN bool squares_are_summed(const mpk_task &t)
 }
 
 enum {
-    SQUARES_LANES = 8,  /* that share a token: a load brings 128 bytes of each of four tokens */
-    SQUARES_ROUNDS = 4, /* loads of a token that are in flight together */
-    SQUARES_SETS = 16 * SQUARES_LANES / 32 /* of tokens: a warp has 16 */
+    SQUARES_LANES = 8, /* lanes that share a token: a warp's load brings 128 bytes of four tokens */
+    SQUARES_ROUNDS = 4,                    /* loads of a token that are in flight together */
+    SQUARES_SETS = 16 * SQUARES_LANES / 32 /* sets of four tokens in the 16 tokens of a warp */
 };
 
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;

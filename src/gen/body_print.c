@@ -51,6 +51,8 @@ const char *gen_glu_name(str glu)
         return "GELU";
     if (str_is(glu, "relu"))
         return "RELU";
+    if (str_is(glu, "swiglu_oai"))
+        return "SWIGLU_OAI";
     return glu.n ? "GELU_TANH" : "NONE";
 }
 

@@ -136,7 +136,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
     if (!v && needed)
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is missing", name);
     if (v && v->kind != JSON_KIND_STRING)
-        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is not a text", name);
+        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' must be a string", name);
     if (v && v->text.n)
         *to = v->text;
     return MPK_OK;

@@ -42,7 +42,7 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
 static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
 {
     if (v->kind != JSON_KIND_STRING || !v->text.n || memchr(v->text.at, 0, v->text.n))
-        REFUSE(r, "stop", "'stop' holds something that is not a text, is empty, or holds a NUL");
+        REFUSE(r, "stop", "'stop' must hold strings that are not empty and hold no NUL");
     r->out->stops[i] = arena_copy(r->a, v->text.at, v->text.n);
     CHECK(r->cx, r->out->stops[i], MPK_ENOMEM, "out of memory for a stop text");
     r->out->sampling.n_stop = i + 1;
@@ -313,9 +313,9 @@ static mpk_status read_prompt(net_reader *r, const json_value *v, net_prompt *to
         return MPK_OK;
     }
     if (v->kind != JSON_KIND_LIST || !v->n)
-        REFUSE(
-            r, "prompt",
-            "'prompt' is not a text, a list of texts, a list of token ids or a list of such lists");
+        REFUSE(r, "prompt",
+               "'prompt' must be a string, a list of strings, a list of token ids or a list of "
+               "such lists");
     return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
 }
 
@@ -345,7 +345,7 @@ static mpk_status read_suffix(net_reader *r)
     if (!v)
         return MPK_OK;
     if (v->kind != JSON_KIND_STRING)
-        REFUSE(r, "suffix", "'suffix' is not a text");
+        REFUSE(r, "suffix", "'suffix' must be a string");
     if (!v->text.n)
         return MPK_OK;
     for (size_t i = 0; i < q->n_prompts; i++)

@@ -302,7 +302,7 @@ static mpk_status read_variables(net_reader *r)
     if (v && v->kind != JSON_KIND_OBJECT)
         REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' is not an object");
     if (effort && effort->kind != JSON_KIND_STRING)
-        REFUSE(r, "reasoning_effort", "'reasoning_effort' is not a text");
+        REFUSE(r, "reasoning_effort", "'reasoning_effort' must be a string");
     if (documents && documents->kind != JSON_KIND_LIST)
         REFUSE(r, "documents", "'documents' is not a list");
     if (!v && !effort && !documents)

@@ -123,7 +123,7 @@ static mpk_status parse_heading(parser *p)
     TRY(expect(p, "workers=", "expected workers="));
     TRY(parse_number(p, 65536, &workers));
     if (!workers)
-        return fail_here(p, "there must be a worker");
+        return fail_here(p, "workers= must be at least 1");
     p->g->level = (tg_level)level;
     p->g->n_workers = (uint32_t)workers;
     return end_line(p);

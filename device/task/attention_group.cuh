@@ -141,8 +141,8 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
 }
 
 /* Called by the one lane of the loader that requests pages: request all pages of a chunk, from
- * page number `page` on.  The number of the next page is loaded while this one is requested, and
- * looked at (as in attend_page) after that. */
+ * number `page` on.  Each next number is loaded while a page is requested, and looked at (as in
+ * attend_page) after that. */
 template <int K>
 MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
                             int page, box_asker *a)

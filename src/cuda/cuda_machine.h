@@ -40,6 +40,7 @@
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "gen/source.h"
+#include "rt/rt_blocks.h"
 #include "rt/rt_pack.h"
 
 enum {
@@ -68,6 +69,7 @@ typedef struct cuda_packed {
     cuda_part parts[3];
     uint32_t scale; /* weight, IR_NONE: none */
     gen_order order;
+    uint32_t form; /* RT_BLOCKS_*; not RT_BLOCKS_NONE: as the files have them, and no scale */
     ir_dtype dtype;
     uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
 } cuda_packed;
@@ -467,6 +469,10 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
  * runs. */
 mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
                                uint32_t only);
+
+/* Say in a job of mpk_pack that the copy stays in blocks, if it does; how many items its threads
+ * share out. */
+uint64_t cuda_pack_blocks(const cuda_packed *packed, ir_dtype dtype, rt_pack *job);
 
 /* ---- tables.c ---- */
 

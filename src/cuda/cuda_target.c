@@ -11,6 +11,7 @@
 #include "cuda/cuda.h"
 #include "cuda/gpu_report.h"
 #include "gen/device_body.h"
+#include "gen/packed_form.h"
 #include "host/target.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
@@ -304,6 +305,7 @@ const target_def target_cuda = {
     .is_numbered = true,
     .has_own_memory = true,
     .works_in_bf16 = true,
+    .block_kind = gen_packed_kind,
     .call_align = CUDA_OPERAND_ALIGN,
     .arch_name = arch_name,
     .open = open_device,

@@ -14,6 +14,7 @@
 #define PACK_CUH
 
 #include "ptx/half.cuh"
+#include "rt/rt_blocks.h"
 #include "rt/rt_pack.h"
 
 /* Exact. */
@@ -54,11 +55,30 @@ RT_FN rt_u64 pack_row(const rt_pack &p, rt_u64 row)
     return p.paired ? row / 4 * 8 + row % 4 * 2 + p.which : p.base_row + row;
 }
 
+/* Weights that stay in blocks: a thread takes a row's part of a piece. */
+RT_FN void pack_blocks(const rt_pack &p)
+{
+    const rt_u64 pieces = (p.columns + RT_PIECE_COLUMNS - 1) / RT_PIECE_COLUMNS,
+                 row_bytes = p.columns / rt_format_elements(p.dtype) * rt_format_bytes(p.dtype);
+    for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < p.n_rows * pieces;
+         i += gridDim.x * (rt_u64)blockDim.x) {
+        const rt_u64 r = i / pieces, k = i % pieces, packed = pack_row(p, p.first_row + r);
+        const rt_u64 piece = packed / 8 * (p.padded_columns / RT_PIECE_COLUMNS) + k;
+        rt_pack_piece(p.dtype, p.form, (const unsigned char *)p.from + r * row_bytes,
+                      k * RT_PIECE_COLUMNS, p.columns, (rt_u32)(packed % 8),
+                      (rt_u32 *)(p.to + piece * RT_PIECE_BYTES(p.form)));
+    }
+}
+
 /* Pack the rows that p names; any grid.  A block of 512 bytes is 8 rows x 32 columns; unit u of
  * row r stands at u ^ (r / 2), the swizzle by which eight lanes that read a column of units hit
  * different banks.  A norm's scale is multiplied in before the one rounding. */
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
+    if (p.form) {
+        pack_blocks(p);
+        return;
+    }
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
     for (rt_u64 i = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; i < n;
          i += gridDim.x * (rt_u64)blockDim.x) {

@@ -117,7 +117,7 @@ static const char *pick_cache(uint64_t *state, int size)
 }
 
 /* Operands of attention over up to `positions` positions; q: its dtype. */
-static void add_attended(text *t, uint64_t *state, const char *q, int positions)
+static int add_attended(text *t, uint64_t *state, const char *q, int positions)
 {
     static const int sizes[] = {16, 64, 128, 80, 5, 48, 32, 96};
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),
@@ -133,6 +133,7 @@ static void add_attended(text *t, uint64_t *state, const char *q, int positions)
                "input %%p : i32[%d] live=tokens\ninput %%s : i32[%d] live=tokens\ninput %%t : "
                "i32[%d, %d]\n",
                tokens, tokens, slots, pages);
+    return heads;
 }
 
 #endif

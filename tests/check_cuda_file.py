@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A model's file on a GPU beside the CPU: logits, greedy text where margins allow, answers of a given form, speed.
 
-    tests/check_cuda_file.py --mpk build/mpk MODEL.gguf
+    tests/check_cuda_file.py --mpk build/mpk [--keep-blocks] MODEL.gguf
 
-The CPU computes in fp32, the GPU in bf16 with weights unpacked to bf16; so logits may differ by a share of their range,
+The CPU computes in fp32, the GPU in bf16 with weights rounded to bf16; so logits may differ by a share of their range,
 and a choice may differ where the best two lie closer than that.  A text may go another way only from such a place on.
 Wrong rows, a wrong rotation or a wrong format change every logit and are found by both.  Nothing but Python is needed.
 """
@@ -22,6 +22,7 @@ TEXT = ("The history of computing is longer than the history of computers. Long 
 PROMPTS = ["The capital of France is", "def quicksort(items):\n", "Once upon a time, in a small village by the sea,"]
 ANSWER_TOKENS = 48
 ALLOWED = 0.04  # of the range of the logits
+GIVEN = []  # of every engine; on a CPU --keep-blocks changes nothing
 EXACT = ["--activations=f32"]  # a CPU would round activations to 8 bits
 
 
@@ -40,7 +41,7 @@ def logits_of(args, folder, device, tokens):
     """Teacher-forced logits: a list of rows."""
     ids, out = folder / "ids.txt", folder / "logits.npy"
     ids.write_text(" ".join(map(str, tokens)))
-    mpk(args.mpk, "score", args.model, "--tokens", ids, "--logits", out, "--device", device, *EXACT, "-q")
+    mpk(args.mpk, "score", args.model, "--tokens", ids, "--logits", out, "--device", device, *EXACT, *GIVEN, "-q")
     numbers = array.array("f", out.read_bytes()[128:])
     columns = len(numbers) // len(tokens)
     return [numbers[i * columns:(i + 1) * columns] for i in range(len(tokens))]
@@ -49,7 +50,7 @@ def logits_of(args, folder, device, tokens):
 def answer_of(args, folder, device, tokens):
     requests, answers = folder / "requests.jsonl", folder / "answers.jsonl"
     requests.write_text(json.dumps({"tokens": tokens, "max_tokens": ANSWER_TOKENS, "temperature": 0}) + "\n")
-    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", device, *EXACT, "-q")
+    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", device, *EXACT, *GIVEN, "-q")
     return json.loads(answers.read_text())["tokens"]
 
 
@@ -96,7 +97,7 @@ def check_forms(args, folder):
         for i in range(24):
             f.write(json.dumps({"prompt": PROMPTS[i % 3] * (1 + i), "max_tokens": 120, "seed": i,
                                 "temperature": 1.5 * (i % 2), **({"regex": expression} if i % 4 else {})}) + "\n")
-    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", args.device, "--max-batch=8", "-q")
+    mpk(args.mpk, "batch", args.model, requests, "-o", answers, "--device", args.device, "--max-batch=8", *GIVEN, "-q")
     for i, line in enumerate(answers.read_text().split("\n")[:24]):
         text = json.loads(line)["text"]
         if i % 4 and not re.fullmatch(expression, text):
@@ -108,15 +109,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--mpk", default="build/mpk")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--keep-blocks", action="store_true", help="weights stay in blocks on the GPU too")
     parser.add_argument("model")
     args = parser.parse_args()
+    if args.keep_blocks:
+        GIVEN.append("--keep-blocks")
     with tempfile.TemporaryDirectory() as folder:
         worst = check_logits(args, Path(folder))
         for prompt in PROMPTS:
             check_text(args, Path(folder), prompt, worst)
         check_forms(args, Path(folder))
     for batch in (1, 16):
-        print(mpk(args.mpk, "bench", args.model, "--device", args.device, "-b", batch, "-n", 256).strip())
+        print(mpk(args.mpk, "bench", args.model, "--device", args.device, "-b", batch, "-n", 256, *GIVEN).strip())
 
 
 if __name__ == "__main__":

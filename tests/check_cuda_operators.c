@@ -93,10 +93,8 @@ static mpk_status add_case(mpk_context *cx, unit *u, const char *source, uint32_
     ir_graph *g;
     ir_tensor_id *ids;
     TRY(ir_parse(cx, &u->arena, str_from(source), &g));
-    if (has_blocks(g)) /* quantised weights are unpacked before they reach a GPU */
-        return MPK_OK;
-    if (!has_code(g)) {
-        u->n_without_code++;
+    if (!has_code(g)) { /* most weights in blocks are unpacked before they reach a GPU */
+        u->n_without_code += !has_blocks(g);
         return MPK_OK;
     }
     if (!has_work(g)) {

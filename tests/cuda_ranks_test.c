@@ -22,7 +22,9 @@
 #include "peers_bed.h"
 
 /* What rank 0 does, and how a rank's kernel behaves. */
-enum { ASK = 1, RUN, WAIT, HOLD };
+enum { ASK = 1, RUN, WAIT, HOLD, REST };
+/* Tokens of the larger graph: in one kernel with the other, or in one for prompts. */
+enum { FEW = 8, MANY = 512 };
 enum { IDLE_NS = 20000000, STALL_NS = 1500000000, END_NS = 10000000 };
 static const uint64_t LONG_NS = 60000000000u; /* for processes that do not get a processor */
 
@@ -199,8 +201,9 @@ static uint32_t number(const char *name)
 
 static void make_bed(bed *b, uint32_t n, uint32_t tokens)
 {
+    const ir_dtype dtype = tokens > FEW ? IR_BF16 : IR_F32; /* products of many tokens take bf16 */
     b->random.seed = seed;
-    make_model(&b->cx, &b->arena, (serve_model){IR_F32, tokens, n, false, 0}, &b->program,
+    make_model(&b->cx, &b->arena, (serve_model){dtype, tokens, n, false, 0}, &b->program,
                &b->image);
     make_weights(b);
 }
@@ -252,6 +255,11 @@ static mpk_status do_part(bed *b, report *to, const char *folder, const host_ran
     }
     if (number("PART") == RUN)
         return run_on(b, folder);
+    if (number("PART") == REST) { /* long enough for all to look around, a kernel for each regime */
+        assert_int_equal(cuda_of(b->m)->source.n_regimes, 2);
+        nanosleep(&(struct timespec){0, 5 * IDLE_NS}, NULL);
+        return MPK_OK;
+    }
     if (number("PART") != ASK)
         return wait_on(b, folder, number("PART") == WAIT);
     ask(&b->cx, b->m, &to->first);
@@ -349,7 +357,7 @@ static void start_all(company *c, uint32_t n, uint32_t part)
 {
     begin(c, n);
     for (uint32_t i = 0; i < n; i++)
-        start_rank(c, i, part, "", 8, false);
+        start_rank(c, i, part, "", part == REST ? MANY : FEW, false);
 }
 
 /* Until a process has left a file. */
@@ -407,6 +415,22 @@ static void all_fail(company *c, uint32_t but, mpk_status status, const char *wo
 
 /* ---- tests ---- */
 
+/* Kernels of several regimes are kept ahead on the stream, but none before rank 0 has asked for
+ * one: it would wait for a step, and what the first launch puts on the stream for it. */
+static void test_none_unasked(void **state)
+{
+    (void)state;
+    static report r;
+    company c;
+    start_all(&c, 2, REST);
+    for (uint32_t i = 0; i < 2; i++) {
+        finish(&c, i, &r);
+        assert_int_equal(r.status, MPK_OK);
+        assert_int_equal(r.launches, 0);
+    }
+    end(&c);
+}
+
 static void test_answers(void **state)
 {
     (void)state;
@@ -417,7 +441,7 @@ static void test_answers(void **state)
         company c;
         machine *cpu;
         start_all(&c, n, ASK);
-        make_bed(&b, n, 8);
+        make_bed(&b, n, FEW);
         check_ok(&b.cx,
                  cpu_start(&b.cx, &b.image, b.plain, &(cpu_options){.no_fast_bodies = true}, &cpu));
         ask(&b.cx, cpu, &alone);
@@ -511,7 +535,7 @@ static void test_lost_kernel(void **state)
         char words[64];
         begin(&c, 2);
         for (uint32_t i = 0; i < 2; i++)
-            start_rank(&c, i, HOLD, "", 8, i == who);
+            start_rank(&c, i, HOLD, "", FEW, i == who);
         await_file(&c, "runs");
         leave(path_of(c.folder, "go", 0), "1", 1);
         snprintf(words, sizeof words, "GPU %u: the kernel ended without saying why", who);
@@ -533,7 +557,7 @@ static void test_differences(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         company c;
         begin(&c, 2);
-        start_rank(&c, 0, ASK, "", 8, false);
+        start_rank(&c, 0, ASK, "", FEW, false);
         start_rank(&c, 1, ASK, cases[i].words, cases[i].tokens, false);
         all_fail(&c, 0, MPK_EARG, cases[i].needle);
         end(&c);
@@ -569,7 +593,7 @@ static void test_failures(void **state)
         snprintf(words, sizeof words, "fail:%s%s", entries[i], has_number ? "" : ":1");
         begin(&c, 2);
         for (uint32_t k = 0; k < 2; k++)
-            start_rank(&c, k, RUN, k == who ? words : "", 8, false);
+            start_rank(&c, k, RUN, k == who ? words : "", FEW, false);
         finish(&c, who, &r);
         if (!r.status || !strstr(r.text, name))
             fail_msg("rank %u with %s: %s", who, words, r.text);
@@ -591,10 +615,10 @@ int main(int n_arguments, char **arguments)
     snprintf(word, sizeof word, "%llu", (unsigned long long)seed);
     setenv("MPK_SEED", word, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers),     cmocka_unit_test(test_killed),
-        cmocka_unit_test(test_two_killed),  cmocka_unit_test(test_stopped),
-        cmocka_unit_test(test_lost_kernel), cmocka_unit_test(test_differences),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_none_unasked), cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_killed),       cmocka_unit_test(test_two_killed),
+        cmocka_unit_test(test_stopped),      cmocka_unit_test(test_lost_kernel),
+        cmocka_unit_test(test_differences),  cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

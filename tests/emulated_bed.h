@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "gen/body_print.h"
+#include "gen/packed_form.h"
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
 
@@ -321,8 +322,10 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
     const ir_tensor *t = tensor(b, id);
     size_t bytes = ir_dtype_table[t->dtype].block_bytes;
     const int64_t n = ir_elements(t);
-    if (memcmp(expected, b->values.data[id], (size_t)n * bytes) == 0)
+    if (memcmp(expected, b->values.data[id], (size_t)ir_bytes(t)) == 0)
         return;
+    if (ir_dtype_table[t->dtype].block_elements > 1)
+        fail_msg("%s case %u: %%%.*s is written", b->s->def->name, b->s->number, STR_ARG(t->name));
     bool integer =
         t->dtype != IR_F32 && t->dtype != IR_F16 && t->dtype != IR_BF16 && t->dtype != IR_F64;
     double scale = scale_of(t, expected, before);
@@ -361,6 +364,20 @@ static inline void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w,
     }
 }
 
+/* A row that stays in blocks, as device/pack.cuh packs it. */
+static inline void pack_row_blocks(const gen_pack *p, const ir_tensor *w, const void *data,
+                                   int64_t row, int64_t packed, char *to)
+{
+    const unsigned char *from =
+        (const unsigned char *)data + row * ir_row_bytes(w->dtype, p->columns);
+    for (int64_t c = 0; c < p->columns; c += RT_PIECE_COLUMNS) {
+        const int64_t piece =
+            packed / 8 * (p->padded_columns / RT_PIECE_COLUMNS) + c / RT_PIECE_COLUMNS;
+        rt_pack_piece(gen_packed_format(w->dtype), p->form, from, (uint64_t)c, (uint64_t)p->columns,
+                      (uint32_t)packed % 8, (uint32_t *)(to + piece * RT_PIECE_BYTES(p->form)));
+    }
+}
+
 /* The weights of the operator as one stream; NULL: it has none. */
 static inline void *pack_weights(const bed *b, const gen_pack *p)
 {
@@ -370,9 +387,13 @@ static inline void *pack_weights(const bed *b, const gen_pack *p)
     for (int64_t i = 0, base = 0; i < p->n_weights; i++) {
         const ir_tensor *w = tensor(b, p->w[i]);
         const int64_t rows = ir_elements(w) / p->columns;
-        for (int64_t r = 0; r < rows; r++)
-            pack_row(b, p, w, b->values.data[p->w[i]], r,
-                     p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r, to);
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t packed = p->order == GEN_PAIRED ? r / 4 * 8 + r % 4 * 2 + i : base + r;
+            if (p->form)
+                pack_row_blocks(p, w, b->values.data[p->w[i]], r, packed, to);
+            else
+                pack_row(b, p, w, b->values.data[p->w[i]], r, packed, to);
+        }
         base += rows;
     }
     return to;
@@ -428,12 +449,16 @@ static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype hal
     return body->forms ? body->forms(&c, box, maps) : 0;
 }
 
-/* What multiplies packed weights becomes powers of 2, so that nothing is rounded there that ref
- * does not round. */
+/* What multiplies packed weights, or x where these stay in blocks, becomes powers of 2, so that
+ * nothing is rounded there that ref does not round. */
 static inline void round_scale(bed *b)
 {
-    ir_tensor_id id = b->s->use->pack.scale;
-    if (!b->s->use->pack.n_weights || id == IR_NONE)
+    const gen_pack *p = &b->s->use->pack;
+    ir_tensor_id id = p->n_weights ? p->scale : IR_NONE;
+    for (uint32_t i = 0; p->form && i < b->op->n_in; i++)
+        if (strcmp(b->op->def->in[i].name, "norm") == 0)
+            id = b->op->in[i];
+    if (id == IR_NONE)
         return;
     op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
     for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)

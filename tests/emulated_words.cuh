@@ -51,6 +51,15 @@ static inline float __int_as_float(int i)
 {
     return __uint_as_float((rt_u32)i);
 }
+/* Bytes of b, a, the lowest first, chosen by the nibbles of s. */
+static inline rt_u32 __byte_perm(rt_u32 a, rt_u32 b, rt_u32 s)
+{
+    const rt_u64 both = (rt_u64)b << 32 | a;
+    rt_u32 v = 0;
+    for (int i = 0; i < 4; i++)
+        v |= (rt_u32)(both >> (s >> 4 * i & 7) * 8 & 255) << 8 * i;
+    return v;
+}
 static inline int __popc(rt_u32 x)
 {
     return __builtin_popcount(x);

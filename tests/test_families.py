@@ -14,7 +14,7 @@ import transformers
 import serving
 import support
 import tiny
-from test_models import GEMMA3, GGUF_NAMES, context_for, logits_of, longrope, shape
+from test_models import GEMMA3, GGUF_NAMES, YARN, context_for, logits_of, longrope, shape
 
 RANDOM = support.seed()
 
@@ -46,6 +46,14 @@ def gemma_keys(config):
     return keys
 
 
+def gpt_oss_keys(config):
+    rope = config.rope_parameters
+    return {"attention.sliding_window": config.sliding_window, "expert_count": config.num_local_experts,
+            "expert_used_count": config.num_experts_per_tok, "expert_feed_forward_length": config.intermediate_size,
+            "rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}
+
+
 FAMILIES = {
     "phi3": ("Phi3", shape(96, 6, 2, ffn=80, sliding_window=13, pad_token_id=0), "phi3", phi3_keys),
     "phi3-long": ("Phi3", shape(256, 2, 1, rope_parameters=longrope(48, partial_rotary_factor=0.75), pad_token_id=0,
@@ -62,11 +70,15 @@ FAMILIES = {
                                  residual_multiplier=0.22, logits_scaling=8.0), "granite",
                 lambda config: {"embedding_scale": 12.0, "attention.scale": 0.3, "residual_scale": 0.22,
                                 "logit_scale": 8.0}),
+    "gpt-oss": ("GptOss", shape(64, 4, 2, 16, layers=3, ffn=96, num_local_experts=6, num_experts_per_tok=2,
+                                sliding_window=13, rope_parameters={**YARN, "truncate": False}, pad_token_id=0),
+                "gpt-oss", gpt_oss_keys),
 }
 WRAPPED = {"pre_feedforward_layernorm": "ffn_norm", "post_attention_layernorm": "post_attention_norm",
            "post_feedforward_layernorm": "post_ffw_norm"}
 PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, "gemma2": WRAPPED, "gemma3": WRAPPED,
-         "olmo2": WRAPPED}
+         "olmo2": WRAPPED, "gpt-oss": {"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
+                                       "post_attention_layernorm": "post_attention_norm"}}
 MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
 
@@ -92,6 +104,15 @@ def values_of(config, own):
             "rope.freq_base": float(rope["rope_theta"]), "attention.layer_norm_rms_epsilon": config.rms_norm_eps, **own}
 
 
+def interleaved(name, t):
+    """The parts of one of gpt-oss's tensors of all experts, by name, with rows of weights as GGUF holds them."""
+    is_bias = name.endswith("_bias")
+    t = t if is_bias else t.swapaxes(1, 2)
+    halves = ({"ffn_gate_exps": t[:, ::2], "ffn_up_exps": t[:, 1::2]} if name.startswith("gate_up_proj")
+              else {"ffn_down_exps": t})
+    return {f"{k}.{'bias' if is_bias else 'weight'}": numpy.ascontiguousarray(v) for k, v in halves.items()}
+
+
 def tensors_of(model, config, architecture):
     """Names and contents as llama.cpp's converter makes them: for rope over neighbours rows of q and k in another
     order, and norms of Gemma with their 1 added."""
@@ -100,6 +121,10 @@ def tensors_of(model, config, architecture):
     for name, t in model.state_dict().items():
         t = t.numpy()
         layer, _, part = name.removesuffix(".weight").removeprefix("model.layers.").partition(".")
+        if part.startswith("mlp.experts."):
+            out |= {f"blk.{layer}.{k}": v for k, v in interleaved(part.removeprefix("mlp.experts."), t).items()}
+            continue
+        part, end = part.removesuffix(".bias"), "bias" if part.endswith(".bias") else "weight"
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             t = t + numpy.float32(1)
         if architecture in ("granite", "smollm3") and part.endswith(("q_proj", "k_proj")):
@@ -107,7 +132,7 @@ def tensors_of(model, config, architecture):
         whole = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm",
                  "lm_head.weight": "output"}.get(name)
         if not (name == "lm_head.weight" and config.tie_word_embeddings):
-            out[f"{whole or f'blk.{layer}.{parts[part]}'}.weight"] = numpy.ascontiguousarray(t)
+            out[f"{whole or f'blk.{layer}.{parts[part]}'}.{end}"] = numpy.ascontiguousarray(t)
     rope = config.rope_parameters
     for key in ("short", "long"):
         if f"{key}_factor" in rope:
@@ -115,16 +140,16 @@ def tensors_of(model, config, architecture):
     return out
 
 
-def write(path, architecture, values, tensors, lists=None):
+def write(path, architecture, values, tensors, lists=None, types=None):
     """The file as the gguf package writes it."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in values.items():
-        put = writer.add_uint32 if isinstance(value, int) else writer.add_float32
+        put = {int: writer.add_uint32, str: writer.add_string}.get(type(value), writer.add_float32)
         put(f"{architecture}.{key}", value)
     for key, value in (lists or {}).items():
         writer.add_array(f"{architecture}.{key}", value)
     for name, t in tensors.items():
-        writer.add_tensor(name, t)
+        writer.add_tensor(name, t, raw_dtype=(types or {}).get(name))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -152,11 +177,65 @@ def test_gguf(name, tmp_path):
     for t in ours.tensors:
         assert numpy.array_equal(t.data, tensors[t.name]), t.name
     for key, value in values.items():
-        assert ours.fields[f"{architecture}.{key}"].contents() == pytest.approx(value, rel=1e-6), key
+        found = ours.fields[f"{architecture}.{key}"].contents()
+        assert found == (value if isinstance(value, str) else pytest.approx(value, rel=1e-6)), key
     for source in (folder, theirs):
         support.mpk("quantize", source, "-o", tmp_path / "small.gguf", "--type", "q8_0")
         small = support.score(tmp_path / "small.gguf", tokens, tmp_path, "--activations", "f32", *options)
         assert (small - expected).std() < 0.5 * expected.std()  # rows in another order: 1.4
+
+
+def four_bits(values, sizes):
+    """Random 4-bit numbers as gpt-oss's folders hold them, two a byte, and scales; and what they stand for."""
+    numbers = values.integers(0, 16, (*sizes[:-1], sizes[-1] // 32, 32)).astype(numpy.uint8)
+    scales = values.integers(121, 124, numbers.shape[:-1]).astype(numpy.uint8)
+    table = numpy.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], numpy.float32)
+    real = numpy.where(numbers & 8, -1, 1) * table[numbers & 7] * numpy.exp2(scales[..., None] - 127.0)
+    return numbers[..., ::2] | numbers[..., 1::2] << 4, scales, real.reshape(sizes).astype(numpy.float32)
+
+
+def test_experts_in_4_bits(tmp_path):
+    """gpt-oss as it is published: a folder with blocks and scales, and a GGUF file with MXFP4."""
+    model, config, architecture, own = make("gpt-oss")
+    values = numpy.random.default_rng(RANDOM.randrange(2**31))
+    n, d, f = config.num_local_experts, config.hidden_size, config.intermediate_size
+    packed = {}
+    for i, layer in enumerate(model.model.layers):
+        for part, rows, columns in (("gate_up_proj", 2 * f, d), ("down_proj", d, f)):
+            blocks, scales, real = four_bits(values, (n, rows, columns))
+            name = f"model.layers.{i}.mlp.experts.{part}"
+            packed |= {f"{name}_blocks": torch.from_numpy(blocks), f"{name}_scales": torch.from_numpy(scales)}
+            getattr(layer.mlp.experts, part).data.copy_(torch.from_numpy(real).swapaxes(1, 2))
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(70)]
+    expected = logits_of(model, tokens)
+    size = expected.max() - expected.min()
+    folder = support.save(model, tmp_path / "folder")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights = {k: t for k, t in weights.items() if not k.endswith(("gate_up_proj", "down_proj"))} | packed
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    written = json.loads((folder / "config.json").read_text())
+
+    def say(method):
+        (folder / "config.json").write_text(json.dumps({**written, "quantization_config": {"quant_method": method}}))
+
+    say("mxfp4")
+    found = support.score(folder, tokens, tmp_path, "--activations", "f32")
+    assert numpy.abs(found - expected).max() < 1e-4 * size
+    tensors = tensors_of(model, config, architecture)
+    types = {k: gguf.GGMLQuantizationType.MXFP4 for k in tensors if "_exps.weight" in k}
+    file = write(tmp_path / "4.gguf", architecture, values_of(config, own),
+                 {k: gguf.quants.quantize(t, types[k]) if k in types else t for k, t in tensors.items()}, types=types)
+    assert numpy.array_equal(found, support.score(file, tokens, tmp_path, "--activations", "f32"))
+    narrow = support.score(file, tokens, tmp_path)
+    assert 0 < (narrow - expected).std() < 0.2 * expected.std()  # a token may go to another expert
+    ids = tmp_path / "ids.txt"
+    say("gptq")
+    assert '"gptq" is not supported' in support.mpk("score", folder, "--tokens", ids, code=None)[1]
+    say("mxfp4")
+    del weights["model.layers.1.mlp.experts.down_proj_scales"]
+    safetensors.torch.save_file(weights, folder / "model.safetensors")
+    told = support.mpk("score", folder, "--tokens", ids, code=None)[1]
+    assert "model.layers.1.mlp.experts.down_proj_scales is missing" in told
 
 
 def test_layers_with_a_window_in_gguf(tmp_path):
@@ -317,3 +396,35 @@ def test_words_of_phi_4_mini(tmp_path):
         for model in (folder, tmp_path / "out.gguf"):
             ids = support.mpk("tokenize", model, "-p", text)[0]
             assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)
+
+
+CHANNELS = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>"]
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("marks", [CHANNELS, CHANNELS[:2] + CHANNELS[3:]])
+def test_marks_of_channels_are_text(marks, tmp_path):
+    """Special tokens have no text, but for the marks of a vocabulary that has channels: then an answer's channels
+    become reasoning, content and calls."""
+    folder = tiny.model(tmp_path / "tiny", special=marks, max_position_embeddings=1024)
+    known = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    (tmp_path / "template").write_text(serving.CHAT)
+    with serving.Server(folder, "--context", 1024, "--chat-template", tmp_path / "template") as server:
+        def text_of(mark):
+            answer = server.complete(max_tokens=2, temperature=0, logit_bias={str(known.token_to_id(mark)): 100})
+            return answer["choices"][0]["text"]
+
+        assert text_of("<|return|>") == ""
+        assert text_of("<|channel|>") == ("<|channel|>" * 2 if "<|message|>" in marks else "")
+
+        def ask(answer, **more):
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 400, **more}
+            pattern = "".join("\\" + c if c in "|{}.[]" else c for c in answer)
+            return server.post("/v1/chat/completions", {**body, "structured_outputs": {"regex": pattern}})["choices"][0]
+
+        thought = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+        message = ask(thought + "<|channel|>final<|message|>Yes")["message"]
+        assert (message["reasoning_content"], message["content"]) == ("hm", "Yes")
+        choice = ask(thought + "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{}", tools=[TOOL])
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "hm"
+        assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}

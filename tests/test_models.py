@@ -115,6 +115,12 @@ CASES = {
                                  residual_multiplier=0.22, logits_scaling=8.0)),
     "granite-ones": ("Granite", shape(96, 6, 2, vocab=1003, attention_bias=True, mlp_bias=True,
                                       tie_word_embeddings=True)),
+    "gptoss": ("GptOss", shape(64, 4, 2, 16, layers=3, num_local_experts=6, num_experts_per_tok=2, sliding_window=13,
+                               rope_parameters={**YARN, "truncate": False}, pad_token_id=0)),
+    "gptoss-plain": ("GptOss", shape(96, 6, 2, 40, ffn=77, vocab=1003, num_local_experts=5, num_experts_per_tok=5,
+                                     rope_parameters={"rope_type": "default", "rope_theta": 1e4}, swiglu_limit=0.9,
+                                     attention_bias=False, pad_token_id=0, sliding_window=31,
+                                     layer_types=["full_attention", "sliding_attention"])),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -182,7 +188,7 @@ def test_fp32(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
-                                  "qwen3moe", "mixtral", "phi3", "gemma2", "gemma3"])
+                                  "qwen3moe", "mixtral", "phi3", "gemma2", "gemma3", "gptoss"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.draws(5)
 def test_half(name, dtype, tmp_path):
@@ -309,7 +315,8 @@ def test_experts_in_gguf(name, architecture, tmp_path):
 def test_all_fusions_agree(tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
-    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2"]:
+    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
+                 "gptoss"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

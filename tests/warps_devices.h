@@ -125,6 +125,7 @@ static void gather_streams(device *d)
     gather_graphs(d, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_graphs(d, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_graphs(d, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
+    gather_graphs(d, blocks_graphs, sizeof blocks_graphs / sizeof *blocks_graphs, 270);
 }
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and

@@ -129,12 +129,50 @@ static const char *const decode_graphs[] = {
     FOUR_PARTS("7", "40"),
 };
 
+/* Weights that stay in the blocks of a file: every format, products of several, few tokens and
+ * many, columns that are no multiple of a slab's, and what may surround a product. */
+#define B(name, dtype, rows, columns) "const %" name " : " dtype "[" rows ", " columns "]\n"
+#define BLOCKS(tokens, dtype, rows, columns) \
+    X(tokens, columns)                       \
+    "input %r : bf16[" tokens ", " rows      \
+    "] live=tokens\n" B("w", dtype, rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"
+static const char *const blocks_graphs[] = {
+    BLOCKS("1", "q4_k", "300", "2048"),
+    BLOCKS("3", "q4_0", "101", "1056"),
+    BLOCKS("16", "q8_0", "67", "3104"),
+    BLOCKS("8", "q6_k", "140", "5120"),
+    BLOCKS("5", "q5_k", "70", "768"),
+    BLOCKS("11", "q4_1", "61", "576"),
+    BLOCKS("2", "q5_0", "37", "96"),
+    BLOCKS("9", "q5_1", "45", "1184"),
+    BLOCKS("50", "q4_k", "203", "2304"),
+    BLOCKS("70", "q8_0", "75", "1120"),
+    X("1", "4096") B("g", "q4_k", "204", "4096") B(
+        "u", "q4_k", "204",
+        "4096") "const %n : f32[4096]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n",
+    X("40", "1024") B("g", "q4_0", "61", "1024") B(
+        "u", "q8_0", "61",
+        "1024") "const %n : bf16[1024]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"gelu\"}\n",
+    X("4", "2048") B("q", "q4_k", "128", "2048") B("k", "q4_k", "33", "2048")
+        B("v", "q6_k", "33",
+          "2048") "const %n : f32[2048]\nconst %b : f32[33]\n%y = linear(%x, %q, %k, %v, _, %b, _, "
+                  "%n)\n",
+    X("33", "512") B("q", "q5_k", "64", "512") B("k", "q4_k", "24", "512")
+        B("v", "q6_k", "24", "512") "const %n : bf16[512]\n%y = linear(%x, %q, %k, %v, _, _, _, "
+                                    "%n)\n",
+    X("1", "1024")
+        B("w", "q6_k", "1003", "1024") "const %n : f32[1024]\n%l, %p = logits(%x, %w, %n)\n",
+    X("40", "512") B("w", "q4_1", "331", "512") "const %n : bf16[512]\ninput %r : i32[24] "
+                                                "live=rows\n%l, %p = logits(%x, %w, %n, %r)\n",
+};
+
 /* The same for each of these numbers of tokens, the last of which is the largest. */
 enum { COMPANY = 400, COMPANY_SIZES = 4 };
 #define COMPANY_OF(graph) graph("1"), graph("5"), graph("8"), graph("16")
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
 #define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
+#define COMPANY_BLOCKS(tokens) BLOCKS(tokens, "q4_k", "67", "2304")
 #define COMPANY_QKV(tokens)                                                \
     X(tokens, "2048")                                                      \
     W("q", "128", "2048")                                                  \
@@ -178,7 +216,7 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
     COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
     COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
-    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW)};
+    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),

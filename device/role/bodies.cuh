@@ -105,8 +105,8 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
         *side = *side_of_warp();
         return 1;
     }
-    /* Read the side again: had it been kept across the body, it would have cost the body
-     * registers.  The ring alone was kept, since the body moved it. */
+    /* Read the side from shared memory again: kept across the body, it would cost the body
+     * registers.  Only the ring's place is kept, because the body has advanced it. */
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
     s.turn += !hybrid; /* as the clerk counts, which rests in a hybrid step */
@@ -143,8 +143,9 @@ MPK_FN void drop_ahead(mpk_side *s)
     rt_u32 pages = mpk_w.ahead_pages, entries = mpk_w.ahead_entries;
     mpk_ring ring = {0, MPK_PAGES - MPK_JIT_PAGES, s->at, s->parity}, held = ring;
     rt_u32 page;
-    /* Requested pages may still be in flight, and the barrier of one may stand for several: so all
-     * of them, at most a ring, have arrived before the loader gets the first one back. */
+    /* Requested pages may still be in flight, and one page's barrier may count the copies of
+     * several.  So take all of them, at most a ring, before releasing any: a released page may be
+     * filled again, which must not happen while a copy into it is under way. */
     for (rt_u32 i = 0; i < pages && !ptx_load_flag(&mpk_w.abort); i++)
         ring_take(&ring, &page);
     for (rt_u32 i = 0; i < pages; i++) {

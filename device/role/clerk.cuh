@@ -80,8 +80,10 @@ MPK_FN void clerk_empty_rows(char *at, rt_u32 alive, rt_u32 stride, rt_u32 units
 struct clerk_box {
     char *at;
     rt_u32 alive, stride, units, bytes;
-    bool looks;  /* rows are long and few of them were written (parts of attention): look first */
-    rt_u32 word; /* if it looks: the first word of row `lane`; its load is in flight */
+    bool looks; /* rows are long and few of them were written (parts of attention): load the first
+                  * word of each row, and empty only rows where it is not RT_EMPTY */
+    rt_u32
+        word; /* if `looks`: the first word of row `lane`, loaded ahead: first used a box later */
 };
 
 /* All lanes: the box that lane i has read, handed to all by shuffles.  Issues the load of

@@ -11,7 +11,14 @@
 #include "tile/task.cuh"
 
 /* The numbers that src/gen prints into instances, by the operator's attribute. */
-enum { ACTIVATE_NONE, ACTIVATE_SILU, ACTIVATE_GELU, ACTIVATE_GELU_TANH, ACTIVATE_RELU };
+enum {
+    ACTIVATE_NONE,
+    ACTIVATE_SILU,
+    ACTIVATE_GELU,
+    ACTIVATE_GELU_TANH,
+    ACTIVATE_RELU,
+    ACTIVATE_SWIGLU_OAI /* of two numbers and a limit, activate_swiglu_oai */
+};
 
 /* For x far below zero expf overflows to infinity, and the quotient is -0, as it should be. */
 MPK_FN float activate_silu(float x)
@@ -34,8 +41,16 @@ MPK_FN float activate_relu(float x)
 {
     return x <= 0 ? 0 : x;
 }
-/* kind: any but ACTIVATE_NONE, which callers test for, since it also means that there is no
- * gate. */
+/* (up + 1) gate sigmoid(1.702 gate), gate at most `limit`, up within it; NaN stays. */
+MPK_FN float activate_swiglu_oai(float gate, float up, float limit)
+{
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up;
+    up = up < -limit ? -limit : up;
+    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
+}
+/* kind: one of a single number, and not ACTIVATE_NONE, which callers test for, since it also means
+ * that there is no gate. */
 MPK_FN float activate(int kind, float x)
 {
     if (kind == ACTIVATE_SILU)

@@ -22,7 +22,16 @@ struct attend_shape {
 };
 
 /* Operands in rt_entry.at. */
-enum { ATTEND_Q, ATTEND_K, ATTEND_V, ATTEND_POSITIONS, ATTEND_SLOTS, ATTEND_PAGES, ATTEND_Y };
+enum {
+    ATTEND_Q,
+    ATTEND_K,
+    ATTEND_V,
+    ATTEND_POSITIONS,
+    ATTEND_SLOTS,
+    ATTEND_PAGES,
+    ATTEND_SINKS, /* there are none where these bodies are */
+    ATTEND_Y
+};
 
 /* The first position that a token at `position` sees: 0, or with a window the last `window`
  * ones, itself counted. */

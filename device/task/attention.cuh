@@ -64,12 +64,12 @@ MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
     return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
-/* Nothing seen yet; clears the values.  The caller puts the query into scratch, and reads it
- * after the next barrier. */
-MPK_FN attend_sum attend_begin(const mpk_task &t, int size)
+/* Nothing seen yet but a sink, a score whose value is zero (-inf: none); clears the values.  The
+ * caller puts the query into scratch, and reads it after the next barrier. */
+MPK_FN attend_sum attend_begin(const mpk_task &t, int size, float sink = -MPK_INFINITY)
 {
     float *s_values = attend_values(t, size); /* this thread's entries */
-    attend_sum a = {-MPK_INFINITY, 0};
+    attend_sum a = {sink, sink != -MPK_INFINITY ? 1.0f : 0.0f};
     for (int k = mpk_thread(); k < size; k += MPK_THREADS)
         s_values[k] = 0;
     return a;
@@ -168,14 +168,14 @@ MPK_FN float attend_answer(const mpk_task &t, int size, const attend_sum *a, int
 
 /* The positions that a token sees, and its answer into y [T, H K]; the query is being written to
  * scratch, and is read after the first barrier of attend_cached.  Positions past the slot's pages
- * are left out. */
+ * are left out.  sink: the head's, -inf: none. */
 MPK_FN void attend_head(const mpk_task &t, const heads_place &p, const attend_how &how,
-                        rt_i64 token, rt_i64 head, rt_i64 kv_head, const mpk_view &y)
+                        rt_i64 token, rt_i64 head, rt_i64 kv_head, float sink, const mpk_view &y)
 {
     int size = (int)p.k_cache.dims[3];
     rt_i64 position = heads_integer(t, p.positions, token), slot = heads_integer(t, p.slots, token);
     rt_i64 room = p.pages.dims[1] * p.k_cache.dims[2]; /* positions of a slot */
-    attend_sum a = attend_begin(t, size);
+    attend_sum a = attend_begin(t, size, sink);
     char *g_y = mpk_data(t, y);
     attend_cached(t, p, slot, attend_first(how.window, position),
                   position < room ? position : room - 1, kv_head, how, &a);
@@ -198,14 +198,17 @@ MPK_FN void attend_take_query(const mpk_task &t, const mpk_view &q, rt_i64 token
 
 /* The body of attention: tokens and query heads of the box, one after the other. */
 MPK_FN void attention_run(const mpk_task &t, const mpk_view &q, const heads_place &p,
-                          const attend_how &how, const mpk_view &y)
+                          const attend_how &how, const mpk_view &sinks, const mpk_view &y)
 {
+    const char *g_sinks = mpk_data(t, sinks);
     int size = (int)q.dims[2];
     rt_i64 group = q.dims[1] / p.k_cache.dims[1]; /* query heads of a KV head */
     for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++)
         for (rt_i64 head = mpk_lo(t, 1) / size; head < (rt_i64)mpk_hi(t, 1) / size; head++) {
+            const float sink = mpk_is_there(sinks) ? mpk_get(sinks, g_sinks, head * sinks.stride[0])
+                                                   : -MPK_INFINITY;
             attend_take_query(t, q, token, head);
-            attend_head(t, p, how, token, head, head / group, y);
+            attend_head(t, p, how, token, head, head / group, sink, y);
         }
 }
 
@@ -239,7 +242,7 @@ MPK_FN void attention_qkv_run(const mpk_task &t, const heads_source &h, const he
         heads_angles(t, h, token, heads_integer(t, p.positions, token), frequency, amplitude);
         for (rt_i64 head = lo; head < hi; head++) {
             attend_load_query(t, h, q_norm, token, head);
-            attend_head(t, p, how, token, head, head / group, y);
+            attend_head(t, p, how, token, head, head / group, -MPK_INFINITY, y);
         }
     }
 }

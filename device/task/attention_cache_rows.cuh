@@ -189,7 +189,7 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
     const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2; /* that turn */
     const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
     rt_u32 word[PER]; /* requested, perhaps not there yet */
-    /* nothing of these but qkv comes from this step's tasks, so all are loaded before the poll */
+    /* only qkv is written by tasks of this step; load the others before polling for it */
     float x[PER], weight[PER], cosine[PER], sine[PER], sum = 0;
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -268,7 +268,7 @@ MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
         mpk_put(cache, s_row, e, x);
 }
 
-/* A warp keeps the new key of a token, which it has turned, and its value in scratch. */
+/* A warp keeps a token's new key, already rotated, and its value in scratch. */
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h,
                       const rows_work &w, rt_i64 token, const float *turned, int keys)
 {

@@ -110,21 +110,28 @@ MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 byte
 /* The asking lane: keys and values of 64 positions.  page -1: pages of the ring with nothing in
  * them, so that loader and body count alike.  Where keys and values have a page each, the second
  * one's barrier tells of both, and the first one's of nothing: a body waits once.  The note is
- * stored before load_expect arrives (release).  LOAD_OVER: the step was withdrawn, and nothing
- * more is requested. */
+ * stored before load_expect arrives (release).  Nothing is requested before all pages are empty;
+ * a->over: the step was withdrawn. */
 template <int K>
 MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, box_asker *a)
 {
     typedef group_pages<K> at;
     const rt_u64 offset = (rt_u64)(rt_u32)page * from.page_bytes;
-    const rt_u32 keys = box_ask_any(l, a);
-    if (keys == LOAD_OVER)
+    mpk_ring ring = a->ring;
+    const rt_u32 keys = ring.first + ring.at;
+    a->over = !box_await(l, ring.at, ring.parity);
+    if (at::N == 2)
+        ring_next(&ring);
+    const rt_u32 values = ring.first + ring.at;
+    if (a->over || (at::N == 2 && !box_await(l, ring.at, ring.parity))) {
+        a->over = true;
         return;
+    }
+    ring_next(&ring);
+    a->ring = ring;
+    a->asked += at::N;
     if (at::N == 2)
         load_expect(keys, 0);
-    const rt_u32 values = at::N == 2 ? box_ask_any(l, a) : keys;
-    if (values == LOAD_OVER)
-        return;
     mpk_w.note[values] = page >= 0;
     load_expect(values, page < 0 ? 0 : 2 * at::BYTES);
     if (page < 0)
@@ -133,17 +140,18 @@ MPK_FN void group_ask(const mpk_load &l, const attend_source &from, int page, bo
     group_copy(values, at::N == 2 ? 0 : at::BYTES, from.values + offset, at::BYTES, values);
 }
 
-/* The asking lane: all pages of a chunk; page: the first one's number.  Each next number is loaded
- * while a page is requested. */
+/* Called by the one lane of the loader that requests pages: request all pages of a chunk, from
+ * number `page` on.  Each next number is loaded while a page is requested, and looked at (as in
+ * attend_page) after that. */
 template <int K>
 MPK_FN void group_ask_pages(const mpk_load &l, const attend_source &from, const attend_chunk &c,
                             int page, box_asker *a)
 {
 #pragma unroll 1
     for (int step = c.step + 1; step <= c.step + c.n_steps && !a->over; step++) {
-        const int next = attend_page(from, step);
+        const int next = step < from.slot_pages ? from.pages[step] : -1;
         group_ask<K>(l, from, page, a);
-        page = next;
+        page = (rt_u32)next < (rt_u32)from.n_pages ? next : -1;
     }
 }
 
@@ -512,16 +520,28 @@ template <int K> MPK_FN void group_clear_values(rt_u32 page)
     group_meet();
 }
 
-/* Take the next keys and values, waited for by the barrier that tells of both: in one page of the
- * ring, or in two.  The note must be read before any lane releases the page, hence the meeting of
- * the warp.  Values that the cache does not have are cleared; both warpgroups write the same zeros,
- * so they need not agree. */
-template <int K> MPK_FN void group_take(group_place<K> *p)
+/* Are the next keys and values there?  Does not wait. */
+template <int K> MPK_FN bool group_look(const group_place<K> &p)
+{
+    mpk_ring next = p.ring;
+    if (group_pages<K>::N == 2)
+        ring_next(&next);
+    return ptx_barrier_look(&mpk_w.full[next.first + next.at], next.parity) != 0;
+}
+
+/* Take the next keys and values, waited for by the barrier that tells of both, unless they have
+ * been seen: in one page of the ring, or in two.  The note must be read before any lane releases
+ * the page, hence the meeting of the warp.  Values that the cache does not have are cleared; both
+ * warpgroups write the same zeros, so they need not agree. */
+template <int K> MPK_FN void group_take(group_place<K> *p, bool seen)
 {
     p->keys = p->ring.first + p->ring.at;
     if (group_pages<K>::N == 2)
         ring_next(&p->ring);
-    ring_take(&p->ring, &p->values);
+    p->values = p->ring.first + p->ring.at;
+    if (!seen)
+        mpk_barrier_wait(&mpk_w.full[p->values], p->ring.parity);
+    ring_next(&p->ring);
     p->there = mpk_w.note[p->values];
     if (!p->there)
         group_clear_values<K>(p->values);
@@ -572,8 +592,9 @@ MPK_FN void group_finish(bool grown, float scale, float *score, const float *kep
  *
  * All products are waited for before results are multiplied, which ptxas wants, and before the
  * weights that they read give way to new ones: under half of the softmax they come to their end.
- * The next page is taken before that wait: to look takes as long as a tenth of the page's work, and
- * ptxas moves a wait up, but over no loop. A ring of four pages has no room for it then. */
+ * The next page is taken before that wait, since ptxas moves a wait up, but over no loop; whether
+ * it is there is asked between the products, because an answer that is waited for takes as long as
+ * a tenth of the page's work.  A ring of four pages has no room for it then. */
 template <int K>
 MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
 {
@@ -582,7 +603,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
     const bool early = at->ring.n > 2 * group_pages<K>::N;
     float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
     rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */
-    group_take<K>(at);
+    group_take<K>(at, false);
     rt_u32 values = at->values;
     ptx_group_begin();
     group_score<K>(group_matrix(first.queries, 0), group_matrix(first.keys, at->keys), score);
@@ -593,7 +614,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
     int base = c.step * ATTEND_PAGE; /* the page's first position */
     bool grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
     if (early && c.n_steps > 1)
-        group_take<K>(at);
+        group_take<K>(at, false);
     group_finish<K>(grown, scale, score, kept, p, r);
 #pragma unroll 1
     for (int left = c.n_steps - 1; left; left--) {
@@ -601,13 +622,14 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
         const rt_u64 matrix = group_matrix(first.values, before);
         base += ATTEND_PAGE;
         if (!early)
-            group_take<K>(at);
+            group_take<K>(at, false);
         values = at->values;
         const rt_u64 queries = group_matrix(first.queries, 0),
                      keys = group_matrix(first.keys, at->keys);
         ptx_group_begin();
         group_score<K>(queries, keys, score);
         ptx_group_commit();
+        const bool seen = group_look<K>(*at); /* read after these products are given */
         group_add<K>(matrix, p, r->out);
         ptx_group_commit();
         /* scores are there; values of the page before may still be multiplied */
@@ -615,7 +637,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
         group_release_keys<K>(at->keys);
         grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
         if (early && left > 1)
-            group_take<K>(at);
+            group_take<K>(at, seen);
         ptx_group_wait<0>();
         /* its products have ended: the wait above was for all */
         ring_release(before);

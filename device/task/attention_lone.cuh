@@ -65,9 +65,10 @@ template <int K> struct lone_part {
 struct lone_tokens {
     int first, kv_head;
     int slot, from, end;    /* positions that it sees: from <= p < end */
-    int first_unit;         /* of its slot */
-    int units, before, all; /* of the token, of those before it, of all tokens; at least one each */
-    int total;              /* with all heads */
+    int first_unit;         /* the unit of its slot's context that `from` lies in */
+    int units, before, all; /* units of the token, of the tokens before it, of all tokens of one
+                             * head; a token has at least one */
+    int total;              /* units of all tokens of all heads: the row that the warps share */
 };
 
 /* How many tokens from `first` on are each of another slot than their neighbours in the task: at

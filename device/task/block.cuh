@@ -295,10 +295,10 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
     }
 }
 
-/* The same by copies of 16 bytes, where windows have their channels last and a copy's entries are
- * channels of one place of the kernel.  Rows are places, which stay the same for all turns of the
- * loop over entries, so the beginnings of the windows of a thread's N copies are found once for a
- * tile; rows that are not there begin BLOCK_AWAY. */
+/* The same by copies of 16 bytes, for images with their channels last: a copy brings neighbouring
+ * channels at one place of the kernel.  The tile's rows are places of the image.  They are the
+ * same in all turns of the loop over entries, so a thread finds where the windows of its N copies
+ * begin once for a tile.  A row that does not exist begins at BLOCK_AWAY, outside of any image. */
 enum { BLOCK_AWAY = -(1 << 30) };
 template <int N> struct block_spots {
     rt_u32 place;  /* of the tile's first row */

@@ -130,8 +130,9 @@ MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view 
 
 /* Operands and attributes of expert_linear, as the generated instance fills them in. */
 struct expert_use {
-    mpk_view x, ids, w0, w1, scale, residual, norm, y;
+    mpk_view x, ids, w0, w1, scale, residual, norm, b0, b1, y;
     double eps;     /* of the norm */
+    float limit;    /* of ACTIVATE_SWIGLU_OAI */
     int activation; /* ACTIVATE_NONE: no gate */
 };
 
@@ -260,11 +261,18 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
     mpk_add_lanes<TOKENS, ROWS>(r_sum, (float *)(t.s_scratch + EXPERT_BUFFER), s_result);
 }
 
-/* A finished group into the result, or among the kept pairs; there: false where the pairs have no
+/* A bias of the expert's row; 0: there is none. */
+MPK_FN float expert_bias(const mpk_task &t, const mpk_view &b, int expert, rt_i64 row)
+{
+    return mpk_is_there(b) ? mpk_get(b, mpk_data(t, b), expert * b.stride[0] + row * b.stride[1])
+                           : 0;
+}
+
+/* A finished group into the result, or among the kept pairs; EXPERT_NONE: the pairs have no
  * expert. A kept pair lies at its own number, not its sorted place, so that a token's pairs are
  * neighbours when they are added. */
 template <int TOKENS, int ROWS>
-MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_i64 row, rt_i64 end,
+MPK_FN void expert_write(const mpk_task &t, const expert_use &u, int expert, rt_i64 row, rt_i64 end,
                          rt_i64 t0, int first, int n)
 {
     const float *s_result = (const float *)(t.s_scratch + EXPERT_RESULTS),
@@ -276,9 +284,14 @@ MPK_FN void expert_write(const mpk_task &t, const expert_use &u, bool there, rt_
         of_token = (int)u.ids.dims[1];
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
         int j = i / rows, c = i % rows, pair = s_order[first + j];
-        float value = there ? s_result[c * TOKENS + j] : 0; /* a pair without an expert is 0 */
-        if (there && u.activation != ACTIVATE_NONE)
-            value = activate(u.activation, value) * s_second[c * TOKENS + j];
+        float value = 0; /* of a pair without an expert */
+        if (expert != EXPERT_NONE)
+            value = s_result[c * TOKENS + j] + expert_bias(t, u.b0, expert, row + c);
+        if (expert != EXPERT_NONE && u.activation != ACTIVATE_NONE) {
+            const float up = s_second[c * TOKENS + j] + expert_bias(t, u.b1, expert, row + c);
+            value = u.activation == ACTIVATE_SWIGLU_OAI ? activate_swiglu_oai(value, up, u.limit)
+                                                        : activate(u.activation, value) * up;
+        }
         if (mpk_is_there(u.scale))
             s_kept[pair * (ROWS * MPK_TEAMS) + c] = value;
         else
@@ -338,7 +351,7 @@ MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, r
         if (there && u.activation != ACTIVATE_NONE)
             expert_group<TOKENS, ROWS>(t, u, u.w1, expert, row, end, t0, first, n,
                                        (float *)(t.s_scratch + EXPERT_SECOND));
-        expert_write<TOKENS, ROWS>(t, u, there, row, end, t0, first, n);
+        expert_write<TOKENS, ROWS>(t, u, expert, row, end, t0, first, n);
     }
     if (mpk_is_there(u.scale))
         expert_add_pairs<ROWS>(t, u, row, end, t0, pairs / (int)u.ids.dims[1]);

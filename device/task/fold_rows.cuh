@@ -3,8 +3,9 @@
  *
  * Input: part[T, splits, heads * size], the mean of the values that a split saw, and lse[T,
  * splits, heads], the logarithm of the sum of its weights, -inf where it saw nothing; both may
- * be carried (rt_lane.h).  Output: y[T, heads * size].  attention_split leaves such parts, and
- * sdpa_split and attention_cache do too.  Called by the generated switch over bodies that wait.
+ * be carried (rt_lane.h); sinks[heads] in f32 or bf16, or none.  Output: y[T, heads * size].
+ * attention_split leaves such parts, and sdpa_split and attention_cache do too.  Called by the
+ * generated switch over bodies that wait.
  *
  * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there
  * are LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which
@@ -47,8 +48,9 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
         e[i] = __uint_as_float(word[i]);
 }
 
-/* 16 bytes of a part, once they are there; v: what a first load has brought.  mine: they are
- * this lane's; another lane returns v. */
+/* Poll 16 carried bytes of a part until they are written, and return them.  v: what a first load
+ * has brought; where it is complete nothing is loaded.  mine: this lane uses them; the others
+ * return v and do not poll. */
 MPK_FN mpk_words fold_await(const char *from, bool mine, bool carried, mpk_words v)
 {
     while (carried && mine && mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))
@@ -103,12 +105,22 @@ template <int LOTS, typename type> MPK_FN type fold_lot(const type *of, int i)
     return v;
 }
 
+/* The sink of a head, a lse whose part is zero; -inf: none. */
+template <int SINKS> MPK_FN float fold_sink(const mpk_task &t, int head)
+{
+    if (SINKS == FOLD_NO_SINKS)
+        return -__int_as_float(0x7f800000);
+    if (SINKS == FOLD_F32_SINKS)
+        return mpk_at<const float>(t, FOLD_SINKS)[head];
+    return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, FOLD_SINKS)[head] << 16);
+}
+
 /* One head of one token, by a warp.  Weights are relative to the largest lse, so no exponential
  * overflows; a token that saw nothing in any split gives zeros.  A lane has columns lane * 8 to
- * + 7 of the head; lanes beyond its size only help with the weights. */
-template <int LOTS>
+ * + 7 of the head; lanes beyond its size only help with the weights.  sink: fold_sink. */
+template <int LOTS, int SINKS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
-                      int heads, int size)
+                      int heads, int size, float sink)
 {
     const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
@@ -124,7 +136,7 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
         any = full[i] ? (rt_u32)(i * 32 + __ffs((int)full[i]) - 1) : any;
         most = fmaxf(most, e[i]);
     }
-    if (n_full == 1) { /* its weight is 1 */
+    if (!SINKS && n_full == 1) { /* its weight is 1 */
         const char *from = part + any * row_bytes;
         if (mine)
             ptx_store_words(y, fold_await(from, mine, carried, ptx_load_words(from)));
@@ -133,6 +145,10 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
 #pragma unroll
     for (int d = 16; d; d /= 2)
         most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+    if (SINKS && sink != none) {
+        most = fmaxf(most, sink);
+        total = ptx_exp2((sink - most) * 1.44269504f);
+    }
 #pragma unroll 1
     for (int i = 0; i < LOTS; i++)
         fold_sum(part + (rt_u32)(i * 32) * row_bytes, row_bytes, mine, carried,
@@ -149,7 +165,8 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
 
 /* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8 and at
  * most 256. */
-template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
+template <int LOTS, int SINKS = FOLD_NO_SINKS>
+MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     static_assert(LOTS * FOLD_LANES <= FOLD_MOST_SPLITS, "the host keeps to what it accepts");
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
@@ -166,12 +183,12 @@ template <int LOTS> MPK_FN void fold_rows(const mpk_task &t, int splits, int hea
         if (token >= end)
             break;
         const int at = first + head, column = at * size + lane * 8; /* the lane's first */
-        fold_head<LOTS>(t,
-                        mpk_at<const char>(t, FOLD_PART) +
-                            ((rt_u64)token * splits * heads * size + column) * 2,
-                        mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
-                        mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2,
-                        splits, heads, size);
+        fold_head<LOTS, SINKS>(
+            t,
+            mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
+            mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
+            mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads,
+            size, fold_sink<SINKS>(t, at));
     }
     mpk_trigger(t);
 }

@@ -3,9 +3,10 @@
  *
  * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is
  * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each
- * warpgroup has MPK_BOXES stages of x; one of its threads requests them, all but one ahead, and
- * the products of a step are given while those of the step before are in flight.  One lane of
- * the loader requests the pages: all 32 together take longer for a page than the copy does.
+ * warpgroup has MPK_BOXES stages of x.  It requests those of a turn's first steps itself, once the
+ * event has come; the loader requests all others, each when the step that had its stage has
+ * released its pages, and all pages.  So warps of a warpgroup meet at the ends of a turn alone.
+ * linear_box_ask.cuh is the loader's part.
  * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
  * stages of x while products read them too; in the first pass alone: the passes after it find
  * the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are added in the
@@ -13,141 +14,33 @@
  *
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
  *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
- *   step i           wait for w and x of step i; give its products; wait for those of step i - 1;
- *                    release their pages; meet; request x of step i + 3
+ *   step i           give the products of step i; wait for those of step i - 1; release their
+ *                    pages; wait for w and x of step i + 1, mostly seen before
  *
  * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
  * from L2.
  *
  * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
- * stages over all tasks of the worker (box_turn), so that phases go on.  A stage is requested
- * again when all warps of the warpgroup have met after the products, and the squares, that read
- * it.
+ * stages over all tasks of the worker (box_turn), so that phases go on; it is the same for both
+ * warpgroups.
  */
 #ifndef TASK_LINEAR_BOX_CUH
 #define TASK_LINEAR_BOX_CUH
 
 #include "ptx/matrix.cuh"
+#include "task/linear_box_ask.cuh"
 #include "task/linear_parts.cuh"
 
 #if MPK_WGMMA
-
-/* ---- the loader's part ---- */
-
-/* Where the lane that requests pages stands; its own copy of the ring, which the warp takes over
- * at the end (box_have_asked). */
-struct box_asker {
-    mpk_ring ring;
-    rt_u32 asked; /* pages */
-    bool over;    /* there is nothing to load for any more */
-};
-
-/* The asking lane: the next page, once it is empty, or LOAD_OVER: load_page for one lane.  It
- * does not look at the number of pages in flight: products of many tokens want the whole ring. */
-MPK_FN rt_u32 box_ask_any(const mpk_load &l, box_asker *a)
-{
-    const rt_u32 page = a->ring.first + a->ring.at; /* of the worker */
-    /* Only this lane polls; the others wait at the meeting in box_have_asked. */
-    while (!a->over && !ptx_barrier_try(&mpk_w.empty[page], a->ring.parity ^ 1))
-        a->over = load_is_over(&l);
-    if (a->over)
-        return LOAD_OVER;
-    ring_next(&a->ring);
-    a->asked++;
-    return page;
-}
-
-/* The asking lane: a page with the box of w from (column, group) on, of which `groups` are
- * wanted; of up to 8 of them half a box.  A negative column: nothing, a page that is left out. */
-MPK_FN void box_ask_page(const mpk_load &l, box_asker *a, int column, int group, int groups)
-{
-    const bool half = groups <= TILE_BOX_GROUPS / 2; /* the map of half boxes (RT_MAPS) */
-    const rt_u32 page = box_ask_any(l, a);           /* empty by now */
-    if (page == LOAD_OVER)
-        return;
-    load_expect(page, column < 0 ? 0 : half ? MPK_PAGE_BYTES / 2 : MPK_PAGE_BYTES);
-    if (column >= 0)
-        ptx_copy_box(l.s_pages + page * MPK_PAGE_BYTES, (const rt_map *)l.e->maps + 1 + half,
-                     column, group, &mpk_w.full[page]);
-}
-
-/* The asking lane: two pages of a step, which lie together.  The second one's barrier tells of
- * both, and the first one's of nothing, so that a body waits once. */
-MPK_FN void box_ask_pair(const mpk_load &l, box_asker *a, int column, int group, int groups)
-{
-    const bool half = groups <= TILE_BOX_GROUPS / 2 * 3;
-    const rt_map *maps = (const rt_map *)l.e->maps + 1;
-    const rt_u32 first = box_ask_any(l, a);
-    if (first == LOAD_OVER)
-        return;
-    load_expect(first, 0);
-    const rt_u32 second = box_ask_any(l, a);
-    if (second == LOAD_OVER)
-        return;
-    const rt_u32 to = l.s_pages + first * MPK_PAGE_BYTES;
-    rt_u64 *full = &mpk_w.full[second];
-    load_expect(second, half ? MPK_PAGE_BYTES / 2 * 3 : 2 * MPK_PAGE_BYTES);
-    ptx_copy_box(to, maps, column, group, full);
-    ptx_copy_box(to + MPK_PAGE_BYTES, maps + half, column, group + TILE_BOX_GROUPS, full);
-}
-
-/* The asking lane: the pages of a pass for one turn, step by step; group: its first one.  Pages of
- * a step must be neighbours: one before the ring's end is left out. */
-MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, box_asker *a)
-{
-    for (int step = q.begin; step < q.begin + q.steps && !a->over; step++) {
-        const int column = step * (TILE_BOX_COLUMNS * TILE_BOX_WORDS);
-        if (q.pages == 1) {
-            box_ask_page(l, a, column, group, q.groups);
-            continue;
-        }
-        if (tile_gap(a->ring, 2))
-            box_ask_page(l, a, -1, 0, 0);
-        box_ask_pair(l, a, column, group, q.groups);
-    }
-}
-
-/* All lanes: the lane that asked hands its place to the others.  A page that was requested again
- * had arrived before, so at most a ring of them is in flight, and the tail moves on without a
- * wait. */
-MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
-{
-    __syncwarp();
-    const int lane = __ffs((int)__ballot_sync(0xffffffffu, asks)) - 1;
-    const rt_u32 asked = __shfl_sync(0xffffffffu, a.asked, lane);
-    l.cancelled = __shfl_sync(0xffffffffu, (rt_u32)a.over, lane);
-    l.ring.at = __shfl_sync(0xffffffffu, a.ring.at, lane);
-    l.ring.parity = __shfl_sync(0xffffffffu, a.ring.parity, lane);
-    l.pages += asked;
-    l.flying += asked;
-    /* the page at the tail has been filled again, so its first copy had arrived */
-    for (; l.flying > l.ring.n; l.flying--)
-        ring_next(&l.tail);
-}
-
-/* All lanes: all pages of a task, in the order in which the body takes them. */
-MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
-{
-    box_asker a = {l.ring, 0, l.cancelled != 0}; /* of all lanes, used by one */
-    const bool asks = ptx_elect();
-    if (asks)
-        for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
-            const tile_pass q = tile_pass_at(p, s, at);
-            for (int turn = 0; turn < p.turns && !a.over; turn++)
-                box_ask_pass(l, q, p.first + at, &a);
-        }
-    box_have_asked(l, a, asks);
-}
 
 /* ---- products ---- */
 
 /* What a warpgroup's thread needs to know of a turn; few words, since they live through the
  * products. */
 struct box_turn {
-    const rt_map *x; /* its map */
-    int row;         /* first token; ~row: its squares are to be summed: one register for both */
-    rt_u32 turn;     /* of the first step */
+    rt_u32 turn; /* of the first step */
     int steps;
+    bool squares; /* are to be summed */
 };
 
 /* This warpgroup's part of the scratch.  Written with mpk_s instead of t.s_scratch, so that the
@@ -167,17 +60,14 @@ MPK_FN rt_u64 *box_full(void)
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* One thread of the warpgroup: request the box of x of a step.  Its stage is free: see
- * box_columns. part: the task's columns do not begin with the first. */
-MPK_FN void box_ask(const box_turn &b, bool part, int step)
+/* One thread of the warpgroup: request the box of x of step `step`, from column `column` and token
+ * `row` on.  Its stage is free: see box_begin. */
+MPK_FN void box_ask(const mpk_task &t, const box_turn &b, int step, int column, int row)
 {
     const rt_u32 turn = b.turn + (rt_u32)step; /* names the stage and its phase */
     rt_u64 *full = box_full() + turn % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    const int first = part ? parts_noted()->column[mpk_thread() / 128] : 0; /* the task's */
-    ptx_copy_box(ptx_shared(box_stage(turn)), b.x, first + step * TILE_BOX_COLUMNS,
-                 /* row, or ~row undone: x ^ -1 is ~x */
-                 b.row ^ b.row >> 31, full);
+    ptx_copy_box(ptx_shared(box_stage(turn)), (const rt_map *)t.e->maps, column, row, full);
 }
 
 /* The barrier of stage `turn` of x. */
@@ -187,12 +77,12 @@ MPK_FN rt_u64 *box_full_of(rt_u32 turn)
 }
 
 /* Is what the next step reads there, pages of w that lie together and stage `turn` of x?  Does not
- * wait.  No, if a page at the end of the ring is left out first. */
+ * wait. */
 template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 turn)
 {
     const rt_u32 w = ptx_barrier_look(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity),
                  x = ptx_barrier_look(box_full_of(turn), turn / MPK_BOXES & 1);
-    return (w & x & (ring.at + PAGES <= ring.n)) != 0;
+    return (w & x) != 0;
 }
 
 /* All warps: take the PAGES pages of the next step, which lie together, once they and the stage
@@ -200,11 +90,6 @@ template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 turn)
 template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring, rt_u32 turn, bool seen)
 {
     if (!seen) {
-        if (PAGES == 2 && ring->at + 1 == ring->n) {
-            rt_u32 left_out;
-            ring_take(ring, &left_out);
-            ring_release(left_out);
-        }
         mpk_barrier_wait(&mpk_w.full[ring->first + ring->at + PAGES - 1], ring->parity);
         mpk_barrier_wait(box_full_of(turn), turn / MPK_BOXES & 1);
     }
@@ -213,6 +98,16 @@ template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring, rt_u32 turn, bool se
     ring_next(ring);
     __syncwarp(); /* barriers and products take whole warps */
     return first;
+}
+
+/* All warps, before the first step of a pass: step over the page that is left out, if one is. */
+template <int PAGES> MPK_FN void box_skip(mpk_ring *ring)
+{
+    if (!box_is_odd<PAGES>(*ring))
+        return;
+    rt_u32 page;
+    ring_take(ring, &page);
+    ring_release(page);
 }
 
 /* This warp has read the pages of a step: its own arrival of eight at each.  The lanes meet
@@ -228,19 +123,37 @@ template <int PAGES> MPK_FN void box_release(rt_u32 first)
     }
 }
 
-/* A stage, 64 columns, as four products of 16: x in rows of 64 columns, of which 16 more begin
- * 32 bytes on; STRIDE bytes from a group of w to the next. */
-template <int N, int STRIDE = TILE_BOX_BYTES>
-/* A step of 64 columns: four products of 16, whose operands follow each other within the
- * swizzled rows. */
-MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
+/* Products FROM to TO - 1 of the four of a stage of 64 columns: 16 columns each, whose operands
+ * follow each other within the swizzled rows.  x, w: descriptors. */
+template <int N, int FROM, int TO> MPK_FN void box_multiply_some(rt_u64 x, rt_u64 w, float *sum)
 {
-    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE); /* descriptors */
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = FROM; k < TO; k++) {
         const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));
         halves_group_multiply<N>(sum, a, b);
     }
+}
+
+/* A stage of x in rows of 64 columns; STRIDE bytes from a group of w to the next. */
+template <int N, int STRIDE> MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
+{
+    box_multiply_some<N, 0, 4>(ptx_matrix_of_rows(s_x), ptx_matrix(s_w, STRIDE), sum);
+}
+
+/* Where a step's operands begin, as their descriptors have it: 14 bits for w, and for x from bit 16
+ * on.  One word, so that one shuffle tells the compiler that all lanes have the same: descriptors
+ * are then counted once for the warp. */
+MPK_FN rt_u32 box_place(rt_u32 first, rt_u32 page, rt_u32 turn)
+{
+    const rt_u32 place =
+        first + page * (MPK_PAGE_BYTES / 16) + (turn % MPK_BOXES * (TILE_STAGE / 16) << 16);
+    return __shfl_sync(0xffffffffu, place, 0);
+}
+enum { BOX_PLACE = 0x3fff }; /* the bits of a descriptor that say where its matrix begins */
+/* The descriptor of a matrix like `first` that begins at `place`. */
+MPK_FN rt_u64 box_matrix(rt_u64 first, rt_u32 place)
+{
+    return (first & ~(rt_u64)BOX_PLACE) | (place & BOX_PLACE);
 }
 
 /* Squares of a stage: a thread has pieces of 8 columns of four tokens, 16 apart (thread i reads
@@ -263,37 +176,40 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
  * are released.  A warp is held until most of a step's products have run, so what it does between
  * them adds up: it looks for the next step's pages and stage before, and reads the answer after.
  *
- * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait;
- * the meeting says so for all four warps; so thread 0 may request step i + MPK_BOXES - 1, whose
- * stage is that of step i - 1.
+ * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait, and
+ * its squares are read; the warp's arrival at the pages says so.  When all warps have arrived the
+ * loader may request pages and stage of step i - 1 again.
  *
  * The code of this loop and of the end of a tile keeps few values besides the sums: what does
  * not fit the registers would come from L2, as the clerk's acquires empty the L1 cache. */
-template <int N, bool PART>
+template <int N>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
-    const bool asks = mpk_thread() % 128 == 0; /* one thread of the warpgroup */
-    rt_u32 before = 0, page = box_take<PAGES>(ring, b.turn, false);
+    const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
+                 first_w = ptx_matrix(mpk_s, TILE_BOX_BYTES);
+    const rt_u32 first = ((rt_u32)first_x & BOX_PLACE) << 16 | ((rt_u32)first_w & BOX_PLACE);
+    box_skip<PAGES>(ring);
+    rt_u32 before = 0, page = box_take<PAGES>(ring, b.turn, false),
+           place = box_place(first, page, b.turn);
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 turn = b.turn + (rt_u32)step;
-        const char *s_x = box_stage(turn); /* of this warpgroup */
-        const bool seen = box_look<PAGES>(*ring, turn + 1);
+        const rt_u64 x = box_matrix(first_x, place >> 16), w = box_matrix(first_w, place);
         ptx_group_begin();
-        box_multiply<N>(s_x, mpk_s + page * MPK_PAGE_BYTES, sum);
+        box_multiply_some<N, 0, 1>(x, w, sum);
+        const bool seen = box_look<PAGES>(*ring, turn + 1);
+        place = box_place(first, ring->first + ring->at, turn + 1);
+        box_multiply_some<N, 1, 4>(x, w, sum);
         ptx_group_commit();
         /* squares are summed from the stage while the tensor cores read it too */
-        if (b.row < 0)
-            box_add_squares(s_x, square);
+        if (b.squares)
+            box_add_squares(box_stage(turn), square);
         /* one group of products in flight is this step's; the step before has ended */
         if (step) {
             ptx_group_wait<1>();
             box_release<PAGES>(before);
         }
         before = page;
-        tile_meet();
-        if (asks && step + MPK_BOXES - 1 < b.steps)
-            box_ask(b, PART, step + MPK_BOXES - 1);
         if (step + 1 < b.steps)
             page = box_take<PAGES>(ring, turn + 1, seen);
     }
@@ -329,9 +245,22 @@ template <typename shape> MPK_FN void box_put_scales(const shape &s, float *squa
 /* Where a warp's 16 tokens and the pass's groups go. */
 struct box_end {
     rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
+    rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
 };
+
+/* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
+ * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
+MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
+{
+    const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
+    if (!TILE_HAS(TILE_FORM_PARTS) || !at)
+        return 0;
+    const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
+    const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
+    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * 4;
+}
 
 /* Computed after the products: during them it would hold registers. */
 MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
@@ -343,6 +272,7 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
     e.y = t.e->at[s.y] + at;
     e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
     e.row_bytes = (rt_u32)s.rows * bytes;
+    e.squares = squares_of_pass(t, s, row, group);
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
     return e;
@@ -366,21 +296,24 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes. */
-MPK_FN void box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns. */
+MPK_FN mpk_words box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
         words[i] = halves_pack(v.at[2 * i] + halves_low(r[i]), v.at[2 * i + 1] + halves_high(r[i]));
-    ptx_store_words((void *)y, {words[0], words[1], words[2], words[3]});
+    const mpk_words stored = {words[0], words[1], words[2], words[3]};
+    ptx_store_words((void *)y, stored);
+    return stored;
 }
 
 /* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
  * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
- * overlap. */
-MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale)
+ * overlap.  square: those of what is stored are added, a token's each. */
+MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale,
+                       float *square)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
@@ -398,53 +331,85 @@ MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float 
     for (int i = 0; i < 4; i += 2) {
         const box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
                        b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
+        mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
-            box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
+            y[0] = box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
         if (4 * i + 4 < tokens)
-            box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+            y[1] = box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+        if (e.squares) {
+            square[i] = squares_add(y[0], square[i]);
+            square[i + 1] = squares_add(y[1], square[i + 1]);
+        }
     }
+}
+
+/* Sums of squares of the warp's tokens, over the eight lanes that have a token: a float each. */
+MPK_FN void box_put_squares(const box_end &e, float *square)
+{
+    const int lane = mpk_thread() % 32, first = lane / 8;
+    box_sum_squares(square);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (lane % 8 == 0 && first + 4 * i < e.tokens)
+            ptx_store_word((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW,
+                           __float_as_uint(square[i]));
 }
 
 /* All units, one after the other; unrolled, so that sums give their registers back. */
 template <int N>
 MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const float *s_scale)
 {
+    float square[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {
             /* The warp's own part of the scratch: __syncwarp is enough. */
             tile_put(sum + 32 * u, s_sum);
             __syncwarp();
-            box_finish(e, u, s_sum, s_scale);
+            box_finish(e, u, s_sum, s_scale, square);
             __syncwarp();
         }
+    if (e.squares)
+        box_put_squares(e, square);
 }
 
-/* Rows of w are pairs: the sums of a gate and of what it lets through become one value, in
- * place. After it a lane has of group n column lane % 4 of token lane / 4 (sum[2 n]) and of the
- * token 8 on (sum[2 n + 1]).  In place works because sum[i] is made from sum[2 i] and sum[2 i +
- * 1], which come later or are itself.  Groups that the task does not have are left out, 16 rows
- * at a time: each is some hundred instructions that no cache holds, since a task runs them once. */
-template <int N> MPK_FN void box_gate(int activation, int groups, float *sum, const float *s_scale)
+/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh. */
+MPK_FN float box_exponent(int activation, float x)
 {
-    const int g = mpk_thread() % 32 / 4; /* the lane's tokens are g and g + 8 */
-    const float scale[2] = {s_scale[g], s_scale[g + 8]};
+    const bool silu =
+        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
+    return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);
+}
+
+enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */
+
+/* Rows of w are pairs: the sums of a gate and of what it lets through become one value.  from:
+ * the sums of four groups; to: of group n column lane % 4 of token lane / 4 (to[2 n]) and of the
+ * token 8 on (to[2 n + 1]).  to may be from, or before it, since to[i] is made from from[2 i] and
+ * from[2 i + 1].
+ *
+ * One value is a chain of 90 cycles.  So each step of it is made for all eight before the next: in
+ * the place of their sums, or ptxas, short of registers, makes one value after the other. */
+MPK_FN void box_gate(int activation, const float *scale, float *from, float *to)
+{
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU) {
 #pragma unroll
-    for (int n = 0; n < N / 8; n += 2) {
-        if (n >= groups)
-            continue;
-        if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU)
-#pragma unroll
-            for (int i = 2 * n; i < 2 * n + 4; i++)
-                sum[i] = activate_gelu(sum[2 * i] * scale[i % 2]) * (sum[2 * i + 1] * scale[i % 2]);
-        else
-#pragma unroll
-            for (int i = 2 * n; i < 2 * n + 4; i++)
-                sum[i] =
-                    tile_activate(activation == ACTIVATE_SILU ? ACTIVATE_SILU : ACTIVATE_GELU_TANH,
-                                  sum[2 * i] * scale[i % 2]) *
-                    (sum[2 * i + 1] * scale[i % 2]);
+        for (int i = 0; i < BOX_GATED; i++)
+            to[i] = activate_gelu(from[2 * i] * scale[i % 2]) * (from[2 * i + 1] * scale[i % 2]);
+        return;
     }
+#pragma unroll
+    for (int i = 0; i < BOX_GATED; i++) {
+        const float gate = from[2 * i] * scale[i % 2];
+        from[2 * i + 1] *= scale[i % 2] * gate;
+        from[2 * i] = ptx_exp2(box_exponent(activation, gate));
+    }
+#pragma unroll
+    for (int i = 0; i < BOX_GATED; i++)
+        from[2 * i] = __fdividef(1, 1 + from[2 * i]);
+#pragma unroll
+    for (int i = 0; i < BOX_GATED; i++)
+        to[i] = from[2 * i] * from[2 * i + 1];
 }
 
 /* Two neighbouring columns as a word.  Lanes c and c + 1 (c even) have one column each of two
@@ -461,20 +426,26 @@ enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in sc
 
 /* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group;
  * then a lane stores the four of its group for one token after the other, so a warp stores a
- * row. */
+ * row.  Groups that the task does not have are left out, four at a time: each is some hundred
+ * instructions that no cache holds, since a task runs them once. */
 template <int N>
 MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
                           const float *s_scale)
 {
-    const int lane = mpk_thread() % 32;
-    char *to = s_y + lane / 4 * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
-    box_gate<N>(activation, e.groups, sum, s_scale);
+    const int lane = mpk_thread() % 32, g = lane / 4; /* the lane's tokens are g and g + 8 */
+    const float scale[2] = {s_scale[g], s_scale[g + 8]};
+    char *to = s_y + g * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
 #pragma unroll
-    for (int n = 0; n < N / 8; n += 2) {
+    for (int n = 0; n < N / 8; n += 4) {
         if (n >= e.groups)
             continue;
-        *(rt_u32 *)(to + 8 * n) = box_pair(sum[2 * n], sum[2 * n + 2]);
-        *(rt_u32 *)(to + 8 * BOX_ROW + 8 * n) = box_pair(sum[2 * n + 1], sum[2 * n + 3]);
+        float *v = sum + 4 * n; /* the values take the place of sums */
+        box_gate(activation, scale, v, v);
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            *(rt_u32 *)(to + 8 * (n + i)) = box_pair(v[2 * i], v[2 * i + 2]);
+            *(rt_u32 *)(to + 8 * BOX_ROW + 8 * (n + i)) = box_pair(v[2 * i + 1], v[2 * i + 3]);
+        }
     }
     __syncwarp();
     /* a lane a group of four columns, a token after the other: whole rows of 8 n bytes */
@@ -575,47 +546,65 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     parts_finish(t, s, p);
 }
 
-/* The turn whose first token for this warpgroup is `row`; anew: its factors are to be found. */
-MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, int row,
-                            bool anew)
+/* A turn; anew: its factors are to be found. */
+MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool anew)
 {
-    return {(const rt_map *)t.e->maps, anew && s.norm && !squares_are_summed(t) ? ~row : row,
-            mpk_w.box_turn[mpk_thread() / 128], q.steps};
+    return {mpk_w.box_turn[mpk_thread() / 128], q.steps, anew && s.norm && !squares_are_summed(t)};
 }
 
-/* What all turns begin with: the first boxes of x are requested, and factors whose squares are
- * summed already go to s_scale meanwhile.  The meeting stands between the last reads of the
- * scratch, as sums or by an earlier task, and the first copy into it. */
+static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
+
+/* What all turns begin with: the first MPK_BOXES boxes of x are requested, by a warp each, and
+ * factors whose squares are summed already go to s_scale meanwhile.  The meeting stands between the
+ * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
+ * which requests the boxes after these, has an arrival of each warp after it.  first: turn of the
+ * task. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool part,
-                      const box_turn &b, int row, bool anew, float *s_scale)
+                      const box_turn &b, int row, bool first, bool anew, float *s_scale)
 {
-    const int thread = mpk_thread();
-    const bool asks = thread % 128 == 0; /* one thread of the warpgroup */
-    if (part && asks)                    /* for itself: it saves a register */
-        parts_noted()->column[thread / 128] = q.begin * TILE_BOX_COLUMNS;
+    const int warp = mpk_thread() / 32 % 4;
     ptx_fence_shared(); /* stages were sums, or another task's */
-    ptx_fence_bulk();   /* and x was written by ordinary stores */
+    if (first)
+        ptx_fence_bulk(); /* and x was written by ordinary stores */
     tile_meet();
+    if (ptx_elect() && warp < b.steps)
+        box_ask(t, b, warp, (q.begin + warp) * TILE_BOX_COLUMNS, row);
+    __syncwarp();
     if (part)
         parts_begin(t);
-    for (int i = 0; i < MPK_BOXES - 1 && i < b.steps && asks; i++)
-        box_ask(b, part, i);
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
 }
 
 /* The turn's sums.  All boxes that were requested have been waited for at the end, so stages and
  * barriers are as they were, and box_turn says in which phase. */
-template <int N, bool PART>
-MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)
+template <int N> MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
     const int thread = mpk_thread();
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    box_columns<N, PART>(b, ring, sum, square);
+    box_columns<N>(b, ring, sum, square);
     if (thread % 128 == 0)
         mpk_w.box_turn[thread / 128] = b.turn + (rt_u32)b.steps;
+}
+
+/* No token of the turn is alive: take and release its pages.  No x is requested for it. */
+template <int PAGES> MPK_FN void box_drop_pages(const tile_pass &q, mpk_ring *ring)
+{
+    box_skip<PAGES>(ring);
+    for (int i = 0; i < PAGES * q.steps; i++) {
+        rt_u32 page;
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+}
+MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
+{
+    if (q.pages == 2)
+        box_drop_pages<2>(q, ring);
+    else
+        box_drop_pages<1>(q, ring);
 }
 
 /* A turn of a task that has its tile alone.  first: number of its first group; s_scale: place of
@@ -627,7 +616,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
 {
     const int warp = mpk_thread() / 32 % 4;
     float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N, false>(b, ring, sum, square);
+    box_sum<N>(b, ring, sum, square);
     if (anew && !squares_are_summed(t))
         box_put_scales(s, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
@@ -648,7 +637,7 @@ template <int N>
 MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_turn &b, mpk_ring *ring)
 {
     float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N, true>(b, ring, sum, square);
+    box_sum<N>(b, ring, sum, square);
     box_meet<N>(t, s, sum, square);
 }
 
@@ -665,8 +654,8 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
                                 turn % TILE_KEPT * 2 * TILE_TOKENS;
     s_scale += half * TILE_TOKENS;
     row += half * TILE_TOKENS;
-    const box_turn b = box_turn_of(t, s, q, row, anew);
-    box_begin(t, s, q, part, b, row, anew, s_scale);
+    const box_turn b = box_turn_of(t, s, q, anew);
+    box_begin(t, s, q, part, b, row, at == 0 && turn == 0, anew, s_scale);
     /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
     if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)

@@ -46,8 +46,7 @@ enum {
 struct parts_note {
     char *sums[RT_MOST_PARTS]; /* the workers' that share the tile, in the order of parts */
     rt_room *rooms[RT_MOST_PARTS];
-    int column[2]; /* where the task's columns begin; each warpgroup has a copy */
-    rt_u32 owed;   /* of the own room, before this task */
+    rt_u32 owed; /* of the own room, before this task */
 };
 static_assert(sizeof(parts_note) <= PARTS_SCALES - TILE_SCALES &&
                   PARTS_SQUARES + RT_PART_TOKENS * 4 <= TILE_SCRATCH,

@@ -26,13 +26,20 @@
  *   block  row g (64 bytes) = 4 units of 16 bytes; lane (g, c) reads unit c ^ g / 2
  *
  * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
+ *
+ * Weights in block formats (FORM not 0; rt/rt_blocks.h) are the same product from other pages: a
+ * page is a slab of 1,024 columns of each of one or two groups, unpacked in registers
+ * (blocks.cuh).  A norm's weight cannot be folded into them, so x is multiplied by it in registers,
+ * after its squares are summed.  Such a product takes any number of tokens, 16 at a time: for each
+ * 16 the task's weights pass through the ring again.
  */
 #ifndef TASK_LINEAR_STREAM_CUH
 #define TASK_LINEAR_STREAM_CUH
 
 #include "shape/linear_stream_shape.h"
+#include "task/blocks.cuh"
 #include "task/peaks.cuh"
-#include "tile/halves.cuh"
+#include "task/stream_x.cuh"
 #include "tile/ring.cuh"
 
 /* Groups of the task's box: the first one, and how many.  A group is 8 rows of w; of a gated
@@ -80,251 +87,45 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
         }
 }
 
-/* ---- x into registers ---- */
-
-/* Rows of the box that are alive; rows are counted from its first one, at most 16.  From shared
- * memory: mpk_task.hi0 would wait on the stack, out of the L1 cache. */
-MPK_FN int stream_rows(const mpk_task &t)
+/* All lanes: a page with a slab of each of n groups, which lie group_bytes apart. */
+template <int FORM>
+MPK_FN void stream_load_slabs(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 n)
 {
-    const rt_u32 lo = t.e->lo[0], end = mpk_smaller(t.e->hi[0], t.live[t.e->live]);
-    return end > lo ? (int)(end - lo) : 0;
-}
-
-/* The token of a row, -1: none. */
-MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int rows)
-{
-    if (row >= rows) /* padding of the operand */
-        return -1;
-    row += (int)t.e->lo[0]; /* of the operator */
-    if (s.gathered < 0)     /* rows are tokens */
-        return row;
-    rt_u32 token = mpk_at<const rt_u32>(t, s.gathered)[row];
-    return token < (rt_u32)s.tokens && token < t.live[RT_TOKENS] ? (int)token : -1;
-}
-
-/* x as the operand of the products, for the pages of a pass: at[i][j][m] are the four words a0
- * .. a3 of product m of block j of page i.  Of the lane's 8 columns of the block, words 0 to 3:
- *
- *   WIDE   m = 0: words 0, 1 of token g and of g + 8 in turn; m = 1: words 2, 3 likewise
- *   else   words 0, 2, 1, 3 of token g: row g has words 0, 1 and row g + 8 words 2, 3
- */
-template <int AT_ONCE, int WIDE> struct stream_x {
-    mpk_words at[AT_ONCE][4][1 + WIDE];
-};
-
-/* What is loaded on some paths only must be set on all: else its registers are live, and so
- * taken, for the life of the kernel (docs/gpu.md, "Registers"). */
-template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WIDE> &x)
-{
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int m = 0; m <= WIDE; m++)
-                x.at[i][j][m] = {0, 0, 0, 0};
-}
-
-/* Words as loaded become words as products take them.  The moves go through an instruction that
- * the compiler cannot see through (ptx_own): it would do them again for every page. */
-template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
-{
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        const mpk_words a = x[j][0], b = x[j][WIDE]; /* tokens g and g + 8 */
-        if (WIDE) {
-            x[j][0] = {ptx_own(a.x), ptx_own(b.x), ptx_own(a.y), ptx_own(b.y)};
-            x[j][WIDE] = {ptx_own(a.z), ptx_own(b.z), ptx_own(a.w), ptx_own(b.w)};
-        } else {
-            x[j][0] = {ptx_own(a.x), ptx_own(a.z), ptx_own(a.y), ptx_own(a.w)};
-        }
-    }
-}
-
-/* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token
- * g + 8. */
-template <int WIDE> struct stream_from {
-    const char *x; /* the tensor's first byte */
-    /* bytes from x to page 0; page i is 2048 bytes further on; STREAM_NONE: no such token */
-    rt_u32 at[1 + WIDE];
-    /* bytes from page 0 to the last page, and pieces of it: warps may have fewer blocks there */
-    int last_at, last_n;
-};
-enum { STREAM_NONE = 0xffffffffu };
-
-/* Is the last page not full? */
-MPK_FN bool stream_is_part(const stream_shape &s)
-{
-    return ptx_again((rt_u32)s.columns) % 1024;
-}
-
-/* Where the last page of this lane's pieces lies, and what of it there is. */
-template <int WIDE>
-MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE> *from)
-{
-    const int warp = thread / 32, c = thread % 4, columns = s.columns;
-    from->last_at = (s.pages - 1) * 2048;
-    from->last_n = 4; /* a full page */
-    if (stream_is_part(s)) {
-        const int last = s.last, first = (s.pages - 1) * 1024 + warp * last * 32;
-        const int end = (columns - first - c * 8 + 31) / 32;
-        from->last_at = (first - warp * 128) * 2;
-        from->last_n = end < 0 ? 0 : end < last ? end : last;
-    }
-}
-
-/* Where this lane's pieces of x begin; read once a task, kept in registers. */
-template <int WIDE>
-MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int rows, int thread,
-                          stream_from<WIDE> *from)
-{
-    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4, columns = s.columns;
-    from->x = mpk_at<const char>(t, s.x);
-    stream_find_last<WIDE>(s, thread, from);
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++) {
-        const int token = stream_row(t, s, g + 8 * m, rows); /* -1: none */
-        from->at[m] = token < 0 ? STREAM_NONE : (rt_u32)(token * columns + warp * 128 + c * 8) * 2;
-    }
-}
-
-/* Issue the loads of this lane's pieces of page `page`, without waiting; AGAIN: only of pieces
- * that were still empty.  FULL: no page has less than four blocks a warp. */
-template <int WIDE, bool AGAIN, bool FULL>
-MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
-                            mpk_words (*x)[1 + WIDE])
-{
-    const int further = !FULL && last ? from.last_at : page * 2048,
-              n = !FULL && last ? from.last_n : 4;
-#pragma unroll
-    for (int m = 0; m <= WIDE; m++) {
-        const char *at = from.x + (from.at[m] + further); /* may be nowhere: then not loaded */
-        const bool there = from.at[m] != STREAM_NONE;     /* else its words stay 0 */
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            ptx_load_words_if(at + j * 64, AGAIN ? mpk_is_empty(x[j][m]) : there && j < n,
-                              &x[j][m]);
-    }
-}
-
-/* Issue the loads of the n pages of a pass.  x has been set to 0, so rows without a token stay
- * 0. */
-template <int AT_ONCE, int WIDE, bool FULL>
-MPK_FN void stream_ask_pages(const stream_from<WIDE> &from, int pass, int n, int pages,
-                             stream_x<AT_ONCE, WIDE> &x)
-{
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-        if (i >= n)
-            break;
-        stream_ask_page<WIDE, false, FULL>(from, pass + i, pass + i + 1 == pages, x.at[i]);
-    }
-}
-/* Request the pages of x of a pass. part: the last page has fewer columns than a page, so lanes
- * beyond them load nothing and must not keep what an earlier pass left. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool part,
-                         stream_x<AT_ONCE, WIDE> &x)
-{
-    if (!part) {
-        stream_ask_pages<AT_ONCE, WIDE, true>(from, pass, n, pages, x);
+    const rt_u32 page = load_page(&l);
+    if (page == LOAD_OVER || !load_leads())
         return;
-    }
-    if (pass) /* of the last page not all is loaded, and a pass before has left something */
-        stream_clear_x<AT_ONCE, WIDE>(x);
-    stream_ask_pages<AT_ONCE, WIDE, false>(from, pass, n, pages, x);
-}
-
-/* Until all that was requested is there: no word of it is RT_EMPTY, which is the largest word.
- * While many rows are missing, repeated loads would delay the weights' copies: then each lane
- * polls one piece, and requests the others again only when that has come. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
-                           stream_x<AT_ONCE, WIDE> &x)
-{
+    load_expect(page, n * RT_SLAB_BYTES(FORM));
 #pragma unroll 1
-    for (;;) {
-        rt_u32 most = 0; /* of all words: RT_EMPTY if any is */
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= n)
-                break;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-#pragma unroll
-                for (int m = 0; m <= WIDE; m++)
-                    most = mpk_larger(most, mpk_largest_word(x.at[i][j][m]));
-        }
-        /* The warp goes on together: its lanes share the next products. */
-        if (!__any_sync(0xffffffffu, most == RT_EMPTY) || ptx_load_flag(&mpk_w.abort))
-            break;
-        const char *first =
-            from.x + (from.at[0] + (pass + 1 == pages ? from.last_at : pass * 2048));
-        while (many && mpk_is_empty(x.at[0][0][0]) && !ptx_load_flag(&mpk_w.abort))
-            x.at[0][0][0] = ptx_load_words(first);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < AT_ONCE; i++) {
-            if (i >= n)
-                break;
-            stream_ask_page<WIDE, true, false>(from, pass + i, pass + i + 1 == pages, x.at[i]);
-        }
-    }
+    for (rt_u32 i = 0; i < n; i++)
+        load_copy(&l, page, i * RT_SLAB_BYTES(FORM), from + (rt_u64)i * group_bytes,
+                  RT_SLAB_BYTES(FORM));
+    load_end(page);
 }
 
-template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_ONCE, WIDE> &x)
+/* As linear_stream_load, of weights in blocks: all of it for each 16 tokens of the box. */
+template <int FORM> MPK_FN void linear_stream_load_blocks(mpk_load &l, const stream_shape &s)
 {
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-        if (i >= n)
-            break;
-        stream_order_page<WIDE>(x.at[i]);
-    }
-}
-
-/* Add the squares of x: the diagonal of x x^T, whose second operand are the same registers.
- * Words 0, 1 of a lane's 8 columns and words 2, 3 have sums of their own, and each page has: so
- * the bits are the same whatever the layout and the number of pages in a pass.  Entry (g, g) of
- * a product is held by lane c = g / 2 of row g, in its register g % 2; with WIDE (g + 8, g + 8)
- * too: square[0], square[1] of that lane. */
-template <int AT_ONCE, int WIDE>
-MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
-{
-    const int odd = thread / 4 % 2, second = WIDE ? 0 : 2; /* entry of the diagonal */
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-        float sum[2 + 2 * WIDE][4] = {}; /* of this page alone */
-        if (i >= n)
-            break;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
-            halves_multiply(sum[0], a.x, a.y, a.z, a.w, a.x, a.z);
-            halves_multiply(sum[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
-            if (WIDE) {
-                halves_multiply(sum[2 * WIDE], a.x, a.y, a.z, a.w, a.y, a.w);
-                halves_multiply(sum[3 * WIDE], b.x, b.y, b.z, b.w, b.y, b.w);
+    constexpr rt_u32 TOGETHER = RT_GROUPS_OF_PAGE(FORM);
+    const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s), pages = s.pages,
+                 at_once = s.at_once, /* of x */
+        group_bytes = pages * RT_SLAB_BYTES(FORM), tokens = l.e->hi[0] - l.e->lo[0];
+    const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)first * group_bytes;
+#pragma unroll 1
+    for (rt_u32 row = 0; row < tokens; row += STREAM_MOST_TOKENS)
+#pragma unroll 1
+        for (rt_u32 q = 0; q < n; q += STREAM_TILE)
+#pragma unroll 1
+            for (rt_u32 pass = 0; pass < pages; pass += at_once) {
+                const rt_u32 end = mpk_smaller(pass + at_once, pages),
+                             here = mpk_smaller(n - q, STREAM_TILE);
+#pragma unroll 1
+                for (rt_u32 i = 0; i < here; i += TOGETHER)
+#pragma unroll 1
+                    for (rt_u32 p = pass; p < end; p++)
+                        stream_load_slabs<FORM>(
+                            l, base + (rt_u64)(q + i) * group_bytes + p * RT_SLAB_BYTES(FORM),
+                            group_bytes, mpk_smaller(here - i, TOGETHER));
             }
-        }
-        square[0] += (odd ? sum[0][1] : sum[0][0]) + (odd ? sum[1][second + 1] : sum[1][second]);
-        if (WIDE)
-            square[WIDE] += (odd ? sum[2 * WIDE][3] : sum[2 * WIDE][2]) +
-                            (odd ? sum[3 * WIDE][3] : sum[3 * WIDE][2]);
-    }
-}
-
-/* The lane that holds the diagonal's entry puts the warp's sum down for stream_scale: float[16
- * tokens][8 warps]. */
-template <int WIDE>
-MPK_FN void stream_put_squares(const mpk_task &t, int thread, const float *square)
-{
-    const int warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
-    float *to = (float *)(t.s_scratch + STREAM_SQUARES) + g * 8 + warp; /* [token][warp] */
-    if (c != g / 2) /* another lane has the entry */
-        return;
-    to[0] = square[0];
-    if (WIDE)
-        to[64] = square[WIDE];
 }
 
 /* ---- products ---- */
@@ -499,8 +300,9 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 /* 1 / rms of token `row`, from the squares that the warps have put down, added in their order. */
 MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
 {
-    const float4 *square = (const float4 *)(t.s_scratch + STREAM_SQUARES) + row * 2, a = square[0],
-                 b = square[1];
+    const float4 *square =
+        (const float4 *)(t.s_scratch + STREAM_SQUARES) + row % TEAM_MOST_TOKENS * 2;
+    const float4 a = square[0], b = square[1];
     const float sum = ((((((a.x + a.y) + a.z) + a.w) + b.x) + b.y) + b.z) + b.w;
     return rsqrtf(sum * e.columns_inverse + e.eps);
 }
@@ -651,13 +453,13 @@ MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
     return (float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
 }
 
-/* The largest of 64 columns for each token: the n_groups from first_group on, whose peaks lie
- * `stride` floats apart. */
+/* The largest of 64 columns for each token, from the box's row first_row on: the n_groups from
+ * first_group on, whose peaks lie `stride` floats apart. */
 MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride,
-                         int first_group, int n_groups)
+                         int first_group, int n_groups, int first_row = 0)
 {
-    int row = mpk_thread();    /* a thread a token */
-    if (row >= stream_rows(t)) /* no token */
+    int row = mpk_thread(); /* a thread a token; `stride` has room for stride / 2 of them */
+    if (row >= stream_rows(t) - first_row || row >= stride / 2) /* no token */
         return;
     float best = s_peaks[row * 2], at = s_peaks[row * 2 + 1]; /* of group 0; at < 0: none */
 #pragma unroll 1
@@ -668,8 +470,9 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
             best = s_peaks[i * stride + row * 2];
             at = s_peaks[i * stride + row * 2 + 1];
         }
-    float *to = mpk_at<float>(t, s.peaks) +
-                ((rt_u64)(t.e->lo[0] + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
+    float *to =
+        mpk_at<float>(t, s.peaks) +
+        ((rt_u64)(t.e->lo[0] + first_row + row) * ((s.rows + 63) / 64) + first_group / 8) * 2;
     to[0] = best;
     to[1] = at;
 }
@@ -705,31 +508,83 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
     }
 }
 
-/* All body threads.  Per tile: x, unless it is in registers already; products, page by page; a
- * barrier; each warp ends one group.  Sums of a tile are overwritten after the next barrier
- * only. */
-template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
+/* As stream_tile, of weights in blocks: a page has a slab of each of the next groups. */
+template <int AT_ONCE, int WIDE, int FORM>
+MPK_FN void stream_tile_blocks(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts,
+                               float zero, int groups, int pass, int of_pass, int thread)
+{
+    constexpr int TOGETHER = RT_GROUPS_OF_PAGE(FORM);
+    const int piece = thread / 32 * RT_PIECE_BYTES(FORM);
+#pragma unroll 1
+    for (int i = 0; i < groups; i += TOGETHER) {
+        float total[TOGETHER][4] = {}; /* of the pages so far */
+        const int here = groups - i < TOGETHER ? groups - i : TOGETHER;
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++)
+            if (pass && k < here)
+#pragma unroll
+                for (int e = 0; e < (WIDE ? 4 : 2); e++)
+                    total[k][e] = stream_sums<WIDE>(s_parts, i + k, thread)[e];
+#pragma unroll
+        for (int p = 0; p < AT_ONCE; p++) {
+            rt_u32 page;
+            if (p >= of_pass)
+                break;
+            const char *at = ring_take(ring, &page) + piece;
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+                float first[4] = {}, second[4] = {};
+                if (k < here)
+                    blocks_multiply<FORM, WIDE>(at + k * RT_SLAB_BYTES(FORM), x.at[p], zero,
+                                                thread % 32, first, second);
+                /* not WIDE: as in stream_pages */
+                total[k][0] += first[0] + second[WIDE ? 0 : 2];
+                total[k][1] += first[1] + second[WIDE ? 1 : 3];
+                total[k][2] += first[2] + second[2];
+                total[k][3] += first[3] + second[3];
+            }
+            ring_release(page);
+        }
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++)
+            if (k < here)
+                stream_put<WIDE>(s_parts, i + k, thread, total[k]);
+    }
+}
+
+/* None of 16 tokens is alive: take and release the pages that are loaded for them. */
+template <int FORM> MPK_FN void stream_drop(mpk_ring *ring, int groups, int pages)
+{
+    for (int i = (groups + RT_GROUPS_OF_PAGE(FORM) - 1) / RT_GROUPS_OF_PAGE(FORM) * pages; i > 0;
+         i--) {
+        rt_u32 page;
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+}
+
+/* All body threads; at most 16 tokens, those from first_row of the box on.  Per tile: x, unless
+ * it is in registers already; products, page by page; a barrier; each warp ends one group.  Sums of
+ * a tile are overwritten after the next barrier only. */
+template <int AT_ONCE, int WIDE, int FORM>
+MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_row, int rows,
+                          mpk_ring &ring)
 {
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4,
               c = lane % 4;
     const int first = (int)stream_first(t.e, s), n = (int)stream_groups(t.e, s), pages = s.pages;
     char *s_parts = t.s_scratch + STREAM_PARTS;
-    mpk_ring ring = *t.ring; /* in registers for the life of the task */
-    bool is_logits = false;  /* known after the products of the first tile */
-    stream_from<WIDE> from;  /* where this lane's x lies */
+    bool is_logits = false; /* known after the products of the first tile */
+    stream_from<WIDE> from; /* where this lane's x lies */
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[1 + WIDE] = {}; /* of tokens g and g + 8 */
-    /* Also if the task is quiet: polls of x while other warps of this worker still write would
-     * only delay their stores. */
-    mpk_wait(t);
-    const int rows = stream_rows(t);
-    stream_find_x<WIDE>(t, s, rows, thread, &from);
+    stream_find_x<WIDE>(t, s, first_row, rows, thread, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
         const int here = n - q < STREAM_TILE ? n - q : STREAM_TILE; /* groups of the tile */
         rt_u32 residual[2] = {0, 0}; /* requested before the products, used after them */
-        if (q)
+        if (q || first_row)
             mpk_sync(); /* the sums of the last tile have been read */
 #pragma unroll 1
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
@@ -740,12 +595,13 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
                 for (int m = 0; m <= WIDE; m++)
-                    residual[m] = g + 8 * m < rows ? stream_residual(t, s, g + 8 * m,
-                                                                     (first + q + warp) * 8 + 2 * c)
-                                                   : 0;
+                    residual[m] = first_row + g + 8 * m < rows
+                                      ? stream_residual(t, s, first_row + g + 8 * m,
+                                                        (first + q + warp) * 8 + 2 * c)
+                                      : 0;
             /* While x is in flight, by one lane of the last warp; read after the products'
              * barrier. */
-            if (pass == 0 && q == 0 && mpk_thread() == MPK_THREADS - 32)
+            if (pass == 0 && q == 0 && first_row == 0 && mpk_thread() == MPK_THREADS - 32)
                 stream_put_end(t, s);
             if (asks) {
                 if (mpk_carries(t, s.x))
@@ -753,12 +609,18 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
                 stream_order_x<AT_ONCE, WIDE>(of_pass, x);
                 if (s.norm && q == 0)
                     stream_add_squares<AT_ONCE, WIDE>(x, of_pass, thread, square);
+                if (FORM && s.norm)
+                    stream_apply_norm<AT_ONCE, WIDE>(t, s, pass, of_pass, thread, x);
             }
-            stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
-                                       pass + of_pass == pages ? s.last : 4, thread);
+            if (FORM)
+                stream_tile_blocks<AT_ONCE, WIDE, FORM>(x, &ring, s_parts, s.zero, here, pass,
+                                                        of_pass, thread);
+            else
+                stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
+                                           pass + of_pass == pages ? s.last : 4, thread);
         }
         if (s.norm && q == 0)
-            stream_put_squares<WIDE>(t, thread, square);
+            stream_put_squares<WIDE>(t, first_row, thread, square);
         mpk_sync();
         /* The shape itself is out of reach by now: it would come back from the stack. */
         is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
@@ -766,20 +628,44 @@ template <int AT_ONCE, int WIDE> MPK_FN void linear_stream(const mpk_task &t, co
             float total[4]; /* of the warp's group, all columns */
             stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
-                stream_finish_logits<WIDE>(t, first + q + warp, 0, thread, total,
-                                           stream_peaks_of(t, tile) + warp * 32);
+                stream_finish_logits<WIDE>(t, first + q + warp, first_row, thread, total,
+                                           stream_peaks_of(t, tile) + warp * 32 - first_row * 2);
             else
-                stream_finish<WIDE>(t, s, first + q + warp, 0, thread, total, residual);
+                stream_finish<WIDE>(t, s, first + q + warp, first_row, thread, total, residual);
         }
         /* The peaks of the tile before: the barrier above says that all of its groups are there. */
         if (is_logits && q)
             stream_peaks(t, s, stream_peaks_of(t, tile - 1), 32, first + q - STREAM_TILE,
-                         STREAM_TILE);
+                         STREAM_TILE, first_row);
     }
     if (is_logits) {
         mpk_sync();
         stream_peaks(t, s, stream_peaks_of(t, (n - 1) / STREAM_TILE), 32,
-                     first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1);
+                     first + (n - 1) / STREAM_TILE * STREAM_TILE, (n - 1) % STREAM_TILE + 1,
+                     first_row);
+    }
+}
+
+/* All body threads.  FORM: that of the weights, RT_BLOCKS_*; RT_BLOCKS_NONE: 16 bits, and at most
+ * 16 tokens. */
+template <int AT_ONCE, int WIDE, int FORM = RT_BLOCKS_NONE>
+MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
+{
+    mpk_ring ring = *t.ring; /* in registers for the life of the task */
+    /* Also if the task is quiet: polls of x while other warps of this worker still write would
+     * only delay their stores. */
+    mpk_wait(t);
+    const int rows = stream_rows(t);
+    if (FORM) {
+        const int tokens = (int)(t.e->hi[0] - t.e->lo[0]);
+#pragma unroll 1
+        for (int row = 0; row < tokens; row += STREAM_MOST_TOKENS)
+            if (row == 0 || row < rows)
+                stream_tokens<AT_ONCE, WIDE, FORM>(t, s, row, rows, ring);
+            else
+                stream_drop<FORM>(&ring, (int)stream_groups(t.e, s), s.pages);
+    } else {
+        stream_tokens<AT_ONCE, WIDE, RT_BLOCKS_NONE>(t, s, 0, rows, ring);
     }
     *t.ring = ring; /* where the next task goes on */
     mpk_trigger(t);

@@ -520,6 +520,10 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         /* No token of the turn is alive, but its pages have been loaded: let them go. */
         if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
             tile_drop_thin(s, p.piece, &ring);
+#if MPK_MAPS
+        else if (row >= (int)t.hi0 && p.boxed)
+            box_drop(q, &ring);
+#endif
         else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
 #if MPK_MAPS

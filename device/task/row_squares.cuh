@@ -1,11 +1,12 @@
 /* row_squares.cuh - squares of a row summed where the row is made, for the norms of products that
  * read it: otherwise each worker squares all of x again, under every such product.
  *
- * Input and output: rows of RT_SQUARES_ROW bytes, one for each token; float number i is the sum of
- * the squares that task i of the product that makes the row has stored of it, as they are stored
- * (rt_entry.at[RT_SQUARES_...]).
+ * Input and output: rows of RT_SQUARES_ROW bytes, one for each token; a float is the sum of the
+ * squares that a task of the product that makes the row, or one of its passes, has stored of it,
+ * as they are stored (rt_entry.at[RT_SQUARES_...]).
  *
- * A product whose tiles several tasks share (linear_parts.cuh) stores the sums.  A product with a
+ * Tasks of a product that share tiles (linear_parts.cuh) store a sum each, tasks that have theirs
+ * alone (linear_box.cuh) one for each pass.  A product with a
  * norm (linear_box.cuh) adds those of a token while its first boxes are in flight.  All workers
  * read the same rows at the same time, so they are read in whole lines: eight lanes have a token,
  * each every eighth piece of four sums, in rising order; then lanes are added, neighbours first.
@@ -40,9 +41,9 @@ MPK_FN bool squares_are_summed(const mpk_task &t)
 }
 
 enum {
-    SQUARES_LANES = 8,  /* that share a token: a load brings 128 bytes of each of four tokens */
-    SQUARES_ROUNDS = 4, /* loads of a token that are in flight together */
-    SQUARES_SETS = 16 * SQUARES_LANES / 32 /* of tokens: a warp has 16 */
+    SQUARES_LANES = 8, /* lanes that share a token: a warp's load brings 128 bytes of four tokens */
+    SQUARES_ROUNDS = 4,                    /* loads of a token that are in flight together */
+    SQUARES_SETS = 16 * SQUARES_LANES / 32 /* sets of four tokens in the 16 tokens of a warp */
 };
 
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;

@@ -123,8 +123,8 @@ MPK_FN void rules_once(const mpk_task &t, const rules_row &r, rt_i64 from, float
 {
     for (rt_i64 first = 0; first < r.n; first += RULES_PART) {
         rt_u32 *s_map = rules_map(t);
-        /* Tokens of other parts are passed over; each part of the vocabulary takes a walk over
-         * the history. */
+        /* One walk over the history for each part of the vocabulary: the bit map holds one part,
+         * so tokens of other parts are skipped. */
         for (rt_i64 i = from + mpk_thread(); i < r.n_history; i += MPK_THREADS) {
             rt_i32 id = r.g_history[i];
             if (!rules_mark(s_map, first, r.n, id))

@@ -20,9 +20,9 @@
 #include "task/index.cuh"
 #include "task/order.cuh"
 
-/* Of a list that takes this many no more than SCATTER_CHUNK come at a time. 256 places of the list
- * are free when a chunk begins, and a chunk adds at most one entry a position: so the list cannot
- * overflow. SCATTER_SLOTS: entries of the result that scatter keeps sums of. */
+/* The list holds SCATTER_LIST entries.  Indices are read in chunks of SCATTER_CHUNK, a chunk adds
+ * at most one entry for each, and it begins only while SCATTER_CHUNK places are free: so the list
+ * cannot overflow.  SCATTER_SLOTS: entries of the result whose sums scatter keeps in scratch. */
 enum { SCATTER_LIST = 512, SCATTER_CHUNK = 256, SCATTER_SLOTS = 1024 };
 /* Scratch: the list and its length; of scatter also the values in the list, and what the entries
  * have so far. */

@@ -81,7 +81,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.part = p.parts > 1 ? (int)e->part : 0;
     p.first -= p.part * p.groups;
     p.groups *= p.parts;
-    p.per_pass = tile_groups_of_pass(MPK_WGMMA, p.groups, p.boxed);
+    p.per_pass = tile_groups_of_pass(MPK_WGMMA, p.groups, p.boxed, MPK_ONE_WIDE && !p.wide);
     p.piece = tile_is_thin(MPK_ROOM, p.wide, p.groups) ? tile_piece_of(p.groups) : 0;
     return p;
 }
@@ -154,8 +154,8 @@ MPK_FN rt_u64 tile_further(rt_u64 matrix, rt_u32 n)
     return (matrix & 0xffffffff00000000u) | ((rt_u32)matrix + n);
 }
 
-/* Where columns 16 k ... of a step begin in a group of w, in units of a matrix's address, which are
- * 16 bytes. */
+/* The offset of columns 16 k to 16 k + 15 of a step within a group of w, in the units of a matrix
+ * descriptor's address: 16 bytes. */
 MPK_FN rt_u32 tile_in_w(int k)
 {
     return (rt_u32)(k / 2 * (512 / 16) + k % 2 * 2);

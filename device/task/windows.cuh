@@ -84,7 +84,7 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
     rt_u64 entries = mpk_count(kernel, x.rank - 2); /* of the kernel, for each channel */
     INDEX_LOOP(t, y)
     {
-        /* where it goes is told by y's own order, before that is changed */
+        /* the place of the result, before conv_order puts y's indices into the filter's order */
         const rt_i64 to = mpk_offset(y, at);
         conv_order(h, y.rank, at);
         rt_i64 group = at[1] / filters; /* whose channels the filter sees */

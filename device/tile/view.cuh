@@ -495,7 +495,7 @@ template <int TOKENS, int ROWS>
 MPK_FN void mpk_add_lanes(float (&r_sum)[ROWS][TOKENS], float *s_part, float *s_result)
 {
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
-    /* one row of each team at a time: s_part holds TOKENS floats a thread */
+    /* one row of each team at a time, since s_part holds only TOKENS floats for each thread */
 #pragma unroll
     for (int c = 0; c < ROWS; c++) {
         mpk_sync();

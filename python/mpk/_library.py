@@ -124,6 +124,8 @@ class EngineOptions(Structure):
         ("meet", c_char_p),
         ("rank", c_uint32),
         ("meet_seconds", c_uint32),
+        ("keep_blocks", c_uint32),
+        ("random_mix", c_char_p),
     ]
 
 

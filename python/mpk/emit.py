@@ -158,7 +158,7 @@ class Emitter:
         if math.prod(shape) == 0:
             return self.folded(torch.empty(shape, dtype=fake.dtype))
         if len(shape) > mg.MAX_RANK:
-            raise Unsupported(f"rank {len(shape)}")
+            raise Unsupported(f"rank {len(shape)}, above {mg.MAX_RANK}")
         static = static and not fake.is_neg()  # the program gets a copy of what has a negative bit, in each call
         name, order = f"a{index}", dense_order(shape, fake.stride())
         add = self.graph.state if written else self.graph.constant if static else self.graph.input
@@ -181,7 +181,7 @@ class Emitter:
     def _lift(self, val: Val) -> mg.Tensor:
         assert val.data is not None
         if val.numel == 0:
-            raise Unsupported("an operand without elements")
+            raise Unsupported("an operand has no elements")
         dtype_name(val.dtype)
         data = val.data
         if val.numel > 1 and val.literal() is not None:
@@ -282,7 +282,7 @@ class Emitter:
         if val.data is not None:
             return self.folded(val.data.reshape(shape))
         if len(shape) > mg.MAX_RANK:
-            raise Unsupported(f"rank {len(shape)}")
+            raise Unsupported(f"rank {len(shape)}, above {mg.MAX_RANK}")
         return self.op("reshape", val, shape=shape)
 
     def permute(self, val: Val, axes: Sequence[int]) -> Val:
@@ -306,7 +306,7 @@ class Emitter:
         if val.data is not None:
             return self.folded(val.data.expand(shape))
         if len(shape) > mg.MAX_RANK:
-            raise Unsupported(f"rank {len(shape)}")
+            raise Unsupported(f"rank {len(shape)}, above {mg.MAX_RANK}")
         return self.op("expand", self.reshape(val, (1,) * (len(shape) - val.rank) + val.shape), shape=shape)
 
     def slice(self, val: Val, axis: int, start: int, stop: int, step: int = 1) -> Val:

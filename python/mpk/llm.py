@@ -322,6 +322,7 @@ class LLM:
     last draft_ngram (3) of the request's text before, which changes no token; draft_model: a small model of the same
     vocabulary that guesses such tokens too, alone or after the text; gpus: peers that share the model, each with its
     part of the weights (on a CPU groups of threads, else GPUs from `device` on, linked by NVLink);
+    keep_blocks: on a GPU weights in GGUF blocks stay in blocks, in the place of bf16, which makes prompts slower;
     own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
     embeddings: the model gives vectors (embed) and no text;
     meet: a path at which one process for each of the gpus meets the others; rank: which one this is; rank 0
@@ -347,6 +348,7 @@ class LLM:
         prefix_cache: bool = True,
         gpus: int = 1,
         own_experts: bool = False,
+        keep_blocks: bool = False,
         speculation: str = "none",
         draft_tokens: int = 0,
         draft_ngram: int = 0,
@@ -401,6 +403,7 @@ class LLM:
             no_prefix_cache=not prefix_cache,
             gpus=gpus,
             own_experts=own_experts,
+            keep_blocks=keep_blocks,
             speculation=_SPECULATION.index(speculation),
             draft_tokens=draft_tokens,
             draft_ngram=draft_ngram,

@@ -105,8 +105,8 @@ typedef struct cli_engine {
     cli_whole random;
     int kv, activations, ops, launch, routing;
     bool coarse_events, verify, batch_invariant, quiet, no_preload, no_descriptor_prefetch,
-        no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts;
-    const char *device, *target, *keep, *speculate, *draft_model, *meet;
+        no_carriers, profile, no_prefix_cache, embeddings, experts, own_experts, keep_blocks;
+    const char *device, *target, *keep, *speculate, *draft_model, *meet, *mix;
     uint32_t drafts, rank, meet_seconds;
     int mode;
     cli_list degrees;
@@ -141,6 +141,11 @@ typedef struct cli_engine {
                    .least = 1, .most = 64),                                                       \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                     \
                    .help = "make the weights up; a config.json alone is then a model"),           \
+        CLI_OPTION(t, m.mix, "random-mix", CLI_TEXT, .value = "TYPE",                             \
+                   .help = "the formats of made-up weights, as mpk quantize names them: q4_k_m",  \
+                   .needs = "random-weights"),                                                    \
+        CLI_OPTION(t, m.keep_blocks, "keep-blocks", CLI_FLAG,                                     \
+                   .help = "on a GPU: weights in GGUF blocks stay in blocks"),                    \
         CLI_OPTION(t, m.routing, "routing", CLI_CHOICE, .value = "random|even|zipf|same",         \
                    .help = "which experts made-up weights prefer (random: as they fall)"),        \
         CLI_OPTION(t, m.ops, "ops", CLI_CHOICE, .value = "full|paper|none",                       \

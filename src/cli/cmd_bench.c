@@ -379,7 +379,10 @@ static int measure(bench *b)
         if (code != CLI_DONE)
             return code;
         if (compares(b) && sum != plain)
-            return cli_fail(b->command, "run %u: other tokens with drafts than without", run);
+            return cli_fail(b->command,
+                            "run %u: the tokens with drafts differ from those without, so their "
+                            "times do not compare; on a GPU try --batch-invariant",
+                            run);
     }
     cli_progress("%s", "");
     return CLI_DONE;

@@ -324,6 +324,8 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .random_routing = (mpk_routing_law)from->routing,
         .count_experts = from->experts,
         .own_experts = from->own_experts,
+        .keep_blocks = from->keep_blocks,
+        .random_mix = from->mix,
         .meet = from->meet,
         .rank = from->rank,
         .meet_seconds = from->meet_seconds,

@@ -96,7 +96,7 @@ typedef struct attend_task {
 } attend_task;
 
 /* Inputs, by index. */
-enum { AT_Q, AT_K_CACHE, AT_V_CACHE, AT_POSITIONS, AT_SLOTS, AT_PAGES };
+enum { AT_Q, AT_K_CACHE, AT_V_CACHE, AT_POSITIONS, AT_SLOTS, AT_PAGES, AT_SINKS };
 
 /* Dtypes of a cache whose rows attend_load can read. */
 static bool attend_can_load(ir_dtype dtype)
@@ -483,11 +483,12 @@ V_INLINE void attend_fold_part(attend_total *to, float log, const float *mean, i
                 v_fma(v_set(weight), v_load(mean + i), v_mul(v_set(kept), v_load(to->mean + i))));
 }
 
-/* Nothing taken in yet: the first part clears sum and mean, since exp(-infinity) is zero. */
-static void attend_begin_total(attend_total *t, int64_t padded)
+/* Nothing taken in yet but a sink, whose value is zero.  Without one (-infinity) the first part
+ * clears sum and mean, since exp(-infinity) is zero. */
+static void attend_begin_total(attend_total *t, float sink, int64_t padded)
 {
-    t->largest = -INFINITY;
-    t->sum = 0;
+    t->largest = sink;
+    t->sum = sink != -INFINITY;
     for (int64_t i = 0; i < padded; i += 16)
         v_store(t->mean + i, v_zero());
 }
@@ -587,7 +588,10 @@ static void attend_add_query(attend_task *task, int64_t token, int64_t head)
     a->token = token;
     a->head = head;
     attend_find_parts(task, a, attend_integer(task, AT_POSITIONS, token));
-    attend_begin_total(&a->total, task->padded);
+    /* only attention folds, and so has sinks */
+    attend_begin_total(&a->total,
+                       task->in_parts ? -INFINITY : attend_sink(&task->call->in[AT_SINKS], head),
+                       task->padded);
     for (int64_t i = 0; i < task->padded; i += 16) {
         vf x = row_load(q->data, q->dtype, token * q->stride[0] + head * q->stride[1] + i,
                         task->size - i);
@@ -707,7 +711,7 @@ static void attend_fold_head(const op_call *call, int64_t token, int64_t head, i
 {
     const op_view *part = &call->in[0], *lse = &call->in[1], *y = &call->out[0];
     const int64_t padded = (size + 15) / 16 * 16;
-    attend_begin_total(total, padded);
+    attend_begin_total(total, attend_sink(&call->in[2], head), padded);
     for (int64_t place = 0; place < part->dims[1]; place++) {
         const float log =
             op_load(lse, token * lse->stride[0] + place * lse->stride[1] + head * lse->stride[2]);

@@ -44,11 +44,12 @@ static void test_attention_in_parts(void **unused)
         arena a = {0};
         ir_graph *g;
         instance whole;
-        add_attended(&t, &state, "f32", i % 4 == 0 ? 5000 : 1200);
-        const char *attributes = pick(&state, more, 3);
-        text_print(&t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", attributes);
+        const int heads = add_attended(&t, &state, "f32", i % 4 == 0 ? 5000 : 1200);
+        const char *attributes = pick(&state, more, 3), *sinks = i % 3 ? "_" : "%sinks";
+        text_print(&t, "const %%sinks : f32[%d]\n", heads);
+        text_print(&t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t, %s)%s\n", sinks, attributes);
         text_print(&t, "%%r, %%l = attention_parts(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", attributes);
-        text_print(&t, "%%z = attention_fold(%%r, %%l)\n");
+        text_print(&t, "%%z = attention_fold(%%r, %%l, %s)\n", sinks);
         check_ok(&cx, ir_parse(&cx, &a, (str){t.at, t.n}, &g));
         make(&a, g, rng_u64(seed, (uint64_t)i), choose(&state, 2) ? UINT32_MAX : 2, NULL, &whole);
         check_parts(&whole, NULL, &state);

@@ -182,6 +182,8 @@ static void add_attributes(text *t, uint64_t *state, const char *glu, bool narro
     text_print(t, " {eps = 1e-05");
     if (glu)
         text_print(t, ", glu = \"%s\"", glu);
+    if (glu && strcmp(glu, "swiglu_oai") == 0)
+        text_print(t, ", limit = %d.5", (int)choose(state, 30));
     text_print(t, narrow && choose(state, 3) ? ", activations = \"i8\"}\n" : "}\n");
 }
 
@@ -219,7 +221,7 @@ static void add_linear(text *t, uint64_t *state)
 static void add_expert_linear(text *t, uint64_t *state)
 {
     static const int widths[] = {1, 17, 100, 32, 64, 320, 576, 1536, 256, 768, 1792};
-    static const char *const glus[] = {"silu", "gelu", "gelu_tanh"};
+    static const char *const glus[] = {"silu", "gelu", "gelu_tanh", "swiglu_oai"};
     int at = (int)choose(state, 11), k = widths[at],
         tokens = 1 + (int)choose(state, choose(state, 3) ? 6 : 60);
     int of_token = 1 + (int)choose(state, 8), n = 1 + (int)choose(state, 20),
@@ -234,15 +236,17 @@ static void add_expert_linear(text *t, uint64_t *state)
         const char *weight = pick_weight(state, at < 3, at >= 8);
         narrow = narrow || *weight == 'q';
         text_print(t, "const %%w%d : %s[%d, %d, %d]\n", i, weight, n, f, k);
+        text_print(t, "const %%b%d : %s[%d, %d]\n", i, pick(state, floats, 3), n, f);
     }
     text_print(t, "input %%i : i32[%d, %d] live=tokens\ninput %%s : f32[%d, %d] live=tokens\n",
                tokens, of_token, tokens, of_token);
     text_print(t, "const %%n : %s[%d]\ninput %%r : %s[%d, %d] live=tokens\n",
                pick(state, floats, 3), k, pick(state, floats, 3), tokens, f);
-    text_print(t, "%%y = expert_linear(%%x, %%i, %%w0, %s, %s, %s, %s)", glu ? "%w1" : "_",
+    text_print(t, "%%y = expert_linear(%%x, %%i, %%w0, %s, %s, %s, %s, %s, %s)", glu ? "%w1" : "_",
                sums ? "%s" : "_", sums && choose(state, 2) ? "%r" : "_",
-               choose(state, 2) ? "%n" : "_");
-    add_attributes(t, state, glu ? pick(state, glus, 3) : NULL, narrow);
+               choose(state, 2) ? "%n" : "_", choose(state, 2) ? "%b0" : "_",
+               glu && choose(state, 2) ? "%b1" : "_");
+    add_attributes(t, state, glu ? pick(state, glus, 4) : NULL, narrow);
 }
 
 static void add_attention(text *t, uint64_t *state)
@@ -254,8 +258,10 @@ static void add_attention(text *t, uint64_t *state)
                                        "",
                                        " {cap = 0.75}",
                                        " {scale = 0.3, window = 40, cap = 2.5}"};
-    add_attended(t, state, choose(state, 4) ? "f32" : "bf16", 90);
-    text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)%s\n", pick(state, more, 7));
+    const int heads = add_attended(t, state, choose(state, 4) ? "f32" : "bf16", 90);
+    text_print(t, "const %%sinks : %s[%d]\n", pick(state, floats, 3), heads);
+    text_print(t, "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t, %s)%s\n",
+               choose(state, 3) ? "_" : "%sinks", pick(state, more, 7));
 }
 
 static void add_attention_parts(text *t, uint64_t *state)
@@ -272,8 +278,9 @@ static void add_attention_fold(text *t, uint64_t *state)
     int tokens = 1 + (int)choose(state, 5), places = 1 + (int)choose(state, 20),
         heads = 1 + (int)choose(state, 5), size = 1 + (int)choose(state, 70);
     text_print(t, "input %%p : f32[%d, %d, %d] live=tokens\n", tokens, places, heads * size);
-    text_print(t, "input %%l : f32[%d, %d, %d] live=tokens\n%%y = attention_fold(%%p, %%l)\n",
-               tokens, places, heads);
+    text_print(t, "input %%l : f32[%d, %d, %d] live=tokens\nconst %%s : %s[%d]\n", tokens, places,
+               heads, pick(state, floats, 3), heads);
+    text_print(t, "%%y = attention_fold(%%p, %%l, %s)\n", choose(state, 2) ? "%s" : "_");
 }
 
 static void add_rms_norm(text *t, uint64_t *state)

@@ -26,8 +26,8 @@
 
 #include "op/experts.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM }; /* inputs */
-enum { GLU, EPS, ACTIVATIONS };                 /* attributes */
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 }; /* inputs */
+enum { GLU, EPS, ACTIVATIONS, LIMIT };                  /* attributes */
 enum { PAIRS_BYTES = 2 << 20 };
 
 /* One call. */
@@ -61,7 +61,9 @@ bool expert_accepts(const op_call *call)
             return false;
     return is_float_row(&call->in[X]) && is_float_row(&call->out[0]) &&
            (!linear_present(call, RESIDUAL) || is_float_row(&call->in[RESIDUAL])) &&
-           (!linear_present(call, NORM) || is_float_row(&call->in[NORM]));
+           (!linear_present(call, NORM) || is_float_row(&call->in[NORM])) &&
+           (!linear_present(call, B0) || is_float_row(&call->in[B0])) &&
+           (!linear_present(call, B1) || is_float_row(&call->in[B1]));
 }
 
 /* The address of the element at `offset`, a multiple of the dtype's block. */
@@ -237,15 +239,29 @@ static op_view matrix_of(const op_view *w, int64_t expert)
                      .stride = {w->stride[1], w->stride[2]}};
 }
 
+/* An expert's bias from `column` on; NULL: the operator has none. */
+static const void *bias_at(const op_call *call, uint32_t input, int64_t expert, int64_t column)
+{
+    const op_view *b = linear_present(call, input);
+    return b ? element(b, expert * b->stride[0] + column) : NULL;
+}
+
 /* Turn sums of n columns from `column` on into rows of the result, or into kept rows. */
-static void finish_rows(const expert_task *task, int64_t first, int64_t column, int64_t n)
+static void finish_rows(const expert_task *task, int64_t expert, int64_t first, int64_t column,
+                        int64_t n)
 {
     const op_call *call = task->call;
     const op_view *out = &call->out[0];
     bool keeps = linear_present(call, SCALE);
     int64_t of_token = call->in[IDS].dims[1];
-    linear_finish f = {
-        .activation = task->activation, .n = n, .out_dtype = keeps ? IR_F32 : out->dtype};
+    linear_finish f = {.activation = task->activation,
+                       .n = n,
+                       .out_dtype = keeps ? IR_F32 : out->dtype,
+                       .limit = (float)call->attributes[LIMIT].f,
+                       .bias_a = bias_at(call, B0, expert, column),
+                       .bias_a_dtype = call->in[B0].dtype,
+                       .bias_b = bias_at(call, B1, expert, column),
+                       .bias_b_dtype = call->in[B1].dtype};
     for (int64_t i = 0; i < task->product.x.n; i++) {
         int64_t pair = task->pairs[first + i];
         f.a = task->sums[0] + i * LINEAR_COLUMNS;
@@ -278,7 +294,7 @@ static void run_expert(expert_task *task, int64_t expert, int64_t first, int64_t
             linear_sum(p, &w0, c, columns, task->sums[0]);
             if (glu)
                 linear_sum(p, &w1, c, columns, task->sums[1]);
-            finish_rows(task, at, c, columns);
+            finish_rows(task, expert, at, c, columns);
         }
     }
 }

@@ -458,6 +458,8 @@ linear_activation linear_activation_of(str glu)
         return LINEAR_SILU;
     if (str_is(glu, "gelu"))
         return LINEAR_GELU;
+    if (str_is(glu, "swiglu_oai"))
+        return LINEAR_SWIGLU_OAI;
     return str_is(glu, "gelu_tanh") ? LINEAR_GELU_TANH : LINEAR_PLAIN;
 }
 

@@ -44,7 +44,8 @@ typedef enum linear_activation {
     LINEAR_PLAIN,
     LINEAR_SILU,
     LINEAR_GELU,
-    LINEAR_GELU_TANH
+    LINEAR_GELU_TANH,
+    LINEAR_SWIGLU_OAI /* with a limit (op/activate.h) */
 } linear_activation;
 
 /* n rows of f32: the rows 0 .. n - 1, or those that an index names, `stride` floats apart.  With
@@ -70,6 +71,7 @@ typedef struct linear_finish {
     ir_dtype bias_a_dtype, bias_b_dtype, residual_dtype, out_dtype;
     void *out;
     int64_t n;
+    float limit; /* of LINEAR_SWIGLU_OAI */
 } linear_finish;
 
 /* sums[t * ld + r] = (add ? itself : 0) + w_r . x_t over elements [k0, k1) of K, multiples of

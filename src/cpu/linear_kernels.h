@@ -525,6 +525,17 @@ V_INLINE vf activate(linear_activation activation, vf a)
     }
 }
 
+/* The gate's function of a, times b; limits keep NaN, as v_min and v_max return their second. */
+V_INLINE vf activate_gated(const linear_finish *f, vf a, vf b)
+{
+    if (f->activation != LINEAR_SWIGLU_OAI)
+        return v_mul(activate(f->activation, a), b);
+    const vf limit = v_set(f->limit), by = v_set(1.702f);
+    a = v_min(limit, a);
+    b = v_max(v_sub(v_zero(), limit), v_min(limit, b));
+    return v_mul(v_div(v_silu(v_mul(by, a)), by), v_add(b, v_set(1.0f)));
+}
+
 /* Bias, activation and product with the other weight's sums, residual, rounding: in this order,
  * each rounded to fp32, as the reference does. */
 V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtype residual,
@@ -535,7 +546,7 @@ V_INLINE void finish_row(const linear_finish *f, ir_dtype a, ir_dtype b, ir_dtyp
         vf v = add_row(v_load_n(f->a + i, n), f->bias_a, a, i, n);
         if (f->b) {
             vf up = add_row(v_load_n(f->b + i, n), f->bias_b, b, i, n);
-            v = v_mul(activate(f->activation, v), up);
+            v = activate_gated(f, v, up);
         }
         v = add_row(v, f->residual, residual, i, n);
         row_store(f->out, out, i, n, v);

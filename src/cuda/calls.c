@@ -56,8 +56,8 @@ static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t
 }
 
 /* Put the packing of part k of a copy on the stream: the rows go from the caller's memory into this
- * GPU's weight block.  Blocks go through the units (eight columns of a row) in strides, so fewer
- * blocks than units are enough. */
+ * GPU's weight block.  Blocks go through the items (cuda_pack_blocks) in strides, so fewer
+ * blocks than items are enough. */
 static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed,
                             uint32_t k, cuda_stream s)
 {
@@ -76,7 +76,8 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
         job.scale = m->calls->weights[packed->scale];
         job.scale_dtype = (rt_u32)m->machine.image.weights[packed->scale].dtype;
     }
-    uint64_t blocks = (job.n_rows * ((job.columns + 7) / 8) + PACK_THREADS - 1) / PACK_THREADS;
+    const uint64_t items = cuda_pack_blocks(packed, (ir_dtype)job.dtype, &job);
+    uint64_t blocks = (items + PACK_THREADS - 1) / PACK_THREADS;
     void *arguments[] = {&job};
     cuda_launch l = {.function = m->pack,
                      .name = "mpk_pack",

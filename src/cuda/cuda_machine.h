@@ -40,6 +40,7 @@
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "gen/source.h"
+#include "rt/rt_blocks.h"
 #include "rt/rt_pack.h"
 
 enum {
@@ -68,6 +69,7 @@ typedef struct cuda_packed {
     cuda_part parts[3];
     uint32_t scale; /* weight, IR_NONE: none */
     gen_order order;
+    uint32_t form; /* RT_BLOCKS_*; not RT_BLOCKS_NONE: as the files have them, and no scale */
     ir_dtype dtype;
     uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
 } cuda_packed;
@@ -124,8 +126,9 @@ typedef struct cuda_parts {
     uint32_t n;             /* tasks of a tile; 0, 1: a task has its tile alone */
     uint32_t n_across;      /* tasks with the same tokens */
     uint32_t first_meeting; /* of its tiles */
-    /* its tasks leave sums of squares of its rows, from this offset of those of its graph on */
-    bool sums;
+    /* sums of squares that a task leaves of each row, 0: none; they begin at this offset of those
+     * of its graph */
+    uint32_t sums;
     uint64_t sums_at;
     /* 1 + the number of the operator that sums the squares of its x; 0: it does so itself */
     uint32_t summed_by;
@@ -467,6 +470,10 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
 mpk_status cuda_upload_weights(mpk_context *cx, cuda_machine *m, const machine_weights *from,
                                uint32_t only);
 
+/* Say in a job of mpk_pack that the copy stays in blocks, if it does; how many items its threads
+ * share out. */
+uint64_t cuda_pack_blocks(const cuda_packed *packed, ir_dtype dtype, rt_pack *job);
+
 /* ---- tables.c ---- */
 
 /* Is each operator a kernel of its own: CUDA_GRAPH, CUDA_GRAPH_PDL? */
@@ -495,7 +502,8 @@ void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_en
 /* Bytes of all workers' sums, and of squares. */
 static inline uint64_t cuda_parts_bytes(const cuda_machine *m)
 {
-    return m->n_meetings ? (uint64_t)cuda_workers(m) * RT_PART_BYTES + m->squares_bytes : 0;
+    const bool any = m->n_meetings || m->squares_bytes;
+    return any ? (uint64_t)cuda_workers(m) * RT_PART_BYTES + m->squares_bytes : 0;
 }
 
 /* ---- squares.c ---- */

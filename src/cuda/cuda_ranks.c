@@ -388,7 +388,7 @@ static mpk_status follow(mpk_context *cx, cuda_ranks *r)
         r->prepared = wanted;
         rt_store_release_system(&r->words->notes[ranks_rank(r->met)].prepared, wanted);
     }
-    if (go != r->prepared)
+    if (!go || go != r->prepared) /* 0: none was asked for, so there is nothing to refill */
         return MPK_OK;
     if (r->started == go)
         return cuda_refill_kernels(cx, r->m);

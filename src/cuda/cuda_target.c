@@ -11,6 +11,7 @@
 #include "cuda/cuda.h"
 #include "cuda/gpu_report.h"
 #include "gen/device_body.h"
+#include "gen/packed_form.h"
 #include "host/target.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
@@ -22,7 +23,7 @@ enum {
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
     EVEN_OVER = 64,
-    EVEN_UP_TO = 256,
+    EVEN_UP_TO = 512,
     NORM_ELEMENTS = 1 << 24
 };
 /* Of a step with drafts: up to FEW_TOKENS a step takes little longer than one of a single token. */
@@ -304,6 +305,7 @@ const target_def target_cuda = {
     .is_numbered = true,
     .has_own_memory = true,
     .works_in_bf16 = true,
+    .block_kind = gen_packed_kind,
     .call_align = CUDA_OPERAND_ALIGN,
     .arch_name = arch_name,
     .open = open_device,

@@ -150,8 +150,8 @@ static mpk_status fail(mpk_context *cx, const cuda_linker *l, link_handle h, con
         log = calloc(1, n + 1);
     if (log && l->nvJitLinkGetErrorLog(h, log) != LINK_SUCCESS)
         *log = 0;
-    status_fail(cx, MPK_EDEVICE, "nvJitLink failed with %d (%s): %.400s", code, what,
-                log ? log : "");
+    status_fail(cx, MPK_EDEVICE, "linking the kernel failed: %s returned %d: %.400s", what, code,
+                log && *log ? log : "it gives no reason");
     free(log);
     return MPK_EDEVICE;
 }

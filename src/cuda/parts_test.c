@@ -30,6 +30,12 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "%k = linear(%j, %b, _, _, _, _, _, %n)\n"                                     \
     "output %i\noutput %k\n"
 
+/* A norm of a product of 1,056 rows, whose tasks have 264 each: too many to share a tile. */
+#define ALONE(tokens)                                                                  \
+    "input %x : bf16[" tokens ", 256] live=tokens\n"                                   \
+    "const %a : bf16[1056, 256]\nconst %b : bf16[1056, 1056]\nconst %n : bf16[1056]\n" \
+    "%h = linear(%x, %a)\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
+
 static const char four_workers[] = "capability:90,sms:4,memory:67108864";
 
 /* The same program for few tokens and for many. */
@@ -205,6 +211,25 @@ static void test_squares(void **state)
     tear_down(b);
 }
 
+/* Tasks of %h have tiles alone, with two passes each, which leave a sum each. */
+static void test_squares_of_passes(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(four_workers, 4, ALONE("4"), ALONE("128"));
+    const cuda_machine *m = cuda_of(b->m);
+    const ir_op_id h = maker(b, "h"), i = maker(b, "i");
+    const cuda_address at = m->parts_block + (uint64_t)4 * RT_PART_BYTES;
+    const rt_entry of_h = entry_of(b, h, RT_NONE, false), of_i = entry_of(b, i, RT_NONE, false);
+    /* no tile is shared, and there is memory all the same */
+    assert_int_equal(m->n_meetings, 0);
+    assert_int_equal(cuda_parts_bytes(m), 4 * RT_PART_BYTES + MANY * RT_SQUARES_ROW);
+    assert_true(m->parts_block);
+    assert_int_equal(of_h.at[RT_SQUARES_OF_Y], at + 2 * sizeof(float));
+    assert_int_equal(of_i.at[RT_SQUARES_OF_X], at);
+    assert_int_equal(of_i.at[RT_SQUARES_N], 8);
+    tear_down(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -212,6 +237,7 @@ int main(void)
         cmocka_unit_test(test_uneven_products),
         cmocka_unit_test(test_no_maps),
         cmocka_unit_test(test_squares),
+        cmocka_unit_test(test_squares_of_passes),
     };
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

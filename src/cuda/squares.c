@@ -5,7 +5,7 @@
  * each operator where its tasks leave the sums of squares of their rows, and for each product with
  * a norm whose sums it takes.
  *
- *   x = linear(...) by tasks that share tiles  ->  y = linear(x, norm ...)
+ *   x = linear(...) by tasks with equal columns  ->  y = linear(x, norm ...)
  *
  * A product that takes no boxes sums the squares itself, whatever its entry says; but one that is
  * to leave sums must leave them, so its operands are looked at as its body does.  Where x is
@@ -14,6 +14,10 @@
  * time, share the memory.  Called by parts.c and tables.c.  Cost: a pass over the operators.
  */
 #include "cuda/cuda_machine.h"
+#include "shape/linear_tile_shape.h"
+
+/* In graphs of more tokens the rows of all products would take too much memory. */
+enum { MOST_TOKENS = 2048 };
 
 static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
 {
@@ -37,12 +41,27 @@ static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
            gen_operand_of_output(o, o->n_out) <= RT_SQUARES_OF_X;
 }
 
+/* How many sums a task leaves of a token: one if it shares its tile, else one for each pass over
+ * its rows of w, 8 columns of y a group, as tile_pass_at cuts them.  0: its tasks are not alike. */
+static uint32_t sums_of_task(const cuda_parts *p, int64_t columns)
+{
+    if (p->n != 1)
+        return p->n != 0;
+    const int groups = (int)(columns / p->n_across / 8),
+              per_pass = tile_groups_of_pass(1, groups, 1, 0);
+    return (uint32_t)((groups + per_pass - 1) / per_pass);
+}
+
 /* Can the operator's tasks sum the squares of what they store? */
 static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const cuda_parts *p = &parts_of(m, graph)[op];
-    return is_product(m, graph, op) && p->n > 1 && p->n_across <= RT_MOST_SQUARES &&
-           p->n_across % 4 == 0 && gen_stores_whole_groups(program_of(m, graph), op, p->n_across);
+    const ir_graph *g = program_of(m, graph);
+    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
+        return false;
+    const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
+    const uint32_t n = p->n_across * sums_of_task(p, y->dims[1]);
+    return y->dims[0] <= MOST_TOKENS && n && n <= RT_MOST_SQUARES && n % 4 == 0;
 }
 
 /* A row of sums for each token, for whole tiles of tokens. */
@@ -69,7 +88,7 @@ void cuda_plan_squares(cuda_machine *m, uint32_t graph)
         cuda_parts *from = &parts[x->producer];
         parts[op].summed_by = x->producer + 1;
         if (!from->sums) {
-            from->sums = true;
+            from->sums = sums_of_task(from, x->dims[1]);
             from->sums_at = n_bytes;
             n_bytes += rows_bytes(x);
         }
@@ -89,8 +108,7 @@ static bool leaves_sums(const cuda_machine *m, uint32_t graph, const rt_entry *p
 }
 
 /* Of one task's entry, when its operands and event are filled in.  A task leaves its sums at its
- * own place in each row, the number of its box along the columns; a product reads all n_across of
- * them.
+ * own place in each row, by the number of its box along the columns; a product reads those of all.
  */
 void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
                        const rt_entry *patterns, rt_entry *e)
@@ -101,10 +119,10 @@ void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
     const cuda_address first = m->parts_block + (uint64_t)cuda_workers(m) * RT_PART_BYTES;
     if (p->sums && leaves_sums(m, graph, &patterns[t->op], t->op))
         e->at[RT_SQUARES_OF_Y] =
-            first + p->sums_at + t->lo[1] / (t->hi[1] - t->lo[1]) * sizeof(float);
+            first + p->sums_at + t->lo[1] / (t->hi[1] - t->lo[1]) * p->sums * sizeof(float);
     const ir_op_id by = p->summed_by - 1;
     if (!p->summed_by || e->carried & 1 || !leaves_sums(m, graph, &patterns[by], by))
         return;
     e->at[RT_SQUARES_OF_X] = first + all[by].sums_at;
-    e->at[RT_SQUARES_N] = all[by].n_across;
+    e->at[RT_SQUARES_N] = all[by].n_across * all[by].sums;
 }

@@ -22,6 +22,7 @@
 #include "base/num.h"
 #include "base/thread.h"
 #include "cuda/cuda_machine.h"
+#include "gen/packed_form.h"
 #include "ir/blocks.h"
 #include "load/load.h"
 
@@ -94,12 +95,6 @@ static void store_float(void *to, ir_dtype dtype, uint64_t i, float x)
 static bool is_float(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
-}
-
-/* What a weight is packed from: floats as they are, blocks unpacked to bf16. */
-static ir_dtype packable(ir_dtype dtype)
-{
-    return is_float(dtype) ? dtype : IR_BF16;
 }
 
 /* n elements, whole rows, of one dtype as another.  Blocks are unpacked 256 elements at a time,
@@ -262,6 +257,17 @@ static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype
     return send(cx, l, p, dtype, to);
 }
 
+/* Of a weight that stays in blocks: a job for the loader's kernel says so.  Returns how many items
+ * its threads share out: parts of a row in a piece, or else units of eight columns. */
+uint64_t cuda_pack_blocks(const cuda_packed *packed, ir_dtype dtype, rt_pack *job)
+{
+    job->form = packed->form;
+    if (!packed->form)
+        return job->n_rows * ((job->columns + 7) / 8);
+    job->dtype = gen_packed_format(dtype);
+    return job->n_rows * ((job->columns + RT_PIECE_COLUMNS - 1) / RT_PIECE_COLUMNS);
+}
+
 /* The rows of a piece that belong to part k of a packed weight go there; none is no error.  `from`
  * is where the piece lies on the GPU, in `dtype`. */
 static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda_packed *packed,
@@ -269,6 +275,7 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
 {
     const cuda_machine *m = l->u->m;
     const cuda_part *part = &packed->parts[k];
+    uint64_t items;
     uint64_t first = p->first_row > part->first_row ? p->first_row : part->first_row,
              end = p->first_row + p->n_rows, part_end = part->first_row + part->n_rows;
     end = end < part_end ? end : part_end;
@@ -288,11 +295,12 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
         .paired = packed->order == GEN_PAIRED,
         .which = k,
     };
+    items = cuda_pack_blocks(packed, dtype, &job);
     if (packed->scale != IR_NONE) {
         job.scale = m->weight_block + m->weights.weights[packed->scale].offset;
         job.scale_dtype = (rt_u32)weight_at(l->u, packed->scale)->dtype;
     }
-    return launch(cx, l, m->pack, "mpk_pack", &job, job.n_rows * ((job.columns + 7) / 8));
+    return launch(cx, l, m->pack, "mpk_pack", &job, items);
 }
 
 /* A piece may be a part of several packed copies. */
@@ -334,27 +342,26 @@ static mpk_status give_buffer(mpk_context *cx, lane *l)
     return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->turn].free, l->stream);
 }
 
-/* One piece to all places where its weight is wanted.  A weight in blocks that is both plain and
- * packed is read twice: its packed copy is made from bf16. */
+/* One piece to all places where its weight is wanted. */
 static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
 {
     const cuda_machine *m = l->u->m;
     const cuda_resident *r = &m->weights.weights[p->weight];
-    ir_dtype dtype = weight_at(l->u, p->weight)->dtype, packed = packable(dtype);
+    ir_dtype dtype = weight_at(l->u, p->weight)->dtype;
     cuda_address plain = m->weight_block + r->offset +
                          (uint64_t)ir_row_bytes(dtype, (int64_t)(p->first_row * r->columns));
     bool packs = has_packed(&m->weights, p->weight);
     if (r->plain) {
         TRY(take_buffer(cx, l));
         TRY(bring(cx, l, p, dtype, plain));
-        if (packs && packed == dtype)
+        if (packs)
             TRY(pack_piece(cx, l, p, dtype, plain));
         TRY(give_buffer(cx, l));
     }
-    if (packs && (!r->plain || packed != dtype)) {
+    if (packs && !r->plain) {
         TRY(take_buffer(cx, l));
-        TRY(bring(cx, l, p, packed, l->buffers[l->turn].staging));
-        TRY(pack_piece(cx, l, p, packed, l->buffers[l->turn].staging));
+        TRY(bring(cx, l, p, dtype, l->buffers[l->turn].staging));
+        TRY(pack_piece(cx, l, p, dtype, l->buffers[l->turn].staging));
         TRY(give_buffer(cx, l));
     }
     return MPK_OK;
@@ -473,13 +480,11 @@ static mpk_status run_all(mpk_context *cx, upload *u, lane *lanes, uint32_t n)
 
 /* ---- pieces ---- */
 
-/* A row of a weight in a buffer: as it is, or as it is packed from. */
+/* A row of a weight in a buffer. */
 static uint64_t row_bytes(const upload *u, uint32_t i)
 {
-    ir_dtype dtype = weight_at(u, i)->dtype;
-    int64_t columns = (int64_t)u->m->weights.weights[i].columns,
-            plain = ir_row_bytes(dtype, columns), other = ir_row_bytes(packable(dtype), columns);
-    return (uint64_t)(plain > other ? plain : other);
+    return (uint64_t)ir_row_bytes(weight_at(u, i)->dtype,
+                                  (int64_t)u->m->weights.weights[i].columns);
 }
 
 /* Whole rows, as many as a buffer holds. */

@@ -78,6 +78,7 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
     *out = (cuda_packed){.n_parts = p->n_weights,
                          .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
                          .order = p->order,
+                         .form = p->form,
                          .dtype = p->dtype,
                          .columns = (uint64_t)p->columns,
                          .padded_columns = (uint64_t)p->padded_columns,
@@ -98,7 +99,8 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
 static bool same_packed(const cuda_packed *a, const cuda_packed *b)
 {
     bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order &&
-                a->n_bytes == b->n_bytes && a->padded_columns == b->padded_columns;
+                a->form == b->form && a->n_bytes == b->n_bytes &&
+                a->padded_columns == b->padded_columns;
     for (uint32_t k = 0; same && k < a->n_parts; k++)
         same = a->parts[k].weight == b->parts[k].weight &&
                a->parts[k].first_row == b->parts[k].first_row &&
@@ -218,6 +220,19 @@ static bool fills_ring(const cuda_weight_plan *plan, uint32_t n_workers, uint64_
     return plan->packed.n > 1 && (sum - largest) / (plan->packed.n - 1) / n_workers > ring_bytes;
 }
 
+/* What a page brings: all of it, but less where weights are in blocks, of which most of the bytes
+ * are then. */
+static uint64_t page_bytes(const cuda_weight_plan *plan, const gen_arch *arch)
+{
+    uint64_t n = arch->page_bytes;
+    for (size_t i = 0; i < plan->packed.n; i++) {
+        const uint32_t form = plan->packed.at[i].form;
+        const uint64_t here = RT_GROUPS_OF_PAGE(form) * RT_SLAB_BYTES(form);
+        n = form && here < n ? here : n;
+    }
+    return n;
+}
+
 /* Pages that a worker should have under way at once: its share of what the memory brings in the
  * latency of one load, 2 at least and the ring at most; one more where tasks are longer than the
  * ring. */
@@ -227,7 +242,8 @@ uint32_t cuda_weights_in_flight(const cuda_weight_plan *plan, uint32_t n_workers
     uint64_t ring_bytes = (uint64_t)arch->n_pages * arch->page_bytes;
     /* bandwidth times latency */
     uint64_t bytes = memory_bytes_s / 1000 * LOAD_LATENCY_NS / 1000000 / n_workers;
-    uint64_t pages = larger((bytes + arch->page_bytes - 1) / arch->page_bytes, 2);
+    uint64_t of_page = page_bytes(plan, arch);
+    uint64_t pages = larger((bytes + of_page - 1) / of_page, 2);
     pages += fills_ring(plan, n_workers, ring_bytes);
     return (uint32_t)(pages < arch->n_pages ? pages : arch->n_pages);
 }

@@ -168,6 +168,22 @@ mpk_status engine_image_device(mpk_context *cx, const mpk_engine_options *o,
 /* Decide sizes from b's options, device and models: b->plan.  for_running: refuse what does not fit
  * into memory.  MPK_EARG, MPK_ELIMIT. */
 mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b);
+/* In which dtypes a graph has the weights of a model: those of the file; on a target that works in
+ * bf16 that, but for f32, and for blocks that it keeps (keep_blocks).  Made-up weights have the
+ * configuration's, or those of a mix (random_mix). */
+typedef struct engine_dtypes {
+    const load_model *model;
+    const target_def *target;
+    bool keeps;
+    const struct quantize_mix *mix; /* NULL: none */
+} engine_dtypes;
+mpk_status engine_find_dtypes(mpk_context *cx, const engine_build *b, bool drafts,
+                              engine_dtypes *out);
+/* `to` reads d when the graph is built. */
+void engine_weight_dtypes(const engine_dtypes *d, model_weights *to);
+/* About what the weights take on the target. */
+uint64_t engine_weight_bytes(const engine_dtypes *d);
+
 /* The tensor program for n_tokens tokens, of the model or (drafts) of the draft model, with weights
  * in the dtypes that the target keeps them in.  It lies in b->arena. */
 mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,

@@ -64,6 +64,24 @@ static void add_model(text *t, const engine_build *b)
                str_bool(b->model.tokenizer));
 }
 
+/* How many weights of the program are in blocks, by format: "q4_k 181, q6_k 37".  Nothing is added
+ * where none are. */
+static void add_blocks(text *t, const program_image *image)
+{
+    bool any = false;
+    for (uint32_t dtype = 0; dtype < IR_DTYPES; dtype++) {
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < image->n_weights; i++)
+            n += image->weights[i].dtype == dtype && ir_dtype_table[dtype].block_elements > 1;
+        if (n)
+            text_print(t, "%s%s %u", any ? ", " : ", \"weights_in_blocks\": \"",
+                       ir_dtype_table[dtype].name, n);
+        any |= n > 0;
+    }
+    if (any)
+        text_print(t, "\"");
+}
+
 /* What the model needs on its device, by areas as the target divides its memory ("weights_bytes",
  * ...), and what one token of KV cache costs.  free_bytes is left out where the target cannot tell
  * it (UINT64_MAX).  On failure t is left half written; the caller frees it. */
@@ -77,6 +95,7 @@ static mpk_status add_memory(mpk_context *cx, text *t, const engine_build *b)
     json_write_str(t, str_from(b->device.name));
     for (uint32_t i = 0; i < n; i++)
         text_print(t, ", \"%s_bytes\": %llu", areas[i].name, (unsigned long long)areas[i].n_bytes);
+    add_blocks(t, &b->image);
     if (b->device.free_bytes != UINT64_MAX)
         text_print(t, ", \"free_bytes\": %llu", (unsigned long long)b->device.free_bytes);
     text_print(t,

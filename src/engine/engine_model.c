@@ -72,61 +72,22 @@ static ir_dtype precision_of(const load_model *model)
     return IR_F32;
 }
 
-/* Of a target that works in bf16: whatever is not f32 in the file becomes bf16 on its way there. */
-static mpk_status rounded_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
-                                const int64_t *dims, ir_dtype *dtype)
-{
-    model_weights file = load_weights(self);
-    TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
-    if (*dtype != IR_F32)
-        *dtype = IR_BF16;
-    return MPK_OK;
-}
-
-/* In which dtypes the graph has the model's weights: those of the file, or rounded. */
-static model_weights weights_for(const load_model *model, const target_def *target)
-{
-    return target->works_in_bf16 ? (model_weights){rounded_dtype, model} : load_weights(model);
-}
-
 /* ---- memory ---- */
 
-/* About what the weights take with 2 bytes for each number that is not f32.  Without weights it is
- * reckoned from the configuration: embedding and head, and for each layer the projections of
- * attention and three matrices of the feed-forward part, in numbers. */
-static uint64_t rounded_bytes(const load_model *model)
-{
-    const model_config *c = &model->config;
-    uint64_t n = 0, H = c->hidden_size, K = c->head_size;
-    for (size_t i = 0; i < model->tensors.n; i++) {
-        const load_tensor *t = &model->tensors.at[i];
-        uint64_t elements = 1;
-        for (uint32_t d = 0; d < t->rank; d++)
-            elements *= (uint64_t)t->dims[d];
-        n += elements * (t->dtype == IR_F32 ? 4 : 2);
-    }
-    if (model->tensors.n)
-        return n;
-    n = (uint64_t)c->vocab_size * H * (c->tied_embeddings ? 1 : 2);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint64_t ffn =
-            model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
-        n += H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3 * ffn);
-    }
-    return n * (c->weight_dtype == IR_F32 ? 4 : 2);
-}
-
 /* What the KV cache may take: *most at all, *usual unless more is asked for. */
-static void kv_budget(const engine_build *b, uint64_t *most, uint64_t *usual)
+static mpk_status kv_budget(mpk_context *cx, const engine_build *b, uint64_t *most, uint64_t *usual)
 {
     uint64_t weights = 0, tied = 0;
     for (int i = 0; i <= (b->has_draft ? 1 : 0); i++) {
         const load_model *model = i ? &b->draft : &b->model;
         const model_config *c = &model->config;
-        weights += rounded_bytes(model);
+        engine_dtypes dtypes;
+        TRY(engine_find_dtypes(cx, b, i, &dtypes));
+        weights += engine_weight_bytes(&dtypes);
         tied += c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
     }
     b->device.target->kv_budget(&b->device, weights, tied, most, usual);
+    return MPK_OK;
 }
 
 /* Pages: as many as asked for, or as memory allows; at least those of one whole context unless
@@ -139,7 +100,7 @@ static mpk_status plan_pages(mpk_context *cx, const engine_build *b, bool for_ru
     const mpk_engine_options *o = &b->options;
     uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;
     uint64_t whole = (uint64_t)p->max_batch * p->pages_per_slot, n = whole;
-    kv_budget(b, &most, &usual);
+    TRY(kv_budget(cx, b, &most, &usual));
     if (o->kv_tokens)
         n = (o->kv_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     else if (n * page_bytes > usual)
@@ -239,7 +200,10 @@ mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uin
     const load_model *model = drafts ? &b->draft : &b->model;
     const model_config *c = &b->model.config, *other = &b->draft.config; /* zeros: there is none */
     const engine_plan *plan = &b->plan;
-    model_weights weights = weights_for(model, b->device.target);
+    model_weights weights;
+    engine_dtypes dtypes;
+    TRY(engine_find_dtypes(cx, b, drafts, &dtypes));
+    engine_weight_dtypes(&dtypes, &weights);
     model_shape shape = {
         .n_tokens = n_tokens,
         .n_rows = n_tokens < plan->max_rows ? n_tokens : plan->max_rows,

@@ -100,6 +100,10 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           to->drafts_apart);
     CHECK(cx, to->own_experts <= 1, MPK_EARG, "own_experts is %u, expected 0 or 1",
           to->own_experts);
+    CHECK(cx, to->keep_blocks <= 1, MPK_EARG, "keep_blocks is %u, expected 0 or 1",
+          to->keep_blocks);
+    CHECK(cx, !to->random_mix || to->random_weights, MPK_EARG,
+          "random_mix is \"%s\", but the weights are not random", to->random_mix);
     CHECK(cx, to->count_experts <= 1, MPK_EARG, "count_experts is %u, expected 0 or 1",
           to->count_experts);
     CHECK(cx, to->max_batch <= ENGINE_MAX_BATCH, MPK_EARG, "max_batch is %u, at most %d",

@@ -50,6 +50,10 @@ static void test_engine_counts(void **state)
     engine_refuses("own_experts", .own_experts = 2);
     engine_takes(.drafts_apart = 1);
     engine_refuses("drafts_apart", .drafts_apart = 2);
+    engine_takes(.keep_blocks = 1);
+    engine_refuses("keep_blocks", .keep_blocks = 2);
+    engine_takes(.random_weights = true, .random_mix = "q4_k_m");
+    engine_refuses("random_mix", .random_mix = "q4_k_m");
     engine_takes(.count_experts = 1);
     engine_refuses("count_experts", .count_experts = 2);
     engine_takes(.max_batch = ENGINE_MAX_BATCH);

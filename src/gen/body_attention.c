@@ -141,7 +141,7 @@ static void print_attended(const gen_call *c, uint32_t n, const char *run, const
 static mpk_status print_attention(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
-    print_attended(c, n, "attention_run", "out_y", out);
+    print_attended(c, n, "attention_run", "in_sinks, out_y", out);
     return MPK_OK;
 }
 

@@ -9,13 +9,13 @@
 #include "op/attend.h"
 #include "rt/rt_lane.h"
 
-enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES };
+enum { Q, K_CACHE, V_CACHE, POSITIONS, SLOTS, PAGES, SINKS };
 enum { SCALE, WINDOW, CAP };
 enum { PAGE_TOKENS = 64, MOST_GROUP = 64 };
 
 /* Everything dense, pages of 64 tokens, heads of 64 or 128 entries; the group of query heads of a
  * KV head makes up the rows of a product. Fewer than 2^24 pages a slot keep positions in 32
- * bits.  Scores have no cap. */
+ * bits.  Scores have no cap, and heads no sinks. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);
@@ -27,7 +27,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, SLOTS), IR_I32) && gen_is_dense(gen_input(c, PAGES), IR_I32) &&
            cache->dims[2] == PAGE_TOKENS && (size == 64 || size == 128) &&
            q->dims[1] / cache->dims[1] <= MOST_GROUP && c->op->attributes[WINDOW].i < INT32_MAX &&
-           !c->op->attributes[CAP].f && gen_input(c, PAGES)->dims[1] < (1 << 24);
+           !c->op->attributes[CAP].f && !gen_input(c, SINKS) &&
+           gen_input(c, PAGES)->dims[1] < (1 << 24);
 }
 
 /* The shape of the call, a row of a constant table (attend_shape): heads, KV heads, cache, window,

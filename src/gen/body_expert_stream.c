@@ -10,8 +10,8 @@
 #include "rt/rt_lane.h"
 #include "shape/expert_stream_shape.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
-enum { GLU, EPS };
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
+enum { GLU, EPS, ACTIVATIONS, LIMIT };
 /* Steps of few tokens have chunks of EXPERT_FEW_ROWS pairs, longer ones of EXPERT_MANY_ROWS: two
  * instances of the routine. */
 static bool is_few(const gen_call *c)
@@ -20,7 +20,8 @@ static bool is_few(const gen_call *c)
 }
 
 /* A gated product with a row for each pair, or a sum of pairs: the two halves of a mixture's layer.
- * A norm is folded in only where x has a row for each token. */
+ * A norm is folded in only where x has a row for each token.  There are no biases, and no gate with
+ * a limit. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
@@ -30,6 +31,7 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM), IR_BF16) && !(gen_input(c, NORM) && x->rank != 2) &&
+           !gen_input(c, B0) && !gen_input(c, B1) && !c->op->attributes[LIMIT].f &&
            w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }

@@ -12,8 +12,8 @@
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
-enum { GLU, EPS };
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
+enum { GLU, EPS, ACTIVATIONS, LIMIT };
 enum {
     FEWEST_TOKENS = 129,
     MOST_EXPERTS = 256,
@@ -32,9 +32,10 @@ static bool accepts(const gen_call *c)
     return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w, IR_BF16) &&
            gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM), IR_BF16) && w->dims[0] <= MOST_EXPERTS &&
-           w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 &&
-           ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_is_vector(gen_input(c, NORM), IR_BF16) && !gen_input(c, B0) && !gen_input(c, B1) &&
+           !c->op->attributes[LIMIT].f && w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 &&
+           w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
+           c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 /* expert_stream's copy of the weights: one for prompts and decoding. */

@@ -8,7 +8,7 @@
 #include "gen/body_print.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
-enum { GLU, EPS };
+enum { GLU, EPS, ACTIVATIONS, LIMIT };
 
 /* As enum in experts.cuh: experts of pairs and their order, two results of a group, tile, kept
  * pairs, factors. */
@@ -32,8 +32,10 @@ static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr expert_use use = {in_x, in_ids, in_w0, in_w1, in_scale, "
                     "in_residual, in_norm, "
-                    "out_y, ");
+                    "in_b0, in_b1, out_y, ");
     gen_print_double(c->op->attributes[EPS].f, out);
+    text_print(out, ", ");
+    gen_print_float((float)c->op->attributes[LIMIT].f, out);
     text_print(out, ", ACTIVATE_%s};\n    expert_linear_run<%d, %d>(t, use);\n}\n",
                gen_glu_name(c->op->attributes[GLU].s), pairs_at_once(c),
                gen_input(c, SCALE) ? 1 : 4);

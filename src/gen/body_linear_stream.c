@@ -7,24 +7,53 @@
  * shapes (shape/stream_shape.h).  Relies on body_product.h for what it shares with the other
  * products. */
 #include "gen/body_product.h"
+#include "gen/packed_form.h"
+
+/* The form of weights that stay in the blocks of their file (rt/rt_blocks.h), and what is taken off
+ * their integers; RT_BLOCKS_NONE: they do not. */
+static uint32_t form_of(const gen_call *c, int *zero)
+{
+    ir_dtype dtypes[3];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u) && gen_input(c, W0 + i); i++)
+        dtypes[n++] = gen_input(c, W0 + i)->dtype;
+    return gen_packed_form(dtypes, n, zero);
+}
+
+/* Weights in blocks: dense, so that a row's blocks follow each other. The norm's weight is read as
+ * it is, 16 bytes at a time. */
+static bool takes_blocks(const gen_call *c)
+{
+    const ir_tensor *norm = gen_input(c, is_logits(c) ? L_NORM : NORM);
+    int zero;
+    bool dense = form_of(c, &zero) != RT_BLOCKS_NONE;
+    for (uint32_t i = 0; dense && i < (is_logits(c) ? 1u : 3u); i++) {
+        const ir_tensor *w = gen_input(c, W0 + i);
+        dense = !w || (w->kind == IR_CONST && w->stride[1] == 1 && w->stride[0] == w->dims[1]);
+    }
+    return dense && (!norm || gen_is_dense(norm, norm->dtype)) && is_product_of_streams(c);
+}
 
 /* As few tokens as the registers of the body hold (shape/stream_shape.h); more are for the teams
- * and for warpgroups. */
+ * and for warpgroups.  Weights in blocks have no other body: of more tokens it takes 16 at a
+ * time. */
 static bool accepts(const gen_call *c)
 {
-    return most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c);
+    return (most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c)) || takes_blocks(c);
 }
 
 /* The norm's weight is multiplied into the columns before rounding, so the body normalises x by its
- * root mean square alone.  A gate pairs the rows of both weights, so that a lane gets gate and up
- * of the same column. */
+ * root mean square alone; into blocks it cannot be, so there the body multiplies x by it.  A gate
+ * pairs the rows of both weights, so that a lane gets gate and up of the same column. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     const bool logits = is_logits(c), glu = is_gated(c);
     const uint32_t norm = logits ? L_NORM : NORM;
+    int zero;
     *out = (gen_pack){.dtype = c->halves, .scale = IR_NONE, .columns = columns_of(c)};
+    out->form = form_of(c, &zero);
     out->order = glu ? GEN_PAIRED : GEN_ROWS;
-    if (norm < c->op->n_in)
+    if (norm < c->op->n_in && !out->form)
         out->scale = c->op->in[norm];
     for (uint32_t i = 0; i < (logits ? 1u : 3u) && gen_input(c, W0 + i); i++) {
         out->w[out->n_weights++] = c->op->in[W0 + i];
@@ -58,13 +87,20 @@ static int at_once(const gen_call *c)
 static void fill_shape(const gen_call *c, stream_shape *s)
 {
     const bool logits = is_logits(c);
+    const uint32_t norm_in = logits ? L_NORM : NORM;
+    const ir_tensor *norm = gen_input(c, norm_in);
+    int zero;
     gen_pack p;
     pack(c, &p);
+    const uint32_t form = form_of(c, &zero);
     *s = (stream_shape){
         .at_once = at_once(c),
         .rows = (int)gen_output(c, 0)->dims[1],
         .norm = has_norm(c),
         .eps = norm_eps(c),
+        .norm_in = form && norm ? (int)norm_in : -1,
+        .norm_type = form && norm && norm->dtype == IR_F32,
+        .zero = form ? (float)(0x1p23 + zero) : 0,
         .glu = gen_shape_glu(glu_of(c)),
         .x = X,
         .y = (int)gen_operand_of_output(c->op, 0),
@@ -93,13 +129,31 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* The routine for up to 8 tokens, or that for up to 16, whose x takes twice the registers, so that
- * it takes fewer pages at once. */
+/* By the form of the weights: the routine for up to 8 tokens, or that for up to 16, whose x takes
+ * twice the registers, so that it takes fewer pages at once. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine narrow = {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
-                             wide = {"stream_shape", "linear_stream<2, 1>", "linear_stream_load"};
-    return rows_of_step(c) <= STREAM_NARROW_TOKENS ? &narrow : &wide;
+#define BLOCKS(at_once, wide, form)                                                 \
+    {                                                                               \
+        "stream_shape", "linear_stream<" at_once ", " wide ", RT_BLOCKS_" form ">", \
+            "linear_stream_load_blocks<RT_BLOCKS_" form ">"                         \
+    }
+    static const gen_routine narrow[] = {
+        {"stream_shape", "linear_stream<4, 0>", "linear_stream_load"},
+        BLOCKS("4", "0", "4"),
+        BLOCKS("4", "0", "4K"),
+        BLOCKS("4", "0", "8"),
+        BLOCKS("4", "0", "8K")};
+    static const gen_routine wide[] = {
+        {"stream_shape", "linear_stream<2, 1>", "linear_stream_load"},
+        BLOCKS("2", "1", "4"),
+        BLOCKS("2", "1", "4K"),
+        BLOCKS("2", "1", "8"),
+        BLOCKS("2", "1", "8K")};
+#undef BLOCKS
+    int zero;
+    const uint32_t form = form_of(c, &zero);
+    return rows_of_step(c) <= STREAM_NARROW_TOKENS ? &narrow[form] : &wide[form];
 }
 
 /* For the largest tile that any shape has. */

@@ -129,7 +129,7 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
                          int end)
 {
     const bool wgmma = c->needs & GEN_WGMMA;
-    const int per_pass = tile_groups_of_pass(wgmma, groups, boxed);
+    const int per_pass = tile_groups_of_pass(wgmma, groups, boxed, one_wide && !wide);
     const int thin = tile_is_thin(c->needs & GEN_ROOM, wide, groups);
     uint64_t forms = 0;
     for (int at = 0; at < groups; at += per_pass) {

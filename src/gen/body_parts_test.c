@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "emulated_bed.h"
+#include "shape/linear_tile_shape.h"
 
 enum { WORKERS = 8, TASKS = 2 };
 
@@ -48,6 +49,8 @@ static const case_of cases[] = {
     {GATED("128", "128", "256"), 4, 4},
     {NORM("600", "264", "64"), 1, 1},  /* alone: five turns, two passes */
     {GATED("130", "192", "64"), 1, 1}, /* alone: two turns, passes of two pages and of one */
+    {SUM("130", "640", "328"), 1, 1},  /* alone: two turns, three passes, six steps each */
+    {SUM("100", "336", "64"), 2, 1},   /* alone: a pass of two pages, one of them half */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -184,19 +187,38 @@ static void give_squares(product *p)
     }
 }
 
-/* The sum that task i has left of a token. */
+static int64_t columns_of_task(const product *p)
+{
+    return tensor(&p->b, p->b.op->out[0])->dims[1] / p->c->tasks;
+}
+
+/* Columns of y of which a task leaves one sum: its own, or those of a pass if it is alone. */
+static int64_t columns_of_sum(const product *p)
+{
+    return p->c->parts > 1 ? columns_of_task(p)
+                           : 8 * tile_groups_of_pass(1, (int)(columns_of_task(p) / 8), 1, 0);
+}
+
+static uint32_t sums_of_task(const product *p)
+{
+    return (uint32_t)((columns_of_task(p) + columns_of_sum(p) - 1) / columns_of_sum(p));
+}
+
+/* Sum i that tasks have left of a token. */
 static void check_square(const product *p, int64_t token, uint32_t i)
 {
     const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
-    const int64_t columns = y->dims[1] / p->c->tasks;
+    const int64_t task = i / sums_of_task(p) * columns_of_task(p), end = task + columns_of_task(p),
+                  first = task + i % sums_of_task(p) * columns_of_sum(p),
+                  last = first + columns_of_sum(p);
     const float got = squares_at(p->squares_of_y, token)[i];
     double want = 0;
-    for (int64_t c = i * columns; c < (i + 1) * columns; c++) {
+    for (int64_t c = first; c < last && c < end; c++) {
         const double v = element(y, p->b.values.data[p->b.op->out[0]], token * y->dims[1] + c);
         want += v * v;
     }
     if (!(fabs(got - want) <= 1e-5 * want))
-        fail_msg("case %u: squares of token %lld in task %u are %g, expected %g", p->b.s->number,
+        fail_msg("case %u: squares of token %lld, sum %u, are %g, expected %g", p->b.s->number,
                  (long long)token, i, (double)got, want);
 }
 
@@ -205,11 +227,12 @@ static void check_squares(product *p)
 {
     if (!p->squares_of_y)
         return;
+    const uint32_t n = p->c->tasks * sums_of_task(p);
     for (int64_t t = 0; t < alive_of(p); t++)
-        for (uint32_t i = 0; i < p->c->tasks; i++)
+        for (uint32_t i = 0; i < n; i++)
             check_square(p, t, i);
     for (int64_t t = 0; t < alive_of(p); t++)
-        memset(squares_at(p->squares_of_y, t), 0xff, p->c->tasks * sizeof(float));
+        memset(squares_at(p->squares_of_y, t), 0xff, n * sizeof(float));
     for (size_t i = 0; i < squares_bytes(p); i++)
         assert_int_equal((unsigned char)p->squares_of_y[i], 0xff);
 }
@@ -220,21 +243,22 @@ static void make_squares(product *p)
     const ir_op_id op = (ir_op_id)(p->b.g->ops.n - 1);
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
         give_squares(p);
-    if (p->c->parts > 1 && gen_stores_whole_groups(p->b.g, op, p->c->tasks)) {
+    if (gen_stores_whole_groups(p->b.g, op, p->c->tasks)) {
         p->squares_of_y = fenced(squares_bytes(p));
         memset(p->squares_of_y, 0xff, squares_bytes(p));
     }
 }
 
 /* Tell an entry where its sums of squares come from and go to, as the host's tables do. Task i
- * writes column i of each token's row. */
+ * writes its own floats of each token's row. */
 static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *forms)
 {
     e->at[RT_SQUARES_OF_X] = (rt_u64)(uintptr_t)p->squares_of_x;
     e->at[RT_SQUARES_N] = p->n_squares;
     if (p->squares_of_y)
-        e->at[RT_SQUARES_OF_Y] = (rt_u64)(uintptr_t)p->squares_of_y + i * sizeof(float);
-    if (p->squares_of_x) /* they come from tasks that share tiles */
+        e->at[RT_SQUARES_OF_Y] =
+            (rt_u64)(uintptr_t)p->squares_of_y + i * sums_of_task(p) * sizeof(float);
+    if (p->squares_of_x || p->squares_of_y) /* kernels with such tasks have some that share tiles */
         *forms |= UINT64_C(1) << TILE_FORM_PARTS;
 }
 

@@ -15,6 +15,7 @@
 
 #include <math.h>
 
+#include "rt/rt_blocks.h"
 #include "rt/rt_lane.h"
 
 /* Absent tensors are dense.  Strides of axes of one entry mean nothing and are not compared. */
@@ -51,6 +52,8 @@ const char *gen_glu_name(str glu)
         return "GELU";
     if (str_is(glu, "relu"))
         return "RELU";
+    if (str_is(glu, "swiglu_oai"))
+        return "SWIGLU_OAI";
     return glu.n ? "GELU_TANH" : "NONE";
 }
 
@@ -64,6 +67,12 @@ static int64_t round_up(int64_t n, int64_t unit)
 void gen_pad_pack(gen_pack *p, int64_t row_unit)
 {
     p->padded_rows = round_up(p->rows, row_unit);
+    if (p->form) {
+        p->padded_columns = round_up(p->columns, RT_SLAB_COLUMNS);
+        p->n_bytes = (uint64_t)(p->padded_rows / 8 * (p->padded_columns / RT_SLAB_COLUMNS)) *
+                     RT_SLAB_BYTES(p->form);
+        return;
+    }
     p->padded_columns = round_up(p->columns, STREAM_UNIT_COLUMNS);
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
 }

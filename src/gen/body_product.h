@@ -55,20 +55,33 @@ static inline int gathered_rows(const gen_call *c)
     return is_logits(c) && gen_input(c, L_ROWS) ? L_ROWS : -1;
 }
 
-/* Do all operands but x have dtypes and strides that the streamed products take? */
-static inline bool takes_operands(const gen_call *c)
+/* Are all weights of 16 bits and dense? */
+static inline bool takes_weights(const gen_call *c)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u); i++)
+        all = all && gen_is_streamed(gen_input(c, W0 + i), c->halves);
+    return all;
+}
+
+/* Do all operands but x and the weights have dtypes and strides that the streamed products take? */
+static inline bool takes_others(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
     if (is_logits(c))
-        return gen_is_streamed(gen_input(c, L_W), c->halves) &&
-               gen_is_vector(gen_input(c, L_NORM), c->halves) && gen_is_dense(y, IR_F32);
+        return gen_is_vector(gen_input(c, L_NORM), c->halves) && gen_is_dense(y, IR_F32);
     for (uint32_t i = 0; i < 3; i++)
-        if (!gen_is_streamed(gen_input(c, W0 + i), c->halves) ||
-            !gen_is_vector(gen_input(c, B0 + i), c->halves))
+        if (!gen_is_vector(gen_input(c, B0 + i), c->halves))
             return false;
     return gen_is_vector(gen_input(c, NORM), c->halves) &&
            gen_is_dense(gen_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
            !(is_gated(c) && gen_input(c, RESIDUAL));
+}
+
+/* The same of the weights too. */
+static inline bool takes_operands(const gen_call *c)
+{
+    return takes_weights(c) && takes_others(c);
 }
 
 /* Rows of the result that a step may have. */
@@ -91,13 +104,19 @@ static inline int64_t columns_of(const gen_call *c)
     return x->dims[x->rank - 1];
 }
 
-/* Of x in registers and weights through the ring, whatever the number of tokens.  An activation of
- * the result (`act`) belongs to block programs alone; rows of whole 16 bytes let a lane load 8
- * columns at once. */
-static inline bool is_streamed_product(const gen_call *c)
+/* Of x in registers, whatever the number of tokens, but for the weights.  An activation of the
+ * result (`act`) belongs to block programs alone; rows of whole 16 bytes let a lane load 8 columns
+ * at once. */
+static inline bool is_product_of_streams(const gen_call *c)
 {
     return gen_is_dense(gen_input(c, X), c->halves) && columns_of(c) % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_operands(c);
+           c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_others(c);
+}
+
+/* The same with weights of 16 bits through the ring. */
+static inline bool is_streamed_product(const gen_call *c)
+{
+    return is_product_of_streams(c) && takes_weights(c);
 }
 
 /* Up to TEAM_TWO_TOKENS always; beyond that only where one side of the weight is short, since

@@ -82,16 +82,20 @@ typedef struct gen_call {
  *                     w0[8i+1] ...), group 2i+1 rows 8i+4 .. 8i+7: a lane gets gate and up of the
  *                     same column
  *   scale             not IR_NONE: each column is multiplied by its entry of this vector [columns]
- *                     before rounding (the weight of an rms_norm) */
+ *                     before rounding (the weight of an rms_norm)
+ *   form              RT_BLOCKS_* (rt/rt_blocks.h): the weights stay in the blocks of their files,
+ *                     in the layout described there; dtype and scale mean nothing */
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
     uint32_t n_weights; /* 0: nothing is packed */
     ir_dtype dtype;     /* IR_BF16 or IR_F16 */
     ir_tensor_id w[3], scale;
     gen_order order;
-    int64_t rows, columns;               /* of the result, before padding */
-    int64_t padded_rows, padded_columns; /* multiples of 8 (paired: 16) and of 256 */
-    uint64_t n_bytes;                    /* padded_rows * padded_columns * 2 */
+    uint32_t form;
+    int64_t rows, columns; /* of the result, before padding */
+    /* multiples of 8 (paired: 16) and of 256 (with a form: of RT_SLAB_COLUMNS) */
+    int64_t padded_rows, padded_columns;
+    uint64_t n_bytes; /* without a form padded_rows * padded_columns * 2 */
 } gen_pack;
 
 /* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct

@@ -258,6 +258,12 @@ static mpk_status find_regimes(emitter *e)
     return MPK_OK;
 }
 
+/* The host makes tensor maps for these graphs (src/cuda/tables.c). */
+static bool has_maps(const emitter *e, uint32_t regime)
+{
+    return regime == GEN_PROMPTS && e->arch->features & GEN_WGMMA;
+}
+
 /* Divide the shared memory of an SM: scratch for the body that needs most, the rest in pages of
  * the loader's ring. */
 static void find_room(emitter *e, uint32_t regime)
@@ -273,6 +279,9 @@ static void find_room(emitter *e, uint32_t regime)
     const uint32_t used = room->scratch_bytes + RT_OWN_BYTES; /* the rest is pages */
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
     room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
+    /* products by boxes take pages in pairs, which begin at even places (linear_box.cuh) */
+    if (has_maps(e, regime))
+        room->n_pages &= ~1u;
 }
 
 /* ---- what a regime needs ---- */
@@ -294,12 +303,6 @@ static void find_units(emitter *e, uint32_t regime)
     for (size_t i = 0; i < e->instances.n; i++)
         if (e->instances.at[i].regimes >> regime & 1)
             e->units[regime] |= 1u << unit_of(e->instances.at[i].body);
-}
-
-/* The host makes tensor maps for these graphs (src/cuda/tables.c). */
-static bool has_maps(const emitter *e, uint32_t regime)
-{
-    return regime == GEN_PROMPTS && e->arch->features & GEN_WGMMA;
 }
 
 /* All that tasks of a graph need of the code for many tokens; everything where they are not

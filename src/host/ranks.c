@@ -34,8 +34,9 @@
 
 enum { HELLO = 1, WELCOME, REFUSED, DATA, MEMORY, CLOSED, HANDED };
 enum { RETRY_NS = 20000000, WORDS_BYTES = 512 };
-/* For the others between meeting and watching: they may load a large model meanwhile.  That their
- * processes live is seen all the time. */
+/* How long to wait for the others between meeting and watching: they may load a large model
+ * meanwhile.  The limit is for a process that hangs; one that ends is noticed at once, since every
+ * wait also sees its socket close. */
 static const uint64_t WORK_NS = 1800ull * 1000000000u;
 
 typedef struct frame {
@@ -83,13 +84,17 @@ static mpk_status say_ended(mpk_context *cx, uint32_t rank)
     FAIL(cx, MPK_EDEVICE, "the process of rank %u has ended: its own message says why", rank);
 }
 
-/* n bytes from a socket.  from: the rank at its other end, for messages. */
+/* n bytes from a socket, until `end`.  from: the rank at its other end, for messages.
+ *
+ * poll bounds the wait; recv does not block, so a poll that reported too much costs another turn
+ * and no time beyond `end`.  0 bytes, or an error that is not passing, mean that the socket has
+ * closed: the other process has ended. */
 static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t n, uint64_t end)
 {
     for (size_t got = 0; got < n;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
         if (poll(&p, 1, left_ms(end)) == 0)
-            FAIL(cx, MPK_EDEVICE, "rank %u does not answer", from);
+            FAIL(cx, MPK_EDEVICE, "rank %u does not answer: its process is stopped or hangs", from);
         ssize_t more = recv(fd, (char *)to + got, n - got, MSG_DONTWAIT);
         if (more == 0 || (more < 0 && errno != EAGAIN && errno != EINTR))
             return say_ended(cx, from);
@@ -113,16 +118,19 @@ static mpk_status check_head(mpk_context *cx, int fd, uint32_t from, uint32_t ki
                              uint64_t end)
 {
     char words[WORDS_BYTES] = "";
-    CHECK(cx, memcmp(f->magic, "mpkr", 4) == 0, MPK_EARG, "what came is not a rank of mpk");
+    CHECK(cx, memcmp(f->magic, "mpkr", 4) == 0, MPK_EARG,
+          "a process that is no rank of mpk is at the path where the ranks meet");
     if (f->kind == REFUSED && f->n < sizeof words) {
         TRY(take(cx, fd, from, words, f->n, end));
         FAIL(cx, MPK_EARG, "%s", words);
     }
-    CHECK(cx, f->kind == kind, MPK_EARG, "rank %u sent something else than was expected", from);
+    CHECK(cx, f->kind == kind, MPK_EARG,
+          "rank %u broke the protocol of ranks: start all ranks with the same mpk", from);
     return MPK_OK;
 }
 
-/* A frame of at most `most` bytes. */
+/* A frame of the kind that is due, of at most `most` bytes.  The length comes from another process
+ * and is checked before anything is written to `to`. */
 static mpk_status take_frame(mpk_context *cx, int fd, uint32_t from, uint32_t kind, void *to,
                              size_t most, size_t *n, uint64_t end)
 {
@@ -130,7 +138,8 @@ static mpk_status take_frame(mpk_context *cx, int fd, uint32_t from, uint32_t ki
     *n = 0;
     TRY(take(cx, fd, from, &f, sizeof f, end));
     TRY(check_head(cx, fd, from, kind, &f, end));
-    CHECK(cx, f.n <= most, MPK_EARG, "rank %u sent something else than was expected", from);
+    CHECK(cx, f.n <= most, MPK_EARG,
+          "rank %u broke the protocol of ranks: start all ranks with the same mpk", from);
     *n = f.n;
     return take(cx, fd, from, to, f.n, end);
 }
@@ -163,8 +172,9 @@ static mpk_status check_place(mpk_context *cx, const ranks_place *p, struct sock
     return MPK_OK;
 }
 
-/* What a rank 0 that was killed while it waited has left is removed; a socket at which a process
- * listens is not. */
+/* Listen at the path.  A path left by a rank 0 that was killed while it waited is taken over; one
+ * at which a process listens is not.  Connecting tells the two apart: with nobody listening the
+ * system refuses (ECONNREFUSED), though the file is there. */
 static mpk_status listen_at(mpk_context *cx, const struct sockaddr_un *at, int *out)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -257,6 +267,8 @@ static mpk_status gather(mpk_context *cx, host_ranks *r, int listener, const ran
     return MPK_OK;
 }
 
+/* WELCOME goes out only when all have come and fit, so a rank that has it knows that all agree.
+ * The path is removed before, since no further rank may come. */
 static mpk_status meet_as_first(mpk_context *cx, host_ranks *r, const ranks_place *p,
                                 const struct sockaddr_un *at, str terms, uint64_t told)
 {
@@ -360,10 +372,11 @@ static mpk_status await_any(mpk_context *cx, const host_ranks *r, const bool *ha
     return MPK_OK;
 }
 
+/* Rank 0: n bytes of each other rank to all[rank], in whatever order they come. */
 static mpk_status collect(mpk_context *cx, const host_ranks *r, size_t n, char *all)
 {
     const uint64_t end = clock_ns() + WORK_NS;
-    bool has[RANKS_MOST] = {true};
+    bool has[RANKS_MOST] = {true}; /* rank 0's own part is there */
     for (uint32_t left = r->n - 1; left; left--) {
         uint32_t from = 0;
         size_t got;
@@ -414,7 +427,11 @@ static void give_descriptor(int fd, uint32_t kind, int descriptor, uint64_t n)
     (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
 }
 
-/* *n: of the head.  The descriptor is the caller's. */
+/* A frame of a head alone with the descriptor that came with it, which is then the caller's, also
+ * where the head is refused (*descriptor is -1 if none came).  *n: of the head.
+ *
+ * The system ties a descriptor to the bytes that it was sent with, so the head must be read by this
+ * recvmsg and not by take, which would drop it.  A head is small enough to come in one piece. */
 static mpk_status take_descriptor(mpk_context *cx, int fd, uint32_t from, uint32_t kind,
                                   int *descriptor, uint64_t *n, uint64_t end)
 {
@@ -429,7 +446,8 @@ static mpk_status take_descriptor(mpk_context *cx, int fd, uint32_t from, uint32
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    CHECK(cx, poll(&p, 1, left_ms(end)) != 0, MPK_EDEVICE, "rank %u does not answer", from);
+    CHECK(cx, poll(&p, 1, left_ms(end)) != 0, MPK_EDEVICE,
+          "rank %u does not answer: its process is stopped or hangs", from);
     if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) <= 0)
         return say_ended(cx, from);
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
@@ -490,7 +508,9 @@ static mpk_status take_handed(mpk_context *cx, const host_ranks *r, int fd, uint
     mpk_status status =
         take_descriptor(cx, fd, from, HANDED, &descriptor, &of, clock_ns() + WORK_NS);
     if (status == MPK_OK && (of >= r->n || of == r->rank || all[of] >= 0))
-        status = status_fail(cx, MPK_EARG, "rank %u sent something else than was expected", from);
+        status = status_fail(
+            cx, MPK_EARG, "rank %u broke the protocol of ranks: start all ranks with the same mpk",
+            from);
     if (status == MPK_OK)
         all[of] = descriptor;
     else if (descriptor >= 0)
@@ -540,8 +560,9 @@ mpk_status ranks_pass(mpk_context *cx, host_ranks *r, int mine, int *all)
 
 /* ---- watching ---- */
 
-/* Something came from a rank, which is its end, or rank 0's word that it closes.  True: it is
- * rank 0's word. */
+/* Something came from a rank.  While a watch runs no rank sends anything but rank 0's CLOSED, so
+ * all else is the end of that process.  True: rank 0 has closed in good order, and the watch is
+ * over. */
 static bool see(host_ranks *r, uint32_t from)
 {
     mpk_context unheard = {0};
@@ -554,6 +575,9 @@ static bool see(host_ranks *r, uint32_t from)
     return r->closed;
 }
 
+/* The thread of a watch.  It sleeps in poll on the sockets of the others and on `wake`, by which
+ * ranks_unwatch ends it.  A rank that has ended is left out from then on, since its socket would
+ * report its end again at once, for ever. */
 static void *watch(void *argument)
 {
     host_ranks *r = argument;
@@ -598,7 +622,7 @@ void ranks_unwatch(host_ranks *r)
         return;
     r->watches = false;
     (void)!write(r->wake, &one, sizeof one);
-    pthread_join(r->thread, NULL);
+    pthread_join(r->thread, NULL); /* from here on no other thread reads the sockets */
     for (uint32_t i = 0; i < r->n; i++) {
         if (r->fd[i] < 0)
             continue;

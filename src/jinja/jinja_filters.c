@@ -469,7 +469,8 @@ static mpk_status json_separators(jrun *r, jval v, jjson *style)
     if (v.kind <= J_NONE)
         return v.kind == J_UNDEFINED ? jinja_fail_undefined(r, v) : MPK_OK;
     if ((v.kind != J_LIST && v.kind != J_TUPLE) || v.list->n != 2)
-        return jinja_fail(r, "tojson: the separators are two strings");
+        return jinja_fail(r,
+                          "tojson: separators must be two strings: between items, and after a key");
     TRY(jinja_need_str(r, v.list->at[0], "tojson", &style->comma));
     return jinja_need_str(r, v.list->at[1], "tojson", &style->colon);
 }

@@ -69,7 +69,7 @@ static mpk_status put_all(jrun *r, jdict *d, jval from)
 static mpk_status call_dict(jrun *r, const jargs *args, jval *out)
 {
     if (args->n > 1)
-        return jinja_fail(r, "dict takes one dict or list of pairs, and names");
+        return jinja_fail(r, "dict takes at most one dict or list of pairs, besides named values");
     TRY(jinja_make_dict(r, out));
     if (args->n)
         TRY(put_all(r, out->dict, args->at[0]));

@@ -227,7 +227,7 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     c->rope_original_positions = c->max_positions;
     TRY(get_u32(s, "rope.scaling.original_context_length", &c->rope_original_positions));
     TRY(get_double(s, "rope.scaling.attn_factor", &c->rope_attention_factor));
-    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = true;
+    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = !s->def->rope_unrounded;
     TRY(get_double(s, "rope.scaling.yarn_attn_factor", &c->rope_attention_factor));
     TRY(get_double(s, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
     TRY(get_double(s, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
@@ -372,6 +372,12 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     TRY(fill_window(s, c));
     TRY(fill_rope(s, m, c));
     c->activation = str_from(s->def->activation ? s->def->activation : "silu");
+    if (s->def->swiglu_limit != 0) {
+        c->swiglu_limit = s->def->swiglu_limit;
+        c->activation = STR("swiglu_oai");
+    }
+    c->expert_bias = c->router_bias = s->def->expert_bias;
+    c->sinks = s->def->sinks;
     c->weight_dtype = IR_BF16;
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");

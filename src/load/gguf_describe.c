@@ -100,7 +100,8 @@ static void put_multipliers(describer *d, const model_def *def)
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
-    CHECK(d->cx, str_is(c->activation, def->activation ? def->activation : "silu"),
+    const bool is_limited = def->swiglu_limit != 0 && c->swiglu_limit == def->swiglu_limit;
+    CHECK(d->cx, is_limited || str_is(c->activation, def->activation ? def->activation : "silu"),
           MPK_EUNSUPPORTED, "GGUF files of %s cannot say that the activation is %.*s",
           d->architecture, LOAD_NAME(c->activation));
     CHECK(d->cx,
@@ -117,7 +118,8 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
     CHECK(d->cx, has_known_windows(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture,
           c->window);
-    bool plain = !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate;
+    bool plain =
+        !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate == !def->rope_unrounded;
     CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
           d->architecture);

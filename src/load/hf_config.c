@@ -65,7 +65,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     const struct {
         const char *key;
         bool supported;
-    } members[] = {{"quantization_config", false},
+    } members[] = {{"quantization_config", def->swiglu_limit != 0},
                    {"sinks", false},
                    {"attention_chunk_size", false},
                    {"attn_logit_softcapping", def->caps},
@@ -75,9 +75,15 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
     bool both_ways = false;
+    const json_value *quantised = json_get(j, "quantization_config");
+    str method = {0};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
               "\"%s\" is not supported", members[i].key);
+    TRY(json_read_str(cx, quantised, "quant_method", &method));
+    CHECK(cx, !quantised || str_is(method, "mxfp4"), MPK_EUNSUPPORTED,
+          "\"quant_method\" \"%.*s\" is not supported; mxfp4 is in this family",
+          STR_SHOWN(method, 64));
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
     CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;
@@ -233,6 +239,11 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
         {"gelu_fast", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"}};
     str name = str_from(def->activation ? def->activation : "silu");
     TRY(json_read_str(cx, j, "hidden_act", &name));
+    if (def->swiglu_limit != 0 && str_is(name, "silu")) { /* the sigmoid of the gate's own form */
+        c->swiglu_limit = def->swiglu_limit;
+        c->activation = STR("swiglu_oai");
+        return json_read_double(cx, j, "swiglu_limit", &c->swiglu_limit);
+    }
     if (def->activation && str_is(name, "gelu"))
         name = str_from(def->activation);
     if (def->activation)
@@ -269,13 +280,15 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
 static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
 {
-    bool attention = false;
+    bool attention = def->biases == MODEL_BIASES_UNLESS_SAID;
+    c->expert_bias = c->router_bias = def->expert_bias;
+    c->sinks = def->sinks;
     c->tied_embeddings = def->tied;
     TRY(json_read_bool(cx, j, "attention_bias", &attention));
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (def->mlp_bias)
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
-    if (def->biases == MODEL_BIASES_SAID)
+    if (def->biases == MODEL_BIASES_SAID || def->biases == MODEL_BIASES_UNLESS_SAID)
         c->attention_bias = c->attention_out_bias = attention;
     if (def->biases == MODEL_BIASES_QKV)
         c->attention_bias = true;
@@ -430,7 +443,7 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
         return MPK_OK;
 
     c->rope_original_positions = c->max_positions;
-    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = true;
+    c->rope_beta_fast = 32, c->rope_beta_slow = 1, c->rope_truncate = !def->rope_unrounded;
     TRY(json_read_double(cx, rope, "factor", &c->rope_factor));
     TRY(json_read_double(cx, rope, "low_freq_factor", &c->rope_low_freq_factor));
     TRY(json_read_double(cx, rope, "high_freq_factor", &c->rope_high_freq_factor));

@@ -8,7 +8,9 @@
  *            for images keep their names, which no program asks for, and are not read
  *   norms    of families that multiply by 1 + weight: 1 + weight, in f32, in the model's arena
  *
- * GGUF files need neither.  Called by load.c once for a folder with weights.
+ *   experts  of gpt-oss, which interleave gate and up (interleaved.c)
+ *
+ * GGUF files need none of this.  Called by load.c once for a folder with weights.
  */
 #include <stdio.h>
 
@@ -86,6 +88,8 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
     const load_tensor *old = m->tensors.at;
     const size_t n = m->tensors.n;
     TRY(model_find(cx, m->config.family, &def));
+    if (def->expert_bias)
+        return load_part_interleaved(cx, m);
     if (!def->holder && !def->unit_norms)
         return MPK_OK;
     m->tensors.at = NULL;

@@ -10,6 +10,7 @@
  *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
+ *   interleaved.c     those of gpt-oss's folders, by rows
  *   joined.c          weights that files hold as one tensor, taken apart
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
@@ -122,6 +123,12 @@ mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
 /* After a folder's weights are listed: give them the names and values that programs want. */
 mpk_status load_hf_weights(mpk_context *cx, load_model *m);
+
+/* ---- interleaved.c ---- */
+
+/* For a family whose folders interleave the weights of experts (model_def.expert_bias): give each
+ * part its own name and order, in the model's arena. */
+mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
 
 /* ---- joined.c ---- */
 

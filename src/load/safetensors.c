@@ -28,7 +28,8 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     return MPK_OK;
 }
 
-/* The three dtypes that programs compute with; others (integers, F8) are named in the error. */
+/* The three dtypes that programs compute with, and the bytes of packed numbers (interleaved.c);
+ * others (integers, F8) are named in the error. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {
     CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
@@ -39,9 +40,11 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
         t->dtype = IR_F16;
     else if (str_is(dtype->text, "BF16"))
         t->dtype = IR_BF16;
+    else if (str_is(dtype->text, "U8"))
+        t->dtype = IR_U8;
     else
         FAIL(cx, MPK_EUNSUPPORTED,
-             "tensor %.*s: the dtype %.*s is not supported; F32, F16 and BF16 are",
+             "tensor %.*s: the dtype %.*s is not supported; F32, F16, BF16 and U8 are",
              LOAD_NAME(t->name), LOAD_NAME(dtype->text));
     return MPK_OK;
 }

@@ -60,7 +60,7 @@ typedef struct model_config {
     uint32_t max_positions; /* the context that the model was trained for */
     double norm_eps;
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
-    str activation;  /* "silu", "gelu", "gelu_tanh" */
+    str activation;  /* "silu", "gelu", "gelu_tanh", of experts also "swiglu_oai" */
     uint32_t window; /* sliding window in tokens, 0: none */
     /* a bit for each layer that sees everything although others have the window */
     uint64_t full_layers[MODEL_MAX_LAYERS / 64];
@@ -78,7 +78,10 @@ typedef struct model_config {
     /* a bit for each layer that has one feed-forward although others have experts */
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
     bool normalize_experts; /* the weights of a token's experts add up to 1 */
-    bool router_bias;       /* routers have biases: random ones only (engine_routing.c) */
+    bool router_bias;    /* routers have biases: of the family, or random ones (engine_routing.c) */
+    bool expert_bias;    /* experts' products have biases */
+    double swiglu_limit; /* of the activation "swiglu_oai" (op/activate.h), which it implies */
+    bool sinks;          /* each head has a sink (op/attention.c) */
 
     uint32_t rope_size; /* entries of a head that are rotated, normally head_size */
     double rope_theta;
@@ -144,8 +147,9 @@ typedef struct model_weights {
 /* Which biases the attention products have. */
 typedef enum model_biases {
     MODEL_NO_BIASES,
-    MODEL_BIASES_SAID, /* all four products, if "attention_bias" is true */
-    MODEL_BIASES_QKV,  /* q, k and v, always */
+    MODEL_BIASES_SAID,        /* all four products, if "attention_bias" is true */
+    MODEL_BIASES_QKV,         /* q, k and v, always */
+    MODEL_BIASES_UNLESS_SAID, /* all four products, unless "attention_bias" is false */
 } model_biases;
 
 /* The meaning of "sliding_window" in a config.json. */
@@ -182,6 +186,9 @@ typedef struct model_def {
     bool tied;            /* the head is the embedding if "tie_word_embeddings" is not given */
     /* "hidden_activation" is read, and this is the default; NULL: "hidden_act", and "silu" */
     const char *activation;
+    bool sinks; /* attention heads have sinks */
+    /* yarn's range is not rounded unless the file says so; else it is unless the file says no */
+    bool rope_unrounded;
     bool unit_norms;     /* norms multiply by 1 + weight in checkpoints, by the weight in GGUF */
     bool root_embedding; /* the embedding is multiplied by the root of hidden_size */
     /* "query_pre_attn_scalar" is read, and this is its default: scores are divided by its root */
@@ -218,6 +225,12 @@ typedef struct model_def {
     bool only_experts;
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
+    /* routers and experts have biases; checkpoints hold the weights of all experts as
+     * load/swiglu.c says */
+    bool expert_bias;
+    /* "swiglu_limit" is read, and this is its default: experts have the activation "swiglu_oai";
+     * 0: they do not */
+    double swiglu_limit;
 
     /* Build the tensor program into an empty graph. */
     mpk_status (*build)(mpk_context *cx, const model_config *c, const model_shape *s,

@@ -197,9 +197,12 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     CHECK(cx, c->n_heads % c->n_kv_heads == 0, MPK_EFORMAT,
           "%u attention heads cannot share %u key-value heads evenly", c->n_heads, c->n_kv_heads);
     TRY(check_number(cx, "norm epsilon", c->norm_eps, 0, 1));
+    const bool is_limited = str_is(c->activation, "swiglu_oai");
+    if (is_limited)
+        TRY(check_number(cx, "swiglu_limit", c->swiglu_limit, 1e-6, 1e6));
     CHECK(cx,
           str_is(c->activation, "silu") || str_is(c->activation, "gelu") ||
-              str_is(c->activation, "gelu_tanh"),
+              str_is(c->activation, "gelu_tanh") || (family->swiglu_limit != 0 && is_limited),
           MPK_EUNSUPPORTED,
           "the activation \"%.*s\" is not supported; silu, gelu and gelu_tanh are",
           STR_SHOWN(c->activation, 64));

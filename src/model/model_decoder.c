@@ -168,12 +168,16 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
             ir_add_op(d->cx, d->g, "kv_write", layer_name(d, name, "kv_write"), 7,
                       (ir_tensor_id[]){k, v, d->positions, d->slots, d->pages, k_cache, v_cache},
                       NULL, written);
-    return add_op(d, "attention", layer_name(d, name, "attention"), 6,
-                  (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages},
-                  (ir_set[]){{.name = "scale", .f = model_attention_scale(d->c)},
-                             {.name = "window", .i = model_layer_window(d->c, d->layer)},
-                             {.name = "cap", .f = d->c->attention_cap},
-                             {0}});
+    ir_tensor_id sinks = d->c->sinks
+                             ? add_layer_weight(d, "self_attn.sinks", "weight", 1, d->c->n_heads, 0)
+                             : IR_NONE;
+    return add_op(
+        d, "attention", layer_name(d, name, "attention"), d->c->sinks ? 7 : 6,
+        (ir_tensor_id[]){q, written[0], written[1], d->positions, d->slots, d->pages, sinks},
+        (ir_set[]){{.name = "scale", .f = model_attention_scale(d->c)},
+                   {.name = "window", .i = model_layer_window(d->c, d->layer)},
+                   {.name = "cap", .f = d->c->attention_cap},
+                   {0}});
 }
 
 /* gate and up [T, F] are separate products; a pass fuses them with the activation. */
@@ -201,6 +205,16 @@ static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", d->layer, what);
     return add_shaped_weight(d, name, 3, (int64_t[]){d->c->n_experts, rows, columns});
+}
+
+/* Likewise the biases of their products, [E, rows]; IR_NONE: there are none. */
+static ir_tensor_id add_biases(decoder *d, const char *what, int64_t rows)
+{
+    char name[NAME_BYTES];
+    if (!d->c->expert_bias)
+        return IR_NONE;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.bias", d->layer, what);
+    return add_weight(d, name, 2, d->c->n_experts, rows);
 }
 
 /* Output a copy of the ids that stays after the step: on a GPU, ids that tasks hand on are
@@ -233,13 +247,14 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
         add_record(d, routed[0]);
     snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
     ir_tensor_id gate = add_stack(d, "gate_proj", F, D), up = add_stack(d, "up_proj", F, D);
-    h = add_op(d, "expert_linear", layer_name(d, name, "experts_up"), 4,
-               (ir_tensor_id[]){h, routed[0], gate, up},
-               (ir_set[]){{.name = "glu", .s = activation}, {0}});
-    return add_op(
-        d, "expert_linear", layer_name(d, name, "experts_down"), 6,
-        (ir_tensor_id[]){h, routed[0], add_stack(d, "down_proj", D, F), IR_NONE, routed[1], x},
-        NULL);
+    ir_tensor_id gate_bias = add_biases(d, "gate_proj", F), up_bias = add_biases(d, "up_proj", F);
+    h = add_op(
+        d, "expert_linear", layer_name(d, name, "experts_up"), c->expert_bias ? 9 : 4,
+        (ir_tensor_id[]){h, routed[0], gate, up, IR_NONE, IR_NONE, IR_NONE, gate_bias, up_bias},
+        (ir_set[]){{.name = "glu", .s = activation}, {.name = "limit", .f = c->swiglu_limit}, {0}});
+    ir_tensor_id down = add_stack(d, "down_proj", D, F), bias = add_biases(d, "down_proj", D);
+    return add_op(d, "expert_linear", layer_name(d, name, "experts_down"), c->expert_bias ? 8 : 6,
+                  (ir_tensor_id[]){h, routed[0], down, IR_NONE, routed[1], x, IR_NONE, bias}, NULL);
 }
 
 /* One operator for each line of the paper's formula; passes fuse them (fuse_linear.c,

@@ -42,7 +42,7 @@ mpk_status net_completion_open(net_exchange *x, const json_value **out)
     if (!model)
         return MPK_OK;
     if (model->kind != JSON_KIND_STRING)
-        return net_refuse(x->cx, &x->refusal, 400, "model", NULL, "'model' is not a text");
+        return net_refuse(x->cx, &x->refusal, 400, "model", NULL, "'model' must be a string");
     if (!x->server->options.any_model_name && !str_is(model->text, name))
         return net_refuse(x->cx, &x->refusal, 404, "model", "model_not_found",
                           "there is no model '%.*s', this server has '%.200s'",

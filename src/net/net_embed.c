@@ -47,7 +47,7 @@ static mpk_status read_count(net_exchange *x, const json_value *body, const char
     const json_value *v = json_get(body, name);
     if (v &&
         (v->kind != JSON_KIND_NUMBER || !v->is_integer || v->integer < least || v->integer > most))
-        REFUSE(x, name, "'%s' is not a whole number from %lld to %lld", name, (long long)least,
+        REFUSE(x, name, "'%s' must be a whole number from %lld to %lld", name, (long long)least,
                (long long)most);
     *to = v ? v->integer : 0;
     return MPK_OK;
@@ -342,7 +342,7 @@ mpk_status net_embed_rerank(net_exchange *x, const char *path)
     TRY(embed_member(&e, body, "query", &query, &n_query));
     documents = json_get(body, "documents");
     if (!json_is(documents, JSON_KIND_LIST) || n_query != 1)
-        REFUSE(x, "documents", "'documents' is not a list of texts, or 'query' is several");
+        REFUSE(x, "documents", "'documents' must be a list of strings, and 'query' one string");
     TRY(embed_member(&e, body, "documents", &rows, &n));
     NEW(x->cx, &x->arena, order, n);
     for (size_t i = 0; i < n; i++)

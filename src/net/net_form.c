@@ -32,7 +32,7 @@ static mpk_status set(const reader *r, const char *name, mpk_form form, str sour
             r, name,
             "is one form too many: give one of response_format, a schema, a regex or choices");
     if (source.n && memchr(source.at, 0, source.n))
-        return refuse(r, name, "holds a NUL");
+        return refuse(r, name, "must not hold a NUL character");
     r->to->form_source = arena_copy(r->a, source.at, source.n);
     CHECK(r->cx, r->to->form_source, MPK_ENOMEM, "out of memory for the form of an answer");
     r->to->form = form;
@@ -57,20 +57,21 @@ static mpk_status read_schema(const reader *r, const char *name, const json_valu
     if (v->kind == JSON_KIND_STRING)
         return set(r, name, MPK_FORM_JSON_SCHEMA, v->text);
     if (v->kind != JSON_KIND_OBJECT && v->kind != JSON_KIND_BOOL)
-        return refuse(r, name, "is not a JSON schema");
+        return refuse(r, name,
+                      "must be a JSON schema: an object, a boolean, or a string that holds one");
     return set_json(r, name, MPK_FORM_JSON_SCHEMA, v);
 }
 
 static mpk_status read_regex(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_REGEX, v->text)
-                                       : refuse(r, name, "is not a text");
+                                       : refuse(r, name, "must be a string");
 }
 
 static mpk_status read_grammar(const reader *r, const char *name, const json_value *v)
 {
     return v->kind == JSON_KIND_STRING ? set(r, name, MPK_FORM_GRAMMAR, v->text)
-                                       : refuse(r, name, "is not a text");
+                                       : refuse(r, name, "must be a string");
 }
 
 /* A structural tag: an object, or as SGLang has it, a text that holds one. */
@@ -93,7 +94,7 @@ static mpk_status read_choices(const reader *r, const char *name, const json_val
 static mpk_status read_object(const reader *r, const char *name, const json_value *v)
 {
     if (v->kind != JSON_KIND_BOOL)
-        return refuse(r, name, "is neither true nor false");
+        return refuse(r, name, "must be true or false");
     return v->boolean ? set(r, name, MPK_FORM_JSON_OBJECT, STR("")) : MPK_OK;
 }
 
@@ -125,7 +126,7 @@ static mpk_status read_outputs(const reader *r, const char *name, const json_val
                                         {"choice", read_choices},  {"json_object", read_object},
                                         {"grammar", read_grammar}, {"structural_tag", read_tag}};
     if (v->kind != JSON_KIND_OBJECT)
-        return refuse(r, name, "is not an object");
+        return refuse(r, name, "must be an object");
     return read_names(r, v, members, sizeof members / sizeof *members);
 }
 

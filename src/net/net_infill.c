@@ -136,7 +136,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
     if (!v && needed)
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is missing", name);
     if (v && v->kind != JSON_KIND_STRING)
-        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is not a text", name);
+        return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' must be a string", name);
     if (v && v->text.n)
         *to = v->text;
     return MPK_OK;
@@ -153,7 +153,7 @@ static mpk_status read_gap(net_exchange *x, const json_value *body, net_gap *gap
     gap->extras = json_get(body, "input_extra");
     if (gap->extras && gap->extras->kind != JSON_KIND_LIST)
         return net_refuse(x->cx, &x->refusal, 400, "input_extra", NULL,
-                          "'input_extra' is not a list");
+                          "'input_extra' must be a list");
     return MPK_OK;
 }
 

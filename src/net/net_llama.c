@@ -142,7 +142,7 @@ const net_dialect net_dialect_llama = {
 static mpk_status refuse_prompt(net_exchange *x)
 {
     return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
-                      "'prompt' is not a text, a list of token ids, a list of both, "
+                      "'prompt' must be a string, a list of token ids, a list of both, "
                       "{\"prompt_string\": ...} or a list of such prompts");
 }
 
@@ -195,7 +195,8 @@ static mpk_status read_prompts(net_exchange *x, const json_value *body, net_requ
     const json_value *v = json_get(body, "prompt");
     net_prompt *prompts;
     if (!v)
-        return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "'prompt' is missing");
+        return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL,
+                          "'prompt' is missing: give a string or a list of token ids");
     const bool many = is_many(v);
     const size_t n = many ? v->n : 1;
     NEW(x->cx, &x->arena, prompts, n);

@@ -127,7 +127,7 @@ static mpk_status write_messages(net_exchange *x, const json_value *body, net_re
     text words = {0};
     if (!json_is(messages, JSON_KIND_LIST) || !messages->n)
         return net_refuse(x->cx, &x->refusal, 400, "messages", NULL,
-                          "'messages' is missing, no list, or empty");
+                          "'messages' must be a list of at least one message");
     mpk_status status = join(x, "system", system, &words);
     if (status == MPK_OK && words.n) {
         net_rewrite_begin(to, STR("system"));
@@ -147,7 +147,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
 {
     const json_value *tools = json_get(body, "tools");
     if (tools && tools->kind != JSON_KIND_LIST)
-        return net_refuse(x->cx, &x->refusal, 400, "tools", NULL, "'tools' is not a list");
+        return net_refuse(x->cx, &x->refusal, 400, "tools", NULL, "'tools' must be a list");
     for (size_t i = 0; tools && i < tools->n; i++) {
         const json_value *tool = &tools->items[i];
         const str type = word(tool, "type");

@@ -2,6 +2,7 @@
  * tools.
  *
  *   START -> REASONING -> OPEN -> CONTENT | CALL | BARE,  CALL -> OPEN,  CONTENT -> CALL
+ *   START -> HEADER -> MESSAGE -> HEADER
  *
  * A state machine over `pending`, the text that is not yet decided: each step takes as much of
  * it as the state allows and says whether another step may take more.  Invariant: what a step
@@ -9,6 +10,8 @@
  * not depend on how the text was cut into pieces.
  *
  *   "<think>a</think>b<tool_call>{..}</tool_call>"  ->  reasoning "a", content "b", one call
+ *   "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b"
+ *                                                    ->  reasoning "a", content "b"
  *
  * Relies on base/json.h for the calls' arguments; called by net_work.c.
  */
@@ -28,6 +31,15 @@ static const struct {
     str open, close;
 } marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")},
                   {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
+
+/* Marks of channels.  Those from MARK_END on end a message; all but MARK_END belong to the header
+ * that follows. */
+static const str mark_message = MARK("<|message|>");
+enum { CHANNEL_END, CHANNEL_START, CHANNEL_NAME, CHANNEL_MARKS };
+static const str channel_marks[CHANNEL_MARKS] = {MARK("<|end|>"), MARK("<|start|>"),
+                                                 MARK("<|channel|>")};
+/* A header is a line at most: longer text without <|message|> is content. */
+enum { MOST_HEADER = 1024 };
 
 /* The number of bytes of white space at the beginning. */
 static size_t skip_space(str s)
@@ -276,6 +288,14 @@ static bool step_start(net_parts *p)
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
     if (!rest.n || may_begin(rest, think))
         return false;
+    for (int i = CHANNEL_START; i < CHANNEL_MARKS; i++) {
+        if (may_begin(rest, channel_marks[i]))
+            return false;
+        if (str_begins(rest, channel_marks[i])) {
+            p->state = NET_PARTS_HEADER;
+            return true;
+        }
+    }
     p->state = NET_PARTS_OPEN;
     if (str_begins(rest, think)) {
         drop(p, s.n - rest.n + think.n);
@@ -374,6 +394,93 @@ static const char *find_close(net_parts *p, str s)
     return NULL;
 }
 
+/* Does the header hold the words?  In *after what follows them. */
+static bool header_has(str header, const char *words, str *after)
+{
+    const size_t n = strlen(words);
+    const char *at = header.n >= n ? memmem(header.at, header.n, words, n) : NULL;
+    if (at)
+        *after = (str){at + n, (size_t)(header.at + header.n - at) - n};
+    return at != NULL;
+}
+
+/* The kind of message that the header announces, such as "<|start|>assistant<|channel|>commentary
+ * to=functions.add <|constrain|>json".  Messages to tools are calls if there are tools. */
+static mpk_status read_header(mpk_context *cx, net_parts *p, str header)
+{
+    str rest;
+    size_t n = 0;
+    p->kind = NET_MESSAGE_CONTENT;
+    if (p->tools && header_has(header, "to=functions.", &rest)) {
+        while (n < rest.n && !memchr(" \t\r\n<", rest.at[n], 5))
+            n++;
+        p->called = (str){arena_copy(&p->arena, rest.at, n), n};
+        CHECK(cx, p->called.at, MPK_ENOMEM, "out of memory for a call of a tool");
+        p->kind = n ? NET_MESSAGE_CALL : NET_MESSAGE_CONTENT;
+    } else if (header_has(header, "<|channel|>analysis", &rest)) {
+        p->kind = NET_MESSAGE_REASONING;
+    }
+    return MPK_OK;
+}
+
+/* Up to <|message|>, which is dropped with the header. */
+static mpk_status step_header(mpk_context *cx, net_parts *p, bool *more)
+{
+    str s = pending(p);
+    const char *end = s.n ? memmem(s.at, s.n, mark_message.at, mark_message.n) : NULL;
+    *more = end || s.n > MOST_HEADER;
+    if (!end) {
+        if (*more)
+            p->state = NET_PARTS_CONTENT;
+        return MPK_OK;
+    }
+    TRY(read_header(cx, p, (str){s.at, (size_t)(end - s.at)}));
+    drop(p, (size_t)(end - s.at) + mark_message.n);
+    p->state = NET_PARTS_MESSAGE;
+    p->n_seen = 0;
+    return MPK_OK;
+}
+
+/* A piece of a message; a call's text comes whole. */
+static mpk_status take_message(mpk_context *cx, net_parts *p, str s)
+{
+    if (p->kind == NET_MESSAGE_CALL)
+        return add_call(cx, p, p->called, trim_end(s).n ? trim_end(s) : STR("{}"));
+    if (p->kind == NET_MESSAGE_REASONING)
+        add_reasoning(p, s);
+    else
+        add_content(p, s);
+    return MPK_OK;
+}
+
+/* A message up to the first mark that ends it, or up to text that may become one. */
+static mpk_status step_message(mpk_context *cx, net_parts *p, bool *more)
+{
+    str s = pending(p), fresh = {s.at + p->n_seen, s.n - p->n_seen};
+    size_t first = s.n, unsure = 0;
+    int found = CHANNEL_MARKS;
+    for (int i = 0; i < CHANNEL_MARKS && fresh.n; i++) {
+        const str mark = channel_marks[i];
+        const char *at = memmem(fresh.at, fresh.n, mark.at, mark.n);
+        const size_t may_be = count_unsure(fresh, mark);
+        if (at && (size_t)(at - s.at) < first) {
+            first = (size_t)(at - s.at);
+            found = i;
+        }
+        unsure = may_be > unsure ? may_be : unsure;
+    }
+    *more = found < CHANNEL_MARKS;
+    const size_t n = *more ? first : s.n - unsure;
+    if (!*more && p->kind == NET_MESSAGE_CALL) {
+        p->n_seen = n;
+        return MPK_OK;
+    }
+    TRY(take_message(cx, p, (str){s.at, n}));
+    drop(p, n + (found == CHANNEL_END ? channel_marks[CHANNEL_END].n : 0));
+    p->state = *more ? NET_PARTS_HEADER : NET_PARTS_MESSAGE;
+    return MPK_OK;
+}
+
 /* Nothing is taken until the closing mark has come. */
 static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)
 {
@@ -409,6 +516,10 @@ static mpk_status step(mpk_context *cx, net_parts *p, bool *more)
         break;
     case NET_PARTS_CALL:
         return step_call(cx, p, more);
+    case NET_PARTS_HEADER:
+        return step_header(cx, p, more);
+    case NET_PARTS_MESSAGE:
+        return step_message(cx, p, more);
     case NET_PARTS_BARE:
         *more = false;
         break;
@@ -447,7 +558,8 @@ mpk_status net_parts_put(mpk_context *cx, net_parts *p, str piece)
 }
 
 /* What is pending at the end is decided as it stands: an unfinished call is content if it does
- * not parse. */
+ * not parse, the message of a channel is what its header said, and a header without its message is
+ * dropped. */
 mpk_status net_parts_end(mpk_context *cx, net_parts *p)
 {
     str rest = pending(p);
@@ -455,9 +567,11 @@ mpk_status net_parts_end(mpk_context *cx, net_parts *p)
         TRY(take_bare(cx, p));
     else if (p->state == NET_PARTS_CALL)
         TRY(take_block(cx, p, rest, (str){0}));
+    else if (p->state == NET_PARTS_MESSAGE)
+        TRY(take_message(cx, p, rest));
     else if (p->state == NET_PARTS_REASONING)
         add_reasoning(p, trim_end(rest));
-    else if (!p->drop_space || skip_space(rest) < rest.n)
+    else if (p->state != NET_PARTS_HEADER && (!p->drop_space || skip_space(rest) < rest.n))
         add_content(p, rest);
     drop(p, p->pending.n);
     return check_texts(cx, p);

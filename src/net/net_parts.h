@@ -7,6 +7,9 @@
  * names and arguments, or an answer that is nothing but one object of name and "arguments" or
  * "parameters" (Llama 3), or a list of them (Mistral).
  *
+ * gpt-oss answers in channels instead: <|channel|>analysis<|message|>.. is reasoning, other
+ * channels are content, and a message to functions.NAME is a call with its text as arguments.
+ *
  * Text that may still become the beginning of a mark waits until that is decided; text that
  * turns out to be no call is content.  However an answer is cut into pieces, the parts are the
  * same.
@@ -45,9 +48,18 @@ typedef enum net_parts_state {
     NET_PARTS_REASONING, /* inside <think> */
     NET_PARTS_OPEN,      /* content may begin, or a call */
     NET_PARTS_CONTENT,
-    NET_PARTS_CALL, /* between marks of calls */
-    NET_PARTS_BARE, /* the whole answer may be a call: waits for the end */
+    NET_PARTS_CALL,    /* between marks of calls */
+    NET_PARTS_BARE,    /* the whole answer may be a call: waits for the end */
+    NET_PARTS_HEADER,  /* before <|message|>: whom a message is for */
+    NET_PARTS_MESSAGE, /* of a channel, up to <|end|> or the next header */
 } net_parts_state;
+
+/* What a message of a channel is. */
+typedef enum net_message_kind {
+    NET_MESSAGE_CONTENT,
+    NET_MESSAGE_REASONING,
+    NET_MESSAGE_CALL
+} net_message_kind;
 
 /* The parser of one answer. */
 typedef struct net_parts {
@@ -65,6 +77,9 @@ typedef struct net_parts {
     unsigned mark;
     size_t n_seen;
     bool in_string;
+    /* in NET_PARTS_MESSAGE; n_seen counts there, too.  called: the tool, in the arena */
+    net_message_kind kind;
+    str called;
     /* drop white space before what comes next: after reasoning and calls */
     bool drop_space;
     /* since the beginning, even if a stream has emptied the texts */

@@ -74,6 +74,24 @@ static const example examples[] = {
     {"", "{\"name\": \"add\"}", true, "", "{\"name\": \"add\"}", ""},
     {"", "[]", true, "", "[]", ""},
     {"", "{ is a brace", true, "", "{ is a brace", ""},
+    {"<|start|>assistant",
+     "<|channel|>analysis<|message|>a < b<|end|><|start|>assistant<|channel|>final<|message|>Yes "
+     "<|",
+     true, "a < b", "Yes <|", ""},
+    {"<|start|>assistant",
+     "<|channel|>analysis<|message|>Which?<|end|><|start|>assistant<|channel|>commentary "
+     "to=functions.add <|constrain|>json<|message|>{\"a\": 1}",
+     true, "Which?", "", "add{\"a\": 1};"},
+    {"<|start|>assistant", " to=functions.add<|channel|>commentary json<|message|>{\"a\": 1}", true,
+     "", " to=functions.add<|channel|>commentary json<|message|>{\"a\": 1}", ""},
+    {"",
+     "<|channel|>commentary<|message|>First:<|end|><|start|>assistant to=functions.add<|channel|>"
+     "commentary json<|message|> <|end|><|start|>assistant<|channel|>final<|message|>Done",
+     true, "", "First:Done", "add{};"},
+    {"", "<|channel|>commentary to=functions.add<|message|>{}", false, "", "{}", ""},
+    {"", "<|channel|>final<|message|>a<|channel|>final", false, "", "a", ""},
+    {"", "<|channel", false, "", "<|channel", ""},
+    {"", "<|message|>", false, "", "<|message|>", ""},
 };
 enum { N_EXAMPLES = sizeof examples / sizeof *examples };
 
@@ -234,6 +252,28 @@ static void check_random(const json_value *tools, draws *r)
     net_parts_close(&cut);
 }
 
+/* Likewise for channels, whose headers are no text of the answer. */
+static void check_random_channels(const json_value *tools, draws *r)
+{
+    static const char *const words[] = {"<|channel|>", "analysis",    "final", "<|message|>",
+                                        "<|end|>",     "<|start|>",   "q",     " to=functions.add",
+                                        "<|",          "<|constrain", "{}",    " "};
+    text answer = {0};
+    net_parts whole = {0}, cut = {0};
+    text_print(&answer, "<|channel|>%s<|message|>", draw(r) % 2 ? "analysis" : "final");
+    for (uint64_t i = draw(r) % 30; i > 0; i--)
+        text_print(&answer, "%s", words[draw(r) % (sizeof words / sizeof *words)]);
+    take_parts("", tools, &answer, false, &whole);
+    take_parts("", tools, &answer, true, &cut);
+    if (!str_equal(text_str(&whole.content), text_str(&cut.content)) ||
+        !str_equal(text_str(&whole.reasoning), text_str(&cut.reasoning)) ||
+        whole.calls.n != cut.calls.n)
+        fail_msg("'%s' has other parts when it comes byte by byte", answer.at);
+    text_free(&answer);
+    net_parts_close(&whole);
+    net_parts_close(&cut);
+}
+
 static void test_random(void **state)
 {
     (void)state;
@@ -242,8 +282,10 @@ static void test_random(void **state)
     arena a = {0};
     const json_value *tools;
     check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
-    for (int round = 0; round < 5000; round++)
+    for (int round = 0; round < 5000; round++) {
         check_random(tools, &r);
+        check_random_channels(tools, &r);
+    }
     arena_free(&a);
 }
 

@@ -9,7 +9,7 @@ mpk_status net_read_flag(net_reader *r, const char *key, bool *to)
 {
     const json_value *v = json_get(r->body, key);
     if (v && v->kind != JSON_KIND_BOOL)
-        REFUSE(r, key, "'%s' is neither true nor false", key);
+        REFUSE(r, key, "'%s' must be true or false", key);
     if (v)
         *to = v->boolean;
     return MPK_OK;
@@ -41,7 +41,7 @@ mpk_status net_read_whole(net_reader *r, const char *key, int64_t least, int64_t
     if (!v)
         return MPK_OK;
     if (!as_whole(v, &value) || value < least || value > most)
-        REFUSE(r, key, "'%s' is not a whole number from %lld to %lld", key, (long long)least,
+        REFUSE(r, key, "'%s' must be a whole number from %lld to %lld", key, (long long)least,
                (long long)most);
     *to = value;
     return MPK_OK;
@@ -52,7 +52,7 @@ mpk_status net_read_real(net_reader *r, const char *key, double least, double mo
 {
     const json_value *v = json_get(r->body, key);
     if (v && (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most)))
-        REFUSE(r, key, "'%s' is not a number from %g to %g", key, least, most);
+        REFUSE(r, key, "'%s' must be a number from %g to %g", key, least, most);
     if (v)
         *to = (float)v->number;
     return MPK_OK;
@@ -66,7 +66,7 @@ mpk_status net_read_words(net_reader *r, const char *key, const char **to)
     if (!v)
         return MPK_OK;
     if (v->kind != JSON_KIND_STRING || (v->text.n && memchr(v->text.at, 0, v->text.n)))
-        REFUSE(r, key, "'%s' is not a text, or holds a NUL", key);
+        REFUSE(r, key, "'%s' must be a string without NUL", key);
     *to = arena_copy(r->a, v->text.at, v->text.n);
     CHECK(r->cx, *to, MPK_ENOMEM, "out of memory for '%s'", key);
     return MPK_OK;

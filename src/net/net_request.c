@@ -42,7 +42,7 @@ mpk_status net_request_count_values(mpk_context *cx, str body, size_t *n_values,
 static mpk_status read_stop(net_reader *r, const json_value *v, uint32_t i)
 {
     if (v->kind != JSON_KIND_STRING || !v->text.n || memchr(v->text.at, 0, v->text.n))
-        REFUSE(r, "stop", "'stop' holds something that is not a text, is empty, or holds a NUL");
+        REFUSE(r, "stop", "'stop' must hold strings that are not empty and hold no NUL");
     r->out->stops[i] = arena_copy(r->a, v->text.at, v->text.n);
     CHECK(r->cx, r->out->stops[i], MPK_ENOMEM, "out of memory for a stop text");
     r->out->sampling.n_stop = i + 1;
@@ -125,7 +125,7 @@ static mpk_status read_stream(net_reader *r)
     if (!options)
         return MPK_OK;
     if (options->kind != JSON_KIND_OBJECT)
-        REFUSE(r, "stream_options", "'stream_options' is not an object");
+        REFUSE(r, "stream_options", "'stream_options' must be an object");
     if (!r->out->stream)
         REFUSE(r, "stream_options", "'stream_options' is for requests with \"stream\": true");
     net_reader inner = *r;
@@ -289,8 +289,7 @@ mpk_status net_request_read_ids(mpk_context *cx, arena *a, const json_value *lis
 {
     int32_t *at;
     if (!json_is(list, JSON_KIND_LIST))
-        return net_refuse(cx, why, 400, name, NULL, "'%s' is missing or is not a list of token ids",
-                          name);
+        return net_refuse(cx, why, 400, name, NULL, "'%s' must be a list of token ids", name);
     NEW(cx, a, at, list->n);
     for (size_t i = 0; i < list->n; i++) {
         const json_value *v = &list->items[i];
@@ -313,9 +312,9 @@ static mpk_status read_prompt(net_reader *r, const json_value *v, net_prompt *to
         return MPK_OK;
     }
     if (v->kind != JSON_KIND_LIST || !v->n)
-        REFUSE(
-            r, "prompt",
-            "'prompt' is not a text, a list of texts, a list of token ids or a list of such lists");
+        REFUSE(r, "prompt",
+               "'prompt' must be a string, a list of strings, a list of token ids or a list of "
+               "such lists");
     return net_request_read_ids(r->cx, r->a, v, "prompt", &to->ids, &to->n_ids, r->why);
 }
 
@@ -345,7 +344,7 @@ static mpk_status read_suffix(net_reader *r)
     if (!v)
         return MPK_OK;
     if (v->kind != JSON_KIND_STRING)
-        REFUSE(r, "suffix", "'suffix' is not a text");
+        REFUSE(r, "suffix", "'suffix' must be a string");
     if (!v->text.n)
         return MPK_OK;
     for (size_t i = 0; i < q->n_prompts; i++)

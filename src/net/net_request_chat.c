@@ -90,11 +90,11 @@ static void write_call(net_reader *r, const json_value *call, text *to)
 static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
 {
     if (calls->kind != JSON_KIND_LIST)
-        REFUSE(r, "messages", "'messages': 'tool_calls' is not a list");
+        REFUSE(r, "messages", "'messages': 'tool_calls' must be a list");
     text_add(to, "[", 1);
     for (size_t i = 0; i < calls->n; i++) {
         if (calls->items[i].kind != JSON_KIND_OBJECT)
-            REFUSE(r, "messages", "'messages': 'tool_calls' holds something that is not an object");
+            REFUSE(r, "messages", "'messages': 'tool_calls' must hold objects");
         text_add(to, ",", i > 0);
         write_call(r, &calls->items[i], to);
     }
@@ -236,7 +236,7 @@ static mpk_status read_choice(net_reader *r, const json_value *tools, bool *want
 static mpk_status check_tools(net_reader *r, const json_value *tools)
 {
     if (tools->kind != JSON_KIND_LIST)
-        REFUSE(r, "tools", "'tools' is not a list");
+        REFUSE(r, "tools", "'tools' must be a list");
     for (size_t i = 0; i < tools->n; i++) {
         const json_value *name = function_name(&tools->items[i]);
         if (!json_is(name, JSON_KIND_STRING) || !name->text.n)
@@ -300,11 +300,11 @@ static mpk_status read_variables(net_reader *r)
                      *effort = json_get(r->body, "reasoning_effort");
     const json_value *documents = json_get(r->body, "documents");
     if (v && v->kind != JSON_KIND_OBJECT)
-        REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' is not an object");
+        REFUSE(r, "chat_template_kwargs", "'chat_template_kwargs' must be an object");
     if (effort && effort->kind != JSON_KIND_STRING)
-        REFUSE(r, "reasoning_effort", "'reasoning_effort' is not a text");
+        REFUSE(r, "reasoning_effort", "'reasoning_effort' must be a string");
     if (documents && documents->kind != JSON_KIND_LIST)
-        REFUSE(r, "documents", "'documents' is not a list");
+        REFUSE(r, "documents", "'documents' must be a list");
     if (!v && !effort && !documents)
         return MPK_OK;
     text t = {0};
@@ -350,7 +350,7 @@ static mpk_status read_shown(net_reader *r)
         REFUSE(r, "reasoning_format",
                "'reasoning_format' other than \"auto\" and \"deepseek\" is not supported");
     if (kinds && kinds->kind != JSON_KIND_LIST)
-        REFUSE(r, "modalities", "'modalities' is not a list");
+        REFUSE(r, "modalities", "'modalities' must be a list");
     for (size_t i = 0; kinds && i < kinds->n; i++)
         if (kinds->items[i].kind != JSON_KIND_STRING || !str_is(kinds->items[i].text, "text"))
             REFUSE(r, "modalities",

@@ -158,7 +158,7 @@ static mpk_status write_input(net_exchange *x, const json_value *body, net_rewri
                      *instructions = json_get(body, "instructions");
     conversation c = {.x = x, .to = to};
     if (instructions && instructions->kind != JSON_KIND_STRING)
-        REFUSE(x, "instructions", "'instructions' is not a text");
+        REFUSE(x, "instructions", "'instructions' must be a string");
     if (instructions)
         add_words(&c, STR("system"), instructions->text);
     if (json_is(input, JSON_KIND_STRING)) {
@@ -178,7 +178,7 @@ static mpk_status write_tools(net_exchange *x, const json_value *body, net_rewri
 {
     const json_value *tools = json_get(body, "tools");
     if (tools && tools->kind != JSON_KIND_LIST)
-        REFUSE(x, "tools", "'tools' is not a list");
+        REFUSE(x, "tools", "'tools' must be a list");
     for (size_t i = 0; tools && i < tools->n; i++) {
         const json_value *tool = &tools->items[i];
         const str type = word(tool, "type");

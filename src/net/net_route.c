@@ -168,7 +168,8 @@ mpk_status net_route_check(net_exchange *x)
         return net_refuse(x->cx, &x->refusal, 405, NULL, "method_not_allowed",
                           "%s takes %s, not %s", x->path, net_route_allows(x->route), x->method);
     if (x->server->stopping && !r->is_always)
-        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping", "the server is stopping");
+        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
+                          "the server is stopping and takes no new requests");
     return r->computes ? net_meter_begin(x) : MPK_OK;
 }
 

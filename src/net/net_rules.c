@@ -26,7 +26,7 @@ static mpk_status read_number(const reader *r, const char *key, double least, do
     if (!v || v->kind == JSON_KIND_NULL)
         return MPK_OK;
     if (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most))
-        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not a number from %g to %g", key,
+        return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' must be a number from %g to %g", key,
                           least, most);
     *to = (float)v->number;
     return MPK_OK;
@@ -143,7 +143,7 @@ static mpk_status read_least(const reader *r)
     if (v->kind != JSON_KIND_NUMBER || !(v->number >= 0 && v->number <= most) ||
         v->number != (double)(uint32_t)v->number)
         return net_refuse(r->cx, r->why, 400, "min_tokens", NULL,
-                          "'min_tokens' is not a whole number from 0 to %d", most);
+                          "'min_tokens' must be a whole number from 0 to %d", most);
     r->to->min_tokens = (uint32_t)v->number;
     return MPK_OK;
 }

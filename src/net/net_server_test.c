@@ -409,7 +409,7 @@ static void test_items(void **state)
                      200);
     check_has(&b, "Yes.");
     assert_int_equal(ask(&b, "/v1/responses", "{\"instructions\":[],\"input\":\"x\"}"), 400);
-    check_has(&b, "'instructions' is not a text");
+    check_has(&b, "'instructions' must be a string");
     assert_int_equal(ask(&b, "/v1/responses",
                          "{\"input\":[{\"type\":\"song\",\"role\":\"user\","
                          "\"content\":\"x\"}]}"),

@@ -62,8 +62,7 @@ static mpk_status read_content(net_exchange *x, const json_value *body, text *wo
         return net_refuse(x->cx, &x->refusal, 400, "content", NULL,
                           "neither 'content' nor 'prompt' is a text, and there are no 'messages'");
     if (add && add->kind != JSON_KIND_BOOL)
-        return net_refuse(x->cx, &x->refusal, 400, flag, NULL, "'%s' is neither true nor false",
-                          flag);
+        return net_refuse(x->cx, &x->refusal, 400, flag, NULL, "'%s' must be true or false", flag);
     text_add(words, v->text.at ? v->text.at : "", v->text.n);
     *special = add ? add->boolean : !content;
     return MPK_OK;

@@ -37,6 +37,16 @@ static inline float activate_relu(float x)
     return x <= 0 ? 0 : x;
 }
 
+/* The gated activation of gpt-oss, which it calls swiglu: (up + 1) gate sigmoid(1.702 gate), with
+ * gate at most `limit` and up within it.  Comparisons keep NaN. */
+static inline float activate_swiglu_oai(float gate, float up, float limit)
+{
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up;
+    up = up < -limit ? -limit : up;
+    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
+}
+
 /* By the name that attributes give: "silu", "gelu", "gelu_tanh" or "relu". */
 static inline float activate_named(str name, float x)
 {

@@ -17,6 +17,9 @@
  * A context is cut into parts (context.h).  Each part is attended by itself, and its mean is taken
  * in like a value, with the logarithm of its sum of weights as the score.
  *
+ * A sink is a score without a position: its value is zero, so the weights of the values add up to
+ * less than 1.  It is taken in before all parts.
+ *
  * Used by the attention operators; fold.h folds parts that lie in tensors.
  */
 #ifndef OP_ATTEND_H
@@ -37,6 +40,12 @@ typedef struct attend_view {
     int64_t window; /* positions back that are seen, itself counted; 0: all */
     float cap;      /* a score s becomes cap tanh(s / cap); 0: it stays */
 } attend_view;
+
+/* The sink of a query head, of sinks [H]; -inf, which changes nothing, without sinks. */
+static inline float attend_sink(const op_view *sinks, int64_t head)
+{
+    return sinks->data ? op_load(sinks, head * sinks->stride[0]) : -INFINITY;
+}
 
 /* A score under its cap. */
 static inline float attend_capped(float score, float cap)
@@ -76,6 +85,15 @@ static inline attend_sum attend_begin(int64_t size, float *out)
 {
     memset(out, 0, (size_t)size * sizeof *out);
     return (attend_sum){-INFINITY, 0, out, size};
+}
+
+/* Begin with a sink: its weight, and nothing of its value, which is zero. */
+static inline attend_sum attend_begin_sink(int64_t size, float sink, float *out)
+{
+    attend_sum a = attend_begin(size, out);
+    a.largest = sink;
+    a.sum = sink != -INFINITY;
+    return a;
 }
 
 /* Take in one more score; returns the weight of its value, which attend_add adds next.  A score
@@ -185,12 +203,13 @@ static inline float attend_part(const attend_view *view, const attend_context *c
 }
 
 /* out[K] = softmax(scale q . k) v over the positions that the token at `position` of `slot`
- * sees, itself included; zeros if it sees none.  row: 2 K floats of scratch. */
+ * sees, itself included, and a sink (-inf: none); zeros if it sees none.  row: 2 K floats of
+ * scratch. */
 static inline void attend_head(const attend_view *view, int64_t slot, int64_t position,
-                               int64_t kv_head, const float *q, float *row, float *out)
+                               int64_t kv_head, float sink, const float *q, float *row, float *out)
 {
     attend_context c = attend_see(view, position);
-    attend_sum a = attend_begin(view->k_cache->dims[3], out);
+    attend_sum a = attend_begin_sink(view->k_cache->dims[3], sink, out);
     for (int part = 0; part < c.parts; part++) {
         float log = attend_part(view, &c, part, slot, kv_head, q, row, row + a.size);
         attend_fold(&a, log, row + a.size);

@@ -1,9 +1,10 @@
 /* attention_fold.c - put the parts of attention_split together: part [T, S, H K], lse f32[T, S,
- * H] -> y [T, H K].
+ * H], sinks [H] -> y [T, H K].
  *
  * y = sum of exp(lse_s - M) part_s / sum of exp(lse_s - M) with M the largest lse_s, splits in
  * rising order, fp32, rounded once.  Splits whose lse is -inf are skipped and their rows of part
- * not read; zeros if all are.
+ * not read; zeros if all are.  The sink of a head, as in attention, is a lse whose part is zero,
+ * taken in first.
  *
  *   splits that saw 3 and 1 positions of equal score c: lse = c + log 3 and c, weights 3/4, 1/4
  *
@@ -12,7 +13,7 @@
 #include "op/fill.h"
 #include "op/fold.h"
 
-enum { PART, LSE };
+enum { PART, LSE, SINKS };
 
 /* The axis of splits goes; the rest is part's. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -20,6 +21,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, PART, SHAPE_FLOAT, 3,
                      (int64_t[]){SHAPE_FREE, SHAPE_FREE, SHAPE_FREE}));
     TRY(fold_expect(cx, g, op, PART, LSE));
+    TRY(shape_expect(cx, g, op, SINKS, SHAPE_FLOAT, 1, &shape_input(g, op, LSE)->dims[2]));
     const ir_tensor *part = shape_input(g, op, PART);
     out->dtype = part->dtype;
     out->live = part->live;
@@ -42,12 +44,18 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[1].grain = head_size(g, op);
 }
 
-/* All splits of the box's tokens and heads; lse has one column where part has a head. */
+/* All splits of the box's tokens and heads; lse has one column where part has a head, sinks one
+ * entry. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
-    int64_t size = input == LSE ? head_size(g, op) : 1;
+    int64_t size = input == PART ? 1 : head_size(g, op);
     *read = ir_box_whole(shape_input(g, op, input));
+    if (input == SINKS) {
+        read->lo[0] = box->lo[1] / size;
+        read->hi[0] = (box->hi[1] + size - 1) / size;
+        return;
+    }
     read->lo[0] = box->lo[0];
     read->hi[0] = box->hi[0];
     read->lo[2] = box->lo[1] / size;
@@ -67,7 +75,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     int64_t n = box->hi[1] - box->lo[1];
     float *y = scratch;
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
-        fold_columns(&call->in[PART], &call->in[LSE], t, box->lo[1], box->hi[1], y + n, y);
+        fold_columns(&call->in[PART], &call->in[LSE], &call->in[SINKS], t, box->lo[1], box->hi[1],
+                     y + n, y);
         walk_store_row(out, t * out->stride[0], box->lo[1], n, y);
     }
 }
@@ -81,7 +90,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
             rng_u64(seed, (uint64_t)i) % 4 ? 3 * rng_normal(seed ^ 1, (uint64_t)i) : -INFINITY;
 }
 
-static const op_operand in[] = {{"part", 0}, {"lse", 0}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"part", 0}, {"lse", 0}, {"sinks", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
 /* One split; odd widths; many splits, as many as workers of a GPU. */
 static const op_case cases[] = {
     {"input %p : f32[1, 1, 64] live=tokens\ninput %l : f32[1, 1, 2] live=tokens\n%y = "
@@ -94,6 +104,12 @@ static const op_case cases[] = {
      "attention_fold(%p, %l)\n"},
     {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 1] live=tokens\n%y = "
      "attention_fold(%p, %l)\n"},
+    {"input %p : f32[3, 16, 80] live=tokens\ninput %l : f32[3, 16, 2] live=tokens\nconst %s : "
+     "f32[2]\n%y = attention_fold(%p, %l, %s)\n"},
+    {"input %p : bf16[5, 40, 512] live=tokens\ninput %l : f32[5, 40, 8] live=tokens\nconst %s : "
+     "bf16[8]\n%y = attention_fold(%p, %l, %s)\n"},
+    {"input %p : bf16[20, 3, 256] live=tokens\ninput %l : f32[20, 3, 2] live=tokens\nconst %s : "
+     "f32[2]\n%y = attention_fold(%p, %l, %s)\n"},
 };
 
 const op_def op_attention_fold = {

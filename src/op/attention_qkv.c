@@ -151,7 +151,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, head, query);
             heads_turn(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine, half);
-            attend_head(&view, slot, position, head / group, query, row, answer);
+            attend_head(&view, slot, position, head / group, -INFINITY, query, row, answer);
             walk_store_row(out, t * out->stride[0], head * n.size, n.size, answer);
         }
     }

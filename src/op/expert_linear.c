@@ -1,13 +1,14 @@
 /* expert_linear.c - products of activations with the weights of the experts that each token goes
  * to.
  *
- * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T,
- * F], norm [D].  Pair (t, j) is activation(w0[e] x) * (w1[e] x) with e = ids[t, j], or without
- * glu w0[e] x; x is row t, or with three axes row (t, j).  norm: each row of x is first
- * normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F]; with it [T,
- * F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair
- * whose id names no expert is zeros.  activations: "i8" multiplies weights in block formats by x
- * in 8-bit blocks (narrow.h).
+ * x [T, D] or [T, N, D], ids i32[T, N], w0 [E, F, D], w1 as w0, scale f32[T, N], residual [T, F],
+ * norm [D], b0, b1 [E, F].  Pair (t, j) is activation(w0[e] x + b0[e]) * (w1[e] x + b1[e]) with e =
+ * ids[t, j], or without glu w0[e] x + b0[e]; x is row t, or with three axes row (t, j).  The glu
+ * "swiglu_oai" has the form of activate_swiglu_oai, with the attribute limit. norm: each row of x
+ * is first normalised as rms_norm does.  Without scale the result is the pairs, [T, N, F]; with it
+ * [T, F]: the pairs of a token times their scales, added in rising j, and the residual.  A pair
+ * whose id names no expert is zeros. activations: "i8" multiplies weights in block formats by x in
+ * 8-bit blocks (narrow.h).
  *
  *   %h = expert_linear(%x, %ids, %gate, %up) {glu = "silu"}              [T, N, F], one row a pair
  *   %y = expert_linear(%h, %ids, %down, _, %scale, %residual)            [T, D], pairs summed up
@@ -26,18 +27,27 @@
 #include "op/norm.h"
 
 /* Inputs and attributes, by index. */
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
-enum { GLU, EPS, ACTIVATIONS };
+enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
+enum { GLU, EPS, ACTIVATIONS, LIMIT };
 
 /* Inputs and attributes that only make sense together. */
 static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
 {
     str glu = op->attributes[GLU].s;
-    CHECK(cx, !glu.n || str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"),
-          MPK_EUNSUPPORTED, "expert_linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh",
+    bool limited = str_is(glu, "swiglu_oai");
+    CHECK(cx,
+          !glu.n || str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh") ||
+              limited,
+          MPK_EUNSUPPORTED,
+          "expert_linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh, swiglu_oai",
           STR_ARG(glu));
+    CHECK(cx, limited == (op->attributes[LIMIT].f > 0), MPK_EARG,
+          "expert_linear: limit is %g; swiglu_oai needs one above 0, others have none",
+          op->attributes[LIMIT].f);
     CHECK(cx, !glu.n == !shape_input(g, op, W1), MPK_ESHAPE,
           "expert_linear: glu and the input w1 need each other");
+    CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, B1), MPK_ESHAPE,
+          "expert_linear: the bias b1 is added to products with the input w1, which is missing");
     CHECK(cx, shape_input(g, op, SCALE) || !shape_input(g, op, RESIDUAL), MPK_ESHAPE,
           "expert_linear: a residual is added to a sum, which needs the input scale");
     return narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W1);
@@ -64,6 +74,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, SCALE, 1 << IR_F32, 2, ids->dims));
     TRY(shape_expect_live(cx, g, op, SCALE, x->live));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &x->dims[x->rank - 1]));
+    TRY(shape_expect(cx, g, op, B0, SHAPE_FLOAT, 2, w->dims));
+    TRY(shape_expect(cx, g, op, B1, SHAPE_FLOAT, 2, w->dims));
     TRY(check_glu(cx, g, op));
     bool sums = shape_input(g, op, SCALE);
     out->dtype = x->dtype;
@@ -97,7 +109,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == NORM)
         return;
-    if (input == W0 || input == W1) {
+    if (input == W0 || input == W1 || input == B0 || input == B1) {
         read->lo[1] = box->lo[columns];
         read->hi[1] = box->hi[columns];
         return;
@@ -126,7 +138,7 @@ static void split_experts(const ir_graph *g, const ir_op *op, op_split *out)
 {
     out->in[X] = follows_pairs(g, op) ? OP_SUM : OP_WHOLE;
     out->in[IDS] = OP_IDS;
-    out->in[W0] = out->in[W1] = 0;
+    out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 0;
     out->in[RESIDUAL] = OP_FIRST;
     out->out[0] = OP_SUM;
 }
@@ -138,14 +150,14 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     int last = (int)g->tensors.at[op->out[0]].rank - 1;
     bool inner = shape_input(g, op, SCALE) && !op->attributes[GLU].s.n && !shape_input(g, op, NORM);
     if (way == 0) {
-        out->in[W0] = out->in[W1] = 1;
+        out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 1;
         out->in[RESIDUAL] = out->out[0] = last;
         return true;
     }
     if (way == 1 && inner) {
         out->in[X] = (int)shape_input(g, op, X)->rank - 1;
         out->in[W0] = 2;
-        out->in[RESIDUAL] = OP_FIRST;
+        out->in[RESIDUAL] = out->in[B0] = OP_FIRST;
         out->out[0] = OP_SUM;
         return true;
     }
@@ -174,6 +186,12 @@ static float multiply_row(const op_call *call, const op_view *w, int64_t expert,
     return dot_rows(block ? room : x, unpacked, width);
 }
 
+/* An expert's bias of a column; 0: the operator has none. */
+static float bias_of(const op_view *b, int64_t expert, int64_t column)
+{
+    return b->data ? op_load(b, expert * b->stride[0] + column * b->stride[1]) : 0;
+}
+
 /* One column of a pair; zero for no expert. */
 static float compute_pair(const op_call *call, int64_t expert, int64_t column, const float *x,
                           float *room)
@@ -181,10 +199,14 @@ static float compute_pair(const op_call *call, int64_t expert, int64_t column, c
     str glu = call->attributes[GLU].s;
     if (expert < 0)
         return 0;
-    float y = multiply_row(call, &call->in[W0], expert, column, x, room);
-    return glu.n
-               ? activate_named(glu, y) * multiply_row(call, &call->in[W1], expert, column, x, room)
-               : y;
+    float y = multiply_row(call, &call->in[W0], expert, column, x, room) +
+              bias_of(&call->in[B0], expert, column);
+    if (!glu.n)
+        return y;
+    float up = multiply_row(call, &call->in[W1], expert, column, x, room) +
+               bias_of(&call->in[B1], expert, column);
+    return str_is(glu, "swiglu_oai") ? activate_swiglu_oai(y, up, (float)call->attributes[LIMIT].f)
+                                     : activate_named(glu, y) * up;
 }
 
 /* The row of x of pair (t, j) as f32, normalised. */
@@ -245,10 +267,12 @@ static const op_operand in[] = {{"x", 0},
                                 {"w1", OP_OPTIONAL},
                                 {"scale", OP_OPTIONAL},
                                 {"residual", OP_OPTIONAL},
-                                {"norm", OP_OPTIONAL}};
+                                {"norm", OP_OPTIONAL},
+                                {"b0", OP_OPTIONAL},
+                                {"b1", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps", 1e-6),
-                                          SHAPE_WORD("activations", "f32")};
+                                          SHAPE_WORD("activations", "f32"), SHAPE_REAL("limit", 0)};
 
 #define X_AND_IDS(tokens, dtype, n, width)                                                   \
     "input %x : " dtype "[" tokens ", " width "] live=tokens\ninput %i : i32[" tokens ", " n \
@@ -273,6 +297,23 @@ static const op_attribute attributes[] = {SHAPE_WORD("glu", ""), SHAPE_REAL("eps
         "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights   \
         "[" experts ", " rows ", " width "]\nconst %n : " norm "[" width                  \
         "]\n%y = expert_linear(%x, %i, %g, %u, _, _, %n) {glu = \"silu\", eps = 1e-05}\n" \
+    }
+#define BIASED(tokens, dtype, n, experts, rows, width, weights, bias)                              \
+    {                                                                                              \
+        X_AND_IDS(tokens, dtype, n, width)                                                         \
+        "const %g : " weights "[" experts ", " rows ", " width "]\nconst %u : " weights            \
+        "[" experts ", " rows ", " width "]\nconst %bg : " bias "[" experts ", " rows              \
+        "]\nconst %bu : " bias "[" experts ", " rows                                               \
+        "]\n%y = expert_linear(%x, %i, %g, %u, _, _, _, %bg, %bu) {glu = \"swiglu_oai\", limit = " \
+        "1.5}\n"                                                                                   \
+    }
+#define BIASED_SUM(tokens, dtype, n, experts, rows, width, weights, bias)                          \
+    {                                                                                              \
+        "input %x : " dtype "[" tokens ", " n ", " width "] live=tokens\ninput %i : i32[" tokens   \
+        ", " n "] live=tokens\nconst %w : " weights "[" experts ", " rows ", " width               \
+        "]\ninput %s : f32[" tokens ", " n "] live=tokens\ninput %r : " dtype "[" tokens ", " rows \
+        "] live=tokens\nconst %b : " bias "[" experts ", " rows                                    \
+        "]\n%y = expert_linear(%x, %i, %w, _, %s, %r, _, %b)\n"                                    \
     }
 /* Gated and summed forms, with norms; one token to more than a body sorts at once; experts
  * without tokens; every kind of weight, mixed ones too. */
@@ -303,6 +344,14 @@ static const op_case cases[] = {
         "5", "f32", "3",
         "32") "const %g : q8_0[4, 21, 32]\nconst %u : bf16[4, 21, 32]\n%y = expert_linear(%x, "
               "%i, %g, %u) {glu = \"gelu\"}\n"},
+    BIASED("1", "f32", "4", "13", "24", "64", "mxfp4", "f32"),
+    BIASED("7", "bf16", "4", "5", "33", "96", "bf16", "bf16"),
+    BIASED("40", "f32", "2", "5", "33", "65", "f32", "f32"),
+    BIASED_SUM("1", "f32", "4", "13", "24", "64", "mxfp4", "f32"),
+    BIASED_SUM("7", "bf16", "4", "5", "33", "96", "bf16", "bf16"),
+    BIASED_SUM("40", "f32", "2", "5", "70", "65", "f32", "f32"),
+    {X_AND_IDS("5", "f32", "2", "48") "const %w : f16[4, 21, 48]\nconst %b : f16[4, 21]\n"
+                                      "%y = expert_linear(%x, %i, %w, _, _, _, _, %b)\n"},
     NORMED("1", "bf16", "8", "13", "24", "64", "bf16", "bf16"),
     NORMED("7", "f32", "2", "5", "33", "65", "f32", "f32"),
     NORMED("7", "bf16", "8", "9", "16", "320", "bf16", "f32"),

@@ -18,13 +18,14 @@
 #include "op/attend.h"
 
 /* Columns lo .. hi - 1 (whole heads) of token t: y = sum of exp(lse - M) part / sum of exp(lse -
- * M), M the largest lse; zeros if no split has seen anything.  row: K floats of scratch. */
-static inline void fold_columns(const op_view *part, const op_view *lse, int64_t t, int64_t lo,
-                                int64_t hi, float *row, float *y)
+ * M), M the largest lse; zeros if no split has seen anything.  sinks [H], may be absent, are taken
+ * in first (attend.h).  row: K floats of scratch. */
+static inline void fold_columns(const op_view *part, const op_view *lse, const op_view *sinks,
+                                int64_t t, int64_t lo, int64_t hi, float *row, float *y)
 {
     int64_t splits = part->dims[1], size = part->dims[2] / lse->dims[2];
     for (int64_t head = lo / size; head * size < hi; head++) {
-        attend_sum a = attend_begin(size, y + head * size - lo);
+        attend_sum a = attend_begin_sink(size, attend_sink(sinks, head), y + head * size - lo);
         for (int64_t s = 0; s < splits; s++) {
             float l = op_load(lse, t * lse->stride[0] + s * lse->stride[1] + head * lse->stride[2]);
             if (l == -INFINITY)

@@ -384,6 +384,18 @@ static const op_case cases[] = {
     {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, "
      "40]\nconst %b : "
      "f32[2500]\n%y = linear(%x, %g, %u, _, _, %b) {glu = \"gelu_tanh\"}\n"},
+    /* Blocks that a GPU keeps: few tokens and many, each number of bits and kind of scales, several
+     * formats, a gate, a norm. */
+    {"input %x : bf16[1, 2304] live=tokens\ninput %r : bf16[1, 203] live=tokens\nconst %w : "
+     "q4_k[203, 2304]\n%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"},
+    {"input %x : bf16[5, 512] live=tokens\nconst %q : q4_k[72, 512]\nconst %k : q5_k[24, "
+     "512]\nconst %v : q6_k[24, 512]\nconst %bk : f32[24]\nconst %n : f32[512]\n"
+     "%y = linear(%x, %q, %k, %v, _, %bk, _, %n)\n"},
+    {"input %x : bf16[50, 288] live=tokens\nconst %g : q4_0[61, 288]\nconst %u : q4_0[61, "
+     "288]\nconst %n : bf16[288]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"},
+    {"input %x : bf16[16, 5152] live=tokens\nconst %w : q8_0[77, 5152]\n%y = linear(%x, %w)\n"},
+    {"input %x : bf16[9, 96] live=tokens\nconst %q : q4_1[33, 96]\nconst %k : q5_0[33, "
+     "96]\nconst %v : q5_1[33, 96]\n%y = linear(%x, %q, %k, %v)\n"},
     NARROW("1", "q4_0", "33", "320"),
     NARROW("3", "q4_1", "33", "576"),
     NARROW("17", "q5_0", "33", "320"),

@@ -166,6 +166,8 @@ static const op_case cases[] = {
      "live=rows\n"
      "%l, %p = logits(%x, %w, %n, %r)\n"},
     {"input %x : bf16[70, 24] live=tokens\nconst %w : bf16[4100, 24]\n%l, %p = logits(%x, %w)\n"},
+    {"input %x : bf16[40, 512] live=tokens\nconst %w : q6_k[331, 512]\nconst %n : f32[512]\ninput "
+     "%r : i32[24] live=rows\n%l, %p = logits(%x, %w, %n, %r)\n"},
     {"input %x : f32[3, 64]\nconst %w : f16[49, 64]\ninput %r : i32[17] live=rows\n%l, %p = "
      "logits(%x, %w, _, %r)\n"},
 };

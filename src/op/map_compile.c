@@ -285,7 +285,7 @@ static mpk_status parse_input(map_parser *p, str word, uint32_t number, map_valu
         [IR_F32] = MAP_F, [IR_F16] = MAP_F, [IR_BF16] = MAP_F, [IR_F64] = MAP_D, [IR_I64] = MAP_I,
         [IR_I32] = MAP_I, [IR_I16] = MAP_I, [IR_I8] = MAP_I,   [IR_U8] = MAP_I,  [IR_BOOL] = MAP_B};
     if (number >= p->n_in)
-        return fail_at(p, "there is no such input");
+        return fail_at(p, "there is no such input of the operator (inputs are x0, x1, ...)");
     p->at += word.n;
     return emit(
         p, (map_step){.kind = MAP_INPUT, .type = types[p->dtypes[number]], .number = number}, out);

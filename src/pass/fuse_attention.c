@@ -201,6 +201,21 @@ static bool can_be_one(const rewrite *w, const attention_parts *p)
 
 /* ---- rules split and fold ---- */
 
+/* The sinks of an attention; IR_NONE: it has none. */
+static ir_tensor_id sinks_of(const rewrite *w, const ir_op *attention)
+{
+    return attention->n_in > ATTEND_PAGES + 1 ? rewrite_input(w, attention, ATTEND_PAGES + 1)
+                                              : IR_NONE;
+}
+
+/* The fold of parts[2], part and lse, with the attention's sinks. */
+static mpk_status add_fold(rewrite *w, uint32_t key, const ir_tensor_id *parts, ir_tensor_id sinks,
+                           ir_tensor_id *y)
+{
+    const ir_tensor_id in[] = {parts[0], parts[1], sinks};
+    return rewrite_add(w, key, "attention_fold", sinks == IR_NONE ? 2 : 3, in, NULL, y);
+}
+
 /* Few enough tokens, and caches that attention_split may write in place. */
 static bool can_be_split(const rewrite *w, const attention_parts *p)
 {
@@ -217,7 +232,8 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
     enum { UNIT_TOKENS = 128 };
     ir_tensor_id out[IR_MAX_OUTPUTS], y[IR_MAX_OUTPUTS], old = w->g->ops.at[id].out[0];
     const ir_op *attention = &w->g->ops.at[id];
-    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1];
+    ir_tensor_id old_k = p->kv_write->out[0], old_v = p->kv_write->out[1],
+                 sinks = sinks_of(w, attention);
     ir_tensor_id in[] = {p->qkv,     p->table,   p->positions, p->slots, p->pages,
                          p->k_cache, p->v_cache, p->q_norm,    p->k_norm};
     int64_t page = tensor_of(w, p->k_cache)->dims[2];
@@ -233,7 +249,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
                                {.name = "own", .i = w->s->options->own_units},
                                {0}},
                     out));
-    TRY(rewrite_add(w, w->keys.at[id], "attention_fold", 2, out, NULL, y));
+    TRY(add_fold(w, w->keys.at[id], out, sinks, y));
     rewrite_replace(w, old, y[0]);
     rewrite_replace(w, old_k, out[2]);
     rewrite_replace(w, old_v, out[3]);
@@ -251,7 +267,7 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
         return MPK_OK;
     if (rewrite_attribute(&w->g->ops.at[id], "cap")->f != 0)
         return apply_rope_kv(w, id, &p); /* the others have no cap */
-    if (level == PASS_FUSE_PAPER && can_be_one(w, &p))
+    if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && sinks_of(w, &w->g->ops.at[id]) == IR_NONE)
         return apply_attention_qkv(w, id, &p);
     if (level == PASS_FUSE_FULL && can_be_split(w, &p))
         return apply_split(w, id, &p);
@@ -287,9 +303,10 @@ static mpk_status apply_parts(rewrite *w, ir_op_id id)
     for (uint32_t i = 0; i < op->n_in; i++)
         in[i] = rewrite_input(w, op, i);
     TRY(rewrite_copy_attributes(w, op, sets));
-    const uint32_t n_in = op->n_in;
+    const ir_tensor_id sinks = sinks_of(w, op);
+    const uint32_t n_in = ATTEND_PAGES + 1; /* the fold takes sinks */
     TRY(rewrite_add(w, w->keys.at[id], "attention_parts", n_in, in, sets, out));
-    TRY(rewrite_add(w, w->keys.at[id], "attention_fold", 2, out, NULL, y));
+    TRY(add_fold(w, w->keys.at[id], out, sinks, y));
     rewrite_replace(w, old, y[0]);
     return MPK_OK;
 }

@@ -13,17 +13,18 @@
 #include "pass/fuse.h"
 
 /* Operands of expert_linear, by index, and the most experts that the shared bodies take. */
-enum { E_X, E_IDS, E_W0, E_W1, E_SCALE, E_RESIDUAL, E_NORM, MOST_EXPERTS = 256 };
+enum { E_X, E_IDS, E_W0, E_W1, E_SCALE, E_RESIDUAL, E_NORM, E_B0, MOST_EXPERTS = 256 };
 
-/* May the operator be shared?  It must sum pairs (it has a scale), have no second weight and no
- * norm, and have the dtypes and sizes that the shared bodies take (gen/body_expert_tile.c).
- * MOST_EXPERTS and the multiples of 8 are theirs. */
+/* May the operator be shared?  It must sum pairs (it has a scale), have no second weight, no
+ * norm and no bias, and have the dtypes and sizes that the shared bodies take
+ * (gen/body_expert_tile.c).  MOST_EXPERTS and the multiples of 8 are theirs. */
 static bool is_shared(const rewrite *w, const ir_op *op)
 {
     const pass_options *o = w->s->options;
     if (!o->share_tokens || !may_skip_rounding(w, op) || op->n_in <= E_SCALE ||
         rewrite_input(w, op, E_SCALE) == IR_NONE || rewrite_input(w, op, E_W1) != IR_NONE ||
-        (op->n_in > E_NORM && rewrite_input(w, op, E_NORM) != IR_NONE))
+        (op->n_in > E_NORM && rewrite_input(w, op, E_NORM) != IR_NONE) ||
+        (op->n_in > E_B0 && rewrite_input(w, op, E_B0) != IR_NONE))
         return false;
     const ir_tensor *x = tensor_of(w, rewrite_input(w, op, E_X)),
                     *weight = tensor_of(w, rewrite_input(w, op, E_W0));

@@ -616,8 +616,8 @@ typedef struct rt_machine {
     const rt_u32 *lists;
     rt_u32 n_graphs, n_workers, n_schedulers;
     rt_u32 jit_mask, event_mask; /* capacities - 1 */
-    /* a worker that would wait takes tasks from the queues of the others of its group, of this many
-     * workers each; 0: from none */
+    /* Workers form groups of this many neighbours.  A worker that would wait takes tasks from the
+     * others of its group; 0: it takes none. */
     rt_u32 steal;
 
     rt_control *control;

@@ -36,7 +36,8 @@
 /* Between the seed of a request and that of its drafts, where they are drawn apart. */
 #define RT_APART 0x9e3779b97f4a7c15ull
 
-/* Drafts that the draft model may guess for a slot that feeds slot->token at this position. */
+/* The most drafts that the draft model may guess for a slot that feeds slot->token at this
+ * position. */
 RT_FN rt_u32 rt_ahead_most(const rt_machine *m, rt_u32 index, rt_u32 position, rt_u32 generated)
 {
     return rt_draft_most(m, index, 1, position, generated);

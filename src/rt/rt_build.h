@@ -36,8 +36,8 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_t
 
 /* ---- inputs ---- */
 
-/* Extend the slot's row of the page table over the next n tokens.  The pages were promised, so
- * there are some. */
+/* Extend the slot's row of the page table over the next n tokens.  The pages were promised when
+ * the request was admitted, so enough are free or can be evicted. */
 RT_FN void rt_slot_extend(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     rt_serving *s = m->serving;

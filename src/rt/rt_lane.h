@@ -112,11 +112,12 @@ typedef struct rt_meeting {
     rt_u32 reserved[15];
 } rt_meeting;
 
-/* A worker's room for sums, besides its RT_PART_BYTES.  Both words count since the start, modulo
- * 2^32. */
+/* The header of a worker's room for sums of shared tiles; RT_PART_BYTES of sums go with it.  The
+ * worker may overwrite its sums once read == owed: then every partner of its tasks so far has read
+ * them.  Both words count since the start, modulo 2^32. */
 typedef struct rt_room {
-    rt_word read; /* tasks of other workers that have read it */
-    rt_u32 owed;  /* those that are to read it, of the worker's tasks so far; its worker's alone */
+    rt_word read; /* reads that have ended; counted by the tasks of other workers */
+    rt_u32 owed; /* reads to come of all of the worker's tasks so far; only its worker touches it */
     rt_u32 reserved[30];
 } rt_room;
 

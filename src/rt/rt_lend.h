@@ -73,11 +73,11 @@ RT_FN void rt_slot_promise(rt_machine *m, rt_u32 index, rt_u32 n)
     s->n_short += lends && rt_slot_lacks(m, index);
 }
 
-/* A promise that is considered. */
+/* A promise of pages that the law is asked about, before it is given. */
 typedef struct rt_loan {
-    rt_u32 index;   /* whose it is; RT_NONE: of a request that is about to be admitted */
-    rt_u32 n;       /* pages, with those that it holds */
-    rt_u32 lacks;   /* what is missing to its claim then; more than 0: it is short */
+    rt_u32 index; /* whose it is; RT_NONE: of a request that is about to be admitted */
+    rt_u32 n;     /* pages that it would be promised, including those that it holds */
+    rt_u32 lacks; /* its claim less n: the pages that it may still ask for; above 0: it is short */
     rt_u32 of_host; /* the host samples its tokens */
 } rt_loan;
 

@@ -20,9 +20,10 @@ typedef struct rt_pack {
     rt_u64 first_row, n_rows;
     rt_u64 base_row; /* in order of rows: rows of the matrices before this one */
     rt_u64 columns, padded_columns;
-    rt_u32 dtype, scale_dtype; /* RT_PACK_* */
+    rt_u32 dtype, scale_dtype; /* RT_PACK_*; with a form RT_FORMAT_* (rt_blocks.h), no scale */
     rt_u32 paired, which;      /* paired: rows of matrices 0 and 1 in turn */
-    rt_u32 to_dtype, reserved; /* of the packed weight: RT_PACK_F16 or RT_PACK_BF16 */
+    rt_u32 to_dtype;           /* of the packed weight: RT_PACK_F16 or RT_PACK_BF16 */
+    rt_u32 form;               /* RT_BLOCKS_*: it stays in blocks, and to_dtype means nothing */
 } rt_pack;
 
 /* Elements [first, first + n) of a random weight: mean + deviation * a nearly normal number

@@ -349,9 +349,9 @@ typedef struct rt_columns {
     rt_i32 *tokens, *positions, *draws, *text, *asks;
 } rt_columns;
 
-/* Feed the slot's token in the row that the slot had in the last step, of which only the length of
- * its history is new in `asks`; its log probabilities of the last step go to the host.  page: a new
- * KV page for its next positions; RT_NONE: the last page has room. */
+/* Feed the slot's token in the next step, in the row that the slot had in the last one.  Of that
+ * row in `asks` only the length of the history changes.  The log probabilities of the last step go
+ * to the host.  page: a new KV page for its next positions; RT_NONE: the last page has room. */
 RT_FN void rt_slot_advance(rt_machine *m, rt_u32 index, rt_u32 page, const rt_columns *to)
 {
     rt_slot *slot = &m->slots[index];

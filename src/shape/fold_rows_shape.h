@@ -10,6 +10,9 @@ enum {
 };
 
 /* Operands in rt_entry.at. */
-enum { FOLD_PART, FOLD_LSE, FOLD_Y };
+enum { FOLD_PART, FOLD_LSE, FOLD_SINKS, FOLD_Y };
+
+/* The dtype of the sinks: a constant of the instance. */
+enum { FOLD_NO_SINKS, FOLD_F32_SINKS, FOLD_BF16_SINKS };
 
 #endif

@@ -25,16 +25,17 @@ enum {
     TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */
     TILE_GROUPS = 8,  /* of a page, without boxes */
     /* Groups of a pass, without boxes: sums of 192 rows, or of 128 where each warp multiplies by
-     * itself, without wgmma. */
+     * itself, without wgmma, or where the ring has an even number of pages. */
     TILE_MOST = 24,
     TILE_MOST_BY_WARPS = 16,
 };
 
 /* Passes of a task are as equal as possible, in multiples of 8 groups: groups of each but the
- * last. */
-static inline int tile_groups_of_pass(int wgmma, int groups, int boxed)
+ * last.  even: without boxes at most two pages a step, for a ring whose number of pages is even:
+ * of three some of it would always be left out. */
+static inline int tile_groups_of_pass(int wgmma, int groups, int boxed, int even)
 {
-    const int by_rows = wgmma ? TILE_MOST : TILE_MOST_BY_WARPS,
+    const int by_rows = wgmma && !even ? TILE_MOST : TILE_MOST_BY_WARPS,
               most = boxed ? 2 * TILE_BOX_GROUPS : by_rows, passes = (groups + most - 1) / most;
     return passes ? ((groups + passes - 1) / passes + 7) / 8 * 8 : 8;
 }

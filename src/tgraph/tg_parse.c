@@ -123,7 +123,7 @@ static mpk_status parse_heading(parser *p)
     TRY(expect(p, "workers=", "expected workers="));
     TRY(parse_number(p, 65536, &workers));
     if (!workers)
-        return fail_here(p, "there must be a worker");
+        return fail_here(p, "workers= must be at least 1");
     p->g->level = (tg_level)level;
     p->g->n_workers = (uint32_t)workers;
     return end_line(p);
@@ -206,7 +206,7 @@ static mpk_status parse_list(parser *p, bool in)
         if (first < next || last < first)
             return fail_here(p, "task numbers of a list must rise");
         if (p->in_tasks.n + p->out_tasks.n + (size_t)(last - first) > MOST_LISTED)
-            return fail_here(p, "the lists are too long");
+            return fail_here(p, "the lists of the events name too many tasks together");
         for (next = first; next <= last; next++) {
             if (in)
                 PUSH(p->cx, p->a, &p->in_tasks, (tg_task_id)next);

@@ -1,0 +1,176 @@
+/* engine_blocks.c - in which dtypes a graph has its weights, and which stay in the blocks of a GGUF
+ * file on a target that works in bf16 (mpk_engine_options.keep_blocks).
+ *
+ * Kept are matrices of layers and the head, which products alone read.  Products of the same x
+ * become one, and one product holds weights of one kind (target_def.block_kind).  Those of one x
+ * have equal columns and stand in one layer: if two matrices of a layer with equal columns differ
+ * in kind, all of them are unpacked.  So are an embedding that is the head too, since its rows are
+ * read as well, and experts.  Called by engine_model.c.
+ */
+#include <stdio.h>
+
+#include "engine/engine.h"
+#include "load/quantize.h"
+
+/* "model.layers.3." of a weight of layer 3; empty: it is of none. */
+static str layer_of(str name)
+{
+    const str begin = STR("model.layers.");
+    size_t n = begin.n;
+    if (name.n <= n || memcmp(name.at, begin.at, n) != 0)
+        return (str){0};
+    while (n < name.n && name.at[n] != '.')
+        n++;
+    return (str){name.at, n < name.n ? n + 1 : 0};
+}
+
+/* The last parts of names, and what the rules of mixes (load/quantize.h) call them. */
+static const char *const gguf_parts[][2] = {{".v_proj.weight", "attn_v"},
+                                            {".k_proj.weight", "attn_k"},
+                                            {".o_proj.weight", "attn_output"},
+                                            {".down_proj.weight", "ffn_down"}};
+
+/* A made-up weight of a mix: by the rules that a file of this type follows. */
+static ir_dtype choose_of_mix(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims)
+{
+    const model_config *c = &d->model->config;
+    const quantize_facts facts = {.mix = d->mix, .config = c, .tied = c->tied_embeddings};
+    const str layer = layer_of(name);
+    char as[64] = "token_embd.weight";
+    if (str_is(name, "lm_head.weight"))
+        snprintf(as, sizeof as, "output.weight");
+    if (layer.n) {
+        const char *part = "other";
+        for (size_t i = 0; i < sizeof gguf_parts / sizeof *gguf_parts; i++)
+            if (str_ends(name, str_from(gguf_parts[i][0])))
+                part = gguf_parts[i][1];
+        const int begin = (int)STR("model.layers.").n; /* the number, then a point */
+        snprintf(as, sizeof as, "blk.%.*s%s.weight", (int)layer.n - begin, layer.at + begin, part);
+    }
+    return rank < 2 ? IR_F32 : quantize_choose(&facts, str_from(as), rank, dims);
+}
+
+/* Of the file, or made up. */
+static mpk_status own_dtype(mpk_context *cx, const engine_dtypes *d, const char *name,
+                            uint32_t rank, const int64_t *dims, ir_dtype *dtype)
+{
+    const model_weights file = load_weights(d->model);
+    TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
+    if (!d->model->tensors.n && d->mix)
+        *dtype = choose_of_mix(d, str_from(name), rank, dims);
+    return MPK_OK;
+}
+
+/* ---- what is kept ---- */
+
+static uint32_t kind_of(const engine_dtypes *d, ir_dtype dtype)
+{
+    return d->target->block_kind ? d->target->block_kind(dtype) : 0;
+}
+
+/* Are all matrices of the file that could be multiplied together with this one of its kind? */
+static bool agree_in_file(const engine_dtypes *d, str layer, int64_t columns, uint32_t kind)
+{
+    for (size_t i = 0; i < d->model->tensors.n; i++) {
+        const load_tensor *t = &d->model->tensors.at[i];
+        if (t->rank == 2 && t->dims[1] == columns && t->name.n > layer.n &&
+            memcmp(t->name.at, layer.at, layer.n) == 0 && kind_of(d, t->dtype) != kind)
+            return false;
+    }
+    return true;
+}
+
+/* The same of a mix: only projections of keys and values differ from others of their columns. */
+static bool agree_in_mix(const engine_dtypes *d, str layer, const int64_t *dims, uint32_t kind)
+{
+    for (size_t i = 0; i < sizeof gguf_parts / sizeof *gguf_parts; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "%.*sany%s", STR_ARG(layer), gguf_parts[i][0]);
+        if (kind_of(d, choose_of_mix(d, str_from(name), 2, dims)) != kind)
+            return false;
+    }
+    return true;
+}
+
+/* Does a matrix of this name and shape stay in its blocks? */
+static bool is_kept_as(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims,
+                       ir_dtype dtype)
+{
+    const uint32_t kind = kind_of(d, dtype);
+    const str layer = layer_of(name);
+    if (!d->keeps || !kind || rank != 2)
+        return false;
+    if (str_is(name, "lm_head.weight"))
+        return !d->model->config.tied_embeddings;
+    if (!layer.n || !str_ends(name, STR(".weight")))
+        return false;
+    return d->model->tensors.n ? agree_in_file(d, layer, dims[1], kind)
+                               : agree_in_mix(d, layer, dims, kind);
+}
+
+/* model_weights.dtype; of a target that works in bf16 whatever is not f32 in the file, nor kept,
+ * becomes bf16 on its way there. */
+static mpk_status dtype_of(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                           const int64_t *dims, ir_dtype *dtype)
+{
+    const engine_dtypes *d = self;
+    TRY(own_dtype(cx, d, name, rank, dims, dtype));
+    if (d->target->works_in_bf16 && *dtype != IR_F32 &&
+        !is_kept_as(d, str_from(name), rank, dims, *dtype))
+        *dtype = IR_BF16;
+    return MPK_OK;
+}
+
+void engine_weight_dtypes(const engine_dtypes *d, model_weights *to)
+{
+    *to = (model_weights){.dtype = dtype_of, .self = d};
+}
+
+mpk_status engine_find_dtypes(mpk_context *cx, const engine_build *b, bool drafts,
+                              engine_dtypes *out)
+{
+    *out = (engine_dtypes){.model = drafts ? &b->draft : &b->model,
+                           .target = b->device.target,
+                           .keeps = b->options.keep_blocks != 0};
+    if (b->options.random_mix)
+        return quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix);
+    return MPK_OK;
+}
+
+/* ---- memory ---- */
+
+/* Does a weight of this format stay in nibbles? */
+static bool is_nibbles(ir_dtype dtype)
+{
+    return dtype == IR_Q4_0 || dtype == IR_Q4_1 || dtype == IR_Q4_K;
+}
+
+/* Blocks that are kept take 5 or 9 bits a number (rt/rt_blocks.h), everything else that is not f32
+ * takes 2 bytes.  Without weights it is reckoned from the configuration: embedding and head, and
+ * for each layer the projections of attention and three matrices of the feed-forward part, in
+ * numbers. */
+uint64_t engine_weight_bytes(const engine_dtypes *d)
+{
+    const load_model *model = d->model;
+    const model_config *c = &model->config;
+    uint64_t n = 0, H = c->hidden_size, K = c->head_size;
+    for (size_t i = 0; i < model->tensors.n; i++) {
+        const load_tensor *t = &model->tensors.at[i];
+        uint64_t elements = 1;
+        for (uint32_t k = 0; k < t->rank; k++)
+            elements *= (uint64_t)t->dims[k];
+        if (d->keeps && is_kept_as(d, t->name, t->rank, t->dims, t->dtype))
+            n += elements / 8 * (is_nibbles(t->dtype) ? 5 : 9);
+        else
+            n += elements * (t->dtype == IR_F32 ? 4 : 2);
+    }
+    if (model->tensors.n)
+        return n;
+    n = (uint64_t)c->vocab_size * H * (c->tied_embeddings ? 1 : 2);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint64_t ffn =
+            model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
+        n += H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3 * ffn);
+    }
+    return n * (c->weight_dtype == IR_F32 ? 4 : 2);
+}

@@ -1,0 +1,112 @@
+/* packed_form_test.c - weights in blocks keep their values when they are packed.
+ *
+ * For every format and every form that holds it, alone or beside another format of its kind: random
+ * blocks are packed, read back by the layout as rt/rt_blocks.h describes it, and must have the bits
+ * that blocks_unpack_row gives.  Rows end within a piece, within a slab, and at the end of one.
+ */
+#include "check.h"
+
+#include "base/num.h"
+#include "base/rng.h"
+#include "gen/packed_form.h"
+#include "ir/blocks.h"
+
+enum { ROWS = 8, MOST_COLUMNS = 2048 };
+
+static uint64_t base_seed;
+
+static float half_of(uint32_t word, uint32_t high)
+{
+    return num_from_f16((f16)(high ? word >> 16 : word & 0xffff));
+}
+
+/* Column `column` of row g of a group. */
+static float read_weight(const uint32_t *group, uint32_t form, int zero, uint32_t g,
+                         uint32_t column)
+{
+    const uint32_t *piece = group + column / RT_PIECE_COLUMNS * (RT_PIECE_BYTES(form) / 4);
+    const uint32_t *head = piece + RT_QUANTS_BYTES(form) / 4 + g * 4;
+    const uint32_t j = column % 128 / 32, c = column % 32 / 8, k = column % 8, lane = 4 * g + c;
+    const uint32_t odd = column % 32 / 16;
+    int q;
+    if (RT_IS_BYTES(form)) {
+        const uint32_t *mine = piece + j / 2 * 128 + lane * 4 + j % 2 * 2;
+        q = (int)(mine[k / 4] >> k % 4 * 8 & 255);
+    } else {
+        q = (int)(piece[lane * 4 + j] >> (k % 4 * 8 + k / 4 * 4) & 15);
+    }
+    q -= zero;
+    if (RT_IS_K(form)) {
+        const int a = (int)(head[1 + odd] >> 8 * j & 255) - 128, b = (int)(head[3] >> 8 * j & 255);
+        return half_of(head[0], 0) * (float)a * (float)q - half_of(head[0], 1) * (float)b;
+    }
+    return half_of(head[j / 2], j % 2) * (float)q + half_of(head[2 + j / 2], j % 2);
+}
+
+/* Eight rows of a format in a form. */
+static void check_form(ir_dtype dtype, uint32_t form, int zero, uint32_t columns, uint64_t seed)
+{
+    static unsigned char blocks[ROWS * MOST_COLUMNS * 2];
+    static uint32_t group[ROWS * MOST_COLUMNS];
+    static float expected[MOST_COLUMNS];
+    const size_t row_bytes = (size_t)ir_row_bytes(dtype, columns);
+    memset(group, 0, sizeof group);
+    assert_true(blocks_fill_random(dtype, ROWS * columns, seed, blocks));
+    for (uint32_t g = 0; g < ROWS; g++)
+        for (uint32_t at = 0; at < columns; at += RT_PIECE_COLUMNS)
+            rt_pack_piece(gen_packed_format(dtype), form, blocks + g * row_bytes, at, columns, g,
+                          group + at / RT_PIECE_COLUMNS * (RT_PIECE_BYTES(form) / 4));
+    for (uint32_t g = 0; g < ROWS; g++) {
+        assert_true(blocks_unpack_row(dtype, blocks + g * row_bytes, columns, expected));
+        for (uint32_t i = 0; i < columns; i++) {
+            const float got = read_weight(group, form, zero, g, i);
+            if (got != expected[i])
+                fail_msg("%s in form %u, row %u, column %u: %g, expected %g",
+                         ir_dtype_table[dtype].name, form, g, i, (double)got, (double)expected[i]);
+        }
+    }
+}
+
+/* Alone, and beside each other format of the kind, which may need another form. */
+static void test_values_are_kept(void **state)
+{
+    unsigned n = 0;
+    (void)state;
+    for (uint32_t a = 0; a < IR_DTYPES; a++)
+        for (uint32_t b = 0; b < IR_DTYPES; b++) {
+            const ir_dtype both[2] = {(ir_dtype)a, (ir_dtype)b};
+            int zero;
+            const uint32_t form = gen_packed_form(both, 2, &zero);
+            const bool kind =
+                gen_packed_kind(both[0]) && gen_packed_kind(both[0]) == gen_packed_kind(both[1]);
+            assert_int_equal(form != RT_BLOCKS_NONE, kind);
+            if (!kind)
+                continue;
+            const uint32_t block = ir_dtype_table[a].block_elements;
+            check_form(both[0], form, zero, block, base_seed + n++);
+            check_form(both[0], form, zero, 1024 + block, base_seed + n++);
+            check_form(both[0], form, zero, 2048, base_seed + n++);
+        }
+    assert_int_equal(n, 3 * (5 * 5 + 3 * 3));
+}
+
+/* What the loader counts bytes by is what the formats' table has. */
+static void test_formats_agree(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < IR_DTYPES; i++) {
+        const uint32_t format = gen_packed_format((ir_dtype)i);
+        if (format == RT_FORMATS)
+            continue;
+        assert_int_equal(rt_format_bytes(format), ir_dtype_table[i].block_bytes);
+        assert_int_equal(rt_format_elements(format), ir_dtype_table[i].block_elements);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_values_are_kept),
+                                       cmocka_unit_test(test_formats_agree)};
+    base_seed = check_seed();
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -1,0 +1,229 @@
+/* interleaved.c - the experts of gpt-oss's checkpoints, in the form that programs ask for.
+ *
+ * Input: the tensors of a folder of the family (model_def.expert_bias).  Rows of gate and up
+ * alternate, and the weights lie by columns, or as 4-bit numbers with a scale for 32 of a row:
+ *
+ *   model.layers.L.mlp.experts.gate_up_proj [E, D, 2F]    down_proj [E, F, D]
+ *   ...gate_up_proj_blocks u8[E, 2F, D/32, 16], ...gate_up_proj_scales u8[E, 2F, D/32]
+ *   ...down_proj_blocks, ...down_proj_scales              likewise, [E, D, F/32 ..]
+ *   ...gate_up_proj_bias [E, 2F]                          down_proj_bias [E, D]
+ *
+ * Output: ...experts.{gate_proj,up_proj,down_proj}.{weight,bias}, by rows, copied into the model's
+ * arena; 4-bit numbers as GGUF's MXFP4, whose byte j of 16 holds the numbers j and j + 16 of a
+ * block where here it holds 2 j and 2 j + 1.  Both stand for the same values.  Other names change
+ * to those of other families: mlp.router -> mlp.gate, self_attn.sinks -> self_attn.sinks.weight.
+ *
+ * Called by hf_weights.c; GGUF files hold the output's form.
+ */
+#include <stdio.h>
+
+#include "load/load.h"
+
+enum { BLOCK = 32, BLOCK_BYTES = 17, PACKED = 16 };
+
+/* A tensor's name, cut before what follows "mlp.experts.". */
+typedef struct expert_part {
+    str stem; /* with the last dot */
+    str part;
+} expert_part;
+
+/* False: it is not a tensor of a layer's experts. */
+static bool cut_name(str name, expert_part *out)
+{
+    static const char middle[] = ".mlp.experts.";
+    const size_t n = sizeof middle - 1;
+    for (size_t i = 0; i + n < name.n; i++)
+        if (memcmp(name.at + i, middle, n) == 0) {
+            *out = (expert_part){{name.at, i + n}, {name.at + i + n, name.n - i - n}};
+            return true;
+        }
+    return false;
+}
+
+/* stem and end as a name, in arena a. */
+static mpk_status make_name(mpk_context *cx, arena *a, str stem, const char *end, str *out)
+{
+    char name[192];
+    int n = snprintf(name, sizeof name, "%.*s%s", (int)stem.n, stem.at, end);
+    CHECK(cx, n > 0 && (size_t)n < sizeof name, MPK_EFORMAT, "the name %.*s is too long",
+          LOAD_NAME(stem));
+    *out = (str){arena_copy(a, name, (size_t)n), (size_t)n};
+    CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    return MPK_OK;
+}
+
+/* Which rows of a tensor become one of the results: first, first + step .. */
+typedef struct rows {
+    const char *name; /* of the result, after the stem */
+    int64_t first, step;
+} rows;
+
+static const rows both[] = {{"gate_proj", 0, 2}, {"up_proj", 1, 2}}, down[] = {{"down_proj", 0, 1}};
+
+/* An empty result of a tensor; its bytes are in the arena. */
+static mpk_status begin(mpk_context *cx, load_model *m, const expert_part *from, const rows *r,
+                        const char *end, load_tensor *t, char **bytes)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", r->name, end);
+    TRY(make_name(cx, &m->arena, from->stem, name, &t->name));
+    TRY(load_tensor_bytes(cx, t, &t->n_bytes));
+    NEW(cx, &m->arena, *bytes, (size_t)t->n_bytes);
+    t->data = *bytes;
+    return MPK_OK;
+}
+
+/* Plain weights [E, columns, rows] -> [E, rows / step, columns]. */
+static mpk_status add_turned(mpk_context *cx, load_model *m, const load_tensor *t,
+                             const expert_part *from, const rows *r)
+{
+    CHECK(cx,
+          t->rank == 3 && t->dims[0] == m->config.n_experts && t->dims[2] % r->step == 0 &&
+              ir_dtype_table[t->dtype].block_elements == 1,
+          MPK_ESHAPE, "tensor %.*s does not have the shape [%u experts, columns, rows]",
+          LOAD_NAME(t->name), m->config.n_experts);
+    const int64_t E = t->dims[0], K = t->dims[1], N = t->dims[2] / r->step;
+    const size_t size = ir_dtype_table[t->dtype].block_bytes;
+    load_tensor out = {.dtype = t->dtype, .rank = 3, .dims = {E, N, K}};
+    char *bytes;
+    TRY(begin(cx, m, from, r, ".weight", &out, &bytes));
+    for (int64_t e = 0; e < E; e++)
+        for (int64_t n = 0; n < N; n++)
+            for (int64_t k = 0; k < K; k++, bytes += size)
+                memcpy(bytes,
+                       (const char *)t->data +
+                           (size_t)((e * K + k) * t->dims[2] + r->first + r->step * n) * size,
+                       size);
+    return load_add_tensor(cx, m, &out);
+}
+
+/* Biases [E, rows] -> [E, rows / step]. */
+static mpk_status add_biases(mpk_context *cx, load_model *m, const load_tensor *t,
+                             const expert_part *from, const rows *r)
+{
+    CHECK(cx,
+          t->rank == 2 && t->dims[0] == m->config.n_experts && t->dims[1] % r->step == 0 &&
+              ir_dtype_table[t->dtype].block_elements == 1,
+          MPK_ESHAPE, "tensor %.*s does not have the shape [%u experts, rows]", LOAD_NAME(t->name),
+          m->config.n_experts);
+    const int64_t N = t->dims[1] / r->step;
+    const size_t size = ir_dtype_table[t->dtype].block_bytes;
+    load_tensor out = {.dtype = t->dtype, .rank = 2, .dims = {t->dims[0], N}};
+    char *bytes;
+    TRY(begin(cx, m, from, r, ".bias", &out, &bytes));
+    for (int64_t i = 0; i < t->dims[0] * N; i++, bytes += size)
+        memcpy(bytes,
+               (const char *)t->data +
+                   (size_t)(i / N * t->dims[1] + r->first + r->step * (i % N)) * size,
+               size);
+    return load_add_tensor(cx, m, &out);
+}
+
+/* The scales that belong to blocks: another tensor of the checkpoint. */
+static mpk_status find_scales(mpk_context *cx, const load_model *old, const load_tensor *blocks,
+                              const load_tensor **out)
+{
+    static const char end[] = "_blocks";
+    char name[192];
+    snprintf(name, sizeof name, "%.*s_scales", (int)(blocks->name.n - (sizeof end - 1)),
+             blocks->name.at);
+    *out = load_find(old, name);
+    CHECK(cx, *out, MPK_EFORMAT, "tensor %s is missing", name);
+    CHECK(cx,
+          (*out)->dtype == IR_U8 && (*out)->rank == 3 &&
+              memcmp((*out)->dims, blocks->dims, 3 * sizeof *blocks->dims) == 0,
+          MPK_ESHAPE, "tensor %s does not have a scale for each block of %.*s", name,
+          LOAD_NAME(blocks->name));
+    return MPK_OK;
+}
+
+/* One block: its scale, then its numbers in GGUF's order. */
+static void put_block(const unsigned char *numbers, unsigned char scale, unsigned char *to)
+{
+    to[0] = scale;
+    for (int i = 0; i < PACKED; i++) {
+        const int low = i, high = i + PACKED; /* of 32 numbers, two a byte here, even ones low */
+        to[1 + i] = (unsigned char)((numbers[low / 2] >> low % 2 * 4 & 15) |
+                                    (numbers[high / 2] >> high % 2 * 4 & 15) << 4);
+    }
+}
+
+/* 4-bit weights [E, rows, blocks, 16] -> mxfp4[E, rows / step, 32 blocks]. */
+static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *old,
+                             const load_tensor *t, const expert_part *from, const rows *r)
+{
+    const load_tensor *scales;
+    CHECK(cx,
+          t->dtype == IR_U8 && t->rank == 4 && t->dims[0] == m->config.n_experts &&
+              t->dims[1] % r->step == 0 && t->dims[3] == PACKED,
+          MPK_ESHAPE, "tensor %.*s does not have the shape u8[%u experts, rows, blocks, 16]",
+          LOAD_NAME(t->name), m->config.n_experts);
+    TRY(find_scales(cx, old, t, &scales));
+    const int64_t E = t->dims[0], N = t->dims[1] / r->step, B = t->dims[2];
+    load_tensor out = {.dtype = IR_MXFP4, .rank = 3, .dims = {E, N, B * BLOCK}};
+    char *bytes;
+    TRY(begin(cx, m, from, r, ".weight", &out, &bytes));
+    for (int64_t i = 0; i < E * N; i++) {
+        const int64_t row = i / N * t->dims[1] + r->first + r->step * (i % N);
+        for (int64_t b = 0; b < B; b++, bytes += BLOCK_BYTES)
+            put_block((const unsigned char *)t->data + (row * B + b) * PACKED,
+                      ((const unsigned char *)scales->data)[row * B + b], (unsigned char *)bytes);
+    }
+    return load_add_tensor(cx, m, &out);
+}
+
+/* The results of a tensor of experts; *known false: it is none of those above. */
+static mpk_status add_parts(mpk_context *cx, load_model *m, const load_model *old,
+                            const load_tensor *t, const expert_part *from, bool *known)
+{
+    const str part = from->part;
+    const bool joined = str_begins(part, STR("gate_up_proj"));
+    const rows *r = joined ? both : down;
+    const str end = {part.at + (joined ? 12 : 9), part.n - (joined ? 12 : 9)};
+    *known =
+        str_is(end, "") || str_is(end, "_bias") || str_is(end, "_blocks") || str_is(end, "_scales");
+    for (int i = 0; *known && i < 1 + joined; i++) {
+        if (str_is(end, ""))
+            TRY(add_turned(cx, m, t, from, &r[i]));
+        else if (str_is(end, "_bias"))
+            TRY(add_biases(cx, m, t, from, &r[i]));
+        else if (str_is(end, "_blocks"))
+            TRY(add_blocks(cx, m, old, t, from, &r[i]));
+    }
+    return MPK_OK;
+}
+
+/* The name that the tensor has in other families; *name stays if it is the same. */
+static mpk_status rename_other(mpk_context *cx, arena *a, str *name)
+{
+    static const char *const ends[][2] = {{".mlp.router.weight", ".mlp.gate.weight"},
+                                          {".mlp.router.bias", ".mlp.gate.bias"},
+                                          {".self_attn.sinks", ".self_attn.sinks.weight"}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (str_ends(*name, str_from(ends[i][0])))
+            return make_name(cx, a, (str){name->at, name->n - strlen(ends[i][0])}, ends[i][1],
+                             name);
+    return MPK_OK;
+}
+
+/* The list of tensors is made anew. */
+mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
+{
+    const load_model old = *m;
+    m->tensors.at = NULL;
+    m->tensors.n = m->tensors.capacity = 0;
+    m->names = (map){0};
+    for (size_t i = 0; i < old.tensors.n; i++) {
+        load_tensor t = old.tensors.at[i];
+        expert_part part;
+        bool known = false;
+        if (cut_name(t.name, &part) &&
+            (str_begins(part.part, STR("gate_up_proj")) || str_begins(part.part, STR("down_proj"))))
+            TRY(add_parts(cx, m, &old, &t, &part, &known));
+        if (known)
+            continue;
+        TRY(rename_other(cx, &m->arena, &t.name));
+        TRY(load_add_tensor(cx, m, &t));
+    }
+    return MPK_OK;
+}

@@ -1,0 +1,208 @@
+/* rt_blocks.h - weights in GGUF block formats, packed for streamed products without being unpacked:
+ * the layout, and how a row's blocks get there.
+ *
+ * The host plans with it (gen/body_linear_stream.c), the loading kernel packs with it
+ * (device/pack.cuh), the emulator's tests too, and device/task/blocks.cuh reads what they write.
+ * Packing moves integers and copies the bits of scales, so nothing is rounded: a weight keeps the
+ * value that its file gives it.
+ *
+ * A form is how many bits an integer q has and what a row's scales look like:
+ *
+ *   RT_BLOCKS_4    4 bits, an f16 scale s and an f16 m for 32 columns: w = s (q - zero) + m
+ *   RT_BLOCKS_4K   4 bits, f16 d and e for 128 columns, integers a for 16 and b for 32 of them:
+ *                  w = d a q - e b
+ *   RT_BLOCKS_8    as RT_BLOCKS_4, and
+ *   RT_BLOCKS_8K   as RT_BLOCKS_4K, but bytes q + 128, q signed
+ *
+ * The last two hold every format of their kind, so that weights of several formats can be one
+ * product's.
+ *
+ * Layout: groups of 8 rows; a group is slabs of 1,024 columns, one after the other; a slab is 8
+ * pieces, one a warp, of 128 columns of the 8 rows:
+ *
+ *   piece    quants: 512 bytes, or 1,024 | headers: 8 rows x 16 bytes
+ *   quants   lane (g, c), row g, has 16 bytes at 16 (4 g + c): word j is of columns
+ *            32 j + 8 c ... + 7, byte k of it has column k in its low and k + 4 in its high half.
+ *            Of bytes there are two such rows of lanes: words 2 j, 2 j + 1 of the lane's eight have
+ *            columns 0-3 and 4-7.
+ *   header   scales s of 32 columns each, f16[4] | m, f16[4]
+ *            K: d, e, f16 | a + 128 of columns 0-15 of each 32, u8[4] | of 16-31 | b, u8[4]
+ */
+#ifndef RT_BLOCKS_H
+#define RT_BLOCKS_H
+
+#include "rt/rt_port.h"
+
+enum { RT_BLOCKS_NONE, RT_BLOCKS_4, RT_BLOCKS_4K, RT_BLOCKS_8, RT_BLOCKS_8K, RT_BLOCKS_FORMS };
+
+/* Formats of a file that can be packed. */
+enum {
+    RT_FORMAT_Q4_0,
+    RT_FORMAT_Q4_1,
+    RT_FORMAT_Q5_0,
+    RT_FORMAT_Q5_1,
+    RT_FORMAT_Q8_0,
+    RT_FORMAT_Q4_K,
+    RT_FORMAT_Q5_K,
+    RT_FORMAT_Q6_K,
+    RT_FORMATS
+};
+
+enum {
+    RT_SLAB_COLUMNS = 1024,
+    RT_PIECE_COLUMNS = 128,
+    RT_PIECES = RT_SLAB_COLUMNS / RT_PIECE_COLUMNS, /* of a slab */
+    RT_HEADERS_BYTES = 8 * 16
+};
+
+#define RT_IS_BYTES(form) ((form) >= RT_BLOCKS_8)
+#define RT_IS_K(form) ((form) == RT_BLOCKS_4K || (form) == RT_BLOCKS_8K)
+#define RT_QUANTS_BYTES(form) (RT_IS_BYTES(form) ? 1024 : 512)
+#define RT_PIECE_BYTES(form) (RT_QUANTS_BYTES(form) + RT_HEADERS_BYTES)
+#define RT_SLAB_BYTES(form) (RT_PIECES * RT_PIECE_BYTES(form))
+/* Groups whose slabs share a page of 16 KB. */
+#define RT_GROUPS_OF_PAGE(form) (RT_IS_BYTES(form) ? 1 : 2)
+
+/* ---- what a block says ---- */
+
+RT_FN int rt_format_is_k(rt_u32 format)
+{
+    return format >= RT_FORMAT_Q4_K;
+}
+
+/* Elements of a block, and its bytes. */
+RT_FN rt_u32 rt_format_elements(rt_u32 format)
+{
+    return rt_format_is_k(format) ? 256 : 32;
+}
+RT_FN rt_u32 rt_format_bytes(rt_u32 format)
+{
+    const rt_u64 bytes = 18ull | 20ull << 8 | 22ull << 16 | 24ull << 24 | 34ull << 32 |
+                         144ull << 40 | 176ull << 48 | 210ull << 56;
+    return (rt_u32)(bytes >> 8 * format & 255);
+}
+
+RT_FN rt_u32 rt_block_u16(const unsigned char *at)
+{
+    return (rt_u32)at[0] | (rt_u32)at[1] << 8;
+}
+
+/* Integer i of a block, without the sign that its format takes off: as it is stored. */
+RT_FN int rt_block_stored(rt_u32 format, const unsigned char *b, rt_u32 i)
+{
+    const rt_u32 half = i / 16 * 4, group = i / 32;
+    switch (format) {
+    case RT_FORMAT_Q4_0:
+        return b[2 + i % 16] >> half & 15;
+    case RT_FORMAT_Q4_1:
+        return b[4 + i % 16] >> half & 15;
+    case RT_FORMAT_Q5_0:
+        return (b[6 + i % 16] >> half & 15) | (b[2 + i / 8] >> i % 8 & 1) << 4;
+    case RT_FORMAT_Q5_1:
+        return (b[8 + i % 16] >> half & 15) | (b[4 + i / 8] >> i % 8 & 1) << 4;
+    case RT_FORMAT_Q8_0:
+        return b[2 + i] ^ 128;
+    case RT_FORMAT_Q4_K:
+        return b[16 + group / 2 * 32 + i % 32] >> group % 2 * 4 & 15;
+    case RT_FORMAT_Q5_K:
+        return (b[48 + group / 2 * 32 + i % 32] >> group % 2 * 4 & 15) |
+               (b[16 + i % 32] >> group & 1) << 4;
+    default: /* Q6_K */
+        return (b[i / 128 * 64 + i % 64] >> i % 128 / 64 * 4 & 15) |
+               (b[128 + i / 128 * 32 + i % 32] >> i % 128 / 32 * 2 & 3) << 4;
+    }
+}
+/* What the format takes off the integer that is stored. */
+RT_FN int rt_format_zero(rt_u32 format)
+{
+    switch (format) {
+    case RT_FORMAT_Q4_0:
+        return 8;
+    case RT_FORMAT_Q5_0:
+        return 16;
+    case RT_FORMAT_Q8_0:
+        return 128;
+    case RT_FORMAT_Q6_K:
+        return 32;
+    default:
+        return 0;
+    }
+}
+
+/* Of a K block: the integer scale of 16 columns number i, the minimum of 32 columns number k. */
+RT_FN int rt_block_scale(rt_u32 format, const unsigned char *b, rt_u32 i)
+{
+    const unsigned char *p = b + 4;
+    const rt_u32 k = i / 2; /* 32 columns */
+    if (format == RT_FORMAT_Q6_K)
+        return (b[192 + i] ^ 128) - 128;
+    return k < 4 ? p[k] & 63 : (p[k + 4] & 15) | p[k - 4] >> 6 << 4;
+}
+RT_FN int rt_block_minimum(rt_u32 format, const unsigned char *b, rt_u32 k)
+{
+    const unsigned char *p = b + 4;
+    if (format == RT_FORMAT_Q6_K)
+        return 0;
+    return k < 4 ? p[k + 4] & 63 : p[k + 4] >> 4 | p[k] >> 6 << 4;
+}
+
+/* ---- packing ---- */
+
+/* The header of a row of a piece: `columns` of it are there, from `first` of the row on, whose
+ * blocks begin at b.  What is not there has scales of 0. */
+RT_FN void rt_pack_header(rt_u32 format, const unsigned char *b, rt_u64 first, rt_u32 columns,
+                          rt_u32 *to)
+{
+    const rt_u32 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
+    to[0] = to[1] = to[2] = to[3] = 0;
+    if (!rt_format_is_k(format)) {
+        for (rt_u32 j = 0; j < columns / 32; j++) {
+            const unsigned char *at = b + (first / 32 + j) * bytes;
+            to[j / 2] |= rt_block_u16(at) << j % 2 * 16;
+            if (format == RT_FORMAT_Q4_1 || format == RT_FORMAT_Q5_1)
+                to[2 + j / 2] |= rt_block_u16(at + 2) << j % 2 * 16;
+        }
+        return;
+    }
+    b += first / elements * bytes;
+    to[0] = format == RT_FORMAT_Q6_K ? rt_block_u16(b + 208)
+                                     : rt_block_u16(b) | rt_block_u16(b + 2) << 16;
+    for (rt_u32 j = 0; j < 4; j++) {
+        const rt_u32 k = (rt_u32)(first % elements) / 32 + j;
+        to[1] |= (rt_u32)(rt_block_scale(format, b, 2 * k) + 128) << 8 * j;
+        to[2] |= (rt_u32)(rt_block_scale(format, b, 2 * k + 1) + 128) << 8 * j;
+        to[3] |= (rt_u32)rt_block_minimum(format, b, k) << 8 * j;
+    }
+}
+
+/* Row g of a piece; the row's blocks begin at b, the piece's columns with `first` of them; of
+ * `all`.  What lies behind the last column stays as it is: 0. */
+RT_FN void rt_pack_piece(rt_u32 format, rt_u32 form, const unsigned char *b, rt_u64 first,
+                         rt_u64 all, rt_u32 g, rt_u32 *piece)
+{
+    const rt_u32 columns = all - first < RT_PIECE_COLUMNS ? (rt_u32)(all - first)
+                                                          : (rt_u32)RT_PIECE_COLUMNS,
+                 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
+    rt_pack_header(format, b, first, columns, piece + RT_QUANTS_BYTES(form) / 4 + g * 4);
+    for (rt_u32 j = 0; j < columns / 32; j++)
+        for (rt_u32 c = 0; c < 4; c++) {
+            const rt_u64 column = first + j * 32 + c * 8;
+            const unsigned char *at = b + column / elements * bytes;
+            rt_u32 low = 0, high = 0, *to = piece + (4 * g + c) * 4; /* columns 0-3, 4-7 */
+            for (rt_u32 k = 0; k < 4; k++) {
+                const rt_u32 i = (rt_u32)(column % elements) + k;
+                low |= (rt_u32)rt_block_stored(format, at, i) << 8 * k;
+                high |= (rt_u32)rt_block_stored(format, at, i + 4) << 8 * k;
+            }
+            if (RT_IS_BYTES(form)) {
+                const rt_u32 more = (rt_u32)(128 - rt_format_zero(format)) * 0x01010101u;
+                to += j / 2 * 128 + j % 2 * 2;
+                to[0] = low + more;
+                to[1] = high + more;
+            } else {
+                to[j] = low | high << 4;
+            }
+        }
+}
+
+#endif

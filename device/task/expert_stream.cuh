@@ -344,9 +344,12 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
                          float b)
 {
     const rt_u32 axis = t.e->rank - 1; /* of the columns */
-    const bool gated = s.scale < 0;    /* its task has whole groups */
-    stream_store_two(t, mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column,
-                     gated ? 0 : (int)t.e->lo[axis], gated ? s.of.rows : (int)t.e->hi[axis], true,
+    int lo = (int)t.e->lo[axis], hi = (int)t.e->hi[axis];
+    if (s.scale < 0) { /* gated: its task has whole groups */
+        lo = 0;
+        hi = s.of.rows;
+    }
+    stream_store_two(t, mpk_at<rt_u16>(t, s.of.y) + row * s.of.rows + column, column, lo, hi, true,
                      a, b);
 }
 

@@ -179,7 +179,8 @@ static mpk_status add_parts(mpk_context *cx, load_model *m, const load_model *ol
     const str part = from->part;
     const bool joined = str_begins(part, STR("gate_up_proj"));
     const rows *r = joined ? both : down;
-    const str end = {part.at + (joined ? 12 : 9), part.n - (joined ? 12 : 9)};
+    const size_t skipped = joined ? 12 : 9; /* gate_up_proj, down_proj */
+    const str end = {part.at + skipped, part.n - skipped};
     *known =
         str_is(end, "") || str_is(end, "_bias") || str_is(end, "_blocks") || str_is(end, "_scales");
     for (int i = 0; *known && i < 1 + joined; i++) {

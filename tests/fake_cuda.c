@@ -312,15 +312,19 @@ ENTRY cuMemHostUnregister(void *at)
                : INVALID;
 }
 
+enum { WORDS_AT_ONCE = 32 }; /* copies of so many 4-byte words are atomic word by word */
+
 int fake_copy(uint64_t to, bool check_to, uint64_t from, bool check_from, size_t n)
 {
     if ((check_to && !fake_is_known(to, n)) || (check_from && !fake_is_known(from, n)))
         return BAD_ADDRESS;
-    /* at once, and after the copies before it: a kernel may poll it */
-    if (n == sizeof(uint32_t) && to % n == 0) {
-        uint32_t word;
-        memcpy(&word, (const void *)(uintptr_t)from, n);
-        __atomic_store_n((uint32_t *)(uintptr_t)to, word, __ATOMIC_RELEASE);
+    /* whole words, and after the copies before it: a kernel may poll or write what is copied */
+    if (n <= WORDS_AT_ONCE * sizeof(uint32_t) && (n | to | from) % sizeof(uint32_t) == 0) {
+        for (size_t i = 0; i < n; i += sizeof(uint32_t))
+            __atomic_store_n(
+                (uint32_t *)(uintptr_t)(to + i),
+                __atomic_load_n((const uint32_t *)(uintptr_t)(from + i), __ATOMIC_RELAXED),
+                __ATOMIC_RELEASE);
         return 0;
     }
     memmove((void *)(uintptr_t)to, (const void *)(uintptr_t)from, n);

@@ -260,7 +260,7 @@ static void test_urgent_ones_first(void **state)
             waited[priority[id]] += wait_of(b, id);
             count[priority[id]]++;
         }
-        put_back += b->serving.grows ? b->control.put_back.value : 0;
+        put_back += b->serving.grows ? b->control.stats.put_back.value : 0;
         free(b);
     }
     assert_true(put_back > 0);
@@ -290,7 +290,7 @@ static void test_urgent_takes_pages(void **state)
             continue;
         for (rt_u64 id = 1; id <= 4; id++)
             assert_true(b->last[id] > 0);
-        assert_int_equal(b->control.put_back.value, priority < 1);
+        assert_int_equal(b->control.stats.put_back.value, priority < 1);
         if (priority < 1) { /* the third one, which was the least urgent, gave way at once */
             assert_int_equal(of_third, RT_SLOT_PARKED);
             assert_in_range(wait_of(b, 4), 1, 3);

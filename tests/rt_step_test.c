@@ -359,12 +359,12 @@ static void check_same_slot(const rt_slot *a, const rt_slot *b)
 static void check_same(const bed *a, const bed *b)
 {
     assert_int_equal(a->control.step.value, b->control.step.value);
-    assert_int_equal(a->control.n_steps.value, b->control.n_steps.value);
+    assert_int_equal(a->control.stats.n_steps.value, b->control.stats.n_steps.value);
     assert_int_equal(a->serving.n_free, b->serving.n_free);
     assert_int_equal(a->serving.n_promised, b->serving.n_promised);
     assert_int_equal(a->serving.n_short, b->serving.n_short);
     assert_int_equal(a->serving.told, b->serving.told);
-    assert_int_equal(a->control.free_pages.value, b->control.free_pages.value);
+    assert_int_equal(a->control.stats.free_pages.value, b->control.stats.free_pages.value);
     assert_memory_equal(a->control.live, b->control.live, sizeof a->control.live);
     for (uint32_t i = 0; i < a->serving.n_slots; i++)
         check_same_slot(&a->slots[i], &b->slots[i]);
@@ -444,10 +444,10 @@ static uint32_t compare(uint64_t seed, uint32_t kind, uint32_t n_slots, uint32_t
         run_step(beds[1]);
     }
     n_ended += h.n_ended;
-    n_paused += beds[0]->serving.grows ? 0 : beds[0]->control.put_back.value;
-    *drafted += beds[0]->control.drafted.value;
-    assert_int_equal(beds[0]->control.ahead_steps.value, beds[0]->n_guessed);
-    *guessed += beds[0]->control.ahead_accepted.value;
+    n_paused += beds[0]->serving.grows ? 0 : beds[0]->control.stats.put_back.value;
+    *drafted += beds[0]->control.stats.drafted.value;
+    assert_int_equal(beds[0]->control.stats.ahead_steps.value, beds[0]->n_guessed);
+    *guessed += beds[0]->control.stats.ahead_accepted.value;
     free(beds[0]);
     free(beds[1]);
     return usual;
@@ -700,7 +700,7 @@ static void test_drafts_on_shared_pages(void **state)
         assert_true(poll(b));
         run_step(b);
     }
-    assert_int_equal(b->control.found.value, 3 * P);
+    assert_int_equal(b->control.stats.found.value, 3 * P);
     assert_in_range(b->control.live[RT_TOKENS], PROMPT + 2, 2 * PROMPT - 1);
     assert_int_equal(b->control.live[RT_ROWS], 2);
     free(b);

@@ -545,8 +545,7 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 
 /* ---- facts ---- */
 
-/* Read the counters, without a lock and while the machine runs: each is one word, and they need
- * not be of the same moment. */
+/* machine_def's describe. */
 static void describe(machine *base, machine_facts *out)
 {
     cpu_machine *m = cpu_of(base);
@@ -557,16 +556,7 @@ static void describe(machine *base, machine_facts *out)
     else
         snprintf(m->device, sizeof m->device, "CPU, %u thread%s", each, each == 1 ? "" : "s");
     out->device = m->device;
-    out->free_pages = rt_load_relaxed_device(&m->control->free_pages);
-    out->n_steps = rt_load_wide_acquire_device(&m->control->n_steps);
-    out->put_back = rt_load_relaxed_device(&m->control->put_back);
-    out->asked = rt_load_wide_acquire_device(&m->control->asked);
-    out->found = rt_load_wide_acquire_device(&m->control->found);
-    out->drafted = rt_load_wide_acquire_device(&m->control->drafted);
-    out->accepted = rt_load_wide_acquire_device(&m->control->accepted);
-    out->ahead_drafted = rt_load_wide_acquire_device(&m->control->ahead_drafted);
-    out->ahead_accepted = rt_load_wide_acquire_device(&m->control->ahead_accepted);
-    out->ahead_steps = rt_load_wide_acquire_device(&m->control->ahead_steps);
+    machine_take_stats(out, &m->control->stats);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
 }
 
@@ -665,7 +655,7 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
         NEW(cx, &m->arena, m->rt.chains, s->n_slots);
         TRY(make_indexes(cx, m, o));
         host_lay_pages(s, m->rt.free_pages, m->rt.buckets);
-        rt_store_relaxed_device(&m->control->free_pages, s->n_free);
+        rt_store_relaxed_device(&m->control->stats.free_pages, s->n_free);
     }
     return machine_begin(cx, &m->base, &definition, &m->base.image, s, &rings);
 }

@@ -118,8 +118,8 @@ static mpk_status run_step(mpk_context *cx, cuda_machine *m, bool *busy)
     cuda_baseline *b = m->baseline;
     TRY(cuda_graph_launch(cx, m->gpu, b->steps[b->next], m->work));
     TRY(finish(cx, m));
-    *busy = b->control->n_steps.value != b->n_steps;
-    b->n_steps = b->control->n_steps.value;
+    *busy = b->control->stats.n_steps.value != b->n_steps;
+    b->n_steps = b->control->stats.n_steps.value;
     b->next = *busy ? rt_word_graph(b->control->step.value) : m->machine.image.n_graphs;
     CHECK(cx, b->next <= m->machine.image.n_graphs, MPK_EDEVICE, "the step task names graph %u",
           b->next);

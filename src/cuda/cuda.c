@@ -289,13 +289,13 @@ static void wait_news(machine *base, rt_u32 seen, uint64_t timeout_ns)
     end_rest(&p);
 }
 
-/* machine_def's describe.  Counts of the device are copied by the copy engine, beside a running
- * kernel, if that is possible now; otherwise they stay as they are.  In calls there are none. */
+/* machine_def's describe.  The copy engine copies the statistics beside a running kernel, if that
+ * is possible now; otherwise they stay 0.  Calls have none. */
 static void describe(machine *base, machine_facts *out)
 {
     cuda_machine *m = cuda_of(base);
     mpk_context cx = {0};
-    rt_control control;
+    rt_stats stats;
     out->device = m->name;
     out->scratch_bytes =
         (uint64_t)cuda_own(m)->kernels[GEN_STREAMS].shared_bytes * base->image.block->n_workers;
@@ -306,20 +306,11 @@ static void describe(machine *base, machine_facts *out)
     out->code_wait_ns = m->code_wait_ns;
     out->code_cached = m->code_cached;
     if (!m->calls && cuda_gpu_use(&cx, m->gpu) == MPK_OK &&
-        cuda_download_on(&cx, m->gpu, m->copies, &control, m->table_block + m->layout.control,
-                         sizeof control) == MPK_OK &&
-        cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK) {
-        out->n_steps = control.n_steps.value;
-        out->free_pages = control.free_pages.value;
-        out->put_back = control.put_back.value;
-        out->asked = control.asked.value;
-        out->found = control.found.value;
-        out->drafted = control.drafted.value;
-        out->accepted = control.accepted.value;
-        out->ahead_drafted = control.ahead_drafted.value;
-        out->ahead_accepted = control.ahead_accepted.value;
-        out->ahead_steps = control.ahead_steps.value;
-    }
+        cuda_download_on(&cx, m->gpu, m->copies, &stats,
+                         m->table_block + m->layout.control + offsetof(rt_control, stats),
+                         sizeof stats) == MPK_OK &&
+        cuda_stream_wait(&cx, m->gpu, m->copies) == MPK_OK)
+        machine_take_stats(out, &stats);
 }
 
 /* The names of a body and its block programs, from the host's own plan; any thread. */

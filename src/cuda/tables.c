@@ -486,7 +486,7 @@ static void fill_state(const cuda_machine *m, char *block)
     control->live[RT_ALL] = UINT32_MAX;
     control->idle.value = 1;
     control->step.value = RT_NO_STEP;
-    control->free_pages.value = m->serving.n_free;
+    control->stats.free_pages.value = m->serving.n_free;
     for (uint32_t i = 0; i < cuda_workers(m); i++) {
         workers[i].index = i;
         rt_queue_reset((rt_queue *)(void *)(block + l->jit) + i,

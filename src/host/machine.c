@@ -222,6 +222,20 @@ void machine_describe(machine *m, machine_facts *out)
     m->def->describe(m, out);
 }
 
+void machine_take_stats(machine_facts *out, const rt_stats *from)
+{
+    out->free_pages = rt_load_relaxed_device(&from->free_pages);
+    out->put_back = rt_load_relaxed_device(&from->put_back);
+    out->n_steps = rt_load_wide_acquire_device(&from->n_steps);
+    out->asked = rt_load_wide_acquire_device(&from->asked);
+    out->found = rt_load_wide_acquire_device(&from->found);
+    out->drafted = rt_load_wide_acquire_device(&from->drafted);
+    out->accepted = rt_load_wide_acquire_device(&from->accepted);
+    out->ahead_drafted = rt_load_wide_acquire_device(&from->ahead_drafted);
+    out->ahead_accepted = rt_load_wide_acquire_device(&from->ahead_accepted);
+    out->ahead_steps = rt_load_wide_acquire_device(&from->ahead_steps);
+}
+
 machine_code machine_code_of(const machine *m, uint32_t graph, ir_op_id op)
 {
     return m->def->code_of(m, graph, op);

@@ -320,6 +320,10 @@ mpk_status machine_drain(mpk_context *cx, machine *m, rt_token *out, uint32_t mo
 void machine_nudge(machine *m);
 
 void machine_describe(machine *m, machine_facts *out);
+
+/* Put the step task's statistics into *out, word by word, without a lock and while the machine
+ * runs: they need not be of the same moment. */
+void machine_take_stats(machine_facts *out, const rt_stats *from);
 /* Of operator `op` of a graph; its body is "ref" where the operator's own record runs. */
 machine_code machine_code_of(const machine *m, uint32_t graph, ir_op_id op);
 /* Where the time of the last step of a graph went, and how long tokens took; out->times is given.

@@ -172,9 +172,9 @@ static mpk_status check_place(mpk_context *cx, const ranks_place *p, struct sock
     return MPK_OK;
 }
 
-/* Listen at the path.  A path left by a rank 0 that was killed while it waited is taken over; one
- * at which a process listens is not.  Connecting tells the two apart: with nobody listening the
- * system refuses (ECONNREFUSED), though the file is there. */
+/* Listen at the path.  If a socket file is there, try to connect to it: an answer means that
+ * another rank 0 listens, which is an error; a refusal (ECONNREFUSED) means that the process which
+ * made the file has gone, so the file is removed. */
 static mpk_status listen_at(mpk_context *cx, const struct sockaddr_un *at, int *out)
 {
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

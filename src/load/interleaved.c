@@ -21,22 +21,47 @@
 
 enum { BLOCK = 32, BLOCK_BYTES = 17, PACKED = 16 };
 
-/* A tensor's name, cut before what follows "mlp.experts.". */
-typedef struct expert_part {
-    str stem; /* with the last dot */
-    str part;
-} expert_part;
+/* Which rows of a tensor become one of the results: first, first + step .. */
+typedef struct rows {
+    const char *name; /* of the result, after the stem */
+    int64_t first, step;
+} rows;
 
-/* False: it is not a tensor of a layer's experts. */
-static bool cut_name(str name, expert_part *out)
+/* The products of an expert as checkpoints name them, and their results. */
+static const struct product {
+    const char *name;
+    rows results[2];
+    int n_results;
+} products[] = {
+    {"gate_up_proj", {{"gate_proj", 0, 2}, {"up_proj", 1, 2}}, 2},
+    {"down_proj", {{"down_proj", 0, 1}}, 1},
+};
+
+/* The name of a tensor of a layer's experts: stem, name of the product, end. */
+typedef struct expert_name {
+    str stem; /* to the dot after "mlp.experts" */
+    const struct product *product;
+    str end;
+} expert_name;
+
+/* False: it is not the name of such a tensor. */
+static bool cut_name(str name, expert_name *out)
 {
     static const char middle[] = ".mlp.experts.";
     const size_t n = sizeof middle - 1;
-    for (size_t i = 0; i + n < name.n; i++)
-        if (memcmp(name.at + i, middle, n) == 0) {
-            *out = (expert_part){{name.at, i + n}, {name.at + i + n, name.n - i - n}};
-            return true;
+    for (size_t i = 0; i + n < name.n; i++) {
+        if (memcmp(name.at + i, middle, n) != 0)
+            continue;
+        const str part = {name.at + i + n, name.n - i - n};
+        for (size_t p = 0; p < sizeof products / sizeof *products; p++) {
+            const str start = str_from(products[p].name);
+            if (str_begins(part, start)) {
+                *out = (expert_name){
+                    {name.at, i + n}, &products[p], {part.at + start.n, part.n - start.n}};
+                return true;
+            }
         }
+    }
     return false;
 }
 
@@ -52,16 +77,8 @@ static mpk_status make_name(mpk_context *cx, arena *a, str stem, const char *end
     return MPK_OK;
 }
 
-/* Which rows of a tensor become one of the results: first, first + step .. */
-typedef struct rows {
-    const char *name; /* of the result, after the stem */
-    int64_t first, step;
-} rows;
-
-static const rows both[] = {{"gate_proj", 0, 2}, {"up_proj", 1, 2}}, down[] = {{"down_proj", 0, 1}};
-
 /* An empty result of a tensor; its bytes are in the arena. */
-static mpk_status begin(mpk_context *cx, load_model *m, const expert_part *from, const rows *r,
+static mpk_status begin(mpk_context *cx, load_model *m, const expert_name *from, const rows *r,
                         const char *end, load_tensor *t, char **bytes)
 {
     char name[64];
@@ -75,7 +92,7 @@ static mpk_status begin(mpk_context *cx, load_model *m, const expert_part *from,
 
 /* Plain weights [E, columns, rows] -> [E, rows / step, columns]. */
 static mpk_status add_turned(mpk_context *cx, load_model *m, const load_tensor *t,
-                             const expert_part *from, const rows *r)
+                             const expert_name *from, const rows *r)
 {
     CHECK(cx,
           t->rank == 3 && t->dims[0] == m->config.n_experts && t->dims[2] % r->step == 0 &&
@@ -99,7 +116,7 @@ static mpk_status add_turned(mpk_context *cx, load_model *m, const load_tensor *
 
 /* Biases [E, rows] -> [E, rows / step]. */
 static mpk_status add_biases(mpk_context *cx, load_model *m, const load_tensor *t,
-                             const expert_part *from, const rows *r)
+                             const expert_name *from, const rows *r)
 {
     CHECK(cx,
           t->rank == 2 && t->dims[0] == m->config.n_experts && t->dims[1] % r->step == 0 &&
@@ -150,7 +167,7 @@ static void put_block(const unsigned char *numbers, unsigned char scale, unsigne
 
 /* 4-bit weights [E, rows, blocks, 16] -> mxfp4[E, rows / step, 32 blocks]. */
 static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *old,
-                             const load_tensor *t, const expert_part *from, const rows *r)
+                             const load_tensor *t, const expert_name *from, const rows *r)
 {
     const load_tensor *scales;
     CHECK(cx,
@@ -172,24 +189,21 @@ static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *o
     return load_add_tensor(cx, m, &out);
 }
 
-/* The results of a tensor of experts; *known false: it is none of those above. */
-static mpk_status add_parts(mpk_context *cx, load_model *m, const load_model *old,
-                            const load_tensor *t, const expert_part *from, bool *known)
+/* The results of a tensor of experts; *known false: its name has another end than those above. */
+static mpk_status add_results(mpk_context *cx, load_model *m, const load_model *old,
+                              const load_tensor *t, const expert_name *from, bool *known)
 {
-    const str part = from->part;
-    const bool joined = str_begins(part, STR("gate_up_proj"));
-    const rows *r = joined ? both : down;
-    const size_t skipped = joined ? 12 : 9; /* gate_up_proj, down_proj */
-    const str end = {part.at + skipped, part.n - skipped};
+    const str end = from->end;
     *known =
         str_is(end, "") || str_is(end, "_bias") || str_is(end, "_blocks") || str_is(end, "_scales");
-    for (int i = 0; *known && i < 1 + joined; i++) {
+    for (int i = 0; *known && i < from->product->n_results; i++) {
+        const rows *r = &from->product->results[i];
         if (str_is(end, ""))
-            TRY(add_turned(cx, m, t, from, &r[i]));
+            TRY(add_turned(cx, m, t, from, r));
         else if (str_is(end, "_bias"))
-            TRY(add_biases(cx, m, t, from, &r[i]));
+            TRY(add_biases(cx, m, t, from, r));
         else if (str_is(end, "_blocks"))
-            TRY(add_blocks(cx, m, old, t, from, &r[i]));
+            TRY(add_blocks(cx, m, old, t, from, r));
     }
     return MPK_OK;
 }
@@ -216,11 +230,10 @@ mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
     m->names = (map){0};
     for (size_t i = 0; i < old.tensors.n; i++) {
         load_tensor t = old.tensors.at[i];
-        expert_part part;
+        expert_name name;
         bool known = false;
-        if (cut_name(t.name, &part) &&
-            (str_begins(part.part, STR("gate_up_proj")) || str_begins(part.part, STR("down_proj"))))
-            TRY(add_parts(cx, m, &old, &t, &part, &known));
+        if (cut_name(t.name, &name))
+            TRY(add_results(cx, m, &old, &t, &name, &known));
         if (known)
             continue;
         TRY(rename_other(cx, &m->arena, &t.name));

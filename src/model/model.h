@@ -226,7 +226,7 @@ typedef struct model_def {
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
     /* routers and experts have biases; checkpoints hold the weights of all experts as
-     * load/swiglu.c says */
+     * load/interleaved.c says */
     bool expert_bias;
     /* "swiglu_limit" is read, and this is its default: experts have the activation "swiglu_oai";
      * 0: they do not */

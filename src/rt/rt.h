@@ -335,6 +335,19 @@ typedef struct rt_fault {
 
 /* ---- the machine: mutable state and addresses ---- */
 
+/* Statistics since the start.  The step task alone writes them, each by one atomic store; the host
+ * reads them at any time, beside a running kernel too. */
+typedef struct rt_stats {
+    rt_word free_pages; /* rt_serving.n_free + n_kept, now */
+    rt_word put_back;   /* how often a request was put back, or paused */
+    rt_wide n_steps;
+    /* tokens of prompts that might have been in kept or shared pages, and that were */
+    rt_wide asked, found;
+    rt_wide drafted, accepted;             /* drafts that were tried, and that were drawn */
+    rt_wide ahead_drafted, ahead_accepted; /* of the drafts, those of the draft model */
+    rt_wide ahead_steps;                   /* of the n_steps, those of the draft model */
+} rt_stats;
+
 /* What all workers share.  Words of different writers lie RT_LINE apart, so that no write disturbs
  * the readers of another word. */
 typedef struct rt_control {
@@ -353,15 +366,8 @@ typedef struct rt_control {
     rt_word once_wanted, once_done; /* host-driven steps: asked for, finished */
     rt_u32 once_graph, once_tokens, once_rows, once_running;
     rt_u32 live[RT_LIVES]; /* the step word's counts, for bodies that take an address */
-    rt_word free_pages;    /* rt_serving.n_free + n_kept, for statistics, as the next four */
-    rt_word put_back;      /* how often a request was put back, or paused, since the start */
-    rt_wide n_steps;       /* since the start */
-    /* tokens of prompts that might have been in kept or shared pages, and that were */
-    rt_wide asked, found;
-    rt_wide drafted, accepted;             /* drafts that were tried, and that were drawn */
-    rt_fault fault;                        /* valid once abort is RT_FAULTED */
-    rt_wide ahead_drafted, ahead_accepted; /* of the drafts, those of the draft model */
-    rt_wide ahead_steps;                   /* of the n_steps, those of the draft model */
+    rt_stats stats;
+    rt_fault fault; /* valid once abort is RT_FAULTED */
 } rt_control;
 
 /* Of rt_control.abort.  FAULTING: whoever changed it from RUNNING writes the fault record;

@@ -278,7 +278,7 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     if (slot->source != RT_AGAIN && !(r->flags & RT_HOST_SAMPLES))
         slot->count += n;
     if (slot->source != RT_AGAIN)
-        rt_count(&m->control->found, n);
+        rt_count(&m->control->stats.found, n);
     slot->held += n_pages;
     s->n_promised -= n_pages;
     s->blocked = 0;
@@ -321,8 +321,8 @@ RT_FN void rt_slot_park(rt_machine *m, rt_u32 index)
     m->slots[index].state = RT_SLOT_PARKED;
     m->serving->n_active--;
     m->serving->n_parked++;
-    rt_store_relaxed_device(&m->control->put_back,
-                            rt_load_relaxed_device(&m->control->put_back) + 1);
+    rt_store_relaxed_device(&m->control->stats.put_back,
+                            rt_load_relaxed_device(&m->control->stats.put_back) + 1);
 }
 
 /* Put a request back: it gives up its pages and resumes later (rt_step_resume).  If it was
@@ -504,7 +504,7 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     m->chains[index].n = m->chains[index].known = 0;
     if (rt_slot_shares(m, index)) {
         rt_chain_to(m, index, 0);
-        rt_count(&m->control->asked, r->n_prompt);
+        rt_count(&m->control->stats.asked, r->n_prompt);
     }
     if (r->n_rules)
         rt_slot_take_rules(m, index);

@@ -159,7 +159,7 @@ RT_LARGE_FN int rt_ahead_step(rt_machine *m, rt_worker *w)
     rt_ahead_of(m)->running = s->built_tokens != 0;
     if (!s->built_tokens)
         return 0;
-    rt_count(&m->control->ahead_steps, 1);
+    rt_count(&m->control->stats.ahead_steps, 1);
     rt_step_publish(m, w, rt_ahead_graph(m), s->built_tokens, s->built_rows);
     return 1;
 }

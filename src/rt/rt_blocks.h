@@ -176,7 +176,7 @@ RT_FN void rt_pack_header(rt_u32 format, const unsigned char *b, rt_u64 first, r
 }
 
 /* Row g of a piece; the row's blocks begin at b, the piece's columns with `first` of them; of
- * `all`.  What lies behind the last column stays as it is: 0. */
+ * `all`.  Columns after the last one are not written: the caller has zeroed them. */
 RT_FN void rt_pack_piece(rt_u32 format, rt_u32 form, const unsigned char *b, rt_u64 first,
                          rt_u64 all, rt_u32 g, rt_u32 *piece)
 {

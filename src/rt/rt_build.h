@@ -24,7 +24,7 @@ RT_FN void rt_step_publish(rt_machine *m, rt_worker *w, rt_u32 graph, rt_u32 n_t
     m->serving->step = step;
     c->live[RT_TOKENS] = rt_word_tokens(step);
     c->live[RT_ROWS] = rt_word_rows(step);
-    rt_store_wide_relaxed_device(&c->n_steps, ++m->serving->n_steps);
+    rt_store_wide_relaxed_device(&c->stats.n_steps, ++m->serving->n_steps);
     w->owner = 0;
     rt_store_relaxed_device(&c->idle, 0);
     rt_point(m, w->index);

@@ -84,8 +84,8 @@ RT_FN void rt_ahead_verify(rt_machine *m, rt_u32 index, rt_u32 tried, rt_u32 n)
     rt_ahead_slot *a = rt_ahead_slot_of(m, index);
     const rt_u32 end = m->slots[index].position + n;
     a->known = a->known < end ? a->known : end;
-    rt_count(&m->control->ahead_drafted, tried);
-    rt_count(&m->control->ahead_accepted, n - 1);
+    rt_count(&m->control->stats.ahead_drafted, tried);
+    rt_count(&m->control->stats.ahead_accepted, n - 1);
 }
 
 /* A step with drafts has ended: keep the rows that count.  These are the first, and each whose
@@ -104,8 +104,8 @@ RT_LARGE_FN void rt_slot_verify(rt_machine *m, rt_u32 index)
     slot->step_tokens = slot->step_rows = n;
     if (next[0] != RT_LATE_TOKEN) /* else nothing is known of the drafts */
         rt_draft_judge(m, index, n - 1);
-    rt_count(&m->control->drafted, tried);
-    rt_count(&m->control->accepted, n - 1);
+    rt_count(&m->control->stats.drafted, tried);
+    rt_count(&m->control->stats.accepted, n - 1);
     if (rt_has_draft_model(m) && m->drafters[index].from == RT_NONE)
         rt_ahead_verify(m, index, tried, n);
 }

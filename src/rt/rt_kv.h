@@ -221,7 +221,7 @@ RT_FN rt_u32 rt_pages_left(const rt_serving *s)
 /* Publish the number of available pages, for statistics. */
 RT_FN void rt_pages_say(const rt_machine *m)
 {
-    rt_store_relaxed_device(&m->control->free_pages, rt_pages_there(m->serving));
+    rt_store_relaxed_device(&m->control->stats.free_pages, rt_pages_there(m->serving));
 }
 
 /* A free page to write to.  The caller was promised one, so there is one; kept pages are evicted if

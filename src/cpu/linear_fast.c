@@ -83,7 +83,7 @@ int64_t linear_block_tokens(const linear_product *p, int64_t bytes, int64_t n)
 {
     int64_t fit = X_BYTES / bytes / 12 * 12;
     fit = fit < 16 ? 16 : fit;
-    if (p->forms.split) {
+    if (p->forms.parts) {
         fit = SPLIT_BYTES / bytes / SPLIT_TOKENS * SPLIT_TOKENS;
         fit = fit < SPLIT_TOKENS ? SPLIT_TOKENS : fit;
     }
@@ -96,11 +96,8 @@ static bool takes_tiles(const linear_kernels *k, ir_dtype dtype, int64_t columns
     return k->tiles && dtype == IR_BF16 && columns % TILE_STEP == 0;
 }
 
-/* The forms of x that the weights `first` to `last` need: as it is, in 8-bit blocks of 32
- * (narrow[0]) or of 256 (narrow[1]), or in tiles.
- */
 linear_forms linear_forms_of(const linear_kernels *k, const op_call *call, uint32_t first,
-                             uint32_t last, str activations)
+                             uint32_t last, int parts, str activations)
 {
     linear_forms forms = {0};
     for (uint32_t i = first; i <= last; i++) {
@@ -109,7 +106,7 @@ linear_forms linear_forms_of(const linear_kernels *k, const op_call *call, uint3
         if (block)
             forms.narrow[block != 32] = true;
         else if (w && takes_tiles(k, w->dtype, w->dims[w->rank - 1]))
-            forms.split = true;
+            forms.parts = parts;
         else if (w)
             forms.plain = true;
     }
@@ -122,7 +119,7 @@ static const int64_t narrow_blocks[2] = {32, 256};
 
 int64_t linear_form_bytes(const linear_product *p, int64_t n)
 {
-    int64_t bytes = p->forms.split ? tile_bytes(p->k, n) : 0;
+    int64_t bytes = tile_bytes(p->k, n, p->forms.parts);
     for (int i = 0; i < 2; i++)
         bytes += p->forms.narrow[i] ? n * int8_row_bytes(p->k, narrow_blocks[i]) : 0;
     return bytes;
@@ -135,14 +132,13 @@ void linear_place_forms(linear_product *p, int64_t n, void *scratch)
         p->narrowed[i] = (int8_rows){at, p->k, narrow_blocks[i], n};
         at += p->forms.narrow[i] ? n * int8_row_bytes(p->k, narrow_blocks[i]) : 0;
     }
-    p->split = at;
-    p->split_n = n;
+    p->split = (tile_x){at, p->k, n, p->forms.parts};
 }
 
 void linear_fill_forms(linear_product *p, const float *x, int64_t t)
 {
-    if (p->forms.split)
-        p->kernels->tiles->split(x, p->k, t, p->split_n, p->split);
+    if (p->forms.parts)
+        p->kernels->tiles->split(x, t, &p->split);
     for (int i = 0; i < 2; i++) {
         const int8_rows *to = &p->narrowed[i];
         if (p->forms.narrow[i])
@@ -187,7 +183,7 @@ size_t linear_panel_bytes(const linear_product *p, int64_t n)
     size_t plain = p->direct || !p->forms.plain ? 0 : (size_t)linear_round_up(4 * floats, 64);
     size_t narrow =
         (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
-    size_t tiles = p->forms.split && n > TILE_FEW ? TILE_PANEL_BYTES : 0;
+    size_t tiles = p->forms.parts && n > TILE_FEW ? TILE_PANEL_BYTES : 0;
     plain = plain > narrow ? plain : narrow;
     return plain > tiles ? plain : tiles;
 }
@@ -203,7 +199,9 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[X].dims[1];
     p->padded = linear_round_up(p->k, 16);
     p->direct = is_direct(call, k, n);
-    p->forms = linear_forms_of(k, call, W0, W2, call->attributes[ACTIVATIONS].s);
+    /* a norm's result is f32 */
+    const ir_dtype x = linear_present(call, NORM) ? IR_F32 : call->in[X].dtype;
+    p->forms = linear_forms_of(k, call, W0, W2, tile_parts(x), call->attributes[ACTIVATIONS].s);
     p->x.n =
         linear_block_tokens(p, (p->forms.plain ? 4 * p->padded : 0) + linear_form_bytes(p, 1), n);
     size_t x_bytes = x_in_place(call) ? 0 : (size_t)((p->forms.plain ? p->x.n : 1) * p->padded) * 4;
@@ -267,7 +265,7 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
         p->x = (linear_rows){load_row(task, t0, 0), task->call->in[X].stride[0], n, 0};
     for (int i = 0; i < 2; i++)
         p->narrowed[i].n = n;
-    p->split_n = n;
+    p->split.n = n;
     for (int64_t t = 0; t < n && (!in_place || linear_form_bytes(p, 1)); t++)
         linear_fill_forms(
             p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);
@@ -378,8 +376,8 @@ void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t 
         p->kernels->int8->product[w->dtype](&p->narrowed[block != 32], element(w, row, 0),
                                             row_bytes, n, p->panel, sums, LINEAR_COLUMNS);
     else if (takes_tiles(p->kernels, w->dtype, p->k))
-        p->kernels->tiles->product(p->split, p->k, p->split_n, element(w, row, 0), row_bytes, n,
-                                   p->panel, sums, LINEAR_COLUMNS);
+        p->kernels->tiles->product(&p->split, element(w, row, 0), row_bytes, n, p->panel, sums,
+                                   LINEAR_COLUMNS);
     else if (p->direct)
         sum_direct(p, w, row, n, sums);
     else

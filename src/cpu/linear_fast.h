@@ -102,9 +102,10 @@ typedef struct linear_kernels {
 } linear_kernels;
 
 /* The forms of x that the weights of an operator need: as f32, as 8-bit blocks of 32 and of 256,
- * and as bf16 parts for tiles. */
+ * and as bf16 parts for tiles, so many of an element (0: it is not needed). */
 typedef struct linear_forms {
-    bool plain, narrow[2], split;
+    bool plain, narrow[2];
+    int parts;
 } linear_forms;
 
 /* Rows of x that are multiplied with rows of weights, and how. */
@@ -117,19 +118,18 @@ typedef struct linear_product {
     linear_rows x;
     /* the same rows in blocks of 32 and of 256, if some weight needs them */
     int8_rows narrowed[2];
-    /* the same split_n rows as bf16 parts (tile_fast.h) */
-    void *split;
-    int64_t split_n;
+    /* the same rows as bf16 parts, if some weight needs them */
+    tile_x split;
     float *panel; /* scratch of linear_panel_bytes */
 } linear_product;
 
 /* sums[t * LINEAR_COLUMNS + r] = w[row + r] . x_t for n <= LINEAR_COLUMNS rows of a weight [F,
  * K], all tokens of p->x. */
 void linear_sum(const linear_product *p, const op_view *w, int64_t row, int64_t n, float *sums);
-/* The forms of x that the weights among inputs `first` to `last` need; activations: the
- * operator's attribute. */
+/* The forms of x that the weights among inputs `first` to `last` need; parts: bf16 parts that hold
+ * an element of x; activations: the operator's attribute. */
 linear_forms linear_forms_of(const linear_kernels *k, const op_call *call, uint32_t first,
-                             uint32_t last, str activations);
+                             uint32_t last, int parts, str activations);
 /* The most tokens that can be multiplied by a weight of this dtype and this many columns without a
  * panel of floats; 0: a panel is always needed. */
 int64_t linear_direct_tokens(const linear_kernels *k, ir_dtype dtype, int64_t columns);

@@ -2,10 +2,10 @@
  * of bf16 (AMX): the interface between the loops of linear (linear_fast.c, expert_fast.c) and the
  * code of such an instruction set (tile_kernels.h).
  *
- * A tile instruction takes bf16 on both sides.  x is therefore split into three bf16 parts: the
- * first eight bits of x, the next eight of what remains, and the last eight.  The three add up to
- * x exactly, so nothing is rounded before the products.  (Two parts lose more than 1e-6 of the
- * range, docs/performance.md.)
+ * A tile instruction takes bf16 on both sides.  x is therefore split into bf16 parts: the first
+ * eight bits of x, the next eight of what remains, and the last eight.  The parts add up to x
+ * exactly, so nothing is rounded before the products.  An x that was f32 has three parts (two lose
+ * more than 1e-6 of the range, docs/performance.md), one that was F16 two, one that was BF16 one.
  *
  * The arithmetic is the same for every number of tokens and rows.  K is taken in steps of 32
  * elements.  In a step, for each part of x from the last to the first,
@@ -24,7 +24,7 @@
 
 enum {
     TILE_STEP = 32,    /* elements of K in a tile */
-    TILE_PARTS = 3,    /* bf16 parts of an element of x */
+    TILE_PARTS = 3,    /* bf16 parts of an element of x, at most */
     TILE_ROWS = 16,    /* rows of a tile */
     TILE_FEW = 4,      /* up to so many tokens, tiles of weights are loaded from where they lie */
     TILE_COLUMNS = 48, /* most rows of weights in a product: three tiles */
@@ -32,22 +32,37 @@ enum {
     TILE_PANEL_BYTES = TILE_COLUMNS * TILE_CHUNK * 2
 };
 
+/* Rows of x as parts. */
+typedef struct tile_x {
+    void *at;  /* [tile_bytes], aligned to 64 */
+    int64_t k; /* elements of a row, a multiple of TILE_STEP */
+    int64_t n; /* rows */
+    int parts; /* of an element, 1 to TILE_PARTS */
+} tile_x;
+
 /* Bytes of n rows of x of k elements as parts. */
-static inline int64_t tile_bytes(int64_t k, int64_t n)
+static inline int64_t tile_bytes(int64_t k, int64_t n, int parts)
 {
-    return (n <= TILE_FEW ? n : (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) * k * TILE_PARTS * 2;
+    return (n <= TILE_FEW ? n : (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) * k * parts * 2;
+}
+
+/* Parts that hold all bits of an element of this float dtype. */
+static inline int tile_parts(ir_dtype dtype)
+{
+    if (dtype == IR_BF16)
+        return 1;
+    return dtype == IR_F16 ? 2 : TILE_PARTS;
 }
 
 /* The code of an instruction set. */
 typedef struct tile_kernels {
-    /* Write row t of n rows as parts; k is a multiple of TILE_STEP.  to: tile_bytes, aligned to
-     * 64. */
-    void (*split)(const float *x, int64_t k, int64_t t, int64_t n, void *to);
-    /* sums[t * ld + r] = w_r . x_t for n rows of x that were split, and `rows` <= TILE_COLUMNS rows
-     * of BF16 weights, row_bytes apart.  Sums are written up to the next multiple of TILE_ROWS.
+    /* Write row t of to->n: the k elements from `from` on, which to->parts parts hold exactly. */
+    void (*split)(const float *from, int64_t t, const tile_x *to);
+    /* sums[t * ld + r] = w_r . x_t for the rows of x and `rows` <= TILE_COLUMNS rows of BF16
+     * weights, row_bytes apart.  Sums are written up to the next multiple of TILE_ROWS.
      * panel: scratch of TILE_PANEL_BYTES, aligned to 64; not used for n <= TILE_FEW. */
-    void (*product)(const void *x, int64_t k, int64_t n, const void *w, int64_t row_bytes,
-                    int64_t rows, void *panel, float *sums, int64_t ld);
+    void (*product)(const tile_x *x, const void *w, int64_t row_bytes, int64_t rows, void *panel,
+                    float *sums, int64_t ld);
 } tile_kernels;
 
 extern const tile_kernels tile_amx;

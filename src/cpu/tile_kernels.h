@@ -53,13 +53,13 @@ V_INLINE tile_shapes shapes_of(bool few, int64_t a_rows, int64_t columns)
 
 /* ---- x ---- */
 
-/* The three parts of 32 elements.  The first sixteen bits of a float are the bf16 nearest to it
+/* The parts of 32 elements.  The first sixteen bits of a float are the bf16 nearest to it
  * towards zero, and what remains is exact; of infinity nothing remains. */
-V_INLINE void split_step(const float *x, uint16_t part[TILE_PARTS][TILE_STEP])
+V_INLINE void split_step(const float *x, int parts, uint16_t part[TILE_PARTS][TILE_STEP])
 {
     for (int i = 0; i < TILE_STEP; i++) {
         float left = x[i];
-        for (int p = 0; p < TILE_PARTS; p++) {
+        for (int p = 0; p < parts; p++) {
             uint32_t bits;
             float top;
             memcpy(&bits, &left, sizeof bits);
@@ -72,21 +72,21 @@ V_INLINE void split_step(const float *x, uint16_t part[TILE_PARTS][TILE_STEP])
 }
 
 /* tile_kernels.split */
-static void split_row(const float *x, int64_t k, int64_t t, int64_t n, void *to)
+static void split_row(const float *from, int64_t t, const tile_x *to)
 {
-    const int64_t steps = k / TILE_STEP;
+    const int64_t steps = to->k / TILE_STEP;
     uint16_t part[TILE_PARTS][TILE_STEP];
     for (int64_t s = 0; s < steps; s++) {
-        split_step(x + s * TILE_STEP, part);
-        for (int64_t p = 0; p < TILE_PARTS; p++) {
-            if (n > TILE_FEW) {
-                const int64_t tile = (t / TILE_ROWS * steps + s) * TILE_PARTS + p;
-                memcpy((char *)to + tile * TILE_BYTES + t % TILE_ROWS * 64, part[p], 64);
+        split_step(from + s * TILE_STEP, to->parts, part);
+        for (int64_t p = 0; p < to->parts; p++) {
+            if (to->n > TILE_FEW) {
+                const int64_t tile = (t / TILE_ROWS * steps + s) * to->parts + p;
+                memcpy((char *)to->at + tile * TILE_BYTES + t % TILE_ROWS * 64, part[p], 64);
                 continue;
             }
-            uint32_t *pair = (uint32_t *)to + (s * TILE_PARTS + p) * TILE_PAIRS * n + t;
+            uint32_t *pair = (uint32_t *)to->at + (s * to->parts + p) * TILE_PAIRS * to->n + t;
             for (int64_t j = 0; j < TILE_PAIRS; j++)
-                memcpy(pair + j * n, part[p] + 2 * j, sizeof *pair);
+                memcpy(pair + j * to->n, part[p] + 2 * j, sizeof *pair);
         }
     }
 }
@@ -108,18 +108,23 @@ V_INLINE void ask_rows(const char *at, int64_t row_bytes)
 }
 
 /* All steps of one tile of weights, which begins at `at`. */
-V_INLINE void few_steps(const char *at, int64_t row_bytes, const char *x, int64_t k, int64_t n)
+V_INLINE void few_steps(const char *at, int64_t row_bytes, const tile_x *x)
 {
-    const int64_t part = TILE_PAIRS * 4 * n;
+    const int64_t n = x->n, part = TILE_PAIRS * 4 * n;
+    const char *from = x->at;
     TILE_ZERO(0);
-    for (int64_t s = 0; s < k / TILE_STEP; s++, at += 64, x += TILE_PARTS * part) {
+    for (int64_t s = 0; s < x->k / TILE_STEP; s++, at += 64, from += x->parts * part) {
         ask_rows(at, row_bytes);
         TILE_LOAD(3, at, row_bytes);
-        TILE_LOAD(6, x + 2 * part, 4 * n);
-        TILE_DOT(0, 3, 6);
-        TILE_LOAD(7, x + part, 4 * n);
-        TILE_DOT(0, 3, 7);
-        TILE_LOAD(6, x, 4 * n);
+        if (x->parts > 2) {
+            TILE_LOAD(6, from + 2 * part, 4 * n);
+            TILE_DOT(0, 3, 6);
+        }
+        if (x->parts > 1) {
+            TILE_LOAD(7, from + part, 4 * n);
+            TILE_DOT(0, 3, 7);
+        }
+        TILE_LOAD(6, from, 4 * n);
         TILE_DOT(0, 3, 6);
     }
 }
@@ -127,15 +132,15 @@ V_INLINE void few_steps(const char *at, int64_t row_bytes, const char *x, int64_
 /* A product of few tokens, sixteen rows of weights at a time: more rows side by side come more
  * slowly from memory.  The last tile of weights begins so early that it ends with the last row;
  * sums that two tiles compute are equal. */
-V_INLINE void few_product(const char *x, int64_t k, int64_t n, tile_rows w, float *sums, int64_t ld)
+V_INLINE void few_product(const tile_x *x, tile_rows w, float *sums, int64_t ld)
 {
     _Alignas(64) float out[TILE_ROWS * TILE_FEW];
-    const int64_t rows = w.n < TILE_ROWS ? w.n : TILE_ROWS;
+    const int64_t n = x->n, rows = w.n < TILE_ROWS ? w.n : TILE_ROWS;
     const tile_shapes shapes = shapes_of(true, rows, n);
     TILE_SHAPE(&shapes);
     for (int64_t r = 0; r < w.n; r += TILE_ROWS) {
         const int64_t first = r + rows > w.n ? w.n - rows : r;
-        few_steps(w.at + first * w.bytes, w.bytes, x, k, n);
+        few_steps(w.at + first * w.bytes, w.bytes, x);
         TILE_STORE(0, out, 4 * n);
         for (int64_t t = 0; t < n; t++)
             for (int64_t i = 0; i < rows; i++)
@@ -183,8 +188,8 @@ V_INLINE void ask_panel(tile_rows next, int64_t part, int64_t parts)
     } while (0)
 
 /* Multiply up to sixteen tokens by a panel; add: to the sums of earlier panels. */
-V_INLINE void many_steps(int tiles, const char *x, const char *panel, int64_t steps, bool add,
-                         float *sums, int64_t ld)
+V_INLINE void many_steps(int tiles, int parts, const char *x, const char *panel, int64_t steps,
+                         bool add, float *sums, int64_t ld)
 {
     TILE_ZERO(0);
     TILE_ZERO(1);
@@ -196,16 +201,20 @@ V_INLINE void many_steps(int tiles, const char *x, const char *panel, int64_t st
         if (tiles > 2)
             TILE_LOAD(2, sums + 2 * TILE_ROWS, 4 * ld);
     }
-    for (int64_t s = 0; s < steps; s++, x += TILE_PARTS * TILE_BYTES, panel += tiles * TILE_BYTES) {
+    for (int64_t s = 0; s < steps; s++, x += parts * TILE_BYTES, panel += tiles * TILE_BYTES) {
         TILE_LOAD(3, panel, 64);
         if (tiles > 1)
             TILE_LOAD(4, panel + TILE_BYTES, 64);
         if (tiles > 2)
             TILE_LOAD(5, panel + 2 * TILE_BYTES, 64);
-        TILE_LOAD(6, x + 2 * TILE_BYTES, 64);
-        MANY_DOTS(tiles, 6);
-        TILE_LOAD(7, x + TILE_BYTES, 64);
-        MANY_DOTS(tiles, 7);
+        if (parts > 2) {
+            TILE_LOAD(6, x + 2 * TILE_BYTES, 64);
+            MANY_DOTS(tiles, 6);
+        }
+        if (parts > 1) {
+            TILE_LOAD(7, x + TILE_BYTES, 64);
+            MANY_DOTS(tiles, 7);
+        }
         TILE_LOAD(6, x, 64);
         MANY_DOTS(tiles, 6);
     }
@@ -216,29 +225,32 @@ V_INLINE void many_steps(int tiles, const char *x, const char *panel, int64_t st
         TILE_STORE(2, sums + 2 * TILE_ROWS, 4 * ld);
 }
 
-/* Multiply all tokens by one panel: sixteen at a time, then those that are left.  Rows of x are
- * x_bytes apart by sixteen; next: what the next panel will hold. */
-V_INLINE void use_tiles(int tiles, const char *x, int64_t x_bytes, int64_t n, const char *panel,
-                        int64_t steps, tile_rows next, bool add, float *sums, int64_t ld)
+/* Multiply all tokens by one panel, which has `steps` steps of K from k0 on: sixteen tokens at a
+ * time, then those that are left; next: what the next panel will hold. */
+V_INLINE void use_tiles(int tiles, int parts, const tile_x *x, int64_t k0, const char *panel,
+                        int64_t steps, tile_rows next, float *sums, int64_t ld)
 {
-    const int64_t parts = (n + TILE_ROWS - 1) / TILE_ROWS;
-    for (int64_t i = 0; i < parts; i++) {
-        const int64_t left = n - i * TILE_ROWS, some = left < TILE_ROWS ? left : TILE_ROWS;
+    const int64_t blocks = (x->n + TILE_ROWS - 1) / TILE_ROWS,
+                  step_bytes = (int64_t)parts * TILE_BYTES,
+                  block_bytes = x->k / TILE_STEP * step_bytes;
+    const char *from = (const char *)x->at + k0 / TILE_STEP * step_bytes;
+    for (int64_t i = 0; i < blocks; i++, from += block_bytes) {
+        const int64_t left = x->n - i * TILE_ROWS, some = left < TILE_ROWS ? left : TILE_ROWS;
         if (i == 0 || some < TILE_ROWS) {
             const tile_shapes shapes = shapes_of(false, some, TILE_ROWS);
             TILE_SHAPE(&shapes);
         }
-        ask_panel(next, i, parts);
-        many_steps(tiles, x + i * x_bytes, panel, steps, add, sums + i * TILE_ROWS * ld, ld);
+        ask_panel(next, i, blocks);
+        many_steps(tiles, parts, from, panel, steps, k0 > 0, sums + i * TILE_ROWS * ld, ld);
     }
     TILE_END();
 }
 
 /* A product of many tokens, panel by panel. */
-V_INLINE void many_product(int tiles, const char *x, int64_t k, int64_t n, tile_rows w, char *panel,
+V_INLINE void many_product(int tiles, int parts, const tile_x *x, tile_rows w, char *panel,
                            float *sums, int64_t ld)
 {
-    const int64_t x_bytes = k / TILE_STEP * TILE_PARTS * TILE_BYTES;
+    const int64_t k = x->k;
     for (int64_t k0 = 0; k0 < k; k0 += TILE_CHUNK) {
         const int64_t steps = (k - k0 < TILE_CHUNK ? k - k0 : TILE_CHUNK) / TILE_STEP;
         const tile_rows part = {w.at + 2 * k0, w.bytes, w.n},
@@ -246,24 +258,35 @@ V_INLINE void many_product(int tiles, const char *x, int64_t k, int64_t n, tile_
                                                     : w.at + w.n * w.bytes,
                                 w.bytes, w.n};
         fill_panel(tiles, part, steps, panel);
-        use_tiles(tiles, x + k0 / TILE_STEP * TILE_PARTS * TILE_BYTES, x_bytes, n, panel, steps,
-                  next, k0 > 0, sums, ld);
+        use_tiles(tiles, parts, x, k0, panel, steps, next, sums, ld);
     }
 }
 
-/* tile_kernels.product; that of many tokens is compiled for one, two and three tiles of weights. */
-static void multiply_tiles(const void *x, int64_t k, int64_t n, const void *w, int64_t row_bytes,
-                           int64_t rows, void *panel, float *sums, int64_t ld)
+/* A product of many tokens, compiled for one, two and three tiles of weights. */
+V_INLINE void many_tiles(int parts, const tile_x *x, tile_rows w, char *panel, float *sums,
+                         int64_t ld)
+{
+    if (w.n <= TILE_ROWS)
+        many_product(1, parts, x, w, panel, sums, ld);
+    else if (w.n <= 2 * TILE_ROWS)
+        many_product(2, parts, x, w, panel, sums, ld);
+    else
+        many_product(3, parts, x, w, panel, sums, ld);
+}
+
+/* tile_kernels.product; that of many tokens is compiled for each number of parts. */
+static void multiply_tiles(const tile_x *x, const void *w, int64_t row_bytes, int64_t rows,
+                           void *panel, float *sums, int64_t ld)
 {
     const tile_rows weights = {w, row_bytes, rows};
-    if (n <= TILE_FEW)
-        few_product(x, k, n, weights, sums, ld);
-    else if (rows <= TILE_ROWS)
-        many_product(1, x, k, n, weights, panel, sums, ld);
-    else if (rows <= 2 * TILE_ROWS)
-        many_product(2, x, k, n, weights, panel, sums, ld);
+    if (x->n <= TILE_FEW)
+        few_product(x, weights, sums, ld);
+    else if (x->parts == 1)
+        many_tiles(1, x, weights, panel, sums, ld);
+    else if (x->parts == 2)
+        many_tiles(2, x, weights, panel, sums, ld);
     else
-        many_product(3, x, k, n, weights, panel, sums, ld);
+        many_tiles(3, x, weights, panel, sums, ld);
 }
 
 #endif

@@ -7,6 +7,7 @@
  */
 #include <math.h>
 
+#include "base/num.h"
 #include "base/rng.h"
 #include "check.h"
 #include "cpu/cpu.h"
@@ -118,10 +119,13 @@ static const tile_kernels tiles_in_memory = {.split = split_row, .product = mult
 
 /* ---- linear's other code, which these tests use little of ---- */
 
-static void widen(const void *x, ir_dtype dtype, int64_t n, float *to)
+static void widen(const void *from, ir_dtype dtype, int64_t n, float *to)
 {
-    assert_int_equal(dtype, IR_F32);
-    memcpy(to, x, (size_t)n * sizeof *to);
+    const uint16_t *half = from;
+    if (dtype == IR_F32)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    for (int64_t i = 0; dtype != IR_F32 && i < n; i++)
+        to[i] = dtype == IR_BF16 ? num_from_bf16(half[i]) : num_from_f16(half[i]);
 }
 
 static void finish(const linear_finish *f)
@@ -289,7 +293,7 @@ static void test_split(void **state)
     uint16_t part[TILE_PARTS][TILE_STEP];
     for (int i = 0; i < TILE_STEP; i++)
         row[i] = i < 8 ? rare[i] : rng_normal(seed, (uint64_t)i);
-    split_step(row, part);
+    split_step(row, TILE_PARTS, part);
     for (int i = 0; i < TILE_STEP; i++) {
         double sum = 0;
         for (int p = TILE_PARTS; p-- > 0;) {
@@ -299,6 +303,30 @@ static void test_split(void **state)
             sum += v;
         }
         assert_true(sum == row[i] || fabs(sum - row[i]) < 0x1p-126);
+    }
+}
+
+/* x of 16 bits has fewer parts, and the bits of the same numbers as f32. */
+static void test_half_x(void **state)
+{
+    (void)state;
+    static uint16_t half[MOST_TOKENS * MOST_K];
+    static float as_f32[MOST_TOKENS * MOST_F];
+    uint64_t draw = 3u << 30;
+    for (int round = 0; round < 12; round++) {
+        const ir_dtype dtype = round % 2 ? IR_BF16 : IR_F16;
+        product p;
+        make(&p, &draw, false);
+        for (int64_t i = 0; i < p.n * p.k; i++)
+            half[i] = dtype == IR_BF16 ? num_to_bf16(x[i]) : num_to_f16(x[i]);
+        widen(half, dtype, p.n * p.k, x);
+        run(&p, &kernels, 0, p.n, 0, p.f);
+        memcpy(as_f32, y, sizeof as_f32);
+        memset(y, 0xff, sizeof y);
+        p.call.in[0] = view(half, dtype, p.n, p.k);
+        run(&p, &kernels, 0, p.n, 0, p.f);
+        assert_memory_equal(y, as_f32, (size_t)(p.n * p.f) * sizeof *y);
+        free_product(&p, false);
     }
 }
 
@@ -331,8 +359,8 @@ static void test_instructions(void **state)
 int main(void)
 {
     seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_split), cmocka_unit_test(test_exact),
-                                       cmocka_unit_test(test_company),
-                                       cmocka_unit_test(test_instructions)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_split), cmocka_unit_test(test_exact), cmocka_unit_test(test_company),
+        cmocka_unit_test(test_half_x), cmocka_unit_test(test_instructions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -38,6 +38,13 @@ static inline int64_t tile_bytes(int64_t k, int64_t n)
     return (n <= TILE_FEW ? n : (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) * k * TILE_PARTS * 2;
 }
 
+/* What LDTILECFG reads. */
+typedef struct tile_shapes {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_shapes;
+
 /* The code of an instruction set. */
 typedef struct tile_kernels {
     /* Write row t of n rows as parts; k is a multiple of TILE_STEP.  to: tile_bytes, aligned to

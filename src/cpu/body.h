@@ -29,7 +29,7 @@ enum {
     CPU_NEON = 32,
     CPU_NEON_DOT = 64,   /* dot products of bytes */
     CPU_NEON_I8MM = 128, /* products of matrices of bytes */
-    CPU_AMX_BF16 = 256   /* tiles, and products of tiles of bf16; of x86-64 */
+    CPU_AMX = 256        /* tiles, and products of tiles of bf16 and of bytes; of x86-64 */
 };
 
 typedef struct cpu_body {

@@ -105,7 +105,7 @@ static void same_bits(const instance *t, const instance *with, const char *what,
 static bool has_own_bits(const cpu_body *b, const instance *t)
 {
     bool by_tiles = false;
-    for (uint32_t i = 0; b->needs & CPU_AMX_BF16 && i < t->call.n_in; i++) {
+    for (uint32_t i = 0; b->needs & CPU_AMX && i < t->call.n_in; i++) {
         const op_view *w = &t->call.in[i];
         by_tiles = by_tiles || (w->data && w->rank >= 2 && w->dtype == IR_BF16 &&
                                 w->dims[w->rank - 1] % TILE_STEP == 0);
@@ -642,8 +642,8 @@ static void test_choose(void **state)
         {CPU_AVX2 | CPU_AVX_VNNI, "linear avxvnni"},
         {CPU_AVX2 | CPU_AVX512 | CPU_AVX_VNNI, "linear avx512"},
         {CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI, "linear avx512vnni"},
-        {CPU_AVX2 | CPU_AVX512 | CPU_AMX_BF16, "linear avx512"},
-        {CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AMX_BF16, "linear amx"},
+        {CPU_AVX2 | CPU_AVX512 | CPU_AMX, "linear avx512"},
+        {CPU_AVX2 | CPU_AVX512 | CPU_AVX512_VNNI | CPU_AMX, "linear amx"},
 #endif
     };
     arena a = {0};

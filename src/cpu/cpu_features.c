@@ -33,14 +33,15 @@ static bool has_avx_vnni(void)
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
 
-/* Tiles and their products of bf16: CPUID leaf 7, EDX bits 24 and 22; the system saves tiles (XCR0
- * bits 17 and 18); and it lets this process have them, which it must be asked for, since a frame
- * of a signal grows by 8 KB.  It refuses if some thread has a smaller stack for signals. */
-static bool has_amx_bf16(void)
+/* Tiles and their products of bf16 and of bytes: CPUID leaf 7, EDX bits 24, 22 and 25, which all
+ * processors with tiles have; the system saves tiles (XCR0 bits 17 and 18); and it lets this
+ * process have them, which it must be asked for, since a frame of a signal grows by 8 KB.  It
+ * refuses if some thread has a smaller stack for signals. */
+static bool has_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 };
     unsigned a, b, c, d = 0, low, high;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (1u << 24 | 1u << 22)))
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (1u << 24 | 1u << 22 | 1u << 25)))
         return false;
     __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (low >> 17 & 3) == 3 && syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) == 0;
@@ -67,8 +68,8 @@ static uint32_t detect(uint32_t allowed)
             f |= CPU_AVX512_VNNI;
         if (__builtin_cpu_supports("avx512bf16"))
             f |= CPU_AVX512_BF16;
-        if (allowed & CPU_AMX_BF16 && has_amx_bf16())
-            f |= CPU_AMX_BF16;
+        if (allowed & CPU_AMX && has_amx())
+            f |= CPU_AMX;
     }
 #elif defined(__aarch64__)
     const unsigned long has = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
@@ -94,8 +95,8 @@ static const struct {
     {"avx2", CPU_AVX2, CPU_AVX2},
     {"avxvnni", CPU_AVX_VNNI, CPU_AVX2 | CPU_AVX_VNNI},
     {"avx512", CPU_AVX512, CPU_AVX2 | CPU_AVX_VNNI | CPU_AVX512},
-    {"avx512vnni", CPU_AVX512_VNNI, ~(uint32_t)CPU_AMX_BF16},
-    {"amx", CPU_AMX_BF16, ~0u},
+    {"avx512vnni", CPU_AVX512_VNNI, ~(uint32_t)CPU_AMX},
+    {"amx", CPU_AMX, ~0u},
 #endif
 };
 enum { LEVELS = sizeof levels / sizeof *levels };

@@ -114,7 +114,7 @@ static mpk_status report(mpk_context *cx, text *t)
                 {CPU_AVX512, "AVX-512"},
                 {CPU_AVX512_VNNI, "AVX-512 VNNI"},
                 {CPU_AVX512_BF16, "AVX-512 BF16"},
-                {CPU_AMX_BF16, "AMX for BF16"},
+                {CPU_AMX, "AMX for BF16 and 8-bit activations"},
                 {CPU_NEON, "NEON"},
                 {CPU_NEON_DOT, "NEON dot products"},
                 {CPU_NEON_I8MM, "NEON I8MM"}};

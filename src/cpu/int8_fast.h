@@ -58,8 +58,8 @@ static inline int64_t int8_row_bytes(int64_t k, int64_t block)
 }
 
 /* sums[t * ld + r] = w_r . x_t for n rows of packed weights, row_bytes apart.  Sums are written
- * up to the next multiple of INT8_ROWS.  panel: scratch of INT8_PANEL_BYTES, aligned to 64, or
- * NULL for at most INT8_DIRECT_TOKENS rows of x. */
+ * up to the next multiple of 16.  panel: scratch of panel_bytes, aligned to 64, or NULL for at most
+ * INT8_DIRECT_TOKENS rows of x. */
 typedef void int8_product(const int8_rows *x, const void *w, int64_t row_bytes, int64_t n,
                           void *panel, float *sums, int64_t ld);
 
@@ -68,10 +68,12 @@ typedef struct int8_kernels {
     int8_product *product[IR_DTYPES]; /* NULL: not a block format */
     /* Narrow a row of k elements, a multiple of the block, to a row of int8_rows. */
     void (*narrow)(const float *x, int64_t k, int64_t block, void *to);
+    size_t panel_bytes;
 } int8_kernels;
 
-/* For x86-64: AVX2 alone; with AVX-VNNI; with AVX-512 VNNI in vectors of 256 bits. */
-extern const int8_kernels int8_avx2, int8_avxvnni, int8_avx512vnni;
+/* For x86-64: AVX2 alone; with AVX-VNNI; with AVX-512 VNNI in vectors of 256 bits; with tiles of
+ * bytes too (AMX). */
+extern const int8_kernels int8_avx2, int8_avxvnni, int8_avx512vnni, int8_amx;
 /* For arm64: NEON alone; with dot products of bytes; with products of matrices of bytes too. */
 extern const int8_kernels int8_neon, int8_dotprod, int8_i8mm;
 

@@ -17,18 +17,8 @@
 #pragma GCC target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
 #endif
 #include "cpu/vec_avx512.h"
-/* The empty statement makes the compiler end all stores first: intrinsics that load name less
- * memory than they read, or none. */
-#define TILE_SHAPE(shapes)                               \
-    do {                                                 \
-        __asm__ volatile("" : : "r"(shapes) : "memory"); \
-        _tile_loadconfig(shapes);                        \
-    } while (0)
-#define TILE_ZERO(i) _tile_zero(i)
-#define TILE_LOAD(i, at, stride) _tile_loadd(i, at, stride)
-#define TILE_STORE(i, at, stride) _tile_stored(i, at, stride)
+#include "cpu/amx.h"
 #define TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
-#define TILE_END() _tile_release()
 #include "cpu/tile_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop

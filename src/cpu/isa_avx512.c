@@ -37,8 +37,8 @@ enum { NEEDS = CPU_AVX2 | CPU_AVX512, RANK = 3 };
 /* linear and expert_linear, with the 8-bit products of AVX2 and with those of VNNI. */
 LINEAR_SET(linear_avx512, int8_avx2, NULL)
 LINEAR_SET(linear_avx512vnni, int8_avx512vnni, NULL)
-/* The same, and products of BF16 weights by tiles. */
-LINEAR_SET(linear_amx, int8_avx512vnni, &tile_amx)
+/* Products by tiles: those with 8-bit activations, and those of BF16 weights. */
+LINEAR_SET(linear_amx, int8_amx, &tile_amx)
 
 const cpu_body cpu_body_linear_avx512 = {.op = "linear",
                                          .name = "linear avx512",
@@ -71,14 +71,14 @@ const cpu_body cpu_body_expert_linear_avx512vnni = {.op = "expert_linear",
                                                     .run = linear_avx512vnni_expert_run};
 const cpu_body cpu_body_linear_amx = {.op = "linear",
                                       .name = "linear amx",
-                                      .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX_BF16,
+                                      .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX,
                                       .rank = RANK + 2,
                                       .accepts = linear_accepts,
                                       .scratch_bytes = linear_amx_scratch_bytes,
                                       .run = linear_amx_run};
 const cpu_body cpu_body_expert_linear_amx = {.op = "expert_linear",
                                              .name = "expert_linear amx",
-                                             .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX_BF16,
+                                             .needs = NEEDS | CPU_AVX512_VNNI | CPU_AMX,
                                              .rank = RANK + 2,
                                              .accepts = expert_accepts,
                                              .scratch_bytes = linear_amx_expert_scratch_bytes,

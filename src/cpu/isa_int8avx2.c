@@ -27,4 +27,4 @@ enum { INT8_TILE = 4 };
 #pragma GCC pop_options
 #endif
 
-const int8_kernels int8_avx2 = INT8_SET;
+const int8_kernels int8_avx2 = INT8_SET(INT8_PANEL_BYTES);

@@ -25,4 +25,4 @@ enum { INT8_TILE = 8 };
 #pragma GCC pop_options
 #endif
 
-const int8_kernels int8_avx512vnni = INT8_SET;
+const int8_kernels int8_avx512vnni = INT8_SET(INT8_PANEL_BYTES);

@@ -23,4 +23,4 @@ enum { INT8_TILE = 4 };
 #pragma GCC pop_options
 #endif
 
-const int8_kernels int8_avxvnni = INT8_SET;
+const int8_kernels int8_avxvnni = INT8_SET(INT8_PANEL_BYTES);

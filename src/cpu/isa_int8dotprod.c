@@ -11,4 +11,4 @@
 enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"
 
-const int8_kernels int8_dotprod = INT8_SET;
+const int8_kernels int8_dotprod = INT8_SET(INT8_PANEL_BYTES);

@@ -23,4 +23,4 @@ V_INLINE __m256i signed_pairs(__m256i w, __m256i x)
 enum { INT8_TILE = 4 };
 #include "cpu/int8_kernels.h"
 
-const int8_kernels int8_neon = INT8_SET;
+const int8_kernels int8_neon = INT8_SET(INT8_PANEL_BYTES);

@@ -181,8 +181,9 @@ size_t linear_panel_bytes(const linear_product *p, int64_t n)
 {
     int64_t floats = p->kernels->panel_rows * (p->padded < LINEAR_CHUNK ? p->padded : LINEAR_CHUNK);
     size_t plain = p->direct || !p->forms.plain ? 0 : (size_t)linear_round_up(4 * floats, 64);
-    size_t narrow =
-        (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS ? INT8_PANEL_BYTES : 0;
+    size_t narrow = (p->forms.narrow[0] || p->forms.narrow[1]) && n > INT8_DIRECT_TOKENS
+                        ? p->kernels->int8->panel_bytes
+                        : 0;
     size_t tiles = p->forms.parts && n > TILE_FEW ? TILE_PANEL_BYTES : 0;
     plain = plain > narrow ? plain : narrow;
     return plain > tiles ? plain : tiles;

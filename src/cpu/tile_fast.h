@@ -54,6 +54,13 @@ static inline int tile_parts(ir_dtype dtype)
     return dtype == IR_F16 ? 2 : TILE_PARTS;
 }
 
+/* What LDTILECFG reads. */
+typedef struct tile_shapes {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+} tile_shapes;
+
 /* The code of an instruction set. */
 typedef struct tile_kernels {
     /* Write row t of to->n: the k elements from `from` on, which to->parts parts hold exactly. */

@@ -32,13 +32,6 @@
 
 enum { TILE_BYTES = TILE_ROWS * 64, TILE_PAIRS = TILE_STEP / 2 };
 
-/* What LDTILECFG reads. */
-typedef struct tile_shapes {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_shapes;
-
 /* Tiles of sums have `a_rows` rows and `columns` columns. */
 V_INLINE tile_shapes shapes_of(bool few, int64_t a_rows, int64_t columns)
 {

@@ -266,6 +266,50 @@ static void test_image_runs_the_same(void **state)
     check_fails(cx, MPK_EFORMAT, "", mpk_engine_open(cx, path, NULL, &e));
 }
 
+static void write_config(const char *text)
+{
+    char path[300];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_true(fputs(text, f) != EOF);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* An image does not open if its model would be another program now, though all sizes are the same;
+ * what no program depends on may change. */
+static void test_image_of_another_program(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from, *to;
+        bool same;
+    } changes[] = {{"10000.0", "20000.0", false},
+                   {"1e-6", "1e-5", false},
+                   {"silu", "gelu", false},
+                   {"_token_id\": 1", "_token_id\": 0", true}};
+    char path[300];
+    mpk_engine_options o = options_of(2, 1);
+    mpk_engine *e;
+    snprintf(path, sizeof path, "%s/image", folder);
+    check_ok(cx, mpk_compile_to_file(cx, folder, &o, path));
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char text[sizeof config + 8];
+        const char *at = strstr(config, changes[i].from);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - config), config, changes[i].to,
+                 at + strlen(changes[i].from));
+        write_config(text);
+        mpk_status status = mpk_engine_open(cx, path, NULL, &e);
+        write_config(config);
+        if (changes[i].same) {
+            check_ok(cx, status);
+            mpk_engine_close(e);
+        } else {
+            check_fails(cx, MPK_EARG, "has changed since", status);
+        }
+    }
+}
+
 static void test_cancel(void **state)
 {
     (void)state;
@@ -581,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_pages_run_out),
         cmocka_unit_test(test_launch_and_fusion_change_nothing),
         cmocka_unit_test(test_image_runs_the_same),
+        cmocka_unit_test(test_image_of_another_program),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_many_threads_ask),
         cmocka_unit_test(test_sequences),

@@ -124,6 +124,7 @@ static int run(bed *b)
     check_pages(&b->m);
     check_order(&b->m);
     check_loans(&b->m, !published);
+    check_blocked(&b->m, !published);
     b->n_steps += published;
     for (rt_u32 r = 0; r < T; r++)
         b->area.next[r] = 1;
@@ -317,12 +318,33 @@ static void test_urgent_takes_kept_page(void **state)
     free(b);
 }
 
+/* A request that waits for its mask wants its next page all the same: nobody else may be promised
+ * the one that is left over for it. */
+static void test_late_one_keeps_its_page(void **state)
+{
+    (void)state;
+    bed *b = make(LENDS, 3, PER_SLOT);
+    for (rt_u64 id = 1; id <= 3; id++)
+        submit(b, id, 2, PER_SLOT * P / 2 + 2, 0);
+    assert_true(run(b) && run(b));
+    const rt_u32 wanted = rt_pages_wanted(&b->m);
+    assert_true(wanted > 0);
+    for (rt_u32 i = 0; i < 3; i++)
+        b->slots[i].state = RT_SLOT_LATE;
+    assert_int_equal(rt_pages_wanted(&b->m), wanted);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_short_beside_long),  cmocka_unit_test(test_long_beside_short),
-        cmocka_unit_test(test_none_starves),       cmocka_unit_test(test_urgent_ones_first),
-        cmocka_unit_test(test_urgent_takes_pages), cmocka_unit_test(test_urgent_takes_kept_page),
+        cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_long_beside_short),
+        cmocka_unit_test(test_none_starves),
+        cmocka_unit_test(test_urgent_ones_first),
+        cmocka_unit_test(test_urgent_takes_pages),
+        cmocka_unit_test(test_urgent_takes_kept_page),
+        cmocka_unit_test(test_late_one_keeps_its_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,8 @@
 #ifndef TESTS_RT_LAWS_H
 #define TESTS_RT_LAWS_H
 
+#include <string.h>
+
 #include "check.h"
 
 #include "rt/rt_step.h"
@@ -109,6 +111,49 @@ static inline void check_loans(const rt_machine *m, bool rests)
         assert_true(rt_pages_for(s, slot->limit) + count_standing(m, i) <= s->n_pages);
     }
     assert_int_equal(n_short, s->n_short);
+}
+
+/* Would the step task, if it looked now, resume the request that pauses first, or give a place to
+ * the one that waits first?  Its books are copied, since promises may change when it is asked. */
+static inline bool could_go_on(const rt_machine *m)
+{
+    rt_machine copy = *m;
+    rt_serving serving = *m->serving;
+    rt_ring ring = *m->request_ring;
+    rt_slot *slots = malloc(serving.n_slots * sizeof *slots);
+    assert_non_null(slots);
+    memcpy(slots, m->slots, serving.n_slots * sizeof *slots);
+    copy.serving = &serving;
+    copy.request_ring = &ring;
+    copy.slots = slots;
+    bool could = false;
+    if (serving.n_parked)
+        could = serving.grows ? rt_slot_unpark(&copy, rt_find_parked(&copy))
+                              : rt_slot_borrow(&copy, rt_find_parked(&copy));
+    const rt_request *r = rt_next_request(&copy);
+    if (!could && r && rt_find_free(&copy) != RT_NONE && rt_may_begin(&copy, r)) {
+        const rt_u32 limit = rt_request_fits(&copy, r) ? rt_request_limit(&serving, r) : 0,
+                     n = rt_pages_at_first(&serving, r, r->n_prompt, limit);
+        if (!limit)
+            could = rt_tokens_space(&copy) != 0; /* it is refused */
+        else if (serving.grows)
+            could = rt_pages_left(&serving) + rt_pages_below(&copy, r->priority) >=
+                    n + rt_pages_wanted(&copy);
+        else
+            could = rt_room_for(&copy, r, limit) != RT_NONE;
+    }
+    free(slots);
+    return could;
+}
+
+/* Nobody that pauses or waits could go on where the step task will not look: beside `blocked`, by
+ * which it looks at none where requests lend, and on the steady path, which it leaves for what
+ * waits unless that is blocked.  rests: as for check_loans. */
+static inline void check_blocked(const rt_machine *m, bool rests)
+{
+    const rt_serving *s = m->serving;
+    const bool goes_on = s->steady && (s->blocked || s->n_parked);
+    assert_false((rests || goes_on || (s->blocked && !s->grows)) && could_go_on(m));
 }
 
 #endif

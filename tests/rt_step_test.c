@@ -434,6 +434,7 @@ static uint32_t compare(uint64_t seed, uint32_t kind, uint32_t n_slots, uint32_t
         assert_true(b < 2);
         usual += a == 2;
         check_loans(&beds[0]->m, !a && !beds[0]->serving.running);
+        check_blocked(&beds[0]->m, !a && !beds[0]->serving.running);
         if (!a)
             continue;
         check_same(beds[0], beds[1]);

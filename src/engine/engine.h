@@ -287,8 +287,8 @@ bool engine_is_image(const char *path);
  * more, or if the model's files are not those that the image was made from.  MPK_EIO,
  * MPK_EFORMAT. */
 mpk_status engine_read_image(mpk_context *cx, const char *path, bool for_running, engine_build *b);
-/* What tells whether two models are of the same files and sizes. */
-uint64_t engine_fingerprint(const load_model *m);
+/* What tells whether two models are of the same files and make the same program. */
+mpk_status engine_fingerprint(mpk_context *cx, const load_model *m, uint64_t *out);
 /* The path of its model alone. */
 mpk_status engine_read_image_model(mpk_context *cx, arena *a, const char *path, const char **model);
 

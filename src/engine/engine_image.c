@@ -1,8 +1,9 @@
 /* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the
  * program's block, and the code of a target that compiles some.
  *
- * The image holds no weights.  It names the model's files and holds a fingerprint of them, so that
- * a program never runs with weights it was not compiled for.  Opening costs the checks of the
+ * The image holds no weights.  It names the model's files and holds a fingerprint of them and of
+ * the program that they make, so that a program never runs with a model that it was not compiled
+ * for.  Opening costs the checks of the
  * block; nothing is compiled.
  *
  * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
@@ -17,7 +18,7 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 7, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum { IMAGE_VERSION = 8, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
 
 /* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
 typedef struct image_header {
@@ -54,10 +55,47 @@ bool engine_is_image(const char *path)
     return found;
 }
 
-/* What tells whether the model's files are still those of the compilation: their sizes, beginnings
- * and ends, where formats keep their tables, and the sizes of the model.  Weights in between are
+static mpk_status fixed_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                              const int64_t *dims, ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_F32;
+    return MPK_OK;
+}
+
+/* The text of the smallest program that the model's configuration can make: whatever a number of it
+ * changes in any program, it changes there.  Options and plan are not in it: the program of an
+ * image holds them. */
+static mpk_status hash_program(mpk_context *cx, const load_model *m, uint64_t *h)
+{
+    const model_weights weights = {fixed_dtype, NULL};
+    const model_shape shape = {.n_tokens = 1,
+                               .n_rows = 1,
+                               .n_slots = 1,
+                               .n_pages = 1,
+                               .page_tokens = ENGINE_PAGE_TOKENS,
+                               .max_pages_per_slot = 1,
+                               .kv_dtype = IR_F32,
+                               .activation_dtype = IR_F32};
+    arena scratch = {0};
+    ir_graph *graph;
+    text t = {0};
+    mpk_status status = model_build(cx, &scratch, &m->config, &shape, &weights, &graph);
+    if (status == MPK_OK) {
+        ir_print(graph, &t);
+        *h = hash_bytes(t.at, t.n, *h);
+        if (t.failed)
+            status = status_fail(cx, MPK_ENOMEM, "out of memory for the text of a program");
+    }
+    text_free(&t);
+    arena_free(&scratch);
+    return status;
+}
+
+/* What tells whether the model is still that of the compilation: the text of its program, and the
+ * sizes, beginnings and ends of its files, where formats keep their tables.  Weights in between are
  * not read, since hashing a large model would take longer than opening it. */
-uint64_t engine_fingerprint(const load_model *m)
+mpk_status engine_fingerprint(mpk_context *cx, const load_model *m, uint64_t *out)
 {
     uint64_t h = 0;
     for (size_t i = 0; i < m->files.n; i++) {
@@ -67,15 +105,9 @@ uint64_t engine_fingerprint(const load_model *m)
         h = hash_bytes(f->bytes, n, h);
         h = hash_bytes(f->bytes + f->n_bytes - n, n, h);
     }
-    const model_config *c = &m->config;
-    uint32_t sizes[] = {c->n_layers,  c->hidden_size, c->n_heads,    c->n_kv_heads,
-                        c->head_size, c->ffn_size,    c->vocab_size, c->window};
-    uint32_t experts[] = {c->n_experts, c->experts_per_token, c->expert_ffn_size, c->expert_every,
-                          c->normalize_experts};
-    h = hash_bytes(sizes, sizeof sizes, h);
-    return c->n_experts ? hash_bytes(experts, sizeof experts,
-                                     hash_bytes(c->dense_layers, sizeof c->dense_layers, h))
-                        : h;
+    TRY(hash_program(cx, m, &h));
+    *out = h;
+    return MPK_OK;
 }
 
 /* h's version is the start value.  The path need not end with NUL: in a file it does not. */
@@ -103,7 +135,7 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->block_bytes = b->image.block->n_bytes;
     h->code_bytes = b->code.n;
     h->code_hash = hash_bytes(b->code.at, b->code.n, 0);
-    h->fingerprint = engine_fingerprint(&b->model);
+    TRY(engine_fingerprint(cx, &b->model, &h->fingerprint));
     h->random_seed = o->random_seed;
     h->random_weights = o->random_weights;
     h->random_routing = o->random_routing;
@@ -331,7 +363,9 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
     TRY(engine_ask_routing(cx, b));
-    CHECK(cx, engine_fingerprint(&b->model) == h.fingerprint, MPK_EARG,
+    uint64_t found;
+    TRY(engine_fingerprint(cx, &b->model, &found));
+    CHECK(cx, found == h.fingerprint, MPK_EARG,
           "%s has changed since the image was made: compile it again", model);
     b->plan = h.plan;
     if (!for_running)

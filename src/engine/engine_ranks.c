@@ -13,12 +13,15 @@ enum { MEET_SECONDS = 60 };
 
 /* What the options give the program and nothing that a process may have for itself, as where it
  * reads the model or what it prints. */
-static void print_terms(const engine_build *b, text *t)
+static mpk_status print_terms(mpk_context *cx, const engine_build *b, text *t)
 {
     const mpk_engine_options *o = &b->options;
-    text_print(t, "mpk %s (%s)\nmodel %016" PRIx64 "\n", mpk_version(), engine_source_key,
-               engine_fingerprint(&b->model));
-    text_print(t, "draft model %016" PRIx64 "\n", b->has_draft ? engine_fingerprint(&b->draft) : 0);
+    uint64_t model, draft = 0;
+    TRY(engine_fingerprint(cx, &b->model, &model));
+    if (b->has_draft)
+        TRY(engine_fingerprint(cx, &b->draft, &draft));
+    text_print(t, "mpk %s (%s)\nmodel %016" PRIx64 "\n", mpk_version(), engine_source_key, model);
+    text_print(t, "draft model %016" PRIx64 "\n", draft);
     text_print(t, "device %s %s\nthreads %u\n", b->device.target->name, b->device.arch,
                b->device.n_workers);
     text_print(t, "max-batch %u\ncontext %u\nstep-tokens %u\nkv %d\n",
@@ -35,6 +38,8 @@ static void print_terms(const engine_build *b, text *t)
                (int)o->launch, o->coarse_events, o->batch_invariant);
     if (b->device.target->has_own_memory) /* where others look into tables, these change them */
         text_print(t, "profile %u\nno-carriers %u\n", o->profile != 0, o->no_carriers != 0);
+    CHECK(cx, !t->failed, MPK_ENOMEM, "out of memory for the terms of a rank");
+    return MPK_OK;
 }
 
 /* The KV cache follows from the free memory, which changes: rank 0's size counts for all. */
@@ -50,10 +55,9 @@ mpk_status engine_meet(mpk_context *cx, engine_build *b)
                                .n = o->gpus,
                                .wait_ns = 1000000000ull *
                                           (o->meet_seconds ? o->meet_seconds : MEET_SECONDS)};
-    print_terms(b, &terms);
-    mpk_status status =
-        terms.failed ? status_fail(cx, MPK_ENOMEM, "out of memory for the terms of a rank")
-                     : ranks_meet(cx, &place, (str){terms.at, terms.n}, &kv_tokens, &b->ranks);
+    mpk_status status = print_terms(cx, b, &terms);
+    if (status == MPK_OK)
+        status = ranks_meet(cx, &place, (str){terms.at, terms.n}, &kv_tokens, &b->ranks);
     text_free(&terms);
     if (status != MPK_OK)
         return status_note(cx, status, "rank %u of %u meets the others", o->rank, o->gpus);

@@ -408,14 +408,25 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
     }
 }
 
-/* Elsewhere: a request that wants a page borrows one, or pauses with all that it has. */
+/* Elsewhere: a request that wants a page borrows one, or pauses with all that it has.  One that is
+ * promised the last page of its claim is not short any more: the law then keeps nothing for it, so
+ * the next step looks again at those that pause or wait. */
 RT_LARGE_FN void rt_step_borrow(rt_machine *m)
 {
-    for (rt_u32 i = 0; i < m->serving->n_slots; i++)
-        if (rt_slot_wants(m, i) && !rt_slot_borrow(m, i)) {
+    rt_serving *s = m->serving;
+    int eased = 0;
+    for (rt_u32 i = 0; i < s->n_slots; i++) {
+        if (!rt_slot_wants(m, i))
+            continue;
+        if (rt_slot_borrow(m, i)) {
+            eased |= !rt_slot_lacks(m, i);
+        } else {
             rt_slot_park(m, i);
-            m->serving->blocked = 1;
+            s->blocked = 1;
         }
+    }
+    if (eased)
+        s->blocked = 0;
 }
 
 /* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack

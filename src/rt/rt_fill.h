@@ -194,9 +194,12 @@ RT_LARGE_FN rt_u32 rt_step_leaves(rt_machine *m, rt_u32 first, rt_u32 room)
 }
 
 /* Can the steady path continue this step?  Yes if each request that feeds has one token and one
- * row, and none feeds a prompt or waits for a mask.  Row i then belongs to token i. */
+ * row, none feeds a prompt or waits for a mask, and none that pauses could go on.  Row i then
+ * belongs to token i. */
 RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
 {
+    if (m->serving->n_parked && !m->serving->blocked)
+        return 0;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
         if (slot->state == RT_SLOT_LATE)

@@ -124,33 +124,47 @@ RT_FN rt_u32 rt_slot_least(const rt_machine *m, rt_u32 index)
     return n > slot->held ? n : slot->held;
 }
 
-/* Take back promises that are not used until n pages are left, the largest first.  Where a request
- * is short already, that is always safe. */
-RT_LARGE_FN void rt_take_back(rt_machine *m, rt_u32 n)
+/* Pages of a promise that can be taken back: it does not need them next. */
+RT_FN rt_u32 rt_slot_unused(const rt_machine *m, rt_u32 index)
 {
-    const rt_serving *s = m->serving;
-    while (rt_pages_left(s) < n) {
+    const rt_slot *slot = &m->slots[index];
+    if (slot->state == RT_SLOT_FREE || m->running[index].flags & RT_HOST_SAMPLES)
+        return 0;
+    const rt_u32 least = rt_slot_least(m, index);
+    return slot->reserved > least ? slot->reserved - least : 0;
+}
+
+/* Take back the largest part of a promise that is not used, of those that the law allows.  Where a
+ * request is short already, that is always safe.  0: there is none, and there is none later until a
+ * request ends, comes, or is short no more: what requests use of their promises only makes the law
+ * harder to meet. */
+RT_LARGE_FN int rt_take_back(rt_machine *m)
+{
+    rt_u32 refused = RT_NONE, refused_at = 0; /* looked at largest first, of equals by slot */
+    for (;;) {
         rt_u32 best = RT_NONE, most = 0;
-        for (rt_u32 i = 0; i < s->n_slots; i++) {
-            const rt_slot *slot = &m->slots[i];
-            if (slot->state == RT_SLOT_FREE || m->running[i].flags & RT_HOST_SAMPLES)
-                continue;
-            const rt_u32 least = rt_slot_least(m, i);
-            if (slot->reserved > least && slot->reserved - least > most) {
-                most = slot->reserved - least;
+        for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
+            const rt_u32 n = rt_slot_unused(m, i);
+            if (n > most && (n < refused || (n == refused && i > refused_at))) {
+                most = n;
                 best = i;
             }
         }
-        if (best == RT_NONE ||
-            !(rt_slot_lacks(m, best) ||
-              rt_may_hold(m, rt_slot_loan(m, best, m->slots[best].reserved - most))))
-            return;
-        rt_slot_promise(m, best, m->slots[best].reserved - most);
+        if (best == RT_NONE)
+            return 0;
+        const rt_u32 rest = m->slots[best].reserved - most;
+        if (rt_slot_lacks(m, best) || rt_may_hold(m, rt_slot_loan(m, best, rest))) {
+            rt_slot_promise(m, best, rest);
+            return 1;
+        }
+        refused = most;
+        refused_at = best;
     }
 }
 
 /* A short request wants to write into a page that it was not promised: promise it a share of what
- * is left, or a single page if another waits.  0: it may have none now. */
+ * is left, or a single page if another waits.  If the law allows neither, promises that are not
+ * used are taken back until it does.  0: it may have none now. */
 RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -160,9 +174,9 @@ RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
         share = lacks;
     if (!rt_may_hold(m, rt_slot_loan(m, index, reserved + share))) {
         share = 1;
-        rt_take_back(m, 1);
-        if (!rt_may_hold(m, rt_slot_loan(m, index, reserved + 1)))
-            return 0;
+        while (!rt_may_hold(m, rt_slot_loan(m, index, reserved + 1)))
+            if (!rt_take_back(m))
+                return 0;
     }
     rt_slot_promise(m, index, reserved + share);
     return 1;
@@ -172,13 +186,8 @@ RT_LARGE_FN int rt_slot_borrow(rt_machine *m, rt_u32 index)
 RT_FN int rt_can_take_back(const rt_machine *m, rt_u32 n)
 {
     rt_u32 there = rt_pages_left(m->serving);
-    for (rt_u32 i = 0; i < m->serving->n_slots && there < n; i++) {
-        const rt_slot *slot = &m->slots[i];
-        if (slot->state == RT_SLOT_FREE || m->running[i].flags & RT_HOST_SAMPLES)
-            continue;
-        const rt_u32 least = rt_slot_least(m, i);
-        there += slot->reserved > least ? slot->reserved - least : 0;
-    }
+    for (rt_u32 i = 0; i < m->serving->n_slots && there < n; i++)
+        there += rt_slot_unused(m, i);
     return there >= n;
 }
 
@@ -189,10 +198,11 @@ RT_FN rt_u32 rt_pages_wanted(const rt_machine *m)
 {
     const rt_serving *s = m->serving;
     rt_u32 n = 0;
-    for (rt_u32 i = 0; (s->grows || s->n_short) && i < s->n_slots; i++)
-        n += (m->slots[i].state == RT_SLOT_FEEDING ||
-              (!s->grows && m->slots[i].state == RT_SLOT_PARKED)) &&
+    for (rt_u32 i = 0; (s->grows || s->n_short) && i < s->n_slots; i++) {
+        const rt_u32 state = m->slots[i].state;
+        n += state != RT_SLOT_FREE && !(s->grows && state == RT_SLOT_PARKED) &&
              rt_slot_lacks(m, i) != 0;
+    }
     return n;
 }
 
@@ -211,9 +221,9 @@ RT_LARGE_FN rt_u32 rt_lend(rt_machine *m, rt_u32 first, rt_u32 claim, rt_u32 of_
         return claim;
     if (m->serving->n_parked || !rt_can_take_back(m, first + rt_pages_wanted(m)))
         return RT_NONE;
-    rt_take_back(m, claim + m->serving->n_active);
-    if (rt_may_come(m, claim, claim, of_host))
-        return claim;
+    while (rt_take_back(m))
+        if (rt_may_come(m, claim, claim, of_host))
+            return claim;
     return rt_may_come(m, first, claim, of_host) ? first : RT_NONE;
 }
 

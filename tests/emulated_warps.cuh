@@ -613,6 +613,20 @@ static inline rt_u32 ptx_pack_bf16(float low, float high)
 {
     return emulated_bf16(low) | emulated_bf16(high) << 16;
 }
+static inline rt_u32 ptx_choose(rt_u32 a, rt_u32 mask, rt_u32 more)
+{
+    return (a & mask) | more;
+}
+static inline rt_u32 ptx_fma_bf16(rt_u32 a, rt_u32 b, rt_u32 c)
+{
+    return ptx_pack_bf16(fmaf(ptx_low_bf16(a), ptx_low_bf16(b), ptx_low_bf16(c)),
+                         fmaf(ptx_high_bf16(a), ptx_high_bf16(b), ptx_high_bf16(c)));
+}
+static inline rt_u32 ptx_smaller_bf16(rt_u32 a, rt_u32 b)
+{
+    return ptx_pack_bf16(fminf(ptx_low_bf16(a), ptx_low_bf16(b)),
+                         fminf(ptx_high_bf16(a), ptx_high_bf16(b)));
+}
 
 /* ---- products ---- */
 

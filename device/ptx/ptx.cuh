@@ -370,6 +370,27 @@ MPK_FN float ptx_high_bf16(rt_u32 v)
 {
     return __uint_as_float(v & 0xffff0000u);
 }
+/* Two bf16 in a word: a b + c, rounded once; the smaller of each two. */
+MPK_FN rt_u32 ptx_fma_bf16(rt_u32 a, rt_u32 b, rt_u32 c)
+{
+    rt_u32 v;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(c));
+    return v;
+}
+MPK_FN rt_u32 ptx_smaller_bf16(rt_u32 a, rt_u32 b)
+{
+    rt_u32 v;
+    asm("min.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+/* a & mask | more, by one instruction, if one of them is in a register: the compiler makes two, of
+ * which each has a constant. */
+MPK_FN rt_u32 ptx_choose(rt_u32 a, rt_u32 mask, rt_u32 more)
+{
+    rt_u32 v;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(v) : "r"(a), "r"(mask), "r"(more));
+    return v;
+}
 /* All lanes: c[16 x 8] += a[16 x 16] b[16 x 8], bf16 with f32 sums.  A word holds two neighbours
  * along the axis that is summed, the lower in its low half.  What lane l holds, with g = l / 4
  * and c = l % 4:

@@ -1,30 +1,49 @@
-/* blocks.cuh - weights in GGUF block formats, unpacked in registers on their way into a product.
+/* blocks.cuh - products with weights in GGUF block formats, as integers.
  *
- * Input: a warp's piece of a slab in shared memory (rt/rt_blocks.h): 128 columns of 8 rows.
- * Output: the piece's products with x.  Called by linear_stream.cuh.
+ * Input: a warp's pieces of two slabs in shared memory (rt/rt_blocks.h): 128 columns of 16 rows; x
+ * in registers, as loaded.  Output: the pieces' products with x.  Called by linear_stream.cuh.
  *
- * Idea: a byte in the lowest place of the f32 2^23 is the float 2^23 + byte, by one permutation.
- * What is taken off it is exact; so are the scale, whose factors have 11 and 8 bits, and the
- * product of an integer of 4 or 5 bits with it.  So a weight is rounded as its file's reader
- * rounds it, and once more to 16 bits.
+ * Idea: the integers of a block are exact in bf16, so the tensor cores multiply these, and what
+ * belongs to all 32 columns of a block is applied to their sum:
  *
- * Cost of a weight: a permutation, a subtraction, a multiply-add, half a conversion; of 32 of them
- * the scales, 8 conversions or 24 instructions (K).
+ *   sum of w x = s sum(q x) + m sum(x)         d (sum of a sum(q x)) - e (sum of b sum(x)), K
+ *
+ * The weights are the 16 rows of a product's first operand, 8 tokens the columns of the second: so
+ * a lane scales sums of two rows alone.  A nibble in the lowest place of the bf16 128 is 128 + q,
+ * by one LOP3 for two of them; one addition takes off 128 and the format's zero.  The sums of x of
+ * 32 columns are computed once for all weights, and the terms with m and b are one product more of
+ * the four blocks of a piece.
+ *
+ * Instructions a weight: docs/gpu.md, "Weights in blocks".
  */
 #ifndef TASK_BLOCKS_CUH
 #define TASK_BLOCKS_CUH
 
 #include "rt/rt_blocks.h"
-#include "tile/halves.cuh"
+#include "task/stream_x.cuh"
 
-/* Byte k of a word as a float, less 2^23: what the caller takes off has that in it. */
-MPK_FN float blocks_byte(rt_u32 v, int k)
+/* The same bf16 twice.  The lowest place of 128 counts 1. */
+enum {
+    BLOCKS_ONE = 0x3f803f80u,
+    BLOCKS_HALF = 0x3f003f00u,
+    BLOCKS_128 = 0x43004300u,
+    BLOCKS_LESS_128 = 0xc300c300u, /* -128 */
+    BLOCKS_LESS_64 = 0xc280c280u,
+    BLOCKS_16384 = 0x46804680u
+};
+
+/* Constants of one task in registers, so that an instruction may have another one in itself.  zero:
+ * twice -(128 + what is taken off integers). */
+struct blocks_numbers {
+    rt_u32 of_128, zero, exponent;
+};
+MPK_FN blocks_numbers blocks_constants(float zero)
 {
-    return __uint_as_float(__byte_perm(v, 0x4b000000u, 0x7440u + (rt_u32)k));
+    /* the lowest place of 2^23 counts 1 */
+    return {ptx_own(BLOCKS_128), ptx_pack_bf16(-zero, -zero), ptx_own(0x4b000000u)};
 }
-#define BLOCKS_BASE 8388608.0f /* 2^23 */
 
-/* Words of a header or of quants, by a constant. */
+/* Words of quants, by a constant. */
 MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
 {
     if (j < 2)
@@ -32,58 +51,262 @@ MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
     return j == 2 ? v.z : v.w;
 }
 
-/* Scale and addend of this lane's columns of block j; odd: its columns are 16 to 31 of it. */
-template <int FORM>
-MPK_FN void blocks_scale(const mpk_words &head, int j, bool odd, float *scale, float *addend)
+/* The same number twice. */
+MPK_FN rt_u32 blocks_twice(float v)
 {
-    if (RT_IS_K(FORM)) {
-        const rt_u32 a = odd ? head.z : head.y;
-        *scale = ptx_low_f16(head.x) * (blocks_byte(a, j) - (BLOCKS_BASE + 128));
-        *addend = -(ptx_high_f16(head.x) * (blocks_byte(head.w, j) - BLOCKS_BASE));
-    } else {
-        const rt_u32 s = blocks_word(head, j / 2), m = blocks_word(head, 2 + j / 2);
-        *scale = j % 2 ? ptx_high_f16(s) : ptx_low_f16(s);
-        *addend = j % 2 ? ptx_high_f16(m) : ptx_low_f16(m);
+    return ptx_pack_bf16(v, v);
+}
+
+/* ---- x ---- */
+
+/* A sum of 32 columns of x: the nearest bf16, that nearest to what this leaves, and a third. */
+struct blocks_sum {
+    rt_u32 first, rest;
+};
+/* Block c of each page, of token g and, with WIDE, g + 8. */
+template <int AT_ONCE, int WIDE> struct blocks_sums {
+    blocks_sum at[AT_ONCE][1 + WIDE];
+};
+
+MPK_FN blocks_sum blocks_split(float v)
+{
+    const float left = v - ptx_low_bf16(ptx_pack_bf16(v, 0));
+    const rt_u32 first = ptx_pack_bf16(v, left);
+    return {first, ptx_pack_bf16(left - ptx_high_bf16(first), 0)};
+}
+
+/* Column n of the second operand has ones for block n / 2 alone, so that lane (g, c) holds the sum
+ * of block c.  Words 0, 1 and 2, 3 have sums of their own: the same bits with WIDE or without. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void blocks_add_up(const stream_x<AT_ONCE, WIDE> &x, int n, int thread,
+                          blocks_sums<AT_ONCE, WIDE> &sums)
+{
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        float low[4] = {}, high[4] = {};
+        if (i >= n)
+            break;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const rt_u32 ones = thread % 32 / 8 == j ? BLOCKS_ONE : 0;
+            mpk_words a, b;
+            stream_operand<WIDE, false>(x.at[i][j], &a, &b);
+            ptx_multiply_bf16(low, a.x, a.y, a.z, a.w, ones, ones);
+            if (WIDE)
+                ptx_multiply_bf16(high, b.x, b.y, b.z, b.w, ones, ones);
+        }
+        sums.at[i][0] = blocks_split(low[0] + (WIDE ? high[0] : low[2]));
+        if (WIDE)
+            sums.at[i][WIDE] = blocks_split(low[2] + high[2]);
     }
 }
 
-/* Two weights in a word, from bytes k and k + 1. */
-MPK_FN rt_u32 blocks_pair(rt_u32 v, int k, float zero, float scale, float addend)
+/* Lanes c and c ^ 2 exchange half of their columns, so that a product has 16 neighbouring ones, as
+ * rt_blocks_column says. */
+template <int AT_ONCE, int WIDE>
+MPK_FN void blocks_exchange(int n, int thread, stream_x<AT_ONCE, WIDE> &x)
 {
-    const float a = blocks_byte(v, k) - zero, b = blocks_byte(v, k + 1) - zero;
-    return halves_pack(fmaf(scale, a, addend), fmaf(scale, b, addend));
+    const bool upper = thread & 2;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        if (i >= n)
+            break;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++) {
+                const mpk_words v = x.at[i][j][m];
+                const rt_u32 a = __shfl_xor_sync(0xffffffffu, upper ? v.x : v.z, 2),
+                             b = __shfl_xor_sync(0xffffffffu, upper ? v.y : v.w, 2);
+                if (upper)
+                    x.at[i][j][m] = {a, b, v.z, v.w};
+                else
+                    x.at[i][j][m] = {v.x, v.y, a, b};
+            }
+    }
 }
 
-/* The piece by x, added to first and second, which are sums of their own as in stream_multiply.
- * zero: 2^23 and what is to be taken off an integer. */
-template <int FORM, int WIDE>
-MPK_FN void blocks_multiply(const char *s_piece, const mpk_words (*x)[1 + WIDE], float zero,
-                            int lane, float *first, float *second)
+/* ---- weights ---- */
+
+/* A lane's part of a piece: its quants and its row's header. */
+template <int FORM> struct blocks_piece {
+    mpk_words quants[RT_IS_BYTES(FORM) ? 2 : 1];
+    rt_u32 head[RT_HEADER_WORDS(FORM)];
+};
+template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, blocks_piece<FORM> *to)
 {
-    const mpk_words head = *(const mpk_words *)(s_piece + RT_QUANTS_BYTES(FORM) + lane / 4 * 16);
-    const mpk_words *quants = (const mpk_words *)s_piece + lane;
-    const bool odd = lane & 2; /* columns 8 c ... of 32 */
-    mpk_words q = quants[0];
+    const rt_u32 *head = (const rt_u32 *)(s_piece + RT_QUANTS_BYTES(FORM)) + lane / 4;
+#pragma unroll
+    for (int i = 0; i < (RT_IS_BYTES(FORM) ? 2 : 1); i++)
+        to->quants[i] = ((const mpk_words *)s_piece)[32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < RT_HEADER_WORDS(FORM); i++)
+        to->head[i] = head[8 * i];
+}
+
+/* Integers of columns 2 i, 2 i + 1 of the lane's eight of block j; of RT_BLOCKS_4K 128 more.  A
+ * byte's highest bit falls into the exponent of 128, which makes 2 b of 128 + b: of b - 128 and b
+ * itself, each made from that, the smaller is meant. */
+template <int FORM>
+MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const blocks_numbers &n)
+{
+    if (!RT_IS_BYTES(FORM)) {
+        const rt_u32 v = ptx_choose(blocks_word(p.quants[0], j) >> 4 * i, 0x000f000fu, n.of_128);
+        return FORM == RT_BLOCKS_4K ? v : ptx_fma_bf16(v, BLOCKS_ONE, n.zero);
+    }
+    const rt_u32 word = blocks_word(p.quants[RT_IS_BYTES(FORM) * (j / 2)], j % 2 * 2 + i / 2),
+                 v = __byte_perm(word, n.of_128, i % 2 ? 0x5352 : 0x5150);
+    if (FORM == RT_BLOCKS_8K)
+        return ptx_fma_bf16(v, BLOCKS_ONE, n.zero);
+    return ptx_smaller_bf16(ptx_fma_bf16(v, BLOCKS_ONE, n.zero),
+                            ptx_fma_bf16(v, BLOCKS_HALF, BLOCKS_LESS_128));
+}
+
+/* Scale of product h of block j: of K an integer. */
+template <int FORM>
+MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const blocks_numbers &n)
+{
+    if (!RT_IS_K(FORM))
+        return j % 2 ? ptx_high_f16(p.head[j / 2]) : ptx_low_f16(p.head[j / 2]);
+    const rt_u32 a = p.head[FORM == RT_BLOCKS_8K ? 1 + h : 1];
+    return __uint_as_float(__byte_perm(a, n.exponent, 0x7440u + (rt_u32)j)) - (8388608.0f + 128);
+}
+
+/* Byte c of a word as two bf16, in the exponent of 128. */
+MPK_FN rt_u32 blocks_byte(rt_u32 word, int c, const blocks_numbers &n)
+{
+    return __byte_perm(word, n.of_128, 0x5050u + (rt_u32)c * 0x0101u);
+}
+
+/* What multiplies the sum of x of block c, in two terms; of K an integer. */
+template <int FORM>
+MPK_FN void blocks_addend(const blocks_piece<FORM> &p, int c, const blocks_numbers &n, rt_u32 *high,
+                          rt_u32 *low)
+{
+    constexpr int LAST = RT_HEADER_WORDS(FORM) - 1;
+    if (RT_IS_K(FORM)) {
+        *high = ptx_fma_bf16(blocks_byte(p.head[LAST], c, n), BLOCKS_ONE, BLOCKS_LESS_128);
+        *low = FORM == RT_BLOCKS_4K ? *high : 0; /* of the sum's third part */
+        return;
+    }
+    const float m = ptx_low_f16((c < 2 ? p.head[2] : p.head[LAST]) >> c % 2 * 16);
+    *high = blocks_twice(m);
+    *low = blocks_twice(m - ptx_low_bf16(*high));
+}
+
+/* -128 a of block c: what takes the 128 of RT_BLOCKS_4K off.  Its byte, a + 128, has the highest
+ * bit. */
+template <int FORM>
+MPK_FN rt_u32 blocks_excess(const blocks_piece<FORM> &p, int c, const blocks_numbers &n)
+{
+    return ptx_fma_bf16(blocks_byte(p.head[1], c, n), BLOCKS_LESS_64, BLOCKS_16384);
+}
+
+/* Both pieces by x, of a page's four blocks, added to total: of 8 tokens m, [0], [1] row g of the
+ * first piece by tokens 2 c, 2 c + 1; [2], [3] of the second. */
+template <int FORM, int WIDE>
+MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*x)[1 + WIDE],
+                            const blocks_sum *sums, const blocks_numbers &n, int lane,
+                            float (*total)[4])
+{
+    float scaled[1 + WIDE][4] = {}, added[1 + WIDE][4] = {};
+    rt_u32 high[2], low[2];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const mpk_words a = x[j][0], b = x[j][WIDE];
-        float scale, addend;
-        rt_u32 low, high; /* bytes of columns 0 to 3, 4 to 7 */
-        blocks_scale<FORM>(head, j, odd, &scale, &addend);
-        if (RT_IS_BYTES(FORM)) {
-            if (j == 2)
-                q = quants[32];
-            low = blocks_word(q, j % 2 * 2);
-            high = blocks_word(q, j % 2 * 2 + 1);
-        } else {
-            low = blocks_word(q, j) & 0x0f0f0f0fu;
-            high = blocks_word(q, j) >> 4 & 0x0f0f0f0fu;
+        float sum[1 + WIDE][4] = {};
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const rt_u32 a0 = blocks_pair<FORM>(p[0], j, 2 * h, n),
+                         a1 = blocks_pair<FORM>(p[1], j, 2 * h, n),
+                         a2 = blocks_pair<FORM>(p[0], j, 2 * h + 1, n),
+                         a3 = blocks_pair<FORM>(p[1], j, 2 * h + 1, n);
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++) {
+                const int first = 2 * h; /* of the lane's words of x */
+                ptx_multiply_bf16(sum[m], a0, a1, a2, a3, blocks_word(x[j][m], first),
+                                  blocks_word(x[j][m], first + 1));
+            }
+            if (h == 0 && FORM != RT_BLOCKS_8K) /* one scale for both */
+                continue;
+            const float first = blocks_scale<FORM>(p[0], j, h, n),
+                        second = blocks_scale<FORM>(p[1], j, h, n);
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) {
+                    scaled[m][e] = fmaf(e < 2 ? first : second, sum[m][e], scaled[m][e]);
+                    sum[m][e] = 0;
+                }
         }
-        halves_multiply(first, a.x, a.y, a.z, a.w, blocks_pair(low, 0, zero, scale, addend),
-                        blocks_pair(low, 2, zero, scale, addend));
-        halves_multiply(second, b.x, b.y, b.z, b.w, blocks_pair(high, 0, zero, scale, addend),
-                        blocks_pair(high, 2, zero, scale, addend));
     }
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        blocks_addend<FORM>(p[k], lane % 4, n, &high[k], &low[k]);
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++) {
+        const blocks_sum s = sums[m];
+        const rt_u32 rest = FORM == RT_BLOCKS_4K ? s.rest : s.first;
+        ptx_multiply_bf16(added[m], high[0], high[1], low[0], low[1], s.first, rest);
+        if (FORM == RT_BLOCKS_4K) {
+            const rt_u32 first = blocks_excess<FORM>(p[0], lane % 4, n),
+                         second = blocks_excess<FORM>(p[1], lane % 4, n);
+            ptx_multiply_bf16(scaled[m], first, second, first, second, s.first, rest);
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const rt_u32 head = p[e / 2].head[0];
+            total[m][e] += RT_IS_K(FORM)
+                               ? ptx_low_f16(head) * scaled[m][e] - ptx_high_f16(head) * added[m][e]
+                               : scaled[m][e] + added[m][e];
+        }
+    }
+}
+
+/* ---- the warps' sums of a tile ---- */
+
+/* Sums of a warp and a group in shared memory: float[8 rows][8 or 16 tokens], from row g, token
+ * 2 c on. */
+template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thread)
+{
+    constexpr int TOKENS = 8 << WIDE;
+    return (float *)s_parts + ((group * 8 + thread / 32) * 8 + thread % 32 / 4) * TOKENS +
+           thread % 4 * 2;
+}
+
+/* This lane's sums of group k of two, to there or from there. */
+template <int WIDE>
+MPK_FN void blocks_put(char *s_parts, int group, int thread, const float (*total)[4], int k)
+{
+    float *to = blocks_parts<WIDE>(s_parts, group, thread);
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++)
+        *(float2 *)(to + 8 * m) = make_float2(total[m][2 * k], total[m][2 * k + 1]);
+}
+template <int WIDE>
+MPK_FN void blocks_take(char *s_parts, int group, int thread, float (*total)[4], int k)
+{
+    const float *from = blocks_parts<WIDE>(s_parts, group, thread);
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++) {
+        total[m][2 * k] = from[8 * m];
+        total[m][2 * k + 1] = from[8 * m + 1];
+    }
+}
+
+/* As stream_total: the warps' sums of a group, in their order; of token g, and g + 8, rows 2 c and
+ * 2 c + 1. */
+template <int WIDE> MPK_FN void blocks_total(const char *s_parts, int group, int lane, float *total)
+{
+    constexpr int TOKENS = 8 << WIDE;
+    const float *from = (const float *)s_parts + (group * 64 + lane % 4 * 2) * TOKENS + lane / 4;
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        total[e] = 0;
+#pragma unroll
+    for (int w = 0; w < 8; w++)
+#pragma unroll
+        for (int e = 0; e < (WIDE ? 4 : 2); e++)
+            total[e] += from[(w * 8 + e % 2) * TOKENS + e / 2 * 8];
 }
 
 #endif

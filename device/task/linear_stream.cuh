@@ -27,11 +27,11 @@
  *
  * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  *
- * Weights in block formats (FORM not 0; rt/rt_blocks.h) are the same product from other pages: a
- * page is a slab of 1,024 columns of each of one or two groups, unpacked in registers
- * (blocks.cuh).  A norm's weight cannot be folded into them, so x is multiplied by it in registers,
- * after its squares are summed.  Such a product takes any number of tokens, 16 at a time: for each
- * 16 the task's weights pass through the ring again.
+ * Weights in block formats (FORM not 0; rt/rt_blocks.h) stream in the same way, as slabs of 1,024
+ * columns of each of two groups, and are multiplied as integers (blocks.cuh).  A norm's weight
+ * cannot be folded into them, so x is multiplied by it in registers, after its squares are summed.
+ * Such a product takes any number of tokens, 16 at a time: for each 16 the task's weights pass
+ * through the ring again.
  */
 #ifndef TASK_LINEAR_STREAM_CUH
 #define TASK_LINEAR_STREAM_CUH
@@ -119,12 +119,14 @@ template <int FORM> MPK_FN void linear_stream_load_blocks(mpk_load &l, const str
                 const rt_u32 end = mpk_smaller(pass + at_once, pages),
                              here = mpk_smaller(n - q, STREAM_TILE);
 #pragma unroll 1
-                for (rt_u32 i = 0; i < here; i += TOGETHER)
+                for (rt_u32 i = 0; i < here; i += 2) /* multiplied together */
 #pragma unroll 1
                     for (rt_u32 p = pass; p < end; p++)
-                        stream_load_slabs<FORM>(
-                            l, base + (rt_u64)(q + i) * group_bytes + p * RT_SLAB_BYTES(FORM),
-                            group_bytes, mpk_smaller(here - i, TOGETHER));
+#pragma unroll 1
+                        for (rt_u32 k = i; k < mpk_smaller(here, i + 2); k += TOGETHER)
+                            stream_load_slabs<FORM>(
+                                l, base + (rt_u64)(q + k) * group_bytes + p * RT_SLAB_BYTES(FORM),
+                                group_bytes, mpk_smaller(here - k, TOGETHER));
             }
 }
 
@@ -508,47 +510,73 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
     }
 }
 
-/* As stream_tile, of weights in blocks: a page has a slab of each of the next groups. */
+/* x of a pass, as products with weights in blocks take it, from what was loaded. */
 template <int AT_ONCE, int WIDE, int FORM>
-MPK_FN void stream_tile_blocks(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts,
-                               float zero, int groups, int pass, int of_pass, int thread)
+MPK_FN void stream_prepare_blocks(const mpk_task &t, const stream_shape &s, int pass, int of_pass,
+                                  int thread, stream_x<AT_ONCE, WIDE> &x,
+                                  blocks_sums<AT_ONCE, WIDE> &sums)
 {
-    constexpr int TOGETHER = RT_GROUPS_OF_PAGE(FORM);
-    const int piece = thread / 32 * RT_PIECE_BYTES(FORM);
+    if (s.norm)
+        stream_apply_norm<AT_ONCE, WIDE>(t, s, pass, of_pass, thread, x);
+    blocks_add_up<AT_ONCE, WIDE>(x, of_pass, thread, sums);
+    if (FORM == RT_BLOCKS_8K)
+        blocks_exchange<AT_ONCE, WIDE>(of_pass, thread, x);
+}
+
+/* The next page of each of `here` groups, read and released, then multiplied.  Where one is left,
+ * it is multiplied twice: the second sums are not used. */
+template <int WIDE, int FORM>
+MPK_FN void stream_page_blocks(mpk_ring *ring, const mpk_words (*x)[1 + WIDE],
+                               const blocks_sum *sums, const blocks_numbers &n, int here,
+                               int thread, float (*total)[4])
+{
+    constexpr int PAGES = 2 / RT_GROUPS_OF_PAGE(FORM); /* of two groups */
+    const int lane = thread % 32, piece = thread / 32 * RT_PIECE_BYTES(FORM);
+    rt_u32 page[2];
+    blocks_piece<FORM> p[2];
+    const char *at[2];
+    at[0] = at[1] = ring_take(ring, &page[0]) + piece;
+    if (here == 2 && PAGES == 2)
+        at[1] = ring_take(ring, &page[1]) + piece;
+    else if (here == 2)
+        at[1] += RT_SLAB_BYTES(FORM);
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        blocks_load<FORM>(at[k], lane, &p[k]);
+    __syncwarp(); /* all lanes have read */
+    if (lane == 0) {
+        ptx_barrier_arrive(&mpk_w.empty[page[0]]);
+        if (here == 2 && PAGES == 2)
+            ptx_barrier_arrive(&mpk_w.empty[page[1]]);
+    }
+    blocks_multiply<FORM, WIDE>(p, x, sums, n, lane, total);
+}
+
+/* As stream_tile, of weights in blocks, two groups at a time. */
+template <int AT_ONCE, int WIDE, int FORM>
+MPK_FN void stream_tile_blocks(const stream_x<AT_ONCE, WIDE> &x,
+                               const blocks_sums<AT_ONCE, WIDE> &sums, mpk_ring *ring,
+                               char *s_parts, const blocks_numbers &n, int groups, int pass,
+                               int of_pass, int thread)
+{
 #pragma unroll 1
-    for (int i = 0; i < groups; i += TOGETHER) {
-        float total[TOGETHER][4] = {}; /* of the pages so far */
-        const int here = groups - i < TOGETHER ? groups - i : TOGETHER;
+    for (int i = 0; i < groups; i += 2) {
+        float total[1 + WIDE][4] = {}; /* of the pages so far */
+        const int here = groups - i < 2 ? 1 : 2;
 #pragma unroll
-        for (int k = 0; k < TOGETHER; k++)
+        for (int k = 0; k < 2; k++)
             if (pass && k < here)
-#pragma unroll
-                for (int e = 0; e < (WIDE ? 4 : 2); e++)
-                    total[k][e] = stream_sums<WIDE>(s_parts, i + k, thread)[e];
+                blocks_take<WIDE>(s_parts, i + k, thread, total, k);
 #pragma unroll
         for (int p = 0; p < AT_ONCE; p++) {
-            rt_u32 page;
             if (p >= of_pass)
                 break;
-            const char *at = ring_take(ring, &page) + piece;
-#pragma unroll
-            for (int k = 0; k < TOGETHER; k++) {
-                float first[4] = {}, second[4] = {};
-                if (k < here)
-                    blocks_multiply<FORM, WIDE>(at + k * RT_SLAB_BYTES(FORM), x.at[p], zero,
-                                                thread % 32, first, second);
-                /* not WIDE: as in stream_pages */
-                total[k][0] += first[0] + second[WIDE ? 0 : 2];
-                total[k][1] += first[1] + second[WIDE ? 1 : 3];
-                total[k][2] += first[2] + second[2];
-                total[k][3] += first[3] + second[3];
-            }
-            ring_release(page);
+            stream_page_blocks<WIDE, FORM>(ring, x.at[p], sums.at[p], n, here, thread, total);
         }
 #pragma unroll
-        for (int k = 0; k < TOGETHER; k++)
+        for (int k = 0; k < 2; k++)
             if (k < here)
-                stream_put<WIDE>(s_parts, i + k, thread, total[k]);
+                blocks_put<WIDE>(s_parts, i + k, thread, total, k);
     }
 }
 
@@ -579,6 +607,10 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
     stream_x<AT_ONCE, WIDE> x;
     stream_clear_x<AT_ONCE, WIDE>(x);
     float square[1 + WIDE] = {}; /* of tokens g and g + 8 */
+    blocks_sums<AT_ONCE, WIDE> sums = {};
+    blocks_numbers numbers = {};
+    if (FORM)
+        numbers = blocks_constants(s.zero);
     stream_find_x<WIDE>(t, s, first_row, rows, thread, &from);
 #pragma unroll 1
     for (int q = 0, tile = 0; q < n; q += STREAM_TILE, tile++) {
@@ -606,15 +638,17 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
             if (asks) {
                 if (mpk_carries(t, s.x))
                     stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, rows > 2, x);
-                stream_order_x<AT_ONCE, WIDE>(of_pass, x);
+                if (!FORM)
+                    stream_order_x<AT_ONCE, WIDE>(of_pass, x);
                 if (s.norm && q == 0)
-                    stream_add_squares<AT_ONCE, WIDE>(x, of_pass, thread, square);
-                if (FORM && s.norm)
-                    stream_apply_norm<AT_ONCE, WIDE>(t, s, pass, of_pass, thread, x);
+                    stream_add_squares<AT_ONCE, WIDE, !FORM>(x, of_pass, thread, square);
+                if (FORM)
+                    stream_prepare_blocks<AT_ONCE, WIDE, FORM>(t, s, pass, of_pass, thread, x,
+                                                               sums);
             }
             if (FORM)
-                stream_tile_blocks<AT_ONCE, WIDE, FORM>(x, &ring, s_parts, s.zero, here, pass,
-                                                        of_pass, thread);
+                stream_tile_blocks<AT_ONCE, WIDE, FORM>(x, sums, &ring, s_parts, numbers, here,
+                                                        pass, of_pass, thread);
             else
                 stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
                                            pass + of_pass == pages ? s.last : 4, thread);
@@ -626,7 +660,10 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
         is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
         if (warp < here) {
             float total[4]; /* of the warp's group, all columns */
-            stream_total<WIDE>(s_parts, warp, lane, total);
+            if (FORM)
+                blocks_total<WIDE>(s_parts, warp, lane, total);
+            else
+                stream_total<WIDE>(s_parts, warp, lane, total);
             if (is_logits)
                 stream_finish_logits<WIDE>(t, first + q + warp, first_row, thread, total,
                                            stream_peaks_of(t, tile) + warp * 32 - first_row * 2);

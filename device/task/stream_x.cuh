@@ -70,6 +70,23 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
     }
 }
 
+/* Both products' words of a block of x, which is ordered or as it was loaded; of at most 8 tokens b
+ * is a. */
+template <int WIDE, bool ORDERED>
+MPK_FN void stream_operand(const mpk_words *x, mpk_words *a, mpk_words *b)
+{
+    const mpk_words first = x[0], second = x[WIDE];
+    if (ORDERED) {
+        *a = first;
+        *b = second;
+    } else if (WIDE) {
+        *a = {first.x, second.x, first.y, second.y};
+        *b = {first.z, second.z, first.w, second.w};
+    } else {
+        *a = *b = {first.x, first.z, first.y, first.w};
+    }
+}
+
 /* Where this lane's pieces of x lie: 16 bytes of each block, for token g and, with WIDE, for token
  * g + 8. */
 template <int WIDE> struct stream_from {
@@ -217,7 +234,7 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_O
  * the bits are the same whatever the layout and the number of pages in a pass.  Entry (g, g) of
  * a product is held by lane c = g / 2 of row g, in its register g % 2; with WIDE (g + 8, g + 8)
  * too: square[0], square[1] of that lane. */
-template <int AT_ONCE, int WIDE>
+template <int AT_ONCE, int WIDE, bool ORDERED = true>
 MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thread, float *square)
 {
     const int odd = thread / 4 % 2, second = WIDE ? 0 : 2; /* entry of the diagonal */
@@ -228,7 +245,8 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
             break;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const mpk_words a = x.at[i][j][0], b = x.at[i][j][WIDE];
+            mpk_words a, b;
+            stream_operand<WIDE, ORDERED>(x.at[i][j], &a, &b);
             halves_multiply(sum[0], a.x, a.y, a.z, a.w, a.x, a.z);
             halves_multiply(sum[1], b.x, b.y, b.z, b.w, WIDE ? b.x : b.y, WIDE ? b.z : b.w);
             if (WIDE) {
@@ -264,8 +282,8 @@ MPK_FN void stream_norm(const mpk_task &t, const stream_shape &s, int column, fl
     norm[4] = halves_low(v.z), norm[5] = halves_high(v.z);
     norm[6] = halves_low(v.w), norm[7] = halves_high(v.w);
 }
-/* Multiply the n pages of x from `pass` on, which are ordered for the products, by the norm's
- * weight, where that is not folded into w.  All pages are full, with columns after the last. */
+/* Multiply the n pages of x from `pass` on, which are as loaded, by the norm's weight, where that
+ * is not folded into w.  All pages are full, with columns after the last. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_apply_norm(const mpk_task &t, const stream_shape &s, int pass, int n, int thread,
                               stream_x<AT_ONCE, WIDE> &x)
@@ -277,25 +295,17 @@ MPK_FN void stream_apply_norm(const mpk_task &t, const stream_shape &s, int pass
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int column = (pass + i) * 1024 + thread / 32 * 128 + j * 32 + thread % 4 * 8;
-            mpk_words *a = &x.at[i][j][0], *b = &x.at[i][j][WIDE];
             float norm[8];
             if (column >= s.columns)
                 continue;
             stream_norm(t, s, column, norm);
-            if (WIDE) { /* words 0, 1 of both tokens, then words 2, 3 */
-                *a = {stream_scale_word(a->x, norm[0], norm[1]),
-                      stream_scale_word(a->y, norm[0], norm[1]),
-                      stream_scale_word(a->z, norm[2], norm[3]),
-                      stream_scale_word(a->w, norm[2], norm[3])};
-                *b = {stream_scale_word(b->x, norm[4], norm[5]),
-                      stream_scale_word(b->y, norm[4], norm[5]),
-                      stream_scale_word(b->z, norm[6], norm[7]),
-                      stream_scale_word(b->w, norm[6], norm[7])};
-            } else { /* words 0, 2, 1, 3 */
-                *a = {stream_scale_word(a->x, norm[0], norm[1]),
-                      stream_scale_word(a->y, norm[4], norm[5]),
-                      stream_scale_word(a->z, norm[2], norm[3]),
-                      stream_scale_word(a->w, norm[6], norm[7])};
+#pragma unroll
+            for (int m = 0; m <= WIDE; m++) {
+                const mpk_words v = x.at[i][j][m];
+                x.at[i][j][m] = {stream_scale_word(v.x, norm[0], norm[1]),
+                                 stream_scale_word(v.y, norm[2], norm[3]),
+                                 stream_scale_word(v.z, norm[4], norm[5]),
+                                 stream_scale_word(v.w, norm[6], norm[7])};
             }
         }
     }

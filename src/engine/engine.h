@@ -29,6 +29,7 @@
 
 #include <pthread.h>
 
+#include "base/map.h"
 #include "host/target.h"
 #include "load/load.h"
 #include "mpk/graph.h"
@@ -176,9 +177,11 @@ typedef struct engine_dtypes {
     const target_def *target;
     bool keeps;
     const struct quantize_mix *mix; /* NULL: none */
+    /* with `keeps`, of each layer and number of columns, in the build's arena: the kind of all of
+     * the file's matrices, 0 where they differ */
+    map kinds;
 } engine_dtypes;
-mpk_status engine_find_dtypes(mpk_context *cx, const engine_build *b, bool drafts,
-                              engine_dtypes *out);
+mpk_status engine_find_dtypes(mpk_context *cx, engine_build *b, bool drafts, engine_dtypes *out);
 /* `to` reads d when the graph is built. */
 void engine_weight_dtypes(const engine_dtypes *d, model_weights *to);
 /* About what the weights take on the target. */

@@ -68,16 +68,42 @@ static uint32_t kind_of(const engine_dtypes *d, ir_dtype dtype)
     return d->target->block_kind ? d->target->block_kind(dtype) : 0;
 }
 
-/* Are all matrices of the file that could be multiplied together with this one of its kind? */
+/* Key of a layer's matrices of so many columns.  A layer's name that is longer than any shares its
+ * key with others, whose matrices are then unpacked unless all are of one kind. */
+enum { KEY_BYTES = 96 };
+static str key_of(str layer, int64_t columns, char *key)
+{
+    const int n = snprintf(key, KEY_BYTES, "%lld %.*s", (long long)columns, STR_ARG(layer));
+    return (str){key, n < KEY_BYTES ? (size_t)n : KEY_BYTES - 1};
+}
+
+/* The kind of all matrices of the file that could be multiplied together, for each layer and number
+ * of columns; 0: they differ, or have none. */
+static mpk_status gather_kinds(mpk_context *cx, arena *a, engine_dtypes *d)
+{
+    for (size_t i = 0; d->keeps && i < d->model->tensors.n; i++) {
+        const load_tensor *t = &d->model->tensors.at[i];
+        const str layer = layer_of(t->name);
+        char key[KEY_BYTES];
+        if (!layer.n || t->rank != 2)
+            continue;
+        str k = key_of(layer, t->dims[1], key);
+        uint64_t kind = kind_of(d, t->dtype), before;
+        const bool known = map_get(&d->kinds, k, &before);
+        if (known && before == kind)
+            continue;
+        k.at = arena_copy(a, key, k.n);
+        CHECK(cx, k.at, MPK_ENOMEM, "out of memory for the layers of a file");
+        TRY(map_put(cx, a, &d->kinds, k, known ? 0 : kind));
+    }
+    return MPK_OK;
+}
+
 static bool agree_in_file(const engine_dtypes *d, str layer, int64_t columns, uint32_t kind)
 {
-    for (size_t i = 0; i < d->model->tensors.n; i++) {
-        const load_tensor *t = &d->model->tensors.at[i];
-        if (t->rank == 2 && t->dims[1] == columns && t->name.n > layer.n &&
-            memcmp(t->name.at, layer.at, layer.n) == 0 && kind_of(d, t->dtype) != kind)
-            return false;
-    }
-    return true;
+    char key[KEY_BYTES];
+    uint64_t found;
+    return map_get(&d->kinds, key_of(layer, columns, key), &found) && found == kind;
 }
 
 /* The same of a mix: only projections of keys and values differ from others of their columns. */
@@ -126,15 +152,14 @@ void engine_weight_dtypes(const engine_dtypes *d, model_weights *to)
     *to = (model_weights){.dtype = dtype_of, .self = d};
 }
 
-mpk_status engine_find_dtypes(mpk_context *cx, const engine_build *b, bool drafts,
-                              engine_dtypes *out)
+mpk_status engine_find_dtypes(mpk_context *cx, engine_build *b, bool drafts, engine_dtypes *out)
 {
     *out = (engine_dtypes){.model = drafts ? &b->draft : &b->model,
                            .target = b->device.target,
                            .keeps = b->options.keep_blocks != 0};
     if (b->options.random_mix)
-        return quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix);
-    return MPK_OK;
+        TRY(quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix));
+    return gather_kinds(cx, &b->arena, out);
 }
 
 /* ---- memory ---- */

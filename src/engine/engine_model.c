@@ -75,7 +75,7 @@ static ir_dtype precision_of(const load_model *model)
 /* ---- memory ---- */
 
 /* What the KV cache may take: *most at all, *usual unless more is asked for. */
-static mpk_status kv_budget(mpk_context *cx, const engine_build *b, uint64_t *most, uint64_t *usual)
+static mpk_status kv_budget(mpk_context *cx, engine_build *b, uint64_t *most, uint64_t *usual)
 {
     uint64_t weights = 0, tied = 0;
     for (int i = 0; i <= (b->has_draft ? 1 : 0); i++) {
@@ -94,8 +94,7 @@ static mpk_status kv_budget(mpk_context *cx, const engine_build *b, uint64_t *mo
  * fewer were asked for, and no more than all requests can fill.  kv_token_bytes is set.
  *
  * The refusal is only for running: an inspection shows the numbers instead. */
-static mpk_status plan_pages(mpk_context *cx, const engine_build *b, bool for_running,
-                             engine_plan *p)
+static mpk_status plan_pages(mpk_context *cx, engine_build *b, bool for_running, engine_plan *p)
 {
     const mpk_engine_options *o = &b->options;
     uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;

@@ -20,13 +20,13 @@ static uint32_t form_of(const gen_call *c, int *zero)
     return gen_packed_form(dtypes, n, zero);
 }
 
-/* Weights in blocks: dense, so that a row's blocks follow each other. The norm's weight is read as
- * it is, 16 bytes at a time. */
+/* Weights in blocks: dense, so that a row's blocks follow each other, and x in bf16, in which their
+ * integers are multiplied. The norm's weight is read as it is, 16 bytes at a time. */
 static bool takes_blocks(const gen_call *c)
 {
     const ir_tensor *norm = gen_input(c, is_logits(c) ? L_NORM : NORM);
     int zero;
-    bool dense = form_of(c, &zero) != RT_BLOCKS_NONE;
+    bool dense = form_of(c, &zero) != RT_BLOCKS_NONE && c->halves == IR_BF16;
     for (uint32_t i = 0; dense && i < (is_logits(c) ? 1u : 3u); i++) {
         const ir_tensor *w = gen_input(c, W0 + i);
         dense = !w || (w->kind == IR_CONST && w->stride[1] == 1 && w->stride[0] == w->dims[1]);
@@ -100,7 +100,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         .eps = norm_eps(c),
         .norm_in = form && norm ? (int)norm_in : -1,
         .norm_type = form && norm && norm->dtype == IR_F32,
-        .zero = form ? (float)(0x1p23 + zero) : 0,
+        .zero = form ? (float)(128 + zero) : 0,
         .glu = gen_shape_glu(glu_of(c)),
         .x = X,
         .y = (int)gen_operand_of_output(c->op, 0),

@@ -39,6 +39,7 @@ uint32_t gen_packed_form(const ir_dtype *dtypes, uint32_t n, int *zero)
     }
     if (nibbles)
         return kind == 2 ? RT_BLOCKS_4K : RT_BLOCKS_4;
-    *zero = 128;
-    return kind == 2 ? RT_BLOCKS_8K : RT_BLOCKS_8;
+    const uint32_t form = kind == 2 ? RT_BLOCKS_8K : RT_BLOCKS_8;
+    *zero = RT_BYTES_ZERO(form);
+    return form;
 }

@@ -25,22 +25,27 @@ static float read_weight(const uint32_t *group, uint32_t form, int zero, uint32_
                          uint32_t column)
 {
     const uint32_t *piece = group + column / RT_PIECE_COLUMNS * (RT_PIECE_BYTES(form) / 4);
-    const uint32_t *head = piece + RT_QUANTS_BYTES(form) / 4 + g * 4;
-    const uint32_t j = column % 128 / 32, c = column % 32 / 8, k = column % 8, lane = 4 * g + c;
-    const uint32_t odd = column % 32 / 16;
+    const uint32_t *head = piece + RT_QUANTS_BYTES(form) / 4 + g; /* words 8 apart */
+    const uint32_t j = column % 128 / 32, odd = column % 32 / 16;
+    uint32_t c = column % 32 / 8, h = column % 8 / 4, k = column % 4; /* lane, product, place */
     int q;
-    if (RT_IS_BYTES(form)) {
-        const uint32_t *mine = piece + j / 2 * 128 + lane * 4 + j % 2 * 2;
-        q = (int)(mine[k / 4] >> k % 4 * 8 & 255);
-    } else {
-        q = (int)(piece[lane * 4 + j] >> (k % 4 * 8 + k / 4 * 4) & 15);
+    if (form == RT_BLOCKS_8K) {
+        c = column % 16 / 8 + column % 8 / 4 * 2;
+        h = odd;
     }
+    const uint32_t *mine = piece + (4 * g + c) * 4;
+    if (RT_IS_BYTES(form))
+        q = (int)(mine[j / 2 * 128 + j % 2 * 2 + h] >> k * 8 & 255);
+    else
+        q = (int)(mine[j] >> (h * 8 + k / 2 * 4 + k % 2 * 16) & 15);
     q -= zero;
     if (RT_IS_K(form)) {
-        const int a = (int)(head[1 + odd] >> 8 * j & 255) - 128, b = (int)(head[3] >> 8 * j & 255);
+        const uint32_t wide = form == RT_BLOCKS_8K; /* a word of a more */
+        const int a = (int)(head[8 * (1 + (wide ? odd : 0))] >> 8 * j & 255) - 128,
+                  b = (int)(head[8 * (2 + wide)] >> 8 * j & 255);
         return half_of(head[0], 0) * (float)a * (float)q - half_of(head[0], 1) * (float)b;
     }
-    return half_of(head[j / 2], j % 2) * (float)q + half_of(head[2 + j / 2], j % 2);
+    return half_of(head[8 * (j / 2)], j % 2) * (float)q + half_of(head[8 * (2 + j / 2)], j % 2);
 }
 
 /* Eight rows of a format in a form. */

@@ -9,10 +9,10 @@
  * A form is how many bits an integer q has and what a row's scales look like:
  *
  *   RT_BLOCKS_4    4 bits, an f16 scale s and an f16 m for 32 columns: w = s (q - zero) + m
- *   RT_BLOCKS_4K   4 bits, f16 d and e for 128 columns, integers a for 16 and b for 32 of them:
+ *   RT_BLOCKS_4K   4 bits, f16 d and e for 128 columns, integers a and b for 32 of them:
  *                  w = d a q - e b
- *   RT_BLOCKS_8    as RT_BLOCKS_4, and
- *   RT_BLOCKS_8K   as RT_BLOCKS_4K, but bytes q + 128, q signed
+ *   RT_BLOCKS_8    as RT_BLOCKS_4, but bytes q + 128, q signed
+ *   RT_BLOCKS_8K   as RT_BLOCKS_4K, but bytes q + 64, q signed, and an a for 16 columns
  *
  * The last two hold every format of their kind, so that weights of several formats can be one
  * product's.
@@ -20,13 +20,14 @@
  * Layout: groups of 8 rows; a group is slabs of 1,024 columns, one after the other; a slab is 8
  * pieces, one a warp, of 128 columns of the 8 rows:
  *
- *   piece    quants: 512 bytes, or 1,024 | headers: 8 rows x 16 bytes
+ *   piece    quants: 512 bytes, or 1,024 | headers: 3 or 4 words of each row, u32[words][8 rows]
  *   quants   lane (g, c), row g, has 16 bytes at 16 (4 g + c): word j is of columns
- *            32 j + 8 c ... + 7, byte k of it has column k in its low and k + 4 in its high half.
+ *            32 j + 8 c ... + 7, nibble n of its low half has column 2 n, of its high half 2 n + 1.
  *            Of bytes there are two such rows of lanes: words 2 j, 2 j + 1 of the lane's eight have
- *            columns 0-3 and 4-7.
+ *            four columns each, from 32 j + rt_blocks_column on.
  *   header   scales s of 32 columns each, f16[4] | m, f16[4]
- *            K: d, e, f16 | a + 128 of columns 0-15 of each 32, u8[4] | of 16-31 | b, u8[4]
+ *            4K: d, e, f16 | a + 128, u8[4] | b, u8[4]
+ *            8K: d, e, f16 | a + 128 of columns 0-15 of each 32, u8[4] | of 16-31 | b, u8[4]
  */
 #ifndef RT_BLOCKS_H
 #define RT_BLOCKS_H
@@ -51,17 +52,20 @@ enum {
 enum {
     RT_SLAB_COLUMNS = 1024,
     RT_PIECE_COLUMNS = 128,
-    RT_PIECES = RT_SLAB_COLUMNS / RT_PIECE_COLUMNS, /* of a slab */
-    RT_HEADERS_BYTES = 8 * 16
+    RT_PIECES = RT_SLAB_COLUMNS / RT_PIECE_COLUMNS /* of a slab */
 };
 
 #define RT_IS_BYTES(form) ((form) >= RT_BLOCKS_8)
 #define RT_IS_K(form) ((form) == RT_BLOCKS_4K || (form) == RT_BLOCKS_8K)
 #define RT_QUANTS_BYTES(form) (RT_IS_BYTES(form) ? 1024 : 512)
-#define RT_PIECE_BYTES(form) (RT_QUANTS_BYTES(form) + RT_HEADERS_BYTES)
+#define RT_HEADER_WORDS(form) ((form) == RT_BLOCKS_4K ? 3 : 4) /* of a row */
+#define RT_PIECE_BYTES(form) (RT_QUANTS_BYTES(form) + RT_HEADER_WORDS(form) * 32)
 #define RT_SLAB_BYTES(form) (RT_PIECES * RT_PIECE_BYTES(form))
 /* Groups whose slabs share a page of 16 KB. */
 #define RT_GROUPS_OF_PAGE(form) (RT_IS_BYTES(form) ? 1 : 2)
+/* What is taken off bytes: with 7 bits a product's integers cost less than with 8, which Q8_0
+ * needs. */
+#define RT_BYTES_ZERO(form) ((form) == RT_BLOCKS_8K ? 64 : 128)
 
 /* ---- what a block says ---- */
 
@@ -148,31 +152,43 @@ RT_FN int rt_block_minimum(rt_u32 format, const unsigned char *b, rt_u32 k)
 
 /* ---- packing ---- */
 
-/* The header of a row of a piece: `columns` of it are there, from `first` of the row on, whose
- * blocks begin at b.  What is not there has scales of 0. */
-RT_FN void rt_pack_header(rt_u32 format, const unsigned char *b, rt_u64 first, rt_u32 columns,
-                          rt_u32 *to)
+/* Of 32 columns, the first of four that lane c has for product h.  A product of RT_BLOCKS_8K has
+ * the columns of one a. */
+RT_FN rt_u32 rt_blocks_column(rt_u32 form, rt_u32 c, rt_u32 h)
+{
+    return form == RT_BLOCKS_8K ? 16 * h + c % 2 * 8 + c / 2 * 4 : 8 * c + 4 * h;
+}
+
+/* The header of a row of a piece, whose words lie 8 apart: `columns` of it are there, from `first`
+ * of the row on, whose blocks begin at b.  What is not there keeps scales of 0: the caller has
+ * zeroed them. */
+RT_FN void rt_pack_header(rt_u32 format, rt_u32 form, const unsigned char *b, rt_u64 first,
+                          rt_u32 columns, rt_u32 *to)
 {
     const rt_u32 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
-    to[0] = to[1] = to[2] = to[3] = 0;
+    rt_u32 head[4] = {0, 0, 0, 0};
     if (!rt_format_is_k(format)) {
         for (rt_u32 j = 0; j < columns / 32; j++) {
             const unsigned char *at = b + (first / 32 + j) * bytes;
-            to[j / 2] |= rt_block_u16(at) << j % 2 * 16;
+            head[j / 2] |= rt_block_u16(at) << j % 2 * 16;
             if (format == RT_FORMAT_Q4_1 || format == RT_FORMAT_Q5_1)
-                to[2 + j / 2] |= rt_block_u16(at + 2) << j % 2 * 16;
+                head[2 + j / 2] |= rt_block_u16(at + 2) << j % 2 * 16;
         }
-        return;
+    } else {
+        b += first / elements * bytes;
+        head[0] = format == RT_FORMAT_Q6_K ? rt_block_u16(b + 208)
+                                           : rt_block_u16(b) | rt_block_u16(b + 2) << 16;
+        for (rt_u32 j = 0; j < 4; j++) {
+            const rt_u32 k = (rt_u32)(first % elements) / 32 + j;
+            head[1] |= (rt_u32)(rt_block_scale(format, b, 2 * k) + 128) << 8 * j;
+            head[2] |= (rt_u32)(rt_block_scale(format, b, 2 * k + 1) + 128) << 8 * j;
+            head[3] |= (rt_u32)rt_block_minimum(format, b, k) << 8 * j;
+        }
+        if (form == RT_BLOCKS_4K) /* one scale for 32 columns */
+            head[2] = head[3];
     }
-    b += first / elements * bytes;
-    to[0] = format == RT_FORMAT_Q6_K ? rt_block_u16(b + 208)
-                                     : rt_block_u16(b) | rt_block_u16(b + 2) << 16;
-    for (rt_u32 j = 0; j < 4; j++) {
-        const rt_u32 k = (rt_u32)(first % elements) / 32 + j;
-        to[1] |= (rt_u32)(rt_block_scale(format, b, 2 * k) + 128) << 8 * j;
-        to[2] |= (rt_u32)(rt_block_scale(format, b, 2 * k + 1) + 128) << 8 * j;
-        to[3] |= (rt_u32)rt_block_minimum(format, b, k) << 8 * j;
-    }
+    for (int i = 0; i < RT_HEADER_WORDS(form); i++)
+        to[8 * i] = head[i];
 }
 
 /* Row g of a piece; the row's blocks begin at b, the piece's columns with `first` of them; of
@@ -182,26 +198,27 @@ RT_FN void rt_pack_piece(rt_u32 format, rt_u32 form, const unsigned char *b, rt_
 {
     const rt_u32 columns = all - first < RT_PIECE_COLUMNS ? (rt_u32)(all - first)
                                                           : (rt_u32)RT_PIECE_COLUMNS,
-                 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
-    rt_pack_header(format, b, first, columns, piece + RT_QUANTS_BYTES(form) / 4 + g * 4);
+                 elements = rt_format_elements(format), bytes = rt_format_bytes(format),
+                 more = (rt_u32)(RT_BYTES_ZERO(form) - rt_format_zero(format));
+    rt_pack_header(format, form, b, first, columns, piece + RT_QUANTS_BYTES(form) / 4 + g);
     for (rt_u32 j = 0; j < columns / 32; j++)
         for (rt_u32 c = 0; c < 4; c++) {
-            const rt_u64 column = first + j * 32 + c * 8;
-            const unsigned char *at = b + column / elements * bytes;
-            rt_u32 low = 0, high = 0, *to = piece + (4 * g + c) * 4; /* columns 0-3, 4-7 */
-            for (rt_u32 k = 0; k < 4; k++) {
-                const rt_u32 i = (rt_u32)(column % elements) + k;
-                low |= (rt_u32)rt_block_stored(format, at, i) << 8 * k;
-                high |= (rt_u32)rt_block_stored(format, at, i + 4) << 8 * k;
+            rt_u32 nibbles = 0, *to = piece + (4 * g + c) * 4;
+            for (rt_u32 h = 0; h < 2; h++) {
+                const rt_u64 column = first + j * 32 + rt_blocks_column(form, c, h);
+                const unsigned char *at = b + column / elements * bytes;
+                rt_u32 word = 0;
+                for (rt_u32 k = 0; k < 4; k++) {
+                    const rt_u32 q =
+                        (rt_u32)rt_block_stored(format, at, (rt_u32)(column % elements) + k);
+                    word |= (q + more) << 8 * k;
+                    nibbles |= (q & 15) << (8 * h + k / 2 * 4 + k % 2 * 16);
+                }
+                if (RT_IS_BYTES(form))
+                    to[j / 2 * 128 + j % 2 * 2 + h] = word;
             }
-            if (RT_IS_BYTES(form)) {
-                const rt_u32 more = (rt_u32)(128 - rt_format_zero(format)) * 0x01010101u;
-                to += j / 2 * 128 + j % 2 * 2;
-                to[0] = low + more;
-                to[1] = high + more;
-            } else {
-                to[j] = low | high << 4;
-            }
+            if (!RT_IS_BYTES(form))
+                to[j] = nibbles;
         }
 }
 

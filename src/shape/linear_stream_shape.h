@@ -63,7 +63,7 @@ enum { TO_HALVES, TO_LOGITS };
  *   norm, eps                  1: rms_norm of x
  *   norm_in, norm_type         with w in blocks, into which it is not folded: operand of the norm's
  *                              weight, 0 as x or 1 f32
- *   zero                       of such weights: 2^23 and what is taken off their integers
+ *   zero                       of such weights: 128 and what is taken off their integers
  *   glu                        GLU_*; not NONE: groups hold pairs of rows
  *   x, y, residual             operands; -1: absent
  *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16

@@ -365,13 +365,17 @@ static model_config random_config(world *w, const model_def *def)
     c.rope_size = c.head_size;
     if (def->windows != MODEL_NO_WINDOW && pick(w, 2))
         c.window = 100, c.full_layers[0] = pick(w, 8), c.local_theta = def->local_theta;
-    if (def->joined && pick(w, 2)) {
+    if (def->joints && pick(w, 2)) {
         c.rope_scaling = MODEL_ROPE_LONG, c.rope_factor = 4, c.rope_original_positions = 1024;
         c.rope_size = c.head_size < 80 ? c.head_size : 80;
         c.rope_short = c.rope_long = divisors;
     }
     if (def->is_mixture)
         c.n_experts = 8, c.experts_per_token = 2, c.expert_ffn_size = 64;
+    if (def->shared_expert)
+        c.shared_ffn_size = 96;
+    if (def->unrotated_full)
+        model_unrotate_full(&c);
     c.unrotated_layers[0] = def->unrotated_every ? pick(w, 8) : 0;
     c.attention_cap = pick(w, 2) ? def->attention_cap : 0;
     c.logits_cap = def->logits_cap;

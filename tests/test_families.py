@@ -14,7 +14,7 @@ import transformers
 import serving
 import support
 import tiny
-from test_models import GEMMA3, GGUF_NAMES, YARN, context_for, logits_of, longrope, shape
+from test_models import GEMMA3, GGUF_NAMES, YARN, choose_tokens, context_for, experts, logits_of, longrope, shape
 
 RANDOM = support.seed()
 
@@ -54,6 +54,19 @@ def gpt_oss_keys(config):
             "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}
 
 
+def expert_keys(config):
+    size = getattr(config, "moe_intermediate_size", config.intermediate_size)
+    n = getattr(config, "num_local_experts", None) or config.num_experts
+    keys = {"expert_count": n, "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": size}
+    if hasattr(config, "shared_expert_intermediate_size"):
+        keys |= {"expert_shared_feed_forward_length": config.shared_expert_intermediate_size}
+    if hasattr(config, "logits_scaling"):
+        keys |= {"embedding_scale": config.embedding_multiplier, "attention.scale": config.attention_multiplier,
+                 "residual_scale": config.residual_multiplier, "logit_scale": config.logits_scaling}
+    return keys
+
+
 FAMILIES = {
     "phi3": ("Phi3", shape(96, 6, 2, ffn=80, sliding_window=13, pad_token_id=0), "phi3", phi3_keys),
     "phi3-long": ("Phi3", shape(256, 2, 1, rope_parameters=longrope(48, partial_rotary_factor=0.75), pad_token_id=0,
@@ -73,11 +86,34 @@ FAMILIES = {
     "gpt-oss": ("GptOss", shape(64, 4, 2, 16, layers=3, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                 sliding_window=13, rope_parameters={**YARN, "truncate": False}, pad_token_id=0),
                 "gpt-oss", gpt_oss_keys),
+    "seed-oss": ("SeedOss", shape(64, 4, 2, 16, attention_out_bias=True), "seed_oss", lambda config: {}),
+    "ernie4-5": ("Ernie4_5", shape(64, 4, 2, 32, use_bias=True, tie_word_embeddings=False), "ernie4_5",
+                 lambda config: {}),
+    "hunyuan": ("HunYuanDenseV1", shape(64, 4, 2, 16), "hunyuan-dense", lambda config: {}),
+    "exaone4": ("Exaone4", shape(64, 4, 2, layers=5, sliding_window=13), "exaone4",
+                lambda config: {"attention.sliding_window": 13}),
+    "exaone4-no-window": ("Exaone4", shape(64, 4, 2, sliding_window=None, layer_types=["full_attention"] * 2),
+                          "exaone4", lambda config: {}),
+    "glm4": ("Glm4", shape(64, 4, 2, 32, pad_token_id=0, rope_parameters={
+        "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}), "glm4", lambda config: {}),
+    "olmoe": ("Olmoe", shape(64, 4, 2, ffn=96, num_experts=8, num_experts_per_tok=3), "olmoe", expert_keys),
+    "qwen2moe": ("Qwen2Moe", experts(64, 4, 2, n=8, of_token=3, size=96, shared_expert_intermediate_size=160),
+                 "qwen2moe", expert_keys),
+    "granitemoe": ("GraniteMoe", shape(64, 4, 2, ffn=96, num_local_experts=6, num_experts_per_tok=2,
+                                       embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
+                                       logits_scaling=8.0), "granitemoe", expert_keys),
 }
 WRAPPED = {"pre_feedforward_layernorm": "ffn_norm", "post_attention_layernorm": "post_attention_norm",
            "post_feedforward_layernorm": "post_ffw_norm"}
 PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, "gemma2": WRAPPED, "gemma3": WRAPPED,
-         "olmo2": WRAPPED, "gpt-oss": {"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
+         "olmo2": WRAPPED, "exaone4": WRAPPED, "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
+         "hunyuan-dense": {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+         "glm4": {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
+                  "mlp.gate_up_proj": "ffn_up"},
+         "qwen2moe": {"mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+                      "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"},
+         "granitemoe": {"block_sparse_moe.router": "ffn_gate_inp"},
+         "gpt-oss": {"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
                                        "post_attention_layernorm": "post_attention_norm"}}
 MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 
@@ -108,9 +144,16 @@ def interleaved(name, t):
     """The parts of one of gpt-oss's tensors of all experts, by name, with rows of weights as GGUF holds them."""
     is_bias = name.endswith("_bias")
     t = t if is_bias else t.swapaxes(1, 2)
-    halves = ({"ffn_gate_exps": t[:, ::2], "ffn_up_exps": t[:, 1::2]} if name.startswith("gate_up_proj")
-              else {"ffn_down_exps": t})
-    return {f"{k}.{'bias' if is_bias else 'weight'}": numpy.ascontiguousarray(v) for k, v in halves.items()}
+    parts = ({"ffn_gate_exps": t[:, ::2], "ffn_up_exps": t[:, 1::2]} if name.startswith("gate_up_proj")
+             else {"ffn_down_exps": t})
+    return {f"{k}.{'bias' if is_bias else 'weight'}": numpy.ascontiguousarray(v) for k, v in parts.items()}
+
+
+def halves(name, t):
+    """Likewise of other families, whose gate comes before up."""
+    if name == "down_proj":
+        return {"ffn_down_exps.weight": t}
+    return {f"ffn_{k}_exps.weight": numpy.ascontiguousarray(v) for k, v in zip(("gate", "up"), numpy.split(t, 2, 1))}
 
 
 def tensors_of(model, config, architecture):
@@ -121,13 +164,14 @@ def tensors_of(model, config, architecture):
     for name, t in model.state_dict().items():
         t = t.numpy()
         layer, _, part = name.removesuffix(".weight").removeprefix("model.layers.").partition(".")
-        if part.startswith("mlp.experts."):
-            out |= {f"blk.{layer}.{k}": v for k, v in interleaved(part.removeprefix("mlp.experts."), t).items()}
+        if ".experts." in part:
+            halve = interleaved if architecture == "gpt-oss" else halves
+            out |= {f"blk.{layer}.{k}": v for k, v in halve(part.rpartition(".")[2], t).items()}
             continue
         part, end = part.removesuffix(".bias"), "bias" if part.endswith(".bias") else "weight"
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             t = t + numpy.float32(1)
-        if architecture in ("granite", "smollm3") and part.endswith(("q_proj", "k_proj")):
+        if architecture in ("granite", "granitemoe", "smollm3") and part.endswith(("q_proj", "k_proj")):
             t = t.reshape(-1, 2, head_of(config) // 2, t.shape[1]).swapaxes(1, 2).reshape(t.shape)
         whole = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm",
                  "lm_head.weight": "output"}.get(name)
@@ -305,6 +349,58 @@ def test_a_model_that_also_reads_images(tmp_path):
     assert '"text_config" is missing' in support.mpk("inspect", folder, code=None)[1]
 
 
+HELD = {
+    "Mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None),
+                 dict(model_type="pixtral", num_attention_heads=2, patch_size=14, image_size=28)),
+    "Qwen2_5_VL": (dict(use_sliding_window=False), dict(depth=1, num_heads=2, out_hidden_size=64)),
+    "Qwen2VL": (dict(tie_word_embeddings=True), dict(depth=1, num_heads=2, embed_dim=32)),
+    "Qwen3VL": (dict(head_dim=16), dict(depth=1, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0])),
+}
+
+
+@pytest.mark.parametrize("family", HELD)
+def test_text_models_that_others_hold(family, tmp_path):
+    """The text model under "text_config" alone; members of older files of Qwen2-VL lie beside those for images."""
+    text, vision = HELD[family]
+    rope = {"rope_type": "default", "rope_theta": 1e4}
+    if "VL" in family:
+        rope["mrope_section"] = [2, 3, 3]
+    text = {**shape(64, 4, 2, rope_parameters=rope), **text}
+    config = getattr(transformers, family + "Config")(
+        text_config=text, vision_config=dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, **vision),
+        tie_word_embeddings=text.get("tie_word_embeddings", False), attn_implementation="eager")
+    model = getattr(transformers, family + "ForConditionalGeneration")(config)
+    support.randomise(model, torch.Generator().manual_seed(RANDOM.randrange(2**31))).eval()
+    folder = support.save(model, tmp_path / "model")
+    tokens = [RANDOM.randrange(10, 211) for _ in range(60)]
+    expected = logits_of(model, tokens)
+    found = support.score(folder, tokens, tmp_path, "--kv", "f32")
+    assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
+    support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
+    assert numpy.array_equal(found, support.score(tmp_path / "out.gguf", tokens, tmp_path, "--kv", "f32"))
+    whole = json.loads((folder / "config.json").read_text())
+    held = whole.pop("text_config")
+    if family.startswith("Qwen2"):
+        rope = held.pop("rope_parameters")
+        old = {**held, "rope_theta": rope["rope_theta"],
+               "rope_scaling": {**rope, "type": "mrope", "rope_type": "mrope"}}
+        (folder / "config.json").write_text(json.dumps({**old, **whole}))
+        assert numpy.array_equal(found, support.score(folder, tokens, tmp_path, "--kv", "f32"))
+    held["model_type"] = "ministral3"
+    (folder / "config.json").write_text(json.dumps({**whole, "text_config": held}))
+    assert 'of the type "ministral3" is not supported' in support.mpk("inspect", folder, code=None)[1]
+
+
+def test_gate_of_the_shared_expert_as_a_vector(tmp_path):
+    """Converters have written the one row of the gate without its first axis."""
+    model, config, architecture, own = make("qwen2moe")
+    tensors, tokens = tensors_of(model, config, architecture), choose_tokens(model, config, 60)
+    files = [write(tmp_path / f"{i}.gguf", architecture, values_of(config, own),
+                   {k: t[0] if i and "gate_inp_shexp" in k else t for k, t in tensors.items()}) for i in range(2)]
+    first, second = (support.score(f, tokens, tmp_path) for f in files)
+    assert numpy.array_equal(first, second)
+
+
 SERVED = {
     "Phi3": dict(pad_token_id=0, rope_parameters=longrope(4), original_max_position_embeddings=64),
     "Gemma2": dict(head_dim=16, sliding_window=13, query_pre_attn_scalar=20, attn_logit_softcapping=2.0,
@@ -312,6 +408,11 @@ SERVED = {
     "Olmo2": dict(pad_token_id=0),
     "SmolLM3": dict(pad_token_id=0, no_rope_layers=[1, 0]),
     "Granite": dict(embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
+    "HunYuanDenseV1": dict(pad_token_id=0, head_dim=16),
+    "Exaone4": dict(pad_token_id=0, sliding_window=13, layer_types=["sliding_attention", "full_attention"]),
+    "Glm4": dict(pad_token_id=0, head_dim=16),
+    "Qwen2Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
+                     shared_expert_intermediate_size=64),
 }
 
 

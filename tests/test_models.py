@@ -121,6 +121,33 @@ CASES = {
                                      rope_parameters={"rope_type": "default", "rope_theta": 1e4}, swiglu_limit=0.9,
                                      attention_bias=False, pad_token_id=0, sliding_window=31,
                                      layer_types=["full_attention", "sliding_attention"])),
+    "seed-oss": ("SeedOss", shape(64, 4, 2, 16)),
+    "seed-oss-biases": ("SeedOss", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_out_bias=True, mlp_bias=True,
+                                         tie_word_embeddings=True)),
+    "seed-oss-plain": ("SeedOss", shape(64, 2, 2, attention_bias=False, head=48)),
+    "ernie4-5": ("Ernie4_5", shape(64, 4, 2, 16)),
+    "ernie4-5-bias": ("Ernie4_5", shape(96, 3, 1, 40, ffn=77, vocab=1003, use_bias=True, tie_word_embeddings=False)),
+    "hunyuan": ("HunYuanDenseV1", shape(64, 4, 2, 16)),
+    "hunyuan-alpha": ("HunYuanDenseV1", shape(96, 3, 1, 32, ffn=77, vocab=1003, attention_bias=True, rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0})),
+    "exaone4": ("Exaone4", shape(64, 4, 2, layers=5, sliding_window=13)),
+    "exaone4-no-window": ("Exaone4", shape(96, 3, 1, ffn=77, vocab=1003, sliding_window=None, rope_parameters=LLAMA3,
+                                           tie_word_embeddings=True, layer_types=["full_attention"] * 2)),
+    "glm4": ("Glm4", shape(64, 4, 2, 16, pad_token_id=0)),
+    "glm4-odd": ("Glm4", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_bias=False, tie_word_embeddings=True,
+                               pad_token_id=0, rope_parameters={"rope_type": "default", "rope_theta": 1e4,
+                                                                "partial_rotary_factor": 0.3})),
+    "olmoe": ("Olmoe", shape(64, 4, 2, num_experts=8, num_experts_per_tok=3)),
+    "olmoe-normalised": ("Olmoe", shape(96, 3, 3, ffn=77, vocab=1003, num_experts=5, num_experts_per_tok=2,
+                                        norm_topk_prob=True, attention_bias=True)),
+    "qwen2moe": ("Qwen2Moe", experts(64, 4, 2, n=8, of_token=3, size=48, shared_expert_intermediate_size=104)),
+    "qwen2moe-sparse-step": ("Qwen2Moe", experts(96, 3, 1, n=5, of_token=2, size=40, layers=4, vocab=1003, ffn=77,
+                                                 norm_topk_prob=True, decoder_sparse_step=2, mlp_only_layers=[3],
+                                                 shared_expert_intermediate_size=33, tie_word_embeddings=True)),
+    "granitemoe": ("GraniteMoe", shape(64, 4, 2, num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=12.0,
+                                       attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0)),
+    "granitemoe-ones": ("GraniteMoe", shape(96, 6, 2, ffn=77, vocab=1003, num_local_experts=5, num_experts_per_tok=3,
+                                            attention_bias=True, tie_word_embeddings=True)),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -316,7 +343,7 @@ def test_all_fusions_agree(tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
     for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
-                 "gptoss"]:
+                 "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -8,6 +8,7 @@
  * or those of all experts together, gate and up joined or separate
  *
  *   model.layers.L.mlp.experts.{gate_up_proj [E, 2F, D], down_proj [E, D, F]}
+ *   model.layers.L.block_sparse_moe.{input_linear.weight, output_linear.weight}   (Granite)
  *
  * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns],
  * stored as one address for each expert: no weights are copied.  The router is always named
@@ -70,14 +71,16 @@ static bool parse_part(str rest, bool one, int *part)
     static const char *const names[][2] = {{"gate_proj.weight", "w1.weight"},
                                            {"up_proj.weight", "w3.weight"},
                                            {"down_proj.weight", "w2.weight"}};
-    static const char *const together[][2] = {{"down_proj", "down_proj.weight"},
-                                              {"gate_up_proj", "gate_up_proj.weight"}};
+    static const char *const together[][3] = {
+        {"down_proj", "down_proj.weight", "output_linear.weight"},
+        {"gate_up_proj", "gate_up_proj.weight", "input_linear.weight"}};
     for (*part = GATE; one && *part < PARTS; ++*part)
         if (str_is(rest, names[*part][0]) || str_is(rest, names[*part][1]))
             return true;
     for (*part = DOWN; !one && *part <= PARTS; ++*part)
-        if (str_is(rest, together[*part - DOWN][0]) || str_is(rest, together[*part - DOWN][1]))
-            return true;
+        for (int i = 0; i < 3; i++)
+            if (str_is(rest, together[*part - DOWN][i]))
+                return true;
     return false;
 }
 
@@ -88,7 +91,8 @@ static bool parse_name(str name, expert_name *out)
     uint32_t number = 0;
     if (!skip_text(name, &at, "model.layers.") || !skip_number(name, &at, &out->layer) ||
         (!skip_text(name, &at, ".mlp.experts.") &&
-         !skip_text(name, &at, ".block_sparse_moe.experts.")))
+         !skip_text(name, &at, ".block_sparse_moe.experts.") &&
+         !skip_text(name, &at, ".block_sparse_moe.")))
         return false;
     out->at = at;
     bool one = skip_number(name, &at, &number);
@@ -194,7 +198,9 @@ static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
     size_t at = 0;
     uint32_t layer;
     if (!skip_text(*name, &at, "model.layers.") || !skip_number(*name, &at, &layer) ||
-        !skip_text(*name, &at, ".block_sparse_moe.gate.weight") || at != name->n)
+        (!skip_text(*name, &at, ".block_sparse_moe.gate.weight") &&
+         !skip_text(*name, &at, ".block_sparse_moe.router.layer.weight")) ||
+        at != name->n)
         return MPK_OK;
     int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.gate.weight", layer);
     *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};

@@ -89,16 +89,19 @@ static mpk_status refuse_unsupported(scope *s)
     const struct {
         const char *key;
         bool supported;
-    } keys[] = {{"attention.clamp_kqv", false},
-                {"attention.max_alibi_bias", false},
-                {"expert_shared_count", false},
-                {"attn_logit_softcapping", s->def->caps},
-                {"final_logit_softcapping", s->def->caps},
-                {"attention.sliding_window_pattern", s->def->windows == MODEL_WINDOW_PATTERN},
-                {"attention.scale", s->def->query_scalar != 0 || s->def->multipliers},
-                {"logit_scale", s->def->multipliers},
-                {"residual_scale", s->def->multipliers},
-                {"embedding_scale", s->def->multipliers}};
+    } keys[] = {
+        {"attention.clamp_kqv", false},
+        {"attention.max_alibi_bias", false},
+        {"expert_shared_count", false},
+        {"expert_shared_feed_forward_length", s->def->shared_expert},
+        {"rope.dimension_sections", !s->def->neighbours}, /* their rows are in another order */
+        {"attn_logit_softcapping", s->def->caps},
+        {"final_logit_softcapping", s->def->caps},
+        {"attention.sliding_window_pattern", s->def->windows == MODEL_WINDOW_PATTERN},
+        {"attention.scale", s->def->query_scalar != 0 || s->def->multipliers},
+        {"logit_scale", s->def->multipliers},
+        {"residual_scale", s->def->multipliers},
+        {"embedding_scale", s->def->multipliers}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const gguf_value *v = gguf_find(s->f, scoped(s, keys[i].key));
         bool is_off = !v || (!v->is_array && v->type != GGUF_STRING && gguf_item_double(v, 0) == 0);
@@ -121,9 +124,11 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
           "%s is not supported in this architecture", s->key);
     c->expert_ffn_size = c->ffn_size;
     c->expert_every = 1;
-    c->normalize_experts = true;
+    c->normalize_experts = !s->def->gguf_unnormalized;
     TRY(get_u32(s, "expert_used_count", &c->experts_per_token));
     TRY(get_u32(s, "expert_feed_forward_length", &c->expert_ffn_size));
+    if (c->n_experts && s->def->shared_expert)
+        TRY(get_u32(s, "expert_shared_feed_forward_length", &c->shared_ffn_size));
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
         snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
@@ -168,7 +173,7 @@ static mpk_status fill_pattern(scope *s, model_config *c)
 static mpk_status fill_window(scope *s, model_config *c)
 {
     const bool pattern = s->def->windows == MODEL_WINDOW_PATTERN;
-    uint32_t window = pattern ? s->def->window : 0;
+    uint32_t window = pattern && !s->def->gguf_window ? s->def->window : 0;
     TRY(get_u32(s, "attention.sliding_window", &window));
     CHECK(s->cx, !window || s->def->gguf_window || pattern, MPK_EUNSUPPORTED,
           "%s: a window of %u tokens is not supported in this architecture (which layers have it "
@@ -370,6 +375,8 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     TRY(get_double(s, "attention.layer_norm_rms_epsilon", &c->norm_eps));
     TRY(fill_factors(s, c));
     TRY(fill_window(s, c));
+    if (s->def->unrotated_full)
+        model_unrotate_full(c);
     TRY(fill_rope(s, m, c));
     c->activation = str_from(s->def->activation ? s->def->activation : "silu");
     if (s->def->swiglu_limit != 0) {
@@ -394,6 +401,20 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     return model_check(s->cx, c);
 }
 
+/* The gate of the shared expert is a matrix of one row, which converters have written as a vector.
+ */
+static void widen_gates(load_model *m)
+{
+    for (size_t i = 0; i < m->tensors.n; i++) {
+        load_tensor *t = &m->tensors.at[i];
+        if (t->rank == 1 && str_ends(t->name, STR(".mlp.shared_expert_gate.weight"))) {
+            t->rank = 2;
+            t->dims[1] = t->dims[0];
+            t->dims[0] = 1;
+        }
+    }
+}
+
 /* See gguf.h; *m changes only if everything could be filled. */
 mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
 {
@@ -403,6 +424,7 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m)
     CHECK(cx, s.architecture.n, MPK_EFORMAT, "general.architecture is missing");
     TRY(fill_config(&s, m, &c));
     m->config = c;
+    widen_gates(m);
     return s.def->gguf_neighbours ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }
 

@@ -118,6 +118,10 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
     CHECK(d->cx, has_known_windows(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture,
           c->window);
+    CHECK(d->cx, !c->n_experts || !def->gguf_unnormalized || !c->normalize_experts,
+          MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say that the weights of a token's experts add up to 1",
+          d->architecture);
     bool plain =
         !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate == !def->rope_unrounded;
     CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
@@ -164,6 +168,8 @@ static void put_experts(describer *d)
     gguf_put_u32(d->w, scoped(d, "expert_used_count"), c->experts_per_token);
     gguf_put_u32(d->w, scoped(d, "expert_feed_forward_length"), c->expert_ffn_size);
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
+    if (c->shared_ffn_size)
+        gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
 }
 
 /* Rope; the scalings of Llama 3 and longrope are tensors of divisors, which quantize.c writes.

@@ -67,6 +67,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
         bool supported;
     } members[] = {{"quantization_config", def->swiglu_limit != 0},
                    {"sinks", false},
+                   {"clip_qkv", false},
                    {"attention_chunk_size", false},
                    {"attn_logit_softcapping", def->caps},
                    {"final_logit_softcapping", def->caps},
@@ -128,6 +129,8 @@ static mpk_status fill_unrotated(mpk_context *cx, const json_value *j, const mod
     uint32_t every = def->unrotated_every;
     const json_value *list = json_get(j, "no_rope_layers");
     bool use = false;
+    if (def->unrotated_full)
+        model_unrotate_full(c);
     if (!every)
         return MPK_OK;
     TRY(json_read_bool(cx, j, "use_sliding_window", &use));
@@ -218,6 +221,8 @@ static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model
         CHECK(cx, json_get(j, needed[i]), MPK_EFORMAT, "\"%s\" is missing", needed[i]);
         TRY(json_read_u32(cx, j, needed[i], to[i]));
     }
+    if (c->n_experts && def->shared_expert)
+        TRY(json_read_u32(cx, j, "shared_expert_intermediate_size", &c->shared_ffn_size));
     c->expert_every = 1;
     c->normalize_experts = def->only_experts;
     if (def->only_experts)
@@ -280,19 +285,27 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
 static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
 {
-    bool attention = def->biases == MODEL_BIASES_UNLESS_SAID;
+    bool attention = def->biases == MODEL_BIASES_UNLESS_SAID || def->biases == MODEL_BIASES_APART;
     c->expert_bias = c->router_bias = def->expert_bias;
     c->sinks = def->sinks;
     c->tied_embeddings = def->tied;
-    TRY(json_read_bool(cx, j, "attention_bias", &attention));
+    TRY(json_read_bool(cx, j, def->biases == MODEL_BIASES_USED ? "use_bias" : "attention_bias",
+                       &attention));
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (def->mlp_bias)
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
-    if (def->biases == MODEL_BIASES_SAID || def->biases == MODEL_BIASES_UNLESS_SAID)
-        c->attention_bias = c->attention_out_bias = attention;
-    if (def->biases == MODEL_BIASES_QKV)
-        c->attention_bias = true;
-    return MPK_OK;
+    if (def->biases == MODEL_BIASES_USED)
+        c->mlp_bias = attention;
+    if (def->biases != MODEL_NO_BIASES)
+        c->attention_bias = attention;
+    if (def->biases == MODEL_BIASES_APART)
+        return json_read_bool(cx, j, "attention_out_bias", &c->attention_out_bias);
+    if (def->biases != MODEL_BIASES_QKV) {
+        c->attention_out_bias = c->attention_bias;
+        return MPK_OK;
+    }
+    c->attention_bias = true;
+    return json_read_bool(cx, j, "qkv_bias", &c->attention_bias);
 }
 
 /* layer_types, if given: which layers have the window, in place of any rule. */
@@ -315,6 +328,21 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
+/* Each how many layers one sees all: a number, or the letters of as many layers, "LLLG". */
+static mpk_status read_pattern(mpk_context *cx, const json_value *j, uint32_t *every)
+{
+    const json_value *pattern = json_get(j, "sliding_window_pattern");
+    if (!json_is(pattern, JSON_KIND_STRING))
+        return json_read_u32(cx, j, "sliding_window_pattern", every);
+    const size_t n = pattern->text.n;
+    for (size_t i = 0; i < n; i++)
+        CHECK(cx, pattern->text.at[i] == (i + 1 < n ? 'L' : 'G'), MPK_EUNSUPPORTED,
+              "\"sliding_window_pattern\" \"%.*s\" is not supported; \"LLLG\" is",
+              STR_SHOWN(pattern->text, 64));
+    *every = (uint32_t)n;
+    return MPK_OK;
+}
+
 /* The window and the layers that have it (see model_windows). */
 static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
@@ -323,7 +351,7 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     uint32_t window = is_given(j, "sliding_window") ? 0 : def->window;
     bool use = def->windows == MODEL_WINDOW_PATTERN;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
-    TRY(json_read_u32(cx, j, "sliding_window_pattern", &every));
+    TRY(read_pattern(cx, j, &every));
     TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (def->windows == MODEL_WINDOW_ALWAYS || (def->windows == MODEL_WINDOW_IF_USED && use))
         c->window = window;
@@ -399,9 +427,21 @@ static mpk_status list_divisors(mpk_context *cx, arena *a, const json_value *rop
     return MPK_OK;
 }
 
+/* Hunyuan's "dynamic" scaling, which does not depend on the context: theta rises with "alpha". */
+static mpk_status raise_theta(mpk_context *cx, const json_value *rope, model_config *c)
+{
+    double alpha = 0;
+    TRY(json_read_double(cx, rope, "alpha", &alpha));
+    CHECK(cx, alpha > 0 && c->rope_size > 2, MPK_EUNSUPPORTED,
+          "the rope type \"dynamic\" without an \"alpha\" above 0 is not supported");
+    c->rope_theta *= pow(alpha, c->rope_size / (c->rope_size - 2.0));
+    return MPK_OK;
+}
+
 /* The kind of scaling; "type" is the older spelling of "rope_type", and "su" of "longrope".  Lists
  * of divisors mean longrope, whatever its name ("yarn" in early files). */
-static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_config *c)
+static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, const model_def *def,
+                                 model_config *c)
 {
     static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
     str type = STR("default");
@@ -409,6 +449,10 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, model_
     TRY(json_read_str(cx, rope, "rope_type", &type));
     if (str_is(type, "su") || json_get(rope, "long_factor"))
         type = STR("longrope");
+    if (str_is(type, "mrope")) /* positions in images: those of text are one number */
+        type = STR("default");
+    if (def->rope_alpha && str_is(type, "dynamic"))
+        return raise_theta(cx, rope, c);
     for (int i = 0; i < 5; i++)
         if (str_is(type, names[i])) {
             c->rope_scaling = (model_rope_scaling)i;
@@ -427,7 +471,7 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
                             model_config *c)
 {
     const json_value *rope = NULL;
-    double rotated = 1.0;
+    double rotated = def->rotated != 0 ? def->rotated : 1;
     TRY(find_rope(cx, j, def, c, &rope));
     c->rope_theta = def->rope_theta;
     TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
@@ -438,7 +482,7 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
           "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
     /* entries after these pass unrotated */
     c->rope_size = (uint32_t)(c->head_size * rotated);
-    TRY(fill_rope_type(cx, rope, c));
+    TRY(fill_rope_type(cx, rope, def, c));
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)
         return MPK_OK;
 
@@ -487,13 +531,20 @@ static mpk_status find_family(mpk_context *cx, const json_value **j, const model
     TRY(json_read_str(cx, *j, "model_type", &family));
     CHECK(cx, family.n, MPK_EFORMAT,
           "\"model_type\" is missing: this is not the configuration of a model");
-    *def = model_find_held(family);
-    if (!*def)
+    const model_holder *how = NULL;
+    if (!model_find_held(family, (str){0}, &how))
         return model_find(cx, family, def);
-    *j = json_get(*j, "text_config");
-    CHECK(cx, json_is(*j, JSON_KIND_OBJECT), MPK_EFORMAT,
+    const json_value *held = json_get(*j, "text_config");
+    str type = {0};
+    CHECK(cx, how->flat || json_is(held, JSON_KIND_OBJECT), MPK_EFORMAT,
           "\"text_config\" is missing: it is the part of a %.*s model that is supported",
           STR_SHOWN(family, 64));
+    TRY(json_read_str(cx, held, "model_type", &type));
+    *def = model_find_held(family, type, &how);
+    CHECK(cx, *def, MPK_EUNSUPPORTED,
+          "\"text_config\" of a %.*s model of the type \"%.*s\" is not supported",
+          STR_SHOWN(family, 64), STR_SHOWN(type, 64));
+    *j = held ? held : *j;
     return MPK_OK;
 }
 

@@ -1,4 +1,6 @@
 /* hf_config_test.c - both spellings of config.json, what is refused and how. */
+#include <math.h>
+
 #include "check.h"
 #include "load/load.h"
 
@@ -9,6 +11,8 @@
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
+#define EXAONE4(more) "{\"model_type\": \"exaone4\", " SIZES ", " more "}"
+#define HUNYUAN(more) "{\"model_type\": \"hunyuan_v1_dense\", " SIZES ", " more "}"
 #define SMOLLM3(more) "{\"model_type\": \"smollm3\", " SIZES ", " more "}"
 #define QWEN2(more) "{\"model_type\": \"qwen2\", " SIZES ", " more "}"
 
@@ -147,6 +151,15 @@ static void test_defaults_of_families(void **state)
                 c.attention_scale == 1);
     c = parse(&a, SMOLLM3("\"no_rope_layers\": [0, 1]"));
     assert_true(c.unrotated_layers[0] == 1 && c.rope_theta == 2e6);
+    c = parse(&a, EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"LG\""));
+    assert_true(c.window == 7 && c.full_layers[0] == 2 && c.unrotated_layers[0] == 2);
+    c = parse(&a, EXAONE4("\"sliding_window\": null"));
+    assert_true(c.window == 0 && c.unrotated_layers[0] == 0);
+    c = parse(&a, HUNYUAN("\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 128}"));
+    assert_true(fabs(c.rope_theta - 1e4 * pow(128, 16 / 14.0)) < 1 && !c.rope_scaling);
+    c = parse(&a, "{\"model_type\": \"glm4\", " SIZES "}");
+    assert_true(c.head_size == 128 && c.rope_size == 64 && c.attention_bias);
+    assert_true(!c.attention_out_bias);
     arena_free(&a);
 }
 
@@ -211,18 +224,54 @@ static void test_experts(void **state)
     arena_free(&a);
 }
 
+/* A configuration that is refused, and a part of the message. */
+typedef struct fault {
+    mpk_status status;
+    const char *needle, *json;
+} fault;
+
+static void check_faults(const fault *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        model_config c = {.n_layers = 77};
+        check_fails(&cx, cases[i].status, cases[i].needle,
+                    load_hf_config(&cx, &a, str_from(cases[i].json), &c));
+        assert_int_equal(c.n_layers, 77); /* written on success only */
+        arena_free(&a);
+    }
+}
+
+static void test_faults_of_families(void **state)
+{
+    (void)state;
+    static const fault cases[] = {
+        {MPK_EUNSUPPORTED, "of a mistral3 model of the type \"ministral3\"",
+         "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\"}}"},
+        {MPK_EUNSUPPORTED, "\"sliding_window_pattern\" \"LGLG\" is not supported",
+         EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"LGLG\"")},
+        {MPK_EFORMAT, "\"sliding_window_pattern\" is 0",
+         EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"\"")},
+        {MPK_EUNSUPPORTED, "\"dynamic\" without an \"alpha\"",
+         HUNYUAN("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
+        {MPK_EUNSUPPORTED, "\"clip_qkv\" is not supported",
+         "{\"model_type\": \"olmoe\", " SIZES ", \"clip_qkv\": 8.0}"},
+        {MPK_EFORMAT, "feed-forward size of the shared expert is 0",
+         "{\"model_type\": \"qwen2_moe\", " SIZES ", " EXPERTS("8", "2", "24") "}"},
+    };
+    check_faults(cases, sizeof cases / sizeof *cases);
+}
+
 /* One wrong member a document; the message names it. */
 static void test_each_fault(void **state)
 {
     (void)state;
-    static const struct {
-        mpk_status status;
-        const char *needle, *json;
-    } cases[] = {
+    static const fault cases[] = {
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: gemma, gemma2",
+        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: ernie4_5, exaone4",
          "{\"model_type\": \"falcon\"}"},
         {MPK_EFORMAT, "\"text_config\" is missing", "{\"model_type\": \"gemma3\"}"},
         {MPK_EUNSUPPORTED, "without causal attention",
@@ -301,15 +350,7 @@ static void test_each_fault(void **state)
          QWEN2("\"use_sliding_window\": true, \"sliding_window\": 4, "
                "\"layer_types\": [\"chunked_attention\", \"full_attention\"]")},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mpk_context cx = {0};
-        arena a = {0};
-        model_config c = {.n_layers = 77};
-        check_fails(&cx, cases[i].status, cases[i].needle,
-                    load_hf_config(&cx, &a, str_from(cases[i].json), &c));
-        assert_int_equal(c.n_layers, 77); /* written on success only */
-        arena_free(&a);
-    }
+    check_faults(cases, sizeof cases / sizeof *cases);
 }
 
 /* A configuration whose member `key` is replaced by this value. */
@@ -397,7 +438,7 @@ int main(void)
         cmocka_unit_test(test_longrope),           cmocka_unit_test(test_defaults_of_families),
         cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_each_fault),         cmocka_unit_test(test_absurd_sizes),
-        cmocka_unit_test(test_generation_config),
+        cmocka_unit_test(test_generation_config),  cmocka_unit_test(test_faults_of_families),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

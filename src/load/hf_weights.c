@@ -8,6 +8,8 @@
  *            for images keep their names, which no program asks for, and are not read
  *   norms    of families that multiply by 1 + weight: 1 + weight, in f32, in the model's arena
  *
+ *   rows     of q and k of families that rotate neighbours, in the order that bodies expect
+ *            (gguf_rope.c)
  *   experts  of gpt-oss, which interleave gate and up (interleaved.c)
  *
  * GGUF files need none of this.  Called by load.c once for a folder with weights.
@@ -15,7 +17,7 @@
 #include <stdio.h>
 
 #include "base/num.h"
-#include "load/load.h"
+#include "load/gguf.h"
 
 static bool begins_with(str s, const char *head)
 {
@@ -90,18 +92,18 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
     TRY(model_find(cx, m->config.family, &def));
     if (def->expert_bias)
         return load_part_interleaved(cx, m);
-    if (!def->holder && !def->unit_norms)
+    if (!def->holders && !def->unit_norms && !def->neighbours)
         return MPK_OK;
     m->tensors.at = NULL;
     m->tensors.n = m->tensors.capacity = 0;
     m->names = (map){0};
     for (size_t i = 0; i < n; i++) {
         load_tensor t = old[i];
-        if (def->holder)
+        if (def->holders)
             TRY(rename_held(cx, &m->arena, &t.name));
         if (def->unit_norms && is_norm(&t))
             TRY(add_one(cx, &m->arena, &t));
         TRY(load_add_tensor(cx, m, &t));
     }
-    return MPK_OK;
+    return def->neighbours ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }

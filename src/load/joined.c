@@ -18,14 +18,18 @@ enum { MOST_PARTS = 3 };
 
 /* What is joined: the end of its name, the ends of its parts' names. */
 typedef struct joint {
+    model_joints kind;
     const char *whole;
     const char *parts[MOST_PARTS]; /* NULL after the last one */
 } joint;
 
 static const joint joints[] = {
-    {"self_attn.qkv_proj.weight",
+    {MODEL_JOINS_QKV,
+     "self_attn.qkv_proj.weight",
      {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}},
-    {"mlp.gate_up_proj.weight", {"mlp.gate_proj.weight", "mlp.up_proj.weight"}},
+    {MODEL_JOINS_GATE_UP,
+     "mlp.gate_up_proj.weight",
+     {"mlp.gate_proj.weight", "mlp.up_proj.weight"}},
 };
 enum { N_JOINTS = sizeof joints / sizeof *joints };
 
@@ -81,21 +85,21 @@ static mpk_status split(mpk_context *cx, load_model *m, const joint *j, const lo
     return MPK_OK;
 }
 
-/* Does the model's family join weights? */
-static mpk_status is_joined(mpk_context *cx, const load_model *m, bool *out)
+/* What the model's family joins. */
+static mpk_status find_joints(mpk_context *cx, const load_model *m, model_joints *out)
 {
     const model_def *def;
     TRY(model_find(cx, m->config.family, &def));
-    *out = def->joined;
+    *out = def->joints;
     return MPK_OK;
 }
 
 /* The list is made anew, since parts take the place of what was joined. */
 mpk_status load_split_joined(mpk_context *cx, load_model *m)
 {
-    bool joined;
-    TRY(is_joined(cx, m, &joined));
-    if (!joined)
+    model_joints joints_of;
+    TRY(find_joints(cx, m, &joints_of));
+    if (!joints_of)
         return MPK_OK;
     const load_tensor *old = m->tensors.at;
     const size_t n = m->tensors.n;
@@ -104,7 +108,8 @@ mpk_status load_split_joined(mpk_context *cx, load_model *m)
     m->names = (map){0};
     for (size_t i = 0; i < n; i++) {
         size_t j = 0;
-        while (j < N_JOINTS && !ends_with(old[i].name, joints[j].whole))
+        while (j < N_JOINTS &&
+               (!(joints[j].kind & joints_of) || !ends_with(old[i].name, joints[j].whole)))
             j++;
         TRY(j < N_JOINTS ? split(cx, m, &joints[j], &old[i]) : load_add_tensor(cx, m, &old[i]));
     }
@@ -153,12 +158,12 @@ static mpk_status join(mpk_context *cx, arena *a, const load_model *m, const joi
 mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const load_tensor *t,
                            const load_tensor **out)
 {
-    bool joined;
+    model_joints joints_of;
     *out = t;
-    TRY(is_joined(cx, m, &joined));
-    for (size_t j = 0; joined && j < N_JOINTS; j++)
+    TRY(find_joints(cx, m, &joints_of));
+    for (size_t j = 0; j < N_JOINTS; j++)
         for (int i = 0; i < MOST_PARTS && joints[j].parts[i]; i++)
-            if (ends_with(t->name, joints[j].parts[i])) {
+            if ((joints[j].kind & joints_of) && ends_with(t->name, joints[j].parts[i])) {
                 *out = NULL;
                 return i ? MPK_OK : join(cx, a, m, &joints[j], t, out);
             }

@@ -132,7 +132,7 @@ mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
 
 /* ---- joined.c ---- */
 
-/* For a family whose files join weights (model_def.joined): give each part its own name. */
+/* For a family whose files join weights (model_def.joints): give each part its own name. */
 mpk_status load_split_joined(mpk_context *cx, load_model *m);
 /* Put the parts of such a family together again, as its files hold them, in arena a: if t is the
  * first part of a joined tensor, *out is that tensor under its joined name; if t is another part,

@@ -20,9 +20,11 @@ static const char *const names[][2] = {{"ffn_norm", "pre_feedforward_layernorm"}
                                        {"post_ffw_norm", "post_feedforward_layernorm"},
                                        {NULL, NULL}};
 
+static const model_holder holders[] = {{"gemma3", "gemma3_text", false}, {NULL, NULL, false}};
+
 const model_def model_gemma3 = {
     .family = "gemma3_text",
-    .holder = "gemma3",
+    .holders = holders,
     .gguf = "gemma3",
     .norm_eps = 1e-6,
     .rope_theta = 1000000,

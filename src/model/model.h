@@ -73,6 +73,8 @@ typedef struct model_config {
 
     /* n_experts 0: every layer has one feed-forward of ffn_size */
     uint32_t n_experts, experts_per_token, expert_ffn_size;
+    /* of the feed-forward of a layer with experts that every token goes through, 0: none */
+    uint32_t shared_ffn_size;
     /* layers with experts: (index + 1) % expert_every == 0, and not in dense_layers */
     uint32_t expert_every;
     /* a bit for each layer that has one feed-forward although others have experts */
@@ -150,6 +152,9 @@ typedef enum model_biases {
     MODEL_BIASES_SAID,        /* all four products, if "attention_bias" is true */
     MODEL_BIASES_QKV,         /* q, k and v, always */
     MODEL_BIASES_UNLESS_SAID, /* all four products, unless "attention_bias" is false */
+    /* q, k and v unless "attention_bias" is false, the output's if "attention_out_bias" is true */
+    MODEL_BIASES_APART,
+    MODEL_BIASES_USED, /* those of attention and of the MLP, if "use_bias" is true */
 } model_biases;
 
 /* The meaning of "sliding_window" in a config.json. */
@@ -162,6 +167,20 @@ typedef enum model_windows {
     MODEL_WINDOW_PATTERN
 } model_windows;
 
+/* What the files of a family hold as one tensor (load/joined.c); may be added up. */
+typedef enum model_joints {
+    MODEL_JOINS_QKV = 1,    /* q, k and v */
+    MODEL_JOINS_GATE_UP = 2 /* gate and up */
+} model_joints;
+
+/* A model that holds one of a family under "text_config", beside an encoder of images, which is
+ * not loaded. */
+typedef struct model_holder {
+    const char *type; /* its "model_type"; NULL: the end of a list */
+    const char *text; /* the "model_type" of its "text_config" */
+    bool flat;        /* older files have no "text_config": its members are beside the others */
+} model_holder;
+
 /* Numbers of a family that its configuration files may leave out. */
 typedef struct model_defaults {
     uint32_t n_heads, n_kv_heads, head_size, vocab_size, max_positions;
@@ -170,10 +189,8 @@ typedef struct model_defaults {
 /* A family: the meaning of its configuration files, and its forward pass.  Loaders and the
  * builder use this record, and never compare a family's name. */
 typedef struct model_def {
-    const char *family; /* "model_type" of its config.json */
-    /* "model_type" of models that hold one of this family under "text_config", beside an encoder of
-     * images, which is not loaded; NULL: none */
-    const char *holder;
+    const char *family;          /* "model_type" of its config.json */
+    const model_holder *holders; /* NULL: none */
     /* "general.architecture" of its GGUF files; NULL: none, or those of another family */
     const char *gguf;
     /* the architecture of GGUF files that are written from it; NULL: gguf */
@@ -202,19 +219,26 @@ typedef struct model_def {
     /* "embedding_multiplier", "attention_multiplier", "residual_multiplier" and "logits_scaling"
      * are read */
     bool multipliers;
+    /* entries of a head that rotate, of all, if "partial_rotary_factor" is not given; 0: all */
+    double rotated;
+    /* "rope_type" "dynamic" means the theta that "alpha" raises (load/hf_config.c) */
+    bool rope_alpha;
     /* "no_rope_layers" and "no_rope_layer_interval" are read, and this is the latter's default:
      * each layer whose number, counted from 1, is a multiple of it does not rotate; 0: all do */
     uint32_t unrotated_every;
+    /* where some layers have a window, the others do not rotate */
+    bool unrotated_full;
     model_biases biases;
     bool mlp_bias; /* "mlp_bias" is read: the MLP may have biases */
     model_windows windows;
     uint32_t window, window_every; /* defaults of MODEL_WINDOW_PATTERN */
-    /* a window in a GGUF file applies to every layer; otherwise it is refused */
+    /* a window in a GGUF file applies to every layer; otherwise it is refused.  Of a pattern: files
+     * that do not say a window have none */
     bool gguf_window;
     /* rows of q and k in GGUF files are in the order for rope over neighbours (gguf_rope.c) */
     bool gguf_neighbours;
-    /* files hold q, k and v as one tensor, and gate and up (load/joined.c) */
-    bool joined;
+    bool neighbours;     /* the same in checkpoints */
+    model_joints joints; /* 0: all tensors are apart */
     /* names of parts of layers that differ from those of other families: pairs of GGUF's and
      * Hugging Face's, after the last a NULL; NULL: none */
     const char *const (*gguf_names)[2];
@@ -223,6 +247,11 @@ typedef struct model_def {
     /* every layer has experts, their number must be given, and a token's weights add up to 1;
      * otherwise "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" are read */
     bool only_experts;
+    /* GGUF files do not say that the weights of a token's experts add up to 1, and they do not */
+    bool gguf_unnormalized;
+    /* layers with experts also have a feed-forward for every token, of the size
+     * "shared_expert_intermediate_size", with a gate of its own */
+    bool shared_expert;
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
     /* routers and experts have biases; checkpoints hold the weights of all experts as
@@ -244,8 +273,9 @@ extern const model_def *const model_table[];
 
 /* The record of a family.  MPK_EUNSUPPORTED, with a list of all families. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out);
-/* The record of a family that models of the type `holder` hold (model_def.holder); NULL: none. */
-const model_def *model_find_held(str holder);
+/* The record of a family whose models a model of the type `holder` holds, with "text_config" of the
+ * type `held`; if that is empty, the first one.  *how: the row of its list.  NULL: none. */
+const model_def *model_find_held(str holder, str held, const model_holder **how);
 /* Is the bit of the layer set? */
 static inline bool model_has_layer(const uint64_t *layers, uint32_t layer)
 {
@@ -263,6 +293,8 @@ static inline uint32_t model_layer_window(const model_config *c, uint32_t layer)
 {
     return model_has_layer(c->full_layers, layer) ? 0 : c->window;
 }
+/* Where some layers have a window, let the others not rotate. */
+void model_unrotate_full(model_config *c);
 /* What attention scores are multiplied by. */
 double model_attention_scale(const model_config *c);
 /* The record for GGUF files of an architecture, with or without experts.  MPK_EUNSUPPORTED, with

@@ -19,6 +19,7 @@ enum {
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 27,
     MAX_STEP_TOKENS = 1 << 20,
+    LIST_BYTES = 1024, /* of a list of families in a message */
 };
 
 /* A count from 1 to a limit. */
@@ -45,16 +46,16 @@ static mpk_status check_number(mpk_context *cx, const char *what, double value, 
 
 /* Write "llama, qwen2": the families, or with `gguf` the architectures of their files, each
  * once; returns `to`. */
-static const char *list_families(char to[256], bool gguf)
+static const char *list_families(char to[LIST_BYTES], bool gguf)
 {
     const char *last = "";
     size_t n = 0;
     to[0] = 0;
     for (const model_def *const *m = model_table; *m; m++) {
         const char *name = gguf ? (*m)->gguf : (*m)->family;
-        if (!name || strcmp(name, last) == 0 || n + strlen(name) + 3 >= 256)
+        if (!name || strcmp(name, last) == 0 || n + strlen(name) + 3 >= LIST_BYTES)
             continue;
-        n += (size_t)snprintf(to + n, 256 - n, "%s%s", n ? ", " : "", name);
+        n += (size_t)snprintf(to + n, LIST_BYTES - n, "%s%s", n ? ", " : "", name);
         last = name;
     }
     return to;
@@ -63,7 +64,7 @@ static const char *list_families(char to[256], bool gguf)
 /* By the family's name, which must be in the table; a refusal lists those that are. */
 mpk_status model_find(mpk_context *cx, str family, const model_def **out)
 {
-    char known[256];
+    char known[LIST_BYTES];
     for (const model_def *const *m = model_table; *m; m++)
         if (str_is(family, (*m)->family)) {
             *out = *m;
@@ -73,11 +74,14 @@ mpk_status model_find(mpk_context *cx, str family, const model_def **out)
          STR_SHOWN(family, 64), list_families(known, false));
 }
 
-const model_def *model_find_held(str holder)
+const model_def *model_find_held(str holder, str held, const model_holder **how)
 {
     for (const model_def *const *m = model_table; *m; m++)
-        if ((*m)->holder && str_is(holder, (*m)->holder))
-            return *m;
+        for (const model_holder *h = (*m)->holders; h && h->type; h++)
+            if (str_is(holder, h->type) && (!held.n || str_is(held, h->text))) {
+                *how = h;
+                return *m;
+            }
     return NULL;
 }
 
@@ -88,7 +92,7 @@ mpk_status model_find_gguf(mpk_context *cx, str architecture, bool has_experts,
                            const model_def **out)
 {
     const model_def *found = NULL;
-    char known[256];
+    char known[LIST_BYTES];
     for (const model_def *const *m = model_table; *m; m++)
         if ((*m)->gguf && str_is(architecture, (*m)->gguf) &&
             (!found || (*m)->is_mixture == has_experts))
@@ -168,7 +172,7 @@ static mpk_status check_factors(mpk_context *cx, const model_config *c)
 }
 
 /* No experts, or bounds for what sizes tensors and the lists of a token's experts. */
-static mpk_status check_experts(mpk_context *cx, const model_config *c)
+static mpk_status check_experts(mpk_context *cx, const model_def *family, const model_config *c)
 {
     if (!c->n_experts)
         return MPK_OK;
@@ -176,6 +180,8 @@ static mpk_status check_experts(mpk_context *cx, const model_config *c)
     TRY(check_size(cx, "number of experts a token", c->experts_per_token,
                    c->n_experts < MAX_EXPERTS_PER_TOKEN ? c->n_experts : MAX_EXPERTS_PER_TOKEN));
     TRY(check_size(cx, "feed-forward size of an expert", c->expert_ffn_size, MAX_FFN));
+    if (family->shared_expert)
+        TRY(check_size(cx, "feed-forward size of the shared expert", c->shared_ffn_size, MAX_FFN));
     return check_size(cx, "step between layers with experts", c->expert_every, UINT32_MAX);
 }
 
@@ -209,8 +215,14 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
     CHECK(cx, c->n_eos_tokens <= sizeof c->eos_tokens / sizeof *c->eos_tokens, MPK_EFORMAT,
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
     TRY(check_factors(cx, c));
-    TRY(check_experts(cx, c));
+    TRY(check_experts(cx, family, c));
     return check_rope(cx, c);
+}
+
+void model_unrotate_full(model_config *c)
+{
+    for (uint32_t i = 0; c->window && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->unrotated_layers, i, model_has_layer(c->full_layers, i));
 }
 
 double model_attention_scale(const model_config *c)

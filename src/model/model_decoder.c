@@ -180,14 +180,17 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
                    {0}});
 }
 
-/* gate and up [T, F] are separate products; a pass fuses them with the activation. */
-ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
+/* The MLP whose weights begin with `of`, of F inner entries.  gate and up [T, F] are separate
+ * products; a pass fuses them with the activation. */
+static ir_tensor_id add_mlp(decoder *d, ir_tensor_id h, const char *of, int64_t F)
 {
     const model_config *c = d->c;
-    char name[NAME_BYTES];
-    ir_tensor_id gate =
-        decoder_linear(d, h, "mlp.gate_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
-    ir_tensor_id up = decoder_linear(d, h, "mlp.up_proj", c->ffn_size, c->hidden_size, c->mlp_bias);
+    char name[NAME_BYTES], what[3][NAME_BYTES];
+    snprintf(what[0], NAME_BYTES, "%s.gate_proj", of);
+    snprintf(what[1], NAME_BYTES, "%s.up_proj", of);
+    snprintf(what[2], NAME_BYTES, "%s.down_proj", of);
+    ir_tensor_id gate = decoder_linear(d, h, what[0], F, c->hidden_size, c->mlp_bias);
+    ir_tensor_id up = decoder_linear(d, h, what[1], F, c->hidden_size, c->mlp_bias);
     if (str_is(c->activation, "silu"))
         h = add_op(d, "silu_mul", layer_name(d, name, "silu_mul"), 2, (ir_tensor_id[]){gate, up},
                    NULL);
@@ -196,7 +199,22 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
                       (ir_set[]){{.name = "tanh", .i = str_is(c->activation, "gelu_tanh")}, {0}});
         h = add_op(d, "mul", layer_name(d, name, "gelu_mul"), 2, (ir_tensor_id[]){gate, up}, NULL);
     }
-    return decoder_linear(d, h, "mlp.down_proj", c->hidden_size, c->ffn_size, c->mlp_bias);
+    return decoder_linear(d, h, what[2], c->hidden_size, F, c->mlp_bias);
+}
+
+ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h)
+{
+    return add_mlp(d, h, "mlp", d->c->ffn_size);
+}
+
+/* The gate is a number for each token. */
+ir_tensor_id decoder_shared_expert(decoder *d, ir_tensor_id h, ir_tensor_id x)
+{
+    char name[NAME_BYTES];
+    ir_tensor_id gate = decoder_linear(d, h, "mlp.shared_expert_gate", 1, d->c->hidden_size, false);
+    ir_tensor_id shared = add_mlp(d, h, "mlp.shared_expert", d->c->shared_ffn_size);
+    return add_op(d, "map", layer_name(d, name, "shared_add"), 3, (ir_tensor_id[]){x, shared, gate},
+                  (ir_set[]){{.name = "expr", .s = "x0 + x1 * sigmoid(x2)"}, {0}});
 }
 
 /* Add the layer's weights of all experts as one tensor [E, rows, columns]. */
@@ -253,8 +271,13 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
         (ir_tensor_id[]){h, routed[0], gate, up, IR_NONE, IR_NONE, IR_NONE, gate_bias, up_bias},
         (ir_set[]){{.name = "glu", .s = activation}, {.name = "limit", .f = c->swiglu_limit}, {0}});
     ir_tensor_id down = add_stack(d, "down_proj", D, F), bias = add_biases(d, "down_proj", D);
-    return add_op(d, "expert_linear", layer_name(d, name, "experts_down"), c->expert_bias ? 8 : 6,
-                  (ir_tensor_id[]){h, routed[0], down, IR_NONE, routed[1], x, IR_NONE, bias}, NULL);
+    const bool apart = c->residual_scale != 0; /* the sum is scaled before x is added */
+    ir_tensor_id in[] = {h,         routed[0],           down,    IR_NONE,
+                         routed[1], apart ? IR_NONE : x, IR_NONE, bias};
+    const uint32_t n = apart ? 5 : 6;
+    h = add_op(d, "expert_linear", layer_name(d, name, "experts_down"), c->expert_bias ? 8 : n, in,
+               NULL);
+    return apart ? decoder_add(d, x, h, "experts_add") : h;
 }
 
 /* One operator for each line of the paper's formula; passes fuse them (fuse_linear.c,
@@ -280,6 +303,10 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
     }
     q = decoder_rope(d, q, "q_rope");
     k = decoder_rope(d, k, "k_rope");
+    if (norms == DECODER_TURNED_NORMS) {
+        q = decoder_norm(d, q, "self_attn.query_layernorm");
+        k = decoder_norm(d, k, "self_attn.key_layernorm");
+    }
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
     return decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
 }
@@ -298,6 +325,15 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
     x = decoder_attend(d, x, qkv_bias, out_bias, false);
     ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}
+
+ir_tensor_id decoder_normed_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms)
+{
+    const bool bias = d->c->attention_bias;
+    ir_tensor_id h = decoder_self_attention(d, x, bias, bias, norms);
+    x = decoder_add(d, x, decoder_norm(d, h, "post_attention_layernorm"), "attention_add");
+    h = decoder_norm(d, decoder_mlp(d, x), "post_feedforward_layernorm");
+    return decoder_add(d, x, h, "mlp_add");
 }
 
 ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms)

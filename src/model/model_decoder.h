@@ -45,18 +45,23 @@ ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name);
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v);
 /* down(activation(gate(h)) * up(h)). */
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h);
+/* x + sigmoid(gate(h)) * MLP(h), the MLP that every token goes through beside its experts. */
+ir_tensor_id decoder_shared_expert(decoder *d, ir_tensor_id h, ir_tensor_id x);
 /* a + b, the latter times residual_scale. */
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name);
 
 /* x + the weighted sum over the experts of each token of h[T, D] of down(activation(gate(h)) *
- * up(h)), with the router's weights; round: these are rounded to h's dtype. */
+ * up(h)), with the router's weights; round: these are rounded to h's dtype.  The sum times
+ * residual_scale. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round);
 
 /* Which norms q and k have before the rotation. */
 typedef enum decoder_qk_norms {
     DECODER_NO_NORMS,
     DECODER_HEAD_NORMS, /* each head by itself */
-    DECODER_WIDE_NORMS  /* all heads together */
+    DECODER_WIDE_NORMS, /* all heads together */
+    /* each head by itself after the rotation, "query_layernorm" and "key_layernorm" */
+    DECODER_TURNED_NORMS
 } decoder_qk_norms;
 /* Attention over h[T, D], from the products of q, k and v to the one of the output: [T, D]. */
 ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,
@@ -69,6 +74,8 @@ ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_
  * projection. */
 ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias);
 
+/* Olmo 2's layer: norms after attention and MLP, none before. */
+ir_tensor_id decoder_normed_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 /* Gemma's layer since its second version: what attention and MLP add is normalised too. */
 ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 

@@ -5,11 +5,7 @@
 
 static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
-    const bool bias = d->c->attention_bias;
-    ir_tensor_id h = decoder_self_attention(d, x, bias, bias, DECODER_WIDE_NORMS);
-    x = decoder_add(d, x, decoder_norm(d, h, "post_attention_layernorm"), "attention_add");
-    h = decoder_norm(d, decoder_mlp(d, x), "post_feedforward_layernorm");
-    return decoder_add(d, x, h, "mlp_add");
+    return decoder_normed_layer(d, x, DECODER_WIDE_NORMS);
 }
 
 static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,

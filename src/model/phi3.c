@@ -25,7 +25,7 @@ const model_def model_phi3 = {
     .rope_theta = 10000,
     .windows = MODEL_WINDOW_ALWAYS,
     .gguf_window = true,
-    .joined = true,
+    .joints = MODEL_JOINS_QKV | MODEL_JOINS_GATE_UP,
     .gguf_names = names,
     .build = build,
 };

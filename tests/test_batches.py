@@ -83,6 +83,17 @@ def test_sampling_follows_the_seed(folder, tmp_path):
     assert statistic < degrees + 6 * (2 * degrees) ** 0.5, f"chi-square {statistic:.0f} of {degrees} degrees"
 
 
+def test_a_prompt_alone(folder, tmp_path):
+    """max_tokens 0: the log probabilities of the prompt, and no token."""
+    scored = {"tokens": [RANDOM.randrange(250) for _ in range(20)], "prompt_logprobs": 2}
+    path = tmp_path / "alone.jsonl"
+    path.write_text("".join(json.dumps({**scored, "max_tokens": n}) + "\n" for n in (0, 1)))
+    out, _ = support.mpk("batch", folder, path, "--max-batch=2")
+    alone, longer = [json.loads(line) for line in out.splitlines()]
+    assert (alone["tokens"], alone["text"], alone["finish_reason"]) == ([], "", "length") and len(longer["tokens"]) == 1
+    assert alone["prompt_logprobs"] == longer["prompt_logprobs"] and len(alone["prompt_logprobs"]) == 20
+
+
 def test_several_answers_to_a_prompt(folder, tmp_path):
     """n answers are those of seeds one after the other; best_of keeps the most probable of them."""
     import mpk

@@ -164,6 +164,45 @@ def test_an_echo_has_the_log_probabilities_of_its_prompt(llm, net, server, top):
         reply["choices"][1]["logprobs"]["token_logprobs"]
 
 
+@pytest.mark.parametrize("top", [0, 3])
+def test_a_prompt_alone(llm, net, server, top):  # noqa: F811
+    """max_tokens 0 scores a prompt: the lists of an answer of one token without that one."""
+    prompt = [some_prompt(), [RANDOM.randrange(200) for _ in range(12)]]
+    asked = {"prompt": prompt, "echo": True, "logprobs": top, "temperature": 0}
+    longer = server.post("/v1/completions", {**asked, "max_tokens": 1})
+    reply = server.post("/v1/completions", {**asked, "max_tokens": 0})
+    assert reply["usage"]["completion_tokens"] == 0
+    assert reply["usage"]["prompt_tokens"] == longer["usage"]["prompt_tokens"]
+    for given, choice, other in zip(prompt, reply["choices"], longer["choices"], strict=True):
+        assert choice["finish_reason"] == "length" and other["text"].startswith(choice["text"])
+        assert not isinstance(given, str) or choice["text"] == given
+        assert choice["logprobs"] == {name: values[:-1] for name, values in other["logprobs"].items()}
+        assert len(choice["logprobs"]["tokens"]) == len(ids_of(llm, given))
+    events = server.stream("/v1/completions", {**asked, "prompt": prompt[1], "max_tokens": 0,
+                                               "stream_options": {"include_usage": True}})
+    assert events.pop()["usage"]["completion_tokens"] == 0
+    choices = [e["choices"][0] for e in events]
+    assert [v for c in choices for v in c["logprobs"]["token_logprobs"]] == \
+        reply["choices"][1]["logprobs"]["token_logprobs"]
+    assert "".join(c["text"] for c in choices) == reply["choices"][1]["text"]
+    assert [c["finish_reason"] for c in choices if c["finish_reason"]] == ["length"]
+    ids = ids_of(llm, prompt[0])
+    alone = server.post("/v1/completions", {"prompt": prompt[0], "prompt_logprobs": top, "max_tokens": 0})["choices"][0]
+    assert alone["text"] == "" and len(alone["prompt_logprobs"]) == len(ids)
+    check_prompt(alone["prompt_logprobs"], net, ids, top)
+    # with n, the prompt's first token marked, a mask, and where the model would end at once
+    for more in ({"n": 2}, {"regex": "a+"}, {"stop_token_ids": list(range(8))}, {"allowed_token_ids": [2]}):
+        for choice in server.post("/v1/completions", {**asked, **more, "max_tokens": 0})["choices"]:
+            assert choice["finish_reason"] == "length"
+            assert choice["logprobs"] in [c["logprobs"] for c in reply["choices"]]
+    server.post("/v1/completions", {**asked, "max_tokens": 0, "min_tokens": 1}, 400)
+    answer = llm.generate([prompt[0]], mpk.SamplingParams(prompt_only=True, prompt_logprobs=top))[0]
+    assert (answer.token_ids, answer.text, answer.finish) == ([], "", "length")
+    assert len(answer.prompt_logprobs) == len(ids)
+    with pytest.raises(mpk.ArgumentError, match="prompt_only"):
+        llm.generate([prompt[0]], mpk.SamplingParams(prompt_only=True, max_tokens=1))
+
+
 def test_token_ids(llm, server):  # noqa: F811
     prompt, sampling = some_prompt(), dict(max_tokens=20, temperature=1.0, seed=RANDOM.randrange(1000))
     wanted = llm.generate([prompt], mpk.SamplingParams(**sampling))[0].token_ids

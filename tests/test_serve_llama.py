@@ -119,6 +119,17 @@ def test_the_prompt_of_a_chat(server):
     assert server.post("/apply-template", {"messages": []}, 400)["error"]["param"] == "messages"
 
 
+def test_a_prompt_that_is_only_computed(server):
+    """n_predict 0, by which editors fill the cache."""
+    prompt = "the cat in the hat " * 15
+    for body in ({"prompt": prompt}, {"prompt": prompt, "stream": True}):
+        body["n_predict"] = 0
+        [end] = events(server, body) if "stream" in body else [server.post("/completion", body)]
+        assert (end["content"], end["tokens"], end["stop"], end["stop_type"]) == ("", [], True, "limit")
+        assert end["tokens_predicted"] == 0 and end["timings"]["predicted_n"] == 0
+    assert end["timings"]["cache_n"] > 0 and end["timings"]["prompt_ms"] > 0
+
+
 def test_other_paths(server):
     assert server.ask("GET", "/models")[2] == server.ask("GET", "/v1/models")[2]
     for path in ("/v1/health", "/ping"):

@@ -410,7 +410,9 @@ typedef struct mpk_request_options {
     /* of a text: do not put the tokens before and after it that the model's tokenizer asks for */
     bool raw_prompt;
     bool include_stop; /* the text that ends the answer belongs to it, a stop token's text too */
-    char reserved[1];  /* 0 */
+    /* compute the prompt and nothing else: the answer has no token and ends with
+     * MPK_FINISH_LENGTH; for prompt_logprobs, or to fill the prefix cache.  max_tokens is 0 then */
+    bool prompt_only;
 
     /* Rules for the tokens, in the order in which they change the logits, before temperature and
      * filters.  The prompt counts for repetition_penalty and bad_words, not for the other two

@@ -213,7 +213,7 @@ class RequestOptions(Structure):
         ("ignore_eos", c_bool),
         ("raw_prompt", c_bool),
         ("include_stop", c_bool),
-        ("reserved", c_char * 1),
+        ("prompt_only", c_bool),
         ("biases", POINTER(TokenBias)),
         ("n_biases", c_uint32),
         ("repetition_penalty", c_float),

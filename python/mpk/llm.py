@@ -44,9 +44,10 @@ class SamplingParams:
     come; min_tokens: the answer does not end before by itself; stop, stop_token_ids: texts, and tokens, that end it;
     include_stop_str_in_output: what ends it belongs to its text; priority: the least number comes first, in the queue,
     among prompts, and on a CPU for KV memory; logprobs, prompt_logprobs: log probabilities of each token of the answer,
-    of the prompt, and of so many of the most probable ones (0: of none); cache_salt: only requests
-    with the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt;
-    draft_tokens: how many are tried ahead in a step at most, if the engine speculates (None: the engine's number).
+    of the prompt, and of so many of the most probable ones (0: of none); prompt_only: compute the prompt and nothing
+    else, so that the answer is empty, for prompt_logprobs or to fill the prefix cache; cache_salt: only requests with
+    the same one share what they have in the prefix cache; prefix_cache: False computes the whole prompt; draft_tokens:
+    how many are tried ahead in a step at most, if the engine speculates (None: the engine's number).
 
     n: answers to each prompt, which share it in the KV cache; the i-th has seed + i.  best_of: so many are computed (0:
     n), of which generate returns the n of the highest mean log probability, the best first.
@@ -67,6 +68,7 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     raw_prompt: bool = False
+    prompt_only: bool = False
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
@@ -131,6 +133,7 @@ class SamplingParams:
             stop_tokens=_token_ids(self.stop_token_ids),
             n_stop_tokens=len(self.stop_token_ids),
             raw_prompt=self.raw_prompt,
+            prompt_only=self.prompt_only,
             no_prefix_cache=not self.prefix_cache,
             draft_tokens=self._drafts(),
             cache_salt=_without_nul("cache_salt", self.cache_salt).encode(),

@@ -372,8 +372,7 @@ static bool read_ends(batch *b, const json_value *value, line_request *r, bool *
     return true;
 }
 
-/* One member of the line's object.  An unknown name is an error of that line: it may be a misspelt
- * option. */
+/* One member of the line's object.  An unknown name, perhaps misspelt, is an error of the line. */
 static bool read_field(batch *b, const json_value *value, line_request *r, char *error)
 {
     mpk_request_options *o = &r->options;
@@ -390,8 +389,11 @@ static bool read_field(batch *b, const json_value *value, line_request *r, char 
         return read_text(value, r, error);
     if (str_is(key, "tokens"))
         return read_tokens(value, r, error);
-    if (str_is(key, "max_tokens"))
-        return read_u32(value, 1, 1 << 24, &o->max_tokens, error);
+    if (str_is(key, "max_tokens")) {
+        good = read_u32(value, 0, 1 << 24, &o->max_tokens, error);
+        o->prompt_only = good && !o->max_tokens;
+        return good;
+    }
     if (str_is(key, "temperature"))
         return read_number(value, 0, 100, &o->temperature, error);
     if (str_is(key, "top_k"))
@@ -461,8 +463,7 @@ static bool submit(batch *b, const line_request *r, job *j)
     return true;
 }
 
-/* A line with an error becomes a job too, so that the error is written in the order of the
- * input. */
+/* A line with an error becomes a job too: errors are written in the order of the input. */
 static void start_job(batch *b, const char *line, size_t n, job *j)
 {
     line_request r = {.options = {.size = sizeof r.options, .max_tokens = b->max_tokens},
@@ -742,8 +743,7 @@ static int open_output(batch *b, const char *path)
     return b->out ? CLI_DONE : cli_fail(b->command, "cannot write %s: %s", path, strerror(errno));
 }
 
-/* The output is opened after the input and before the model is loaded, so that a wrong name is
- * reported at once. */
+/* The output is opened between input and model, so that a wrong name is reported at once. */
 static int open_files(batch *b, batch_arguments *args)
 {
     bool from_standard = strcmp(args->requests, "-") == 0;

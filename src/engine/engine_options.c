@@ -194,6 +194,8 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
     CHECK(cx, !to->form || !to->ignore_eos, MPK_EARG,
           "an answer of a given form ends where the form does: not with "
           "ignore_eos");
+    CHECK(cx, !to->prompt_only || !(to->max_tokens || to->min_tokens), MPK_EARG,
+          "prompt_only is an answer of no token: not with max_tokens or min_tokens");
     CHECK(cx, to->draft_tokens >= -1 && to->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG,
           "draft_tokens is %d, expected -1 to %d", to->draft_tokens, ENGINE_MAX_DRAFTS);
     CHECK(cx, to->stop_tokens || !to->n_stop_tokens, MPK_EARG,

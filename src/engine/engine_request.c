@@ -124,9 +124,10 @@ static void add_text(mpk_request *r, int32_t token)
 
 /* Append a token and the text that it completes.  now: clock_ns when the burst was drained.  A
  * token carries its age since admission, so the first one tells how long the request had waited in
- * the queue.  Drafts are told token by token and summed; `count`, what the prompt had from the
- * cache, is told each time.  The token that ends a text (RT_EOS) is one of the answer's tokens, but
- * its text is shown only with include_stop.
+ * the queue.  With prompt_only that is all that it tells: the token itself is nobody's.  Drafts are
+ * told token by token and summed; `count`, what the prompt had from the cache, is told each time.
+ * The token that ends a text (RT_EOS) is one of the answer's tokens, but its text is shown only
+ * with include_stop.
  *
  * The form learns of a token only if another may follow.  It is told through a queue, so that no
  * mask is made under the mutex. */
@@ -137,9 +138,11 @@ static void add_token(mpk_request *r, const rt_token *t, uint64_t now)
     r->n_cached = t->count;
     r->n_drafted += t->drafted;
     r->n_accepted += t->accepted;
-    r->tokens[r->n_tokens] = t->token;
     if (!r->n_tokens && now - r->submitted_ns > t->age_ns)
         r->queue_ns = now - r->submitted_ns - t->age_ns;
+    if (r->options.prompt_only)
+        return;
+    r->tokens[r->n_tokens] = t->token;
     r->token_ns[r->n_tokens++] = now - r->submitted_ns;
     if (t->reason != RT_EOS || r->options.include_stop)
         add_text(r, t->token);
@@ -158,7 +161,8 @@ static void end_request(mpk_request *r, uint32_t reason)
     };
     if (reason == RT_REFUSED)
         fail_request(r, MPK_ELIMIT, "the machine refused a request that can never fit");
-    finish(r, finishes[reason]);
+    const bool stopped = finishes[reason] == MPK_FINISH_STOP;
+    finish(r, stopped && r->options.prompt_only ? MPK_FINISH_LENGTH : finishes[reason]);
     leave(r);
 }
 
@@ -317,6 +321,8 @@ static mpk_status check_length(mpk_context *cx, mpk_request *r)
           r->n_prompt, r->options.max_tokens, capacity);
     if (r->options.max_tokens)
         r->limit = r->options.max_tokens;
+    if (r->options.prompt_only) /* the machine draws a token after each prompt */
+        r->limit = 1;
     return MPK_OK;
 }
 

@@ -254,13 +254,14 @@ uint32_t mpk_request_logprobs(const mpk_request *r, size_t token, mpk_logprob *o
 }
 
 /* Token 0 follows nothing and has none.  The first token of the answer tells that the whole prompt
- * has been computed. */
+ * has been computed, or with prompt_only the end. */
 uint32_t mpk_prompt_logprobs(const mpk_request *r, size_t token, mpk_logprob *out, uint32_t most)
 {
     if (!r->options.prompt_logprobs || !token || token >= r->n_prompt)
         return 0;
     pthread_mutex_lock(&r->engine->mutex);
-    uint32_t n = r->n_tokens ? copy_logprobs(r, token, out, most) : 0;
+    const bool computed = r->n_tokens || (r->options.prompt_only && r->finish == MPK_FINISH_LENGTH);
+    uint32_t n = computed ? copy_logprobs(r, token, out, most) : 0;
     pthread_mutex_unlock(&r->engine->mutex);
     return n;
 }

@@ -269,7 +269,18 @@ mpk_status net_read_shared(net_reader *r, unsigned endpoint, const mpk_request_o
     return net_form_read(r->cx, r->a, r->body, &r->out->sampling, r->why);
 }
 
-/* llama-server's name of max_tokens: -1 means no limit, which is 0 here. */
+/* Of a completion: max_tokens, or llama-server's n_predict, which is read first and so loses.  -1:
+ * until the context is full; 0: the prompt alone is computed. */
+static mpk_status read_most(net_reader *r, int64_t most)
+{
+    TRY(net_read_whole(r, "n_predict", -1, 1 << 30, &most));
+    TRY(net_read_whole(r, "max_tokens", 0, 1 << 30, &most));
+    r->out->sampling.prompt_only = most == 0;
+    r->out->sampling.max_tokens = most > 0 ? (uint32_t)most : 0;
+    return MPK_OK;
+}
+
+/* Of a chat: llama-server's name of max_tokens: -1 means no limit, which is 0 here. */
 mpk_status net_read_n_predict(net_reader *r, int64_t *max_tokens)
 {
     int64_t n = *max_tokens;
@@ -356,17 +367,13 @@ static mpk_status read_suffix(net_reader *r)
     return MPK_OK;
 }
 
-/* max_tokens is read after n_predict and so wins. 0: until the context is full. */
 mpk_status net_request_read_llama(mpk_context *cx, arena *a, const json_value *body,
                                   unsigned endpoint, const mpk_request_options *suggested,
                                   net_request *out, net_refusal *why)
 {
     net_reader r = {cx, a, body, out, why};
-    int64_t max_tokens = 0;
     TRY(net_read_shared(&r, endpoint, suggested));
-    TRY(net_read_n_predict(&r, &max_tokens));
-    TRY(net_read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
-    out->sampling.max_tokens = (uint32_t)max_tokens;
+    TRY(read_most(&r, -1));
     TRY(net_read_flag(&r, "return_tokens", &out->token_ids));
     /* the events of llama-server's streams always have them */
     out->token_ids |= out->stream;
@@ -379,13 +386,10 @@ mpk_status net_request_read_completion(mpk_context *cx, arena *a, const json_val
                                        net_refusal *why)
 {
     net_reader r = {cx, a, body, out, why};
-    int64_t max_tokens = 16; /* OpenAI's default */
     TRY(net_read_shared(&r, NET_FOR_COMPLETION, suggested));
-    TRY(net_read_n_predict(&r, &max_tokens));
-    TRY(net_read_whole(&r, "max_tokens", 1, 1 << 30, &max_tokens));
+    TRY(read_most(&r, 16)); /* OpenAI's default */
     TRY(net_read_flag(&r, "echo", &out->echo));
     out->sampling.prompt_logprobs |= out->echo && out->sampling.logprobs;
-    out->sampling.max_tokens = (uint32_t)max_tokens;
     TRY(read_prompts(&r));
     return read_suffix(&r);
 }

@@ -278,7 +278,7 @@ static mpk_status check_sampling(net_exchange *x, const mpk_request_options *o)
         TRY(check_id(x, "allowed_token_ids", o->allowed_tokens[i]));
     for (uint32_t i = 0; i < o->n_stop_tokens; i++)
         TRY(check_id(x, "stop_token_ids", o->stop_tokens[i]));
-    if (o->max_tokens && o->min_tokens > o->max_tokens)
+    if ((o->max_tokens || o->prompt_only) && o->min_tokens > o->max_tokens)
         return net_refuse(x->cx, &x->refusal, 400, "min_tokens", NULL,
                           "'min_tokens' is %u, more than the %u tokens that the answer may have",
                           o->min_tokens, o->max_tokens);
@@ -348,14 +348,14 @@ static double mean_logprob(const mpk_request *request, size_t n)
     return n ? sum / (double)n : -HUGE_VAL;
 }
 
-/* The engine's times of an answer: queue_ns may be read after the first token, hence the check. */
-static void note_times(net_answer *a, const mpk_answer *whole)
+/* The engine's times of an answer: queue_ns may be read after the first token, hence the check.  Of
+ * the prompt alone it has none, so the server's own clock counts. */
+static void note_times(const net_exchange *x, net_answer *a, const mpk_answer *whole)
 {
-    const uint64_t *at = whole->token_ns, queue_ns = mpk_request_queue_ns(a->request);
-    if (!whole->n_tokens)
-        return;
-    a->prompt_ns = queue_ns < at[0] ? at[0] - queue_ns : 0;
-    a->decode_ns = at[whole->n_tokens - 1] - at[0];
+    const uint64_t *at = whole->token_ns, queue_ns = mpk_request_queue_ns(a->request),
+                   first = whole->n_tokens ? at[0] : clock_ns() - x->begun_ns;
+    a->prompt_ns = queue_ns < first ? first - queue_ns : 0;
+    a->decode_ns = whole->n_tokens ? at[whole->n_tokens - 1] - first : 0;
 }
 
 /* Take the facts of an answer that has ended, and give back its request and its place. */
@@ -376,7 +376,7 @@ static mpk_status end_answer(net_exchange *x, net_answer *a)
     stop_running(x, a);
     a->finish = whole.finish;
     a->n_tokens = whole.n_tokens;
-    note_times(a, &whole);
+    note_times(x, a, &whole);
     size_t drafted, accepted;
     mpk_request_drafts(a->request, &drafted, &accepted);
     w->n_drafted += drafted;
@@ -413,7 +413,9 @@ static mpk_status take(net_exchange *x, net_answer *a, int64_t timeout_ms, bool 
     mpk_piece piece;
     TRY(mpk_request_read(x->cx, a->request, timeout_ms, &piece));
     str words = {piece.text, piece.n_bytes};
-    if (piece.n_tokens) {
+    const bool whole = piece.finish == MPK_FINISH_STOP || piece.finish == MPK_FINISH_LENGTH;
+    /* one of the prompt alone has no token, but log probabilities */
+    if (piece.n_tokens || (whole && !a->is_running)) {
         note_tokens(x, a, piece.n_tokens);
         add_ids(x, piece.tokens, piece.n_tokens, &a->ids);
         TRY(net_probs_take(x, a, a->n_tokens - piece.n_tokens, a->n_tokens));

@@ -3,8 +3,7 @@
  *
  * The image holds no weights.  It names the model's files and holds a fingerprint of them and of
  * the program that they make, so that a program never runs with a model that it was not compiled
- * for.  Opening costs the checks of the
- * block; nothing is compiled.
+ * for.  Opening costs the checks of the block; nothing is compiled.
  *
  * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
  * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be

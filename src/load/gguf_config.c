@@ -401,8 +401,7 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     return model_check(s->cx, c);
 }
 
-/* The gate of the shared expert is a matrix of one row, which converters have written as a vector.
- */
+/* The gate of the shared expert is a matrix of one row; some converters write it as a vector. */
 static void widen_gates(load_model *m)
 {
     for (size_t i = 0; i < m->tensors.n; i++) {

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Calls of PyTorch models that are no LLM on a GPU: backend="mpk", torch.compile(mode="reduce-overhead"), eager.
+"""Calls of PyTorch models that are no LLM: backend="mpk", Inductor, eager; on a GPU or on the CPU.
 
-    bench/torch_models.py [--ways mpk,inductor,eager] [--dtypes bf16,f16] [--batches 1,8] [--loops N] [--jobs N]
-                          [--profile] [NAME ...]
+    bench/torch_models.py [--device cuda|cpu] [--ways mpk,inductor,eager] [--dtypes bf16,f16] [--batches 1,8]
+                          [--loops N] [--jobs N] [--profile] [NAME ...]
 
+Inductor is torch.compile(mode="reduce-overhead") on a GPU and torch.compile() on the CPU, where all ways have the
+threads that PyTorch takes (OMP_NUM_THREADS).
 NAME: a row of MODELS, default all; weights and inputs are random, the same for all ways.  One line of JSON for each
 row and way as it comes: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the
 largest difference from eager in float32 as a part of its largest value, seconds of the first call.  At the end the
 table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side,
-and once all have, one after the other is timed.  profile: rows of mpk also tell where a call's time goes, by kind of
-operator.
+and once all have, one after the other is timed.  On the CPU there is one process at a time.  profile: on a GPU rows of
+mpk also tell where a call's time goes, by kind of operator.
 """
 
 import argparse
@@ -131,26 +133,34 @@ def first(value):
                 if isinstance(v, torch.Tensor))
 
 
-def compiled(net, way):
+def compiled(net, way, device):
     import torch
 
     if way == "mpk":
         from mpk import backend
 
         return torch.compile(net, backend=backend.mpk)
-    return torch.compile(net, mode="reduce-overhead") if way == "inductor" else net
+    if way == "inductor":
+        return torch.compile(net, mode="reduce-overhead" if device == "cuda" else None)
+    return net
 
 
-def milliseconds(call, loops):
+def finish(device):
+    """Wait for what runs on a GPU."""
     import torch
 
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def milliseconds(call, loops, device):
     times = []
     for _ in range(loops):
-        torch.cuda.synchronize()
+        finish(device)
         start = time.perf_counter()
         for _ in range(CALLS):
             call()
-        torch.cuda.synchronize()
+        finish(device)
         times.append((time.perf_counter() - start) / CALLS * 1e3)
     return statistics.median(times)
 
@@ -184,7 +194,7 @@ def measure(name, way, dtype, batch, options):
     with held(options.lock, fcntl.LOCK_SH), held(options.slot, fcntl.LOCK_EX):
         call, row, reports = prepare(name, way, dtype, batch, options)
     with held(options.lock, fcntl.LOCK_EX):
-        row["ms"] = round(milliseconds(call, options.loops), 4)
+        row["ms"] = round(milliseconds(call, options.loops, options.device), 4)
         if reports is not None:
             call_profiled, reports = reports
             call_profiled()
@@ -198,18 +208,18 @@ def prepare(name, way, dtype, batch, options):
 
     torch.manual_seed(1)
     net, args, kwargs = MODELS[name](int(batch))
-    net = net.eval().cuda()
-    cast = torch.utils._pytree.tree_map_only(torch.Tensor, lambda v: v.cuda(), (args, kwargs))
+    net = net.eval().to(options.device)
+    cast = torch.utils._pytree.tree_map_only(torch.Tensor, lambda v: v.to(options.device), (args, kwargs))
     with torch.no_grad():
         reference = first(copy.deepcopy(net)(*cast[0], **cast[1])).float()
         kind = getattr(torch, DTYPES[dtype])
         net = net.to(kind)
         args, kwargs = torch.utils._pytree.tree_map_only(
             torch.Tensor, lambda v: v.to(kind) if v.is_floating_point() else v, cast)
-        fn = compiled(net, way)
+        fn = compiled(net, way, options.device)
         start = time.perf_counter()
         got = first(fn(*args, **kwargs)).float()
-        torch.cuda.synchronize()
+        finish(options.device)
         seconds = time.perf_counter() - start
         error = ((got - reference).abs().max() / reference.abs().max()).item()
 
@@ -228,22 +238,25 @@ def prepare(name, way, dtype, batch, options):
     def call_noted():
         with torch.no_grad():
             noted(*args, **kwargs)
-        torch.cuda.synchronize()
+        finish(options.device)
 
     call_noted()
     return call, row, (call_noted, reports)
 
 
 def run_apart(one, options, folder, i, running):
-    """The row by a process of its own; a failure is a row too.  The process ends when all rows have been timed, since
-    one that gives its GPU memory back slows down the others."""
-    command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops),
+    """The row by a process of its own; a failure is a row too.  On a GPU the process ends when all rows have been timed,
+    since one that gives its memory back slows down the others."""
+    command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops), "--device", options.device,
                "--lock", f"{folder}/lock", "--slot", f"{folder}/slot{i % options.jobs}"]
     with open(f"{folder}/errors{i}", "w+") as errors:
         process = subprocess.Popen(command + ["--profile"] * options.profile, text=True, stderr=errors,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        running.append(process)
         line = next((line for line in process.stdout if line.startswith("{")), None)
+        if options.device == "cuda":
+            running.append(process)
+        else:
+            process.communicate()
         errors.seek(0)
         name, way, dtype, batch = one
         return json.loads(line) if line else {"model": name, "batch": int(batch), "way": way, "dtype": dtype,
@@ -271,6 +284,7 @@ def print_table(rows, ways):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=[])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--ways", default="mpk,inductor,eager")
     parser.add_argument("--dtypes", default="bf16")
     parser.add_argument("--batches", default="1")
@@ -288,7 +302,8 @@ def main():
     ways, rows, running = options.ways.split(","), [], []
     asked = [(name, way, dtype, batch) for dtype in options.dtypes.split(",") for batch in options.batches.split(",")
              for name in options.names or MODELS for way in ways]
-    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(len(asked)) as pool:
+    at_once = 1 if options.device == "cpu" else len(asked)
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         all_rows = [pool.submit(run_apart, one, options, folder, i, running) for i, one in enumerate(asked)]
         for row in concurrent.futures.as_completed(all_rows):
             rows.append(row.result())

@@ -425,6 +425,7 @@ static void *visit(void *argument)
             g->fault = "a read failed";
         else if (i % 4 == 2)
             mpk_request_cancel(*r);
+        usleep((useconds_t)(rng_u64(g->seed, i) % 3000)); /* so that some grow */
     }
     for (uint32_t i = 0; i < HELD; i++)
         mpk_request_free(held[i]);
@@ -452,7 +453,7 @@ static void test_close_amid_requests(void **state)
             guests[i] = (guest){e, seed + 1000 * k + 100 * i, &over, 0, NULL};
             assert_int_equal(pthread_create(&threads[i], NULL, visit, &guests[i]), 0);
         }
-        usleep((useconds_t)(rng_u64(seed, k) % 60000));
+        usleep((useconds_t)(rng_u64(seed, k) % (60000 * (1 + k / rounds))));
         atomic_store(&over, true);
         for (uint32_t i = 0; i < GUESTS; i++) {
             pthread_join(threads[i], NULL);

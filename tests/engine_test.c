@@ -6,6 +6,7 @@
  */
 #include <math.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -393,6 +394,82 @@ static void test_many_threads_ask(void **state)
     mpk_engine_close(e);
 }
 
+typedef struct guest {
+    mpk_engine *engine;
+    uint64_t seed;
+    atomic_bool *over;
+    uint32_t n_begun; /* requests that it has submitted */
+    const char *fault;
+} guest;
+
+/* Submits requests until `over`, holds the last few in any state, and frees them all at once: some
+ * still run then, wait for a slot, or were put back. */
+static void *visit(void *argument)
+{
+    enum { HELD = 5 };
+    guest *g = argument;
+    mpk_context *own = mpk_context_create();
+    mpk_request *held[HELD] = {0};
+    for (uint32_t i = 0; own && !g->fault && !atomic_load(g->over); i++, g->n_begun++) {
+        mpk_request **r = &held[i % HELD];
+        mpk_piece piece;
+        question q = question_of(g->seed + i, i % 50);
+        if (i % 3)
+            q.options.max_tokens = 0; /* to the end of the context */
+        q.options.priority = (int32_t)(i % 2);
+        mpk_request_free(*r);
+        *r = NULL;
+        if (mpk_submit_tokens(own, g->engine, q.tokens, q.n, &q.options, r))
+            g->fault = "a request was refused";
+        else if (i % 4 == 1 && mpk_request_read(own, *r, 5, &piece))
+            g->fault = "a read failed";
+        else if (i % 4 == 2)
+            mpk_request_cancel(*r);
+        usleep((useconds_t)(rng_u64(g->seed, i) % 3000)); /* so that some grow */
+    }
+    for (uint32_t i = 0; i < HELD; i++)
+        mpk_request_free(held[i]);
+    mpk_context_free(own);
+    return NULL;
+}
+
+/* An engine closes right after its clients have let go of requests that the machine still runs,
+ * has put back, or has not seen yet. */
+static void test_close_amid_requests(void **state)
+{
+    (void)state;
+    enum { GUESTS = 4 };
+    const uint64_t seed = check_seed();
+    const uint32_t rounds = check_rounds(12);
+    uint32_t put_back = 0, begun = 0;
+    for (uint32_t k = 0; k < rounds || (!put_back && k < 100); k++) {
+        mpk_engine_options o = options_of(1 + k % 3, 3);
+        o.kv_tokens = CONTEXT + 64; /* far less than three contexts */
+        mpk_engine *e = open_with(&o);
+        atomic_bool over = false;
+        pthread_t threads[GUESTS];
+        guest guests[GUESTS];
+        for (uint32_t i = 0; i < GUESTS; i++) {
+            guests[i] = (guest){e, seed + 1000 * k + 100 * i, &over, 0, NULL};
+            assert_int_equal(pthread_create(&threads[i], NULL, visit, &guests[i]), 0);
+        }
+        usleep((useconds_t)(rng_u64(seed, k) % (60000 * (1 + k / rounds))));
+        atomic_store(&over, true);
+        for (uint32_t i = 0; i < GUESTS; i++) {
+            pthread_join(threads[i], NULL);
+            if (guests[i].fault)
+                fail_msg("round %u, guest %u: %s", k, i, guests[i].fault);
+            begun += guests[i].n_begun;
+        }
+        mpk_engine_facts facts = {.size = sizeof facts};
+        mpk_engine_describe(e, &facts);
+        put_back += facts.put_back;
+        mpk_engine_close(e);
+    }
+    print_message("%u requests, %u times one was put back\n", begun, put_back);
+    assert_true(put_back > 0);
+}
+
 static int32_t best_of(const float *logits)
 {
     int32_t best = 0;
@@ -628,6 +705,7 @@ int main(void)
         cmocka_unit_test(test_image_of_another_program),
         cmocka_unit_test(test_cancel),
         cmocka_unit_test(test_many_threads_ask),
+        cmocka_unit_test(test_close_amid_requests),
         cmocka_unit_test(test_sequences),
         cmocka_unit_test(test_routing_of_no_mixture),
         cmocka_unit_test(test_wrong_use),

@@ -185,6 +185,7 @@ def test_errors_of_responses(server):
                         ({"max_output_tokens": -1}, "max_output_tokens")):
         error = server.post("/v1/responses", {"input": "x", **TEMPLATE, **more}, 400)["error"]
         assert error["param"] == param or param is None
+        assert "'max_tokens'" not in error["message"]  # the chat's name, which the client did not send
 
 
 # ---- the demo model ----

@@ -424,6 +424,35 @@ def test_shutdown_cancels_what_takes_too_long(endless):
         s.connect()
 
 
+def test_shutdown_amid_all_kinds_of_requests(endless):
+    """Streams and documents that run, wait for a slot, were put back, or are just coming: each ends, none hangs."""
+    s = Server(endless, "--context", 4096, "--max-batch", 3, "--kv-tokens", 4096, "--grace", 0)
+
+    def ask(i):
+        body = {"prompt": "in the", "max_tokens": 3000, "ignore_eos": True, "priority": i % 3, "stream": i % 2 == 0}
+        try:
+            status, _, got = s.ask("POST", "/v1/completions", body, raw=True)
+        except (OSError, http.client.HTTPException):  # it came when the server took no more
+            return "gone"
+        if status == 200 and i % 2 == 0:
+            return "streamed" if got.rstrip().endswith("data: [DONE]") else got[-300:]
+        return "refused" if status == 503 else "whole" if status == 200 else status
+
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        asked = [pool.submit(ask, i) for i in range(24)]
+        end = time.monotonic() + WAIT
+        while not (s.metric("mpk_preemptions_total") and s.metric("mpk_requests_waiting")):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        late = [pool.submit(ask, i) for i in range(8)]
+        sent = time.monotonic()
+        code, errors = s.finish(signal.SIGTERM)
+        assert code == 0 and time.monotonic() - sent < WAIT / 2 and "Sanitizer" not in errors, errors[-3000:]
+        ends = [a.result() for a in asked]
+        assert set(ends) <= {"streamed", "refused", "whole"} and {"streamed", "refused"} <= set(ends), ends
+        assert {a.result() for a in late} <= {"gone", "streamed", "refused", "whole"}
+
+
 @pytest.mark.parametrize("half", [b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
                                   b"POST /v1/comp"])
 def test_half_a_request_does_not_delay_the_end(model, half):

@@ -448,12 +448,12 @@ typedef struct mpk_request_options {
     /* The form of the answer.  Tokens that would leave it do not come, and the answer ends
      * (MPK_FINISH_STOP) where nothing can follow; with max_tokens it may be cut before.  A form
      * that is compiled is kept for the next request.  MPK_EFORMAT: the source is faulty;
-     * MPK_EUNSUPPORTED: it asks for what is not supported, by name and place, or the engine runs on
-     * a GPU or has no tokenizer; MPK_ELIMIT: it is too large. */
+     * MPK_EUNSUPPORTED: it asks for what is not supported, by name and place, or the engine has no
+     * tokenizer; MPK_ELIMIT: it is too large. */
     const char *form_source;
     mpk_form form;
     /* Drafts in a step at most, if the engine speculates; 0: as many as the engine's draft_tokens;
-     * -1: none.  A request with a form drafts none. */
+     * -1: none.  A request with a form drafts four at most, in engines for up to 64 requests. */
     int32_t draft_tokens;
 
     /* The least number comes first: of the requests that wait, of the prompts that are computed,

@@ -211,11 +211,25 @@ void net_rewrite_choice(net_rewrite *w, str name)
 
 /* ---- reading it ---- */
 
-/* Let a refusal name the parameter that the client sent. */
-static void name_own(const net_rewrite *w, net_refusal *why)
+/* Put one quoted name in the place of another in a message. */
+static void rename_in(mpk_context *cx, const char *from, const char *to)
 {
+    char quoted[64], words[sizeof cx->text];
+    const size_t n = (size_t)snprintf(quoted, sizeof quoted, "'%s'", from);
+    const char *at = strstr(cx->text, quoted);
+    if (!at)
+        return;
+    snprintf(words, sizeof words, "%.*s'%s'%s", (int)(at - cx->text), cx->text, to, at + n);
+    memcpy(cx->text, words, strlen(words) + 1);
+}
+
+/* Let a refusal name the parameter that the client sent, in its words too. */
+static void name_own(net_exchange *x, const net_rewrite *w)
+{
+    net_refusal *why = &x->refusal;
     for (unsigned i = 0; i < w->n_renamed; i++)
         if (strcmp(why->field, w->renamed[i].chat) == 0) {
+            rename_in(x->cx, w->renamed[i].chat, w->renamed[i].own);
             snprintf(why->field, sizeof why->field, "%s", w->renamed[i].own);
             return;
         }
@@ -234,7 +248,7 @@ mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
     TRY(json_parse(x->cx, &x->arena, (str){copy, w->body.n}, &body));
     mpk_status status = net_request_read_chat(x->cx, &x->arena, body, &suggested, out, &x->refusal);
     if (status != MPK_OK) {
-        name_own(w, &x->refusal);
+        name_own(x, w);
         return status;
     }
     memcpy(out->ignored, x->ignored, sizeof out->ignored);

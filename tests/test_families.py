@@ -493,11 +493,26 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def test_words_of_phi_4_mini(tmp_path):
-    """GGUF's name for them is gpt-4o: found by trial for a tokenizer that merges any two neighbours of some texts."""
+SMALL, LARGE = (rf"[\p{{{c}}}\p{{Lm}}\p{{Lo}}\p{{M}}]" for c in ("Ll", r"Lu}\p{Lt"))
+ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+START = r"[^\r\n\p{L}\p{N}]?"
+WORDS = {
+    "gpt-4o": [O200K],
+    "tekken": [rf"{START}{LARGE}*{SMALL}+|{START}{LARGE}+{SMALL}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{ENDS}"],
+    "seed-coder": [rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{ENDS}"],
+    "hunyuan-dense": [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+                      r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+                      rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{ENDS}"],
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words(name, tmp_path):
+    """GGUF's name for them is found by trial for a tokenizer that merges any two neighbours of some texts."""
     pre = tokenizers.pre_tokenizers
     bytes_only = pre.ByteLevel(add_prefix_space=False, use_regex=False)
-    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve"]
+    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve",
+             "aは日a ÀÉb!\n", "of (x).y#z \u0301a"]
     vocabulary, merges = {c: i for i, c in enumerate(sorted(pre.ByteLevel.alphabet()))}, []
     for text in texts:
         letters = bytes_only.pre_tokenize_str(text)[0][0]
@@ -506,13 +521,13 @@ def test_words_of_phi_4_mini(tmp_path):
                 vocabulary[a + b] = len(vocabulary)
                 merges.append((a, b))
     t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
-    t.pre_tokenizer = pre.Sequence([pre.Split(tokenizers.Regex(O200K), "isolated"), bytes_only])
+    t.pre_tokenizer = pre.Sequence([*(pre.Split(tokenizers.Regex(w), "isolated") for w in WORDS[name]), bytes_only])
     t.decoder = tokenizers.decoders.ByteLevel()
     folder = tiny.model(tmp_path / "model", vocab_size=len(vocabulary))
     t.save(str(folder / "tokenizer.json"))
     support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
-    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == "gpt-4o"
-    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é") for _ in range(60))]:
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == name
+    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é日は!(.") for _ in range(60))]:
         for model in (folder, tmp_path / "out.gguf"):
             ids = support.mpk("tokenize", model, "-p", text)[0]
             assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)

@@ -86,7 +86,9 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
           "\"quant_method\" \"%.*s\" is not supported; mxfp4 is in this family",
           STR_SHOWN(method, 64));
     TRY(json_read_bool(cx, j, "use_qk_norm", &head_norms));
-    CHECK(cx, !head_norms, MPK_EUNSUPPORTED, "\"use_qk_norm\" is not supported");
+    /* Cohere's are layer norms; other families that say it have their norms always */
+    CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,
+          "\"use_qk_norm\" is not supported");
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
     CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;

@@ -155,7 +155,8 @@ static void test_defaults_of_families(void **state)
     assert_true(c.window == 7 && c.full_layers[0] == 2 && c.unrotated_layers[0] == 2);
     c = parse(&a, EXAONE4("\"sliding_window\": null"));
     assert_true(c.window == 0 && c.unrotated_layers[0] == 0);
-    c = parse(&a, HUNYUAN("\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 128}"));
+    c = parse(&a, HUNYUAN("\"use_qk_norm\": true, \"num_experts\": 1, \"rope_scaling\": {\"type\": "
+                          "\"dynamic\", \"alpha\": 128}"));
     assert_true(fabs(c.rope_theta - 1e4 * pow(128, 16 / 14.0)) < 1 && !c.rope_scaling);
     c = parse(&a, "{\"model_type\": \"olmo3\", " SIZES ", \"rope_theta\": 7e5, "
                   "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 8}}");

@@ -372,6 +372,7 @@ static model_config random_config(world *w, const model_def *def)
     }
     if (def->is_mixture)
         c.n_experts = 8, c.experts_per_token = 2, c.expert_ffn_size = 64;
+    c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
     if (def->shared_expert)
         c.shared_ffn_size = 96;
     if (def->unrotated_full)
@@ -381,6 +382,8 @@ static model_config random_config(world *w, const model_def *def)
     c.logits_cap = def->logits_cap;
     c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
     c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
+    if (def->logit_scale != 0)
+        c.logits_scale = def->logit_scale;
     c.attention_bias = def->biases != MODEL_NO_BIASES && pick(w, 2);
     return c;
 }

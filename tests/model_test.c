@@ -71,6 +71,7 @@ static const struct {
     {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128},
     {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128},
     {"models/gpt-oss-20b", 20914757184, 24, 201088, 8, 64},
+    {"models/olmoe-1b-7b", 6919161856, 16, 50304, 16, 128},
 };
 enum { N_SHIPPED = sizeof shipped / sizeof *shipped };
 

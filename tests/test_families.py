@@ -86,6 +86,14 @@ FAMILIES = {
     "gpt-oss": ("GptOss", shape(64, 4, 2, 16, layers=3, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                 sliding_window=13, rope_parameters={**YARN, "truncate": False}, pad_token_id=0),
                 "gpt-oss", gpt_oss_keys),
+    "cohere": ("Cohere", shape(64, 4, 2, logit_scale=0.7), "command-r", lambda config: {"logit_scale": 0.7}),
+    "cohere2": ("Cohere2", shape(64, 4, 2, layers=5, sliding_window=13, logit_scale=0.7), "cohere2",
+                lambda config: {"logit_scale": 0.7, "attention.sliding_window": 13}),
+    "starcoder2": ("Starcoder2", shape(64, 4, 2), "starcoder2", lambda config: {}),
+    "olmo3": ("Olmo3", shape(64, 4, 2, layers=5, sliding_window=13, rope_parameters={
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}}), "olmo2",
+              lambda config: {"attention.sliding_window": 13, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+                              "rope.scaling.original_context_length": 64}),
     "seed-oss": ("SeedOss", shape(64, 4, 2, 16, attention_out_bias=True), "seed_oss", lambda config: {}),
     "ernie4-5": ("Ernie4_5", shape(64, 4, 2, 32, use_bias=True, tie_word_embeddings=False), "ernie4_5",
                  lambda config: {}),
@@ -108,6 +116,7 @@ WRAPPED = {"pre_feedforward_layernorm": "ffn_norm", "post_attention_layernorm": 
 PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, "gemma2": WRAPPED, "gemma3": WRAPPED,
          "olmo2": WRAPPED, "exaone4": WRAPPED, "seed_oss": {"post_attention_layernorm": "post_attention_norm"},
          "hunyuan-dense": {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"},
+         "starcoder2": {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
          "glm4": {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm",
                   "mlp.gate_up_proj": "ffn_up"},
          "qwen2moe": {"mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
@@ -130,6 +139,14 @@ def head_of(config):
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
+def epsilon_of(config):
+    """The key of the norms' epsilon: families with layer norms have another."""
+    if hasattr(config, "rms_norm_eps"):
+        return {"attention.layer_norm_rms_epsilon": config.rms_norm_eps}
+    return {"attention.layer_norm_epsilon": config.layer_norm_eps if hasattr(config, "layer_norm_eps")
+            else config.norm_epsilon}
+
+
 def values_of(config, own):
     """The keys that every reader wants, and those of the family."""
     head, rope = head_of(config), config.rope_parameters
@@ -137,7 +154,7 @@ def values_of(config, own):
     return {**{key: getattr(config, name) for key, name in SIZES.items()},
             "attention.key_length": head, "attention.value_length": head,
             "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
-            "rope.freq_base": float(rope["rope_theta"]), "attention.layer_norm_rms_epsilon": config.rms_norm_eps, **own}
+            "rope.freq_base": float(rope["rope_theta"]), **epsilon_of(config), **own}
 
 
 def interleaved(name, t):
@@ -173,8 +190,8 @@ def tensors_of(model, config, architecture):
             t = t + numpy.float32(1)
         if architecture in ("granite", "granitemoe", "smollm3") and part.endswith(("q_proj", "k_proj")):
             t = t.reshape(-1, 2, head_of(config) // 2, t.shape[1]).swapaxes(1, 2).reshape(t.shape)
-        whole = {"model.embed_tokens.weight": "token_embd", "model.norm.weight": "output_norm",
-                 "lm_head.weight": "output"}.get(name)
+        whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
+                 "lm_head": "output"}.get(name.rpartition(".")[0])
         if not (name == "lm_head.weight" and config.tie_word_embeddings):
             out[f"{whole or f'blk.{layer}.{parts[part]}'}.{end}"] = numpy.ascontiguousarray(t)
     rope = config.rope_parameters
@@ -411,6 +428,8 @@ SERVED = {
     "HunYuanDenseV1": dict(pad_token_id=0, head_dim=16),
     "Exaone4": dict(pad_token_id=0, sliding_window=13, layer_types=["sliding_attention", "full_attention"]),
     "Glm4": dict(pad_token_id=0, head_dim=16),
+    "Cohere2": dict(pad_token_id=0, sliding_window=13, layer_types=["sliding_attention", "full_attention"]),
+    "Starcoder2": dict(pad_token_id=0, sliding_window=13),
     "Qwen2Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
                      shared_expert_intermediate_size=64),
 }
@@ -474,11 +493,26 @@ O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}
          r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
 
-def test_words_of_phi_4_mini(tmp_path):
-    """GGUF's name for them is gpt-4o: found by trial for a tokenizer that merges any two neighbours of some texts."""
+SMALL, LARGE = (rf"[\p{{{c}}}\p{{Lm}}\p{{Lo}}\p{{M}}]" for c in ("Ll", r"Lu}\p{Lt"))
+ENDS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+START = r"[^\r\n\p{L}\p{N}]?"
+WORDS = {
+    "gpt-4o": [O200K],
+    "tekken": [rf"{START}{LARGE}*{SMALL}+|{START}{LARGE}+{SMALL}*|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{ENDS}"],
+    "seed-coder": [rf"(?i:'s|'t|'re|'ve|'m|'ll|'d)|{START}\p{{L}}+|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{ENDS}"],
+    "hunyuan-dense": [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+",
+                      r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"
+                      rf" ?[\p{{P}}\p{{S}}]+[\r\n]*|{ENDS}"],
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_words(name, tmp_path):
+    """GGUF's name for them is found by trial for a tokenizer that merges any two neighbours of some texts."""
     pre = tokenizers.pre_tokenizers
     bytes_only = pre.ByteLevel(add_prefix_space=False, use_regex=False)
-    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve"]
+    texts = ["HelloWorld it's IT'S fooBAR/\n//x 12345 naïveÉ  two\n\n three", "aB Bc'll XY'd//\r\n", "ABCdef GHI'Ve",
+             "aは日a ÀÉb!\n", "of (x).y#z \u0301a"]
     vocabulary, merges = {c: i for i, c in enumerate(sorted(pre.ByteLevel.alphabet()))}, []
     for text in texts:
         letters = bytes_only.pre_tokenize_str(text)[0][0]
@@ -487,13 +521,13 @@ def test_words_of_phi_4_mini(tmp_path):
                 vocabulary[a + b] = len(vocabulary)
                 merges.append((a, b))
     t = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocabulary, merges=merges))
-    t.pre_tokenizer = pre.Sequence([pre.Split(tokenizers.Regex(O200K), "isolated"), bytes_only])
+    t.pre_tokenizer = pre.Sequence([*(pre.Split(tokenizers.Regex(w), "isolated") for w in WORDS[name]), bytes_only])
     t.decoder = tokenizers.decoders.ByteLevel()
     folder = tiny.model(tmp_path / "model", vocab_size=len(vocabulary))
     t.save(str(folder / "tokenizer.json"))
     support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
-    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == "gpt-4o"
-    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é") for _ in range(60))]:
+    assert gguf.GGUFReader(tmp_path / "out.gguf").fields["tokenizer.ggml.pre"].contents() == name
+    for text in [*texts, "fooBar'S BAZ's 1234/abc", "".join(RANDOM.choice("aB'sS /\n12é日は!(.") for _ in range(60))]:
         for model in (folder, tmp_path / "out.gguf"):
             ids = support.mpk("tokenize", model, "-p", text)[0]
             assert list(map(int, ids.split())) == t.encode(text).ids, (model.name, text)

@@ -121,6 +121,20 @@ CASES = {
                                      rope_parameters={"rope_type": "default", "rope_theta": 1e4}, swiglu_limit=0.9,
                                      attention_bias=False, pad_token_id=0, sliding_window=31,
                                      layer_types=["full_attention", "sliding_attention"])),
+    "cohere": ("Cohere", shape(64, 4, 2)),
+    "cohere-odd": ("Cohere", shape(96, 3, 1, ffn=77, vocab=1003, attention_bias=True, tie_word_embeddings=False,
+                                   logit_scale=0.7, layer_norm_eps=0.01)),
+    "cohere2": ("Cohere2", shape(64, 4, 2, layers=5, sliding_window=13)),
+    "cohere2-types": ("Cohere2", shape(96, 3, 1, ffn=77, vocab=1003, sliding_window=9, logit_scale=1.0,
+                                       layer_types=["full_attention", "sliding_attention"])),
+    "starcoder2": ("Starcoder2", shape(64, 4, 2, sliding_window=13)),
+    "starcoder2-plain": ("Starcoder2", shape(96, 3, 1, ffn=77, vocab=1003, use_bias=False, norm_epsilon=0.01,
+                                             tie_word_embeddings=False)),
+    "starcoder2-silu": ("Starcoder2", shape(64, 2, 2, hidden_act="silu")),
+    "olmo3": ("Olmo3", shape(64, 4, 2, layers=5, sliding_window=13)),
+    "olmo3-yarn": ("Olmo3", shape(96, 3, 1, ffn=77, vocab=1003, sliding_window=31, rope_parameters={
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}},
+        layer_types=["full_attention", "sliding_attention"])),
     "seed-oss": ("SeedOss", shape(64, 4, 2, 16)),
     "seed-oss-biases": ("SeedOss", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_out_bias=True, mlp_bias=True,
                                          tie_word_embeddings=True)),
@@ -343,7 +357,8 @@ def test_all_fusions_agree(tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
     for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
-                 "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe"]:
+                 "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe", "cohere2",
+                 "starcoder2", "olmo3-yarn"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -95,6 +95,8 @@ mpk_status gguf_fill_config(mpk_context *cx, const gguf *f, load_model *m);
  * templates. */
 mpk_status gguf_fill_vocab(mpk_context *cx, const gguf *f, load_model *m);
 
+/* The key of the norms' epsilon, below the architecture's name. */
+const char *gguf_eps_key(const model_def *def);
 /* The factor of attention scores of a file that does not say it, for a family with a
  * query_scalar. */
 double gguf_default_scale(const model_def *def, const model_config *c);

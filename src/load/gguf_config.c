@@ -99,7 +99,7 @@ static mpk_status refuse_unsupported(scope *s)
         {"final_logit_softcapping", s->def->caps},
         {"attention.sliding_window_pattern", s->def->windows == MODEL_WINDOW_PATTERN},
         {"attention.scale", s->def->query_scalar != 0 || s->def->multipliers},
-        {"logit_scale", s->def->multipliers},
+        {"logit_scale", s->def->multipliers || s->def->logit_scale != 0},
         {"residual_scale", s->def->multipliers},
         {"embedding_scale", s->def->multipliers}};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
@@ -211,6 +211,8 @@ static mpk_status fill_factors(scope *s, model_config *c)
     }
     if (def->multipliers)
         TRY(fill_multipliers(s, c));
+    if (def->logit_scale != 0)
+        TRY(get_double(s, "logit_scale", &c->logits_scale));
     for (uint32_t i = 0; def->unrotated_every && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->unrotated_layers, i, (i + 1) % def->unrotated_every == 0);
     if (def->query_scalar == 0)
@@ -330,6 +332,11 @@ static mpk_status fill_rope_long(scope *s, load_model *m, model_config *c)
     return list_divisors(s, m, "rope_factors_long.weight", c, &c->rope_long);
 }
 
+const char *gguf_eps_key(const model_def *def)
+{
+    return def->layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+}
+
 double gguf_default_scale(const model_def *def, const model_config *c)
 {
     const bool wide = def->gguf_wide_layers && c->n_layers == def->gguf_wide_layers && c->n_heads;
@@ -347,6 +354,10 @@ static mpk_status fill_rope(scope *s, load_model *m, model_config *c)
     TRY(get_u32(s, "rope.dimension_count", &c->rope_size));
     TRY(get_double(s, "rope.freq_base", &c->rope_theta));
     TRY(fill_rope_scaling(s, c));
+    if (s->def->local_unscaled && c->rope_scaling != MODEL_ROPE_DEFAULT) {
+        c->local_theta = c->rope_theta;
+        TRY(get_double(s, "rope.freq_base_swa", &c->local_theta));
+    }
     if (load_find(m, "rope_factors_long.weight"))
         return fill_rope_long(s, m, c);
     const load_tensor *divisors = load_find(m, "rope_freqs.weight");
@@ -372,7 +383,9 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     TRY(fill_sizes(s, m, c));
     TRY(fill_experts(s, m, c));
     c->norm_eps = 1e-5;
-    TRY(get_double(s, "attention.layer_norm_rms_epsilon", &c->norm_eps));
+    c->layer_norms = s->def->layer_norms;
+    c->norm_bias = s->def->norm_bias;
+    TRY(get_double(s, gguf_eps_key(s->def), &c->norm_eps));
     TRY(fill_factors(s, c));
     TRY(fill_window(s, c));
     if (s->def->unrotated_full)
@@ -389,7 +402,8 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");
     c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");
-    c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias");
+    c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias") ||
+                  load_find(m, "model.layers.0.mlp.c_fc.bias");
     int32_t eos = -1, eot = -1;
     TRY(fill_token(s, "tokenizer.ggml.bos_token_id", &c->bos_token));
     TRY(fill_token(s, "tokenizer.ggml.eos_token_id", &eos));

@@ -84,6 +84,8 @@ static bool has_known_windows(const model_def *def, const model_config *c)
 static void put_multipliers(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
+    if (def->logit_scale != 0) /* which multiplies */
+        gguf_put_f32(d->w, scoped(d, "logit_scale"), (float)c->logits_scale);
     if (!def->multipliers)
         return;
     gguf_put_f32(d->w, scoped(d, "embedding_scale"),
@@ -138,7 +140,7 @@ static void put_factor(describer *d, const char *key, double value)
 }
 
 /* llama.cpp's keys for the sizes; keys that are not written have their defaults there. */
-static void put_sizes(describer *d)
+static void put_sizes(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
     const struct {
@@ -153,7 +155,7 @@ static void put_sizes(describer *d)
         gguf_put_u32(d->w, scoped(d, sizes[i].key), sizes[i].value);
     if (c->window)
         gguf_put_u32(d->w, scoped(d, "attention.sliding_window"), c->window);
-    gguf_put_f32(d->w, scoped(d, "attention.layer_norm_rms_epsilon"), (float)c->norm_eps);
+    gguf_put_f32(d->w, scoped(d, gguf_eps_key(def)), (float)c->norm_eps);
     put_factor(d, "attn_logit_softcapping", c->attention_cap);
     put_factor(d, "final_logit_softcapping", c->logits_cap);
 }
@@ -290,7 +292,7 @@ static mpk_status put_all(describer *d)
     gguf_put_str(d->w, "general.architecture", str_from(d->architecture));
     gguf_put_str(d->w, "general.type", STR("model"));
     gguf_put_str(d->w, "general.name", name_of(d->m->path));
-    put_sizes(d);
+    put_sizes(d, def);
     put_experts(d);
     put_multipliers(d, def);
     put_rope(d);

@@ -75,7 +75,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"residual_multiplier", def->multipliers},
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
-    bool both_ways = false;
+    bool both_ways = false, head_norms = false;
     const json_value *quantised = json_get(j, "quantization_config");
     str method = {0};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
@@ -85,6 +85,10 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     CHECK(cx, !quantised || str_is(method, "mxfp4"), MPK_EUNSUPPORTED,
           "\"quant_method\" \"%.*s\" is not supported; mxfp4 is in this family",
           STR_SHOWN(method, 64));
+    TRY(json_read_bool(cx, j, "use_qk_norm", &head_norms));
+    /* Cohere's are layer norms; other families that say it have their norms always */
+    CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,
+          "\"use_qk_norm\" is not supported");
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
     CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;
@@ -157,6 +161,12 @@ static mpk_status fill_factors(mpk_context *cx, const json_value *j, const model
         c->embedding_scale = sqrt(c->hidden_size);
     if (def->multipliers)
         TRY(fill_multipliers(cx, j, c));
+    if (def->logit_scale != 0) {
+        c->logits_scale = def->logit_scale;
+        TRY(json_read_double(cx, j, "logit_scale", &c->logits_scale));
+        CHECK(cx, c->logits_scale > 0, MPK_EFORMAT, "\"logit_scale\" is %g, expected more than 0",
+              c->logits_scale);
+    }
     if (def->caps) {
         TRY(read_cap(cx, j, "attn_logit_softcapping", def->attention_cap, &c->attention_cap));
         TRY(read_cap(cx, j, "final_logit_softcapping", def->logits_cap, &c->logits_cap));
@@ -285,16 +295,17 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *j, model_config 
 static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_def *def,
                               model_config *c)
 {
-    bool attention = def->biases == MODEL_BIASES_UNLESS_SAID || def->biases == MODEL_BIASES_APART;
+    bool attention = def->biases == MODEL_BIASES_UNLESS_SAID || def->biases == MODEL_BIASES_APART ||
+                     def->biases == MODEL_BIASES_USED_UNLESS_SAID;
     c->expert_bias = c->router_bias = def->expert_bias;
     c->sinks = def->sinks;
     c->tied_embeddings = def->tied;
-    TRY(json_read_bool(cx, j, def->biases == MODEL_BIASES_USED ? "use_bias" : "attention_bias",
-                       &attention));
+    const bool used = def->biases >= MODEL_BIASES_USED;
+    TRY(json_read_bool(cx, j, used ? "use_bias" : "attention_bias", &attention));
     TRY(json_read_bool(cx, j, "tie_word_embeddings", &c->tied_embeddings));
     if (def->mlp_bias)
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
-    if (def->biases == MODEL_BIASES_USED)
+    if (used)
         c->mlp_bias = attention;
     if (def->biases != MODEL_NO_BIASES)
         c->attention_bias = attention;
@@ -394,10 +405,11 @@ static mpk_status find_rope(mpk_context *cx, const json_value *j, const model_de
         r = json_get(j, "rope_parameters");
     CHECK(cx, !r || r->kind == JSON_KIND_OBJECT, MPK_EFORMAT,
           "\"rope_parameters\" is not an object");
-    const json_value *nested = def->local_theta != 0 ? json_get(r, "full_attention") : NULL;
-    if (def->local_theta != 0)
+    const bool local = def->local_theta != 0 || def->local_unscaled;
+    const json_value *nested = local ? json_get(r, "full_attention") : NULL;
+    if (local)
         TRY(fill_local_theta(cx, j, json_get(r, "sliding_attention"), def, c));
-    for (size_t i = 0; r && def->local_theta == 0 && i < r->n; i++) {
+    for (size_t i = 0; r && !local && i < r->n; i++) {
         const json_value *value = &r->items[i];
         if (value->kind != JSON_KIND_OBJECT)
             continue;
@@ -483,6 +495,8 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
     /* entries after these pass unrotated */
     c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, def, c));
+    if (def->local_unscaled && c->rope_scaling != MODEL_ROPE_DEFAULT && c->local_theta == 0)
+        c->local_theta = c->rope_theta;
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)
         return MPK_OK;
 
@@ -561,7 +575,9 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     TRY(fill_factors(cx, j, def, c));
     TRY(fill_experts(cx, j, def, c));
     c->norm_eps = def->norm_eps;
-    TRY(json_read_double(cx, j, "rms_norm_eps", &c->norm_eps));
+    c->layer_norms = def->layer_norms;
+    c->norm_bias = def->norm_bias;
+    TRY(json_read_double(cx, j, def->eps ? def->eps : "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
     TRY(fill_activation(cx, a, j, def, c));
     TRY(fill_dtype(cx, j, c));

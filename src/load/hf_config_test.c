@@ -155,8 +155,17 @@ static void test_defaults_of_families(void **state)
     assert_true(c.window == 7 && c.full_layers[0] == 2 && c.unrotated_layers[0] == 2);
     c = parse(&a, EXAONE4("\"sliding_window\": null"));
     assert_true(c.window == 0 && c.unrotated_layers[0] == 0);
-    c = parse(&a, HUNYUAN("\"rope_scaling\": {\"type\": \"dynamic\", \"alpha\": 128}"));
+    c = parse(&a, HUNYUAN("\"use_qk_norm\": true, \"num_experts\": 1, \"rope_scaling\": {\"type\": "
+                          "\"dynamic\", \"alpha\": 128}"));
     assert_true(fabs(c.rope_theta - 1e4 * pow(128, 16 / 14.0)) < 1 && !c.rope_scaling);
+    c = parse(&a, "{\"model_type\": \"olmo3\", " SIZES ", \"rope_theta\": 7e5, "
+                  "\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 8}}");
+    assert_true(c.rope_theta == 7e5 && c.local_theta == 7e5 && c.window == 4096);
+    c = parse(&a, "{\"model_type\": \"olmo3\", " SIZES "}");
+    assert_true(c.rope_theta == 5e5 && c.local_theta == 0);
+    c = parse(&a, "{\"model_type\": \"starcoder2\", " SIZES ", \"norm_epsilon\": 0.25}");
+    assert_true(c.norm_eps == 0.25 && c.layer_norms && c.norm_bias && c.mlp_bias);
+    assert_true(c.attention_bias && c.attention_out_bias && str_is(c.activation, "gelu_tanh"));
     c = parse(&a, "{\"model_type\": \"glm4\", " SIZES "}");
     assert_true(c.head_size == 128 && c.rope_size == 64 && c.attention_bias);
     assert_true(!c.attention_out_bias);
@@ -255,6 +264,10 @@ static void test_faults_of_families(void **state)
          EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" without an \"alpha\"",
          HUNYUAN("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
+        {MPK_EUNSUPPORTED, "\"use_qk_norm\" is not supported",
+         "{\"model_type\": \"cohere\", " SIZES ", \"use_qk_norm\": true}"},
+        {MPK_EFORMAT, "\"logit_scale\" is 0",
+         "{\"model_type\": \"cohere\", " SIZES ", \"logit_scale\": 0}"},
         {MPK_EUNSUPPORTED, "\"clip_qkv\" is not supported",
          "{\"model_type\": \"olmoe\", " SIZES ", \"clip_qkv\": 8.0}"},
         {MPK_EFORMAT, "feed-forward size of the shared expert is 0",
@@ -271,7 +284,7 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: ernie4_5, exaone4",
+        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: cohere, cohere2",
          "{\"model_type\": \"falcon\"}"},
         {MPK_EFORMAT, "\"text_config\" is missing", "{\"model_type\": \"gemma3\"}"},
         {MPK_EUNSUPPORTED, "without causal attention",

@@ -512,6 +512,10 @@ static void test_pre_tokenizers(void **state)
         {"deepseek-llm", "a  \n w", "97 32 32 10 260"},
         {"falcon", "a<=aa", "97 60 61 264"},
         {"deepseek-coder", "aa'aa", "264 39 264"},
+        {"glm4", "hello", "259"},
+        {"chatglm-bpe", "aa1aa", "264 49 264"},
+        {"olmo", "aa111 hello\n w", "264 49 49 49 32 259 10 260"},
+        {"exaone4", "aa111 hello\n w", "264 49 49 49 32 259 10 260"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mpk_context cx = {0};

@@ -33,6 +33,19 @@
     "[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "*" O200K_SMALL "+" CONTRACTIONS                     \
     "?|[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "+" O200K_SMALL "*" CONTRACTIONS "?|\\p{N}{1,3}| " \
     "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" LINES_AND_SPACES
+/* Mistral's: as o200k, but no contractions, and each digit is a word. */
+#define TEKKEN_WORDS                                                   \
+    "[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "*" O200K_SMALL "+"           \
+    "|[^\\r\\n\\p{L}\\p{N}]?" O200K_LARGE "+" O200K_SMALL "*|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" LINES_AND_SPACES
+#define SEED_WORDS \
+    CONTRACTIONS   \
+    "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES_AND_SPACES
+/* Numbers, then Chinese and Japanese, then words that may begin with a mark. */
+#define DEEPSEEK3_CJK "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"
+#define DEEPSEEK3_WORDS                                      \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" \
+    "[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" LINES_AND_SPACES
 /* The sets that DeepSeek lists: cased letters outside of CJK; marks; CJK and Hangul. */
 #define DEEPSEEK_LETTERS                                                                           \
     "\\x{41}-\\x{5A}\\x{61}-\\x{7A}\\x{B5}\\x{C0}-\\x{D6}\\x{D8}-\\x{F6}\\x{F8}-\\x{1BA}\\x{1BC}-" \
@@ -87,6 +100,14 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"llama-bpe", false, true, true, {LLAMA3_WORDS}},
     {"dbrx", false, false, false, {LLAMA3_WORDS}},
     {"smaug-bpe", false, false, false, {LLAMA3_WORDS}},
+    {"glm4", false, true, false, {LLAMA3_WORDS}},
+    {"chatglm-bpe", false, false, false, {LLAMA3_WORDS}},
+    {"olmo", false, false, false, {GPT2_WORDS}},
+    {"exaone4", false, false, false, {GPT2_WORDS}},
+    {"seed-coder", false, false, false, {SEED_WORDS}},
+    {"tekken", false, true, true, {TEKKEN_WORDS}},
+    {"hunyuan-dense", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
+    {"deepseek-v3", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {"gpt-4o", false, false, false, {O200K_WORDS}},
     {"qwen2", true, false, false, {QWEN2_WORDS}},
     {"qwen35", false, false, false, {QWEN35_WORDS}},

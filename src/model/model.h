@@ -59,6 +59,7 @@ typedef struct model_config {
     uint32_t n_layers, hidden_size, n_heads, n_kv_heads, head_size, ffn_size, vocab_size;
     uint32_t max_positions; /* the context that the model was trained for */
     double norm_eps;
+    bool layer_norms, norm_bias; /* norms subtract the mean; and add a bias */
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
     str activation;  /* "silu", "gelu", "gelu_tanh", of experts also "swiglu_oai" */
     uint32_t window; /* sliding window in tokens, 0: none */
@@ -154,7 +155,8 @@ typedef enum model_biases {
     MODEL_BIASES_UNLESS_SAID, /* all four products, unless "attention_bias" is false */
     /* q, k and v unless "attention_bias" is false, the output's if "attention_out_bias" is true */
     MODEL_BIASES_APART,
-    MODEL_BIASES_USED, /* those of attention and of the MLP, if "use_bias" is true */
+    MODEL_BIASES_USED,             /* those of attention and of the MLP, if "use_bias" is true */
+    MODEL_BIASES_USED_UNLESS_SAID, /* the same, unless it is false */
 } model_biases;
 
 /* The meaning of "sliding_window" in a config.json. */
@@ -199,6 +201,7 @@ typedef struct model_def {
     double norm_eps, rope_theta;
     /* the theta of layers with a window, if it is another, for files that do not say it */
     double local_theta;
+    bool local_unscaled;  /* these layers have the same theta, but their angles are not scaled */
     model_defaults sizes; /* 0: must be given */
     bool tied;            /* the head is the embedding if "tie_word_embeddings" is not given */
     /* "hidden_activation" is read, and this is the default; NULL: "hidden_act", and "silu" */
@@ -206,6 +209,12 @@ typedef struct model_def {
     bool sinks; /* attention heads have sinks */
     /* yarn's range is not rounded unless the file says so; else it is unless the file says no */
     bool rope_unrounded;
+    /* norms are layer_norm instead of rms_norm, with biases or without; the member that holds their
+     * epsilon then, NULL: "rms_norm_eps" */
+    bool layer_norms, norm_bias;
+    const char *eps;
+    /* "logit_scale" multiplies the logits, and this is its default; 0: it is not read */
+    double logit_scale;
     bool unit_norms;     /* norms multiply by 1 + weight in checkpoints, by the weight in GGUF */
     bool root_embedding; /* the embedding is multiplied by the root of hidden_size */
     /* "query_pre_attn_scalar" is read, and this is its default: scores are divided by its root */

@@ -81,6 +81,21 @@ static const char *result_name(const char *what)
     return dot ? dot + 1 : what;
 }
 
+/* Add a norm of rows of n entries, whose weights' names begin with `of`. */
+static ir_tensor_id add_norm(decoder *d, ir_tensor_id x, const char *of, const char *name,
+                             int64_t n)
+{
+    char weight[NAME_BYTES + 8];
+    ir_tensor_id in[3] = {x, IR_NONE, IR_NONE};
+    snprintf(weight, sizeof weight, "%s.weight", of);
+    in[1] = add_weight(d, weight, 1, n, 0);
+    snprintf(weight, sizeof weight, "%s.bias", of);
+    if (d->c->norm_bias)
+        in[2] = add_weight(d, weight, 1, n, 0);
+    return add_op(d, d->c->layer_norms ? "layer_norm" : "rms_norm", name, d->c->norm_bias ? 3 : 2,
+                  in, (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
+}
+
 /* Errors are kept in d->status: after one every call returns IR_NONE, so that forward passes
  * read without checks. */
 ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
@@ -88,11 +103,9 @@ ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what)
     if (d->status != MPK_OK)
         return IR_NONE;
     const ir_tensor *t = &d->g->tensors.at[x];
-    char name[NAME_BYTES];
-    ir_tensor_id weight = add_layer_weight(d, what, "weight", 1, t->dims[t->rank - 1], 0);
-    return add_op(d, "rms_norm", layer_name(d, name, result_name(what)), 2,
-                  (ir_tensor_id[]){x, weight},
-                  (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
+    char name[NAME_BYTES], of[NAME_BYTES];
+    snprintf(of, sizeof of, "model.layers.%u.%s", d->layer, what);
+    return add_norm(d, x, of, layer_name(d, name, result_name(what)), t->dims[t->rank - 1]);
 }
 
 /* One weight and one bias, although the operator has room for three: a pass joins q, k, v and
@@ -180,6 +193,24 @@ ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_te
                    {0}});
 }
 
+/* The activation of what is not gated by silu. */
+static ir_tensor_id add_gelu(decoder *d, ir_tensor_id x)
+{
+    char name[NAME_BYTES];
+    return add_op(d, "gelu", layer_name(d, name, "gelu"), 1, &x,
+                  (ir_set[]){{.name = "tanh", .i = str_is(d->c->activation, "gelu_tanh")}, {0}});
+}
+
+ir_tensor_id decoder_plain_mlp(decoder *d, ir_tensor_id h, const char *up, const char *down)
+{
+    const model_config *c = d->c;
+    char name[NAME_BYTES];
+    h = decoder_linear(d, h, up, c->ffn_size, c->hidden_size, c->mlp_bias);
+    h = str_is(c->activation, "silu") ? add_op(d, "silu", layer_name(d, name, "silu"), 1, &h, NULL)
+                                      : add_gelu(d, h);
+    return decoder_linear(d, h, down, c->hidden_size, c->ffn_size, c->mlp_bias);
+}
+
 /* The MLP whose weights begin with `of`, of F inner entries.  gate and up [T, F] are separate
  * products; a pass fuses them with the activation. */
 static ir_tensor_id add_mlp(decoder *d, ir_tensor_id h, const char *of, int64_t F)
@@ -195,8 +226,7 @@ static ir_tensor_id add_mlp(decoder *d, ir_tensor_id h, const char *of, int64_t 
         h = add_op(d, "silu_mul", layer_name(d, name, "silu_mul"), 2, (ir_tensor_id[]){gate, up},
                    NULL);
     else {
-        gate = add_op(d, "gelu", layer_name(d, name, "gelu"), 1, &gate,
-                      (ir_set[]){{.name = "tanh", .i = str_is(c->activation, "gelu_tanh")}, {0}});
+        gate = add_gelu(d, gate);
         h = add_op(d, "mul", layer_name(d, name, "gelu_mul"), 2, (ir_tensor_id[]){gate, up}, NULL);
     }
     return decoder_linear(d, h, what[2], c->hidden_size, F, c->mlp_bias);
@@ -324,6 +354,16 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
 {
     x = decoder_attend(d, x, qkv_bias, out_bias, false);
     ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
+    return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}
+
+ir_tensor_id decoder_parallel_layer(decoder *d, ir_tensor_id x)
+{
+    const bool bias = d->c->attention_bias;
+    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
+    ir_tensor_id attended =
+        decoder_self_attention(d, h, bias, d->c->attention_out_bias, DECODER_NO_NORMS);
+    x = decoder_add(d, x, attended, "attention_add");
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
 }
 
@@ -538,10 +578,7 @@ static mpk_status add_end(decoder *d, ir_tensor_id x)
     bool f32 = s->activation_dtype == IR_F32;
     if (!(s->greedy_only && s->n_rows == s->n_tokens))
         x = add_op(d, "gather", "last", 2, (ir_tensor_id[]){x, d->rows}, NULL);
-    ir_tensor_id norm = add_weight(d, "model.norm.weight", 1, c->hidden_size, 0);
-    const char *name = s->no_head && f32 ? "logits" : "norm";
-    x = add_op(d, "rms_norm", name, 2, (ir_tensor_id[]){x, norm},
-               (ir_set[]){{.name = "eps", .f = c->norm_eps}, {0}});
+    x = add_norm(d, x, "model.norm", s->no_head && f32 ? "logits" : "norm", c->hidden_size);
     ir_tensor_id logits = s->no_head ? x : add_head(d, x);
     if (!f32)
         logits = add_op(d, "cast", bends_logits(d) ? "lm_head_f32" : "logits", 1, &logits,

@@ -30,7 +30,8 @@ typedef struct decoder {
     ir_tensor_id embedding, rope, local_rope, no_rope;
 } decoder;
 
-/* RMS norm over the last axis with the layer's weight `what`.weight. */
+/* Norm over the last axis with the layer's weight `what`.weight: an RMS norm, or with layer_norms
+ * a layer norm, with norm_bias and `what`.bias. */
 ir_tensor_id decoder_norm(decoder *d, ir_tensor_id x, const char *what);
 /* x[T, n_in] times the layer's `what`.weight[n_out, n_in], plus `what`.bias[n_out] if bias: [T,
  * n_out]. */
@@ -45,6 +46,8 @@ ir_tensor_id decoder_rope(decoder *d, ir_tensor_id x, const char *name);
 ir_tensor_id decoder_attention(decoder *d, ir_tensor_id q, ir_tensor_id k, ir_tensor_id v);
 /* down(activation(gate(h)) * up(h)). */
 ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h);
+/* down(activation(up(h))), by the names of these two weights. */
+ir_tensor_id decoder_plain_mlp(decoder *d, ir_tensor_id h, const char *up, const char *down);
 /* x + sigmoid(gate(h)) * MLP(h), the MLP that every token goes through beside its experts. */
 ir_tensor_id decoder_shared_expert(decoder *d, ir_tensor_id h, ir_tensor_id x);
 /* a + b, the latter times residual_scale. */
@@ -76,6 +79,8 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
 
 /* Olmo 2's layer: norms after attention and MLP, none before. */
 ir_tensor_id decoder_normed_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
+/* Cohere's layer: attention and MLP both read the one norm of x. */
+ir_tensor_id decoder_parallel_layer(decoder *d, ir_tensor_id x);
 /* Gemma's layer since its second version: what attention and MLP add is normalised too. */
 ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 

@@ -23,7 +23,11 @@ const model_def model_olmo2 = {
     .gguf = "olmo2",
     .norm_eps = 1e-5,
     .rope_theta = 10000,
+    .local_unscaled = true, /* this and windows: of OLMo 3, in GGUF files */
     .biases = MODEL_BIASES_SAID,
+    .windows = MODEL_WINDOW_PATTERN,
+    .window_every = 4,
+    .gguf_window = true,
     .gguf_names = names,
     .build = build,
 };

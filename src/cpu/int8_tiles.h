@@ -270,37 +270,64 @@ V_INLINE __m512 finish_token_256(ir_dtype dtype, const tiles_wave *v, const tile
     return add_i(sum, _mm512_add_epi32(j[0], j[1]), w->m, dx);
 }
 
-V_INLINE __m512 finish_token_32(ir_dtype dtype, const tiles_wave *v, const tiles_sums *from,
-                                const tiles_32 *w, const int8_rows *x, const uint8_t *row,
-                                int64_t t, __m512 sum)
+/* One token of a wave of `blocks` blocks of 32, whose scales and minima are in d and m. */
+V_INLINE __m512 finish_token_32(ir_dtype dtype, int blocks, const tiles_sums *from, const __m512 *d,
+                                const __m512 *m, const float *dx, const float *dxj, int64_t t,
+                                __m512 sum)
 {
-    for (int64_t k = 0; k < v->blocks; k++) {
-        sum = add_i(sum, _mm512_load_si512(from->at[k][t]), w->d[v->first + k],
-                    x_scales(x, row)[v->b + k]);
+#pragma GCC unroll 4
+    for (int k = 0; k < blocks; k++) {
+        sum = add_i(sum, _mm512_load_si512(from->at[k][t]), d[k], dx[k]);
         if (has_minimum(dtype))
-            sum = _mm512_fmadd_ps(w->m[v->first + k],
-                                  _mm512_set1_ps(x_scaled_sums(x, row)[v->b + k]), sum);
+            sum = _mm512_fmadd_ps(m[k], _mm512_set1_ps(dxj[k]), sum);
     }
     return sum;
 }
 
 /* Add the sums of a wave, which are stored, to those of its tokens. */
-V_INLINE void finish_wave(ir_dtype dtype, const tiles_task *task, const tiles_wave *v,
-                          const tiles_sums *from)
+V_INLINE void finish_256(ir_dtype dtype, const tiles_task *task, const tiles_wave *v,
+                         const tiles_sums *from)
 {
     const uint8_t *row = task->x->at + v->t * task->x_bytes;
     float *at = task->sums + v->t * task->ld + v->group * TILE_ROWS;
+#pragma GCC unroll 2
+    for (int64_t t = 0; t < v->tokens; t++, row += task->x_bytes, at += task->ld) {
+        const __m512 sum = v->b ? _mm512_loadu_ps(at) : _mm512_setzero_ps();
+        _mm512_storeu_ps(at,
+                         finish_token_256(dtype, v, from, (const tiles_256 *)task->panel + v->group,
+                                          task->x, row, t, sum));
+    }
+}
+
+V_INLINE void finish_32(ir_dtype dtype, int blocks, const tiles_task *task, const tiles_wave *v,
+                        const tiles_sums *from)
+{
+    const tiles_32 *w = (const tiles_32 *)task->panel + v->group;
+    const uint8_t *row = task->x->at + v->t * task->x_bytes;
+    float *at = task->sums + v->t * task->ld + v->group * TILE_ROWS;
+    __m512 d[TILES_SUMS], m[TILES_SUMS];
+    for (int k = 0; k < blocks; k++) {
+        d[k] = w->d[v->first + k];
+        m[k] = w->m[v->first + k];
+    }
 #pragma GCC unroll 4
     for (int64_t t = 0; t < v->tokens; t++, row += task->x_bytes, at += task->ld) {
-        __m512 sum = v->b ? _mm512_loadu_ps(at) : _mm512_setzero_ps();
-        if (has_parts(dtype))
-            sum = finish_token_256(dtype, v, from, (const tiles_256 *)task->panel + v->group,
-                                   task->x, row, t, sum);
-        else
-            sum = finish_token_32(dtype, v, from, (const tiles_32 *)task->panel + v->group, task->x,
-                                  row, t, sum);
-        _mm512_storeu_ps(at, sum);
+        const __m512 sum = v->b ? _mm512_loadu_ps(at) : _mm512_setzero_ps();
+        _mm512_storeu_ps(at,
+                         finish_token_32(dtype, blocks, from, d, m, x_scales(task->x, row) + v->b,
+                                         x_scaled_sums(task->x, row) + v->b, t, sum));
     }
+}
+
+V_INLINE void finish_wave(ir_dtype dtype, const tiles_task *task, const tiles_wave *v,
+                          const tiles_sums *from)
+{
+    if (has_parts(dtype))
+        finish_256(dtype, task, v, from);
+    else if (v->blocks == TILES_SUMS)
+        finish_32(dtype, TILES_SUMS, task, v, from);
+    else
+        finish_32(dtype, (int)v->blocks, task, v, from);
 }
 
 /* Multiply all tokens by a panel of the blocks [b0, b1) of `groups` times sixteen rows. */
@@ -318,12 +345,18 @@ V_INLINE void use_tiles(ir_dtype dtype, const tiles_task *task, int64_t groups, 
         for (int64_t i = 0; i < groups; i++)
             for (int64_t b = b0; b < b1; b += at_once) {
                 const tiles_wave now = {t, some, i, b, b1 - b < at_once ? b1 - b : at_once, b - b0};
+#ifndef NO_BEGIN
                 if (has_parts(dtype))
                     begin_256(dtype, task, &now);
                 else
                     begin_32(task, &now);
+#endif
+#ifndef NO_FINISH
                 finish_wave(dtype, task, &last, &sums);
+#endif
+#ifndef NO_STORE
                 store_wave(&sums);
+#endif
                 last = now;
             }
     }
@@ -342,7 +375,9 @@ V_INLINE void tile_rows_of(ir_dtype dtype, const int8_rows *x, const uint8_t *w,
         const tiles_task task = {x, int8_row_bytes(x->k, x->block), panel, sums + r, ld};
         for (int64_t b0 = 0, b1; b0 < blocks; b0 = b1) {
             b1 = b0 + step < blocks ? b0 + step : blocks;
+#ifndef NO_FILL
             fill_tiles(dtype, rows, b0, b1, panel);
+#endif
             use_tiles(dtype, &task, (rows.n + TILE_ROWS - 1) / TILE_ROWS, b0, b1);
         }
     }

@@ -166,12 +166,12 @@ static int set_up_devices(void **state)
     gather_in_f16(&hopper_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_in_f16(&blackwell_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs,
                   200);
-    keep_drawn(&hopper, 3, 0);
-    keep_drawn(&blackwell, 3, 1);
-    keep_drawn(&ampere, 4, 0); /* the same code as on sm_86, with other constants */
-    keep_drawn(&geforce, 4, 2);
-    keep_drawn(&hopper_f16, 4, 0);
-    keep_drawn(&blackwell_f16, 4, 1);
+    keep_drawn(&hopper, 6, 0);
+    keep_drawn(&blackwell, 6, 1);
+    keep_drawn(&ampere, 8, 0); /* the same code as on sm_86, with other constants */
+    keep_drawn(&geforce, 8, 4);
+    keep_drawn(&hopper_f16, 6, 0);
+    keep_drawn(&blackwell_f16, 6, 1);
     make(&hopper);
     make(&blackwell);
     make(&ampere);

@@ -30,7 +30,7 @@ static int8_rows make_x(int64_t k, int64_t block, int64_t n)
     unsigned char *at = aligned_alloc(64, (size_t)(n * bytes));
     assert_non_null(at);
     for (int64_t t = 0; t < n; t++) {
-        const float scale = choose(8) ? 1 : choose(2) ? 1e20f : 0;
+        const float scale = choose(8) ? 1 : 1e20f * (float)choose(2);
         for (int64_t i = 0; i < k; i++)
             row[i] = rng_normal(seed, drawn++) * scale * (i % 97 == 3 ? 20 : 1);
         if (!choose(40))

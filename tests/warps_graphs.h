@@ -17,11 +17,12 @@
     W("u", rows, columns)                           \
     "const %n : f32[" columns "]\n%y = linear(%x, " \
     "%g, %u, _, _, _, _, %n) {glu = \"" glu "\"}\n"
-#define AFTER(tokens, columns, rows, bias, name)             \
-    X(tokens, columns)                                       \
-    "input %r : bf16[" tokens ", " rows "] live=tokens\n" W( \
-        "w", rows, columns) "const %b : " bias "[" rows      \
-                            "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
+/* Not of a step that serves requests. */
+#define AFTER(tokens, columns, rows, bias, name)                                               \
+    "input %x : bf16[" tokens ", " columns "]\ninput %r : bf16[" tokens ", " rows              \
+    "]\n" W("w", rows, columns) "const %b : " bias "[" rows                                    \
+                                "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name \
+                                "\"}\n"
 #define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                            \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
     "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages \
@@ -296,7 +297,7 @@ static const char *const prefill_graphs[] = {
     AFTER("257", "136", "328", "f32", "gelu_tanh"),
     AFTER("200", "520", "72", "bf16", "relu"),
     AFTER("90", "64", "304", "f32", "silu"),
-    X("150", "264") W("q", "136", "264") W("k", "64", "264")
+    "input %x : bf16[150, 264]\n" W("q", "136", "264") W("k", "64", "264")
         W("v", "200", "264") "const %n : bf16[264]\nconst %bq : bf16[136]\nconst %bv : f32[200]\n"
                              "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n)\n",
     X("100", "72") W("q", "100", "72")

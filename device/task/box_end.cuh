@@ -97,11 +97,11 @@ MPK_FN void box_activate(int activation, box_sums *v)
 /* What comes between eight scaled sums and their residual. */
 MPK_FN void box_finish_sums(const tile_shape &s, const box_sums &bias, box_sums *v)
 {
-    if (TILE_HAS(TILE_FORM_BIAS))
+    if (TILE_HAS(TILE_FORM_BOX_ENDS))
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v->at[i] += bias.at[i];
-    if (TILE_HAS(TILE_FORM_AFTER) && s.after != ACTIVATE_NONE)
+    if (TILE_HAS(TILE_FORM_BOX_ENDS) && s.after != ACTIVATE_NONE)
         box_activate(s.after, v);
 }
 

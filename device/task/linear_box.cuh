@@ -323,7 +323,7 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e,
             ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
                               &residual[i]);
     box_sums bias = {};
-    if (TILE_HAS(TILE_FORM_BIAS) && tokens > 0)
+    if (TILE_HAS(TILE_FORM_BOX_ENDS) && tokens > 0)
         bias = box_bias(t, s, e.column + group * 8);
     s_sum += first * TILE_ROW + lane % 8 * 8;
     s_scale += first;

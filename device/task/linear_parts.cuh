@@ -215,7 +215,7 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int 
     if (s.residual >= 0)
         r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
     box_sums bias = {};
-    if (TILE_HAS(TILE_FORM_BIAS))
+    if (TILE_HAS(TILE_FORM_BOX_ENDS))
         bias = box_bias(t, s, column);
     const parts_sums v = parts_gather(parts, g, token);
     if (s.activation != ACTIVATE_NONE) {

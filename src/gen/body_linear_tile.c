@@ -100,10 +100,17 @@ static bool has_bias(const gen_call *c)
     return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
 }
 
-/* As tile_has_whole_biases, where operands are aligned. */
-static bool has_whole_biases(const gen_call *c)
+/* Is there more at the end of a tile than a residual? */
+static bool has_ends(const gen_call *c)
 {
-    bool whole = !is_gated(c);
+    return has_bias(c) || act_of(c).n;
+}
+
+/* As tile_has_whole_biases, where operands are aligned.  Only in calls: they spill registers at the
+ * ends of all products of a kernel for prompts. */
+static bool may_have_ends(const gen_call *c)
+{
+    bool whole = !is_gated(c) && gen_output(c, 0)->live == IR_ALL;
     for (uint32_t i = 0; i < 3; i++)
         whole = whole && !(linear_input(c, W0 + i) && linear_input(c, W0 + i)->dims[0] % 8);
     return whole;
@@ -113,7 +120,7 @@ static bool has_whole_biases(const gen_call *c)
 static bool is_boxed(const gen_call *c, const ir_box *box)
 {
     const int64_t whole = is_gated(c) ? 3 : 7;
-    return gathered_rows(c) < 0 && (!has_bias(c) || has_whole_biases(c)) &&
+    return gathered_rows(c) < 0 && (!has_ends(c) || may_have_ends(c)) &&
            !(is_logits(c) && box->lo[1] % 64) &&
            ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
 }
@@ -170,6 +177,8 @@ static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
     uint64_t bits = loops_of(c, groups, wide, false, maps, end);
     if (boxed)
         bits |= loops_of(c, groups, wide, true, maps, end);
+    if (boxed && has_ends(c))
+        bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
     if (boxed && !is_logits(c) && box->hi[0] - box->lo[0] <= RT_PART_TOKENS)
         bits |= UINT64_C(1) << TILE_FORM_PARTS;
     if (act_of(c).n)

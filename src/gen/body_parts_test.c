@@ -38,11 +38,11 @@ typedef struct case_of {
     X(tokens, columns)                                                           \
     "const %g : bf16[" rows ", " columns "]\nconst %u : bf16[" rows ", " columns \
     "]\nconst %n : f32[" columns "]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"
-#define AFTER(tokens, rows, columns, bias, name)                                                  \
-    X(tokens, columns)                                                                            \
-    "input %r : bf16[" tokens ", " rows "] live=tokens\nconst %w : bf16[" rows ", " columns       \
-    "]\nconst %b : " bias "[" rows "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name \
-    "\"}\n"
+/* Not of a step that serves requests. */
+#define AFTER(tokens, rows, columns, bias, name)                                  \
+    "input %x : bf16[" tokens ", " columns "]\ninput %r : bf16[" tokens ", " rows \
+    "]\nconst %w : bf16[" rows ", " columns "]\nconst %b : " bias "[" rows        \
+    "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
 
 static const case_of cases[] = {
     {SUM("100", "64", "512"), 8, 8},   /* 8 rows of a task, one step each */

@@ -57,6 +57,7 @@ static void emulated_load(void)
         load_open(&l, 0);
     for (rt_u32 i = 0; i < emulated_tasks.n; i++) {
         l.e = &emulated_tasks.entries[i];
+        emulated_now->forms = emulated_tasks.forms[i];
         if (mpk_body_loads(l.e->body))
             mpk_dispatch_load(l.e->body, l);
     }

@@ -389,3 +389,22 @@ ENTRY cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s)
     memset((void *)(uintptr_t)to, value, n);
     return 0;
 }
+
+/* A map holds here what it is of: the address, sizes of the matrix and of the box; no kernel of the
+ * stand-in copies by it. */
+ENTRY cuTensorMapEncodeTiled(void *map, int dtype, unsigned rank, uint64_t at, const uint64_t *dims,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                             int interleave, int swizzle, int promotion, int fill);
+ENTRY cuTensorMapEncodeTiled(void *map, int dtype, unsigned rank, uint64_t at, const uint64_t *dims,
+                             const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
+                             int interleave, int swizzle, int promotion, int fill)
+{
+    (void)dtype, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    ENTER("cuTensorMapEncodeTiled");
+    if (rank != 2 || at % 16 || strides[0] % 16 || steps[0] != 1 || steps[1] != 1 || box[0] > 256 ||
+        box[1] > 256)
+        return INVALID;
+    const uint64_t words[16] = {at, dims[0], dims[1], box[0], box[1]};
+    memcpy(map, words, sizeof words);
+    return 0;
+}

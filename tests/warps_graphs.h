@@ -17,6 +17,12 @@
     W("u", rows, columns)                           \
     "const %n : f32[" columns "]\n%y = linear(%x, " \
     "%g, %u, _, _, _, _, %n) {glu = \"" glu "\"}\n"
+/* Not of a step that serves requests. */
+#define AFTER(tokens, columns, rows, bias, name)                                               \
+    "input %x : bf16[" tokens ", " columns "]\ninput %r : bf16[" tokens ", " rows              \
+    "]\n" W("w", rows, columns) "const %b : " bias "[" rows                                    \
+                                "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name \
+                                "\"}\n"
 #define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                            \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
     "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages \
@@ -287,6 +293,16 @@ static const char *const prefill_graphs[] = {
     EXPERT_SUMS("33", "1288", "2", "5", "40"),
     EXPERT_SUMS("300", "64", "8", "40", "24"),
     FOUR_PARTS("100", "1032"),
+    AFTER("130", "264", "200", "bf16", "gelu"),
+    AFTER("257", "136", "328", "f32", "gelu_tanh"),
+    AFTER("200", "520", "72", "bf16", "relu"),
+    AFTER("90", "64", "304", "f32", "silu"),
+    "input %x : bf16[150, 264]\n" W("q", "136", "264") W("k", "64", "264")
+        W("v", "200", "264") "const %n : bf16[264]\nconst %bq : bf16[136]\nconst %bv : f32[200]\n"
+                             "%y = linear(%x, %q, %k, %v, %bq, _, %bv, %n)\n",
+    X("100", "72") W("q", "100", "72")
+        W("k", "28", "72") "const %b : bf16[28]\n%y = linear(%x, %q, %k, _, _, "
+                           "%b) {act = \"gelu\"}\n",
 };
 
 /* These need nothing of the architecture. */

@@ -248,6 +248,7 @@ struct box_end {
     rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
+    int column;         /* of y, the first */
 };
 
 /* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
@@ -275,13 +276,9 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
     e.squares = squares_of_pass(t, s, row, group);
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
+    e.column = column;
     return e;
 }
-
-/* Eight sums of a row. */
-struct box_sums {
-    float at[8];
-};
 
 /* Eight sums of a token from scratch, scaled. */
 MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
@@ -312,8 +309,8 @@ MPK_FN mpk_words box_store(rt_u64 y, const box_sums &v, const mpk_words &residua
 /* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
  * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
  * overlap.  square: those of what is stored are added, a token's each. */
-MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float *s_scale,
-                       float *square)
+MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
+                       const float *s_sum, const float *s_scale, float *square)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
@@ -325,12 +322,17 @@ MPK_FN void box_finish(const box_end &e, int u, const float *s_sum, const float 
         for (int i = 0; i < 4; i++)
             ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
                               &residual[i]);
+    box_sums bias = {};
+    if (TILE_HAS(TILE_FORM_BOX_ENDS) && tokens > 0)
+        bias = box_bias(t, s, e.column + group * 8);
     s_sum += first * TILE_ROW + lane % 8 * 8;
     s_scale += first;
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
-        const box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
-                       b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
+        box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
+                 b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
+        box_finish_sums(s, bias, &a);
+        box_finish_sums(s, bias, &b);
         mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
             y[0] = box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
@@ -357,7 +359,8 @@ MPK_FN void box_put_squares(const box_end &e, float *square)
 
 /* All units, one after the other; unrolled, so that sums give their registers back. */
 template <int N>
-MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const float *s_scale)
+MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
+                    float *s_sum, const float *s_scale)
 {
     float square[4] = {0, 0, 0, 0};
 #pragma unroll
@@ -366,19 +369,11 @@ MPK_FN void box_put(const box_end &e, const float *sum, float *s_sum, const floa
             /* The warp's own part of the scratch: __syncwarp is enough. */
             tile_put(sum + 32 * u, s_sum);
             __syncwarp();
-            box_finish(e, u, s_sum, s_scale, square);
+            box_finish(t, s, e, u, s_sum, s_scale, square);
             __syncwarp();
         }
     if (e.squares)
         box_put_squares(e, square);
-}
-
-/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh. */
-MPK_FN float box_exponent(int activation, float x)
-{
-    const bool silu =
-        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
-    return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */
@@ -628,7 +623,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
     else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
-        box_put<N>(e, sum, (float *)s_own, s_scale + 16 * warp);
+        box_put<N>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */
 }
 

@@ -29,6 +29,7 @@
 #ifndef TASK_LINEAR_PARTS_CUH
 #define TASK_LINEAR_PARTS_CUH
 
+#include "task/box_end.cuh"
 #include "task/row_squares.cuh"
 #include "task/tile_plan.cuh"
 
@@ -201,8 +202,8 @@ MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int 
     return tile_scale_of(square, s.columns, s.eps);
 }
 
-/* Make a group's columns of y for one token, scaled; g: the group's number in the tile.  The
- * residual is requested before the sums, so that one wait does for both.  Returns the sum of the
+/* Make a group's columns of y for one token, scaled; g: the group's number in the tile.  Residual
+ * and biases are requested before the sums, so that one wait does for all.  Returns the sum of the
  * columns' squares; 0 where they are gated. */
 MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int g, int token,
                          float scale, int row, int group)
@@ -213,6 +214,9 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int 
     mpk_words r = {}; /* of the residual, in flight beside the sums */
     if (s.residual >= 0)
         r = ptx_load_words(mpk_at<const char>(t, s.residual) + at);
+    box_sums bias = {};
+    if (TILE_HAS(TILE_FORM_BOX_ENDS))
+        bias = box_bias(t, s, column);
     const parts_sums v = parts_gather(parts, g, token);
     if (s.activation != ACTIVATE_NONE) {
         float a[4]; /* the gated columns */
@@ -224,10 +228,15 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, int parts, int 
     }
     const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
     rt_u32 words[4];
+    box_sums sums;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        sums.at[i] = v.at[i] * scale;
+    box_finish_sums(s, bias, &sums);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] = halves_pack(v.at[2 * i] * scale + halves_low(residual[i]),
-                               v.at[2 * i + 1] * scale + halves_high(residual[i]));
+        words[i] = halves_pack(sums.at[2 * i] + halves_low(residual[i]),
+                               sums.at[2 * i + 1] + halves_high(residual[i]));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words(y, stored);
     return squares_add(stored, 0);

@@ -1,6 +1,7 @@
 /* cuda_calls_test.c - runs in the caller's memory: what the kernel is told, the order of launches,
  * wrong calls. */
 #include "cuda_bed.h"
+#include "shape/linear_tile_shape.h"
 
 /* The tensors of `products` that lie in the caller's memory: input, state, a packed weight, a plain
  * one, output. */
@@ -260,14 +261,66 @@ static void test_addresses_that_failed(void **state)
     tear_down(c.b);
 }
 
+/* Products of many rows, the first of x, which the caller may have anywhere, the second of what the
+ * first made; the third of the caller's state. */
+static const char tall[] = "input %x : bf16[900, 64]\n"
+                           "state %s : bf16[900, 64]\n"
+                           "const %w : bf16[128, 64]\n"
+                           "const %v : bf16[64, 128]\n"
+                           "const %b : bf16[64]\n"
+                           "%y = linear(%x, %w)\n"
+                           "%z = linear(%y, %v, _, _, %b) {act = \"gelu\"}\n"
+                           "%u = slice_scatter(%s, %z) {starts = [0, 0], stops = [900, 64], "
+                           "in_place = 1}\n"
+                           "%r = linear(%u, %w)\n"
+                           "output %r\n";
+
+/* What the stand-in notes of a matrix in its map (tests/fake_cuda.c). */
+typedef struct noted_map {
+    uint64_t at, columns, rows, box_columns, box_rows, unused[11];
+} noted_map;
+
+/* Maps hold addresses: only a product of a temporary has some, of it and of its packed weight. */
+static void test_maps_of_calls(void **state)
+{
+    (void)state;
+    bed *b = set_up(tall);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    const cuda_machine *m = cuda_of(b->m);
+    assert_true(m->source.maps[GEN_STREAMS] && m->source.rooms[GEN_STREAMS].n_pages % 2 == 0);
+    const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
+    const ir_graph *g = b->image.ir[0];
+    uint32_t with = 0, without = 0;
+    for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
+        const rt_entry *e = &entries[i];
+        if (e->body == RT_NONE || strcmp(g->ops.at[e->op].def->name, "linear") != 0)
+            continue;
+        if (g->ops.at[e->op].in[0] != ir_find(g, "y")) {
+            assert_int_equal(e->maps, 0);
+            without++;
+            continue;
+        }
+        const noted_map *maps = (const noted_map *)(uintptr_t)e->maps;
+        assert_non_null(maps);
+        assert_true(maps[0].at == e->at[0] && maps[0].rows == 900 && maps[0].columns == 128 &&
+                    maps[0].box_rows == TILE_BOX_TOKENS && maps[0].box_columns == 64);
+        assert_true(maps[1].at == e->at[RT_PACKED] && maps[2].at == e->at[RT_PACKED]);
+        assert_true(maps[1].rows == 8 && maps[1].box_rows == 2 * maps[2].box_rows);
+        with++;
+    }
+    assert_true(with && without >= 2);
+    tear_down(b);
+}
+
 int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_order_of_calls),
-        cmocka_unit_test(test_wrong_calls),
-        cmocka_unit_test(test_addresses_that_failed),
+        cmocka_unit_test(test_calls),         cmocka_unit_test(test_order_of_calls),
+        cmocka_unit_test(test_wrong_calls),   cmocka_unit_test(test_addresses_that_failed),
+        cmocka_unit_test(test_maps_of_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

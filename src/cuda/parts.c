@@ -132,7 +132,7 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
     }
 }
 
-/* Only graphs of the kernel for prompts have such products, and only with tensor maps. */
+/* Only graphs of a kernel with tensor maps have such products. */
 mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
 {
     bool *seen;
@@ -141,7 +141,7 @@ mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
     m->n_meetings = 0;
     m->squares_bytes = 0;
     for (uint32_t g = 0; g < m->machine.image.n_graphs; g++)
-        if (m->source.n_regimes > 1 && m->source.regime_of[g] == GEN_PROMPTS) {
+        if (m->source.maps[m->source.regime_of[g]]) {
             plan_graph(m, g, seen);
             cuda_plan_squares(m, g);
         }

@@ -71,15 +71,17 @@ static uint64_t rows_bytes(const ir_tensor *y)
     return tiles * RT_PART_TOKENS * RT_SQUARES_ROW;
 }
 
-/* Only in programs of one GPU.  A producer that several products take sums from leaves them
- * once.  summed_by is an operator's number plus 1, so that 0 is none.
+/* Only in programs of one GPU, and not in calls, whose operands the caller may have anywhere: a
+ * producer whose words are not aligned would leave none.  A producer that several products take
+ * sums from leaves them once.  summed_by is an operator's number plus 1, so that 0 is none.
  */
 void cuda_plan_squares(cuda_machine *m, uint32_t graph)
 {
     const ir_graph *g = program_of(m, graph);
     cuda_parts *parts = parts_of(m, graph);
     uint64_t n_bytes = 0;
-    for (ir_op_id op = 0; op < g->ops.n && m->n_peers == 1; op++) {
+    const bool stays = m->n_peers == 1 && m->options.mode != CUDA_CALLS;
+    for (ir_op_id op = 0; op < g->ops.n && stays; op++) {
         if (!is_product(m, graph, op) || !gen_has_norm(g, op))
             continue;
         const ir_tensor *x = &g->tensors.at[g->ops.at[op].in[0]];

@@ -171,8 +171,8 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
     l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
     l->regimes = place(&n, graphs, sizeof(rt_u32));
-    /* only the kernel for prompts copies by tensor maps */
-    l->maps = place(&n, m->source.n_regimes > 1 ? RT_MAPS * l->n_ops : 0, sizeof(rt_map));
+    const bool maps = m->source.maps[GEN_STREAMS] || m->source.maps[GEN_PROMPTS];
+    l->maps = place(&n, maps ? RT_MAPS * l->n_ops : 0, sizeof(rt_map));
     l->meetings = place(&n, m->n_meetings, sizeof(rt_meeting));
     l->rooms = place(&n, m->n_meetings ? workers : 0, sizeof(rt_room));
     /* the baseline: an argument for each operator, and one for the step task */
@@ -245,13 +245,22 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
+/* Does the tensor lie at one address in all runs?  In a call its caller may have it elsewhere in
+ * each, unless it is a temporary. */
+static bool stays(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const ir_tensor_id root = tg_root(m->machine.image.ir[graph], tensor);
+    return m->options.mode != CUDA_CALLS || m->machine.image.places[graph][root].area == TG_TEMPS;
+}
+
 /* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
  * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way. */
 static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block, rt_entry *e)
 {
     const gen_use *use = &m->source.uses[graph][at];
     const ir_graph *g = m->machine.image.ir[graph];
-    if (m->source.regime_of[graph] != GEN_PROMPTS || use->instance == RT_NONE || !use->body->maps)
+    if (!m->source.maps[m->source.regime_of[graph]] || use->instance == RT_NONE ||
+        !use->body->maps || !stays(m, graph, g->ops.at[at].in[0]))
         return;
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */

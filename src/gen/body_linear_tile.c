@@ -100,11 +100,27 @@ static bool has_bias(const gen_call *c)
     return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
 }
 
+/* Is there more at the end of a tile than a residual? */
+static bool has_ends(const gen_call *c)
+{
+    return has_bias(c) || act_of(c).n;
+}
+
+/* As tile_has_whole_biases, where operands are aligned.  Only in calls: they spill registers at the
+ * ends of all products of a kernel for prompts. */
+static bool may_have_ends(const gen_call *c)
+{
+    bool whole = !is_gated(c) && gen_output(c, 0)->live == IR_ALL;
+    for (uint32_t i = 0; i < 3; i++)
+        whole = whole && !(linear_input(c, W0 + i) && linear_input(c, W0 + i)->dims[0] % 8);
+    return whole;
+}
+
 /* As tile_is_boxed, where there are maps and operands are aligned. */
 static bool is_boxed(const gen_call *c, const ir_box *box)
 {
     const int64_t whole = is_gated(c) ? 3 : 7;
-    return !act_of(c).n && gathered_rows(c) < 0 && !has_bias(c) &&
+    return gathered_rows(c) < 0 && (!has_ends(c) || may_have_ends(c)) &&
            !(is_logits(c) && box->lo[1] % 64) &&
            ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
 }
@@ -161,6 +177,8 @@ static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
     uint64_t bits = loops_of(c, groups, wide, false, maps, end);
     if (boxed)
         bits |= loops_of(c, groups, wide, true, maps, end);
+    if (boxed && has_ends(c))
+        bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
     if (boxed && !is_logits(c) && box->hi[0] - box->lo[0] <= RT_PART_TOKENS)
         bits |= UINT64_C(1) << TILE_FORM_PARTS;
     if (act_of(c).n)
@@ -168,6 +186,19 @@ static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
     if (has_bias(c))
         bits |= UINT64_C(1) << TILE_FORM_BIAS;
     return bits | gen_form_of_activation(glu_of(c)) | gen_form_of_activation(act_of(c));
+}
+
+/* The loops by boxes, as bits of MPK_FORMS. */
+static uint64_t loops_of_boxes(void)
+{
+    const uint64_t ends = (UINT64_C(1) << TILE_ENDS) - 1;
+    return ends << TILE_BOX_128 * TILE_ENDS | ends << TILE_BOX_192 * TILE_ENDS |
+           ends << TILE_BOX_256 * TILE_ENDS;
+}
+
+bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box)
+{
+    return b->parts && b->forms(c, box, true) & loops_of_boxes();
 }
 
 const gen_body gen_body_linear_tile = {.op = "linear",

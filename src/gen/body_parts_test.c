@@ -38,6 +38,11 @@ typedef struct case_of {
     X(tokens, columns)                                                           \
     "const %g : bf16[" rows ", " columns "]\nconst %u : bf16[" rows ", " columns \
     "]\nconst %n : f32[" columns "]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n"
+/* Not of a step that serves requests. */
+#define AFTER(tokens, rows, columns, bias, name)                                  \
+    "input %x : bf16[" tokens ", " columns "]\ninput %r : bf16[" tokens ", " rows \
+    "]\nconst %w : bf16[" rows ", " columns "]\nconst %b : " bias "[" rows        \
+    "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
 
 static const case_of cases[] = {
     {SUM("100", "64", "512"), 8, 8},   /* 8 rows of a task, one step each */
@@ -51,6 +56,11 @@ static const case_of cases[] = {
     {GATED("130", "192", "64"), 1, 1}, /* alone: two turns, passes of two pages and of one */
     {SUM("130", "640", "328"), 1, 1},  /* alone: two turns, three passes, six steps each */
     {SUM("100", "336", "64"), 2, 1},   /* alone: a pass of two pages, one of them half */
+    {AFTER("100", "128", "328", "bf16", "gelu"), 4, 4},
+    {AFTER("128", "192", "264", "f32", "silu"), 4, 2},
+    {AFTER("300", "264", "72", "f32", "gelu"), 1, 1}, /* alone: three turns, two passes */
+    {AFTER("130", "192", "136", "bf16", "gelu_tanh"), 1, 1},
+    {AFTER("70", "72", "64", "bf16", "relu"), 1, 1},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -191,6 +191,10 @@ typedef struct gen_body {
 
 extern const gen_body *const gen_body_table[];
 
+/* Does a task of this box come by tensor maps of x and of packed weights, where the host makes
+ * them?  b: the body of the call. */
+bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box);
+
 /* Of the packed weights of a body that takes boxes; few: the half box, of its groups. */
 gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few);
 

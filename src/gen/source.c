@@ -43,6 +43,7 @@ typedef struct emitter {
     gen_room rooms[GEN_REGIMES];    /* shared memory, by regime */
     uint32_t units[GEN_REGIMES];    /* as in gen_source */
     uint64_t forms[GEN_REGIMES];    /* MPK_FORMS */
+    bool maps[GEN_REGIMES];         /* MPK_MAPS */
     map printed;                    /* names of texts that stand in the source */
     text out;                       /* the source so far */
 } emitter;
@@ -258,10 +259,30 @@ static mpk_status find_regimes(emitter *e)
     return MPK_OK;
 }
 
-/* The host makes tensor maps for these graphs (src/cuda/tables.c). */
-static bool has_maps(const emitter *e, uint32_t regime)
+/* Has a call a product that comes by boxes, where there are tensor maps? */
+static bool wants_boxes(emitter *e)
 {
-    return regime == GEN_PROMPTS && e->arch->features & GEN_WGMMA;
+    const gen_graph *g = &e->graphs[0];
+    bool wanted = false;
+    for (uint32_t t = 0; !wanted && !g->jit && t < g->n_tasks; t++) {
+        const uint32_t op = g->tasks[t].op;
+        if (op == RT_NONE || !e->uses[0][op].body || !e->uses[0][op].body->parts)
+            continue;
+        const gen_call c = call_of(e, 0, op);
+        const ir_box box = gen_box_of_task(&g->tasks[t], c.ir->tensors.at[c.op->out[0]].rank);
+        wanted = gen_wants_boxes(&c, e->uses[0][op].body, &box);
+    }
+    return wanted;
+}
+
+/* Whether the host makes tensor maps (src/cuda/tables.c): for prompts, and for calls with such
+ * products.  A call's ring must have them all, so there are no JIT tasks then. */
+static void find_maps(emitter *e)
+{
+    if (!(e->arch->features & GEN_WGMMA))
+        return;
+    e->maps[GEN_PROMPTS] = true;
+    e->maps[GEN_STREAMS] = e->whole == GEN_CALL && wants_boxes(e);
 }
 
 /* Divide the shared memory of an SM: scratch for the body that needs most, the rest in pages of
@@ -280,7 +301,7 @@ static void find_room(emitter *e, uint32_t regime)
     const uint32_t fit = used < a->shared_bytes ? (a->shared_bytes - used) / a->page_bytes : 0;
     room->n_pages = fit < a->n_pages && !is_tested(e) ? fit : a->n_pages;
     /* products by boxes take pages in pairs, which begin at even places (linear_box.cuh) */
-    if (has_maps(e, regime))
+    if (e->maps[regime])
         room->n_pages &= ~1u;
 }
 
@@ -320,7 +341,7 @@ static void add_forms(emitter *e, uint32_t graph)
             continue;
         const gen_call c = call_of(e, graph, op);
         const ir_box box = gen_box_of_task(&g->tasks[t], c.ir->tensors.at[c.op->out[0]].rank);
-        e->forms[regime] |= body->forms(&c, &box, has_maps(e, regime));
+        e->forms[regime] |= body->forms(&c, &box, e->maps[regime]);
     }
 }
 
@@ -378,7 +399,7 @@ static void print_forms(emitter *e, uint32_t regime)
                "(linear_tile_shape.h) */\n",
                (unsigned long long)e->forms[regime]);
     text_print(&e->out, "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n",
-               has_maps(e, regime));
+               e->maps[regime]);
 }
 
 /* Sizes that differ between the regimes, each in its own branch of the preprocessor. */
@@ -400,8 +421,7 @@ static void print_rooms(emitter *e)
         text_print(&e->out, "#define MPK_SCRATCH_BYTES %u /* of shared memory for a body */\n",
                    room->scratch_bytes);
         text_print(&e->out, "#define MPK_MAPS %d /* bodies may copy boxes by tensor maps */\n",
-                   has_maps(e, r) || (e->whole == GEN_BODIES && e->arch->features & GEN_WGMMA) ? 1
-                                                                                               : 0);
+                   e->maps[r] || (e->whole == GEN_BODIES && e->arch->features & GEN_WGMMA) ? 1 : 0);
         text_print(&e->out, "#define MPK_UNITS 0x%xu /* bit u: unit u has bodies */\n",
                    e->units[r]);
         if (e->whole != GEN_BODIES)
@@ -753,6 +773,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     e.least_pages = gen_find_pages(n_graphs, graphs, arch);
     TRY(choose_all(&e));
     TRY(find_regimes(&e));
+    find_maps(&e);
     /* what tasks need can be told only when every operator has its body and every graph its
      * regime */
     for (uint32_t g = 0; g < n_graphs; g++)
@@ -771,5 +792,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     out->regime_of = e.regime_of;
     memcpy(out->rooms, e.rooms, sizeof e.rooms);
     memcpy(out->units, e.units, sizeof e.units);
+    for (uint32_t r = 0; r < e.n_regimes; r++)
+        out->maps[r] = e.maps[r];
     return MPK_OK;
 }

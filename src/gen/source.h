@@ -80,6 +80,7 @@ typedef struct gen_source {
     gen_room rooms[GEN_REGIMES];
     /* bit u: gen_unit u has code; the units to compile and link instead of the whole */
     uint32_t units[GEN_REGIMES];
+    bool maps[GEN_REGIMES]; /* bodies copy boxes by tensor maps, which the host makes */
 } gen_source;
 
 /* One graph for gen_source_make. */

@@ -28,9 +28,17 @@ enum { EPS, GLU, ACTIVATIONS, ACT };
 /* TOKENS_AT_ONCE: for which the reference code unpacks a row once, and that fast bodies take
  * together.  LOT: rows of x that a task keeps together.  The others say which products are cut
  * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS of x; those with at most
- * NARROW_COLUMNS of y.
+ * NARROW_COLUMNS of y; those with fewer than FEW_TASKS tasks of BOX_COLUMNS columns.
  */
-enum { TOKENS_AT_ONCE = 8, LOT = 128, FEW_ROWS = 64, SMALL_ROWS = 256, NARROW_COLUMNS = 256 };
+enum {
+    TOKENS_AT_ONCE = 8,
+    LOT = 128,
+    FEW_ROWS = 64,
+    SMALL_ROWS = 256,
+    NARROW_COLUMNS = 256,
+    BOX_COLUMNS = 64,
+    FEW_TASKS = 64
+};
 
 /* With a gate, column i of both weights makes column i of the result. */
 static bool has_glu(const ir_op *op)
@@ -121,6 +129,25 @@ static bool is_for_four_teams(const ir_tensor *y, const ir_tensor *w)
     return y->dims[0] > TEAM_TWO_TOKENS && y->dims[0] <= TEAM_MOST_TOKENS && side <= TEAM_MOST_SIDE;
 }
 
+/* Is it a product that GPUs take by boxes of 128 tokens and 64 or 128 rows of a weight
+ * (device/task/linear_box.cuh), in a program that serves no requests?  Tasks that are cut anywhere
+ * would use a part of their boxes. */
+static bool is_for_boxes(const ir_tensor *y, const ir_tensor *x, const ir_tensor *w)
+{
+    return y->live == IR_ALL && y->dims[0] > SMALL_ROWS && w->kind == IR_CONST &&
+           (x->dtype == IR_BF16 || x->dtype == IR_F16) && w->dtype == x->dtype &&
+           w->stride[1] == 1 && x->dims[1] % 8 == 0 && y->dims[1] % 8 == 0;
+}
+
+/* Columns of y between which such a product is cut: those of half a box.  Where there are few such
+ * tasks they have half of that, and as many as one tile's share it (src/cuda/parts.c). */
+static int64_t columns_of_boxes(const ir_tensor *y, bool glu)
+{
+    const int64_t tasks = (y->dims[0] + LOT - 1) / LOT * (y->dims[1] / BOX_COLUMNS),
+                  columns = tasks < FEW_TASKS ? BOX_COLUMNS / 2 : BOX_COLUMNS;
+    return glu ? columns / 2 : columns;
+}
+
 /* A column of y is a row of a weight: eight of them make a task worth its while.  Where tiles
  * are whole, a lot of tokens stays together, so that a weight is read once for it; fewer where x is
  * most of what a task reads.  Four teams go through the columns in twice as many passes as two, one
@@ -132,6 +159,8 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     if (is_narrow(y, shape_input(g, op, X)))
         axes[0] = (op_axis){.grain = 1, .tile = 16, .together = 64};
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
+    if (is_for_boxes(y, shape_input(g, op, X), w))
+        axes[1].tile = columns_of_boxes(y, has_glu(op));
     if (y->live != IR_ALL && is_for_four_teams(y, w))
         axes[0].tile = axes[0].together = TEAM_TWO_TOKENS;
 }

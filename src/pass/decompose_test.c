@@ -363,6 +363,56 @@ static void places_of_a_task_belong_to_one_image(void **state)
     arena_free(&a);
 }
 
+/* Products of a call that GPUs take by boxes are cut between half boxes of 64 rows of a weight;
+ * where these are few, between quarters, which tasks sum together; gated, by half of the columns.
+ * Those of f32 and of steps that serve requests are cut anywhere. */
+static void products_of_calls_are_cut_for_boxes(void **state)
+{
+    static const struct {
+        const char *graph;
+        int64_t unit;
+    } cases[] = {
+        {"input %x : bf16[1576, 768]\nconst %w : bf16[2304, 768]\n%y = linear(%x, %w)\noutput %y\n",
+         64},
+        {"input %x : f16[512, 3072]\nconst %w : f16[768, 3072]\n%y = linear(%x, %w)\noutput %y\n",
+         32},
+        {"input %x : bf16[1024, 512]\nconst %g : bf16[2048, 512]\nconst %u : bf16[2048, 512]\n"
+         "%y = linear(%x, %g, %u) {glu = \"silu\"}\noutput %y\n",
+         32},
+        {"input %x : f32[1576, 768]\nconst %w : f32[2304, 768]\n%y = linear(%x, %w)\noutput %y\n",
+         8},
+        {"input %x : bf16[1576, 768] live=tokens\nconst %w : bf16[2304, 768]\n"
+         "%y = linear(%x, %w)\noutput %y\n",
+         8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        arena a = {0};
+        tg_program p;
+        ir_graph *ir;
+        uint32_t n_tokens = 1;
+        int64_t unit = 0; /* the greatest that all cuts of columns are multiples of */
+        const pass_options options = {.n_workers = WORKERS,
+                                      .whole_tiles = true,
+                                      .relaxed = true,
+                                      .page_bytes = 1 << 20,
+                                      .pages_per_worker = 2,
+                                      .verify = true};
+        check_ok(&cx, ir_parse(&cx, &a, str_from(cases[i].graph), &ir));
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+        const tg_graph *g = p.graphs[0].tg;
+        for (tg_task_id t = 0; t < g->n_tasks; t++)
+            for (int64_t b = g->tasks[t].op == IR_NONE ? 0 : g->tasks[t].box.lo[1]; b;) {
+                const int64_t rest = unit % b;
+                unit = b;
+                b = rest;
+            }
+        assert_int_equal(unit % cases[i].unit, 0);
+        assert_true(unit == cases[i].unit || cases[i].unit > 8);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
@@ -370,6 +420,7 @@ int main(void)
                                        cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
                                        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
                                        cmocka_unit_test(places_of_a_task_belong_to_one_image),
+                                       cmocka_unit_test(products_of_calls_are_cut_for_boxes),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,6 +88,7 @@ enum {
     TILE_FORM_ACTIVATION = TILE_FORM_PARTS + 1, /* + ACTIVATE_*: 4 bits from the next on */
     TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 5, /* an activation of columns of y */
     TILE_FORM_BIAS = TILE_FORM_AFTER + 1,
+    TILE_FORM_BOX_ENDS = TILE_FORM_BIAS + 1, /* either of these at the end of boxes */
 };
 
 #endif

@@ -1,0 +1,110 @@
+/* box_end.cuh - what comes between the sums of products by boxes and their residual: biases and an
+ * activation of eight neighbouring columns of a token.
+ *
+ * Input: scaled sums in fp32; output: the same place.  Values are made eight at a time, each step
+ * of the chain for all before the next, since ptxas, short of registers, would else make one value
+ * after the other.  What no task of the kernel has is not compiled (MPK_FORMS).  Called by
+ * linear_box.cuh and linear_parts.cuh.
+ */
+#ifndef TASK_BOX_END_CUH
+#define TASK_BOX_END_CUH
+
+#include "task/tile_end.cuh"
+
+#if MPK_WGMMA
+
+/* Eight sums of a row. */
+struct box_sums {
+    float at[8];
+};
+
+/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh. */
+MPK_FN float box_exponent(int activation, float x)
+{
+    const bool silu =
+        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
+    return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);
+}
+
+/* The biases of eight columns of y from `column` on, all of one weight; zeros where it has none. */
+MPK_FN box_sums box_bias(const mpk_task &t, const tile_shape &s, int column)
+{
+    int i = 0; /* the weight */
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        if (i == k && column >= s.bias_rows[k]) {
+            column -= s.bias_rows[k];
+            i = k + 1;
+        }
+    if (s.bias[i] < 0)
+        return {};
+    if (s.bias_type[i]) {
+        const float *at = mpk_at<const float>(t, s.bias[i]) + column;
+        const mpk_words a = ptx_load_words(at), b = ptx_load_words(at + 4);
+        return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
+                 __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
+                 __uint_as_float(b.z), __uint_as_float(b.w)}};
+    }
+    const mpk_words w = ptx_load_words(mpk_at<const rt_u16>(t, s.bias[i]) + column);
+    return {{halves_low(w.x), halves_high(w.x), halves_low(w.y), halves_high(w.y), halves_low(w.z),
+             halves_high(w.z), halves_low(w.w), halves_high(w.w)}};
+}
+
+/* GELU of eight values, x (1 - erfc(x / sqrt 2) / 2).  erfc(z) exp(z^2) of z >= 0 is a polynomial
+ * of 1 / (1 + z / 2) to 4e-5 of itself, a tenth of what half an f16 tells: two thirds of the
+ * instructions of erff. */
+MPK_FN void box_gelu(box_sums *v)
+{
+    float part[8]; /* what a value loses */
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float z = fabsf(v->at[i]) * 0.70710678f, u = __fdividef(1, 1 + 0.5f * z);
+        float half = -0.03370857f; /* of erfc(z) exp(z^2), coefficient after coefficient */
+        half = half * u + 0.00928089f;
+        half = half * u + 0.13622748f;
+        half = half * u + 0.10261191f;
+        half = half * u + 0.14475294f;
+        half = half * u + 0.14081881f;
+        part[i] = half * u * ptx_exp2(z * z * -1.44269504f);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v->at[i] *= v->at[i] < 0 ? part[i] : 1 - part[i];
+}
+
+/* An activation of eight values; each step is made for all before the next, as in box_gate. */
+MPK_FN void box_activate(int activation, box_sums *v)
+{
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU) {
+        box_gelu(v);
+        return;
+    }
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_RELU) && activation == ACTIVATE_RELU) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v->at[i] = activate_relu(v->at[i]);
+        return;
+    }
+    float part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        part[i] = 1 + ptx_exp2(box_exponent(activation, v->at[i]));
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v->at[i] = __fdividef(v->at[i], part[i]);
+}
+
+/* What comes between eight scaled sums and their residual. */
+MPK_FN void box_finish_sums(const tile_shape &s, const box_sums &bias, box_sums *v)
+{
+    if (TILE_HAS(TILE_FORM_BOX_ENDS))
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v->at[i] += bias.at[i];
+    if (TILE_HAS(TILE_FORM_BOX_ENDS) && s.after != ACTIVATE_NONE)
+        box_activate(s.after, v);
+}
+
+#endif
+
+#endif

@@ -137,8 +137,8 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
 }
 
 /* All pages of a piece as attention_pages has them, in a ring that may not hold two, or one: the
- * warps that a page is not for let it go at once.  Of a page that comes in parts (attention_page_parts)
- * each part is for some of its warps. */
+ * warps that a page is not for let it go at once.  Of a page that comes in parts
+ * (attention_page_parts) each part is for some of its warps. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
                                     const attention_shape &s, const attention_piece *k, int n,

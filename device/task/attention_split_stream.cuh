@@ -39,18 +39,9 @@
  * partners, K / 2 higher: piece i of lane l is dims 64 i + 2 l and + 1.  Of heads of less than 128
  * dims lanes beyond K / 4 hold none. */
 template <int K> struct attention_lanes {
-    enum { PIECES = K > 128 ? K / 128 : 1 };
-    static_assert(K <= 128 || K % 128 == 0, "each lane has as many pieces as any other");
+    enum { PIECES = K > 128 ? 2 : 1, LAST = PIECES - 1 };
+    static_assert(K <= 128 || K == 256, "two pieces are all lanes full");
 };
-/* The first of this lane's dims of a piece, and whether it has any: below K / 2. */
-MPK_FN int attention_dim(int piece)
-{
-    return 64 * piece + 2 * (mpk_thread() % 32);
-}
-template <int K> MPK_FN bool attention_has_dims(void)
-{
-    return attention_dim(0) < K / 2;
-}
 
 /* The pairs of a head that this lane holds. */
 template <int K> struct attention_row {
@@ -60,10 +51,11 @@ template <int K> struct attention_row {
 /* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
  * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
  * 2), low and high the norm's weights of these. */
+struct attention_angles {
+    float2 low, high, cosine, sine; /* two neighbouring dims each */
+};
 template <int K> struct attention_turn {
-    struct {
-        float2 low, high, cosine, sine; /* two neighbouring dims each */
-    } at[attention_lanes<K>::PIECES];
+    attention_angles at[attention_lanes<K>::PIECES];
 };
 
 /* Two neighbouring weights of a norm, bf16 or f32. */
@@ -78,23 +70,22 @@ MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int
 /* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
  * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
  * must have been set. */
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
                                attention_turn<K> *turn)
 {
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);          /* this lane's first dim */
     const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
-    if (!attention_has_dims<K>())
+    if (i >= K / 2)
         return;
-#pragma unroll
-    for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-        const int i = attention_dim(p);
-        turn->at[p].cosine = *(const float2 *)(table + i);
-        turn->at[p].sine = *(const float2 *)(table + K / 2 + i);
-        if (s.norm_type >= 0) {
-            turn->at[p].low = attention_norm_at(s, e, norm, i);
-            turn->at[p].high = attention_norm_at(s, e, norm, i + K / 2);
-        }
+    turn->at[PIECE].cosine = *(const float2 *)(table + i);
+    turn->at[PIECE].sine = *(const float2 *)(table + K / 2 + i);
+    if (s.norm_type >= 0) {
+        turn->at[PIECE].low = attention_norm_at(s, e, norm, i);
+        turn->at[PIECE].high = attention_norm_at(s, e, norm, i + K / 2);
     }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_ask_turn<K, attention_lanes<K>::LAST>(e, s, t, norm, turn);
 }
 
 /* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
@@ -110,13 +101,16 @@ MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s,
 /* Ask for this lane's dims. */
 template <int K> MPK_FN attention_row<K> attention_ask_row(const char *from)
 {
+    constexpr int LAST = attention_lanes<K>::LAST;
     attention_row<K> row = {}; /* lanes beyond K / 4 hold zeros */
-    if (attention_has_dims<K>())
-#pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-            row.low[p] = ptx_load_word(from + 128 * p);
-            row.high[p] = ptx_load_word(from + 128 * p + K);
+    if (2 * (mpk_thread() % 32) < K / 2) {
+        row.low[0] = ptx_load_word(from);
+        row.high[0] = ptx_load_word(from + K);
+        if (LAST) {
+            row.low[LAST] = ptx_load_word(from + 128);
+            row.high[LAST] = ptx_load_word(from + 128 + K);
         }
+    }
     return row;
 }
 
@@ -125,13 +119,37 @@ template <int K> MPK_FN attention_row<K> attention_ask_row(const char *from)
 template <int K>
 MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row<K> *row)
 {
-    if (mpk_carries(t, AT_QKV) && attention_has_dims<K>())
+    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2)
 #pragma unroll
         for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
             row->low[p] = mpk_carried_word(from + 128 * p, row->low[p]);
             row->high[p] = mpk_carried_word(from + 128 * p + K, row->high[p]);
         }
     __syncwarp();
+}
+
+/* The squares of a piece; its dims normalised by `scale` and rotated. */
+MPK_FN float attention_square(rt_u32 low, rt_u32 high)
+{
+    const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
+                d = ptx_high_bf16(high);
+    return a * a + b * b + c * c + d * d;
+}
+MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
+                                 const attention_angles &turn, rt_u32 *low, rt_u32 *high)
+{
+    float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
+    float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
+    if (s.norm_type >= 0) {
+        rt_u32 x = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
+        rt_u32 y = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
+        a = ptx_low_bf16(x);
+        b = ptx_high_bf16(x);
+        c = ptx_low_bf16(y);
+        d = ptx_high_bf16(y);
+    }
+    *low = ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
+    *high = ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
 }
 
 /* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the
@@ -141,84 +159,69 @@ template <int K>
 MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn<K> &turn,
                                attention_row<K> *row)
 {
-    constexpr int PIECES = attention_lanes<K>::PIECES;
+    constexpr int LAST = attention_lanes<K>::LAST;
+    float scale = 1;
     if (s.norm_type >= 0) {
-        float square = 0; /* of the whole head, after the shuffles */
-#pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            const float a = ptx_low_bf16(row->low[p]), b = ptx_high_bf16(row->low[p]),
-                        c = ptx_low_bf16(row->high[p]), d = ptx_high_bf16(row->high[p]);
-            const float four = a * a + b * b + c * c + d * d;
-            square = p ? square + four : four;
-        }
+        float square = attention_square(row->low[0], row->high[0]);
+        if (LAST)
+            square += attention_square(row->low[LAST], row->high[LAST]);
 #pragma unroll
         for (int i = 16; i; i /= 2)
             square += __shfl_xor_sync(0xffffffffu, square, i);
-        const float scale = rsqrtf(square * (1.0f / K) + s.eps);
-#pragma unroll
-        for (int p = 0; p < PIECES; p++) {
-            const float2 low = turn.at[p].low, high = turn.at[p].high; /* weights */
-            row->low[p] = ptx_pack_bf16(ptx_low_bf16(row->low[p]) * scale * low.x,
-                                        ptx_high_bf16(row->low[p]) * scale * low.y);
-            row->high[p] = ptx_pack_bf16(ptx_low_bf16(row->high[p]) * scale * high.x,
-                                         ptx_high_bf16(row->high[p]) * scale * high.y);
-        }
+        scale = rsqrtf(square * (1.0f / K) + s.eps);
     }
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        const float2 cosine = turn.at[p].cosine, sine = turn.at[p].sine;
-        const float a = ptx_low_bf16(row->low[p]), b = ptx_high_bf16(row->low[p]),
-                    c = ptx_low_bf16(row->high[p]), d = ptx_high_bf16(row->high[p]); /* partners */
-        row->low[p] = ptx_pack_bf16(a * cosine.x - c * sine.x, b * cosine.y - d * sine.y);
-        row->high[p] = ptx_pack_bf16(c * cosine.x + a * sine.x, d * cosine.y + b * sine.y);
-    }
+    attention_turn_piece(s, scale, turn.at[0], &row->low[0], &row->high[0]);
+    if (LAST)
+        attention_turn_piece(s, scale, turn.at[LAST], &row->low[LAST], &row->high[LAST]);
 }
 
 /* A row into scratch, bf16, dims in order. */
 template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row<K> &row)
 {
-    if (attention_has_dims<K>())
+    int i = 2 * (mpk_thread() % 32);
+    if (i < K / 2)
 #pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-            *(rt_u32 *)(s_row + attention_dim(p) * 2) = row.low[p];
-            *(rt_u32 *)(s_row + attention_dim(p) * 2 + K) = row.high[p];
+        for (int p = 0; p < attention_lanes<K>::PIECES; p++, i += 64) {
+            *(rt_u32 *)(s_row + i * 2) = row.low[p];
+            *(rt_u32 *)(s_row + i * 2 + K) = row.high[p];
         }
 }
 
 /* A key, or a value, of KV head `head` into place `place` of a page of the cache.  Two neighbouring
  * dims of a key are one word there; of a value they lie 32 bytes apart. */
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
                                 int head, const attention_row<K> &row)
 {
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
     rt_u16 *keys = /* of the page and head */
         mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
-    if (attention_has_dims<K>())
-#pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-            const int i = attention_dim(p);
-            *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low[p];
-            *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high[p];
-        }
+    if (i < K / 2) {
+        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low[PIECE];
+        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high[PIECE];
+    }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_store_key<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
 }
 
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
                                   int head, const attention_row<K> &row)
 {
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
     rt_u16 *values = /* of the page and head */
         mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
-    if (attention_has_dims<K>())
-#pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-            /* dims are 16 elements apart, blocks of 8 dims 128 */
-            rt_u16 *to = values + kv_value_at(place, attention_dim(p), ATTENTION_PAGE, K, 2);
-            to[0] = (rt_u16)row.low[p];
-            to[16] = (rt_u16)(row.low[p] >> 16);
-            to += K / 16 * 128;
-            to[0] = (rt_u16)row.high[p];
-            to[16] = (rt_u16)(row.high[p] >> 16);
-        }
+    if (i < K / 2) {
+        /* dims are 16 elements apart, blocks of 8 dims 128 */
+        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
+        values[0] = (rt_u16)row.low[PIECE];
+        values[16] = (rt_u16)(row.low[PIECE] >> 16);
+        values += K / 16 * 128;
+        values[0] = (rt_u16)row.high[PIECE];
+        values[16] = (rt_u16)(row.high[PIECE] >> 16);
+    }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_store_value<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
 }
 
 /* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest

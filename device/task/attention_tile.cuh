@@ -38,9 +38,9 @@
  * scratch. GPUs with 99 KB for a block have room for one page beside the ring. */
 enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
 
-/* Heads of more than 128 entries do not fit the registers of a warp.  Two warps then share the rows,
- * an AREA of the dims each: they add up the scores of both (attend_exchange), and each has the
- * results of its dims.  Half a page is loaded at a time, so that scratch stays as it is. */
+/* Heads of more than 128 entries do not fit the registers of a warp.  Two warps then share the
+ * rows, an area of the dims each: they add up the scores of both (attend_exchange), and each has
+ * the results of its dims.  Half a page is loaded at a time, so that scratch stays as it is. */
 template <int K> struct attend_areas {
     enum {
         N = K > 128 ? 2 : 1,
@@ -49,7 +49,7 @@ template <int K> struct attend_areas {
         POSITIONS = ATTEND_PAGE / N,     /* that are loaded at a time: a stage */
         BYTES = POSITIONS * K * 2,       /* of a stage's keys, and of its values */
         UNITS = POSITIONS / ATTEND_UNIT, /* of a stage */
-        EXCHANGE = N > 1 ? 8 * 2048 : 0, /* bytes of scratch after the stages: scores of a unit,
+        EXCHANGE = (N - 1) * 8 * 2048,   /* bytes of scratch after the stages: scores of a unit,
                                             * of each warp */
     };
 };
@@ -165,10 +165,10 @@ MPK_FN int attend_page(const attend_source &from, int step)
     return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
 }
 
-/* All threads: request keys and values of stage `stage` of the slot, which is of this page, 16 bytes
- * each at a time, so that a warp asks for 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held,
- * and attend_steps leaves it alone; an empty group is committed all the same, so that counts
- * agree. */
+/* All threads: request keys and values of stage `stage` of the slot, which is of this page, 16
+ * bytes each at a time, so that a warp asks for 512 bytes in a row.  to: keys, then values.
+ * Without a page the buffer keeps what it held, and attend_steps leaves it alone; an empty group
+ * is committed all the same, so that counts agree. */
 template <int K> MPK_FN void attend_copy(const attend_source &from, int page, int stage, char *to)
 {
     constexpr int BYTES = attend_areas<K>::BYTES, N = attend_areas<K>::N;
@@ -230,9 +230,10 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
             r->out[n][e] = 0;
 }
 
-/* Scores of 32 positions, of the warp's dims: s_keys the first byte of these.  A block of 8 positions x 32 dims is 512 bytes;
- * lane 4 g + c reads piece c of position g, which lies at c ^ g / 2 of its row.  Eight lanes read
- * 128 bytes in a row, which are all banks.  One read serves two products. */
+/* Scores of 32 positions, of the warp's dims: s_keys the first byte of these.  A block of 8
+ * positions x 32 dims is 512 bytes; lane 4 g + c reads piece c of position g, which lies at c ^ g
+ * / 2 of its row.  Eight lanes read 128 bytes in a row, which are all banks.  One read serves two
+ * products. */
 template <int K>
 MPK_FN void attend_score(const char *s_keys, const attend_rows<attend_areas<K>::DIMS> &r,
                          float (*score)[4])
@@ -258,8 +259,8 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<attend_areas<K>::
 }
 
 /* Two warps have the same rows and an area of the dims each: the scores of both are added.  The two
- * sums have the same bits, since they are of two terms.  Between this reading of the other's and the
- * next writing lies the barrier of a stage.  pair: of the task's four at most. */
+ * sums have the same bits, since they are of two terms.  Between this reading of the other's and
+ * the next writing lies the barrier of a stage.  pair: of the task's four at most. */
 MPK_FN void attend_exchange(char *s_exchange, int pair, int area, float (*score)[4])
 {
     const int lane = mpk_thread() % 32;
@@ -468,13 +469,12 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
 /* The pages of a chunk, a stage after the other: scratch holds two of them, one being read and one
  * in flight, or where there is no room one, which is requested when the one before has been read.
  *
- * The barrier of a stage says two things: each thread has waited for its own copies, so the stage is
- * there as a whole; and all warps have left the one before, so its buffer may be filled.  That is
- * why the next stage is requested right after it, not before.
- * Numbers of pages come from memory that may be far: that of the stage after the next is loaded a
- * stage before it is needed, so that no copy waits for its address.
- * All warps go through all stages, those without rows too: they copy, and have the barriers.
- */
+ * The barrier of a stage says two things: each thread has waited for its own copies, so the stage
+ * is there as a whole; and all warps have left the one before, so its buffer may be filled.  That
+ * is why the next stage is requested right after it, not before. Numbers of pages come from memory
+ * that may be far: that of the stage after the next is loaded a stage before it is needed, so that
+ * no copy waits for its address. All warps go through all stages, those without rows too: they
+ * copy, and have the barriers. / */
 template <int K, int HOW>
 MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                          const attend_warp &w, attend_rows<attend_areas<K>::DIMS> *r)
@@ -504,7 +504,8 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
         const int after = stage + 2 < end ? attend_page(from, (stage + 2) / N) : -1;
         const char *s_page = s_pages + odd * BYTES;
         /* all units, or this warp's; of parts from 2 on none */
-        const int begin = w.part < 0 ? 0 : N > 1 ? (w.part ^ stage) % 2 + w.part / 2 : w.part;
+        const int own = N > 1 ? (w.part ^ stage) % 2 + w.part / 2 : w.part;
+        const int begin = w.part < 0 ? 0 : own;
 #pragma unroll 1
         for (int u = begin; u < areas::UNITS; u += w.part < 0 ? 1 : 2) {
             const int base = stage * areas::POSITIONS + u * ATTEND_UNIT;

@@ -6,8 +6,8 @@
  * the task's event is activated.
  *
  * Query and key heads: K / 8 lanes have a token (turn_lanes), each 4 dims of a head's low half and
- * the 4 that turn with them; eight of its heads at a time, so that their loads overlap, and its angles and
- * its place are read once:
+ * the 4 that turn with them; eight of its heads at a time, so that their loads overlap, and its
+ * angles and its place are read once:
  *
  *   dims        0-3     4-7   ...  K/2-4..K/2-1 | K/2..K/2+3  ...
  *   lane        0       1          K/8 - 1      | 0           ...     of a token's K / 8 lanes

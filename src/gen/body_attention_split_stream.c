@@ -45,9 +45,9 @@ static int64_t most_tokens(const gen_call *c)
     return n > ATTENTION_FEW_TOKENS ? ATTENTION_STEP_ROWS : ATTENTION_FEW_TOKENS;
 }
 
-/* What the body is instantiated for: heads of 64, 96, 128 or 256 entries, pages of ATTENTION_PAGE tokens, up
- * to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head; either both norms
- * are there or neither, in one dtype. */
+/* What the body is instantiated for: heads of 64, 96, 128 or 256 entries, pages of ATTENTION_PAGE
+ * tokens, up to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head;
+ * either both norms are there or neither, in one dtype. */
 static bool accepts_any(const gen_call *c)
 {
     const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE),

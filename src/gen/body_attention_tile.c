@@ -72,17 +72,20 @@ static const gen_routine *routine(const gen_call *c)
     static const gen_routine routines[][4] = {HOWS(64), HOWS(96), HOWS(128), HOWS(256)};
     const int64_t size = gen_input(c, Q)->dims[2];
     const int how = (c->op->attributes[CAP].f != 0) + 2 * (gen_input(c, SINKS) != NULL);
-    return &routines[size == 64 ? 0 : size == 96 ? 1 : size == 128 ? 2 : 3][how];
+    uint32_t i = (uint32_t)size / 128 + 1; /* 64 and 96 before these */
+    if (size < 128)
+        i = size == 96;
+    return &routines[i][how];
 }
 
-/* Two stages of keys and values, where warps share rows with their scores; in their place later half
- * the warps' results, which are fewer bytes. Of tokens that stand alone 15 parts of 8 rows
+/* Two stages of keys and values, where warps share rows with their scores; in their place later
+ * half the warps' results, which are fewer bytes. Of tokens that stand alone 15 parts of 8 rows
  * (lone_part).  Without room one stage, or these results, of 64 rows, and no token stands alone. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     const bool room = c->needs & GEN_ROOM;
-    const uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], areas = size > 128 ? 2 : 1,
-                   stage = 2 * PAGE_TOKENS * size * 2 / areas, shared = areas > 1 ? 8 * 2048 : 0;
+    const uint32_t size = (uint32_t)gen_input(c, Q)->dims[2], areas = size > 128 ? 2 : 1;
+    const uint32_t stage = 2 * PAGE_TOKENS * size * 2 / areas, shared = (areas - 1) * 8 * 2048;
     const uint32_t parts =
         room && areas == 1 ? 15 * (8 * (size + 4) + 16) * 4 : 4 * (size / areas / 2 + 4) * 32 * 4;
     const uint32_t pages = (room ? 2 * stage : stage) + shared;

@@ -2,9 +2,9 @@
  * (device/task/rope_tile.cuh).
  *
  * For steps of many tokens beside the other bodies of prompts (many).  A routine for each size of
- * heads, 64, 96, 128 and 256 entries; the shape says the rest.  Of a graph for 512 tokens with 32 query heads, 8
- * KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its field's name as a
- * comment before it. */
+ * heads, 64, 96, 128 and 256 entries; the shape says the rest.  Of a graph for 512 tokens with 32
+ * query heads, 8 KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its
+ * field's name as a comment before it. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
@@ -71,7 +71,10 @@ static const gen_routine *routine(const gen_call *c)
                                            {"turn_shape", "rope_tile<128>", NULL},
                                            {"turn_shape", "rope_tile<256>", NULL}};
     const int64_t size = c->op->attributes[HEAD_SIZE].i;
-    return &routines[size == 64 ? 0 : size == 96 ? 1 : size == 128 ? 2 : 3];
+    uint32_t i = (uint32_t)size / 128 + 1; /* 64 and 96 before these */
+    if (size < 128)
+        i = size == 96;
+    return &routines[i];
 }
 
 /* The same for all uses (shape/rope_tile_shape.h). */

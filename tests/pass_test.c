@@ -205,6 +205,7 @@ static ir_graph *random_decoder(world *w)
                       .n_experts = 2 + pick(w, 9),
                       .experts_per_token = 1 + pick(w, 2),
                       .expert_ffn_size = 8 + pick(w, 20),
+                      .shared_ffn_size = 8 + pick(w, 20),
                       .expert_every = 1 + pick(w, 2),
                       .normalize_experts = pick(w, 2),
                       .rope_size = head,

@@ -64,7 +64,12 @@
     PART("d", tokens, columns)      \
     "%y = add_parts(%a, %b, %c, "   \
     "%d)\n"
+#define ATTEND(tokens, heads, size, slots, pages, n_pages, kv_heads, sinks, with, attributes) \
+    "input %q : bf16[" tokens ", " heads ", " size                                            \
+    "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) sinks             \
+        "%y = attention(%q, %kc, %vc, %p, %s, %pages" with ") {" attributes "}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+#define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
 static const char *const decode_graphs[] = {
     PLAIN("1", "1024", "3072"),
@@ -115,6 +120,18 @@ static const char *const decode_graphs[] = {
           "heads = 16, splits = 5, unit = 64, own = 2"),
     SPLIT("3", "768", "32", "64", "3", "12", "36", "2", "", "",
           "heads = 8, splits = 16, unit = 64, own = 1, window = 300"),
+    SPLIT("1", "2048", "128", "256", "1", "9", "11", "2", "", "",
+          "heads = 4, splits = 5, unit = 128, cap = 1.5"),
+    SPLIT("7", "1536", "128", "256", "3", "6", "17", "1", WIDE_NORMS, ", %qn, %kn",
+          "heads = 4, splits = 4, unit = 64, window = 150"),
+    SPLIT("16", "2560", "128", "256", "5", "5", "25", "1", "", "",
+          "heads = 8, splits = 3, unit = 64, own = 2, cap = 0.7"),
+    SPLIT("5", "864", "48", "96", "4", "7", "29", "3", "", "",
+          "heads = 3, splits = 7, unit = 64, window = 200"),
+    SPLIT("9", "960", "48", "96", "2", "7", "14", "2", "", "",
+          "heads = 6, splits = 6, unit = 128, own = 1"),
+    SPLIT("2", "768", "32", "64", "2", "9", "18", "2", "", "",
+          "heads = 8, splits = 5, unit = 64, cap = 2.0"),
     EXPERTS("1", "2048", "8", "20", "48", EXPERT_NORM("2048"), ", _, _, %n", ", eps = 1e-5"),
     EXPERTS("3", "1000", "3", "4", "24", "", "", ""),
     EXPERTS("8", "320", "4", "33", "40", EXPERT_NORM("320"), ", _, _, %n", ""),
@@ -256,6 +273,10 @@ static const char *const prefill_graphs[] = {
           "heads = 4, splits = 7, unit = 64"),
     SPLIT("64", "768", "32", "64", "3", "12", "36", "2", "", "",
           "heads = 8, splits = 5, unit = 128, window = 100"),
+    SPLIT("40", "1024", "128", "256", "9", "5", "45", "1", WIDE_NORMS, ", %qn, %kn",
+          "heads = 2, splits = 7, unit = 64, window = 130, cap = 1.5"),
+    SPLIT("90", "288", "48", "96", "50", "3", "150", "1", "", "",
+          "heads = 1, splits = 5, unit = 64"),
     SPLIT("47", "768", "32", "64", "2", "9", "27", "2", "", "",
           "heads = 8, splits = 16, unit = 64, own = 1"),
     SPLIT("128", "1024", "64", "128", "128", "2", "257", "2", NORMS, ", %qn, %kn",
@@ -319,6 +340,25 @@ static const char *const paged_graphs[] = {
         "100", "2", "1", "1", "2",
         "64") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) {heads = 4, kv_heads "
               "= 2, head_size = 64}\n",
+    X("40", "1536") "input %t : f32[40, 2, 128] live=tokens\n" PLACES("40", "3", "2", "7", "1",
+                                                                      "256") WIDE_NORMS
+    "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads "
+    "= 4, kv_heads = 1, head_size = 256}\n",
+    X("70", "960") "input %t : f32[70, 2, 48] live=tokens\n" PLACES(
+        "70", "5", "2", "12", "2",
+        "96") "const %qn : bf16[96]\n%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn) "
+              "{heads = 6, kv_heads = 2, head_size = 96}\n",
+    ATTEND("90", "4", "256", "2", "4", "9", "2", "", "", "window = 70, cap = 1.5"),
+    ATTEND("30", "4", "256", "20", "3", "60", "1", "", "", "scale = 0.1"),
+    ATTEND("150", "8", "256", "1", "4", "5", "1", "", "", "cap = 0.8"),
+    ATTEND("80", "6", "96", "2", "4", "9", "3", "", "", "window = 90"),
+    ATTEND("29", "3", "96", "29", "3", "90", "3", "", "", "cap = 1.2"),
+    ATTEND("60", "16", "64", "3", "3", "9", "2", "const %k0 : bf16[16]\n", ", %k0", "window = 70"),
+    ATTEND("35", "8", "64", "35", "3", "100", "1", "const %k0 : f32[8]\n", ", %k0", "window = 0"),
+    ATTEND("140", "8", "64", "2", "4", "8", "1", "const %k0 : f32[8]\n", ", %k0",
+           "window = 100, cap = 2.0"),
+    ATTEND("133", "6", "128", "1", "4", "5", "3", "", "", "cap = 1.5"),
+    ATTEND("130", "4", "64", "70", "3", "210", "1", "const %k0 : bf16[4]\n", ", %k0", "window = 0"),
     "input %q : bf16[100, 16, 128] live=tokens\n" PLACES(
         "100", "1", "3", "4", "8", "128") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
     "input %q : bf16[150, 8, 128] live=tokens\n" PLACES(

@@ -314,8 +314,10 @@ MPK_FN void group_begin_rows(const mpk_task &t, const attend_shape &s, attend_ch
 
 /* Divide the results by the sums of the weights, of which four neighbouring lanes have a part
  * each, and put them where the queries were.  A row that saw no position (a token without a
- * place) is zeros. */
-template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
+ * place) is zeros.  number: group_row's, of row lane % 16. */
+template <int K, int HOW>
+MPK_FN void group_put_rows(const mpk_task &t, const attend_shape &s, int number,
+                           const group_rows<K> &r)
 {
     const int lane = mpk_thread() % 32;
 #pragma unroll
@@ -323,7 +325,12 @@ template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
         float sum = r.sum[m];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        const float scale = sum > 0 ? mpk_inverse(sum) : 0; /* a row that saw nothing */
+        int head = 0;
+        if (HOW & ATTEND_SINK) { /* a row that does not exist has any head's */
+            const int row = __shfl_sync(0xffffffffu, number, lane / 4 + 8 * m);
+            head = row > 0 ? row % s.heads : 0;
+        }
+        const float scale = attend_last<HOW>(t, s, head, r.zero[m], sum);
 #pragma unroll
         for (int n = 0; n < K / 8; n++)
             *(rt_u32 *)(group_piece_at<K>(lane / 4 + 8 * m, n) + lane % 4 * 4) =
@@ -334,7 +341,7 @@ template <int K> MPK_FN void group_put_rows(const group_rows<K> &r)
 /* Store the rows, each as a whole: words straight from the registers would be 16 bytes of eight
  * rows at a time.  The queries have been read when the warpgroup meets, so results may take
  * their place; after that a warp reads only what it has put there itself, hence __syncwarp. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                         const group_rows<K> &r)
 {
@@ -343,7 +350,7 @@ MPK_FN void group_store(const mpk_task &t, const attend_shape &s, const attend_c
     int token;
     const int number = group_row(s, c, &token);
     group_meet();
-    group_put_rows<K>(r);
+    group_put_rows<K, HOW>(t, s, number, r);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < at.PASSES; i++) {
@@ -561,12 +568,23 @@ template <int K> MPK_FN group_matrices group_matrices_of(void)
             ptx_matrix_of_values(s_values)};
 }
 
+/* What scores are multiplied by as they become weights: under a cap they have been before. */
+template <int HOW> MPK_FN float group_scale(const attend_factor &f)
+{
+    return HOW & ATTEND_CAP ? 1 : f.scale;
+}
+
 /* Mask the scores of a page and make weights of the first half; true: the zero of some row has
  * moved, by kept[].  Products of values may be in flight, so results are not touched here. */
-template <int K>
-MPK_FN bool group_soften(int base, bool there, float scale, const attend_sight &sight, float *score,
-                         float *kept, group_rows<K> *r)
+template <int K, int HOW>
+MPK_FN bool group_soften(int base, bool there, const attend_factor &f, const attend_sight &sight,
+                         float *score, float *kept, group_rows<K> *r)
 {
+    const float scale = group_scale<HOW>(f);
+    if (HOW & ATTEND_CAP)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            score[i] = attend_score_of<HOW>(f, score[i]);
     if (!there || base < sight.from || base + ATTEND_PAGE - 1 > sight.last)
         group_mask<K>(base, there, *r, score);
     const bool grown = group_has_grown<K>(scale, score, kept, r);
@@ -595,9 +613,11 @@ MPK_FN void group_finish(bool grown, float scale, float *score, const float *kep
  * The next page is taken before that wait, since ptxas moves a wait up, but over no loop; whether
  * it is there is asked between the products, because an answer that is waited for takes as long as
  * a tenth of the page's work.  A ring of four pages has no room for it then. */
-template <int K>
-MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, group_rows<K> *r)
+template <int K, int HOW>
+MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_place<K> *at,
+                        group_rows<K> *r)
 {
+    const float scale = group_scale<HOW>(f);
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const group_matrices first = group_matrices_of<K>();
     const bool early = at->ring.n > 2 * group_pages<K>::N;
@@ -612,7 +632,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
     ptx_group_wait<0>();
     group_release_keys<K>(at->keys);
     int base = c.step * ATTEND_PAGE; /* the page's first position */
-    bool grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
+    bool grown = group_soften<K, HOW>(base, at->there, f, sight, score, kept, r);
     if (early && c.n_steps > 1)
         group_take<K>(at, false);
     group_finish<K>(grown, scale, score, kept, p, r);
@@ -635,7 +655,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
         /* scores are there; values of the page before may still be multiplied */
         ptx_group_wait<1>();
         group_release_keys<K>(at->keys);
-        grown = group_soften<K>(base, at->there, scale, sight, score, kept, r);
+        grown = group_soften<K, HOW>(base, at->there, f, sight, score, kept, r);
         if (early && left > 1)
             group_take<K>(at, seen);
         ptx_group_wait<0>();
@@ -655,7 +675,7 @@ MPK_FN void group_steps(const attend_chunk &c, float scale, group_place<K> *at, 
 /* All body threads.  Runs of tokens that stand alone and chunks of neighbours alternate as they
  * come in the task.  The place in the ring is kept in registers and put back at the end, for the
  * next task. */
-template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
+template <int K, int HOW = 0> MPK_FN void attention_group(const mpk_task &t, const attend_shape &s)
 {
     const int end = (int)t.hi0;
     group_place<K> at; /* in the ring */
@@ -669,8 +689,8 @@ template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_sha
         if (alone) {
             const int kv_head = (int)t.e->lo[1] / (s.heads / s.kv_heads * K);
             mpk_sync(); /* queries give way to parts */
-            lone_run<K>(t, s, first, alone, kv_head,
-                        (int)t.e->hi[1] / (s.heads / s.kv_heads * K) - kv_head);
+            lone_run<K, HOW>(t, s, first, alone, kv_head,
+                             (int)t.e->hi[1] / (s.heads / s.kv_heads * K) - kv_head);
             mpk_sync();
             first += alone;
             continue;
@@ -680,8 +700,8 @@ template <int K> MPK_FN void attention_group(const mpk_task &t, const attend_sha
             group_rows<K> r;
             group_begin_rows<K>(t, s, &w.c, &r);
             if (w.c.n_steps)
-                group_steps<K>(w.c, s.scale, &at, &r);
-            group_store<K>(t, s, w.c, r);
+                group_steps<K, HOW>(w.c, attend_factor_of<HOW>(s), &at, &r);
+            group_store<K, HOW>(t, s, w.c, r);
         }
         first = w.end;
     }

@@ -26,7 +26,7 @@
  * since the second product is v^T p^T.  What belongs to a row (largest score, factor) therefore
  * has to be fetched from the lanes of that row when results are scaled.
  *
- * Relies on: LONE_ROWS query heads of a KV head at most, K a multiple of 64, and the task's
+ * Relies on: LONE_ROWS query heads of a KV head at most, K 64, 96 or 128, and the task's
  * event, which has come.  Scratch: lone_part<K>::BYTES from its start. Cost of a unit: 3 K / 16
  * products and 4 K / 32 + 2 K / 16 loads of a warp, 64 K bytes from L2.
  */
@@ -35,7 +35,6 @@
 
 #include "ptx/ptx.cuh"
 #include "task/attend.cuh"
-#include "tile/inverse.cuh"
 #include "tile/prefix.cuh"
 #include "tile/worker.cuh"
 
@@ -280,9 +279,9 @@ template <int K> MPK_FN void lone_clear(lone_sums<K> *r)
 /* p[i][e]: score of row g and position 8 i + 2 c + e of the unit; where it sees nothing, -inf.  Of
  * the first product rows 0 to 7 are meant, of the second rows 8 to 15; the others multiply dims
  * that do not belong together and are dropped. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lone_at &a,
-                       float scale, float (*p)[2])
+                       const attend_factor &f, float (*p)[2])
 {
     const int c = mpk_thread() % 4;
 #pragma unroll
@@ -299,7 +298,8 @@ MPK_FN void lone_score(const rt_u32 (*query)[4], const mpk_words *key, const lon
         for (int e = 0; e < 2; e++) {
             const int position = a.base + 8 * i + 2 * c + e;
             const bool seen = position >= a.from && position < a.end;
-            p[i][e] = seen ? (first[e] + second[2 + e]) * scale : -__int_as_float(0x7f800000);
+            p[i][e] = seen ? attend_score_of<HOW>(f, first[e] + second[2 + e])
+                           : -__int_as_float(0x7f800000);
         }
     }
 }
@@ -377,37 +377,42 @@ template <int K> MPK_FN void lone_put(const lone_sums<K> &r, float *s_part)
 /* One row of a context of which warp `warp` and those after it hold n parts, to y: a warp, of which
  * a lane has dims 2 lane and + 1 of each 64.  The first part is the one in which the share of
  * `warp` ends; of the warps after it those in which theirs begin. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_tokens &k,
                       const lone_unit &u, int row, int warp, int n)
 {
     typedef lone_part<K> part;
     const int lane = mpk_thread() % 32, group = s.heads / s.kv_heads;
-    float most = -__int_as_float(0x7f800000), sum = 0, out[K / 32]; /* of the whole context */
+    constexpr int WORDS = (K + 63) / 64;                               /* of a lane, of two dims */
+    float most = -__int_as_float(0x7f800000), sum = 0, out[2 * WORDS]; /* of the whole context */
     for (int i = 0; i < n; i++)
         most = fmaxf(most,
                      lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp)[part::MOST + row]);
     const float zero = most == -__int_as_float(0x7f800000) ? 0 : most;
 #pragma unroll
-    for (int d = 0; d < K / 32; d++)
+    for (int d = 0; d < 2 * WORDS; d++)
         out[d] = 0;
     for (int i = 0; i < n; i++) {
         const float *s_part = lone_part_at<K>(t, i ? part::BEGINNINGS + warp + i : warp);
         const float weight = ptx_exp2(s_part[part::MOST + row] - zero);
         sum = fmaf(weight, s_part[part::SUM + row], sum);
 #pragma unroll
-        for (int d = 0; d < K / 64; d++) {
+        for (int d = 0; d < WORDS; d++) {
+            if (K % 64 && 64 * d + 2 * lane >= K)
+                continue;
             const float2 v = *(const float2 *)(s_part + row * part::ROW + 64 * d + 2 * lane);
             out[2 * d] = fmaf(weight, v.x, out[2 * d]);
             out[2 * d + 1] = fmaf(weight, v.y, out[2 * d + 1]);
         }
     }
-    const float scale = sum > 0 ? mpk_inverse(sum) : 0;
-    const rt_u64 head = (rt_u64)(k.first + u.token) * s.heads + (k.kv_head + u.head) * group + row;
+    const int of_token = (k.kv_head + u.head) * group + row;
+    const float scale = attend_last<HOW>(t, s, of_token, zero, sum);
+    const rt_u64 head = (rt_u64)(k.first + u.token) * s.heads + of_token;
     char *y = mpk_at<char>(t, ATTEND_Y) + (head * K + 2 * lane) * 2;
 #pragma unroll
-    for (int d = 0; d < K / 64; d++)
-        ptx_store_word(y + d * 128, ptx_pack_bf16(out[2 * d] * scale, out[2 * d + 1] * scale));
+    for (int d = 0; d < WORDS; d++)
+        if (K % 64 == 0 || 64 * d + 2 * lane < K)
+            ptx_store_word(y + d * 128, ptx_pack_bf16(out[2 * d] * scale, out[2 * d + 1] * scale));
 }
 
 /* The units lo .. hi - 1 of warp `warp`.
@@ -419,12 +424,12 @@ MPK_FN void lone_fold(const mpk_task &t, const attend_shape &s, const lone_token
  * share is folded at once by this warp, whose own stores __syncwarp has made visible; the second
  * __syncwarp keeps the part until all lanes have read it.  The others are left to lone_join.
  */
-template <int K>
+template <int K, int HOW>
 MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_tokens &k, int warp,
                           int lo, int hi)
 {
     const int group = s.heads / s.kv_heads;
-    const float scale = s.scale;
+    const attend_factor factor = attend_factor_of<HOW>(s);
     lone_at next;   /* the unit whose keys are in flight */
     lone_sums<K> r; /* of the context that is worked on */
     rt_u32 query[K / 32][4] = {};
@@ -447,7 +452,7 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
         const bool there = next.page >= 0, ends = u.unit + 1 == u.units, more = at + 1 < hi;
         float p[2][2] = {}; /* its scores, then weights */
         if (there)
-            lone_score<K>(query, key, next, scale, p);
+            lone_score<K, HOW>(query, key, next, factor, p);
         if (more) { /* keys and queries of this unit have been used: `next` moves on */
             lone_next(t, s, k, at + 1, &next);
             lone_ask_keys<K>(t, s, k, next, key);
@@ -468,7 +473,7 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
         __syncwarp();
         if (!began && ends)
             for (int row = 0; row < group; row++)
-                lone_fold<K>(t, s, k, u, row, warp, 1);
+                lone_fold<K, HOW>(t, s, k, u, row, warp, 1);
         __syncwarp();
         lone_clear<K>(&r);
     }
@@ -478,7 +483,7 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
  * where it is the last one; rows are folded in turn by the warps.  All warps go through the same
  * list, so `turn` is the same in all.  A share whose last context ends with it, or began before
  * it, has no such context. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
 {
     const int group = s.heads / s.kv_heads, mine = mpk_thread() / 32;
@@ -498,13 +503,13 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
             n++;
         for (int row = 0; row < group; row++, turn++)
             if (turn % MPK_WARPS == mine)
-                lone_fold<K>(t, s, k, u, row, w, n);
+                lone_fold<K, HOW>(t, s, k, u, row, w, n);
     }
 }
 
 /* All threads: n tokens (lone_count) from `first` on, for KV heads kv_head to kv_head + kv_heads
  * - 1. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n, int kv_head,
                      int kv_heads)
 {
@@ -512,9 +517,9 @@ MPK_FN void lone_run(const mpk_task &t, const attend_shape &s, int first, int n,
     const int warp = mpk_thread() / 32, lo = lone_bound(warp, k.total),
               hi = lone_bound(warp + 1, k.total);
     if (lo < hi)
-        lone_run_warp<K>(t, s, k, warp, lo, hi);
+        lone_run_warp<K, HOW>(t, s, k, warp, lo, hi);
     mpk_sync(); /* all parts are there */
-    lone_join<K>(t, s, k);
+    lone_join<K, HOW>(t, s, k);
     mpk_sync(); /* they give way to what comes next */
 }
 

@@ -20,6 +20,13 @@ template <int K> struct attention_state {
     float out[K / 16][4];
 };
 
+/* The score of a query and a key, in powers of 2; product: of the two.  cap is a constant. */
+MPK_FN float attention_score_of(const attention_shape &s, float product)
+{
+    const float score = product * s.scale;
+    return s.cap != 0 ? mpk_capped(score, s.cap, s.cap_rate) : score;
+}
+
 /* 16 tokens of one page: s_key, s_value the page's first bytes, `base` the position of the page's
  * first token.  Rows 8 to 15 of the query operand hold the other half of each block's dims, so four
  * registers serve both products of a block: a score is the first's upper row plus the second's
@@ -27,7 +34,8 @@ template <int K> struct attention_state {
  * 0 by a score of -inf. */
 template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value,
-                             int base, const attention_piece *k, float scale, attention_state<K> *a)
+                             int base, const attention_piece *k, const attention_shape &s,
+                             attention_state<K> *a)
 {
     const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
               quarter = thread / 32 % 4;
@@ -56,7 +64,7 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
         for (int e = 0; e < 2; e++) {
             int position = base + quarter * 16 + 8 * i + 2 * c + e; /* of score p[i][e] */
             bool there = position < k->cached && position >= k->from;
-            p[i][e] = there ? (score[i][0][e] + score[i][1][2 + e]) * scale : none;
+            p[i][e] = there ? attention_score_of(s, score[i][0][e] + score[i][1][2 + e]) : none;
             most = fmaxf(most, p[i][e]);
         }
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
@@ -110,8 +118,10 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
             continue;
         const char *from = t.s_scratch + back * at::ROW;
 #pragma unroll
-        for (int i = 0; i < K / 64; i++) {
+        for (int i = 0; i < (K + 63) / 64; i++) {
             const int dim = 2 * (lane + 32 * i); /* and the next one */
+            if (K % 64 && dim >= K)
+                continue;
             const rt_u32 value = *(const rt_u32 *)(from + at::VALUE + dim * 2);
             rt_u16 *to = (rt_u16 *)s_value + kv_value_at(place, dim, ATTENTION_PAGE, K, 2);
             *(rt_u32 *)((rt_u16 *)s_key + kv_key_at(place, dim, ATTENTION_PAGE, K, 2)) =
@@ -126,31 +136,37 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
     __syncwarp();
 }
 
-/* All pages of a piece as attention_pages has them, in a ring that may not hold two: the warps that
- * a page is not for let it go at once. */
+/* All pages of a piece as attention_pages has them, in a ring that may not hold two, or one: the
+ * warps that a page is not for let it go at once.  Of a page that comes in parts
+ * (attention_page_parts) each part is for some of its warps. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
                                     const attention_shape &s, const attention_piece *k, int n,
                                     mpk_ring *ring, attention_state<K> *a)
 {
-    constexpr int BYTES = ATTENTION_PAGE * K * 2;
-    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
+    typedef attention_page_parts<K> parts;
     const int half = mpk_thread() / 128; /* even pages are warps 0 to 3's */
 #pragma unroll 1
-    for (int p = k->first_page; p < k->last_page; p++) {
-        rt_u32 first, second = 0;
-        const char *key = ring_take(ring, &first), *value = key + BYTES;
-        const bool mine = (p - k->first_page) % 2 == half && mpk_w.note[first];
-        if (!TOGETHER)
-            value = ring_take(ring, &second);
-        if (mine && s.own && n > 1)
-            attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, p * ATTENTION_PAGE);
-        if (mine)
-            attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s.scale, a);
-        ring_release(first);
-        if (!TOGETHER)
-            ring_release(second);
-    }
+    for (int p = k->first_page; p < k->last_page; p++)
+#pragma unroll
+        for (int i = 0; i < parts::N; i++) {
+            rt_u32 first, second = 0;
+            /* where the page would begin if all of it were there */
+            const char *key = ring_take(ring, &first) - i * parts::BYTES,
+                       *value = key + parts::BYTES;
+            const bool mine = (p - k->first_page) % 2 == half &&
+                              (parts::N == 1 || mpk_thread() / 32 % 4 * parts::N / 4 == i) &&
+                              mpk_w.note[first];
+            if (!parts::TOGETHER)
+                value = ring_take(ring, &second) - i * parts::BYTES;
+            if (mine && s.own && n > 1)
+                attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, p * ATTENTION_PAGE);
+            if (mine)
+                attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s, a);
+            ring_release(first);
+            if (!parts::TOGETHER)
+                ring_release(second);
+        }
 }
 
 /* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second.  Every warp takes and
@@ -178,8 +194,9 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     }
     /* pages of the ring for one of the cache: a ring that cannot hold two at once would never fill
      * the second, so it goes by single pages */
-    constexpr int EACH = 2 * BYTES <= MPK_PAGE_BYTES ? 1 : 2;
-    if (MPK_LEAST_PAGES < 2 * EACH) { /* a constant: one of the loops is compiled */
+    constexpr int EACH = attention_page_parts<K>::TOGETHER ? 1 : 2;
+    /* constants: one of the loops is compiled */
+    if (attention_page_parts<K>::N > 1 || MPK_LEAST_PAGES < 2 * EACH) {
         attention_pages_in_turn<K, GROUP, TOKENS>(t, query, s, k, n, ring, a);
         return;
     }
@@ -206,7 +223,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
         if (there && s.own && n > 1)
             attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, (p + half) * ATTENTION_PAGE);
         if (there)
-            attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s.scale, a);
+            attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s, a);
         __syncwarp();
         if (lane == 0) {
             ptx_barrier_arrive(&mpk_w.empty[taken[0]]);

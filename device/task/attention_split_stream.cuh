@@ -35,17 +35,27 @@
 
 /* ---- heads of the step ---- */
 
-/* The pairs of a head that this lane holds: dims 2 lane, 2 lane + 1 and those K / 2 higher; K / 4
- * lanes hold any. */
-struct attention_row {
-    rt_u32 low, high; /* two bf16 each */
+/* How the lanes of a warp hold a head.  A lane has PIECES times two neighbouring dims and their
+ * partners, K / 2 higher: piece i of lane l is dims 64 i + 2 l and + 1.  Of heads of less than 128
+ * dims lanes beyond K / 4 hold none. */
+template <int K> struct attention_lanes {
+    enum { PIECES = K > 128 ? 2 : 1, LAST = PIECES - 1 };
+    static_assert(K <= 128 || K == 256, "two pieces are all lanes full");
+};
+
+/* The pairs of a head that this lane holds. */
+template <int K> struct attention_row {
+    rt_u32 low[attention_lanes<K>::PIECES], high[attention_lanes<K>::PIECES]; /* two bf16 each */
 };
 
 /* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
  * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
  * 2), low and high the norm's weights of these. */
-struct attention_turn {
+struct attention_angles {
     float2 low, high, cosine, sine; /* two neighbouring dims each */
+};
+template <int K> struct attention_turn {
+    attention_angles at[attention_lanes<K>::PIECES];
 };
 
 /* Two neighbouring weights of a norm, bf16 or f32. */
@@ -60,20 +70,22 @@ MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int
 /* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
  * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
  * must have been set. */
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
-                               attention_turn *turn)
+                               attention_turn<K> *turn)
 {
-    const int i = 2 * (mpk_thread() % 32);                       /* this lane's first dim */
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);          /* this lane's first dim */
     const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
     if (i >= K / 2)
         return;
-    turn->cosine = *(const float2 *)(table + i);
-    turn->sine = *(const float2 *)(table + K / 2 + i);
+    turn->at[PIECE].cosine = *(const float2 *)(table + i);
+    turn->at[PIECE].sine = *(const float2 *)(table + K / 2 + i);
     if (s.norm_type >= 0) {
-        turn->low = attention_norm_at(s, e, norm, i);
-        turn->high = attention_norm_at(s, e, norm, i + K / 2);
+        turn->at[PIECE].low = attention_norm_at(s, e, norm, i);
+        turn->at[PIECE].high = attention_norm_at(s, e, norm, i + K / 2);
     }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_ask_turn<K, attention_lanes<K>::LAST>(e, s, t, norm, turn);
 }
 
 /* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
@@ -87,12 +99,17 @@ MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s,
 }
 
 /* Ask for this lane's dims. */
-template <int K> MPK_FN attention_row attention_ask_row(const char *from)
+template <int K> MPK_FN attention_row<K> attention_ask_row(const char *from)
 {
-    attention_row row = {0, 0}; /* lanes beyond K / 4 hold zeros */
+    constexpr int LAST = attention_lanes<K>::LAST;
+    attention_row<K> row = {}; /* lanes beyond K / 4 hold zeros */
     if (2 * (mpk_thread() % 32) < K / 2) {
-        row.low = ptx_load_word(from);
-        row.high = ptx_load_word(from + K);
+        row.low[0] = ptx_load_word(from);
+        row.high[0] = ptx_load_word(from + K);
+        if (LAST) {
+            row.low[LAST] = ptx_load_word(from + 128);
+            row.high[LAST] = ptx_load_word(from + 128 + K);
+        }
     }
     return row;
 }
@@ -100,84 +117,111 @@ template <int K> MPK_FN attention_row attention_ask_row(const char *from)
 /* Wait until what was asked for is there: a carried word is loaded again as long as it is empty.
  * All lanes meet afterwards. */
 template <int K>
-MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row *row)
+MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row<K> *row)
 {
-    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2) {
-        row->low = mpk_carried_word(from, row->low);
-        row->high = mpk_carried_word(from + K, row->high);
-    }
+    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2)
+#pragma unroll
+        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
+            row->low[p] = mpk_carried_word(from + 128 * p, row->low[p]);
+            row->high[p] = mpk_carried_word(from + 128 * p + K, row->high[p]);
+        }
     __syncwarp();
 }
 
+/* The squares of a piece; its dims normalised by `scale` and rotated. */
+MPK_FN float attention_square(rt_u32 low, rt_u32 high)
+{
+    const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
+                d = ptx_high_bf16(high);
+    return a * a + b * b + c * c + d * d;
+}
+MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
+                                 const attention_angles &turn, rt_u32 *low, rt_u32 *high)
+{
+    float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
+    float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
+    if (s.norm_type >= 0) {
+        rt_u32 x = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
+        rt_u32 y = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
+        a = ptx_low_bf16(x);
+        b = ptx_high_bf16(x);
+        c = ptx_low_bf16(y);
+        d = ptx_high_bf16(y);
+    }
+    *low = ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
+    *high = ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
+}
+
 /* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the
- * row; a lane has both entries of its two pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
+ * row; a lane has both entries of its pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
  * beyond K / 4 hold zeros and take part in the sum of squares. */
 template <int K>
-MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn &turn,
-                               attention_row *row)
+MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn<K> &turn,
+                               attention_row<K> *row)
 {
-    float a = ptx_low_bf16(row->low), b = ptx_high_bf16(row->low);   /* dims 2 lane, + 1 */
-    float c = ptx_low_bf16(row->high), d = ptx_high_bf16(row->high); /* their partners */
+    constexpr int LAST = attention_lanes<K>::LAST;
+    float scale = 1;
     if (s.norm_type >= 0) {
-        float square = a * a + b * b + c * c + d * d; /* of the whole head, after the shuffles */
+        float square = attention_square(row->low[0], row->high[0]);
+        if (LAST)
+            square += attention_square(row->low[LAST], row->high[LAST]);
 #pragma unroll
         for (int i = 16; i; i /= 2)
             square += __shfl_xor_sync(0xffffffffu, square, i);
-        float scale = rsqrtf(square * (1.0f / K) + s.eps);
-        rt_u32 low = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
-        rt_u32 high = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
-        a = ptx_low_bf16(low);
-        b = ptx_high_bf16(low);
-        c = ptx_low_bf16(high);
-        d = ptx_high_bf16(high);
+        scale = rsqrtf(square * (1.0f / K) + s.eps);
     }
-    row->low =
-        ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
-    row->high =
-        ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
+    attention_turn_piece(s, scale, turn.at[0], &row->low[0], &row->high[0]);
+    if (LAST)
+        attention_turn_piece(s, scale, turn.at[LAST], &row->low[LAST], &row->high[LAST]);
 }
 
 /* A row into scratch, bf16, dims in order. */
-template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row &row)
+template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row<K> &row)
 {
-    const int i = 2 * (mpk_thread() % 32);
-    if (i < K / 2) {
-        *(rt_u32 *)(s_row + i * 2) = row.low;
-        *(rt_u32 *)(s_row + i * 2 + K) = row.high;
-    }
+    int i = 2 * (mpk_thread() % 32);
+    if (i < K / 2)
+#pragma unroll
+        for (int p = 0; p < attention_lanes<K>::PIECES; p++, i += 64) {
+            *(rt_u32 *)(s_row + i * 2) = row.low[p];
+            *(rt_u32 *)(s_row + i * 2 + K) = row.high[p];
+        }
 }
 
 /* A key, or a value, of KV head `head` into place `place` of a page of the cache.  Two neighbouring
  * dims of a key are one word there; of a value they lie 32 bytes apart. */
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
-                                int head, const attention_row &row)
+                                int head, const attention_row<K> &row)
 {
-    const int i = 2 * (mpk_thread() % 32);
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
     rt_u16 *keys = /* of the page and head */
         mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
     if (i < K / 2) {
-        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low;
-        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high;
+        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low[PIECE];
+        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high[PIECE];
     }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_store_key<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
 }
 
-template <int K>
+template <int K, int PIECE = 0>
 MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
-                                  int head, const attention_row &row)
+                                  int head, const attention_row<K> &row)
 {
-    const int i = 2 * (mpk_thread() % 32);
+    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
     rt_u16 *values = /* of the page and head */
         mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
     if (i < K / 2) {
         /* dims are 16 elements apart, blocks of 8 dims 128 */
         values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
-        values[0] = (rt_u16)row.low;
-        values[16] = (rt_u16)(row.low >> 16);
+        values[0] = (rt_u16)row.low[PIECE];
+        values[16] = (rt_u16)(row.low[PIECE] >> 16);
         values += K / 16 * 128;
-        values[0] = (rt_u16)row.high;
-        values[16] = (rt_u16)(row.high >> 16);
+        values[0] = (rt_u16)row.high[PIECE];
+        values[16] = (rt_u16)(row.high[PIECE] >> 16);
     }
+    if (PIECE < attention_lanes<K>::LAST)
+        attention_store_value<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
 }
 
 /* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
@@ -202,9 +246,9 @@ MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int hea
 
 /* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead.  page: of
  * the cache, for the piece's token; -1: there is none, or the piece does not put it there. */
-struct attention_ahead {
-    attention_row row;   /* perhaps not there yet */
-    attention_turn turn; /* of the piece's token */
+template <int K> struct attention_ahead {
+    attention_row<K> row;   /* perhaps not there yet */
+    attention_turn<K> turn; /* of the piece's token */
     int page;
 };
 
@@ -214,7 +258,7 @@ struct attention_ahead {
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
                                 const attention_piece *k, int token, int head, int n,
-                                attention_ahead *ahead)
+                                attention_ahead<K> *ahead)
 {
     const int warp = mpk_thread() / 32; /* a row of the piece each */
     if (attention_puts_as_it_goes(TOKENS))
@@ -234,7 +278,7 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
  * without a second load. */
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
-                              int token, int head, int n, attention_ahead *ahead)
+                              int token, int head, int n, attention_ahead<K> *ahead)
 {
     typedef attention_scratch<K, GROUP, TOKENS> at;
     const int warp = mpk_thread() / 32;
@@ -280,8 +324,8 @@ MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int t
     const int own = (ATTENTION_STEP_ROWS + mpk_thread() / 32) * at::ROW; /* a row a warp */
     const char *from = attention_row_at<K>(t, s, token, s.heads + head),
                *value = from + s.kv_heads * K * 2;
-    attention_turn turn = {}; /* of the token that is brought */
-    attention_row row = attention_ask_row<K>(from);
+    attention_turn<K> turn = {}; /* of the token that is brought */
+    attention_row<K> row = attention_ask_row<K>(from);
     attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
     attention_await_row<K>(t, from, &row); /* and all lanes have done with the row before */
     attention_turn_row<K>(s, turn, &row);
@@ -305,10 +349,15 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
     const float none = -__int_as_float(0x7f800000);
     if (row >= GROUP) /* fewer query heads than warps */
         return;
-    float most = none, sum = 0, out[K / 32], query[K / 32]; /* in every lane; dims of a lane */
+    constexpr int WORDS = (K + 63) / 64; /* of a lane, of two dims */
+    float most = none, sum = 0, out[2 * WORDS],
+          query[2 * WORDS]; /* in every lane; dims of a lane */
 #pragma unroll
-    for (int i = 0; i < K / 64; i++) {
-        rt_u32 q = *(const rt_u32 *)(t.s_scratch + at::QUERY + row * at::ROW + (lane + 32 * i) * 4);
+    for (int i = 0; i < WORDS; i++) {
+        const bool there = K % 64 == 0 || lane + 32 * i < K / 2;
+        rt_u32 q =
+            there ? *(const rt_u32 *)(t.s_scratch + at::QUERY + row * at::ROW + (lane + 32 * i) * 4)
+                  : 0;
         query[2 * i] = ptx_low_bf16(q);
         query[2 * i + 1] = ptx_high_bf16(q);
         out[2 * i] = out[2 * i + 1] = 0;
@@ -321,7 +370,9 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         const char *key = t.s_scratch + at::KEY + at_row, *value = t.s_scratch + at::VALUE + at_row;
         float score = 0; /* a lane's dims, then all */
 #pragma unroll
-        for (int i = 0; i < K / 64; i++) {
+        for (int i = 0; i < WORDS; i++) {
+            if (K % 64 && lane + 32 * i >= K / 2)
+                continue;
             rt_u32 v = *(const rt_u32 *)(key + (lane + 32 * i) * 4);
             score = fmaf(query[2 * i], ptx_low_bf16(v),
                          fmaf(query[2 * i + 1], ptx_high_bf16(v), score));
@@ -329,13 +380,15 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
 #pragma unroll
         for (int d = 16; d; d /= 2)
             score += __shfl_xor_sync(0xffffffffu, score, d);
-        score *= s.scale;
+        score = attention_score_of(s, score);
         float next = fmaxf(most, score), correction = ptx_exp2(most - next),
               p = ptx_exp2(score - next);
         sum = sum * correction + p; /* relative to the new largest score */
         most = next;
 #pragma unroll
-        for (int i = 0; i < K / 64; i++) {
+        for (int i = 0; i < WORDS; i++) {
+            if (K % 64 && lane + 32 * i >= K / 2)
+                continue;
             rt_u32 v = *(const rt_u32 *)(value + (lane + 32 * i) * 4);
             out[2 * i] = out[2 * i] * correction + p * ptx_low_bf16(v);
             out[2 * i + 1] = out[2 * i + 1] * correction + p * ptx_high_bf16(v);
@@ -346,9 +399,10 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
         ((float *)(t.s_scratch + at::SUM))[8 * 8 + row] = sum;
     }
 #pragma unroll
-    for (int i = 0; i < K / 64; i++)
-        *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + row) * K + 2 * (lane + 32 * i)) * 4) =
-            make_float2(out[2 * i], out[2 * i + 1]);
+    for (int i = 0; i < WORDS; i++)
+        if (K % 64 == 0 || lane + 32 * i < K / 2)
+            *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + row) * K + 2 * (lane + 32 * i)) * 4) =
+                make_float2(out[2 * i], out[2 * i + 1]);
 }
 
 /* A warp's partial of the pages into scratch; what was summed by lanes is added up here. */
@@ -433,8 +487,8 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
                                  const attention_plan *plan, int head, rt_u32 tokens)
 {
     const int warp = mpk_thread() / 32;
-    attention_row key[2], value[2]; /* of the warp's two tokens */
-    attention_turn turn[2] = {};    /* of the two tokens' keys */
+    attention_row<K> key[2], value[2]; /* of the warp's two tokens */
+    attention_turn<K> turn[2] = {};    /* of the two tokens' keys */
     int page[2], position[2];
     const rt_u32 mine = tokens >> warp & (1u | 1u << MPK_WARPS);
     if (!mine) /* the warp has no token */
@@ -490,7 +544,7 @@ struct attention_work {
 template <int K, int GROUP, int TOKENS>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan, const attention_work &w, int token,
-                                  int next, attention_piece *k, attention_ahead *ahead,
+                                  int next, attention_piece *k, attention_ahead<K> *ahead,
                                   mpk_ring *ring)
 {
     const int n = attention_of_step(k, s, token), from = k->from;
@@ -506,6 +560,8 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
     attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
     mpk_sync();
     attention_pages<K, GROUP, TOKENS>(t, s, k, n, ring, &a);
+    if (K > 128) /* set anew, so that the registers are not kept through the pages */
+        *ahead = {};
     /* *k is not needed any more (n_alone and from have been kept): it becomes the next piece's,
      * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
@@ -563,7 +619,7 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
 {
     attention_work w = {split, head, 0, 0}; /* units are filled in next */
     attention_piece k = {};                 /* of the token that is worked on */
-    attention_ahead ahead = {}; /* what is set on some ways only keeps its registers for ever */
+    attention_ahead<K> ahead = {}; /* what is set on some ways only keeps its registers for ever */
     rt_u32 left = attention_share(plan, s, split, &w.lo, &w.hi);
     const rt_u32 tokens = left; /* bits of the lot's tokens of which the split has a piece */
     const int lot = plan->lot, first = lot + __ffs((int)left) - 1;

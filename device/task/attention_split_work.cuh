@@ -15,6 +15,7 @@
 #define TASK_ATTENTION_SPLIT_WORK_CUH
 
 #include "shape/attention_split_shape.h"
+#include "tile/cap.cuh"
 #include "tile/kv.cuh"
 #include "tile/prefix.cuh"
 #include "tile/ring.cuh"
@@ -212,27 +213,42 @@ MPK_FN void attention_end_room(rt_u32 to)
         load_end(to);
 }
 
-/* All lanes: keys and values of one page of the cache and one KV head into the ring: into one
- * page if both fit, else into two, keys first. */
+/* How keys and values of a page of the cache come through the ring: in one page of it if both fit,
+ * else in two, keys first; of keys that do not fit one, N parts of 64 / N positions, which lie
+ * together in keys and in values. */
+template <int K> struct attention_page_parts {
+    enum {
+        WHOLE = ATTENTION_PAGE * K * 2, /* bytes of keys, and of values */
+        N = WHOLE > MPK_PAGE_BYTES ? 2 : 1,
+        BYTES = WHOLE / N,
+        TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES,
+    };
+    static_assert((int)BYTES <= (int)MPK_PAGE_BYTES, "a part fits a page of the ring");
+};
+
+/* All lanes: keys and values of one page of the cache and one KV head into the ring. */
 template <int K>
 MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
-    constexpr int BYTES = ATTENTION_PAGE * K * 2;
-    constexpr bool TOGETHER = 2 * BYTES <= MPK_PAGE_BYTES;
-    const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * BYTES;
+    typedef attention_page_parts<K> parts;
+    const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * parts::WHOLE;
     const char *key = (const char *)l.e->at[AT_K_CACHE] + at,
                *value = (const char *)l.e->at[AT_V_CACHE] + at;
     bool leads;
-    rt_u32 to = attention_make_room(l, page, TOGETHER ? 2 * BYTES : BYTES, &leads);
-    if (leads)
-        load_copy(&l, to, 0, key, BYTES);
-    if (!TOGETHER) {
+#pragma unroll 1
+    for (int i = 0; i < parts::N; i++, key += parts::BYTES, value += parts::BYTES) {
+        rt_u32 to =
+            attention_make_room(l, page, parts::TOGETHER ? 2 * parts::BYTES : parts::BYTES, &leads);
+        if (leads)
+            load_copy(&l, to, 0, key, parts::BYTES);
+        if (!parts::TOGETHER) {
+            attention_end_room(to);
+            to = attention_make_room(l, page, parts::BYTES, &leads);
+        }
+        if (leads)
+            load_copy(&l, to, parts::TOGETHER ? parts::BYTES : 0, value, parts::BYTES);
         attention_end_room(to);
-        to = attention_make_room(l, page, BYTES, &leads);
     }
-    if (leads)
-        load_copy(&l, to, TOGETHER ? BYTES : 0, value, BYTES);
-    attention_end_room(to);
 }
 
 /* Where a split has this many units and more, attention's bytes decide, and more pages than the

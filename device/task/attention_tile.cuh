@@ -10,7 +10,8 @@
  * way of attention_lone.cuh where there is room for its parts.
  *
  * Keys and values lie in fragment order (tile/kv.cuh): operands are single shared loads, and the
- * scores of q k^T are already the operand of p v.  Softmax is online in f32, in powers of 2.
+ * scores of q k^T are already the operand of p v.  Softmax is online in f32, in powers of 2.  HOW
+ * says what scores have besides (attend.cuh): a cap, a sink.
  *
  * Who has what.  Lane 4 g + c of a warp (g 0 ... 7, c 0 ... 3) has two of the warp's 16 rows, g and
  * g + 8, in all fragments: [m] is the row g + 8 m.  Of scores it has the positions 8 i + 2c and + 1
@@ -18,10 +19,11 @@
  * place e % 2 of row e / 2.  So the largest score and the sum of a row are put together over the
  * four lanes of a g, by shuffles over 1 and 2.
  *
- * Scratch: ATTEND_BUFFERS pages of 64 positions, keys then values, 2 x 64 x K bf16.  Once the last
+ * Scratch: ATTEND_BUFFERS stages, pages of 64 positions or halves of them (attend_areas), keys then
+ * values; where warps share rows their scores.  Once the last
  * of a chunk has been read, the same bytes take the parts of pairs of warps.
  *
- * Relies on: ptx_multiply_bf16 (mma.m16n8k16), K a multiple of 64, KV pages of 64 positions.  The
+ * Relies on: ptx_multiply_bf16 (mma.m16n8k16), K 64, 96, 128 or 256, KV pages of 64 positions.  The
  * task's event has come when the body begins, so what this step wrote to the cache may be read.
  * Cost of 16 rows and 16 positions: 4 K / 16 products, 64 K bytes of shared memory read.
  */
@@ -31,11 +33,26 @@
 #include "ptx/matrix.cuh"
 #include "task/attend.cuh"
 #include "task/attention_lone.cuh"
-#include "tile/inverse.cuh"
 
 /* Positions that a warp works at a time; rows of a chunk (16 for each of 8 warps); pages in
  * scratch. GPUs with 99 KB for a block have room for one page beside the ring. */
 enum { ATTEND_UNIT = 32, ATTEND_ROWS = 128, ATTEND_BUFFERS = MPK_ROOM ? 2 : 1 };
+
+/* Heads of more than 128 entries do not fit the registers of a warp.  Two warps then share the
+ * rows, an area of the dims each: they add up the scores of both (attend_exchange), and each has
+ * the results of its dims.  Half a page is loaded at a time, so that scratch stays as it is. */
+template <int K> struct attend_areas {
+    enum {
+        N = K > 128 ? 2 : 1,
+        DIMS = K / N,                    /* of a warp */
+        ROWS = ATTEND_ROWS / N,          /* of a chunk */
+        POSITIONS = ATTEND_PAGE / N,     /* that are loaded at a time: a stage */
+        BYTES = POSITIONS * K * 2,       /* of a stage's keys, and of its values */
+        UNITS = POSITIONS / ATTEND_UNIT, /* of a stage */
+        EXCHANGE = (N - 1) * 8 * 2048,   /* bytes of scratch after the stages: scores of a unit,
+                                            * of each warp */
+    };
+};
 
 /* Tokens first to last - 1 of one slot, query heads head to head + n_heads - 1 of one KV head:
  * what all warps work on together.  The same in all threads. */
@@ -59,11 +76,11 @@ struct attend_source {
  * query: the lane loads dims 32 d + 8 c ... + 7 as one piece of 16 bytes, and uses them where the
  * product expects dims 2c, 2c + 1, 2c + 8, 2c + 9 of 16.  A dot product may take its terms in any
  * order as long as both operands agree, and the pieces of keys are cut the same way. */
-template <int K> struct attend_rows {
+template <int D> struct attend_rows {
     int position[2], from[2];   /* the positions that they see; -1: none */
-    rt_u32 query[K / 32][2][4]; /* dims 32 d + 8 c ... of each */
+    rt_u32 query[D / 32][2][4]; /* dims 32 d + 8 c ... of each, of the warp's D dims */
     float most[2], sum[2];
-    float out[K / 8][4]; /* dims 8 n + 2c, + 1 of each */
+    float out[D / 8][4]; /* dims 8 n + 2c, + 1 of each */
 };
 
 /* All lanes of a warp: how many tokens from `first` on are of the same slot; the same in all
@@ -148,15 +165,17 @@ MPK_FN int attend_page(const attend_source &from, int step)
     return (rt_u32)page < (rt_u32)from.n_pages ? page : -1;
 }
 
-/* All threads: request keys and values of a page, 16 bytes each at a time, so that a warp asks
- * for 512 bytes in a row.  to: keys, then values.  Without a page the buffer keeps what it held,
- * and attend_steps leaves it alone; an empty group is committed all the same, so that counts
- * agree. */
-template <int K> MPK_FN void attend_copy(const attend_source &from, int page, char *to)
+/* All threads: request keys and values of stage `stage` of the slot, which is of this page, 16
+ * bytes each at a time, so that a warp asks for 512 bytes in a row.  to: keys, then values.
+ * Without a page the buffer keeps what it held, and attend_steps leaves it alone; an empty group
+ * is committed all the same, so that counts agree. */
+template <int K> MPK_FN void attend_copy(const attend_source &from, int page, int stage, char *to)
 {
-    constexpr int BYTES = ATTEND_PAGE * K * 2; /* of keys, and of values */
+    constexpr int BYTES = attend_areas<K>::BYTES, N = attend_areas<K>::N;
+    static_assert(BYTES % (MPK_THREADS * 16) == 0, "each thread copies as much as any other");
     if (page >= 0) {
-        const rt_u64 at = (rt_u64)page * from.page_bytes + mpk_thread() * 16;
+        const rt_u64 at =
+            (rt_u64)page * from.page_bytes + (N > 1 ? stage % N * BYTES : 0) + mpk_thread() * 16;
         to += mpk_thread() * 16;
 #pragma unroll
         for (int i = 0; i < BYTES; i += MPK_THREADS * 16) {
@@ -180,9 +199,10 @@ MPK_FN bool attend_row(const attend_chunk &c, int row, int *token, int *head)
  * see no position; first_row beyond all rows makes a warp without work. */
 template <int K>
 MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
-                              int first_row, attend_rows<K> *r)
+                              int first_row, int area, attend_rows<attend_areas<K>::DIMS> *r)
 {
-    const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 8;
+    constexpr int DIMS = attend_areas<K>::DIMS;
+    const int lane = mpk_thread() % 32, g = lane / 4, dim = area * DIMS + lane % 4 * 8;
     const mpk_words none = {0, 0, 0, 0};
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -195,7 +215,7 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
         const char *from =
             mpk_at<const char>(t, ATTEND_Q) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
 #pragma unroll
-        for (int d = 0; d < K / 32; d++) {
+        for (int d = 0; d < DIMS / 32; d++) {
             const mpk_words w = there ? ptx_load_words(from + d * 64) : none;
             r->query[d][m][0] = w.x;
             r->query[d][m][1] = w.y;
@@ -204,17 +224,19 @@ MPK_FN void attend_begin_rows(const mpk_task &t, const attend_shape &s, const at
         }
     }
 #pragma unroll
-    for (int n = 0; n < K / 8; n++)
+    for (int n = 0; n < DIMS / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             r->out[n][e] = 0;
 }
 
-/* Scores of 32 positions: s_keys their first byte.  A block of 8 positions x 32 dims is 512 bytes;
- * lane 4 g + c reads piece c of position g, which lies at c ^ g / 2 of its row.  Eight lanes read
- * 128 bytes in a row, which are all banks.  One read serves two products. */
+/* Scores of 32 positions, of the warp's dims: s_keys the first byte of these.  A block of 8
+ * positions x 32 dims is 512 bytes; lane 4 g + c reads piece c of position g, which lies at c ^ g
+ * / 2 of its row.  Eight lanes read 128 bytes in a row, which are all banks.  One read serves two
+ * products. */
 template <int K>
-MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*score)[4])
+MPK_FN void attend_score(const char *s_keys, const attend_rows<attend_areas<K>::DIMS> &r,
+                         float (*score)[4])
 {
     const int lane = mpk_thread() % 32, c = lane % 4, g = lane / 4,
               lane_at = g * 64 + (c ^ g / 2) * 16;
@@ -224,7 +246,7 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*sc
         for (int e = 0; e < 4; e++)
             score[i][e] = 0;
 #pragma unroll
-    for (int d = 0; d < K / 32; d++)
+    for (int d = 0; d < attend_areas<K>::DIMS / 32; d++)
 #pragma unroll
         for (int i = 0; i < ATTEND_UNIT / 8; i++) {
             const mpk_words w = *(const mpk_words *)(s_keys + (i * (K / 32) + d) * 512 + lane_at);
@@ -236,6 +258,28 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*sc
         }
 }
 
+/* Two warps have the same rows and an area of the dims each: the scores of both are added.  The two
+ * sums have the same bits, since they are of two terms.  Between this reading of the other's and
+ * the next writing lies the barrier of a stage.  pair: of the task's four at most. */
+MPK_FN void attend_exchange(char *s_exchange, int pair, int area, float (*score)[4])
+{
+    const int lane = mpk_thread() % 32;
+    float4 *s_pair = (float4 *)(s_exchange + pair * 4096) + lane;
+#pragma unroll
+    for (int i = 0; i < ATTEND_UNIT / 8; i++)
+        s_pair[(area * 4 + i) * 32] =
+            make_float4(score[i][0], score[i][1], score[i][2], score[i][3]);
+    ptx_meet(2 + pair, 64);
+#pragma unroll
+    for (int i = 0; i < ATTEND_UNIT / 8; i++) {
+        const float4 other = s_pair[((area ^ 1) * 4 + i) * 32];
+        score[i][0] += other.x;
+        score[i][1] += other.y;
+        score[i][2] += other.z;
+        score[i][3] += other.w;
+    }
+}
+
 /* Scores become weights, in powers of 2; what was there before is brought to the new maximum.  all:
  * every row sees all positions, so nothing is masked.
  *
@@ -243,8 +287,9 @@ MPK_FN void attend_score(const char *s_keys, const attend_rows<K> &r, float (*sc
  * would be NaN, while 2^(-inf - 0) is the 0 that is meant.  Results are scaled only if the maximum
  * of some row of the warp has risen, which becomes rare after the first pages.
  */
-template <int K>
-MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], attend_rows<K> *r)
+template <int HOW, int D>
+MPK_FN void attend_weigh(int base, const attend_factor &f, bool all, float (*score)[4],
+                         attend_rows<D> *r)
 {
     const int c = mpk_thread() % 4;
     const float none = -__int_as_float(0x7f800000);
@@ -255,7 +300,7 @@ MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], att
         for (int e = 0; e < 4; e++) {
             const int position = base + 8 * i + 2 * c + e % 2, m = e / 2;
             const bool seen = all || (position <= r->position[m] && position >= r->from[m]);
-            score[i][e] = seen ? score[i][e] * scale : none;
+            score[i][e] = seen ? attend_score_of<HOW>(f, score[i][e]) : none;
             most[m] = fmaxf(most[m], score[i][e]);
         }
 #pragma unroll
@@ -278,74 +323,89 @@ MPK_FN void attend_weigh(int base, float scale, bool all, float (*score)[4], att
         }
     if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
 #pragma unroll
-        for (int n = 0; n < K / 8; n++)
+        for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 r->out[n][e] *= kept[e / 2];
 }
+
+/* Where a warp stands among those of its chunk. */
+struct attend_warp {
+    int row, area, part; /* number of 16 rows; of the dims; of each page, -1: all of it */
+    int pair;            /* of the warps that share rows and part */
+};
 
 /* 32 positions from `base` on: s_keys, s_values their first bytes.
  *
  * Scores of blocks 2 half and 2 half + 1 are, rounded to bf16, the left operand of a product over
  * 16 positions: the accumulator's layout is the operand's, so no lane needs another's.  `all` is
  * written out in two calls so that each is compiled with a constant. */
-template <int K>
-MPK_FN void attend_unit(const char *s_keys, const char *s_values, int base, float scale, bool all,
-                        attend_rows<K> *r)
+template <int K, int HOW>
+MPK_FN void attend_unit(const char *s_keys, const char *s_values, char *s_exchange, int base,
+                        const attend_factor &f, bool all, const attend_warp &w,
+                        attend_rows<attend_areas<K>::DIMS> *r)
 {
+    constexpr int DIMS = attend_areas<K>::DIMS;
     const int at = kv_values_of_lane(mpk_thread() % 32);
     float score[ATTEND_UNIT / 8][4]; /* of 32 positions */
+    if (attend_areas<K>::N > 1) {
+        s_keys += w.area * (DIMS / 32) * 512;
+        s_values += w.area * (DIMS / 8) * 256;
+    }
     attend_score<K>(s_keys, *r, score);
+    if (attend_areas<K>::N > 1)
+        attend_exchange(s_exchange, w.pair, w.area, score);
     if (all)
-        attend_weigh<K>(base, scale, true, score, r);
+        attend_weigh<HOW>(base, f, true, score, r);
     else
-        attend_weigh<K>(base, scale, false, score, r);
+        attend_weigh<HOW>(base, f, false, score, r);
 #pragma unroll
     for (int half = 0; half < ATTEND_UNIT / 16; half++) {
         const float(*p)[4] = score + 2 * half; /* of 16 positions */
         const rt_u32 a0 = ptx_pack_bf16(p[0][0], p[0][1]), a1 = ptx_pack_bf16(p[0][2], p[0][3]),
                      a2 = ptx_pack_bf16(p[1][0], p[1][1]), a3 = ptx_pack_bf16(p[1][2], p[1][3]);
 #pragma unroll
-        for (int n = 0; n < K / 8; n++) {
-            const uint2 w = *(const uint2 *)(s_values + half * 32 * K + n * 256 + at);
-            ptx_multiply_bf16(r->out[n], a0, a1, a2, a3, w.x, w.y);
+        for (int n = 0; n < DIMS / 8; n++) {
+            const uint2 v = *(const uint2 *)(s_values + half * 32 * K + n * 256 + at);
+            ptx_multiply_bf16(r->out[n], a0, a1, a2, a3, v.x, v.y);
         }
     }
 }
 
-/* Warps of the second half of each page hand their results to those of the first: K / 2 + 4 floats
+/* Warps of the second half of each page hand their results to those of the first: D / 2 + 4 floats
  * a lane, number i of lane l at i * 32 + l, which is a row of all banks.  The reader has the same
  * lane number and so the same rows and dims.  A barrier stands between put and add. */
-template <int K> MPK_FN void attend_put(attend_rows<K> *r, float *s_part)
+template <int D> MPK_FN void attend_put(attend_rows<D> *r, float *s_part)
 {
     const int lane = mpk_thread() % 32;
 #pragma unroll
-    for (int n = 0; n < K / 8; n++)
+    for (int n = 0; n < D / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             s_part[(4 * n + e) * 32 + lane] = r->out[n][e];
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        s_part[(K / 2 + m) * 32 + lane] = r->most[m];
-        s_part[(K / 2 + 2 + m) * 32 + lane] = r->sum[m];
+        s_part[(D / 2 + m) * 32 + lane] = r->most[m];
+        s_part[(D / 2 + 2 + m) * 32 + lane] = r->sum[m];
     }
 }
 /* Both parts are brought to the larger of their maxima and added, first half first: a fixed
  * order, so that the bits do not depend on which warp was faster. */
-template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
+template <int D> MPK_FN void attend_add(attend_rows<D> *r, const float *s_part)
 {
     const int lane = mpk_thread() % 32;
     float mine[2], other[2]; /* factors of the two parts */
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const float second = s_part[(K / 2 + m) * 32 + lane], most = fmaxf(r->most[m], second);
+        const float second = s_part[(D / 2 + m) * 32 + lane], most = fmaxf(r->most[m], second);
         const float zero = most == -__int_as_float(0x7f800000) ? 0 : most;
         mine[m] = ptx_exp2(r->most[m] - zero);
         other[m] = ptx_exp2(second - zero);
-        r->sum[m] = r->sum[m] * mine[m] + s_part[(K / 2 + 2 + m) * 32 + lane] * other[m];
+        r->sum[m] = r->sum[m] * mine[m] + s_part[(D / 2 + 2 + m) * 32 + lane] * other[m];
+        r->most[m] = most;
     }
 #pragma unroll
-    for (int n = 0; n < K / 8; n++)
+    for (int n = 0; n < D / 8; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
             r->out[n][e] =
@@ -355,11 +415,12 @@ template <int K> MPK_FN void attend_add(attend_rows<K> *r, const float *s_part)
 /* Divide by the sums and store the rows; the sums of a row's four lanes are added only here.  All
  * lanes take part in the shuffles, also those whose row does not exist.  A row that saw nothing is
  * stored as zeros. */
-template <int K>
+template <int K, int HOW>
 MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
-                         int first_row, attend_rows<K> *r)
+                         int first_row, int area, attend_rows<attend_areas<K>::DIMS> *r)
 {
-    const int lane = mpk_thread() % 32, g = lane / 4, dim = lane % 4 * 2;
+    constexpr int DIMS = attend_areas<K>::DIMS;
+    const int lane = mpk_thread() % 32, g = lane / 4, dim = area * DIMS + lane % 4 * 2;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         int token, head;
@@ -370,10 +431,10 @@ MPK_FN void attend_store(const mpk_task &t, const attend_shape &s, const attend_
         /* after the shuffles, which need all lanes */
         if (!there)
             continue;
-        const float scale = sum > 0 ? mpk_inverse(sum) : 0;
+        const float scale = attend_last<HOW>(t, s, head, r->most[m], sum);
         char *y = mpk_at<char>(t, ATTEND_Y) + (((rt_u64)token * s.heads + head) * K + dim) * 2;
 #pragma unroll
-        for (int n = 0; n < K / 8; n++)
+        for (int n = 0; n < DIMS / 8; n++)
             ptx_store_word(y + n * 16,
                            ptx_pack_bf16(r->out[n][2 * m] * scale, r->out[n][2 * m + 1] * scale));
     }
@@ -405,55 +466,57 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
     return a;
 }
 
-/* The pages of a chunk: scratch holds two of them, one being read and one in flight, or where
- * there is no room one, which is requested when the one before has been read.  part: of each page;
- * -1: all.
+/* The pages of a chunk, a stage after the other: scratch holds two of them, one being read and one
+ * in flight, or where there is no room one, which is requested when the one before has been read.
  *
- * The barrier of a step says two things: each thread has waited for its own copies, so the page is
- * there as a whole; and all warps have left the page before, so its buffer may be filled.  That is
- * why the next page is requested right after it, not before.
- * Numbers of pages come from memory that may be far: the one after the next is loaded a step before
- * it is needed, so that no copy waits for its address.
- * All warps go through all steps, those without rows too: they copy, and have the barriers.
- */
-template <int K>
-MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c, int part,
-                         attend_rows<K> *r)
+ * The barrier of a stage says two things: each thread has waited for its own copies, so the stage
+ * is there as a whole; and all warps have left the one before, so its buffer may be filled.  That
+ * is why the next stage is requested right after it, not before. Numbers of pages come from memory
+ * that may be far: that of the stage after the next is loaded a stage before it is needed, so that
+ * no copy waits for its address. All warps go through all stages, those without rows too: they
+ * copy, and have the barriers. / */
+template <int K, int HOW>
+MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
+                         const attend_warp &w, attend_rows<attend_areas<K>::DIMS> *r)
 {
-    constexpr int BYTES = 2 * ATTEND_PAGE * K * 2;
+    typedef attend_areas<K> areas;
+    constexpr int N = areas::N, BYTES = 2 * areas::BYTES; /* of a stage */
     const attend_source from = attend_source_of<K>(t, s, c);
     const attend_sight sight = attend_sight_of(r->position, r->from);
-    const float scale = s.scale;
+    const attend_factor factor = attend_factor_of<HOW>(s);
     char *s_pages = t.s_scratch;
-    const int end = c.step + c.n_steps; /* of the slot's pages */
-    int page = c.step < end ? attend_page(from, c.step) : -1;
+    const int first = c.step * N, end = first + c.n_steps * N; /* stages of the slot */
+    int page = first < end ? attend_page(from, first / N) : -1;
     if (ATTEND_BUFFERS > 1)
-        attend_copy<K>(from, page, s_pages);
-    /* Its number is loaded a step before its copies are requested. */
-    int next = c.step + 1 < end ? attend_page(from, c.step + 1) : -1;
-    for (int step = c.step; step < end; step++) {
-        const int odd = (step - c.step) % ATTEND_BUFFERS; /* the buffer that is read */
+        attend_copy<K>(from, page, first, s_pages);
+    /* Its number is loaded a stage before its copies are requested. */
+    int next = first + 1 < end ? attend_page(from, (first + 1) / N) : -1;
+    for (int stage = first; stage < end; stage++) {
+        const int odd = (stage - first) % ATTEND_BUFFERS; /* the buffer that is read */
         if (ATTEND_BUFFERS == 1) {
             mpk_sync(); /* all warps have read the one before */
-            attend_copy<K>(from, page, s_pages);
+            attend_copy<K>(from, page, stage, s_pages);
         }
         ptx_copy_async_wait<0>();
-        mpk_sync(); /* the page is there, and all warps have read the one before */
+        mpk_sync(); /* the stage is there, and all warps have read the one before */
         if (ATTEND_BUFFERS > 1)
-            attend_copy<K>(from, next, s_pages + (odd ^ 1) * BYTES);
-        const int after = step + 2 < end ? attend_page(from, step + 2) : -1;
+            attend_copy<K>(from, next, stage + 1, s_pages + (odd ^ 1) * BYTES);
+        const int after = stage + 2 < end ? attend_page(from, (stage + 2) / N) : -1;
         const char *s_page = s_pages + odd * BYTES;
-        /* both halves, or this warp's; of parts from 2 on none */
+        /* all units, or this warp's; of parts from 2 on none */
+        const int own = N > 1 ? (w.part ^ stage) % 2 + w.part / 2 : w.part;
+        const int begin = w.part < 0 ? 0 : own;
 #pragma unroll 1
-        for (int u = part < 0 ? 0 : part; u < ATTEND_PAGE / ATTEND_UNIT; u += part < 0 ? 1 : 2) {
-            const int base = step * ATTEND_PAGE + u * ATTEND_UNIT;
+        for (int u = begin; u < areas::UNITS; u += w.part < 0 ? 1 : 2) {
+            const int base = stage * areas::POSITIONS + u * ATTEND_UNIT;
             const char *s_keys = s_page + u * ATTEND_UNIT * K * 2;
             if (page >= 0 && base <= sight.most)
-                attend_unit<K>(s_keys, s_keys + BYTES / 2, base, scale,
-                               base >= sight.from && base + ATTEND_UNIT - 1 <= sight.last, r);
+                attend_unit<K, HOW>(
+                    s_keys, s_keys + BYTES / 2, s_pages + ATTEND_BUFFERS * BYTES, base, factor,
+                    base >= sight.from && base + ATTEND_UNIT - 1 <= sight.last, w, r);
         }
         page = next;
-        next = after; /* its load has had this step's products to come back */
+        next = after; /* its load has had this stage's products to come back */
     }
 }
 
@@ -465,32 +528,46 @@ MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_
  *   to 64   4           warps 0-3     4-7
  *   to 128  8           all, both halves of each page
  *
- * Part 0 has the first 32 positions of each page and part 1 the others. */
-template <int K>
+ * Part 0 has the first 32 positions of each page and part 1 the others.  Where two warps share rows
+ * it is twice as many warps: up to 32 rows have two parts, up to 64 one. */
+template <int K, int HOW>
 MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const attend_chunk &c)
 {
-    const int warp = mpk_thread() / 32, row_warp = warp % c.row_warps,
-              parts = c.row_warps < 8 ? 2 : 1;
-    const int part = warp / c.row_warps, first_row = row_warp * 16;
+    typedef attend_areas<K> areas;
+    constexpr int DIMS = areas::DIMS, N = areas::N;
+    const int warp = mpk_thread() / 32, parts = c.row_warps * N < 8 ? 2 : 1;
+    attend_warp w; /* this one */
+    w.row = warp % c.row_warps;
+    w.area = N > 1 ? warp / c.row_warps % N : 0;
+    const int part = warp / (c.row_warps * N), first_row = w.row * 16;
+    w.part = parts > 1 ? part : -1;
+    w.pair = w.row + part * c.row_warps;
     const bool works = part < parts;
-    attend_rows<K> r; /* this lane's, of the chunk */
-    attend_begin_rows<K>(t, s, c, works ? first_row : ATTEND_ROWS * ATTEND_ROWS, &r);
-    attend_steps<K>(t, s, c, parts > 1 ? part : -1, &r);
+    attend_rows<DIMS> r; /* this lane's, of the chunk */
+    attend_begin_rows<K>(t, s, c, works ? first_row : ATTEND_ROWS * ATTEND_ROWS, w.area, &r);
+    attend_steps<K, HOW>(t, s, c, w, &r);
     mpk_sync(); /* pages give way to parts, or to the next chunk's */
     if (parts > 1) {
-        float *s_part = (float *)t.s_scratch + row_warp * (K / 2 + 4) * 32;
+        float *s_part = (float *)t.s_scratch + (w.row + w.area * c.row_warps) * (DIMS / 2 + 4) * 32;
         if (part == 1)
-            attend_put<K>(&r, s_part);
+            attend_put(&r, s_part);
         mpk_sync();
         if (part == 0)
-            attend_add<K>(&r, s_part);
+            attend_add(&r, s_part);
         mpk_sync();
     }
     if (part == 0)
-        attend_store<K>(t, s, c, first_row, &r);
+        attend_store<K, HOW>(t, s, c, first_row, w.area, &r);
 }
 
 /* ---- the body ---- */
+
+/* Do tokens that stand alone take attention_lone.cuh's way?  It takes room for parts, and registers
+ * for keys and values of a unit, which heads of 256 entries do not leave. */
+MPK_FN constexpr bool attend_has_lone(int size)
+{
+    return MPK_ROOM && size <= 128;
+}
 
 /* The task's box is tokens (axis 0) by columns (axis 1, whole query heads of K).  It is divided
  * into runs of tokens of one slot, by KV heads, into chunks of up to 128 rows; each chunk reads
@@ -499,7 +576,7 @@ MPK_FN void attend_run_chunk(const mpk_task &t, const attend_shape &s, const att
  * A chunk is of one KV head: c.head goes from its first query head in the box to the next one's,
  * and has ATTEND_ROWS / n_heads tokens.
  */
-template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
+template <int K, int HOW = 0> MPK_FN void attention_tile(const mpk_task &t, const attend_shape &s)
 {
     const int group = s.heads / s.kv_heads, end = (int)t.hi0, heads_end = (int)t.e->hi[1] / K;
     const int kv_head = (int)t.e->lo[1] / (group * K),
@@ -508,9 +585,9 @@ template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shap
                        (int)t.e->hi[1] == (kv_head + kv_heads) * group * K;
     attend_chunk c; /* what is worked on now */
     for (int first = (int)t.e->lo[0]; first < end;) {
-        const int alone = whole && MPK_ROOM ? lone_count(t, first, end) : 0;
+        const int alone = whole && attend_has_lone(K) ? lone_count(t, first, end) : 0;
         if (alone) {
-            lone_run<K>(t, s, first, alone, kv_head, kv_heads);
+            lone_run<attend_has_lone(K) ? K : 64, HOW>(t, s, first, alone, kv_head, kv_heads);
             first += alone;
             continue;
         }
@@ -520,11 +597,11 @@ template <int K> MPK_FN void attention_tile(const mpk_task &t, const attend_shap
             c.kv_head = c.head / group;
             c.n_heads = (c.kv_head + 1) * group < heads_end ? (c.kv_head + 1) * group - c.head
                                                             : heads_end - c.head;
-            const int tokens = ATTEND_ROWS / c.n_heads;
+            const int tokens = attend_areas<K>::ROWS / c.n_heads;
             for (c.first = first; c.first < run_end; c.first += tokens) {
                 c.last = c.first + tokens < run_end ? c.first + tokens : run_end;
                 attend_find(t, s, &c);
-                attend_run_chunk<K>(t, s, c);
+                attend_run_chunk<K, HOW>(t, s, c);
             }
         }
         first = run_end;

@@ -5,9 +5,9 @@
  * query head is among them.  Called by the generated switch over bodies for many tokens, once
  * the task's event is activated.
  *
- * Query and key heads: K / 8 lanes have a token, each 4 dims of a head's low half and the 4 that
- * turn with them; eight of its heads at a time, so that their loads overlap, and its angles and
- * its place are read once:
+ * Query and key heads: K / 8 lanes have a token (turn_lanes), each 4 dims of a head's low half and
+ * the 4 that turn with them; eight of its heads at a time, so that their loads overlap, and its
+ * angles and its place are read once:
  *
  *   dims        0-3     4-7   ...  K/2-4..K/2-1 | K/2..K/2+3  ...
  *   lane        0       1          K/8 - 1      | 0           ...     of a token's K / 8 lanes
@@ -29,7 +29,19 @@
 enum {
     TURN_AT_ONCE = 4, /* places, or values that are written one by one */
     TURN_HEADS = 8,   /* heads of a token whose loads are in flight together */
-    TURN_TOKENS = 16, /* that all threads have at once */
+    TURN_TOKENS = 16, /* that all threads have at once, at most */
+};
+
+/* A token's lanes are a power of two, for sums by butterflies: of 96 entries 16, the last four of
+ * which hold no dims. */
+template <int K> struct turn_lanes {
+    enum {
+        N = K == 96 ? 16 : K / 8,
+        /* tokens that all threads have at once */
+        TOKENS = TURN_TOKENS < MPK_THREADS / N ? TURN_TOKENS : MPK_THREADS / N,
+        PARTS = MPK_THREADS / N / TOKENS, /* of a token's heads */
+    };
+    static_assert(N >= K / 8 && (N & (N - 1)) == 0 && N <= 32, "a token's lanes are of one warp");
 };
 
 /* Tokens of the step: first to last - 1 are the task's; all of them are looked at for shared
@@ -193,6 +205,8 @@ template <int K>
 MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, int dim)
 {
     turn_weights w;
+    if (K % 64 && dim >= K / 2) /* a lane without dims */
+        type = -1;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         w.low[i] = type >= 0 ? turn_weight(t, operand, type, dim + i) : 1;
@@ -202,14 +216,14 @@ MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, in
 }
 
 /* A head, normalised if `norm`, and turned.  All lanes of the token take part in the sum of
- * squares: K / 8 neighbours, a butterfly. */
+ * squares: neighbours, by a butterfly. */
 template <int K>
 MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                       turn_pair *v)
 {
     float square = turn_square(v->low) + turn_square(v->high); /* of eight dims, then of the head */
 #pragma unroll
-    for (int d = 1; d < K / 8; d *= 2)
+    for (int d = 1; d < turn_lanes<K>::N; d *= 2)
         square += __shfl_xor_sync(0xffffffffu, square, d);
     if (norm) {
         const float scale = rsqrtf(square / K + eps);
@@ -220,14 +234,15 @@ MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine
 }
 
 /* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is
- * read first: after a store it would be read again and again.  A group of K / 8 lanes has a
+ * read first: after a store it would be read again and again.  A group of lanes has a
  * token; groups that are left over share the token's heads.  The token's target is looked up for
  * keys alone: queries go to [T, H, K] in order. */
 template <int K>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
 {
-    constexpr int LANES = K / 8, PARTS = MPK_THREADS / LANES / TURN_TOKENS; /* of a token's heads */
+    constexpr int LANES = turn_lanes<K>::N, PARTS = turn_lanes<K>::PARTS,
+                  TOKENS = turn_lanes<K>::TOKENS;
     const int thread = mpk_thread(), dim = thread % LANES * 4, group = thread / LANES;
     const int heads = s.heads, kv_heads = s.kv_heads, columns = (heads + 2 * kv_heads) * K;
     const int type = keys ? s.k_norm_type : s.q_norm_type;
@@ -236,12 +251,16 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
     const float *table = mpk_at<const float>(t, TURN_TABLE) + dim;
     rt_u16 *q = mpk_at<rt_u16>(t, s.q) + dim, *cache = mpk_at<rt_u16>(t, TURN_K_CACHE);
     const turn_weights w = turn_weights_of<K>(t, keys ? TURN_K_NORM : TURN_Q_NORM, type, dim);
-    for (int base = k.first; base < k.last; base += TURN_TOKENS) {
-        const int token = base + group % TURN_TOKENS;
+    const bool holds = K % 64 == 0 || dim < K / 2; /* dims of a head */
+    for (int base = k.first; base < k.last; base += TOKENS) {
+        const int token = base + group % TOKENS;
         const bool there = token < k.last; /* groups without a token take part in shuffles */
         const rt_u64 at = there ? (rt_u64)token : (rt_u64)base; /* a token that is there */
-        const float4 cosine = *(const float4 *)(table + at * K),
-                     sine = *(const float4 *)(table + at * K + K / 2);
+        float4 cosine = {0, 0, 0, 0}, sine = cosine;
+        if (holds) {
+            cosine = *(const float4 *)(table + at * K);
+            sine = *(const float4 *)(table + at * K + K / 2);
+        }
         const int place = keys && there ? turn_target(t, s, token, twice, k.all) : 0;
         rt_u16 *to = q + at * heads * K, *to_high = to + K / 2; /* of the token's head 0 */
         rt_u32 further = K;                                     /* from a head to the next */
@@ -252,21 +271,24 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             to += kv_key_at(place % TURN_PAGE, dim, TURN_PAGE, K, 2);
             further = TURN_PAGE * K;
         }
-        for (int head = lo + group / TURN_TOKENS; head < hi; head += PARTS * TURN_HEADS) {
+        for (int head = lo + group / TOKENS; head < hi; head += PARTS * TURN_HEADS) {
             turn_pair v[TURN_HEADS]; /* of eight heads, in flight together */
 #pragma unroll
             for (int i = 0; i < TURN_HEADS; i++) {
                 /* after the last head the first again: loaded, not stored */
                 const int own = head + i * PARTS < hi ? head + i * PARTS : head;
                 const rt_u16 *from = qkv + at * columns + own * K;
-                v[i].low = *(const uint2 *)from;
-                v[i].high = *(const uint2 *)(from + K / 2);
+                v[i].low = v[i].high = make_uint2(0, 0);
+                if (holds) {
+                    v[i].low = *(const uint2 *)from;
+                    v[i].high = *(const uint2 *)(from + K / 2);
+                }
             }
 #pragma unroll
             for (int i = 0; i < TURN_HEADS; i++) {
                 turn_head<K>(w, type >= 0, eps, cosine, sine, &v[i]);
                 const int own = head + i * PARTS;
-                if (!there || place < 0 || own >= hi)
+                if (!there || !holds || place < 0 || own >= hi)
                     continue;
                 *(uint2 *)(to + (rt_u64)((rt_u32)own * further)) = v[i].low;
                 *(uint2 *)(to_high + (rt_u64)((rt_u32)own * further)) = v[i].high;
@@ -357,15 +379,16 @@ MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, in
     rt_u16 *cache = mpk_at<rt_u16>(t, TURN_V_CACHE) + head * TURN_PAGE * K;
     const int pair = 2 * (mpk_thread() % 32); /* this lane's dims of each 64 */
     for (rt_u32 left = __ballot_sync(0xffffffffu, place >= 0); left;) {
-        int token[TURN_AT_ONCE]; /* from t0; negative: none is left */
-        rt_u32 v[TURN_AT_ONCE][K / 64];
+        int token[TURN_AT_ONCE];             /* from t0; negative: none is left */
+        constexpr int WORDS = (K + 63) / 64; /* of a lane, of two dims */
+        rt_u32 v[TURN_AT_ONCE][WORDS];
 #pragma unroll
         for (int i = 0; i < TURN_AT_ONCE; i++) {
             token[i] = __ffs((int)left) - 1;
             left &= left - 1;
 #pragma unroll
-            for (int d = 0; d < K / 64; d++)
-                v[i][d] = token[i] < 0
+            for (int d = 0; d < WORDS; d++)
+                v[i][d] = token[i] < 0 || (K % 64 && 64 * d + pair >= K)
                               ? 0
                               : ptx_load_word(from + (rt_u64)token[i] * columns + 64 * d + pair);
         }
@@ -376,8 +399,10 @@ MPK_FN void turn_store_values(const mpk_task &t, const turn_shape &s, int t0, in
                 break;
             rt_u16 *to = cache + (rt_u64)(at / TURN_PAGE) * kv_heads * TURN_PAGE * K;
 #pragma unroll
-            for (int d = 0; d < K / 64; d++) {
+            for (int d = 0; d < WORDS; d++) {
                 const int dim = 64 * d + pair;
+                if (K % 64 && dim >= K)
+                    continue;
                 to[kv_value_at(at % TURN_PAGE, dim, TURN_PAGE, K, 2)] = (rt_u16)v[i][d];
                 to[kv_value_at(at % TURN_PAGE, dim + 1, TURN_PAGE, K, 2)] = (rt_u16)(v[i][d] >> 16);
             }

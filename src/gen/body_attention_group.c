@@ -2,15 +2,18 @@
  * (device/task/attention_group.cuh).  It takes what attention_tile takes, in long steps. */
 #include "gen/body_print.h"
 
-enum { FEWEST_TOKENS = 129, Q = 0 };
+enum { FEWEST_TOKENS = 129, Q = 0, SINKS = 6, CAP = 2 };
 
 extern const gen_body gen_body_attention_tile;
 
 /* Shorter steps have too few rows for warpgroups to multiply, and stay with attention_tile, one
- * rank below. */
+ * rank below; so do heads that are no whole blocks of 64 dims, or too large for the registers of a
+ * warpgroup that has 64 rows. */
 static bool accepts(const gen_call *c)
 {
-    return gen_input(c, Q)->dims[0] >= FEWEST_TOKENS && gen_body_attention_tile.accepts(c);
+    const int64_t size = gen_input(c, Q)->dims[2];
+    return gen_input(c, Q)->dims[0] >= FEWEST_TOKENS && (size == 64 || size == 128) &&
+           gen_body_attention_tile.accepts(c);
 }
 
 /* The shape is attention_tile's: the routine alone differs. */
@@ -19,14 +22,22 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return gen_body_attention_tile.print(cx, c, n, out);
 }
 
-/* One for each head size that attention_tile accepts. */
+/* One for each head size that is accepted, and for what scores have besides. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine small = {"attend_shape", "attention_group<64>",
-                                      "attention_group_load<64>"},
-                             large = {"attend_shape", "attention_group<128>",
-                                      "attention_group_load<128>"};
-    return gen_input(c, Q)->dims[2] == 64 ? &small : &large;
+#define GROUP_HOW(size, shape, how)                                                \
+    {                                                                              \
+        shape, "attention_group<" #size how ">", "attention_group_load<" #size ">" \
+    }
+#define GROUP_HOWS(size)                                                                     \
+    {                                                                                        \
+        GROUP_HOW(size, "attend_shape", ""), GROUP_HOW(size, "attend_more", ", ATTEND_CAP"), \
+            GROUP_HOW(size, "attend_more", ", ATTEND_SINK"),                                 \
+            GROUP_HOW(size, "attend_more", ", ATTEND_CAP | ATTEND_SINK"),                    \
+    }
+    static const gen_routine routines[][4] = {GROUP_HOWS(64), GROUP_HOWS(128)};
+    const int how = (c->op->attributes[CAP].f != 0) + 2 * (gen_input(c, SINKS) != NULL);
+    return &routines[gen_input(c, Q)->dims[2] == 128][how];
 }
 
 /* Tokens that stand alone take attention_tile's way. */

@@ -22,7 +22,7 @@
 #include "rt/rt_lane.h"
 #include "shape/attention_split_shape.h"
 
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
 
 static int64_t attribute(const gen_call *c, int i)
 {
@@ -45,9 +45,9 @@ static int64_t most_tokens(const gen_call *c)
     return n > ATTENTION_FEW_TOKENS ? ATTENTION_STEP_ROWS : ATTENTION_FEW_TOKENS;
 }
 
-/* What the body is instantiated for: heads of 64 or 128 entries, pages of ATTENTION_PAGE tokens, up
- * to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head; either both norms
- * are there or neither, in one dtype. */
+/* What the body is instantiated for: heads of 64, 96, 128 or 256 entries, pages of ATTENTION_PAGE
+ * tokens, up to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head;
+ * either both norms are there or neither, in one dtype. */
 static bool accepts_any(const gen_call *c)
 {
     const ir_tensor *qkv = gen_input(c, AT_QKV), *cache = gen_input(c, AT_K_CACHE),
@@ -55,8 +55,8 @@ static bool accepts_any(const gen_call *c)
     int64_t size = attribute(c, HEAD_SIZE);
     return gen_is_dense(qkv, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, AT_V_CACHE), IR_BF16) && cache->dims[2] == ATTENTION_PAGE &&
-           (size == 64 || size == 128) && group_of(c) <= ATTENTION_ROWS &&
-           2 * gen_input(c, AT_TABLE)->dims[2] == size &&
+           (size == 64 || size == 96 || size == 128 || size == 256) &&
+           group_of(c) <= ATTENTION_ROWS && 2 * gen_input(c, AT_TABLE)->dims[2] == size &&
            attribute(c, UNIT) % ATTENTION_PAGE == 0 && gen_is_vector(q, IR_BF16) &&
            gen_is_vector(k, IR_BF16) && !q == !k && (!q || q->dtype == k->dtype) &&
            gen_is_dense(gen_input(c, AT_TABLE), IR_F32) &&
@@ -96,7 +96,8 @@ static bool accepts_many(const gen_call *c)
 static void fill_shape(const gen_call *c, attention_shape *s)
 {
     const ir_tensor *norm = gen_input(c, AT_Q_NORM);
-    const double scale = c->op->attributes[SCALE].f, size = (double)attribute(c, HEAD_SIZE);
+    const double scale = c->op->attributes[SCALE].f, size = (double)attribute(c, HEAD_SIZE),
+                 cap = c->op->attributes[CAP].f;
     *s = (attention_shape){
         .heads = (int)attribute(c, HEADS),
         .kv_heads = (int)attribute(c, KV_HEADS),
@@ -110,6 +111,8 @@ static void fill_shape(const gen_call *c, attention_shape *s)
         .eps = (float)c->op->attributes[EPS].f,
         /* in powers of 2 */
         .scale = (float)((scale != 0 ? scale : 1 / sqrt(size)) * 1.4426950408889634),
+        .cap = (float)(cap * 1.4426950408889634),
+        .cap_rate = cap != 0 ? (float)(2 / cap) : 0,
         .part = (int)gen_operand_of_output(c->op, 0),
     };
 }

@@ -1,10 +1,10 @@
 /* body_rope_tile.c - heads of many tokens turned and put into bf16 pages
  * (device/task/rope_tile.cuh).
  *
- * For steps of many tokens beside the other bodies of prompts (many).  Two routines, for heads of
- * 64 and of 128 entries; the shape says the rest.  Of a graph for 512 tokens with 32 query heads, 8
- * KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its field's name as a
- * comment before it. */
+ * For steps of many tokens beside the other bodies of prompts (many).  A routine for each size of
+ * heads, 64, 96, 128 and 256 entries; the shape says the rest.  Of a graph for 512 tokens with 32
+ * query heads, 8 KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its
+ * field's name as a comment before it. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
@@ -25,7 +25,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, TURN_PAGES), IR_I32) && gen_is_dense(cache, IR_BF16) &&
            gen_is_dense(gen_input(c, TURN_V_CACHE), IR_BF16) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) && cache->dims[2] == TURN_PAGE &&
-           cache->dims[0] < INT32_MAX / TURN_PAGE && (size == 64 || size == 128) &&
+           cache->dims[0] < INT32_MAX / TURN_PAGE &&
+           (size == 64 || size == 96 || size == 128 || size == 256) &&
            gen_is_vector(gen_input(c, TURN_Q_NORM), IR_BF16) &&
            gen_is_vector(gen_input(c, TURN_K_NORM), IR_BF16) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
@@ -65,9 +66,15 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 /* Without a load: nothing of it comes through the ring. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine small = {"turn_shape", "rope_tile<64>", NULL},
-                             large = {"turn_shape", "rope_tile<128>", NULL};
-    return c->op->attributes[HEAD_SIZE].i == 64 ? &small : &large;
+    static const gen_routine routines[] = {{"turn_shape", "rope_tile<64>", NULL},
+                                           {"turn_shape", "rope_tile<96>", NULL},
+                                           {"turn_shape", "rope_tile<128>", NULL},
+                                           {"turn_shape", "rope_tile<256>", NULL}};
+    const int64_t size = c->op->attributes[HEAD_SIZE].i;
+    uint32_t i = (uint32_t)size / 128 + 1; /* 64 and 96 before these */
+    if (size < 128)
+        i = size == 96;
+    return &routines[i];
 }
 
 /* The same for all uses (shape/rope_tile_shape.h). */

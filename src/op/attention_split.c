@@ -31,6 +31,8 @@
  *   Of these U = 6 units with S = 4 splits and own = 0 split 0 does unit 0 of token 10, split 1 its
  *   units 1 and 2, split 2 unit 0 of token 11, split 3 the rest.
  *
+ * With a cap c > 0 a score s becomes c tanh(s / c).
+ *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of
  * exp(scaled score).  A split that has nothing of a token gives lse = -inf; the contents of rows
  * of part whose lse is -inf are undefined and must not be read (here they are zeros).  The task
@@ -45,7 +47,7 @@
 #include "op/turned.h"
 
 enum { PART, LSE, K_OUT, V_OUT };
-enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN };
+enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
 
 /* The upper bounds keep every product of these numbers inside 32 bits, which GPU bodies compute
  * with. */
@@ -60,6 +62,8 @@ static mpk_status check_attributes(mpk_context *cx, const ir_op *op)
           "attention_split: unit is %lld, expected 1 to 1048576", (long long)a[UNIT].i);
     CHECK(cx, a[OWN].i >= 0 && a[OWN].i <= 1 << 12, MPK_EARG,
           "attention_split: own is %lld, expected 0 to 4096", (long long)a[OWN].i);
+    CHECK(cx, a[CAP].f >= 0 && a[CAP].f < 1e30, MPK_EARG,
+          "attention_split: cap is %g, expected 0 (none) or more", a[CAP].f);
     return MPK_OK;
 }
 
@@ -223,7 +227,8 @@ static void attend_token(const work *w, int64_t i, int64_t kv_head, ir_dtype k_d
                          ir_dtype v_dtype, attend_sum *a)
 {
     load_rounded(w, i, w->n.q + kv_head, &w->call->in[K_NORM], k_dtype);
-    float weight = attend_weigh(a, w->view.scale * dot_rows(w->query, w->row, a->size));
+    float score = attend_capped(w->view.scale * dot_rows(w->query, w->row, a->size), w->view.cap);
+    float weight = attend_weigh(a, score);
     load_rounded(w, i, w->n.q + w->n.kv + kv_head, NULL, v_dtype);
     attend_add(a, weight, w->row);
 }
@@ -317,8 +322,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     heads_split n = turned_split(call->op);
     work w = {
         .call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
-    w.view = (attend_view){
-        &in[K_CACHE], &in[V_CACHE], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i, 0};
+    w.view =
+        (attend_view){&in[K_CACHE], &in[V_CACHE],   &in[PAGES], attend_scale(a[SCALE].f, n.size),
+                      a[WINDOW].i,  (float)a[CAP].f};
     w.query = scratch;
     w.row = w.query + n.size;
     w.answer = w.row + n.size;
@@ -372,10 +378,10 @@ static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_ca
 static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),
                                           SHAPE_REAL("scale", 0),      SHAPE_INT("window", 0),
                                           SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
-                                          SHAPE_INT("own", 0)};
+                                          SHAPE_INT("own", 0),         SHAPE_REAL("cap", 0)};
 
 /* Grouped heads; norms and a window; more splits than units; parts of `own` units, also of several
- * tokens a slot. */
+ * tokens a slot; a cap. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
@@ -402,6 +408,10 @@ static const op_case cases[] = {
                    "bf16[10, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
                                          "%kc, %vc) {heads = 4, kv_heads = 1, head_size = 16, "
                                          "window = 9, splits = 3, unit = 4, own = 1}\n"},
+    {TURNED_INPUTS("5", "f32[5, 160]", "16", "2, 5",
+                   "f32[10, 1, 4, 32]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                        "%kc, %vc) {heads = 3, kv_heads = 1, head_size = 32, "
+                                        "splits = 3, unit = 4, cap = 0.5}\n"},
 };
 
 const op_def op_attention_split = {

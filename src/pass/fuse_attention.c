@@ -247,6 +247,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
                                {.name = "splits", .i = w->s->options->splits},
                                {.name = "unit", .i = (UNIT_TOKENS + page - 1) / page * page},
                                {.name = "own", .i = w->s->options->own_units},
+                               {.name = "cap", .f = rewrite_attribute(attention, "cap")->f},
                                {0}},
                     out));
     TRY(add_fold(w, w->keys.at[id], out, sinks, y));
@@ -265,9 +266,9 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
     if (strcmp(w->g->ops.at[id].def->name, "attention") != 0 ||
         !match_attention(w, &w->g->ops.at[id], &p))
         return MPK_OK;
-    if (rewrite_attribute(&w->g->ops.at[id], "cap")->f != 0)
-        return apply_rope_kv(w, id, &p); /* the others have no cap */
-    if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && sinks_of(w, &w->g->ops.at[id]) == IR_NONE)
+    const ir_op *op = &w->g->ops.at[id];
+    const bool plain = rewrite_attribute(op, "cap")->f == 0 && sinks_of(w, op) == IR_NONE;
+    if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && plain) /* attention_qkv has neither */
         return apply_attention_qkv(w, id, &p);
     if (level == PASS_FUSE_FULL && can_be_split(w, &p))
         return apply_split(w, id, &p);

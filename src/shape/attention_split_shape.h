@@ -58,17 +58,19 @@ enum {
  *                                       (mpk_caches)
  *   norm_type                           of q_norm and k_norm: 0 bf16, 1 f32, -1 absent
  *   eps, scale                          scale: for scores in powers of 2
+ *   cap, cap_rate                       of scores in powers of 2, as mpk_capped takes them
+ *                                       (tile/cap.cuh); 0: none
  *   part                                operand of the first output */
 /* clang-format off */
 #define ATTENTION_SHAPE_FIELDS(INT, CACHE, FLOAT)                                       \
     INT(heads) INT(kv_heads) INT(head_size) INT(group) INT(splits) INT(unit) INT(own)   \
     INT(window) CACHE(slots) CACHE(slot_pages) CACHE(n_pages) INT(norm_type) FLOAT(eps) \
-    FLOAT(scale) INT(part)
+    FLOAT(scale) FLOAT(cap) FLOAT(cap_rate) INT(part)
 /* clang-format on */
 
 typedef struct attention_shape {
     ATTENTION_SHAPE_FIELDS(FIELD_INT, FIELD_INT, FIELD_FLOAT)
 } attention_shape;
-SHAPE_ASSERT(attention_shape_has_no_padding, sizeof(attention_shape) == 15 * 4);
+SHAPE_ASSERT(attention_shape_has_no_padding, sizeof(attention_shape) == 17 * 4);
 
 #endif

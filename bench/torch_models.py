@@ -245,8 +245,8 @@ def prepare(name, way, dtype, batch, options):
 
 
 def run_apart(one, options, folder, i, running):
-    """The row by a process of its own; a failure is a row too.  On a GPU the process ends when all rows have been timed,
-    since one that gives its memory back slows down the others."""
+    """The row by a process of its own; a failure is a row too.  On a GPU the process ends when all rows have been
+    timed, since one that gives its memory back slows down the others."""
     command = [sys.executable, __file__, "--one", *one, "--loops", str(options.loops), "--device", options.device,
                "--lock", f"{folder}/lock", "--slot", f"{folder}/slot{i % options.jobs}"]
     with open(f"{folder}/errors{i}", "w+") as errors:

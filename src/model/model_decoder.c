@@ -90,10 +90,11 @@ static ir_tensor_id add_norm(decoder *d, ir_tensor_id x, const char *of, const c
     snprintf(weight, sizeof weight, "%s.weight", of);
     in[1] = add_weight(d, weight, 1, n, 0);
     snprintf(weight, sizeof weight, "%s.bias", of);
+    const char *op = d->c->layer_norms ? "layer_norm" : "rms_norm";
+    uint32_t n_in = 2;
     if (d->c->norm_bias)
-        in[2] = add_weight(d, weight, 1, n, 0);
-    return add_op(d, d->c->layer_norms ? "layer_norm" : "rms_norm", name, d->c->norm_bias ? 3 : 2,
-                  in, (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
+        in[n_in++] = add_weight(d, weight, 1, n, 0);
+    return add_op(d, op, name, n_in, in, (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
 }
 
 /* Errors are kept in d->status: after one every call returns IR_NONE, so that forward passes

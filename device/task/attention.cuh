@@ -305,7 +305,8 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
         double dot = 0; /* this thread's entries */
         for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
             dot += (double)(s_query[e] * heads_turned(t, h, k_norm, from, e, factor));
-        float score = s.how.scale * (float)mpk_sum(t, MPK_THREADS, dot);
+        const float product = s.how.scale * (float)mpk_sum(t, MPK_THREADS, dot);
+        const float score = attend_capped(s.how, product);
         float kept = attend_rescale(a, score), weight = expf(score - a->largest);
         a->sum = a->sum * kept + weight;
         for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)

@@ -179,14 +179,14 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
                  gen_input(c, TABLE)->dims[2], a[EPS].f, out);
-    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
+    print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, a[CAP].f, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"
                "    attention_split_run(t, source, place, split, in_q_norm, in_k_norm, out_part, "

@@ -318,8 +318,8 @@ static void test_urgent_takes_kept_page(void **state)
     free(b);
 }
 
-/* A request that waits for its mask wants its next page all the same: nobody else may be promised
- * the one that is left over for it. */
+/* A request that waits for its mask still wants its next page, so the step task does not promise
+ * the last free page to another request. */
 static void test_late_one_keeps_its_page(void **state)
 {
     (void)state;

@@ -146,9 +146,9 @@ static inline bool could_go_on(const rt_machine *m)
     return could;
 }
 
-/* Nobody that pauses or waits could go on where the step task will not look: beside `blocked`, by
- * which it looks at none where requests lend, and on the steady path, which it leaves for what
- * waits unless that is blocked.  rests: as for check_loans. */
+/* Where the step task does not look at the requests that pause or wait, none of them could go on.
+ * It does not look while `blocked` is set, if requests lend each other pages; nor on the steady
+ * path, which it leaves only for a request that is not blocked.  rests: as for check_loans. */
 static inline void check_blocked(const rt_machine *m, bool rests)
 {
     const rt_serving *s = m->serving;

@@ -128,9 +128,8 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[W0].dims[2];
     p->padded = linear_round_up(p->k, 16);
     p->direct = false; /* set for each block of pairs */
-    /* a norm's result is f32 */
-    const ir_dtype x = linear_present(call, NORM) ? IR_F32 : call->in[X].dtype;
-    p->forms = linear_forms_of(k, call, W0, W1, tile_parts(x), call->attributes[ACTIVATIONS].s);
+    p->forms = linear_forms_of(k, call, W0, W1, linear_x_parts(call, X, NORM),
+                               call->attributes[ACTIVATIONS].s);
     task->block = linear_block_tokens(p, 4 * p->padded + linear_form_bytes(p, 1), task->n_pairs);
     task->kept_columns = kept_columns(task->n_pairs, columns);
     task->pairs = take(scratch, &used, (size_t)task->n_pairs * sizeof *task->pairs);

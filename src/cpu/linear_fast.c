@@ -200,9 +200,8 @@ static size_t lay_out(const op_call *call, const ir_box *box, const linear_kerne
     p->k = call->in[X].dims[1];
     p->padded = linear_round_up(p->k, 16);
     p->direct = is_direct(call, k, n);
-    /* a norm's result is f32 */
-    const ir_dtype x = linear_present(call, NORM) ? IR_F32 : call->in[X].dtype;
-    p->forms = linear_forms_of(k, call, W0, W2, tile_parts(x), call->attributes[ACTIVATIONS].s);
+    p->forms = linear_forms_of(k, call, W0, W2, linear_x_parts(call, X, NORM),
+                               call->attributes[ACTIVATIONS].s);
     p->x.n =
         linear_block_tokens(p, (p->forms.plain ? 4 * p->padded : 0) + linear_form_bytes(p, 1), n);
     size_t x_bytes = x_in_place(call) ? 0 : (size_t)((p->forms.plain ? p->x.n : 1) * p->padded) * 4;

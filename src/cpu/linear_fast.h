@@ -152,6 +152,12 @@ static inline const op_view *linear_present(const op_call *call, uint32_t input)
 {
     return input < call->n_in && call->in[input].data ? &call->in[input] : 0;
 }
+/* The bf16 parts that hold an element of input x after the norm, if there is one: its result is
+ * f32. */
+static inline int linear_x_parts(const op_call *call, uint32_t x, uint32_t norm)
+{
+    return tile_parts(linear_present(call, norm) ? IR_F32 : call->in[x].dtype);
+}
 /* n >= 0 rounded up to a multiple of `to`. */
 static inline int64_t linear_round_up(int64_t n, int64_t to)
 {

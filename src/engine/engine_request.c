@@ -124,8 +124,9 @@ static void add_text(mpk_request *r, int32_t token)
 
 /* Append a token and the text that it completes.  now: clock_ns when the burst was drained.  A
  * token carries its age since admission, so the first one tells how long the request had waited in
- * the queue.  With prompt_only that is all that it tells: the token itself is nobody's.  Drafts are
- * told token by token and summed; `count`, what the prompt had from the cache, is told each time.
+ * the queue.  With prompt_only this age is all that is used of the token, which is not part of the
+ * answer.  Drafts are told token by token and summed; `count`, what the prompt had from the cache,
+ * is told each time.
  * The token that ends a text (RT_EOS) is one of the answer's tokens, but its text is shown only
  * with include_stop.
  *

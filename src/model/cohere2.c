@@ -3,15 +3,10 @@
  */
 #include "model/model_decoder.h"
 
-static ir_tensor_id layer(decoder *d, ir_tensor_id x)
-{
-    return decoder_parallel_layer(d, x);
-}
-
 static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
                         const model_weights *w, ir_graph *g)
 {
-    return decoder_build(cx, c, s, w, g, layer);
+    return decoder_build(cx, c, s, w, g, decoder_parallel_layer);
 }
 
 const model_def model_cohere2 = {

@@ -351,11 +351,22 @@ ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_
     return decoder_add(d, x, h, "attention_add");
 }
 
-ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias)
+/* x + the MLP of its norm. */
+static ir_tensor_id add_normed_mlp(decoder *d, ir_tensor_id x)
 {
-    x = decoder_attend(d, x, qkv_bias, out_bias, false);
     ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}
+
+ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias)
+{
+    return add_normed_mlp(d, decoder_attend(d, x, qkv_bias, out_bias, false));
+}
+
+ir_tensor_id decoder_qwen3_layer(decoder *d, ir_tensor_id x)
+{
+    const model_config *c = d->c;
+    return add_normed_mlp(d, decoder_attend(d, x, c->attention_bias, c->attention_out_bias, true));
 }
 
 ir_tensor_id decoder_parallel_layer(decoder *d, ir_tensor_id x)

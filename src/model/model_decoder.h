@@ -77,6 +77,8 @@ ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_
  * projection. */
 ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias);
 
+/* Qwen3's layer: Llama's with a norm of each head of q and k before the rotation. */
+ir_tensor_id decoder_qwen3_layer(decoder *d, ir_tensor_id x);
 /* Olmo 2's layer: norms after attention and MLP, none before. */
 ir_tensor_id decoder_normed_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 /* Cohere's layer: attention and MLP both read the one norm of x. */

@@ -284,6 +284,10 @@ struct __align__(16) mpk_words
     rt_u32 x, y, z, w;
 };
 
+static inline rt_u32 ptx_keep(rt_u32 v)
+{
+    return v;
+}
 /* The GPU faults on an address that is not a multiple of the size; so does this. */
 template <int BYTES> static inline const void *emulated_aligned(const void *p)
 {
@@ -550,6 +554,11 @@ static inline void ptx_fetch_bulk(const void *from, rt_u32 n_bytes)
         abort();
     for (rt_u32 i = 0; i < n_bytes; i += 16)
         (void)at[i];
+}
+static inline void ptx_fetch_map(const void *map)
+{
+    if (!((const emulated_map *)map)->box_rows)
+        abort();
 }
 static inline void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
 {

@@ -27,6 +27,15 @@ MPK_FN rt_u32 ptx_shared(const void *p)
     return (rt_u32)__cvta_generic_to_shared(p);
 }
 
+/* v, in a register: the compiler does not know how it came about, and so cannot work it out again
+ * where it is read. */
+MPK_FN rt_u32 ptx_keep(rt_u32 v)
+{
+    rt_u32 kept;
+    asm volatile("mov.b32 %0, %1;" : "=r"(kept) : "r"(v));
+    return kept;
+}
+
 /* ---- global memory, relaxed at device scope: seen by every SM, cached in L2 only ---- */
 
 /* p is a multiple of 16.  Each word is whole, but four of them are not one access: some may be
@@ -269,6 +278,11 @@ MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64
                  "%3}], [%4];" ::"r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(ptx_shared(b))
                  : "memory");
+}
+/* Bring a map near, so that the first copy by it does not wait for it. */
+MPK_FN void ptx_fetch_map(const void *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 /* Ordinary writes of others that this thread has acquired are seen by its bulk copies after
  * this: these are another proxy, which acquires and releases alone do not order. */

@@ -14,8 +14,8 @@
  *
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
  *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
- *   step i           give the products of step i; wait for those of step i - 1; release their
- *                    pages; wait for w and x of step i + 1, mostly seen before
+ *   step i           give the products of step i; look for w and x of step i + 1; wait for the
+ *                    products of step i - 1; release their pages; wait for w and x, mostly seen
  *
  * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
  * from L2.
@@ -84,20 +84,17 @@ template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 turn)
                  x = ptx_barrier_look(box_full_of(turn), turn / MPK_BOXES & 1);
     return (w & x) != 0;
 }
-
-/* All warps: take the PAGES pages of the next step, which lie together, once they and the stage
- * are there; seen: they are.  Returns the number of the first. */
-template <int PAGES> MPK_FN rt_u32 box_take(mpk_ring *ring, rt_u32 turn, bool seen)
+/* All warps: until they are. */
+template <int PAGES> MPK_FN void box_wait(const mpk_ring &ring, rt_u32 turn)
 {
-    if (!seen) {
-        mpk_barrier_wait(&mpk_w.full[ring->first + ring->at + PAGES - 1], ring->parity);
-        mpk_barrier_wait(box_full_of(turn), turn / MPK_BOXES & 1);
-    }
-    const rt_u32 first = ring->first + ring->at;
+    mpk_barrier_wait(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity);
+    mpk_barrier_wait(box_full_of(turn), turn / MPK_BOXES & 1);
+}
+/* All warps: step over the PAGES pages of a step, which lie together. */
+template <int PAGES> MPK_FN void box_next(mpk_ring *ring)
+{
     ring->at += PAGES - 1;
     ring_next(ring);
-    __syncwarp(); /* barriers and products take whole warps */
-    return first;
 }
 
 /* All warps, before the first step of a pass: step over the page that is left out, if one is. */
@@ -110,50 +107,42 @@ template <int PAGES> MPK_FN void box_skip(mpk_ring *ring)
     ring_release(page);
 }
 
-/* This warp has read the pages of a step: its own arrival of eight at each.  The lanes meet
- * first, so that lane 0's arrival comes after all their reads.
- */
-template <int PAGES> MPK_FN void box_release(rt_u32 first)
+#define BOX_NO_PAGE 0xffffffffu
+/* One lane: its warp has read the pages of a step, from number `page` on: the warp's arrival of
+ * eight at each. */
+template <int PAGES> MPK_FN void box_arrive(rt_u32 page)
 {
-    __syncwarp();
-    if (mpk_thread() % 32 == 0) {
-        ptx_barrier_arrive(&mpk_w.empty[first]);
-        if (PAGES == 2)
-            ptx_barrier_arrive(&mpk_w.empty[first + 1]);
-    }
+    ptx_barrier_arrive(&mpk_w.empty[page]);
+    if (PAGES == 2)
+        ptx_barrier_arrive(&mpk_w.empty[page + 1]);
 }
 
-/* Products FROM to TO - 1 of the four of a stage of 64 columns: 16 columns each, whose operands
- * follow each other within the swizzled rows.  x, w: descriptors. */
-template <int N, int FROM, int TO> MPK_FN void box_multiply_some(rt_u64 x, rt_u64 w, float *sum)
+/* Descriptors of a step's operands: the low words, which say where they begin. */
+struct box_operands {
+    rt_u32 x, w;
+};
+
+/* Those of stage `turn` of x and of w from page `page` on; first: of stage 0 and of page 0. */
+MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u32 turn)
+{
+    return {first.x + turn % MPK_BOXES * (TILE_STAGE / 16), first.w + page * (MPK_PAGE_BYTES / 16)};
+}
+
+/* The products of a step: four of 16 columns each, whose operands follow each other within the
+ * swizzled rows.  high: the high words of the descriptors, which are constants. */
+template <int N> MPK_FN void box_give(const box_operands &o, const box_operands &high, float *sum)
 {
 #pragma unroll
-    for (int k = FROM; k < TO; k++) {
-        const rt_u64 a = tile_further(x, (rt_u32)(2 * k)), b = tile_further(w, tile_in_w(k));
-        halves_group_multiply<N>(sum, a, b);
-    }
+    for (int k = 0; k < TILE_BOX_COLUMNS / 16; k++)
+        halves_group_multiply<N>(sum, (rt_u64)high.x << 32 | (o.x + 2 * (rt_u32)k),
+                                 (rt_u64)high.w << 32 | (o.w + tile_in_w(k)));
 }
 
 /* A stage of x in rows of 64 columns; STRIDE bytes from a group of w to the next. */
 template <int N, int STRIDE> MPK_FN void box_multiply(const char *s_x, const char *s_w, float *sum)
 {
-    box_multiply_some<N, 0, 4>(ptx_matrix_of_rows(s_x), ptx_matrix(s_w, STRIDE), sum);
-}
-
-/* Where a step's operands begin, as their descriptors have it: 14 bits for w, and for x from bit 16
- * on.  One word, so that one shuffle tells the compiler that all lanes have the same: descriptors
- * are then counted once for the warp. */
-MPK_FN rt_u32 box_place(rt_u32 first, rt_u32 page, rt_u32 turn)
-{
-    const rt_u32 place =
-        first + page * (MPK_PAGE_BYTES / 16) + (turn % MPK_BOXES * (TILE_STAGE / 16) << 16);
-    return __shfl_sync(0xffffffffu, place, 0);
-}
-enum { BOX_PLACE = 0x3fff }; /* the bits of a descriptor that say where its matrix begins */
-/* The descriptor of a matrix like `first` that begins at `place`. */
-MPK_FN rt_u64 box_matrix(rt_u64 first, rt_u32 place)
-{
-    return (first & ~(rt_u64)BOX_PLACE) | (place & BOX_PLACE);
+    const rt_u64 x = ptx_matrix_of_rows(s_x), w = ptx_matrix(s_w, STRIDE);
+    box_give<N>({(rt_u32)x, (rt_u32)w}, {(rt_u32)(x >> 32), (rt_u32)(w >> 32)}, sum);
 }
 
 /* Squares of a stage: a thread has pieces of 8 columns of four tokens, 16 apart (thread i reads
@@ -173,48 +162,68 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
 
 /* All columns, N rows of w, for this warpgroup.  Before: box_begin has requested the first
  * MPK_BOXES - 1 boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages
- * are released.  A warp is held until most of a step's products have run, so what it does between
- * them adds up: it looks for the next step's pages and stage before, and reads the answer after.
+ * are released.
+ *
+ * The products of a step must be given before those of the step before have ended, which is 260
+ * cycles for 64 rows of w and both warpgroups: so few instructions, and no long ones, may stand
+ * between two steps.  What the next step needs is worked out while this one's products run, before
+ * the wait, and kept (ptx_keep), or the compiler would work it out again after it.  All values
+ * besides the sums stay in registers: one that does not fit comes from L2, as the clerk's acquires
+ * empty the L1 cache.
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait, and
  * its squares are read; the warp's arrival at the pages says so.  When all warps have arrived the
- * loader may request pages and stage of step i - 1 again.
- *
- * The code of this loop and of the end of a tile keeps few values besides the sums: what does
- * not fit the registers would come from L2, as the clerk's acquires empty the L1 cache. */
+ * loader may request pages and stage of step i - 1 again. */
 template <int N>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
                  first_w = ptx_matrix(mpk_s, TILE_BOX_BYTES);
-    const rt_u32 first = ((rt_u32)first_x & BOX_PLACE) << 16 | ((rt_u32)first_w & BOX_PLACE);
+    const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
+                       high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
+    const bool arrives =
+        ptx_keep(mpk_thread() % 32 == 0) != 0; /* the lane that does for the warp */
     box_skip<PAGES>(ring);
-    rt_u32 before = 0, page = box_take<PAGES>(ring, b.turn, false),
-           place = box_place(first, page, b.turn);
+    box_wait<PAGES>(*ring, b.turn);
+    __syncwarp();                             /* products take whole warps */
+    rt_u32 turn = b.turn, held = BOX_NO_PAGE; /* first page of the step before, not released */
+    box_operands o = box_operands_at(first, ring->first + ring->at, turn);
     for (int step = 0; step < b.steps; step++) {
-        const rt_u32 turn = b.turn + (rt_u32)step;
-        const rt_u64 x = box_matrix(first_x, place >> 16), w = box_matrix(first_w, place);
+        const rt_u32 page = ring->first + ring->at;
         ptx_group_begin();
-        box_multiply_some<N, 0, 1>(x, w, sum);
-        const bool seen = box_look<PAGES>(*ring, turn + 1);
-        place = box_place(first, ring->first + ring->at, turn + 1);
-        box_multiply_some<N, 1, 4>(x, w, sum);
+        box_give<N>(o, high, sum);
         ptx_group_commit();
         /* squares are summed from the stage while the tensor cores read it too */
         if (b.squares)
             box_add_squares(box_stage(turn), square);
+        box_next<PAGES>(ring);
+        turn++;
+        o = box_operands_at(first, ring->first + ring->at, turn);
+        o = {ptx_keep(o.x), ptx_keep(o.w)};
+        const bool is_last = step + 1 == b.steps, seen = box_look<PAGES>(*ring, turn);
         /* one group of products in flight is this step's; the step before has ended */
-        if (step) {
-            ptx_group_wait<1>();
-            box_release<PAGES>(before);
+        ptx_group_wait<1>();
+        __syncwarp(); /* in all lanes, and they have read its squares */
+        if (arrives && held != BOX_NO_PAGE)
+            box_arrive<PAGES>(held);
+        held = page;
+        /* Nothing to give: this step's pages go first, so that the loader can ask for more while
+         * the warps wait.  The lanes vote, or ptxas would take a wait for products in a branch of
+         * some lanes as a reason to wait after each product (C7518). */
+        if (!__all_sync(0xffffffffu, seen || is_last)) {
+            ptx_group_wait<0>();
+            if (arrives)
+                box_arrive<PAGES>(page);
+            held = BOX_NO_PAGE;
+            box_wait<PAGES>(*ring, turn);
         }
-        before = page;
-        if (step + 1 < b.steps)
-            page = box_take<PAGES>(ring, turn + 1, seen);
+        __syncwarp();
     }
     ptx_group_wait<0>();
-    box_release<PAGES>(page);
+    __syncwarp();
+    if (arrives)
+        box_arrive<PAGES>(held);
 }
 
 /* Sums of squares of the thread's four tokens, over the eight lanes that have a piece of them. */

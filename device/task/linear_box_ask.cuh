@@ -213,6 +213,8 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
     box_asker a = {l.ring, 0, l.cancelled != 0}; /* of all lanes, used by one */
     const bool asks = ptx_elect();
     if (asks)
+        ptx_fetch_map((const rt_map *)l.e->maps); /* of x, which bodies ask for first, and late */
+    if (asks)
         for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
             const tile_pass q = tile_pass_at(p, s, at);
             for (int turn = 0; turn < p.turns && !a.over; turn++) {

@@ -63,10 +63,11 @@ template <int FORM> constexpr rt_u32 blocks_copy_bytes()
 {
     return blocks_together<FORM>() * RT_PIECE_BYTES(FORM);
 }
-static_assert(BLOCKS_GROUPS * blocks_copy_bytes<RT_BLOCKS_4>() <= MPK_PAGE_BYTES &&
+static_assert(BLOCKS_GROUPS % 3 == 0 && BLOCKS_GROUPS % 2 == 0 &&
+                  BLOCKS_GROUPS * blocks_copy_bytes<RT_BLOCKS_4>() <= MPK_PAGE_BYTES &&
                   BLOCKS_GROUPS * blocks_copy_bytes<RT_BLOCKS_8>() <= MPK_PAGE_BYTES &&
                   2 * BLOCKS_GROUPS == TILE_MOST,
-              "two pages hold the groups of a pass");
+              "two pages hold the groups of a pass, and one those of a warp");
 
 /* How a task is cut, the same for loader and body: passes over its groups of 8 rows, in each turns
  * over its tokens, in each loads. */
@@ -127,53 +128,64 @@ template <int FORM> MPK_FN void linear_blocks_load(mpk_load &l, const blocks_sha
 
 /* ---- unpacking ---- */
 
-/* What 32 columns of a row share: w = scale[h] q + add, of RT_BLOCKS_8K a scale for 16 columns
- * h. */
+/* What 32 columns of a row share: w = scale[h] v + add, of RT_BLOCKS_8K a scale for 16 columns h;
+ * v is the integer as it stands in a float's lowest places that count 1. */
 struct blocks_row {
-    float scale[2], add;
+    float scale[2], add[2];
 };
 
-/* A byte of a word as a number, 2^23 of which is already in its exponent. */
+/* A byte of a word in a float in whose exponent it counts 1: 2^23 and the byte, less that and
+ * `less`. */
 MPK_FN float blocks_number(rt_u32 word, rt_u32 byte, rt_u32 exponent, float less)
 {
     return __uint_as_float(__byte_perm(word, exponent, 0x7440u + byte)) - (8388608.0f + less);
 }
 
-/* Of block j = 2 half + i of a piece; head: the row's words, 8 apart. */
+/* Of block j = 2 half + i of a piece; head: the row's words, 8 apart.  What integers have too much
+ * of, 128 and the format's zero, is taken off `add`: in f32 that costs 2^-16 of a scale, where
+ * rounding w to bf16 costs 2^-9 of it or more.  Bytes of RT_BLOCKS_8 have it off already. */
 template <int FORM>
-MPK_FN blocks_row blocks_row_of(const rt_u32 *head, int half, int i, const blocks_numbers &n)
+MPK_FN blocks_row blocks_row_of(const rt_u32 *head, int half, int i, const blocks_numbers &n,
+                                float zero)
 {
     constexpr int LAST = RT_HEADER_WORDS(FORM) - 1;
     blocks_row r;
+    float add;
     if (!RT_IS_K(FORM)) {
         const rt_u32 s = head[8 * half], m = head[8 * (2 + half)];
         r.scale[0] = r.scale[1] = i ? ptx_high_f16(s) : ptx_low_f16(s);
-        r.add = i ? ptx_high_f16(m) : ptx_low_f16(m);
-        return r;
+        add = i ? ptx_high_f16(m) : ptx_low_f16(m);
+    } else {
+        const rt_u32 byte = (rt_u32)(2 * half + i);
+        const float d = ptx_low_f16(head[0]);
+        r.scale[0] = r.scale[1] = d * blocks_number(head[8], byte, n.exponent, 128);
+        if (FORM == RT_BLOCKS_8K)
+            r.scale[1] = d * blocks_number(head[16], byte, n.exponent, 128);
+        add = -ptx_high_f16(head[0]) * blocks_number(head[8 * LAST], byte, n.exponent, 0);
     }
-    const rt_u32 byte = (rt_u32)(2 * half + i);
-    const float d = ptx_low_f16(head[0]);
-    r.scale[0] = r.scale[1] = d * blocks_number(head[8], byte, n.exponent, 128);
-    if (FORM == RT_BLOCKS_8K)
-        r.scale[1] = d * blocks_number(head[16], byte, n.exponent, 128);
-    r.add = -ptx_high_f16(head[0]) * blocks_number(head[8 * LAST], byte, n.exponent, 0);
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+        r.add[h] = FORM == RT_BLOCKS_8 ? add : fmaf(r.scale[h], -zero, add);
     return r;
 }
 
-/* Integers 2 k and 2 k + 1 of the lane's eight of a block: of nibbles one word, of bytes two. */
+/* Integers 2 k and 2 k + 1 of the lane's eight of a block: of nibbles one word, of bytes two.  128
+ * and a number of up to 7 bits are exact in a bf16's, or the upper half of a float's, places. */
 template <int FORM>
 MPK_FN void blocks_integers(rt_u32 first, rt_u32 second, int k, const blocks_numbers &n, float *q)
 {
+    const rt_u32 word = k / 2 ? second : first, byte = (rt_u32)k % 2 * 2;
     if (!RT_IS_BYTES(FORM)) {
-        const rt_u32 v = ptx_fma_bf16(ptx_choose(first >> 4 * k, 0x000f000fu, n.of_128), BLOCKS_ONE,
-                                      n.zero); /* exact */
+        const rt_u32 v = ptx_choose(first >> 4 * k, 0x000f000fu, n.of_128);
         q[0] = ptx_low_bf16(v);
         q[1] = ptx_high_bf16(v);
-        return;
+    } else if (FORM == RT_BLOCKS_8K) {
+        q[0] = __uint_as_float(__byte_perm(word, n.of_128, 0x7044u + (byte << 8)));
+        q[1] = __uint_as_float(__byte_perm(word, n.of_128, 0x7144u + (byte << 8)));
+    } else {
+        q[0] = blocks_number(word, byte, n.exponent, 128);
+        q[1] = blocks_number(word, byte + 1, n.exponent, 128);
     }
-    const rt_u32 word = k / 2 ? second : first, byte = (rt_u32)k % 2 * 2;
-    q[0] = blocks_number(word, byte, n.exponent, RT_BYTES_ZERO(FORM));
-    q[1] = blocks_number(word, byte + 1, n.exponent, RT_BYTES_ZERO(FORM));
 }
 
 /* A warp: columns 64 half ... of a piece, 8 rows, become two blocks of 512 bytes at `to`, the
@@ -181,38 +193,39 @@ MPK_FN void blocks_integers(rt_u32 first, rt_u32 second, int k, const blocks_num
  * RT_BLOCKS_8K 8 and 8. */
 template <int FORM, bool NORM>
 MPK_FN void blocks_unpack(const char *s_piece, int half, const float *s_norm, char *to, int lane,
-                          const blocks_numbers &n)
+                          const blocks_numbers &n, float zero)
 {
     const int g = lane / 4, c = lane % 4;
     const rt_u32 *head = (const rt_u32 *)(s_piece + RT_QUANTS_BYTES(FORM)) + g;
-    const uint2 *quants = (const uint2 *)s_piece;
-    uint2 v[2]; /* of both blocks; nibbles: x of the first, y of the second */
+    uint2 v[2]; /* of both blocks; nibbles: a word */
     if (RT_IS_BYTES(FORM)) {
         const mpk_words all = ((const mpk_words *)s_piece)[32 * half + lane];
         v[0] = {all.x, all.y};
         v[1] = {all.z, all.w};
     } else {
-        v[0] = quants[2 * lane + half];
+        v[0] = ((const uint2 *)s_piece)[2 * lane + half];
         v[1] = {v[0].y, 0};
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        const blocks_row r = blocks_row_of<FORM>(head, half, i, n);
+        const blocks_row r = blocks_row_of<FORM>(head, half, i, n, zero);
         rt_u32 words[4];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float q[2];
-            blocks_integers<FORM>(v[i].x, v[i].y, k, n, q);
-            q[0] = fmaf(r.scale[k / 2], q[0], r.add);
-            q[1] = fmaf(r.scale[k / 2], q[1], r.add);
+        for (int h = 0; h < 2; h++) { /* four columns, of RT_BLOCKS_8K 16 on */
+            const int column =
+                FORM == RT_BLOCKS_8K ? 16 * h + c % 2 * 8 + c / 2 * 4 : 8 * c + 4 * h;
+            float q[4];
+            blocks_integers<FORM>(v[i].x, v[i].y, 2 * h, n, q);
+            blocks_integers<FORM>(v[i].x, v[i].y, 2 * h + 1, n, q + 2);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                q[e] = fmaf(r.scale[h], q[e], r.add[h]);
             if (NORM) {
-                const int column =
-                    FORM == RT_BLOCKS_8K ? 16 * (k / 2) + c % 2 * 8 + c / 2 * 4 : 8 * c + k / 2 * 4;
-                const float2 w = *(const float2 *)(s_norm + 32 * i + column + k % 2 * 2);
-                q[0] *= w.x;
-                q[1] *= w.y;
+                const float4 w = *(const float4 *)(s_norm + 32 * i + column);
+                q[0] *= w.x, q[1] *= w.y, q[2] *= w.z, q[3] *= w.w;
             }
-            words[k] = ptx_pack_bf16(q[0], q[1]);
+            words[2 * h] = ptx_pack_bf16(q[0], q[1]);
+            words[2 * h + 1] = ptx_pack_bf16(q[2], q[3]);
         }
         char *row = to + 512 * i + g * 64;
         if (FORM == RT_BLOCKS_8K) {
@@ -227,33 +240,33 @@ MPK_FN void blocks_unpack(const char *s_piece, int half, const float *s_norm, ch
 
 /* ---- products ---- */
 
-/* A warp's view of what it unpacks: where its groups' pieces of the load begin, and pages of it. */
-template <int N> struct blocks_source {
-    const char *at[N / 64];
-    rt_u32 page[2];
+/* A load as a warp sees it: where its own groups' pieces begin, and the first page. */
+struct blocks_source {
+    const char *at;
+    rt_u32 page;
 };
 
-/* All warps: take the pages of the next load.  Groups that the pass has not got are the last one
- * again: what becomes of them is not stored. */
+/* All warps: take the pages of the next load.  Warps whose groups the pass has not got read what
+ * else is in its first page: what becomes of that is not stored. */
 template <int FORM, int N>
-MPK_FN void blocks_take_load(mpk_ring *ring, int groups, int warp, blocks_source<N> *from)
+MPK_FN void blocks_take_load(mpk_ring *ring, int groups, int warp, blocks_source *from)
 {
-    const char *page = ring_take(ring, &from->page[0]), *second = page;
-    if (groups > BLOCKS_GROUPS)
-        second = ring_take(ring, &from->page[1]);
-    __syncwarp();
-#pragma unroll
-    for (int i = 0; i < N / 64; i++) {
-        const int group = mpk_smaller(warp * (N / 64) + i, groups - 1);
-        from->at[i] = (group < BLOCKS_GROUPS ? page : second) +
-                      group % BLOCKS_GROUPS * (int)blocks_copy_bytes<FORM>();
+    const int group = warp * (N / 64); /* its own are in one page: BLOCKS_GROUPS % (N / 64) is 0 */
+    rt_u32 second;
+    from->at = ring_take(ring, &from->page);
+    if (groups > BLOCKS_GROUPS) {
+        const char *page = ring_take(ring, &second);
+        if (group >= BLOCKS_GROUPS)
+            from->at = page;
     }
+    __syncwarp();
+    from->at += group % BLOCKS_GROUPS * (int)blocks_copy_bytes<FORM>();
 }
-template <int N> MPK_FN void blocks_release_load(int groups, const blocks_source<N> &from)
+MPK_FN void blocks_release_load(const mpk_ring &ring, int groups, rt_u32 page)
 {
-    ring_release(from.page[0]);
+    ring_release(page);
     if (groups > BLOCKS_GROUPS)
-        ring_release(from.page[1]);
+        ring_release(page + 1 == ring.first + ring.n ? ring.first : page + 1);
 }
 
 /* The norm's weight of a column of stage `stage`, for threads below 64; 0 after the last one. */
@@ -276,11 +289,12 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     constexpr int AHEAD = TILE_STAGES - 1, OF_LOAD = 2 * blocks_together<FORM>(), OWN = N / 64;
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32,
               columns = s.tile.columns, stages = loads * OF_LOAD;
-    char *s_buffers = t.s_scratch + BLOCKS_BUFFERS,
+    /* from mpk_s on, or the compiler would not know that it is shared memory */
+    char *s_buffers = mpk_s + (ptx_shared(t.s_scratch) - ptx_shared(mpk_s)) + BLOCKS_BUFFERS,
          *s_own = s_buffers + warp * OWN * TILE_BOX_BYTES; /* this warp's groups of the first */
-    float *s_norms = (float *)(t.s_scratch + BLOCKS_NORMS), next = 0;
+    float *s_norms = (float *)(s_buffers + (BLOCKS_NORMS - BLOCKS_BUFFERS)), next = 0;
     const blocks_numbers n = blocks_constants(s.zero);
-    blocks_source<N> from;
+    blocks_source from;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         tile_copy_stage(c, columns, i, i);
@@ -295,31 +309,29 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     blocks_take_load<FORM, N>(ring, groups, warp, &from);
 #pragma unroll
     for (int i = 0; i < OWN; i++)
-        blocks_unpack<FORM, NORM>(from.at[i], 0, s_norms, s_own + i * TILE_BOX_BYTES, lane, n);
+        blocks_unpack<FORM, NORM>(from.at + i * (int)blocks_copy_bytes<FORM>(), 0, s_norms,
+                                  s_own + i * TILE_BOX_BYTES, lane, n, s.zero);
 #pragma unroll 1
-    for (int stage = 0; stage < stages; stage++) {
-        const int of_load = (stage + 1) % OF_LOAD, /* of the stage that is unpacked */
-            in_w = stage % 2 * BLOCKS_BUFFER, buffer = stage % TILE_STAGES;
-        const bool last = stage + 1 == stages;
+    for (int stage = 0;; stage++) {
+        const int of_load = (stage + 1) % OF_LOAD; /* of the stage that is unpacked */
+        const rt_u64 x = ptx_matrix(s_x + stage % TILE_STAGES * TILE_STAGE, 512),
+                     w = ptx_matrix(s_buffers + stage % 2 * BLOCKS_BUFFER, TILE_BOX_BYTES);
+        char *to = s_own + (stage + 1) % 2 * BLOCKS_BUFFER;
         ptx_copy_async_wait<AHEAD - 1>();
         ptx_fence_shared(); /* products read through the other proxy */
         mpk_sync();         /* the stage is there, and no warp reads the one before any more */
-        if (last)
+        if (stage + 1 == stages)
             break;
-        if (of_load == 0)
-            blocks_take_load<FORM, N>(ring, groups, warp, &from);
-        const rt_u64 x = ptx_matrix(s_x + buffer * TILE_STAGE, 512),
-                     w = ptx_matrix(s_buffers + in_w, TILE_BOX_BYTES);
-        char *to = s_own + (BLOCKS_BUFFER - in_w);
         tile_begin_products();
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             halves_group_multiply<N>(sum, tile_further(x, tile_in_x(k)),
                                      tile_further(w, tile_in_w(k)));
             if (k < OWN)
-                blocks_unpack<FORM, NORM>(
-                    from.at[k < OWN ? k : 0] + of_load / 2 * RT_PIECE_BYTES(FORM), of_load % 2,
-                    s_norms + (stage + 1) % 2 * 64, to + k * TILE_BOX_BYTES, lane, n);
+                blocks_unpack<FORM, NORM>(from.at + k * (int)blocks_copy_bytes<FORM>() +
+                                              of_load / 2 * RT_PIECE_BYTES(FORM),
+                                          of_load % 2, s_norms + (stage + 1) % 2 * 64,
+                                          to + k * TILE_BOX_BYTES, lane, n, s.zero);
         }
         tile_end_products();
         tile_copy_stage(c, columns, stage + AHEAD, (stage + AHEAD) % TILE_STAGES);
@@ -328,9 +340,12 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
             next = blocks_norm(t, s, stage + 3);
         }
         if (NORM && squares)
-            tile_add_squares(c, buffer, square);
-        if (of_load == OF_LOAD - 1)
-            blocks_release_load<N>(groups, from);
+            tile_add_squares(c, stage % TILE_STAGES, square);
+        if (of_load == OF_LOAD - 1) {
+            blocks_release_load(*ring, groups, from.page);
+            if (stage + 2 < stages)
+                blocks_take_load<FORM, N>(ring, groups, warp, &from);
+        }
         tile_wait_products();
     }
     /* the last stage, beside which nothing is unpacked */

@@ -7,36 +7,10 @@
  * shapes (shape/stream_shape.h).  Relies on body_product.h for what it shares with the other
  * products. */
 #include "gen/body_product.h"
-#include "gen/packed_form.h"
-
-/* The form of weights that stay in the blocks of their file (rt/rt_blocks.h), and what is taken off
- * their integers; RT_BLOCKS_NONE: they do not. */
-static uint32_t form_of(const gen_call *c, int *zero)
-{
-    ir_dtype dtypes[3];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u) && gen_input(c, W0 + i); i++)
-        dtypes[n++] = gen_input(c, W0 + i)->dtype;
-    return gen_packed_form(dtypes, n, zero);
-}
-
-/* Weights in blocks: dense, so that a row's blocks follow each other, and x in bf16, in which their
- * integers are multiplied. The norm's weight is read as it is, 16 bytes at a time. */
-static bool takes_blocks(const gen_call *c)
-{
-    const ir_tensor *norm = gen_input(c, is_logits(c) ? L_NORM : NORM);
-    int zero;
-    bool dense = form_of(c, &zero) != RT_BLOCKS_NONE && c->halves == IR_BF16;
-    for (uint32_t i = 0; dense && i < (is_logits(c) ? 1u : 3u); i++) {
-        const ir_tensor *w = gen_input(c, W0 + i);
-        dense = !w || (w->kind == IR_CONST && w->stride[1] == 1 && w->stride[0] == w->dims[1]);
-    }
-    return dense && (!norm || gen_is_dense(norm, norm->dtype)) && is_product_of_streams(c);
-}
 
 /* As few tokens as the registers of the body hold (shape/stream_shape.h); more are for the teams
- * and for warpgroups.  Weights in blocks have no other body: of more tokens it takes 16 at a
- * time. */
+ * and for warpgroups.  Weights in blocks have another body for more than 64 tokens alone, on GPUs
+ * with wgmma (body_linear_blocks.c): of what is left it takes 16 tokens at a time. */
 static bool accepts(const gen_call *c)
 {
     return (most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c)) || takes_blocks(c);

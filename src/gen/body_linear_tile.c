@@ -94,12 +94,6 @@ uint64_t gen_form_of_activation(str name)
     return 0;
 }
 
-/* Of any of the up to three weights. */
-static bool has_bias(const gen_call *c)
-{
-    return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
-}
-
 /* Is there more at the end of a tile than a residual? */
 static bool has_ends(const gen_call *c)
 {
@@ -154,14 +148,6 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
         forms |= UINT64_C(1) << (loop * TILE_ENDS + end);
     }
     return forms;
-}
-
-/* What is done with the sums: peaks, pairs of gate and up, or none of these. */
-static int end_of(const gen_call *c)
-{
-    if (is_logits(c))
-        return TILE_END_LOGITS;
-    return is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
 }
 
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too

@@ -1,11 +1,14 @@
 /* body_product.h - what the records of streamed products share: linear and logits, of few tokens
- * (body_linear_stream.c), of some more (body_linear_team.c) and of many (body_linear_tile.c).  All
- * pack weights in the same way, so the graphs of a program share them. */
+ * (body_linear_stream.c), of some more (body_linear_team.c) and of many (body_linear_tile.c, and
+ * body_linear_blocks.c of weights in blocks).  All pack weights in the same way, so the graphs of a
+ * program share them. */
 #ifndef GEN_BODY_PRODUCT_H
 #define GEN_BODY_PRODUCT_H
 
 #include "gen/body_print.h"
+#include "gen/packed_form.h"
 #include "rt/rt_lane.h"
+#include "shape/linear_tile_shape.h"
 
 /* Operands and attributes of linear; of logits. */
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU, LINEAR_ACT = 3 };
@@ -117,6 +120,45 @@ static inline bool is_product_of_streams(const gen_call *c)
 static inline bool is_streamed_product(const gen_call *c)
 {
     return is_product_of_streams(c) && takes_weights(c);
+}
+
+/* The form of weights that stay in the blocks of their file (rt/rt_blocks.h), and what is taken off
+ * their integers; RT_BLOCKS_NONE: they do not. */
+static inline uint32_t form_of(const gen_call *c, int *zero)
+{
+    ir_dtype dtypes[3];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < (is_logits(c) ? 1u : 3u) && gen_input(c, W0 + i); i++)
+        dtypes[n++] = gen_input(c, W0 + i)->dtype;
+    return gen_packed_form(dtypes, n, zero);
+}
+
+/* Weights in blocks: dense, so that a row's blocks follow each other, and x in bf16, in which their
+ * integers are multiplied. The norm's weight is read as it is, 16 bytes at a time. */
+static inline bool takes_blocks(const gen_call *c)
+{
+    const ir_tensor *norm = gen_input(c, is_logits(c) ? L_NORM : NORM);
+    int zero;
+    bool dense = form_of(c, &zero) != RT_BLOCKS_NONE && c->halves == IR_BF16;
+    for (uint32_t i = 0; dense && i < (is_logits(c) ? 1u : 3u); i++) {
+        const ir_tensor *w = gen_input(c, W0 + i);
+        dense = !w || (w->kind == IR_CONST && w->stride[1] == 1 && w->stride[0] == w->dims[1]);
+    }
+    return dense && (!norm || gen_is_dense(norm, norm->dtype)) && is_product_of_streams(c);
+}
+
+/* Has any of the up to three weights one? */
+static inline bool has_bias(const gen_call *c)
+{
+    return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
+}
+
+/* What is done with the sums: peaks, pairs of gate and up, or none of these. */
+static inline int end_of(const gen_call *c)
+{
+    if (is_logits(c))
+        return TILE_END_LOGITS;
+    return is_gated(c) ? TILE_END_PAIRS : TILE_END_PLAIN;
 }
 
 /* Up to TEAM_TWO_TOKENS always; beyond that only where one side of the weight is short, since

@@ -21,6 +21,11 @@ enum {
 enum { TILE_KEPT = 4 /* turns whose squares the passes after the first find there */ };
 #define TILE_SCRATCH_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
 
+/* With weights in blocks (linear_blocks.cuh): two buffers of 64 columns of the rows of a pass, and
+ * twice a norm's weights of 64 columns. */
+#define TILE_BLOCKS_SCRATCH_OF(room) \
+    (TILE_SCRATCH_OF(room) + 2 * TILE_MOST * TILE_BOX_BYTES + 2 * 64 * 4)
+
 enum {
     TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */
     TILE_GROUPS = 8,  /* of a page, without boxes */
@@ -57,8 +62,22 @@ enum {
     TILE_BOX_192,
     TILE_BOX_256,
     TILE_PANEL, /* 128 tokens at a time, without wgmma (linear_panel.cuh) */
+    /* the same of weights in blocks, with wgmma (linear_blocks.cuh), and where these are multiplied
+     * by a norm's */
+    TILE_BLOCKS_128,
+    TILE_BLOCKS_192,
+    TILE_BLOCKS_NORM_128,
+    TILE_BLOCKS_NORM_192,
     TILE_LOOPS
 };
+
+/* The loop of a pass of this many groups of weights in blocks. */
+static inline int tile_loop_of_blocks(int norm, int groups)
+{
+    if (groups > TILE_MOST_BY_WARPS)
+        return norm ? TILE_BLOCKS_NORM_192 : TILE_BLOCKS_192;
+    return norm ? TILE_BLOCKS_NORM_128 : TILE_BLOCKS_128;
+}
 
 /* The loop of a pass of this many groups.  one_wide: a single loop does for wide tasks without
  * boxes, since few are. */

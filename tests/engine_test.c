@@ -413,13 +413,17 @@ static void *visit(void *argument)
     for (uint32_t i = 0; own && !g->fault && !atomic_load(g->over); i++, g->n_begun++) {
         mpk_request **r = &held[i % HELD];
         mpk_piece piece;
+        mpk_engine_facts facts = {.size = sizeof facts};
         question q = question_of(g->seed + i, i % 50);
         if (i % 3)
             q.options.max_tokens = 0; /* to the end of the context */
         q.options.priority = (int32_t)(i % 2);
         mpk_request_free(*r);
         *r = NULL;
-        if (mpk_submit_tokens(own, g->engine, q.tokens, q.n, &q.options, r))
+        mpk_engine_describe(g->engine, &facts); /* as others do at the same time */
+        if (!strstr(facts.device, "thread"))
+            g->fault = "the facts lack the device";
+        else if (mpk_submit_tokens(own, g->engine, q.tokens, q.n, &q.options, r))
             g->fault = "a request was refused";
         else if (i % 4 == 1 && mpk_request_read(own, *r, 5, &piece))
             g->fault = "a read failed";

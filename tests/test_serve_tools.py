@@ -29,6 +29,10 @@ TEMPLATES = {
     "deepseek 3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
                     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
+TAGGED = ("<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n"
+          "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>")
+TEMPLATES["qwen coder"] = TAGGED
+TEMPLATES["seed"] = TAGGED.replace("tool_call>", "seed:tool_call>").replace(">\n{{ v", ">{{ v").replace("}}\n<", "}}<")
 TEMPLATES = {name: HEAD.replace("@", CALL.replace("WORDS", words)) for name, words in TEMPLATES.items()}
 TEMPLATES["told"] = CHAT
 
@@ -74,6 +78,28 @@ def test_calls_that_must_come(server, style, many):
             assert len(calls) == 1 or (many and choice == "required" and style != "llama")
 
 
+EDIT = {"type": "object", "properties": {
+    "mode": {"enum": ["add", "cut", 3]}, "code": {"type": "string", "pattern": "^[a-c]{2,4}$"},
+    "note": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]}, "spot": {"$ref": "#/$defs/spot"},
+    "many": {"type": "array", "items": {"$ref": "#/$defs/spot"}, "maxItems": 2}},
+    "required": ["mode", "code", "note", "spot"], "$defs": {"spot": {
+        "type": "object", "properties": {"x": {"type": "integer", "maximum": 99, "minimum": 0}}, "required": ["x"],
+        "additionalProperties": False}}}
+
+
+@pytest.mark.parametrize("style", ["qwen coder", "seed"])
+def test_arguments_in_tags(server, style):
+    """Each argument stands in a tag of its own, as a text or as JSON; tests/tagged_test.c has other schemas."""
+    r, tool = support.seed(), {"type": "function", "function": {"name": "edit", "parameters": EDIT}}
+    for _ in range(4):
+        answer = server.post("/v1/chat/completions", body(
+            r, tools=[tool], tool_choice={"type": "function", "function": {"name": "edit"}},
+            chat_template=TEMPLATES[style]))["choices"][0]
+        assert answer["finish_reason"] == "tool_calls"
+        call, = answer["message"]["tool_calls"]
+        jsonschema.validate(json.loads(call["function"]["arguments"]), EDIT)
+
+
 def test_streams(server):
     r = support.seed()
     for style, template in TEMPLATES.items():
@@ -90,8 +116,9 @@ def test_strict_tools_bind_calls_alone(server):
     """With tool_choice auto an answer is a text, or begins calls, which are then valid."""
     r = support.seed()
     strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
-    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "told"):
-        start = {"qwen": "<tool_call>", "told": "<tool_call>", "llama": "{"}.get(style, "<｜tool▁calls▁begin｜>")
+    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "told"):
+        start = {"qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
+                 "llama": "{"}.get(style, "<｜tool▁calls▁begin｜>")
         bias = {str(server.post("/tokenize", {"content": start})["tokens"][0]): 6}
         for logit_bias in ({}, bias):
             asked = body(r, tools=strict, chat_template=TEMPLATES[style], max_tokens=400, logit_bias=logit_bias,
@@ -186,6 +213,8 @@ def test_structural_tags(server):
       "chat_template": TEMPLATES["mistral"]}, "has no text"),
     ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {
         "type": "object", "not": {}}}}]}, "\"not\""),
+    ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "anyOf": [{}]}}}], "chat_template": TEMPLATES["seed"]}, "each argument by itself"),
     ({"structural_tag": {"format": {"type": "tag"}}}, "begin"),
     ({"structural_tag": {"format": {"type": "x"}}}, "\"x\""),
     ({"structural_tag": "{"}, "structural tag"), ({"regex": "("}, "regular expression"),

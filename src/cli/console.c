@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,8 +18,9 @@
 #include "base/json.h"
 #include "cli/cli.h"
 
-/* State of the process, not of a verb: signals and the terminal exist once. */
-static volatile sig_atomic_t interrupted, hung_up;
+/* State of the process, not of a verb: signals and the terminal exist once.  Atomic, since the
+ * system may run a handler on any thread, such as one of libmicrohttpd's. */
+static atomic_int interrupted, hung_up;
 static int write_error; /* errno of the first failed write to standard output */
 static bool progress_shown;
 
@@ -214,9 +216,7 @@ void cli_catch_hangup(void)
 /* Several SIGHUPs before a call count as one: the caller reads the whole file again in any case. */
 bool cli_take_hangup(void)
 {
-    const bool noted = hung_up;
-    hung_up = 0;
-    return noted;
+    return atomic_exchange(&hung_up, 0);
 }
 
 /* ---- options ---- */

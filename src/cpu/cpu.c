@@ -545,16 +545,21 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
 
 /* ---- facts ---- */
 
-/* machine_def's describe. */
-static void describe(machine *base, machine_facts *out)
+/* Written once: any thread may read a name that `describe` handed out. */
+static void name_device(cpu_machine *m)
 {
-    cpu_machine *m = cpu_of(base);
     uint32_t peers = m->base.image.block->n_peers, each = m->rt.n_workers / peers;
     if (peers > 1)
         snprintf(m->device, sizeof m->device, "CPU, %u x %u thread%s", peers, each,
                  each == 1 ? "" : "s");
     else
         snprintf(m->device, sizeof m->device, "CPU, %u thread%s", each, each == 1 ? "" : "s");
+}
+
+/* machine_def's describe. */
+static void describe(machine *base, machine_facts *out)
+{
+    cpu_machine *m = cpu_of(base);
     out->device = m->device;
     machine_take_stats(out, &m->control->stats);
     out->scratch_bytes = m->scratch_bytes * m->rt.n_workers;
@@ -734,8 +739,10 @@ mpk_status cpu_start(mpk_context *cx, const program_image *image, void *const *w
     m->control = &m->alone;
     m->ranks = options ? options->ranks : NULL;
     mpk_status status = prepare(cx, m, weights, options ? options : &none);
-    if (status == MPK_OK)
+    if (status == MPK_OK) {
+        name_device(m);
         status = cpu_ranks_begin(cx, m);
+    }
     if (status == MPK_OK)
         status = start_threads(cx, m);
     if (status != MPK_OK) {

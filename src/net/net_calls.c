@@ -16,6 +16,7 @@
  * way of the engine.  Cost: one to four more renderings, for requests whose calls are held.
  */
 #include "net/net_calls.h"
+#include "net/net_tagged.h"
 
 /* How a style writes calls: OPEN, then for each call BEFORE name AFTER arguments END, with
  * BETWEEN between two of them, then CLOSE. */
@@ -23,6 +24,8 @@ typedef struct spelling {
     const char *open, *before, *after, *end, *between, *close;
     bool quotes; /* the name is a JSON text */
     bool alone;  /* the template allows one call in a message */
+    bool tagged; /* arguments stand in tags, not in an object */
+    bool lines;  /* each on lines of its own */
 } spelling;
 
 /* By net_call_style; NET_CALLS_ANY, the style that is not known, has none. */
@@ -35,7 +38,19 @@ static const spelling spellings[] = {
                           "\n```" NET_CALL_END, "\n", NET_CALLS_END, false, false},
     [NET_CALLS_MARKED] = {NET_CALLS_BEGIN, NET_CALL_BEGIN, NET_CALL_SEP, NET_CALL_END, "",
                           NET_CALLS_END, false, false},
+    [NET_CALLS_TAGGED] = {"", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n",
+                          "", .tagged = true, .lines = true},
+    [NET_CALLS_SEED] = {"", "<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>",
+                        "\n", "", .tagged = true},
 };
+
+/* The mark with which calls of a style begin; empty: they begin as JSON. */
+static str opening(const spelling *s)
+{
+    if (*s->open)
+        return str_from(s->open);
+    return (str){s->before, *s->before == '<' ? strcspn(s->before, ">") + 1 : 0};
+}
 
 /* 400: the request asks for calls that cannot be enforced, and why. */
 static mpk_status refuse(net_exchange *x, const char *what)
@@ -79,10 +94,15 @@ static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
     return MPK_OK;
 }
 
-/* Recognise the style in a rendered probe.  The formats of <function=..> and [ARGS] are known
- * but cannot be enforced here. */
+/* Recognise the style in a rendered probe.  The formats of <function=..> without tags for
+ * arguments and of [ARGS] are known but cannot be enforced here. */
 static net_call_style style_of(const text *t)
 {
+    const bool tagged = holds(t, "<function=" PROBE ">\n<parameter=k>");
+    if (tagged && holds(t, "<seed:tool_call>"))
+        return NET_CALLS_SEED;
+    if (tagged && holds(t, "<tool_call>"))
+        return NET_CALLS_TAGGED;
     if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") ||
         holds(t, "[TOOL_CALLS]" PROBE))
         return NET_CALLS_ANY;
@@ -100,18 +120,17 @@ static net_call_style style_of(const text *t)
 /* The text that opens the calls of a style must be a text in answers, too: some tokenizers have it
  * as a special token that is never decoded, and then a form cannot ask for it. Found by a round
  * trip: the mark is tokenized and the ids are turned into text again, as those of an answer are. */
-static mpk_status check_mark(net_exchange *x, const char *mark)
+static mpk_status check_mark(net_exchange *x, str mark)
 {
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
-    const size_t n_mark = strlen(mark);
     int32_t *ids;
     char *bytes = NULL;
     size_t n, n_bytes = 0;
-    if (!n_mark)
+    if (!mark.n)
         return MPK_OK;
-    TRY(mpk_tokenize(x->cx, tokenizer, mark, n_mark, false, &ids, &n));
+    TRY(mpk_tokenize(x->cx, tokenizer, mark.at, mark.n, false, &ids, &n));
     mpk_status status = mpk_detokenize(x->cx, tokenizer, ids, n, &bytes, &n_bytes);
-    const bool same = n_bytes >= n_mark && memmem(bytes, n_bytes, mark, n_mark);
+    const bool same = n_bytes >= mark.n && memmem(bytes, n_bytes, mark.at, mark.n);
     mpk_free(bytes);
     mpk_free(ids);
     TRY(status);
@@ -133,10 +152,9 @@ static mpk_status find_style(net_exchange *x, const net_request *q, bool told,
     TRY(status);
     if (*style == NET_CALLS_ANY)
         return refuse(
-            x,
-            "the chat template writes them in none of the forms that are known (those of Qwen and "
-            "Hermes, Llama 3, Mistral and DeepSeek)");
-    return check_mark(x, spellings[*style].open);
+            x, "the chat template writes them in none of the forms that are known (those of Qwen, "
+               "Qwen3-Coder and Hermes, Llama 3, Mistral, DeepSeek and Seed-OSS)");
+    return check_mark(x, opening(&spellings[*style]));
 }
 
 /* ---- the form ---- */
@@ -191,10 +209,26 @@ static void write_call(const spelling *s, const json_value *tool, bool exact, te
     to->failed |= begin.failed;
     text_free(&begin);
     text_print(to, ",\"content\":");
-    write_schema(exact ? json_get(f, "parameters") : NULL, to);
+    if (!s->tagged)
+        write_schema(exact ? json_get(f, "parameters") : NULL, to);
+    else if (exact)
+        net_tagged_write(json_get(f, "parameters"), s->lines, to);
+    else
+        text_print(to, "{\"type\":\"any_text\"}");
     text_print(to, ",\"end\":");
     write_words(s->end, to);
     text_print(to, "}");
+}
+
+/* May this tool be called, and do its arguments follow its schema? */
+static bool may_call(const net_request *q, const json_value *tool)
+{
+    return !q->only_tool || tool == q->only_tool;
+}
+
+static bool is_exact(const net_request *q, const json_value *tool)
+{
+    return q->must_call || is_strict(tool);
 }
 
 /* A list of tags, one for each tool that may be called. */
@@ -204,10 +238,10 @@ static void write_tags(const net_request *q, const spelling *s, text *to)
     text_print(to, "[");
     for (size_t i = 0; i < q->tool_list->n; i++) {
         const json_value *tool = &q->tool_list->items[i];
-        if (q->only_tool && tool != q->only_tool)
+        if (!may_call(q, tool))
             continue;
         text_print(to, any ? "," : "");
-        write_call(s, tool, q->must_call || is_strict(tool), to);
+        write_call(s, tool, is_exact(q, tool), to);
         any = true;
     }
     text_print(to, "]");
@@ -238,7 +272,7 @@ static void write_text_with_calls(const net_request *q, const spelling *s, text 
     const bool opens = *s->open != 0;
     text_print(to, "{\"type\":\"triggered_tags\",\"stop_after_first\":%s,\"triggers\":[",
                opens || q->one_call ? "true" : "false");
-    write_words(opens ? s->open : "<tool_call>", to);
+    json_write_str(to, opening(s));
     text_print(to, "],\"tags\":");
     if (opens) {
         text_print(to, "[");
@@ -288,6 +322,19 @@ static void write_calls_or_text(const net_request *q, net_call_style style, text
 }
 
 /* ---- whether a form is needed, and which ---- */
+
+/* 400: arguments in tags, and a schema that cannot be divided among them. */
+static mpk_status check_tagged(net_exchange *x, const net_request *q, const spelling *s)
+{
+    for (size_t i = 0; s->tagged && i < q->tool_list->n; i++) {
+        const json_value *tool = &q->tool_list->items[i];
+        const json_value *parameters = json_get(json_get(tool, "function"), "parameters");
+        if (may_call(q, tool) && is_exact(q, tool) && !net_tagged_can_hold(parameters))
+            return refuse(x, "this model writes each argument by itself, so the schema of a tool's "
+                             "parameters can only have properties and say which are required");
+    }
+    return MPK_OK;
+}
 
 /* "strict" of a tool asks that its arguments follow the schema, though no call has to come. */
 static bool any_strict(const net_request *q)
@@ -357,6 +404,8 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
             x, "the request brings a structural tag of its own: leave \"strict\" out of its tools");
     if (held)
         TRY(find_style(x, q, told, style));
+    if (held)
+        TRY(check_tagged(x, q, &spellings[*style]));
     if (*style == NET_CALLS_LIST)
         TRY(begin_list(x, q, prompt));
     if (!held)

@@ -17,6 +17,7 @@
  */
 #include "net/net_parts.h"
 #include "net/net_random.h"
+#include "net/net_tagged.h"
 
 static const str think = {"<think>", 7}, unthink = {"</think>", 8};
 
@@ -26,10 +27,11 @@ static const str think = {"<think>", 7}, unthink = {"</think>", 8};
     }
 
 /* The pairs of marks that enclose calls. */
-enum { MARK_BLOCK, MARK_CALLS, MARKS };
+enum { MARK_BLOCK, MARK_SEED, MARK_CALLS, MARKS };
 static const struct {
     str open, close;
 } marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")},
+                  {MARK("<seed:tool_call>"), MARK("</seed:tool_call>")},
                   {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
 
 /* Marks of channels.  Those from MARK_END on end a message; all but MARK_END belong to the header
@@ -107,7 +109,9 @@ static bool seeks(const net_parts *p, unsigned mark)
     if (!p->tools || p->style == NET_CALLS_ANY)
         return p->tools != NULL;
     if (mark == MARK_BLOCK)
-        return p->style == NET_CALLS_BLOCKS;
+        return p->style == NET_CALLS_BLOCKS || p->style == NET_CALLS_TAGGED;
+    if (mark == MARK_SEED)
+        return p->style == NET_CALLS_SEED;
     return p->style == NET_CALLS_FENCED || p->style == NET_CALLS_MARKED;
 }
 
@@ -215,6 +219,26 @@ static mpk_status take_marked(mpk_context *cx, net_parts *p, str rest, bool *fou
     return MPK_OK;
 }
 
+/* Calls whose arguments stand in tags, one after the other. */
+static mpk_status take_tagged(mpk_context *cx, net_parts *p, str rest, bool *found)
+{
+    bool more = true;
+    while (more) {
+        text arguments = {0};
+        str name;
+        mpk_status status =
+            net_tagged_read(cx, &p->arena, p->tools, &rest, &name, &arguments, &more);
+        if (status == MPK_OK && arguments.failed)
+            status = status_fail(cx, MPK_ENOMEM, "out of memory for a call of a tool");
+        if (status == MPK_OK && more)
+            status = add_call(cx, p, name, text_str(&arguments));
+        text_free(&arguments);
+        TRY(status);
+        *found |= more;
+    }
+    return MPK_OK;
+}
+
 /* The text between two marks: its calls, or if it holds none, content together with its marks.
  * end: the closing mark, or "" if the answer ended without it. */
 static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
@@ -223,6 +247,8 @@ static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
     bool found = false;
     if (p->mark == MARK_CALLS)
         TRY(take_marked(cx, p, block, &found));
+    else if (net_tagged_begins(block))
+        TRY(take_tagged(cx, p, block, &found));
     else {
         TRY(parse(cx, p, block, &v));
         TRY(take_object(cx, p, v, &found));
@@ -376,12 +402,13 @@ static bool step_content(net_parts *p)
     return any;
 }
 
-/* The closing mark of a call; NULL: it has not come.  Within a string of the arguments it does
+/* The closing mark of a call; NULL: it has not come.  Within a string of arguments in JSON it does
  * not count.  Each search goes on where the last one ended, so a long call costs its length,
  * however many pieces it comes in. */
 static const char *find_close(net_parts *p, str s)
 {
     const str close = marks[p->mark].close;
+    const bool quotes = p->mark != MARK_CALLS && skip_space(s) < s.n && s.at[skip_space(s)] != '<';
     for (; p->n_seen + close.n <= s.n; p->n_seen++) {
         const char *at = s.at + p->n_seen;
         if (!p->in_string && memcmp(at, close.at, close.n) == 0)
@@ -389,7 +416,7 @@ static const char *find_close(net_parts *p, str s)
         if (p->in_string && *at == '\\')
             p->n_seen++; /* the next character is escaped */
         else
-            p->in_string ^= p->mark == MARK_BLOCK && *at == '"';
+            p->in_string ^= quotes && *at == '"';
     }
     return NULL;
 }

@@ -4,8 +4,9 @@
  * Reasoning is the text between <think> and </think> at the beginning; if the prompt ends with
  * <think>, the answer begins within it.  Calls are recognised if tools were given:
  * <tool_call>{"name":.., "arguments":{..}}</tool_call> (Qwen, Hermes), DeepSeek's marks around
- * names and arguments, or an answer that is nothing but one object of name and "arguments" or
- * "parameters" (Llama 3), or a list of them (Mistral).
+ * names and arguments, <function=NAME> with a tag for each argument within <tool_call>
+ * (Qwen3-Coder) or <seed:tool_call> (Seed-OSS), or an answer that is nothing but one object of
+ * name and "arguments" or "parameters" (Llama 3), or a list of them (Mistral).
  *
  * gpt-oss answers in channels instead: <|channel|>analysis<|message|>.. is reasoning, other
  * channels are content, and a message to functions.NAME is a call with its text as arguments.
@@ -41,6 +42,8 @@ typedef enum net_call_style {
     /* DeepSeek-V3 and R1: marks around calls, each a name and arguments within ```json */
     NET_CALLS_FENCED,
     NET_CALLS_MARKED, /* DeepSeek-V3.1: the same without ```json */
+    NET_CALLS_TAGGED, /* <tool_call><function=..><parameter=..>: Qwen3-Coder (net_tagged.h) */
+    NET_CALLS_SEED,   /* the same within <seed:tool_call>: Seed-OSS */
 } net_call_style;
 
 typedef enum net_parts_state {

@@ -3,8 +3,15 @@
 #include "base/rng.h"
 #include "net/net_parts.h"
 
-static const char tools_json[] = "[{\"type\":\"function\",\"function\":{\"name\":\"add\"}},"
-                                 "{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}}]";
+static const char tools_json[] =
+    "[{\"type\":\"function\",\"function\":{\"name\":\"add\"}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"look_up\"}},"
+    "{\"type\":\"function\",\"function\":{\"name\":\"edit\",\"parameters\":{\"properties\":{"
+    "\"path\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},\"on\":{\"type\":\"boolean\"},"
+    "\"note\":{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]},"
+    "\"mode\":{\"enum\":[\"1\",2]},\"at\":{\"$ref\":\"#/$defs/spot\"},"
+    "\"by\":{\"$ref\":\"#/$defs/name\"}},"
+    "\"$defs\":{\"spot\":{\"type\":\"object\"},\"name\":{\"type\":[\"string\",\"null\"]}}}}}]";
 
 typedef struct draws {
     uint64_t seed, n;
@@ -57,6 +64,28 @@ static const example examples[] = {
      "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
     {"", "<tool_call>{\"name\":\"add\",\"arguments\":{\"a\":\"\\\"</tool_call>\"}}</tool_call>",
      true, "", "", "add{\"a\":\"\\\"</tool_call>\"};"},
+    {"",
+     "Now:\n<tool_call>\n<function=edit>\n<parameter=path>\na \"b</tool_cal\n</parameter>\n"
+     "<parameter=n>\n12\n</parameter>\n<parameter=on>\nTrue\n</parameter>\n"
+     "<parameter=note>\nnull\n</parameter>\n</function>\n</tool_call>",
+     true, "", "Now:\n",
+     "edit{\"path\":\"a \\\"b</tool_cal\",\"n\":12,\"on\":true,\"note\":null};"},
+    {"",
+     "<tool_call>\n<function=edit>\n<parameter=note>\n\n  12\n\n</parameter>\n<parameter=mode>\n1\n"
+     "</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=edit>\n<parameter=mode>2"
+     "</parameter><parameter=at>{\"x\": [1]}</parameter><parameter=by>{}</parameter>"
+     "</function></tool_call>",
+     true, "", "",
+     "edit{\"note\":\"\\n  12\\n\",\"mode\":\"1\"};"
+     "edit{\"mode\":2,\"at\":{\"x\":[1]},\"by\":\"{}\"};"},
+    /* the model forgot an end; a tool and a parameter that nobody knows; a value that is no JSON */
+    {"",
+     "<seed:tool_call><function=edit><parameter=path>a\n<parameter=n>five</function>"
+     "<function=other><parameter=x>{\"k\": 1}</parameter><parameter=y>so so</parameter></function>"
+     "</seed:tool_call>",
+     true, "", "", "edit{\"path\":\"a\",\"n\":\"five\"};other{\"x\":{\"k\":1},\"y\":\"so so\"};"},
+    {"", "<tool_call><function=add></function></tool_call>", true, "", "", "add{};"},
+    {"", "<tool_call><function=add", true, "", "<tool_call><function=add", ""},
     {"",
      "So:" NET_CALLS_BEGIN NET_CALL_BEGIN "function" NET_CALL_SEP
      "add\n```json\n{\"a\": 1}\n```" NET_CALL_END "\n" NET_CALL_BEGIN "look_up" NET_CALL_SEP

@@ -1,0 +1,122 @@
+/* tagged_test.c - calls whose arguments stand in tags: the form that holds them takes the texts
+ * that it should and no others, and what is read from these texts is valid by the schema. */
+#include "check.h"
+#include "grammar/grammar.h"
+#include "net/net_tagged.h"
+
+static const char parameters[] =
+    "{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
+    "\"mode\":{\"enum\":[\"add\",\"cut\",3]},\"code\":{\"type\":\"string\",\"pattern\":\"^[a-c]+$"
+    "\"},"
+    "\"part\":{\"type\":\"string\",\"pattern\":\"z[0-9]\"},"
+    "\"short\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3},"
+    "\"note\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"}]},"
+    "\"spot\":{\"$ref\":\"#/$defs/spot\"},\"only\":{\"const\":\"it\"}},"
+    "\"required\":[\"path\",\"free\"],\"$defs\":{\"spot\":{\"type\":\"object\",\"properties\":{"
+    "\"x\":{"
+    "\"type\":\"integer\"}},\"required\":[\"x\"],\"additionalProperties\":false}}}";
+
+#define P(name, value) "<parameter=" name ">\n" value "\n</parameter>\n"
+
+/* arguments NULL: the form does not take the text. */
+static const struct {
+    const char *text, *arguments;
+} examples[] = {
+    {P("path", "a \"b\"\n<x></y") P("free", "[1, \"q\"]"),
+     "{\"path\":\"a \\\"b\\\"\\n<x></y\",\"free\":[1,\"q\"]}"},
+    {P("path", "") P("mode", "cut") P("code", "abc") P("free", "1"),
+     "{\"path\":\"\",\"mode\":\"cut\",\"code\":\"abc\",\"free\":1}"},
+    {P("path", "p") P("mode", "3") P("part", "a z5 b") P("short", "ab") P("note", "null")
+         P("spot", "{\"x\": 4}") P("only", "it") P("free", "null"),
+     "{\"path\":\"p\",\"mode\":3,\"part\":\"a z5 "
+     "b\",\"short\":\"ab\",\"note\":null,\"spot\":{\"x\":4},"
+     "\"only\":\"it\",\"free\":null}"},
+    {P("path", "p") P("note", "some") P("free", "true"),
+     "{\"path\":\"p\",\"note\":\"some\",\"free\":true}"},
+    {P("free", "1"), NULL},                                       /* path is missing */
+    {P("path", "p"), NULL},                                       /* free is */
+    {P("path", "p") P("mode", "add to") P("free", "1"), NULL},    /* none of the three */
+    {P("path", "p") P("code", "abd") P("free", "1"), NULL},       /* not the pattern */
+    {P("path", "p") P("part", "z") P("free", "1"), NULL},         /* nowhere in it */
+    {P("path", "p") P("short", "a") P("free", "1"), NULL},        /* too short */
+    {P("path", "p") P("short", "abcd") P("free", "1"), NULL},     /* too long */
+    {P("path", "p") P("note", "nobody") P("free", "1"), NULL},    /* an option's length */
+    {P("path", "p") P("spot", "{\"y\":1}") P("free", "1"), NULL}, /* what $ref leads to */
+    {P("path", "p") P("only", "she") P("free", "1"), NULL},
+    {P("path", "p") P("free", "word"), NULL}, /* no JSON */
+    {P("path", "p") P("other", "1") P("free", "1"), NULL},
+};
+
+static bool takes(mpk_context *cx, grammar *g, str s)
+{
+    grammar_matcher *m = NULL;
+    bool fits = false, may_end = false;
+    check_ok(cx, grammar_matcher_open(cx, g, NULL, &m));
+    check_ok(cx, grammar_matcher_read(cx, m, s, &fits, &may_end));
+    grammar_matcher_close(m);
+    return fits && may_end;
+}
+
+static void check_read(mpk_context *cx, arena *a, const json_value *tools, str s,
+                       const char *expect)
+{
+    str name;
+    text arguments = {0};
+    bool found = false;
+    check_ok(cx, net_tagged_read(cx, a, tools, &s, &name, &arguments, &found));
+    assert_true(found);
+    assert_true(str_is(name, "edit"));
+    assert_string_equal(arguments.at, expect);
+    text_free(&arguments);
+}
+
+/* As each of the two models writes it: values on lines of their own, or right beside the tags. */
+static void check_form(bool lines)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    text source = {0}, listed = {0};
+    const json_value *schema, *tools;
+    grammar *g = NULL;
+    check_ok(&cx, json_parse(&cx, &a, str_from(parameters), &schema));
+    text_print(&listed, "[{\"function\":{\"name\":\"edit\",\"parameters\":%s}}]", parameters);
+    check_ok(&cx, json_parse(&cx, &a, text_str(&listed), &tools));
+    assert_true(net_tagged_can_hold(schema));
+    text_print(&source,
+               "{\"format\":{\"type\":\"tag\",\"begin\":\"<function=edit>\\n\",\"content\":");
+    net_tagged_write(schema, lines, &source);
+    text_print(&source, ",\"end\":\"</function>\"}}");
+    assert_false(source.failed);
+    check_ok(&cx, grammar_make(&cx, GRAMMAR_TAG, text_str(&source), &g));
+    for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
+        text call = {0};
+        text_print(&call, "<function=edit>\n");
+        for (const char *c = examples[i].text; *c; c++)
+            if (lines || *c != '\n' || !(c[-1] == '>' || strncmp(c + 1, "</p", 3) == 0) ||
+                strncmp(c - 10, "parameter>", 10) == 0)
+                text_add(&call, c, 1);
+        text_print(&call, "</function>");
+        if (takes(&cx, g, text_str(&call)) != (examples[i].arguments != NULL))
+            fail_msg("%s", call.at);
+        if (examples[i].arguments)
+            check_read(&cx, &a, tools, text_str(&call), examples[i].arguments);
+        text_free(&call);
+    }
+    grammar_free(g);
+    text_free(&source);
+    text_free(&listed);
+    arena_free(&a);
+}
+
+static void test_forms(void **state)
+{
+    (void)state;
+    check_form(true);
+    check_form(false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms)};
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
+}

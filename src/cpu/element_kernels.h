@@ -142,9 +142,11 @@ static void element_store(const op_view *y, int64_t offset, int64_t stride, int6
     }
     for (int64_t i = 0; i < n && y->dtype == IR_F32; i++)
         at[i * stride] = from[i];
-    for (int64_t i = 0; i < n && y->dtype == IR_F16; i++)
+    for (int64_t i = 0; i < n && y->dtype != IR_F32 && stride == 1; i += 16)
+        row_store((uint16_t *)y->data + offset, y->dtype, i, n - i, v_load_n(from + i, n - i));
+    for (int64_t i = 0; i < n && y->dtype == IR_F16 && stride != 1; i++)
         ((uint16_t *)y->data)[offset + i * stride] = num_to_f16(from[i]);
-    for (int64_t i = 0; i < n && y->dtype == IR_BF16; i++)
+    for (int64_t i = 0; i < n && y->dtype == IR_BF16 && stride != 1; i++)
         ((uint16_t *)y->data)[offset + i * stride] = num_to_bf16(from[i]);
 }
 

@@ -17,7 +17,9 @@
 #include "cpu/tile_fast.h"
 
 enum {
-    TILE_BLOCK_BYTES = 1 << 20, /* of rows as tiles, which stay in the second cache */
+    /* of rows, and of columns, as tiles, which stay in the second cache */
+    TILE_BLOCK_BYTES = 1 << 19,
+    TILE_PANELS = 4, /* most panels of columns that are made at once */
     TILE_QUERIES = 2 * TILE_ROWS,
     TILE_WEIGHT_PARTS = 2 /* of a weight of attention */
 };
@@ -35,10 +37,10 @@ static size_t tile_aligned(size_t n)
 
 /* ---- batch_matmul ---- */
 
-/* Scratch: a block of rows of a, a panel of columns of b, their sums. */
+/* Scratch: a block of rows of a, some panels of columns of b, their sums. */
 typedef struct tile_matmul {
     matmul_task t;
-    int64_t block; /* rows */
+    int64_t block, width; /* rows, columns */
     char *rows, *columns;
     float *sums;
 } tile_matmul;
@@ -50,7 +52,8 @@ static bool tile_matmul_accepts(const op_call *call)
 }
 
 /* Blocks are as long as stays in the second cache, but never so short that a panel of b is used
- * less often than it is worth. */
+ * less often than it is worth; and at least two panels, where there are, are made at once, as
+ * columns that are neighbours in memory come together. */
 static size_t tile_matmul_lay_out(const op_call *call, const ir_box *box, char *scratch,
                                   tile_matmul *m)
 {
@@ -61,14 +64,19 @@ static size_t tile_matmul_lay_out(const op_call *call, const ir_box *box, char *
     m->block = TILE_BLOCK_BYTES / row_bytes / TILE_ROWS * TILE_ROWS;
     m->block = m->block < 8 * TILE_ROWS ? 8 * TILE_ROWS : m->block;
     m->block = m->block < n ? m->block : n;
+    int64_t panels = TILE_BLOCK_BYTES / (TILE_COLUMNS * row_bytes);
+    panels = panels < TILE_PANELS ? panels : TILE_PANELS;
+    panels = panels < 2 ? 2 : panels;
+    m->width = tile_lines(box->hi[rows + 1] - box->lo[rows + 1]);
+    m->width = m->width < panels * TILE_COLUMNS ? m->width : panels * TILE_COLUMNS;
     const size_t rows_bytes = (size_t)(m->block * row_bytes),
-                 columns_bytes = (size_t)(TILE_COLUMNS * row_bytes);
+                 columns_bytes = (size_t)(m->width * row_bytes);
     m->rows = scratch;
     if (scratch) {
         m->columns = scratch + rows_bytes;
         m->sums = (float *)(void *)(m->columns + columns_bytes);
     }
-    return rows_bytes + columns_bytes + (size_t)(m->block * TILE_COLUMNS) * sizeof(float);
+    return rows_bytes + columns_bytes + (size_t)(m->block * m->width) * sizeof(float);
 }
 
 static size_t tile_matmul_scratch_bytes(const op_call *call, const ir_box *box)
@@ -77,7 +85,7 @@ static size_t tile_matmul_scratch_bytes(const op_call *call, const ir_box *box)
     return tile_matmul_lay_out(call, box, NULL, &m);
 }
 
-/* Rows [row, row + n) times all columns of the box, a panel of b at a time. */
+/* Rows [row, row + n) times all columns of the box, some panels of b at a time. */
 static void tile_multiply_rows(const tile_matmul *m, const ir_box *box, int64_t row, int64_t n)
 {
     const matmul_task *t = &m->t;
@@ -87,17 +95,17 @@ static void tile_multiply_rows(const tile_matmul *m, const ir_box *box, int64_t 
     tile_amx.rows(&(tile_operand){(const uint16_t *)a->data + t->a + row * line, line,
                                   a->stride[a->rank - 1], n, t->depth},
                   m->rows);
-    for (int64_t c = box->lo[last]; c < box->hi[last]; c += TILE_COLUMNS) {
-        const int64_t width = box->hi[last] - c < TILE_COLUMNS ? box->hi[last] - c : TILE_COLUMNS;
+    for (int64_t c = box->lo[last]; c < box->hi[last]; c += m->width) {
+        const int64_t width = box->hi[last] - c < m->width ? box->hi[last] - c : m->width;
         tile_amx.columns(&(tile_operand){(const uint16_t *)b->data + t->b + c * t->b_column,
                                          t->b_column, t->b_depth, width, t->depth},
                          m->columns);
         tile_amx.multiply(
             &(tile_sides){m->rows, m->columns, n, width, steps, 0, steps, 0, width, 1}, m->sums,
-            TILE_COLUMNS);
+            m->width);
         for (int64_t r = 0; r < n; r++)
             store_floats(y, t->y + (row + r) * y->stride[last - 1] + c * y->stride[last],
-                         y->stride[last], width, m->sums + r * TILE_COLUMNS);
+                         y->stride[last], width, m->sums + r * m->width);
     }
 }
 

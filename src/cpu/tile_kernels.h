@@ -301,15 +301,21 @@ V_INLINE void load_lines(const tile_operand *o, int64_t i, int64_t k, vf out[TIL
 }
 V_INLINE void load_pairs(const tile_operand *o, int64_t i, int64_t k, vf out[TILE_PAIRS])
 {
-    for (int64_t j = 0; j < TILE_PAIRS; j++) {
-        const int64_t left = o->k - k - 2 * j;
-        const uint16_t *at = o->at + i * o->line + (k + 2 * j) * o->step;
-        out[j] = v_load_pairs(at, o->step, left, o->n - i);
+    const uint16_t *at = o->at + i * o->line + k * o->step;
+    const int64_t step = o->step, n = o->n - i, left = o->k - k;
+    if (n >= TILE_ROWS && left >= TILE_STEP) {
+#pragma GCC unroll 16
+        for (int j = 0; j < TILE_PAIRS; j++)
+            out[j] = v_load_pairs(at + 2 * j * step, step, 2, TILE_ROWS);
+        return;
     }
+    for (int j = 0; j < TILE_PAIRS; j++)
+        out[j] = v_load_pairs(at + 2 * j * step, step, left - 2 * j, n);
 }
 
 V_INLINE void store_tile_of(const vf in[TILE_ROWS], char *to)
 {
+#pragma GCC unroll 16
     for (int r = 0; r < TILE_ROWS; r++)
         v_store((float *)(void *)(to + 64 * r), in[r]);
 }
@@ -361,16 +367,32 @@ V_INLINE int64_t first_tile(int64_t n, int64_t panel)
     return tile_lines(n) / TILE_ROWS * panel / (count_panels(n) ? count_panels(n) : 1);
 }
 
-/* tile_kernels.columns */
+/* Ask for what the columns from i on have in the next step: a line of the cache has 32 columns of
+ * one k, or 32 k of one column. */
+V_INLINE void ask_columns(const tile_operand *o, int64_t i, int64_t k)
+{
+    const uint16_t *at = o->at + i * o->line + (k + TILE_STEP) * o->step;
+    for (int64_t j = 0; o->line == 1 && i % TILE_STEP == 0 && j < TILE_STEP; j++)
+        __builtin_prefetch(at + j * o->step, 0, 2);
+    for (int64_t j = 0; o->step == 1 && j < TILE_ROWS; j++)
+        __builtin_prefetch(at + j * o->line, 0, 2);
+}
+
+/* tile_kernels.columns; all columns of a step before the next one, since they are neighbours in
+ * memory where columns are contiguous. */
 static void operand_columns(const tile_operand *from, void *to)
 {
-    char *at = to;
-    for (int64_t p = 0; p < count_panels(from->n); p++)
-        for (int64_t k = 0; k < from->k; k += TILE_STEP)
-            for (int64_t i = first_tile(from->n, p); i < first_tile(from->n, p + 1); i++) {
-                make_columns(from, i * TILE_ROWS, k, at);
-                at += TILE_BYTES;
+    const int64_t panels = count_panels(from->n), steps = tile_steps(from->k);
+    for (int64_t s = 0; s < steps; s++)
+        for (int64_t p = 0; p < panels; p++) {
+            const int64_t first = first_tile(from->n, p),
+                          tiles = first_tile(from->n, p + 1) - first;
+            char *at = (char *)to + (first * steps + s * tiles) * TILE_BYTES;
+            for (int64_t i = 0; i < tiles; i++) {
+                ask_columns(from, (first + i) * TILE_ROWS, s * TILE_STEP);
+                make_columns(from, (first + i) * TILE_ROWS, s * TILE_STEP, at + i * TILE_BYTES);
             }
+        }
 }
 
 /* All rows times one panel, which begins at tile `first`, a chunk of K after the other. */

@@ -10,7 +10,7 @@ NAME: a row of MODELS, default all; weights and inputs are random, the same for 
 row and way as it comes: milliseconds a call (the median of the loops, each of CALLS calls one after the other), the
 largest difference from eager in float32 as a part of its largest value, seconds of the first call.  At the end the
 table of all, with mpk's time over Inductor's.  Rows are processes of their own: `jobs` of them compile side by side,
-and once all have, one after the other is timed.  On the CPU there is one process at a time.  profile: on a GPU rows of
+and once all have, one after the other is timed.  On the CPU there is one process at a time.  profile: rows of
 mpk also tell where a call's time goes, by kind of operator.
 """
 

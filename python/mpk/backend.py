@@ -54,9 +54,9 @@ class TrainingError(RuntimeError):
 
 @dataclasses.dataclass
 class Options:
-    """threads: workers of a program (0: as many as PyTorch uses); profile: on a GPU programs note where their time
-    goes; collectives: on the CPU programs run collectives that all processes share, where they can; reports: where to
-    note what was compiled."""
+    """threads: workers of a program (0: as many as PyTorch uses); profile: programs note where their time goes;
+    collectives: on the CPU programs run collectives that all processes share, where they can; reports: where to note
+    what was compiled."""
 
     threads: int = 0
     profile: bool = False

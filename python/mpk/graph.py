@@ -125,8 +125,8 @@ class Graph:
         profile: bool = False,
     ) -> Program:
         """constants: name -> (address, bytes), which must stay as long as the program.  gpu: None: the CPU; else the
-        number of a GPU: all addresses, also those of `launch`, are of its memory.  profile: of a GPU: let the program
-        note where its time goes, which costs some."""
+        number of a GPU: all addresses, also those of `launch`, are of its memory.  profile: let the program note where
+        its time goes, which costs some."""
         return Program(self._handle, constants, threads, gpu, profile)
 
 
@@ -142,9 +142,9 @@ class Program:
         profile: bool = False,
     ) -> None:
         bindings = (c.Binding * len(constants))(*((n.encode(), at, size) for n, (at, size) in constants.items()))
-        options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads)
+        options = c.EngineOptions(size=ctypes.sizeof(c.EngineOptions), threads=threads, profile=profile)
         if gpu is not None:
-            options.device, options.mode, options.profile = f"cuda:{gpu}".encode(), MODE_CALLS, profile
+            options.device, options.mode = f"cuda:{gpu}".encode(), MODE_CALLS
         self._handle: ctypes.c_void_p | None = ctypes.c_void_p()
         self._close, self._process, self._forks = c.lib.mpk_program_close, c.Process, c.Process.forks
         c.call(
@@ -198,8 +198,8 @@ class Program:
         return json.loads(c.text_of(c.lib.mpk_program_describe, self._handle))
 
     def profile(self) -> dict:
-        """Of a GPU, compiled with a profile: where the time of the last run went, by kind of operator (the fields are
-        those of mpk_engine_profile in mpk.h); waits for it."""
+        """Compiled with a profile: where the time of the last run went, by kind of operator (the fields are those of
+        mpk_engine_profile in mpk.h); waits for it."""
         return json.loads(c.text_of(c.lib.mpk_program_profile, self._handle))
 
     def close(self) -> None:

@@ -20,8 +20,8 @@ class Explanation:
     events, operators: of all programs; kinds: operators by name; code: what runs the operators of each program, by
     kind, with the block programs that were searched for it; once: operators of PyTorch that ran before the first call,
     since they read weights alone; fallbacks: operators that PyTorch runs, and why;
-    profile: if one was asked for, where the time of each program's last launch on a GPU went (the fields of both are
-    those of mpk_engine_profile in mpk.h).
+    profile: if one was asked for, where the time of each program's last run went (the fields of both are those of
+    mpk_engine_profile in mpk.h).
     """
 
     graphs: int
@@ -80,8 +80,8 @@ def _searched(kind: dict, mhz: float = 0.0) -> list[str]:
 
 
 def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> Explanation:
-    """Compile fn for these arguments, run it once, tell what it became.  profile: run it once more, on a GPU, and tell
-    where its time went; fn gets no argument of this name."""
+    """Compile fn for these arguments, run it once, tell what it became.  profile: run it once more, and tell where
+    its time went; fn gets no argument of this name."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     reports: list[backend.Report] = []
@@ -93,7 +93,6 @@ def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> E
     breaks = list(torch._dynamo.utils.counters["graph_break"])
     programs = [program for report in reports for program in report.programs]
     facts = [program.describe() for program in programs]
-    on_gpu = [program for program, f in zip(programs, facts) if profile and not f["device"].startswith("CPU")]
     torch._dynamo.reset()
 
     def total(name: str) -> Any:
@@ -116,6 +115,6 @@ def explain(fn: Callable, *args: Any, profile: bool = False, **kwargs: Any) -> E
         {name: reason for r in reports for name, reason in r.fallbacks.items()},
         breaks,
         float(total("compile_ms")),
-        [program.profile() for program in on_gpu],
+        [program.profile() for program in programs if profile],
         result,
     )

@@ -104,7 +104,7 @@ static void same_bits(const instance *t, const instance *with, const char *what,
 /* Products by tiles alone may differ from other instruction sets (tile_fast.h). */
 static bool has_own_bits(const cpu_body *b, const instance *t)
 {
-    bool by_tiles = false;
+    bool by_tiles = b->needs & CPU_AMX && !strstr(b->op, "linear");
     for (uint32_t i = 0; b->needs & CPU_AMX && i < t->call.n_in; i++) {
         const op_view *w = &t->call.in[i];
         by_tiles = by_tiles || (w->data && w->rank >= 2 && w->dtype == IR_BF16 &&

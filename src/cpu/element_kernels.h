@@ -142,9 +142,11 @@ static void element_store(const op_view *y, int64_t offset, int64_t stride, int6
     }
     for (int64_t i = 0; i < n && y->dtype == IR_F32; i++)
         at[i * stride] = from[i];
-    for (int64_t i = 0; i < n && y->dtype == IR_F16; i++)
+    for (int64_t i = 0; i < n && y->dtype != IR_F32 && stride == 1; i += 16)
+        row_store((uint16_t *)y->data + offset, y->dtype, i, n - i, v_load_n(from + i, n - i));
+    for (int64_t i = 0; i < n && y->dtype == IR_F16 && stride != 1; i++)
         ((uint16_t *)y->data)[offset + i * stride] = num_to_f16(from[i]);
-    for (int64_t i = 0; i < n && y->dtype == IR_BF16; i++)
+    for (int64_t i = 0; i < n && y->dtype == IR_BF16 && stride != 1; i++)
         ((uint16_t *)y->data)[offset + i * stride] = num_to_bf16(from[i]);
 }
 
@@ -201,6 +203,7 @@ ELEMENT_LOOP(min, float, float, float, a < b || a != a ? a : b)
 ELEMENT_LOOP(max, float, float, float, a > b || a != a ? a : b)
 ELEMENT_LOOP(abs, float, float, float, fabsf(a))
 ELEMENT_LOOP(square, float, float, float, a *a)
+ELEMENT_LOOP(cube, float, float, float, a *a *a)
 ELEMENT_LOOP(sqrt, float, float, float, sqrtf(a))
 ELEMENT_LOOP(rsqrt, float, float, float, 1.0f / sqrtf(a))
 ELEMENT_LOOP(reciprocal, float, float, float, 1.0f / a)
@@ -306,6 +309,17 @@ static void element_call_reference(const map_function *f, float *y, const float 
     }
 }
 
+/* The loop of a power whose exponent is a number for which a product is enough; NULL: it is not. */
+static element_loop *element_power(const element_program *p, const map_step *step)
+{
+    const map_step *by = &p->map.steps[step->arg[1]];
+    if (by->kind != MAP_NUMBER || by->type != MAP_F)
+        return NULL;
+    if (by->real == 3)
+        return element_cube;
+    return by->real == 2 ? element_square : NULL;
+}
+
 /* Find the loop of a call; *loop NULL: the reference loop of floats is used.  False: there is
  * neither, as for a function of integers. */
 static bool element_find_call(const element_program *p, const map_step *step, element_loop **loop)
@@ -316,6 +330,8 @@ static bool element_find_call(const element_program *p, const map_step *step, el
     while (e->name && strcmp(e->name, f->name) != 0)
         e++;
     *loop = type == MAP_F ? e->of_floats : type == MAP_B ? e->of_truths : NULL;
+    if (type == MAP_F && strcmp(f->name, "pow") == 0)
+        *loop = element_power(p, step);
     return *loop || (type == MAP_F && step->type == MAP_F && f->rule != MAP_CHOICE);
 }
 

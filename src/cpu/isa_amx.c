@@ -26,4 +26,4 @@
 #pragma GCC pop_options
 #endif
 
-const tile_kernels tile_amx = {.split = split_row, .product = multiply_tiles};
+const tile_kernels tile_amx = TILE_KERNELS;

@@ -29,6 +29,7 @@
 #include "cpu/conv_kernels.h"
 #include "cpu/sdpa_kernels.h"
 #include "cpu/window_kernels.h"
+#include "cpu/tile_bodies.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -147,3 +148,24 @@ const cpu_body cpu_body_upsample_avx512 = {.op = "upsample",
                                            .accepts = upsample_accepts,
                                            .scratch_bytes = upsample_scratch_bytes,
                                            .run = upsample_run};
+const cpu_body cpu_body_batch_matmul_amx = {.op = "batch_matmul",
+                                            .name = "batch_matmul amx",
+                                            .needs = NEEDS | CPU_AMX,
+                                            .rank = RANK + 1,
+                                            .accepts = tile_matmul_accepts,
+                                            .scratch_bytes = tile_matmul_scratch_bytes,
+                                            .run = tile_matmul_run};
+const cpu_body cpu_body_sdpa_amx = {.op = "sdpa",
+                                    .name = "sdpa amx",
+                                    .needs = NEEDS | CPU_AMX,
+                                    .rank = RANK + 1,
+                                    .accepts = tile_sdpa_accepts,
+                                    .scratch_bytes = tile_sdpa_scratch_bytes,
+                                    .run = tile_sdpa_run};
+const cpu_body cpu_body_conv_amx = {.op = "conv",
+                                    .name = "conv amx",
+                                    .needs = NEEDS | CPU_AMX,
+                                    .rank = RANK + 1,
+                                    .accepts = tile_conv_accepts,
+                                    .scratch_bytes = tile_conv_scratch_bytes,
+                                    .run = tile_conv_run};

@@ -253,6 +253,12 @@ static const float *load_row(const linear_task *task, int64_t t, float *to)
     return to;
 }
 
+/* Are rows of x taken as they are?  What one part holds is BF16 (linear_x_parts). */
+static bool x_is_copied(const linear_forms *forms)
+{
+    return forms->parts == 1 && !forms->plain && !forms->narrow[0] && !forms->narrow[1];
+}
+
 /* The block's rows of x in the forms that its weights need.  If no weight multiplies f32, one row
  * of scratch serves every token in turn: only its other forms are kept. */
 static void prepare_x(linear_task *task, int64_t t0, int64_t n)
@@ -266,6 +272,13 @@ static void prepare_x(linear_task *task, int64_t t0, int64_t n)
     for (int i = 0; i < 2; i++)
         p->narrowed[i].n = n;
     p->split.n = n;
+    if (x_is_copied(&p->forms)) {
+        for (int64_t t = 0; t < n; t++)
+            p->kernels->tiles->copy(
+                (const uint16_t *)(const void *)element(&task->call->in[X], t0 + t, 0), t,
+                &p->split);
+        return;
+    }
     for (int64_t t = 0; t < n && (!in_place || linear_form_bytes(p, 1)); t++)
         linear_fill_forms(
             p, load_row(task, t0 + t, task->x_scratch + (p->forms.plain ? t : 0) * p->padded), t);

@@ -1,6 +1,7 @@
-/* tile_fast.h - products of BF16 weights with fp32 activations by instructions that multiply tiles
- * of bf16 (AMX): the interface between the loops of linear (linear_fast.c, expert_fast.c) and the
- * code of such an instruction set (tile_kernels.h).
+/* tile_fast.h - products by instructions that multiply tiles of bf16 (AMX): of BF16 weights with
+ * activations, and of two BF16 operands.  The interface between the loops of operators
+ * (linear_fast.c, expert_fast.c, tile_bodies.h) and the code of such an instruction set
+ * (tile_kernels.h).
  *
  * A tile instruction takes bf16 on both sides.  x is therefore split into bf16 parts: the first
  * eight bits of x, the next eight of what remains, and the last eight.  The parts add up to x
@@ -61,15 +62,60 @@ typedef struct tile_shapes {
     uint8_t rows[16];
 } tile_shapes;
 
+/* One side of a product that is made in each call: n lines (rows of the left side, columns of the
+ * right one) of k elements of BF16, which lie anywhere. */
+typedef struct tile_operand {
+    const uint16_t *at;
+    int64_t line, step; /* strides, in elements: from line to line, along a line */
+    int64_t n, k;
+} tile_operand;
+
+/* Both sides as tiles: n rows and n columns rounded up to whole tiles, `steps` steps of K, of which
+ * [first_step, end_step) are multiplied.  The rows have `parts` parts.  Columns are dealt to panels
+ * of up to three tiles; only panels that have one of [first_column, end_column) are multiplied. */
+typedef struct tile_sides {
+    const void *rows, *columns;
+    int64_t n_rows, n_columns, steps;
+    int64_t first_step, end_step, first_column, end_column;
+    int parts;
+} tile_sides;
+
+/* Steps of K elements. */
+static inline int64_t tile_steps(int64_t k)
+{
+    return (k + TILE_STEP - 1) / TILE_STEP;
+}
+/* n lines rounded up to whole tiles. */
+static inline int64_t tile_lines(int64_t n)
+{
+    return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+}
+/* Bytes of n lines of k elements as tiles. */
+static inline int64_t tile_side_bytes(int64_t n, int64_t k)
+{
+    return tile_lines(n) * tile_steps(k) * TILE_STEP * 2;
+}
+
 /* The code of an instruction set. */
 typedef struct tile_kernels {
     /* Write row t of to->n: the k elements from `from` on, which to->parts parts hold exactly. */
     void (*split)(const float *from, int64_t t, const tile_x *to);
+    /* The same for k elements of BF16, which are their own only part. */
+    void (*copy)(const uint16_t *from, int64_t t, const tile_x *to);
     /* sums[t * ld + r] = w_r . x_t for the rows of x and `rows` <= TILE_COLUMNS rows of BF16
      * weights, row_bytes apart.  Sums are written up to the next multiple of TILE_ROWS.
      * panel: scratch of TILE_PANEL_BYTES, aligned to 64; not used for n <= TILE_FEW. */
     void (*product)(const tile_x *x, const void *w, int64_t row_bytes, int64_t rows, void *panel,
                     float *sums, int64_t ld);
+    /* Write an operand as the rows or the columns of tile_sides, in tile_side_bytes aligned to 64.
+     * What is past its ends is zero. */
+    void (*rows)(const tile_operand *from, void *to);
+    void (*columns)(const tile_operand *from, void *to);
+    /* Between begin and end, which are calls of one thread: sums[row * ld + column] for whole tiles
+     * of rows and columns. */
+    void (*begin)(void);
+    void (*multiply)(const tile_sides *p, float *sums, int64_t ld);
+    void (*end)(void);
 } tile_kernels;
 
 extern const tile_kernels tile_amx;

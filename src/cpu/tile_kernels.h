@@ -50,38 +50,53 @@ V_INLINE tile_shapes shapes_of(bool few, int64_t a_rows, int64_t columns)
  * towards zero, and what remains is exact; of infinity nothing remains. */
 V_INLINE void split_step(const float *x, int parts, uint16_t part[TILE_PARTS][TILE_STEP])
 {
-    for (int i = 0; i < TILE_STEP; i++) {
-        float left = x[i];
-        for (int p = 0; p < parts; p++) {
+    float left[TILE_STEP];
+    memcpy(left, x, sizeof left);
+    for (int p = 0; p < parts; p++)
+        for (int i = 0; i < TILE_STEP; i++) {
             uint32_t bits;
             float top;
-            memcpy(&bits, &left, sizeof bits);
+            memcpy(&bits, &left[i], sizeof bits);
             part[p][i] = (uint16_t)(bits >> 16);
             bits &= 0xffff0000u;
             memcpy(&top, &bits, sizeof top);
-            left = left == top ? 0 : left - top;
+            const float rest = left[i] - top;
+            left[i] = left[i] == top ? 0 : rest;
         }
+}
+
+/* Put part p of step s of row t, 32 elements, where products look for it. */
+V_INLINE void put_step(const uint16_t *part, int64_t t, int64_t s, int64_t p, const tile_x *to)
+{
+    if (to->n > TILE_FEW) {
+        const int64_t tile = (t / TILE_ROWS * (to->k / TILE_STEP) + s) * to->parts + p;
+        memcpy((char *)to->at + tile * TILE_BYTES + t % TILE_ROWS * 64, part, 64);
+        return;
+    }
+    uint32_t *pair = (uint32_t *)to->at + (s * to->parts + p) * TILE_PAIRS * to->n + t;
+    for (int64_t j = 0; j < TILE_PAIRS; j++)
+        memcpy(pair + j * to->n, part + 2 * j, sizeof *pair);
+}
+
+/* tile_kernels.split; three parts are compiled apart, so that the loop over them is unrolled. */
+static void split_row(const float *from, int64_t t, const tile_x *to)
+{
+    uint16_t part[TILE_PARTS][TILE_STEP];
+    for (int64_t s = 0; s < to->k / TILE_STEP; s++) {
+        if (to->parts == TILE_PARTS)
+            split_step(from + s * TILE_STEP, TILE_PARTS, part);
+        else
+            split_step(from + s * TILE_STEP, to->parts, part);
+        for (int64_t p = 0; p < to->parts; p++)
+            put_step(part[p], t, s, p, to);
     }
 }
 
-/* tile_kernels.split */
-static void split_row(const float *from, int64_t t, const tile_x *to)
+/* tile_kernels.copy */
+static void copy_row(const uint16_t *from, int64_t t, const tile_x *to)
 {
-    const int64_t steps = to->k / TILE_STEP;
-    uint16_t part[TILE_PARTS][TILE_STEP];
-    for (int64_t s = 0; s < steps; s++) {
-        split_step(from + s * TILE_STEP, to->parts, part);
-        for (int64_t p = 0; p < to->parts; p++) {
-            if (to->n > TILE_FEW) {
-                const int64_t tile = (t / TILE_ROWS * steps + s) * to->parts + p;
-                memcpy((char *)to->at + tile * TILE_BYTES + t % TILE_ROWS * 64, part[p], 64);
-                continue;
-            }
-            uint32_t *pair = (uint32_t *)to->at + (s * to->parts + p) * TILE_PAIRS * to->n + t;
-            for (int64_t j = 0; j < TILE_PAIRS; j++)
-                memcpy(pair + j * to->n, part[p] + 2 * j, sizeof *pair);
-        }
-    }
+    for (int64_t s = 0; s < to->k / TILE_STEP; s++)
+        put_step(from + s * TILE_STEP, t, s, 0, to);
 }
 
 /* Rows of weights. */
@@ -267,6 +282,173 @@ V_INLINE void many_tiles(int parts, const tile_x *x, tile_rows w, char *panel, f
         many_product(3, parts, x, w, panel, sums, ld);
 }
 
+/* ---- products of two operands ---- */
+
+/* Sixteen lines from line i on, 32 elements of each from element k on, zeros past the ends: in
+ * `out` a line each, or in `out` a pair of elements of all lines each.  Whichever of the two lies
+ * in memory in one piece is loaded, and the other one is its transposition.  An operand that has
+ * neither is gathered element by element. */
+V_INLINE void load_lines(const tile_operand *o, int64_t i, int64_t k, vf out[TILE_ROWS])
+{
+    const int64_t left = o->k - k;
+    for (int64_t r = 0; r < TILE_ROWS; r++) {
+        const uint16_t *at = o->at + (i + r < o->n ? i + r : i) * o->line + k * o->step;
+        uint16_t part[TILE_STEP] = {0};
+        for (int64_t j = 0; o->step != 1 && j < TILE_STEP && j < left; j++)
+            part[j] = at[j * o->step];
+        out[r] = v_load_halves(o->step == 1 ? at : part, i + r < o->n ? left : 0);
+    }
+}
+V_INLINE void load_pairs(const tile_operand *o, int64_t i, int64_t k, vf out[TILE_PAIRS])
+{
+    const uint16_t *at = o->at + i * o->line + k * o->step;
+    const int64_t step = o->step, n = o->n - i, left = o->k - k;
+    if (n >= TILE_ROWS && left >= TILE_STEP) {
+#pragma GCC unroll 16
+        for (int j = 0; j < TILE_PAIRS; j++)
+            out[j] = v_load_pairs(at + 2 * j * step, step, 2, TILE_ROWS);
+        return;
+    }
+    for (int j = 0; j < TILE_PAIRS; j++)
+        out[j] = v_load_pairs(at + 2 * j * step, step, left - 2 * j, n);
+}
+
+V_INLINE void store_tile_of(const vf in[TILE_ROWS], char *to)
+{
+#pragma GCC unroll 16
+    for (int r = 0; r < TILE_ROWS; r++)
+        v_store((float *)(void *)(to + 64 * r), in[r]);
+}
+
+/* The tile of the left side. */
+V_INLINE void make_rows(const tile_operand *o, int64_t i, int64_t k, char *to)
+{
+    vf in[TILE_ROWS], out[TILE_ROWS];
+    if (o->line == 1 && o->step != 1) {
+        load_pairs(o, i, k, in);
+        v_transpose(in, out);
+        store_tile_of(out, to);
+    } else {
+        load_lines(o, i, k, in);
+        store_tile_of(in, to);
+    }
+}
+
+/* The tile of the right side. */
+V_INLINE void make_columns(const tile_operand *o, int64_t i, int64_t k, char *to)
+{
+    vf in[TILE_ROWS], out[TILE_ROWS];
+    if (o->line == 1) {
+        load_pairs(o, i, k, in);
+        store_tile_of(in, to);
+    } else {
+        load_lines(o, i, k, in);
+        v_transpose(in, out);
+        store_tile_of(out, to);
+    }
+}
+
+/* tile_kernels.rows */
+static void operand_rows(const tile_operand *from, void *to)
+{
+    char *at = to;
+    for (int64_t i = 0; i < from->n; i += TILE_ROWS)
+        for (int64_t k = 0; k < from->k; k += TILE_STEP, at += TILE_BYTES)
+            make_rows(from, i, k, at);
+}
+
+/* Panels of n columns, and the first tile of one of them: tiles are dealt evenly. */
+V_INLINE int64_t count_panels(int64_t n)
+{
+    return (n + TILE_COLUMNS - 1) / TILE_COLUMNS;
+}
+V_INLINE int64_t first_tile(int64_t n, int64_t panel)
+{
+    return tile_lines(n) / TILE_ROWS * panel / (count_panels(n) ? count_panels(n) : 1);
+}
+
+/* Ask for what the columns from i on have in the next step: a line of the cache has 32 columns of
+ * one k, or 32 k of one column. */
+V_INLINE void ask_columns(const tile_operand *o, int64_t i, int64_t k)
+{
+    const uint16_t *at = o->at + i * o->line + (k + TILE_STEP) * o->step;
+    for (int64_t j = 0; o->line == 1 && i % TILE_STEP == 0 && j < TILE_STEP; j++)
+        __builtin_prefetch(at + j * o->step, 0, 2);
+    for (int64_t j = 0; o->step == 1 && j < TILE_ROWS; j++)
+        __builtin_prefetch(at + j * o->line, 0, 2);
+}
+
+/* tile_kernels.columns; all columns of a step before the next one, since they are neighbours in
+ * memory where columns are contiguous. */
+static void operand_columns(const tile_operand *from, void *to)
+{
+    const int64_t panels = count_panels(from->n), steps = tile_steps(from->k);
+    for (int64_t s = 0; s < steps; s++)
+        for (int64_t p = 0; p < panels; p++) {
+            const int64_t first = first_tile(from->n, p),
+                          tiles = first_tile(from->n, p + 1) - first;
+            char *at = (char *)to + (first * steps + s * tiles) * TILE_BYTES;
+            for (int64_t i = 0; i < tiles; i++) {
+                ask_columns(from, (first + i) * TILE_ROWS, s * TILE_STEP);
+                make_columns(from, (first + i) * TILE_ROWS, s * TILE_STEP, at + i * TILE_BYTES);
+            }
+        }
+}
+
+/* All rows times one panel, which begins at tile `first`, a chunk of K after the other. */
+V_INLINE void multiply_panel(const tile_sides *p, int tiles, int parts, int64_t first, float *sums,
+                             int64_t ld)
+{
+    enum { CHUNK = TILE_CHUNK / TILE_STEP };
+    const char *panel = (const char *)p->columns + first * p->steps * TILE_BYTES;
+    for (int64_t s = p->first_step; s < p->end_step; s += CHUNK) {
+        const int64_t steps = p->end_step - s < CHUNK ? p->end_step - s : CHUNK;
+        for (int64_t i = 0; i < tile_lines(p->n_rows) / TILE_ROWS; i++)
+            many_steps(tiles, parts,
+                       (const char *)p->rows + (i * p->steps + s) * parts * TILE_BYTES,
+                       panel + s * tiles * TILE_BYTES, steps, s > p->first_step,
+                       sums + i * TILE_ROWS * ld + first * TILE_ROWS, ld);
+    }
+}
+
+V_INLINE void multiply_tiles_of(const tile_sides *p, int64_t tiles, int parts, int64_t first,
+                                float *sums, int64_t ld)
+{
+    if (tiles == 1)
+        multiply_panel(p, 1, parts, first, sums, ld);
+    else if (tiles == 2)
+        multiply_panel(p, 2, parts, first, sums, ld);
+    else
+        multiply_panel(p, 3, parts, first, sums, ld);
+}
+
+/* tile_kernels.multiply */
+static void multiply_sides(const tile_sides *p, float *sums, int64_t ld)
+{
+    for (int64_t i = 0; i < count_panels(p->n_columns); i++) {
+        const int64_t first = first_tile(p->n_columns, i), end = first_tile(p->n_columns, i + 1);
+        if (end * TILE_ROWS <= p->first_column || first * TILE_ROWS >= p->end_column)
+            continue;
+        if (p->parts == 1)
+            multiply_tiles_of(p, end - first, 1, first, sums, ld);
+        else
+            multiply_tiles_of(p, end - first, 2, first, sums, ld);
+    }
+}
+
+/* tile_kernels.begin and .end: all tiles are whole. */
+static void begin_tiles(void)
+{
+    const tile_shapes shapes = shapes_of(false, TILE_ROWS, TILE_ROWS);
+    TILE_SHAPE(&shapes);
+}
+static void end_tiles(void)
+{
+    TILE_END();
+}
+
+/* ---- all ---- */
+
 /* tile_kernels.product; that of many tokens is compiled for each number of parts. */
 static void multiply_tiles(const tile_x *x, const void *w, int64_t row_bytes, int64_t rows,
                            void *panel, float *sums, int64_t ld)
@@ -281,5 +463,12 @@ static void multiply_tiles(const tile_x *x, const void *w, int64_t row_bytes, in
     else
         many_tiles(3, x, weights, panel, sums, ld);
 }
+
+#define TILE_KERNELS                                                                           \
+    {                                                                                          \
+        .split = split_row, .copy = copy_row, .product = multiply_tiles, .rows = operand_rows, \
+        .columns = operand_columns, .begin = begin_tiles, .multiply = multiply_sides,          \
+        .end = end_tiles                                                                       \
+    }
 
 #endif

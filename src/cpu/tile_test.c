@@ -113,9 +113,23 @@ static void v_transpose(const vf in[16], vf out[16])
         for (int j = 0; j < 16; j++)
             memcpy(&out[j].lane[i], &in[i].lane[j], sizeof(float));
 }
+static vf v_load_halves(const void *p, int64_t n)
+{
+    vf v = {{0}};
+    memcpy(&v, p, 2 * (size_t)(n < 32 ? n : 32));
+    return v;
+}
+static vf v_load_pairs(const uint16_t *p, int64_t step, int64_t left, int64_t n)
+{
+    vf v = {{0}};
+    for (int64_t l = 0; l < 16 && l < n; l++)
+        for (int64_t i = 0; i < 2 && i < left; i++)
+            memcpy((char *)&v.lane[l] + 2 * i, p + l + i * step, sizeof *p);
+    return v;
+}
 #include "cpu/tile_kernels.h"
 
-static const tile_kernels tiles_in_memory = {.split = split_row, .product = multiply_tiles};
+static const tile_kernels tiles_in_memory = TILE_KERNELS;
 
 /* ---- linear's other code, which these tests use little of ---- */
 
@@ -330,6 +344,159 @@ static void test_half_x(void **state)
     }
 }
 
+/* ---- products of two operands ---- */
+
+enum { MOST_LINES = 110, SIDE_K = 700 };
+
+/* One operand: `values`, line by line, in memory that ends with its last element; what lies between
+ * is NaN. */
+typedef struct side {
+    tile_operand operand;
+    float values[MOST_LINES * SIDE_K];
+    uint16_t *memory;
+} side;
+
+static void make_side(side *s, int64_t n, int64_t k, uint64_t *draw)
+{
+    const int64_t gap = choose(draw, 3);
+    const tile_operand forms[] = {
+        {NULL, k + gap, 1, n, k}, {NULL, 1, n + gap, n, k}, {NULL, 3, 3 * n + gap, n, k}};
+    s->operand = forms[choose(draw, 3)];
+    const int64_t size = (n - 1) * s->operand.line + (k - 1) * s->operand.step + 1;
+    s->memory = malloc((size_t)size * sizeof *s->memory);
+    assert_non_null(s->memory);
+    for (int64_t i = 0; i < size; i++)
+        s->memory[i] = 0x7fc0;
+    for (int64_t i = 0; i < n * k; i++) {
+        const uint16_t half = num_to_bf16(rng_normal(seed, (*draw)++));
+        s->memory[i / k * s->operand.line + i % k * s->operand.step] = half;
+        s->values[i] = num_from_bf16(half);
+    }
+    s->operand.at = s->memory;
+}
+
+static void *aligned_bytes(int64_t n)
+{
+    void *p = aligned_alloc(64, (size_t)(n + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, 0xff, (size_t)(n + 63) / 64 * 64);
+    return p;
+}
+
+/* Rows of one or two parts times columns, over some steps and some columns. */
+static side left[2], right;
+typedef struct sides {
+    tile_sides p;
+    int64_t k, ld;
+} sides;
+
+static sides make_sides(uint64_t *draw)
+{
+    const int64_t n = 1 + choose(draw, MOST_LINES), c = 1 + choose(draw, MOST_LINES),
+                  k = 1 + choose(draw, choose(draw, 2) ? 100 : SIDE_K), steps = tile_steps(k);
+    sides s = {{.n_rows = n, .n_columns = c, .steps = steps, .parts = 1 + (int)choose(draw, 2)},
+               k,
+               tile_lines(c) + 16 * choose(draw, 2)};
+    s.p.end_step = 1 + choose(draw, steps);
+    s.p.first_step = choose(draw, s.p.end_step);
+    s.p.end_column = 1 + choose(draw, c);
+    s.p.first_column = choose(draw, s.p.end_column);
+    for (int i = 0; i < s.p.parts; i++)
+        make_side(&left[i], n, k, draw);
+    make_side(&right, c, k, draw);
+    return s;
+}
+
+static float *multiply(const tile_kernels *by, const sides *s)
+{
+    const int64_t rows = tile_side_bytes(s->p.n_rows, s->k), tile = TILE_ROWS * 64;
+    unsigned char *all = aligned_bytes(rows * s->p.parts), *one = aligned_bytes(rows);
+    void *columns = aligned_bytes(tile_side_bytes(s->p.n_columns, s->k));
+    float *sums = aligned_bytes(tile_lines(s->p.n_rows) * s->ld * 4);
+    tile_sides p = s->p;
+    for (int i = 0; i < p.parts; i++) {
+        by->rows(&left[i].operand, one);
+        for (int64_t t = 0; t < rows / tile; t++)
+            memcpy(all + (t * p.parts + i) * tile, one + t * tile, (size_t)tile);
+    }
+    by->columns(&right.operand, columns);
+    p.rows = all;
+    p.columns = columns;
+    by->begin();
+    by->multiply(&p, sums, s->ld);
+    by->end();
+    free(all);
+    free(one);
+    free(columns);
+    return sums;
+}
+
+static double exact_side(const sides *s, int64_t row, int64_t column)
+{
+    const int64_t end = s->p.end_step * TILE_STEP < s->k ? s->p.end_step * TILE_STEP : s->k;
+    double sum = 0;
+    for (int64_t k = s->p.first_step * TILE_STEP; k < end; k++)
+        for (int i = 0; i < s->p.parts; i++)
+            sum += (double)left[i].values[row * s->k + k] * right.values[column * s->k + k];
+    return sum;
+}
+
+static void free_sides(const sides *s)
+{
+    for (int i = 0; i < s->p.parts; i++)
+        free(left[i].memory);
+    free(right.memory);
+}
+
+/* Right within fp32's bar wherever asked for, and nothing is written past whole tiles. */
+static void test_sides(void **state)
+{
+    (void)state;
+    uint64_t draw = 5u << 29;
+    for (uint32_t round = 0; round < check_rounds(24); round++) {
+        const sides s = make_sides(&draw);
+        float *sums = multiply(&tiles_in_memory, &s);
+        for (int64_t r = 0; r < s.p.n_rows; r++)
+            for (int64_t c = 0; c < s.ld; c++) {
+                uint32_t bits;
+                memcpy(&bits, &sums[r * s.ld + c], sizeof bits);
+                if (c >= tile_lines(s.p.n_columns))
+                    assert_int_equal(bits, 0xffffffff);
+                if (c < s.p.first_column || c >= s.p.end_column)
+                    continue;
+                const double right_sum = exact_side(&s, r, c),
+                             e = fabs(sums[r * s.ld + c] - right_sum);
+                if (!(e <= 4e-6 * sqrt((double)(s.p.parts * s.k))))
+                    fail_msg("row %lld column %lld of %lld x %lld x %lld: %g, not %g", (long long)r,
+                             (long long)c, (long long)s.p.n_rows, (long long)s.p.n_columns,
+                             (long long)s.k, sums[r * s.ld + c], right_sum);
+            }
+        free(sums);
+        free_sides(&s);
+    }
+}
+
+/* The instructions' sums have the bits of the tiles in memory, wherever those wrote any. */
+static void test_sides_by_instructions(void **state)
+{
+    (void)state;
+#if defined(__x86_64__)
+    if (!(cpu_features() & CPU_AMX))
+        skip();
+    uint64_t draw = 7u << 29;
+    for (uint32_t round = 0; round < check_rounds(24); round++) {
+        const sides s = make_sides(&draw);
+        float *emulated = multiply(&tiles_in_memory, &s), *real = multiply(&tile_amx, &s);
+        assert_memory_equal(real, emulated, (size_t)(tile_lines(s.p.n_rows) * s.ld) * sizeof *real);
+        free(emulated);
+        free(real);
+        free_sides(&s);
+    }
+#else
+    skip();
+#endif
+}
+
 /* The instructions themselves, where there are any. */
 static void test_instructions(void **state)
 {
@@ -360,7 +527,9 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_split), cmocka_unit_test(test_exact), cmocka_unit_test(test_company),
-        cmocka_unit_test(test_half_x), cmocka_unit_test(test_instructions)};
+        cmocka_unit_test(test_split),       cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_company),     cmocka_unit_test(test_half_x),
+        cmocka_unit_test(test_sides),       cmocka_unit_test(test_sides_by_instructions),
+        cmocka_unit_test(test_instructions)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,6 +150,37 @@ V_INLINE vf v_load_f16(const void *p)
                 _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p + 1))};
 }
 
+/* Store sixteen elements rounded as num.h does. */
+V_INLINE __m256i v_round_bf16_8(__m256 a)
+{
+    __m256i bits = _mm256_castps_si256(a),
+            odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1)),
+            sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd),
+            quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256 is_nan = _mm256_cmp_ps(a, a, _CMP_UNORD_Q);
+    return _mm256_srli_epi32(_mm256_castps_si256(_mm256_blendv_ps(
+                                 _mm256_castsi256_ps(sum), _mm256_castsi256_ps(quiet), is_nan)),
+                             16);
+}
+V_INLINE void v_store_bf16(void *p, vf a)
+{
+    __m256i both = _mm256_packus_epi32(v_round_bf16_8(a.a), v_round_bf16_8(a.b));
+    _mm256_storeu_si256(p, _mm256_permute4x64_epi64(both, 0xd8));
+}
+/* The payload of a NaN is dropped first. */
+V_INLINE __m128i v_round_f16_8(__m256 a)
+{
+    __m256 quiet = _mm256_or_ps(_mm256_and_ps(a, _mm256_set1_ps(-0.0f)),
+                                _mm256_castsi256_ps(_mm256_set1_epi32(0x7fc00000)));
+    a = _mm256_blendv_ps(a, quiet, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+    return _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+}
+V_INLINE void v_store_f16(void *p, vf a)
+{
+    _mm_storeu_si128(p, v_round_f16_8(a.a));
+    _mm_storeu_si128((__m128i *)p + 1, v_round_f16_8(a.b));
+}
+
 /* 16 bytes, of which each register takes eight. */
 V_INLINE vi vi_load_u8(const void *p)
 {

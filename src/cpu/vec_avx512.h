@@ -151,6 +151,71 @@ V_INLINE vf v_load_f16(const void *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256(p));
 }
 
+/* Store sixteen elements rounded as num.h does. */
+V_INLINE void v_store_bf16(void *p, vf a)
+{
+    vi bits = _mm512_castps_si512(a),
+       odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1)),
+       sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+    sum = _mm512_mask_or_epi32(sum, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), bits,
+                               _mm512_set1_epi32(0x400000));
+    _mm256_storeu_si256(p, _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
+}
+/* The payload of a NaN is dropped first. */
+V_INLINE void v_store_f16(void *p, vf a)
+{
+    vi bits = _mm512_castps_si512(a),
+       quiet = _mm512_or_si512(_mm512_and_si512(bits, _mm512_set1_epi32(INT32_MIN)),
+                               _mm512_set1_epi32(0x7fc00000));
+    bits = _mm512_mask_mov_epi32(bits, _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), quiet);
+    _mm256_storeu_si256(p, _mm512_cvtps_ph(_mm512_castsi512_ps(bits), _MM_FROUND_TO_NEAREST_INT));
+}
+
+/* For tiles of bf16 (tile_kernels.h): 32 elements of 16 bits, or the n that are left (the others
+ * are zero), and their storing. */
+V_INLINE __mmask32 v_mask_halves(int64_t n)
+{
+    return n >= 32 ? 0xffffffffu : (1u << n) - 1;
+}
+V_INLINE vf v_load_halves(const void *p, int64_t n)
+{
+    return _mm512_castsi512_ps(n >= 32 ? _mm512_loadu_si512(p)
+                                       : _mm512_maskz_loadu_epi16(v_mask_halves(n), p));
+}
+V_INLINE void v_store_halves(void *p, int64_t n, vf a)
+{
+    _mm512_mask_storeu_epi16(p, v_mask_halves(n), _mm512_castps_si512(a));
+}
+/* n elements of 16 bits, at most 32: every second one from p on. */
+V_INLINE vf v_load_every_second(const uint16_t *p, int64_t n)
+{
+    const vi even = _mm512_set1_epi32(0xffff);
+    const int64_t all = 2 * (n > 32 ? 32 : n) - 1; /* nothing after the last one is read */
+    vi low = _mm512_maskz_loadu_epi16(v_mask_halves(all), p),
+       high = _mm512_maskz_loadu_epi16(all > 32 ? v_mask_halves(all - 32) : 0, p + 32);
+    return _mm512_castsi512_ps(_mm512_inserti64x4(
+        _mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_and_si512(low, even))),
+        _mm512_cvtepi32_epi16(_mm512_and_si512(high, even)), 1));
+}
+/* Pairs: lane l holds element p[l], and in its upper half p[l + step], for n lanes; the others are
+ * zero, and so are both elements if none is `left`, the second one if one is. */
+V_INLINE vf v_load_pairs(const uint16_t *p, int64_t step, int64_t left, int64_t n)
+{
+    const __mmask16 lanes = v_mask(n);
+    vi low = _mm512_setzero_si512(), high = low;
+    if (left > 0)
+        low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p));
+    if (left > 1)
+        high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(lanes, p + step));
+    return _mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+}
+/* The bf16 nearest towards zero, as a float. */
+V_INLINE vf v_top_bf16(vf a)
+{
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(a), _mm512_set1_epi32((int32_t)0xffff0000)));
+}
+
 /* Integers in 32-bit lanes. */
 V_INLINE vi vi_load_u8(const void *p)
 {

@@ -84,15 +84,17 @@ V_INLINE vf row_load(const void *row, ir_dtype dtype, int64_t i, int64_t n)
  * the row is not f32. */
 V_INLINE void row_store(void *row, ir_dtype dtype, int64_t i, int64_t n, vf x)
 {
-    float lanes[16];
-    n = n > 16 ? 16 : n;
+    uint16_t part[16], *at = (uint16_t *)row + i;
     if (dtype == IR_F32) {
-        v_store_n((float *)row + i, n, x);
+        v_store_n((float *)row + i, n > 16 ? 16 : n, x);
         return;
     }
-    v_store(lanes, x);
-    for (int64_t l = 0; l < n; l++)
-        ((uint16_t *)row)[i + l] = dtype == IR_F16 ? num_to_f16(lanes[l]) : num_to_bf16(lanes[l]);
+    if (dtype == IR_F16)
+        v_store_f16(n < 16 ? part : at, x);
+    else
+        v_store_bf16(n < 16 ? part : at, x);
+    if (n < 16)
+        memcpy(at, part, 2 * (size_t)n);
 }
 
 /* One element, for tails and for values that are read once. */

@@ -5,6 +5,7 @@
 #ifndef CPU_VEC_NEON_H
 #define CPU_VEC_NEON_H
 
+#include "base/num.h"
 #include "cpu/avx2_neon.h"
 #include "cpu/vec_halves.h"
 #include "ir/ir.h"
@@ -143,6 +144,26 @@ V_INLINE vf v_load_f16(const void *p)
 {
     return (vf){_mm256_cvtph_ps(_mm_loadu_si128(p)),
                 _mm256_cvtph_ps(_mm_loadu_si128((const char *)p + 16))};
+}
+
+/* Store sixteen elements rounded as num.h does, which the compiler turns into vectors. */
+V_INLINE void v_store_bf16(void *p, vf a)
+{
+    float lanes[16];
+    uint16_t half[16];
+    v_store(lanes, a);
+    for (int l = 0; l < 16; l++)
+        half[l] = num_to_bf16(lanes[l]);
+    memcpy(p, half, sizeof half);
+}
+V_INLINE void v_store_f16(void *p, vf a)
+{
+    float lanes[16];
+    uint16_t half[16];
+    v_store(lanes, a);
+    for (int l = 0; l < 16; l++)
+        half[l] = num_to_f16(lanes[l]);
+    memcpy(p, half, sizeof half);
 }
 
 V_INLINE vi vi_load_u8(const void *p)

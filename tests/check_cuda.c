@@ -158,6 +158,7 @@ static void add_model(const char *name, int n, char **names)
     it->ahead = strstr(name, "-ahead") != NULL;
     it->drafts = it->ahead || strstr(name, "-drafts");
     it->streams = strstr(name, "-streams") != NULL;
+    it->blocks = strstr(name, "-blocks") != NULL;
     it->own_experts = strstr(name, "-own") != NULL;
     const char *peers = strstr(name, "-peers");
     it->n_peers = peers ? (uint32_t)strtoul(peers + strlen("-peers"), NULL, 10) : 0;
@@ -199,6 +200,10 @@ static void list_items(int n, char **names)
         "qwen3-bf16-prompts",
         "mixtral-bf16-prompts",
         "qwen3-bf16-streams",
+        "qwen3-bf16-blocks-prompts",
+        "gemma2-bf16-prompts",
+        "phi3-bf16-prompts",
+        "gpt_oss-bf16-prompts",
         "llama-f32-peers2",
         "qwen3-bf16-peers2",
         "qwen2-bf16-peers2",

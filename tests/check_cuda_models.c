@@ -19,44 +19,79 @@ enum { REPEATS = 100, STEPS = 6, REQUESTS = 4, ANSWER = 24, DRAIN_SECONDS = 12 }
 enum { DRAFTS = 5, DRAFT_TOKENS = 8, GRAM_TOKENS = 2 };
 enum { FEW_TOKENS = 16, SPLIT_TOKENS = 256, MOST_TOKENS = 512 };
 
+static bool is_of(const item *it, const char *family)
+{
+    return strcmp(it->family, family) == 0;
+}
+
+/* What families have beside the sizes that all share. */
+static void add_traits(const item *it, model_config *c)
+{
+    if (is_of(it, "qwen2"))
+        c->attention_bias = true;
+    if (is_of(it, "phi3"))
+        c->head_size = c->rope_size = 96;
+    if (is_of(it, "gemma2")) {
+        c->head_size = c->rope_size = 256;
+        c->attention_scale = 1.0 / 16;
+        c->attention_cap = 50;
+        c->logits_cap = 30;
+        c->embedding_scale = sqrt(c->hidden_size);
+        c->activation = STR("gelu_tanh");
+    }
+    if (is_of(it, "gpt_oss")) {
+        c->attention_bias = c->attention_out_bias = c->router_bias = c->expert_bias = true;
+        c->sinks = true;
+        c->window = 128;
+        c->full_layers[0] = 2; /* every other layer */
+        c->activation = STR("swiglu_oai");
+        c->swiglu_limit = 7;
+    }
+}
+
 /* In bf16 every token goes to every expert: of logits that are nearly equal the GPU may well choose
  * others. */
 static model_config config_of(const item *it)
 {
-    const bool mixture = strcmp(it->family, "qwen3_moe") == 0 || strcmp(it->family, "mixtral") == 0;
-    return (model_config){.family = str_from(it->family),
-                          .n_layers = it->small ? 1 : 2,
-                          /* 1024 columns are cut into as many tasks as there may be */
-                          .hidden_size = it->streams ? 1024 : 192,
-                          .n_heads = 6,
-                          .n_kv_heads = 2,
-                          .head_size = 64,
-                          .ffn_size = 320,
-                          .vocab_size = 1003,
-                          .max_positions = 1024,
-                          .norm_eps = 1e-5,
-                          .tied_embeddings = true,
-                          .attention_bias = strcmp(it->family, "qwen2") == 0,
-                          .activation = STR("silu"),
-                          .weight_dtype = IR_F32,
-                          .n_experts = mixture ? 5 : 0,
-                          .experts_per_token = it->dtype == IR_F32 ? 2 : 5,
-                          .expert_ffn_size = 96,
-                          .expert_every = 1,
-                          .normalize_experts = true,
-                          .rope_size = 64,
-                          .rope_theta = 10000,
-                          .bos_token = -1};
+    const bool mixture = is_of(it, "qwen3_moe") || is_of(it, "mixtral") || is_of(it, "gpt_oss");
+    model_config c = {.family = str_from(it->family),
+                      .n_layers = it->small ? 1 : 2,
+                      /* 1024 columns are cut into as many tasks as there may be; blocks of K
+                       * formats are 256 */
+                      .hidden_size = it->streams  ? 1024
+                                     : it->blocks ? 256
+                                                  : 192,
+                      .n_heads = 6,
+                      .n_kv_heads = 2,
+                      .head_size = 64,
+                      .ffn_size = it->blocks ? 512 : 320,
+                      .vocab_size = 1003,
+                      .max_positions = 1024,
+                      .norm_eps = 1e-5,
+                      .tied_embeddings = !it->blocks,
+                      .activation = STR("silu"),
+                      .weight_dtype = IR_F32,
+                      .n_experts = mixture ? 5 : 0,
+                      .experts_per_token = it->dtype == IR_F32 ? 2 : 5,
+                      .expert_ffn_size = 96,
+                      .expert_every = 1,
+                      .normalize_experts = true,
+                      .rope_size = 64,
+                      .rope_theta = 10000,
+                      .bos_token = -1};
+    add_traits(it, &c);
+    return c;
 }
 
+/* That of the item, or of its matrices but the embedding blocks of a GGUF file. */
 static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
                                const int64_t *dims, ir_dtype *dtype)
 {
+    const item *it = self;
     (void)cx;
-    (void)name;
-    (void)rank;
-    (void)dims;
-    *dtype = *(const ir_dtype *)self;
+    *dtype = it->dtype;
+    if (it->blocks && rank == 2 && !strstr(name, "embed"))
+        *dtype = dims[1] % 256 ? IR_Q4_1 : strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
     return MPK_OK;
 }
 
@@ -84,7 +119,7 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     const bool invariant = it->invariant;
     const uint32_t *sizes = sizes_of(it);
     model_config config = config_of(it);
-    model_weights w = {weight_dtype, &it->dtype};
+    model_weights w = {weight_dtype, it};
     const uint32_t n_graphs = it->ahead ? UNIT_GRAPHS : 4;
     for (; u->n_graphs < n_graphs; u->n_graphs++) {
         const bool drafts = u->n_graphs >= 4;

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "gen/source.h"
 #include "ir/op.h"
+#include "load/load.h"
 #include "model/model.h"
 #include "pass/pass.h"
 #include "rt/rt_lane.h"
@@ -416,6 +417,85 @@ static void every_family_finds_bodies(void **state)
     }
 }
 
+/* ---- gpt-oss ---- */
+
+/* As its checkpoint's: bf16, to which MXFP4 is unpacked. */
+static mpk_status all_bf16(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                           const int64_t *dims, ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_BF16;
+    return MPK_OK;
+}
+
+/* Generic bodies of the graph, as " name" each; in the graph's order. */
+static void list_generic(const ir_graph *g, uint32_t n_tokens, text *out)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const ir_op *op = &g->ops.at[i];
+        const gen_call c = {.ir = g,
+                            .op = op,
+                            .n_tokens = n_tokens,
+                            .n_workers = arch->n_sms,
+                            .needs = arch->features,
+                            .halves = IR_BF16};
+        if (op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE)
+            continue;
+        const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+        assert_non_null(body);
+        if (!body->rank)
+            text_print(out, " %s", op->def->name);
+    }
+}
+
+/* Two layers of gpt-oss-20b, one of each window, as a GPU compiles them: in decoding, streams and
+ * prompts all that a layer computes has a fast body. */
+static void gpt_oss_has_fast_bodies(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
+    mpk_context cx = {0};
+    load_model m;
+    check_ok(&cx, load_open(&cx, "models/gpt-oss-20b", &m));
+    model_config config = m.config;
+    config.n_layers = 2;
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        arena a = {0};
+        ir_graph *g;
+        tg_program p;
+        uint32_t n_tokens = tokens[i];
+        const model_weights weights = {.dtype = all_bf16};
+        const model_shape s = {.n_tokens = n_tokens,
+                               .n_rows = n_tokens < 16 ? n_tokens : 16,
+                               .n_slots = 16,
+                               .n_pages = 1024,
+                               .page_tokens = 64,
+                               .max_pages_per_slot = 64,
+                               .kv_dtype = IR_BF16,
+                               .activation_dtype = IR_BF16};
+        const pass_options o = {.n_workers = 132,
+                                .page_bytes = 16384,
+                                .pages_per_worker = 1 << 16,
+                                .fusion = PASS_FUSE_FULL,
+                                .splits = 16,
+                                .split_tokens = 256,
+                                .norm_elements = 1 << 24,
+                                .share_tokens = 128,
+                                .relaxed = true,
+                                .whole_tiles = true,
+                                .logits = true};
+        text generic = {0};
+        check_ok(&cx, model_build(&cx, &a, &config, &s, &weights, &g));
+        check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
+        list_generic(p.graphs[0].ir, n_tokens, &generic);
+        assert_string_equal(text_str(&generic).at, " rope_table sample");
+        text_free(&generic);
+        arena_free(&a);
+    }
+    load_close(&m);
+}
+
 /* ---- limits of fast bodies ---- */
 
 /* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it
@@ -446,6 +526,16 @@ static void fast_bodies_keep_their_limits(void **state)
         {"rope_tile", TURNED("384", "48", "96"), true},
         {"rope_tile", TURNED("1024", "128", "256"), true},
         {"rope_tile", TURNED("768", "96", "192"), false},
+#define BIASED(tokens, bias)                                                                      \
+    "input %x : bf16[" tokens ", 64] live=tokens\ninput %i : i32[" tokens ", 2] live=tokens\n"    \
+    "const %g : bf16[5, 24, 64]\nconst %u : bf16[5, 24, 64]\nconst %bg : " bias "[5, 24]\nconst " \
+    "%bu : bf16[5, 24]\n%y = expert_linear(%x, %i, %g, %u, _, _, _, %bg, %bu) {glu = "            \
+    "\"swiglu_oai\", limit = 7.0}\n"
+        {"expert_stream", BIASED("16", "bf16"), true},
+        {"expert_stream", BIASED("128", "f32"), true},
+        {"expert_stream", BIASED("16", "f16"), false},
+        {"expert_tile", BIASED("129", "f32"), true},
+        {"expert_tile", BIASED("129", "f16"), false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         world w = {0};
@@ -470,6 +560,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_finds_a_body),
         cmocka_unit_test(every_family_finds_bodies),
+        cmocka_unit_test(gpt_oss_has_fast_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -53,6 +53,28 @@
     "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
     "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns                             \
     "]\n%y = expert_linear(%x, %i, %w)\n"
+/* The same with biases and a limit, as gpt-oss has; bias: its dtype. */
+#define BIASED_EXPERTS(tokens, columns, n, experts, rows, norm, with, bias, attributes)    \
+    X(tokens, columns)                                                                     \
+    "input %i : i32[" tokens ", " n "] live=tokens\nconst %g : bf16[" experts ", " rows    \
+    ", " columns "]\nconst %u : bf16[" experts ", " rows ", " columns "]\n" norm           \
+    "const %bg : " bias "[" experts ", " rows "]\nconst %bu : " bias "[" experts ", " rows \
+    "]\n%y = expert_linear(%x, %i, %g, %u, _, _, " with ", %bg, %bu) {" attributes "}\n"
+#define EXPERT_LIMIT(tokens, columns, n, experts, rows, limit)                          \
+    X(tokens, columns)                                                                  \
+    "input %i : i32[" tokens ", " n "] live=tokens\nconst %g : bf16[" experts ", " rows \
+    ", " columns "]\nconst %u : bf16[" experts ", " rows ", " columns                   \
+    "]\n%y = expert_linear(%x, %i, %g, %u) {" OAI(limit) "}\n"
+#define OAI(limit) "glu = \"swiglu_oai\", limit = " limit
+#define BIASED_SUMS(tokens, columns, n, experts, rows, bias)                                     \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\ninput %s : f32[" tokens \
+    ", " n "] live=tokens\ninput %r : bf16[" tokens ", " rows "] live=tokens\nconst %b : " bias  \
+    "[" experts ", " rows "]\n%y = expert_linear(%x, %i, %w, _, %s, %r, _, %b)\n"
+#define BIASED_PAIRS(tokens, columns, n, experts, rows, bias)                                    \
+    "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\nconst %b : " bias       \
+    "[" experts ", " rows "]\n%y = expert_linear(%x, %i, %w, _, _, _, _, %b)\n"
 #define EXPERT_NORM(columns) "const %n : bf16[" columns "]\n"
 #define PART(name, tokens, columns) "input %" name " : bf16[" tokens ", " columns "] live=tokens\n"
 #define TWO_PARTS(tokens, columns) \
@@ -147,6 +169,16 @@ static const char *const decode_graphs[] = {
     EXPERT_SUMS("64", "1096", "8", "33", "64"),
     EXPERTS("70", "1096", "2", "9", "24", EXPERT_NORM("1096"), ", _, _, %n", ""),
     EXPERT_SUMS("70", "264", "3", "7", "40"),
+    BIASED_EXPERTS("1", "2048", "4", "20", "48", EXPERT_NORM("2048"), "%n", "bf16", OAI("0.5")),
+    BIASED_EXPERTS("3", "1000", "3", "4", "24", "", "_", "f32", OAI("0.25")),
+    BIASED_EXPERTS("16", "1288", "4", "32", "40", EXPERT_NORM("1288"), "%n", "bf16", OAI("0.5")),
+    BIASED_EXPERTS("8", "320", "2", "5", "16", "", "_", "bf16", "glu = \"gelu_tanh\""),
+    EXPERT_LIMIT("5", "64", "4", "6", "32", "0.5"),
+    BIASED_SUMS("1", "768", "4", "20", "96", "bf16"),
+    BIASED_SUMS("12", "768", "3", "24", "16", "f32"),
+    BIASED_SUMS("16", "1032", "4", "2", "80", "bf16"),
+    BIASED_EXPERTS("70", "1096", "4", "9", "24", EXPERT_NORM("1096"), "%n", "f32", OAI("0.5")),
+    BIASED_SUMS("70", "264", "4", "7", "40", "bf16"),
     TWO_PARTS("1", "1024"),
     TWO_PARTS("16", "4096"),
     FOUR_PARTS("7", "40"),
@@ -254,6 +286,10 @@ enum { COMPANY = 400, COMPANY_SIZES = 4 };
     EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), ", _, _, %n", "")
 #define COMPANY_EXPERT_SUMS(tokens) EXPERT_SUMS(tokens, "264", "4", "9", "24")
 
+#define COMPANY_BIASED(tokens) \
+    BIASED_EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), "%n", "bf16", OAI("0.5"))
+#define COMPANY_BIASED_SUMS(tokens) BIASED_SUMS(tokens, "264", "4", "9", "24", "bf16")
+
 #define COMPANY_PARTS(tokens) FOUR_PARTS(tokens, "264")
 
 static const char *const company_graphs[] = {
@@ -261,7 +297,8 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
     COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
     COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
-    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS)};
+    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
+    COMPANY_OF(COMPANY_BIASED),  COMPANY_OF(COMPANY_BIASED_SUMS)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),
@@ -269,6 +306,12 @@ static const char *const pairs_graphs[] = {
     EXPERTS("140", "64", "8", "256", "8", EXPERT_NORM("64"), ", _, _, %n", ""),
     EXPERT_PAIRS("129", "72", "3", "5", "264"),
     EXPERT_PAIRS("300", "512", "1", "2", "48"),
+    BIASED_EXPERTS("200", "136", "4", "6", "40", EXPERT_NORM("136"), "%n", "bf16", OAI("0.5")),
+    BIASED_EXPERTS("400", "320", "2", "3", "200", "", "_", "f32", OAI("0.25")),
+    BIASED_EXPERTS("130", "72", "3", "5", "136", "", "_", "bf16", "glu = \"silu\""),
+    BIASED_PAIRS("129", "72", "3", "5", "264", "bf16"),
+    BIASED_PAIRS("300", "512", "2", "3", "48", "f32"),
+    EXPERT_LIMIT("150", "64", "2", "4", "24", "0.5"),
 };
 
 static const char *const prefill_graphs[] = {
@@ -335,6 +378,10 @@ static const char *const prefill_graphs[] = {
     EXPERTS("300", "64", "8", "40", "16", "", "", ""),
     EXPERT_SUMS("33", "1288", "2", "5", "40"),
     EXPERT_SUMS("300", "64", "8", "40", "24"),
+    BIASED_EXPERTS("33", "1288", "4", "5", "24", EXPERT_NORM("1288"), "%n", "bf16", OAI("0.5")),
+    BIASED_EXPERTS("100", "320", "2", "5", "24", "", "_", "f32", OAI("0.25")),
+    BIASED_SUMS("33", "1288", "4", "5", "40", "bf16"),
+    BIASED_SUMS("300", "64", "4", "12", "24", "f32"),
     FOUR_PARTS("100", "1032"),
     AFTER("130", "264", "200", "bf16", "gelu"),
     AFTER("257", "136", "328", "f32", "gelu_tanh"),

@@ -25,6 +25,7 @@
 #ifndef TASK_EXPERT_STREAM_CUH
 #define TASK_EXPERT_STREAM_CUH
 
+#include "task/activate.cuh"
 #include "task/expert_stream_load.cuh"
 #include "task/linear_stream.cuh"
 #include "tile/prefix.cuh"
@@ -337,7 +338,54 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_multiply<1, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
 }
 
-/* ---- ends ---- */
+/* ---- ends ----
+ *
+ * ENDS: experts have biases, or a gate with a limit (expert_ends_shape); else that code is not
+ * there. */
+
+/* What a group adds to its sums: a lane's biases of gate and up of one column, or of two columns;
+ * zeros where there are none.  All pairs of a chunk have one expert, so there is one for all
+ * rows. */
+struct expert_biases {
+    float first, second;
+};
+
+/* Bias i of column `column` of expert e. */
+MPK_FN float expert_bias_at(const mpk_task &t, const expert_shape &s, int i, rt_u32 e, int column)
+{
+    const rt_u32 at = e * (rt_u32)s.of.rows + (rt_u32)column;
+    if (s.of.bias[i] < 0)
+        return 0;
+    if (s.of.bias_type[i])
+        return mpk_at<const float>(t, s.of.bias[i])[at];
+    return ptx_low_bf16(mpk_at<const rt_u16>(t, s.of.bias[i])[at]);
+}
+
+/* Biases of the group that this warp ends, of a tile of n chunks from `chunk` on: requested before
+ * the tile's products and used after them. */
+template <int WIDE>
+MPK_FN expert_biases expert_ask_biases(const mpk_task &t, const expert_shape &s,
+                                       const expert_work<WIDE> &w, int chunk, int n)
+{
+    const int warp = mpk_thread() / 32, c = mpk_thread() % 4, group = w.group + warp % w.n;
+    if (warp >= n * w.n)
+        return {0, 0};
+    const rt_u32 place = expert_chunk_in(t, s, w, chunk + warp / w.n) & 0xffff,
+                 e = expert_at<const rt_u16>(t, s.at.ids)[expert_pair(t, s, place)];
+    if (s.scale < 0)
+        return {expert_bias_at(t, s, 0, e, group * 4 + c),
+                expert_bias_at(t, s, 1, e, group * 4 + c)};
+    return {expert_bias_at(t, s, 0, e, group * 8 + 2 * c),
+            expert_bias_at(t, s, 0, e, group * 8 + 2 * c + 1)};
+}
+
+/* Gate and up of a column become the column.  s: that of an expert_ends_shape. */
+MPK_FN float expert_activate(const expert_shape &s, float gate, float up)
+{
+    if (s.of.glu == GLU_SWIGLU_OAI)
+        return activate_limited(gate, up, ((const expert_ends_shape &)s).limit);
+    return stream_activate(s.of.glu, gate) * up;
+}
 
 /* Two neighbouring columns of a row of y; of sums, those that lie in the box. */
 MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a,
@@ -354,9 +402,9 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
 }
 
 /* Group i of a chunk whose pairs are rows of y. */
-template <int WIDE>
+template <int WIDE, int ENDS>
 MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                             rt_u32 chunk, int i, const float *total)
+                             rt_u32 chunk, int i, const float *total, const expert_biases &bias)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4, c = thread % 4;
 #pragma unroll
@@ -365,8 +413,12 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
                      pair = row < n ? expert_pair(t, s, (chunk & 0xffff) + row) : 0;
         const float scale =
             s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
-        const float a =
-            stream_activate(s.of.glu, total[2 * m] * scale) * (total[2 * m + 1] * scale);
+        float a;
+        if (ENDS)
+            a = expert_activate(s, total[2 * m] * scale + bias.first,
+                                total[2 * m + 1] * scale + bias.second);
+        else
+            a = stream_activate(s.of.glu, total[2 * m] * scale) * (total[2 * m + 1] * scale);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
         if (row < n && c % 2 == 0)
             expert_store(t, s, (rt_u64)w.first * s.of_token + pair, (w.group + i) * 4 + c, a, b);
@@ -375,9 +427,10 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
 
 /* Group i of a chunk whose pairs are summed: times their weights into s_totals, for
  * expert_add_totals. base: the tile's first place. */
-template <int WIDE>
+template <int WIDE, int ENDS>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                              rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total)
+                              rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
+                              const expert_biases &bias)
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -387,8 +440,8 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
             continue;
         const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
         float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
-        to[0] = weight * total[2 * m];
-        to[1] = weight * total[2 * m + 1];
+        to[0] = weight * (ENDS ? total[2 * m] + bias.first : total[2 * m]);
+        to[1] = weight * (ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
     }
 }
 
@@ -468,9 +521,9 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 
 /* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of
  * a chunk. */
-template <int WIDE>
+template <int WIDE, int ENDS>
 MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                            int chunk, int n, int tile)
+                            int chunk, int n, int tile, const expert_biases &bias)
 {
     const int warp = mpk_thread() / 32;
     if (warp >= n * w.n) /* fewer groups than warps */
@@ -479,10 +532,11 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
     float total[4]; /* of one group of one chunk */
     stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
     if (s.scale < 0)
-        expert_end_pairs<WIDE>(t, s, w, mine, warp % w.n, total);
+        expert_end_pairs<WIDE, ENDS>(t, s, w, mine, warp % w.n, total, bias);
     else
-        expert_put_totals<WIDE>(t, s, w, mine, warp % w.n, expert_chunk_in(t, s, w, chunk) & 0xffff,
-                                expert_totals(t, s, tile), total);
+        expert_put_totals<WIDE, ENDS>(t, s, w, mine, warp % w.n,
+                                      expert_chunk_in(t, s, w, chunk) & 0xffff,
+                                      expert_totals(t, s, tile), total, bias);
 }
 
 /* First place of a chunk; for the number after the last chunk's, the end. */
@@ -532,7 +586,7 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
  * i has put down is added when the products of tile i + 1 are done, after the barrier that they
  * need anyway. Parts and totals of even and odd tiles lie apart, so that barrier is the only one
  * of a tile. */
-template <int WIDE>
+template <int WIDE, int ENDS>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
@@ -553,13 +607,15 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
         const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once; /* of the tile */
+        const expert_biases bias =
+            ENDS ? expert_ask_biases<WIDE>(t, s, *w, chunk, n) : expert_biases{0, 0};
         expert_tile_pieces(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         /* all warps have put their parts of the tile */
         mpk_sync();
         if (sums && tile)
             expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
                                     expert_place(t, s, *w, chunk), expert_totals(t, s, tile - 1));
-        expert_end_tile<WIDE>(t, s, *w, chunk, n, tile);
+        expert_end_tile<WIDE, ENDS>(t, s, *w, chunk, n, tile, bias);
         before = chunk;
     }
     /* requested before the last barriers, used after them */
@@ -577,8 +633,9 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 }
 
 /* The shape into shared memory: each word of constant memory that is requested by itself is far,
- * and the loop over pieces requests ten. */
-MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_shape &s)
+ * and the loop over pieces requests ten.  An expert_ends_shape begins with an expert_shape. */
+template <typename shape>
+MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 {
     rt_u32 *s_shape = expert_at<rt_u32>(t, EXPERT_SHAPE); /* after the parts */
     for (rt_u32 i = (rt_u32)mpk_thread(); i < sizeof s / 4; i += MPK_THREADS)
@@ -587,8 +644,9 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const expert_sha
     return (const expert_shape *)s_shape;
 }
 
-/* The body; it waits and triggers itself. */
-template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &shape)
+/* All that a task does; it waits and triggers itself. */
+template <int WIDE, int ENDS, typename kind>
+MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 {
     mpk_ring ring = *t.ring;
     expert_work<WIDE> w; /* where the body stands */
@@ -615,13 +673,23 @@ template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_sh
             for (rt_u32 q = 0; q < n; q += s.block) {
                 w.group = (int)(group + q);
                 w.n = (int)mpk_smaller(n - q, s.block);
-                expert_block<WIDE>(t, s, &w, &ring);
+                expert_block<WIDE, ENDS>(t, s, &w, &ring);
             }
         }
         mpk_sync(); /* the next range sorts again */
     }
     *t.ring = ring;
     mpk_trigger(t);
+}
+
+/* The bodies, of experts without and with ENDS. */
+template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
+{
+    expert_work_off<WIDE, 0>(t, s);
+}
+template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_ends_shape &s)
+{
+    expert_work_off<WIDE, 1>(t, s);
 }
 
 #endif

@@ -233,5 +233,10 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
         }
     }
 }
+/* Biases and limits are the body's. */
+template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_ends_shape &e)
+{
+    expert_stream_load<WIDE>(l, e.s);
+}
 
 #endif

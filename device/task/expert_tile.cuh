@@ -45,6 +45,13 @@ struct expert_tile_shape {
     int split; /* 1: x has a row for each pair */
 };
 
+/* The same of experts with biases, or a gate with a limit: code of its own (ENDS). */
+struct expert_tile_ends_shape {
+    expert_tile_shape s;
+    int bias[2], type[2]; /* operands [experts, rows] of w0 and w1, -1: absent; 1: f32, 0: bf16 */
+    float limit;          /* of ACTIVATE_SWIGLU_OAI; else 0 */
+};
+
 enum {
     EXPERT_TILE_PAIRS = 128,  /* of a chunk, at most */
     EXPERT_TILE_PLANNED = 12, /* tiles, together */
@@ -68,7 +75,9 @@ enum {
     EXPERT_TILE_SCALES = TILE_SCALES,
     EXPERT_TILE_PLAN = EXPERT_TILE_SCALES + 2 * TILE_TOKENS * 4,
     EXPERT_TILE_LIST = EXPERT_TILE_PLAN + EXPERT_TILE_PLANNED * 16,
-    EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_PLANNED * EXPERT_TILE_PAIRS * 4
+    EXPERT_TILE_SCRATCH = EXPERT_TILE_LIST + EXPERT_TILE_PLANNED * EXPERT_TILE_PAIRS * 4,
+    /* with ENDS: float[warpgroup][256] biases of its packed rows of a pass */
+    EXPERT_TILE_BIAS = EXPERT_TILE_SCRATCH
 };
 static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
 static_assert((int)EXPERT_TILE_PAGES <= MPK_LEAST_PAGES, "a ring holds the pages of a step");
@@ -215,6 +224,11 @@ MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_shape &s)
             expert_tile_load_tile(l, s, tiles[k].group);
     }
     load_settle(l, in_flight);
+}
+/* Biases and limits are the body's. */
+MPK_FN void expert_tile_load(mpk_load &l, const expert_tile_ends_shape &e)
+{
+    expert_tile_load(l, e.s);
 }
 
 /* ---- the plan ---- */
@@ -559,20 +573,52 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
     }
 }
 
-/* Four columns of y from eight sums: a gate's and what it lets through in turn. */
-MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation)
+/* The bias of packed row `row` of an expert; 0 where there is none, and after the last row. */
+MPK_FN float expert_tile_bias(const mpk_task &t, const expert_tile_ends_shape &e, int expert,
+                              int row)
+{
+    const int paired = e.s.activation != ACTIVATE_NONE, i = row & paired, column = row >> paired;
+    if (e.bias[i] < 0 || column >= e.s.rows)
+        return 0;
+    const rt_u32 at = (rt_u32)expert * (rt_u32)e.s.rows + (rt_u32)column;
+    return e.type[i] ? mpk_at<const float>(t, e.bias[i])[at]
+                     : ptx_low_bf16(mpk_at<const rt_u16>(t, e.bias[i])[at]);
+}
+
+/* Biases of this thread's rows of its warpgroup's, every 128th: requested before the products, put
+ * down after them.  tile: the first packed group, of all experts'; row: the warpgroup's first of
+ * the tile. */
+template <int N>
+MPK_FN void expert_tile_ask_biases(const mpk_task &t, const expert_tile_ends_shape &e, rt_u32 tile,
+                                   int row, float *bias)
+{
+    const int expert = (int)tile / e.s.groups, first = (int)tile % e.s.groups * 8 + row;
+#pragma unroll
+    for (int i = 0; i < N / 128; i++)
+        bias[i] = expert_tile_bias(t, e, expert, first + 128 * i + mpk_thread() % 128);
+}
+
+/* Four columns of y from eight sums: a gate's and what it lets through in turn.  limit: with
+ * ENDS. */
+template <int ENDS>
+MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation, float limit)
 {
     float a[4]; /* columns of y */
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        a[i] = tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
+        a[i] = ENDS && activation == ACTIVATE_SWIGLU_OAI
+                   ? activate_limited(v.at[2 * i], v.at[2 * i + 1], limit)
+                   : tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
     ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
 }
 
 /* Scratch to y: a warp's 16 rows and 8 groups from `group` of the expert on; s_list: pairs of
- * these rows, n of them.  A lane has one group of every fourth row. */
+ * these rows, n of them.  A lane has one group of every fourth row.  With ENDS s is that of an
+ * expert_tile_ends_shape, and s_bias has the biases of the 8 groups. */
+template <int ENDS>
 MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, const rt_u32 *s_list,
-                               int n, int group, const float *s_sum, const float *s_scale)
+                               int n, int group, const float *s_sum, const float *s_scale,
+                               const float *s_bias)
 {
     const int lane = mpk_thread() % 32, row = lane / 8, activation = s.activation;
     const int column = (group + lane % 8) << (activation != ACTIVATE_NONE ? 2 : 3);
@@ -581,12 +627,17 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
     rt_u16 *y = mpk_at<rt_u16>(t, s.y) +
                 (rt_u64)mpk_lo(t, 0) * (rt_u32)s.of_token * (rt_u32)s.rows + column;
     s_sum += row * TILE_ROW + lane % 8 * 8;
+    const float limit = ENDS ? ((const expert_tile_ends_shape &)s).limit : 0;
 #pragma unroll 1
     for (int i = row; i < 16 && i < n; i += 4, s_sum += 4 * TILE_ROW) {
-        const box_sums v = box_get(s_sum, s_scale + i);
+        box_sums v = box_get(s_sum, s_scale + i);
+        if (ENDS)
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                v.at[k] += s_bias[lane % 8 * 8 + k];
         rt_u16 *to = y + (rt_u64)s_list[i] * (rt_u32)s.rows;
         if (activation != ACTIVATE_NONE)
-            expert_tile_store_pairs(to, v, activation);
+            expert_tile_store_pairs<ENDS>(to, v, activation, limit);
         else
             box_store((rt_u64)to, v, {0, 0, 0, 0});
     }
@@ -597,7 +648,7 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
  *   FULL (more than 64 pairs)   warpgroup h: pairs 64 h ..., all 256 rows of w
  *   else                        both: all pairs; warpgroup h: rows 128 h ... of w
  */
-template <int FULL>
+template <int FULL, int ENDS>
 MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k, int n, int pass,
                             mpk_ring *ring)
 {
@@ -610,6 +661,11 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
     float *s_scale = expert_tile_at<float>(t, EXPERT_TILE_SCALES) + half * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
     const tile_pass q = expert_tile_pass(s);
+    float bias[N / 128], *s_bias = expert_tile_at<float>(t, EXPERT_TILE_BIAS) + half * 256;
+    if (ENDS)
+        expert_tile_ask_biases<N>(t, (const expert_tile_ends_shape &)s,
+                                  expert_tile_at<expert_tile_tile>(t, EXPERT_TILE_PLAN)[k].group,
+                                  FULL ? 0 : half * 128, bias);
     expert_tile_copy c;
     expert_tile_copy_begin(t, s, s_list, n - row, s_x, &c);
 #pragma unroll
@@ -620,14 +676,19 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
     /* A warpgroup's threads sum what they have seen; the meeting below makes the factors
      * visible. */
     box_put_scales(s, square, s_scale);
+    if (ENDS)
+#pragma unroll
+        for (int i = 0; i < N / 128; i++)
+            s_bias[thread % 128 + 128 * i] = bias[i];
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1
     for (int u = 0; u < N / 64; u++) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        expert_tile_finish(t, s, s_list + 16 * warp, n - row - 16 * warp,
-                           pass * EXPERT_TILE_GROUPS + (FULL ? 0 : half * TILE_BOX_GROUPS) + 8 * u,
-                           s_sum, s_scale + 16 * warp);
+        expert_tile_finish<ENDS>(t, s, s_list + 16 * warp, n - row - 16 * warp,
+                                 pass * EXPERT_TILE_GROUPS + (FULL ? 0 : half * TILE_BOX_GROUPS) +
+                                     8 * u,
+                                 s_sum, s_scale + 16 * warp, s_bias + 64 * u);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */
@@ -657,6 +718,7 @@ MPK_FN void expert_tile_note(const mpk_task &t, const expert_tile_shape &s)
 }
 
 /* All threads: the n planned tiles, one after the other. */
+template <int ENDS>
 MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, rt_u32 n,
                                  mpk_ring *ring)
 {
@@ -665,15 +727,15 @@ MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, 
             expert_tile_at<const expert_tile_tile>(t, EXPERT_TILE_PLAN)[k];
         const int pairs = (int)one.pairs, pass = (int)one.pass;
         if (pairs > TILE_TOKENS)
-            expert_tile_run<1>(t, s, (int)k, pairs, pass, ring);
+            expert_tile_run<1, ENDS>(t, s, (int)k, pairs, pass, ring);
         else
-            expert_tile_run<0>(t, s, (int)k, pairs, pass, ring);
+            expert_tile_run<0, ENDS>(t, s, (int)k, pairs, pass, ring);
     }
 }
 
-/* The body; it waits and triggers itself.  Where the ids are known, the first plan is made, and
- * the weights requested, before x is there. */
-MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
+/* All that a task does; it waits and triggers itself.  Where the ids are known, the first plan is
+ * made, and the weights requested, before x is there. */
+template <int ENDS> MPK_FN void expert_tile_all(const mpk_task &t, const expert_tile_shape &s)
 {
     mpk_ring ring = *t.ring;
     const bool knows = expert_tile_knows(t, s); /* the ids are there */
@@ -686,11 +748,21 @@ MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
             mpk_wait(t);
         if (!from && missing)
             expert_tile_put_missing(t, s);
-        expert_tile_work_off(t, s, mpk_smaller(tiles - from, EXPERT_TILE_PLANNED), &ring);
+        expert_tile_work_off<ENDS>(t, s, mpk_smaller(tiles - from, EXPERT_TILE_PLANNED), &ring);
     }
     expert_tile_note(t, s);
     *t.ring = ring;
     mpk_trigger(t);
+}
+
+/* The bodies, of experts without and with ENDS. */
+MPK_FN void expert_tile(const mpk_task &t, const expert_tile_shape &s)
+{
+    expert_tile_all<0>(t, s);
+}
+MPK_FN void expert_tile(const mpk_task &t, const expert_tile_ends_shape &e)
+{
+    expert_tile_all<1>(t, e.s);
 }
 
 #endif

@@ -6,12 +6,9 @@
  * expert and reads the rows of each expert that was chosen once for the range.  Weights are packed
  * as body_linear_stream.c packs them, one expert after the other.
  */
-#include "gen/body_print.h"
-#include "rt/rt_lane.h"
+#include "gen/body_experts.h"
 #include "shape/expert_stream_shape.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
-enum { GLU, EPS, ACTIVATIONS, LIMIT };
 /* Steps of few tokens have chunks of EXPERT_FEW_ROWS pairs, longer ones of EXPERT_MANY_ROWS: two
  * instances of the routine. */
 static bool is_few(const gen_call *c)
@@ -20,8 +17,7 @@ static bool is_few(const gen_call *c)
 }
 
 /* A gated product with a row for each pair, or a sum of pairs: the two halves of a mixture's layer.
- * A norm is folded in only where x has a row for each token.  There are no biases, and no gate with
- * a limit. */
+ * A norm is folded in only where x has a row for each token. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
@@ -31,9 +27,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(gen_input(c, SCALE), IR_F32) &&
            gen_is_dense(gen_input(c, RESIDUAL), IR_BF16) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM), IR_BF16) && !(gen_input(c, NORM) && x->rank != 2) &&
-           !gen_input(c, B0) && !gen_input(c, B1) && !c->op->attributes[LIMIT].f &&
-           w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED;
+           takes_bias(c, B0) && takes_bias(c, B1) && w->dims[0] <= EXPERT_MOST &&
+           w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 /* The experts' rows one after the other: an expert is a whole number of groups. */
@@ -112,7 +107,8 @@ static void fill_shape(const gen_call *c, expert_shape *s)
                .x = X,
                .y = (int)gen_operand_of_output(c->op, 0),
                .residual = gen_input(c, RESIDUAL) ? RESIDUAL : -1,
-               .bias = {-1, -1, -1},
+               .bias = {bias_of(c, B0), bias_of(c, B1), -1},
+               .bias_type = {bias_type_of(c, B0), bias_type_of(c, B1), 0},
                .gathered = -1,
                .output = TO_HALVES,
                .peaks = -1},
@@ -139,7 +135,7 @@ static void print_places(const expert_places *s, text *out)
 }
 
 /* The initializer of an expert_shape: that of the stream in it, its own fields, and where lists lie
- * in scratch. */
+ * in scratch; of an expert_ends_shape: that, and the limit. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -149,18 +145,27 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 #define PRINT_STREAM(name) gen_print_stream_shape(&s->name, out), text_print(out, ", ");
 #define PRINT_UNSIGNED(name) text_print(out, "/* %s */ %uu, ", #name, s->name);
 #define PRINT_PLACES(name) print_places(&s->name, out);
-    text_print(out, "{");
+    text_print(out, has_ends(c) ? "{{" : "{");
     EXPERT_SHAPE_FIELDS(PRINT_STREAM, PRINT_INT, PRINT_UNSIGNED, PRINT_PLACES)
+    text_print(out, "}");
+    if (!has_ends(c))
+        return MPK_OK;
+    text_print(out, ", ");
+    gen_print_float_field("limit", (float)c->op->attributes[LIMIT].f, out);
     text_print(out, "}");
     return MPK_OK;
 }
 
-/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows. */
+/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows; each
+ * also for experts with biases or a limit, told apart by its shape. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine few = {"expert_shape", "expert_stream<0>", "expert_stream_load<0>"},
-                             many = {"expert_shape", "expert_stream<1>", "expert_stream_load<1>"};
-    return is_few(c) ? &few : &many;
+    static const gen_routine all[2][2] = {
+        {{"expert_shape", "expert_stream<1>", "expert_stream_load<1>"},
+         {"expert_ends_shape", "expert_stream<1>", "expert_stream_load<1>"}},
+        {{"expert_shape", "expert_stream<0>", "expert_stream_load<0>"},
+         {"expert_ends_shape", "expert_stream<0>", "expert_stream_load<0>"}}};
+    return &all[is_few(c)][has_ends(c)];
 }
 
 /* The end of the last list. */

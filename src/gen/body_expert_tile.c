@@ -8,18 +8,19 @@
  * An instance is a row of a table of shapes.  Of 128 experts, 8 a token, with 768 rows of gate and
  * of up and 2,048 columns, and a norm:
  *
- *   {2048, 64, 768, 192, 1, 9.99999997e-07f, ACTIVATE_SILU, 1, 7, 128, 8, 0} */
-#include "gen/body_print.h"
-#include "rt/rt_lane.h"
+ *   {2048, 64, 768, 192, 1, 9.99999997e-07f, ACTIVATE_SILU, 1, 7, 128, 8, 0}
+ *
+ * With biases or a gate with a limit it is a row of a table of its own, and code of its own: after
+ * these fields operands and dtypes of the biases, and the limit. */
+#include "gen/body_experts.h"
 
-enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
-enum { GLU, EPS, ACTIVATIONS, LIMIT };
 enum {
     FEWEST_TOKENS = 129,
     MOST_EXPERTS = 256,
     MOST_COLUMNS = 65535,
     /* EXPERT_TILE_SCRATCH: stages of x, squares, tiles, pairs */
     SCRATCH_BYTES = 2 * 4 * 2 * 64 * 64 + 2 * 64 * 4 + 12 * 16 + 12 * 128 * 4,
+    BIAS_BYTES = 2 * 256 * 4, /* after these, with biases or a limit */
 };
 
 extern const gen_body gen_body_expert_stream;
@@ -32,9 +33,9 @@ static bool accepts(const gen_call *c)
     return y->rank == 3 && y->dims[0] >= FEWEST_TOKENS && gen_is_streamed(w, IR_BF16) &&
            gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
-           gen_is_vector(gen_input(c, NORM), IR_BF16) && !gen_input(c, B0) && !gen_input(c, B1) &&
-           !c->op->attributes[LIMIT].f && w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 &&
-           w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
+           gen_is_vector(gen_input(c, NORM), IR_BF16) && takes_bias(c, B0) && takes_bias(c, B1) &&
+           w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS &&
+           w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
@@ -44,14 +45,24 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_body_expert_stream.pack(c, out);
 }
 
-/* The initializer of an expert_tile_shape, whose fields stand in this order in expert_tile.cuh. */
+/* The fields that an expert_tile_ends_shape has after those of the shape. */
+static void print_ends(const gen_call *c, text *out)
+{
+    text_print(out, ", {%d, %d}, {%d, %d}, ", bias_of(c, B0), bias_of(c, B1), bias_type_of(c, B0),
+               bias_type_of(c, B1));
+    gen_print_float((float)c->op->attributes[LIMIT].f, out);
+    text_print(out, "}");
+}
+
+/* The initializer of an expert_tile_shape, whose fields stand in this order in expert_tile.cuh, or
+ * of an expert_tile_ends_shape, which begins with one. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
     const ir_tensor *w = gen_input(c, W0);
     gen_pack p;
     pack(c, &p);
-    text_print(out, "{%lld, %lld, %lld, %lld, %d, ", (long long)p.columns,
+    text_print(out, "%s{%lld, %lld, %lld, %lld, %d, ", has_ends(c) ? "{" : "", (long long)p.columns,
                (long long)(p.padded_columns / 32), (long long)w->dims[1],
                (long long)(p.rows / w->dims[0] / 8), gen_input(c, NORM) ? 1 : 0);
     gen_print_float(c->op->attributes[EPS].f, out);
@@ -59,20 +70,21 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                gen_glu_name(c->op->attributes[GLU].s), IDS, gen_operand_of_output(c->op, 0),
                (long long)w->dims[0], (long long)gen_input(c, IDS)->dims[1],
                gen_input(c, X)->rank == 3);
+    if (has_ends(c))
+        print_ends(c, out);
     return MPK_OK;
 }
 
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine all = {"expert_tile_shape", "expert_tile", "expert_tile_load"};
-    (void)c;
-    return &all;
+    static const gen_routine plain = {"expert_tile_shape", "expert_tile", "expert_tile_load"},
+                             ends = {"expert_tile_ends_shape", "expert_tile", "expert_tile_load"};
+    return has_ends(c) ? &ends : &plain;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    (void)c;
-    return SCRATCH_BYTES;
+    return SCRATCH_BYTES + (has_ends(c) ? BIAS_BYTES : 0);
 }
 
 /* Its loops are its own and always compiled: of what is optional it needs the activation alone. */

@@ -96,6 +96,8 @@ int gen_shape_glu(str glu)
         return GLU_SILU;
     if (str_is(glu, "gelu"))
         return GLU_GELU;
+    if (str_is(glu, "swiglu_oai"))
+        return GLU_SWIGLU_OAI;
     return glu.n ? GLU_GELU_TANH : GLU_NONE;
 }
 

@@ -12,6 +12,7 @@
  *   - nothing else is written, every page that is loaded is released, every wait ends;
  *   - of the code for many tokens a task needs no more than its record says (gen_body.forms): the
  *     rest is not there;
+ *   - tokens go to experts evenly, or most of them to few;
  *   - what must not be read is NaN: dead rows, empty parts, free pages, keys after a context,
  *     memory around the operands, and before the task's event its first operand;
  *   - where a body polls operands that carry their readiness, the same when these come piece by
@@ -168,6 +169,25 @@ static void poison_pieces(bed *b)
             memset((char *)k.data + (size_t)i * row, 0xff, row);
             memset((char *)v.data + (size_t)i * row, 0xff, row);
         }
+}
+
+/* Routing is even in one of two rounds; in the other most pairs go to few experts, in one of four
+ * of these all to one or two. */
+static void skew_experts(bed *b)
+{
+    operand ids = named(b, "ids"), w = named(b, "w0");
+    if (!ids.tensor || !w.tensor || next_random(b, 2) == 0)
+        return;
+    const int64_t experts = w.tensor->dims[0];
+    const bool few = next_random(b, 4) == 0;
+    const int32_t first = (int32_t)next_random(b, (uint64_t)experts);
+    for (int64_t i = 0; i < ir_elements(ids.tensor); i++) {
+        int32_t *id = (int32_t *)ids.data + i;
+        if (*id < 0 || *id >= experts)
+            continue;
+        *id = few ? (first + *id % 2) % (int32_t)experts
+                  : (int32_t)(*id * (int64_t)*id / experts * *id / experts);
+    }
 }
 
 /* ---- running ---- */
@@ -350,6 +370,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     set_up(&b, s, seed, all_alive, 0, (uint32_t)y->dims[0]);
     b.kv_at = d->kv_at;
     round_scale(&b);
+    skew_experts(&b);
     avoid_empty(&b);
     empty_parts(&b);
     poison_dead(&b);

@@ -420,6 +420,9 @@ static void pairs_are_summed_apart(void **state)
         {"20", "bf16[6, 72, 36]", "36", "_, %s)", false},
         {"20", "bf16[6, 72, 40]", "40", "%w, %s) {glu = \"silu\"}", false},
         {"20", "bf16[6, 72, 40]", "40", "_)", false},
+        {"20", "bf16[6, 72, 40]", "40", "_, %s, _, _, %b)", true},
+        {"16", "bf16[6, 72, 40]", "40", "_, %s, _, _, %b)", false},
+        {"20", "bf16[6, 72, 40]", "40", "_, %s, _, %n, %b)", false},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char program[512];
@@ -427,14 +430,15 @@ static void pairs_are_summed_apart(void **state)
         text out = {0};
         snprintf(program, sizeof program,
                  "input %%x : bf16[%s, 2, %s] live=tokens\ninput %%i : i32[%s, 2] live=tokens\n"
-                 "const %%w : %s\ninput %%s : f32[%s, 2] live=tokens\n"
-                 "%%y = expert_linear(%%x, %%i, %%w, %s\noutput %%y\n",
+                 "const %%w : %s\ninput %%s : f32[%s, 2] live=tokens\nconst %%b : bf16[6, 72]\n"
+                 "const %%n : bf16[40]\n%%y = expert_linear(%%x, %%i, %%w, %s\noutput %%y\n",
                  rows[i].tokens, rows[i].columns, rows[i].tokens, rows[i].weight, rows[i].tokens,
                  rows[i].more);
         check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:share_tokens=16"),
                                     str_from(program), &out));
         text_add(&out, "", 1);
-        if ((strstr(out.at, "= sum_pairs(") != NULL) != rows[i].apart)
+        if ((strstr(out.at, "= sum_pairs(") != NULL) != rows[i].apart ||
+            (strstr(out.at, "%b)") != NULL) != (strstr(rows[i].more, "%b)") != NULL))
             fail_msg("row %zu:\n%s", i, out.at);
         text_free(&out);
     }

@@ -74,6 +74,14 @@ typedef struct expert_shape {
 SHAPE_ASSERT(expert_places_has_no_padding, sizeof(expert_places) == 8 * 4);
 SHAPE_ASSERT(expert_shape_has_no_padding,
              sizeof(expert_shape) == sizeof(stream_shape) + (9 + 8) * 4);
-SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_shape) <= EXPERT_SHAPE_BYTES);
+
+/* The same of experts with biases, or a gate with a limit: operands and dtypes of the biases are
+ * those of `of`, bias[0] of w0 and bias[1] of w1.  A kind of its own, so that programs without
+ * have the code they had. */
+typedef struct expert_ends_shape {
+    expert_shape s;
+    float limit; /* of the gate GLU_SWIGLU_OAI; else 0 */
+} expert_ends_shape;
+SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_ends_shape) <= EXPERT_SHAPE_BYTES);
 
 #endif

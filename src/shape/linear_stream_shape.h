@@ -48,7 +48,7 @@ enum {
     TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2
 };
 
-enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH };
+enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH, GLU_SWIGLU_OAI };
 enum { TO_HALVES, TO_LOGITS };
 
 /* Where the operands stand in rt_entry.at, and what surrounds the product.  In constant memory: one

@@ -163,6 +163,28 @@ def test_reasoning_comes_before_the_form(server):
             assert isinstance(json.loads(answer["message"]["content"]), dict)
 
 
+def test_a_form_after_reasoning_of_the_answer(tmp_path):
+    """A model with a token <think> may reason before the form that was asked for, and before calls that must come,
+    unless its prompt says that the reasoning is over."""
+    folder = tiny.model(tmp_path / "thinks", marks=["<think>", "</think>"], max_position_embeddings=2048)
+    with Server(folder, "--context", 2048) as s:
+        begins, ends = s.post("/tokenize", {"content": "<think></think>"})["tokens"]
+        r = support.seed()
+        for more in ({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+                     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": KIND}}}):
+            for bias, prompt in ((100, "assistant:"), (-100, "assistant:"), (100, "assistant:<think>\n\n</think>\n")):
+                template = TEMPLATES["qwen"].replace("assistant:", prompt)
+                asked = body(r, chat_template=template, logit_bias={str(begins): bias, str(ends): 100}, **more)
+                choice = s.post("/v1/chat/completions", {**asked, "return_token_ids": True})["choices"][0]
+                message = choice["message"]
+                assert (choice["token_ids"][0] == begins) == (bias > 0 and prompt.endswith(":"))
+                assert message.get("reasoning") == message.get("reasoning_content")
+                if "tools" in more:
+                    check_calls(message["tool_calls"])
+                else:
+                    jsonschema.validate(json.loads(message["content"]), KIND)
+
+
 def test_other_apis(server):
     r = support.seed()
     for choice, name in (({"type": "any", "disable_parallel_tool_use": True}, None),

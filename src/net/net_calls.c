@@ -117,23 +117,30 @@ static net_call_style style_of(const text *t)
     return holds(t, "<tool_call>") ? NET_CALLS_BLOCKS : NET_CALLS_ANY;
 }
 
-/* The text that opens the calls of a style must be a text in answers, too: some tokenizers have it
- * as a special token that is never decoded, and then a form cannot ask for it. Found by a round
- * trip: the mark is tokenized and the ids are turned into text again, as those of an answer are. */
-static mpk_status check_mark(net_exchange *x, str mark)
+/* Is the mark a text in answers, of so many tokens at most?  Some tokenizers have it as a special
+ * token that is never decoded.  Found by a round trip: the mark is tokenized and the ids are turned
+ * into text again, as those of an answer are. */
+static mpk_status is_text(net_exchange *x, const mpk_tokenizer *tokenizer, str mark, size_t most,
+                          bool *same)
 {
-    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids;
     char *bytes = NULL;
     size_t n, n_bytes = 0;
-    if (!mark.n)
-        return MPK_OK;
     TRY(mpk_tokenize(x->cx, tokenizer, mark.at, mark.n, false, &ids, &n));
     mpk_status status = mpk_detokenize(x->cx, tokenizer, ids, n, &bytes, &n_bytes);
-    const bool same = n_bytes >= mark.n && memmem(bytes, n_bytes, mark.at, mark.n);
+    *same = n <= most && n_bytes >= mark.n && memmem(bytes, n_bytes, mark.at, mark.n);
     mpk_free(bytes);
     mpk_free(ids);
-    TRY(status);
+    return status;
+}
+
+/* The text that opens the calls of a style must be a text in answers, too: a form cannot ask for
+ * a token that has none. */
+static mpk_status check_mark(net_exchange *x, str mark)
+{
+    bool same = true;
+    if (mark.n)
+        TRY(is_text(x, mpk_engine_tokenizer(x->server->engine), mark, mark.n, &same));
     return same ? MPK_OK
                 : refuse(
                       x,
@@ -354,20 +361,46 @@ static bool ends_with(const text *t, const char *words)
     return n >= n_words && memcmp(t->at + n - n_words, words, n_words) == 0;
 }
 
-/* Wrap the format as a structural tag.  If the prompt ends within reasoning, the form begins
- * after </think>.  The source is copied to the exchange's arena. */
-static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const text *format)
+/* Does an answer begin with reasoning? */
+typedef enum thoughts { THOUGHT_NONE, THOUGHT_BEGUN, THOUGHT_MAY } thoughts;
+
+/* THOUGHT_BEGUN: the prompt ends with <think>.  THOUGHT_MAY: the mark is a token of the model, and
+ * the prompt does not say that the reasoning is over, as templates do that are asked for none. */
+static mpk_status find_thought(net_exchange *x, const text *prompt, thoughts *out)
 {
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    bool same = false;
+    *out = THOUGHT_NONE;
+    if (ends_with(prompt, "<think>"))
+        *out = THOUGHT_BEGUN;
+    if (*out == THOUGHT_BEGUN || ends_with(prompt, "</think>") || !tokenizer)
+        return MPK_OK;
+    TRY(is_text(x, tokenizer, STR("<think>"), 1, &same));
+    if (same)
+        *out = THOUGHT_MAY;
+    return MPK_OK;
+}
+
+/* Wrap the format as a structural tag.  Where the answer reasons first, the form begins after
+ * </think>.  The source is copied to the exchange's arena. */
+static mpk_status set_form(net_exchange *x, net_request *q, thoughts thought, const text *format)
+{
+    static const char rest[] = "\"content\":{\"type\":\"any_text\"},\"end\":\"</think>\"},"
+                               "{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"}";
     text t = {0};
     text_print(&t, "{\"type\":\"structural_tag\",\"format\":");
-    if (reasons)
-        text_print(
-            &t,
-            "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"\",\"content\":{"
-            "\"type\":"
-            "\"any_text\"},\"end\":\"</think>\"},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"},");
+    if (thought != THOUGHT_NONE)
+        text_print(&t, "{\"type\":\"sequence\",\"elements\":[");
+    if (thought == THOUGHT_BEGUN)
+        text_print(&t, "{\"type\":\"tag\",\"begin\":\"\",%s,", rest);
+    if (thought == THOUGHT_MAY)
+        text_print(&t,
+                   "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"\"},"
+                   "{\"type\":\"sequence\",\"elements\":["
+                   "{\"type\":\"tag\",\"begin\":\"<think>\",%s]}]},",
+                   rest);
     text_add(&t, format->at, format->n);
-    text_print(&t, reasons ? "]}}" : "}");
+    text_print(&t, thought != THOUGHT_NONE ? "]}}" : "}");
     q->sampling.form_source = t.failed || format->failed ? NULL : arena_copy(&x->arena, t.at, t.n);
     q->sampling.form = MPK_FORM_STRUCTURAL_TAG;
     text_free(&t);
@@ -393,11 +426,14 @@ static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt
 mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt,
                           net_call_style *style)
 {
-    const bool held = q->must_call || any_strict(q), reasons = ends_with(prompt, "<think>");
+    const bool held = q->must_call || any_strict(q);
     const bool formed = q->sampling.form && q->sampling.form != MPK_FORM_STRUCTURAL_TAG;
     text format = {0};
+    thoughts thought = THOUGHT_NONE;
     *style = NET_CALLS_ANY;
-    if (!held && !(formed && reasons))
+    if (held || formed)
+        TRY(find_thought(x, prompt, &thought));
+    if (!held && thought == THOUGHT_NONE)
         return MPK_OK;
     if (held && !q->must_call && q->sampling.form && !formed)
         return refuse(
@@ -414,7 +450,7 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
         write_calls(q, &spellings[*style], &format);
     else
         write_calls_or_text(q, *style, &format);
-    mpk_status status = set_form(x, q, reasons, &format);
+    mpk_status status = set_form(x, q, thought, &format);
     text_free(&format);
     return status;
 }

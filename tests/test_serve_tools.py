@@ -29,6 +29,7 @@ TEMPLATES = {
     "deepseek 3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
                     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
+TEMPLATES["mistral 2025"] = "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"
 TAGGED = ("<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n"
           "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>")
 TEMPLATES["qwen coder"] = TAGGED
@@ -116,8 +117,8 @@ def test_strict_tools_bind_calls_alone(server):
     """With tool_choice auto an answer is a text, or begins calls, which are then valid."""
     r = support.seed()
     strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
-    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "told"):
-        start = {"qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
+    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "mistral 2025", "told"):
+        start = {"mistral 2025": "[TOOL_CALLS]", "qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
                  "llama": "{"}.get(style, "<｜tool▁calls▁begin｜>")
         bias = {str(server.post("/tokenize", {"content": start})["tokens"][0]): 6}
         for logit_bias in ({}, bias):

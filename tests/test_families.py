@@ -537,6 +537,29 @@ CHANNELS = ["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 
 
+def test_marks_of_mistral_are_text(tmp_path):
+    """Its later models write calls and reasoning with special tokens, which otherwise have no text."""
+    marks = ["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "[INST]"]
+    folder = tiny.model(tmp_path / "tiny", special=marks, max_position_embeddings=1024)
+    (tmp_path / "template").write_text(
+        serving.CHAT + "{% for m in messages %}{% for c in m.tool_calls or [] %}[TOOL_CALLS]{{ c.function.name }}"
+        "[ARGS]{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}{{ tools | tojson if tools }}")
+    with serving.Server(folder, "--context", 1024, "--chat-template", tmp_path / "template") as server:
+        ids = {m: server.post("/tokenize", {"content": m})["tokens"] for m in marks}
+        assert all(len(i) == 1 for i in ids.values())
+        assert [server.post("/detokenize", {"tokens": i})["content"] for i in ids.values()] == marks
+        for first in ("[THINK]", "[TOOL_CALLS]"):
+            bias = {str(ids["[THINK]"][0]): 100 if first == "[THINK]" else -100, str(ids["[/THINK]"][0]): 100}
+            body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 600, "tool_choice": "required",
+                    "tools": [{**TOOL, "function": {"name": "add", "parameters": {
+                        "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}}}],
+                    "parallel_tool_calls": False, "logit_bias": bias, "return_token_ids": True}
+            choice = server.post("/v1/chat/completions", body)["choices"][0]
+            assert choice["finish_reason"] == "tool_calls" and choice["token_ids"][0] == ids[first][0]
+            call = choice["message"]["tool_calls"][0]["function"]
+            assert call["name"] == "add" and json.loads(call["arguments"])["a"] in (True, False)
+
+
 @pytest.mark.parametrize("marks", [CHANNELS, CHANNELS[:2] + CHANNELS[3:]])
 def test_marks_of_channels_are_text(marks, tmp_path):
     """Special tokens have no text, but for the marks of a vocabulary that has channels: then an answer's channels

@@ -393,8 +393,17 @@ def test_reasoning_is_split_off(server):
     events = server.stream("/v1/chat/completions", {"messages": MESSAGES, "chat_template": THINKING, "max_tokens": 12,
                                                     "temperature": 0, "ignore_eos": True})
     deltas = [e["choices"][0]["delta"] for e in events]
-    assert "".join(d.get("reasoning_content", "") for d in deltas) == message["reasoning_content"]
+    for name in ("reasoning", "reasoning_content"):  # vLLM's name, and that of others
+        assert "".join(d.get(name, "") for d in deltas) == message[name]
     assert "".join(d.get("content", "") for d in deltas) == ""
+
+
+def test_reasoning_reaches_the_template(server):
+    """By either name."""
+    for name in ("reasoning", "reasoning_content"):
+        body = {"messages": [{"role": "assistant", "content": "x", name: "hm"}],
+                "chat_template": "{{ messages[0].reasoning_content }}"}
+        assert server.post("/apply-template", body)["prompt"] == "hm"
 
 
 def test_templates(server, model, tmp_path):

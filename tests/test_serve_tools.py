@@ -29,6 +29,7 @@ TEMPLATES = {
     "deepseek 3.1": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{{ f.name }}<｜tool▁sep｜>{{ f.arguments | tojson }}"
                     "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
 }
+TEMPLATES["mistral 2025"] = "[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"
 TAGGED = ("<tool_call>\n<function={{ f.name }}>\n{% for k, v in f.arguments | items %}<parameter={{ k }}>\n"
           "{{ v if v is string else v | tojson }}\n</parameter>\n{% endfor %}</function>\n</tool_call>")
 TEMPLATES["qwen coder"] = TAGGED
@@ -116,8 +117,8 @@ def test_strict_tools_bind_calls_alone(server):
     """With tool_choice auto an answer is a text, or begins calls, which are then valid."""
     r = support.seed()
     strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
-    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "told"):
-        start = {"qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
+    for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "mistral 2025", "told"):
+        start = {"mistral 2025": "[TOOL_CALLS]", "qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
                  "llama": "{"}.get(style, "<｜tool▁calls▁begin｜>")
         bias = {str(server.post("/tokenize", {"content": start})["tokens"][0]): 6}
         for logit_bias in ({}, bias):
@@ -161,6 +162,28 @@ def test_reasoning_comes_before_the_form(server):
             check_calls(answer["message"]["tool_calls"])
         else:
             assert isinstance(json.loads(answer["message"]["content"]), dict)
+
+
+def test_a_form_after_reasoning_of_the_answer(tmp_path):
+    """A model with a token <think> may reason before the form that was asked for, and before calls that must come,
+    unless its prompt says that the reasoning is over."""
+    folder = tiny.model(tmp_path / "thinks", marks=["<think>", "</think>"], max_position_embeddings=2048)
+    with Server(folder, "--context", 2048) as s:
+        begins, ends = s.post("/tokenize", {"content": "<think></think>"})["tokens"]
+        r = support.seed()
+        for more in ({"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False},
+                     {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": KIND}}}):
+            for bias, prompt in ((100, "assistant:"), (-100, "assistant:"), (100, "assistant:<think>\n\n</think>\n")):
+                template = TEMPLATES["qwen"].replace("assistant:", prompt)
+                asked = body(r, chat_template=template, logit_bias={str(begins): bias, str(ends): 100}, **more)
+                choice = s.post("/v1/chat/completions", {**asked, "return_token_ids": True})["choices"][0]
+                message = choice["message"]
+                assert (choice["token_ids"][0] == begins) == (bias > 0 and prompt.endswith(":"))
+                assert message.get("reasoning") == message.get("reasoning_content")
+                if "tools" in more:
+                    check_calls(message["tool_calls"])
+                else:
+                    jsonschema.validate(json.loads(message["content"]), KIND)
 
 
 def test_other_apis(server):

@@ -2,11 +2,12 @@
 
 import json
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 
-def tokenizer(folder, extra=(), special=()):
-    """A byte-level BPE with all bytes, a few merges and the special tokens <s> </s>, and others."""
+def tokenizer(folder, extra=(), special=(), marks=()):
+    """A byte-level BPE with all bytes, a few merges and the special tokens <s> </s>, and others; marks: added tokens
+    that are not special."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {c: i for i, c in enumerate(alphabet)}
     merges = []
@@ -17,12 +18,13 @@ def tokenizer(folder, extra=(), special=()):
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     t.decoder = decoders.ByteLevel()
     t.add_special_tokens(["<s>", "</s>", *special])
+    t.add_tokens([AddedToken(m, normalized=False) for m in marks])
     t.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", t.token_to_id("<s>"))])
     t.save(str(folder / "tokenizer.json"))
     return t
 
 
-def model(folder, generator=None, family="Llama", special=(), change=None, **more):
+def model(folder, generator=None, family="Llama", special=(), marks=(), change=None, **more):
     """A model of two layers as a Hugging Face folder; the tokenizer's vocabulary decides its size.  change: called
     with the network before it is saved."""
     import torch
@@ -30,7 +32,7 @@ def model(folder, generator=None, family="Llama", special=(), change=None, **mor
 
     import support
     folder.mkdir(parents=True, exist_ok=True)
-    t = tokenizer(folder, special=special)
+    t = tokenizer(folder, special=special, marks=marks)
     options = dict(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
                    intermediate_size=48,
                    vocab_size=t.get_vocab_size(), max_position_embeddings=256, bos_token_id=t.token_to_id("<s>"),

@@ -158,21 +158,28 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
     return MPK_OK;
 }
 
-/* A vocabulary whose answers come in channels (gpt-oss) shows their marks, although they are
- * special tokens: without them an answer's channels could not be told apart (net_parts.h). */
-static void show_channels(tokenizer *t)
+/* Special tokens without which the parts of an answer could not be told apart (net_parts.h) have
+ * their text: the marks of a vocabulary whose answers come in channels (gpt-oss), of one whose calls
+ * of tools have marks within (Mistral), and those around Mistral's reasoning.  A family is shown
+ * if the vocabulary has its first two. */
+static void show_marks(tokenizer *t)
 {
-    static const char *const marks[] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>",
-                                        "<|constrain|>"};
-    enum { MARKS = sizeof marks / sizeof *marks };
-    int32_t ids[MARKS] = {-1, -1, -1, -1, -1};
-    for (size_t i = 0; i < t->added.n; i++)
-        for (int k = 0; k < MARKS; k++)
-            if (str_is(t->added.at[i].content, marks[k]))
-                ids[k] = t->added.at[i].id;
-    for (int k = 0; k < MARKS && ids[0] >= 0 && ids[1] >= 0; k++)
-        if (ids[k] >= 0)
-            t->special[ids[k]] = false;
+    enum { MARKS = 5 };
+    static const char *const families[][MARKS] = {
+        {"<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"},
+        {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"},
+        {"[THINK]", "[/THINK]"},
+    };
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        int32_t ids[MARKS] = {-1, -1, -1, -1, -1};
+        for (size_t i = 0; i < t->added.n; i++)
+            for (int k = 0; k < MARKS; k++)
+                if (families[f][k] && str_is(t->added.at[i].content, families[f][k]))
+                    ids[k] = t->added.at[i].id;
+        for (int k = 0; k < MARKS && ids[0] >= 0 && ids[1] >= 0; k++)
+            if (ids[k] >= 0)
+                t->special[ids[k]] = false;
+    }
 }
 
 /* Called once, after the last token was added.  From then on the indexes must not change, since
@@ -182,7 +189,7 @@ mpk_status tokenizer_finish(mpk_context *cx, tokenizer *t)
     for (size_t i = 0; i < t->n_tokens; i++)
         if (t->tokens[i].n > t->longest_token_bytes)
             t->longest_token_bytes = t->tokens[i].n;
-    show_channels(t);
+    show_marks(t);
     TRY(index_bytes(cx, t));
     return index_added(cx, t);
 }

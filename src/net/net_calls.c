@@ -40,6 +40,7 @@ static const spelling spellings[] = {
                           NET_CALLS_END, false, false},
     [NET_CALLS_TAGGED] = {"", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n",
                           "", .tagged = true, .lines = true},
+    [NET_CALLS_ARGS] = {"", "[TOOL_CALLS]", "[ARGS]", "", "", "", false, false},
     [NET_CALLS_SEED] = {"", "<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>",
                         "\n", "", .tagged = true},
 };
@@ -49,7 +50,7 @@ static str opening(const spelling *s)
 {
     if (*s->open)
         return str_from(s->open);
-    return (str){s->before, *s->before == '<' ? strcspn(s->before, ">") + 1 : 0};
+    return (str){s->before, *s->before == '{' ? 0 : strcspn(s->before, ">]") + 1};
 }
 
 /* 400: the request asks for calls that cannot be enforced, and why. */
@@ -95,7 +96,7 @@ static mpk_status render_probe(net_exchange *x, const net_request *q, text *to)
 }
 
 /* Recognise the style in a rendered probe.  The formats of <function=..> without tags for
- * arguments and of [ARGS] are known but cannot be enforced here. */
+ * arguments is known but cannot be enforced here. */
 static net_call_style style_of(const text *t)
 {
     const bool tagged = holds(t, "<function=" PROBE ">\n<parameter=k>");
@@ -103,8 +104,9 @@ static net_call_style style_of(const text *t)
         return NET_CALLS_SEED;
     if (tagged && holds(t, "<tool_call>"))
         return NET_CALLS_TAGGED;
-    if (!holds(t, PROBE) || holds(t, "<function=") || holds(t, "[ARGS]") ||
-        holds(t, "[TOOL_CALLS]" PROBE))
+    if (holds(t, "[TOOL_CALLS]" PROBE))
+        return holds(t, "[ARGS]") ? NET_CALLS_ARGS : NET_CALLS_ANY;
+    if (!holds(t, PROBE) || holds(t, "<function="))
         return NET_CALLS_ANY;
     if (holds(t, "\"" PROBE "\", \"parameters\":"))
         return NET_CALLS_OBJECT;
@@ -117,23 +119,30 @@ static net_call_style style_of(const text *t)
     return holds(t, "<tool_call>") ? NET_CALLS_BLOCKS : NET_CALLS_ANY;
 }
 
-/* The text that opens the calls of a style must be a text in answers, too: some tokenizers have it
- * as a special token that is never decoded, and then a form cannot ask for it. Found by a round
- * trip: the mark is tokenized and the ids are turned into text again, as those of an answer are. */
-static mpk_status check_mark(net_exchange *x, str mark)
+/* Is the mark a text in answers, of so many tokens at most?  Some tokenizers have it as a special
+ * token that is never decoded.  Found by a round trip: the mark is tokenized and the ids are turned
+ * into text again, as those of an answer are. */
+static mpk_status is_text(net_exchange *x, const mpk_tokenizer *tokenizer, str mark, size_t most,
+                          bool *same)
 {
-    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids;
     char *bytes = NULL;
     size_t n, n_bytes = 0;
-    if (!mark.n)
-        return MPK_OK;
     TRY(mpk_tokenize(x->cx, tokenizer, mark.at, mark.n, false, &ids, &n));
     mpk_status status = mpk_detokenize(x->cx, tokenizer, ids, n, &bytes, &n_bytes);
-    const bool same = n_bytes >= mark.n && memmem(bytes, n_bytes, mark.at, mark.n);
+    *same = n <= most && n_bytes >= mark.n && memmem(bytes, n_bytes, mark.at, mark.n);
     mpk_free(bytes);
     mpk_free(ids);
-    TRY(status);
+    return status;
+}
+
+/* The text that opens the calls of a style must be a text in answers, too: a form cannot ask for
+ * a token that has none. */
+static mpk_status check_mark(net_exchange *x, str mark)
+{
+    bool same = true;
+    if (mark.n)
+        TRY(is_text(x, mpk_engine_tokenizer(x->server->engine), mark, mark.n, &same));
     return same ? MPK_OK
                 : refuse(
                       x,
@@ -345,29 +354,57 @@ static bool any_strict(const net_request *q)
     return false;
 }
 
-/* Does the text end with these words, apart from white space? */
-static bool ends_with(const text *t, const char *words)
+/* How an answer reasons: not at all (marks NULL), from its beginning on, or if it wants to. */
+typedef struct reasoning {
+    const struct net_thought *marks;
+    bool begun;
+} reasoning;
+
+/* Begun: the prompt ends with <think>.  If it wants to: the mark is a token of the model, and the
+ * prompt does not say that the reasoning is over, as templates do that are asked for none. */
+static mpk_status find_reasoning(net_exchange *x, str prompt, reasoning *out)
 {
-    size_t n = t->n, n_words = strlen(words);
-    while (n && strchr(" \t\r\n", t->at[n - 1]))
-        n--;
-    return n >= n_words && memcmp(t->at + n - n_words, words, n_words) == 0;
+    const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
+    bool same;
+    *out = (reasoning){.marks = net_thought_at_end(prompt, false)};
+    out->begun = out->marks != NULL;
+    if (out->begun || net_thought_at_end(prompt, true) || !tokenizer)
+        return MPK_OK;
+    for (size_t i = 0; i < NET_THOUGHTS && !out->marks; i++) {
+        TRY(is_text(x, tokenizer, net_thoughts[i].open, 1, &same));
+        if (same)
+            out->marks = &net_thoughts[i];
+    }
+    return MPK_OK;
 }
 
-/* Wrap the format as a structural tag.  If the prompt ends within reasoning, the form begins
- * after </think>.  The source is copied to the exchange's arena. */
-static mpk_status set_form(net_exchange *x, net_request *q, bool reasons, const text *format)
+/* Reasoning as a format, and the line breaks after it. */
+static void write_reasoning(const reasoning *r, text *to)
 {
+    text_print(to, "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":");
+    json_write_str(to, r->begun ? STR("") : r->marks->open);
+    text_print(to, ",\"content\":{\"type\":\"any_text\"},\"end\":");
+    json_write_str(to, r->marks->close);
+    text_print(to, "},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"}]}");
+}
+
+/* Wrap the format as a structural tag.  Where the answer reasons first, the form begins after it.
+ * The source is copied to the exchange's arena. */
+static mpk_status set_form(net_exchange *x, net_request *q, const reasoning *r, const text *format)
+{
+    const bool may = r->marks && !r->begun;
     text t = {0};
     text_print(&t, "{\"type\":\"structural_tag\",\"format\":");
-    if (reasons)
-        text_print(
-            &t,
-            "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":\"\",\"content\":{"
-            "\"type\":"
-            "\"any_text\"},\"end\":\"</think>\"},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"},");
+    if (r->marks)
+        text_print(&t, "{\"type\":\"sequence\",\"elements\":[");
+    if (may)
+        text_print(&t,
+                   "{\"type\":\"or\",\"elements\":[{\"type\":\"const_string\",\"value\":\"\"},");
+    if (r->marks)
+        write_reasoning(r, &t);
+    text_print(&t, "%s%s", may ? "]}" : "", r->marks ? "," : "");
     text_add(&t, format->at, format->n);
-    text_print(&t, reasons ? "]}}" : "}");
+    text_print(&t, r->marks ? "]}}" : "}");
     q->sampling.form_source = t.failed || format->failed ? NULL : arena_copy(&x->arena, t.at, t.n);
     q->sampling.form = MPK_FORM_STRUCTURAL_TAG;
     text_free(&t);
@@ -393,11 +430,14 @@ static mpk_status begin_list(net_exchange *x, const net_request *q, text *prompt
 mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prompt,
                           net_call_style *style)
 {
-    const bool held = q->must_call || any_strict(q), reasons = ends_with(prompt, "<think>");
+    const bool held = q->must_call || any_strict(q);
     const bool formed = q->sampling.form && q->sampling.form != MPK_FORM_STRUCTURAL_TAG;
     text format = {0};
+    reasoning reasons = {0};
     *style = NET_CALLS_ANY;
-    if (!held && !(formed && reasons))
+    if (held || formed)
+        TRY(find_reasoning(x, text_str(prompt), &reasons));
+    if (!held && !reasons.marks)
         return MPK_OK;
     if (held && !q->must_call && q->sampling.form && !formed)
         return refuse(
@@ -414,7 +454,7 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
         write_calls(q, &spellings[*style], &format);
     else
         write_calls_or_text(q, *style, &format);
-    mpk_status status = set_form(x, q, reasons, &format);
+    mpk_status status = set_form(x, q, &reasons, &format);
     text_free(&format);
     return status;
 }

@@ -41,12 +41,18 @@ static void move_member(const char *name, text *from, unsigned *n_members, text 
     from->n = 0;
 }
 
-/* "delta":{..} with what is new in reasoning, content and calls. */
+/* "delta":{..} with what is new in reasoning, content and calls.  Reasoning has two names: vLLM's
+ * and that of DeepSeek's API, SGLang and llama-server. */
 static void write_delta(net_answer *a, text *to)
 {
     net_parts *p = &a->parts;
     unsigned n_members = 0;
     text_print(to, "\"delta\":{");
+    if (p->reasoning.n) {
+        text_print(to, "\"reasoning\":");
+        json_write_str(to, text_str(&p->reasoning));
+        n_members++;
+    }
     move_member("reasoning_content", &p->reasoning, &n_members, to);
     move_member("content", &p->content, &n_members, to);
     if (a->n_calls_sent < p->calls.n) {

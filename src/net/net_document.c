@@ -93,7 +93,8 @@ void net_document_write_reasons(const net_answer *a, text *to)
         text_print(to, "null");
 }
 
-/* "message":{..}; content is null beside calls, if there is none. */
+/* "message":{..}; content is null beside calls, if there is none.  Reasoning has two names, as in
+ * the events of a stream. */
 static void write_message(const net_answer *a, text *to)
 {
     const net_parts *p = &a->parts;
@@ -102,8 +103,8 @@ static void write_message(const net_answer *a, text *to)
         json_write_str(to, text_str(&p->content));
     else
         text_print(to, "null");
-    if (p->any_reasoning) {
-        text_print(to, ",\"reasoning_content\":");
+    for (unsigned i = 0; i < 2 && p->any_reasoning; i++) {
+        text_print(to, ",\"reasoning%s\":", i ? "_content" : "");
         json_write_str(to, text_str(&p->reasoning));
     }
     for (uint32_t i = 0; i < p->calls.n; i++) {

@@ -19,20 +19,26 @@
 #include "net/net_random.h"
 #include "net/net_tagged.h"
 
-static const str think = {"<think>", 7}, unthink = {"</think>", 8};
-
 #define MARK(words)             \
     {                           \
         words, sizeof words - 1 \
     }
 
-/* The pairs of marks that enclose calls. */
-enum { MARK_BLOCK, MARK_SEED, MARK_CALLS, MARKS };
+const struct net_thought net_thoughts[NET_THOUGHTS] = {
+    {MARK("<think>"), MARK("</think>")},
+    {MARK("[THINK]"), MARK("[/THINK]")},
+    {MARK("<seed:think>"), MARK("</seed:think>")},
+};
+
+/* The pairs of marks that enclose calls.  A call of MARK_ARGS ends with the answer, or where the
+ * next one begins. */
+enum { MARK_BLOCK, MARK_SEED, MARK_CALLS, MARK_ARGS, MARKS };
 static const struct {
     str open, close;
 } marks[MARKS] = {{MARK("<tool_call>"), MARK("</tool_call>")},
                   {MARK("<seed:tool_call>"), MARK("</seed:tool_call>")},
-                  {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)}};
+                  {MARK(NET_CALLS_BEGIN), MARK(NET_CALLS_END)},
+                  {MARK("[TOOL_CALLS]"), MARK("[TOOL_CALLS]")}};
 
 /* Marks of channels.  Those from MARK_END on end a message; all but MARK_END belong to the header
  * that follows. */
@@ -112,6 +118,8 @@ static bool seeks(const net_parts *p, unsigned mark)
         return p->style == NET_CALLS_BLOCKS || p->style == NET_CALLS_TAGGED;
     if (mark == MARK_SEED)
         return p->style == NET_CALLS_SEED;
+    if (mark == MARK_ARGS)
+        return p->style == NET_CALLS_ARGS;
     return p->style == NET_CALLS_FENCED || p->style == NET_CALLS_MARKED;
 }
 
@@ -239,6 +247,20 @@ static mpk_status take_tagged(mpk_context *cx, net_parts *p, str rest, bool *fou
     return MPK_OK;
 }
 
+/* A call in the style name [ARGS] arguments, maybe with [CALL_ID] and an id after the name. */
+static mpk_status take_args(mpk_context *cx, net_parts *p, str rest, bool *found)
+{
+    str name, id;
+    if (!cut(&rest, "[ARGS]", &name))
+        return MPK_OK;
+    if (cut(&name, "[CALL_ID]", &id))
+        name = id;
+    name = trim_end((str){name.at + skip_space(name), name.n - skip_space(name)});
+    rest = trim_end((str){rest.at + skip_space(rest), rest.n - skip_space(rest)});
+    *found = name.n > 0;
+    return *found ? add_call(cx, p, name, rest.n ? rest : STR("{}")) : MPK_OK;
+}
+
 /* The text between two marks: its calls, or if it holds none, content together with its marks.
  * end: the closing mark, or "" if the answer ended without it. */
 static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
@@ -247,6 +269,8 @@ static mpk_status take_block(mpk_context *cx, net_parts *p, str block, str end)
     bool found = false;
     if (p->mark == MARK_CALLS)
         TRY(take_marked(cx, p, block, &found));
+    else if (p->mark == MARK_ARGS)
+        TRY(take_args(cx, p, block, &found));
     else if (net_tagged_begins(block))
         TRY(take_tagged(cx, p, block, &found));
     else {
@@ -308,12 +332,15 @@ static void begin_call(net_parts *p, unsigned mark)
 
 /* ---- steps: true if another one may take more ---- */
 
-/* Wait for the first visible text: reasoning begins if it is <think>. */
+/* Wait for the first visible text: reasoning begins if it is <think> or the like. */
 static bool step_start(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
-    if (!rest.n || may_begin(rest, think))
+    if (!rest.n)
         return false;
+    for (size_t i = 0; i < NET_THOUGHTS; i++)
+        if (may_begin(rest, net_thoughts[i].open))
+            return false;
     for (int i = CHANNEL_START; i < CHANNEL_MARKS; i++) {
         if (may_begin(rest, channel_marks[i]))
             return false;
@@ -323,17 +350,21 @@ static bool step_start(net_parts *p)
         }
     }
     p->state = NET_PARTS_OPEN;
-    if (str_begins(rest, think)) {
-        drop(p, s.n - rest.n + think.n);
-        p->state = NET_PARTS_REASONING;
-    }
+    for (size_t i = 0; i < NET_THOUGHTS; i++)
+        if (str_begins(rest, net_thoughts[i].open)) {
+            drop(p, s.n - rest.n + net_thoughts[i].open.n);
+            p->state = NET_PARTS_REASONING;
+            p->thought = &net_thoughts[i];
+            break;
+        }
     return true;
 }
 
-/* Reasoning up to </think>.  White space at its end stays pending, because it is dropped before
- * </think>. */
+/* Reasoning up to its closing mark.  White space at its end stays pending, because it is dropped
+ * before the mark. */
 static bool step_reasoning(net_parts *p)
 {
+    const str unthink = p->thought->close;
     if (!p->any_reasoning)
         drop(p, skip_space(pending(p)));
     str s = pending(p);
@@ -517,10 +548,14 @@ static mpk_status step_call(mpk_context *cx, net_parts *p, bool *more)
     if (!end)
         return MPK_OK;
     str block = {s.at, (size_t)(end - s.at)};
-    TRY(take_block(cx, p, block, marks[p->mark].close));
+    const bool again = p->mark == MARK_ARGS; /* the close is the next call's open */
+    TRY(take_block(cx, p, block, again ? (str){0} : marks[p->mark].close));
     drop(p, block.n + marks[p->mark].close.n);
-    p->state = NET_PARTS_OPEN;
     p->drop_space = true;
+    if (again)
+        begin_call(p, MARK_ARGS);
+    else
+        p->state = NET_PARTS_OPEN;
     return MPK_OK;
 }
 
@@ -563,13 +598,22 @@ static mpk_status check_texts(mpk_context *cx, const net_parts *p)
 
 /* ---- interface ---- */
 
+const struct net_thought *net_thought_at_end(str words, bool closed)
+{
+    words = trim_end(words);
+    for (size_t i = 0; i < NET_THOUGHTS; i++)
+        if (str_ends(words, closed ? net_thoughts[i].close : net_thoughts[i].open))
+            return &net_thoughts[i];
+    return NULL;
+}
+
 /* A prompt that ends in "<think>" (the template opens the reasoning) begins the answer within it:
  * the mark itself will not be in the text. */
 void net_parts_open(net_parts *p, const json_value *tools, str prompt)
 {
-    prompt = trim_end(prompt);
     p->tools = tools;
-    if (prompt.n >= think.n && memcmp(prompt.at + prompt.n - think.n, think.at, think.n) == 0)
+    p->thought = net_thought_at_end(prompt, false);
+    if (p->thought)
         p->state = NET_PARTS_REASONING;
 }
 

@@ -1,12 +1,13 @@
 /* net_parts.h - the text of a chat's answer, as it arrives -> reasoning, content, and calls of
  * tools.
  *
- * Reasoning is the text between <think> and </think> at the beginning; if the prompt ends with
- * <think>, the answer begins within it.  Calls are recognised if tools were given:
+ * Reasoning is the text between <think> and </think>, or marks of the same meaning, at the
+ * beginning; if the prompt ends with <think>, the answer begins within it.  Calls are recognised if tools were given:
  * <tool_call>{"name":.., "arguments":{..}}</tool_call> (Qwen, Hermes), DeepSeek's marks around
  * names and arguments, <function=NAME> with a tag for each argument within <tool_call>
  * (Qwen3-Coder) or <seed:tool_call> (Seed-OSS), or an answer that is nothing but one object of
- * name and "arguments" or "parameters" (Llama 3), or a list of them (Mistral).
+ * name and "arguments" or "parameters" (Llama 3), or a list of them (Mistral), or
+ * [TOOL_CALLS]NAME[ARGS]{..} (Mistral's later models).
  *
  * gpt-oss answers in channels instead: <|channel|>analysis<|message|>.. is reasoning, other
  * channels are content, and a message to functions.NAME is a call with its text as arguments.
@@ -33,6 +34,14 @@ typedef struct net_call {
 #define NET_CALL_END "<\uff5ctool\u2581call\u2581end\uff5c>"
 #define NET_CALL_SEP "<\uff5ctool\u2581sep\uff5c>"
 
+/* Marks around reasoning: of most models, of Mistral's, of Seed-OSS. */
+enum { NET_THOUGHTS = 3 };
+extern const struct net_thought {
+    str open, close;
+} net_thoughts[NET_THOUGHTS];
+/* The marks with whose opening, or closing one the text ends, apart from white space; NULL. */
+const struct net_thought *net_thought_at_end(str words, bool closed);
+
 /* How calls are written in an answer. */
 typedef enum net_call_style {
     NET_CALLS_ANY,    /* in any of the ways below */
@@ -43,12 +52,13 @@ typedef enum net_call_style {
     NET_CALLS_FENCED,
     NET_CALLS_MARKED, /* DeepSeek-V3.1: the same without ```json */
     NET_CALLS_TAGGED, /* <tool_call><function=..><parameter=..>: Qwen3-Coder (net_tagged.h) */
+    NET_CALLS_ARGS,   /* [TOOL_CALLS]name[ARGS]{...}: Mistral since 2025 */
     NET_CALLS_SEED,   /* the same within <seed:tool_call>: Seed-OSS */
 } net_call_style;
 
 typedef enum net_parts_state {
     NET_PARTS_START,     /* only white space has come */
-    NET_PARTS_REASONING, /* inside <think> */
+    NET_PARTS_REASONING, /* inside <think>, or marks of the same meaning */
     NET_PARTS_OPEN,      /* content may begin, or a call */
     NET_PARTS_CONTENT,
     NET_PARTS_CALL,    /* between marks of calls */
@@ -75,6 +85,7 @@ typedef struct net_parts {
     /* also set after it: drop all calls after the first; drop reasoning */
     bool one_call, hide_reasoning;
     net_parts_state state;
+    const struct net_thought *thought; /* in NET_PARTS_REASONING: its marks */
     /* in NET_PARTS_CALL: which pair of marks; bytes of `pending` that were searched for its end,
      * and whether they end within a string */
     unsigned mark;

@@ -85,6 +85,16 @@ static const example examples[] = {
      "</seed:tool_call>",
      true, "", "", "edit{\"path\":\"a\",\"n\":\"five\"};other{\"x\":{\"k\":1},\"y\":\"so so\"};"},
     {"", "<tool_call><function=add></function></tool_call>", true, "", "", "add{};"},
+    {"",
+     "[THINK]hm[/THINK]So [TOOL_CALLS]add[ARGS]{\"a\": "
+     "\"[TOOL_CALLS]\"}[TOOL_CALLS]look_up[CALL_ID]"
+     "abcdefghi[ARGS] {}",
+     true, "hm", "So ", "add{\"a\": \"[TOOL_CALLS]\"};look_up{};"},
+    {"[THINK]\n", "hm\n[/THINK]\nYes", true, "hm", "Yes", ""},
+    {"", "<seed:think>hm</think></seed:think>Yes", false, "hm</think>", "Yes", ""},
+    {"", "[TOOL_CALLS]add[AR", true, "", "[TOOL_CALLS]add[AR", ""},
+    {"", "[TOOL_CALLS]add[ARGS]", true, "", "", "add{};"},
+    {"", "[TOOL_CALLS]add[ARGS]{}", false, "", "[TOOL_CALLS]add[ARGS]{}", ""},
     {"", "<tool_call><function=add", true, "", "<tool_call><function=add", ""},
     {"",
      "So:" NET_CALLS_BEGIN NET_CALL_BEGIN "function" NET_CALL_SEP

@@ -121,6 +121,16 @@ static mpk_status write_content(net_reader *r, const json_value *v, bool is_cont
     return MPK_OK;
 }
 
+/* Reasoning by vLLM's name, as our replies also have it: templates know the other one. */
+static void add_reasoning(const json_value *message, text *to)
+{
+    const json_value *reasoning = json_get(message, "reasoning");
+    if (!json_is(reasoning, JSON_KIND_STRING) || json_get(message, "reasoning_content"))
+        return;
+    text_print(to, ",\"reasoning_content\":");
+    json_write(to, reasoning, 0);
+}
+
 /* A message for the template: always with a content, since templates join it to other texts
  * without checking. */
 static mpk_status write_message(net_reader *r, const json_value *message, bool is_continued,
@@ -146,6 +156,7 @@ static mpk_status write_message(net_reader *r, const json_value *message, bool i
         text_print(to, ",\"content\":");
         TRY(write_content(r, NULL, is_continued, to));
     }
+    add_reasoning(message, to);
     text_add(to, "}", 1);
     return MPK_OK;
 }

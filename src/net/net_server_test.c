@@ -445,16 +445,16 @@ static void test_reasoning(void **state)
     assert_int_equal(
         ask(&b, "/v1/chat/completions", "{\"n\":2,\"messages\":[{\"role\":\"user\"}]}"), 200);
     check_has(&b, "{\"index\":1,\"message\":{\"role\":\"assistant\",\"content\":\"Yes\","
-                  "\"reasoning_content\":\"hm\"}");
+                  "\"reasoning\":\"hm\",\"reasoning_content\":\"hm\"}");
     assert_int_equal(
         ask(&b, "/v1/chat/completions", "{\"stream\":true,\"messages\":[{\"role\":\"user\"}]}"),
         200);
-    check_has(&b, "\"delta\":{\"reasoning_content\":\"hm\"}");
+    check_has(&b, "\"delta\":{\"reasoning\":\"hm\",\"reasoning_content\":\"hm\"}");
     check_has(&b, "\"delta\":{\"content\":\"Yes\"}");
     b.engine.prompt_end = "assistant: <think>\n";
     SCRIPT(&b, "hm</think>", "Yes");
     assert_int_equal(ask(&b, "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\"}]}"), 200);
-    check_has(&b, "\"content\":\"Yes\",\"reasoning_content\":\"hm\"");
+    check_has(&b, "\"content\":\"Yes\",\"reasoning\":\"hm\",\"reasoning_content\":\"hm\"");
     assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x<think>\"}"), 200);
     check_has(&b, "\"text\":\"hm</think>Yes\"");
     close_bed(&b);

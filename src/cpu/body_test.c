@@ -400,14 +400,21 @@ static void add_reduce(text *t, uint64_t *state)
                pick(state, axes, 8), pick(state, kinds, 4), (int)choose(state, 2));
 }
 
+/* A dtype for an operand beside another: the same one more often than not. */
+static const char *pick_beside(uint64_t *state, const char *dtype)
+{
+    return choose(state, 4) ? dtype : pick(state, floats, 3);
+}
+
 static void add_batch_matmul(text *t, uint64_t *state)
 {
-    int m = 1 + (int)choose(state, 60), q = 1 + (int)choose(state, 130);
+    int m = 1 + (int)choose(state, choose(state, 8) ? 60 : 300), q = 1 + (int)choose(state, 230);
     int n = 1 + (int)choose(state, choose(state, 4) ? 100 : 2300),
         batch = 1 + (int)choose(state, 3);
     bool turned = choose(state, 2);
-    text_print(t, "input %%a : %s[%d, %d, %d]\n", pick(state, floats, 3), batch, m, n);
-    text_print(t, "input %%b : %s[%d, %d, %d]\n", pick(state, floats, 3),
+    const char *dtype = pick(state, floats, 3);
+    text_print(t, "input %%a : %s[%d, %d, %d]\n", dtype, batch, m, n);
+    text_print(t, "input %%b : %s[%d, %d, %d]\n", pick_beside(state, dtype),
                choose(state, 2) ? 1 : batch, turned ? q : n, turned ? n : q);
     text_print(t, "%%y = batch_matmul(%%a, %%b) {transpose_b = %d}\n", turned);
 }
@@ -440,10 +447,10 @@ static void add_conv(text *t, uint64_t *state)
         text_print(&padding, "%s%d", comma, choose(state, 2) ? 0 : (int)choose(state, 4));
         text_print(&dilation, "%s%d", comma, wide);
     }
-    text_print(t, "input %%x : %s[%d, %d%s]\nconst %%w : %s[%d, %d%s]\nconst %%b : %s[%d]\n",
-               pick(state, floats, 3), 1 + (int)choose(state, 2), groups * channels, x.at,
-               pick(state, floats, 3), groups * filters, channels, w.at, pick(state, floats, 3),
-               groups * filters);
+    const char *dtype = pick(state, floats, 3);
+    text_print(t, "input %%x : %s[%d, %d%s]\nconst %%w : %s[%d, %d%s]\nconst %%b : %s[%d]\n", dtype,
+               1 + (int)choose(state, 2), groups * channels, x.at, pick_beside(state, dtype),
+               groups * filters, channels, w.at, pick(state, floats, 3), groups * filters);
     text_print(
         t,
         "%%y = conv(%%x, %%w, %s) {stride = [%s], padding = [%s], dilation = [%s], groups = %d}\n",
@@ -465,12 +472,12 @@ static void add_sdpa(text *t, uint64_t *state)
         values = choose(state, 2) ? size : 1 + (int)choose(state, 70);
     int rows = 1 + (int)choose(state, choose(state, 2) ? 5 : 90),
         keys = choose(state, 2) ? rows : 1 + (int)choose(state, 200);
-    text_print(t, "input %%q : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, heads, rows,
-               size);
-    text_print(t, "input %%k : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys,
-               size);
-    text_print(t, "input %%v : %s[%d, %d, %d, %d]\n", pick(state, floats, 3), batch, groups, keys,
-               values);
+    const char *dtype = pick(state, floats, 3);
+    text_print(t, "input %%q : %s[%d, %d, %d, %d]\n", dtype, batch, heads, rows, size);
+    text_print(t, "input %%k : %s[%d, %d, %d, %d]\n", pick_beside(state, dtype), batch, groups,
+               keys, size);
+    text_print(t, "input %%v : %s[%d, %d, %d, %d]\n", pick_beside(state, dtype), batch, groups,
+               keys, values);
     text_print(t, "input %%m : %s[%d, %d]\n", choose(state, 2) ? "bool" : pick(state, floats, 3),
                choose(state, 2) ? 1 : rows, choose(state, 4) ? keys : 1);
     text_print(t, "%%y = sdpa(%%q, %%k, %%v, %s)%s\n", choose(state, 2) ? "_" : "%m",

@@ -458,7 +458,7 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
-/* A comment may end any line; tasks stand before events. */
+/* A comment may end any line; tasks stand before events, and the numbers of a list rise. */
 static void lines_of_a_text(void **state)
 {
     (void)state;
@@ -466,7 +466,10 @@ static void lines_of_a_text(void **state)
                                 "tgraph raw workers=2 # two\n",
                       task[] = "task 0 = %y [0:4, 0:8] aot # all of it\n",
                       late[] = "task 1 = %y [0:4, 0:8] aot\n",
-                      events[] = "event 0 -> 0\nevent 1 <- 0 # the end\n";
+                      events[] = "event 0 -> 0\nevent 1 <- 0 # the end\n",
+                      halves[] = "task 0 = %y [0:2, 0:8] aot\ntask 1 = %y [2:4, 0:8] aot\n",
+                      *const falling[] = {"event 0 -> 1 0\n", "event 0 -> 1-0\n",
+                                          "event 0 -> 0 0-1\n"};
     mpk_context cx = {0};
     arena a = {0};
     tg_graph *g;
@@ -477,6 +480,10 @@ static void lines_of_a_text(void **state)
     snprintf(source, sizeof source, "%s%s%s%s", graph, task, events, late);
     check_fails(&cx, MPK_EFORMAT, "stand before the events",
                 tg_parse(&cx, &a, str_from(source), &g));
+    for (uint32_t i = 0; i < sizeof falling / sizeof *falling; i++) {
+        snprintf(source, sizeof source, "%s%s%s%s", graph, halves, falling[i], "event 1 <- 0-1\n");
+        check_fails(&cx, MPK_EFORMAT, "must rise", tg_parse(&cx, &a, str_from(source), &g));
+    }
     arena_free(&a);
 }
 

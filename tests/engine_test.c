@@ -531,6 +531,8 @@ static void test_routing_of_no_mixture(void **state)
     mpk_engine *e = open_with(&o);
     mpk_routing routing = {.size = 3};
     check_fails(cx, MPK_EARG, "mpk_routing", mpk_engine_routing(cx, e, 1, &routing));
+    routing.size = sizeof routing.size; /* of the first version */
+    check_ok(cx, mpk_engine_routing(cx, e, 32, &routing));
     routing.size = sizeof routing;
     check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 33, &routing));
     check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 0, &routing));
@@ -690,6 +692,10 @@ static void test_inspect_and_opt(void **state)
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
     check_fails(cx, MPK_EARG, "no_pass", mpk_opt(cx, "no_pass", source, strlen(source), &o, &dot));
+    o.target = "sm_90a";
+    o.activations = MPK_ACTIVATIONS_I8;
+    check_fails(cx, MPK_EUNSUPPORTED, "activations in 8 bits",
+                mpk_inspect(cx, folder, &o, 4, &dot));
     mpk_free(json);
     mpk_free(source);
     mpk_free(result);

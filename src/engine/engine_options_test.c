@@ -105,6 +105,11 @@ static void test_engine_pairs(void **state)
             engine_takes(.mode = mode, .profile = 1);
         else
             engine_refuses("profile", .mode = mode, .profile = 1);
+    engine_takes(.meet = "m", .gpus = 2, .rank = 1);
+    engine_refuses("rank is 2, expected 0 to 1", .meet = "m", .gpus = 2, .rank = 2);
+    engine_refuses("gpus is 1", .meet = "m", .gpus = 1);
+    engine_refuses("set meet", .gpus = 2, .rank = 1);
+    engine_refuses("set meet", .gpus = 2, .meet_seconds = 1);
     engine_takes(.degrees = (mpk_degree[]){{.match = "x", .degree = 1}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.match = "x"}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.degree = 1}}, .n_degrees = 1);

@@ -678,6 +678,33 @@ static void test_graph_by_hand(void **state)
     mpk_free(second);
 }
 
+/* Each call reads its inputs anew, constants where their address is another one; a tensor has one
+ * slot. */
+static void test_slots(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : f32[4]\nconst %w : f32[4]\n"
+                                 "%y = add(%x, %w)\noutput %y\n";
+    _Alignas(16) float x[4] = {0}, first[4] = {1, 2, 3, 4}, second[4] = {5, 6, 7, 8}, y[4];
+    mpk_graph *g = NULL;
+    mpk_program *p = NULL;
+    mpk_binding w = {"w", first, sizeof first};
+    check_ok(cx, mpk_graph_parse(cx, source, sizeof source - 1, &g));
+    check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
+    check_fails(cx, MPK_EARG, "x is given twice",
+                mpk_program_name_slots(cx, p, 3, (const char *[]){"x", "y", "x"}));
+    check_ok(cx, mpk_program_name_slots(cx, p, 3, (const char *[]){"x", "w", "y"}));
+    for (int run = 0; run < 4; run++) {
+        const float *added = run < 2 ? first : second;
+        x[0] = (float)run;
+        check_ok(cx, mpk_program_call(cx, p, 3, (void *[]){x, (void *)(uintptr_t)added, y}));
+        for (int i = 0; i < 4; i++)
+            assert_true(y[i] == x[i] + added[i]);
+    }
+    mpk_program_close(p);
+    mpk_graph_free(g);
+}
+
 static void test_inspect_and_opt(void **state)
 {
     (void)state;
@@ -718,6 +745,7 @@ int main(void)
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_graph_by_hand),
+        cmocka_unit_test(test_slots),
         cmocka_unit_test(test_inspect_and_opt),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -458,7 +458,7 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
-/* A comment may end any line; tasks stand before events, and the numbers of a list rise. */
+/* What is read of a text: a comment may end any line; tasks stand before events, and the numbers of a list rise. */
 static void lines_of_a_text(void **state)
 {
     (void)state;
@@ -480,6 +480,12 @@ static void lines_of_a_text(void **state)
     snprintf(source, sizeof source, "%s%s%s%s", graph, task, events, late);
     check_fails(&cx, MPK_EFORMAT, "stand before the events",
                 tg_parse(&cx, &a, str_from(source), &g));
+    text out = {0};
+    pass_options o = options();
+    check_fails(&cx, MPK_EARG, "works on a linear task graph, this one is",
+                pass_run_text(&cx, &o, STR("decompose,depend,plan_memory"),
+                              (str){program, sizeof program - 1}, &out));
+    text_free(&out);
     for (uint32_t i = 0; i < sizeof falling / sizeof *falling; i++) {
         snprintf(source, sizeof source, "%s%s%s%s", graph, halves, falling[i], "event 1 <- 0-1\n");
         check_fails(&cx, MPK_EFORMAT, "must rise", tg_parse(&cx, &a, str_from(source), &g));

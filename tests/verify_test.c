@@ -104,6 +104,8 @@ static void lists_that_are_wrong(void **state)
     check_broken(FUSED, "event 2 is triggered by no task", "g/0", g->events[2].n_in = 0);
     check_broken(FUSED, "event 1 is triggered by no task", "the end", g->events[TG_END].n_in = 0);
     check_broken(FUSED, "event 2", "launches no task", g->events[2].n_out = 0);
+    check_broken(RAW, "lacks its start", "or end event", g->n_events = 1);
+    check_broken(RAW, "lacks its start", "or end event", g->n_events = 0);
     check_broken("decompose", "event 0", "task h/0", {
         static tg_task_id first[1];
         g->out_tasks = first;

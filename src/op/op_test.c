@@ -378,6 +378,19 @@ static void compare_poisoned(const bed *b, ir_tensor_id id, const ir_box *box, v
     }
 }
 
+/* Of an operator that reads what earlier steps wrote no read of state is named: a named one would
+ * wait for tasks of this step. */
+static void check_unnamed(const bed *b, const ir_box *box)
+{
+    for (uint32_t i = 0; i < b->op->n_in && b->op->def->flags & OP_READS_EARLIER; i++) {
+        ir_box read = {0};
+        if (b->op->in[i] == IR_NONE || tensor(b, b->op->in[i])->kind != IR_STATE)
+            continue;
+        b->op->def->reads(b->g, b->op, i, box, &read);
+        assert_true(ir_box_is_empty(&read, tensor(b, b->op->in[i])->rank));
+    }
+}
+
 /* Some tasks of a random cut run with everything outside `reads` poisoned, each time with
  * another poison. */
 static void check_reads_and_writes(bed *b, void **start)
@@ -385,6 +398,7 @@ static void check_reads_and_writes(bed *b, void **start)
     ir_box boxes[MOST_BOXES];
     size_t n = split(b, boxes);
     for (size_t i = 0; i < n && i < 3; i++) {
+        check_unnamed(b, &boxes[i]);
         void **before[2], **after[2];
         for (int kind = 0; kind < 2; kind++)
             run_poisoned(b, start, &boxes[i], kind, &before[kind], &after[kind]);

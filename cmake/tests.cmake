@@ -23,6 +23,8 @@ function(mpk_test file objects)
   target_link_libraries(${name} PRIVATE mpk_libraries PkgConfig::CMOCKA)
   if(MPK_SANITIZE AND NOT file MATCHES "${MPK_HOT}")
     target_compile_options(${name} PRIVATE -O0)
+  elseif(CMAKE_BUILD_TYPE STREQUAL "Release") # the library is what has to be fast
+    target_compile_options(${name} PRIVATE -O1)
   endif()
   add_dependencies(${name} fake_cuda)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})

@@ -606,6 +606,32 @@ static void test_failures(void **state)
     }
 }
 
+/* What waiting does not mend is told at once: a place in what is no folder.  For one that may come
+ * yet a rank waits its time. */
+static void test_no_place_to_meet(void **state)
+{
+    (void)state;
+    company c;
+    mpk_context cx = {0};
+    host_ranks *met = NULL;
+    uint64_t told = 0;
+    char file[512], at[sizeof file + 8];
+    begin(&c, 2);
+    strcpy(file, path_of(c.folder, "go", 0));
+    FILE *f = fopen(file, "w");
+    assert_true(f && fclose(f) == 0);
+    snprintf(at, sizeof at, "%s/meet", file);
+    const ranks_place wrong = {at, 1, 2, 50000000u};
+    check_fails(&cx, MPK_EIO, "cannot meet rank 0 at",
+                ranks_meet(&cx, &wrong, STR("x"), &told, &met));
+    snprintf(file, sizeof file, "%s/meet", c.folder);
+    const ranks_place later = {file, 1, 2, 50000000u};
+    check_fails(&cx, MPK_EDEVICE, "rank 0 did not come",
+                ranks_meet(&cx, &later, STR("x"), &told, &met));
+    assert_null(met);
+    end(&c);
+}
+
 int main(int n_arguments, char **arguments)
 {
     seed = check_seed();
@@ -615,10 +641,11 @@ int main(int n_arguments, char **arguments)
     snprintf(word, sizeof word, "%llu", (unsigned long long)seed);
     setenv("MPK_SEED", word, 1);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_none_unasked), cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_killed),       cmocka_unit_test(test_two_killed),
-        cmocka_unit_test(test_stopped),      cmocka_unit_test(test_lost_kernel),
-        cmocka_unit_test(test_differences),  cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_none_unasked),     cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_killed),           cmocka_unit_test(test_two_killed),
+        cmocka_unit_test(test_stopped),          cmocka_unit_test(test_lost_kernel),
+        cmocka_unit_test(test_differences),      cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_no_place_to_meet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static inline bool compile_emulated(const gen_source *source, const char *before
         if (!has_command(compilers[i]))
             continue;
         snprintf(command, sizeof command,
-                 "%s -x c++ -std=c++17 -O1 -w -fPIC -shared -ffp-contract=off "
+                 "%s -x c++ -std=c++17 -Og -w -fPIC -shared -ffp-contract=off "
                  "-I. -Idevice -Isrc -o "
                  "%s %s -lm -lpthread",
                  compilers[i], object, code);

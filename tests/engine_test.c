@@ -535,6 +535,8 @@ static void test_routing_of_no_mixture(void **state)
     mpk_engine *e = open_with(&o);
     mpk_routing routing = {.size = 3};
     check_fails(cx, MPK_EARG, "mpk_routing", mpk_engine_routing(cx, e, 1, &routing));
+    routing.size = sizeof routing.size; /* of the first version */
+    check_ok(cx, mpk_engine_routing(cx, e, 32, &routing));
     routing.size = sizeof routing;
     check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 33, &routing));
     check_fails(cx, MPK_EARG, "1 to 32 tokens", mpk_engine_routing(cx, e, 0, &routing));
@@ -680,6 +682,33 @@ static void test_graph_by_hand(void **state)
     mpk_free(second);
 }
 
+/* Each call reads its inputs anew, constants where their address is another one; a tensor has one
+ * slot. */
+static void test_slots(void **state)
+{
+    (void)state;
+    static const char source[] = "input %x : f32[4]\nconst %w : f32[4]\n"
+                                 "%y = add(%x, %w)\noutput %y\n";
+    _Alignas(16) float x[4] = {0}, first[4] = {1, 2, 3, 4}, second[4] = {5, 6, 7, 8}, y[4];
+    mpk_graph *g = NULL;
+    mpk_program *p = NULL;
+    mpk_binding w = {"w", first, sizeof first};
+    check_ok(cx, mpk_graph_parse(cx, source, sizeof source - 1, &g));
+    check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
+    check_fails(cx, MPK_EARG, "x is given twice",
+                mpk_program_name_slots(cx, p, 3, (const char *[]){"x", "y", "x"}));
+    check_ok(cx, mpk_program_name_slots(cx, p, 3, (const char *[]){"x", "w", "y"}));
+    for (int run = 0; run < 4; run++) {
+        const float *added = run < 2 ? first : second;
+        x[0] = (float)run;
+        check_ok(cx, mpk_program_call(cx, p, 3, (void *[]){x, (void *)(uintptr_t)added, y}));
+        for (int i = 0; i < 4; i++)
+            assert_true(y[i] == x[i] + added[i]);
+    }
+    mpk_program_close(p);
+    mpk_graph_free(g);
+}
+
 static void test_inspect_and_opt(void **state)
 {
     (void)state;
@@ -694,6 +723,10 @@ static void test_inspect_and_opt(void **state)
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
     check_fails(cx, MPK_EARG, "no_pass", mpk_opt(cx, "no_pass", source, strlen(source), &o, &dot));
+    o.target = "sm_90a";
+    o.activations = MPK_ACTIVATIONS_I8;
+    check_fails(cx, MPK_EUNSUPPORTED, "activations in 8 bits",
+                mpk_inspect(cx, folder, &o, 4, &dot));
     mpk_free(json);
     mpk_free(source);
     mpk_free(result);
@@ -716,6 +749,7 @@ int main(void)
         cmocka_unit_test(test_wrong_use),
         cmocka_unit_test(test_progress_can_stop),
         cmocka_unit_test(test_graph_by_hand),
+        cmocka_unit_test(test_slots),
         cmocka_unit_test(test_inspect_and_opt),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

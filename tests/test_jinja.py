@@ -11,6 +11,7 @@ something (MPK_EUNSUPPORTED), and the collection has no such template.
 """
 
 import ctypes
+import functools
 import json
 import os
 import random
@@ -110,18 +111,23 @@ def hf():
     return render
 
 
-def difference(mpk, hf, template, messages, tools=None, variables=None, answer=True):
-    """None if both give the same text or both refuse; else what is different.  *: mpk does not know it."""
+def compare(mpk, hf, template, messages, tools=None, variables=None, answer=True):
+    """(does Transformers render it, None if both give the same text or both refuse; else what is different).  *: mpk
+    does not know it."""
     good, expected = hf(template, messages, tools, variables, answer)
     if good and re.search(
         r"<(?!Macro|Namespace|LoopContext)[a-z_-]+ (?:object |method |function )?[^<>]*at 0x", expected
     ):
-        return None  # an address of Python's
+        return good, None  # an address of Python's
     status, found = mpk.render(template, messages, tools, variables, answer)
     if good != (status == OK):
         mark = "*" if status == EUNSUPPORTED else ""
-        return f"{mark}Transformers: {expected!r}\nmpk: {status} {found!r}"
-    return f"Transformers: {expected!r}\nmpk: {found!r}" if good and expected != found else None
+        return good, f"{mark}Transformers: {expected!r}\nmpk: {status} {found!r}"
+    return good, f"Transformers: {expected!r}\nmpk: {found!r}" if good and expected != found else None
+
+
+def difference(*args, **options):
+    return compare(*args, **options)[1]
 
 
 # --- conversations ---
@@ -292,6 +298,7 @@ SETTINGS = {
 }
 
 
+@functools.cache  # the archive has 77 MB
 def templates():
     sdist = Path(os.environ.get("MPK_LLAMA_SDIST", ROOT / ".cache" / "llama_cpp_python-0.3.36.tar.gz"))
     if not sdist.exists():
@@ -313,10 +320,10 @@ def test_templates_of_llama_cpp(mpk, hf, tmp_path):
         for title, messages in CONVERSATIONS.items():
             for setting, options in SETTINGS.items():
                 options = dict(options, variables={**SPECIALS, **options.get("variables", {})})
-                found = difference(mpk, hf, template, messages, **options)
+                renders, found = compare(mpk, hf, template, messages, **options)
                 if found:
                     different.append(f"{name}, {title}, {setting}:\n{found}")
-                elif hf(template, messages, **options)[0]:
+                elif renders:
                     equal += 1
                     rendered.add(name)
                 else:

@@ -85,10 +85,15 @@ def test_messages_with_tools_reach_the_template(server):
                                                   {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}}]},
                 {"role": "user", "content": [{"type": "text", "text": "well?"},
                                              {"type": "tool_result", "tool_use_id": "t1", "is_error": True,
-                                              "content": [{"type": "text", "text": "no"}]}]}]}
+                                              "content": [{"type": "text", "text": "no"}]},
+                                             {"type": "tool_result", "tool_use_id": "t2", "content": "yes"},
+                                             {"type": "tool_result", "tool_use_id": "t3", "is_error": False,
+                                              "content": "maybe"}]}]}
     seen = prompt_of(server, "/v1/messages", body)
     for part in ('"role": "system", "content": "be\\nkind"', '"content": "so"', '"reasoning_content": "hm"',
-                 '"arguments": {"a": 1}', '"tool_call_id": "t1", "content": "Error: no"', '"content": "well?"',
+                 '"arguments": {"a": 1}', '"tool_call_id": "t1", "content": "Error: no"',
+                 '"tool_call_id": "t2", "content": "yes"', '"tool_call_id": "t3", "content": "maybe"',
+                 '"content": "well?"',
                  '"parameters": {"type": "object"}', '"description": "adds"'):
         assert part in seen, (part, seen)
     assert seen.index("Error: no") < seen.index("well?")

@@ -493,7 +493,8 @@ def test_while_it_stops(endless):
     running = begin(s, True)
     kept = http.client.HTTPConnection(s.host, s.port, timeout=WAIT)
     kept.request("GET", "/health")
-    assert kept.getresponse().read() == b'{"status":"ok"}'
+    reply = kept.getresponse()
+    assert reply.read() == b'{"status":"ok"}' and reply.getheader("Retry-After") is None
     s.wait_metric("mpk_requests_running", 1)
     s.process.send_signal(signal.SIGINT)
     while True:  # no new connections
@@ -503,7 +504,7 @@ def test_while_it_stops(endless):
             break
     kept.request("GET", "/health")  # on the open one
     reply = kept.getresponse()
-    assert reply.status == 503 and reply.read() == b'{"status":"stopping"}'
+    assert reply.status == 503 and reply.read() == b'{"status":"stopping"}' and reply.getheader("Retry-After")
     assert running.recv(100)
     code, _ = s.finish(signal.SIGINT)  # a second one ends at once
     assert code == -signal.SIGINT

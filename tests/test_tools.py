@@ -182,6 +182,16 @@ def test_mutants_are_drawn_by_seed_and_room():
     assert first != list_mutants("--n", "12", "--seed", "4", "--rooms", "device", "pass", "rt")
 
 
+def test_mutants_that_are_called_equivalent_exist():
+    sys.path.insert(0, str(TOOLS))
+    import mutate
+
+    lines = [line.split("  # ")[0].strip() for line in mutate.EQUIVALENT.read_text().splitlines()]
+    paths = {line.split(": ")[0] for line in lines}
+    known = {f"{m.path}: {m.words()}".strip() for path in paths for m in mutate.mutants_of(path)}
+    assert lines and set(lines) <= known, set(lines) - known
+
+
 DOC_FAULTS = {
     "link": ("[x](docs/gone.md)\n", "README.md:1: link to docs/gone.md"),
     "heading": ("[x](CONTRIBUTING.md#gone)\n", "no such heading"),

@@ -104,6 +104,8 @@ static void lists_that_are_wrong(void **state)
     check_broken(FUSED, "event 2 is triggered by no task", "g/0", g->events[2].n_in = 0);
     check_broken(FUSED, "event 1 is triggered by no task", "the end", g->events[TG_END].n_in = 0);
     check_broken(FUSED, "event 2", "launches no task", g->events[2].n_out = 0);
+    check_broken(RAW, "lacks its start", "or end event", g->n_events = 1);
+    check_broken(RAW, "lacks its start", "or end event", g->n_events = 0);
     check_broken("decompose", "event 0", "task h/0", {
         static tg_task_id first[1];
         g->out_tasks = first;
@@ -458,7 +460,7 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
-/* A comment may end any line; tasks stand before events. */
+/* What is read of a text: a comment may end any line; tasks stand before events, and the numbers of a list rise. */
 static void lines_of_a_text(void **state)
 {
     (void)state;
@@ -466,7 +468,10 @@ static void lines_of_a_text(void **state)
                                 "tgraph raw workers=2 # two\n",
                       task[] = "task 0 = %y [0:4, 0:8] aot # all of it\n",
                       late[] = "task 1 = %y [0:4, 0:8] aot\n",
-                      events[] = "event 0 -> 0\nevent 1 <- 0 # the end\n";
+                      events[] = "event 0 -> 0\nevent 1 <- 0 # the end\n",
+                      halves[] = "task 0 = %y [0:2, 0:8] aot\ntask 1 = %y [2:4, 0:8] aot\n",
+                      *const falling[] = {"event 0 -> 1 0\n", "event 0 -> 1-0\n",
+                                          "event 0 -> 0 0-1\n"};
     mpk_context cx = {0};
     arena a = {0};
     tg_graph *g;
@@ -477,6 +482,16 @@ static void lines_of_a_text(void **state)
     snprintf(source, sizeof source, "%s%s%s%s", graph, task, events, late);
     check_fails(&cx, MPK_EFORMAT, "stand before the events",
                 tg_parse(&cx, &a, str_from(source), &g));
+    text out = {0};
+    pass_options o = options();
+    check_fails(&cx, MPK_EARG, "works on a linear task graph, this one is",
+                pass_run_text(&cx, &o, STR("decompose,depend,plan_memory"),
+                              (str){program, sizeof program - 1}, &out));
+    text_free(&out);
+    for (uint32_t i = 0; i < sizeof falling / sizeof *falling; i++) {
+        snprintf(source, sizeof source, "%s%s%s%s", graph, halves, falling[i], "event 1 <- 0-1\n");
+        check_fails(&cx, MPK_EFORMAT, "must rise", tg_parse(&cx, &a, str_from(source), &g));
+    }
     arena_free(&a);
 }
 

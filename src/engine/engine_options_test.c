@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "engine/engine.h"
+#include "engine/engine_request.h"
 #include "op/rules.h"
 
 static mpk_context cx;
@@ -105,6 +106,11 @@ static void test_engine_pairs(void **state)
             engine_takes(.mode = mode, .profile = 1);
         else
             engine_refuses("profile", .mode = mode, .profile = 1);
+    engine_takes(.meet = "m", .gpus = 2, .rank = 1);
+    engine_refuses("rank is 2, expected 0 to 1", .meet = "m", .gpus = 2, .rank = 2);
+    engine_refuses("gpus is 1", .meet = "m", .gpus = 1);
+    engine_refuses("set meet", .gpus = 2, .rank = 1);
+    engine_refuses("set meet", .gpus = 2, .meet_seconds = 1);
     engine_takes(.degrees = (mpk_degree[]){{.match = "x", .degree = 1}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.match = "x"}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.degree = 1}}, .n_degrees = 1);
@@ -206,13 +212,41 @@ static void test_sizes(void **state)
     assert_int_equal(to.top_k, 0);
 }
 
+/* Options that change nothing make no rules, so that a request can be drafted for; each one that
+ * changes something does. */
+static void test_rules_only_where_asked(void **state)
+{
+    (void)state;
+    static const struct {
+        mpk_request_options options;
+        bool has_rules;
+    } rows[] = {{{0}, false},
+                {{.repetition_penalty = 1, .typical_p = 1}, false},
+                {{.temperature = 1, .top_p = 0.5f, .top_k = 3, .min_p = 0.1f}, false},
+                {{.repetition_penalty = 1.5f}, true},
+                {{.presence_penalty = -1}, true},
+                {{.frequency_penalty = 1}, true},
+                {{.top_n_sigma = 1}, true},
+                {{.typical_p = 0.5f}, true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_engine e = {0};
+        mpk_request r = {.engine = &e, .options = rows[i].options};
+        const int32_t *words = NULL;
+        uint32_t n = 0;
+        check_ok(&cx, engine_make_rules(&cx, &r, &words, &n));
+        assert_int_equal(n, rows[i].has_rules ? RULES_LISTS : 0);
+        assert_true((words != NULL) == rows[i].has_rules);
+        arena_free(&r.arena);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_counts), cmocka_unit_test(test_engine_choices),
         cmocka_unit_test(test_engine_pairs),  cmocka_unit_test(test_request_ranges),
         cmocka_unit_test(test_request_lists), cmocka_unit_test(test_request_forms),
-        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rules_only_where_asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -101,6 +101,10 @@ static const example examples[] = {
      "add\n```json\n{\"a\": 1}\n```" NET_CALL_END "\n" NET_CALL_BEGIN "look_up" NET_CALL_SEP
      "{}" NET_CALL_END NET_CALLS_END,
      true, "", "So:", "add{\"a\": 1};look_up{};"},
+    {"",
+     "<tool_call>{\"name\":\"add\",\"arguments\":{}}</tool_call>" NET_CALLS_BEGIN NET_CALL_BEGIN
+     "function" NET_CALL_SEP "look_up\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
+     true, "", "", "add{};look_up{};"},
     {"", NET_CALLS_BEGIN "add" NET_CALLS_END, true, "", NET_CALLS_BEGIN "add" NET_CALLS_END, ""},
     {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "",
      "add{\"a\":\"<tool_call>\"};"},

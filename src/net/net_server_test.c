@@ -28,6 +28,9 @@ struct mpk_engine {
     bool embeds;            /* it gives vectors */
     _Atomic bool failed;
     _Atomic int n_requests; /* that are not freed */
+    /* of the last request */
+    mpk_form form;
+    char form_source[1000];
 };
 
 struct mpk_request {
@@ -134,7 +137,9 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
 {
     (void)tokens;
     (void)n;
-    (void)options;
+    engine->form = options->form;
+    snprintf(engine->form_source, sizeof engine->form_source, "%s",
+             options->form_source ? options->form_source : "");
     CHECK(cx, !engine->failed, MPK_ESTALLED, "the engine has failed: worker 7 waits");
     CHECK(cx, engine->submit == MPK_OK, engine->submit, "submitting failed");
     mpk_request *r = calloc(1, sizeof *r);
@@ -460,6 +465,35 @@ static void test_reasoning(void **state)
     close_bed(&b);
 }
 
+/* If the prompt has opened a thought, a form holds what follows the thought; a prompt that ends
+ * with other words, be they as long, leaves the form as it is. */
+static void test_forms_after_thoughts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *end;
+        bool reasons;
+    } rows[] = {{"<think>\n", true},
+                {"<think>", true},
+                {"<tonk>", false},
+                {"<think>so", false},
+                {"assistant: ", false}};
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "{}");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        b.engine.prompt_end = rows[i].end;
+        assert_int_equal(ask(&b, "/v1/chat/completions",
+                             "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],"
+                             "\"response_format\":{\"type\":\"json_object\"}}"),
+                         200);
+        assert_true((strstr(b.engine.form_source, "</think>") != NULL) == rows[i].reasons);
+        assert_int_equal(b.engine.form,
+                         rows[i].reasons ? MPK_FORM_STRUCTURAL_TAG : MPK_FORM_JSON_OBJECT);
+    }
+    close_bed(&b);
+}
+
 /* Log probabilities in the forms of both endpoints. That of a probability of 0 is a number that
  * JSON can hold. */
 static void test_probabilities(void **state)
@@ -617,11 +651,17 @@ static void test_vectors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),          cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_items),          cmocka_unit_test(test_reasoning),
-        cmocka_unit_test(test_probabilities),  cmocka_unit_test(test_fault),
-        cmocka_unit_test(test_no_memory),      cmocka_unit_test(test_ends_of_a_stream),
-        cmocka_unit_test(test_large_requests), cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_items),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_forms_after_thoughts),
+        cmocka_unit_test(test_probabilities),
+        cmocka_unit_test(test_fault),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_ends_of_a_stream),
+        cmocka_unit_test(test_large_requests),
+        cmocka_unit_test(test_vectors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -175,6 +175,18 @@ static void test_operands_refused(void **state)
          "x has 5 channels, w is for 6 in 2 groups", MPK_ESHAPE},
         {"input %x : f32[1, 2147483648]\n%i, %w = route(%x) {experts = 2}",
          "2147483648 experts cannot be numbered", MPK_ESHAPE},
+        {"input %x : f32[4]\n%y = reduce(%x) {axes = [0], dtype = \"q4_0\"}",
+         "\"q4_0\" is not a plain dtype", MPK_EUNSUPPORTED},
+        {"input %x : f32[4]\n%y = transfer(%x) {to = -1}", "to is -1, expected a peer", MPK_EARG},
+        {"input %x : f32[4]\n%y = transfer(%x) {to = 64}", "to is 64, expected a peer", MPK_EARG},
+        {"input %x : f32[1, 1, 4]\n%y = upsample(%x) {size = [2147483647]}",
+         "scale of axis 0 is not possible", MPK_ESHAPE},
+        {"input %x : f32[1, 1, 2147483647]\n%y = upsample(%x) {size = [4]}",
+         "scale of axis 0 is not possible", MPK_ESHAPE},
+        {"input %x : f32[1, 1, 2, 2]\n%y = upsample(%x) {size = [4, 4], scale_1 = -0.5}",
+         "scale of axis 1 is not possible", MPK_ESHAPE},
+        {"input %x : f32[1, 4] live=tokens\ninput %y : f32[3, 4]\n%z = add(%x, %y)",
+         "counts tokens along axis 0 and cannot be broadcast", MPK_ESHAPE},
     };
     check_wrong(rows, sizeof rows / sizeof *rows);
 }

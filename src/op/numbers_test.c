@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "ir/blocks.h"
 #include "ir/op.h"
+#include "op/rules.h"
 #include "op/largest.h"
 #include "op/split_own.h"
 
@@ -572,6 +573,53 @@ static void test_sample(void **state)
     check_shares((float[]){1, 0, 0, 0}, (double[]){0, 8, 0, 0, 0, 0});
 }
 
+/* Rows with rules: a mask in the first row of rules, and biases of ids beside the vocabulary, which
+ * change no neighbour of the row's copy. */
+static void test_rules_at_the_ends(void **state)
+{
+    enum { V = 6, WORDS = 20, MASKED = 3, BIASED = 1 };
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[2, 6]\ninput %s : f32[2, 4]\ninput %seed : i64[2]\n"
+               "input %d : i32[2]\ninput %a : i32[2, 7]\ninput %u : i32[3, 20]\n"
+               "input %h : i32[1]\nstate %c : f32[3, 6]\n"
+               "%t, %choice, %p = sample(%x, %s, %seed, %d, %a, %u, %h, %c)\n");
+    float *x = data_of(&b, "x");
+    int32_t *asks = data_of(&b, "a"), *records = data_of(&b, "u");
+    const float one = 1, large = 100, some = 50;
+    const int32_t ids[] = {-1, V, BIASED};
+    for (const char *name = "sadhuc"; *name; name++) /* what no line below sets is off */
+        memset(data_of(&b, (char[]){*name, 0}), 0,
+               (size_t)ir_bytes(tensor_of(&b, (char[]){*name, 0})));
+    memset(data_of(&b, "seed"), 0, sizeof(int64_t[2]));
+    for (int i = 0; i < 2 * V; i++)
+        x[i] = (float)(i % V == 0 ? 9 : V - i % V);
+    records[MASK_NUMBER] = 1; /* of draw 0 */
+    records[MASK_BITS] = 1 << MASKED | 1 << (V - 1);
+    for (int i = 1; i < 3; i++) {
+        memcpy(records + i * WORDS + RULES_REPETITION, &one, sizeof one);
+        memcpy(records + i * WORDS + RULES_TYPICAL, &one, sizeof one);
+    }
+    records[2 * WORDS + RULES_BIASES] = 3;
+    for (int i = 0; i < 3; i++) {
+        int32_t *pair = records + 2 * WORDS + RULES_LISTS + 2 * i;
+        pair[0] = ids[i];
+        memcpy(pair + 1, i < 2 ? &large : &some, sizeof large);
+    }
+    for (int i = 0; i < 2; i++) {
+        asks[i * ASKS + ASK_RULES] = 2 + i;
+        asks[i * ASKS + ASK_CHOICE] = i;
+    }
+    asks[ASK_MASK] = 1;
+    eval(&b);
+    assert_int_equal(at(&b, "t", 0), MASKED);
+    assert_int_equal(at(&b, "t", 1), BIASED);
+    assert_true(at(&b, "choice", V - 1) == x[V - 1]);
+    assert_true(at(&b, "choice", V + BIASED) == x[BIASED] + some);
+    assert_true(at(&b, "choice", 2 * V) == 0);
+    tear_down(&b);
+}
+
 /* Every view and copy against its definition by index. */
 static void test_views(void **state)
 {
@@ -677,14 +725,23 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_blocks),         cmocka_unit_test(test_codebooks),
-        cmocka_unit_test(test_norms),          cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_odd_widths),     cmocka_unit_test(test_gelu_tanh_keeps_digits),
-        cmocka_unit_test(test_gated_linear),   cmocka_unit_test(test_rope_table),
-        cmocka_unit_test(test_rope),           cmocka_unit_test(test_places_beyond_the_cache),
-        cmocka_unit_test(test_logits),         cmocka_unit_test(test_largest),
-        cmocka_unit_test(test_argmax),         cmocka_unit_test(test_sample),
-        cmocka_unit_test(test_views),          cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_codebooks),
+        cmocka_unit_test(test_norms),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_odd_widths),
+        cmocka_unit_test(test_gelu_tanh_keeps_digits),
+        cmocka_unit_test(test_gated_linear),
+        cmocka_unit_test(test_rope_table),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_places_beyond_the_cache),
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_argmax),
+        cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_rules_at_the_ends),
+        cmocka_unit_test(test_views),
+        cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_live_reduction),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

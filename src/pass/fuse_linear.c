@@ -107,7 +107,7 @@ static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act
 }
 
 /* Rule glu: silu_mul(g, u), act(g) * u and u * act(g) are the same pattern.  Both linears must
- * be private, since neither result is written any more, and stand where their operands can be
+ * be private, since neither result is written any more (so they are two), and stand where their operands can be
  * read late. */
 static mpk_status apply_glu(rewrite *w, ir_op_id id)
 {
@@ -122,7 +122,7 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
         up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
     else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
         up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
-    if (!gate || !up || gate == up || !is_private(w, gate, 1) || !is_private(w, up, 1) ||
+    if (!gate || !up || !is_private(w, gate, 1) || !is_private(w, up, 1) ||
         !may_skip_rounding(w, op) || !may_stand_at(w, gate, w->keys.at[id]) ||
         !may_stand_at(w, up, w->keys.at[id]))
         return MPK_OK;

@@ -477,6 +477,21 @@ static void settings_on_text(void **state)
     }
 }
 
+/* A norm without a weight stays: the product has no place for it. */
+static void a_norm_without_a_weight_stays(void **state)
+{
+    (void)state;
+    pass_options options = {.n_workers = 2};
+    text out = {0};
+    check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1"),
+                                STR("input %x : bf16[2, 32] live=tokens\nconst %w : bf16[8, 32]\n"
+                                    "%h = rms_norm(%x)\n%y = linear(%h, %w)\noutput %y\n"),
+                                &out));
+    text_add(&out, "", 1);
+    assert_non_null(strstr(out.at, "rms_norm"));
+    text_free(&out);
+}
+
 /* Attention is cut over contexts where a token and a KV head for each task make fewer than four a
  * worker, or unequal numbers, and a context can have several parts. */
 static void contexts_are_cut_where_heads_are_few(void **state)
@@ -539,6 +554,7 @@ int main(void)
                                        cmocka_unit_test(operators_of_a_gpu),
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
+                                       cmocka_unit_test(a_norm_without_a_weight_stays),
                                        cmocka_unit_test(contexts_are_cut_where_heads_are_few),
                                        cmocka_unit_test(workers_of_a_text),
                                        cmocka_unit_test(logits_are_plain_products),

@@ -53,7 +53,7 @@ static uint64_t align(uint64_t bytes)
 static void fill_shared_names(const ir_graph *ir, str *names)
 {
     for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
-        if (ir->tensors.at[t].shares == IR_NONE && ir->tensors.at[t].kind != IR_TEMP)
+        if (ir->tensors.at[t].kind != IR_TEMP)
             names[t] = ir->tensors.at[t].name;
     for (size_t i = 0; i < ir->outputs.n; i++) {
         ir_tensor_id root = tg_root(ir, ir->outputs.at[i]);

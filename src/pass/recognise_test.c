@@ -496,7 +496,8 @@ static void a_result_is_written_where_its_copy_would_be(void **state)
         {"reshape(%s)", "reshape(%x)"},
         {"%y = copy(%v)", "%o = map(%x) {expr = \"0 * x0\"}\n%y = copy(%v)\n%w = slice_scatter(%s, "
                           "%o) {starts = [0, "
-                          "0], stops = [6, 4], in_place = 1}\noutput %w"}};
+                          "0], stops = [6, 4], in_place = 1}\noutput %w"},
+        {"%y = copy(%v)", "%y = copy(%v)\n%z = copy(%v)\noutput %z"}};
     arena a = {0};
     ir_graph *g = parse(&a, copied), *after = recognise(&a, g, false);
     assert_int_equal(count_of(after, "copy"), 0);

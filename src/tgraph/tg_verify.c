@@ -53,8 +53,7 @@ static mpk_status check_list(verifier *v, tg_event_id e, const char *side, const
 }
 
 /* Only the start has no in-tasks and only the end has no out-tasks; an event without in-tasks
- * would never be activated, and one without out-tasks would be counted for nothing.  The start
- * may have no out-tasks: a program without operators. */
+ * would never be activated, and one without out-tasks would be counted for nothing. */
 static mpk_status check_event(verifier *v, tg_event_id e)
 {
     const tg_graph *g = v->g;
@@ -82,7 +81,7 @@ static mpk_status check_event(verifier *v, tg_event_id e)
         CHECK(v->cx, event->n_out == 0, MPK_EVERIFY, "event %u, the end, launches task %s", e,
               tg_name_task(g, tg_out_task(g, event, 0), v->name));
     else
-        CHECK(v->cx, event->n_out || e == TG_START, MPK_EVERIFY, "event %u launches no task", e);
+        CHECK(v->cx, event->n_out, MPK_EVERIFY, "event %u launches no task", e);
     return MPK_OK;
 }
 

@@ -586,3 +586,33 @@ def test_marks_of_channels_are_text(marks, tmp_path):
         choice = ask(thought + "<|channel|>commentary to=functions.add <|constrain|>json<|message|>{}", tools=[TOOL])
         assert choice["finish_reason"] == "tool_calls" and choice["message"]["reasoning_content"] == "hm"
         assert choice["message"]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
+        if "<|message|>" in marks:
+            check_forms_in_channels(server, known)
+
+
+def check_forms_in_channels(server, known):
+    """A form binds the final message, calls that must come are messages to functions; reasoning may come before."""
+    def ask(reasons, **more):
+        bias = {str(known.token_to_id("<|end|>")): 100}
+        template = serving.CHAT.replace("assistant:", "<|start|>assistant") + (
+            "{% for m in messages %}{% for c in m.tool_calls or [] %}<|start|>assistant to=functions.{{ c.function.name }}"
+            "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}")
+        template = "{{ tools | tojson if tools }}" + template
+        if reasons:
+            bias[str(known.encode("a", add_special_tokens=False).ids[0])] = 90  # analysis, not commentary or final
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 600, "chat_template": template,
+                "logit_bias": bias, "temperature": 0, **more}
+        return server.post("/v1/chat/completions", body)["choices"][0]
+
+    tool = {**TOOL, "function": {"name": "add", "parameters": {
+        "properties": {"k": {"type": "boolean"}}, "required": ["k"], "additionalProperties": False}}}
+    for reasons in (False, True):
+        choice = ask(reasons, structured_outputs={"choice": ["yes", "no"]}, return_token_ids=True)
+        assert choice["message"]["content"] in ("yes", "no")
+        assert not reasons or known.token_to_id("<|end|>") in choice["token_ids"]  # of an empty analysis
+        choice = ask(reasons, tools=[tool], tool_choice="required")
+        assert choice["finish_reason"] == "tool_calls", choice
+        assert json.loads(choice["message"]["tool_calls"][0]["function"]["arguments"]).keys() == {"k"}
+        strict = {**tool, "function": {**tool["function"], "strict": True}}
+        message = ask(reasons, tools=[strict], structured_outputs={"choice": ["yes", "no"]})["message"]
+        assert message.get("tool_calls") or message["content"] in ("yes", "no")

@@ -41,6 +41,8 @@ static const spelling spellings[] = {
     [NET_CALLS_TAGGED] = {"", "<tool_call>\n<function=", ">\n", "</function>\n</tool_call>", "\n",
                           "", .tagged = true, .lines = true},
     [NET_CALLS_ARGS] = {"", "[TOOL_CALLS]", "[ARGS]", "", "", "", false, false},
+    [NET_CALLS_CHANNEL] = {"", "<|channel|>commentary to=functions.",
+                           " <|constrain|>json<|message|>", "", "", "", .alone = true},
     [NET_CALLS_SEED] = {"", "<seed:tool_call>\n<function=", ">\n", "</function>\n</seed:tool_call>",
                         "\n", "", .tagged = true},
 };
@@ -104,6 +106,8 @@ static net_call_style style_of(const text *t)
         return NET_CALLS_SEED;
     if (tagged && holds(t, "<tool_call>"))
         return NET_CALLS_TAGGED;
+    if (holds(t, "<|channel|>") && holds(t, "to=functions." PROBE))
+        return NET_CALLS_CHANNEL;
     if (holds(t, "[TOOL_CALLS]" PROBE))
         return holds(t, "[ARGS]") ? NET_CALLS_ARGS : NET_CALLS_ANY;
     if (!holds(t, PROBE) || holds(t, "<function="))
@@ -162,7 +166,7 @@ static mpk_status find_style(net_exchange *x, const net_request *q, bool told,
     if (*style == NET_CALLS_ANY)
         return refuse(
             x, "the chat template writes them in none of the forms that are known (those of Qwen, "
-               "Qwen3-Coder and Hermes, Llama 3, Mistral, DeepSeek and Seed-OSS)");
+               "Qwen3-Coder and Hermes, Llama 3, Mistral, DeepSeek, gpt-oss and Seed-OSS)");
     return check_mark(x, opening(&spellings[*style]));
 }
 
@@ -311,20 +315,34 @@ static void write_form(const mpk_request_options *o, text *to)
     text_print(to, "}");
 }
 
+/* An answer without calls, of the form that was asked for: in channels it has a header. */
+static void write_final(const mpk_request_options *o, bool channels, text *to)
+{
+    if (channels)
+        text_print(to, "{\"type\":\"sequence\",\"elements\":[{\"type\":\"const_string\",\"value\":"
+                       "\"<|channel|>final<|message|>\"},");
+    if (o->form)
+        write_form(o, to);
+    else
+        text_print(to, "{\"type\":\"any_text\"}");
+    text_print(to, channels ? "]}" : "");
+}
+
 /* Calls, or an answer without them: of the form that was asked for, or any text that does not
  * look like a call. */
 static void write_calls_or_text(const net_request *q, net_call_style style, text *to)
 {
     const spelling *s = &spellings[style];
-    if (!q->sampling.form && style != NET_CALLS_OBJECT) {
+    const bool channels = style == NET_CALLS_CHANNEL;
+    if (!q->sampling.form && style != NET_CALLS_OBJECT && !channels) {
         write_text_with_calls(q, s, to);
         return;
     }
     text_print(to, "{\"type\":\"or\",\"elements\":[");
     write_calls(q, s, to);
     text_print(to, ",");
-    if (q->sampling.form)
-        write_form(&q->sampling, to);
+    if (q->sampling.form || channels)
+        write_final(&q->sampling, channels, to);
     else
         text_print(to, "{\"type\":\"regex\",\"pattern\":\"\\\\s*([^\\\\s{\\\\[][\\\\s\\\\S]*)?\"}");
     text_print(to, "]}");
@@ -357,8 +375,11 @@ static bool any_strict(const net_request *q)
 /* How an answer reasons: not at all (marks NULL), from its beginning on, or if it wants to. */
 typedef struct reasoning {
     const struct net_thought *marks;
-    bool begun;
+    bool begun, channels;
 } reasoning;
+
+/* Reasoning of an answer in channels; the next message's header follows. */
+static const struct net_thought analysis = {{"<|channel|>analysis<|message|>", 30}, {"<|end|>", 7}};
 
 /* Begun: the prompt ends with <think>.  If it wants to: the mark is a token of the model, and the
  * prompt does not say that the reasoning is over, as templates do that are asked for none. */
@@ -370,6 +391,10 @@ static mpk_status find_reasoning(net_exchange *x, str prompt, reasoning *out)
     out->begun = out->marks != NULL;
     if (out->begun || net_thought_at_end(prompt, true) || !tokenizer)
         return MPK_OK;
+    if (str_ends(prompt, STR("<|start|>assistant"))) {
+        TRY(is_text(x, tokenizer, STR("<|channel|>"), 1, &out->channels));
+        out->marks = out->channels ? &analysis : NULL;
+    }
     for (size_t i = 0; i < NET_THOUGHTS && !out->marks; i++) {
         TRY(is_text(x, tokenizer, net_thoughts[i].open, 1, &same));
         if (same)
@@ -378,14 +403,15 @@ static mpk_status find_reasoning(net_exchange *x, str prompt, reasoning *out)
     return MPK_OK;
 }
 
-/* Reasoning as a format, and the line breaks after it. */
+/* Reasoning as a format, and the line breaks after it, or the beginning of the next message. */
 static void write_reasoning(const reasoning *r, text *to)
 {
     text_print(to, "{\"type\":\"sequence\",\"elements\":[{\"type\":\"tag\",\"begin\":");
     json_write_str(to, r->begun ? STR("") : r->marks->open);
     text_print(to, ",\"content\":{\"type\":\"any_text\"},\"end\":");
     json_write_str(to, r->marks->close);
-    text_print(to, "},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"}]}");
+    text_print(to, r->channels ? "},{\"type\":\"const_string\",\"value\":\"<|start|>assistant\"}]}"
+                               : "},{\"type\":\"regex\",\"pattern\":\"\\n{0,2}\"}]}");
 }
 
 /* Wrap the format as a structural tag.  Where the answer reasons first, the form begins after it.
@@ -449,7 +475,7 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
     if (*style == NET_CALLS_LIST)
         TRY(begin_list(x, q, prompt));
     if (!held)
-        write_form(&q->sampling, &format);
+        write_final(&q->sampling, reasons.channels, &format);
     else if (q->must_call)
         write_calls(q, &spellings[*style], &format);
     else

@@ -50,10 +50,11 @@ typedef enum net_call_style {
     NET_CALLS_LIST,   /* the whole answer is [{"name":..., "arguments":{...}}, ...]: Mistral */
     /* DeepSeek-V3 and R1: marks around calls, each a name and arguments within ```json */
     NET_CALLS_FENCED,
-    NET_CALLS_MARKED, /* DeepSeek-V3.1: the same without ```json */
-    NET_CALLS_TAGGED, /* <tool_call><function=..><parameter=..>: Qwen3-Coder (net_tagged.h) */
-    NET_CALLS_ARGS,   /* [TOOL_CALLS]name[ARGS]{...}: Mistral since 2025 */
-    NET_CALLS_SEED,   /* the same within <seed:tool_call>: Seed-OSS */
+    NET_CALLS_MARKED,  /* DeepSeek-V3.1: the same without ```json */
+    NET_CALLS_TAGGED,  /* <tool_call><function=..><parameter=..>: Qwen3-Coder (net_tagged.h) */
+    NET_CALLS_ARGS,    /* [TOOL_CALLS]name[ARGS]{...}: Mistral since 2025 */
+    NET_CALLS_CHANNEL, /* a message to functions.NAME: gpt-oss */
+    NET_CALLS_SEED,    /* the same within <seed:tool_call>: Seed-OSS */
 } net_call_style;
 
 typedef enum net_parts_state {

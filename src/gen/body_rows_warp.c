@@ -8,6 +8,10 @@
 #include "gen/body_print.h"
 #include "shape/rows_shape.h"
 
+/* Rows of up to PAIR_PIECES pieces are made two at a time in operators of PAIR_ROWS rows and more:
+ * some twenty for each worker of a large GPU. */
+enum { PAIR_PIECES = 2, PAIR_ROWS = 2560 };
+
 /* What a lane can widen to fp32 without losing bits. */
 static bool is_short_float(ir_dtype dtype)
 {
@@ -39,12 +43,15 @@ static bool accepts_softmax(const gen_call *c)
     return accepts_norm(c) && (axis == -1 || axis == (int64_t)gen_input(c, 0)->rank - 1);
 }
 
-/* "softmax_warp<3>": the pieces that a lane has of a row. */
+/* "softmax_warp<3, 1>": the pieces that a lane has of a row, and the rows that a warp makes at a
+ * time.  Two cost code, which a task of few rows runs once and from L2. */
 static void print_name(const gen_call *c, const char *name, char *out, size_t size)
 {
     const ir_tensor *x = gen_input(c, 0);
-    const int64_t all = 32 * ROWS_PIECE;
-    snprintf(out, size, "%s_warp<%d>", name, (int)((x->dims[x->rank - 1] + all - 1) / all));
+    const int64_t width = x->dims[x->rank - 1], all = 32 * ROWS_PIECE,
+                  pieces = (width + all - 1) / all;
+    const bool two = pieces <= PAIR_PIECES && width && ir_elements(x) / width >= PAIR_ROWS;
+    snprintf(out, size, "%s_warp<%d, %d>", name, (int)pieces, two ? 2 : 1);
 }
 
 /* rms_norm and layer_norm: "d0" is epsilon. */

@@ -97,6 +97,10 @@ static const op_case cases[] = {
     {"input %x : bf16[3, 5, 48]\n%y = layer_norm(%x, _, _) {eps = 0.001}\n"},
     {"input %x : f64[3, 1000]\nconst %w : f64[1000]\nconst %b : f64[1000]\n%y = layer_norm(%x, %w, "
      "%b)\n"},
+    {"input %x : bf16[2, 37, 264]\nconst %w : f32[264]\nconst %b : bf16[264]\n%y = layer_norm(%x, "
+     "%w, %b)\n"},
+    {"input %x : f16[2603, 40] live=tokens\nconst %w : f16[40]\nconst %b : f16[40]\n%y = "
+     "layer_norm(%x, %w, %b)\n"},
 };
 
 const op_def op_layer_norm = {

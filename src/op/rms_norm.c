@@ -58,6 +58,7 @@ static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\nconst %w : bf16[320]\n%y = rms_norm(%x, %w)\n"},
     {"input %x : bf16[7, 5, 48] live=tokens\nconst %w : f16[48]\n%y = rms_norm(%x, %w)\n"},
     {"input %x : f32[3, 1003]\n%y = rms_norm(%x, _)\n"},
+    {"input %x : bf16[41, 520]\nconst %w : bf16[520]\n%y = rms_norm(%x, %w)\n"},
 };
 
 const op_def op_rms_norm = {

@@ -123,6 +123,8 @@ static const op_attribute softmax_attributes[] = {SHAPE_INT("axis", -1)};
             {"input %x : bf16[3, 5, 4]\n%y = " op_name "(%x) {axis = 1}\n"},         \
             {"input %x : f32[7, 3] live=tokens\n%y = " op_name "(%x) {axis = 0}\n"}, \
             {"input %x : f64[3, 9]\n%y = " op_name "(%x)\n"},                        \
+            {"input %x : bf16[2571, 24]\n%y = " op_name "(%x)\n"},                   \
+            {"input %x : f32[35, 264]\n%y = " op_name "(%x)\n"},                     \
     }
 
 /* What the records have in common. */

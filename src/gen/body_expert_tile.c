@@ -10,6 +10,7 @@
  *
  *   {2048, 64, 768, 192, 1, 9.99999997e-07f, ACTIVATE_SILU, 1, 7, 128, 8, 0} */
 #include "gen/body_print.h"
+#include "op/experts.h"
 #include "rt/rt_lane.h"
 
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM, B0, B1 };
@@ -33,8 +34,9 @@ static bool accepts(const gen_call *c)
            gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM), IR_BF16) && !gen_input(c, B0) && !gen_input(c, B1) &&
-           !c->op->attributes[LIMIT].f && w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 &&
-           w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
+           !c->op->attributes[LIMIT].f && gen_input(c, IDS)->dims[1] <= EXPERTS_MOST_PER_TOKEN &&
+           w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS &&
+           w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 

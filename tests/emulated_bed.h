@@ -260,7 +260,8 @@ static inline void turn_caches(bed *b, bool to_device)
 {
     for (uint32_t i = 0; i < b->op->def->n_in; i++) {
         const char *name = b->op->def->in[i].name;
-        if (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0)
+        if (i < b->op->n_in && b->op->in[i] != IR_NONE &&
+            (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0))
             turn_pages(b, b->op->in[i], name[0] == 'v', to_device);
     }
 }

@@ -45,6 +45,15 @@ def experts(*sizes, n, of_token, size, **more):
     return shape(*sizes, num_experts=n, num_experts_per_tok=of_token, moe_intermediate_size=size, **more)
 
 
+def latent(hidden, heads, latents, plain, rotated, value, n, of_token, size, layers=3, ffn=None, vocab=211, **more):
+    """Latent attention and routed experts: sizes of latents of queries (None: without) and of what is cached, of the
+    two parts of a key and of a value, then of experts."""
+    return shape(hidden, heads, heads, layers=layers, ffn=ffn, vocab=vocab, q_lora_rank=latents[0],
+                 kv_lora_rank=latents[1], qk_nope_head_dim=plain, qk_rope_head_dim=rotated, v_head_dim=value,
+                 n_routed_experts=n, num_experts_per_tok=of_token, moe_intermediate_size=size, **more)
+
+
+MSCALE = {**YARN, "mscale": 0.8, "mscale_all_dim": 0.8}
 CASES = {
     "llama-tied": ("Llama", shape(64, 4, 2, tie_word_embeddings=True)),
     "llama-untied": ("Llama", shape(64, 4, 4)),
@@ -162,6 +171,18 @@ CASES = {
                                        attention_multiplier=0.3, residual_multiplier=0.22, logits_scaling=8.0)),
     "granitemoe-ones": ("GraniteMoe", shape(96, 6, 2, ffn=77, vocab=1003, num_local_experts=5, num_experts_per_tok=3,
                                             attention_bias=True, tie_word_embeddings=True)),
+    "deepseek2-lite": ("DeepseekV2", latent(64, 4, (None, 32), 16, 8, 24, n=8, of_token=3, size=40, n_shared_experts=2,
+                                            first_k_dense_replace=1, rope_parameters=MSCALE)),
+    "deepseek2-groups": ("DeepseekV2", latent(96, 3, (33, 40), 24, 16, 17, n=12, of_token=4, size=33, ffn=77,
+                                              vocab=1003, n_shared_experts=1, n_group=4, topk_group=2,
+                                              topk_method="group_limited_greedy", routed_scaling_factor=16.0,
+                                              attention_bias=True)),
+    "deepseek3": ("DeepseekV3", latent(64, 4, (40, 32), 16, 8, 24, n=16, of_token=3, size=40, n_shared_experts=1,
+                                       first_k_dense_replace=2, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+                                       rope_parameters={**MSCALE, "mscale": 1.0})),
+    "deepseek3-one-group": ("DeepseekV3", latent(96, 6, (None, 48), 16, 32, 8, n=7, of_token=2, size=64, vocab=1003,
+                                                 n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1,
+                                                 norm_topk_prob=False, tie_word_embeddings=True)),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -174,7 +195,15 @@ def make(name):
     config = getattr(transformers, family + "Config")(attn_implementation="eager", experts_implementation="eager",
                                                       **options)
     model = getattr(transformers, family.removesuffix("Text") + "ForCausalLM")(config)
-    return support.randomise(model, generator).eval(), config
+    return randomise_biases(support.randomise(model, generator), generator).eval(), config
+
+
+def randomise_biases(model, generator):
+    """What experts are chosen by has biases, which are no parameters."""
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.copy_(0.3 * torch.rand(b.shape, generator=generator))
+    return model
 
 
 def context_for(config, tokens):
@@ -189,6 +218,33 @@ def logits_of(model, tokens):
         return model(torch.tensor([tokens])).logits[0].float().numpy()
 
 
+def gap(values, n):
+    """How far the n largest entries of rows are from the others, at least."""
+    best = values.topk(min(n + 1, values.shape[-1])).values
+    return (best[:, n - 1] - best[:, -1]).min() if best.shape[-1] > n else 1.0
+
+
+def is_decided(model, config, routers):
+    """Are all experts and groups of experts chosen by a margin?"""
+    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
+    for i, r in enumerate(routers):
+        r = r.float()
+        bias = getattr(gates[i], "e_score_correction_bias", None) if gates else None
+        if bias is not None:
+            r = r.sigmoid() + bias
+        groups = getattr(config, "n_group", None) or 1
+        if groups > 1:
+            parts = r.view(len(r), groups, -1)
+            rated = parts.topk(2 if bias is not None else 1).values.sum(-1)
+            if gap(rated, config.topk_group) < 1e-5:
+                return False
+            kept = torch.zeros_like(rated).scatter(1, rated.topk(config.topk_group).indices, 1.0)
+            r = parts.masked_fill(kept[..., None] == 0, -torch.inf).view(r.shape)
+        if gap(r, config.num_experts_per_tok) < 1e-5:
+            return False
+    return True
+
+
 def choose_tokens(model, config, n):
     """Tokens that no router of the model is undecided about: another order of a sum must not send one elsewhere."""
     while True:
@@ -197,9 +253,7 @@ def choose_tokens(model, config, n):
             return tokens
         with torch.no_grad():
             routers = model(torch.tensor([tokens]), output_router_logits=True).router_logits
-        chosen = config.num_experts_per_tok
-        best = [r.float().topk(min(chosen + 1, r.shape[-1])).values for r in routers]
-        if all((b[:, chosen - 1] - b[:, -1]).min() > 1e-5 for b in best if b.shape[-1] > chosen):
+        if is_decided(model, config, routers):
             return tokens
 
 
@@ -229,7 +283,7 @@ def test_fp32(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
-                                  "qwen3moe", "mixtral", "phi3", "gemma2", "gemma3", "gptoss"])
+                                  "qwen3moe", "mixtral", "phi3", "gemma2", "gemma3", "gptoss", "deepseek2-lite"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.draws(5)
 def test_half(name, dtype, tmp_path):
@@ -358,7 +412,7 @@ def test_all_fusions_agree(tmp_path):
     reductions have one order, and the same up to rounding with the fast ones."""
     for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
                  "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe", "cohere2",
-                 "starcoder2", "olmo3-yarn"]:
+                 "starcoder2", "olmo3-yarn", "deepseek2-lite", "deepseek3"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

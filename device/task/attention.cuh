@@ -121,6 +121,17 @@ MPK_FN rt_u64 attend_scores(const mpk_task &t, const heads_place &p, rt_i64 slot
     return mpk_max(t, MPK_THREADS, best);
 }
 
+/* Entry k of the value of a position; without a cache of values, of its key. */
+MPK_FN float attend_value(const mpk_task &t, const heads_place &p, int page, rt_i64 kv_head,
+                          rt_i64 position, int k)
+{
+    if (!mpk_is_there(p.v_cache))
+        return mpk_get(p.k_cache, mpk_data(t, p.k_cache),
+                       kv_key_offset(p.k_cache, page, kv_head, position, k));
+    return mpk_get(p.v_cache, mpk_data(t, p.v_cache),
+                   kv_value_offset(p.v_cache, page, kv_head, position, k));
+}
+
 /* Add the positions first .. last of a slot that have a page.
  *
  * The barrier at the head of a chunk: the weights of the chunk before have been used, and, in the
@@ -132,7 +143,6 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
 {
     int size = (int)p.k_cache.dims[3], *s_page = attend_pages(t, size);
     float *s_weight = attend_weights(t, size), *s_values = attend_values(t, size);
-    const char *g_values = mpk_data(t, p.v_cache);
     for (rt_i64 p0 = first; p0 <= last; p0 += ATTEND_CHUNK) {
         int n = (int)(last - p0 + 1 < ATTEND_CHUNK ? last - p0 + 1 : ATTEND_CHUNK);
         mpk_sync();
@@ -150,9 +160,7 @@ MPK_FN void attend_cached(const mpk_task &t, const heads_place &p, rt_i64 slot, 
             float value = s_values[k] * kept; /* of the positions before */
             for (int i = 0; i < n; i++)
                 if (s_page[i] >= 0)
-                    value += s_weight[i] *
-                             mpk_get(p.v_cache, g_values,
-                                     kv_value_offset(p.v_cache, s_page[i], kv_head, p0 + i, k));
+                    value += s_weight[i] * attend_value(t, p, s_page[i], kv_head, p0 + i, k);
             s_values[k] = value;
         }
     }

@@ -52,77 +52,146 @@ MPK_FN rt_u64 route_rank(float x, rt_u32 id)
     return (rt_u64)mpk_key(x) << 32 | (rt_u32)~id;
 }
 
-/* The largest rank of a row below `limit`, in each thread of the team.  Called by all threads,
- * since the reduction has barriers; `mine` is false where there is no row. */
-MPK_FN rt_u64 route_next(const mpk_task &t, const mpk_view &logits, const char *g_logits,
-                         rt_i64 row, bool mine, rt_u64 limit)
+/* Operands and attributes of route, as the generated instance fills them in. */
+struct route_use {
+    mpk_view logits, bias, ids, weights;
+    bool normalize, round, sigmoid;
+    int groups, kept, best;
+    float factor;
+};
+
+/* A token's row of logits, and what its softmax needs.  Bit i of `open`: experts of group i may be
+ * chosen. */
+struct route_row {
+    rt_i64 at; /* of its first logit */
+    bool mine; /* false: the team has no row, and only meets the others at barriers */
+    float largest;
+    double sum;
+    rt_u64 open;
+};
+
+MPK_FN float route_logit_at(const mpk_task &t, const route_use &u, const route_row &r, rt_i64 id)
+{
+    return mpk_get(u.logits, mpk_data(t, u.logits), r.at + id * u.logits.stride[1]);
+}
+
+/* An expert's share, by its logit. */
+MPK_FN float route_share(const route_use &u, const route_row &r, float logit)
+{
+    return u.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - r.largest) / (float)r.sum;
+}
+
+/* What an expert is chosen by: its logit, or, where more than its order counts, share and bias. */
+MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_row &r, rt_i64 id)
+{
+    float logit = route_logit_at(t, u, r, id);
+    if (!mpk_is_there(u.bias) && u.best == 1)
+        return logit;
+    float share = route_share(u, r, logit);
+    return mpk_is_there(u.bias)
+               ? share + mpk_get(u.bias, mpk_data(t, u.bias), id * u.bias.stride[0])
+               : share;
+}
+
+/* The largest rank below `limit` among experts of the open groups, in each thread of the team;
+ * by_logit: of the logits.  Called by all threads, since the reduction has barriers. */
+MPK_FN rt_u64 route_next(const mpk_task &t, const route_use &u, const route_row &r, bool by_logit,
+                         rt_u64 limit)
 {
     rt_u64 best = 0; /* below every rank */
-    for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM) {
-        rt_u64 rank = route_rank(
-            mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]), (rt_u32)i);
+    rt_i64 n = u.logits.dims[1], size = n / u.groups;
+    for (rt_i64 i = mpk_thread() % MPK_TEAM; r.mine && i < n; i += MPK_TEAM) {
+        if (u.groups > 1 && !(r.open >> i / size & 1))
+            continue;
+        float value = by_logit ? route_logit_at(t, u, r, i) : route_choice(t, u, r, i);
+        rt_u64 rank = route_rank(value, (rt_u32)i);
         best = rank < limit && rank > best ? rank : best;
     }
     return mpk_max(t, MPK_TEAM, best);
 }
 
 /* The sum over a row of exp(logit - largest), in each thread of the team; called by all threads. */
-MPK_FN double route_sum(const mpk_task &t, const mpk_view &logits, const char *g_logits, rt_i64 row,
-                        bool mine, float largest)
+MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_row &r)
 {
     double sum = 0; /* this thread's entries */
-    for (rt_i64 i = mpk_thread() % MPK_TEAM; mine && i < logits.dims[1]; i += MPK_TEAM)
-        sum += (double)expf(
-            mpk_get(logits, g_logits, row * logits.stride[0] + i * logits.stride[1]) - largest);
+    for (rt_i64 i = mpk_thread() % MPK_TEAM; r.mine && i < u.logits.dims[1]; i += MPK_TEAM)
+        sum += (double)expf(route_logit_at(t, u, r, i) - r.largest);
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
-/* A token's experts; lane 0 of a team writes weights that are not divided yet, and then divides
- * them.  The weights are those of a softmax over all logits; `normalize` divides them by the sum
- * of the chosen ones, `round` stores them rounded to the logits' dtype, as a model in bf16 does. */
-MPK_FN void route_token(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
-                        const mpk_view &weights, bool normalize, bool round, rt_i64 row, bool mine)
+/* What a group counts: its largest choice, or the sum of its two largest.  Called by all
+ * threads. */
+MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_row &r, int group)
 {
-    const char *g_logits = mpk_data(t, logits);
-    char *g_ids = mpk_data(t, ids), *g_weights = mpk_data(t, weights);
+    route_row one = r;
+    one.open = (rt_u64)1 << group;
+    rt_u64 first = route_next(t, u, one, false, ~(rt_u64)0);
+    float sum = r.mine ? route_choice(t, u, r, (rt_i64)(rt_u32)~first) : 0;
+    if (u.best == 1)
+        return sum;
+    rt_u64 second = route_next(t, u, one, false, first);
+    return r.mine ? sum + route_choice(t, u, r, (rt_i64)(rt_u32)~second) : 0;
+}
+
+/* The groups that fewer than `kept` exceed, as bits.  Called by all threads. */
+MPK_FN rt_u64 route_open(const mpk_task &t, const route_use &u, const route_row &r)
+{
+    rt_u64 ranks[64], open = 0;
+    for (int i = 0; i < u.groups; i++)
+        ranks[i] = route_rank(route_rate(t, u, r, i), (rt_u32)i);
+    for (int i = 0; i < u.groups; i++) {
+        int above = 0;
+        for (int other = 0; other < u.groups; other++)
+            above += ranks[other] > ranks[i];
+        open |= (rt_u64)(above < u.kept) << i;
+    }
+    return open;
+}
+
+/* A token's experts; lane 0 of a team writes weights that are not divided yet, and then divides
+ * them; `normalize`: by the sum of the chosen ones.  `round` stores them rounded to the logits'
+ * dtype, as a model in bf16 does. */
+MPK_FN void route_token(const mpk_task &t, const route_use &u, rt_i64 row, bool mine)
+{
+    char *g_ids = mpk_data(t, u.ids), *g_weights = mpk_data(t, u.weights);
+    const mpk_view &weights = u.weights;
     bool writes = mine && mpk_thread() % MPK_TEAM == 0; /* one lane a token */
-    rt_u64 rank = route_next(t, logits, g_logits, row, mine, ~(rt_u64)0);
-    rt_i64 at = row * logits.stride[0];
-    float largest =
-              mine ? mpk_get(logits, g_logits, at + (rt_i64)(rt_u32)~rank * logits.stride[1]) : 0,
-          chosen = 0;
-    double sum = route_sum(t, logits, g_logits, row, mine, largest);
-    /* The largest was found above; each next one is the largest rank below the last. */
-    for (rt_i64 j = 0; j < ids.dims[1]; j++) {
-        if (j)
-            rank = route_next(t, logits, g_logits, row, mine, rank);
+    route_row r = {row * u.logits.stride[0], mine, 0, 0, ~(rt_u64)0};
+    rt_u64 rank = route_next(t, u, r, true, ~(rt_u64)0);
+    r.largest = mine ? route_logit_at(t, u, r, (rt_i64)(rt_u32)~rank) : 0;
+    r.sum = route_sum(t, u, r);
+    if (u.groups > 1)
+        r.open = route_open(t, u, r);
+    rank = ~(rt_u64)0;
+    float chosen = 0;
+    for (rt_i64 j = 0; j < u.ids.dims[1]; j++) {
+        rank = route_next(t, u, r, false, rank); /* the largest below the last */
         if (!writes)
             continue;
         rt_i64 id = (rt_i64)(rt_u32)~rank; /* the rank's low half */
-        float share =
-            expf(mpk_get(logits, g_logits, at + id * logits.stride[1]) - largest) / (float)sum;
-        mpk_put_int(ids, g_ids, row * ids.stride[0] + j * ids.stride[1], id);
+        float share = route_share(u, r, route_logit_at(t, u, r, id));
+        mpk_put_int(u.ids, g_ids, row * u.ids.stride[0] + j * u.ids.stride[1], id);
         mpk_put(weights, g_weights, row * weights.stride[0] + j * weights.stride[1], share);
         chosen += share;
     }
+    chosen += 1e-20f; /* sigmoids may all be 0 */
     /* The same thread wrote these weights, so it may read them back without a barrier. */
-    for (rt_i64 j = 0; writes && (normalize || round) && j < ids.dims[1]; j++) {
+    for (rt_i64 j = 0; writes && j < u.ids.dims[1]; j++) {
         rt_i64 to = row * weights.stride[0] + j * weights.stride[1];
         float share = mpk_get(weights, g_weights, to);
-        share = normalize ? share / chosen : share;
-        mpk_put(weights, g_weights, to, round ? mpk_round(logits.dtype, share) : share);
+        share = (u.normalize ? share / chosen : share) * u.factor;
+        mpk_put(weights, g_weights, to, u.round ? mpk_round(u.logits.dtype, share) : share);
     }
 }
 
 /* The body of route.  All threads go through all rounds, also those without a row: the
  * reductions meet at barriers. */
-MPK_FN void route_run(const mpk_task &t, const mpk_view &logits, const mpk_view &ids,
-                      const mpk_view &weights, bool normalize, bool round)
+MPK_FN void route_run(const mpk_task &t, const route_use &u)
 {
     int team = mpk_thread() / MPK_TEAM; /* a token each */
     for (rt_i64 first = mpk_lo(t, 0); first < (rt_i64)mpk_hi(t, 0); first += MPK_TEAMS) {
         bool mine = team < MPK_TEAMS && first + team < (rt_i64)mpk_hi(t, 0);
-        route_token(t, logits, ids, weights, normalize, round, first + team, mine);
+        route_token(t, u, first + team, mine);
     }
 }
 

@@ -1,5 +1,5 @@
 /* heads.cuh - packed q, k, v: heads normalised and rotated, and the paged cache that keys and
- * values go to: kv_write, rope_kv, and what attention over them needs.
+ * values go to: kv_write, latent_write, rope_kv, and what attention over them needs.
  *
  * Generic: any dtype, head and page size.  attention.cuh builds on it; rope_tile.cuh is the fast
  * body of rope_kv.
@@ -20,7 +20,7 @@
 
 /* Where tokens of the step lie. positions and slots are by token, pages is the table [slots, pages
  * of a slot]; a slot of -1, a position or a page out of range mean that the token has no place in
- * the cache. */
+ * the cache.  v_cache absent: the keys are the values too. */
 struct heads_place {
     mpk_view positions, slots, pages, k_cache, v_cache;
 };
@@ -94,6 +94,24 @@ MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v
                     mpk_get(k, g_k, token * k.stride[0] + head * k.stride[1] + e * k.stride[2]));
             mpk_put(p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, e),
                     mpk_get(v, g_v, token * v.stride[0] + head * v.stride[1] + e * v.stride[2]));
+        }
+    }
+}
+
+/* The body of latent_write: kv_write with one tensor. */
+MPK_FN void latent_write_run(const mpk_task &t, const mpk_view &k, const heads_place &p)
+{
+    const char *g_k = mpk_data(t, k);
+    char *g_keys = mpk_data(t, p.k_cache);
+    rt_i64 lo = mpk_lo(t, 1), n = ((rt_i64)mpk_hi(t, 1) - lo) * k.dims[2], alive = mpk_live(t, k);
+    for (rt_i64 token = 0; token < alive; token++) {
+        rt_i64 position = heads_integer(t, p.positions, token);               /* data */
+        int page = kv_page(t, p, heads_integer(t, p.slots, token), position); /* -1: not stored */
+        for (rt_i64 i = mpk_thread(); page >= 0 && i < n; i += MPK_THREADS) {
+            rt_i64 head = lo + i / k.dims[2];
+            int e = (int)(i % k.dims[2]); /* entry of the head */
+            mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, e),
+                    mpk_get(k, g_k, token * k.stride[0] + head * k.stride[1] + e * k.stride[2]));
         }
     }
 }

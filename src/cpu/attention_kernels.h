@@ -107,7 +107,8 @@ static bool attend_can_load(ir_dtype dtype)
 /* Heads must be contiguous in q, in both caches and in the result; only then are vectors loaded. */
 static bool attend_accepts(const op_call *call)
 {
-    const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE], *v = &call->in[AT_V_CACHE];
+    const op_view *q = &call->in[AT_Q], *k = &call->in[AT_K_CACHE],
+                  *v = attend_value_cache(call->in, AT_V_CACHE);
     return row_is_float(q->dtype) && attend_can_load(k->dtype) && attend_can_load(v->dtype) &&
            row_is_float(call->out[0].dtype) && q->stride[2] == 1 && k->stride[3] == 1 &&
            v->stride[3] == 1 && call->out[0].stride[call->out[0].rank - 1] == 1;
@@ -232,18 +233,21 @@ V_INLINE void attend_ask(const attend_task *task, const op_view *cache, int64_t 
         _mm_prefetch(row + i, _MM_HINT_T1);
 }
 
-/* Positions [p0, p0 + 16) of one slot and KV head become task->keys and task->values.  A position
- * counts as absent if either cache has no place for it. */
+/* Positions [p0, p0 + 16) of one slot and KV head become task->keys and task->values, which are the
+ * same rows if there is one cache.  A position counts as absent if either cache has no place for
+ * it. */
 static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, int64_t p0,
                               int64_t last)
 {
-    const op_view *k = &task->call->in[AT_K_CACHE], *v = &task->call->in[AT_V_CACHE];
+    const op_view *k = &task->call->in[AT_K_CACHE],
+                  *v = attend_value_cache(task->call->in, AT_V_CACHE);
     int64_t at_k[BLOCK], at_v[BLOCK];
     attend_find(task, k, slot, p0, last, at_k);
     attend_find(task, v, slot, p0, last, at_v);
     if (p0 + AHEAD * BLOCK <= last) {
         attend_ask(task, k, slot, kv_head, p0 + AHEAD * BLOCK);
-        attend_ask(task, v, slot, kv_head, p0 + AHEAD * BLOCK);
+        if (v != k)
+            attend_ask(task, v, slot, kv_head, p0 + AHEAD * BLOCK);
     }
     task->absent = 0;
     for (int j = 0; j < BLOCK; j++) {
@@ -253,7 +257,10 @@ static void attend_load_block(attend_task *task, int64_t slot, int64_t kv_head, 
         at_v[j] = absent ? -1 : at_v[j] + kv_head * v->stride[1];
     }
     attend_load_rows(task, k, at_k, task->widened[0], &task->keys);
-    attend_load_rows(task, v, at_v, task->widened[1], &task->values);
+    if (v == k)
+        task->values = task->keys;
+    else
+        attend_load_rows(task, v, at_v, task->widened[1], &task->values);
 }
 
 /* ---- queries ---- */

@@ -677,6 +677,7 @@ static void check_attention(const cpu_body *b)
     op_view *views[VIEWS] = {&call.in[0], &call.in[1], &call.in[2], &call.out[0]};
     for (int i = 0; i < VIEWS; i++) {
         views[i]->dtype = IR_BF16;
+        views[i]->rank = (uint32_t)last[i] + 1;
         views[i]->stride[last[i]] = 1;
     }
     assert_true(b->accepts(&call));

@@ -170,6 +170,16 @@ static bool is_nibbles(ir_dtype dtype)
     return dtype == IR_Q4_0 || dtype == IR_Q4_1 || dtype == IR_Q4_K;
 }
 
+/* The numbers of a layer's latent attention: of queries, of what is cached, of each head's keys and
+ * values, and of the output. */
+static uint64_t count_latent(const model_config *c)
+{
+    const uint64_t D = c->hidden_size, H = c->n_heads, K = c->head_size, V = c->value_size,
+                   L = c->latent_size, Q = c->query_latent_size;
+    return (Q ? Q * (D + H * K) : D * H * K) + D * (L + c->rope_size) +
+           H * L * (K - c->rope_size + V) + H * V * D;
+}
+
 /* Blocks that are kept take 5 or 9 bits a number (rt/rt_blocks.h), everything else that is not f32
  * takes 2 bytes.  Without weights it is reckoned from the configuration: embedding and head, and
  * for each layer the projections of attention and three matrices of the feed-forward part, in
@@ -195,7 +205,8 @@ uint64_t engine_weight_bytes(const engine_dtypes *d)
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint64_t ffn =
             model_has_experts(c, i) ? (uint64_t)c->n_experts * c->expert_ffn_size : c->ffn_size;
-        n += H * (2 * K * (c->n_heads + (uint64_t)c->n_kv_heads) + 3 * ffn);
+        n += 3 * H * (ffn + (model_has_experts(c, i) ? c->shared_ffn_size : 0));
+        n += c->latent_size ? count_latent(c) : 2 * H * K * (c->n_heads + (uint64_t)c->n_kv_heads);
     }
     return n * (c->weight_dtype == IR_F32 ? 4 : 2);
 }

@@ -121,19 +121,20 @@ static mpk_status plan_pages(mpk_context *cx, engine_build *b, bool for_running,
     return MPK_OK;
 }
 
-/* Add to kv_token_bytes a position's keys and values (hence 2) in one of the program's models.  A
+/* Add to kv_token_bytes a position's keys and values in one of the program's models.  A
  * block of a quantised dtype may not reach over two heads. */
 static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
 {
-    CHECK(cx, c->head_size % ir_dtype_table[p->kv_dtype].block_elements == 0, MPK_EUNSUPPORTED,
+    CHECK(cx, model_cache_size(c) % ir_dtype_table[p->kv_dtype].block_elements == 0,
+          MPK_EUNSUPPORTED,
           "a KV cache of %s needs heads of a multiple of %u entries, those of this model have %u: "
           "say f32, f16 or bf16",
           ir_dtype_table[p->kv_dtype].name, ir_dtype_table[p->kv_dtype].block_elements,
-          c->head_size);
+          model_cache_size(c));
     /* each peer has a head at least */
     uint64_t held = c->n_kv_heads > p->n_peers ? c->n_kv_heads : p->n_peers;
-    p->kv_token_bytes +=
-        2ull * c->n_layers * held * (uint64_t)ir_row_bytes(p->kv_dtype, c->head_size);
+    p->kv_token_bytes += model_caches(c) * c->n_layers * held *
+                         (uint64_t)ir_row_bytes(p->kv_dtype, model_cache_size(c));
     return MPK_OK;
 }
 

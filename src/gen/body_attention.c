@@ -2,7 +2,7 @@
  * (device/task/heads.cuh, attention.cuh, attention_parts.cuh).
  *
  * They take any plain dtype, heads of up to 1,024 entries and pages of any size, and run wherever
- * no faster record accepts, on any architecture: their rank is 0.  All six operators share how a
+ * no faster record accepts, on any architecture: their rank is 0.  All seven operators share how a
  * token's place in the cache is found, so the table below says once where each has these
  * operands.  An instance of kv_write, after its head:
  *
@@ -14,7 +14,7 @@
 #include "gen/body_rope.h"
 
 /* Numbers of inputs that all of these operators have: positions, after which slots and pages
- * follow, and the cache of keys, after which that of values follows. */
+ * follow, and the cache of keys, after which that of values follows; latent_write has none. */
 typedef struct inputs {
     const char *op;
     uint32_t positions, k_cache;
@@ -23,6 +23,7 @@ typedef struct inputs {
 static const inputs inputs_table[] = {
     {"kv_write", 2, 5},      {"rope_kv", 2, 5},         {"attention", 3, 1},
     {"attention_qkv", 1, 4}, {"attention_split", 2, 5}, {"attention_parts", 3, 1},
+    {"latent_write", 1, 4},
 };
 
 /* NULL: an operator without a row in the table. */
@@ -39,7 +40,8 @@ static const inputs *find_inputs(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const inputs *at = find_inputs(c);
-    return at && gen_accepts_caches(c, at->k_cache);
+    const uint32_t caches = at && c->op->def->n_in == at->k_cache + 1 ? 1 : 2;
+    return at && gen_accepts_caches(c, at->k_cache, caches);
 }
 
 /* Scratch of attention of heads of this size: angles, a chunk, query, values; as in
@@ -55,7 +57,7 @@ static int64_t head_size(const gen_call *c)
     return gen_input(c, find_inputs(c)->k_cache)->dims[3];
 }
 
-/* For all six operators, those that only fill the cache among them: the largest need is taken for
+/* For all seven operators, those that only fill the cache among them: the largest need is taken for
  * all. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
@@ -73,6 +75,16 @@ static void print_place(text *out)
 {
     text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
                     "in_k_cache, in_v_cache};\n");
+}
+
+/* One tensor, one cache: where values lie, nothing is said. */
+static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
+                    "in_k_cache, {-1}};\n    latent_write_run(t, in_k, place);\n}\n");
+    return MPK_OK;
 }
 
 /* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
@@ -200,6 +212,11 @@ const gen_body gen_body_kv_write = {.op = "kv_write",
                                     .accepts = accepts,
                                     .print = print_kv_write,
                                     .scratch_bytes = scratch_bytes};
+const gen_body gen_body_latent_write = {.op = "latent_write",
+                                        .name = "heads",
+                                        .accepts = accepts,
+                                        .print = print_latent_write,
+                                        .scratch_bytes = scratch_bytes};
 const gen_body gen_body_rope_kv = {.op = "rope_kv",
                                    .name = "heads",
                                    .accepts = accepts_heads,

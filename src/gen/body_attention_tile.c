@@ -20,7 +20,7 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *q = gen_input(c, Q), *cache = gen_input(c, K_CACHE);
     int64_t size = q->dims[2];
-    return gen_is_dense(q, IR_BF16) && gen_is_dense(cache, IR_BF16) &&
+    return gen_is_dense(q, IR_BF16) && gen_is_dense(cache, IR_BF16) && gen_input(c, V_CACHE) &&
            gen_is_dense(gen_input(c, V_CACHE), IR_BF16) &&
            gen_is_dense(gen_output(c, 0), IR_BF16) &&
            gen_is_dense(gen_input(c, POSITIONS), IR_I32) &&

@@ -78,6 +78,10 @@ static const char *const drawn_graphs[] = {
 static const char *const cached_graphs[] = {
     "input %q : bf16[3, 4, 64] live=tokens\n" PLACES(
         "3", "2, 40") "%y = attention(%q, %kc, %vc, %p, %s, %pages)\n",
+    "input %q : bf16[3, 4, 64] live=tokens\n" PLACES(
+        "3", "2, 40") "%y = attention(%q, %kc, _, %p, %s, %pages)\n",
+    "input %k : bf16[5, 2, 64] live=tokens\n" PLACES(
+        "5", "2, 40") "%ka = latent_write(%k, %p, %s, %pages, %kc)\n",
     "input %k : bf16[5, 2, 64] live=tokens\ninput %v : bf16[5, 2, 64] live=tokens\n" PLACES(
         "5", "2, 40") "%ka, %va = kv_write(%k, %v, %p, %s, %pages, %kc, %vc)\n",
     "input %x : bf16[5, 512] live=tokens\ninput %t : f32[5, 2, 32] live=tokens\n" PLACES(

@@ -13,6 +13,7 @@
  * With biases or a gate with a limit it is a row of a table of its own, and code of its own: after
  * these fields operands and dtypes of the biases, and the limit. */
 #include "gen/body_experts.h"
+#include "op/experts.h"
 
 enum {
     FEWEST_TOKENS = 129,
@@ -34,9 +35,9 @@ static bool accepts(const gen_call *c)
            gen_is_streamed(gen_input(c, W1), IR_BF16) && gen_is_dense(x, IR_BF16) &&
            gen_is_dense(gen_input(c, IDS), IR_I32) && gen_is_dense(y, IR_BF16) &&
            gen_is_vector(gen_input(c, NORM), IR_BF16) && takes_bias(c, B0) && takes_bias(c, B1) &&
-           w->dims[0] <= MOST_EXPERTS && w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS &&
-           w->dims[2] % 8 == 0 && ir_bytes(x) < UINT32_MAX &&
-           c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_input(c, IDS)->dims[1] <= EXPERTS_MOST_PER_TOKEN && w->dims[0] <= MOST_EXPERTS &&
+           w->dims[1] % 8 == 0 && w->dims[1] <= MOST_COLUMNS && w->dims[2] % 8 == 0 &&
+           ir_bytes(x) < UINT32_MAX && c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
 /* expert_stream's copy of the weights: one for prompts and decoding. */

@@ -7,6 +7,7 @@
  *   expert_linear_run<4, 4>(t, use); */
 #include "gen/body_print.h"
 
+enum { EXPERTS, NORMALIZE, ROUND, SIGMOID, GROUPS, KEPT, BEST, FACTOR };
 enum { X, IDS, W0, W1, SCALE, RESIDUAL, NORM };
 enum { GLU, EPS, ACTIVATIONS, LIMIT };
 
@@ -42,7 +43,22 @@ static mpk_status print_expert_linear(mpk_context *cx, const gen_call *c, uint32
     return MPK_OK;
 }
 
-GEN_PRINTER(route, "route_run", "b1b2")
+/* How experts are chosen is known when the instance is compiled. */
+static mpk_status print_route(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    const ir_attribute *a = c->op->attributes;
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(
+        out,
+        "    static constexpr route_use use = {in_logits, in_bias, out_ids, out_weights, %s, "
+        "%s, %s, %lld, %lld, %lld, ",
+        str_bool(a[NORMALIZE].i), str_bool(a[ROUND].i), str_bool(a[SIGMOID].i),
+        (long long)a[GROUPS].i, (long long)a[KEPT].i, (long long)a[BEST].i);
+    gen_print_float((float)a[FACTOR].f, out);
+    text_print(out, "};\n    route_run(t, use);\n}\n");
+    return MPK_OK;
+}
 
 const gen_body gen_body_route = GEN_BODY("route", "experts", print_route, gen_scratch_reduce);
 const gen_body gen_body_expert_linear =

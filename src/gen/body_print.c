@@ -162,11 +162,11 @@ bool gen_accepts_plain(const gen_call *c)
 }
 
 /* Of a page [G, P, K] the rows of a head must be neighbours; pages and heads may lie anywhere. */
-bool gen_accepts_caches(const gen_call *c, uint32_t cache)
+bool gen_accepts_caches(const gen_call *c, uint32_t first, uint32_t n)
 {
-    for (uint32_t i = cache; i < cache + 2; i++) {
+    for (uint32_t i = first; i < first + n; i++) {
         const ir_tensor *t = gen_input(c, i);
-        if (t->stride[3] != 1 || t->stride[2] != t->dims[3])
+        if (t && (t->stride[3] != 1 || t->stride[2] != t->dims[3]))
             return false;
     }
     return gen_accepts_plain(c);

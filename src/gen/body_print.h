@@ -16,9 +16,9 @@ enum { GEN_REDUCE_BYTES = 2048, GEN_BODY_THREADS = 256, GEN_MOST_SCRATCH_BYTES =
 
 /* `accepts` of bodies that take any plain dtype and any strides. */
 bool gen_accepts_plain(const gen_call *c);
-/* The same for operators on the paged cache, whose input `cache` and the next are the caches: pages
- * must be dense. */
-bool gen_accepts_caches(const gen_call *c, uint32_t cache);
+/* The same for operators on the paged cache, whose n inputs from `first` on are the caches, if they
+ * are there: pages must be dense. */
+bool gen_accepts_caches(const gen_call *c, uint32_t first, uint32_t n);
 
 /* `scratch_bytes` of bodies that only reduce. */
 uint32_t gen_scratch_reduce(const gen_call *c);

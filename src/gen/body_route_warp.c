@@ -6,8 +6,8 @@
  * itself, in the kernel's own code. */
 #include "gen/body_print.h"
 
-enum { LOGITS, IDS = 0, WEIGHTS };
-enum { EXPERTS, NORMALIZE, ROUND };
+enum { LOGITS, BIAS, IDS = 0, WEIGHTS };
+enum { EXPERTS, NORMALIZE, ROUND, SIGMOID, GROUPS, KEPT, BEST, FACTOR };
 enum { MOST_EXPERTS = 512, LANES = 32 };
 
 /* Else fp32, or what `accepts` refuses. */
@@ -16,12 +16,20 @@ static bool is_bf16(const gen_call *c)
     return gen_input(c, LOGITS)->dtype == IR_BF16;
 }
 
+/* Softmax over all experts, without biases: what the body computes. */
+static bool is_plain(const gen_call *c)
+{
+    const ir_attribute *a = c->op->attributes;
+    return !gen_input(c, BIAS) && !a[SIGMOID].i && a[GROUPS].i == 1 && a[BEST].i == 1 &&
+           a[FACTOR].f == 1;
+}
+
 /* A row of bf16 is read by words of two, hence even rows that begin at even places.  Offsets are of
  * 32 bits: a token's ids take at most twice the bytes of its logits. */
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, LOGITS);
-    return x->dims[1] <= MOST_EXPERTS && ir_bytes(x) <= INT32_MAX / 2 &&
+    return is_plain(c) && x->dims[1] <= MOST_EXPERTS && ir_bytes(x) <= INT32_MAX / 2 &&
            gen_is_dense(x, is_bf16(c) ? IR_BF16 : IR_F32) &&
            !(is_bf16(c) && (x->dims[1] % 2 || x->offset % 2)) &&
            gen_is_dense(gen_output(c, IDS), IR_I32) && gen_is_dense(gen_output(c, WEIGHTS), IR_F32);

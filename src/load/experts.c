@@ -12,7 +12,8 @@
  *
  * Output: model.layers.L.mlp.experts.{gate_proj,up_proj,down_proj}.weight [E, rows, columns],
  * stored as one address for each expert: no weights are copied.  The router is always named
- * model.layers.L.mlp.gate.weight.
+ * model.layers.L.mlp.gate.weight, and the bias of what it chooses by
+ * model.layers.L.mlp.gate.e_score_correction.bias.
  *
  * Numbers of layers and experts come from names and are compared with the configuration before
  * they are used as indices.  Called by load.c once for each model that has experts; GGUF files
@@ -194,15 +195,19 @@ static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_t
 /* Replace the other spelling of a router's name; *name is unchanged if it is not a router. */
 static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
 {
-    char renamed[64];
+    static const char bias[] = ".mlp.gate.e_score_correction_bias";
+    char renamed[80];
     size_t at = 0;
     uint32_t layer;
-    if (!skip_text(*name, &at, "model.layers.") || !skip_number(*name, &at, &layer) ||
-        (!skip_text(*name, &at, ".block_sparse_moe.gate.weight") &&
+    if (!skip_text(*name, &at, "model.layers.") || !skip_number(*name, &at, &layer))
+        return MPK_OK;
+    const bool is_bias = skip_text(*name, &at, bias);
+    if ((!is_bias && !skip_text(*name, &at, ".block_sparse_moe.gate.weight") &&
          !skip_text(*name, &at, ".block_sparse_moe.router.layer.weight")) ||
         at != name->n)
         return MPK_OK;
-    int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.gate.weight", layer);
+    int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.gate.%s", layer,
+                     is_bias ? "e_score_correction.bias" : "weight");
     *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
     CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
     return MPK_OK;

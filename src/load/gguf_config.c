@@ -46,9 +46,68 @@ static mpk_status get_double(scope *s, const char *key, double *out)
     return gguf_get_double(s->cx, s->f, scoped(s, key), out);
 }
 
-/* The sizes that every model states, and those that follow from others.  The rows of the
- * embedding are the size of the vocabulary; the key and the list of tokens may be shorter, since
- * tables are padded. */
+/* The rows of the embedding are the size of the vocabulary; the key and the list of tokens may be
+ * shorter, since tables are padded. */
+static mpk_status fill_vocab_size(scope *s, const load_model *m, model_config *c)
+{
+    const gguf_value *tokens = gguf_find(s->f, "tokenizer.ggml.tokens");
+    const load_tensor *embedding = load_find(m, "model.embed_tokens.weight");
+    c->vocab_size = tokens && tokens->n <= UINT32_MAX ? (uint32_t)tokens->n : 0;
+    TRY(get_u32(s, "vocab_size", &c->vocab_size));
+    /* what the weights have decides: logits come from that many rows */
+    if (embedding && embedding->rank == 2 && embedding->dims[0] <= UINT32_MAX)
+        c->vocab_size = (uint32_t)embedding->dims[0];
+    return MPK_OK;
+}
+
+/* A number that must be given. */
+static mpk_status get_needed(scope *s, const char *key, uint32_t *out)
+{
+    CHECK(s->cx, gguf_find(s->f, scoped(s, key)), MPK_EFORMAT, "%s is missing", s->key);
+    return get_u32(s, key, out);
+}
+
+/* Heads of plain attention. */
+static mpk_status fill_heads(scope *s, model_config *c)
+{
+    c->n_kv_heads = c->n_heads;
+    TRY(get_u32(s, "attention.head_count_kv", &c->n_kv_heads));
+    /* the sizes of a file that states none: heads share the hidden size */
+    uint32_t value_size = c->head_size = c->n_heads ? c->hidden_size / c->n_heads : 0;
+    TRY(get_u32(s, "attention.key_length", &c->head_size));
+    TRY(get_u32(s, "attention.value_length", &value_size));
+    CHECK(s->cx, value_size == c->head_size, MPK_EUNSUPPORTED,
+          "heads of keys have %u elements, of values %u", c->head_size, value_size);
+    return MPK_OK;
+}
+
+/* Latent attention.  key_length and value_length are the heads' own in older files; newer ones mean
+ * what is cached by them, and have the heads' with "_mla". */
+static mpk_status fill_latent(scope *s, model_config *c)
+{
+    c->n_kv_heads = 1;
+    TRY(get_needed(s, "attention.kv_lora_rank", &c->latent_size));
+    TRY(get_u32(s, "attention.q_lora_rank", &c->query_latent_size));
+    TRY(get_needed(s, "rope.dimension_count", &c->rope_size));
+    TRY(get_needed(s, "attention.key_length", &c->head_size));
+    TRY(get_needed(s, "attention.value_length", &c->value_size));
+    TRY(get_u32(s, "attention.key_length_mla", &c->head_size));
+    return get_u32(s, "attention.value_length_mla", &c->value_size);
+}
+
+/* Layers after the last one, which guess further tokens, are counted too. */
+static mpk_status drop_guesses(scope *s, model_config *c)
+{
+    uint32_t n = 0;
+    TRY(get_u32(s, "nextn_predict_layers", &n));
+    CHECK(s->cx, !n || s->def->guesses, MPK_EUNSUPPORTED, "%s is not supported", s->key);
+    CHECK(s->cx, n < c->n_layers || !n, MPK_EFORMAT, "%s is %u of %u layers", s->key, n,
+          c->n_layers);
+    c->n_layers -= n;
+    return MPK_OK;
+}
+
+/* The sizes that every model states, and those that follow from others. */
 static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 {
     const struct {
@@ -59,28 +118,11 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
                  {"embedding_length", &c->hidden_size},
                  {"feed_forward_length", &c->ffn_size},
                  {"attention.head_count", &c->n_heads}};
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        CHECK(s->cx, gguf_find(s->f, scoped(s, sizes[i].key)), MPK_EFORMAT, "%s is missing",
-              s->key);
-        TRY(get_u32(s, sizes[i].key, sizes[i].out));
-    }
-    c->n_kv_heads = c->n_heads;
-    TRY(get_u32(s, "attention.head_count_kv", &c->n_kv_heads));
-    /* the sizes of a file that states none: heads share the hidden size */
-    uint32_t value_size = c->head_size = c->n_heads ? c->hidden_size / c->n_heads : 0;
-    TRY(get_u32(s, "attention.key_length", &c->head_size));
-    TRY(get_u32(s, "attention.value_length", &value_size));
-    CHECK(s->cx, value_size == c->head_size, MPK_EUNSUPPORTED,
-          "heads of keys have %u elements, of values %u", c->head_size, value_size);
-
-    const gguf_value *tokens = gguf_find(s->f, "tokenizer.ggml.tokens");
-    const load_tensor *embedding = load_find(m, "model.embed_tokens.weight");
-    c->vocab_size = tokens && tokens->n <= UINT32_MAX ? (uint32_t)tokens->n : 0;
-    TRY(get_u32(s, "vocab_size", &c->vocab_size));
-    /* what the weights have decides: logits come from that many rows */
-    if (embedding && embedding->rank == 2 && embedding->dims[0] <= UINT32_MAX)
-        c->vocab_size = (uint32_t)embedding->dims[0];
-    return MPK_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        TRY(get_needed(s, sizes[i].key, sizes[i].out));
+    TRY(drop_guesses(s, c));
+    TRY(s->def->latent ? fill_latent(s, c) : fill_heads(s, c));
+    return fill_vocab_size(s, m, c);
 }
 
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
@@ -92,7 +134,9 @@ static mpk_status refuse_unsupported(scope *s)
     } keys[] = {
         {"attention.clamp_kqv", false},
         {"attention.max_alibi_bias", false},
-        {"expert_shared_count", false},
+        {"expert_shared_count", s->def->routing != MODEL_ROUTES_PLAIN},
+        {"expert_group_count", s->def->routing != MODEL_ROUTES_PLAIN},
+        {"attention.temperature_scale", false},
         {"expert_shared_feed_forward_length", s->def->shared_expert},
         {"rope.dimension_sections", !s->def->neighbours}, /* their rows are in another order */
         {"attn_logit_softcapping", s->def->caps},
@@ -113,6 +157,33 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
+/* DeepSeek's routers.  Files of its first models do not say by what experts are chosen: by a
+ * softmax, and then a group counts as much as its best expert. */
+static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
+{
+    enum { SOFTMAX = 1, SIGMOID = 2 };
+    uint32_t gating = SOFTMAX, n_shared = 0;
+    TRY(get_u32(s, "expert_gating_func", &gating));
+    CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
+          "%s %u is not supported; 1 (softmax) and 2 (sigmoid) are", s->key, gating);
+    TRY(get_u32(s, "expert_group_count", &c->expert_groups));
+    TRY(get_u32(s, "expert_group_used_count", &c->kept_groups));
+    TRY(get_double(s, "expert_weights_scale", &c->expert_scale));
+    TRY(get_u32(s, "expert_shared_count", &n_shared));
+    CHECK(s->cx, n_shared <= MODEL_MAX_EXPERTS && c->expert_ffn_size < 1 << 20, MPK_EFORMAT,
+          "%s: %u shared experts of %u inner entries are too many", s->key, n_shared,
+          c->expert_ffn_size);
+    c->shared_ffn_size = n_shared * c->expert_ffn_size;
+    c->expert_sigmoid = gating == SIGMOID;
+    c->group_best = c->expert_sigmoid && c->expert_groups > 1 ? 2 : 1;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.e_score_correction.bias", i);
+        c->expert_score_bias = c->expert_score_bias || load_find(m, name);
+    }
+    return MPK_OK;
+}
+
 /* Numbers of experts.  In Qwen3 and Mixtral the weights of a token's experts add up to 1, unless
  * the file says otherwise. A layer that has the gate of a plain feed-forward network is dense: bit
  * i of dense_layers. */
@@ -130,6 +201,8 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     if (c->n_experts && s->def->shared_expert)
         TRY(get_u32(s, "expert_shared_feed_forward_length", &c->shared_ffn_size));
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
+    if (s->def->routing)
+        TRY(fill_routing(s, m, c));
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
         snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
         if (load_find(m, name))
@@ -238,6 +311,10 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     TRY(get_double(s, "rope.scaling.yarn_attn_factor", &c->rope_attention_factor));
     TRY(get_double(s, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
     TRY(get_double(s, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    if (s->def->latent) { /* a tenth of mscale_all_dim, and mscale is the same */
+        TRY(get_double(s, "rope.scaling.yarn_log_multiplier", &c->rope_mscale_all_dim));
+        c->rope_mscale = c->rope_mscale_all_dim *= 10;
+    }
     if (str_is(type, "linear"))
         c->rope_scaling = MODEL_ROPE_LINEAR;
     else if (str_is(type, "yarn"))
@@ -346,7 +423,8 @@ double gguf_default_scale(const model_def *def, const model_config *c)
 /* All about rope: theta, rotated size, scaling by name or by divisors. */
 static mpk_status fill_rope(scope *s, load_model *m, model_config *c)
 {
-    c->rope_size = c->head_size;
+    if (!s->def->latent)
+        c->rope_size = c->head_size;
     c->rope_theta = s->def->local_theta != 0 ? s->def->rope_theta : 10000;
     c->local_theta = s->def->local_theta;
     if (c->local_theta != 0)

@@ -120,12 +120,13 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
     CHECK(d->cx, has_known_windows(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture,
           c->window);
-    CHECK(d->cx, !c->n_experts || !def->gguf_unnormalized || !c->normalize_experts,
+    CHECK(d->cx, !c->n_experts || !def->gguf_unnormalized || !c->normalize_experts || def->routing,
           MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say that the weights of a token's experts add up to 1",
           d->architecture);
-    bool plain =
-        !c->rope_mscale && !c->rope_mscale_all_dim && c->rope_truncate == !def->rope_unrounded;
+    bool plain = (def->latent ? c->rope_mscale == c->rope_mscale_all_dim
+                              : !c->rope_mscale && !c->rope_mscale_all_dim) &&
+                 c->rope_truncate == !def->rope_unrounded;
     CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
           d->architecture);
@@ -146,11 +147,16 @@ static void put_sizes(describer *d, const model_def *def)
     const struct {
         const char *key;
         uint32_t value;
-    } sizes[] = {{"block_count", c->n_layers},           {"context_length", c->max_positions},
-                 {"embedding_length", c->hidden_size},   {"feed_forward_length", c->ffn_size},
-                 {"attention.head_count", c->n_heads},   {"attention.head_count_kv", c->n_kv_heads},
-                 {"attention.key_length", c->head_size}, {"attention.value_length", c->head_size},
-                 {"rope.dimension_count", c->rope_size}, {"vocab_size", c->vocab_size}};
+    } sizes[] = {{"block_count", c->n_layers},
+                 {"context_length", c->max_positions},
+                 {"embedding_length", c->hidden_size},
+                 {"feed_forward_length", c->ffn_size},
+                 {"attention.head_count", c->n_heads},
+                 {"attention.head_count_kv", c->n_kv_heads},
+                 {"attention.key_length", model_cache_size(c)},
+                 {"attention.value_length", c->latent_size ? c->latent_size : c->head_size},
+                 {"rope.dimension_count", c->rope_size},
+                 {"vocab_size", c->vocab_size}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         gguf_put_u32(d->w, scoped(d, sizes[i].key), sizes[i].value);
     if (c->window)
@@ -160,8 +166,36 @@ static void put_sizes(describer *d, const model_def *def)
     put_factor(d, "final_logit_softcapping", c->logits_cap);
 }
 
+/* Latent attention, and how DeepSeek's routers choose. */
+static void put_latent(describer *d, const model_def *def)
+{
+    const model_config *c = &d->m->config;
+    if (c->latent_size) {
+        gguf_put_u32(d->w, scoped(d, "attention.kv_lora_rank"), c->latent_size);
+        gguf_put_u32(d->w, scoped(d, "attention.key_length_mla"), c->head_size);
+        gguf_put_u32(d->w, scoped(d, "attention.value_length_mla"), c->value_size);
+    }
+    if (c->query_latent_size)
+        gguf_put_u32(d->w, scoped(d, "attention.q_lora_rank"), c->query_latent_size);
+    if (def->routing == MODEL_ROUTES_PLAIN)
+        return;
+    gguf_put_u32(d->w, scoped(d, "expert_shared_count"),
+                 c->shared_ffn_size / (c->expert_ffn_size ? c->expert_ffn_size : 1));
+    gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
+    gguf_put_f32(d->w, scoped(d, "expert_weights_scale"),
+                 c->expert_scale != 0 ? (float)c->expert_scale : 1);
+    if (c->expert_groups > 1) {
+        gguf_put_u32(d->w, scoped(d, "expert_group_count"), c->expert_groups);
+        gguf_put_u32(d->w, scoped(d, "expert_group_used_count"), c->kept_groups);
+    }
+    uint32_t n_dense = 0;
+    while (n_dense < c->n_layers && model_has_layer(c->dense_layers, n_dense))
+        n_dense++;
+    gguf_put_u32(d->w, scoped(d, "leading_dense_block_count"), n_dense);
+}
+
 /* For a mixture of experts only: readers take a missing expert_count for a dense model. */
-static void put_experts(describer *d)
+static void put_experts(describer *d, const model_def *def)
 {
     const model_config *c = &d->m->config;
     if (!c->n_experts)
@@ -170,7 +204,7 @@ static void put_experts(describer *d)
     gguf_put_u32(d->w, scoped(d, "expert_used_count"), c->experts_per_token);
     gguf_put_u32(d->w, scoped(d, "expert_feed_forward_length"), c->expert_ffn_size);
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
-    if (c->shared_ffn_size)
+    if (def->shared_expert)
         gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
 }
 
@@ -197,6 +231,9 @@ static void put_rope(describer *d)
                  c->rope_original_positions);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_fast"), (float)c->rope_beta_fast);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_slow"), (float)c->rope_beta_slow);
+    if (c->latent_size && c->rope_mscale_all_dim)
+        gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_log_multiplier"),
+                     (float)(0.1 * c->rope_mscale_all_dim));
     if (c->rope_attention_factor)
         gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"),
                      (float)c->rope_attention_factor);
@@ -293,7 +330,8 @@ static mpk_status put_all(describer *d)
     gguf_put_str(d->w, "general.type", STR("model"));
     gguf_put_str(d->w, "general.name", name_of(d->m->path));
     put_sizes(d, def);
-    put_experts(d);
+    put_experts(d, def);
+    put_latent(d, def);
     put_multipliers(d, def);
     put_rope(d);
     TRY(put_vocab(d));

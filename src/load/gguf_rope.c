@@ -20,32 +20,33 @@
  * Called by gguf.c after the hyper-parameters are filled; gguf_find_rows and gguf_row_from are
  * the inverse, for quantize.c.
  */
+#include <stdio.h>
+
 #include "load/gguf.h"
 
-/* The row of the file that becomes row `row`.  A head has `size` rows, of which the first
- * `turned` are rotated. */
-static int64_t find_row(int64_t row, int64_t size, int64_t turned)
+/* The row of the file that becomes row `row`. */
+static int64_t find_row(int64_t row, const gguf_rows *rows)
 {
-    int64_t head = row / size * size, i = row % size, half = turned / 2;
-    if (i >= turned)
+    int64_t i = row % rows->head - rows->plain, half = rows->turned / 2;
+    if (i < 0 || i >= rows->turned)
         return row;
-    return head + (i < half ? 2 * i : 2 * (i - half) + 1);
+    return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
 
 /* n_bytes has been checked, so each row has the same number of whole blocks. */
-static mpk_status order_weight(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
+static mpk_status order_weight(mpk_context *cx, arena *a, const gguf_rows *rows, load_tensor *t)
 {
     const char *bytes = t->data;
     uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0];
     NEW(cx, a, t->parts, (size_t)t->dims[0]);
     for (int64_t i = 0; i < t->dims[0]; i++)
-        t->parts[i] = bytes + (uint64_t)find_row(i, c->head_size, c->rope_size) * row_bytes;
+        t->parts[i] = bytes + (uint64_t)find_row(i, rows) * row_bytes;
     t->data = NULL;
     return MPK_OK;
 }
 
 /* A bias is a single row, so its elements move; blocks do not allow that. */
-static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
+static mpk_status order_bias(mpk_context *cx, arena *a, const gguf_rows *rows, load_tensor *t)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     const char *from = t->data;
@@ -56,30 +57,54 @@ static mpk_status order_bias(mpk_context *cx, arena *a, const model_config *c, l
     NEW(cx, a, to, t->n_bytes);
     for (int64_t i = 0; i < t->dims[0]; i++)
         memcpy(to + (size_t)i * info->block_bytes,
-               from + (size_t)find_row(i, c->head_size, c->rope_size) * info->block_bytes,
-               info->block_bytes);
+               from + (size_t)find_row(i, rows) * info->block_bytes, info->block_bytes);
     t->data = to;
     return MPK_OK;
+}
+
+/* Is it the weight or the bias of this projection of attention? */
+static bool is_of(str name, const char *projection)
+{
+    static const char *const ends[] = {"weight", "bias"};
+    char end[64];
+    bool found = false;
+    for (int i = 0; i < 2; i++) {
+        snprintf(end, sizeof end, ".self_attn.%s.%s", projection, ends[i]);
+        found = found || str_ends(name, str_from(end));
+    }
+    return found;
+}
+
+/* With latent attention the last rows of each head of the query are rotated, and of what is cached
+ * those after the latent. */
+static gguf_rows find_latent_rows(const model_config *c, const load_tensor *t)
+{
+    const int64_t R = c->rope_size, K = c->head_size, L = c->latent_size;
+    const char *query = c->query_latent_size ? "q_b_proj" : "q_proj";
+    if (is_of(t->name, query) && t->dims[0] == K * c->n_heads)
+        return (gguf_rows){K, R, K - R};
+    if (is_of(t->name, "kv_a_proj_with_mqa") && t->dims[0] == L + R)
+        return (gguf_rows){L + R, R, L};
+    return (gguf_rows){0};
 }
 
 /* Tensors with an unexpected shape count as in order: building the program refuses them by name. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
 {
-    bool q = str_ends(t->name, STR(".self_attn.q_proj.weight")) ||
-             str_ends(t->name, STR(".self_attn.q_proj.bias"));
-    bool k = str_ends(t->name, STR(".self_attn.k_proj.weight")) ||
-             str_ends(t->name, STR(".self_attn.k_proj.bias"));
+    if (c->latent_size)
+        return find_latent_rows(c, t);
+    bool q = is_of(t->name, "q_proj"), k = is_of(t->name, "k_proj");
     if ((!q && !k) || t->dims[0] != (int64_t)c->head_size * (q ? c->n_heads : c->n_kv_heads))
         return (gguf_rows){0};
-    return (gguf_rows){c->head_size, c->rope_size};
+    return (gguf_rows){c->head_size, c->rope_size, 0};
 }
 
 /* Of a head of 8 turned rows the file's rows 0 1 2 3 4 5 6 7 are the checkpoint's 0 4 1 5 2 6 3 7:
- * halves become neighbours. Rows beyond `turned` stay. */
+ * halves become neighbours. Rows before and after the turned ones stay. */
 int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
 {
-    int64_t i = rows->head ? row % rows->head : 0;
-    if (!rows->head || i >= rows->turned)
+    int64_t i = rows->head ? row % rows->head - rows->plain : 0;
+    if (!rows->head || i < 0 || i >= rows->turned)
         return row;
     return row - i + i / 2 + (i % 2 ? rows->turned / 2 : 0);
 }
@@ -91,12 +116,13 @@ mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
     const model_config *c = &m->config;
     for (size_t i = 0; i < m->tensors.n; i++) {
         load_tensor *t = &m->tensors.at[i];
-        if (!gguf_find_rows(c, t).head)
+        const gguf_rows rows = gguf_find_rows(c, t);
+        if (!rows.head)
             continue;
         if (t->rank == 1)
-            TRY(order_bias(cx, &m->arena, c, t));
+            TRY(order_bias(cx, &m->arena, &rows, t));
         else
-            TRY(order_weight(cx, &m->arena, c, t));
+            TRY(order_weight(cx, &m->arena, &rows, t));
     }
     return MPK_OK;
 }

@@ -24,6 +24,34 @@ static bool is_given(const json_value *j, const char *key)
     return false;
 }
 
+/* A number that must be given. */
+static mpk_status read_needed(mpk_context *cx, const json_value *j, const char *key, uint32_t *out)
+{
+    CHECK(cx, json_get(j, key), MPK_EFORMAT, "\"%s\" is missing", key);
+    return json_read_u32(cx, j, key, out);
+}
+
+/* The sizes of latent attention.  "head_dim" and "num_key_value_heads" say nothing that counts: one
+ * row is cached for all heads. */
+static mpk_status fill_latent(mpk_context *cx, const json_value *j, model_config *c)
+{
+    bool neighbours = true;
+    uint32_t plain = 0;
+    TRY(read_needed(cx, j, "kv_lora_rank", &c->latent_size));
+    TRY(read_needed(cx, j, "qk_nope_head_dim", &plain));
+    TRY(read_needed(cx, j, "qk_rope_head_dim", &c->rope_size));
+    TRY(read_needed(cx, j, "v_head_dim", &c->value_size));
+    TRY(json_read_u32(cx, j, "q_lora_rank", &c->query_latent_size));
+    TRY(json_read_bool(cx, j, "rope_interleave", &neighbours));
+    CHECK(cx, neighbours, MPK_EUNSUPPORTED, "\"rope_interleave\" false is not supported");
+    CHECK(cx, c->latent_size && plain && plain < 1 << 16 && c->rope_size < 1 << 16, MPK_EFORMAT,
+          "\"kv_lora_rank\" %u, \"qk_nope_head_dim\" %u and \"qk_rope_head_dim\" %u are not sizes",
+          c->latent_size, plain, c->rope_size);
+    c->head_size = plain + c->rope_size;
+    c->n_kv_heads = 1;
+    return MPK_OK;
+}
+
 /* The sizes, which must be given unless the family has defaults.  Two may be absent, since they
  * follow: num_key_value_heads is the number of heads, head_dim the share of hidden_size. */
 static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_def *def,
@@ -45,6 +73,8 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_d
               sizes[i].key);
         TRY(json_read_u32(cx, j, sizes[i].key, sizes[i].out));
     }
+    if (def->latent)
+        return fill_latent(cx, j, c);
     c->n_kv_heads = s->n_kv_heads ? s->n_kv_heads : c->n_heads;
     c->head_size = s->head_size;
     TRY(json_read_u32(cx, j, "num_key_value_heads", &c->n_kv_heads));
@@ -190,7 +220,7 @@ static mpk_status count_experts(mpk_context *cx, const json_value *j, const mode
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t n = 0;
         TRY(json_read_u32(cx, j, names[i], &n));
-        CHECK(cx, n <= 1 || (def->is_mixture && i < 2), MPK_EUNSUPPORTED,
+        CHECK(cx, n <= 1 || (def->is_mixture && (i < 2 || def->routing)), MPK_EUNSUPPORTED,
               "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)",
               LOAD_NAME(c->family), names[i], n);
         c->n_experts = def->is_mixture && n > c->n_experts ? n : c->n_experts;
@@ -214,6 +244,72 @@ static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_
     return MPK_OK;
 }
 
+/* A member that must have this text if it is there. */
+static mpk_status expect_text(mpk_context *cx, const json_value *j, const char *key,
+                              const char *expected)
+{
+    str found = str_from(expected);
+    TRY(json_read_str(cx, j, key, &found));
+    CHECK(cx, str_is(found, expected), MPK_EUNSUPPORTED,
+          "\"%s\" \"%.*s\" is not supported in this family; \"%s\" is", key, STR_SHOWN(found, 64),
+          expected);
+    return MPK_OK;
+}
+
+/* The groups of a router. */
+static mpk_status fill_groups(mpk_context *cx, const json_value *j, const model_def *def,
+                              model_config *c)
+{
+    const bool biased = def->routing == MODEL_ROUTES_BIASED;
+    str method = STR("greedy");
+    c->expert_sigmoid = c->expert_score_bias = biased;
+    c->group_best = 1;
+    if (biased)
+        TRY(expect_text(cx, j, "topk_method", "noaux_tc"));
+    else
+        TRY(json_read_str(cx, j, "topk_method", &method));
+    TRY(expect_text(cx, j, "scoring_func", biased ? "sigmoid" : "softmax"));
+    CHECK(cx, str_is(method, "greedy") || str_is(method, "group_limited_greedy"), MPK_EUNSUPPORTED,
+          "\"topk_method\" \"%.*s\" is not supported in this family; greedy and "
+          "group_limited_greedy are",
+          STR_SHOWN(method, 64));
+    if (!biased && str_is(method, "greedy"))
+        return MPK_OK;
+    TRY(read_needed(cx, j, "n_group", &c->expert_groups));
+    TRY(read_needed(cx, j, "topk_group", &c->kept_groups));
+    CHECK(cx, c->expert_groups && c->kept_groups, MPK_EFORMAT,
+          "\"n_group\" %u and \"topk_group\" %u are not numbers of groups", c->expert_groups,
+          c->kept_groups);
+    if (biased && c->expert_groups > 1) /* of one group all are chosen from, however it is rated */
+        c->group_best = 2;
+    return MPK_OK;
+}
+
+/* What DeepSeek's routers and layers have: groups, a factor, experts for every token, dense layers
+ * before all others. */
+static mpk_status fill_routing(mpk_context *cx, const json_value *j, const model_def *def,
+                               model_config *c)
+{
+    const bool biased = def->routing == MODEL_ROUTES_BIASED;
+    uint32_t n_shared = 0, n_dense = 0, every = 1;
+    c->normalize_experts = biased;
+    TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
+    CHECK(cx, biased || !c->normalize_experts, MPK_EUNSUPPORTED,
+          "\"norm_topk_prob\" true is not supported in this family");
+    TRY(fill_groups(cx, j, def, c));
+    TRY(read_factor(cx, j, "routed_scaling_factor", &c->expert_scale));
+    TRY(json_read_u32(cx, j, "n_shared_experts", &n_shared));
+    CHECK(cx, n_shared <= MODEL_MAX_EXPERTS && c->expert_ffn_size < 1 << 20, MPK_EFORMAT,
+          "%u shared experts of %u inner entries are too many", n_shared, c->expert_ffn_size);
+    c->shared_ffn_size = n_shared * c->expert_ffn_size;
+    TRY(json_read_u32(cx, j, "moe_layer_freq", &every));
+    CHECK(cx, every == 1, MPK_EUNSUPPORTED, "\"moe_layer_freq\" %u is not supported; 1 is", every);
+    TRY(json_read_u32(cx, j, "first_k_dense_replace", &n_dense));
+    for (uint32_t i = 0; i < n_dense && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->dense_layers, i, true);
+    return MPK_OK;
+}
+
 /* The numbers of experts.  Sizes must be given; other absent members take Transformers' defaults.
  * only_experts: a family such as Mixtral, whose layers all have experts and whose weights always
  * add up to 1. */
@@ -234,6 +330,8 @@ static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model
     if (c->n_experts && def->shared_expert)
         TRY(json_read_u32(cx, j, "shared_expert_intermediate_size", &c->shared_ffn_size));
     c->expert_every = 1;
+    if (def->routing)
+        return fill_routing(cx, j, def, c);
     c->normalize_experts = def->only_experts;
     if (def->only_experts)
         return MPK_OK;
@@ -493,7 +591,8 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
     CHECK(cx, rotated > 0 && rotated <= 1, MPK_EFORMAT,
           "\"partial_rotary_factor\" is %g, expected 0 to 1", rotated);
     /* entries after these pass unrotated */
-    c->rope_size = (uint32_t)(c->head_size * rotated);
+    if (!def->latent)
+        c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, def, c));
     if (def->local_unscaled && c->rope_scaling != MODEL_ROPE_DEFAULT && c->local_theta == 0)
         c->local_theta = c->rope_theta;

@@ -178,6 +178,15 @@ static bool is_of_layers(str name)
            (name.n > 4 && memcmp(name.at, "blk.", 4) == 0);
 }
 
+/* Is it a tensor of a layer after the last one, in a family whose files have such? */
+static bool is_guess(const model_def *def, const model_config *c, str name)
+{
+    uint64_t layer = 0;
+    for (size_t i = 13; i < name.n && i < 20 && name.at[i] >= '0' && name.at[i] <= '9'; i++)
+        layer = layer * 10 + (uint64_t)(name.at[i] - '0');
+    return def->guesses && is_of_layers(name) && layer >= c->n_layers;
+}
+
 /* Build the program for one token, then look for weights of layers that it did not use, such as
  * a q_norm in a model that calls itself llama.  Ignoring them would give wrong answers without a
  * warning. */
@@ -192,11 +201,15 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
                          .kv_dtype = IR_F32,
                          .activation_dtype = IR_F32};
     model_weights weights = load_weights(m);
+    const model_def *def;
     ir_graph *g;
+    TRY(model_find(cx, m->config.family, &def));
     TRY(model_build(cx, scratch, &m->config, &shape, &weights, &g));
     for (size_t i = 0; i < m->tensors.n; i++) {
         str name = m->tensors.at[i].name;
-        CHECK(cx, map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name),
+        CHECK(cx,
+              map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name) ||
+                  is_guess(def, &m->config, name),
               MPK_EUNSUPPORTED, "the weight %.*s is not part of a %.*s model as it is known here",
               LOAD_NAME(name), LOAD_NAME(m->config.family));
     }
@@ -319,6 +332,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
     if (!m->has_config || !m->tensors.n)
         return MPK_OK;
     NOTE(cx, load_split_joined(cx, m), "opening %s", path);
+    NOTE(cx, load_split_latent(cx, m), "opening %s", path);
     NOTE(cx, load_stack_experts(cx, m), "opening %s", path);
     NOTE(cx, check_weights(cx, m), "opening %s", path);
     return MPK_OK;

@@ -11,6 +11,7 @@
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
  *   interleaved.c     those of gpt-oss's folders, by rows
+ *   latent.c          those that make keys and values of latents, each head's apart
  *   joined.c          weights that files hold as one tensor, taken apart
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
@@ -129,6 +130,11 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m);
 /* For a family whose folders interleave the weights of experts (model_def.expert_bias): give each
  * part its own name and order, in the model's arena. */
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
+
+/* ---- latent.c ---- */
+
+/* For a family with latent attention: give each head's weights for keys and for values a tensor. */
+mpk_status load_split_latent(mpk_context *cx, load_model *m);
 
 /* ---- joined.c ---- */
 

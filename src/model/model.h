@@ -31,7 +31,8 @@
  *   logprobs   f32[R, 21, 2] live=rows
  *   with counts_experts, of each layer with experts: model.layers.L.experts i32[T, N] live=tokens,
  *              the experts of each token
- * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K]; choice
+ * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K], with latent
+ * attention k_cache.LAYER alone, [n_pages, 1, P, latent_size + rope_size]; choice
  * f32[C, V], where the logits of rows with rules are changed.  With greedy_only there are no asks,
  * rules, history, choice and logprobs.
  */
@@ -81,12 +82,25 @@ typedef struct model_config {
     /* a bit for each layer that has one feed-forward although others have experts */
     uint64_t dense_layers[MODEL_MAX_LAYERS / 64];
     bool normalize_experts; /* the weights of a token's experts add up to 1 */
-    bool router_bias;    /* routers have biases: of the family, or random ones (engine_routing.c) */
-    bool expert_bias;    /* experts' products have biases */
+    bool router_bias; /* routers have biases: of the family, or random ones (engine_routing.c) */
+    bool expert_bias; /* experts' products have biases */
+    /* how routers choose (op/route.c): shares are sigmoids; what experts are chosen by has a bias;
+     * of expert_groups groups kept_groups are chosen from, rated by their group_best best; weights
+     * times expert_scale; 0 of any: 1 */
+    bool expert_sigmoid, expert_score_bias;
+    uint32_t expert_groups, kept_groups, group_best;
+    double expert_scale;
     double swiglu_limit; /* of the activation "swiglu_oai" (op/activate.h), which it implies */
     bool sinks;          /* each head has a sink (op/attention.c) */
 
-    uint32_t rope_size; /* entries of a head that are rotated, normally head_size */
+    /* Latent attention (decoder_latent_attention): entries of what is cached of a token for keys
+     * and values together, of what queries are made from, 0: of the hidden state itself, and of a
+     * head's values.  latent_size 0: attention is plain. */
+    uint32_t latent_size, query_latent_size, value_size;
+
+    /* entries of a head that are rotated, normally head_size; the first, with latent attention the
+     * last */
+    uint32_t rope_size;
     double rope_theta;
     /* of the layers with a window, whose frequencies are not scaled; 0: they are as the others */
     double local_theta;
@@ -169,6 +183,15 @@ typedef enum model_windows {
     MODEL_WINDOW_PATTERN
 } model_windows;
 
+/* How the routers of a family choose, and what its configuration says of it. */
+typedef enum model_routing {
+    MODEL_ROUTES_PLAIN, /* by a softmax over all experts */
+    /* the same, with "topk_method" "group_limited_greedy" in the groups with the best expert */
+    MODEL_ROUTES_GREEDY,
+    /* by a sigmoid and a bias for the choice, in the groups with the best two experts */
+    MODEL_ROUTES_BIASED,
+} model_routing;
+
 /* What the files of a family hold as one tensor (load/joined.c); may be added up. */
 typedef enum model_joints {
     MODEL_JOINS_QKV = 1,    /* q, k and v */
@@ -248,6 +271,9 @@ typedef struct model_def {
     bool gguf_neighbours;
     bool neighbours;     /* the same in checkpoints */
     model_joints joints; /* 0: all tensors are apart */
+    bool latent; /* attention is latent: kv_lora_rank, q_lora_rank and sizes of heads are read */
+    /* files may hold layers after the last one, which guess further tokens; they are not used */
+    bool guesses;
     /* names of parts of layers that differ from those of other families: pairs of GGUF's and
      * Hugging Face's, after the last a NULL; NULL: none */
     const char *const (*gguf_names)[2];
@@ -261,6 +287,10 @@ typedef struct model_def {
     /* layers with experts also have a feed-forward for every token, of the size
      * "shared_expert_intermediate_size", with a gate of its own */
     bool shared_expert;
+    /* of the families that are not MODEL_ROUTES_PLAIN the members are DeepSeek's:
+     * n_routed_experts, n_group, topk_group, routed_scaling_factor, first_k_dense_replace, and
+     * n_shared_experts, which are one feed-forward for every token, without a gate */
+    model_routing routing;
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
     /* routers and experts have biases; checkpoints hold the weights of all experts as
@@ -304,7 +334,8 @@ static inline uint32_t model_layer_window(const model_config *c, uint32_t layer)
 }
 /* Where some layers have a window, let the others not rotate. */
 void model_unrotate_full(model_config *c);
-/* What attention scores are multiplied by. */
+/* What attention scores are multiplied by.  With latent attention yarn's factor, squared, is in it,
+ * since only a part of a head is rotated. */
 double model_attention_scale(const model_config *c);
 /* The record for GGUF files of an architecture, with or without experts.  MPK_EUNSUPPORTED, with
  * a list of all. */
@@ -317,6 +348,16 @@ const char *const (*model_gguf_names(str architecture))[2];
 mpk_status model_check(mpk_context *cx, const model_config *c);
 /* longrope's factor of cos and sin: the one that is given, or what follows from the factor. */
 double model_long_factor(const model_config *c);
+/* Entries that a token's row of a KV head has in the cache of keys, and how many such caches a
+ * layer has: 2, of keys and of values, or 1 for both. */
+static inline uint32_t model_cache_size(const model_config *c)
+{
+    return c->latent_size ? c->latent_size + c->rope_size : c->head_size;
+}
+static inline uint32_t model_caches(const model_config *c)
+{
+    return c->latent_size ? 1 : 2;
+}
 /* Does this layer have experts instead of one feed-forward? */
 bool model_has_experts(const model_config *c, uint32_t layer);
 /* Find the family, check, build the program in arena a, verify it. */

@@ -16,6 +16,8 @@ enum {
     MAX_HEAD_SIZE = 1024,
     MAX_FFN = 1 << 20,
     MAX_EXPERTS_PER_TOKEN = 64, /* as many as the operators accept */
+    MAX_EXPERT_GROUPS = 64,
+    MAX_LATENT_HEADS = 128, /* likewise */
     MAX_VOCAB = 1 << 22,
     MAX_POSITIONS = 1 << 27,
     MAX_STEP_TOKENS = 1 << 20,
@@ -171,6 +173,46 @@ static mpk_status check_factors(mpk_context *cx, const model_config *c)
     return check_number(cx, "cap of the logits", c->logits_cap, 0, 1e6);
 }
 
+/* Groups of equal size, of which those that are kept have enough experts; heads, whose weights lie
+ * like experts, as many as the operators accept. */
+static mpk_status check_groups(mpk_context *cx, const model_config *c)
+{
+    const uint32_t groups = c->expert_groups ? c->expert_groups : 1,
+                   kept = c->kept_groups ? c->kept_groups : 1,
+                   best = c->group_best ? c->group_best : 1;
+    TRY(check_size(cx, "number of groups of experts", groups, MAX_EXPERT_GROUPS));
+    TRY(check_size(cx, "number of groups that experts are chosen from", kept, groups));
+    CHECK(cx, c->n_experts % groups == 0, MPK_EFORMAT, "%u experts are not %u equal groups",
+          c->n_experts, groups);
+    CHECK(cx, c->experts_per_token <= kept * (c->n_experts / groups), MPK_EFORMAT,
+          "%u experts a token cannot be chosen from %u of %u groups of %u experts",
+          c->experts_per_token, kept, groups, c->n_experts / groups);
+    CHECK(cx, best <= 2 && best <= c->n_experts / groups, MPK_EFORMAT,
+          "groups of %u experts cannot be rated by their %u best", c->n_experts / groups, best);
+    return check_number(cx, "factor of the weights of experts", c->expert_scale, 0, 1e6);
+}
+
+/* The head has a part that is rotated and one that is not. */
+static mpk_status check_latent(mpk_context *cx, const model_def *family, const model_config *c)
+{
+    CHECK(cx, !c->latent_size == !family->latent, MPK_EFORMAT,
+          "a model of the family %s has a latent of %u entries", family->family, c->latent_size);
+    if (!c->latent_size)
+        return MPK_OK;
+    TRY(check_size(cx, "number of attention heads", c->n_heads, MAX_LATENT_HEADS));
+    TRY(check_size(cx, "number of key-value heads", c->n_kv_heads, 1));
+    TRY(check_size(cx, "size of the latent (kv_lora_rank)", c->latent_size,
+                   MAX_HEAD_SIZE - c->rope_size));
+    CHECK(cx, c->query_latent_size <= MAX_HIDDEN, MPK_EFORMAT,
+          "the model's size of the latent of queries (q_lora_rank) is %u, expected up to %d",
+          c->query_latent_size, MAX_HIDDEN);
+    TRY(check_size(cx, "size of the values of a head", c->value_size, MAX_HEAD_SIZE));
+    CHECK(cx, c->rope_size < c->head_size, MPK_EFORMAT,
+          "the model rotates %u of the %u elements of a head, expected a part of them",
+          c->rope_size, c->head_size);
+    return MPK_OK;
+}
+
 /* No experts, or bounds for what sizes tensors and the lists of a token's experts. */
 static mpk_status check_experts(mpk_context *cx, const model_def *family, const model_config *c)
 {
@@ -182,6 +224,7 @@ static mpk_status check_experts(mpk_context *cx, const model_def *family, const 
     TRY(check_size(cx, "feed-forward size of an expert", c->expert_ffn_size, MAX_FFN));
     if (family->shared_expert)
         TRY(check_size(cx, "feed-forward size of the shared expert", c->shared_ffn_size, MAX_FFN));
+    TRY(check_groups(cx, c));
     return check_size(cx, "step between layers with experts", c->expert_every, UINT32_MAX);
 }
 
@@ -216,7 +259,8 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
     TRY(check_factors(cx, c));
     TRY(check_experts(cx, family, c));
-    return check_rope(cx, c);
+    TRY(check_rope(cx, c));
+    return check_latent(cx, family, c);
 }
 
 void model_unrotate_full(model_config *c)
@@ -227,7 +271,11 @@ void model_unrotate_full(model_config *c)
 
 double model_attention_scale(const model_config *c)
 {
-    return c->attention_scale != 0 ? c->attention_scale : 1.0 / sqrt(c->head_size);
+    const double scale = c->attention_scale != 0 ? c->attention_scale : 1.0 / sqrt(c->head_size);
+    if (!c->latent_size || c->rope_scaling == MODEL_ROPE_DEFAULT || c->rope_factor <= 1)
+        return scale;
+    const double factor = 0.1 * c->rope_mscale_all_dim * log(c->rope_factor) + 1;
+    return scale * factor * factor;
 }
 
 /* As op/rope.h computes it. */

@@ -166,7 +166,7 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s.%u", which, d->layer);
-    int64_t dims[4] = {d->s->n_pages, d->c->n_kv_heads, d->s->page_tokens, d->c->head_size};
+    int64_t dims[4] = {d->s->n_pages, d->c->n_kv_heads, d->s->page_tokens, model_cache_size(d->c)};
     return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
 }
 
@@ -248,6 +248,14 @@ ir_tensor_id decoder_shared_expert(decoder *d, ir_tensor_id h, ir_tensor_id x)
                   (ir_set[]){{.name = "expr", .s = "x0 + x1 * sigmoid(x2)"}, {0}});
 }
 
+ir_tensor_id decoder_shared_experts(decoder *d, ir_tensor_id h, ir_tensor_id x)
+{
+    if (!d->c->shared_ffn_size)
+        return x;
+    return decoder_add(d, x, add_mlp(d, h, "mlp.shared_experts", d->c->shared_ffn_size),
+                       "shared_add");
+}
+
 /* Add the layer's weights of all experts as one tensor [E, rows, columns]. */
 static ir_tensor_id add_stack(decoder *d, const char *what, int64_t rows, int64_t columns)
 {
@@ -276,6 +284,28 @@ static void add_record(decoder *d, ir_tensor_id ids)
         d->status = ir_add_output(d->cx, d->g, record);
 }
 
+/* The experts of each token: ids and weights. */
+static void add_route(decoder *d, ir_tensor_id router, bool round, ir_tensor_id *routed)
+{
+    const model_config *c = d->c;
+    char name[NAME_BYTES];
+    const ir_set how[] = {{.name = "experts", .i = c->experts_per_token},
+                          {.name = "normalize", .i = c->normalize_experts},
+                          {.name = "round", .i = round},
+                          {.name = "sigmoid", .i = c->expert_sigmoid},
+                          {.name = "groups", .i = c->expert_groups ? c->expert_groups : 1},
+                          {.name = "kept", .i = c->kept_groups ? c->kept_groups : 1},
+                          {.name = "best", .i = c->group_best ? c->group_best : 1},
+                          {.name = "factor", .f = c->expert_scale != 0 ? c->expert_scale : 1},
+                          {0}};
+    ir_tensor_id in[] = {router, IR_NONE};
+    if (c->expert_score_bias)
+        in[1] = add_layer_weight(d, "mlp.gate.e_score_correction", "bias", 1, c->n_experts, 0);
+    if (d->status == MPK_OK)
+        d->status = ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"),
+                              c->expert_score_bias ? 2 : 1, in, how, routed);
+}
+
 /* The weights of all experts are operands of one operator: which of them a token needs is known
  * only after routing. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
@@ -285,13 +315,7 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
     int64_t D = c->hidden_size, F = c->expert_ffn_size;
     ir_tensor_id router = decoder_linear(d, h, "mlp.gate", c->n_experts, D, c->router_bias);
     ir_tensor_id routed[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
-    const ir_set how[] = {{.name = "experts", .i = c->experts_per_token},
-                          {.name = "normalize", .i = c->normalize_experts},
-                          {.name = "round", .i = round},
-                          {0}};
-    if (d->status == MPK_OK)
-        d->status =
-            ir_add_op(d->cx, d->g, "route", layer_name(d, name, "route"), 1, &router, how, routed);
+    add_route(d, router, round, routed);
     if (d->s->counts_experts)
         add_record(d, routed[0]);
     snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
@@ -340,6 +364,124 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
     }
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
     return decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
+}
+
+/* ---- latent attention ---- */
+
+/* Entries first .. first + n - 1 of the last axis of x, as a view. */
+static ir_tensor_id add_columns(decoder *d, ir_tensor_id x, int64_t first, int64_t n,
+                                const char *name)
+{
+    char full[NAME_BYTES];
+    int64_t starts[IR_MAX_RANK] = {0}, stops[IR_MAX_RANK];
+    if (d->status != MPK_OK)
+        return IR_NONE;
+    const ir_tensor *t = &d->g->tensors.at[x];
+    memcpy(stops, t->dims, sizeof stops);
+    starts[t->rank - 1] = first;
+    stops[t->rank - 1] = first + n;
+    return add_op(d, "slice", layer_name(d, full, name), 1, &x,
+                  (ir_set[]){{.name = "starts", .ints = starts, .n_ints = t->rank},
+                             {.name = "stops", .ints = stops, .n_ints = t->rank},
+                             {0}});
+}
+
+/* x[T, n * size] as a view [T, n, size]; n = 0: back again, x[T, .., size] as [T, ..]. */
+static ir_tensor_id add_shape(decoder *d, ir_tensor_id x, int64_t n, int64_t size, const char *name)
+{
+    char full[NAME_BYTES];
+    int64_t shape[3] = {d->s->n_tokens, n ? n : size, size};
+    return add_op(d, "reshape", layer_name(d, full, name), 1, &x,
+                  (ir_set[]){{.name = "shape", .ints = shape, .n_ints = n ? 3 : 2}, {0}});
+}
+
+/* One tensor after the other along the last axis of [T, n, K]. */
+static ir_tensor_id add_joined(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name)
+{
+    char full[NAME_BYTES];
+    return add_op(d, "concat", layer_name(d, full, name), 2, (ir_tensor_id[]){a, b},
+                  (ir_set[]){{.name = "axis", .i = 2}, {0}});
+}
+
+/* x[T, H, n_in] times each head's own weight, `what`.weight [H, n_out, n_in]: [T, H, n_out].  To
+ * the operator heads are experts, and every token goes to all of them. */
+static ir_tensor_id add_head_products(decoder *d, ir_tensor_id x, const char *what, int64_t n_out,
+                                      int64_t n_in)
+{
+    char full[NAME_BYTES], weight[NAME_BYTES];
+    snprintf(weight, sizeof weight, "model.layers.%u.%s.weight", d->layer, what);
+    ir_tensor_id w = add_shaped_weight(d, weight, 3, (int64_t[]){d->c->n_heads, n_out, n_in});
+    return add_op(d, "expert_linear", layer_name(d, full, result_name(what)), 3,
+                  (ir_tensor_id[]){x, d->head_ids, w}, NULL);
+}
+
+/* What is cached of a token, [T, 1, L + R]: its normed latent, and its rotated key. */
+static ir_tensor_id add_latent(decoder *d, ir_tensor_id h)
+{
+    const model_config *c = d->c;
+    const int64_t L = c->latent_size, R = c->rope_size;
+    h = decoder_linear(d, h, "self_attn.kv_a_proj_with_mqa", L + R, c->hidden_size,
+                       c->attention_bias);
+    ir_tensor_id latent = add_columns(d, h, 0, L, "latent_part");
+    ir_tensor_id key = add_columns(d, h, L, R, "key_part");
+    latent = decoder_norm(d, latent, "self_attn.kv_a_layernorm");
+    key = decoder_rope(d, add_shape(d, key, 1, R, "key"), "k_rope");
+    return add_joined(d, add_shape(d, latent, 1, L, "latent"), key, "latent_key");
+}
+
+/* Queries that meet what is cached, [T, H, L + R]: of each head the part that is not rotated, times
+ * the weight that would make keys of latents; and the rotated part. */
+static ir_tensor_id add_latent_queries(decoder *d, ir_tensor_id h)
+{
+    const model_config *c = d->c;
+    const int64_t H = c->n_heads, K = c->head_size, R = c->rope_size, D = c->hidden_size;
+    if (c->query_latent_size) {
+        h = decoder_linear(d, h, "self_attn.q_a_proj", c->query_latent_size, D, c->attention_bias);
+        h = decoder_norm(d, h, "self_attn.q_a_layernorm");
+        h = decoder_linear(d, h, "self_attn.q_b_proj", H * K, c->query_latent_size, false);
+    } else {
+        h = decoder_linear(d, h, "self_attn.q_proj", H * K, D, false);
+    }
+    h = add_shape(d, h, H, K, "q");
+    ir_tensor_id plain = add_columns(d, h, 0, K - R, "q_plain");
+    ir_tensor_id turned = decoder_rope(d, add_columns(d, h, K - R, R, "q_part"), "q_rope");
+    plain = add_head_products(d, plain, "self_attn.k_b_proj", c->latent_size, K - R);
+    return add_joined(d, plain, turned, "latent_query");
+}
+
+/* Scores and means are over the cached rows themselves; of the means the latents are taken, and
+ * each head's weight makes its values of them. */
+ir_tensor_id decoder_latent_attention(decoder *d, ir_tensor_id h)
+{
+    const model_config *c = d->c;
+    const int64_t H = c->n_heads, L = c->latent_size, V = c->value_size;
+    char name[NAME_BYTES];
+    ir_tensor_id q = add_latent_queries(d, h), k = add_latent(d, h);
+    ir_tensor_id cache = add_op(
+        d, "latent_write", layer_name(d, name, "latent_write"), 5,
+        (ir_tensor_id[]){k, d->positions, d->slots, d->pages, add_cache(d, "k_cache")}, NULL);
+    h = add_op(d, "attention", layer_name(d, name, "attention"), 6,
+               (ir_tensor_id[]){q, cache, IR_NONE, d->positions, d->slots, d->pages},
+               (ir_set[]){{.name = "scale", .f = model_attention_scale(c)}, {0}});
+    h = add_shape(d, h, H, L + c->rope_size, "means");
+    h = add_head_products(d, add_columns(d, h, 0, L, "latent_means"), "self_attn.v_b_proj", V, L);
+    h = add_shape(d, h, 0, H * V, "values");
+    return decoder_linear(d, h, "self_attn.o_proj", c->hidden_size, H * V, c->attention_out_bias);
+}
+
+ir_tensor_id decoder_expert_or_mlp(decoder *d, ir_tensor_id x)
+{
+    ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
+    if (!model_has_experts(d->c, d->layer))
+        return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+    return decoder_shared_experts(d, h, decoder_experts(d, h, x, false));
+}
+
+ir_tensor_id decoder_latent_layer(decoder *d, ir_tensor_id x)
+{
+    ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
+    x = decoder_add(d, x, decoder_latent_attention(d, h), "attention_add");
+    return decoder_expert_or_mlp(d, x);
 }
 
 ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,
@@ -468,6 +610,20 @@ static void add_other_tables(decoder *d)
                             (ir_set[]){size, {.name = "scaling", .s = "none"}, {0}});
 }
 
+/* The numbers of all heads, for each token. */
+static void add_head_ids(decoder *d)
+{
+    const int64_t shape[2] = {d->s->n_tokens, 1};
+    ir_tensor_id in[2] = {
+        add_op(d, "reshape", "token_column", 1, &d->positions,
+               (ir_set[]){{.name = "shape", .ints = shape, .n_ints = 2}, {0}}),
+        add_op(d, "iota", "heads", 0, NULL,
+               (ir_set[]){{.name = "n", .i = d->c->n_heads}, {.name = "dtype", .s = "i32"}, {0}})};
+    d->head_ids = add_op(
+        d, "map", "head_ids", 2, in,
+        (ir_set[]){{.name = "expr", .s = "x0 * 0 + x1"}, {.name = "dtype", .s = "i32"}, {0}});
+}
+
 /* A row for each slot, its masks, and those of drafts after each mask. */
 static int64_t rows_of_rules(const model_shape *s)
 {
@@ -509,6 +665,8 @@ static ir_tensor_id add_begin(decoder *d)
         x = add_map(d, "embedding_scaled", 1, &x, "x0 * ", d->c->embedding_scale);
     d->rope = add_rope_table(d);
     add_other_tables(d);
+    if (d->c->latent_size)
+        add_head_ids(d);
     return x;
 }
 

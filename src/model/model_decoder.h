@@ -28,6 +28,8 @@ typedef struct decoder {
     /* table[V, D]; cos and sin of this step, f32[T, 2, rope_size / 2]: of most layers, of those
      * with a window if they have a theta of their own, and of layers that do not rotate */
     ir_tensor_id embedding, rope, local_rope, no_rope;
+    /* with latent attention i32[T, H]: 0 .. H - 1 for each token */
+    ir_tensor_id head_ids;
 } decoder;
 
 /* Norm over the last axis with the layer's weight `what`.weight: an RMS norm, or with layer_norms
@@ -50,6 +52,9 @@ ir_tensor_id decoder_mlp(decoder *d, ir_tensor_id h);
 ir_tensor_id decoder_plain_mlp(decoder *d, ir_tensor_id h, const char *up, const char *down);
 /* x + sigmoid(gate(h)) * MLP(h), the MLP that every token goes through beside its experts. */
 ir_tensor_id decoder_shared_expert(decoder *d, ir_tensor_id h, ir_tensor_id x);
+/* x + MLP(h), of the experts that every token goes through, whose weights are joined; without such
+ * x. */
+ir_tensor_id decoder_shared_experts(decoder *d, ir_tensor_id h, ir_tensor_id x);
 /* a + b, the latter times residual_scale. */
 ir_tensor_id decoder_add(decoder *d, ir_tensor_id a, ir_tensor_id b, const char *name);
 
@@ -69,6 +74,15 @@ typedef enum decoder_qk_norms {
 /* Attention over h[T, D], from the products of q, k and v to the one of the output: [T, D]. */
 ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,
                                     decoder_qk_norms norms);
+/* Latent attention over h[T, D] (DeepSeek's MLA): [T, D].  Of a token one row is cached for all
+ * heads, the latent and a rotated key; each head's products with keys and values go to the query
+ * and to the result instead (absorbed), so that the cache is never expanded. */
+ir_tensor_id decoder_latent_attention(decoder *d, ir_tensor_id h);
+/* DeepSeek's layer: latent attention, then an MLP or experts. */
+ir_tensor_id decoder_latent_layer(decoder *d, ir_tensor_id x);
+/* What follows attention in a layer with routed and shared experts, or with an MLP: x and the MLP
+ * or experts over its norm. */
+ir_tensor_id decoder_expert_or_mlp(decoder *d, ir_tensor_id x);
 /* x + attention over the norm of x; head_norms: each head of q and k is normalised before the
  * rotation. */
 ir_tensor_id decoder_attend(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_bias,

@@ -33,13 +33,19 @@
 
 /* The cache as an operator sees it, and what its attributes say.  Borrowed from an op_call. */
 typedef struct attend_view {
-    /* attend_scale: the factor of query times key */
+    /* v_cache: k_cache if the operator has none */
     const op_view *k_cache, *v_cache, *pages;
     /* what query times key is multiplied by, attend_scale */
     float scale;
     int64_t window; /* positions back that are seen, itself counted; 0: all */
     float cap;      /* a score s becomes cap tanh(s / cap); 0: it stays */
 } attend_view;
+
+/* The cache of values, input number v: without one the keys are the values too. */
+static inline const op_view *attend_value_cache(const op_view *in, uint32_t v)
+{
+    return in[v].rank ? &in[v] : &in[v - 1];
+}
 
 /* The sink of a query head, of sinks [H]; -inf, which changes nothing, without sinks. */
 static inline float attend_sink(const op_view *sinks, int64_t head)

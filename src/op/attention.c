@@ -7,6 +7,9 @@
  *
  *   pages of slot 0: [5, 2], P = 16: position 20 lies in page 2, at row 4
  *
+ * Without v_cache the values are the keys, as where a model caches one latent row for both: what it
+ * means by values are then some columns of the result.
+ *
  * With a cap c > 0 a score s becomes c tanh(s / c).  The sink of a head is one more score, whose
  * value is zero: y = sum of exp(s) v / (exp(sink) + sum of exp(s)).  Positions without a page are
  * skipped; a token that sees nothing gives zeros.  How a context is cut into parts and the order of
@@ -88,7 +91,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in, *q = &in[Q], *out = &call->out[0];
     int64_t size = q->dims[2], group = q->dims[1] / in[K_CACHE].dims[1];
-    attend_view view = {.k_cache = &in[K_CACHE], .v_cache = &in[V_CACHE], .pages = &in[PAGES]};
+    attend_view view = {
+        .k_cache = &in[K_CACHE], .v_cache = attend_value_cache(in, V_CACHE), .pages = &in[PAGES]};
     view.scale = attend_scale(call->attributes[SCALE].f, size);
     view.window = call->attributes[WINDOW].i;
     view.cap = (float)call->attributes[CAP].f;
@@ -111,7 +115,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {
-    {"q", 0},     {"k_cache", 0}, {"v_cache", 0},        {"positions", 0},
+    {"q", 0},     {"k_cache", 0}, {"v_cache", OP_OPTIONAL}, {"positions", 0},
     {"slots", 0}, {"pages", 0},   {"sinks", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
@@ -134,6 +138,12 @@ static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("win
         "input %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n"                \
         "const %sinks : " sinks "\n%y = attention(%q, %k, %v, %p, %s, %pages, %sinks)" rest "\n" \
     }
+#define LATENT(tokens, q, pages, cache, rest)                                              \
+    {                                                                                      \
+        "input %q : " q " live=tokens\nstate %k : " cache "\ninput %p : i32[" tokens       \
+        "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages \
+        "]\n%y = attention(%q, %k, _, %p, %s, %pages)" rest "\n"                           \
+    }
 static const op_case cases[] = {
     CASE("1", "f32[1, 9, 64]", "2, 4", "f32[9, 3, 16, 64]", ""),
     CASE("7", "f32[7, 5, 48]", "3, 2", "bf16[7, 1, 8, 48]", " {window = 5}"),
@@ -152,6 +162,9 @@ static const op_case cases[] = {
     SUNK("7", "f32[7, 5, 48]", "3, 2", "bf16[7, 1, 8, 48]", "bf16[5]", " {window = 5}"),
     SUNK("33", "bf16[33, 8, 64]", "2, 5", "bf16[10, 1, 64, 64]", "bf16[8]", " {window = 70}"),
     SUNK("150", "bf16[150, 4, 64]", "1, 4", "bf16[6, 2, 64, 64]", "f32[4]", " {cap = 1.5}"),
+    LATENT("1", "f32[1, 16, 576]", "2, 3", "bf16[6, 1, 64, 576]", " {scale = 0.07}"),
+    LATENT("7", "bf16[7, 3, 40]", "3, 2", "f32[7, 1, 8, 40]", ""),
+    LATENT("33", "bf16[33, 8, 64]", "2, 5", "bf16[10, 1, 64, 64]", " {window = 70}"),
 };
 
 const op_def op_attention = {

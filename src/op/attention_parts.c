@@ -96,7 +96,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *in = call->in, *q = &in[ATTEND_Q];
     int64_t size = q->dims[2];
     attend_view view = {.k_cache = &in[ATTEND_K],
-                        .v_cache = &in[ATTEND_V],
+                        .v_cache = attend_value_cache(in, ATTEND_V),
                         .pages = &in[ATTEND_PAGES],
                         .scale = attend_scale(call->attributes[SCALE].f, size),
                         .window = call->attributes[WINDOW].i,
@@ -113,7 +113,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     pages_fill(g, op, ATTEND_POSITIONS, ATTEND_K, input, seed, data);
 }
 
-static const op_operand in[] = {{"q", 0},         {"k_cache", 0}, {"v_cache", 0},
+static const op_operand in[] = {{"q", 0},         {"k_cache", 0}, {"v_cache", OP_OPTIONAL},
                                 {"positions", 0}, {"slots", 0},   {"pages", 0}};
 static const op_operand out[] = {{"part", 0}, {"lse", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("window", 0),
@@ -133,6 +133,9 @@ static const op_case cases[] = {
     CASE("2", "f32[2, 2, 16]", "2, 100", "f16[200, 1, 23, 16]", ""),
     CASE("3", "bf16[3, 4, 32]", "1, 9", "bf16[9, 2, 128, 32]", " {window = 700, scale = 0.25}"),
     CASE("1", "f32[1, 4, 32]", "1, 8", "f32[8, 2, 80, 32]", " {cap = 1.5}"),
+    {"input %q : f32[2, 16, 72] live=tokens\nstate %k : bf16[40, 1, 64, 72]\n"
+     "input %p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[2, 20]\n"
+     "%y, %l = attention_parts(%q, %k, _, %p, %s, %pages)\n"},
 };
 
 const op_def op_attention_parts = {

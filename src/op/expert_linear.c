@@ -65,9 +65,10 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, IDS, SHAPE_I32, 2,
                      (int64_t[]){x->dims[0], x->rank == 3 ? x->dims[1] : SHAPE_FREE}));
     TRY(shape_expect_live(cx, g, op, IDS, x->live));
-    CHECK(cx, ids->dims[1] <= EXPERTS_MOST_PER_TOKEN, MPK_ESHAPE,
-          "expert_linear: %lld experts a token, at most %d", (long long)ids->dims[1],
-          EXPERTS_MOST_PER_TOKEN);
+    const bool plain = !op->attributes[GLU].s.n && !shape_input(g, op, SCALE);
+    const int most = plain ? EXPERTS_MOST_PLAIN : EXPERTS_MOST_PER_TOKEN;
+    CHECK(cx, ids->dims[1] <= most, MPK_ESHAPE, "expert_linear: %lld experts a token, at most %d",
+          (long long)ids->dims[1], most);
     TRY(shape_expect(cx, g, op, W0, SHAPE_WEIGHT, 3,
                      (int64_t[]){SHAPE_FREE, SHAPE_FREE, x->dims[x->rank - 1]}));
     TRY(shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 3, w->dims));
@@ -334,6 +335,8 @@ static const op_case cases[] = {
     SUMMED("3", "f32", "2", "3", "9", "256", "q5_k"),
     SUMMED("3", "f32", "2", "3", "9", "64", "mxfp4"),
     SUMMED("3", "f32", "2", "3", "9", "256", "iq3_s"),
+    {"input %x : f32[3, 128, 40] live=tokens\ninput %i : i32[3, 128] live=tokens\n"
+     "const %w : bf16[128, 24, 40]\n%y = expert_linear(%x, %i, %w)\n"},
     {X_AND_IDS("7", "f32", "3",
                "48") "const %w : f16[4, 50, 48]\n%y = expert_linear(%x, %i, %w)\n"},
     {X_AND_IDS(

@@ -5,8 +5,10 @@
 
 #include "op/walk.h"
 
-/* More than any model has; bodies keep a list of a token's experts of this size. */
-enum { EXPERTS_MOST_PER_TOKEN = 64 };
+/* More than any model has: bodies keep a list of a token's experts of this size, and a bit for each
+ * group of experts.  Products that are neither gated nor summed may have more pairs a token: to
+ * them the heads of latent attention are experts (model_decoder.c). */
+enum { EXPERTS_MOST_PER_TOKEN = 64, EXPERTS_MOST_GROUPS = 64, EXPERTS_MOST_PLAIN = 128 };
 
 /* The expert of pair (token t, number j); -1 if there is none of that number: such a pair counts
  * as zeros. */

@@ -55,7 +55,7 @@ static inline mpk_status pages_expect(mpk_context *cx, const ir_graph *g, const 
 }
 
 /* Check the shapes of k_cache and v_cache [n_pages, G, P, K], inputs first and first + 1: both
- * have the same dims. */
+ * have the same dims, if the second, where it is optional, is there. */
 static inline mpk_status pages_expect_caches(mpk_context *cx, const ir_graph *g, const ir_op *op,
                                              uint32_t first, int64_t kv_heads, int64_t head_size)
 {

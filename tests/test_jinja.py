@@ -112,8 +112,7 @@ def hf():
 
 
 def compare(mpk, hf, template, messages, tools=None, variables=None, answer=True):
-    """(does Transformers render it, None if both give the same text or both refuse; else what is different).  *: mpk
-    does not know it."""
+    """Does Transformers render it, and None if both give the same text or refuse, else how they differ; *: unknown."""
     good, expected = hf(template, messages, tools, variables, answer)
     if good and re.search(
         r"<(?!Macro|Namespace|LoopContext)[a-z_-]+ (?:object |method |function )?[^<>]*at 0x", expected
@@ -124,10 +123,6 @@ def compare(mpk, hf, template, messages, tools=None, variables=None, answer=True
         mark = "*" if status == EUNSUPPORTED else ""
         return good, f"{mark}Transformers: {expected!r}\nmpk: {status} {found!r}"
     return good, f"Transformers: {expected!r}\nmpk: {found!r}" if good and expected != found else None
-
-
-def difference(*args, **options):
-    return compare(*args, **options)[1]
 
 
 # --- conversations ---
@@ -364,7 +359,7 @@ def test_snippets(mpk, hf):
     different = []
     assert len(SNIPPETS) > 300
     for snippet in SNIPPETS:
-        found = difference(mpk, hf, snippet, [USER], variables=VALUES)
+        _, found = compare(mpk, hf, snippet, [USER], variables=VALUES)
         if found:
             different.append(f"{snippet}\n{found}")
     assert not different, f"{len(different)} of {len(SNIPPETS)}:\n" + "\n\n".join(different)
@@ -792,7 +787,7 @@ def test_random(mpk, hf):
     for i in range(N_RANDOM):
         writer = Writer(r)
         template = "{{ " + writer.expression(3) + " }}" if i % 3 else writer.body(3)
-        found = difference(mpk, hf, template, [USER], variables=VALUES)
+        _, found = compare(mpk, hf, template, [USER], variables=VALUES)
         if found and found.startswith("*"):
             unknown.append(found)
             continue

@@ -460,7 +460,8 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
-/* What is read of a text: a comment may end any line; tasks stand before events, and the numbers of a list rise. */
+/* What is read of a text: a comment may end any line; tasks stand before events, and the numbers of
+ * a list rise. */
 static void lines_of_a_text(void **state)
 {
     (void)state;

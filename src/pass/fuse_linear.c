@@ -107,8 +107,8 @@ static const ir_op *find_gate(const rewrite *w, ir_tensor_id t, const char **act
 }
 
 /* Rule glu: silu_mul(g, u), act(g) * u and u * act(g) are the same pattern.  Both linears must
- * be private, since neither result is written any more (so they are two), and stand where their operands can be
- * read late. */
+ * be private, since neither result is written any more (so they are two), and stand where their
+ * operands can be read late. */
 static mpk_status apply_glu(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id], *gate = NULL, *up = NULL;

@@ -562,11 +562,18 @@ MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
 
 /* ---- products ---- */
 
-/* Where the 16 bytes of a row lie that begin with column `column`, a multiple of 8, of 16-bit
- * entries. */
-MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int row, int column)
+/* Where the 16 bytes of row `row` + `near` lie that begin with column `column` + `further` of
+ * 16-bit entries: row and column are multiples of 16, near is below 16, further 0 or 8.  This is
+ * BLOCK_AT with what depends on the lane kept apart, so that it is found once for all fields: a
+ * swizzle does not see multiples of 16 rows, and moves a piece by an exclusive or. */
+MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int row, int near,
+                               int column, int further)
 {
-    return s_tile + BLOCK_AT(tile.row_bytes, tile.layout, row, column * 2);
+    const char *s = s_tile + near * BLOCK_PITCH(tile.row_bytes, tile.layout);
+    const int own = BLOCK_AT(tile.row_bytes, tile.layout, near, further * 2) -
+                    near * BLOCK_PITCH(tile.row_bytes, tile.layout);
+    s += tile.layout == BLOCK_SWIZZLED ? own ^ column * 2 : own + column * 2;
+    return s + row * BLOCK_PITCH(tile.row_bytes, tile.layout);
 }
 /* turned: memory holds the matrix the other way round, and the load transposes it. */
 MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
@@ -586,8 +593,8 @@ MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool tur
     const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
     block_read(r, turned,
-               turned ? block_piece(tile, s_tile, k + near + high, row + low)
-                      : block_piece(tile, s_tile, row + near + low, k + high));
+               turned ? block_piece(tile, s_tile, k, near + high, row, low)
+                      : block_piece(tile, s_tile, row, near + low, k, high));
 }
 /* 16 columns of the second factor: r[0], r[1] for the first eight. */
 MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column,
@@ -596,8 +603,8 @@ MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool 
     const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
     block_read(r, !turned,
-               turned ? block_piece(tile, s_tile, column + near + high, k + low)
-                      : block_piece(tile, s_tile, k + near + low, column + high));
+               turned ? block_piece(tile, s_tile, column, near + high, k, low)
+                      : block_piece(tile, s_tile, k, near + low, column, high));
 }
 /* c += a b of one field of 16 x 8 sums and 16 entries; a: four registers, b: two. */
 MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u32 *b)
@@ -724,71 +731,7 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
             r_whole[i / (B * E)][i / E % B][i % E] += s_sum[((p - 1) * A * B * E + i) * lanes];
 }
 
-/* ---- rows: a warp's own columns of each, as a line ---- */
-
-/* One instruction; what is no number is dropped here, and its weight is no number either. */
-MPK_FN float block_larger(float a, float b)
-{
-    return fmaxf(a, b);
-}
-/* exp(x) of a score's distance to the largest, as a weight: 2 to the power of x log2(e), exact to
- * about 2^-22 near 0 and to |x| 2^-24 further off, where weights are small. */
-MPK_FN float block_weight(float x)
-{
-    return ptx_exp2(x * 1.44269504f);
-}
-/* Over the columns of a warp: a lane's own first, then the four lanes that have the same row (two
- * exchanges). */
-template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const float (&r_x)[A][B][4])
-{
-#pragma unroll
-    for (int i = 0; i < A * 2; i++) {
-        float most = -MPK_INFINITY;
-#pragma unroll
-        for (int j = 0; j < B; j++)
-            most = block_larger(
-                most, block_larger(r_x[i / 2][j][i % 2 * 2], r_x[i / 2][j][i % 2 * 2 + 1]));
-        most = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 1));
-        r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
-    }
-}
-/* As block_largest; the order of the sum is fixed by the fragment's layout. */
-template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
-{
-#pragma unroll
-    for (int i = 0; i < A * 2; i++) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < B; j++)
-            sum += r_x[i / 2][j][i % 2 * 2] + r_x[i / 2][j][i % 2 * 2 + 1];
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        r_y[i / 2][i % 2] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
-    }
-}
-
-/* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s:
- * [parts][rows]. */
-template <int A>
-MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w,
-                       int rows, char *s)
-{
-    float *s_line = (float *)s;
-    mpk_sync();
-#pragma unroll
-    for (int i = 0; i < A * 2; i++)
-        if (mpk_kept_thread() % 4 == 0)
-            s_line[block_part(w) * rows + block_row(w, rows, i / 2, i % 2 * 2)] = r_x[i / 2][i % 2];
-    mpk_sync();
-#pragma unroll
-    for (int i = 0; i < A * 2; i++) {
-        const int row = block_row(w, rows, i / 2, i % 2 * 2); /* of the tile */
-        float all = s_line[row];
-        for (int p = 1; p < w.along[2]; p++)
-            all = add ? all + s_line[p * rows + row] : block_larger(all, s_line[p * rows + row]);
-        r_y[i / 2][i % 2] = all;
-    }
-}
-
+#include "task/block_lines.cuh"
 #include "task/block_put.cuh"
 
 #endif

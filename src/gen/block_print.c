@@ -412,6 +412,14 @@ static run find_run(block_printer *w, uint32_t i)
     return r;
 }
 
+/* Are entries of a fragment multiplied by a number for each row, which is mostly 1? */
+static bool is_rescaling(const block_printer *w, const block_step *s)
+{
+    return s->verb == BLOCK_MAP && s->n_from == 2 && s->to == s->from[0] && !is_line(w, s->to) &&
+           is_line(w, s->from[1]) && w->p->unit == BLOCK_MMA &&
+           strcmp(s->expression, "x0 * x1") == 0;
+}
+
 /* Print the loop that begins with step i; *last: its last step.  Where warps share the depth of a
  * product they all have the sum, so those of one part alone store it. */
 static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
@@ -423,6 +431,8 @@ static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
         print_fragment(w, end);
     if (stores && w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
         LINE(w, "if (block_part(warps) == 0)\n");
+    if (r.first == r.last && is_rescaling(w, end))
+        LINE(w, "if (block_has_grown(r_%s))\n", w->p->tiles[end->from[1]].name);
     open_entries(w, end->to);
     if (stores || r.last > r.first)
         print_places(w, end->to);

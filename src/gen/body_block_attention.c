@@ -66,6 +66,16 @@ static super_attention attention_of(const gen_call *c)
     return s;
 }
 
+/* An expression with a number in it, in the arena; NULL: there is no memory. */
+static const char *with_number(arena *a, const char *before, double number, const char *after)
+{
+    text e = {0};
+    text_print(&e, "%s%.9g%s", before, number, after);
+    const char *made = text_copy(&e, a);
+    text_free(&e);
+    return made;
+}
+
 /* Choose the program for this use, with scale and mask as an expression of x0, the product of query
  * and key, and x1, the mask.  A boolean mask keeps where it is true.  The second time it is a
  * look-up. */
@@ -74,16 +84,18 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     super_attention s = attention_of(c);
     const double asked = c->op->attributes[SCALE].f,
                  scale = asked != 0 ? asked : 1 / sqrt((double)s.width);
-    text e = {0};
-    if (!s.has_mask)
-        text_print(&e, "x0 * %.9g", scale);
-    else if (s.mask.dtype == IR_BOOL)
-        text_print(&e, "where(x1 != 0, x0 * %.9g, (-inf))", scale);
+    const bool is_raw = !s.has_mask && scale > 0; /* candidates need not scale scores first */
+    if (s.has_mask && s.mask.dtype == IR_BOOL)
+        s.scores = with_number(c->arena, "where(x1 != 0, x0 * ", scale, ", (-inf))");
     else
-        text_print(&e, "x0 * %.9g + x1", scale);
-    s.scores = text_copy(&e, c->arena);
-    text_free(&e);
-    CHECK(cx, s.scores, MPK_ENOMEM, "out of memory for the expression of scores");
+        s.scores = with_number(c->arena, "x0 * ", scale, s.has_mask ? " + x1" : "");
+    if (is_raw) {
+        s.weights = with_number(c->arena, "exp(x0 * ", scale, " - x1)");
+        s.scaled = with_number(c->arena, "x0 * ", scale, "");
+        s.apart = with_number(c->arena, "exp((x0 - x1) * ", scale, ")");
+    }
+    CHECK(cx, s.scores && (!is_raw || (s.weights && s.scaled && s.apart)), MPK_ENOMEM,
+          "out of memory for the expression of scores");
     return gen_choose_attention(cx, c->arena, c->choices, &s, out);
 }
 

@@ -88,11 +88,11 @@ static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_
     s->number = (double)number;
 }
 
-/* The scores of a tile of keys: scaled, masked, bounded.  The end of the keys is a bound only if
- * the last tile reaches beyond it: a load gives zeros there, and a score of zero would get a
- * weight. */
-static void add_scores(block_program *p, const super_attention *s, int8_t scores, int8_t q,
-                       int8_t k)
+/* The scores of a tile of keys: scaled unless `raw`, masked, bounded.  The end of the keys is a
+ * bound only if the last tile reaches beyond it: a load gives zeros there, and a score of zero
+ * would get a weight. */
+static void add_scores(block_program *p, const super_attention *s, bool raw, int8_t scores,
+                       int8_t q, int8_t k)
 {
     block_add_step(p, BLOCK_FILL, scores);
     add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
@@ -102,7 +102,7 @@ static void add_scores(block_program *p, const super_attention *s, int8_t scores
         p->tiles[mask].is_shared_out = p->tiles[scores].is_shared_out && s->mask.stride[S];
         add_load(p, mask, 4);
         add_of(p, BLOCK_MAP, s->scores, scores, scores, mask, BLOCK_NONE);
-    } else {
+    } else if (!raw) {
         add_of(p, BLOCK_MAP, s->scores, scores, scores, BLOCK_NONE, BLOCK_NONE);
     }
     if (s->keys % p->axes[S].tile)
@@ -137,7 +137,7 @@ void super_region_of_attention(const super_attention *s, block_program *p)
     add_load(p, q, Q);
     add_load(p, k, KEYS);
     add_load(p, v, VALUES);
-    add_scores(p, s, scores, q, k);
+    add_scores(p, s, false, scores, q, k);
     add_of(p, BLOCK_LARGEST, NULL, largest, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "exp(x0 - x1)", scores, scores, largest, BLOCK_NONE);
     add_of(p, BLOCK_TOTAL, NULL, total, scores, BLOCK_NONE, BLOCK_NONE);
@@ -191,33 +191,48 @@ static void fill_kept(block_program *p, kept *t, uint8_t parts)
     block_add_step(p, BLOCK_FILL, t->largest)->number = NOTHING;
 }
 
+/* exp of the distance between two scores, as they are kept. */
+static const char *distance_of(const super_attention *s)
+{
+    return s->apart ? s->apart : "exp(x0 - x1)";
+}
+
 /* One turn of the online softmax: scores become weights, and what is kept takes them in.
  * `rescale` is exp(old largest - new largest), 1 where the largest did not grow.  The first turn
- * rescales zeros by exp(NOTHING - x) = 0. */
-static void add_turn(block_program *p, const kept *t, int8_t scores, int8_t v)
+ * rescales zeros by exp(NOTHING - x) = 0.  Sums are rescaled before there are weights: the code
+ * that does it is passed over where no largest grew (gen/block_print.c), and so exponentials and
+ * the second product, which overlap, stand in one piece. */
+static void add_turn(block_program *p, const super_attention *s, const kept *t, int8_t scores,
+                     int8_t v)
 {
     const uint8_t parts = p->tiles[t->sums].parts;
     const int8_t most = add_line(p, "most", parts), next = add_line(p, "next", parts);
     const int8_t scale = add_line(p, "rescale", parts), more = add_line(p, "more", parts);
+    int8_t base = next; /* what weights are relative to */
     add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scale, t->largest, next, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, next, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scores, scores, next, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    if (s->weights) {
+        base = add_line(p, "base", parts);
+        add_of(p, BLOCK_MAP, s->scaled, base, next, BLOCK_NONE, BLOCK_NONE);
+    }
+    add_of(p, BLOCK_MAP, s->weights ? s->weights : "exp(x0 - x1)", scores, scores, base,
+           BLOCK_NONE);
     add_of(p, BLOCK_TOTAL, NULL, more, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1 + x2", t->total, t->total, scale, more);
-    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, scores, v, BLOCK_NONE);
 }
 
 /* Bring the parts of the warps together: each is rescaled to the largest of all, then they are
  * added. */
-static void add_parts(block_program *p, kept *t)
+static void add_parts(block_program *p, const super_attention *s, kept *t)
 {
     const int8_t top = add_line(p, "top", 1), scale = add_line(p, "share", p->tiles[t->sums].parts);
     const kept all = {block_add_fragment(p, "all_sums", M, E), add_line(p, "all_total", 1), top};
     add_of(p, BLOCK_LARGEST, NULL, top, t->largest, BLOCK_NONE, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "exp(x0 - x1)", scale, t->largest, top, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, top, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
     add_of(p, BLOCK_ADD, NULL, all.total, t->total, BLOCK_NONE, BLOCK_NONE);
@@ -268,11 +283,11 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
     add_load(p, k, KEYS);
     add_load(p, v, VALUES);
-    add_scores(p, s, scores, q, k);
-    add_turn(p, &t, scores, v);
+    add_scores(p, s, s->weights != NULL, scores, q, k);
+    add_turn(p, s, &t, scores, v);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
     if (parts > 1)
-        add_parts(p, &t);
+        add_parts(p, s, &t);
     add_result(p, t.sums, t.total);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
 }

@@ -69,6 +69,10 @@ typedef struct super_attention {
     bool causal, has_mask;
     block_operand q, k, v, mask, y;
     const char *scores;
+    /* where scores are a positive number times the product, and there is no mask: "exp(x0 c - x1)",
+     * the weight of a product x0 by x1, the largest product times c; "x0 c"; and
+     * "exp((x0 - x1) c)"; else NULL, and candidates scale the scores first */
+    const char *weights, *scaled, *apart;
     /* of the task that takes longest: rows of a head, and how many heads */
     int64_t box_rows, boxes;
 } super_attention;

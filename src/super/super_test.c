@@ -220,6 +220,9 @@ static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, b
         .scores = mask == 1   ? "where(x1 != 0, x0 * 0.125, (-inf))"
                   : mask == 2 ? "x0 * 0.125 + x1"
                               : "x0 * 0.125",
+        .weights = mask ? NULL : "exp(x0 * 0.125 - x1)",
+        .scaled = mask ? NULL : "x0 * 0.125",
+        .apart = mask ? NULL : "exp((x0 - x1) * 0.125)",
         .box_rows = 16,
         .boxes = 1};
     return s;

@@ -397,6 +397,7 @@ static model_config random_config(world *w, const model_def *def)
     if (def->logit_scale != 0)
         c.logits_scale = def->logit_scale;
     c.attention_bias = def->biases != MODEL_NO_BIASES && pick(w, 2);
+    c.head_norms = def->head_norms_said && pick(w, 2);
     if (def->latent)
         make_latent(w, &c);
     if (def->routing) {

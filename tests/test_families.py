@@ -68,6 +68,14 @@ def expert_keys(config):
     return keys
 
 
+def routed_keys(config):
+    """Those of DeepSeek's experts, as the converter of GLM-4.5 writes them."""
+    return {"expert_count": config.n_routed_experts, "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "expert_shared_count": config.n_shared_experts, "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_weights_scale": config.routed_scaling_factor, "expert_gating_func": 2}
+
+
 def latent_keys(config):
     """As the converter writes them: keys and values of one head are what is cached."""
     keys = {"attention.head_count_kv": 1, "attention.kv_lora_rank": config.kv_lora_rank,
@@ -75,11 +83,7 @@ def latent_keys(config):
             "attention.value_length": config.kv_lora_rank,
             "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
             "attention.value_length_mla": config.v_head_dim, "rope.dimension_count": config.qk_rope_head_dim,
-            "expert_count": config.n_routed_experts, "expert_used_count": config.num_experts_per_tok,
-            "expert_feed_forward_length": config.moe_intermediate_size,
-            "expert_shared_count": config.n_shared_experts, "leading_dense_block_count": config.first_k_dense_replace,
-            "expert_weights_scale": config.routed_scaling_factor,
-            "expert_gating_func": 2 if config.model_type == "deepseek_v3" else 1}
+            **routed_keys(config), "expert_gating_func": 2 if config.model_type == "deepseek_v3" else 1}
     if config.q_lora_rank:
         keys |= {"attention.q_lora_rank": config.q_lora_rank}
     if (config.n_group or 1) > 1:
@@ -134,6 +138,9 @@ FAMILIES = {
                           "exaone4", lambda config: {}),
     "glm4": ("Glm4", shape(64, 4, 2, 32, pad_token_id=0, rope_parameters={
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}), "glm4", lambda config: {}),
+    "glm4-moe": ("Glm4Moe", shape(64, 4, 2, 32, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=32,
+                                  use_qk_norm=True, attention_bias=True, norm_topk_prob=False, pad_token_id=0),
+                 "glm4moe", routed_keys),
     "olmoe": ("Olmoe", shape(64, 4, 2, ffn=96, num_experts=8, num_experts_per_tok=3), "olmoe", expert_keys),
     "qwen2moe": ("Qwen2Moe", experts(64, 4, 2, n=8, of_token=3, size=96, shared_expert_intermediate_size=160),
                  "qwen2moe", expert_keys),
@@ -141,6 +148,8 @@ FAMILIES = {
                                        embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
                                        logits_scaling=8.0), "granitemoe", expert_keys),
 }
+ROUTED = {"mlp.gate.e_score_correction": "exp_probs_b", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+          "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp"}
 WRAPPED = {"pre_feedforward_layernorm": "ffn_norm", "post_attention_layernorm": "post_attention_norm",
            "post_feedforward_layernorm": "post_ffw_norm"}
 PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}, "gemma2": WRAPPED, "gemma3": WRAPPED,
@@ -152,11 +161,11 @@ PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"
          "qwen2moe": {"mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
                       "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"},
          "granitemoe": {"block_sparse_moe.router": "ffn_gate_inp"},
+         "glm4moe": {"post_attention_layernorm": "post_attention_norm", **ROUTED},
          "deepseek2": {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
                        "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
                        "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
-                       "mlp.gate.e_score_correction": "exp_probs_b", **{f"mlp.shared_experts.{k}_proj":
-                       f"ffn_{k}_shexp" for k in ("gate", "up", "down")}},
+                       **ROUTED},
          "gpt-oss": {"self_attn.sinks": "attn_sinks", "mlp.router": "ffn_gate_inp",
                                        "post_attention_layernorm": "post_attention_norm"}}
 MLP = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}

@@ -183,6 +183,13 @@ CASES = {
     "deepseek3-one-group": ("DeepseekV3", latent(96, 6, (None, 48), 16, 32, 8, n=7, of_token=2, size=64, vocab=1003,
                                                  n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1,
                                                  norm_topk_prob=False, tie_word_embeddings=True)),
+    "glm4moe": ("Glm4Moe", shape(64, 4, 2, 32, layers=3, n_routed_experts=12, num_experts_per_tok=3, pad_token_id=0,
+                                 moe_intermediate_size=40, n_group=3, topk_group=2, use_qk_norm=True,
+                                 routed_scaling_factor=2.5, attention_bias=True)),
+    "glm4moe-air": ("Glm4Moe", shape(96, 3, 1, 40, layers=3, ffn=77, vocab=1003, n_routed_experts=5,
+                                     num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=2,
+                                     first_k_dense_replace=0, attention_bias=False, pad_token_id=0, rope_parameters={
+                                         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3})),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),

@@ -162,7 +162,8 @@ static mpk_status refuse_unsupported(scope *s)
 static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
 {
     enum { SOFTMAX = 1, SIGMOID = 2 };
-    uint32_t gating = SOFTMAX, n_shared = 0;
+    const bool biased = s->def->routing == MODEL_ROUTES_BIASED;
+    uint32_t gating = biased ? SIGMOID : SOFTMAX, n_shared = 0;
     TRY(get_u32(s, "expert_gating_func", &gating));
     CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
           "%s %u is not supported; 1 (softmax) and 2 (sigmoid) are", s->key, gating);
@@ -478,6 +479,8 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->sinks = s->def->sinks;
     c->weight_dtype = IR_BF16;
     c->tied_embeddings = !load_find(m, "lm_head.weight");
+    c->head_norms =
+        s->def->head_norms_said && load_find(m, "model.layers.0.self_attn.q_norm.weight");
     c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");
     c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");
     c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias") ||

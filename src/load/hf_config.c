@@ -678,6 +678,8 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     c->norm_bias = def->norm_bias;
     TRY(json_read_double(cx, j, def->eps ? def->eps : "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
+    if (def->head_norms_said)
+        TRY(json_read_bool(cx, j, "use_qk_norm", &c->head_norms));
     TRY(fill_activation(cx, a, j, def, c));
     TRY(fill_dtype(cx, j, c));
     TRY(fill_window(cx, j, def, c));

@@ -63,6 +63,7 @@ typedef struct model_config {
     bool layer_norms, norm_bias; /* norms subtract the mean; and add a bias */
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
     str activation;  /* "silu", "gelu", "gelu_tanh", of experts also "swiglu_oai" */
+    bool head_norms; /* heads of q and k have norms; of families where some models have them */
     uint32_t window; /* sliding window in tokens, 0: none */
     /* a bit for each layer that sees everything although others have the window */
     uint64_t full_layers[MODEL_MAX_LAYERS / 64];
@@ -272,6 +273,8 @@ typedef struct model_def {
     bool neighbours;     /* the same in checkpoints */
     model_joints joints; /* 0: all tensors are apart */
     bool latent; /* attention is latent: kv_lora_rank, q_lora_rank and sizes of heads are read */
+    /* "use_qk_norm" is read: heads of q and k may have norms */
+    bool head_norms_said;
     /* files may hold layers after the last one, which guess further tokens; they are not used */
     bool guesses;
     /* names of parts of layers that differ from those of other families: pairs of GGUF's and

@@ -44,10 +44,10 @@ template <int N> static inline void ptx_group_wait(void) {}
 static inline void emulated_row(bool is_bf16, rt_u64 matrix, int row, float *to, int apart)
 {
     static const rt_u32 row_bytes[3] = {64, 128, 32};
-    const rt_u32 width =
-                     row_bytes[matrix >> 62], /* the ring of tests is larger than 14 bits name */
-        first = (rt_u32)matrix * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
-                row % 8 * width;
+    /* The rings of tests may be larger than what 14 bits, in units of 16 bytes, can name. */
+    const rt_u32 width = row_bytes[matrix >> 62],
+                 first = (rt_u32)matrix * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
+                         row % 8 * width;
     for (int k = 0; k < 16; k++) {
         const rt_u32 at = first + k * 2;
         rt_u16 bits;

@@ -433,8 +433,10 @@ template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_sh
             blocks_drop(p.loads, groups, &ring);
             continue;
         }
+        blocks_run_if<FORM, TILE_BLOCKS_64, 64, false>(t, s, p, at, turn, row, loop, &ring);
         blocks_run_if<FORM, TILE_BLOCKS_128, 128, false>(t, s, p, at, turn, row, loop, &ring);
         blocks_run_if<FORM, TILE_BLOCKS_192, 192, false>(t, s, p, at, turn, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_NORM_64, 64, true>(t, s, p, at, turn, row, loop, &ring);
         blocks_run_if<FORM, TILE_BLOCKS_NORM_128, 128, true>(t, s, p, at, turn, row, loop, &ring);
         blocks_run_if<FORM, TILE_BLOCKS_NORM_192, 192, true>(t, s, p, at, turn, row, loop, &ring);
     }

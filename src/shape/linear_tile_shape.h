@@ -64,8 +64,10 @@ enum {
     TILE_PANEL, /* 128 tokens at a time, without wgmma (linear_panel.cuh) */
     /* the same of weights in blocks, with wgmma (linear_blocks.cuh), and where these are multiplied
      * by a norm's */
+    TILE_BLOCKS_64,
     TILE_BLOCKS_128,
     TILE_BLOCKS_192,
+    TILE_BLOCKS_NORM_64,
     TILE_BLOCKS_NORM_128,
     TILE_BLOCKS_NORM_192,
     TILE_LOOPS
@@ -74,9 +76,8 @@ enum {
 /* The loop of a pass of this many groups of weights in blocks. */
 static inline int tile_loop_of_blocks(int norm, int groups)
 {
-    if (groups > TILE_MOST_BY_WARPS)
-        return norm ? TILE_BLOCKS_NORM_192 : TILE_BLOCKS_192;
-    return norm ? TILE_BLOCKS_NORM_128 : TILE_BLOCKS_128;
+    const int least = norm ? TILE_BLOCKS_NORM_64 : TILE_BLOCKS_64; /* then for 128 and 192 rows */
+    return least + (groups > TILE_GROUPS) + (groups > 2 * TILE_GROUPS);
 }
 
 /* The loop of a pass of this many groups.  one_wide: a single loop does for wide tasks without

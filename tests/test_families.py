@@ -681,8 +681,9 @@ def check_forms_in_channels(server, known):
     def ask(reasons, **more):
         bias = {str(known.token_to_id("<|end|>")): 100}
         template = serving.CHAT.replace("assistant:", "<|start|>assistant") + (
-            "{% for m in messages %}{% for c in m.tool_calls or [] %}<|start|>assistant to=functions.{{ c.function.name }}"
-            "<|channel|>commentary json<|message|>{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}")
+            "{% for m in messages %}{% for c in m.tool_calls or [] %}<|start|>assistant to=functions."
+            "{{ c.function.name }}<|channel|>commentary json<|message|>"
+            "{{ c.function.arguments | tojson }}{% endfor %}{% endfor %}")
         template = "{{ tools | tojson if tools }}" + template
         if reasons:
             bias[str(known.encode("a", add_special_tokens=False).ids[0])] = 90  # analysis, not commentary or final

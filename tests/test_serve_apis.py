@@ -68,6 +68,15 @@ def test_messages_count(server):
     assert more.input_tokens > counted.input_tokens
 
 
+def test_prompts_are_counted_by_other_names(server):
+    n = chat(server)["usage"]["prompt_tokens"]
+    counted = server.client().responses.input_tokens.count(model="tiny", input="in the", extra_body=TEMPLATE)
+    assert (counted.input_tokens, counted.object) == (n, "response.input_tokens")
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        assert server.post(path, {"messages": MESSAGES, "chat_template": CHAT}) == {"input_tokens": n}
+        assert server.post(path, {"messages": []}, 400)["error"]["param"] == "messages"
+
+
 def prompt_of(s, path, body):
     """The prompt of a request, by a template that refuses it and says what it would have been."""
     template = ("{% set text %}{{ messages | tojson }}{{ tools | tojson }}{% endset %}"

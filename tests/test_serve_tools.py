@@ -118,8 +118,8 @@ def test_strict_tools_bind_calls_alone(server):
     r = support.seed()
     strict = [{**t, "function": {**t["function"], "strict": True}} for t in TOOLS]
     for style in ("qwen", "llama", "deepseek", "deepseek 3.1", "qwen coder", "seed", "mistral 2025", "told"):
-        start = {"mistral 2025": "[TOOL_CALLS]", "qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "told": "<tool_call>",
-                 "llama": "{"}.get(style, "<｜tool▁calls▁begin｜>")
+        start = {"qwen": "<tool_call>", "qwen coder": "<tool_call>", "seed": "<seed:tool_call>", "llama": "{",
+                 "mistral 2025": "[TOOL_CALLS]", "told": "<tool_call>"}.get(style, "<｜tool▁calls▁begin｜>")
         bias = {str(server.post("/tokenize", {"content": start})["tokens"][0]): 6}
         for logit_bias in ({}, bias):
             asked = body(r, tools=strict, chat_template=TEMPLATES[style], max_tokens=400, logit_bias=logit_bias,

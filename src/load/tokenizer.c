@@ -159,9 +159,9 @@ static mpk_status index_added(mpk_context *cx, tokenizer *t)
 }
 
 /* Special tokens without which the parts of an answer could not be told apart (net_parts.h) have
- * their text: the marks of a vocabulary whose answers come in channels (gpt-oss), of one whose calls
- * of tools have marks within (Mistral), and those around Mistral's reasoning.  A family is shown
- * if the vocabulary has its first two. */
+ * their text: the marks of a vocabulary whose answers come in channels (gpt-oss), of one whose
+ * calls of tools have marks within (Mistral), and those around Mistral's reasoning.  A family is
+ * shown if the vocabulary has its first two. */
 static void show_marks(tokenizer *t)
 {
     enum { MARKS = 5 };

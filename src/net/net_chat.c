@@ -190,3 +190,19 @@ mpk_status net_chat_run(net_exchange *x, const char *path)
     TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
     return net_chat_answer(x, &q, &net_dialect_chat);
 }
+
+/* POST /v1/chat/completions/input_tokens, as llama-server: {"input_tokens": N}. */
+mpk_status net_chat_count_only(net_exchange *x, const char *path)
+{
+    const mpk_request_options suggested = net_completion_suggested(x);
+    const json_value *body;
+    net_request q;
+    size_t n;
+    text reply = {0};
+    (void)path;
+    TRY(net_completion_open(x, &body));
+    TRY(net_request_read_chat(x->cx, &x->arena, body, &suggested, &q, &x->refusal));
+    TRY(net_chat_count(x, &q, &n));
+    text_print(&reply, "{\"input_tokens\":%zu}", n);
+    return net_reply_json(x, &reply);
+}

@@ -283,6 +283,8 @@ mpk_status net_llama_run(net_exchange *x, const char *path);
 mpk_status net_messages_run(net_exchange *x, const char *path);
 mpk_status net_messages_count(net_exchange *x, const char *path);
 mpk_status net_responses_run(net_exchange *x, const char *path);
+mpk_status net_responses_count(net_exchange *x, const char *path);
+mpk_status net_chat_count_only(net_exchange *x, const char *path);
 /* Names of the routes, for the metrics. */
 const char *net_route_name(unsigned at);
 unsigned net_route_count(void);

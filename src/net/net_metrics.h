@@ -10,7 +10,7 @@
 #include "mpk/mpk.h"
 
 /* NET_ENDPOINTS: rows of net_route.c's table. */
-enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 22, NET_FINISHES = MPK_FINISH_ERROR + 1 };
+enum { NET_MAX_BUCKETS = 20, NET_ENDPOINTS = 24, NET_FINISHES = MPK_FINISH_ERROR + 1 };
 
 typedef struct net_histogram {
     /* values of each bucket alone, not running sums; the last bucket is above every bound */

@@ -258,7 +258,9 @@ static mpk_status take_args(mpk_context *cx, net_parts *p, str rest, bool *found
     name = trim_end((str){name.at + skip_space(name), name.n - skip_space(name)});
     rest = trim_end((str){rest.at + skip_space(rest), rest.n - skip_space(rest)});
     *found = name.n > 0;
-    return *found ? add_call(cx, p, name, rest.n ? rest : STR("{}")) : MPK_OK;
+    if (!rest.n)
+        rest = STR("{}");
+    return *found ? add_call(cx, p, name, rest) : MPK_OK;
 }
 
 /* The text between two marks: its calls, or if it holds none, content together with its marks.

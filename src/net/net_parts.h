@@ -2,7 +2,8 @@
  * tools.
  *
  * Reasoning is the text between <think> and </think>, or marks of the same meaning, at the
- * beginning; if the prompt ends with <think>, the answer begins within it.  Calls are recognised if tools were given:
+ * beginning; if the prompt ends with <think>, the answer begins within it.  Calls are recognised
+ * if tools were given:
  * <tool_call>{"name":.., "arguments":{..}}</tool_call> (Qwen, Hermes), DeepSeek's marks around
  * names and arguments, <function=NAME> with a tag for each argument within <tool_call>
  * (Qwen3-Coder) or <seed:tool_call> (Seed-OSS), or an answer that is nothing but one object of

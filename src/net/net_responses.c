@@ -280,3 +280,16 @@ mpk_status net_responses_run(net_exchange *x, const char *path)
     TRY(net_responses_read(x, &q));
     return net_chat_answer(x, &q, &dialect);
 }
+
+/* POST /v1/responses/input_tokens: the tokens of such a request's prompt. */
+mpk_status net_responses_count(net_exchange *x, const char *path)
+{
+    net_request q;
+    size_t n;
+    text reply = {0};
+    (void)path;
+    TRY(net_responses_read(x, &q));
+    TRY(net_chat_count(x, &q, &n));
+    text_print(&reply, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", n);
+    return net_reply_json(x, &reply);
+}

@@ -40,6 +40,10 @@ static const route routes[] = {
     {.path = "/apply-template", .methods = METHOD_POST, .run = net_chat_show_prompt},
     {.path = "/infill", .methods = METHOD_POST, .computes = true, .run = net_infill_run},
     {.path = "/v1/responses", .methods = METHOD_POST, .computes = true, .run = net_responses_run},
+    {.path = "/v1/responses/input_tokens", .methods = METHOD_POST, .run = net_responses_count},
+    {.path = "/v1/chat/completions/input_tokens",
+     .methods = METHOD_POST,
+     .run = net_chat_count_only},
     {.path = "/v1/messages",
      .methods = METHOD_POST,
      .computes = true,
@@ -72,6 +76,7 @@ static const struct {
 } others[] = {
     {"/completions", "/completion"},
     {"/chat/completions", "/v1/chat/completions"},
+    {"/chat/completions/input_tokens", "/v1/chat/completions/input_tokens"},
     {"/models", "/v1/models"},
     {"/v1/health", "/health"},
     {"/ping", "/health"},

@@ -353,6 +353,12 @@ static const op_case cases[] = {
     BIASED_SUM("1", "f32", "4", "13", "24", "64", "mxfp4", "f32"),
     BIASED_SUM("7", "bf16", "4", "5", "33", "96", "bf16", "bf16"),
     BIASED_SUM("40", "f32", "2", "5", "70", "65", "f32", "f32"),
+    BIASED("16", "bf16", "4", "5", "40", "96", "bf16", "bf16"),
+    BIASED_SUM("16", "bf16", "4", "5", "40", "96", "bf16", "f32"),
+    {X_AND_IDS("150", "bf16", "4", "96") "const %g : bf16[5, 40, 96]\nconst %u : bf16[5, 40, 96]\n"
+                                         "const %n : bf16[96]\nconst %bg : bf16[5, 40]\nconst %bu "
+                                         ": bf16[5, 40]\n%y = expert_linear(%x, %i, %g, %u, _, _, "
+                                         "%n, %bg, %bu) {glu = \"swiglu_oai\", limit = 1.5}\n"},
     {X_AND_IDS("5", "f32", "2", "48") "const %w : f16[4, 21, 48]\nconst %b : f16[4, 21]\n"
                                       "%y = expert_linear(%x, %i, %w, _, _, _, _, %b)\n"},
     NORMED("1", "bf16", "8", "13", "24", "64", "bf16", "bf16"),

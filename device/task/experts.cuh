@@ -62,7 +62,7 @@ struct route_use {
 
 /* A token's row of logits, and what its softmax needs.  Bit i of `open`: experts of group i may be
  * chosen. */
-struct route_row {
+struct route_state {
     rt_i64 at; /* of its first logit */
     bool mine; /* false: the team has no row, and only meets the others at barriers */
     float largest;
@@ -70,19 +70,19 @@ struct route_row {
     rt_u64 open;
 };
 
-MPK_FN float route_logit_at(const mpk_task &t, const route_use &u, const route_row &r, rt_i64 id)
+MPK_FN float route_logit_at(const mpk_task &t, const route_use &u, const route_state &r, rt_i64 id)
 {
     return mpk_get(u.logits, mpk_data(t, u.logits), r.at + id * u.logits.stride[1]);
 }
 
 /* An expert's share, by its logit. */
-MPK_FN float route_share(const route_use &u, const route_row &r, float logit)
+MPK_FN float route_share(const route_use &u, const route_state &r, float logit)
 {
     return u.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - r.largest) / (float)r.sum;
 }
 
 /* What an expert is chosen by: its logit, or, where more than its order counts, share and bias. */
-MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_row &r, rt_i64 id)
+MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_state &r, rt_i64 id)
 {
     float logit = route_logit_at(t, u, r, id);
     if (!mpk_is_there(u.bias) && u.best == 1)
@@ -95,7 +95,7 @@ MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_row
 
 /* The largest rank below `limit` among experts of the open groups, in each thread of the team;
  * by_logit: of the logits.  Called by all threads, since the reduction has barriers. */
-MPK_FN rt_u64 route_next(const mpk_task &t, const route_use &u, const route_row &r, bool by_logit,
+MPK_FN rt_u64 route_next(const mpk_task &t, const route_use &u, const route_state &r, bool by_logit,
                          rt_u64 limit)
 {
     rt_u64 best = 0; /* below every rank */
@@ -111,7 +111,7 @@ MPK_FN rt_u64 route_next(const mpk_task &t, const route_use &u, const route_row 
 }
 
 /* The sum over a row of exp(logit - largest), in each thread of the team; called by all threads. */
-MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_row &r)
+MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_state &r)
 {
     double sum = 0; /* this thread's entries */
     for (rt_i64 i = mpk_thread() % MPK_TEAM; r.mine && i < u.logits.dims[1]; i += MPK_TEAM)
@@ -121,9 +121,9 @@ MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_row &
 
 /* What a group counts: its largest choice, or the sum of its two largest.  Called by all
  * threads. */
-MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_row &r, int group)
+MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_state &r, int group)
 {
-    route_row one = r;
+    route_state one = r;
     one.open = (rt_u64)1 << group;
     rt_u64 first = route_next(t, u, one, false, ~(rt_u64)0);
     float sum = r.mine ? route_choice(t, u, r, (rt_i64)(rt_u32)~first) : 0;
@@ -134,7 +134,7 @@ MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_row &
 }
 
 /* The groups that fewer than `kept` exceed, as bits.  Called by all threads. */
-MPK_FN rt_u64 route_open(const mpk_task &t, const route_use &u, const route_row &r)
+MPK_FN rt_u64 route_open(const mpk_task &t, const route_use &u, const route_state &r)
 {
     rt_u64 ranks[64], open = 0;
     for (int i = 0; i < u.groups; i++)
@@ -156,7 +156,7 @@ MPK_FN void route_token(const mpk_task &t, const route_use &u, rt_i64 row, bool 
     char *g_ids = mpk_data(t, u.ids), *g_weights = mpk_data(t, u.weights);
     const mpk_view &weights = u.weights;
     bool writes = mine && mpk_thread() % MPK_TEAM == 0; /* one lane a token */
-    route_row r = {row * u.logits.stride[0], mine, 0, 0, ~(rt_u64)0};
+    route_state r = {row * u.logits.stride[0], mine, 0, 0, ~(rt_u64)0};
     rt_u64 rank = route_next(t, u, r, true, ~(rt_u64)0);
     r.largest = mine ? route_logit_at(t, u, r, (rt_i64)(rt_u32)~rank) : 0;
     r.sum = route_sum(t, u, r);

@@ -8,6 +8,11 @@
     "\"num_hidden_layers\": 2, \"hidden_size\": 64, \"num_attention_heads\": 4, " \
     "\"num_key_value_heads\": 2, "                                                \
     "\"intermediate_size\": 96, \"vocab_size\": 100, \"max_position_embeddings\": 2048"
+#define LATENT                                                                                  \
+    "\"kv_lora_rank\": 32, \"qk_nope_head_dim\": 16, \"qk_rope_head_dim\": 8, \"v_head_dim\": " \
+    "24, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "
+#define DEEPSEEK2(more) "{\"model_type\": \"deepseek_v2\", " SIZES ", " LATENT more "}"
+#define DEEPSEEK3(more) "{\"model_type\": \"deepseek_v3\", " SIZES ", " LATENT more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -233,6 +238,27 @@ static void test_experts(void **state)
     arena_free(&a);
 }
 
+/* Latent attention, and how experts are chosen; a name that means another family. */
+static void test_latent_models(void **state)
+{
+    (void)state;
+    arena a = {0};
+    model_config c = parse(&a, "{\"model_type\": \"kimi_k2\", " SIZES ", " LATENT
+                               "\"n_group\": 4, \"topk_group\": 2, \"n_shared_experts\": 2, "
+                               "\"first_k_dense_replace\": 1, \"routed_scaling_factor\": 2.5}");
+    assert_true(str_is(c.family, "deepseek_v3"));
+    assert_true(c.latent_size == 32 && c.head_size == 24 && c.rope_size == 8 && c.value_size == 24);
+    assert_true(c.n_kv_heads == 1 && !c.query_latent_size && model_cache_size(&c) == 40);
+    assert_true(c.expert_sigmoid && c.expert_score_bias && c.normalize_experts);
+    assert_true(c.expert_groups == 4 && c.kept_groups == 2 && c.group_best == 2);
+    assert_true(c.shared_ffn_size == 48 && c.expert_scale == 2.5);
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1));
+    c = parse(&a, DEEPSEEK2("\"q_lora_rank\": 40, \"topk_method\": \"greedy\", \"n_group\": 1"));
+    assert_true(c.query_latent_size == 40 && !c.expert_sigmoid && !c.expert_score_bias);
+    assert_true(!c.expert_groups && !c.normalize_experts && !c.shared_ffn_size);
+    arena_free(&a);
+}
+
 /* A configuration that is refused, and a part of the message. */
 typedef struct fault {
     mpk_status status;
@@ -250,6 +276,40 @@ static void check_faults(const fault *cases, size_t n)
         assert_int_equal(c.n_layers, 77); /* written on success only */
         arena_free(&a);
     }
+}
+
+static void test_faults_of_latent_models(void **state)
+{
+    (void)state;
+    static const fault cases[] = {
+        {MPK_EFORMAT, "\"kv_lora_rank\" is missing",
+         "{\"model_type\": \"deepseek_v3\", " SIZES "}"},
+        {MPK_EUNSUPPORTED, "\"rope_interleave\" false", DEEPSEEK3("\"rope_interleave\": false")},
+        {MPK_EFORMAT, "\"n_group\" is missing", DEEPSEEK3("\"topk_group\": 1")},
+        {MPK_EFORMAT, "\"n_group\" 4 and \"topk_group\" 0",
+         DEEPSEEK3("\"n_group\": 4, \"topk_group\": 0")},
+        {MPK_EFORMAT, "8 experts are not 3 equal groups",
+         DEEPSEEK3("\"n_group\": 3, \"topk_group\": 1")},
+        {MPK_EFORMAT, "groups of 1 experts cannot be rated by their 2 best",
+         DEEPSEEK3("\"n_group\": 8, \"topk_group\": 2")},
+        {MPK_EFORMAT, "2 experts a token cannot be chosen from 1 of 8 groups of 1",
+         DEEPSEEK2("\"topk_method\": \"group_limited_greedy\", \"n_group\": 8, \"topk_group\": 1")},
+        {MPK_EFORMAT, "expected 1 to 4", DEEPSEEK3("\"n_group\": 4, \"topk_group\": 5")},
+        {MPK_EUNSUPPORTED, "\"topk_method\" \"noaux_tc\"",
+         DEEPSEEK2("\"topk_method\": \"noaux_tc\"")},
+        {MPK_EUNSUPPORTED,
+         "\"scoring_func\" \"softmax\" is not supported in this family; \"sigmoid\"",
+         DEEPSEEK3("\"scoring_func\": \"softmax\"")},
+        {MPK_EUNSUPPORTED, "\"norm_topk_prob\" true", DEEPSEEK2("\"norm_topk_prob\": true")},
+        {MPK_EUNSUPPORTED, "\"moe_layer_freq\" 2", DEEPSEEK2("\"moe_layer_freq\": 2")},
+        {MPK_EUNSUPPORTED, "\"quantization_config\"",
+         DEEPSEEK3("\"quantization_config\": {\"quant_method\": \"fp8\"}")},
+        {MPK_EFORMAT, "the latent (kv_lora_rank) is 5000",
+         "{\"model_type\": \"deepseek_v2\", " SIZES
+         ", \"kv_lora_rank\": 5000, \"qk_nope_head_dim\": 16, "
+         "\"qk_rope_head_dim\": 8, \"v_head_dim\": 24}"},
+    };
+    check_faults(cases, sizeof cases / sizeof *cases);
 }
 
 static void test_faults_of_families(void **state)
@@ -452,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_windows_and_biases), cmocka_unit_test(test_experts),
         cmocka_unit_test(test_each_fault),         cmocka_unit_test(test_absurd_sizes),
         cmocka_unit_test(test_generation_config),  cmocka_unit_test(test_faults_of_families),
+        cmocka_unit_test(test_latent_models),      cmocka_unit_test(test_faults_of_latent_models),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

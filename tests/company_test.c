@@ -15,6 +15,7 @@
 
 enum {
     N_GRAPHS = 4,
+    DRAFT_GRAPHS = 2, /* of the model as its own draft model */
     FEW_TOKENS = 16,
     PAGE_TOKENS = 16,
     PAGES_PER_SLOT = 36,
@@ -38,7 +39,7 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     return MPK_OK;
 }
 
-static ir_graph *build(bed *b, const char *family, uint32_t n_tokens)
+static ir_graph *build(bed *b, const char *family, uint32_t n_tokens, bool drafts)
 {
     model_config config = {.family = str_from(family),
                            .n_layers = 2,
@@ -68,16 +69,19 @@ static ir_graph *build(bed *b, const char *family, uint32_t n_tokens)
                          .page_tokens = PAGE_TOKENS,
                          .max_pages_per_slot = PAGES_PER_SLOT,
                          .kv_dtype = IR_F32,
-                         .activation_dtype = IR_F32};
+                         .activation_dtype = IR_F32,
+                         .drafts = drafts};
     ir_graph *g = NULL;
     check_ok(&b->cx, model_build(&b->cx, &b->arena, &config, &shape, &weights, &g));
     return g;
 }
 
-static void make(bed *b, const char *family, uint32_t own_units)
+/* ahead: with the model itself as its draft model. */
+static void make(bed *b, const char *family, uint32_t own_units, bool ahead)
 {
-    static const uint32_t n_tokens[N_GRAPHS] = {1, 4, FEW_TOKENS, 64};
-    ir_graph *graphs[N_GRAPHS];
+    static const uint32_t n_tokens[N_GRAPHS + DRAFT_GRAPHS] = {1, 4, FEW_TOKENS, 64, 1, 64};
+    const uint32_t n_graphs = N_GRAPHS + (ahead ? DRAFT_GRAPHS : 0);
+    ir_graph *graphs[N_GRAPHS + DRAFT_GRAPHS];
     pass_options options = {.n_workers = WORKERS,
                             .page_bytes = 16384,
                             .pages_per_worker = 64,
@@ -85,21 +89,26 @@ static void make(bed *b, const char *family, uint32_t own_units)
                             .split_tokens = FEW_TOKENS,
                             .own_units = own_units,
                             .norm_elements = 1 << 24,
-                            .logits = true};
+                            .logits = true,
+                            .n_draft_graphs = n_graphs - N_GRAPHS};
     *b = (bed){0};
-    for (uint32_t i = 0; i < N_GRAPHS; i++)
-        graphs[i] = build(b, family, n_tokens[i]);
+    for (uint32_t i = 0; i < n_graphs; i++)
+        graphs[i] = build(b, family, n_tokens[i], i >= N_GRAPHS);
     check_ok(&b->cx,
-             pass_compile(&b->cx, &b->arena, &options, N_GRAPHS, graphs, n_tokens, &b->program));
+             pass_compile(&b->cx, &b->arena, &options, n_graphs, graphs, n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
     b->weights = arena_alloc(&b->arena, b->image.n_weights, sizeof *b->weights);
     for (uint32_t i = 0; i < b->image.n_weights; i++) {
         const tg_weight *w = &b->image.weights[i];
+        const size_t n_prefix = sizeof MODEL_DRAFT - 1;
+        str name = w->name; /* the draft model's weights are those of the model */
         int64_t n = 1;
+        if (name.n > n_prefix && memcmp(name.at, MODEL_DRAFT, n_prefix) == 0)
+            name = (str){name.at + n_prefix, name.n - n_prefix};
         for (uint32_t d = 0; d < w->rank; d++)
             n *= w->dims[d];
         b->weights[i] = arena_alloc(&b->arena, (size_t)n, sizeof(float));
-        load_random_fill(1, w->name, IR_F32, 0, n, b->weights[i]);
+        load_random_fill(1, name, IR_F32, 0, n, b->weights[i]);
     }
 }
 
@@ -107,18 +116,18 @@ static void make(bed *b, const char *family, uint32_t own_units)
 static uint64_t stood, fell;
 
 /* How many requests get other bits in company than alone without drafts. */
-static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint32_t drafts,
-                      uint64_t seed)
+static uint32_t count_of(const char *family, uint32_t own_units, uint32_t few_tokens,
+                         uint32_t drafts, bool ahead, uint64_t seed)
 {
     bed b;
     machine *m;
     machine_facts facts;
     uint32_t touched = 0;
-    make(&b, family, own_units);
+    make(&b, family, own_units, ahead);
     check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights,
                               &(cpu_options){.few_tokens = few_tokens,
                                              .draft_tokens = drafts ? FEW_TOKENS : 0,
-                                             .gram_tokens = 1,
+                                             .gram_tokens = !ahead,
                                              .drafts_freely = true},
                               &m));
     check_ok(&b.cx, company_count(&b.cx, m, seed, drafts, &touched));
@@ -130,6 +139,11 @@ static uint32_t count(const char *family, uint32_t own_units, uint32_t few_token
     machine_stop(m);
     arena_free(&b.arena);
     return touched;
+}
+static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint32_t drafts,
+                      uint64_t seed)
+{
+    return count_of(family, own_units, few_tokens, drafts, false, seed);
 }
 
 static void company_changes_no_bit(void **state)
@@ -157,6 +171,20 @@ static void drafts_change_no_bit(void **state)
     assert_true(stood && fell);
 }
 
+/* The same with the drafts of a draft model. */
+static void guesses_change_no_bit(void **state)
+{
+    (void)state;
+    const uint64_t seed = check_seed();
+    stood = 0;
+    for (uint64_t round = 0; round < check_rounds(3); round++) {
+        assert_int_equal(count_of("qwen3", 1, FEW_TOKENS, 7, true, seed + round), 0);
+        assert_int_equal(count_of("llama", 2, FEW_TOKENS, 5, true, seed + round), 0);
+    }
+    print_message("%llu drafts stood\n", (unsigned long long)stood);
+    assert_true(stood);
+}
+
 /* Of a round's few requests, company or drafts may touch none by chance: rounds go on until one
  * was. */
 static bool touches_any(uint32_t own_units, uint32_t few_tokens, uint32_t drafts, uint64_t seed)
@@ -182,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(company_changes_no_bit),
         cmocka_unit_test(drafts_change_no_bit),
+        cmocka_unit_test(guesses_change_no_bit),
         cmocka_unit_test(without_the_rules_it_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

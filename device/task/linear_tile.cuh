@@ -172,12 +172,11 @@ MPK_FN rt_u32 tile_in_x(int k)
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const rt_u64 x = ptx_matrix(s_x, 512), w = ptx_matrix(s_w, stride); /* descriptors */
-    /* kept, so that a step within them is one addition: of 64 bits it would be three */
-    const rt_u32 low_x = ptx_keep((rt_u32)x), low_w = ptx_keep((rt_u32)w);
 #pragma unroll
-    for (int k = 0; k < 4; k++)
-        halves_group_multiply<N>(sum, x >> 32 << 32 | (low_x + tile_in_x(k)),
-                                 w >> 32 << 32 | (low_w + tile_in_w(k)));
+    for (int k = 0; k < 4; k++) {
+        const rt_u64 a = tile_further(x, tile_in_x(k)), b = tile_further(w, tile_in_w(k));
+        halves_group_multiply<N>(sum, a, b);
+    }
 }
 
 MPK_FN void tile_begin_products(void)
@@ -355,16 +354,15 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
         ptx_copy_async_wait<0>();
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the stages are there, and no warp reads those before any more */
-        /* before the products, which take as long to be given as a quarter of the copies' way */
-        if (step + 1 < steps)
-#pragma unroll
-            for (int i = 0; i < 2; i++)
-                tile_copy_stage(c, columns, 4 * (step + 1) + 2 * half + i, (buffer ^ 2) + i);
         tile_begin_products();
 #pragma unroll
         for (int i = 0; i < 2; i++)
             tile_multiply<64>(s_x + (buffer + i) * TILE_STAGE, s_w + i * 1024, stride, sum);
         tile_end_products();
+        if (step + 1 < steps)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+                tile_copy_stage(c, columns, 4 * (step + 1) + 2 * half + i, (buffer ^ 2) + i);
         for (int i = 0; i < 2 && norm; i++)
             tile_add_squares(c, buffer + i, square);
         tile_wait_products();

@@ -13,6 +13,11 @@
 #define __device__
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
+#define __expf expf
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
 
 /* Bodies work for any number of threads, so here it is a variable. */
 static int emulated_threads;

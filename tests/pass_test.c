@@ -178,7 +178,9 @@ static ir_graph *random_decoder(world *w)
     uint32_t n_families = 0;
     while (model_table[n_families])
         n_families++;
-    model_config c = {.family = str_from(model_table[pick(w, n_families)]->family),
+    const model_def *def = model_table[pick(w, n_families)];
+    const uint32_t latent = def->latent ? 8 + 8 * pick(w, 2) : 0;
+    model_config c = {.family = str_from(def->family),
                       .n_layers = 1 + pick(w, 2),
                       .hidden_size = 16 + 8 * pick(w, 4),
                       .n_heads = kv_heads * (1 + pick(w, 3)),
@@ -208,8 +210,13 @@ static ir_graph *random_decoder(world *w)
                       .shared_ffn_size = 8 + pick(w, 20),
                       .expert_every = 1 + pick(w, 2),
                       .normalize_experts = pick(w, 2),
-                      .rope_size = head,
-                      .rope_theta = 10000};
+                      .rope_size = latent ? head / 2 : head,
+                      .rope_theta = 10000,
+                      .latent_size = latent,
+                      .query_latent_size = latent && pick(w, 2) ? 12 : 0,
+                      .value_size = latent ? 4 + 4 * pick(w, 2) : 0};
+    if (latent)
+        c.n_kv_heads = 1;
     model_shape shape = {.n_tokens = tokens,
                          .n_rows = 1 + pick(w, tokens),
                          .n_slots = tokens,

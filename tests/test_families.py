@@ -635,7 +635,7 @@ def test_marks_of_mistral_are_text(tmp_path):
         assert all(len(i) == 1 for i in ids.values())
         assert [server.post("/detokenize", {"tokens": i})["content"] for i in ids.values()] == marks
         for first in ("[THINK]", "[TOOL_CALLS]"):
-            bias = {str(ids["[THINK]"][0]): 100 if first == "[THINK]" else -100, str(ids["[/THINK]"][0]): 100}
+            bias = {str(ids["[THINK]"][0]): -100, str(ids["[/THINK]"][0]): 100, str(ids[first][0]): 100}
             body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 600, "tool_choice": "required",
                     "tools": [{**TOOL, "function": {"name": "add", "parameters": {
                         "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}}}],

@@ -21,9 +21,9 @@
 #include "tile/view.cuh"
 #include "tile/worker.cuh"
 
-/* Operands; the key of NaN: below those of numbers, above 0, which stands for an expert that has
- * been taken. */
-enum { ROUTE_LOGITS, ROUTE_IDS, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
+/* Operands, of which the second, a bias, is absent; the key of NaN: below those of numbers, above
+ * 0, which stands for an expert that has been taken. */
+enum { ROUTE_LOGITS, ROUTE_IDS = 2, ROUTE_WEIGHTS, ROUTE_NAN = 0x10000 };
 
 /* Logit `i` of this lane's; route_id says which expert's it is.  A word of bf16 holds two
  * neighbours, so lane l has experts 2 l, 2 l + 1, 64 + 2 l, ... */

@@ -161,8 +161,8 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
 }
 
 /* All columns, N rows of w, for this warpgroup.  Before: box_begin has requested the first
- * MPK_BOXES - 1 boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages
- * are released.
+ * MPK_BOXES boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages are
+ * released.
  *
  * The products of a step must be given before those of the step before have ended, which is 260
  * cycles for 64 rows of w and both warpgroups: so few instructions, and no long ones, may stand
@@ -173,7 +173,8 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait, and
  * its squares are read; the warp's arrival at the pages says so.  When all warps have arrived the
- * loader may request pages and stage of step i - 1 again. */
+ * loader may request pages and stage of step i - 1 again.  A warp that has to wait for step i + 1
+ * arrives for step i too, after the products of that. */
 template <int N>
 MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
 {

@@ -90,8 +90,11 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     const item *it = self;
     (void)cx;
     *dtype = it->dtype;
-    if (it->blocks && rank == 2 && !strstr(name, "embed"))
-        *dtype = dims[1] % 256 ? IR_Q4_1 : strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
+    if (!it->blocks || rank != 2 || strstr(name, "embed"))
+        return MPK_OK;
+    *dtype = strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
+    if (dims[1] % 256) /* no whole blocks of these */
+        *dtype = IR_Q4_1;
     return MPK_OK;
 }
 

@@ -78,7 +78,7 @@ static void compare(const instance *t, const instance *with, const char *what, c
             continue;
         }
         /* a few sums may all be near 0 where their terms are not */
-        double range = n < 16 ? 0.1 : 1e-3, worst = 0;
+        double range = n < 8 ? 0.1 : 1e-3, worst = 0;
         for (int64_t i = 0; i < n; i++) {
             double x = load(a, i), y = load(b, i);
             if (isnan(x) != isnan(y))

@@ -75,9 +75,9 @@ MPK_FN rt_i64 kv_value_offset(const mpk_view &cache, int page, rt_i64 head, rt_i
            kv_value_at((int)(position % per_page), k, per_page, size, mpk_dtype_bytes(cache.dtype));
 }
 
-/* The body of kv_write.  Tokens in order, entries spread over the threads the same way for each:
- * a thread writes the same entries of every token, so of two tokens at one place the later
- * stays, without a barrier. */
+/* The bodies of kv_write and of latent_write, which has no values.  Tokens in order, entries
+ * spread over the threads the same way for each: a thread writes the same entries of every
+ * token, so of two tokens at one place the later stays, without a barrier. */
 MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v,
                          const heads_place &p)
 {
@@ -92,26 +92,10 @@ MPK_FN void kv_write_run(const mpk_task &t, const mpk_view &k, const mpk_view &v
             int e = (int)(i % k.dims[2]); /* entry of the head */
             mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, e),
                     mpk_get(k, g_k, token * k.stride[0] + head * k.stride[1] + e * k.stride[2]));
-            mpk_put(p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, e),
+            if (mpk_is_there(v))
+                mpk_put(
+                    p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, e),
                     mpk_get(v, g_v, token * v.stride[0] + head * v.stride[1] + e * v.stride[2]));
-        }
-    }
-}
-
-/* The body of latent_write: kv_write with one tensor. */
-MPK_FN void latent_write_run(const mpk_task &t, const mpk_view &k, const heads_place &p)
-{
-    const char *g_k = mpk_data(t, k);
-    char *g_keys = mpk_data(t, p.k_cache);
-    rt_i64 lo = mpk_lo(t, 1), n = ((rt_i64)mpk_hi(t, 1) - lo) * k.dims[2], alive = mpk_live(t, k);
-    for (rt_i64 token = 0; token < alive; token++) {
-        rt_i64 position = heads_integer(t, p.positions, token);               /* data */
-        int page = kv_page(t, p, heads_integer(t, p.slots, token), position); /* -1: not stored */
-        for (rt_i64 i = mpk_thread(); page >= 0 && i < n; i += MPK_THREADS) {
-            rt_i64 head = lo + i / k.dims[2];
-            int e = (int)(i % k.dims[2]); /* entry of the head */
-            mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, e),
-                    mpk_get(k, g_k, token * k.stride[0] + head * k.stride[1] + e * k.stride[2]));
         }
     }
 }

@@ -17,7 +17,7 @@
  *
  * Stage s, all warps:
  *
- *   x of stage s has come | barrier of all: buffer s % 2 is full, nobody reads stage s - 1
+ *   x of stage s has come | barrier of all: buffer s % 2 is full, no warp reads stage s - 1
  *   products of stage s begin; between them buffer (s + 1) % 2 is filled
  *   x of stage s + 3 is asked for; squares for a norm | products have ended
  *
@@ -429,7 +429,7 @@ template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_sh
             break;
         const int groups = mpk_smaller(p.groups - at, p.per_pass),
                   loop = tile_loop_of_blocks(s.norm_in >= 0, groups);
-        if (row >= (int)t.hi0) { /* nobody is alive, but the pages have been loaded */
+        if (row >= (int)t.hi0) { /* no token is alive, but the pages have been loaded */
             blocks_drop(p.loads, groups, &ring);
             continue;
         }

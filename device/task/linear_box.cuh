@@ -107,7 +107,6 @@ template <int PAGES> MPK_FN void box_skip(mpk_ring *ring)
     ring_release(page);
 }
 
-#define BOX_NO_PAGE 0xffffffffu
 /* One lane: its warp has read the pages of a step, from number `page` on: the warp's arrival of
  * eight at each. */
 template <int PAGES> MPK_FN void box_arrive(rt_u32 page)
@@ -187,8 +186,8 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         ptx_keep(mpk_thread() % 32 == 0) != 0; /* the lane that does for the warp */
     box_skip<PAGES>(ring);
     box_wait<PAGES>(*ring, b.turn);
-    __syncwarp();                             /* products take whole warps */
-    rt_u32 turn = b.turn, held = BOX_NO_PAGE; /* first page of the step before, not released */
+    __syncwarp();                              /* products take whole warps */
+    rt_u32 turn = b.turn, held = TILE_NO_PAGE; /* first page of the step before, not released */
     box_operands o = box_operands_at(first, ring->first + ring->at, turn);
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = ring->first + ring->at;
@@ -206,7 +205,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         /* one group of products in flight is this step's; the step before has ended */
         ptx_group_wait<1>();
         __syncwarp(); /* in all lanes, and they have read its squares */
-        if (arrives && held != BOX_NO_PAGE)
+        if (arrives && held != TILE_NO_PAGE)
             box_arrive<PAGES>(held);
         held = page;
         /* Nothing to give: this step's pages go first, so that the loader can ask for more while
@@ -216,7 +215,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
             ptx_group_wait<0>();
             if (arrives)
                 box_arrive<PAGES>(page);
-            held = BOX_NO_PAGE;
+            held = TILE_NO_PAGE;
             box_wait<PAGES>(*ring, turn);
         }
         __syncwarp();

@@ -318,7 +318,6 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
  *                  the other's go at once
  *   piece 8 - 32   a page has one to four steps; *page goes on unless it is TILE_NO_PAGE
  */
-#define TILE_NO_PAGE 0xffffffffu
 MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring, rt_u32 *page)
 {
     if (piece == 4) {

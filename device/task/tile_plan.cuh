@@ -28,6 +28,8 @@ enum {
     TILE_PIECE = TILE_BLOCKS * 512,
 };
 
+#define TILE_NO_PAGE 0xffffffffu /* stands for the number of no page of the ring */
+
 struct tile_plan {
     int first, groups; /* of 8 packed rows */
     int per_pass;      /* a multiple of 8 */

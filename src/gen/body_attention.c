@@ -83,7 +83,7 @@ static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_
     (void)cx;
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
-                    "in_k_cache, {-1}};\n    latent_write_run(t, in_k, place);\n}\n");
+                    "in_k_cache, {-1}};\n    kv_write_run(t, in_k, {-1}, place);\n}\n");
     return MPK_OK;
 }
 

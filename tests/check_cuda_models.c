@@ -484,7 +484,7 @@ static mpk_status check_invariant_drafts(mpk_context *cx, const item *it, const 
                                          model_bed *bed, const machine_weights *w, cuda_options o,
                                          char *words)
 {
-    uint32_t touched = 0;
+    company_touched touched = {0};
     machine_facts f;
     machine_stop(bed->m);
     bed->m = NULL;
@@ -492,16 +492,13 @@ static mpk_status check_invariant_drafts(mpk_context *cx, const item *it, const 
     o.gram_tokens = it->ahead ? 0 : 1;
     o.drafts_freely = true;
     TRY(cuda_start(cx, &u->image, w, &o, &bed->m));
-    for (uint64_t round = 0; round < COMPANY_ROUNDS; round++) {
-        uint32_t n = 0;
-        TRY(company_count(cx, bed->m, rng_u64(checks->seed, 200 + round), DRAFTS + 2, &n));
-        touched += n;
-    }
+    for (uint64_t round = 0; round < COMPANY_ROUNDS; round++)
+        TRY(company_count(cx, bed->m, rng_u64(checks->seed, 200 + round), DRAFTS + 2, &touched));
     machine_describe(bed->m, &f);
-    CHECK(cx, !touched && f.accepted, MPK_EVERIFY,
-          "%u of %d requests got other bits in company with drafts than alone without; %llu of "
+    CHECK(cx, !touched.n && f.accepted, MPK_EVERIFY,
+          "%u of %d requests got other bits in company with drafts than alone without%s; %llu of "
           "%llu drafts stood",
-          touched, COMPANY_ROUNDS * COMPANY, (unsigned long long)f.accepted,
+          touched.n, COMPANY_ROUNDS * COMPANY, touched.first, (unsigned long long)f.accepted,
           (unsigned long long)f.drafted);
     size_t n = strlen(words);
     snprintf(words + n, WORDS - n, "; nor do drafts change a bit, of which %llu of %llu stood",
@@ -512,7 +509,8 @@ static mpk_status check_invariant_drafts(mpk_context *cx, const item *it, const 
 static mpk_status check_invariant(mpk_context *cx, const item *it, const unit *u, model_bed *bed,
                                   char *words)
 {
-    uint32_t touched[2] = {0}, n_long = 0;
+    company_touched touched[2] = {{0}};
+    uint32_t n_long = 0;
     machine_facts f;
     cuda_options o = check_options();
     machine_weights w;
@@ -522,14 +520,12 @@ static mpk_status check_invariant(mpk_context *cx, const item *it, const unit *u
         bed->m = NULL;
         o.few_tokens = apart ? FEW_TOKENS : 0;
         TRY(cuda_start(cx, &u->image, &w, &o, &bed->m));
-        for (uint64_t round = 0; round < COMPANY_ROUNDS; round++) {
-            uint32_t n = 0;
-            TRY(company_count(cx, bed->m, rng_u64(checks->seed, 100 + round), 0, &n));
-            touched[apart] += n;
-        }
+        for (uint64_t round = 0; round < COMPANY_ROUNDS; round++)
+            TRY(company_count(cx, bed->m, rng_u64(checks->seed, 100 + round), 0, &touched[apart]));
     }
-    CHECK(cx, !touched[1], MPK_EVERIFY, "%u of %d requests got other bits in company than alone",
-          touched[1], COMPANY_ROUNDS * COMPANY);
+    CHECK(cx, !touched[1].n, MPK_EVERIFY,
+          "%u of %d requests got other bits in company than alone%s", touched[1].n,
+          COMPANY_ROUNDS * COMPANY, touched[1].first);
     TRY(company_count_long(cx, bed->m, rng_u64(checks->seed, 99), &n_long));
     machine_describe(bed->m, &f);
     CHECK(cx, !n_long && f.put_back, MPK_EVERIFY,
@@ -539,7 +535,7 @@ static mpk_status check_invariant(mpk_context *cx, const item *it, const unit *u
     snprintf(words, WORDS,
              "%d requests got the same bits in company as alone; where steps are not kept apart, "
              "%u did not; with few pages requests paused %u times and got the same tokens",
-             COMPANY_ROUNDS * COMPANY, touched[0], f.put_back);
+             COMPANY_ROUNDS * COMPANY, touched[0].n, f.put_back);
     return it->drafts ? check_invariant_drafts(cx, it, u, bed, &w, o, words) : MPK_OK;
 }
 

@@ -5,6 +5,8 @@
 #ifndef TESTS_COMPANY_H
 #define TESTS_COMPANY_H
 
+#include <stdio.h>
+
 #include "base/map.h"
 #include "base/rng.h"
 #include "host/books.h"
@@ -17,7 +19,8 @@ enum { COMPANY_BLOCK = 23, COMPANY_SHARES = 4 };
  * log probabilities. */
 typedef struct company_request {
     uint64_t id, bits;
-    uint32_t n;
+    uint64_t bits_of[COMPANY_TOKENS]; /* of what came with each token */
+    uint32_t n, n_prompt;
     bool ended;
     host_shares *shares; /* until it has ended; NULL: its logits come to the host */
     int32_t tokens[COMPANY_TOKENS];
@@ -39,7 +42,7 @@ static inline mpk_status company_submit(mpk_context *cx, machine *m, uint64_t se
     for (uint32_t i = 0; i < q.n_tokens; i++)
         prompt[i] = (int32_t)(rng_u64(seed + 1 + r, repeats && r % 4 ? i % COMPANY_BLOCK : i) %
                               COMPANY_VOCABULARY);
-    *f = (company_request){0};
+    *f = (company_request){.n_prompt = q.n_tokens};
     q.host_samples = r % 2 && !repeats;
     q.max_tokens = COMPANY_TOKENS;
     q.temperature = repeats && r % 4 ? 0 : 0.8f;
@@ -63,7 +66,9 @@ static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_toke
     if (t->token >= 0 && f->n < COMPANY_TOKENS)
         f->tokens[f->n++] = t->token;
     if (f->ended && f->shares) {
-        f->bits = hash_bytes(f->shares->at, f->n * COMPANY_SHARES * 2 * sizeof(float), 0);
+        const size_t each = sizeof f->shares->at[0] * COMPANY_SHARES * 2;
+        for (uint32_t i = 0; i < f->n; i++)
+            f->bits_of[i] = hash_bytes((const char *)f->shares->at + i * each, each, 0);
         host_shares_drop(f->shares);
         f->shares = NULL;
     }
@@ -72,7 +77,7 @@ static inline mpk_status company_take(mpk_context *cx, machine *m, const rt_toke
     int32_t best = 0;
     for (int32_t i = 1; i < COMPANY_VOCABULARY; i++)
         best = f->logits[i] > f->logits[best] ? i : best;
-    f->bits = hash_bytes(f->logits, sizeof f->logits, f->bits);
+    f->bits_of[f->n] = hash_bytes(f->logits, sizeof f->logits, 0);
     f->tokens[f->n++] = best;
     if (f->n < COMPANY_TOKENS)
         return machine_append(cx, m, f->id, &f->tokens[f->n - 1], 1, f->logits);
@@ -103,22 +108,42 @@ static inline mpk_status company_serve(mpk_context *cx, machine *m, uint64_t see
     return MPK_OK;
 }
 
-/* How many requests get other bits in company, with so many drafts in a step, than alone without
- * drafts. */
+/* How many requests got other bits in company than alone, and where the first of them did. */
+typedef struct company_touched {
+    uint32_t n;
+    char first[160];
+} company_touched;
+
+/* The first token at which two runs of a request part; COMPANY_TOKENS: they are the same. */
+static inline uint32_t company_parting(const company_request *a, const company_request *b)
+{
+    for (uint32_t i = 0; i < COMPANY_TOKENS; i++)
+        if (a->bits_of[i] != b->bits_of[i] || a->tokens[i] != b->tokens[i])
+            return i;
+    return COMPANY_TOKENS;
+}
+
+/* Compare requests in company, with so many drafts in a step, with the same alone without drafts,
+ * and add to *t those that got other bits. */
 static inline mpk_status company_count(mpk_context *cx, machine *m, uint64_t seed, uint32_t drafts,
-                                       uint32_t *touched)
+                                       company_touched *t)
 {
     static company_request alone[COMPANY], among[COMPANY];
     const bool repeats = drafts > 0;
     NOTE(cx, company_serve(cx, m, seed, 0, COMPANY, repeats, drafts, among),
          "following requests together");
-    *touched = 0;
     for (uint32_t r = 0; r < COMPANY; r++) {
         NOTE(cx, company_serve(cx, m, seed, r, 1, repeats, 0, alone), "following request %u alone",
              r);
         CHECK(cx, alone[r].n && among[r].n, MPK_EVERIFY, "request %u got no token", r);
-        *touched += alone[r].n != among[r].n || alone[r].bits != among[r].bits ||
-                    memcmp(alone[r].tokens, among[r].tokens, sizeof alone[r].tokens) != 0;
+        const uint32_t i = company_parting(&alone[r], &among[r]);
+        if (i == COMPANY_TOKENS && alone[r].n == among[r].n)
+            continue;
+        if (!t->n++)
+            snprintf(t->first, sizeof t->first,
+                     "; the first, of %u tokens, at its token %u of %u: %d in place of %d",
+                     alone[r].n_prompt, i, alone[r].n, among[r].tokens[i % COMPANY_TOKENS],
+                     alone[r].tokens[i % COMPANY_TOKENS]);
     }
     return MPK_OK;
 }

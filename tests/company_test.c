@@ -122,7 +122,7 @@ static uint32_t count_of(const char *family, uint32_t own_units, uint32_t few_to
     bed b;
     machine *m;
     machine_facts facts;
-    uint32_t touched = 0;
+    company_touched touched = {0};
     make(&b, family, own_units, ahead);
     check_ok(&b.cx, cpu_start(&b.cx, &b.image, b.weights,
                               &(cpu_options){.few_tokens = few_tokens,
@@ -138,7 +138,9 @@ static uint32_t count_of(const char *family, uint32_t own_units, uint32_t few_to
     assert_true(facts.found > 0); /* alone they find pages that were computed in company */
     machine_stop(m);
     arena_free(&b.arena);
-    return touched;
+    if (touched.n)
+        print_message("%u requests got other bits%s\n", touched.n, touched.first);
+    return touched.n;
 }
 static uint32_t count(const char *family, uint32_t own_units, uint32_t few_tokens, uint32_t drafts,
                       uint64_t seed)

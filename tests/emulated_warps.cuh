@@ -224,6 +224,10 @@ template <typename type> static inline type __shfl_sync(rt_u32, type v, int lane
 {
     return emulated_take(v, lane & 31);
 }
+static inline float __fmul_rn(float a, float b)
+{
+    return a * b;
+}
 template <typename type> static inline type __shfl_xor_sync(rt_u32, type v, int mask)
 {
     return emulated_take(v, emulated_lane() ^ mask);

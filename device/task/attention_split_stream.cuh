@@ -32,6 +32,7 @@
 
 #include "task/attention_split_pages.cuh"
 #include "tile/inverse.cuh"
+#include "tile/products.cuh"
 
 /* ---- heads of the step ---- */
 
@@ -133,7 +134,7 @@ MPK_FN float attention_square(rt_u32 low, rt_u32 high)
 {
     const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
                 d = ptx_high_bf16(high);
-    return a * a + b * b + c * c + d * d;
+    return fmaf(d, d, fmaf(c, c, mpk_two_products(b, b, a, a)));
 }
 MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
                                  const attention_angles &turn, rt_u32 *low, rt_u32 *high)
@@ -148,11 +149,15 @@ MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
         c = ptx_low_bf16(y);
         d = ptx_high_bf16(y);
     }
-    *low = ptx_pack_bf16(a * turn.cosine.x - c * turn.sine.x, b * turn.cosine.y - d * turn.sine.y);
-    *high = ptx_pack_bf16(c * turn.cosine.x + a * turn.sine.x, d * turn.cosine.y + b * turn.sine.y);
+    *low = ptx_pack_bf16(mpk_two_products(a, turn.cosine.x, -c, turn.sine.x),
+                         mpk_two_products(b, turn.cosine.y, -d, turn.sine.y));
+    *high = ptx_pack_bf16(mpk_two_products(c, turn.cosine.x, a, turn.sine.x),
+                          mpk_two_products(d, turn.cosine.y, b, turn.sine.y));
 }
 
-/* Normalise and rotate, rounding to bf16 after each as the single operators do.  A warp has the
+/* Normalise and rotate, rounding to bf16 after each as the single operators do.  The same bits in
+ * every instance: a key that one step reads from scratch another reads from the cache, where
+ * another graph's instance has put it.  A warp has the
  * row; a lane has both entries of its pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
  * beyond K / 4 hold zeros and take part in the sum of squares. */
 template <int K>
@@ -168,7 +173,7 @@ MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn<K>
 #pragma unroll
         for (int i = 16; i; i /= 2)
             square += __shfl_xor_sync(0xffffffffu, square, i);
-        scale = rsqrtf(square * (1.0f / K) + s.eps);
+        scale = rsqrtf(fmaf(square, 1.0f / K, s.eps));
     }
     attention_turn_piece(s, scale, turn.at[0], &row->low[0], &row->high[0]);
     if (LAST)

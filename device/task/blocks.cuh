@@ -21,6 +21,7 @@
 
 #include "rt/rt_blocks.h"
 #include "task/stream_x.cuh"
+#include "tile/products.cuh"
 
 /* The same bf16 twice.  The lowest place of 128 counts 1. */
 enum {
@@ -255,9 +256,9 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const rt_u32 head = p[e / 2].head[0];
-            total[m][e] += RT_IS_K(FORM)
-                               ? ptx_low_f16(head) * scaled[m][e] - ptx_high_f16(head) * added[m][e]
-                               : scaled[m][e] + added[m][e];
+            total[m][e] += RT_IS_K(FORM) ? mpk_two_products(ptx_low_f16(head), scaled[m][e],
+                                                            -ptx_high_f16(head), added[m][e])
+                                         : scaled[m][e] + added[m][e];
         }
     }
 }

@@ -358,7 +358,7 @@ static const op_case cases[] = {
     {X_AND_IDS("150", "bf16", "4", "96") "const %g : bf16[5, 40, 96]\nconst %u : bf16[5, 40, 96]\n"
                                          "const %n : bf16[96]\nconst %bg : bf16[5, 40]\nconst %bu "
                                          ": bf16[5, 40]\n%y = expert_linear(%x, %i, %g, %u, _, _, "
-                                         "%n, %bg, %bu) {glu = \"swiglu_oai\", limit = 1.5}\n"},
+                                         "%n, %bg, %bu) {glu = \"swiglu_oai\", limit = 5}\n"},
     {X_AND_IDS("5", "f32", "2", "48") "const %w : f16[4, 21, 48]\nconst %b : f16[4, 21]\n"
                                       "%y = expert_linear(%x, %i, %w, _, _, _, _, %b)\n"},
     NORMED("1", "bf16", "8", "13", "24", "64", "bf16", "bf16"),

@@ -51,8 +51,8 @@ def bars_of_drafts(rows):
 
 
 def bars_of_soak(rows):
-    seconds = rows[0]["seconds"] if rows else None
-    yield bar("soak of 1,000 connections: seconds without a wrong answer", seconds, rows[0]["asked"] if rows else 300,
+    row, = rows
+    yield bar(f"soak of {row['clients']:,} connections: seconds without a wrong answer", row["seconds"], row["asked"],
               False)
 
 
@@ -105,15 +105,15 @@ class Parts:
 
     def soak(self):
         a = self.arguments
-        asked = int(min(a.soak, self.end - time.monotonic() - 20))
+        asked = int(min(a.soak, self.end - time.monotonic() - 30))  # a round ends when its requests have
         gpu = ["--gpu", a.soak_model] if a.device == "cuda" else []
         start = time.monotonic()
         lines, is_whole = self.run([sys.executable, ROOT / "tests/soak.py", asked, "--clients", a.clients, "--round",
                                     40, "--short", *gpu], {"MPK_BUILD": str(pathlib.Path(a.mpk).resolve().parent)})
         rounds = [line for line in lines if "put back" in line]
         counts = ast.literal_eval(lines[-1].partition("}")[0] + "}") if is_whole else {}
-        return [{"asked": asked, "seconds": round(time.monotonic() - start, 1) if is_whole else 0, "rounds": rounds,
-                 "answers": counts}]
+        return [{"clients": a.clients, "asked": asked, "rounds": rounds, "answers": counts,
+                 "seconds": round(time.monotonic() - start, 1) if is_whole else 0}]
 
 
 JUDGES = {"streams": bars_of_streams, "prefix": bars_of_prefixes, "drafts": bars_of_drafts, "soak": bars_of_soak}

@@ -203,9 +203,9 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         models = [] if args.gpu else make_models(pathlib.Path(folder))
         end = time.monotonic() + args.seconds
-        while time.monotonic() < end:
+        while (left := end - time.monotonic()) > 0:
             options = draw_options_gpu(r, args.short) if args.gpu else draw_options(r, r.choice(models), args.short)
-            total += soak_round(args.gpu or models[0], options, r, args.round, args.clients)
+            total += soak_round(args.gpu or models[0], options, r, min(args.round, left), args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 
 

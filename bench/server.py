@@ -37,6 +37,7 @@ CASES = {
 class Server:
     def __init__(self, arguments):
         command = [arguments.mpk, "serve", arguments.model, "--random-weights=1", "--port=0", "-q", *arguments.options]
+        self.n_ids = min(30000, json.loads((pathlib.Path(arguments.model) / "config.json").read_text())["vocab_size"])
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self.line = self.process.stdout.readline()
         self.port = int(re.search(r":(\d+) ", self.line)[1])
@@ -78,17 +79,17 @@ class Server:
         name = "mpk_inter_token_seconds_"
         return [float(re.search(rf"^{name}{part} (\S+)$", text, re.M)[1]) for part in ("sum", "count")]
 
-
-def ids(r, n):
-    return [r.randrange(300, 30000) for _ in range(n)]
+    def ids(self, r, n):
+        """A prompt of n tokens without those of single bytes, unless there are no others."""
+        return [r.randrange(self.n_ids // 100, self.n_ids) for _ in range(n)]
 
 
 def streams(server, r, arguments):
     for number in range(arguments.rounds):
         plain = None
-        for name, more in CASES.items():
+        for name in arguments.cases:
             before = server.gaps()
-            server.together([{"prompt": ids(r, 64), "max_tokens": arguments.tokens, **more}
+            server.together([{"prompt": server.ids(r, 64), "max_tokens": arguments.tokens, **CASES[name]}
                              for _ in range(arguments.streams)])
             after = server.gaps()
             gap = (after[0] - before[0]) / (after[1] - before[1]) * 1e3
@@ -102,17 +103,17 @@ def turns(server, r, arguments):
     for new in (4, 64):
         first, second = [], []
         for _ in range(arguments.rounds + 1):
-            text = ids(r, 4000)
+            text = server.ids(r, 4000)
             first.append(server.ask(prompt=text, max_tokens=8)[0])
-            second.append(server.ask(prompt=text + ids(r, new), max_tokens=8)[0])
+            second.append(server.ask(prompt=text + server.ids(r, new), max_tokens=8)[0])
         yield {"what": "to the first token, at the client", "case": f"second turn, {new} new tokens after 4,000",
                "ms": [round(1e3 * t, 2) for t in second], "first_turn_ms": round(1e3 * statistics.median(first), 1)}
 
 
 def shared(server, r, arguments):
     for name, more in (("prefix cache", {}), ("cache_prompt false", {"cache_prompt": False})):
-        system = ids(r, 2000)
-        seconds = server.together([{"prompt": system + ids(r, 64), "max_tokens": 64, **more} for _ in range(64)])
+        system = server.ids(r, 2000)
+        seconds = server.together([{"prompt": system + server.ids(r, 64), "max_tokens": 64, **more} for _ in range(64)])
         yield {"what": "64 requests with one beginning of 2,000 tokens, 64 of their own, 64 out", "case": name,
                "s": round(seconds, 3)}
 
@@ -124,10 +125,10 @@ def load(server, r, arguments, n, prompts):
     start = time.perf_counter()
 
     def stream():
-        answers.append(server.ask(prompt=ids(r, 64), max_tokens=n))
+        answers.append(server.ask(prompt=server.ids(r, 64), max_tokens=n))
 
     def prompt(i):
-        text = ids(r, 4000)
+        text = server.ids(r, 4000)
         time.sleep(max(0, start + 0.5 + i - time.perf_counter()))
         firsts[i] = round(1e3 * server.ask(prompt=text, max_tokens=1)[0])
 
@@ -162,6 +163,7 @@ def main():
                    default=["streams", "turns", "shared", "mixed"])
     p.add_argument("--rounds", type=int, default=2)
     p.add_argument("--streams", type=int, default=16)
+    p.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES), help="of streams; plain first")
     p.add_argument("--tokens", type=int, default=256)
     p.add_argument("--prompts", type=int, default=6, help="how many long prompts arrive")
     p.add_argument("--out", type=pathlib.Path, help="a line of JSON for each row is appended to it")

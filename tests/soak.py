@@ -23,8 +23,7 @@ import tempfile
 import threading
 import time
 
-import tiny
-from serving import WAIT, Server
+from servers import WAIT, Server
 
 PATH = "/v1/completions"
 FORMS = ({"regex": "[a-z]{3,9}( [0-9]+)*"}, {"guided_choice": ["the thing", "a thing", "in the end"]},
@@ -65,10 +64,11 @@ def draw_options(r, draft, short=False):
                                ["--draft-model", draft, *r.choice(([], ["--speculate=ngram"]))]))
 
 
-def draw_options_gpu(r):
+def draw_options_gpu(r, short=False):
     """Steps filled apart, so that company changes no bit; only two numbers of places, as each is a kernel."""
     return ["--batch-invariant", "--random-weights", 1, "--context", 512, "--max-batch", r.choice((5, 16)),
-            "--kv-tokens", r.choice((640, 1280, 4096)), *r.choice(([], ["--no-prefix-cache"], ["--speculate=ngram"]))]
+            "--kv-tokens", r.choice((640, 1280) if short else (640, 1280, 4096)),
+            *r.choice(([], ["--no-prefix-cache"], ["--speculate=ngram"]))]
 
 
 def answer_of(choice):
@@ -177,12 +177,19 @@ def soak_round(model, options, r, seconds, n_clients):
     return work.counts
 
 
+def make_models(folder):
+    """A model and a smaller one that may draft for it; they need torch, which a GPU's machine may lack."""
+    import tiny
+    return [tiny.model(folder / name, tie_word_embeddings=False, num_hidden_layers=n)
+            for name, n in (("tiny", 2), ("draft", 1))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", type=float, nargs="?", default=600)
     parser.add_argument("--clients", type=int, default=24, help="connections at a time")
     parser.add_argument("--round", type=float, default=30, help="seconds of a round's load")
-    parser.add_argument("--short", action="store_true", help="too little KV memory in every round (on a CPU)")
+    parser.add_argument("--short", action="store_true", help="too little KV memory in every round")
     parser.add_argument("--gpu", metavar="MODEL", help="on a GPU, with --batch-invariant: a folder of models/, its "
                         "weights made up (PYTHONPATH=python MPK_BUILD=build python tests/soak.py ...)")
     args = parser.parse_args()
@@ -194,13 +201,11 @@ def main():
     if args.gpu:
         os.environ["MPK_DEVICE"] = "cuda"
     with tempfile.TemporaryDirectory() as folder:
-        models = [] if args.gpu else [
-            tiny.model(pathlib.Path(folder) / name, tie_word_embeddings=False, num_hidden_layers=n)
-            for name, n in (("tiny", 2), ("draft", 1))]
+        models = [] if args.gpu else make_models(pathlib.Path(folder))
         end = time.monotonic() + args.seconds
-        while time.monotonic() < end:
-            options = draw_options_gpu(r) if args.gpu else draw_options(r, r.choice(models), args.short)
-            total += soak_round(args.gpu or models[0], options, r, args.round, args.clients)
+        while (left := end - time.monotonic()) > 0:
+            options = draw_options_gpu(r, args.short) if args.gpu else draw_options(r, r.choice(models), args.short)
+            total += soak_round(args.gpu or models[0], options, r, min(args.round, left), args.clients)
     print(f"{dict(total)}: every answer that ended was that of its request alone")
 
 

@@ -18,7 +18,8 @@ import pytest
 
 import support
 import tiny
-from serving import CHAT, LONG, WAIT, Server, begin, busy, chat, endless, model, server  # noqa: F401, with fixtures
+from servers import WAIT
+from serving import CHAT, LONG, Server, begin, busy, chat, endless, model, server  # noqa: F401, with fixtures
 
 
 # ---- requests that are wrong ----

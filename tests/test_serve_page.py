@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from serving import CHAT, WAIT, Server, endless, model, server  # noqa: F401, the last three are fixtures
+from servers import WAIT
+from serving import CHAT, Server, endless, model, server  # noqa: F401, the last three are fixtures
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

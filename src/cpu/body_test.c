@@ -352,9 +352,10 @@ static void add_map(text *t, uint64_t *state)
         "sin(x0) + pow(abs(x1), x2) + reciprocal(2 + square(x2))",
         "where(lor(isnan(x0), x1 >= 0.5), x2 == x2, lxor(x1 > 0, isfinite(x0))) + 0.5",
         "min(max(x0, -1), 1) + (x1 < x2)",
+        "erfc(x0 * 4) * x1 - erfc(x2)",
     };
     add_broadcast(t, state, 3, NULL);
-    text_print(t, "%%y = map(%%x0, %%x1, %%x2) {expr = \"%s\"}\n", pick(state, expressions, 8));
+    text_print(t, "%%y = map(%%x0, %%x1, %%x2) {expr = \"%s\"}\n", pick(state, expressions, 9));
 }
 
 static void add_element(text *t, uint64_t *state)
@@ -629,6 +630,49 @@ static void test_rare_operands(void **state)
                 fail_msg("no fast body takes\n%s", cases[i].graph);
 }
 
+/* From -16 to 16, then what is no number, none that is finite, or hardly one. */
+static void put_gates(const op_call *call)
+{
+    static const float rare[] = {NAN,     INFINITY, -INFINITY, 0,      -0.0f,   1e-45f,
+                                 -3e-40f, -1e-30f,  1e30f,     -1e30f, 3.4e38f, -3.4e38f};
+    const int64_t n = call->in[0].dims[0], rares = sizeof rare / sizeof *rare;
+    float *x = (float *)call->in[0].data;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = i < rares ? rare[i] : (float)(32.0 * (double)i / (double)n - 16);
+}
+
+/* gelu keeps its digits relative to itself, far below 0 too: the factor after a gate may be large.
+ * To round x costs x^2 / 2 units of the last place. */
+static void test_gelu_keeps_digits(void **unused)
+{
+    (void)unused;
+    for (int tanh = 0; tanh < 2; tanh++) {
+        arena a = {0};
+        ir_graph *g;
+        check_ok(&cx, ir_parse(&cx, &a,
+                               tanh ? STR("input %x : f32[5000]\n%y = gelu(%x) {tanh = 1}\n")
+                                    : STR("input %x : f32[5000]\n%y = gelu(%x)\n"),
+                               &g));
+        for (const cpu_body *const *b = cpu_body_table; *b; b++) {
+            instance t;
+            if (!str_is(str_from((*b)->op), "gelu") || (*b)->needs & ~cpu_features())
+                continue;
+            make(&a, g, 1, UINT32_MAX, put_gates, &t);
+            run(&t, *b, NULL);
+            for (int64_t i = 0; i < t.call.in[0].dims[0]; i++) {
+                double x = load(&t.call.in[0], i), y = load(&t.call.out[0], i);
+                double u = sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x);
+                double exact = tanh ? x / (1 + exp(-2 * u)) : 0.5 * x * erfc(-x / sqrt(2));
+                if (isnan(exact) || isinf(exact))
+                    assert_true(isnan(exact) ? isnan(y) : y == exact);
+                else if (!(fabs(y - exact) <= 4e-7 * (1 + x * x) * fabs(exact) + 5e-37))
+                    fail_msg("%s: of %g, tanh = %d: %g, not %g", (*b)->name, x, tanh, y, exact);
+            }
+        }
+        arena_free(&a);
+    }
+}
+
 /* The best that the processor has is chosen, and nothing that it has not.  Beyond x86-64 and arm64
  * there is nothing to choose. */
 static void test_choose(void **state)
@@ -705,9 +749,11 @@ static void test_attention_accepts(void **state)
 int main(void)
 {
     seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose), cmocka_unit_test(test_cases),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_choose),
+                                       cmocka_unit_test(test_cases),
                                        cmocka_unit_test(test_attention_accepts),
                                        cmocka_unit_test(test_rare_operands),
+                                       cmocka_unit_test(test_gelu_keeps_digits),
                                        cmocka_unit_test(test_random)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,8 +6,8 @@
  * are read and written in place.
  *
  * Values are floats, or truth values of four bytes.  Each loop rounds as the reference code
- * does, except for exp, tanh, erf and sigmoid, which are those of vec_math.h.  An element's bits
- * depend on that element alone.
+ * does, except for exp, tanh, erf, erfc and sigmoid, which are those of vec_math.h.  An element's
+ * bits depend on that element alone.
  *
  * For an expression a * b + 1 over a row of 1200 elements, the steps and where their values lie:
  *
@@ -229,6 +229,7 @@ ELEMENT_LOOP(round_bf16, float, float, float, num_from_bf16(num_to_bf16(a)))
 ELEMENT_VECTORS(exp, v_exp_wide)
 ELEMENT_VECTORS(tanh, v_tanh)
 ELEMENT_VECTORS(erf, v_erf)
+ELEMENT_VECTORS(erfc, v_erfc)
 ELEMENT_VECTORS(sigmoid, v_sigmoid)
 ELEMENT_VECTORS(gelu, v_gelu)
 ELEMENT_VECTORS(gelu_tanh, v_gelu_tanh)
@@ -259,6 +260,7 @@ static const element_function element_functions[] = {
     {"exp", element_exp, NULL},
     {"tanh", element_tanh, NULL},
     {"erf", element_erf, NULL},
+    {"erfc", element_erfc, NULL},
     {"sigmoid", element_sigmoid, NULL},
     {"<=", element_less_equal, NULL},
     {">=", element_greater_equal, NULL},

@@ -110,7 +110,7 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
 
 /* Activations of t0, as src/op/activate.h defines them. */
 static const char silu[] = "t0 / (1 + exp(-t0))",
-                  gelu[] = "0.5 * t0 * (1 + erf(t0 * 0.7071067811865476))",
+                  gelu[] = "0.5 * t0 * erfc(t0 * -0.7071067811865476)",
                   gelu_tanh[] =
                       "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
 

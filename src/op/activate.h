@@ -18,10 +18,12 @@ static inline float activate_silu(float x)
     return x / (1.0f + expf(-x));
 }
 
-/* x times the normal distribution function */
+/* x times the normal distribution function, 0.5 (1 + erf(x / sqrt 2)), as 0.5 erfc(-x / sqrt 2),
+ * which keeps its digits where 1 + erf cancels (x below -1): a gate may be followed by a large
+ * factor. */
 static inline float activate_gelu(float x)
 {
-    return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f));
+    return 0.5f * x * erfcf(x * -0.70710678118654752f);
 }
 
 /* Its approximation by tanh: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3), as x / (1 +

@@ -52,7 +52,7 @@ typedef struct map_group {
 } map_group;
 
 /* Expressions that compute the bits of gelu's reference code, erf and tanh form. */
-static const char gelu[] = "0.5 * x0 * (1 + erf(x0 * 0.70710678118654752))";
+static const char gelu[] = "0.5 * x0 * erfc(x0 * -0.70710678118654752)";
 static const char gelu_tanh[] =
     "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
 

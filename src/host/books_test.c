@@ -568,9 +568,9 @@ static void test_waking_and_failing(void **state)
 
 /* ---- serving ---- */
 
-/* Two graphs of a program that samples, for three slots; the second has twice the tokens.  n_rules:
- * rows of rules. */
-static void make_program(mpk_context *cx, arena *a, int n_rules, tg_program *compiled,
+/* Two graphs of a program that samples, for three slots; the second has twice the tokens, or is a
+ * draft model's of as many.  n_rules: rows of rules. */
+static void make_program(mpk_context *cx, arena *a, int n_rules, bool drafts, tg_program *compiled,
                          program_image *image)
 {
     static const char graph[] =
@@ -581,21 +581,28 @@ static void make_program(mpk_context *cx, arena *a, int n_rules, tg_program *com
         "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : "
         "i32[%d, 32]\n"
         "input %%history : i32[60]\nconst %%e : f32[9, 16]\nstate %%choice : f32[3, 9]\n"
-        "state %%k_cache.0 : f32[12, 1, 5, 16]\nstate %%v_cache.0 : f32[12, 1, 5, 16]\n"
+        "state %%%sk_cache.0 : f32[12, 1, 5, 16]\nstate %%%sv_cache.0 : f32[12, 1, 5, 16]\n"
         "%%x = embedding(%%tokens, %%e)\n%%h = reshape(%%x) {shape = [%d, 1, 16]}\n"
-        "%%k, %%v = kv_write(%%h, %%h, %%positions, %%slots, %%pages, %%k_cache.0, %%v_cache.0)\n"
+        "%%k, %%v = kv_write(%%h, %%h, %%positions, %%slots, %%pages, %%%sk_cache.0, "
+        "%%%sv_cache.0)\n"
         "%%g = gather(%%x, %%rows)\n%%logits = linear(%%g, %%e)\n"
         "%%next, %%chosen, %%logprobs = sample(%%logits, %%sampling, %%seeds, %%draws, %%asks, "
         "%%rules, %%history, "
         "%%choice)\n"
         "output %%next\noutput %%logprobs\noutput %%logits\n";
-    pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64, .verify = true};
+    pass_options o = {.n_workers = 2,
+                      .page_bytes = 16384,
+                      .pages_per_worker = 64,
+                      .n_draft_graphs = drafts,
+                      .verify = true};
     ir_graph *g[2];
-    uint32_t n_tokens[2] = {2, 4};
+    uint32_t n_tokens[2] = {drafts ? 4 : 2, 4};
     for (int i = 0; i < 2; i++) {
         const int n = (int)n_tokens[i];
+        const char *of = drafts && i ? "draft." : "";
         char *source = arena_alloc(a, 2, sizeof graph);
-        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n_rules, n);
+        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n_rules, of, of,
+                 n, of, of);
         check_ok(cx, ir_parse(cx, a, str_from(source), &g[i]));
     }
     check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, compiled));
@@ -615,7 +622,7 @@ static void test_places_of_graphs(void **state)
     tg_program compiled;
     program_image image;
     rt_serving s;
-    make_program(&cx, &a, 4, &compiled, &image);
+    make_program(&cx, &a, 4, false, &compiled, &image);
     host_find_serving(&image, &s);
     assert_int_equal(s.ready, 1);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -644,7 +651,7 @@ static void test_rows_of_rules(void **state)
         tg_program compiled;
         program_image image;
         rt_serving s;
-        make_program(&cx, &a, rows, &compiled, &image);
+        make_program(&cx, &a, rows, false, &compiled, &image);
         host_find_serving(&image, &s);
         assert_int_equal(s.ready, 1);
         assert_int_equal(s.n_slots, 3);
@@ -652,6 +659,49 @@ static void test_rows_of_rules(void **state)
         assert_int_equal(s.n_masks, rows > 3 ? rows - 3 : 0);
         arena_free(&a);
     }
+}
+
+/* A draft model drafts if it sees the same slots, pages and rules, and takes every draft step. */
+static void test_draft_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        uint32_t axis;
+    } sizes[] = {
+        {"pages", 0}, {"pages", 1}, {"draft.k_cache.0", 0}, {"draft.k_cache.0", 2}, {"rules", 1}};
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_program compiled;
+    program_image image;
+    rt_serving s;
+    rt_ahead ahead;
+    make_program(&cx, &a, 4, true, &compiled, &image);
+    host_find_serving(&image, &s);
+    assert_true(host_find_draft_model(&image, &s, &ahead));
+    assert_true(ahead.first_graph == 1 && ahead.n_vocab == 9);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        const ir_graph *g = image.ir[1];
+        ir_tensor *t = (ir_tensor *)(uintptr_t)&g->tensors.at[ir_find(g, sizes[i].name)];
+        t->dims[sizes[i].axis]++;
+        const bool fits = host_find_draft_model(&image, &s, &ahead);
+        rt_serving unasked = s;
+        unasked.asks = RT_NOWHERE; /* then nobody reads rules */
+        const bool fits_unasked = host_find_draft_model(&image, &unasked, &ahead);
+        t->dims[sizes[i].axis]--;
+        if (fits || fits_unasked != (strcmp(sizes[i].name, "rules") == 0))
+            fail_msg("a draft model may have another axis %u of %s", sizes[i].axis, sizes[i].name);
+    }
+    rt_serving larger = s;
+    larger.max_tokens = 5;
+    assert_false(host_find_draft_model(&image, &larger, &ahead));
+    larger = s;
+    larger.max_rows = larger.n_slots = 5;
+    assert_false(host_find_draft_model(&image, &larger, &ahead));
+    larger = s;
+    larger.ready = 0;
+    assert_false(host_find_draft_model(&image, &larger, &ahead));
+    arena_free(&a);
 }
 
 /* A graph that is no language model may call an input by one of the names: it has no slots, and
@@ -693,8 +743,8 @@ int main(void)
         cmocka_unit_test(test_priorities),         cmocka_unit_test(test_lent_logits),
         cmocka_unit_test(test_lent_logprobs),      cmocka_unit_test(test_who_drafts),
         cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_rows_of_rules),
-        cmocka_unit_test(test_places_of_graphs),   cmocka_unit_test(test_names_alone),
-        cmocka_unit_test(test_most_pages),
+        cmocka_unit_test(test_draft_model),        cmocka_unit_test(test_places_of_graphs),
+        cmocka_unit_test(test_names_alone),        cmocka_unit_test(test_most_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -514,6 +514,32 @@ static void test_lent_logprobs(void **state)
     fake_close(f);
 }
 
+/* Prompts that fill the token arena to its last word are all with the machine; one more waits. */
+static void test_full_arena(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    const int32_t prompt[CONTEXT] = {0};
+    const uint32_t fit = 4; /* requests in the ring */
+    uint64_t id;
+    f->base.books.rings.n_arena = fit * CONTEXT;
+    for (uint32_t i = 0; i < fit; i++)
+        check_ok(&cx,
+                 machine_submit(&cx, &f->base,
+                                &(machine_request){.tokens = prompt, .n_tokens = CONTEXT}, &id));
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), fit);
+    fake_close(f);
+    f = fake_open(&cx, &plain);
+    f->base.books.rings.n_arena = fit * CONTEXT - 1;
+    for (uint32_t i = 0; i < fit; i++)
+        check_ok(&cx,
+                 machine_submit(&cx, &f->base,
+                                &(machine_request){.tokens = prompt, .n_tokens = CONTEXT}, &id));
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), fit - 1);
+    fake_close(f);
+}
+
 /* A nudge ends a wait at once and is spent by it; a wait ends by its timeout; errors of the
  * machine and of the caller come back in words. */
 static void test_waking_and_failing(void **state)
@@ -540,6 +566,11 @@ static void test_waking_and_failing(void **state)
         machine_submit(&cx, &f->base,
                        &(machine_request){.tokens = prompt, .n_tokens = 1, .host_samples = true},
                        &id));
+    f->base.books.serving.ready = 0;
+    check_fails(
+        &cx, MPK_EUNSUPPORTED, "takes no requests",
+        machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1}, &id));
+    f->base.books.serving.ready = 1;
     f->base.books.serving.logits = RT_NOWHERE;
     check_fails(&cx, MPK_EARG, "the program gives no logits",
                 machine_submit(&cx, &f->base,
@@ -743,8 +774,9 @@ int main(void)
         cmocka_unit_test(test_priorities),         cmocka_unit_test(test_lent_logits),
         cmocka_unit_test(test_lent_logprobs),      cmocka_unit_test(test_who_drafts),
         cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_rows_of_rules),
-        cmocka_unit_test(test_draft_model),        cmocka_unit_test(test_places_of_graphs),
-        cmocka_unit_test(test_names_alone),        cmocka_unit_test(test_most_pages),
+        cmocka_unit_test(test_draft_model),        cmocka_unit_test(test_full_arena),
+        cmocka_unit_test(test_places_of_graphs),   cmocka_unit_test(test_names_alone),
+        cmocka_unit_test(test_most_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

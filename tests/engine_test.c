@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "check.h"
+#include "engine/engine_request.h"
 #include "mpk/graph.h"
 #include "mpk/mpk.h"
 
@@ -267,13 +268,13 @@ static void test_image_runs_the_same(void **state)
     check_fails(cx, MPK_EFORMAT, "", mpk_engine_open(cx, path, NULL, &e));
 }
 
-static void write_config(const char *text)
+static void write_config(const char *source)
 {
     char path[300];
     snprintf(path, sizeof path, "%s/config.json", folder);
     FILE *f = fopen(path, "w");
     assert_non_null(f);
-    assert_true(fputs(text, f) != EOF);
+    assert_true(fputs(source, f) != EOF);
     assert_int_equal(fclose(f), 0);
 }
 
@@ -295,11 +296,11 @@ static void test_image_of_another_program(void **state)
     snprintf(path, sizeof path, "%s/image", folder);
     check_ok(cx, mpk_compile_to_file(cx, folder, &o, path));
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        char text[sizeof config + 8];
+        char source[sizeof config + 8];
         const char *at = strstr(config, changes[i].from);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - config), config, changes[i].to,
+        snprintf(source, sizeof source, "%.*s%s%s", (int)(at - config), config, changes[i].to,
                  at + strlen(changes[i].from));
-        write_config(text);
+        write_config(source);
         mpk_status status = mpk_engine_open(cx, path, NULL, &e);
         write_config(config);
         if (changes[i].same) {
@@ -594,7 +595,18 @@ static void test_wrong_use(void **state)
     check_fails(cx, MPK_EARG, "temperature", mpk_submit_tokens(cx, e, tokens, 2, &hot, &r));
     check_fails(cx, MPK_EUNSUPPORTED, "tokenizer", mpk_submit_text(cx, e, "text", 4, NULL, &r));
     assert_null(mpk_engine_tokenizer(e));
+    e->failure = MPK_ESTALLED; /* as the collector notes it */
+    strcpy(e->failure_words, "worker 7 waits");
+    check_fails(cx, MPK_ESTALLED, "the engine has failed: worker 7 waits",
+                mpk_submit_tokens(cx, e, tokens, 2, NULL, &r));
     mpk_engine_close(e);
+    const char *const words = "tests/corpus/gguf/vocab.gguf";
+    o = options_of(1, 1);
+    check_fails(cx, MPK_EUNSUPPORTED, "vocabulary alone", mpk_engine_open(cx, words, &o, &e));
+    check_fails(cx, MPK_EUNSUPPORTED, "vocabulary alone",
+                mpk_print_program(cx, words, &o, 1, &json));
+    o.draft_model = words;
+    check_fails(cx, MPK_EARG, "a vocabulary alone", mpk_engine_open(cx, folder, &o, &e));
     check_fails(cx, MPK_EIO, "", mpk_engine_open(cx, "/nowhere/at/all", NULL, &e));
 }
 

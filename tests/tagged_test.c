@@ -11,7 +11,8 @@ static const char parameters[] =
     "\"part\":{\"type\":\"string\",\"pattern\":\"z[0-9]\"},"
     "\"short\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":3},"
     "\"note\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":4},{\"type\":\"null\"}]},"
-    "\"spot\":{\"$ref\":\"#/$defs/spot\"},\"only\":{\"const\":\"it\"}},"
+    "\"spot\":{\"$ref\":\"#/$defs/spot\"},\"only\":{\"const\":\"it\"},"
+    "\"loose\":{\"type\":\"string\",\"anyOf\":[]}},"
     "\"required\":[\"path\",\"free\"],\"$defs\":{\"spot\":{\"type\":\"object\",\"properties\":{"
     "\"x\":{"
     "\"type\":\"integer\"}},\"required\":[\"x\"],\"additionalProperties\":false}}}";
@@ -33,6 +34,8 @@ static const struct {
      "\"only\":\"it\",\"free\":null}"},
     {P("path", "p") P("note", "some") P("free", "true"),
      "{\"path\":\"p\",\"note\":\"some\",\"free\":true}"},
+    {P("path", "p") P("loose", "any word") P("free", "1"),
+     "{\"path\":\"p\",\"loose\":\"any word\",\"free\":1}"},
     {P("free", "1"), NULL},                                       /* path is missing */
     {P("path", "p"), NULL},                                       /* free is */
     {P("path", "p") P("mode", "add to") P("free", "1"), NULL},    /* none of the three */

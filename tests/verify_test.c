@@ -493,25 +493,44 @@ static void lines_of_a_text(void **state)
         snprintf(source, sizeof source, "%s%s%s%s", graph, halves, falling[i], "event 1 <- 0-1\n");
         check_fails(&cx, MPK_EFORMAT, "must rise", tg_parse(&cx, &a, str_from(source), &g));
     }
+    snprintf(source, sizeof source, "%s", graph);
+    memcpy(strstr(source, "raw"), "row", 3);
+    check_fails(&cx, MPK_EFORMAT, "expected tasks, raw, fused, normal or linear",
+                tg_parse(&cx, &a, str_from(source), &g));
+    snprintf(source, sizeof source, "%stask 0 = %%yz", graph); /* of which all but z is the text */
+    check_fails(&cx, MPK_EFORMAT, "expected [",
+                tg_parse(&cx, &a, (str){source, strlen(source) - 1}, &g));
+    arena_free(&a);
+}
+
+/* Names of any characters in a drawing. */
+static void names_in_quotes(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : f32[4, 8]\n%\"a\\\"b\\\\c\" = silu(%x)\noutput %\"a\\\"b\\\\c\"\n"
+        "tgraph raw workers=1\ntask 0 = @0 [0:4, 0:8] aot\nevent 0 -> 0\nevent 1 <- 0\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_graph *g;
+    text out = {0};
+    check_ok(&cx, tg_parse(&cx, &a, str_from(source), &g));
+    check_ok(&cx, tg_dot(&cx, &a, g, 0, 1, &out));
+    assert_non_null(strstr(out.at, "label=\"a\\\"b\\\\c/0\\nsilu\""));
+    text_free(&out);
     arena_free(&a);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_of_a_text),
-        cmocka_unit_test(lists_that_are_wrong),
-        cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),
-        cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),
-        cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(jit_tasks_need_no_worker),
-        cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),
-        cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),
-        cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(lines_of_a_text),          cmocka_unit_test(names_in_quotes),
+        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
         cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,6 @@
 #include "base/rng.h"
 #include "check.h"
 #include "host/machine.h"
-#include "pass/pass.h"
 #include "rt/rt_queue.h"
 
 enum { CONTEXT = 64, SLOTS = 3, VOCAB = 5, WAITING = 4, TOKENS = 8 };
@@ -514,6 +513,79 @@ static void test_lent_logprobs(void **state)
     fake_close(f);
 }
 
+/* Prompts that fill the token arena to its last word are all with the machine; one more waits. */
+static void test_full_arena(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    const int32_t prompt[CONTEXT] = {0};
+    const uint32_t fit = 4; /* requests in the ring */
+    uint64_t id;
+    f->base.books.rings.n_arena = fit * CONTEXT;
+    for (uint32_t i = 0; i < fit; i++)
+        check_ok(&cx,
+                 machine_submit(&cx, &f->base,
+                                &(machine_request){.tokens = prompt, .n_tokens = CONTEXT}, &id));
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), fit);
+    fake_close(f);
+    f = fake_open(&cx, &plain);
+    f->base.books.rings.n_arena = fit * CONTEXT - 1;
+    for (uint32_t i = 0; i < fit; i++)
+        check_ok(&cx,
+                 machine_submit(&cx, &f->base,
+                                &(machine_request){.tokens = prompt, .n_tokens = CONTEXT}, &id));
+    assert_int_equal(rt_ring_ready(f->ends.request_ring), fit - 1);
+    fake_close(f);
+}
+
+/* Token 0 is a token like others: a request that the machine samples for does not wait for any
+ * after it.  A mask for a request that nobody knows any more is dropped. */
+static void test_token_0(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    const int32_t prompt[1] = {0};
+    uint64_t id;
+    uint32_t n = 0;
+    rt_token t;
+    check_ok(&cx, machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1},
+                                 &id));
+    assert_true(tell(f, (rt_token){.id = id, .token = 0, .reason = RT_GOING}));
+    check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
+    assert_int_equal(n, 1);
+    check_fails(&cx, MPK_EARG, "does not wait for tokens",
+                machine_append(&cx, &f->base, id, prompt, 1, f->logits));
+    machine_put_mask(&f->base, id + 1, 0, NULL);
+    fake_close(f);
+}
+
+static mpk_status fake_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
+                           uint32_t n_rows)
+{
+    (void)cx, (void)m, (void)graph, (void)n_tokens, (void)n_rows;
+    return MPK_OK;
+}
+
+/* As many tokens and rows as a step can have, and not one more; UINT32_MAX stands for all. */
+static void test_most_of_a_step(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    machine_def runs = plain;
+    runs.run_graph = fake_run;
+    fake *f = fake_open(&cx, &runs);
+    machine *m = &f->base;
+    m->image.n_graphs = 1;
+    check_ok(&cx, machine_run_graph(&cx, m, 0, RT_MAX_TOKENS, RT_MAX_ROWS));
+    check_ok(&cx, machine_run_graph(&cx, m, 0, UINT32_MAX, UINT32_MAX));
+    check_fails(&cx, MPK_ELIMIT, "a step of", machine_run_graph(&cx, m, 0, RT_MAX_TOKENS + 1, 1));
+    check_fails(&cx, MPK_ELIMIT, "a step of", machine_run_graph(&cx, m, 0, 1, RT_MAX_ROWS + 1));
+    check_fails(&cx, MPK_EARG, "graph 1 of 1", machine_run_graph(&cx, m, 1, 1, 1));
+    fake_close(f);
+}
+
 /* A nudge ends a wait at once and is spent by it; a wait ends by its timeout; errors of the
  * machine and of the caller come back in words. */
 static void test_waking_and_failing(void **state)
@@ -540,6 +612,11 @@ static void test_waking_and_failing(void **state)
         machine_submit(&cx, &f->base,
                        &(machine_request){.tokens = prompt, .n_tokens = 1, .host_samples = true},
                        &id));
+    f->base.books.serving.ready = 0;
+    check_fails(
+        &cx, MPK_EUNSUPPORTED, "takes no requests",
+        machine_submit(&cx, &f->base, &(machine_request){.tokens = prompt, .n_tokens = 1}, &id));
+    f->base.books.serving.ready = 1;
     f->base.books.serving.logits = RT_NOWHERE;
     check_fails(&cx, MPK_EARG, "the program gives no logits",
                 machine_submit(&cx, &f->base,
@@ -566,135 +643,19 @@ static void test_waking_and_failing(void **state)
     fake_close(f);
 }
 
-/* ---- serving ---- */
-
-/* Two graphs of a program that samples, for three slots; the second has twice the tokens.  n_rules:
- * rows of rules. */
-static void make_program(mpk_context *cx, arena *a, int n_rules, tg_program *compiled,
-                         program_image *image)
-{
-    static const char graph[] =
-        "input %%tokens : i32[%d] live=tokens\ninput %%positions : i32[%d] live=tokens\n"
-        "input %%slots : i32[%d] live=tokens\ninput %%pages : i32[3, 4]\ninput %%rows : i32[%d] "
-        "live=rows\n"
-        "input %%sampling : f32[%d, 4] live=rows\ninput %%seeds : i64[%d] live=rows\n"
-        "input %%draws : i32[%d] live=rows\ninput %%asks : i32[%d, %d] live=rows\ninput %%rules : "
-        "i32[%d, 32]\n"
-        "input %%history : i32[60]\nconst %%e : f32[9, 16]\nstate %%choice : f32[3, 9]\n"
-        "state %%k_cache.0 : f32[12, 1, 5, 16]\nstate %%v_cache.0 : f32[12, 1, 5, 16]\n"
-        "%%x = embedding(%%tokens, %%e)\n%%h = reshape(%%x) {shape = [%d, 1, 16]}\n"
-        "%%k, %%v = kv_write(%%h, %%h, %%positions, %%slots, %%pages, %%k_cache.0, %%v_cache.0)\n"
-        "%%g = gather(%%x, %%rows)\n%%logits = linear(%%g, %%e)\n"
-        "%%next, %%chosen, %%logprobs = sample(%%logits, %%sampling, %%seeds, %%draws, %%asks, "
-        "%%rules, %%history, "
-        "%%choice)\n"
-        "output %%next\noutput %%logprobs\noutput %%logits\n";
-    pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64, .verify = true};
-    ir_graph *g[2];
-    uint32_t n_tokens[2] = {2, 4};
-    for (int i = 0; i < 2; i++) {
-        const int n = (int)n_tokens[i];
-        char *source = arena_alloc(a, 2, sizeof graph);
-        snprintf(source, 2 * sizeof graph, graph, n, n, n, n, n, n, n, n, RT_ASKS, n_rules, n);
-        check_ok(cx, ir_parse(cx, a, str_from(source), &g[i]));
-    }
-    check_ok(cx, pass_compile(cx, a, &o, 2, g, n_tokens, compiled));
-    check_ok(cx, image_make(cx, a, compiled, image));
-}
-
-/* A program serves if its graphs keep every step tensor at one place; a graph that has one
- * elsewhere cannot take the step that was written for another. */
-static void test_places_of_graphs(void **state)
-{
-    (void)state;
-    static const char *const names[] = {"tokens",   "positions", "slots",   "pages",   "rows",
-                                        "sampling", "seeds",     "draws",   "logits",  "next",
-                                        "asks",     "rules",     "history", "logprobs"};
-    mpk_context cx = {0};
-    arena a = {0};
-    tg_program compiled;
-    program_image image;
-    rt_serving s;
-    make_program(&cx, &a, 4, &compiled, &image);
-    host_find_serving(&image, &s);
-    assert_int_equal(s.ready, 1);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        for (uint32_t graph = 0; graph < 2; graph++) {
-            const ir_tensor_id id = ir_find(image.ir[graph], names[i]);
-            assert_int_not_equal(id, IR_NONE);
-            tg_place *place = (tg_place *)(uintptr_t)&image.places[graph][id];
-            place->offset += 4;
-            host_find_serving(&image, &s);
-            place->offset -= 4;
-            if (s.ready)
-                fail_msg("graph %u may have %s at a place of its own", graph, names[i]);
-        }
-    host_find_serving(&image, &s);
-    assert_int_equal(s.ready, 1);
-    arena_free(&a);
-}
-
-/* Every slot needs a row of rules; the rows beyond those are for masks. */
-static void test_rows_of_rules(void **state)
-{
-    (void)state;
-    for (int rows = 2; rows <= 5; rows++) {
-        mpk_context cx = {0};
-        arena a = {0};
-        tg_program compiled;
-        program_image image;
-        rt_serving s;
-        make_program(&cx, &a, rows, &compiled, &image);
-        host_find_serving(&image, &s);
-        assert_int_equal(s.ready, 1);
-        assert_int_equal(s.n_slots, 3);
-        assert_int_equal(s.asks != RT_NOWHERE, rows >= 3);
-        assert_int_equal(s.n_masks, rows > 3 ? rows - 3 : 0);
-        arena_free(&a);
-    }
-}
-
-/* A graph that is no language model may call an input by one of the names: it has no slots, and
- * takes no requests. */
-static void test_names_alone(void **state)
-{
-    (void)state;
-    static const char source[] = "input %history : i32[60]\ninput %x : f32[4, 8]\n"
-                                 "%y = silu(%x)\n%z = copy(%history)\noutput %y\noutput %z\n";
-    const pass_options o = {.n_workers = 2, .page_bytes = 16384, .pages_per_worker = 64};
-    const uint32_t n_tokens = 4;
-    mpk_context cx = {0};
-    arena a = {0};
-    ir_graph *g;
-    tg_program compiled;
-    program_image image;
-    rt_serving s;
-    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
-    check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &compiled));
-    check_ok(&cx, image_make(&cx, &a, &compiled, &image));
-    host_find_serving(&image, &s);
-    assert_int_equal(s.ready, 0);
-    arena_free(&a);
-}
-
-/* Tables for more pages than a power of two in 32 bits can count end at that power. */
-static void test_most_pages(void **state)
-{
-    (void)state;
-    rt_serving s = {.n_pages = 3u << 29};
-    host_plan_pages(&s, false, false);
-    assert_int_equal(s.bucket_mask, INT32_MAX);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_priorities),         cmocka_unit_test(test_lent_logits),
-        cmocka_unit_test(test_lent_logprobs),      cmocka_unit_test(test_who_drafts),
-        cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_rows_of_rules),
-        cmocka_unit_test(test_places_of_graphs),   cmocka_unit_test(test_names_alone),
-        cmocka_unit_test(test_most_pages),
+        cmocka_unit_test(test_many_requests),
+        cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_priorities),
+        cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_lent_logprobs),
+        cmocka_unit_test(test_who_drafts),
+        cmocka_unit_test(test_waking_and_failing),
+        cmocka_unit_test(test_full_arena),
+        cmocka_unit_test(test_token_0),
+        cmocka_unit_test(test_most_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

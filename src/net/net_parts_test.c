@@ -59,6 +59,9 @@ static const example examples[] = {
     {"", "<tool_call>{\"name\":\"add\",\"arguments\":{}}", true, "", "", "add{};"},
     {"", "<tool_call>{\"name\":\"add\",\"argum", true, "", "<tool_call>{\"name\":\"add\",\"argum",
      ""},
+    /* an object alone is a call only where it is the first thing */
+    {"", "<tool_call>{\"name\":\"add\"}</tool_call>{\"name\":\"look_up\",\"parameters\":{}}", true,
+     "", "{\"name\":\"look_up\",\"parameters\":{}}", "add{};"},
     {"", "<tool_call>no</tool_call> then", true, "", "<tool_call>no</tool_call>then", ""},
     {"", "<tool_call>{\"name\":\"add\"}</tool_call>", false, "",
      "<tool_call>{\"name\":\"add\"}</tool_call>", ""},
@@ -246,6 +249,25 @@ static void test_styles(void **state)
     arena_free(&a);
 }
 
+/* The beginning of a mark that would be text is not held back. */
+static void test_held_back(void **state)
+{
+    (void)state;
+    static const char *const begun[] = {"<tool_call", "[TOOL_CALLS"};
+    for (int i = 0; i < 4; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        net_parts p = {0};
+        const json_value *tools;
+        check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+        net_parts_open(&p, i / 2 ? tools : NULL, STR(""));
+        check_ok(&cx, net_parts_put(&cx, &p, str_from(begun[i % 2])));
+        assert_int_equal(p.content.n, i / 2 ? 0 : strlen(begun[i % 2]));
+        net_parts_close(&p);
+        arena_free(&a);
+    }
+}
+
 /* Any text of marks and braces, at once and byte by byte: the same parts, and no letter is lost. */
 static void take_parts(const char *prompt, const json_value *tools, const text *answer,
                        bool bytewise, net_parts *p)
@@ -361,9 +383,8 @@ static void test_many_marks_in_a_string(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_styles),
-        cmocka_unit_test(test_many_marks_in_a_string),
+        cmocka_unit_test(test_whole),     cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_held_back), cmocka_unit_test(test_many_marks_in_a_string),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

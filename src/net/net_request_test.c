@@ -402,6 +402,7 @@ static void test_rules(void **state)
     check_ok(&b.cx, read_body(&b, false,
                               "{\"prompt\": \"a\", \"presence_penalty\": null, \"logit_bias\": {}, "
                               "\"bad_words\": [], "
+                              "\"min_tokens\": null, "
                               "\"allowed_token_ids\": null, \"repetition_penalty\": 1}"));
     assert_true(o->presence_penalty == 0 && !o->n_biases && !o->n_bad_words && !o->n_allowed);
     assert_true(o->repetition_penalty == 1);

@@ -10,7 +10,9 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -612,6 +614,34 @@ static void test_no_memory(void **state)
     close_bed(&b);
 }
 
+/* In a process of its own, whose limit on descriptors leaves none for the daemon's threads to wake
+ * each other with. */
+static int start_without_descriptors(void)
+{
+    mpk_context cx = {0};
+    bed b = {.server = NULL};
+    const net_options o = {.host = "127.0.0.1", .max_connections = 8, .timeout_s = 60};
+    if (net_server_open(&cx, &o, &b.server) != MPK_OK)
+        return 1;
+    const int next = dup(0);
+    const struct rlimit few = {(rlim_t)next, (rlim_t)next};
+    close(next);
+    return setrlimit(RLIMIT_NOFILE, &few) != 0 ||
+           net_server_start(&cx, b.server, &b.engine) != MPK_ELIMIT ||
+           !strstr(cx.text, "cannot start its threads: ");
+}
+
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    int status;
+    const pid_t child = fork();
+    if (child == 0)
+        _exit(start_without_descriptors());
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 /* Vectors, scores and rankings from the stand-in's vectors, which are the first tokens
  * themselves. */
 static void test_vectors(void **state)
@@ -659,6 +689,7 @@ int main(void)
         cmocka_unit_test(test_probabilities),
         cmocka_unit_test(test_fault),
         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_no_descriptors),
         cmocka_unit_test(test_ends_of_a_stream),
         cmocka_unit_test(test_large_requests),
         cmocka_unit_test(test_vectors),

@@ -347,7 +347,7 @@ static bool is_mask(const rewrite *w, const softmax_parts *p)
     const int64_t *end = s->dims + s->rank;
     if (p->mask == IR_NONE)
         return true;
-    if (tensor_of(w, p->mask)->live != IR_ALL || !is_small_float(tensor_of(w, p->mask)->dtype))
+    if (!is_small_float(tensor_of(w, p->mask)->dtype))
         return false;
     const int64_t heads = rank < 3 ? 1 : end[-3];
     const int64_t batch = rank < 4 ? 1 : end[-4];

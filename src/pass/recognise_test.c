@@ -706,8 +706,8 @@ static const char attention[] =
     "%s = batch_matmul(%q, %t)\n%a = add(%s, %m)\n%p = softmax(%a) {axis = 3}\n"
     "%z = batch_matmul(%p, %v)\n%y = cast(%z) {dtype = \"f32\"}\noutput %y\n";
 
-/* Softmax over another axis, a weight that is also an output, a mask that is multiplied: the
- * products stay. */
+/* Softmax over another axis, a weight that is also an output, a mask that is multiplied or of f64:
+ * the products stay. */
 static void what_is_nearly_attention_stays(void **state)
 {
     (void)state;
@@ -715,6 +715,8 @@ static void what_is_nearly_attention_stays(void **state)
         {"axis = 3", "axis = 2"},
         {"output %y", "output %y\noutput %p"},
         {"add(%s, %m)", "mul(%s, %m)"},
+        {"%a = add(%s, %m)", "%w = cast(%m) {dtype = \"f64\"}\n"
+                             "%a = map(%s, %w) {expr = \"x0 + x1\", dtype = \"f16\"}"},
         {"%p = softmax(%a)", "%b = mul(%a, %m)\n%p = softmax(%b)"},
         {"softmax(%a)", "softmax(%s)"}};
     arena a = {0};
@@ -724,7 +726,7 @@ static void what_is_nearly_attention_stays(void **state)
         ir_graph *other = parse_with(&a, attention, changes[i][0], changes[i][1]),
                  *after = fuse_for_gpu(&a, other);
         check_nearly(&a, other, after);
-        assert_int_equal(count_of(after, "sdpa"), i == 4);
+        assert_int_equal(count_of(after, "sdpa"), i == 5);
     }
     arena_free(&a);
 }

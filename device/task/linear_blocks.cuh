@@ -391,7 +391,7 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
         sum[i] = 0;
     blocks_columns<FORM, N, NORM>(t, s, p.loads, groups, c, s_x, anew, ring, sum, square);
     if (NORM && anew)
-        tile_put_squares(square, s_square);
+        tile_put_squares(square, mpk_thread() % 128 / 4, s_square);
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1
     for (int u = 0; u < N / 64 && TILE_GROUPS * u < groups; u++) {

@@ -141,7 +141,7 @@ MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p
         sum[i] = 0;
     panel_columns(s, q, c, s_x, anew && s.norm, ring, sum, square);
     if (anew)
-        tile_put_squares(square, s_square);
+        tile_put_squares(square, mpk_thread() % 128 / 4, s_square);
     tile_meet(); /* stages of x give way to sums */
     if (warp % 2 * 8 < q.groups)
         panel_end(t, s, row + warp / 2 * 32, p.first + at + warp % 2 * 8, sum,

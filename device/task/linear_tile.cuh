@@ -17,6 +17,7 @@
  *   loop     tokens   rows of w   step         warpgroup 0 | 1
  *   thin     to 64    to 64       256 columns  half of the step's columns each; pages hold 128 to
  *                                              1,024 columns, since steps cost instructions
+ *   thin box to 64    to 64       256 columns  the same; x comes by boxes, by its tensor map
  *   narrow   to 64    128, 192    128 columns  64 columns each
  *   wide     128      128, 192    128 columns  64 tokens each; they never wait for each other
  *   box      128      to 256      64 columns   64 tokens each (linear_box.cuh, with tensor maps)
@@ -372,6 +373,161 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
     }
 }
 
+#if MPK_WGMMA
+/* One thread of the warpgroup: request x of step `step` of a thin task, its two boxes; their stages
+ * are free.  The second one's barrier tells of both, so that a step waits for one. */
+MPK_FN void tile_ask_thin(const mpk_task &t, const box_turn &b, int half, int step, int row)
+{
+    const rt_u32 turn = b.turn + 2 * (rt_u32)step;
+    const rt_map *map = (const rt_map *)t.e->maps;
+    rt_u64 *first = &mpk_w.box_full[half][turn % MPK_BOXES],
+           *full = &mpk_w.box_full[half][(turn + 1) % MPK_BOXES];
+    const rt_u32 to = ptx_shared(mpk_s + MPK_PAGES * MPK_PAGE_BYTES) + (rt_u32)half * TILE_X;
+    const int column = step * 256 + half * 128;
+    ptx_barrier_arrive(first);
+    ptx_barrier_expect(full, 2 * TILE_STAGE);
+    ptx_copy_box(to + turn % MPK_BOXES * TILE_STAGE, map, column, row, full);
+    ptx_copy_box(to + (turn + 1) % MPK_BOXES * TILE_STAGE, map, column + TILE_BOX_COLUMNS, row,
+                 full);
+}
+
+/* The boxes of a thin task's x: of each warpgroup two a step. */
+MPK_FN box_turn tile_thin_turn(const tile_shape &s)
+{
+    return {mpk_w.box_turn[mpk_thread() / 128], (s.columns + 255) / 256 * 2, s.norm != 0};
+}
+
+/* All warps: what boxes of a thin task's x begin with.  Those of the first two steps, as many as
+ * there are stages, are requested, by a warp each.  The fences and the meeting stand between the
+ * last other uses of the stages and of x, and the first copy (box_begin). */
+MPK_FN void tile_begin_thin_box(const mpk_task &t, const box_turn &b, int row)
+{
+    const int warp = mpk_thread() / 32 % 4;
+    ptx_fence_shared(); /* stages were sums, or another task's */
+    ptx_fence_bulk();   /* x was written by ordinary stores */
+    tile_meet();
+    if (2 * warp < b.steps && warp < MPK_BOXES / 2 && ptx_elect())
+        tile_ask_thin(t, b, mpk_thread() / 128, warp, row);
+    __syncwarp();
+}
+
+/* Does a thin task's step begin with pages of its own, or does it go on in the page before? */
+MPK_FN bool tile_thin_is_fresh(int piece, int step)
+{
+    return piece == 4 || (step * 8 & (piece - 1)) == 0;
+}
+
+/* Are the pages of the next step that begins with some there?  Does not wait. */
+MPK_FN bool tile_look_thin(int piece, const mpk_ring &ring)
+{
+    mpk_ring next = ring;
+    rt_u32 seen = ptx_barrier_look(&mpk_w.full[next.first + next.at], next.parity);
+    ring_next(&next);
+    if (piece == 4)
+        seen &= ptx_barrier_look(&mpk_w.full[next.first + next.at], next.parity);
+    return seen != 0;
+}
+/* All warps: until they are. */
+MPK_FN void tile_wait_thin(int piece, const mpk_ring &ring)
+{
+    mpk_ring next = ring;
+    mpk_barrier_wait(&mpk_w.full[next.first + next.at], next.parity);
+    ring_next(&next);
+    if (piece == 4)
+        mpk_barrier_wait(&mpk_w.full[next.first + next.at], next.parity);
+}
+/* All warps: step over these pages, which are there; returns this warpgroup's.  The other's is let
+ * go. */
+MPK_FN rt_u32 tile_next_thin(int piece, int half, mpk_ring *ring)
+{
+    rt_u32 page = ring->first + ring->at;
+    ring_next(ring);
+    if (piece == 4) {
+        const rt_u32 second = ring->first + ring->at;
+        ring_next(ring);
+        ring_release(half ? page : second);
+        page = half ? second : page;
+    }
+    return page;
+}
+
+/* square[m] += the squares of a stage's pieces that the thread would have brought of its token m
+ * without boxes (tile_copy.cuh), so in the same order.  Threads of neighbouring quads have tokens
+ * that are 4 apart, whose pieces lie in different banks: thread i has token tile_thin_row(i). */
+MPK_FN int tile_thin_row(int i)
+{
+    return i / 32 * 8 + i / 4 % 2 * 4 + i / 8 % 4;
+}
+MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
+{
+    const int i = mpk_thread() % 128, row = tile_thin_row(i);
+    const int first = row * 128 + (i % 4 ^ row % 8) * 16; /* that of the second 32 columns: ^ 64 */
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int m = 0; m < 2; m++)
+            square[m] = squares_add(ptx_load_shared_words(s_x + m * 32 * 128 + (first ^ half * 64)),
+                                    square[m]);
+}
+
+/* All columns of a thin task whose x comes by boxes, as tile_columns_thin and with the same sums.
+ * tile_begin_thin_box has requested x of the first two steps; that of step i + 2 is requested when
+ * all warps of the warpgroup have read that of step i, so no thread waits long for x, and none
+ * copies.  A wait for a barrier takes 200 cycles even where it is complete, so a warp looks for what
+ * the next step reads while its products run, and waits only if it has not seen it.  After: all that
+ * was requested has come and was read. */
+MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, const box_turn &b,
+                                  int row, mpk_ring *ring, float *sum, float *square)
+{
+    /* kept, or read again from the number of the thread at each step */
+    const int half = (int)ptx_keep(mpk_thread() / 128), steps = b.steps / 2;
+    const bool asks = ptx_keep(mpk_thread() / 32 % 4) == 0; /* the warp that requests x */
+    /* the products' other rows are nobody's, but they are there */
+    const int stride = groups > 1 ? piece * 512 : 0;
+    const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()), first_w = ptx_matrix(mpk_s, stride);
+    const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
+                       high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
+    rt_u32 turn = b.turn, page = 0;
+    bool fresh = true, seen = false;
+    for (int step = 0; step < steps; step++) {
+        /* The lanes vote, or ptxas would wait after each product (box_columns). */
+        if (!__all_sync(0xffffffffu, seen)) {
+            mpk_barrier_wait(&mpk_w.box_full[half][(turn + 1) % MPK_BOXES],
+                             (turn + 1) / MPK_BOXES & 1);
+            if (fresh)
+                tile_wait_thin(piece, *ring);
+        }
+        if (fresh)
+            page = tile_next_thin(piece, half, ring);
+        const rt_u32 begins = piece == 4 ? 0 : (rt_u32)((step * 8 & (piece - 1)) + half * 4) * 512,
+                     w = first.w + (page * MPK_PAGE_BYTES + begins) / 16;
+        __syncwarp(); /* products take whole warps */
+        ptx_group_begin();
+#pragma unroll
+        for (rt_u32 i = 0; i < 2; i++)
+            box_give<64>(
+                {first.x + (turn + i) % MPK_BOXES * (TILE_STAGE / 16), w + i * (1024 / 16)}, high,
+                sum);
+        ptx_group_commit();
+        const bool goes_on = step + 1 < steps;
+        fresh = tile_thin_is_fresh(piece, step + 1);
+        seen = goes_on &&
+               ptx_barrier_look(&mpk_w.box_full[half][(turn + 3) % MPK_BOXES],
+                                (turn + 3) / MPK_BOXES & 1) &&
+               (!fresh || tile_look_thin(piece, *ring));
+        for (rt_u32 i = 0; i < 2 && b.squares; i++)
+            tile_add_thin_squares(box_stage(turn + i), square);
+        ptx_group_wait<0>();
+        tile_meet(); /* all warps have read both stages */
+        if (asks && step + 2 < steps && ptx_elect())
+            tile_ask_thin(t, b, half, step + 2, row);
+        turn += 2;
+        if (fresh || !goes_on)
+            ring_release(page);
+    }
+}
+#endif
+
 /* No token of a thin task is alive: take and release all of its pages. */
 MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
 {
@@ -441,12 +597,21 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
     float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
     tile_copy c;                          /* what this thread brings of x */
-    tile_copy_begin(t, s, row, s_x, &c);
+    int square_row = thread % 128 / 4;    /* the first of the two */
+    if (LOOP != TILE_THIN_BOX)
+        tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
 #if MPK_WGMMA
-    if (WIDE)
+    if (LOOP == TILE_THIN_BOX) {
+        const box_turn b = tile_thin_turn(s);
+        tile_begin_thin_box(t, b, row);
+        tile_columns_thin_box(t, piece, q.groups, b, row, ring, sum, square);
+        square_row = tile_thin_row(thread % 128);
+        if (thread % 128 == 0)
+            mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
+    } else if (WIDE)
         tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
     else
 #endif
@@ -454,7 +619,7 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
-    tile_put_squares(square, s_square);
+    tile_put_squares(square, square_row, s_square);
     if (WIDE)
         tile_meet(); /* stages of x give way to sums */
     else
@@ -487,8 +652,10 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
-    const int loop = tile_loop_of(MPK_WGMMA, p.wide, 0, p.piece != 0, q.groups, MPK_ONE_WIDE);
+    const bool x_boxes = MPK_WGMMA && p.piece && t.e->maps && s.gathered < 0;
+    const int loop = tile_loop_of(MPK_WGMMA, p.wide, x_boxes, p.piece != 0, q.groups, MPK_ONE_WIDE);
 #if MPK_WGMMA
+    tile_run_if<TILE_THIN_BOX, 64>(t, s, q, first, row, p.piece, loop, ring);
     tile_run_if<TILE_WIDE_128, 128>(t, s, q, first, row, 0, loop, ring);
     tile_run_if<TILE_WIDE_192, 192>(t, s, q, first, row, 0, loop, ring);
     tile_run_if<TILE_NARROW_192, 192>(t, s, q, first, row, 0, loop, ring);

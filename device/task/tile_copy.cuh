@@ -91,8 +91,9 @@ MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
 }
 
 /* Sum of squares of each token of the warpgroup into s_square[64]: the four threads of a row are
- * neighbouring lanes, and the first of them writes.  A barrier has to follow. */
-MPK_FN void tile_put_squares(float *square, float *s_square)
+ * neighbouring lanes, and the first of them writes.  row: the first of the thread's two.  A barrier
+ * has to follow. */
+MPK_FN void tile_put_squares(float *square, int row, float *s_square)
 {
     const int i = mpk_thread() % 128;
 #pragma unroll
@@ -100,7 +101,7 @@ MPK_FN void tile_put_squares(float *square, float *s_square)
         square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
         square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
         if (i % 4 == 0)
-            s_square[i / 4 + 32 * m] = square[m];
+            s_square[row + 32 * m] = square[m];
     }
 }
 

@@ -314,13 +314,55 @@ static void test_maps_of_calls(void **state)
     tear_down(b);
 }
 
+/* Tasks of 64 tokens and few rows: x alone comes by boxes. */
+static const char thin[] = "input %x : bf16[384, 64]\n"
+                           "const %w : bf16[64, 64]\n"
+                           "const %v : bf16[8, 64]\n"
+                           "%y = linear(%x, %w)\n"
+                           "%z = linear(%y, %v)\n"
+                           "%u = linear(%y, %v)\n"
+                           "output %z\n"
+                           "output %u\n";
+
+/* Where x alone comes by boxes two products of the same x share its map, and the ring keeps all its
+ * pages. */
+static void test_maps_of_x(void **state)
+{
+    (void)state;
+    bed *b = set_up(thin);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    const cuda_machine *m = cuda_of(b->m);
+    assert_true(m->source.x_maps[GEN_STREAMS] && !m->source.maps[GEN_STREAMS]);
+    const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
+    const ir_graph *g = b->image.ir[0];
+    rt_u64 shared = 0;
+    uint32_t seen[3] = {0};
+    for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
+        const rt_entry *e = &entries[i];
+        if (e->body == RT_NONE)
+            continue;
+        const ir_tensor_id y = g->ops.at[e->op].out[0];
+        const uint32_t which = y == ir_find(g, "z") ? 1 : y == ir_find(g, "u") ? 2 : 0;
+        seen[which]++;
+        assert_int_equal(!e->maps, !which); /* the caller's x has none */
+        assert_true(!shared || !which || e->maps == shared);
+        shared = which ? e->maps : shared;
+    }
+    const noted_map *of_x = (const noted_map *)(uintptr_t)shared;
+    assert_true(seen[0] && seen[1] && seen[2]);
+    assert_true(of_x->rows == 384 && of_x->columns == 64 && of_x->box_rows == TILE_BOX_TOKENS);
+    tear_down(b);
+}
+
 int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_calls),         cmocka_unit_test(test_order_of_calls),
         cmocka_unit_test(test_wrong_calls),   cmocka_unit_test(test_addresses_that_failed),
-        cmocka_unit_test(test_maps_of_calls),
+        cmocka_unit_test(test_maps_of_calls), cmocka_unit_test(test_maps_of_x),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

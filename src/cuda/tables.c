@@ -171,7 +171,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     l->pushes = place(&n, cuda_list_pushes(m, NULL, NULL), sizeof(rt_push));
     l->first_push = place(&n, graphs + 1, sizeof(rt_u32));
     l->regimes = place(&n, graphs, sizeof(rt_u32));
-    const bool maps = m->source.maps[GEN_STREAMS] || m->source.maps[GEN_PROMPTS];
+    const bool maps = m->source.x_maps[GEN_STREAMS] || m->source.x_maps[GEN_PROMPTS];
     l->maps = place(&n, maps ? RT_MAPS * l->n_ops : 0, sizeof(rt_map));
     l->meetings = place(&n, m->n_meetings, sizeof(rt_meeting));
     l->rooms = place(&n, m->n_meetings ? workers : 0, sizeof(rt_room));
@@ -253,14 +253,36 @@ static bool stays(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
     return m->options.mode != CUDA_CALLS || m->machine.image.places[graph][root].area == TG_TEMPS;
 }
 
+/* The maps of an operator of the same graph before operator `at` that has the same x, if one has
+ * maps; else 0.  ops: entries of the graph's operators, filled before. */
+static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
+{
+    const ir_tensor *x = &g->tensors.at[g->ops.at[at].in[0]];
+    for (uint32_t i = 0; i < at; i++) {
+        const ir_tensor *other = ops[i].maps ? &g->tensors.at[g->ops.at[i].in[0]] : NULL;
+        if (other && ops[i].at[0] == ops[at].at[0] && other->dims[0] == x->dims[0] &&
+            other->dims[1] == x->dims[1])
+            return ops[i].maps;
+    }
+    return 0;
+}
+
 /* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
- * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way. */
-static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block, rt_entry *e)
+ * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way.  In a
+ * kernel that copies boxes of x alone operators with the same x share its map, which multiprocessors
+ * then have in their caches. */
+static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block,
+                      rt_entry *ops)
 {
     const gen_use *use = &m->source.uses[graph][at];
     const ir_graph *g = m->machine.image.ir[graph];
-    if (!m->source.maps[m->source.regime_of[graph]] || use->instance == RT_NONE ||
-        !use->body->maps || !stays(m, graph, g->ops.at[at].in[0]))
+    const uint32_t regime = m->source.regime_of[graph];
+    rt_entry *e = &ops[at];
+    if (!m->source.x_maps[regime] || use->instance == RT_NONE || !use->body->maps ||
+        !stays(m, graph, g->ops.at[at].in[0]))
+        return;
+    e->maps = m->source.maps[regime] ? 0 : maps_before(g, at, ops);
+    if (e->maps)
         return;
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
@@ -270,8 +292,8 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
                     few = gen_boxes_of_packed(use->body, &use->pack, true);
     /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
     if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
-        cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
-        cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))
+        (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
+                                     cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = m->table_block + offset;
 }
 
@@ -377,7 +399,7 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
             if (m->machine.image.ir[i]->ops.at[k].peer == m->peer) {
                 rt_entry *e = &all[graph_of(m, i)->first_op + k];
                 TRY(fill_pattern(cx, m, i, k, e));
-                fill_maps(m, i, k, block, e);
+                fill_maps(m, i, k, block, &all[graph_of(m, i)->first_op]);
             }
     NEW(cx, scratch, kinds, image_count(m->machine.image.block, RT_EVENTS));
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {

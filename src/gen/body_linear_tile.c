@@ -150,8 +150,15 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
     return forms;
 }
 
+/* Does x of a thin task come by boxes, where its map can be made?  As in tile_run. */
+static bool has_thin_boxes(const gen_call *c, int groups, bool wide)
+{
+    return c->needs & GEN_WGMMA && gathered_rows(c) < 0 &&
+           tile_is_thin(c->needs & GEN_ROOM, wide, groups);
+}
+
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too
- * few leaves a task without its loop.  A wide task goes without boxes if its maps cannot be made
+ * few leaves a task without its loop.  A task goes without boxes if its maps cannot be made
  * (src/cuda/boxes.c), so that loop is there in any case. */
 static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
 {
@@ -161,7 +168,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
                boxed = wide && maps && is_boxed(c, box);
     const int end = end_of(c);
     uint64_t bits = loops_of(c, groups, wide, false, maps, end);
-    if (boxed)
+    if (boxed || has_thin_boxes(c, groups, wide))
         bits |= loops_of(c, groups, wide, true, maps, end);
     if (boxed && has_ends(c))
         bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
@@ -180,6 +187,11 @@ static uint64_t loops_of_boxes(void)
     const uint64_t ends = (UINT64_C(1) << TILE_ENDS) - 1;
     return ends << TILE_BOX_128 * TILE_ENDS | ends << TILE_BOX_192 * TILE_ENDS |
            ends << TILE_BOX_256 * TILE_ENDS;
+}
+
+bool gen_wants_boxes_of_x(uint64_t forms)
+{
+    return forms >> TILE_THIN_BOX * TILE_ENDS & ((UINT64_C(1) << TILE_ENDS) - 1);
 }
 
 bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box)

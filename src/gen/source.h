@@ -80,7 +80,8 @@ typedef struct gen_source {
     gen_room rooms[GEN_REGIMES];
     /* bit u: gen_unit u has code; the units to compile and link instead of the whole */
     uint32_t units[GEN_REGIMES];
-    bool maps[GEN_REGIMES]; /* bodies copy boxes by tensor maps, which the host makes */
+    /* bodies copy boxes by tensor maps, which the host makes: of x and of weights; of x at least */
+    bool maps[GEN_REGIMES], x_maps[GEN_REGIMES];
 } gen_source;
 
 /* One graph for gen_source_make. */

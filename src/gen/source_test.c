@@ -207,9 +207,12 @@ static void test_code_that_tasks_need(void **state)
     static const struct {
         uint32_t tokens, columns;
         unsigned loops; /* bits TILE_* */
-    } rows[] = {{64, 64, 1 << TILE_THIN},        {64, 128, 1 << TILE_NARROW_128},
-                {64, 192, 1 << TILE_NARROW_192}, {64, 256, 1 << TILE_NARROW_128},
-                {128, 128, 1 << TILE_WIDE_128},  {128, 384, 1 << TILE_WIDE_192}};
+    } rows[] = {{64, 64, 1 << TILE_THIN | 1 << TILE_THIN_BOX},
+                {64, 128, 1 << TILE_NARROW_128},
+                {64, 192, 1 << TILE_NARROW_192},
+                {64, 256, 1 << TILE_NARROW_128},
+                {128, 128, 1 << TILE_WIDE_128},
+                {128, 384, 1 << TILE_WIDE_192}};
     (void)state;
     mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -225,6 +228,8 @@ static void test_code_that_tasks_need(void **state)
         assert_non_null(strstr(source.text.at, words));
         assert_int_equal(source.units[0], 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES |
                                               1u << GEN_UNIT_PLAIN | 1u << GEN_UNIT_PRODUCTS);
+        assert_int_equal(source.x_maps[0], rows[i].loops >> TILE_THIN_BOX & 1);
+        assert_false(source.maps[0]);
         arena_free(&a);
     }
 }

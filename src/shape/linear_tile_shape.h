@@ -53,7 +53,8 @@ static inline int tile_is_thin(int room, int wide, int groups)
 
 /* The loops over columns: rows of w that one multiplies at a time, and how x and w come. */
 enum {
-    TILE_THIN, /* 64 rows, at most 64 tokens */
+    TILE_THIN,     /* 64 rows, at most 64 tokens */
+    TILE_THIN_BOX, /* the same, x by boxes */
     TILE_NARROW_128,
     TILE_NARROW_192,
     TILE_WIDE_128, /* 128 tokens at a time */
@@ -80,18 +81,18 @@ static inline int tile_loop_of_blocks(int norm, int groups)
     return least + (groups > TILE_GROUPS) + (groups > 2 * TILE_GROUPS);
 }
 
-/* The loop of a pass of this many groups.  one_wide: a single loop does for wide tasks without
- * boxes, since few are. */
+/* The loop of a pass of this many groups.  boxed: x comes by boxes, and of wide tasks w too.
+ * one_wide: a single loop does for wide tasks without boxes, since few are. */
 static inline int tile_loop_of(int wgmma, int wide, int boxed, int thin, int groups, int one_wide)
 {
     if (wide && !wgmma)
         return TILE_PANEL;
+    if (thin)
+        return boxed ? TILE_THIN_BOX : TILE_THIN;
     if (boxed && groups > TILE_BOX_GROUPS)
         return groups <= TILE_MOST ? TILE_BOX_192 : TILE_BOX_256;
     if (boxed)
         return TILE_BOX_128;
-    if (thin)
-        return TILE_THIN;
     if (wide)
         return groups > 2 * TILE_GROUPS || one_wide ? TILE_WIDE_192 : TILE_WIDE_128;
     return groups > 2 * TILE_GROUPS ? TILE_NARROW_192 : TILE_NARROW_128;

@@ -204,6 +204,7 @@ static void list_items(int n, char **names)
         "gemma2-bf16-prompts",
         "phi3-bf16-prompts",
         "gpt_oss-bf16-prompts",
+        "deepseek_v2-bf16-prompts",
         "llama-f32-peers2",
         "qwen3-bf16-peers2",
         "qwen2-bf16-peers2",

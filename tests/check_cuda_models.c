@@ -39,6 +39,14 @@ static void add_traits(const item *it, model_config *c)
         c->embedding_scale = sqrt(c->hidden_size);
         c->activation = STR("gelu_tanh");
     }
+    if (is_of(it, "deepseek_v2")) {
+        c->n_kv_heads = 1;
+        c->latent_size = 512;
+        c->query_latent_size = 64;
+        c->head_size = 96;
+        c->value_size = 32;
+        c->shared_ffn_size = 64;
+    }
     if (is_of(it, "gpt_oss")) {
         c->attention_bias = c->attention_out_bias = c->router_bias = c->expert_bias = true;
         c->sinks = true;
@@ -53,7 +61,8 @@ static void add_traits(const item *it, model_config *c)
  * others. */
 static model_config config_of(const item *it)
 {
-    const bool mixture = is_of(it, "qwen3_moe") || is_of(it, "mixtral") || is_of(it, "gpt_oss");
+    const bool mixture = is_of(it, "qwen3_moe") || is_of(it, "mixtral") || is_of(it, "gpt_oss") ||
+                         is_of(it, "deepseek_v2");
     model_config c = {.family = str_from(it->family),
                       .n_layers = it->small ? 1 : 2,
                       /* 1024 columns are cut into as many tasks as there may be; blocks of K

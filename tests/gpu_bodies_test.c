@@ -529,8 +529,8 @@ static void fast_bodies_keep_their_limits(void **state)
     } rows[] = {
 #define FOLD(columns) \
     "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
-        {"fold_rows", FOLD("512"), true},
-        {"fold_rows", FOLD("528"), false},
+        {"fold_rows", FOLD("2048"), true},
+        {"fold_rows", FOLD("2064"), false},
 #define TURNED(qkv, half, size)                                                                    \
     "input %x : bf16[2, " qkv "] live=tokens\ninput %t : f32[2, 2, " half "] live=tokens\ninput "  \
     "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \

@@ -90,6 +90,19 @@
     "input %q : bf16[" tokens ", " heads ", " size                                            \
     "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) sinks             \
         "%y = attention(%q, %kc, %vc, %p, %s, %pages" with ") {" attributes "}\n"
+/* Rows of 576 that are keys and values at once. */
+#define LATENTS(tokens, heads, slots, pages, n_pages)                                             \
+    "input %q : bf16[" tokens ", " heads ", 576] live=tokens\ninput %p : i32[" tokens             \
+    "] live=tokens\ninput %s : i32[" tokens "] live=tokens\ninput %pages : i32[" slots ", " pages \
+    "]\nstate %kc : bf16[" n_pages ", 1, 64, 576]\n"
+#define LATENT(tokens, heads, slots, pages, n_pages)       \
+    LATENTS(tokens, heads, slots, pages, n_pages)          \
+    "%y = attention(%q, %kc, _, %p, %s, %pages) {scale = " \
+    "0.04}\n"
+#define LATENT_PARTS(tokens, heads, slots, pages, n_pages)           \
+    LATENTS(tokens, heads, slots, pages, n_pages)                    \
+    "%y, %l = attention_parts(%q, %kc, _, %p, %s, %pages) {scale = " \
+    "0.04}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
 #define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
@@ -397,6 +410,15 @@ static const char *const prefill_graphs[] = {
 
 /* These need nothing of the architecture. */
 static const char *const paged_graphs[] = {
+    LATENT("1", "16", "1", "3", "4"),
+    LATENT("5", "16", "2", "2", "6"),
+    LATENT("9", "5", "3", "2", "6"),
+    LATENT("3", "40", "2", "2", "4"),
+    LATENT_PARTS("1", "16", "1", "10", "11"),
+    LATENT_PARTS("2", "3", "3", "9", "27"),
+    LATENT_PARTS("2", "33", "1", "2", "4"),
+    "input %p : bf16[2, 16, 1152] live=tokens\ninput %l : f32[2, 16, 2] live=tokens\n%y = "
+    "attention_fold(%p, %l)\n",
     X("100", "4096") "input %t : f32[100, 2, 64] live=tokens\n" PLACES("100", "1", "3", "4", "8",
                                                                        "128") NORMS
     "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, %qn, %kn) {heads = 16, kv_heads = 8, "

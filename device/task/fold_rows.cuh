@@ -7,9 +7,10 @@
  * attention_split leaves such parts, and sdpa_split and attention_cache do too.  Called by the
  * generated switch over bodies that wait.
  *
- * A warp does one head of one token.  Lane k knows the weights of splits k, k + 32 ...: there
- * are LOTS lots of 32; a lane adds 8 columns, splits in rising order.  First it is known which
- * splits hold anything, then their parts are requested, FOLD_AT_ONCE at a time.  Where many
+ * A warp does one head of one token, or of larger heads a piece of 256 columns.  Lane k knows the
+ * weights of splits k, k + 32 ...: there are LOTS lots of 32; a lane adds 8 columns, splits in
+ * rising order.  First it is known which splits hold anything, then their parts are requested,
+ * FOLD_AT_ONCE at a time.  Where many
  * tokens share a step most have one split that does, which is the result.  The order of splits
  * is fixed, so the bits do not depend on which arrive first. Cost: the bytes of the parts that
  * hold anything, and two waits for memory.
@@ -116,15 +117,16 @@ template <int SINKS> MPK_FN float fold_sink(const mpk_task &t, int head)
 }
 
 /* One head of one token, by a warp.  Weights are relative to the largest lse, so no exponential
- * overflows; a token that saw nothing in any split gives zeros.  A lane has columns lane * 8 to
- * + 7 of the head; lanes beyond its size only help with the weights.  sink: fold_sink. */
+ * overflows; a token that saw nothing in any split gives zeros.  A lane has columns first + lane
+ * * 8 to + 7 of the head, where part and y point; lanes beyond its size only help with the
+ * weights.  sink: fold_sink. */
 template <int LOTS, int SINKS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
-                      int heads, int size, float sink)
+                      int heads, int size, int first, float sink)
 {
     const int lane = mpk_thread() % 32;
     const rt_u32 row_bytes = (rt_u32)(heads * size) * 2;
-    const bool carried = mpk_carries(t, FOLD_LSE), mine = lane * 8 < size;
+    const bool carried = mpk_carries(t, FOLD_LSE), mine = first + lane * 8 < size;
     const float none = -__int_as_float(0x7f800000);
     float e[LOTS], most = none, sum[8] = {}, total = 0;
     rt_u32 full[LOTS], n_full = 0, any = 0; /* splits that hold something; one of them */
@@ -163,14 +165,15 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
                             ptx_pack_bf16(sum[4], sum[5]), ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8 and at
- * most 256. */
+/* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8. */
 template <int LOTS, int SINKS = FOLD_NO_SINKS>
 MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {
     static_assert(LOTS * FOLD_LANES <= FOLD_MOST_SPLITS, "the host keeps to what it accepts");
     const int thread = mpk_thread(), lane = thread % 32, end = (int)mpk_end(t);
-    const int first = (int)mpk_lo(t, 1) / size, n_heads = (int)mpk_hi(t, 1) / size - first;
+    const int pieces = (size + FOLD_PIECE - 1) / FOLD_PIECE; /* of a head */
+    const int first = (int)mpk_lo(t, 1) / size * pieces,
+              n_heads = (int)mpk_hi(t, 1) / size * pieces - first; /* pieces of them */
     /* the warps share out tokens and heads; no division */
     int token = (int)mpk_lo(t, 0), head = thread / 32;
     mpk_wait(t);
@@ -182,13 +185,14 @@ MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
         }
         if (token >= end)
             break;
-        const int at = first + head, column = at * size + lane * 8; /* the lane's first */
+        const int at = (first + head) / pieces, piece = (first + head) % pieces * FOLD_PIECE,
+                  column = at * size + piece + lane * 8; /* the lane's first */
         fold_head<LOTS, SINKS>(
             t,
             mpk_at<const char>(t, FOLD_PART) + ((rt_u64)token * splits * heads * size + column) * 2,
             mpk_at<const char>(t, FOLD_LSE) + ((rt_u64)token * splits * heads + at) * 4,
             mpk_at<char>(t, FOLD_Y) + ((rt_u64)token * heads * size + column) * 2, splits, heads,
-            size, fold_sink<SINKS>(t, at));
+            size, piece, fold_sink<SINKS>(t, at));
     }
     mpk_trigger(t);
 }

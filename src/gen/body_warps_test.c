@@ -113,7 +113,8 @@ static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
 }
 
 /* NaN into keys that no token sees, and into values of pages where no token sees any.  Of a page
- * that is seen in part all values are multiplied, some of them with 0. */
+ * that is seen in part all values are multiplied, some of them with 0; where keys are the values,
+ * they are not. */
 static void poison_caches(bed *b)
 {
     operand k = named(b, "k_cache"), v = named(b, "v_cache");
@@ -128,7 +129,7 @@ static void poison_caches(bed *b)
         int64_t page = i / dims[2] / dims[1];
         if (i % dims[2] >= seen[page])
             memset((char *)k.data + (size_t)i * row, 0xff, row);
-        if (!seen[page])
+        if (!seen[page] && v.tensor)
             memset((char *)v.data + (size_t)i * row, 0xff, row);
     }
     free(seen);
@@ -264,7 +265,8 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
 static void forget_empty_parts(const bed *b, void **expected, void *const *start)
 {
     ir_tensor_id part = b->op->out[0], lse = b->op->out[1];
-    if (strcmp(b->op->def->name, "attention_split") != 0)
+    if (strcmp(b->op->def->name, "attention_split") != 0 &&
+        strcmp(b->op->def->name, "attention_parts") != 0)
         return;
     int64_t heads = tensor(b, lse)->dims[2], n = ir_elements(tensor(b, lse));
     size_t bytes = (size_t)ir_bytes(tensor(b, part)) / (size_t)n;
@@ -320,7 +322,7 @@ static double slack_of(const bed *b)
                                                                                    : 0; /* round */
     if (strcmp(name, "attention") == 0)
         return 0x1p-8;
-    if (strcmp(name, "attention_split") == 0)
+    if (strcmp(name, "attention_split") == 0 || strcmp(name, "attention_parts") == 0)
         return 0x1p-7; /* a share may be of few positions: their errors do not average out */
     return strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;
 }
@@ -574,7 +576,8 @@ static void check_company(const device *d, const subject *many, const subject *s
     ir_box boxes[MOST_BOXES];
     uint32_t from[16];
     void *packed = set_up_whole(d, &all, many, seed), *packed_few;
-    const bool split_attention = strcmp(many->def->name, "attention_split") == 0;
+    const bool split_attention = strcmp(many->def->name, "attention_split") == 0 ||
+                                 strcmp(many->def->name, "attention_parts") == 0;
     set_up(&few, some, seed, true, 0, 0);
     few.kv_at = d->kv_at;
     int64_t n_all = tensor(&all, all.op->out[0])->dims[0],

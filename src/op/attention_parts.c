@@ -1,9 +1,9 @@
 /* attention_parts.c - attention of this step's tokens over the paged cache, a context in parts, so
  * that several workers share one long context (paper §5.2: its time depends on data).
  *
- * q, k_cache, v_cache, positions, slots, pages as in attention -> part f32[T, S, H K], lse f32[T,
- * S, H] with S = 16 places.  attention_fold puts the parts together: what it makes of them has the
- * bits of attention.
+ * q, k_cache, v_cache, positions, slots, pages as in attention -> part [T, S, H K] of q's dtype,
+ * lse f32[T, S, H] with S = 16 places.  attention_fold puts the parts together: of an f32 q what it
+ * makes of them has the bits of attention.
  *
  * A token's context is cut into up to 16 parts by its own positions alone, each with a place of its
  * own (context.h):
@@ -19,17 +19,17 @@
 enum { PART, LSE };
 enum { SCALE, WINDOW, CAP };
 
-/* Parts and their logarithms are f32 whatever q is, so that nothing is rounded in between. */
+/* Parts are rounded to q's dtype, their logarithms are f32. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *q = shape_input(g, op, ATTEND_Q);
     TRY(attend_expect(cx, g, op, op->attributes[WINDOW].i, op->attributes[CAP].f));
     for (uint32_t i = PART; i <= LSE; i++) {
         shape_like(q, &out[i]);
-        out[i].dtype = IR_F32;
         out[i].dims[1] = CONTEXT_PARTS;
         out[i].dims[2] = i == PART ? q->dims[1] * q->dims[2] : q->dims[1];
     }
+    out[LSE].dtype = IR_F32;
     return MPK_OK;
 }
 
@@ -127,15 +127,20 @@ static const op_attribute attributes[] = {SHAPE_REAL("scale", 0), SHAPE_INT("win
         "input %s : i32[" tokens "] live=tokens\ninput %pages : i32[" pages "]\n" \
         "%y, %l = attention_parts(%q, %k, %v, %p, %s, %pages)" rest "\n"          \
     }
+#define LATENT(q, cache, pages)                                                           \
+    {                                                                                     \
+        "input %q : " q " live=tokens\nstate %k : " cache                                 \
+        "\ninput %p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : " \
+        "i32[" pages "]\n%y, %l = attention_parts(%q, %k, _, %p, %s, %pages)\n"           \
+    }
 static const op_case cases[] = {
     CASE("1", "f32[1, 9, 64]", "1, 10", "f32[10, 3, 64, 64]", ""),
     CASE("7", "f32[7, 5, 48]", "3, 2", "bf16[7, 1, 8, 48]", " {window = 5}"),
     CASE("2", "f32[2, 2, 16]", "2, 100", "f16[200, 1, 23, 16]", ""),
     CASE("3", "bf16[3, 4, 32]", "1, 9", "bf16[9, 2, 128, 32]", " {window = 700, scale = 0.25}"),
     CASE("1", "f32[1, 4, 32]", "1, 8", "f32[8, 2, 80, 32]", " {cap = 1.5}"),
-    {"input %q : f32[2, 16, 72] live=tokens\nstate %k : bf16[40, 1, 64, 72]\n"
-     "input %p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[2, 20]\n"
-     "%y, %l = attention_parts(%q, %k, _, %p, %s, %pages)\n"},
+    LATENT("f32[2, 16, 72]", "bf16[40, 1, 64, 72]", "2, 20"),
+    LATENT("bf16[2, 3, 576]", "bf16[20, 1, 64, 576]", "2, 10"),
 };
 
 const op_def op_attention_parts = {

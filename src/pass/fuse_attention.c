@@ -3,7 +3,8 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
  *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
  *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
- *   parts      attention of few tokens and KV heads -> attention_fold(attention_parts(...))
+ *   parts      attention of few tokens and KV heads -> attention_fold(attention_parts(...)): on a
+ *              CPU any in f32, on a GPU one without v_cache
  *   rows       transpose(sdpa(...)), heads after rows -> sdpa(...) {by_rows}; relaxed only, since
  *              no body of a CPU makes such a result
  *
@@ -278,7 +279,9 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
 /* ---- rule parts ---- */
 
 /* Is the attention too few tasks for the workers of a peer, or unequal numbers for them, while its
- * contexts may have several parts?  One token whose heads share the workers evenly stays whole. */
+ * contexts may have several parts?  One token whose heads share the workers evenly stays whole. On
+ * a GPU rule split does this for caches of keys and values, rule parts for those of one row for
+ * both. */
 static bool wants_parts(const rewrite *w, const ir_op *op)
 {
     const pass_options *o = w->s->options;
@@ -287,13 +290,17 @@ static bool wants_parts(const rewrite *w, const ir_op *op)
                     *pages = tensor_of(w, rewrite_input(w, op, ATTEND_PAGES));
     const int64_t workers = o->n_workers / (o->n_peers > 1 ? o->n_peers : 1),
                   tasks = q->dims[0] * k->dims[1];
+    if (context_parts(context_blocks(0, pages->dims[1] * k->dims[2] - 1)) == 1)
+        return false;
+    if (o->splits)
+        return rewrite_input(w, op, ATTEND_V) == IR_NONE && q->dims[0] <= o->split_tokens &&
+               tasks < workers;
     return q->dtype == IR_F32 && workers > 1 && tasks < o->context_tasks * workers &&
-           !(q->dims[0] == 1 && tasks % workers == 0) &&
-           context_parts(context_blocks(0, pages->dims[1] * k->dims[2] - 1)) > 1;
+           !(q->dims[0] == 1 && tasks % workers == 0);
 }
 
-/* Rule parts: the fold gives the bits of the attention, so that what each number of tokens and of
- * workers has does not matter. */
+/* Rule parts: in f32 the fold gives the bits of the attention, so that what each number of tokens
+ * and of workers has does not matter. */
 static mpk_status apply_parts(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];

@@ -492,6 +492,40 @@ static void a_norm_without_a_weight_stays(void **state)
     text_free(&out);
 }
 
+/* On a GPU an attention without v_cache: of few tokens, whose contexts may have several parts, and
+ * whose tasks are fewer than the workers. */
+static void latent_contexts_are_cut_on_a_gpu(void **state)
+{
+    (void)state;
+    static const struct {
+        int tokens, pages;
+        unsigned splits, split_tokens;
+        bool values, cut;
+    } rows[] = {{1, 8, 16, 16, false, true},   {16, 8, 16, 16, false, true},
+                {17, 8, 16, 16, false, false}, {20, 8, 16, 64, false, false},
+                {1, 7, 16, 16, false, false},  {1, 8, 0, 16, false, false},
+                {1, 8, 16, 16, true, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int t = rows[i].tokens, pages = rows[i].pages;
+        pass_options options = {
+            .n_workers = 20, .splits = rows[i].splits, .split_tokens = rows[i].split_tokens};
+        text program = {0}, out = {0};
+        text_print(
+            &program,
+            "input %%q : bf16[%d, 4, 32] live=tokens\nstate %%k : bf16[%d, 1, 64, 32]\nstate "
+            "%%v : bf16[%d, 1, 64, 32]\ninput %%p : i32[%d] live=tokens\ninput %%s : i32[%d] "
+            "live=tokens\ninput %%t : i32[1, %d]\n%%y = attention(%%q, %%k, %s, %%p, %%s, "
+            "%%t)\noutput %%y\n",
+            t, pages, pages, t, t, pages, rows[i].values ? "%v" : "_");
+        check_ok(&cx,
+                 pass_run_text(&cx, &options, STR("fuse_ops"), (str){program.at, program.n}, &out));
+        text_add(&out, "", 1);
+        assert_true(rows[i].cut == (strstr(out.at, "attention_parts(") != NULL));
+        text_free(&program);
+        text_free(&out);
+    }
+}
+
 /* Attention is cut over contexts where a token and a KV head for each task make fewer than four a
  * worker, or unequal numbers, and a context can have several parts. */
 static void contexts_are_cut_where_heads_are_few(void **state)
@@ -555,6 +589,7 @@ int main(void)
                                        cmocka_unit_test(programs_of_a_gpu_compute_the_same),
                                        cmocka_unit_test(settings_on_text),
                                        cmocka_unit_test(a_norm_without_a_weight_stays),
+                                       cmocka_unit_test(latent_contexts_are_cut_on_a_gpu),
                                        cmocka_unit_test(contexts_are_cut_where_heads_are_few),
                                        cmocka_unit_test(workers_of_a_text),
                                        cmocka_unit_test(logits_are_plain_products),

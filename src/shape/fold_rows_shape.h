@@ -6,7 +6,8 @@
 enum {
     FOLD_LANES = 32,                   /* splits of a lot: a lane of a warp each */
     FOLD_MOST_SPLITS = 8 * FOLD_LANES, /* lots are the template's parameter */
-    FOLD_MOST_SIZE = 8 * FOLD_LANES,   /* of a head: a lane adds 8 columns */
+    FOLD_PIECE = 8 * FOLD_LANES,       /* columns of a warp: a lane adds 8 */
+    FOLD_MOST_SIZE = 4 * FOLD_PIECE,   /* of a head */
 };
 
 /* Operands in rt_entry.at. */

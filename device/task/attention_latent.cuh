@@ -1,0 +1,415 @@
+/* attention_latent.cuh - attention over a paged bf16 cache of latents, whose rows are keys and
+ * values at once: attention and attention_parts without v_cache (DeepSeek's MLA).
+ *
+ * All query heads share the cached row of a position, so the rows of the tensor-core operand are
+ * tokens of one slot times query heads, 16 or 32 of them: a chunk.  Its positions come by cp.async,
+ * 32 at a time (a stage), and each byte is used twice, for scores and for results.  A row has too
+ * many entries for the registers of a warp, so warps share out entries:
+ *
+ *   scores    warp w has the entries 144 (w % 4) ... of the queries, in registers, and with 16 rows
+ *             the positions 16 (w / 4) ... of a stage, with 32 rows the rows 16 (w / 4) ...
+ *   softmax   each warp has two or four rows, a position a lane: it adds up the four areas' sums
+ *   results   with 16 rows warp w has 72 entries of all, with 32 rows 144 of 16 rows
+ *
+ * Three barriers a stage: it is there, scores are there, weights are there.  Scores pass through
+ * scratch in f32, weights in bf16.  Softmax is online in powers of 2, as in attention_tile.cuh,
+ * whose rows, runs and sources of pages this uses.
+ *
+ * The cache lies in blocks of keys (tile/kv.cuh).  ldmatrix reads 8 positions x 8 entries of these
+ * as they are for scores, and turned for results; 8 lanes read 128 bytes of different banks.
+ * Positions that no row of the chunk sees are zeros in scratch, so what they hold does not matter.
+ *
+ * attention_parts: a chunk is one token, and its positions are those of a part (op/context.h).
+ *
+ * Relies on: ptx_multiply_bf16, KV pages of 64 positions; the task's event has come.  Cost of 16
+ * rows and 32 positions: 288 products for scores and as many for results, 74 KB of shared memory
+ * read.
+ */
+#ifndef TASK_ATTENTION_LATENT_CUH
+#define TASK_ATTENTION_LATENT_CUH
+
+#include "shape/attention_latent_shape.h"
+#include "task/attention_tile.cuh"
+
+#define CONTEXT_FN MPK_FN
+#include "op/context.h"
+
+enum {
+    LATENT_STAGES = MPK_ROOM ? 2 : 1,         /* in scratch */
+    LATENT_DIMS = LATENT_SIZE / LATENT_AREAS, /* of an area: 144 */
+    LATENT_STEPS = LATENT_DIMS / 16,          /* products of 16 entries of an area */
+    LATENT_PIECES = LATENT_STAGE_BYTES / 16,  /* of 16 bytes of a stage */
+    LATENT_BLOCKS = LATENT_SIZE / 32,         /* of 8 positions x 32 entries, 512 bytes */
+    LATENT_GROUP_BYTES = LATENT_BLOCKS * 512, /* from 8 positions to the next */
+    LATENT_PART = ATTEND_SINKS,               /* results of attention_parts, in rt_entry.at */
+    LATENT_LSE,
+};
+
+/* Rows of one KV head and the positions that any of them sees. place: of a part, or -1: each row
+ * sees what its token does; of a part all rows see least .. most. */
+struct latent_chunk : attend_chunk {
+    int least, most, place;
+};
+
+/* All lanes: what the tokens of a whole chunk see, at most 32 of them; the same in all threads.
+ * Padding has a negative position and sees nothing, nor does a slot that the cache has not. */
+MPK_FN void latent_find(const mpk_task &t, const attend_shape &s, latent_chunk *c)
+{
+    const int room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE, i = c->first + mpk_thread() % 32;
+    const bool there = i < c->last && (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots;
+    const int position = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[i] : -1;
+    c->least = position < 0 ? room : attend_from(s, position);
+    c->most = position;
+#pragma unroll
+    for (int d = 16; d; d /= 2) {
+        const int a = __shfl_xor_sync(0xffffffffu, c->least, d),
+                  b = __shfl_xor_sync(0xffffffffu, c->most, d);
+        c->least = a < c->least ? a : c->least;
+        c->most = b > c->most ? b : c->most;
+    }
+    /* a position beyond the slot's pages sees what they have */
+    c->most = c->most < room ? c->most : room - 1;
+}
+
+/* The positions that a row sees; *to -1: none. */
+MPK_FN void latent_sight(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int row,
+                         int *from, int *to)
+{
+    int token, head;
+    const bool there = attend_row(c, row, &token, &head);
+    *from = c.least;
+    *to = there ? c.most : -1;
+    if (c.place < 0 && there) {
+        *to = mpk_at<const int>(t, ATTEND_POSITIONS)[token];
+        *from = attend_from(s, *to);
+    }
+}
+
+/* All threads: request positions 32 stage ... of the slot, which are of this page; zeros for those
+ * after the last that is seen.  Without a page nothing is copied, and latent_run leaves the stage
+ * alone. */
+MPK_FN void latent_copy(const attend_source &from, const latent_chunk &c, int page, int stage,
+                        char *to)
+{
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32;
+    if (page >= 0) {
+        const char *g_stage = from.keys + (rt_u64)page * from.page_bytes +
+                              stage % (ATTEND_PAGE / LATENT_UNIT) * LATENT_STAGE_BYTES;
+        const int left = c.most - stage * LATENT_UNIT; /* the last position of the stage */
+#pragma unroll
+        for (int i = 0; i < LATENT_PIECES / MPK_THREADS; i++) {
+            const int block = i * MPK_WARPS + warp, at = block * 512 + lane * 16;
+            ptx_copy_async(to + at, g_stage + at, block / LATENT_BLOCKS * 8 + lane / 4 <= left);
+        }
+    }
+    ptx_copy_async_commit();
+}
+
+/* This lane's queries: rows 16 tile + g and + 8, of the warp's area, as operands of products. */
+MPK_FN void latent_queries(const mpk_task &t, const attend_shape &s, const latent_chunk &c,
+                           int tile, int area, rt_u32 (*query)[4])
+{
+    const int g = mpk_thread() % 32 / 4, dim = area * LATENT_DIMS + mpk_thread() % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token, head; /* of row g + 8 m */
+        const bool there = attend_row(c, tile * 16 + g + 8 * m, &token, &head);
+        const char *from = mpk_at<const char>(t, ATTEND_Q) +
+                           (((rt_u64)token * s.heads + head) * LATENT_SIZE + dim) * 2;
+#pragma unroll
+        for (int k = 0; k < LATENT_STEPS; k++) {
+            query[k][m] = there ? ptx_load_word(from + k * 32) : 0;
+            query[k][2 + m] = there ? ptx_load_word(from + k * 32 + 16) : 0;
+        }
+    }
+}
+
+/* Byte of (position of a stage, first of 8 entries) in it. */
+MPK_FN int latent_at(int position, int unit)
+{
+    const int r = position % 8;
+    return position / 8 * LATENT_GROUP_BYTES + unit / 4 * 512 + r * 64 + (unit % 4 ^ r / 2) * 16;
+}
+
+/* The warp's sums of scores: 16 rows of its tile, 16 positions from `first` on, its area.  Of two
+ * products in turn, one is still running while the next begins. */
+MPK_FN void latent_score(const char *s_stage, const rt_u32 (*query)[4], int first, int area,
+                         float *s_scores)
+{
+    const int lane = mpk_thread() % 32, position = first + lane / 16 * 8 + lane % 8,
+              unit = area * (LATENT_DIMS / 8) + lane / 8 % 2, g = lane / 4, c = lane % 4;
+    float sum[2][2][4] = {}; /* of even and odd steps, of 8 positions each */
+#pragma unroll
+    for (int k = 0; k < LATENT_STEPS; k++) {
+        rt_u32 w[4];
+        ptx_load_matrices(w, s_stage + latent_at(position, unit + 2 * k));
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            ptx_multiply_bf16(sum[k % 2][i], query[k][0], query[k][1], query[k][2], query[k][3],
+                              w[2 * i], w[2 * i + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            float *to = s_scores + (g + 8 * m) * LATENT_SCORE_FLOATS + first + 8 * i + 2 * c;
+            *(float2 *)to = make_float2(sum[0][i][2 * m] + sum[1][i][2 * m],
+                                        sum[0][i][2 * m + 1] + sum[1][i][2 * m + 1]);
+        }
+}
+
+/* A row of the softmax, a position a lane: most is the same in all lanes, sum the lane's own. */
+struct latent_row {
+    int from, to; /* what it sees */
+    float most, sum;
+};
+
+/* The scores of a row become weights. */
+MPK_FN void latent_weigh(const float *s_scores, int base, float scale, latent_row *r,
+                         char *s_weights, float *s_kept)
+{
+    const int lane = mpk_thread() % 32, position = base + lane;
+    const float none = -__int_as_float(0x7f800000);
+    float score = 0;
+#pragma unroll
+    for (int area = 0; area < LATENT_AREAS; area++)
+        score += s_scores[area * LATENT_ROWS * LATENT_SCORE_FLOATS + lane];
+    score = position >= r->from && position <= r->to ? score * scale : none;
+    float most = score;
+#pragma unroll
+    for (int d = 16; d; d /= 2)
+        most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, d));
+    most = fmaxf(most, r->most);
+    /* nothing seen so far: 2^(-inf - 0) is the 0 that is meant */
+    const float zero = most == none ? 0 : most, kept = ptx_exp2(r->most - zero),
+                weight = ptx_exp2(score - zero);
+    r->sum = r->sum * kept + weight;
+    r->most = most;
+    *(rt_u16 *)(s_weights + lane * 2) = (rt_u16)ptx_pack_bf16(weight, 0);
+    if (lane == 0)
+        *s_kept = kept;
+}
+
+/* The warp's results, N blocks of 8 entries from `unit` on, of its 16 rows. */
+template <int N>
+MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *s_kept, int unit,
+                       float (*out)[4])
+{
+    const int lane = mpk_thread() % 32, g = lane / 4;
+    const float kept[2] = {s_kept[g], s_kept[g + 8]};
+    rt_u32 p[2][4]; /* weights of 16 rows and 16 positions each */
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        ptx_load_matrices(p[k],
+                          s_weights + lane % 16 * LATENT_WEIGHT_BYTES + lane / 16 * 16 + k * 32);
+    if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                out[n][e] *= kept[e / 2];
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        rt_u32 w[4]; /* of 32 positions */
+        ptx_load_matrices_turned(w, s_stage + latent_at(lane, unit + n));
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            ptx_multiply_bf16(out[n], p[k][0], p[k][1], p[k][2], p[k][3], w[2 * k], w[2 * k + 1]);
+    }
+}
+
+/* The end of a row: what its results are multiplied by; of a part also its lse. */
+MPK_FN void latent_end(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int row,
+                       const latent_row &r, float *s_kept)
+{
+    int token, head;
+    float sum = r.sum;
+#pragma unroll
+    for (int d = 16; d; d /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (mpk_thread() % 32)
+        return;
+    *s_kept = sum > 0 ? mpk_inverse(sum) : 0;
+    if (c.place >= 0 && attend_row(c, row, &token, &head)) {
+        const float lse =
+            sum > 0 ? (r.most + ptx_log2(sum)) * 0.693147181f : -__int_as_float(0x7f800000);
+        mpk_at<float>(t, LATENT_LSE)[((rt_u64)token * CONTEXT_PARTS + c.place) * s.heads + head] =
+            lse;
+    }
+}
+
+/* Store the warp's results; mpk_sync has come since latent_end. */
+template <int N>
+MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int tile,
+                         int unit, const float *s_kept, float (*out)[4])
+{
+    const int g = mpk_thread() % 32 / 4, dim = unit * 8 + mpk_thread() % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        int token, head;
+        if (!attend_row(c, tile * 16 + g + 8 * m, &token, &head))
+            continue;
+        const rt_u64 row = c.place < 0 ? token : (rt_u64)token * CONTEXT_PARTS + c.place;
+        char *y = mpk_at<char>(t, c.place < 0 ? (int)ATTEND_Y : (int)LATENT_PART) +
+                  ((row * s.heads + head) * LATENT_SIZE + dim) * 2;
+        const float scale = s_kept[g + 8 * m];
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            ptx_store_word(y + n * 16,
+                           ptx_pack_bf16(out[n][2 * m] * scale, out[n][2 * m + 1] * scale));
+    }
+}
+
+/* All threads: a chunk of up to 16 R rows. */
+template <int R>
+MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_chunk &c)
+{
+    constexpr int N = LATENT_DIMS / 8 * R / 2; /* blocks of 8 entries of a warp's results */
+    const int warp = mpk_thread() / 32, area = warp % LATENT_AREAS, half = warp / LATENT_AREAS;
+    const int tile = R > 1 ? half : 0;
+    const int unit = area * (LATENT_DIMS / 8) + (R > 1 ? 0 : half * N);
+    const attend_source from = attend_source_of<LATENT_SIZE>(t, s, c);
+    float *s_scores = (float *)(t.s_scratch + LATENT_SCORES(LATENT_STAGES));
+    char *s_weights = t.s_scratch + LATENT_WEIGHTS(LATENT_STAGES);
+    float *s_kept = (float *)(t.s_scratch + LATENT_KEPT(LATENT_STAGES));
+    const int first = c.least / LATENT_UNIT,
+              end = c.most < c.least ? first : c.most / LATENT_UNIT + 1; /* stages */
+    constexpr int IN_PAGE = ATTEND_PAGE / LATENT_UNIT;
+    int page = first < end ? attend_page(from, first / IN_PAGE) : -1;
+    if (LATENT_STAGES > 1)
+        latent_copy(from, c, page, first, t.s_scratch);
+    int next = first + 1 < end ? attend_page(from, (first + 1) / IN_PAGE) : -1;
+    rt_u32 query[LATENT_STEPS][4];
+    float out[N][4];
+    latent_row rows[2 * R]; /* 2 R warp ... */
+    latent_queries(t, s, c, tile, area, query);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            out[n][e] = 0;
+#pragma unroll
+    for (int i = 0; i < 2 * R; i++) {
+        latent_sight(t, s, c, warp * 2 * R + i, &rows[i].from, &rows[i].to);
+        rows[i].most = -__int_as_float(0x7f800000);
+        rows[i].sum = 0;
+    }
+#pragma unroll 1
+    for (int stage = first; stage < end; stage++) {
+        const int odd = (stage - first) % LATENT_STAGES; /* the buffer that is read */
+        const char *s_stage = t.s_scratch + odd * LATENT_STAGE_BYTES;
+        if (LATENT_STAGES == 1) {
+            mpk_sync(); /* all warps have read the one before */
+            latent_copy(from, c, page, stage, t.s_scratch);
+        }
+        ptx_copy_async_wait<0>();
+        mpk_sync(); /* the stage is there, and all warps have read the one before */
+        if (LATENT_STAGES > 1)
+            latent_copy(from, c, next, stage + 1, t.s_scratch + (odd ^ 1) * LATENT_STAGE_BYTES);
+        /* its load has this stage's products to come back */
+        const int after = stage + 2 < end ? attend_page(from, (stage + 2) / IN_PAGE) : -1;
+        if (page >= 0) {
+            float *s_area = s_scores + (area * LATENT_ROWS + tile * 16) * LATENT_SCORE_FLOATS;
+#pragma unroll
+            for (int i = 0; i < R; i++)
+                latent_score(s_stage, query, (R > 1 ? i : half) * 16, area, s_area);
+            mpk_sync(); /* scores are there */
+#pragma unroll
+            for (int i = 0; i < 2 * R; i++) {
+                const int row = warp * 2 * R + i;
+                latent_weigh(s_scores + row * LATENT_SCORE_FLOATS, stage * LATENT_UNIT, s.scale,
+                             &rows[i], s_weights + row * LATENT_WEIGHT_BYTES, s_kept + row);
+            }
+            mpk_sync(); /* weights are there */
+            latent_add<N>(s_stage, s_weights + tile * 16 * LATENT_WEIGHT_BYTES, s_kept + tile * 16,
+                          unit, out);
+        }
+        page = next;
+        next = after;
+    }
+    ptx_copy_async_wait<0>(); /* of an empty group after the last stage */
+    mpk_sync();               /* s_kept has been read, and stages give way to the next chunk's */
+#pragma unroll
+    for (int i = 0; i < 2 * R; i++)
+        latent_end(t, s, c, warp * 2 * R + i, rows[i], s_kept + warp * 2 * R + i);
+    mpk_sync();
+    latent_store<N>(t, s, c, tile, unit, s_kept + tile * 16, out);
+}
+
+/* Up to 16 rows, or up to 32. */
+MPK_FN void latent_run_rows(const mpk_task &t, const attend_shape &s, const latent_chunk &c)
+{
+    if ((c.last - c.first) * c.n_heads <= 16)
+        latent_run<1>(t, s, c);
+    else
+        latent_run<2>(t, s, c);
+}
+
+/* The most heads of a chunk from head c->head on, all of one KV head and before `end`. */
+MPK_FN void latent_take_heads(const attend_shape &s, int end, latent_chunk *c)
+{
+    const int group = s.heads / s.kv_heads;
+    c->kv_head = c->head / group;
+    const int last = (c->kv_head + 1) * group < end ? (c->kv_head + 1) * group : end;
+    c->n_heads = last - c->head < LATENT_ROWS ? last - c->head : LATENT_ROWS;
+}
+
+/* attention: the task's box is tokens (axis 0) by columns (axis 1, whole query heads).  It is
+ * divided into runs of tokens of one slot, by heads, into chunks. */
+MPK_FN void attention_latent(const mpk_task &t, const attend_shape &s)
+{
+    const int end = (int)t.hi0, heads_end = (int)t.e->hi[1] / LATENT_SIZE;
+    latent_chunk c;
+    c.place = -1;
+    for (int first = (int)t.e->lo[0]; first < end;) {
+        const int run_end = first + attend_run(t, first, end);
+        c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[first];
+        for (c.head = (int)t.e->lo[1] / LATENT_SIZE; c.head < heads_end; c.head += c.n_heads) {
+            latent_take_heads(s, heads_end, &c);
+            const int tokens = LATENT_ROWS / c.n_heads;
+            for (c.first = first; c.first < run_end; c.first += tokens) {
+                c.last = c.first + tokens < run_end ? c.first + tokens : run_end;
+                latent_find(t, s, &c);
+                latent_run_rows(t, s, c);
+            }
+        }
+        first = run_end;
+    }
+}
+
+/* attention_parts: the box is tokens by places by columns.  A place without a part has lse -inf. */
+MPK_FN void attention_latent_parts(const mpk_task &t, const attend_shape &s)
+{
+    const int room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE, end = (int)t.hi0,
+              head = (int)t.e->lo[2] / LATENT_SIZE, heads_end = (int)t.e->hi[2] / LATENT_SIZE;
+    latent_chunk c;
+    for (c.first = (int)t.e->lo[0]; c.first < end; c.first++) {
+        const int position = mpk_at<const int>(t, ATTEND_POSITIONS)[c.first];
+        c.last = c.first + 1;
+        c.slot = mpk_at<const int>(t, ATTEND_SLOTS)[c.first];
+        const bool there = (rt_u32)c.slot < (rt_u32)mpk_caches[s.cache].slots;
+        const int from = attend_from(s, position), to = position < room ? position : room - 1;
+        const int blocks = there ? context_blocks(from, to) : 0, parts = context_parts(blocks);
+        for (c.place = (int)t.e->lo[1]; c.place < (int)t.e->hi[1]; c.place++) {
+            const int i = context_from(parts, c.place),
+                      block = from / CONTEXT_BLOCK + context_begin(blocks, parts, i),
+                      after = from / CONTEXT_BLOCK + context_begin(blocks, parts, i + 1);
+            const bool filled = i < context_from(parts, c.place + 1);
+            c.least = block * CONTEXT_BLOCK > from ? block * CONTEXT_BLOCK : from;
+            c.most = after * CONTEXT_BLOCK <= to ? after * CONTEXT_BLOCK - 1 : to;
+            if (!filled || c.most < c.least) {
+                for (int h = head + mpk_thread(); h < heads_end; h += MPK_THREADS)
+                    mpk_at<float>(
+                        t, LATENT_LSE)[((rt_u64)c.first * CONTEXT_PARTS + c.place) * s.heads + h] =
+                        -__int_as_float(0x7f800000);
+                continue;
+            }
+            for (c.head = head; c.head < heads_end; c.head += c.n_heads) {
+                latent_take_heads(s, heads_end, &c);
+                latent_run_rows(t, s, c);
+            }
+        }
+    }
+}
+
+#endif

@@ -53,6 +53,11 @@
     "input %x : bf16[" tokens ", " n ", " columns "] live=tokens\ninput %i : i32[" tokens ", " n \
     "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns                             \
     "]\n%y = expert_linear(%x, %i, %w)\n"
+/* The same of the first columns of wider rows, as products of heads are. */
+#define HEAD_PRODUCTS(tokens, wide, columns, n, experts, rows)                                    \
+    "input %q : bf16[" tokens ", " n ", " wide "] live=tokens\ninput %i : i32[" tokens ", " n     \
+    "] live=tokens\nconst %w : bf16[" experts ", " rows ", " columns "]\n%x = slice(%q) {starts " \
+    "= [0, 0, 0], stops = [" tokens ", " n ", " columns "]}\n%y = expert_linear(%x, %i, %w)\n"
 /* The same with biases and a limit, as gpt-oss has; bias: its dtype. */
 #define BIASED_EXPERTS(tokens, columns, n, experts, rows, norm, with, bias, attributes)    \
     X(tokens, columns)                                                                     \
@@ -107,6 +112,10 @@
 #define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
 static const char *const decode_graphs[] = {
+    HEAD_PRODUCTS("1", "192", "128", "16", "16", "512"),
+    HEAD_PRODUCTS("16", "576", "512", "4", "5", "40"),
+    HEAD_PRODUCTS("70", "80", "72", "3", "4", "24"),
+    EXPERT_PAIRS("9", "1096", "2", "3", "16"),
     PLAIN("1", "1024", "3072"),
     PLAIN("3", "101", "1000"),
     PLAIN("5", "70", "4872"),

@@ -2,11 +2,12 @@
  * the page ring.
  *
  * The operator expert_linear, as the first product of a layer (gated, a row for each pair of a
- * token and an expert) or as its last (the pairs of a token times their scales, summed, and the
- * residual).  A task of the last one is some columns of the result for all pairs of its tokens, so
- * it has the same share of every active expert.  In the first one, where tokens have an even number
- * of experts, chunks take two turns (OP_SHARES): a task has some groups of every other chunk.  So
- * its share may be three groups of two chunks, where columns alone leave one or two of each.
+ * token and an expert), as its last (the pairs of a token times their scales, summed, and the
+ * residual), or with a row for each pair and no gate, as products of heads are (DeepSeek).  A task
+ * of the last one is some columns of the result for all pairs of its tokens, so it has the same
+ * share of every active expert.  In the first one, where tokens have an even number of experts,
+ * chunks take two turns (OP_SHARES): a task has some groups of every other chunk.  So its share
+ * may be three groups of two chunks, where columns alone leave one or two of each.
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
  * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page
@@ -192,8 +193,14 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
     return expert_chunk(t, s, i * s.turns + w.turn);
 }
 
+/* Entries from a row of x to the next. */
+template <int KIND> MPK_FN rt_u32 expert_row_entries(const expert_shape &s)
+{
+    return KIND == EXPERT_ROWS ? (rt_u32)((const expert_rows_shape &)s).row : s.of.columns;
+}
+
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
-template <int WIDE>
+template <int WIDE, int KIND>
 MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
     const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
@@ -202,8 +209,8 @@ MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WI
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
-        const rt_u32 at =
-            (s.split ? pair : expert_token(s, pair)) * s.of.columns + warp * 128 + c * 8;
+        const rt_u32 at = (s.split ? pair : expert_token(s, pair)) * expert_row_entries<KIND>(s) +
+                          warp * 128 + c * 8;
         w->from.at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
     }
 }
@@ -211,7 +218,7 @@ MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WI
 /* Issue the loads of the next piece of x; nothing, if there is none.  All of it is written in
  * any case (stream_clear_x).  Then find the one after it, so that its loads need not wait for
  * shared memory. */
-template <int WIDE>
+template <int WIDE, int KIND>
 MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                        expert_ahead<WIDE> *a)
 {
@@ -223,7 +230,7 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
     if (++w->page == s.of.pages) {
         w->page = 0;
         w->chunk++;
-        expert_find<WIDE>(t, s, w);
+        expert_find<WIDE, KIND>(t, s, w);
     }
 }
 
@@ -276,6 +283,7 @@ MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of 
 
 /* The piece at `at` and the next one, of two groups each: their products do not wait for one
  * another. */
+template <int KIND>
 MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
                               expert_ahead<0> *a, expert_ahead<0> *b)
@@ -288,8 +296,8 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
     stream_x<1, 0> x = a->x, z = b->x; /* copies: a and b take the next pieces */
     stream_order_x<1, 0>(1, x);
     stream_order_x<1, 0>(1, z);
-    expert_ask<0>(t, s, w, a);
-    expert_ask<0>(t, s, w, b);
+    expert_ask<0, KIND>(t, s, w, a);
+    expert_ask<0, KIND>(t, s, w, b);
     const mpk_words(*const of[4])[1] = {x.at[0], x.at[0], z.at[0], z.at[0]};
     float sums[4][4]; /* two groups of each piece */
     stream_pages<4, 0>(ring, of, s.of.last, thread, sums);
@@ -317,7 +325,7 @@ MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &r
 }
 
 /* A piece that has been requested: all groups of the block, sums from `slot` on. */
-template <int WIDE>
+template <int WIDE, int KIND>
 MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
 {
@@ -325,7 +333,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
     expert_await<WIDE>(t, s, *w, page, a);
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     stream_order_x<1, WIDE>(1, x);
-    expert_ask<WIDE>(t, s, w, a);
+    expert_ask<WIDE, KIND>(t, s, w, a);
     int i = 0;                                /* group of the block */
     if (!WIDE && w->n == 3 && ring->n >= 3) { /* nearly always, where tasks have three */
         expert_multiply<3, WIDE>(ring, x, s_parts, slot, page, blocks, thread);
@@ -340,8 +348,8 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 
 /* ---- ends ----
  *
- * ENDS: experts have biases, or a gate with a limit (expert_ends_shape); else that code is not
- * there. */
+ * KIND: experts have biases, or a gate with a limit (EXPERT_ENDS); a pair's products are its row of
+ * y as they are, neither gated nor summed (EXPERT_ROWS); else that code is not there. */
 
 /* What a group adds to its sums: a lane's biases of gate and up of one column, or of two columns;
  * zeros where there are none.  All pairs of a chunk have one expert, so there is one for all
@@ -402,7 +410,7 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
 }
 
 /* Group i of a chunk whose pairs are rows of y. */
-template <int WIDE, int ENDS>
+template <int WIDE, int KIND>
 MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              rt_u32 chunk, int i, const float *total, const expert_biases &bias)
 {
@@ -414,7 +422,7 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
         const float scale =
             s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
         float a;
-        if (ENDS)
+        if (KIND == EXPERT_ENDS)
             a = expert_activate(s, total[2 * m] * scale + bias.first,
                                 total[2 * m + 1] * scale + bias.second);
         else
@@ -425,9 +433,30 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
     }
 }
 
+/* Group i of a chunk whose pairs are rows of y without a gate: 8 columns. */
+template <int WIDE>
+MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                            rt_u32 chunk, int i, const float *total)
+{
+    const int thread = mpk_thread(), g = thread % 32 / 4,
+              column = (w.group + i) * 8 + thread % 4 * 2;
+#pragma unroll
+    for (int m = 0; m <= WIDE; m++) {
+        const rt_u32 row = g + 8 * m;
+        if (row < chunk >> 16)
+            stream_store_two(
+                t,
+                mpk_at<rt_u16>(t, s.of.y) +
+                    ((rt_u64)w.first * s.of_token + expert_pair(t, s, (chunk & 0xffff) + row)) *
+                        s.of.rows +
+                    column,
+                column, (int)t.e->lo[2], (int)t.e->hi[2], true, total[2 * m], total[2 * m + 1]);
+    }
+}
+
 /* Group i of a chunk whose pairs are summed: times their weights into s_totals, for
  * expert_add_totals. base: the tile's first place. */
-template <int WIDE, int ENDS>
+template <int WIDE, int KIND>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
                               const expert_biases &bias)
@@ -440,8 +469,8 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
             continue;
         const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
         float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
-        to[0] = weight * (ENDS ? total[2 * m] + bias.first : total[2 * m]);
-        to[1] = weight * (ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
+        to[0] = weight * (KIND == EXPERT_ENDS ? total[2 * m] + bias.first : total[2 * m]);
+        to[1] = weight * (KIND == EXPERT_ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
     }
 }
 
@@ -521,7 +550,7 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 
 /* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of
  * a chunk. */
-template <int WIDE, int ENDS>
+template <int WIDE, int KIND>
 MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             int chunk, int n, int tile, const expert_biases &bias)
 {
@@ -531,10 +560,12 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
     const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / w.n);
     float total[4]; /* of one group of one chunk */
     stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
-    if (s.scale < 0)
-        expert_end_pairs<WIDE, ENDS>(t, s, w, mine, warp % w.n, total, bias);
+    if (KIND == EXPERT_ROWS)
+        expert_end_rows<WIDE>(t, s, w, mine, warp % w.n, total);
+    else if (s.scale < 0)
+        expert_end_pairs<WIDE, KIND>(t, s, w, mine, warp % w.n, total, bias);
     else
-        expert_put_totals<WIDE, ENDS>(t, s, w, mine, warp % w.n,
+        expert_put_totals<WIDE, KIND>(t, s, w, mine, warp % w.n,
                                       expert_chunk_in(t, s, w, chunk) & 0xffff,
                                       expert_totals(t, s, tile), total, bias);
 }
@@ -550,6 +581,7 @@ MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const exper
 }
 
 /* All pieces of a tile of n chunks.  even, odd: x of the next piece and of the one after it. */
+template <int KIND>
 MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
                                expert_ahead<0> *odd)
@@ -559,18 +591,19 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
     if (expert_pairs_up(s, w->n, *ring))
 #pragma unroll 1
         for (; left > 1; left -= 2) {
-            expert_two_pieces(t, s, w, ring, s_parts, at, even, odd);
+            expert_two_pieces<KIND>(t, s, w, ring, s_parts, at, even, odd);
             at = expert_next(s, expert_next(s, at, 2), 2);
         }
 #pragma unroll 1
     for (; left; left--) {
-        expert_piece<0>(t, s, w, ring, s_parts, at.slot, at.page, even);
+        expert_piece<0, KIND>(t, s, w, ring, s_parts, at.slot, at.page, even);
         at = expert_next(s, at, w->n);
         const expert_ahead<0> next = *odd; /* they change places */
         *odd = *even;
         *even = next;
     }
 }
+template <int KIND>
 MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<1> *w,
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<1> *even,
                                expert_ahead<1> *)
@@ -579,14 +612,14 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
     for (int slot = 0; slot < n * w->n; slot += w->n)
 #pragma unroll 1
         for (int p = 0; p < s.of.pages; p++)
-            expert_piece<1>(t, s, w, ring, s_parts, slot, p, even);
+            expert_piece<1, KIND>(t, s, w, ring, s_parts, slot, p, even);
 }
 
 /* All threads: one block of columns of a range: all chunks, a tile of them at a time.  What tile
  * i has put down is added when the products of tile i + 1 are done, after the barrier that they
  * need anyway. Parts and totals of even and odd tiles lie apart, so that barrier is the only one
  * of a tile. */
-template <int WIDE, int ENDS>
+template <int WIDE, int KIND>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
@@ -600,22 +633,22 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
             expert_at<float>(t, s.at.sums)[i] = 0;
     w->chunk = w->page = 0;
     /* The first pieces are requested before anything is multiplied. */
-    expert_find<WIDE>(t, s, w);
-    expert_ask<WIDE>(t, s, w, &even);
+    expert_find<WIDE, KIND>(t, s, w);
+    expert_ask<WIDE, KIND>(t, s, w, &even);
     if (expert_sizes<WIDE>::DEPTH > 1)
-        expert_ask<WIDE>(t, s, w, &odd);
+        expert_ask<WIDE, KIND>(t, s, w, &odd);
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
         const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once; /* of the tile */
         const expert_biases bias =
-            ENDS ? expert_ask_biases<WIDE>(t, s, *w, chunk, n) : expert_biases{0, 0};
-        expert_tile_pieces(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
+            KIND == EXPERT_ENDS ? expert_ask_biases<WIDE>(t, s, *w, chunk, n) : expert_biases{0, 0};
+        expert_tile_pieces<KIND>(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         /* all warps have put their parts of the tile */
         mpk_sync();
         if (sums && tile)
             expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
                                     expert_place(t, s, *w, chunk), expert_totals(t, s, tile - 1));
-        expert_end_tile<WIDE, ENDS>(t, s, *w, chunk, n, tile, bias);
+        expert_end_tile<WIDE, KIND>(t, s, *w, chunk, n, tile, bias);
         before = chunk;
     }
     /* requested before the last barriers, used after them */
@@ -633,7 +666,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 }
 
 /* The shape into shared memory: each word of constant memory that is requested by itself is far,
- * and the loop over pieces requests ten.  An expert_ends_shape begins with an expert_shape. */
+ * and the loop over pieces requests ten.  Those of other kinds begin with an expert_shape. */
 template <typename shape>
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 {
@@ -645,7 +678,7 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 }
 
 /* All that a task does; it waits and triggers itself. */
-template <int WIDE, int ENDS, typename kind>
+template <int WIDE, int KIND, typename kind>
 MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 {
     mpk_ring ring = *t.ring;
@@ -659,7 +692,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);
         w.from.x = mpk_at<const char>(t, s.of.x) +
-                   (rt_u64)w.first * (s.split ? s.of_token : 1) * s.of.columns * 2;
+                   (rt_u64)w.first * (s.split ? s.of_token : 1) * expert_row_entries<KIND>(s) * 2;
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
@@ -673,7 +706,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
             for (rt_u32 q = 0; q < n; q += s.block) {
                 w.group = (int)(group + q);
                 w.n = (int)mpk_smaller(n - q, s.block);
-                expert_block<WIDE, ENDS>(t, s, &w, &ring);
+                expert_block<WIDE, KIND>(t, s, &w, &ring);
             }
         }
         mpk_sync(); /* the next range sorts again */
@@ -682,14 +715,18 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     mpk_trigger(t);
 }
 
-/* The bodies, of experts without and with ENDS. */
+/* The bodies of the kinds, which their shapes tell. */
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
 {
-    expert_work_off<WIDE, 0>(t, s);
+    expert_work_off<WIDE, EXPERT_PLAIN>(t, s);
 }
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_ends_shape &s)
 {
-    expert_work_off<WIDE, 1>(t, s);
+    expert_work_off<WIDE, EXPERT_ENDS>(t, s);
+}
+template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_rows_shape &s)
+{
+    expert_work_off<WIDE, EXPERT_ROWS>(t, s);
 }
 
 #endif

@@ -238,5 +238,9 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_end
 {
     expert_stream_load<WIDE>(l, e.s);
 }
+template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_rows_shape &e)
+{
+    expert_stream_load<WIDE>(l, e.s);
+}
 
 #endif

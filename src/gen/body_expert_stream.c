@@ -31,6 +31,45 @@ static bool accepts(const gen_call *c)
            w->dims[1] % 8 == 0 && w->dims[2] % 8 == 0;
 }
 
+/* Tokens whose pairs are sorted together: as many as EXPERT_MOST_PAIRS pairs come from. */
+static int64_t range_of(const gen_call *c)
+{
+    const int64_t n = gen_input(c, IDS)->dims[1], tokens = gen_output(c, 0)->dims[0],
+                  most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE ? EXPERT_MOST_PAIRS / n
+                                                                   : EXPERT_MOST_RANGE,
+                  few = tokens > EXPERT_LEAST_RANGE ? tokens : EXPERT_LEAST_RANGE;
+    return is_few(c) && few < most ? few : most;
+}
+
+/* Rows of pairs, entries of a row together: columns of wider rows are taken from their beginning.
+ * Loads are of 16 bytes. */
+static bool is_rows(const ir_tensor *x)
+{
+    return x->rank == 3 && x->dtype == IR_BF16 && x->offset % 8 == 0 && x->stride[1] % 8 == 0 &&
+           (x->dims[2] == 1 || x->stride[2] == 1) && x->stride[1] > 0 &&
+           (x->dims[0] == 1 || x->stride[0] == x->dims[1] * x->stride[1]);
+}
+
+/* A row for each pair, neither gated nor summed, nothing added. */
+static bool accepts_rows(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W0), *y = gen_output(c, 0);
+    return !c->op->attributes[GLU].s.n && !gen_input(c, W1) && !gen_input(c, SCALE) &&
+           !gen_input(c, RESIDUAL) && !gen_input(c, NORM) && !has_ends(c) && y->rank == 3 &&
+           is_rows(x) && gen_is_streamed(w, IR_BF16) && gen_is_dense(gen_input(c, IDS), IR_I32) &&
+           gen_is_dense(y, IR_BF16) && w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 &&
+           w->dims[2] % 8 == 0 && gen_input(c, IDS)->dims[1] <= EXPERT_MOST_PAIRS &&
+           range_of(c) * x->dims[1] * x->stride[1] * 2 < INT32_MAX;
+}
+
+/* Which kind of shape and code: accepts_rows has refused what else a kind would need. */
+static int kind_of(const gen_call *c)
+{
+    if (has_ends(c))
+        return EXPERT_ENDS;
+    return gen_input(c, W1) || gen_input(c, SCALE) ? EXPERT_PLAIN : EXPERT_ROWS;
+}
+
 /* The experts' rows one after the other: an expert is a whole number of groups. */
 static void pack(const gen_call *c, gen_pack *out)
 {
@@ -51,16 +90,6 @@ static void pack(const gen_call *c, gen_pack *out)
         out->scale = c->op->in[NORM];
     out->rows = out->n_weights * w->dims[0] * w->dims[1];
     gen_pad_pack(out, 8);
-}
-
-/* Tokens whose pairs are sorted together: as many as EXPERT_MOST_PAIRS pairs come from. */
-static int64_t range_of(const gen_call *c)
-{
-    const int64_t n = gen_input(c, IDS)->dims[1], tokens = gen_output(c, 0)->dims[0],
-                  most = EXPERT_MOST_PAIRS / n < EXPERT_MOST_RANGE ? EXPERT_MOST_PAIRS / n
-                                                                   : EXPERT_MOST_RANGE,
-                  few = tokens > EXPERT_LEAST_RANGE ? tokens : EXPERT_LEAST_RANGE;
-    return is_few(c) && few < most ? few : most;
 }
 
 /* Groups of columns at once. */
@@ -135,7 +164,8 @@ static void print_places(const expert_places *s, text *out)
 }
 
 /* The initializer of an expert_shape: that of the stream in it, its own fields, and where lists lie
- * in scratch; of an expert_ends_shape: that, and the limit. */
+ * in scratch; of an expert_ends_shape that and the limit, of an expert_rows_shape that and the
+ * row. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -145,27 +175,33 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 #define PRINT_STREAM(name) gen_print_stream_shape(&s->name, out), text_print(out, ", ");
 #define PRINT_UNSIGNED(name) text_print(out, "/* %s */ %uu, ", #name, s->name);
 #define PRINT_PLACES(name) print_places(&s->name, out);
-    text_print(out, has_ends(c) ? "{{" : "{");
+    const bool rows = kind_of(c) == EXPERT_ROWS;
+    text_print(out, kind_of(c) == EXPERT_PLAIN ? "{" : "{{");
     EXPERT_SHAPE_FIELDS(PRINT_STREAM, PRINT_INT, PRINT_UNSIGNED, PRINT_PLACES)
     text_print(out, "}");
-    if (!has_ends(c))
+    if (kind_of(c) == EXPERT_PLAIN)
         return MPK_OK;
     text_print(out, ", ");
-    gen_print_float_field("limit", (float)c->op->attributes[LIMIT].f, out);
+    if (rows)
+        gen_print_field("row", (const int[]){(int)gen_input(c, X)->stride[1]}, 1, out);
+    else
+        gen_print_float_field("limit", (float)c->op->attributes[LIMIT].f, out);
     text_print(out, "}");
     return MPK_OK;
 }
 
-/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows; each
- * also for experts with biases or a limit, told apart by its shape. */
+/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows; each of
+ * three kinds, told apart by their shapes. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine all[2][2] = {
+    static const gen_routine all[2][3] = {
         {{"expert_shape", "expert_stream<1>", "expert_stream_load<1>"},
-         {"expert_ends_shape", "expert_stream<1>", "expert_stream_load<1>"}},
+         {"expert_ends_shape", "expert_stream<1>", "expert_stream_load<1>"},
+         {"expert_rows_shape", "expert_stream<1>", "expert_stream_load<1>"}},
         {{"expert_shape", "expert_stream<0>", "expert_stream_load<0>"},
-         {"expert_ends_shape", "expert_stream<0>", "expert_stream_load<0>"}}};
-    return &all[is_few(c)][has_ends(c)];
+         {"expert_ends_shape", "expert_stream<0>", "expert_stream_load<0>"},
+         {"expert_rows_shape", "expert_stream<0>", "expert_stream_load<0>"}}};
+    return &all[is_few(c)][kind_of(c)];
 }
 
 /* The end of the last list. */
@@ -189,3 +225,17 @@ const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .routine = routine,
                                          .pack = pack,
                                          .scratch_bytes = scratch_bytes};
+
+/* Nothing of it is carried: operands are views, and readers take columns of the result with others
+ * between. */
+const gen_body gen_body_expert_rows = {.op = "expert_linear",
+                                       .name = "expert_stream",
+                                       .needs = GEN_RING,
+                                       .rank = 10,
+                                       .loads = true,
+                                       .waits = true,
+                                       .accepts = accepts_rows,
+                                       .print = print,
+                                       .routine = routine,
+                                       .pack = pack,
+                                       .scratch_bytes = scratch_bytes};

@@ -82,6 +82,13 @@ typedef struct expert_ends_shape {
     expert_shape s;
     float limit; /* of the gate GLU_SWIGLU_OAI; else 0 */
 } expert_ends_shape;
+/* A row for each pair, neither gated nor summed; `row`: entries from a row of x to the next. */
+typedef struct expert_rows_shape {
+    expert_shape s;
+    int row;
+} expert_rows_shape;
+/* The kinds of code. */
+enum { EXPERT_PLAIN, EXPERT_ENDS, EXPERT_ROWS };
 SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_ends_shape) <= EXPERT_SHAPE_BYTES);
 
 #endif

@@ -415,6 +415,9 @@ static const char *const prefill_graphs[] = {
     X("100", "72") W("q", "100", "72")
         W("k", "28", "72") "const %b : bf16[28]\n%y = linear(%x, %q, %k, _, _, "
                            "%b) {act = \"gelu\"}\n",
+    X("66", "1304") W("q", "24", "1304")
+        W("k", "36", "1304") "const %n : bf16[1304]\ninput %r : bf16[66, 60] live=tokens\n"
+                             "%y = linear(%x, %q, %k, _, _, _, _, %n, %r)\n",
 };
 
 /* These need nothing of the architecture. */

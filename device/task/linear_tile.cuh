@@ -473,9 +473,9 @@ MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
 /* All columns of a thin task whose x comes by boxes, as tile_columns_thin and with the same sums.
  * tile_begin_thin_box has requested x of the first two steps; that of step i + 2 is requested when
  * all warps of the warpgroup have read that of step i, so no thread waits long for x, and none
- * copies.  A wait for a barrier takes 200 cycles even where it is complete, so a warp looks for what
- * the next step reads while its products run, and waits only if it has not seen it.  After: all that
- * was requested has come and was read. */
+ * copies.  A wait for a barrier takes 200 cycles even where it is complete, so a warp looks for
+ * what the next step reads while its products run, and waits only if it has not seen it.  After:
+ * all that was requested has come and was read. */
 MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, const box_turn &b,
                                   int row, mpk_ring *ring, float *sum, float *square)
 {

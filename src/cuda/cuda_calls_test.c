@@ -344,7 +344,7 @@ static void test_maps_of_x(void **state)
         if (e->body == RT_NONE)
             continue;
         const ir_tensor_id y = g->ops.at[e->op].out[0];
-        const uint32_t which = y == ir_find(g, "z") ? 1 : y == ir_find(g, "u") ? 2 : 0;
+        const uint32_t which = (uint32_t)(y == ir_find(g, "z")) + 2 * (y == ir_find(g, "u"));
         seen[which]++;
         assert_int_equal(!e->maps, !which); /* the caller's x has none */
         assert_true(!shared || !which || e->maps == shared);

@@ -269,8 +269,8 @@ static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
 
 /* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
  * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way.  In a
- * kernel that copies boxes of x alone operators with the same x share its map, which multiprocessors
- * then have in their caches. */
+ * kernel that copies boxes of x alone operators with the same x share its map, which
+ * multiprocessors then have in their caches. */
 static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block,
                       rt_entry *ops)
 {

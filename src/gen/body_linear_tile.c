@@ -189,9 +189,10 @@ static uint64_t loops_of_boxes(void)
            ends << TILE_BOX_256 * TILE_ENDS;
 }
 
-bool gen_wants_boxes_of_x(uint64_t forms)
+bool gen_wants_boxes_of_x(uint32_t features, uint64_t forms)
 {
-    return forms >> TILE_THIN_BOX * TILE_ENDS & ((UINT64_C(1) << TILE_ENDS) - 1);
+    return features & GEN_WGMMA &&
+           forms >> TILE_THIN_BOX * TILE_ENDS & ((UINT64_C(1) << TILE_ENDS) - 1);
 }
 
 bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box)

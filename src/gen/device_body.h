@@ -195,9 +195,9 @@ extern const gen_body *const gen_body_table[];
  * them?  b: the body of the call. */
 bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box);
 
-/* Is there a task among those that need `forms` (bits of MPK_FORMS) of which x alone comes by boxes,
- * where the host makes tensor maps? */
-bool gen_wants_boxes_of_x(uint64_t forms);
+/* Is there a task among those that need `forms` (bits of MPK_FORMS) of which x alone comes by
+ * boxes, where the host makes tensor maps?  features: of the architecture. */
+bool gen_wants_boxes_of_x(uint32_t features, uint64_t forms);
 
 /* Of the packed weights of a body that takes boxes; few: the half box, of its groups. */
 gen_boxes gen_boxes_of_packed(const gen_body *b, const gen_pack *p, bool few);

@@ -794,8 +794,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     memcpy(out->units, e.units, sizeof e.units);
     for (uint32_t r = 0; r < e.n_regimes; r++) {
         out->maps[r] = e.maps[r];
-        out->x_maps[r] =
-            e.maps[r] || (e.arch->features & GEN_WGMMA && gen_wants_boxes_of_x(e.forms[r]));
+        out->x_maps[r] = e.maps[r] || gen_wants_boxes_of_x(e.arch->features, e.forms[r]);
     }
     return MPK_OK;
 }

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import struct
 import threading
 
@@ -194,12 +195,82 @@ def test_many_at_a_time(server):
     ("/v1/embeddings", {"input": [1] * 300}, "maximum context length is 256"),
     ("/v1/score", {"text_1": "a"}, "text_2"), ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_2"),
     ("/v1/rerank", {"query": "a", "documents": "b"}, "documents"),
-    ("/v1/rerank", {"query": "a", "documents": ["b"], "return_documents": True}, "return_documents"),
+    ("/v1/rerank", {"query": "a", "documents": ["b"], "return_documents": 1}, "return_documents"),
     ("/v1/completions", {"prompt": "a"}, "vectors"),
 ])
 def test_bad_requests(server, path, body, words):
     assert words in server.post(path, body, 400)["error"]["message"]
     assert server.ask("GET", "/health")[0] == 200
+
+
+VECTORS = {"/v1/embeddings": {"input": "in the"}, "/v1/score": {"text_1": "in the", "text_2": ["a", "the"]},
+           "/v1/rerank": {"query": "in the", "documents": ["a", "the"]}}
+CHANGES, SAME, REFUSED = "another answer", "the same answer", "refused by name"
+PARAMETERS = {  # as vLLM, SGLang, llama-server and OpenAI name them: a value, what becomes of it
+    "encoding_format": ("float", SAME), "dimensions": (7, CHANGES), "truncate_prompt_tokens": (1, CHANGES),
+    "add_special_tokens": (False, CHANGES), "embed_dtype": ("float32", SAME), "endianness": ("little", SAME),
+    "use_activation": (True, SAME), "user": ("u", SAME), "request_id": ("r", SAME), "rid": ("r", SAME),
+    "cache_salt": ("s", SAME), "add_generation_prompt": (True, SAME), "continue_final_message": (True, SAME),
+    "chat_template": ("a", SAME), "chat_template_kwargs": ({"a": 1}, SAME), "media_io_kwargs": ({"a": {}}, SAME),
+    "embd_normalize": (-1, REFUSED), "return_documents": (False, SAME),
+    "return_text": (True, REFUSED), "messages": ([{"role": "user"}], REFUSED),
+    "task": ("embed", REFUSED), "instruction": ("a", REFUSED), "instruct": ("a", REFUSED),
+    "mm_processor_kwargs": ({"a": 1}, REFUSED), "priority": (1, REFUSED), "lora_path": ("a", REFUSED),
+    "content": ("a", REFUSED), "texts": (["a"], REFUSED), "padding": ("max_length", REFUSED),
+    "truncation_side": ("right", REFUSED), "label_token_ids": ([1], REFUSED), "apply_softmax": (True, REFUSED),
+    "item_first": (True, REFUSED), "softmax": (True, REFUSED), "activation": (True, REFUSED),
+    "raw_scores": (True, REFUSED), "max_tokens_per_doc": (2, REFUSED), "embed_override_token_id": (3, REFUSED),
+    "embed_overrides": ([[[0.5]]], REFUSED), "query_embed_overrides": ([[0.5]], REFUSED),
+    "item_embed_overrides": ([[[0.5]]], REFUSED), "return_pooled_hidden_states": (True, REFUSED)}
+OTHER_VALUES = {"encoding_format": "int8", "embed_dtype": "float16", "endianness": "big", "use_activation": False}
+
+
+@pytest.mark.parametrize("path", VECTORS)
+def test_no_parameter_is_silent(server, path):
+    plain = server.post(path, VECTORS[path])
+    for name, (value, outcome) in PARAMETERS.items():
+        status, headers, reply = server.ask("POST", path, {**VECTORS[path], name: value})
+        if outcome == REFUSED:
+            assert status == 400 and reply["error"]["param"] == name and f"'{name}'" in reply["error"]["message"], reply
+        else:
+            assert status == 200 and "X-Ignored-Parameters" not in headers, (name, reply)
+            assert (reply == plain) == (outcome == SAME), (name, reply, plain)
+    for name, value in OTHER_VALUES.items():
+        if path == "/v1/embeddings" or name != "encoding_format":
+            assert server.post(path, {**VECTORS[path], name: value}, 400)["error"]["param"] == name
+    assert server.ask("POST", path, {**VECTORS[path], "colour": 1})[1]["X-Ignored-Parameters"] == "colour"
+
+
+def test_names_of_the_sides_of_a_score(server):
+    plain = server.post("/v1/score", VECTORS["/v1/score"])
+    for left, right in (("data_1", "data_2"), ("queries", "documents"), ("queries", "items")):
+        assert server.post("/v1/score", {left: "in the", right: ["a", "the"]}) == plain
+        assert f"'{right}'" in server.post("/v1/score", {left: ["a", "b"], right: ["c"]}, 400)["error"]["message"]
+
+
+def test_documents_that_are_ranked_come_back(server):
+    documents = ["a", "the \"in\"", "in"]
+    plain = server.post("/v1/rerank", {"query": "in the", "documents": documents})["results"]
+    reply = server.post("/v1/rerank", {"query": "in the", "documents": documents, "return_documents": True})["results"]
+    assert [r["document"]["text"] for r in reply] == [documents[r["index"]] for r in plain]
+    assert [r["relevance_score"] for r in reply] == [r["relevance_score"] for r in plain]
+
+
+def test_every_parameter_is_documented():
+    words = set(re.findall(r"`\"?([\w.]+)", (support.ROOT / "docs/server.md").read_text()))
+    assert not set(PARAMETERS) - words
+
+
+def test_the_parameters_of_other_servers():
+    """Each name that their requests for vectors have, as far as peer_parameters.json lists them."""
+    own = set(PARAMETERS) | {"model"}
+    sides = {"query", "text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"}
+    given = {"/v1/embeddings": {"input"}, "/v1/score": sides, "/v1/rerank": {"query", "documents", "top_n"}}
+    peers = [p for p in json.loads((support.ROOT / "tests/peer_parameters.json").read_text()) if p["path"] in given]
+    assert len(peers) >= 6
+    for peer in peers:
+        missing = set(peer["parameters"]) - own - given[peer["path"]]
+        assert not missing, (peer["server"], peer["path"], sorted(missing))
 
 
 def test_vectors_that_are_not_finite(tmp_path):

@@ -1,9 +1,12 @@
-"""Forms of answers (src/grammar): JSON schemas by the official suite and by jsonschema, expressions by Python's re.
+"""Forms of answers (src/grammar): JSON schemas by the official suite and by jsonschema, expressions by Python's re and
+by PCRE2.
 
-MPK_SCHEMAS is how many random schemas are tried (default 150); the bar is 10,000.
+MPK_SCHEMAS is how many random schemas are tried (default 150), and half of how many expressions; the bar is 10,000.
 """
 
 import collections
+import ctypes
+import ctypes.util
 import decimal
 import itertools
 import json
@@ -172,9 +175,38 @@ def random_regex(r, depth=0):
     return random_regex(r, depth + 1) + random_regex(r, depth + 1)
 
 
+class Pcre2:
+    """An expression that must take a whole text; of the library that the tokenizer splits texts with."""
+    ANCHORED, ENDANCHORED, UTF = 0x80000000, 0x20000000, 0x00080000
+
+    def __init__(self, source):
+        self.library = ctypes.CDLL(ctypes.util.find_library("pcre2-8"))
+        for name, kind, n in (("compile", ctypes.c_void_p, 6), ("match_data_create_from_pattern", ctypes.c_void_p, 2),
+                              ("match", ctypes.c_int, 7), ("match_data_free", None, 1), ("code_free", None, 1)):
+            function = getattr(self.library, f"pcre2_{name}_8")
+            function.restype = kind
+            setattr(self, name, function)
+        error, at, pattern = ctypes.c_int(), ctypes.c_size_t(), source.encode()
+        self.code = self.compile(pattern, ctypes.c_size_t(len(pattern)), self.ANCHORED | self.ENDANCHORED | self.UTF,
+                                 ctypes.byref(error), ctypes.byref(at), None)
+        assert self.code, (source, error.value)
+        self.code = ctypes.c_void_p(self.code)
+        self.data = ctypes.c_void_p(self.match_data_create_from_pattern(self.code, None))
+
+    def fullmatch(self, text):
+        subject = text.encode()
+        found = self.match(self.code, subject, ctypes.c_size_t(len(subject)), ctypes.c_size_t(0), 0, self.data, None)
+        assert found >= -1, found  # -1: no match; below: a failure
+        return found > 0
+
+    def close(self):
+        self.match_data_free(self.data)
+        self.code_free(self.code)
+
+
 def test_expressions(probe):
     r = support.seed()
-    for i in range(300):
+    for i in range(2 * N_SCHEMAS):
         source = random_regex(r)
         compiled = re.compile(source, re.ASCII)
         answer = probe.ask("regex", source, seed=i, n=3, most=8)
@@ -185,6 +217,9 @@ def test_expressions(probe):
         tries = ["".join(r.choice("abcé.x1 -A\n") for _ in range(r.randrange(7))) for _ in range(30)] + texts
         fits = probe.ask("regex", source, texts=tries)["fits"]
         assert fits == [bool(compiled.fullmatch(t)) for t in tries], source
+        pcre2 = Pcre2(source)
+        assert fits == [pcre2.fullmatch(t) for t in tries], source
+        pcre2.close()
 
 
 def test_pattern_is_searched_in_the_text_itself(probe):

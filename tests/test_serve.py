@@ -136,9 +136,11 @@ def test_tokenize(server):
     assert server.post("/tokenize", {"content": ""})["tokens"] == []
     assert server.post("/tokenize", {"content": "a", "with_pieces": False})["count"] == 1
     for body in ({}, {"content": 1}, {"content": "x", "add_special": 1}, {"messages": []},
-                 {"content": "a", "with_pieces": True}, {"prompt": "a", "return_token_strs": True}):
+                 {"content": "a", "with_pieces": True}, {"prompt": "a", "return_token_strs": True},
+                 {"content": "a", "parse_special": False}):
         assert server.post("/tokenize", body, 400)["error"]["param"] in {"content", "messages", *body}
-    for body in ({}, {"tokens": "x"}, {"tokens": [1 << 20]}, {"tokens": ["a"]}):
+    for body in ({}, {"tokens": "x"}, {"tokens": [1 << 20]}, {"tokens": ["a"]},
+                 {"tokens": plain, "skip_special_tokens": False}):
         server.post("/detokenize", body, 400)
 
 

@@ -100,3 +100,19 @@ def test_errors_have_their_classes(server):
         litellm.completion(messages=[{"role": "user", "content": "a " * 3000}], **reach(server))
     with pytest.raises(litellm.exceptions.NotFoundError):
         litellm.completion(messages=MESSAGES, **{**reach(server), "model": "openai/other"})
+
+
+def test_other_apis(server):
+    """OpenAI's responses (of which LiteLLM asks for 16 tokens at least), and its provider for Anthropic's messages."""
+    own = answer(server, temperature=0, max_tokens=16)["message"]["content"]
+    at = {"api_key": "none", "max_retries": 0}
+    reply = litellm.responses(model="openai/tiny", input="in the", max_output_tokens=16, temperature=0,
+                              api_base=f"http://{server.host}:{server.port}/v1", **at)
+    assert reply.output[0].content[0].text == own
+    wanted = dict(model="anthropic/tiny", messages=MESSAGES, max_tokens=16, temperature=0,
+                  api_base=f"http://{server.host}:{server.port}", **at)
+    assert litellm.completion(**wanted).choices[0].message.content == own
+    assert "".join(c.choices[0].delta.content or "" for c in litellm.completion(**wanted, stream=True)) == own
+    call, = litellm.completion(**{**wanted, "max_tokens": 400, "temperature": 1.0}, tools=[TOOL],
+                               tool_choice="required", parallel_tool_calls=False).choices[0].message.tool_calls
+    assert call.function.name == "add" and json.loads(call.function.arguments)["a"] <= 99

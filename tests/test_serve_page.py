@@ -148,6 +148,28 @@ def test_a_chat_by_keyboard(model, browser, tmp_path):
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="no Chromium")
+def test_focus_and_live_regions(server, browser):
+    """Tab reaches every control once, in the order of the page, and comes round; a screen reader hears the status."""
+    page = browser(server)
+    page.wait("document.activeElement.id === 'words'")
+    controls = page.look("""[...document.querySelectorAll('input, textarea, button, select, [tabindex="0"]')]
+                            .filter(e => !e.disabled).map(e => e.id)""")
+    first = controls.index("words")
+    reached = []
+    for _ in controls[first:]:
+        reached.append(page.look("document.activeElement.id"))
+        page.press("Tab")
+    assert reached == controls[first:] and len(reached) >= 11
+    assert controls[0] == "talk"  # long answers scroll by keyboard
+    tree = page.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {n["role"]["value"]: n for n in tree if not n["ignored"]}
+    assert roles.keys() >= {"log", "status", "complementary", "heading"}
+    live = {p["name"]: p["value"]["value"] for p in roles["status"]["properties"]}
+    assert live["live"] == "polite"
+    assert page.look("document.documentElement.lang") == "en" and not page.faults
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no Chromium")
 def test_stop_and_the_view_of_the_engine(endless, browser, tmp_path):
     (tmp_path / "template").write_text(CHAT)
     with Server(endless, "--chat-template", tmp_path / "template", "--context", 1 << 20, "--kv-tokens", 1 << 21,

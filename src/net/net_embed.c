@@ -19,6 +19,7 @@ typedef struct embedder {
     mpk_embed_options options;
     /* 0: longer inputs are refused; -1: cut to the context; else to this many tokens */
     int32_t truncate;
+    bool special; /* tokens around each text that the tokenizer adds */
     /* of all texts of the request so far, for its usage */
     size_t n_tokens;
 } embedder;
@@ -53,6 +54,31 @@ static mpk_status read_count(net_exchange *x, const json_value *body, const char
     return MPK_OK;
 }
 
+/* An optional flag; *to stays as it is if it is absent. */
+static mpk_status read_flag(net_exchange *x, const json_value *body, const char *name, bool *to)
+{
+    const json_value *v = json_get(body, name);
+    if (v && v->kind != JSON_KIND_BOOL)
+        REFUSE(x, name, "'%s' must be true or false", name);
+    *to = v ? v->boolean : *to;
+    return MPK_OK;
+}
+
+/* What vLLM lets a request choose and this server does in one way: that way may be named. */
+static mpk_status check_form(net_exchange *x, const json_value *body)
+{
+    const json_value *type = json_get(body, "embed_dtype"), *order = json_get(body, "endianness"),
+                     *activation = json_get(body, "use_activation");
+    if (type && !(type->kind == JSON_KIND_STRING && str_is(type->text, "float32")))
+        REFUSE(x, "embed_dtype", "'embed_dtype' is not supported: vectors are \"float32\"");
+    if (order && !(order->kind == JSON_KIND_STRING &&
+                   (str_is(order->text, "native") || str_is(order->text, "little"))))
+        REFUSE(x, "endianness", "'endianness' is not supported: base64 is of \"little\" numbers");
+    if (activation && !(activation->kind == JSON_KIND_BOOL && activation->boolean))
+        REFUSE(x, "use_activation", "'use_activation' is not supported: vectors have length 1");
+    return MPK_OK;
+}
+
 /* The beginning of all three endpoints: key, body, options.  A request for vectors counts as one
  * answer of its key's limit. */
 static mpk_status open_request(net_exchange *x, embedder *e, const json_value **body)
@@ -66,7 +92,9 @@ static mpk_status open_request(net_exchange *x, embedder *e, const json_value **
     TRY(net_parameters_check(x->cx, *body, NET_FOR_VECTORS, x->ignored, &x->refusal));
     TRY(read_count(x, *body, "dimensions", 1, x->server->facts.embedding_size, &dimensions));
     TRY(read_count(x, *body, "truncate_prompt_tokens", -1, INT32_MAX, &truncate));
-    *e = (embedder){.x = x, .truncate = (int32_t)truncate};
+    *e = (embedder){.x = x, .truncate = (int32_t)truncate, .special = true};
+    TRY(read_flag(x, *body, "add_special_tokens", &e->special));
+    TRY(check_form(x, *body));
     e->options = (mpk_embed_options){.size = sizeof e->options,
                                      .pooling = x->server->options.pooling,
                                      .dimensions = (uint32_t)dimensions};
@@ -116,14 +144,15 @@ static mpk_status cut(const embedder *e, mpk_tokens *input)
 }
 
 /* The tokens of a text, with those around it that the tokenizer adds, in the exchange's arena. */
-static mpk_status tokenize(net_exchange *x, str words, mpk_tokens *out)
+static mpk_status tokenize(const embedder *e, str words, mpk_tokens *out)
 {
+    net_exchange *x = e->x;
     const mpk_tokenizer *tokenizer = mpk_engine_tokenizer(x->server->engine);
     int32_t *ids, *kept;
     size_t n;
     if (!tokenizer)
         REFUSE(x, "input", "the model has no tokenizer: give token ids");
-    TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, true, &ids, &n));
+    TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, e->special, &ids, &n));
     kept = arena_alloc(&x->arena, n, sizeof *kept);
     if (kept)
         memcpy(kept, ids, n * sizeof *ids);
@@ -139,7 +168,7 @@ static mpk_status read_input(embedder *e, const json_value *v, const char *name,
 {
     net_exchange *x = e->x;
     if (v->kind == JSON_KIND_STRING)
-        TRY(tokenize(x, v->text, out));
+        TRY(tokenize(e, v->text, out));
     else
         TRY(net_request_read_ids(x->cx, &x->arena, v, name, &out->at, &out->n, &x->refusal));
     TRY(cut(e, out));
@@ -282,6 +311,15 @@ static double cosine(const embedder *e, const float *a, const float *b)
     return sum;
 }
 
+/* The name under which a request has one of the two sides of a score; the first if it has none. */
+static const char *find_side(const json_value *body, const char *const names[4])
+{
+    for (size_t i = 0; i < 4 && names[i]; i++)
+        if (json_get(body, names[i]))
+            return names[i];
+    return names[0];
+}
+
 /* POST /v1/score: each text of text_2 against the one text of text_1, or against that at the
  * same place. */
 mpk_status net_embed_score(net_exchange *x, const char *path)
@@ -293,11 +331,14 @@ mpk_status net_embed_score(net_exchange *x, const char *path)
     text reply = {0};
     (void)path;
     TRY(open_request(x, &e, &body));
-    TRY(embed_member(&e, body, "text_1", &first, &n_first));
-    TRY(embed_member(&e, body, "text_2", &second, &n));
+    const char *left = find_side(body, (const char *const[4]){"text_1", "data_1", "queries"}),
+               *right = find_side(body,
+                                  (const char *const[4]){"text_2", "data_2", "documents", "items"});
+    TRY(embed_member(&e, body, left, &first, &n_first));
+    TRY(embed_member(&e, body, right, &second, &n));
     if (n_first != 1 && n_first != n)
-        REFUSE(x, "text_2", "'text_1' has %zu texts and 'text_2' %zu: give one, or as many",
-               n_first, n);
+        REFUSE(x, right, "'%s' has %zu texts and '%s' %zu: give one, or as many", left, n_first,
+               right, n);
     text_print(&reply, "{\"id\":\"score\",\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < n; i++) {
         const float *other = first + (n_first == 1 ? 0 : i) * size_of(&e);
@@ -335,10 +376,12 @@ mpk_status net_embed_rerank(net_exchange *x, const char *path)
     ranked *order;
     size_t n_query, n;
     int64_t most = 0;
+    bool with_documents = false;
     text reply = {0};
     (void)path;
     TRY(open_request(x, &e, &body));
     TRY(read_count(x, body, "top_n", 1, INT32_MAX, &most));
+    TRY(read_flag(x, body, "return_documents", &with_documents));
     TRY(embed_member(&e, body, "query", &query, &n_query));
     documents = json_get(body, "documents");
     if (!json_is(documents, JSON_KIND_LIST) || n_query != 1)
@@ -350,9 +393,17 @@ mpk_status net_embed_rerank(net_exchange *x, const char *path)
     qsort(order, n, sizeof *order, compare_ranked);
     text_print(&reply, "{\"id\":\"rerank\",\"results\":[");
     /* without top_n all of them */
-    for (size_t i = 0; i < n && (!most || i < (size_t)most); i++)
-        text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g}", i ? "," : "",
+    for (size_t i = 0; i < n && (!most || i < (size_t)most); i++) {
+        const json_value *document = documents->items + order[i].index;
+        text_print(&reply, "%s{\"index\":%zu,\"relevance_score\":%.9g", i ? "," : "",
                    order[i].index, order[i].score);
+        if (with_documents && document->kind == JSON_KIND_STRING) { /* ids have no text to repeat */
+            text_print(&reply, ",\"document\":{\"text\":");
+            json_write_str(&reply, document->text);
+            text_print(&reply, "}");
+        }
+        text_print(&reply, "}");
+    }
     write_tail(&e, &reply);
     return net_reply_json(x, &reply);
 }

@@ -65,6 +65,11 @@ static mpk_status read_content(net_exchange *x, const json_value *body, text *wo
         return net_refuse(x->cx, &x->refusal, 400, flag, NULL, "'%s' must be true or false", flag);
     text_add(words, v->text.at ? v->text.at : "", v->text.n);
     *special = add ? add->boolean : !content;
+    const json_value *parse = json_get(body, "parse_special");
+    if (parse && !(parse->kind == JSON_KIND_BOOL && parse->boolean))
+        return net_refuse(x->cx, &x->refusal, 400, "parse_special", NULL,
+                          "'parse_special' is not supported: special tokens that a text spells "
+                          "out are those tokens");
     return MPK_OK;
 }
 
@@ -118,6 +123,10 @@ mpk_status net_tokens_decode(net_exchange *x, const char *path)
     TRY(find_tokenizer(x, &tokenizer));
     TRY(net_request_read_ids(x->cx, &x->arena, json_get(body, "tokens"), "tokens", &ids, &n_ids,
                              &x->refusal));
+    const json_value *skip = json_get(body, "skip_special_tokens");
+    if (skip && !(skip->kind == JSON_KIND_BOOL && skip->boolean))
+        return net_refuse(x->cx, &x->refusal, 400, "skip_special_tokens", NULL,
+                          "'skip_special_tokens' is not supported: special tokens have no text");
     TRY(mpk_detokenize(x->cx, tokenizer, ids, n_ids, &bytes, &n));
     text_print(&reply, "{\"content\":");
     json_write_str(&reply, (str){bytes, n});

@@ -606,8 +606,8 @@ static void test_failures(void **state)
     }
 }
 
-/* What waiting does not mend is told at once: a place in what is no folder, terms that are too long.
- * For one that may come yet a rank waits its time. */
+/* What waiting does not mend is told at once: a place in what is no folder, and terms too long. For
+ * one that may come yet a rank waits its time. */
 static void test_no_place_to_meet(void **state)
 {
     (void)state;

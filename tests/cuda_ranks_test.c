@@ -606,8 +606,8 @@ static void test_failures(void **state)
     }
 }
 
-/* What waiting does not mend is told at once: a place in what is no folder.  For one that may come
- * yet a rank waits its time. */
+/* What waiting does not mend is told at once: a place in what is no folder, and terms too long. For
+ * one that may come yet a rank waits its time. */
 static void test_no_place_to_meet(void **state)
 {
     (void)state;
@@ -628,6 +628,11 @@ static void test_no_place_to_meet(void **state)
     const ranks_place later = {file, 1, 2, 50000000u};
     check_fails(&cx, MPK_EDEVICE, "rank 0 did not come",
                 ranks_meet(&cx, &later, STR("x"), &told, &met));
+    static const char terms[RANKS_TERMS_BYTES + 1] = {0};
+    check_fails(&cx, MPK_EDEVICE, "rank 0 did not come",
+                ranks_meet(&cx, &later, (str){terms, RANKS_TERMS_BYTES}, &told, &met));
+    check_fails(&cx, MPK_ELIMIT, "bytes of terms, at most",
+                ranks_meet(&cx, &later, (str){terms, RANKS_TERMS_BYTES + 1}, &told, &met));
     assert_null(met);
     end(&c);
 }

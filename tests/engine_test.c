@@ -681,6 +681,7 @@ static void test_graph_by_hand(void **state)
     }
     mpk_binding wrong = {"z", x, sizeof x};
     check_fails(cx, MPK_EARG, "z", mpk_program_run(cx, p, 1, &wrong));
+    check_fails(cx, MPK_EARG, "'w' is neither an input", mpk_program_run(cx, p, 1, &w));
     void *data[] = {x, y};
     check_fails(cx, MPK_EARG, "2 addresses for 0 slots",
                 mpk_program_launch(cx, p, NULL, NULL, 2, data));

@@ -531,6 +531,10 @@ static void fast_bodies_keep_their_limits(void **state)
     "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
         {"fold_rows", FOLD("2048"), true},
         {"fold_rows", FOLD("2064"), false},
+#define CONV(filters) \
+    "input %x : bf16[1, 64, 9, 9]\nconst %w : bf16[" filters ", 64, 3, 3]\n%y = conv(%x, %w, _)\n"
+        {"block", CONV("4"), true},
+        {"block", CONV("3"), false},
 #define TURNED(qkv, half, size)                                                                    \
     "input %x : bf16[2, " qkv "] live=tokens\ninput %t : f32[2, 2, " half "] live=tokens\ninput "  \
     "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \

@@ -78,6 +78,7 @@ def test_an_image_keeps_whose_the_experts_are(models, tmp_path):
     support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2, "--own-experts")
     own = support.score(models["mixture"], TOKENS, tmp_path, "--gpus", 2, "--own-experts")
     assert (support.score(image, TOKENS, tmp_path) == own).all()
+    support.mpk("inspect", image, "--own-experts")
     support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2)
     error = support.mpk("inspect", image, "--own-experts", code=1)[1]
     assert "compiled without own_experts" in error

@@ -488,6 +488,10 @@ static void lines_of_a_text(void **state)
     check_fails(&cx, MPK_EARG, "works on a linear task graph, this one is",
                 pass_run_text(&cx, &o, STR("decompose,depend,plan_memory"),
                               (str){program, sizeof program - 1}, &out));
+    o.degrees = (pass_degree[]){{.match = STR("no_such"), .degree = 2}};
+    o.n_degrees = 1;
+    check_fails(&cx, MPK_EARG, "the tensor program has no such operator",
+                pass_run_text(&cx, &o, STR("decompose"), (str){program, sizeof program - 1}, &out));
     text_free(&out);
     for (uint32_t i = 0; i < sizeof falling / sizeof *falling; i++) {
         snprintf(source, sizeof source, "%s%s%s%s", graph, halves, falling[i], "event 1 <- 0-1\n");

@@ -65,7 +65,7 @@ TESTS = {
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_",
     "op": "op_test|ir_test|numbers|aten|fuse|body_test|gpu_bodies|pass_test",
     "pass": "golden|fuse|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
-    "rt": "^(rt_|books|model_check|stress|engine_test)",
+    "rt": "^(rt_|books|model_check|stress|engine_test|engine_form|company|cuda_serve)",
     "super": "super|body_warps",
     "tgraph": "tg_reach|verify_test|golden|decompose|pass_test|stress",
 }

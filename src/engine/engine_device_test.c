@@ -73,6 +73,7 @@ static void test_with_gpu(void **state)
     unsetenv("MPK_NVRTC");
     check_ok(&cx, choose(&cx, "cuda", NULL, true, &d));
     assert_true(is_gpu(&d) && d.runs_code);
+    check_ok(&cx, choose(&cx, "cuda", "sm_90a", true, &d)); /* held, with its workers */
     assert_int_equal(d.n_workers, 132);
     assert_string_equal(d.arch, "sm_90a");
     check_ok(&cx, choose(&cx, "cpu", NULL, true, &d));

@@ -114,6 +114,7 @@ static void test_engine_pairs(void **state)
     engine_takes(.degrees = (mpk_degree[]){{.match = "x", .degree = 1}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.match = "x"}}, .n_degrees = 1);
     engine_refuses("degree 0", .degrees = (mpk_degree[]){{.degree = 1}}, .n_degrees = 1);
+    engine_refuses("degree 0", .degrees = (mpk_degree[]){{.degree = 1}}, .n_degrees = 1);
 }
 
 /* A number from `low` to `high`: both ends are taken, their neighbours and NaN are not. */

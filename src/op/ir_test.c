@@ -126,6 +126,9 @@ static void test_windows_are_bounded(void **state)
          "of axis 0 is not possible"},
         {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 2, 2]\n%y = conv(%x, %w) {groups = 2}",
          "w has 3 filters, which are not 2 groups"},
+        {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 2]\n%y = conv(%x, %w, _) {padding = "
+         "[2147483647]}",
+         "of axis 0 is not possible"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -177,6 +180,12 @@ static void test_operands_refused(void **state)
          "2147483648 experts cannot be numbered", MPK_ESHAPE},
         {"input %x : f32[4]\n%y = reduce(%x) {axes = [0], dtype = \"q4_0\"}",
          "\"q4_0\" is not a plain dtype", MPK_EUNSUPPORTED},
+        {"input %x : f32[1, 8]\ninput %i : i32[1, 2]\nconst %g : f32[3, 4, 8]\n"
+         "%y = expert_linear(%x, %i, %g) {glu = \"silu\"}",
+         "glu and the input w1 need each other", MPK_ESHAPE},
+        {"input %x : f32[1, 8]\ninput %i : i32[1, 2]\nconst %g : f32[3, 4, 8]\n"
+         "%y = expert_linear(%x, %i, %g, %g)",
+         "glu and the input w1 need each other", MPK_ESHAPE},
         {"input %x : f32[4]\n%y = transfer(%x) {to = -1}", "to is -1, expected a peer", MPK_EARG},
         {"input %x : f32[4]\n%y = transfer(%x) {to = 64}", "to is 64, expected a peer", MPK_EARG},
         {"input %x : f32[1, 1, 4]\n%y = upsample(%x) {size = [2147483647]}",
@@ -189,6 +198,48 @@ static void test_operands_refused(void **state)
          "counts tokens along axis 0 and cannot be broadcast", MPK_ESHAPE},
     };
     check_wrong(rows, sizeof rows / sizeof *rows);
+}
+
+/* Where products are cut where tiles are whole: by rows of x, and by columns of y; those that GPUs
+ * take by boxes of weights, which no others are, by half a box or a quarter. */
+static void test_cuts_of_products(void **state)
+{
+#define PRODUCT(x, w, kind) "input %x : " x "\n" kind " %w : " w "\n%y = linear(%x, %w)\n"
+    static const struct {
+        const char *source;
+        int64_t rows, columns;
+    } rows[] = {
+        {PRODUCT("bf16[257, 64]", "bf16[256, 64]", "const"), 128, 32},
+        {PRODUCT("f16[257, 64]", "f16[256, 64]", "const"), 128, 32},
+        {PRODUCT("bf16[1920, 64]", "bf16[256, 64]", "const"), 128, 32},
+        {PRODUCT("bf16[1921, 64]", "bf16[256, 64]", "const"), 128, 64},
+        {PRODUCT("bf16[257, 64] live=tokens", "bf16[256, 64]", "const"), 128, 8},
+        {PRODUCT("bf16[257, 64]", "bf16[256, 64]", "input"), 128, 8},
+        {PRODUCT("f32[257, 64]", "f32[256, 64]", "const"), 128, 8},
+        {PRODUCT("bf16[257, 64]", "f16[256, 64]", "const"), 128, 8},
+        {PRODUCT("bf16[257, 60]", "bf16[256, 60]", "const"), 128, 8},
+        {PRODUCT("bf16[257, 64]", "bf16[252, 64]", "const"), 128, 8},
+        {PRODUCT("bf16[256, 64]", "bf16[256, 64]", "const"), 32, 8},
+        {PRODUCT("bf16[65, 64]", "bf16[256, 64]", "const"), 32, 8},
+        {PRODUCT("bf16[64, 64]", "bf16[256, 64]", "const"), 128, 8},
+        {PRODUCT("bf16[129, 2048] live=tokens", "bf16[256, 2048]", "const"), 16, 8},
+        {PRODUCT("bf16[129, 2048] live=tokens", "bf16[264, 2048]", "const"), 128, 8},
+        {PRODUCT("bf16[129, 2040] live=tokens", "bf16[256, 2040]", "const"), 128, 8},
+        {PRODUCT("bf16[128, 2048] live=tokens", "bf16[256, 2048]", "const"), 128, 8},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bed b = {0};
+        op_axis axes[IR_MAX_RANK] = {{0}};
+        parse(&b, rows[i].source);
+        const ir_op *op = &b.g->ops.at[0];
+        op->def->axes(b.g, op, axes);
+        if (axes[0].tile != rows[i].rows || axes[1].tile != rows[i].columns)
+            fail_msg("cut by %lld rows and %lld columns: %s", (long long)axes[0].tile,
+                     (long long)axes[1].tile, rows[i].source);
+        tear_down(&b);
+    }
+#undef PRODUCT
 }
 
 /* Errors name the line, the column and what was expected there. */
@@ -725,6 +776,7 @@ int main(void)
         cmocka_unit_test(test_windows_are_bounded),
         cmocka_unit_test(test_most_experts),
         cmocka_unit_test(test_operands_refused),
+        cmocka_unit_test(test_cuts_of_products),
         cmocka_unit_test(test_caches_refused),
         cmocka_unit_test(test_hostile_expressions),
         cmocka_unit_test(test_builder),

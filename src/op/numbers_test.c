@@ -580,8 +580,8 @@ static void test_sample(void **state)
     check_shares((float[]){1, 0, 0, 0}, (double[]){0, 8, 0, 0, 0, 0});
 }
 
-/* Rows with rules: a mask in the first row of rules, and biases of ids beside the vocabulary, which
- * change no neighbour of the row's copy. */
+/* Rows with rules: a mask in the first row of rules, and biases and bans of ids beside the
+ * vocabulary, which change no neighbour of the row's copy. */
 static void test_rules_at_the_ends(void **state)
 {
     enum { V = 6, WORDS = 20, MASKED = 3, BIASED = 1 };
@@ -608,6 +608,9 @@ static void test_rules_at_the_ends(void **state)
         memcpy(records + i * WORDS + RULES_TYPICAL, &one, sizeof one);
     }
     records[2 * WORDS + RULES_BIASES] = 3;
+    records[2 * WORDS + RULES_LEAST] = 9; /* until then no end may come */
+    records[2 * WORDS + RULES_ENDS] = 1;
+    records[2 * WORDS + RULES_LISTS + 6] = V;
     for (int i = 0; i < 3; i++) {
         int32_t *pair = records + 2 * WORDS + RULES_LISTS + 2 * i;
         pair[0] = ids[i];

@@ -122,9 +122,8 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
         up = rewrite_producer(w, rewrite_input(w, op, 1), "linear");
     else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
         up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
-    if (!gate || !up || !is_private(w, gate, 1) || !is_private(w, up, 1) ||
-        !may_skip_rounding(w, op) || !may_stand_at(w, gate, w->keys.at[id]) ||
-        !may_stand_at(w, up, w->keys.at[id]))
+    if (!up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op) ||
+        !may_stand_at(w, gate, w->keys.at[id]) || !may_stand_at(w, up, w->keys.at[id]))
         return MPK_OK;
     linear_parts a, b;
     ir_tensor_id out;

@@ -165,7 +165,7 @@ static void print_random(text *out, uint64_t seed, int n)
     static const char *const dtypes[] = {"f32", "bf16", "f16", "f64", "i32", "i64"};
     static const char *const maps[] = {
         "x0 * sigmoid(x0) - x1 / 3", "t0 = max(x0, x1); t1 = t0 * t0; t1 - 1e-2 * x0",
-        "where(x0 < x1, -x0, floordiv(x1, 2))", "exp(min(x0, 3)) + 0.1"};
+        "where(x0 < x1, -x0, floordiv(x1, 2))", "exp(min(x0, 3)) + 0.1", "x0 - x1"};
     uint64_t used = 0;
     text_print(out, "input %%v0 : f32[4, 70]\ninput %%v1 : bf16[4, 70]\ninput %%v2 : i32[4, "
                     "70]\ninput %%v3 : f64[70]\n");
@@ -178,7 +178,7 @@ static void print_random(text *out, uint64_t seed, int n)
                        dtypes[pick % 6]);
         else
             text_print(out, "%%v%d = map(%%v%u, %%v%u) {expr = \"%s\", dtype = \"%s\"}\n", i,
-                       (unsigned)a, (unsigned)b, maps[pick % 4], dtypes[pick / 4 % 6]);
+                       (unsigned)a, (unsigned)b, maps[pick % 5], dtypes[pick / 5 % 6]);
     }
     for (int i = 4; i < 3 + n; i += 9)
         text_print(out, "output %%v%d\n", i);

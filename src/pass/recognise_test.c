@@ -545,6 +545,16 @@ static void what_was_overwritten_is_not_read_later(void **state)
         "%o = slice_scatter(%k, %z) "
         "{starts = [0, 0, 0, 0, 0], stops = [1, 2, 1, 1, 8], in_place = 1}\n"
         "%y = sdpa(%q, %r, %r, _)\noutput %y\n",
+        "state %v : f32[5, 7]\ninput %z : f32[1, 7]\n"
+        "%l = reduce(%v) {axes = [1], keep = 1, kind = \"max\"}\n"
+        "%m = map(%l) {expr = \"abs(x0)\"}\n"
+        "%i = map(%m) {expr = \"x0 == inf\", dtype = \"bool\"}\n"
+        "%b = map(%i, %l) {expr = \"where(x0, 0.0, x1)\"}\n%c = reshape(%b) {shape = [5]}\n"
+        "%d = map(%v, %b) {expr = \"x0 - x1\"}\n"
+        "%o = slice_scatter(%v, %z) {starts = [0, 0], stops = [1, 7], in_place = 1}\n"
+        "%e = map(%d) {expr = \"exp(x0)\"}\n"
+        "%s = reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n"
+        "%y = add(%g, %c)\noutput %y\n",
         "state %x : f32[3, 8]\ninput %p : f32[3, 8]\ninput %r : f32[3, 8]\ninput %z : f32[1, 8]\n"
         "%s = add_parts(%x, %p)\n"
         "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [1, 8], in_place = 1}\n"

@@ -366,21 +366,34 @@ MPK_FN void box_put_squares(const box_end &e, float *square)
                            __float_as_uint(square[i]));
 }
 
-/* All units, one after the other; unrolled, so that sums give their registers back. */
+/* Do all units of the end of a tile share their code?  Where a kernel runs prompts each has its own,
+ * so that sums give their registers back.  A call runs the ends of many operators once each, and
+ * what it runs once comes from L2 (docs/superoptimizer.md, "Short code"): there they are one loop,
+ * and sums move down to the registers of the first unit.  (The emulator runs both.) */
+#ifndef BOX_IS_SHORT
+#define BOX_IS_SHORT MPK_CALLS
+#endif
+#define BOX_COPIES(n) (BOX_IS_SHORT ? 1 : (n) / 64)
+
+/* All units, one after the other. */
 template <int N>
-MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
+MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                     float *s_sum, const float *s_scale)
 {
     float square[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
+#pragma unroll BOX_COPIES(N)
+    for (int u = 0; u < N / 64; u++) {
         if (u * TILE_GROUPS < e.groups) {
             /* The warp's own part of the scratch: __syncwarp is enough. */
-            tile_put(sum + 32 * u, s_sum);
+            tile_put(sum + (BOX_IS_SHORT ? 0 : 32 * u), s_sum);
             __syncwarp();
             box_finish(t, s, e, u, s_sum, s_scale, square);
             __syncwarp();
         }
+#pragma unroll
+        for (int i = 0; BOX_IS_SHORT && i < N / 2 - 32; i++)
+            sum[i] = sum[i + 32];
+    }
     if (e.squares)
         box_put_squares(e, square);
 }

@@ -366,32 +366,44 @@ MPK_FN void box_put_squares(const box_end &e, float *square)
                            __float_as_uint(square[i]));
 }
 
-/* Do all units of the end of a tile share their code?  Where a kernel runs prompts each has its own,
- * so that sums give their registers back.  A call runs the ends of many operators once each, and
- * what it runs once comes from L2 (docs/superoptimizer.md, "Short code"): there they are one loop,
- * and sums move down to the registers of the first unit.  (The emulator runs both.) */
-#ifndef BOX_IS_SHORT
-#define BOX_IS_SHORT MPK_CALLS
-#endif
-#define BOX_COPIES(n) (BOX_IS_SHORT ? 1 : (n) / 64)
-
-/* All units, one after the other. */
+/* All units, one after the other; unrolled, so that sums give their registers back. */
 template <int N>
-MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
+MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
                     float *s_sum, const float *s_scale)
 {
     float square[4] = {0, 0, 0, 0};
-#pragma unroll BOX_COPIES(N)
-    for (int u = 0; u < N / 64; u++) {
+#pragma unroll
+    for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {
             /* The warp's own part of the scratch: __syncwarp is enough. */
-            tile_put(sum + (BOX_IS_SHORT ? 0 : 32 * u), s_sum);
+            tile_put(sum + 32 * u, s_sum);
             __syncwarp();
             box_finish(t, s, e, u, s_sum, s_scale, square);
             __syncwarp();
         }
+    if (e.squares)
+        box_put_squares(e, square);
+}
+
+/* The same in a call, which runs the ends of many operators once each: what runs once comes from
+ * L2, 3.5 us for 1,000 instructions.  So all units share their code, and the sums of the next one
+ * move to where those of the first were.  (The emulator runs both.) */
+#ifndef BOX_IS_SHORT
+#define BOX_IS_SHORT MPK_CALLS
+#endif
+template <int N>
+MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
+                          float *s_sum, const float *s_scale)
+{
+    float square[4] = {0, 0, 0, 0};
+#pragma unroll 1
+    for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
+        tile_put(sum, s_sum);
+        __syncwarp();
+        box_finish(t, s, e, u, s_sum, s_scale, square);
+        __syncwarp();
 #pragma unroll
-        for (int i = 0; BOX_IS_SHORT && i < N / 2 - 32; i++)
+        for (int i = 0; i < N / 2 - 32; i++)
             sum[i] = sum[i + 32];
     }
     if (e.squares)
@@ -644,6 +656,8 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
                           s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
+    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN) && BOX_IS_SHORT)
+        box_put_short<N>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
         box_put<N>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */

@@ -385,12 +385,54 @@ MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, co
         box_put_squares(e, square);
 }
 
-/* The same in a call, which runs the ends of many operators once each: what runs once comes from
- * L2, 3.5 us for 1,000 instructions.  So all units share their code, and the sums of the next one
- * move to where those of the first were.  (The emulator runs both.) */
+/* ---- the same in a call ----
+ *
+ * It runs the ends of many operators once each, and what runs once comes from L2, 3.5 us for 1,000
+ * instructions.  So all units and tokens share their code, and what is in registers moves to where
+ * that of the first one was.  (The emulator runs both.) */
 #ifndef BOX_IS_SHORT
 #define BOX_IS_SHORT MPK_CALLS
 #endif
+
+/* Unit u as box_finish makes it, one token after the other; sum: those of the unit. */
+MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
+                             const float *sum, float *s_sum, const float *s_scale, float *square)
+{
+    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
+    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
+    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
+    const int tokens = group < e.groups ? e.tokens - first : 0;
+    mpk_words residual[4] = {}; /* in flight, as the bias, while sums go through scratch */
+    if (e.residual)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
+                              &residual[i]);
+    box_sums bias = {};
+    if (TILE_HAS(TILE_FORM_BOX_ENDS) && tokens > 0)
+        bias = box_bias(t, s, e.column + group * 8);
+    tile_put(sum, s_sum); /* the warp's own part of the scratch: __syncwarp is enough */
+    __syncwarp();
+    s_sum += first * TILE_ROW + lane % 8 * 8;
+    s_scale += first;
+#pragma unroll 1
+    for (int i = 0; i < 4; i++) {
+        box_sums v = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i);
+        box_finish_sums(s, bias, &v);
+        mpk_words y = {}; /* what is stored */
+        if (4 * i < tokens)
+            y = box_store(e.y + at + (rt_u32)i * further, v, residual[0]);
+        const float added = e.squares ? squares_add(y, square[0]) : 0;
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+            residual[k] = residual[k + 1];
+            square[k] = square[k + 1];
+        }
+        square[3] = added;
+    }
+    __syncwarp();
+}
+
 template <int N>
 MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                           float *s_sum, const float *s_scale)
@@ -398,10 +440,7 @@ MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end 
     float square[4] = {0, 0, 0, 0};
 #pragma unroll 1
     for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
-        tile_put(sum, s_sum);
-        __syncwarp();
-        box_finish(t, s, e, u, s_sum, s_scale, square);
-        __syncwarp();
+        box_finish_short(t, s, e, u, sum, s_sum, s_scale, square);
 #pragma unroll
         for (int i = 0; i < N / 2 - 32; i++)
             sum[i] = sum[i + 32];

@@ -237,9 +237,9 @@ template <int PIECES> MPK_FN float rows_total(const mpk_view &x, const rows_row<
     return rows_lanes_sum(sum);
 }
 
-/* Piece c of weight or bias of a norm as floats, of words that were requested before, where they are
- * kept.  They are made anew for each row (ptx_keep): the compiler would make them all before the
- * first row, which are twice as many registers. */
+/* Piece c of weight or bias of a norm as floats, of words that were requested before, where they
+ * are kept.  They are made anew for each row (ptx_keep): the compiler would make them all before
+ * the first row, which are twice as many registers. */
 template <bool WHOLE, int PIECES>
 MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_raw (&kept)[PIECES],
                               int c, float (&r)[ROWS_PIECE])

@@ -3,7 +3,10 @@
  *
  * Input: x, and of norms weight and bias; output: the task's box, which has whole rows.  A row
  * of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
- * registers.  What is added up, and in which order, follows from the row's length alone.
+ * registers, as it lies in memory: entries become floats where they are used, an instruction each.
+ * No code of whole rows calls a function, and a division is one: ptxas spills what lives across it,
+ * and spilled words come from L2.
+ * What is added up, and in which order, follows from the row's length alone.
  *
  * PIECES, how many pieces a lane has, is the row's length rounded up to 256 entries; piece c of
  * lane l begins at (32 c + l) * 8, so that a warp reads 32 neighbouring pieces at once:
@@ -25,23 +28,46 @@
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
-/* Eight entries of a row of n from entry `first` on, as floats: in one or two loads of 16 bytes
+/* The bits of eight entries of a row of n from entry `first` on: in one or two loads of 16 bytes
  * where they are whole and aligned, else one by one, with `rest` beyond the row.  rest is 0 for
- * sums and -inf for maxima, which change neither. */
+ * sums and -inf for maxima, which change neither.  One by one they move up through the words, so
+ * that the loop is short and no word has an index at run time. */
+MPK_FN void rows_load(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
+                      rows_raw &raw)
+{
+    const int bytes = mpk_dtype_bytes(dtype);
+    const char *g = g_row + first * bytes; /* of the piece */
+    if (first + ROWS_PIECE <= n && ((rt_u64)g & 15) == 0) {
+        rows_fetch(dtype, g, raw);
+        return;
+    }
+    const rt_u32 none =
+        dtype == MPK_F32 ? __float_as_uint(rest) : rows_pair(dtype, rest, rest) & 0xffff;
+    uint4 a = {}, b = {};
+#pragma unroll 1
+    for (int i = 0; i < ROWS_PIECE; i++) {
+        rt_u32 v = none;
+        if (first + i < n)
+            v = bytes == 4 ? ((const rt_u32 *)g)[i] : ((const rt_u16 *)g)[i];
+        if (bytes == 4) {
+            a = {a.y, a.z, a.w, b.x};
+            b = {b.y, b.z, b.w, v};
+        } else {
+            a = {a.x >> 16 | a.y << 16, a.y >> 16 | a.z << 16, a.z >> 16 | a.w << 16,
+                 a.w >> 16 | v << 16};
+        }
+    }
+    raw.at[0] = a;
+    raw.at[1] = b;
+}
+
+/* The same as floats. */
 MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       float (&r)[ROWS_PIECE])
 {
-    const char *g = g_row + first * mpk_dtype_bytes(dtype); /* of the piece */
-    const mpk_view v = {0, dtype};
-    if (first + ROWS_PIECE > n || ((rt_u64)g & 15)) {
-#pragma unroll
-        for (int i = 0; i < ROWS_PIECE; i++)
-            r[i] = first + i < n ? mpk_get(v, g, i) : rest;
-    } else {
-        rows_raw raw;
-        rows_fetch(dtype, g, raw);
-        rows_floats(dtype, raw, r);
-    }
+    rows_raw raw;
+    rows_load(dtype, g_row, first, n, rest, raw);
+    rows_floats(dtype, raw, r);
 }
 
 /* The counterpart: round and store eight entries; nothing is written beyond the row. */
@@ -89,9 +115,10 @@ MPK_FN float rows_lanes_largest(float x)
     return x;
 }
 
-/* A row of x, of which each lane has its pieces, its length n, and where its result goes. */
+/* A row of x, of which each lane has its pieces as they lie, or as they are on the way; its length
+ * n; and where its result goes, 0: nowhere. */
 template <int PIECES> struct rows_row {
-    float r[PIECES][ROWS_PIECE];
+    rows_raw raw[PIECES];
     rt_i64 n;
     char *g_y;
 };
@@ -100,27 +127,24 @@ template <int PIECES> struct rows_row {
  * bias stay in registers for all rows of a task. */
 enum { ROWS_SHORT = 4, ROWS_KEPT = 3 };
 
-/* The row that comes next: where it lies, and its pieces as they are on the way. */
-template <int PIECES> struct rows_next {
-    const char *g_x;
-    char *g_y;
-    rows_raw raw[PIECES];
-};
-
-/* Whole pieces of the row or vector at g, for all lanes: raw; a lane's pieces beyond n are not
- * loaded. */
-template <int PIECES>
-MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, rows_raw (&raw)[PIECES])
+/* A lane's pieces of the row or vector of n at g.  WHOLE: those of all lanes are, and the loads are
+ * in flight together.  What lies beyond it counts as `rest`. */
+template <bool WHOLE, int PIECES>
+MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&raw)[PIECES])
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++)
-        if (rows_first(c) < n)
+        if (!WHOLE)
+            rows_load(dtype, g, rows_first(c), n, rest, raw[c]);
+        else if (rows_first(c) < n)
             rows_fetch(dtype, g + rows_first(c) * mpk_dtype_bytes(dtype), raw[c]);
 }
 
-/* Are all rows of x whole pieces, and aligned? */
+/* Are all rows of x whole pieces, and aligned?  Of a vector, or where none is there: is it? */
 MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
 {
+    if (!mpk_is_there(x))
+        return true;
     bool whole = x.dims[last] % ROWS_PIECE == 0;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
@@ -129,233 +153,279 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
     return whole && ((rt_u64)mpk_data(t, x) & 15) == 0;
 }
 
-/* Find line number `line` of the box and where its result goes; asked: request its pieces too. */
-template <int PIECES>
+/* Request line number `line` of the box.  Of the lines of a turn those after the last, number
+ * `lines` - 1, are that line again, and go nowhere.  A task's lines are counted in 32 bits. */
+template <bool WHOLE, int PIECES>
 MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y,
-                      const mpk_box &box, rt_u64 line, bool asked, rows_next<PIECES> *next)
+                      const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
+                      rows_row<PIECES> *row)
 {
+    const bool there = line < lines;
     rt_i64 at[RT_MAX_RANK];
-    mpk_place(box, last, line, at);
-    next->g_x = mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype);
-    next->g_y = mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype);
-    if (asked)
-        rows_ask(x.dtype, next->g_x, x.dims[last], next->raw);
+    rt_u32 left = there ? line : lines - 1;
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i >= 0; i--)
+        if (i < last) {
+            const rt_u32 size = (rt_u32)(box.hi[i] - box.lo[i]), above = i ? left / size : 0;
+            at[i] = box.lo[i] + (rt_i64)(left - above * size);
+            left = above;
+        } else {
+            at[i] = 0;
+        }
+    row->n = x.dims[last];
+    row->g_y = there ? mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype) : 0;
+    rows_ask<WHOLE>(x.dtype, mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype), row->n,
+                    rest, row->raw);
 }
 
-/* The row that rows_seek found, as floats.  rest: what entries beyond the row count as, chosen so
- * that they change no sum or maximum. */
+/* Entries of piece c of a row as floats; beyond the row: rest. */
 template <int PIECES>
-MPK_FN void rows_open(const mpk_view &x, int last, const rows_next<PIECES> &next, float rest,
-                      bool asked, rows_row<PIECES> *row)
+MPK_FN void rows_piece(const mpk_view &x, const rows_row<PIECES> &row, int c, float rest,
+                       float (&r)[ROWS_PIECE])
 {
-    row->g_y = next.g_y;
-    row->n = x.dims[last];
+    const bool there = rows_first(c) < row.n; /* some of them */
+    rows_floats(x.dtype, row.raw[c], r);
 #pragma unroll
-    for (int c = 0; c < PIECES; c++)
-        if (!asked) {
-            rows_read(x.dtype, next.g_x, rows_first(c), row->n, rest, row->r[c]);
-        } else if (rows_first(c) < row->n) {
-            rows_floats(x.dtype, next.raw[c], row->r[c]);
-        } else {
-#pragma unroll
-            for (int i = 0; i < ROWS_PIECE; i++)
-                row->r[c][i] = rest;
-        }
+    for (int i = 0; i < ROWS_PIECE; i++)
+        r[i] = there ? r[i] : rest;
+}
+
+/* Store piece c of a row's result. */
+template <bool WHOLE, int PIECES>
+MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
+                     const float (&r)[ROWS_PIECE])
+{
+    const rt_i64 first = rows_first(c);
+    if (!row.g_y || first >= row.n)
+        return;
+    if (WHOLE)
+        rows_store(y.dtype, row.g_y + first * mpk_dtype_bytes(y.dtype), r);
+    else
+        rows_write(y.dtype, row.g_y, first, row.n, r);
 }
 
 /* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are left out by
  * their place: they are 0, and (0 - mean)^2 is not. */
-template <int PIECES> MPK_FN float rows_squares(const rows_row<PIECES> &row, float mean)
+template <int PIECES>
+MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float mean)
 {
     float sum = 0; /* of this lane's entries */
 #pragma unroll
-    for (int c = 0; c < PIECES; c++)
+    for (int c = 0; c < PIECES; c++) {
+        float r[ROWS_PIECE];
+        rows_piece(x, row, c, 0, r);
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++) {
-            const float away = rows_first(c) + i < row.n ? row.r[c][i] - mean : 0.0f;
+            const float away = rows_first(c) + i < row.n ? r[i] - mean : 0.0f;
             sum += away * away;
         }
+    }
     return rows_lanes_sum(sum);
 }
-/* The sum of a row, in each lane.  Entries beyond the row have been loaded as 0 and count for
- * nothing. */
-template <int PIECES> MPK_FN float rows_total(const rows_row<PIECES> &row)
+/* The sum of a row, in each lane.  Entries beyond the row count as 0. */
+template <int PIECES> MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row)
 {
     float sum = 0;
 #pragma unroll
-    for (int c = 0; c < PIECES; c++)
+    for (int c = 0; c < PIECES; c++) {
+        float r[ROWS_PIECE];
+        rows_piece(x, row, c, 0, r);
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++)
-            sum += row.r[c][i];
+            sum += r[i];
+    }
     return rows_lanes_sum(sum);
 }
 
-/* Weight or bias of a norm, of which each lane has its pieces, where they are kept. */
-template <int PIECES> struct rows_vector {
-    rows_raw raw[PIECES];
-    bool kept;
-};
-template <int PIECES>
-MPK_FN void rows_keep(const mpk_task &t, const mpk_view &v, rows_vector<PIECES> *to)
-{
-    to->kept = PIECES <= ROWS_KEPT && mpk_is_there(v) && v.dims[0] % ROWS_PIECE == 0 &&
-               ((rt_u64)mpk_data(t, v) & 15) == 0;
-    if (to->kept)
-        rows_ask(v.dtype, mpk_data(t, v), v.dims[0], to->raw);
-}
-/* Its piece c as floats. */
-template <int PIECES>
-MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_vector<PIECES> &of,
+/* Piece c of weight or bias of a norm as floats, of words that were requested before, where they
+ * are kept.  They are made anew for each row (ptx_keep): the compiler would make them all before
+ * the first row, which are twice as many registers. */
+template <bool WHOLE, int PIECES>
+MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_raw (&kept)[PIECES],
                               int c, float (&r)[ROWS_PIECE])
 {
-    if (of.kept)
-        rows_floats(v.dtype, of.raw[c], r);
-    else
-        rows_read(v.dtype, mpk_data(t, v), rows_first(c), v.dims[0], 0, r);
+    rows_raw raw = kept[c];
+    if (PIECES > ROWS_KEPT && !WHOLE)
+        rows_load(v.dtype, mpk_data(t, v), rows_first(c), v.dims[0], 0, raw);
+    else if (PIECES > ROWS_KEPT && rows_first(c) < v.dims[0])
+        rows_fetch(v.dtype, mpk_data(t, v) + rows_first(c) * mpk_dtype_bytes(v.dtype), raw);
+#pragma unroll
+    for (int i = 0; i < mpk_dtype_bytes(v.dtype) / 2; i++)
+        raw.at[i] = {ptx_keep(raw.at[i].x), ptx_keep(raw.at[i].y), ptx_keep(raw.at[i].z),
+                     ptx_keep(raw.at[i].w)};
+    rows_floats(v.dtype, raw, r);
 }
 
-/* (entry - mean) factor weight + bias of N rows; weight and bias may be absent. */
-template <int PIECES, int N>
-MPK_FN void rows_scale(const mpk_task &t, rows_row<PIECES> (&row)[N], const float (&mean)[N],
-                       const float (&factor)[N], const mpk_view &weight,
-                       const rows_vector<PIECES> &by, const mpk_view &bias,
-                       const rows_vector<PIECES> &plus)
+/* y = (entry - mean) factor weight + bias of N rows; weight and bias may be absent. */
+template <bool WHOLE, int PIECES, int N>
+MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIECES> (&row)[N],
+                       const float (&mean)[N], const float (&factor)[N], const mpk_view &weight,
+                       const rows_raw (&by)[PIECES], const mpk_view &bias,
+                       const rows_raw (&plus)[PIECES], const mpk_view &y)
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         float w[ROWS_PIECE], b[ROWS_PIECE];
         if (mpk_is_there(weight))
-            rows_vector_piece(t, weight, by, c, w);
+            rows_vector_piece<WHOLE>(t, weight, by, c, w);
         if (mpk_is_there(bias))
-            rows_vector_piece(t, bias, plus, c, b);
+            rows_vector_piece<WHOLE>(t, bias, plus, c, b);
 #pragma unroll
-        for (int k = 0; k < N; k++)
+        for (int k = 0; k < N; k++) {
+            float r[ROWS_PIECE];
+            rows_piece(x, row[k], c, 0, r);
 #pragma unroll
             for (int i = 0; i < ROWS_PIECE; i++) {
-                float value = (row[k].r[c][i] - mean[k]) * factor[k];
-                value = mpk_is_there(weight) ? value * w[i] : value;
-                row[k].r[c][i] = mpk_is_there(bias) ? value + b[i] : value;
+                r[i] = (r[i] - mean[k]) * factor[k];
+                r[i] = mpk_is_there(weight) ? r[i] * w[i] : r[i];
+                r[i] = mpk_is_there(bias) ? r[i] + b[i] : r[i];
             }
+            rows_put<WHOLE>(y, row[k], c, r);
+        }
     }
 }
 
-/* All lines of the box that are this warp's: make(rows) turns some of them, side by side, into
- * their results.  Lines are dealt to the eight warps in turn; a warp never waits for another, so
- * there is no barrier in this file.  While lines are made the next ones are on the way, in
- * `next`.  Where too few are left the last line stands for those that are not there, and is stored
- * once. */
-template <int PIECES, int N, typename maker>
+/* All lines of the box that are this warp's: make(rows) stores the results of some of them, side
+ * by side.  Lines are dealt to the eight warps in turn; a warp never waits for another, so there is
+ * no barrier in this file.  While short lines are made the next ones are on the way. */
+template <int PIECES, int N, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y, float rest,
                       const maker &make)
 {
-    constexpr rt_u64 TURN = MPK_THREADS / 32 * N; /* lines of all warps */
+    constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
+    constexpr rt_u32 TURN = MPK_THREADS / 32 * N; /* lines of all warps */
     const mpk_box box = mpk_box_of(t, last);
-    const rt_u64 lines = mpk_count(box, last);
-    const bool asked = PIECES <= ROWS_SHORT && rows_are_whole(t, x, last);
-    rt_u64 line = (rt_u64)(mpk_thread() / 32 * N);
-    rows_next<PIECES> next[N];
+    const rt_u32 lines = (rt_u32)mpk_count(box, last);
+    rt_u32 line = (rt_u32)(mpk_thread() / 32 * N);
+    rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (line < lines)
-            rows_seek(t, x, last, y, box, line + k < lines ? line + k : lines - 1, asked, &next[k]);
+        if (AHEAD && line < lines)
+            rows_seek<WHOLE>(t, x, last, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
     for (; line < lines; line += TURN) {
-        const rt_u64 after = line + TURN;
-        rows_row<PIECES> row[N];
+        const rt_u32 after = line + TURN;
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            rows_open(x, last, next[k], rest, asked, &row[k]);
-#pragma unroll
-        for (int k = 0; k < N; k++)
+        for (int k = 0; k < N; k++) {
+            if (!AHEAD) {
+                rows_seek<WHOLE>(t, x, last, y, box, line + k, lines, rest, &row[k]);
+                continue;
+            }
+            row[k] = next[k];
             if (after < lines)
-                rows_seek(t, x, last, y, box, after + k < lines ? after + k : lines - 1, asked,
-                          &next[k]);
+                rows_seek<WHOLE>(t, x, last, y, box, after + k, lines, rest, &next[k]);
+        }
         make(row);
-#pragma unroll
-        for (int k = 0; k < N; k++)
-#pragma unroll
-            for (int c = 0; c < PIECES; c++)
-                if (line + k < lines)
-                    rows_write(y.dtype, row[k].g_y, rows_first(c), row[k].n, row[k].r[c]);
     }
 }
 
-/* layer_norm.  The variance is taken around the mean, in a second sum over registers: no digits
- * are lost to a large mean. */
+/* Norms of all lines.  centred: around the row's mean, else around 0.  The variance is taken in a
+ * second sum over registers: no digits are lost to a large mean. */
+template <int PIECES, int N, bool WHOLE>
+MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                       const mpk_view &bias, const mpk_view &y, double eps, bool centred)
+{
+    const int last = x.rank - 1; /* here, where it is a constant for the compiler */
+    const float each = 1.0f / (float)x.dims[last]; /* a division in the loop is a call: it spills */
+    rows_raw by[PIECES], plus[PIECES];
+    if (PIECES <= ROWS_KEPT && mpk_is_there(weight))
+        rows_ask<WHOLE>(weight.dtype, mpk_data(t, weight), weight.dims[0], 0, by);
+    if (PIECES <= ROWS_KEPT && mpk_is_there(bias))
+        rows_ask<WHOLE>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
+    rows_each<PIECES, N, WHOLE>(t, x, last, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
+        float mean[N] = {}, factor[N];
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            if (centred)
+                mean[k] = rows_total(x, row[k]) * each;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            factor[k] = rsqrtf(rows_squares(x, row[k], mean[k]) * each + (float)eps);
+        rows_scale<WHOLE>(t, x, row, mean, factor, weight, by, bias, plus, y);
+    });
+}
+
+/* Code of its own for rows that are whole: what the others need would hold its registers. */
+template <int PIECES, int N>
+MPK_FN void norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                      const mpk_view &bias, const mpk_view &y, double eps, bool centred)
+{
+    const int last = x.rank - 1;
+    if (rows_are_whole(t, x, last) && rows_are_whole(t, y, last) && rows_are_whole(t, weight, 0) &&
+        rows_are_whole(t, bias, 0))
+        norm_lines<PIECES, N, true>(t, x, weight, bias, y, eps, centred);
+    else
+        norm_lines<PIECES, 1, false>(t, x, weight, bias, y, eps, centred);
+}
+
 template <int PIECES, int N>
 MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &bias, const mpk_view &y, double eps)
 {
-    const int last = x.rank - 1; /* here, where it is a constant for the compiler */
-    rows_vector<PIECES> by, plus;
-    rows_keep(t, weight, &by);
-    rows_keep(t, bias, &plus);
-    rows_each<PIECES, N>(t, x, last, y, 0, [&](rows_row<PIECES>(&row)[N]) {
-        float mean[N], factor[N];
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            mean[k] = rows_total(row[k]) / (float)row[k].n;
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            factor[k] = rsqrtf(rows_squares(row[k], mean[k]) / (float)row[k].n + (float)eps);
-        rows_scale(t, row, mean, factor, weight, by, bias, plus);
-    });
+    norm_warp<PIECES, N>(t, x, weight, bias, y, eps, true);
 }
 
-/* rms_norm: a layer norm whose mean is 0 and that has no bias. */
 template <int PIECES, int N>
 MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                           const mpk_view &y, double eps)
 {
-    const int last = x.rank - 1;
     constexpr mpk_view nothing = {-1}; /* an absent bias */
-    rows_vector<PIECES> by, plus = {};
-    rows_keep(t, weight, &by);
-    rows_each<PIECES, N>(t, x, last, y, 0, [&](rows_row<PIECES>(&row)[N]) {
-        float mean[N] = {}, factor[N];
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            factor[k] = rsqrtf(rows_squares(row[k], 0) / (float)row[k].n + (float)eps);
-        rows_scale(t, row, mean, factor, weight, by, nothing, plus);
-    });
+    norm_warp<PIECES, N>(t, x, weight, nothing, y, eps, false);
 }
 
 /* Softmax, or its logarithm, of one row.  Entries beyond the row are -inf for the maximum, and are
  * left out of the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN
  * there too. */
-template <int PIECES> MPK_FN void rows_softmax(rows_row<PIECES> *row, bool logarithm)
+template <bool WHOLE, int PIECES>
+MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool logarithm,
+                         const mpk_view &y)
 {
-    float most = -MPK_INFINITY, sum = 0; /* of this lane, then of the row */
+    float r[PIECES][ROWS_PIECE], most = -MPK_INFINITY, sum = 0; /* of this lane, then of the row */
+#pragma unroll
+    for (int c = 0; c < PIECES; c++)
+        rows_piece(x, row, c, -MPK_INFINITY, r[c]);
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++)
-        most = rows_larger(most, row->r[i / ROWS_PIECE][i % ROWS_PIECE]);
+        most = rows_larger(most, r[i / ROWS_PIECE][i % ROWS_PIECE]);
     most = rows_lanes_largest(most);
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++) {
-        float *r = &row->r[i / ROWS_PIECE][i % ROWS_PIECE];
+        float *v = &r[i / ROWS_PIECE][i % ROWS_PIECE];
         const float weight =
-            rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row->n ? expf(*r - most) : 0.0f;
+            rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*v - most) : 0.0f;
         sum += weight;
-        *r = logarithm ? *r - most : weight;
+        *v = logarithm ? *v - most : weight;
     }
     sum = rows_lanes_sum(sum);
-    const float factor = logarithm ? 1.0f : 1 / sum, less = logarithm ? logf(sum) : 0.0f;
+    const float factor = logarithm ? 1.0f : __fdividef(1, sum), less = logarithm ? logf(sum) : 0.0f;
 #pragma unroll
-    for (int i = 0; i < PIECES * ROWS_PIECE; i++)
-        row->r[i / ROWS_PIECE][i % ROWS_PIECE] =
-            row->r[i / ROWS_PIECE][i % ROWS_PIECE] * factor - less;
+    for (int c = 0; c < PIECES; c++) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PIECE; i++)
+            r[c][i] = r[c][i] * factor - less;
+        rows_put<WHOLE>(y, row, c, r[c]);
+    }
 }
 
 /* softmax, or log_softmax (logarithm). */
+template <int PIECES, int N, bool WHOLE>
+MPK_FN void softmax_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
+{
+    const int last = x.rank - 1;
+    rows_each<PIECES, N, WHOLE>(t, x, last, y, -MPK_INFINITY, [&](const rows_row<PIECES>(&row)[N]) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            rows_softmax<WHOLE>(x, row[k], logarithm, y);
+    });
+}
 template <int PIECES, int N>
 MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {
     const int last = x.rank - 1;
-    rows_each<PIECES, N>(t, x, last, y, -MPK_INFINITY, [&](rows_row<PIECES>(&row)[N]) {
-#pragma unroll
-        for (int k = 0; k < N; k++)
-            rows_softmax(&row[k], logarithm);
-    });
+    if (rows_are_whole(t, x, last) && rows_are_whole(t, y, last))
+        softmax_lines<PIECES, N, true>(t, x, y, logarithm);
+    else
+        softmax_lines<PIECES, 1, false>(t, x, y, logarithm);
 }
 
 #endif

@@ -16,7 +16,8 @@ A row is tokens a second: of decoding one stream, of a prompt of 512 tokens, and
 decoding several streams (llama-batched-bench), and of decoding after a prompt of 4,000 tokens, there with a KV cache of
 f16 in both, which is llama.cpp's own default.  mpk runs on the CPU even where there is a GPU.  Each figure is the
 median over the rounds; a round runs llama.cpp and mpk one right after the other.  --shared is for a machine that does
-other work: every run has real-time priority, so that nothing else runs meanwhile, and a rest as long as itself follows.
+other work: every run has real-time priority, so that nothing else runs meanwhile, counts once instead of two or three
+times, and a rest as long as itself follows.
 --out keeps the rows after every row, for `bench/measured.py page`.  tests/test_llama_cpp.py opens files with the
 library that is built here.
 """
@@ -224,7 +225,8 @@ def llama_rate(programs, options, model, case):
                         batch * (prompt + generate), "-npp", prompt, "-ntg", generate, "-npl", batch,
                         "--output-format", "jsonl")
         return next(json.loads(line)["speed_tg"] for line in out.splitlines() if line.startswith("{"))
-    before, runs = (prompt, 1) if is_after_context(case) else (0, 2)
+    before = prompt if is_after_context(case) else 0
+    runs = 1 if options.shared or before else 2
     out = run_alone(options, programs / "llama-bench", "-m", model, "-t", options.threads, "-p",
                     prompt if what == "prompt" else 0, "-n", generate if what == "decode" else 0, "-d", before, "-r",
                     runs, "-o", "json")
@@ -233,9 +235,10 @@ def llama_rate(programs, options, model, case):
 
 def mpk_rate(options, model, case, isa):
     what, batch, prompt, generate = case
-    more = ["-r", 1, "--kv=f16"] if is_after_context(case) else ["-r", 3]
+    more = ["--kv=f16"] if is_after_context(case) else []
+    runs = 1 if options.shared or is_after_context(case) else 3
     out = run_alone(options, options.mpk, "bench", model, "-t", options.threads, "-b", batch, "-p", prompt, "-n",
-                    generate, *more, "--json", "-q", "--device=cpu", f"--activations={options.activations}",
+                    generate, "-r", runs, *more, "--json", "-q", "--device=cpu", f"--activations={options.activations}",
                     env={"MPK_ISA": isa} if isa else None)
     return json.loads(out)["prompt_tokens_per_s" if what == "prompt" else "decode_tokens_per_s"]
 

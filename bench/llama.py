@@ -29,7 +29,6 @@ import statistics
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -205,43 +204,13 @@ def make_models(programs, kinds):
             **make_wide(programs, [kind for kind in kinds if kind not in SMOL_FORMATS])}
 
 
-def raise_others(process, spent, threads):
-    """Let a process's other threads interrupt those that compute, the `threads` that took most time since the last call
-    (spent: thread -> ns then): where these fill all processors, the one that takes the time of a token would wait."""
-    took = {}
-    for stat in Path(f"/proc/{process}/task").glob("*/schedstat"):
-        try:
-            thread, ns = int(stat.parent.name), int(stat.read_text().split()[0])
-        except (OSError, IndexError):  # it has ended
-            continue
-        took[thread] = ns - spent.get(thread, 0)
-        spent[thread] = ns
-    computing = sorted(took, key=took.get)[-threads:]
-    for thread in took:
-        try:
-            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(10 if thread in computing else 11))
-        except ProcessLookupError:
-            pass
-
-
 def run_alone(options, *command, env=None):
     """What the program prints.  On a shared machine at real-time priority, and with a rest after it."""
-    if not options.shared:
-        return run(*command, env=env)
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(12))
-    before, spent = time.monotonic(), {}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
-        with subprocess.Popen(["chrt", "-f", "10", *map(str, command)], stdout=out, stderr=errors,
-                              env={**os.environ, **(env or {})}) as process:
-            while process.poll() is None:
-                raise_others(process.pid, spent, options.threads)
-                time.sleep(0.05)
-        out.seek(0)
-        errors.seek(0)
-        if process.returncode:
-            sys.exit(f"{command[0]}: exit {process.returncode}\n{errors.read()[-2000:]}")
+    before = time.monotonic()
+    out = run(*(("chrt", "-f", 10) if options.shared else ()), *command, env=env)
+    if options.shared:
         time.sleep(time.monotonic() - before)
-        return out.read()
+    return out
 
 
 def is_after_context(case):

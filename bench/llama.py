@@ -240,7 +240,13 @@ def mpk_rate(options, model, case, isa):
     out = run_alone(options, options.mpk, "bench", model, "-t", options.threads, "-b", batch, "-p", prompt, "-n",
                     generate, "-r", runs, *more, "--json", "-q", "--device=cpu", f"--activations={options.activations}",
                     env={"MPK_ISA": isa} if isa else None)
-    return json.loads(out)["prompt_tokens_per_s" if what == "prompt" else "decode_tokens_per_s"]
+    found = json.loads(out)
+    if what != "decode" or prompt > 1:
+        return found["prompt_tokens_per_s" if what == "prompt" else "decode_tokens_per_s"]
+    # as llama-bench counts, from the first token on: at real-time priority the thread that takes times waits for those
+    # that compute, so that the time of a first token is not certain, while that of the last one is
+    rest = found["decode_tokens_per_s"]
+    return generate / (found["first_token_ms"]["median"] / 1e3 + ((generate - 1) / rest if rest else 0))
 
 
 def isa_of(options):

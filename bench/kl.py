@@ -3,14 +3,15 @@
 llama.cpp.
 
     bench/kl.py [--mpk build/mpk] [--chunks 4] [--formats Q4_1 Q8_0 ...] [--text FILE] [--kv f16|q8_0] [--json]
-                [--into bench/results/cpu-avx2.json]
+                [--no-amx] [--into bench/results/cpu-avx2.json]
 
 For each format of SmolLM2-135M: mpk with --activations=i8 from mpk with --activations=f32, and llama.cpp's
 llama-perplexity --kl-divergence from itself on a file of the same weights unpacked to F32.  Both take chunks of 512
 tokens of the text and look at the second half of each; figures are means over these tokens, in nats.
 
 With --kv it is what a KV cache of that dtype costs: each program on the file itself, from its own cache of f32.  --into
-puts the figures beside the speeds that bench/llama.py has written there.
+puts the figures beside the speeds that bench/llama.py has written there.  --no-amx takes a llama.cpp without AMX, as
+there.
 """
 import argparse
 import json
@@ -75,10 +76,11 @@ def main():
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=FORMATS)
     parser.add_argument("--text", type=Path, default=llama.ROOT / "docs" / "runtime.md")
     parser.add_argument("--kv", choices=["f16", "q8_0"])
+    parser.add_argument("--no-amx", action="store_true", help="a llama.cpp without AMX")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--into", type=Path, help="results of bench/llama.py, which then hold these figures too")
     options = parser.parse_args()
-    programs = llama.build_llama("llama-perplexity")
+    programs = llama.build_llama("llama-perplexity", amx=not options.no_amx)
     rows = []
     for kind, model in llama.make_models(programs, options.formats).items():
         with tempfile.TemporaryDirectory() as name:

@@ -13,7 +13,8 @@ A file holds what one system did on one machine in one run:
      "decode":  [{"model", "batch", "prompt", "generate", "ms", "least", "most", "command"}],
      "prompts": [{"model", "tokens", "ms", "command"}],
      "ablation": [{"model", "batch", "prompt", "generate", "ms": {variant: ms}}],     optional; of bench/paper.py
-     "cpu": [{"format", "what", "llama_cpp", "mpk", "ratio", "wanted"}],              optional; of bench/llama.py
+     "cpu": [{"format", "what", "llama_cpp", "mpk", "ratio", "wanted",                optional; of bench/llama.py
+              "mpk_ISA"}],                                                            of its --also ISA
      "kl": [{"format", "llama_cpp", "mpk"}]}                                          optional; of bench/kl.py --into
 
 `ms` of a decode row is the median time of a step, of a prompt row the time from submission to the first token.  `light`
@@ -137,18 +138,22 @@ def ablation_table(record):
 
 
 def cpu_table(record):
-    """A line for each format, three columns for each kind of row of bench/llama.py, and two for divergences."""
+    """A line for each format, three columns for each kind of row of bench/llama.py, one more for mpk's rate with other
+    instructions, and two for divergences."""
     divergences = {row["format"]: row for row in record.get("kl", [])}
     kinds = list(dict.fromkeys(row["what"] for row in record["cpu"]))
+    also = sorted({key for row in record["cpu"] for key in row if key.startswith("mpk_")})
     kl_words = ["KL: llama.cpp", "mpk"] if divergences else []
-    yield cells(["weights", *(word for kind in kinds for word in (f"{kind}: llama.cpp", "mpk", "")), *kl_words])
-    yield cells(["---"] * (1 + 3 * len(kinds) + len(kl_words)))
+    yield cells(["weights", *(word for kind in kinds for word in (f"{kind}: llama.cpp", "mpk", "",
+                                                                  *(f"mpk, {key[4:]}" for key in also))), *kl_words])
+    yield cells(["---"] * (1 + (3 + len(also)) * len(kinds) + len(kl_words)))
     for name in dict.fromkeys(row["format"] for row in record["cpu"]):
         found = {row["what"]: row for row in record["cpu"] if row["format"] == name}
         words = []
         for kind in kinds:
-            row = found.get(kind)
+            row = found.get(kind, {})
             words += [f"{row['llama_cpp']:.1f}", f"{row['mpk']:.1f}", f"{row['ratio']:.2f}"] if row else [""] * 3
+            words += [f"{row[key]:.1f}" if key in row else "" for key in also]
         if divergences:
             row = divergences.get(name)
             words += [f"{row['llama_cpp']:.1e}", f"{row['mpk']:.1e}"] if row else [""] * 2

@@ -652,7 +652,8 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
-    const bool x_boxes = MPK_WGMMA && p.piece && t.e->maps && s.gathered < 0;
+    const bool x_boxes =
+        MPK_WGMMA && TILE_HAS_LOOP(TILE_THIN_BOX) && p.piece && t.e->maps && s.gathered < 0;
     const int loop = tile_loop_of(MPK_WGMMA, p.wide, x_boxes, p.piece != 0, q.groups, MPK_ONE_WIDE);
 #if MPK_WGMMA
     tile_run_if<TILE_THIN_BOX, 64>(t, s, q, first, row, p.piece, loop, ring);

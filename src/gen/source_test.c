@@ -221,7 +221,7 @@ static void test_code_that_tasks_need(void **state)
         char words[64];
         unsigned long long forms = 0;
         make_product(&cx, &a, rows[i].tokens, rows[i].columns, &source);
-        for (unsigned loop = 0; loop <= TILE_BOX_256; loop++)
+        for (unsigned loop = 0; loop < TILE_LOOPS; loop++)
             if (rows[i].loops >> loop & 1)
                 forms |= 1ull << (loop * TILE_ENDS + TILE_END_PLAIN);
         snprintf(words, sizeof words, "#define MPK_FORMS 0x%llxull ", forms);

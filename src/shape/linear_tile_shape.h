@@ -53,8 +53,7 @@ static inline int tile_is_thin(int room, int wide, int groups)
 
 /* The loops over columns: rows of w that one multiplies at a time, and how x and w come. */
 enum {
-    TILE_THIN,     /* 64 rows, at most 64 tokens */
-    TILE_THIN_BOX, /* the same, x by boxes */
+    TILE_THIN, /* 64 rows, at most 64 tokens */
     TILE_NARROW_128,
     TILE_NARROW_192,
     TILE_WIDE_128, /* 128 tokens at a time */
@@ -71,6 +70,7 @@ enum {
     TILE_BLOCKS_NORM_64,
     TILE_BLOCKS_NORM_128,
     TILE_BLOCKS_NORM_192,
+    TILE_THIN_BOX, /* as TILE_THIN, x by boxes */
     TILE_LOOPS
 };
 

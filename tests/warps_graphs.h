@@ -115,6 +115,12 @@ static const char *const decode_graphs[] = {
     HEAD_PRODUCTS("1", "192", "128", "16", "16", "512"),
     HEAD_PRODUCTS("16", "576", "512", "4", "5", "40"),
     HEAD_PRODUCTS("70", "80", "72", "3", "4", "24"),
+    "input %a : bf16[11, 1040] live=tokens\ninput %i : i32[11, 4] live=tokens\nconst %w : bf16[4, "
+    "24, 128]\n%b = slice(%a) {starts = [0, 16], stops = [11, 784]}\n%q = reshape(%b) {shape = "
+    "[11, "
+    "4, 192]}\n%x = slice(%q) {starts = [0, 0, 0], stops = [11, 4, 128]}\n%y = expert_linear(%x, "
+    "%i, "
+    "%w)\n",
     EXPERT_PAIRS("9", "1096", "2", "3", "16"),
     PLAIN("1", "1024", "3072"),
     PLAIN("3", "101", "1000"),

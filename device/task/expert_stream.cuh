@@ -193,10 +193,22 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
     return expert_chunk(t, s, i * s.turns + w.turn);
 }
 
-/* Entries from a row of x to the next. */
-template <int KIND> MPK_FN rt_u32 expert_row_entries(const expert_shape &s)
+/* Entries of x before the row of a pair. */
+template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pair)
 {
-    return KIND == EXPERT_ROWS ? (rt_u32)((const expert_rows_shape &)s).row : s.of.columns;
+    if (KIND == EXPERT_ROWS) {
+        const expert_rows_shape &r = (const expert_rows_shape &)s;
+        const rt_u32 token = expert_token(s, pair);
+        return token * r.token + (pair - token * s.of_token) * r.row;
+    }
+    return (s.split ? pair : expert_token(s, pair)) * s.of.columns;
+}
+/* Entries of x that a token has. */
+template <int KIND> MPK_FN rt_u64 expert_token_entries(const expert_shape &s)
+{
+    if (KIND == EXPERT_ROWS)
+        return (rt_u64)((const expert_rows_shape &)s).token;
+    return (rt_u64)(s.split ? s.of_token : 1) * s.of.columns;
 }
 
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
@@ -209,8 +221,7 @@ MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WI
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, pair = row < chunk >> 16 ? expert_pair(t, s, first + row) : 0;
-        const rt_u32 at = (s.split ? pair : expert_token(s, pair)) * expert_row_entries<KIND>(s) +
-                          warp * 128 + c * 8;
+        const rt_u32 at = expert_row_at<KIND>(s, pair) + warp * 128 + c * 8;
         w->from.at[m] = row < chunk >> 16 ? at * 2 : STREAM_NONE;
     }
 }
@@ -691,8 +702,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);
-        w.from.x = mpk_at<const char>(t, s.of.x) +
-                   (rt_u64)w.first * (s.split ? s.of_token : 1) * expert_row_entries<KIND>(s) * 2;
+        w.from.x = mpk_at<const char>(t, s.of.x) + w.first * expert_token_entries<KIND>(s) * 2;
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);

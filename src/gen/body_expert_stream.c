@@ -41,13 +41,12 @@ static int64_t range_of(const gen_call *c)
     return is_few(c) && few < most ? few : most;
 }
 
-/* Rows of pairs, entries of a row together: columns of wider rows are taken from their beginning.
- * Loads are of 16 bytes. */
+/* Rows of pairs, in any places where loads of 16 bytes may begin. */
 static bool is_rows(const ir_tensor *x)
 {
     return x->rank == 3 && x->dtype == IR_BF16 && x->offset % 8 == 0 && x->stride[1] % 8 == 0 &&
-           (x->dims[2] == 1 || x->stride[2] == 1) && x->stride[1] > 0 &&
-           (x->dims[0] == 1 || x->stride[0] == x->dims[1] * x->stride[1]);
+           (x->dims[2] == 1 || x->stride[2] == 1) && x->stride[1] > 0 && x->stride[0] % 8 == 0 &&
+           x->stride[0] > 0;
 }
 
 /* A row for each pair, neither gated nor summed, nothing added. */
@@ -59,7 +58,7 @@ static bool accepts_rows(const gen_call *c)
            is_rows(x) && gen_is_streamed(w, IR_BF16) && gen_is_dense(gen_input(c, IDS), IR_I32) &&
            gen_is_dense(y, IR_BF16) && w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 &&
            w->dims[2] % 8 == 0 && gen_input(c, IDS)->dims[1] <= EXPERT_MOST_PAIRS &&
-           range_of(c) * x->dims[1] * x->stride[1] * 2 < INT32_MAX;
+           range_of(c) * (x->stride[0] + x->dims[1] * x->stride[1]) * 2 < INT32_MAX;
 }
 
 /* Which kind of shape and code: accepts_rows has refused what else a kind would need. */
@@ -175,6 +174,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 #define PRINT_STREAM(name) gen_print_stream_shape(&s->name, out), text_print(out, ", ");
 #define PRINT_UNSIGNED(name) text_print(out, "/* %s */ %uu, ", #name, s->name);
 #define PRINT_PLACES(name) print_places(&s->name, out);
+    const ir_tensor *x = gen_input(c, X);
     const bool rows = kind_of(c) == EXPERT_ROWS;
     text_print(out, kind_of(c) == EXPERT_PLAIN ? "{" : "{{");
     EXPERT_SHAPE_FIELDS(PRINT_STREAM, PRINT_INT, PRINT_UNSIGNED, PRINT_PLACES)
@@ -183,7 +183,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         return MPK_OK;
     text_print(out, ", ");
     if (rows)
-        gen_print_field("row", (const int[]){(int)gen_input(c, X)->stride[1]}, 1, out);
+        text_print(out, "/* row, token */ %lld, %lld", (long long)x->stride[1],
+                   (long long)x->stride[0]);
     else
         gen_print_float_field("limit", (float)c->op->attributes[LIMIT].f, out);
     text_print(out, "}");

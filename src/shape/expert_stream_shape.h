@@ -82,10 +82,11 @@ typedef struct expert_ends_shape {
     expert_shape s;
     float limit; /* of the gate GLU_SWIGLU_OAI; else 0 */
 } expert_ends_shape;
-/* A row for each pair, neither gated nor summed; `row`: entries from a row of x to the next. */
+/* A row for each pair, neither gated nor summed; entries of x from a row to the next, and from a
+ * token to the next. */
 typedef struct expert_rows_shape {
     expert_shape s;
-    int row;
+    int row, token;
 } expert_rows_shape;
 /* The kinds of code. */
 enum { EXPERT_PLAIN, EXPERT_ENDS, EXPERT_ROWS };

@@ -23,7 +23,7 @@ static mpk_status read_number(const reader *r, const char *key, double least, do
                               float *to)
 {
     const json_value *v = json_get(r->body, key);
-    if (!v || v->kind == JSON_KIND_NULL)
+    if (!v)
         return MPK_OK;
     if (v->kind != JSON_KIND_NUMBER || !(v->number >= least && v->number <= most))
         return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' must be a number from %g to %g", key,
@@ -38,7 +38,7 @@ static mpk_status find_items(const reader *r, const char *key, json_kind kind,
 {
     const json_value *v = json_get(r->body, key);
     *to = NULL;
-    if (!v || v->kind == JSON_KIND_NULL)
+    if (!v)
         return MPK_OK;
     if (v->kind != kind)
         return net_refuse(r->cx, r->why, 400, key, NULL, "'%s' is not %s", key,
@@ -138,7 +138,7 @@ static mpk_status read_least(const reader *r)
 {
     const int most = 1 << 24;
     const json_value *v = json_get(r->body, "min_tokens");
-    if (!v || v->kind == JSON_KIND_NULL)
+    if (!v)
         return MPK_OK;
     if (v->kind != JSON_KIND_NUMBER || !(v->number >= 0 && v->number <= most) ||
         v->number != (double)(uint32_t)v->number)

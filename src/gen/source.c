@@ -77,9 +77,34 @@ static bool is_no_work(const ir_graph *g, const ir_op *op)
     return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
 }
 
-/* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
-static mpk_status fail_no_body(const emitter *e, const gen_call *c)
+/* May there be a ring for JIT tasks beside that for the others? */
+static bool has_jit(const emitter *e)
 {
+    bool any = false;
+    for (uint32_t g = 0; g < e->n_graphs; g++)
+        any |= e->graphs[g].jit != NULL;
+    return any;
+}
+
+/* A body takes the operands, but there is no room for its scratch beside the rings. */
+static mpk_status fail_no_room(const emitter *e, const gen_call *c, const gen_body *b)
+{
+    return status_fail(
+        e->cx, MPK_EUNSUPPORTED,
+        "%s (%%%.*s): the code for %s needs %u bytes of shared memory, and %u are "
+        "left beside the pages of weights%s",
+        c->op->def->name, STR_ARG(c->op->name), e->arch->name, b->scratch_bytes(c), c->scratch_most,
+        has_jit(e) ? ", half of which are for JIT tasks: launch ahead of time (aot)" : "");
+}
+
+/* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
+static mpk_status fail_no_body(const emitter *e, const gen_call *c, uint32_t highest)
+{
+    gen_call roomy = *c;
+    roomy.scratch_most = 0;
+    const gen_body *larger = gen_body_choose(&roomy, highest);
+    if (larger)
+        return fail_no_room(e, c, larger);
     text operands = {0}; /* for the message */
     for (uint32_t i = 0; i < c->op->n_in; i++) {
         if (c->op->in[i] == IR_NONE)
@@ -167,10 +192,7 @@ static bool is_tested(const emitter *e)
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
-    bool jit = false; /* then there are two rings */
-    for (uint32_t g = 0; g < e->n_graphs; g++)
-        jit |= e->graphs[g].jit != NULL;
-    const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * e->least_pages * a->page_bytes;
+    const uint32_t kept = RT_OWN_BYTES + (has_jit(e) ? 2 : 1) * e->least_pages * a->page_bytes;
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
@@ -207,7 +229,7 @@ static mpk_status choose_all(emitter *e)
                 continue;
             use->body = gen_body_choose(&c, highest);
             if (!use->body)
-                return fail_no_body(e, &c);
+                return fail_no_body(e, &c, highest);
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);
@@ -235,10 +257,7 @@ static bool is_for_prompts(const emitter *e, uint32_t graph)
  * ring. */
 static bool may_have_regimes(const emitter *e)
 {
-    for (uint32_t g = 0; g < e->n_graphs; g++)
-        if (e->graphs[g].jit)
-            return false;
-    return e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
+    return !has_jit(e) && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
 }
 
 /* Divide the graphs; if they are all of one kind there is one regime. */

@@ -50,27 +50,6 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
-/* Does the body's scratch leave the rings their least pages?  A generic body is not asked, since
- * there is nothing to take in its place. */
-static bool has_room(const gen_call *c, const gen_body *b)
-{
-    return !c->scratch_most || !b->rank || !b->scratch_bytes ||
-           b->scratch_bytes(c) <= c->scratch_most;
-}
-
-/* Of the bodies that accept the call, need no more than the GPU has, and rank at most `highest`,
- * the one with the highest rank; NULL: none does. */
-const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
-{
-    const gen_body *best = NULL;
-    str name = str_from(c->op->def->name); /* bodies are found by their operator */
-    for (const gen_body *const *b = gen_body_table; *b; b++)
-        if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
-            (!best || (*b)->rank > best->rank) && (*b)->accepts(c) && has_room(c, *b))
-            best = *b;
-    return best;
-}
-
 /* Is this a view of memory that is there already? */
 static bool is_no_work(const ir_graph *g, const ir_op *op)
 {
@@ -84,43 +63,6 @@ static bool has_jit(const emitter *e)
     for (uint32_t g = 0; g < e->n_graphs; g++)
         any |= e->graphs[g].jit != NULL;
     return any;
-}
-
-/* A body takes the operands, but there is no room for its scratch beside the rings. */
-static mpk_status fail_no_room(const emitter *e, const gen_call *c, const gen_body *b)
-{
-    return status_fail(
-        e->cx, MPK_EUNSUPPORTED,
-        "%s (%%%.*s): the code for %s needs %u bytes of shared memory, and %u are "
-        "left beside the pages of weights%s",
-        c->op->def->name, STR_ARG(c->op->name), e->arch->name, b->scratch_bytes(c), c->scratch_most,
-        has_jit(e) ? ", half of which are for JIT tasks: launch ahead of time (aot)" : "");
-}
-
-/* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
-static mpk_status fail_no_body(const emitter *e, const gen_call *c, uint32_t highest)
-{
-    gen_call roomy = *c;
-    roomy.scratch_most = 0;
-    const gen_body *larger = gen_body_choose(&roomy, highest);
-    if (larger)
-        return fail_no_room(e, c, larger);
-    text operands = {0}; /* for the message */
-    for (uint32_t i = 0; i < c->op->n_in; i++) {
-        if (c->op->in[i] == IR_NONE)
-            continue;
-        const ir_tensor *t = &c->ir->tensors.at[c->op->in[i]];
-        text_print(&operands, "%s%%%.*s %s[", operands.n ? ", " : "", STR_ARG(t->name),
-                   ir_dtype_table[t->dtype].name);
-        for (uint32_t k = 0; k < t->rank; k++)
-            text_print(&operands, "%s%lld", k ? ", " : "", (long long)t->dims[k]);
-        text_print(&operands, "]");
-    }
-    mpk_status status =
-        status_fail(e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s",
-                    c->op->def->name, STR_ARG(c->op->name), e->arch->name, text_str(&operands).at);
-    text_free(&operands);
-    return status;
 }
 
 /* ---- instances ---- */
@@ -229,7 +171,7 @@ static mpk_status choose_all(emitter *e)
                 continue;
             use->body = gen_body_choose(&c, highest);
             if (!use->body)
-                return fail_no_body(e, &c, highest);
+                return gen_fail_no_body(e->cx, &c, highest, e->arch->name, has_jit(e));
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);

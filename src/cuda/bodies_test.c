@@ -2,7 +2,7 @@
 /* bodies_test.c - many bodies in one kernel, and what loads weights, compiled by NVRTC: what it
  * costs.
  *
- * Input: cases of all operators whose operands are plain, in one program: a quarter of them, for
+ * Input: cases of all operators whose operands are plain, in one program: an eighth of them, for
  * one of the architectures, as the seed draws; all for all in a thorough check.  Output: for each
  * architecture seconds, bytes of code, and for each function that spills its registers, stack and
  * spills; a fast body that spills is an error.  Without NVRTC nothing is tested. */
@@ -64,11 +64,11 @@ static mpk_status add_graph(arena *a, const gen_arch *arch, const char *graph, b
     return MPK_OK;
 }
 
-/* One architecture of the table, and of the cases one in four: to optimize and assemble all takes
+/* One architecture of the table, and of the cases one in eight: to optimize and assemble all takes
  * minutes for each architecture. */
-enum { SHARE = 4 };
+enum { SHARE = 8 };
 
-/* Half of the architectures in a run, by the seed; all of them in a thorough one. */
+/* One of the architectures in a run, by the seed; all of them in a thorough one. */
 static bool is_drawn(const gen_arch *arch)
 {
     uint64_t n = 0;

@@ -148,14 +148,24 @@ static uint32_t count(const char *family, uint32_t own_units, uint32_t few_token
     return count_of(family, own_units, few_tokens, drafts, false, seed);
 }
 
+/* Does this round take family `which`?  Sanitizers get one of the three: what they look for is in
+ * code that all families share. */
+static bool takes_family(uint64_t seed, uint64_t round, uint64_t which)
+{
+    return CHECK_SHARE == 1 || check_thorough() || (seed + round) % 3 == which;
+}
+
 static void company_changes_no_bit(void **state)
 {
     (void)state;
     const uint64_t seed = check_seed();
     for (uint64_t round = 0; round < check_rounds(3); round++) {
-        assert_int_equal(count("llama", 1, FEW_TOKENS, 0, seed + round), 0);
-        assert_int_equal(count("qwen3", 2, FEW_TOKENS, 0, seed + round), 0);
-        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 0, seed + round), 0);
+        if (takes_family(seed, round, 0))
+            assert_int_equal(count("llama", 1, FEW_TOKENS, 0, seed + round), 0);
+        if (takes_family(seed, round, 1))
+            assert_int_equal(count("qwen3", 2, FEW_TOKENS, 0, seed + round), 0);
+        if (takes_family(seed, round, 2))
+            assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 0, seed + round), 0);
     }
 }
 
@@ -164,9 +174,12 @@ static void drafts_change_no_bit(void **state)
     (void)state;
     const uint64_t seed = check_seed();
     for (uint64_t round = 0; round < check_rounds(3) || (round < 40 && !(stood && fell)); round++) {
-        assert_int_equal(count("llama", 1, FEW_TOKENS, 7, seed + round), 0);
-        assert_int_equal(count("qwen3", 2, FEW_TOKENS, 5, seed + round), 0);
-        assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 12, seed + round), 0);
+        if (takes_family(seed, round, 1))
+            assert_int_equal(count("llama", 1, FEW_TOKENS, 7, seed + round), 0);
+        if (takes_family(seed, round, 2))
+            assert_int_equal(count("qwen3", 2, FEW_TOKENS, 5, seed + round), 0);
+        if (takes_family(seed, round, 0))
+            assert_int_equal(count("qwen3_moe", 1, FEW_TOKENS, 12, seed + round), 0);
     }
     print_message("%llu drafts stood, %llu did not\n", (unsigned long long)stood,
                   (unsigned long long)fell);

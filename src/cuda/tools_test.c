@@ -136,14 +136,17 @@ static bool build_regime(const gen_source *source, const gen_arch *arch, uint32_
     return builds;
 }
 
-/* Is the kernel of this regime built in this way for this architecture?  Every second architecture
- * gets one of the four, as the seed says, the next one another; prompts on an architecture with
- * products of warpgroups are always linked.  A thorough check builds all. */
+/* Is the kernel of this regime built in this way for this architecture?  One architecture gets one
+ * of the four, as the seed says; prompts on an architecture with products of warpgroups are always
+ * linked.  A thorough check builds all. */
 static bool is_drawn(const gen_arch *arch, uint32_t regime, bool in_units)
 {
-    const uint64_t at = (uint64_t)(arch - gen_arch_table), way = seed / 2 + at / 2;
+    uint64_t n = 0;
+    while (gen_arch_table[n].name)
+        n++;
     return check_thorough() ||
-           (at % 2 == seed % 2 && way % (2 * GEN_REGIMES) == 2 * regime + in_units) ||
+           ((uint64_t)(arch - gen_arch_table) == seed % n &&
+            seed / n % (2 * GEN_REGIMES) == 2 * regime + in_units) ||
            (in_units && regime == GEN_PROMPTS && arch->features & GEN_WGMMA);
 }
 

@@ -50,52 +50,19 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
-/* Does the body's scratch leave the rings their least pages?  A generic body is not asked, since
- * there is nothing to take in its place. */
-static bool has_room(const gen_call *c, const gen_body *b)
-{
-    return !c->scratch_most || !b->rank || !b->scratch_bytes ||
-           b->scratch_bytes(c) <= c->scratch_most;
-}
-
-/* Of the bodies that accept the call, need no more than the GPU has, and rank at most `highest`,
- * the one with the highest rank; NULL: none does. */
-const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
-{
-    const gen_body *best = NULL;
-    str name = str_from(c->op->def->name); /* bodies are found by their operator */
-    for (const gen_body *const *b = gen_body_table; *b; b++)
-        if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
-            (!best || (*b)->rank > best->rank) && (*b)->accepts(c) && has_room(c, *b))
-            best = *b;
-    return best;
-}
-
 /* Is this a view of memory that is there already? */
 static bool is_no_work(const ir_graph *g, const ir_op *op)
 {
     return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
 }
 
-/* The operator with the dtypes and shapes of its operands, since these are what a body refuses. */
-static mpk_status fail_no_body(const emitter *e, const gen_call *c)
+/* May there be a ring for JIT tasks beside that for the others? */
+static bool has_jit(const emitter *e)
 {
-    text operands = {0}; /* for the message */
-    for (uint32_t i = 0; i < c->op->n_in; i++) {
-        if (c->op->in[i] == IR_NONE)
-            continue;
-        const ir_tensor *t = &c->ir->tensors.at[c->op->in[i]];
-        text_print(&operands, "%s%%%.*s %s[", operands.n ? ", " : "", STR_ARG(t->name),
-                   ir_dtype_table[t->dtype].name);
-        for (uint32_t k = 0; k < t->rank; k++)
-            text_print(&operands, "%s%lld", k ? ", " : "", (long long)t->dims[k]);
-        text_print(&operands, "]");
-    }
-    mpk_status status =
-        status_fail(e->cx, MPK_EUNSUPPORTED, "%s (%%%.*s): no code for %s takes the operands %s",
-                    c->op->def->name, STR_ARG(c->op->name), e->arch->name, text_str(&operands).at);
-    text_free(&operands);
-    return status;
+    bool any = false;
+    for (uint32_t g = 0; g < e->n_graphs; g++)
+        any |= e->graphs[g].jit != NULL;
+    return any;
 }
 
 /* ---- instances ---- */
@@ -167,10 +134,7 @@ static bool is_tested(const emitter *e)
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
-    bool jit = false; /* then there are two rings */
-    for (uint32_t g = 0; g < e->n_graphs; g++)
-        jit |= e->graphs[g].jit != NULL;
-    const uint32_t kept = RT_OWN_BYTES + (jit ? 2 : 1) * e->least_pages * a->page_bytes;
+    const uint32_t kept = RT_OWN_BYTES + (has_jit(e) ? 2 : 1) * e->least_pages * a->page_bytes;
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
@@ -207,7 +171,7 @@ static mpk_status choose_all(emitter *e)
                 continue;
             use->body = gen_body_choose(&c, highest);
             if (!use->body)
-                return fail_no_body(e, &c);
+                return gen_fail_no_body(e->cx, &c, highest, e->arch->name, has_jit(e));
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);
@@ -235,10 +199,7 @@ static bool is_for_prompts(const emitter *e, uint32_t graph)
  * ring. */
 static bool may_have_regimes(const emitter *e)
 {
-    for (uint32_t g = 0; g < e->n_graphs; g++)
-        if (e->graphs[g].jit)
-            return false;
-    return e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
+    return !has_jit(e) && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
 }
 
 /* Divide the graphs; if they are all of one kind there is one regime. */

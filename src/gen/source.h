@@ -134,6 +134,10 @@ uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_ar
 /* The body that a call gets: of those that accept, whose needs are met and whose rank is at most
  * `highest`, the one of the highest rank; NULL: none. */
 const gen_body *gen_body_choose(const gen_call *c, uint32_t highest);
+/* MPK_EUNSUPPORTED, for an architecture of this name.  The message says which operands no body
+ * takes, or how much room the body that takes them lacks; jit: there is a ring for JIT tasks. */
+mpk_status gen_fail_no_body(mpk_context *cx, const gen_call *c, uint32_t highest, const char *arch,
+                            bool jit);
 
 /* Where the address of an operand stands in rt_entry.at: inputs first, then outputs. */
 static inline uint32_t gen_operand_of_input(const ir_op *op, uint32_t i)

@@ -196,19 +196,19 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
 /* Entries of x before the row of a pair. */
 template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pair)
 {
-    if (KIND == EXPERT_ROWS) {
+    if (KIND == EXPERT_KIND_ROWS) {
         const expert_rows_shape &r = (const expert_rows_shape &)s;
         const rt_u32 token = expert_token(s, pair);
         return token * r.token + (pair - token * s.of_token) * r.row;
     }
     return (s.split ? pair : expert_token(s, pair)) * s.of.columns;
 }
-/* Entries of x that a token has. */
-template <int KIND> MPK_FN rt_u64 expert_token_entries(const expert_shape &s)
+/* Bytes of x before token `first`. */
+template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_u32 first)
 {
-    if (KIND == EXPERT_ROWS)
-        return (rt_u64)((const expert_rows_shape &)s).token;
-    return (rt_u64)(s.split ? s.of_token : 1) * s.of.columns;
+    if (KIND == EXPERT_KIND_ROWS)
+        return (rt_u64)first * ((const expert_rows_shape &)s).token * 2;
+    return (rt_u64)first * (s.split ? s.of_token : 1) * s.of.columns * 2;
 }
 
 /* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
@@ -359,8 +359,8 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 
 /* ---- ends ----
  *
- * KIND: experts have biases, or a gate with a limit (EXPERT_ENDS); a pair's products are its row of
- * y as they are, neither gated nor summed (EXPERT_ROWS); else that code is not there. */
+ * KIND: experts have biases, or a gate with a limit (EXPERT_KIND_ENDS); a pair's products are its row of
+ * y as they are, neither gated nor summed (EXPERT_KIND_ROWS); else that code is not there. */
 
 /* What a group adds to its sums: a lane's biases of gate and up of one column, or of two columns;
  * zeros where there are none.  All pairs of a chunk have one expert, so there is one for all
@@ -433,7 +433,7 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
         const float scale =
             s.of.norm ? expert_at<const float>(t, s.at.norms)[expert_token(s, pair)] : 1;
         float a;
-        if (KIND == EXPERT_ENDS)
+        if (KIND == EXPERT_KIND_ENDS)
             a = expert_activate(s, total[2 * m] * scale + bias.first,
                                 total[2 * m + 1] * scale + bias.second);
         else
@@ -480,8 +480,9 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
             continue;
         const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
         float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
-        to[0] = weight * (KIND == EXPERT_ENDS ? total[2 * m] + bias.first : total[2 * m]);
-        to[1] = weight * (KIND == EXPERT_ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
+        to[0] = weight * (KIND == EXPERT_KIND_ENDS ? total[2 * m] + bias.first : total[2 * m]);
+        to[1] =
+            weight * (KIND == EXPERT_KIND_ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
     }
 }
 
@@ -571,7 +572,7 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
     const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / w.n);
     float total[4]; /* of one group of one chunk */
     stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
-    if (KIND == EXPERT_ROWS)
+    if (KIND == EXPERT_KIND_ROWS)
         expert_end_rows<WIDE>(t, s, w, mine, warp % w.n, total);
     else if (s.scale < 0)
         expert_end_pairs<WIDE, KIND>(t, s, w, mine, warp % w.n, total, bias);
@@ -651,8 +652,9 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 #pragma unroll 1
     for (int chunk = 0, tile = 0; chunk < w->chunks; chunk += at_once, tile++) {
         const int n = w->chunks - chunk < at_once ? w->chunks - chunk : at_once; /* of the tile */
-        const expert_biases bias =
-            KIND == EXPERT_ENDS ? expert_ask_biases<WIDE>(t, s, *w, chunk, n) : expert_biases{0, 0};
+        const expert_biases bias = KIND == EXPERT_KIND_ENDS
+                                       ? expert_ask_biases<WIDE>(t, s, *w, chunk, n)
+                                       : expert_biases{0, 0};
         expert_tile_pieces<KIND>(t, s, w, ring, expert_parts<WIDE>(t, tile), n, &even, &odd);
         /* all warps have put their parts of the tile */
         mpk_sync();
@@ -702,7 +704,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
         w.tokens = (int)mpk_smaller(end - w.first, s.range);
-        w.from.x = mpk_at<const char>(t, s.of.x) + w.first * expert_token_entries<KIND>(s) * 2;
+        w.from.x = mpk_at<const char>(t, s.of.x) + expert_bytes_before<KIND>(s, w.first);
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
@@ -728,15 +730,15 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 /* The bodies of the kinds, which their shapes tell. */
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_PLAIN>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_PLAIN>(t, s);
 }
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_ends_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_ENDS>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_ENDS>(t, s);
 }
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_rows_shape &s)
 {
-    expert_work_off<WIDE, EXPERT_ROWS>(t, s);
+    expert_work_off<WIDE, EXPERT_KIND_ROWS>(t, s);
 }
 
 #endif

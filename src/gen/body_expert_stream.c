@@ -65,8 +65,8 @@ static bool accepts_rows(const gen_call *c)
 static int kind_of(const gen_call *c)
 {
     if (has_ends(c))
-        return EXPERT_ENDS;
-    return gen_input(c, W1) || gen_input(c, SCALE) ? EXPERT_PLAIN : EXPERT_ROWS;
+        return EXPERT_KIND_ENDS;
+    return gen_input(c, W1) || gen_input(c, SCALE) ? EXPERT_KIND_PLAIN : EXPERT_KIND_ROWS;
 }
 
 /* The experts' rows one after the other: an expert is a whole number of groups. */
@@ -175,11 +175,11 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 #define PRINT_UNSIGNED(name) text_print(out, "/* %s */ %uu, ", #name, s->name);
 #define PRINT_PLACES(name) print_places(&s->name, out);
     const ir_tensor *x = gen_input(c, X);
-    const bool rows = kind_of(c) == EXPERT_ROWS;
-    text_print(out, kind_of(c) == EXPERT_PLAIN ? "{" : "{{");
+    const bool rows = kind_of(c) == EXPERT_KIND_ROWS;
+    text_print(out, kind_of(c) == EXPERT_KIND_PLAIN ? "{" : "{{");
     EXPERT_SHAPE_FIELDS(PRINT_STREAM, PRINT_INT, PRINT_UNSIGNED, PRINT_PLACES)
     text_print(out, "}");
-    if (kind_of(c) == EXPERT_PLAIN)
+    if (kind_of(c) == EXPERT_KIND_PLAIN)
         return MPK_OK;
     text_print(out, ", ");
     if (rows)

@@ -89,7 +89,7 @@ typedef struct expert_rows_shape {
     int row, token;
 } expert_rows_shape;
 /* The kinds of code. */
-enum { EXPERT_PLAIN, EXPERT_ENDS, EXPERT_ROWS };
+enum { EXPERT_KIND_PLAIN, EXPERT_KIND_ENDS, EXPERT_KIND_ROWS };
 SHAPE_ASSERT(expert_shape_has_room, sizeof(expert_ends_shape) <= EXPERT_SHAPE_BYTES);
 
 #endif

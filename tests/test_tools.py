@@ -151,6 +151,12 @@ def test_lint(sound, fault):
     check_caught("lint.py", sound, needle)
 
 
+def test_lint_finds_names_that_meet_in_a_unit(sound):
+    write(sound, "src/shape/a_shape.h", "/* a_shape.h - a. */\nenum { A_ROWS = 4, A_SIZE };\n")
+    write(sound, "device/task/b.cuh", "/* b.cuh - b. */\nenum {\n    B_SIZE, /* A_SIZE */\n    A_ROWS\n};\n")
+    check_caught("lint.py", sound, "A_ROWS is declared in")
+
+
 def test_lint_wants_a_purpose(sound):
     write(sound, "src/ir/a.c", "int x;\n")
     check_caught("lint.py", sound, "what the file is for")

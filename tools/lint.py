@@ -4,8 +4,8 @@
 Input: every text file of the repository; output: one line for each finding, exit code 1 if any.  The rules: library
 code calls nothing that aborts, prints or overruns; no unfinished work is marked in place of doing it, no conflict of a
 merge is left; names say what a thing is; functions stay under 100 lines, files under 801, lines of C under 101 columns
-and of all else under 121; a file opens with its purpose; a test can fail.  One figure of the whole tree is printed and
-may not grow: statements with two `?`.
+and of all else under 121; a file opens with its purpose; a test can fail; files that a GPU unit may have together
+declare no name twice.  One figure of the whole tree is printed and may not grow: statements with two `?`.
 C is read by a few regular expressions, which the formatting of the house makes reliable: a function's body begins and
 ends with a brace in the first column.
 """
@@ -231,6 +231,21 @@ def check_measures(root, names):
         yield f"{n_double} statement(s) with two ?, {double:.2f} per 1,000 lines, at most {MAX_DOUBLE_CHOICES}"
 
 
+def check_unit_names(root, names):
+    """Constants and structs at file scope that two files of one GPU unit would both declare: any two may meet there."""
+    seen = {}
+    for name in names:
+        if not name.startswith(("device/", "src/shape/")) or not name.endswith((".cuh", ".h")):
+            continue
+        code = code_only(tree.read(root, name))
+        found = re.findall(r"^(?:struct|union) (\w+) \{", code, re.M)
+        for constants in re.findall(r"^enum\b[^{;]*\{(.*?)\};$", code, re.S | re.M):
+            found += re.findall(r"(?:^|,)\s*([A-Z]\w*)", constants)
+        for word in dict.fromkeys(found):
+            if seen.setdefault(word, name) != name:
+                yield f"{name}: {word} is declared in {seen[word]} too, and a GPU unit may have both"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=tree.ROOT)
@@ -238,6 +253,7 @@ def main():
     names = [n for n in tree.files(root, *TEXT_ENDINGS) if not n.startswith("tests/corpus/")]
     findings = [finding for name in names for finding in check_file(root, name)]
     findings += check_measures(root, names)
+    findings += check_unit_names(root, names)
     return tree.report(findings, f"house rules, {len(names)} files")
 
 

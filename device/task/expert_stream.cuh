@@ -360,7 +360,8 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
 /* ---- ends ----
  *
  * KIND: experts have biases, or a gate with a limit (EXPERT_KIND_ENDS); a pair's products are its
- * row of y as they are, neither gated nor summed (EXPERT_KIND_ROWS); else that code is not there. */
+ * row of y as they are, neither gated nor summed (EXPERT_KIND_ROWS); else that code is not
+ * there. */
 
 /* What a group adds to its sums: a lane's biases of gate and up of one column, or of two columns;
  * zeros where there are none.  All pairs of a chunk have one expert, so there is one for all

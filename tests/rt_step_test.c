@@ -399,13 +399,23 @@ static int poll(bed *b)
     return poll_by(MOST_LANES, b);
 }
 
-/* `n_ranked` counts the entries with a priority that have been looked at and not taken away. */
+/* `n_ranked` counts the entries with a priority that have been looked at and not taken away; of
+ * those that wait, `first`, if it is known, is the oldest of the least priority. */
 static void check_ring(const bed *b)
 {
     rt_u32 n = 0;
-    for (rt_u32 at = b->request_ring.read.value; at != b->serving.n_looked; at++)
-        n += b->requests[at & b->m.request_mask].priority != 0;
+    const rt_request *first = NULL;
+    for (rt_u32 at = b->request_ring.read.value; at != b->serving.n_looked; at++) {
+        const rt_request *r = &b->requests[at & b->m.request_mask];
+        n += r->priority != 0;
+        if (!r->dropped && (!first || r->priority < first->priority))
+            first = r;
+    }
     assert_int_equal(n, b->serving.n_ranked);
+    if (!b->serving.has_first)
+        return;
+    assert_ptr_equal(first, &b->requests[b->serving.first & b->m.request_mask]);
+    assert_int_equal(first->priority, b->serving.first_priority);
 }
 
 /* always: with a draft model, else with one now and then. */

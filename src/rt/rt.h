@@ -586,6 +586,10 @@ typedef struct rt_serving {
     /* entries of the request ring that were looked at since the start; of those still in it, how
      * many have a priority other than 0 */
     rt_u32 n_looked, n_ranked;
+    /* 1: of the entries looked at and not dropped, number `first` since the start is the one to
+     * admit next, and first_priority is its priority (rt_next_request) */
+    rt_u32 has_first, first;
+    rt_i32 first_priority;
     /* 1: tokens that decode are dealt among those of prompts in a step (rt_deal.h) */
     rt_u32 deals;
     /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */

@@ -594,30 +594,71 @@ RT_FN void rt_requests_pass(rt_machine *m)
     }
 }
 
+/* Entry `at`, which is not dropped, comes before all that were compared before it. */
+RT_FN void rt_request_is_first(rt_serving *s, rt_u32 at, rt_i32 priority)
+{
+    s->has_first = 1;
+    s->first = at;
+    s->first_priority = priority;
+}
+
 /* Look at the entries that have come.  Each is looked at once, so that a ring without priorities is
  * never searched. */
 RT_FN void rt_requests_look(rt_machine *m)
 {
     rt_serving *s = m->serving;
     rt_u32 end = rt_load_relaxed_device(&m->request_ring->read) + rt_ring_ready(m->request_ring);
-    for (; s->n_looked != end; s->n_looked++)
-        s->n_ranked += m->requests[s->n_looked & m->request_mask].priority != 0;
+    for (; s->n_looked != end; s->n_looked++) {
+        const rt_request *r = &m->requests[s->n_looked & m->request_mask];
+        s->n_ranked += r->priority != 0;
+        if (s->has_first && !r->dropped && r->priority < s->first_priority)
+            rt_request_is_first(s, s->n_looked, r->priority);
+    }
+}
+
+/* Search the ring, from entry `at` on, for the request that comes first.  On a GPU the ring is
+ * memory of the host, which answers after a microsecond or two, so that many entries are asked for
+ * together. */
+RT_LARGE_FN void rt_requests_search(rt_machine *m, rt_u32 at)
+{
+    enum { TOGETHER = 8 };
+    rt_serving *s = m->serving;
+    while (at != s->n_looked) {
+        rt_i32 priority[TOGETHER];
+        rt_u32 dropped[TOGETHER];
+        const rt_u32 n = s->n_looked - at < TOGETHER ? s->n_looked - at : TOGETHER;
+        for (rt_u32 i = 0; i < TOGETHER; i++) {
+            const rt_request *r = &m->requests[(at + (i < n ? i : 0)) & m->request_mask];
+            priority[i] = r->priority;
+            dropped[i] = r->dropped;
+        }
+        for (rt_u32 i = 0; i < TOGETHER; i++)
+            if (i < n && !dropped[i] && (!s->has_first || priority[i] < s->first_priority))
+                rt_request_is_first(s, at + i, priority[i]);
+        at += n;
+    }
 }
 
 /* Of the requests that wait, the one to admit next: that with the least priority, and of equals the
- * oldest; NULL: none waits. */
-RT_LARGE_FN rt_request *rt_next_request(rt_machine *m)
+ * oldest; NULL: none waits.  Which it is stays known until it is dropped. */
+RT_FN rt_request *rt_next_request(rt_machine *m)
 {
-    const rt_serving *s = m->serving;
-    rt_request *best = (rt_request *)0;
+    rt_serving *s = m->serving;
     rt_requests_pass(m);
-    rt_u32 at = rt_load_relaxed_device(&m->request_ring->read);
-    for (; at != s->n_looked && (!best || s->n_ranked); at++) {
-        rt_request *r = &m->requests[at & m->request_mask];
-        if (!r->dropped && (!best || r->priority < best->priority))
-            best = r;
-    }
-    return best;
+    const rt_u32 first = rt_load_relaxed_device(&m->request_ring->read);
+    if (!s->has_first && s->n_ranked)
+        rt_requests_search(m, first);
+    else if (!s->has_first && first != s->n_looked) /* rt_requests_pass has left one that waits */
+        rt_request_is_first(s, first, 0);
+    return s->has_first ? &m->requests[s->first & m->request_mask] : (rt_request *)0;
+}
+
+/* An entry is done.  at: its number since the start. */
+RT_FN void rt_request_drop(rt_machine *m, rt_u32 at)
+{
+    rt_serving *s = m->serving;
+    m->requests[at & m->request_mask].dropped = 1;
+    s->has_first = s->has_first && s->first != at;
 }
 
 /* Where requests lend, what was blocked stays so until pages come back or a request comes. */
@@ -665,7 +706,7 @@ RT_LARGE_FN void rt_step_admit(rt_machine *m)
             }
             rt_slot_begin(m, index, r, limit, n);
         }
-        r->dropped = 1;
+        rt_request_drop(m, s->first);
     }
 }
 

@@ -92,9 +92,9 @@ RT_FN void rt_cancel_waiting(rt_machine *m, rt_u64 id)
     rt_u32 first = rt_load_relaxed_device(&m->request_ring->read),
            n = rt_ring_ready(m->request_ring);
     for (rt_u32 i = 0; i < n; i++) {
-        rt_request *r = &m->requests[(first + i) & m->request_mask];
+        const rt_request *r = &m->requests[(first + i) & m->request_mask];
         if (r->id == id && !r->dropped) {
-            r->dropped = 1;
+            rt_request_drop(m, first + i);
             m->serving->blocked = 0;
             rt_tell(m, id, -1, 0, 0, RT_CANCELLED);
             return;

@@ -107,6 +107,26 @@ static void test_shipped_models(void **state)
     }
 }
 
+/* One whose cache holds latents; heads' products are experts that each token goes to. */
+static void test_model_of_latents(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    load_model m;
+    check_ok(&cx, load_open(&cx, "models/deepseek-v2-lite", &m));
+    ir_graph *g = build(&m, &a, make_shape(8, 4));
+    assert_int_equal(count_parameters(g), 15706484224);
+    assert_int_equal(count_ops(g, "attention"), 27);
+    assert_int_equal(count_ops(g, "latent_write"), 27);
+    assert_int_equal(count_ops(g, "route"), 26);
+    assert_int_equal(count_ops(g, "expert_linear"), 2 * 26 + 2 * 27);
+    check_tensor(g, "k_cache.0", IR_BF16, IR_ALL, 4, (int64_t[]){64, 1, 16, 576});
+    check_tensor(g, "logits", IR_F32, IR_ROWS, 2, (int64_t[]){4, 102400});
+    arena_free(&a);
+    load_close(&m);
+}
+
 static void test_every_folder_of_models_is_tested(void **state)
 {
     (void)state;
@@ -116,7 +136,7 @@ static void test_every_folder_of_models_is_tested(void **state)
     for (struct dirent *entry; (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     closedir(folder);
-    assert_int_equal(n, N_SHIPPED);
+    assert_int_equal(n, N_SHIPPED + 1); /* and that of test_model_of_latents */
 }
 
 static void test_paper_tail(void **state)
@@ -215,6 +235,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shipped_models),
+        cmocka_unit_test(test_model_of_latents),
         cmocka_unit_test(test_every_folder_of_models_is_tested),
         cmocka_unit_test(test_paper_tail),
         cmocka_unit_test(test_bf16_activations),

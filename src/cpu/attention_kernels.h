@@ -514,10 +514,11 @@ static void attend_put_part(const attend_task *task, const attend_query *a, floa
 {
     const op_view *part = &task->call->out[0], *lse = &task->call->out[1];
     const int64_t place = context_place(a->parts, a->part);
-    float *row = (float *)part->data + a->token * part->stride[0] + place * part->stride[1] +
-                 a->head * task->size;
+    void *row = (char *)part->data +
+                (a->token * part->stride[0] + place * part->stride[1] + a->head * task->size) *
+                    (part->dtype == IR_F32 ? 4 : 2);
     for (int64_t i = 0; i < task->size; i += 16)
-        row_store(row, IR_F32, i, task->size - i, v_load(a->acc + i));
+        row_store(row, part->dtype, i, task->size - i, v_load(a->acc + i));
     op_store(lse, a->token * lse->stride[0] + place * lse->stride[1] + a->head * lse->stride[2],
              log);
 }

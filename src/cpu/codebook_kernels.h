@@ -392,17 +392,32 @@ V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
     }
 }
 
-/* One digit of each byte of TQ1_0, which is one more than the weight.  A byte holds five digits
- * of base 3 as a fraction of 256: times a power of 3, modulo 256, the wanted digit leads, and is
- * found by comparing with 256 / 3 and 512 / 3. */
-V_INLINE __m256i third_digits(__m256i bytes, __m256i powers)
+/* The digit that leads in each byte of TQ1_0, which is one more than the weight.  A byte holds five
+ * digits of base 3 as a fraction of 256: times a power of 3, modulo 256, the wanted digit leads, and
+ * is found by comparing with 256 / 3 and 512 / 3. */
+V_INLINE __m256i third_digits(__m256i x)
 {
-    const __m256i low = _mm256_set1_epi16(255), one = _mm256_set1_epi8(1);
-    __m256i even = _mm256_and_si256(_mm256_mullo_epi16(bytes, _mm256_and_si256(powers, low)), low);
-    __m256i odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes), _mm256_srli_epi16(powers, 8));
-    __m256i x = _mm256_or_si256(even, odd); /* the digit is 1 from 86 on, 2 from 171 on */
+    const __m256i one = _mm256_set1_epi8(1); /* the digit is 1 from 86 on, 2 from 171 on */
     return _mm256_add_epi8(_mm256_min_epu8(_mm256_subs_epu8(x, _mm256_set1_epi8(85)), one),
                            _mm256_min_epu8(_mm256_subs_epu8(x, _mm256_set1_epi8((char)170)), one));
+}
+
+/* Bytes times powers of 3, modulo 256. */
+V_INLINE __m256i times_powers(__m256i bytes, __m256i powers)
+{
+    const __m256i low = _mm256_set1_epi16(255);
+    __m256i even = _mm256_and_si256(_mm256_mullo_epi16(bytes, _mm256_and_si256(powers, low)), low);
+    __m256i odd = _mm256_mullo_epi16(_mm256_andnot_si256(low, bytes), _mm256_srli_epi16(powers, 8));
+    return _mm256_or_si256(even, odd);
+}
+
+/* Bytes times 3 to the i, modulo 256.  Where a loop over i is unrolled, each is two sums more than
+ * the one before. */
+V_INLINE __m256i times_power(__m256i bytes, int i)
+{
+    for (int k = 0; k < i; k++)
+        bytes = _mm256_add_epi8(_mm256_add_epi8(bytes, bytes), bytes);
+    return bytes;
 }
 
 /* Two different powers of 3, for the two lanes. */
@@ -419,13 +434,14 @@ V_INLINE __m256i take_tq1_0(const uint8_t *b, int i)
 {
     static const uint8_t power[5] = {1, 3, 9, 27, 81};
     if (i < 5)
-        return third_digits(bytes_at(b), _mm256_set1_epi8((char)power[i]));
+        return third_digits(times_power(bytes_at(b), i));
     __m256i twice = _mm256_broadcastsi128_si256(half_bytes_at(b + 32));
     if (i < 7)
-        return third_digits(twice, two_powers(power[2 * i - 10], power[2 * i - 9]));
+        return third_digits(times_powers(twice, two_powers(power[2 * i - 10], power[2 * i - 9])));
     __m256i last = _mm256_blend_epi32(twice, _mm256_set1_epi32((int)word_at(b + 48)), 0xf0);
-    return third_digits(last, _mm256_setr_epi64x(0x5151515151515151, 0x5151515151515151,
-                                                 0x0303030301010101, 0x1b1b1b1b09090909));
+    return third_digits(
+        times_powers(last, _mm256_setr_epi64x(0x5151515151515151, 0x5151515151515151,
+                                              0x0303030301010101, 0x1b1b1b1b09090909)));
 }
 
 /* The i-th 32 weights of a block; `opened` must be filled if the format needs it. */

@@ -393,8 +393,8 @@ V_INLINE __m256i book_magnitudes(ir_dtype dtype, const opened_book *b, int i)
 }
 
 /* The digit that leads in each byte of TQ1_0, which is one more than the weight.  A byte holds five
- * digits of base 3 as a fraction of 256: times a power of 3, modulo 256, the wanted digit leads, and
- * is found by comparing with 256 / 3 and 512 / 3. */
+ * digits of base 3 as a fraction of 256: times a power of 3, modulo 256, the wanted digit leads,
+ * and is found by comparing with 256 / 3 and 512 / 3. */
 V_INLINE __m256i third_digits(__m256i x)
 {
     const __m256i one = _mm256_set1_epi8(1); /* the digit is 1 from 86 on, 2 from 171 on */

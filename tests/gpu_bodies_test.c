@@ -558,6 +558,13 @@ static void fast_bodies_keep_their_limits(void **state)
         {"expert_stream", BIASED("16", "bf16"), true},
         {"expert_stream", BIASED("128", "f32"), true},
         {"expert_stream", BIASED("16", "f16"), false},
+#define HEADS(tokens)                                                                             \
+    "input %a : bf16[" tokens ", 3072] live=tokens\ninput %i : i32[" tokens ", 16] live=tokens\n" \
+    "const %w : bf16[16, 512, 128]\n%q = reshape(%a) {shape = [" tokens                           \
+    ", 16, 192]}\n%x = slice(%q) {starts = [0, 0, 0], stops = [" tokens                           \
+    ", 16, 128]}\n%y = expert_linear(%x, %i, %w)\n"
+        {"expert_stream", HEADS("1"), true},
+        {"expert_stream", HEADS("2"), true},
         {"expert_tile", BIASED("129", "f32"), true},
         {"expert_tile", BIASED("129", "f16"), false},
     };

@@ -112,7 +112,10 @@
 #define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
 static const char *const decode_graphs[] = {
-    HEAD_PRODUCTS("1", "192", "128", "16", "16", "512"),
+    /* as in a model, whose views of one token have no distance between tokens */
+    "input %a : bf16[1, 3072] live=tokens\ninput %i : i32[1, 16] live=tokens\nconst %w : bf16[16, "
+    "512, 128]\n%q = reshape(%a) {shape = [1, 16, 192]}\n%x = slice(%q) {starts = [0, 0, 0], stops "
+    "= [1, 16, 128]}\n%y = expert_linear(%x, %i, %w)\n",
     HEAD_PRODUCTS("16", "576", "512", "4", "5", "40"),
     HEAD_PRODUCTS("70", "80", "72", "3", "4", "24"),
     "input %a : bf16[11, 1040] live=tokens\ninput %i : i32[11, 4] live=tokens\nconst %w : bf16[4, "

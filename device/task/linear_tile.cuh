@@ -342,7 +342,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
                               const char *s_x, int half, mpk_ring *ring, float *sum, float *square)
 {
     const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
-    /* the products' other rows are nobody's, but they are there */
+    /* wgmma takes 64 rows of w; of those beyond the task's groups the sums are not used */
     const int stride = groups > 1 ? piece * 512 : 0;
     rt_u32 page = TILE_NO_PAGE; /* of the steps before, if they have left some */
 #pragma unroll
@@ -482,7 +482,7 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
     /* kept, or read again from the number of the thread at each step */
     const int half = (int)ptx_keep(mpk_thread() / 128), steps = b.steps / 2;
     const bool asks = ptx_keep(mpk_thread() / 32 % 4) == 0; /* the warp that requests x */
-    /* the products' other rows are nobody's, but they are there */
+    /* wgmma takes 64 rows of w; of those beyond the task's groups the sums are not used */
     const int stride = groups > 1 ? piece * 512 : 0;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()), first_w = ptx_matrix(mpk_s, stride);
     const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},

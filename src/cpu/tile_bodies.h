@@ -249,8 +249,8 @@ static void tile_sum_values(const tile_sdpa *d)
                       t->sums, t->padded_values);
 }
 
-/* Rows [t->row, t->row + t->n) of one head.  A row that sees nothing because nobody does has sums
- * of zero. */
+/* Rows [t->row, t->row + t->n) of one head.  If none of them sees a position, their sums are
+ * zero. */
 static void tile_attend_rows(tile_sdpa *d)
 {
     sdpa_task *t = &d->t;

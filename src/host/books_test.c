@@ -540,7 +540,7 @@ static void test_full_arena(void **state)
 }
 
 /* Token 0 is a token like others: a request that the machine samples for does not wait for any
- * after it.  A mask for a request that nobody knows any more is dropped. */
+ * after it.  A mask for a request that has ended is dropped. */
 static void test_token_0(void **state)
 {
     (void)state;

@@ -122,7 +122,7 @@ static void test_draft_model(void **state)
         t->dims[sizes[i].axis]++;
         const bool fits = host_find_draft_model(&image, &s, &ahead);
         rt_serving unasked = s;
-        unasked.asks = RT_NOWHERE; /* then nobody reads rules */
+        unasked.asks = RT_NOWHERE; /* then no operator reads rules */
         const bool fits_unasked = host_find_draft_model(&image, &unasked, &ahead);
         t->dims[sizes[i].axis]--;
         if (fits || fits_unasked != (strcmp(sizes[i].name, "rules") == 0))

@@ -81,7 +81,7 @@ static const example examples[] = {
      true, "", "",
      "edit{\"note\":\"\\n  12\\n\",\"mode\":\"1\"};"
      "edit{\"mode\":2,\"at\":{\"x\":[1]},\"by\":\"{}\"};"},
-    /* the model forgot an end; a tool and a parameter that nobody knows; a value that is no JSON */
+    /* an end forgotten; a tool and a parameter not declared; a value that is no JSON */
     {"",
      "<seed:tool_call><function=edit><parameter=path>a\n<parameter=n>five</function>"
      "<function=other><parameter=x>{\"k\": 1}</parameter><parameter=y>so so</parameter></function>"

@@ -100,14 +100,10 @@ static void run_server(void *user, const fake_launch *l)
     if (m->control->step.value != k->start_step && !run_own_step(s, k, regime))
         s->wrong++; /* the one before has handed over to it */
     for (;;) {
-        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask,
-             sizeof(rt_request));
-        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask,
-             sizeof(rt_command));
+        carry_asks(k);
         m->workers[0].owner = 1;
         int published = rt_step_poll(m, &m->workers[0]);
-        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask,
-             sizeof(rt_token));
+        carry_tokens(k);
         if (!published)
             break;
         if (!run_own_step(s, k, regime))

@@ -463,12 +463,8 @@ static inline bool gpus_begin(gpus *s, rt_u32 *asked)
     rt_kernel *k = s->kernels[0];
     rt_machine *m = &k->machine;
     rt_control *c = m->control;
-    if (m->serving->ready) {
-        move(k->host_request_ring, k->host_requests, m->request_ring, m->requests, m->request_mask,
-             sizeof(rt_request));
-        move(k->host_command_ring, k->host_commands, m->command_ring, m->commands, m->command_mask,
-             sizeof(rt_command));
-    }
+    if (m->serving->ready)
+        carry_asks(k);
     rt_u32 wanted = rt_load_acquire_system(k->host_once_wanted);
     if (wanted != *asked) {
         c->once_graph = k->host_once[0];
@@ -480,8 +476,7 @@ static inline bool gpus_begin(gpus *s, rt_u32 *asked)
     m->workers[0].owner = 1;
     bool published = rt_step_poll(m, &m->workers[0]) != 0;
     if (m->serving->ready)
-        move(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens, m->token_mask,
-             sizeof(rt_token));
+        carry_tokens(k);
     rt_store_release_system(k->host_once_done, rt_load_acquire_system(&c->once_done));
     if (published)
         rt_peers_publish(k, m->serving->step);

@@ -15,22 +15,29 @@
 #include "model/model.h"
 #include "op/rules.h"
 #include "pass/pass.h"
-#include "rt/rt_queue.h"
+#include "rt/rt_courier.h"
 
 static uint64_t seed;
 
 enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
 
-static inline void move(rt_ring *from, const void *source, rt_ring *to, void *target, rt_u32 mask,
-                        size_t size)
+/* As the courier's warp: the second look carries the commands that the first has seen. */
+static inline void carry_asks(const rt_kernel *k)
 {
-    rt_u32 n = rt_ring_ready(from), space = rt_ring_space(to, mask + 1);
-    for (rt_u32 i = 0; i < n && i < space; i++) {
-        memcpy((char *)target + (to->written.value & mask) * size,
-               (const char *)source + (from->read.value & mask) * size, size);
-        rt_ring_wrote(to, 1);
-        rt_ring_took(from, 1);
+    rt_courier c = rt_courier_begin(k);
+    for (int i = 0; i < 2; i++) {
+        rt_sight s = {.commands = rt_load_acquire_system(&k->host_command_ring->written)};
+        s.requests = rt_load_acquire_system(&k->host_request_ring->written);
+        s.begun = rt_load_acquire_system(&k->machine.request_ring->read);
+        rt_courier_asks(&c, &k->machine, s);
     }
+}
+
+static inline void carry_tokens(const rt_kernel *k)
+{
+    rt_courier c = rt_courier_begin(k);
+    rt_courier_tells(&c, rt_load_acquire_system(&k->machine.token_ring->written),
+                     rt_load_acquire_system(&k->host_token_ring->read));
 }
 
 static inline mpk_status all_same(mpk_context *cx, const void *self, const char *name,

@@ -26,7 +26,7 @@ import time
 from servers import WAIT, Server
 
 PATH = "/v1/completions"
-FORMS = ({"regex": "[a-z]{3,9}( [0-9]+)*"}, {"guided_choice": ["the thing", "a thing", "in the end"]},
+FORMS = ({"regex": "[a-z]{3,9}( [0-9]+)*"}, {"guided_choice": ["a thing", "some things", "in an end"]},
          {"json_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}},
                           "required": ["a"], "additionalProperties": False}})
 

@@ -3,23 +3,16 @@
  *
  * kernel.cuh starts courier_loop in warp MPK_WARPS + 3 of worker 0.  The runtime (src/rt) never
  * touches host memory: it uses rings in device memory, and the host uses rings of the same layout
- * in pinned memory (src/host/books.c).
+ * in pinned memory (src/host/books.c).  rt/rt_courier.h has the rules by which entries go from one
+ * to the other; this warp also passes on the host's words:
  *
- *   - Each ring has one writer and one reader: `written` and `read` are monotonic, written - read
- *     <= its size.  An entry is stored before `written` is released, at system scope, and given
- *     back by `read` after it has been copied.
- *   - Order between rings: a command that follows a request is carried after it.  A command is
- *     moved only if an earlier look has seen it and the requests of this look have all been moved.
- *   - What was written before the end still goes out: the loop runs until nothing is left to move
- *     after `abort`.
+ *   once_wanted, abort   --- courier --->   control
  *
- *   host, pinned memory                                 device memory
- *   requests, commands   --- courier: host's `written` --->   rings of the step task
- *   tokens               <-- courier: host's `read` -------   ring of the step task
- *   once_wanted, abort   --------------------------------->   control
+ * What was written before the end still goes out: the loop runs until nothing is left to carry
+ * after `abort`.
  *
- * A look over the bus takes more than a microsecond, so one look requests all words of the host,
- * one in each lane, and what only the courier writes is kept in registers.
+ * A look over the bus takes more than a microsecond, so one look requests all words, one in each
+ * lane, and what only the courier writes is kept in registers.
  */
 #ifndef ROLE_COURIER_CUH
 #define ROLE_COURIER_CUH
@@ -28,8 +21,9 @@
 #include "role/regime.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
+#include "rt/rt_courier.h"
 
-/* The host's words, by the lane that reads each. */
+/* The words of a look, by the lane that reads each: the host's, and one of the machine's. */
 enum {
     /* `written` of the rings that the host fills */
     COURIER_COMMANDS,
@@ -40,11 +34,13 @@ enum {
     COURIER_ABORT,
     /* `read` of the token ring, which the host drains */
     COURIER_TAKEN,
+    /* `read` of the machine's request ring */
+    COURIER_BEGUN,
     COURIER_WORDS
 };
 
-/* The word that this lane reads in each look, in pinned host memory.  Lanes from COURIER_WORDS
- * on get an address too, but do not load. */
+/* The word that this lane reads in each look.  Lanes from COURIER_WORDS on get an address too, but
+ * do not load. */
 MPK_FN const rt_word *courier_word(const rt_kernel *k)
 {
     switch (threadIdx.x % 32) {
@@ -56,61 +52,11 @@ MPK_FN const rt_word *courier_word(const rt_kernel *k)
         return k->host_once_wanted;
     case COURIER_ABORT:
         return k->host_abort;
+    case COURIER_BEGUN:
+        return &k->machine.request_ring->read;
     default:
         return &k->host_token_ring->read;
     }
-}
-
-/* From one ring to another of the same length mask + 1: entries of `size` bytes, a multiple of
- * 4.  One of the two rings lies in device memory, the other in pinned host memory. */
-struct courier_way {
-    rt_ring *from, *to;
-    const char *source;
-    char *target;
-    rt_u32 mask, size;
-    rt_u32 read, written; /* from->read and to->written, which the courier alone writes */
-};
-
-/* A way that goes on where an earlier kernel's courier stopped: both counts lie in memory. */
-MPK_FN courier_way courier_begin(rt_ring *from, const void *source, rt_ring *to, void *target,
-                                 rt_u32 mask, rt_u32 size)
-{
-    return {from, to,   (const char *)source, (char *)target,
-            mask, size, from->read.value,     to->written.value};
-}
-
-/* All lanes: move the entries before number `end`, as many as there is room for, and return how
- * many.
- *
- *   end     from->written, or a value that it once had: entries before it are complete
- *   taken   to->read, or an earlier value of it: there is at least that much room
- *
- * Each lane moves words of any entry.  The lanes meet, then lane 0's fence and release publish
- * all words with the new `written`; only after that is the source's `read` released, so an entry
- * is never lost: it lies in one ring or the other.  The lanes may have loaded different values
- * of the counts, so lane 0's number is everyone's. */
-MPK_FN rt_u32 courier_move(courier_way *w, rt_u32 end, rt_u32 taken)
-{
-    const rt_u32 lane = threadIdx.x % 32, words = w->size / 4, all = end - w->read,
-                 space = w->mask + 1 - (w->written - taken),
-                 n = __shfl_sync(0xffffffffu, mpk_smaller(all, space), 0);
-    for (rt_u32 at = lane; at < n * words; at += 32)
-        ((volatile rt_u32 *)(w->target +
-                             (rt_u64)((w->written + at / words) & w->mask) * w->size))[at % words] =
-            ((const volatile rt_u32 *)(w->source + (rt_u64)((w->read + at / words) & w->mask) *
-                                                       w->size))[at % words];
-    __syncwarp();
-    w->written += n;
-    w->read += n;
-    if (n && lane == 0) {
-        /* The other lanes' stores, which lane 0 has seen at the meeting, must reach the host
-         * before the count: the fence makes the release cover them at system scope. */
-        __threadfence_system();
-        rt_store_release_system(&w->to->written, w->written);
-        rt_store_release_system(&w->from->read, w->read);
-    }
-    __syncwarp();
-    return n;
 }
 
 /* Lane 0: host-driven steps, and stopping.  A new `wanted` takes three words of the host with it
@@ -155,11 +101,10 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent, rt_u32 wri
     }
 }
 
-/* Whole warp; lane 0 alone stores words that are not entries.  Each turn is one look at the host's
- * words and one at the machine's: tokens go out first, since they are what a user waits for, then
- * requests, then the commands that the look before has seen (`ordered`).  A turn that has moved
- * nothing is followed by a pause of half a microsecond, so that an idle courier leaves the bus
- * alone.
+/* Whole warp; lane 0 alone stores words that are not entries.  Each turn is one look: tokens go out
+ * first, since they are what a user waits for, then requests and commands come in.  A turn that has
+ * carried nothing is followed by a pause of half a microsecond, so that an idle courier leaves the
+ * bus alone.
  *
  * After the end requests and commands are not taken any more: they stay in the host's rings, where
  * the next kernel finds them.
@@ -168,37 +113,26 @@ static __device__ __noinline__ void courier_loop(rt_kernel *k)
 {
     rt_machine *m = &k->machine;
     const rt_word *word = courier_word(k); /* of this lane */
-    courier_way tokens = courier_begin(m->token_ring, m->tokens, k->host_token_ring, k->host_tokens,
-                                       m->token_mask, sizeof(rt_token));
-    courier_way requests = courier_begin(k->host_request_ring, k->host_requests, m->request_ring,
-                                         m->requests, m->request_mask, sizeof(rt_request));
-    courier_way commands = courier_begin(k->host_command_ring, k->host_commands, m->command_ring,
-                                         m->commands, m->command_mask, sizeof(rt_command));
+    rt_courier c = rt_courier_begin(k);
     rt_u32 lane = threadIdx.x % 32, asked = m->control->once_wanted.value,
            done = k->host_once_done->value, last = 0, n;
-    /* as the last look has seen them: by now it has seen every request before them */
-    rt_u32 ordered = commands.read;
     courier_burst burst = {0, 0, 0}; /* none is followed */
     do {
         const rt_u32 mine = lane < COURIER_WORDS ? rt_load_acquire_system(word) : 0;
-        rt_u32 host[COURIER_WORDS];
+        rt_u32 seen[COURIER_WORDS];
         __syncwarp(); /* what one lane has acquired holds for all */
         for (int i = 0; i < COURIER_WORDS; i++)
-            host[i] = __shfl_sync(0xffffffffu, mine, i);
-        /* Tokens first: a user waits for them. */
-        const rt_u32 sent = courier_move(&tokens, rt_load_acquire_system(&m->token_ring->written),
-                                         host[COURIER_TAKEN]);
+            seen[i] = __shfl_sync(0xffffffffu, mine, i);
+        const rt_u32 sent = rt_courier_tells(&c, rt_load_acquire_system(&m->token_ring->written),
+                                             seen[COURIER_TAKEN]);
         n = sent;
-        if (!last && requests.read != host[COURIER_REQUESTS])
-            n += courier_move(&requests, host[COURIER_REQUESTS],
-                              rt_load_acquire_system(&m->request_ring->read));
-        if (!last && commands.read != ordered && requests.read == host[COURIER_REQUESTS])
-            n += courier_move(&commands, ordered, rt_load_acquire_system(&m->command_ring->read));
-        ordered = host[COURIER_COMMANDS];
+        if (!last)
+            n += rt_courier_asks(
+                &c, m, {seen[COURIER_COMMANDS], seen[COURIER_REQUESTS], seen[COURIER_BEGUN]});
         if (lane == 0) {
             if (k->delays)
-                courier_note(k, &burst, sent, tokens.written, host[COURIER_TAKEN]);
-            courier_words(k, host[COURIER_WANTED], host[COURIER_ABORT], &asked, &done);
+                courier_note(k, &burst, sent, c.tokens.carried, seen[COURIER_TAKEN]);
+            courier_words(k, seen[COURIER_WANTED], seen[COURIER_ABORT], &asked, &done);
             if (MPK_PEERS > 1)
                 peer_obey(k);
             /* This worker has no watcher; the courier raises its flag. */

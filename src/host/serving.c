@@ -254,8 +254,8 @@ uint64_t host_context(const rt_serving *s)
 
 /* Commands cannot overflow their ring: a request has at most one cancel and one append under way,
  * and the ring is longer than twice the requests that the machine can know of.  Those lie in the
- * request ring, in slots, or their end in the token ring, and after a courier in either ring of a
- * pair. */
+ * request ring, in slots, or their end in the token ring, after a courier (rt_courier.h) in either
+ * of two token rings. */
 void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, host_rings *rings)
 {
     uint64_t slots = s->n_slots, most = tokens ? tokens : 1024;
@@ -264,7 +264,7 @@ void host_size_rings(const rt_serving *s, uint32_t waiting, uint32_t tokens, hos
     rings->request_mask = (uint32_t)requests - 1;
     rings->token_mask = power_of_two(most < 2 * told ? 2 * told : most) - 1;
     rings->command_mask =
-        power_of_two(2 * (2 * requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
+        power_of_two(2 * (requests + slots + 2 * ((uint64_t)rings->token_mask + 1))) - 1;
     rings->n_arena = (slots + 4) * (host_context(s) + (s->asks == RT_NOWHERE ? 0 : s->rule_words) +
                                     (uint64_t)RT_NAME_WORDS * host_names(s, host_context(s)));
 }

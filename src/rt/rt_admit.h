@@ -616,9 +616,8 @@ RT_FN void rt_requests_look(rt_machine *m)
     }
 }
 
-/* Search the ring, from entry `at` on, for the request that comes first.  On a GPU the ring is
- * memory of the host, which answers after a microsecond or two, so that many entries are asked for
- * together. */
+/* Search the ring, from entry `at` on, for the request that comes first.  Eight entries are loaded
+ * together, since on a GPU each load takes the better part of a microsecond. */
 RT_LARGE_FN void rt_requests_search(rt_machine *m, rt_u32 at)
 {
     enum { TOGETHER = 8 };

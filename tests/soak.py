@@ -65,8 +65,10 @@ def draw_options(r, draft, short=False):
 
 
 def draw_options_gpu(r, short=False):
-    """Steps filled apart, so that company changes no bit; only two numbers of places, as each is a kernel."""
-    return ["--batch-invariant", "--random-weights", 1, "--context", 512, "--max-batch", r.choice((5, 16)),
+    """Steps filled apart, so that company changes no bit; only two numbers of places, as each is a kernel.  Pieces of
+    prompts of 64 tokens, since only whole pieces are shared."""
+    return ["--batch-invariant", "--random-weights", 1, "--context", 512, "--step-tokens", 64,
+            "--max-batch", r.choice((5, 16)),
             "--kv-tokens", r.choice((640, 1280) if short else (640, 1280, 4096)),
             *r.choice(([], ["--no-prefix-cache"], ["--speculate=ngram"]))]
 

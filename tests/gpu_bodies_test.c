@@ -437,7 +437,7 @@ static void every_family_finds_bodies(void **state)
     }
 }
 
-/* ---- gpt-oss ---- */
+/* ---- whole models ---- */
 
 /* As its checkpoint's: bf16, to which MXFP4 is unpacked. */
 static mpk_status all_bf16(mpk_context *cx, const void *self, const char *name, uint32_t rank,
@@ -469,17 +469,12 @@ static void list_generic(const ir_graph *g, uint32_t n_tokens, text *out)
     }
 }
 
-/* Two layers of gpt-oss-20b, one of each window, as a GPU compiles them: in decoding, streams and
- * prompts all that a layer computes has a fast body. */
-static void gpt_oss_has_fast_bodies(void **state)
+/* Two layers of a model as a GPU compiles them: in decoding, streams and prompts all that a layer
+ * computes has a fast body. */
+static void expect_fast_bodies(const model_config *config)
 {
-    (void)state;
     static const uint32_t tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
     mpk_context cx = {0};
-    load_model m;
-    check_ok(&cx, load_open(&cx, "models/gpt-oss-20b", &m));
-    model_config config = m.config;
-    config.n_layers = 2;
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         arena a = {0};
         ir_graph *g;
@@ -506,14 +501,32 @@ static void gpt_oss_has_fast_bodies(void **state)
                                 .whole_tiles = true,
                                 .logits = true};
         text generic = {0};
-        check_ok(&cx, model_build(&cx, &a, &config, &s, &weights, &g));
+        check_ok(&cx, model_build(&cx, &a, config, &s, &weights, &g));
         check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
         list_generic(p.graphs[0].ir, n_tokens, &generic);
         assert_string_equal(text_str(&generic).at, " rope_table sample");
         text_free(&generic);
         arena_free(&a);
     }
-    load_close(&m);
+}
+
+/* gpt-oss-20b has layers with a window and without; of the other a part of each head is rotated. */
+static void models_have_fast_bodies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *folder;
+        uint32_t rope_size;
+    } models[] = {{"models/gpt-oss-20b", 64}, {"models/qwen3-1.7b", 96}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mpk_context cx = {0};
+        load_model m;
+        check_ok(&cx, load_open(&cx, models[i].folder, &m));
+        m.config.n_layers = 2;
+        m.config.rope_size = models[i].rope_size;
+        expect_fast_bodies(&m.config);
+        load_close(&m);
+    }
 }
 
 /* ---- limits of fast bodies ---- */
@@ -593,7 +606,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_finds_a_body),
         cmocka_unit_test(every_family_finds_bodies),
-        cmocka_unit_test(gpt_oss_has_fast_bodies),
+        cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

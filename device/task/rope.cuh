@@ -17,11 +17,13 @@
 
 /* cos and sin of a position times the amplitude.  The angle is an fp32 number, as in
  * src/op/rope.h, and its functions are taken in double: an angle may be some 100,000 radians,
- * where fp32 functions lose digits. */
+ * where fp32 functions lose digits.  A pair of frequency 0 is not rotated: no amplitude changes
+ * it. */
 MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine,
                        float *sine)
 {
     double angle = (double)((float)position * frequency);
+    amplitude = frequency == 0 ? 1.0f : amplitude;
     *cosine = (float)cos(angle) * amplitude;
     *sine = (float)sin(angle) * amplitude;
 }

@@ -64,12 +64,21 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 
 /* ---- compile ---- */
 
+mpk_status engine_load(mpk_context *cx, const char *path, load_model *out)
+{
+    TRY(load_open(cx, path, out));
+    mpk_status status = load_spread_heads(cx, out);
+    if (status != MPK_OK)
+        load_close(out);
+    return status;
+}
+
 /* b->is_loaded is set as soon as there is something to close.  Tensors are mapped, not read: the
  * cost is that of the files' headers and of the tokenizer. */
 static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    TRY(load_open(cx, path, &b->model));
+    TRY(engine_load(cx, path, &b->model));
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED,
           "%s is a vocabulary alone: it serves mpk tokenize, nothing else", path);

@@ -56,7 +56,7 @@ static mpk_status open_draft(mpk_context *cx, engine_build *b)
 {
     CHECK(cx, !engine_is_image(b->options.draft_model), MPK_EARG,
           "it is an image: name the model that it was made from");
-    TRY(load_open(cx, b->options.draft_model, &b->draft));
+    TRY(engine_load(cx, b->options.draft_model, &b->draft));
     b->has_draft = true;
     CHECK(cx, b->draft.has_config, MPK_EARG, "it is a vocabulary alone");
     CHECK(cx, b->options.random_weights || b->draft.tensors.n, MPK_EARG,

@@ -359,7 +359,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     b->device_ns = clock_ns() - begin;
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
+    NOTE(cx, engine_load(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
     TRY(engine_ask_routing(cx, b));
     uint64_t found;

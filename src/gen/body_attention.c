@@ -173,8 +173,7 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     gen_print_frequencies(c, n, out);
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, a[ROPE_SIZE].i / 2, a[EPS].f,
-                 out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, rope_pairs(a), a[EPS].f, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
     text_print(
         out,

@@ -15,7 +15,7 @@
 void gen_print_frequencies(const gen_call *c, uint32_t n, text *out)
 {
     const ir_attribute *a = c->op->attributes;
-    int64_t half = a[ROPE_SIZE].i / 2;
+    int64_t half = rope_pairs(a);
     text_print(out, "static __device__ const float frequency_%u[%lld] = {", n, (long long)half);
     for (int64_t i = 0; i < half; i++) {
         text_print(out, i ? "," : "");

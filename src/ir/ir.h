@@ -42,7 +42,7 @@ enum {
     IR_MAX_RANK = 6,
     IR_MAX_INPUTS = 20,
     IR_MAX_OUTPUTS = 4,
-    IR_MAX_ATTRIBUTES = 20,
+    IR_MAX_ATTRIBUTES = 24,
     IR_MAX_PEERS = 16
 };
 

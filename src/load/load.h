@@ -13,6 +13,7 @@
  *   interleaved.c     those of gpt-oss's folders, by rows
  *   latent.c          those that make keys and values of latents, each head's apart
  *   joined.c          weights that files hold as one tensor, taken apart
+ *   heads.c           rows of q and k of models that rotate a part of each head
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
  *   tokenizer*.c      text to token ids and back (tokenizer.h)
@@ -145,6 +146,13 @@ mpk_status load_split_joined(mpk_context *cx, load_model *m);
  * *out is NULL; otherwise *out is t. */
 mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const load_tensor *t,
                            const load_tensor **out);
+
+/* ---- heads.c ---- */
+
+/* For a program that is to be built from a model (model_build): where only a part of each head is
+ * rotated, put the rows of q and k in the order that the program expects.  Once; MPK_EUNSUPPORTED:
+ * a bias or a norm that is stored in blocks. */
+mpk_status load_spread_heads(mpk_context *cx, load_model *m);
 
 /* ---- load.c: what the formats share ---- */
 

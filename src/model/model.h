@@ -99,8 +99,8 @@ typedef struct model_config {
      * head's values.  latent_size 0: attention is plain. */
     uint32_t latent_size, query_latent_size, value_size;
 
-    /* entries of a head that are rotated, normally head_size; the first, with latent attention the
-     * last */
+    /* entries of a head that are rotated, normally head_size; of checkpoints the first, with latent
+     * attention the last; of programs see model_plain_pairs */
     uint32_t rope_size;
     double rope_theta;
     /* of the layers with a window, whose frequencies are not scaled; 0: they are as the others */
@@ -334,6 +334,13 @@ static inline void model_set_layer(uint64_t *layers, uint32_t layer, bool value)
 static inline uint32_t model_layer_window(const model_config *c, uint32_t layer)
 {
     return model_has_layer(c->full_layers, layer) ? 0 : c->window;
+}
+/* Pairs of a head that are not rotated.  The program rotates all of them, these by an angle of 0,
+ * and expects rows of q and k in the order of load/heads.c.  0 with latent attention, whose rotated
+ * entries stand apart. */
+static inline uint32_t model_plain_pairs(const model_config *c)
+{
+    return c->latent_size ? 0 : (c->head_size - c->rope_size) / 2;
 }
 /* Where some layers have a window, let the others not rotate. */
 void model_unrotate_full(model_config *c);

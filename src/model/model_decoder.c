@@ -566,10 +566,11 @@ static ir_tensor_id add_rope_table(decoder *d)
     static const char *const names[] = {"default", "linear", "llama3", "yarn", "longrope"};
     ir_set set[IR_MAX_ATTRIBUTES + 1] = {
         {.name = "size", .i = c->rope_size},
+        {.name = "plain", .i = model_plain_pairs(c)},
         {.name = "theta", .f = c->rope_theta},
         {.name = "scaling", .s = names[c->rope_scaling]},
     };
-    uint32_t n = 3;
+    uint32_t n = 4;
     if (c->rope_scaling != MODEL_ROPE_DEFAULT)
         set[n++] = (ir_set){.name = "factor", .f = c->rope_factor};
     if (c->rope_scaling == MODEL_ROPE_LLAMA3) {
@@ -598,16 +599,18 @@ static ir_tensor_id add_rope_table(decoder *d)
 static void add_other_tables(decoder *d)
 {
     const model_config *c = d->c;
-    const ir_set size = {.name = "size", .i = c->rope_size};
+    const ir_set size = {.name = "size", .i = c->rope_size},
+                 plain = {.name = "plain", .i = model_plain_pairs(c)};
     if (c->local_theta != 0 && c->window)
-        d->local_rope = add_op(d, "rope_table", "local_rope_table", 1, &d->positions,
-                               (ir_set[]){size, {.name = "theta", .f = c->local_theta}, {0}});
+        d->local_rope =
+            add_op(d, "rope_table", "local_rope_table", 1, &d->positions,
+                   (ir_set[]){size, plain, {.name = "theta", .f = c->local_theta}, {0}});
     uint64_t any = 0;
     for (uint32_t i = 0; i < MODEL_MAX_LAYERS / 64; i++)
         any |= c->unrotated_layers[i];
     if (any) /* angles of 0: the same operators and bodies as in other layers, and the same bits */
         d->no_rope = add_op(d, "rope_table", "no_rope_table", 1, &d->positions,
-                            (ir_set[]){size, {.name = "scaling", .s = "none"}, {0}});
+                            (ir_set[]){size, plain, {.name = "scaling", .s = "none"}, {0}});
 }
 
 /* The numbers of all heads, for each token. */

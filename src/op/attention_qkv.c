@@ -27,9 +27,9 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(rope_check(cx, op));
     TRY(heads_check(cx, g, op, n, Q_NORM));
     const ir_tensor *qkv = shape_input(g, op, QKV);
-    CHECK(cx, op->attributes[ROPE_SIZE].i <= n.size, MPK_ESHAPE,
-          "attention_qkv: size %lld is above head_size %lld",
-          (long long)op->attributes[ROPE_SIZE].i, (long long)n.size);
+    CHECK(cx, 2 * rope_pairs(op->attributes) <= n.size, MPK_ESHAPE,
+          "attention_qkv: %lld pairs are more than a head of %lld has",
+          (long long)rope_pairs(op->attributes), (long long)n.size);
     CHECK(cx, op->attributes[WINDOW].i >= 0, MPK_EARG,
           "attention_qkv: window is %lld, expected 0 (none) or more",
           (long long)op->attributes[WINDOW].i);
@@ -81,7 +81,7 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
     (void)g, (void)box;
-    return (size_t)(4 * op->attributes[HEAD_SIZE].i + 3 * (op->attributes[ROPE_SIZE].i / 2)) *
+    return (size_t)(4 * op->attributes[HEAD_SIZE].i + 3 * rope_pairs(op->attributes)) *
            sizeof(float);
 }
 
@@ -133,7 +133,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in, *out = &call->out[0];
     heads_split n = split_of(a);
-    int64_t group = n.q / n.kv, half = a[ROPE_SIZE].i / 2, lo = box->lo[1] / n.size,
+    int64_t group = n.q / n.kv, half = rope_pairs(a), lo = box->lo[1] / n.size,
             hi = box->hi[1] / n.size;
     float *query = scratch, *row = query + n.size, *answer = row + 2 * n.size,
           *frequency = answer + n.size;

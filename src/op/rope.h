@@ -2,8 +2,9 @@
  * operator that contains it.
  *
  *   frequency(i)  = theta^(-2 i / size), then scaled          pair i = 0 .. size / 2 - 1
+ *                 = 0                                         `plain` pairs after these
  *   angle(p, i)   = p * frequency(i)                           radians at position p
- *   pair (a, b)  -> (a cos - b sin, b cos + a sin)             a = entry i, b = entry i + size / 2
+ *   pair (a, b)  -> (a cos - b sin, b cos + a sin)             a = entry i, b = entry i + pairs
  *
  * The scalings are those of Hugging Face's modeling_rope_utils (default, linear, llama3, yarn,
  * longrope).  There a frequency and the angle are fp32 numbers, and at large positions that
@@ -24,6 +25,7 @@
  * first. */
 enum {
     ROPE_SIZE,    /* entries of a head that are rotated, even */
+    ROPE_PLAIN,   /* pairs that are not, after the others: their angles are 0 */
     ROPE_THETA,   /* base of the frequencies */
     ROPE_SCALING, /* "default", "linear", "llama3", "yarn", "longrope"; "none": all angles are 0 */
     ROPE_FACTOR,  /* how many times the trained context is stretched */
@@ -41,13 +43,20 @@ enum {
     ROPE_ATTRIBUTES
 };
 
-#define ROPE_ATTRIBUTE_ROWS                                                                     \
-    SHAPE_NEEDED("size", INT), SHAPE_REAL("theta", 10000), SHAPE_WORD("scaling", "default"),    \
-        SHAPE_REAL("factor", 1), SHAPE_REAL("low_freq_factor", 1),                              \
-        SHAPE_REAL("high_freq_factor", 4), SHAPE_REAL("beta_fast", 32),                         \
-        SHAPE_REAL("beta_slow", 1), SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0), \
-        SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192),                 \
+#define ROPE_ATTRIBUTE_ROWS                                                       \
+    SHAPE_NEEDED("size", INT), SHAPE_INT("plain", 0), SHAPE_REAL("theta", 10000), \
+        SHAPE_WORD("scaling", "default"), SHAPE_REAL("factor", 1),                \
+        SHAPE_REAL("low_freq_factor", 1), SHAPE_REAL("high_freq_factor", 4),      \
+        SHAPE_REAL("beta_fast", 32), SHAPE_REAL("beta_slow", 1),                  \
+        SHAPE_REAL("attention_factor", 0), SHAPE_REAL("mscale", 0),               \
+        SHAPE_REAL("mscale_all_dim", 0), SHAPE_INT("original_positions", 8192),   \
         SHAPE_INT("truncate", 1), SHAPE_WORD("divisors", "")
+
+/* All pairs, those that are not rotated too. */
+static inline int64_t rope_pairs(const ir_attribute *a)
+{
+    return a[ROPE_SIZE].i / 2 + a[ROPE_PLAIN].i;
+}
 
 /* Number `index` of a list as in ROPE_DIVISORS; false: the list has no such number. */
 static inline bool rope_divisor(str list, int64_t index, double *out)
@@ -85,6 +94,9 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     CHECK(cx, a[ROPE_SIZE].i >= 2 && a[ROPE_SIZE].i % 2 == 0 && a[ROPE_SIZE].i < 1 << 20, MPK_EARG,
           "%s: size is %lld, expected an even number from 2", op->def->name,
           (long long)a[ROPE_SIZE].i);
+    CHECK(cx, a[ROPE_PLAIN].i >= 0 && a[ROPE_PLAIN].i < 1 << 20, MPK_EARG,
+          "%s: plain is %lld, expected a number of pairs from 0", op->def->name,
+          (long long)a[ROPE_PLAIN].i);
     CHECK(cx, a[ROPE_THETA].f > 1 && a[ROPE_THETA].f < 1e30, MPK_EARG,
           "%s: theta is %g, expected more than 1", op->def->name, a[ROPE_THETA].f);
     CHECK(cx,
@@ -153,9 +165,11 @@ static inline float rope_yarn(const ir_attribute *a, int64_t pair, float period)
     return 1.0f / ((float)a[ROPE_FACTOR].f * period) * (1 - keep) + 1.0f / period * keep;
 }
 
-/* Radians by which one position turns pair number 0 .. size/2 - 1, scaled; an fp32 number. */
+/* Radians by which one position turns pair number 0 .. rope_pairs - 1, scaled; an fp32 number. */
 static inline float rope_frequency(const ir_attribute *a, int64_t pair)
 {
+    if (pair >= a[ROPE_SIZE].i / 2)
+        return 0;
     float exponent = (float)(2 * pair) / (float)a[ROPE_SIZE].i;
     float period = (float)pow((double)(float)a[ROPE_THETA].f, (double)exponent);
     str scaling = a[ROPE_SCALING].s;
@@ -204,11 +218,12 @@ static inline float rope_amplitude(const ir_attribute *a)
 }
 
 /* cos and sin of a position for one frequency.  The angle is rounded to fp32 first, as the
- * reference does. */
+ * reference does.  A pair of frequency 0 is not rotated: no amplitude changes it. */
 static inline void rope_angle(float frequency, float amplitude, int64_t position, float *cosine,
                               float *sine)
 {
     float angle = (float)position * frequency;
+    amplitude = frequency == 0 ? 1 : amplitude;
     *cosine = (float)cos((double)angle) * amplitude;
     *sine = (float)sin((double)angle) * amplitude;
 }

@@ -1,7 +1,8 @@
 /* rope_table.c - cos and sin of every rotation of a step, once for all layers.  positions i32[T]
- * -> f32[T, 2, size/2].
+ * -> f32[T, 2, P].
  *
- * Row t holds size/2 cosines, then size/2 sines, of positions[t] times each frequency (rope.h).
+ * P is size/2 + plain.  Row t holds P cosines, then P sines, of positions[t] times each frequency
+ * (rope.h).
  * Any position gives its angles, also a negative one: no memory is looked up by it.  Cost: one
  * power a column, a sine and a cosine an element.
  */
@@ -20,7 +21,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     out->rank = 3;
     out->dims[0] = positions->dims[0];
     out->dims[1] = 2;
-    out->dims[2] = op->attributes[ROPE_SIZE].i / 2;
+    out->dims[2] = rope_pairs(op->attributes);
     return MPK_OK;
 }
 
@@ -92,9 +93,10 @@ static const op_case cases[] = {
               "original_positions = 4096, "
               "truncate = 0"),
     CASE("4", "size = 12, scaling = \"none\""),
+    CASE("4", "size = 12, plain = 10"),
     CASE("5",
          "size = 8, scaling = \"longrope\", factor = 32.0, original_positions = 4096, divisors "
-         "= \"1.0 1.25 20.5 39.75\""),
+         "= \"1.0 1.25 20.5 39.75\", plain = 4"),
 };
 
 const op_def op_rope_table = {

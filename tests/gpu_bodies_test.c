@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "check.h"
 #include "gen/source.h"
+#include "host/target.h"
 #include "ir/op.h"
 #include "load/load.h"
 #include "model/model.h"
@@ -439,6 +440,8 @@ static void every_family_finds_bodies(void **state)
 
 /* ---- whole models ---- */
 
+extern const target_def target_cuda;
+
 /* As its checkpoint's: bf16, to which MXFP4 is unpacked. */
 static mpk_status all_bf16(mpk_context *cx, const void *self, const char *name, uint32_t rank,
                            const int64_t *dims, ir_dtype *dtype)
@@ -510,20 +513,26 @@ static void expect_fast_bodies(const model_config *config)
     }
 }
 
-/* gpt-oss-20b has layers with a window and without; of the other a part of each head is rotated. */
+/* gpt-oss-20b has layers with a window and without; of the others a part of each head is rotated,
+ * and the last has groups as GLM-4 has them. */
 static void models_have_fast_bodies(void **state)
 {
     (void)state;
     static const struct {
         const char *folder;
-        uint32_t rope_size;
-    } models[] = {{"models/gpt-oss-20b", 64}, {"models/qwen3-1.7b", 96}};
+        uint32_t rope_size, n_heads, n_kv_heads;
+    } models[] = {{"models/gpt-oss-20b", 64, 64, 8},
+                  {"models/qwen3-1.7b", 96, 16, 8},
+                  {"models/qwen3-1.7b", 64, 32, 2}};
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         mpk_context cx = {0};
         load_model m;
         check_ok(&cx, load_open(&cx, models[i].folder, &m));
         m.config.n_layers = 2;
         m.config.rope_size = models[i].rope_size;
+        m.config.n_heads = models[i].n_heads;
+        m.config.n_kv_heads = models[i].n_kv_heads;
+        check_ok(&cx, load_repeat_heads(&cx, &m, target_cuda.most_group));
         expect_fast_bodies(&m.config);
         load_close(&m);
     }

@@ -13,6 +13,7 @@
 #include "gen/device_body.h"
 #include "gen/packed_form.h"
 #include "host/target.h"
+#include "shape/attention_split_shape.h"
 
 /* Up to FEW_TOKENS a token's sums are in the same order in graphs of any number of tokens.  In
  * graphs of up to SPLIT_TOKENS the context of all tokens is split among workers; of FEW_TOKENS
@@ -310,6 +311,7 @@ const target_def target_cuda = {
     .arch_name = arch_name,
     .open = open_device,
     .leave = leave,
+    .most_group = ATTENTION_ROWS,
     .split_tokens = split_tokens,
     .tune = tune,
     .kv_budget = kv_budget,

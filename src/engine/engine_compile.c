@@ -107,8 +107,8 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     uint32_t tokens[2 * ENGINE_MAX_GRAPHS], n = 0;
     const engine_plan *p = &b->plan;
     pass_options options;
-    TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device, b->model.config.n_kv_heads,
-                            &options));
+    TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device,
+                            model_kv_heads(&b->model.config), &options));
     options.narrow = b->device.target->narrows && b->options.activations != MPK_ACTIVATIONS_F32;
     for (uint32_t i = 0; i < p->n_graphs; i++) {
         bool last = i + 1 == p->n_graphs;
@@ -167,6 +167,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         TRY(engine_ask_routing(cx, b));
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
         b->device_ns = clock_ns() - start - b->load_ns;
+        TRY(load_repeat_heads(cx, &b->model, b->device.target->most_group));
         TRY(engine_open_draft(cx, b));
         if (b->options.rank)
             TRY(engine_meet(cx, b));

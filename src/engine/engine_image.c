@@ -361,6 +361,7 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     TRY(engine_progress(cx, &b->options, "loading", 0));
     NOTE(cx, engine_load(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
+    TRY(load_repeat_heads(cx, &b->model, b->device.target->most_group));
     TRY(engine_ask_routing(cx, b));
     uint64_t found;
     TRY(engine_fingerprint(cx, &b->model, &found));

@@ -132,7 +132,7 @@ static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
           ir_dtype_table[p->kv_dtype].name, ir_dtype_table[p->kv_dtype].block_elements,
           model_cache_size(c));
     /* each peer has a head at least */
-    uint64_t held = c->n_kv_heads > p->n_peers ? c->n_kv_heads : p->n_peers;
+    uint64_t heads = model_kv_heads(c), held = heads > p->n_peers ? heads : p->n_peers;
     p->kv_token_bytes += model_caches(c) * c->n_layers * held *
                          (uint64_t)ir_row_bytes(p->kv_dtype, model_cache_size(c));
     return MPK_OK;

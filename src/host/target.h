@@ -104,6 +104,9 @@ struct target_def {
     /* Let go of what open holds.  NULL: it holds nothing. */
     void (*leave)(target_device *d);
 
+    /* query heads for a KV head that its bodies of attention take at most; 0: any number */
+    uint32_t most_group;
+
     /* In graphs of up to how many tokens attention is split (pass_options.split_tokens).  NULL: in
      * none. */
     uint32_t (*split_tokens)(const target_device *d, const mpk_engine_options *o);

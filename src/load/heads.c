@@ -1,19 +1,24 @@
-/* heads.c - the rows of q and k of models that rotate a part of each head, in the order of heads
- * that are rotated whole.
+/* heads.c - rows of q, k and v in the order of a program that rotates whole heads and has few query
+ * heads for a KV head.
  *
- * Rope rotates R of a head's K entries: entry i with entry i + R/2.  A program rotates all of them,
- * i with i + K/2, and the pairs beyond the first R/2 by an angle of 0 (op/rope.h, "plain").  So
- * every body has one form of rotation.  Scores are sums over a head, so the order of its entries
- * does not matter as long as q and k agree.  Those of v stay.
+ * A part of each head.  Rope rotates R of a head's K entries: entry i with entry i + R/2.  A
+ * program rotates all of them, i with i + K/2, and the pairs beyond the first R/2 by an angle of 0
+ * (op/rope.h, "plain").  So every body has one form of rotation.  Scores are sums over a head, so
+ * the order of its entries does not matter as long as q and k agree.  Those of v stay.
  *
  * A head of 8 entries, 4 of them rotated (a, b: the two of a pair; p: plain):
  *
  *   entry of the checkpoint   a0 a1 b0 b1 p0 p1 p2 p3
  *   entry of the program      a0 a1 p0 p1 b0 b1 p2 p3
  *
- * Input: a model as load_open gives it.  Output: for weights of q_proj and k_proj, the address of
- * each row (load_tensor.parts), since a row is whole blocks of any format; for their biases, and
- * norms of heads, a copy in the model's arena.
+ * Large groups.  The fast bodies of a target may take so many query heads for a KV head and no more
+ * (target_def.most_group).  A program then has each KV head two to four times
+ * (model_config.kv_times), for a part of its query heads each.  Such models have few KV heads.  The
+ * cache grows by that factor, and no result changes.
+ *
+ * Input: a model as load_open gives it.  Output: for weights, the address of each row
+ * (load_tensor.parts), since a row is whole blocks of any format; for biases, and norms of heads, a
+ * copy in the model's arena.
  *
  * Called by the engine before it builds a program; quantize.c writes rows as they are loaded.
  */
@@ -21,38 +26,42 @@
 
 /* The order of a tensor's rows, or of a vector's entries. */
 typedef struct heads_order {
-    int64_t size, turned; /* entries of a head, and how many are rotated; 0: nothing to do */
+    int64_t size, turned; /* entries of a head, and how many are rotated */
+    int64_t times;        /* each head stands so often */
 } heads_order;
 
 /* Where the entry that becomes entry `row` of the program lies. */
 static int64_t find_row(heads_order o, int64_t row)
 {
-    const int64_t i = row % o.size, half = o.size / 2, pairs = o.turned / 2, plain = half - pairs;
+    const int64_t i = row % o.size, head = row / o.size / o.times, half = o.size / 2,
+                  pairs = o.turned / 2;
     int64_t from = i;
     if (i >= half + pairs)
         from = o.turned + i - 2 * pairs;
     else if (i >= half)
-        from = i - plain;
+        from = i - half + pairs;
     else if (i >= pairs)
         from = i + pairs;
-    return row - i + from;
+    return head * o.size + from;
 }
 
-/* q, k, their biases, and norms over heads of either. */
-static bool is_of_heads(str name)
+static const char *const of_rotation[] = {".self_attn.q_proj.weight",
+                                          ".self_attn.k_proj.weight",
+                                          ".self_attn.q_proj.bias",
+                                          ".self_attn.k_proj.bias",
+                                          ".self_attn.q_norm.weight",
+                                          ".self_attn.k_norm.weight",
+                                          ".self_attn.query_layernorm.weight",
+                                          ".self_attn.key_layernorm.weight",
+                                          NULL},
+                         *const of_kv_heads[] = {
+                             ".self_attn.k_proj.weight", ".self_attn.v_proj.weight",
+                             ".self_attn.k_proj.bias", ".self_attn.v_proj.bias", NULL};
+
+static bool ends_in(str name, const char *const ends[])
 {
-    static const char *const ends[] = {
-        ".self_attn.q_proj.weight",
-        ".self_attn.k_proj.weight",
-        ".self_attn.q_proj.bias",
-        ".self_attn.k_proj.bias",
-        ".self_attn.q_norm.weight",
-        ".self_attn.k_norm.weight",
-        ".self_attn.query_layernorm.weight",
-        ".self_attn.key_layernorm.weight",
-    };
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
-        if (str_ends(name, str_from(ends[i])))
+    for (; *ends; ends++)
+        if (str_ends(name, str_from(*ends)))
             return true;
     return false;
 }
@@ -61,6 +70,8 @@ static mpk_status order_rows(mpk_context *cx, arena *a, heads_order o, load_tens
 {
     const uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0];
     const void **old = t->parts;
+    t->dims[0] *= o.times;
+    t->n_bytes *= (uint64_t)o.times;
     NEW(cx, a, t->parts, (size_t)t->dims[0]);
     for (int64_t i = 0; i < t->dims[0]; i++) {
         const int64_t from = find_row(o, i);
@@ -77,6 +88,8 @@ static mpk_status order_entries(mpk_context *cx, arena *a, heads_order o, load_t
     CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED,
           "tensor %.*s is a vector of %s: it must be F32, F16 or BF16", LOAD_NAME(t->name),
           info->name);
+    t->dims[0] *= o.times;
+    t->n_bytes *= (uint64_t)o.times;
     NEW(cx, a, to, t->n_bytes);
     for (int64_t i = 0; i < t->dims[0]; i++)
         memcpy(to + (size_t)i * info->block_bytes,
@@ -86,16 +99,12 @@ static mpk_status order_entries(mpk_context *cx, arena *a, heads_order o, load_t
     return MPK_OK;
 }
 
-/* With latent attention only whole heads are rotated: the others are columns of their own. */
-mpk_status load_spread_heads(mpk_context *cx, load_model *m)
+/* Tensors that are no whole heads are left to building the program, which refuses them by name. */
+static mpk_status order_all(mpk_context *cx, load_model *m, heads_order o, const char *const ends[])
 {
-    const model_config *c = &m->config;
-    const heads_order o = {c->head_size, c->rope_size};
-    if (!m->has_config || !model_plain_pairs(c))
-        return MPK_OK;
     for (size_t i = 0; i < m->tensors.n; i++) {
         load_tensor *t = &m->tensors.at[i];
-        if (!is_of_heads(t->name) || t->dims[0] % o.size)
+        if (!ends_in(t->name, ends) || t->dims[0] % o.size)
             continue;
         if (t->rank == 1)
             TRY(order_entries(cx, &m->arena, o, t));
@@ -103,4 +112,41 @@ mpk_status load_spread_heads(mpk_context *cx, load_model *m)
             TRY(order_rows(cx, &m->arena, o, t));
     }
     return MPK_OK;
+}
+
+mpk_status load_spread_heads(mpk_context *cx, load_model *m)
+{
+    const model_config *c = &m->config;
+    const heads_order o = {c->head_size, c->rope_size, 1};
+    return m->has_config && model_plain_pairs(c) ? order_all(cx, m, o, of_rotation) : MPK_OK;
+}
+
+/* The least number of times that makes a group small enough; 1: it is, or no number up to
+ * MOST_TIMES does. */
+static uint32_t find_times(uint32_t group, uint32_t most)
+{
+    enum { MOST_TIMES = 4 };
+    for (uint32_t times = 1; times <= MOST_TIMES; times++)
+        if (group % times == 0 && group / times <= most)
+            return times;
+    return 1;
+}
+
+/* A norm over all heads of k would have to stand for all of them, too; such models have no fast
+ * body for their attention anyway. */
+static bool has_wide_norm(const load_model *m)
+{
+    const load_tensor *t = load_find(m, "model.layers.0.self_attn.k_norm.weight");
+    return t && t->dims[0] != m->config.head_size;
+}
+
+mpk_status load_repeat_heads(mpk_context *cx, load_model *m, uint32_t most_group)
+{
+    model_config *c = &m->config;
+    if (!m->has_config || !most_group || c->latent_size || c->n_heads % c->n_kv_heads ||
+        has_wide_norm(m))
+        return MPK_OK;
+    c->kv_times = find_times(c->n_heads / c->n_kv_heads, most_group);
+    const heads_order o = {c->head_size, c->head_size, c->kv_times};
+    return c->kv_times > 1 ? order_all(cx, m, o, of_kv_heads) : MPK_OK;
 }

@@ -1,5 +1,6 @@
-/* heads_test.c - rows of q and k of heads that are rotated in part, in a program's order: a program
- * that rotates all pairs, the plain ones by 0, gives the checkpoint's scores. */
+/* heads_test.c - rows of q, k and v in a program's order: a program that rotates all pairs, the
+ * plain ones by 0, gives the checkpoint's scores; a KV head that stands more often serves the same
+ * query heads. */
 #include "check.h"
 #include "base/rng.h"
 #include "load/load.h"
@@ -57,16 +58,21 @@ static void free_model(model *w)
 }
 
 /* Entry i of the vector that a tensor of row numbers has become. */
-static int64_t row_at(const load_model *m, const char *name, int64_t i)
+static int64_t row_of(const load_tensor *t, int64_t i)
 {
-    const load_tensor *t = load_find(m, name);
-    assert_non_null(t);
     if (t->rank == 1)
         return (int64_t)((const float *)t->data)[i];
     const float *row = t->parts ? t->parts[i] : (const float *)t->data + i * COLUMNS;
     for (int k = 0; k < COLUMNS; k++)
         assert_true(row[k] == row[0] + (float)k);
     return (int64_t)row[0] / 8;
+}
+
+static int64_t row_at(const load_model *m, const char *name, int64_t i)
+{
+    const load_tensor *t = load_find(m, name);
+    assert_non_null(t);
+    return row_of(t, i);
 }
 
 /* All three have the same order, of whole heads, and v keeps its own. */
@@ -159,12 +165,48 @@ static void test_what_stays(void **state)
     free_model(w);
 }
 
+/* Twelve query heads for one of three KV heads: at most eight, so each stands twice; v likewise. */
+static void test_large_groups(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n_heads, most, norm, times;
+    } cases[] =
+        {
+            {3, 8, 8, 1},  {24, 8, 8, 1}, {36, 8, 8, 2},  {48, 8, 8, 2},
+            {27, 8, 8, 3}, {96, 8, 8, 4}, {192, 8, 8, 1}, {39, 8, 8, 1},
+            {96, 0, 8, 1}, {12, 2, 8, 2}, {36, 8, 24, 1}, /* a norm over all heads of k */
+        };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        mpk_context cx = {0};
+        model *w = make_model(8, 8, 0);
+        const int64_t times = cases[i].times, n = HEADS * 8 * times;
+        w->m.config.n_heads = cases[i].n_heads;
+        w->m.config.n_kv_heads = HEADS;
+        w->m.tensors.at[0].name = STR("model.layers.0.self_attn.k_proj.weight");
+        w->m.tensors.at[1].name = STR("model.layers.0.self_attn.k_proj.bias");
+        w->m.tensors.at[2].dims[0] = cases[i].norm;
+        check_ok(&cx, load_repeat_heads(&cx, &w->m, cases[i].most));
+        assert_int_equal(model_kv_heads(&w->m.config), HEADS * times);
+        for (uint32_t t = 0; t < 4; t += t == 1 ? 2 : 1) { /* k, its bias, v */
+            const load_tensor *tensor = &w->m.tensors.at[t];
+            assert_int_equal(tensor->dims[0], n);
+            assert_int_equal(tensor->n_bytes, 4 * n * (t == 1 ? 1 : COLUMNS));
+            for (int64_t row = 0; row < n; row++) /* the head of the query heads that it serves */
+                assert_int_equal(row_of(tensor, row), row / 8 / times * 8 + row % 8);
+        }
+        assert_int_equal(w->m.tensors.at[2].dims[0], cases[i].norm);
+        free_model(w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_orders),
         cmocka_unit_test(test_rows_in_parts),
         cmocka_unit_test(test_what_stays),
+        cmocka_unit_test(test_large_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
  *   interleaved.c     those of gpt-oss's folders, by rows
  *   latent.c          those that make keys and values of latents, each head's apart
  *   joined.c          weights that files hold as one tensor, taken apart
- *   heads.c           rows of q and k of models that rotate a part of each head
+ *   heads.c           rows of q, k and v in the order of programs
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
  *   tokenizer*.c      text to token ids and back (tokenizer.h)
@@ -153,6 +153,10 @@ mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const
  * rotated, put the rows of q and k in the order that the program expects.  Once; MPK_EUNSUPPORTED:
  * a bias or a norm that is stored in blocks. */
 mpk_status load_spread_heads(mpk_context *cx, load_model *m);
+/* Likewise, for a target whose bodies take at most most_group query heads for a KV head (0: any):
+ * where the model has more, set config.kv_times and repeat the rows of k and v.  A model for which
+ * no number of times does stays as it is. */
+mpk_status load_repeat_heads(mpk_context *cx, load_model *m, uint32_t most_group);
 
 /* ---- load.c: what the formats share ---- */
 

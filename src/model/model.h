@@ -99,6 +99,8 @@ typedef struct model_config {
      * head's values.  latent_size 0: attention is plain. */
     uint32_t latent_size, query_latent_size, value_size;
 
+    /* each KV head stands so often in programs (load/heads.c); 0 is 1 */
+    uint32_t kv_times;
     /* entries of a head that are rotated, normally head_size; of checkpoints the first, with latent
      * attention the last; of programs see model_plain_pairs */
     uint32_t rope_size;
@@ -334,6 +336,11 @@ static inline void model_set_layer(uint64_t *layers, uint32_t layer, bool value)
 static inline uint32_t model_layer_window(const model_config *c, uint32_t layer)
 {
     return model_has_layer(c->full_layers, layer) ? 0 : c->window;
+}
+/* KV heads of programs. */
+static inline uint32_t model_kv_heads(const model_config *c)
+{
+    return c->n_kv_heads * (c->kv_times ? c->kv_times : 1);
 }
 /* Pairs of a head that are not rotated.  The program rotates all of them, these by an angle of 0,
  * and expects rows of q and k in the order of load/heads.c.  0 with latent attention, whose rotated

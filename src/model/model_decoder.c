@@ -166,7 +166,8 @@ static ir_tensor_id add_cache(decoder *d, const char *which)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "%s.%u", which, d->layer);
-    int64_t dims[4] = {d->s->n_pages, d->c->n_kv_heads, d->s->page_tokens, model_cache_size(d->c)};
+    int64_t dims[4] = {d->s->n_pages, model_kv_heads(d->c), d->s->page_tokens,
+                       model_cache_size(d->c)};
     return add_tensor(d, IR_STATE, IR_ALL, name, d->s->kv_dtype, 4, dims);
 }
 
@@ -341,7 +342,7 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
                                     decoder_qk_norms norms)
 {
     const model_config *c = d->c;
-    int64_t D = c->hidden_size, H = c->n_heads, G = c->n_kv_heads, K = c->head_size;
+    int64_t D = c->hidden_size, H = c->n_heads, G = model_kv_heads(c), K = c->head_size;
 
     ir_tensor_id q = decoder_linear(d, h, "self_attn.q_proj", H * K, D, qkv_bias);
     ir_tensor_id k = decoder_linear(d, h, "self_attn.k_proj", G * K, D, qkv_bias);

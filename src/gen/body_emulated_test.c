@@ -142,6 +142,20 @@ static const char *const ordered_graphs[] = {
     "input %x : bool[300, 2]\n%y = reduce(%x) {axes = [0], kind = \"all\"}\n",
 };
 
+/* Maps of 16 bits, which go by pieces of eight neighbours: as long rows, as heads before tokens,
+ * with two dtypes and tokens that come, and rows of a number that pieces do not fill. */
+static const char *const mapped_graphs[] = {
+    "input %x : bf16[7, 136]\n%y = map(%x) {expr = \"x0 * sigmoid(1.702 * x0)\", dtype = "
+    "\"bf16\"}\n",
+    "input %x : bf16[5, 3, 2048]\n%y = map(%x) {expr = \"tanh(x0) / (abs(x0) + 0.5)\", dtype = "
+    "\"f16\"}\n",
+    "input %a : f16[9, 4, 24] live=tokens\ninput %b : bf16[9, 4, 24] live=tokens\n%y = map(%a, %b) "
+    "{expr = \"t0 = x0 * x1; max(t0, x0) - x1\", dtype = \"bf16\"}\n",
+    "input %x : bf16[6, 4, 40]\n%t = transpose(%x) {perm = [1, 0, 2]}\n%y = map(%t, %t) {expr = "
+    "\"where(x0 > 0, x0, exp(x1))\", dtype = \"bf16\"}\n",
+    "input %x : f16[3, 1, 52]\n%y = map(%x) {expr = \"exp(x0)\", dtype = \"f16\"}\n",
+};
+
 /* What goes where numbers say: scattered, put, routed to experts. */
 static const char *const indexed_graphs[] = {
     /* planes of fp64, which no sum in fp32 may stand for */
@@ -224,6 +238,7 @@ static void gather_subjects(void)
     gather_graphs(cached_graphs, sizeof cached_graphs / sizeof *cached_graphs, 200);
     gather_graphs(ordered_graphs, sizeof ordered_graphs / sizeof *ordered_graphs, 300);
     gather_graphs(indexed_graphs, sizeof indexed_graphs / sizeof *indexed_graphs, 400);
+    gather_graphs(mapped_graphs, sizeof mapped_graphs / sizeof *mapped_graphs, 500);
 }
 
 /* All cases are graphs of one program, so that cases with equal text share an instance, as they do

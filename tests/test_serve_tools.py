@@ -101,6 +101,19 @@ def test_arguments_in_tags(server, style):
         jsonschema.validate(json.loads(call["function"]["arguments"]), EDIT)
 
 
+def test_a_tool_that_may_not_be_called_is_not_looked_at(server):
+    """A schema that no tags can hold is refused, but not beside the one tool that the request names."""
+    r, other = support.seed(), {"type": "function", "function": {
+        "name": "other", "parameters": {"type": "object", "anyOf": [{}]}}}
+    asked = body(r, tools=[*TOOLS, other], chat_template=TEMPLATES["seed"])
+    reply = server.post("/v1/chat/completions", {**asked, "tool_choice": "required"}, 400)
+    assert "each argument by itself" in reply["error"]["message"]
+    one = {"type": "function", "function": {"name": TOOLS[0]["function"]["name"]}}
+    answer = server.post("/v1/chat/completions", {**asked, "tool_choice": one})["choices"][0]
+    if ended(answer):
+        check_calls(answer["message"]["tool_calls"], [TOOLS[0]["function"]["name"]])
+
+
 def test_streams(server):
     r = support.seed()
     for style, template in TEMPLATES.items():

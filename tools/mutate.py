@@ -8,10 +8,10 @@
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
 a CHECK that never fails.  The sources are copied to .cache/mutate/tree and compiled at once, each mutant after a test
-of the environment variable MPK_MUTANT.  Each test of the rooms (TESTS, FILES) then runs once without a mutant; it
-writes down which conditions it came to and how long it took.  A mutant is given to the tests that come to its
-condition, the quickest first, until one fails or takes far longer than it did.  The same seed, rooms and sources give
-the same mutants.
+of the environment variable MPK_MUTANT.  Each test of the rooms (TESTS, FILES) and of the files that have mutants
+(PYTHON) then runs once without a mutant; it writes down which conditions it came to and how long it took.  A mutant is
+given to the tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The
+same seed, rooms and sources give the same mutants.
 
 Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
 tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a condition that nothing needs, or a mutant
@@ -19,7 +19,7 @@ that changes nothing that can be seen.  Results are kept in .cache/mutate/result
 file is not run again, unless --again says so (all of them) or --alive (survivors, after a change of tests).
 
 Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs;
-memory orders, which only the thread sanitizer sees; what tests in Python alone notice.
+memory orders, which only the thread sanitizer sees; what tests in Python notice, but for the files of PYTHON.
 """
 import argparse
 import collections
@@ -75,6 +75,12 @@ FILES = (
     ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
     ("src/net/net_parts", "net_parts|net_server"),
 )
+# Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
+PYTHON = (
+    ("src/engine/engine_embed", ("test_embeddings",)),
+    ("src/net/net_calls", ("test_serve_tools",)),
+)
+VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild
 SKIP = 77  # the exit status of a test that lacks something: SKIP_RETURN_CODE in cmake/tests.cmake
@@ -314,17 +320,35 @@ def list_tests(args):
                            "fuzz" if args.slow else "fuzz|slow", "--no-tests=error", "--show-only=json-v1"))["tests"]
 
 
+def python_of(path):
+    return [name for start, names in PYTHON if path.startswith(start) for name in names]
+
+
+def list_python(mutants):
+    """The tests in Python of the files that have mutants, as ctest would say them."""
+    names = sorted({name for m in mutants for name in python_of(m.path)})
+    if names and not (VENV / "python").exists():
+        sys.exit(f"mutate.py: {', '.join(names)} need {VENV}: run ./dev setup")
+    environment = [f"MPK_BUILD={TREE / 'build'}", f"PATH={VENV}:{os.environ['PATH']}", "OMP_NUM_THREADS=1",
+                   "PYTHONDONTWRITEBYTECODE=1"]
+    return [{"name": name, "command": [str(VENV / "python"), "-m", "pytest", "-qx", "-p", "no:cacheprovider",
+                                       f"tests/{name}.py"],
+             "properties": [{"name": "WORKING_DIRECTORY", "value": str(TREE)},
+                            {"name": "ENVIRONMENT", "value": environment}]} for name in names]
+
+
 def build(args):
-    """The tests of the rooms, and the program for those that are scripts."""
+    """The tests of the rooms; the program and the library for those that are scripts."""
     call("cmake", "--preset", "release")
     labels = {said["name"]: next(p["value"] for p in said["properties"] if p["name"] == "LABELS")
               for said in list_tests(args)}
-    call("cmake", "--build", "--preset", "release", "--target", "mpk",
+    call("cmake", "--build", "--preset", "release", "--target", "mpk", "mpk_shared",
          *(name for name, of_it in labels.items() if "binary" in of_it))
 
 
 def tests_of(path):
-    return next((tests for start, tests in FILES if path.startswith(start)), TESTS[room_of(path)])
+    in_c = next((tests for start, tests in FILES if path.startswith(start)), TESTS[room_of(path)])
+    return "|".join([in_c, *(f"^{name}$" for name in python_of(path))])
 
 
 class Test:
@@ -336,13 +360,16 @@ class Test:
         self.folder = properties["WORKING_DIRECTORY"]
         self.environment = dict(word.split("=", 1) for word in properties["ENVIRONMENT"])
         self.seconds, self.reached = 0.0, frozenset()
+        is_python = self.command[0] == str(VENV / "python")
+        self.binaries = [TREE / "build" / "libmpk.so", TREE / "build" / "mpk"] if is_python else self.command[:1]
 
     def run(self, seconds, **variables):
         """Its exit status; None if it takes longer."""
+        environment = {**os.environ, **self.environment, **variables}
+        environment["PATH"] = f"{BIN}:{environment['PATH']}"
         process = subprocess.Popen(self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=bound_memory,
-                                   env={**os.environ, **self.environment, "PATH": f"{BIN}:{os.environ['PATH']}",
-                                        **variables})
+                                   env=environment)
         try:
             return process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -373,16 +400,16 @@ def digest(paths):
     return whole.hexdigest()
 
 
-def find_tests(args):
+def find_tests(mutants, args):
     """The tests of the rooms, the quickest first, each run once without a mutant unless it is known."""
-    tests = [Test(said) for said in list_tests(args)]
+    tests = [Test(said) for said in list_tests(args) + list_python(mutants)]
     known = json.loads(SOUND.read_text()) if SOUND.exists() else {}
     beside = digest([TREE / p for p in sorted(tree.files(ROOT))
                      if re.match(r"(device|tests)/", p) and not p.endswith("_test.c")])
     lock = threading.Lock()
 
     def look(test):
-        key = test.name + digest(map(pathlib.Path, test.command[:1])) + beside
+        key = test.name + digest(map(pathlib.Path, test.binaries)) + beside
         if key not in known:
             test.run_sound(args.timeout)
             with lock:
@@ -417,7 +444,7 @@ def try_all(mutants, args):
     end, lock = time.monotonic() + 60 * args.minutes, threading.Lock()
     wanted = (*ALIVE, None) if args.alive else (None,)
     is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in wanted) for m in mutants]
-    tests = find_tests(args) if any(is_open) else []
+    tests = find_tests([m for m, is_it in zip(mutants, is_open) if is_it], args) if any(is_open) else []
 
     def look(i):
         m = mutants[i]

@@ -272,7 +272,7 @@ static bool feeds(const flow *f, ir_op_id op, uint32_t peer)
     uint32_t readers = 0;
     for (uint32_t i = 0; i < o->n_out; i++)
         readers |= f->readers[f->root[o->out[i]]];
-    return o->peer != peer && readers >> peer & 1;
+    return readers >> peer & 1;
 }
 
 /* May tasks of this operator touch carried words in the memory of the peer that ends with `end`? */
@@ -373,7 +373,7 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
     mark_before(f, event);
     memset(f->is_late, 0, f->ir->ops.n * sizeof *f->is_late);
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && f->tasks[t].op < end && !f->before[t])
+        if (f->tasks[t].op != RT_NONE && !f->before[t])
             f->is_late[f->tasks[t].op] = true;
     for (ir_op_id late = 0; late < end; late++) {
         const ir_op *o = &f->ir->ops.at[late];
@@ -471,7 +471,8 @@ static bool find_range(flow *f)
     return true;
 }
 
-/* Do the tasks of this operator poll?  Those between the gate and the end whose body can. */
+/* Do the tasks of this operator poll?  Those between the gate and the end whose body can.  A graph
+ * that carries nothing has neither: its gate, RT_NONE, is after every operator. */
 static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
 {
     return op > plan->gate && op < plan->end && body && body->carries;
@@ -651,8 +652,7 @@ mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 /* For the tables: such a task has no event to wait for. */
 bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op)
 {
-    const cuda_flow *plan = &m->carriers.flows[graph];
-    return plan->end != RT_NONE && is_quiet(plan, m->source.uses[graph][op].body, op);
+    return is_quiet(&m->carriers.flows[graph], m->source.uses[graph][op].body, op);
 }
 
 /* What all entries of an operator have of this plan: which inputs are polled, to which peers its
@@ -663,7 +663,7 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     const cuda_flow *plan = &m->carriers.flows[graph];
     const ir_op *op = &m->machine.image.ir[graph]->ops.at[at];
     const gen_body *body = m->source.uses[graph][at].body;
-    if (plan->end == RT_NONE || !body)
+    if (!body)
         return;
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE && plan->is_carried[op->in[i]])

@@ -25,41 +25,13 @@
 #include "load/gguf.h"
 
 /* The row of the file that becomes row `row`. */
-static int64_t find_row(int64_t row, const gguf_rows *rows)
+static int64_t find_row(const void *of, int64_t row)
 {
+    const gguf_rows *rows = of;
     int64_t i = row % rows->head - rows->plain, half = rows->turned / 2;
     if (i < 0 || i >= rows->turned)
         return row;
     return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
-}
-
-/* n_bytes has been checked, so each row has the same number of whole blocks. */
-static mpk_status order_weight(mpk_context *cx, arena *a, const gguf_rows *rows, load_tensor *t)
-{
-    const char *bytes = t->data;
-    uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0];
-    NEW(cx, a, t->parts, (size_t)t->dims[0]);
-    for (int64_t i = 0; i < t->dims[0]; i++)
-        t->parts[i] = bytes + (uint64_t)find_row(i, rows) * row_bytes;
-    t->data = NULL;
-    return MPK_OK;
-}
-
-/* A bias is a single row, so its elements move; blocks do not allow that. */
-static mpk_status order_bias(mpk_context *cx, arena *a, const gguf_rows *rows, load_tensor *t)
-{
-    const ir_dtype_info *info = &ir_dtype_table[t->dtype];
-    const char *from = t->data;
-    char *to;
-    CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED,
-          "tensor %.*s is a bias of %s: it must be F32, F16 or BF16", LOAD_NAME(t->name),
-          info->name);
-    NEW(cx, a, to, t->n_bytes);
-    for (int64_t i = 0; i < t->dims[0]; i++)
-        memcpy(to + (size_t)i * info->block_bytes,
-               from + (size_t)find_row(i, rows) * info->block_bytes, info->block_bytes);
-    t->data = to;
-    return MPK_OK;
 }
 
 /* Is it the weight or the bias of this projection of attention? */
@@ -117,12 +89,8 @@ mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
     for (size_t i = 0; i < m->tensors.n; i++) {
         load_tensor *t = &m->tensors.at[i];
         const gguf_rows rows = gguf_find_rows(c, t);
-        if (!rows.head)
-            continue;
-        if (t->rank == 1)
-            TRY(order_bias(cx, &m->arena, &rows, t));
-        else
-            TRY(order_weight(cx, &m->arena, &rows, t));
+        if (rows.head)
+            TRY(load_order_rows(cx, &m->arena, (load_order){find_row, &rows}, t->dims[0], t));
     }
     return MPK_OK;
 }

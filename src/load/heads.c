@@ -31,18 +31,19 @@ typedef struct heads_order {
 } heads_order;
 
 /* Where the entry that becomes entry `row` of the program lies. */
-static int64_t find_row(heads_order o, int64_t row)
+static int64_t find_row(const void *of, int64_t row)
 {
-    const int64_t i = row % o.size, head = row / o.size / o.times, half = o.size / 2,
-                  pairs = o.turned / 2;
+    const heads_order *o = of;
+    const int64_t i = row % o->size, head = row / o->size / o->times, half = o->size / 2,
+                  pairs = o->turned / 2;
     int64_t from = i;
     if (i >= half + pairs)
-        from = o.turned + i - 2 * pairs;
+        from = o->turned + i - 2 * pairs;
     else if (i >= half)
         from = i - half + pairs;
     else if (i >= pairs)
         from = i + pairs;
-    return head * o.size + from;
+    return head * o->size + from;
 }
 
 static const char *const of_rotation[] = {".self_attn.q_proj.weight",
@@ -66,36 +67,45 @@ static bool ends_in(str name, const char *const ends[])
     return false;
 }
 
-static mpk_status order_rows(mpk_context *cx, arena *a, heads_order o, load_tensor *t)
+/* An address for each row.  n_bytes has been checked, so each has the same number of blocks. */
+static mpk_status order_weight(mpk_context *cx, arena *a, load_order o, int64_t rows,
+                               load_tensor *t)
 {
     const uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0];
     const void **old = t->parts;
-    t->dims[0] *= o.times;
-    t->n_bytes *= (uint64_t)o.times;
-    NEW(cx, a, t->parts, (size_t)t->dims[0]);
-    for (int64_t i = 0; i < t->dims[0]; i++) {
-        const int64_t from = find_row(o, i);
+    NEW(cx, a, t->parts, (size_t)rows);
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t from = o.find(o.of, i);
         t->parts[i] = old ? old[from] : (const char *)t->data + (uint64_t)from * row_bytes;
     }
     t->data = NULL;
+    t->n_bytes = row_bytes * (uint64_t)rows;
     return MPK_OK;
 }
 
-static mpk_status order_entries(mpk_context *cx, arena *a, heads_order o, load_tensor *t)
+/* A vector is a single row, so its entries move; blocks do not allow that. */
+static mpk_status order_vector(mpk_context *cx, arena *a, load_order o, int64_t rows,
+                               load_tensor *t)
 {
     const ir_dtype_info *info = &ir_dtype_table[t->dtype];
     char *to;
     CHECK(cx, info->block_elements == 1, MPK_EUNSUPPORTED,
-          "tensor %.*s is a vector of %s: it must be F32, F16 or BF16", LOAD_NAME(t->name),
-          info->name);
-    t->dims[0] *= o.times;
-    t->n_bytes *= (uint64_t)o.times;
+          "tensor %.*s is a %s of %s: it must be F32, F16 or BF16", LOAD_NAME(t->name),
+          str_ends(t->name, STR(".bias")) ? "bias" : "norm", info->name);
+    t->n_bytes = (uint64_t)rows * info->block_bytes;
     NEW(cx, a, to, t->n_bytes);
-    for (int64_t i = 0; i < t->dims[0]; i++)
+    for (int64_t i = 0; i < rows; i++)
         memcpy(to + (size_t)i * info->block_bytes,
-               (const char *)t->data + (size_t)find_row(o, i) * info->block_bytes,
+               (const char *)t->data + (size_t)o.find(o.of, i) * info->block_bytes,
                info->block_bytes);
     t->data = to;
+    return MPK_OK;
+}
+
+mpk_status load_order_rows(mpk_context *cx, arena *a, load_order o, int64_t rows, load_tensor *t)
+{
+    TRY(t->rank == 1 ? order_vector(cx, a, o, rows, t) : order_weight(cx, a, o, rows, t));
+    t->dims[0] = rows;
     return MPK_OK;
 }
 
@@ -106,10 +116,7 @@ static mpk_status order_all(mpk_context *cx, load_model *m, heads_order o, const
         load_tensor *t = &m->tensors.at[i];
         if (!ends_in(t->name, ends) || t->dims[0] % o.size)
             continue;
-        if (t->rank == 1)
-            TRY(order_entries(cx, &m->arena, o, t));
-        else
-            TRY(order_rows(cx, &m->arena, o, t));
+        TRY(load_order_rows(cx, &m->arena, (load_order){find_row, &o}, t->dims[0] * o.times, t));
     }
     return MPK_OK;
 }

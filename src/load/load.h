@@ -149,6 +149,15 @@ mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const
 
 /* ---- heads.c ---- */
 
+/* An order of rows: `find` tells which of the old ones becomes row `row`. */
+typedef struct load_order {
+    int64_t (*find)(const void *of, int64_t row);
+    const void *of;
+} load_order;
+/* Put the rows of a matrix, or the entries of a vector, in another order; `rows` of them then.
+ * Of a matrix nothing is copied, a vector is copied to the arena.  MPK_EUNSUPPORTED: a vector that
+ * is stored in blocks. */
+mpk_status load_order_rows(mpk_context *cx, arena *a, load_order o, int64_t rows, load_tensor *t);
 /* For a program that is to be built from a model (model_build): where only a part of each head is
  * rotated, put the rows of q and k in the order that the program expects.  Once; MPK_EUNSUPPORTED:
  * a bias or a norm that is stored in blocks. */

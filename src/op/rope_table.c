@@ -2,9 +2,8 @@
  * -> f32[T, 2, P].
  *
  * P is size/2 + plain.  Row t holds P cosines, then P sines, of positions[t] times each frequency
- * (rope.h).
- * Any position gives its angles, also a negative one: no memory is looked up by it.  Cost: one
- * power a column, a sine and a cosine an element.
+ * (rope.h).  Any position gives its angles, also a negative one: no memory is looked up by it.
+ * Cost: one power a column, a sine and a cosine an element.
  */
 #include "op/rope.h"
 #include "op/fill.h"

@@ -532,7 +532,7 @@ static void models_have_fast_bodies(void **state)
         m.config.rope_size = models[i].rope_size;
         m.config.n_heads = models[i].n_heads;
         m.config.n_kv_heads = models[i].n_kv_heads;
-        check_ok(&cx, load_repeat_heads(&cx, &m, target_cuda.most_group));
+        check_ok(&cx, load_order_heads(&cx, &m, target_cuda.most_group));
         expect_fast_bodies(&m.config);
         load_close(&m);
     }

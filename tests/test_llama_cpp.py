@@ -3,12 +3,14 @@
 llama.cpp rounds activations to 8 bits or bf16 where mpk is told to keep fp32, so logits differ a little.  Their
 difference is bounded, and a token may differ only where the margin between the two is smaller than that bound.
 
-Needs what bench/llama.py builds, or another folder of that layout:
+Needs what ./dev bench builds and installs, diskcache for one, which llama-cpp-python imports; or another folder of
+that layout:
 
     MPK_LLAMA_CPP    holds llama_cpp_python-*/ and build/bin/libllama.so or build-avx2/bin/libllama.so
                      (default: .cache/llama.cpp)
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -29,15 +31,26 @@ PROMPT = "The three laws of thermodynamics are"
 TOKENS = 24
 
 
+def what_is_missing(package, library):
+    if not package:
+        yield f"{FOLDER}/llama_cpp_python-*, the source of llama-cpp-python"
+    if not library:
+        yield f"{FOLDER}/build*/bin/libllama.so, a built llama.cpp"
+    if not importlib.util.find_spec("diskcache"):
+        yield "the Python package diskcache"
+
+
 @pytest.fixture(scope="module")
 def llama_cpp():
     package = next(FOLDER.glob("llama_cpp_python-*"), None)
     library = next(FOLDER.glob("build*/bin/libllama.so"), None)
-    if not package or not library:
-        pytest.skip(f"{FOLDER} holds no llama.cpp: ./dev bench builds it")
+    missing = list(what_is_missing(package, library))
+    if missing:
+        pytest.skip(f"missing: {'; '.join(missing)}. ./dev bench --formats Q4_1 --rounds 1 brings all of it")
     os.environ["LLAMA_CPP_LIB_PATH"] = str(library.parent)
     sys.path.append(str(package))
-    return pytest.importorskip("llama_cpp")
+    import llama_cpp
+    return llama_cpp
 
 
 def logits_of(llama_cpp, file, tokens):

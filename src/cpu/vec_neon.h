@@ -146,24 +146,24 @@ V_INLINE vf v_load_f16(const void *p)
                 _mm256_cvtph_ps(_mm_loadu_si128((const char *)p + 16))};
 }
 
-/* Store sixteen elements rounded as num.h does, which the compiler turns into vectors. */
-V_INLINE void v_store_bf16(void *p, vf a)
+/* Store sixteen elements, each rounded by a function of num.h; it is inlined, and the compiler
+ * turns the loop into vectors. */
+V_INLINE void v_store_rounded(void *p, vf a, uint16_t (*round)(float x))
 {
     float lanes[16];
     uint16_t half[16];
     v_store(lanes, a);
     for (int l = 0; l < 16; l++)
-        half[l] = num_to_bf16(lanes[l]);
+        half[l] = round(lanes[l]);
     memcpy(p, half, sizeof half);
+}
+V_INLINE void v_store_bf16(void *p, vf a)
+{
+    v_store_rounded(p, a, num_to_bf16);
 }
 V_INLINE void v_store_f16(void *p, vf a)
 {
-    float lanes[16];
-    uint16_t half[16];
-    v_store(lanes, a);
-    for (int l = 0; l < 16; l++)
-        half[l] = num_to_f16(lanes[l]);
-    memcpy(p, half, sizeof half);
+    v_store_rounded(p, a, num_to_f16);
 }
 
 V_INLINE vi vi_load_u8(const void *p)

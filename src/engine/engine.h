@@ -210,9 +210,6 @@ mpk_status engine_meet(mpk_context *cx, engine_build *b);
 
 /* ---- engine_compile.c ---- */
 
-/* Open a model whose program is to run: load_open, with the rows of its weights in the program's
- * order. */
-mpk_status engine_load(mpk_context *cx, const char *path, load_model *out);
 /* Load, plan and compile; an image is read instead.  only_tokens: one graph, the smallest that
  * holds this many tokens, and no image; 0: all.  The caller zeroes *b before, and frees it with
  * engine_build_free whatever the status. */

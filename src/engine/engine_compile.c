@@ -64,21 +64,12 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 
 /* ---- compile ---- */
 
-mpk_status engine_load(mpk_context *cx, const char *path, load_model *out)
-{
-    TRY(load_open(cx, path, out));
-    mpk_status status = load_spread_heads(cx, out);
-    if (status != MPK_OK)
-        load_close(out);
-    return status;
-}
-
 /* b->is_loaded is set as soon as there is something to close.  Tensors are mapped, not read: the
  * cost is that of the files' headers and of the tokenizer. */
 static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    TRY(engine_load(cx, path, &b->model));
+    TRY(load_open(cx, path, &b->model));
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED,
           "%s is a vocabulary alone: it serves mpk tokenize, nothing else", path);
@@ -167,7 +158,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         TRY(engine_ask_routing(cx, b));
         TRY(engine_choose_device(cx, &b->options, for_running, &b->device));
         b->device_ns = clock_ns() - start - b->load_ns;
-        TRY(load_repeat_heads(cx, &b->model, b->device.target->most_group));
+        TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
         TRY(engine_open_draft(cx, b));
         if (b->options.rank)
             TRY(engine_meet(cx, b));

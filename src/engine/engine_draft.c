@@ -56,9 +56,9 @@ static mpk_status open_draft(mpk_context *cx, engine_build *b)
 {
     CHECK(cx, !engine_is_image(b->options.draft_model), MPK_EARG,
           "it is an image: name the model that it was made from");
-    TRY(engine_load(cx, b->options.draft_model, &b->draft));
+    TRY(load_open(cx, b->options.draft_model, &b->draft));
     b->has_draft = true;
-    TRY(load_repeat_heads(cx, &b->draft, b->device.target->most_group));
+    TRY(load_order_heads(cx, &b->draft, b->device.target->most_group));
     CHECK(cx, b->draft.has_config, MPK_EARG, "it is a vocabulary alone");
     CHECK(cx, b->options.random_weights || b->draft.tensors.n, MPK_EARG,
           "it has a configuration but no weights");

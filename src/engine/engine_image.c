@@ -359,9 +359,9 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     b->device_ns = clock_ns() - begin;
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    NOTE(cx, engine_load(cx, model, &b->model), "loading %s", model);
+    NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
     b->is_loaded = true;
-    TRY(load_repeat_heads(cx, &b->model, b->device.target->most_group));
+    TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
     TRY(engine_ask_routing(cx, b));
     uint64_t found;
     TRY(engine_fingerprint(cx, &b->model, &found));

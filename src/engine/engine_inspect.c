@@ -237,7 +237,7 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
     TRY(engine_choose_device(cx, &b->options, false, &b->device));
-    TRY(load_repeat_heads(cx, &b->model, b->device.target->most_group));
+    TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
     TRY(engine_open_draft(cx, b));
     TRY(engine_make_plan(cx, false, b));
     TRY(engine_build_graph(cx, b, false, tokens ? tokens : 1, &g));

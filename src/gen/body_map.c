@@ -46,22 +46,19 @@ static void print_input(const void *of, const map_step *s, text *out)
 }
 
 /* The result's step may have another type than y, into which mpk_put converts. */
-mpk_status gen_print_map_loop(mpk_context *cx, const gen_call *c, str expression, uint32_t n_in,
-                              const ir_dtype *dtypes, const char *const *names, text *out)
+void gen_print_map_loop(const gen_call *c, const map_program *p, const char *const *names,
+                        text *out)
 {
-    map_program p;
     const operands o = {gen_output(c, 0)->rank, names};
-    TRY(map_compile(cx, expression, n_in, dtypes, &p));
     text_print(out,
                "    mpk_box box = mpk_box_of(t, %u);\n    rt_u64 n = mpk_count(box, %u);\n"
                "    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n",
                o.rank, o.rank, o.rank);
-    gen_print_map(&(gen_map){&p, "v", 8, &o, print_input, false}, out);
+    gen_print_map(&(gen_map){p, "v", 8, &o, print_input, false}, out);
     text_print(out,
                "        mpk_put%s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n",
-               access_suffix(p.steps[p.result].type), p.result);
-    return MPK_OK;
+               access_suffix(p->steps[p->result].type), p->result);
 }
 
 /* Can eight neighbours along the last axis of t, at places of y, be one load or store? */
@@ -135,7 +132,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     TRY(map_compile(cx, c->op->attributes[0].s, c->op->n_in, dtypes, &p));
     if (accepts_pieces(c, &p))
         print_pieces(c, &p, out);
-    TRY(gen_print_map_loop(cx, c, c->op->attributes[0].s, c->op->n_in, dtypes, names, out));
+    gen_print_map_loop(c, &p, names, out);
     text_print(out, "}\n");
     return MPK_OK;
 }

@@ -8,6 +8,7 @@
 #define GEN_BODY_PRINT_H
 
 #include "gen/source.h"
+#include "op/map_program.h"
 #include "shape/linear_stream_shape.h"
 
 /* Scratch that the reductions of device/tile/view.cuh use; what a body needs itself comes after
@@ -53,10 +54,10 @@ void gen_print_simple(const gen_call *c, uint32_t n, const char *function, const
         .scratch_bytes = scratch                                                      \
     }
 
-/* A loop over the box of the result: an expression of map over n_in operands, by the names of their
- * constants; `out_y` may be one of them.  MPK_EFORMAT. */
-mpk_status gen_print_map_loop(mpk_context *cx, const gen_call *c, str expression, uint32_t n_in,
-                              const ir_dtype *dtypes, const char *const *names, text *out);
+/* A loop over the box of the result: p's steps, whose operands are read by the names of their
+ * constants; `out_y` may be one of them. */
+void gen_print_map_loop(const gen_call *c, const map_program *p, const char *const *names,
+                        text *out);
 
 /* A number as a literal of C: a double, or with an f after it a float; infinities and NaN too. */
 void gen_print_double(double x, text *out);

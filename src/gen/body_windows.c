@@ -37,10 +37,13 @@ static mpk_status print_end(mpk_context *cx, const gen_call *c, str expression, 
     static const char *const names[] = {"out_y",    "in_more0", "in_more1", "in_more2", "in_more3",
                                         "in_more4", "in_more5", "in_more6", "in_more7", "in_more8"};
     ir_dtype dtypes[sizeof names / sizeof *names] = {gen_output(c, 0)->dtype};
+    map_program p;
     uint32_t n = 1;
     for (; n < sizeof names / sizeof *names && gen_input(c, MORE + n - 1); n++)
         dtypes[n] = gen_input(c, MORE + n - 1)->dtype;
-    return gen_print_map_loop(cx, c, expression, n, dtypes, names, out);
+    TRY(map_compile(cx, expression, n, dtypes, &p));
+    gen_print_map_loop(c, &p, names, out);
+    return MPK_OK;
 }
 
 /* Does conv_planes_run do it: groups of one channel, as depthwise convolutions have, whose sums

@@ -20,13 +20,14 @@
  * (load_tensor.parts), since a row is whole blocks of any format; for biases, and norms of heads, a
  * copy in the model's arena.
  *
- * Called by the engine before it builds a program; quantize.c writes rows as they are loaded.
+ * Called by the engine once it knows the target, before it builds a program; quantize.c writes rows
+ * as they are loaded.
  */
 #include "load/load.h"
 
 /* The order of a tensor's rows, or of a vector's entries. */
 typedef struct heads_order {
-    int64_t size, turned; /* entries of a head, and how many are rotated */
+    int64_t size, turned; /* entries of a head, and how many are rotated; all: none moves */
     int64_t times;        /* each head stands so often */
 } heads_order;
 
@@ -46,25 +47,26 @@ static int64_t find_row(const void *of, int64_t row)
     return head * o->size + from;
 }
 
-static const char *const of_rotation[] = {".self_attn.q_proj.weight",
-                                          ".self_attn.k_proj.weight",
-                                          ".self_attn.q_proj.bias",
-                                          ".self_attn.k_proj.bias",
-                                          ".self_attn.q_norm.weight",
-                                          ".self_attn.k_norm.weight",
-                                          ".self_attn.query_layernorm.weight",
-                                          ".self_attn.key_layernorm.weight",
-                                          NULL},
-                         *const of_kv_heads[] = {
-                             ".self_attn.k_proj.weight", ".self_attn.v_proj.weight",
-                             ".self_attn.k_proj.bias", ".self_attn.v_proj.bias", NULL};
+/* Which tensors' rows move, by the end of the name. */
+static const struct row_order {
+    const char *end;
+    bool turned;   /* where a part of a head is rotated */
+    bool repeated; /* where a KV head stands several times */
+} row_orders[] = {
+    {".self_attn.q_proj.weight", true, false}, {".self_attn.q_proj.bias", true, false},
+    {".self_attn.q_norm.weight", true, false}, {".self_attn.query_layernorm.weight", true, false},
+    {".self_attn.k_proj.weight", true, true},  {".self_attn.k_proj.bias", true, true},
+    {".self_attn.k_norm.weight", true, false}, {".self_attn.key_layernorm.weight", true, false},
+    {".self_attn.v_proj.weight", false, true}, {".self_attn.v_proj.bias", false, true},
+};
 
-static bool ends_in(str name, const char *const ends[])
+/* NULL: the tensor's rows stay. */
+static const struct row_order *find_order(str name)
 {
-    for (; *ends; ends++)
-        if (str_ends(name, str_from(*ends)))
-            return true;
-    return false;
+    for (size_t i = 0; i < sizeof row_orders / sizeof *row_orders; i++)
+        if (str_ends(name, str_from(row_orders[i].end)))
+            return &row_orders[i];
+    return NULL;
 }
 
 /* An address for each row.  n_bytes has been checked, so each has the same number of blocks. */
@@ -109,25 +111,6 @@ mpk_status load_order_rows(mpk_context *cx, arena *a, load_order o, int64_t rows
     return MPK_OK;
 }
 
-/* Tensors that are no whole heads are left to building the program, which refuses them by name. */
-static mpk_status order_all(mpk_context *cx, load_model *m, heads_order o, const char *const ends[])
-{
-    for (size_t i = 0; i < m->tensors.n; i++) {
-        load_tensor *t = &m->tensors.at[i];
-        if (!ends_in(t->name, ends) || t->dims[0] % o.size)
-            continue;
-        TRY(load_order_rows(cx, &m->arena, (load_order){find_row, &o}, t->dims[0] * o.times, t));
-    }
-    return MPK_OK;
-}
-
-mpk_status load_spread_heads(mpk_context *cx, load_model *m)
-{
-    const model_config *c = &m->config;
-    const heads_order o = {c->head_size, c->rope_size, 1};
-    return m->has_config && model_plain_pairs(c) ? order_all(cx, m, o, of_rotation) : MPK_OK;
-}
-
 /* The least number of times that makes a group small enough; 1: it is, or no number up to
  * MOST_TIMES does. */
 static uint32_t find_times(uint32_t group, uint32_t most)
@@ -147,13 +130,34 @@ static bool has_wide_norm(const load_model *m)
     return t && t->dims[0] != m->config.head_size;
 }
 
-mpk_status load_repeat_heads(mpk_context *cx, load_model *m, uint32_t most_group)
+static uint32_t times_of(const load_model *m, uint32_t most_group)
 {
-    model_config *c = &m->config;
-    if (!m->has_config || !most_group || c->latent_size || c->n_heads % c->n_kv_heads ||
-        has_wide_norm(m))
+    const model_config *c = &m->config;
+    if (!most_group || c->latent_size || c->n_heads % c->n_kv_heads || has_wide_norm(m))
+        return 1;
+    return find_times(c->n_heads / c->n_kv_heads, most_group);
+}
+
+/* A tensor that does not consist of whole heads stays; building the program refuses it by name. */
+static mpk_status order_tensor(mpk_context *cx, load_model *m, load_tensor *t)
+{
+    const model_config *c = &m->config;
+    const struct row_order *r = find_order(t->name);
+    const bool turned = r && r->turned && model_plain_pairs(c),
+               repeated = r && r->repeated && c->kv_times > 1;
+    if ((!turned && !repeated) || t->dims[0] % c->head_size)
         return MPK_OK;
-    c->kv_times = find_times(c->n_heads / c->n_kv_heads, most_group);
-    const heads_order o = {c->head_size, c->head_size, c->kv_times};
-    return c->kv_times > 1 ? order_all(cx, m, o, of_kv_heads) : MPK_OK;
+    const heads_order o = {c->head_size, turned ? c->rope_size : c->head_size,
+                           repeated ? c->kv_times : 1};
+    return load_order_rows(cx, &m->arena, (load_order){find_row, &o}, t->dims[0] * o.times, t);
+}
+
+mpk_status load_order_heads(mpk_context *cx, load_model *m, uint32_t most_group)
+{
+    if (!m->has_config)
+        return MPK_OK;
+    m->config.kv_times = times_of(m, most_group);
+    for (size_t i = 0; i < m->tensors.n; i++)
+        TRY(order_tensor(cx, m, &m->tensors.at[i]));
+    return MPK_OK;
 }

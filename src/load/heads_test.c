@@ -123,13 +123,16 @@ static void test_orders(void **state)
         for (uint32_t turned = 2; turned <= size; turned += 2) {
             mpk_context cx = {0};
             model *w = make_model(size, turned, 0);
-            check_ok(&cx, load_spread_heads(&cx, &w->m));
+            check_ok(&cx, load_order_heads(&cx, &w->m, 0));
             check_order(w, size);
             check_rotation(w, size, turned, seed);
             assert_true(turned < size || !load_find(&w->m, q_weight)->parts);
             free_model(w);
         }
 }
+
+/* The order of the head in heads.c: of 8 entries the first 4 are rotated. */
+static const int half_turned[] = {0, 1, 4, 5, 2, 3, 6, 7};
 
 /* Rows that lie anywhere, as after gguf_order_rope_rows, are moved by their addresses. */
 static void test_rows_in_parts(void **state)
@@ -143,10 +146,10 @@ static void test_rows_in_parts(void **state)
         parts[i] = w->weight[i];
     t->parts = parts;
     t->data = NULL;
-    check_ok(&cx, load_spread_heads(&cx, &w->m));
+    check_ok(&cx, load_order_heads(&cx, &w->m, 0));
     check_order(w, 8);
-    for (int i = 0; i < 8; i++) /* the order of the head in heads.c */
-        assert_int_equal(row_at(&w->m, q_weight, i), ((const int[]){0, 1, 4, 5, 2, 3, 6, 7})[i]);
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(row_at(&w->m, q_weight, i), half_turned[i]);
     free_model(w);
 }
 
@@ -155,21 +158,22 @@ static void test_what_stays(void **state)
     (void)state;
     mpk_context cx = {0};
     model *w = make_model(8, 4, 16); /* latent attention */
-    check_ok(&cx, load_spread_heads(&cx, &w->m));
+    check_ok(&cx, load_order_heads(&cx, &w->m, 0));
     for (int i = 0; i < HEADS * 8; i++)
         assert_int_equal(row_at(&w->m, q_weight, i), i);
     free_model(w);
     w = make_model(8, 4, 0);
     w->m.tensors.at[1].dtype = IR_Q8_0;
     check_fails(&cx, MPK_EUNSUPPORTED, "self_attn.q_proj.bias is a bias of q8_0",
-                load_spread_heads(&cx, &w->m));
+                load_order_heads(&cx, &w->m, 0));
     free_model(w);
 }
 
-/* Twelve query heads for one of three KV heads: at most eight, so each stands twice; v likewise. */
-static void test_large_groups(void **state)
+/* Twelve query heads for one of three KV heads: at most eight, so each stands twice; v likewise.
+ * With a part of each head rotated, the rows of k also move within their head, those of v do
+ * not. */
+static void check_large_groups(uint32_t turned)
 {
-    (void)state;
     static const struct {
         uint32_t n_heads, most, norm, times;
     } cases[] =
@@ -180,25 +184,34 @@ static void test_large_groups(void **state)
         };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mpk_context cx = {0};
-        model *w = make_model(8, 8, 0);
+        model *w = make_model(8, turned, 0);
         const int64_t times = cases[i].times, n = HEADS * 8 * times;
         w->m.config.n_heads = cases[i].n_heads;
         w->m.config.n_kv_heads = HEADS;
         w->m.tensors.at[0].name = STR("model.layers.0.self_attn.k_proj.weight");
         w->m.tensors.at[1].name = STR("model.layers.0.self_attn.k_proj.bias");
         w->m.tensors.at[2].dims[0] = cases[i].norm;
-        check_ok(&cx, load_repeat_heads(&cx, &w->m, cases[i].most));
+        check_ok(&cx, load_order_heads(&cx, &w->m, cases[i].most));
         assert_int_equal(model_kv_heads(&w->m.config), HEADS * times);
         for (uint32_t t = 0; t < 4; t += t == 1 ? 2 : 1) { /* k, its bias, v */
             const load_tensor *tensor = &w->m.tensors.at[t];
             assert_int_equal(tensor->dims[0], n);
             assert_int_equal(tensor->n_bytes, 4 * n * (t == 1 ? 1 : COLUMNS));
-            for (int64_t row = 0; row < n; row++) /* the head of the query heads that it serves */
-                assert_int_equal(row_of(tensor, row), row / 8 / times * 8 + row % 8);
+            for (int64_t row = 0; row < n; row++) { /* the head of the query heads that it serves */
+                const int64_t entry = turned < 8 && t < 2 ? half_turned[row % 8] : row % 8;
+                assert_int_equal(row_of(tensor, row), row / 8 / times * 8 + entry);
+            }
         }
         assert_int_equal(w->m.tensors.at[2].dims[0], cases[i].norm);
         free_model(w);
     }
+}
+
+static void test_large_groups(void **state)
+{
+    (void)state;
+    check_large_groups(8);
+    check_large_groups(4);
 }
 
 int main(void)

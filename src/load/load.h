@@ -158,14 +158,12 @@ typedef struct load_order {
  * Of a matrix nothing is copied, a vector is copied to the arena.  MPK_EUNSUPPORTED: a vector that
  * is stored in blocks. */
 mpk_status load_order_rows(mpk_context *cx, arena *a, load_order o, int64_t rows, load_tensor *t);
-/* For a program that is to be built from a model (model_build): where only a part of each head is
- * rotated, put the rows of q and k in the order that the program expects.  Once; MPK_EUNSUPPORTED:
- * a bias or a norm that is stored in blocks. */
-mpk_status load_spread_heads(mpk_context *cx, load_model *m);
-/* Likewise, for a target whose bodies take at most most_group query heads for a KV head (0: any):
- * where the model has more, set config.kv_times and repeat the rows of k and v.  A model for which
- * no number of times does stays as it is. */
-mpk_status load_repeat_heads(mpk_context *cx, load_model *m, uint32_t most_group);
+/* For a program that is to be built from a model (model_build): set config.kv_times, and put the
+ * rows of q, k and v in the order that the program expects.  Where only a part of each head is
+ * rotated, the rows of q and k move; where more than most_group query heads (0: any number) share a
+ * KV head, the rows of k and v are repeated, if a number of times does.  Call it once.
+ * MPK_EUNSUPPORTED: a bias or a norm that would have to move is stored in blocks. */
+mpk_status load_order_heads(mpk_context *cx, load_model *m, uint32_t most_group);
 
 /* ---- load.c: what the formats share ---- */
 

@@ -275,7 +275,7 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
             sum[t] = _mm256_setzero_ps();
         find_rows(w, row_bytes, r, n, row);
         for (int64_t b = 0; b < blocks; b++) {
-            ask_ahead(dtype, row[0], row_bytes, b);
+            ask_ahead(dtype, row[0], INT8_ROWS, row_bytes, b);
             if (has_parts(dtype))
                 direct_256(dtype, nt, x, token, row, b, sum);
             else
@@ -288,15 +288,8 @@ V_INLINE void direct_rows(ir_dtype dtype, int nt, const int8_rows *x, const uint
     }
 }
 
-/* Are n tokens few enough for this file, so that their sums stay in registers? */
-V_INLINE bool is_direct(ir_dtype dtype, int64_t n)
-{
-    return n <= (has_parts(dtype) ? INT8_DIRECT_TOKENS : INT8_TILE);
-}
-
-/* Code is compiled for 1, 2, 3, 4, 6 and 8 tokens, and a number takes the next larger one; for
- * blocks of 256, which need more code, and where tokens are multiplied two by two, for 1, 2 and
- * 4. */
+/* At most INT8_DIRECT_TOKENS tokens.  Code is compiled for 1, 2, 3 and 4; for blocks of 256, which
+ * need more code, and where tokens are multiplied two by two, for 1, 2 and 4. */
 V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, int64_t row_bytes,
                          int64_t n, float *sums, int64_t ld)
 {
@@ -306,12 +299,8 @@ V_INLINE void direct_few(ir_dtype dtype, const int8_rows *x, const uint8_t *w, i
         direct_rows(dtype, 2, x, w, row_bytes, n, sums, ld);
     else if (x->n == 3 && !has_parts(dtype) && !HAS_MATRIX)
         direct_rows(dtype, 3, x, w, row_bytes, n, sums, ld);
-    else if (x->n <= 4 || has_parts(dtype))
-        direct_rows(dtype, 4, x, w, row_bytes, n, sums, ld);
-    else if (x->n <= 6)
-        direct_rows(dtype, INT8_TILE < 6 ? INT8_TILE : 6, x, w, row_bytes, n, sums, ld);
     else
-        direct_rows(dtype, INT8_TILE, x, w, row_bytes, n, sums, ld);
+        direct_rows(dtype, 4, x, w, row_bytes, n, sums, ld);
 }
 
 #endif

@@ -24,7 +24,7 @@
 V_INLINE void multiply_rows(ir_dtype dtype, const int8_rows *x, const void *w, int64_t row_bytes,
                             int64_t n, void *panel, float *sums, int64_t ld)
 {
-    if (is_direct(dtype, x->n))
+    if (x->n <= INT8_DIRECT_TOKENS)
         direct_few(dtype, x, w, row_bytes, n, sums, ld);
     else
         panel_rows(dtype, x, w, row_bytes, n, panel, sums, ld);

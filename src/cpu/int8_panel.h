@@ -19,7 +19,7 @@ V_INLINE void fill_panel(ir_dtype dtype, const uint8_t *const *row, int64_t row_
 {
     const uint8_t *block[INT8_ROWS];
     for (int64_t b = b0; b < b1; b++) {
-        ask_ahead(dtype, row[0], row_bytes, b);
+        ask_ahead(dtype, row[0], INT8_ROWS, row_bytes, b);
         for (int r = 0; r < INT8_ROWS; r++)
             block[r] = row[r] + b * ir_dtype_table[dtype].block_bytes;
         if (has_parts(dtype))

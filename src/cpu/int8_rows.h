@@ -167,15 +167,15 @@ V_INLINE void find_rows(const uint8_t *w, int64_t row_bytes, int64_t first, int6
         row[r] = w + (first + r < n ? first + r : n - 1) * row_bytes;
 }
 
-/* Prefetch weights: at block b, a share of the bytes after the eight rows from `first` on, as
- * large as what block b multiplies.  The eight rows are read side by side, so all of the next
- * eight must be there when they begin; short rows are prefetched still further ahead.  The rows
- * of a box follow each other in memory. */
-V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int64_t row_bytes, int64_t b)
+/* Prefetch weights: at block b, a share of the bytes after the `rows` rows from `first` on, as
+ * large as what block b multiplies.  These rows are read side by side, so all of the next group
+ * must be there when they begin; short rows are prefetched still further ahead.  The rows of a box
+ * follow each other in memory. */
+V_INLINE void ask_ahead(ir_dtype dtype, const uint8_t *first, int rows, int64_t row_bytes,
+                        int64_t b)
 {
     enum { LEAST = 8192 };
-    const int64_t n = (int64_t)ir_dtype_table[dtype].block_bytes * INT8_ROWS,
-                  group = INT8_ROWS * row_bytes;
+    const int64_t n = (int64_t)ir_dtype_table[dtype].block_bytes * rows, group = rows * row_bytes;
     const char *at = (const char *)first + (group > LEAST ? group : LEAST) + b * n;
     for (int64_t i = 0; i < n; i += 256)
 #pragma GCC unroll 4

@@ -21,13 +21,17 @@
 #define INT8_SIGNED
 #include "cpu/int8_tiles.h"
 
-/* The least tokens that tiles multiply. */
-enum { LEAST = 16 };
+/* The least tokens that tiles multiply: where they become as fast as vectors of 512 bits, on a
+ * Sapphire Rapids (docs/attempts.md, "Products on a CPU"). */
+V_INLINE int64_t least_tokens(ir_dtype dtype)
+{
+    return has_parts(dtype) ? 24 : 32;
+}
 
 V_INLINE void multiply_rows(ir_dtype dtype, const int8_rows *x, const void *w, int64_t row_bytes,
                             int64_t n, void *panel, float *sums, int64_t ld)
 {
-    if (x->n < LEAST)
+    if (x->n < least_tokens(dtype))
         int8_avx512vnni.product[dtype](x, w, row_bytes, n, panel, sums, ld);
     else
         tile_rows_of(dtype, x, w, row_bytes, n, panel, sums, ld);

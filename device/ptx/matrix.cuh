@@ -109,9 +109,9 @@ MPK_FN rt_u64 ptx_matrix(const void *first, rt_u32 group_bytes)
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 |
            (rt_u64)(group_bytes >> 4) << 32 | swizzle_64 << 62;
 }
-/* The same for a matrix in rows of 64 columns in the 128-byte swizzle, its first byte 1024-byte
- * aligned, 8 rows (1024 bytes) one after the other; columns 16 k on begin 32 k bytes on: the
- * swizzle is applied to the address, so it still holds. */
+/* The same for a matrix in rows of 64 columns in the 128-byte swizzle: 8 rows take 1024 bytes, and
+ * the first byte is aligned to 1024. Columns 16 k and up begin 32 k bytes further; the hardware
+ * applies the swizzle to the address, so it holds there too. */
 MPK_FN rt_u64 ptx_matrix_of_rows(const void *first)
 {
     const rt_u64 swizzle_128 = 1;

@@ -1,16 +1,17 @@
 /* attention_cache.cuh - attention of a few tokens over keys and values in one piece, for any shape:
  * sdpa_split and attention_cache (see src/op for the division of work).
  *
- * All threads do one query head of one token.  Positions go by blocks of 64: a thread takes the
- * scores of whole positions, then all add the values, an entry of the head each.  A key of the step
- * is turned by the thread that needs it.  Cost: 4 K flops and 2 K elements of cache for each
- * position, token and head. Several splits share a context by blocks: split s has blocks s, s +
- * splits, ... It writes the mean of the values that it saw and the logarithm of the sum of its
- * weights; attention_fold puts the splits together.
+ * All threads compute one query head of one token together, 64 positions at a time: first each
+ * thread computes the scores of whole positions, then each adds up the values of some entries of
+ * the head.  A key of the step is rotated by the thread that needs it.  Cost: 4 K flops and 2 K
+ * elements of cache for each position, token and head.  Several splits share a context by blocks:
+ * split s has blocks s, s + splits, ...  It writes the mean of the values that it saw and the
+ * logarithm of the sum of its weights; attention_fold combines the splits.
  *
  * Keys and values of the step's own tokens are taken from qkv, never from the cache, since another
- * task may be about to write them there. The cache itself is filled at the end, by the tasks of the
- * last split alone: so each entry has one writer, and no task of this step reads what it writes.
+ * task may be about to write them there.  The cache itself is filled at the end, by the tasks of
+ * the last split alone: so each entry has one writer, and no task of this step reads what it
+ * writes.
  */
 #ifndef TASK_ATTENTION_CACHE_CUH
 #define TASK_ATTENTION_CACHE_CUH

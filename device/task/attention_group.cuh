@@ -100,8 +100,8 @@ MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int f
 
 /* ---- the loader's part ---- */
 
-/* The asking lane: `bytes` from `from`, to `offset` in page `page` of the ring; they complete
- * barrier `full`. */
+/* The requesting lane: copy `bytes` from `from` to `offset` in page `page` of the ring; they
+ * complete barrier `full`. */
 MPK_FN void group_copy(rt_u32 page, rt_u32 offset, const char *from, rt_u32 bytes, rt_u32 full)
 {
     ptx_copy_bulk(mpk_s + page * MPK_PAGE_BYTES + offset, from, bytes, &mpk_w.full[full]);

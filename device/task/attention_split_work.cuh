@@ -1,12 +1,16 @@
-/* attention_split_work.cuh - how attention_split_stream.cuh shares its work among splits and tasks,
- * and what its loader brings: for that file alone.
+/* attention_split_work.cuh - how attention_split_stream.cuh divides its work among splits and
+ * tasks, and what its loader brings; for that file alone.
  *
  * The contexts of all tokens of a step, one after the other, are one row of units of s.unit
  * positions each, and split i of n has units i * all / n up to (i + 1) * all / n of it: equal work
- * whatever the lengths are. Two tokens with 3 and 5 units and four splits: split 0 has units 0-1 of
- * the first, split 1 its unit 2 and unit 0 of the second, split 2 units 1-2, split 3 units 3-4.
- * With `own` each token is cut by its own length instead (op/split_own.h), and its context is all
- * that comes before it: what the step itself has of that is taken from qkv.
+ * whatever the lengths are.  Two tokens with 3 and 5 units and four splits:
+ *
+ *   token   0 0 0 1 1 1 1 1
+ *   unit    0 1 2 0 1 2 3 4
+ *   split   0 0 1 1 2 2 3 3
+ *
+ * With `own` each token's context is cut by its own length instead (op/split_own.h).  It is then
+ * all that comes before the token; what the step itself contributes to it is taken from qkv.
  *
  * Loader and body call the same functions on the same data of the step, so both arrive at the same
  * pages in the same order; nothing is passed between them.
@@ -51,17 +55,16 @@ template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_
  *   all              units of all tokens, the same in each lane
  */
 struct attention_plan {
-    /* first: the first token of its slot; before: units of earlier tokens, or with `own` their
-     * splits; all: those of all tokens, the same in each lane */
+    /* first to all: as above */
     int position, slot, first, cached, units, before, all;
     /* behind: units of all tokens to the end of the lot */
     int lot, behind;
 };
 
-/* All lanes: plan tokens lot to lot + 31 of the `live` ones; earlier: units of those before.
- * The first token of a slot tells how much is cached: its own position.  Tokens of one slot are
- * neighbours in the step, so a run of equal slots is a request, which may have begun in an
- * earlier lot. */
+/* All lanes: plan tokens lot to lot + 31 of the `live` ones.  earlier: units of the tokens before
+ * the lot.  How many positions are cached follows from the first token of a slot: its own position.
+ * Tokens of one slot are neighbours in the step, so a request is a run of equal slots, which may
+ * have begun in an earlier lot. */
 MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shape &s, int lot,
                                int earlier, attention_plan *p)
 {
@@ -99,8 +102,8 @@ MPK_FN void attention_plan_lot(const rt_entry *e, int live, const attention_shap
     p->behind = earlier + __shfl_sync(0xffffffffu, sum, 31);
 }
 
-/* All lanes: the first lot, with `all` over the whole step; to know that, lots are planned from
- * the last to the first.  TOKENS: of a graph, at most; up to 32 are one lot. */
+/* All lanes: plan the first lot, with `all` of the whole step.  To know `all`, all lots are
+ * planned, from the last to the first.  TOKENS: of a graph, at most; up to 32 are one lot. */
 template <int TOKENS>
 MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_shape &s,
                                 attention_plan *p)
@@ -114,7 +117,7 @@ MPK_FN void attention_plan_step(const rt_entry *e, int live, const attention_sha
     p->all = all;
 }
 
-/* The next lot of 32 tokens; false: no token of it is alive. */
+/* Plan the next lot of 32 tokens; false: no token of it is alive. */
 template <int TOKENS>
 MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shape &s,
                                attention_plan *p)
@@ -125,10 +128,10 @@ MPK_FN bool attention_next_lot(const rt_entry *e, int live, const attention_shap
     return true;
 }
 
-/* A token's piece of one split: units, pages, what of the step.  Pages are of the slot's table,
- * 64 positions each.  A piece has the step's own tokens of its slot if hi == units; with `own` it
- * has the token itself then, and each piece those whose positions it has.  The same in all
- * lanes. */
+/* A split's part of one token's context: units, pages of the slot's table (64 positions each), and
+ * tokens of the step.  The piece with hi == units also has the step's own tokens of its slot.  With
+ * `own` that piece has the token itself, and each piece has the step's tokens whose positions it
+ * covers.  The same in all lanes. */
 struct attention_piece {
     int slot, position, cached, first;
     int lo, hi, units;         /* units lo <= u < hi of this token */
@@ -136,8 +139,8 @@ struct attention_piece {
     int from;                  /* positions below are outside the window */
 };
 
-/* What a split does of each token of a lot: lane t gets units *lo <= u < *hi of token lot + t.
- * Returns the tokens of which it does any, a bit each. */
+/* Find a split's part of each token of a lot: lane t gets units *lo <= u < *hi of token lot + t.
+ * Returns a bit for each token of which the split has any. */
 MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo,
                               int *hi)
 {
@@ -150,7 +153,7 @@ MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s,
     return __ballot_sync(0xffffffffu, *lo < *hi);
 }
 
-/* Fills in *k for token lot + t of which the split has units lo .. hi - 1 in lane t; all lanes get
+/* Fill *k for token lot + t, of which the split has units lo to hi - 1 (in lane t). All lanes get
  * the same. */
 MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t,
                            attention_piece *k)
@@ -181,10 +184,10 @@ MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot,
     return (rt_u32)page < (rt_u32)s.n_pages ? page : -1;
 }
 
-/* When the step's keys and values go into the caches.  Of few tokens once the task's results have
- * gone out, when no task waits for this worker; of more with the piece that holds the end of a
- * token's context, which has its key and value at hand: reading them again would keep the worker
- * from its next task. */
+/* When are the step's keys and values written to the caches?  Of few tokens after the task's
+ * results have been stored, when no task waits for this worker.  Of more tokens together with the
+ * piece that holds the end of a token's context and so has the token's key and value in registers:
+ * loading them again later would delay the worker's next task. */
 MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 {
     return tokens > ATTENTION_FEW_TOKENS;
@@ -192,9 +195,9 @@ MPK_FN constexpr bool attention_puts_as_it_goes(int tokens)
 
 /* ---- the loader's part: pairs of pages, keys before values ---- */
 
-/* All lanes: the next page of the ring for n_bytes of a KV page.  A page that is not there (-1)
- * takes one too, with nothing in it, and its note says so: the body takes as many.  *leads: this
- * lane copies, if there is something to copy. */
+/* All lanes: take the next page of the ring for n_bytes of a KV page.  A KV page that does not
+ * exist (-1) takes one too, without contents, because the body takes as many; the ring page's note
+ * says so.  *leads: this lane copies, if there is something to copy. */
 MPK_FN rt_u32 attention_make_room(mpk_load &l, int page, rt_u32 n_bytes, bool *leads)
 {
     const rt_u32 to = load_page(&l);
@@ -213,9 +216,9 @@ MPK_FN void attention_end_room(rt_u32 to)
         load_end(to);
 }
 
-/* How keys and values of a page of the cache come through the ring: in one page of it if both fit,
- * else in two, keys first; of keys that do not fit one, N parts of 64 / N positions, which lie
- * together in keys and in values. */
+/* How keys and values of a page of the cache pass through the ring: in one page of the ring if both
+ * fit, else in two, keys first.  Keys that do not fit one page come in N parts of 64 / N positions,
+ * each followed by its part of the values. */
 template <int K> struct attention_page_parts {
     enum {
         WHOLE = ATTENTION_PAGE * K * 2, /* bytes of keys, and of values */
@@ -226,7 +229,7 @@ template <int K> struct attention_page_parts {
     static_assert((int)BYTES <= (int)MPK_PAGE_BYTES, "a part fits a page of the ring");
 };
 
-/* All lanes: keys and values of one page of the cache and one KV head into the ring. */
+/* All lanes: load keys and values of one page of the cache and one KV head. */
 template <int K>
 MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
 {
@@ -251,13 +254,13 @@ MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page,
     }
 }
 
-/* Where a split has this many units and more, attention's bytes decide, and more pages than the
- * tuned number may be in flight: with fewer they would only be in the way of what the workers tell
- * one another. */
+/* If a split has ATTENTION_LONG units or more, the bytes of attention determine the step's time,
+ * and more pages than the tuned number may be in flight.  With fewer units they would only delay
+ * the words by which workers synchronise. */
 enum { ATTENTION_LONG = 8, ATTENTION_MORE_IN_FLIGHT = 2 };
 
-/* All lanes: the pages of a lot of the tokens, in the order of the body: KV heads, splits,
- * tokens, pages. */
+/* All lanes: load the pages of a lot of tokens, in the order in which the body takes them: by KV
+ * head, split, token, page. */
 template <int K>
 MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const attention_plan &plan)
 {
@@ -274,7 +277,7 @@ MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const atte
                 attention_find(&plan, s, lo, hi, __ffs((int)tokens) - 1, &k);
 #pragma unroll 1
                 for (int p = k.first_page; p < k.last_page; p += 32) {
-                    /* The lanes look 32 pages up at once. */
+                    /* the lanes look up 32 pages at once */
                     int mine =
                         p + lane < k.last_page ? attention_page(l.e, s, k.slot, p + lane) : -1;
 #pragma unroll 1
@@ -285,9 +288,9 @@ MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const atte
         }
 }
 
-/* The loader's part of the task.  It waits for the step, which writes positions and page tables,
- * but not for the event: what the step itself writes comes from qkv, not from the cache.  false
- * from load_needs_step: the step for which it worked did not come. */
+/* The loader's part of the task.  It waits for the step to begin, since a step writes positions and
+ * page tables, but not for the task's event: what the step adds to contexts comes from qkv and not
+ * from the cache.  If load_needs_step returns false, the expected step did not come. */
 template <int K, int TOKENS> MPK_FN void attention_split_load(mpk_load &l, const attention_shape &s)
 {
     attention_plan plan;

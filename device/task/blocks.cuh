@@ -23,7 +23,8 @@
 #include "task/stream_x.cuh"
 #include "tile/products.cuh"
 
-/* The same bf16 twice.  The lowest place of 128 counts 1. */
+/* Each constant is the same bf16 twice.  In the bf16 128 the lowest bit of the fraction is worth 1,
+ * so an integer below 128 that is put there is added. */
 enum {
     BLOCKS_ONE = 0x3f803f80u,
     BLOCKS_HALF = 0x3f003f00u,
@@ -33,18 +34,18 @@ enum {
     BLOCKS_16384 = 0x46804680u
 };
 
-/* Constants of one task in registers, so that an instruction may have another one in itself.  zero:
- * twice -(128 + what is taken off integers). */
+/* Constants of one task in registers, because an instruction has room for one immediate operand.
+ * zero: twice -(128 + the format's zero). */
 struct blocks_numbers {
     rt_u32 of_128, zero, exponent;
 };
 MPK_FN blocks_numbers blocks_constants(float zero)
 {
-    /* the lowest place of 2^23 counts 1 */
+    /* in the float 2^23 the lowest bit is worth 1 */
     return {ptx_own(BLOCKS_128), ptx_pack_bf16(-zero, -zero), ptx_own(0x4b000000u)};
 }
 
-/* Words of quants, by a constant. */
+/* Word j of four; j is known at compile time. */
 MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
 {
     if (j < 2)
@@ -60,7 +61,8 @@ MPK_FN rt_u32 blocks_twice(float v)
 
 /* ---- x ---- */
 
-/* A sum of 32 columns of x: the nearest bf16, that nearest to what this leaves, and a third. */
+/* A sum of 32 columns of x as three bf16: the nearest one and that nearest to what it leaves
+ * (`first`), and a third (`rest`). */
 struct blocks_sum {
     rt_u32 first, rest;
 };
@@ -145,9 +147,10 @@ template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, block
         to->head[i] = head[8 * i];
 }
 
-/* Integers of columns 2 i, 2 i + 1 of the lane's eight of block j; of RT_BLOCKS_4K 128 more.  A
- * byte's highest bit falls into the exponent of 128, which makes 2 b of 128 + b: of b - 128 and b
- * itself, each made from that, the smaller is meant. */
+/* Two integers as bf16: of columns 2 i and 2 i + 1 of the lane's eight of block j.  Of RT_BLOCKS_4K
+ * they are 128 too large, which blocks_excess takes off.  A byte has 8 bits and the fraction 7, so
+ * the byte's highest bit falls into the exponent and 128 + b becomes 2 b.  In both cases the
+ * integer is the smaller of v - 256 and v / 2 - 128. */
 template <int FORM>
 MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const blocks_numbers &n)
 {
@@ -163,7 +166,7 @@ MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const block
                             ptx_fma_bf16(v, BLOCKS_HALF, BLOCKS_LESS_128));
 }
 
-/* Scale of product h of block j: of K an integer. */
+/* The scale of half h of block j's columns; in a form of K it is an integer. */
 template <int FORM>
 MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const blocks_numbers &n)
 {
@@ -173,13 +176,14 @@ MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const block
     return __uint_as_float(__byte_perm(a, n.exponent, 0x7440u + (rt_u32)j)) - (8388608.0f + 128);
 }
 
-/* Byte c of a word as two bf16, in the exponent of 128. */
+/* Byte c of a word, twice, in the fraction of the bf16 128. */
 MPK_FN rt_u32 blocks_byte(rt_u32 word, int c, const blocks_numbers &n)
 {
     return __byte_perm(word, n.of_128, 0x5050u + (rt_u32)c * 0x0101u);
 }
 
-/* What multiplies the sum of x of block c, in two terms; of K an integer. */
+/* What multiplies the sum of x of block c, as two bf16 that add up to it; in a form of K it is an
+ * integer. */
 template <int FORM>
 MPK_FN void blocks_addend(const blocks_piece<FORM> &p, int c, const blocks_numbers &n, rt_u32 *high,
                           rt_u32 *low)
@@ -187,7 +191,7 @@ MPK_FN void blocks_addend(const blocks_piece<FORM> &p, int c, const blocks_numbe
     constexpr int LAST = RT_HEADER_WORDS(FORM) - 1;
     if (RT_IS_K(FORM)) {
         *high = ptx_fma_bf16(blocks_byte(p.head[LAST], c, n), BLOCKS_ONE, BLOCKS_LESS_128);
-        *low = FORM == RT_BLOCKS_4K ? *high : 0; /* of the sum's third part */
+        *low = FORM == RT_BLOCKS_4K ? *high : 0; /* multiplies the sum's third part */
         return;
     }
     const float m = ptx_low_f16((c < 2 ? p.head[2] : p.head[LAST]) >> c % 2 * 16);
@@ -195,16 +199,17 @@ MPK_FN void blocks_addend(const blocks_piece<FORM> &p, int c, const blocks_numbe
     *low = blocks_twice(m - ptx_low_bf16(*high));
 }
 
-/* -128 a of block c: what takes the 128 of RT_BLOCKS_4K off.  Its byte, a + 128, has the highest
- * bit. */
+/* -128 a of block c, which takes off the 128 that integers of RT_BLOCKS_4K have too much.  The
+ * byte, a + 128, has its highest bit set. */
 template <int FORM>
 MPK_FN rt_u32 blocks_excess(const blocks_piece<FORM> &p, int c, const blocks_numbers &n)
 {
     return ptx_fma_bf16(blocks_byte(p.head[1], c, n), BLOCKS_LESS_64, BLOCKS_16384);
 }
 
-/* Both pieces by x, of a page's four blocks, added to total: of 8 tokens m, [0], [1] row g of the
- * first piece by tokens 2 c, 2 c + 1; [2], [3] of the second. */
+/* Multiply both pieces with x over a page's four blocks and add the results to total.  total[m] is
+ * of eight tokens: [0] and [1] of row g of the first piece and tokens 2 c and 2 c + 1, [2] and [3]
+ * of the second piece. */
 template <int FORM, int WIDE>
 MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*x)[1 + WIDE],
                             const blocks_sum *sums, const blocks_numbers &n, int lane,
@@ -274,7 +279,7 @@ template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thr
            thread % 4 * 2;
 }
 
-/* This lane's sums of group k of two, to there or from there. */
+/* Store this lane's sums of group k of two there, or load them. */
 template <int WIDE>
 MPK_FN void blocks_put(char *s_parts, int group, int thread, const float (*total)[4], int k)
 {
@@ -294,8 +299,8 @@ MPK_FN void blocks_take(char *s_parts, int group, int thread, float (*total)[4],
     }
 }
 
-/* As stream_total: the warps' sums of a group, in their order; of token g, and g + 8, rows 2 c and
- * 2 c + 1. */
+/* As stream_total: add the warps' sums of a group, in the order of warps.  The lane gets rows 2 c
+ * and 2 c + 1 of token g, and of g + 8. */
 template <int WIDE> MPK_FN void blocks_total(const char *s_parts, int group, int lane, float *total)
 {
     constexpr int TOKENS = 8 << WIDE;

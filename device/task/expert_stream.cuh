@@ -37,7 +37,8 @@ template <typename type> MPK_FN type *expert_at(const mpk_task &t, int place)
 {
     return (type *)(t.s_scratch + place);
 }
-/* The warps' sums of a tile; its scaled sums. */
+/* In scratch, apart for even and odd tiles: the warps' sums of a tile (parts), and the sums times
+ * their pairs' weights (totals). */
 template <int WIDE> MPK_FN char *expert_parts(const mpk_task &t, int tile)
 {
     return t.s_scratch + tile % 2 * expert_sizes<WIDE>::PARTS;
@@ -46,7 +47,8 @@ MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
 {
     return expert_at<float>(t, s.at.totals) + tile % 2 * EXPERT_TOTALS;
 }
-/* Place `i` of the pairs by expert; chunk i. */
+/* The pair at place i of the pairs sorted by expert; chunk i: its first place, and in the upper
+ * half how many pairs it has. */
 MPK_FN rt_u32 expert_pair(const mpk_task &t, const expert_shape &s, rt_u32 i)
 {
     return expert_at<const rt_u16>(t, s.at.order)[i];
@@ -56,13 +58,14 @@ MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
     return expert_at<const rt_u32>(t, s.at.chunks)[i];
 }
 
-/* The token of a pair, from the range's first: pair / of_token by a multiplication. */
+/* The token of a pair, counted from the range's first: pair / of_token as a multiplication. */
 MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
 {
     return pair * s.inverse >> 20;
 }
 
-/* What is carried in a word, once it is there. */
+/* A word of an operand.  If the operand is carried, the word is polled until it has been
+ * written. */
 MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at)
 {
     const rt_u32 *from = mpk_at<const rt_u32>(t, operand) + at;
@@ -70,7 +73,7 @@ MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at)
     return mpk_carries(t, operand) ? mpk_carried_word(from, v) : v;
 }
 
-/* A pair without an expert is zeros. */
+/* Store zeros in the row of a pair whose expert does not exist. */
 MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pair)
 {
     rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows; /* the pair's row */
@@ -78,7 +81,7 @@ MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pa
         y[c] = 0;
 }
 
-/* All threads: experts and scales of a range's pairs into scratch, polled where they are
+/* All threads: copy experts and scales of a range's pairs to scratch; poll those that are
  * carried. */
 MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 first, int pairs)
 {
@@ -94,8 +97,8 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
     }
 }
 
-/* All threads: thread e takes expert e and writes down its pairs in their order, and its chunks.
- * Returns how many chunks there are.  A counting sort: count, prefix sum over experts, place. */
+/* All threads: thread e lists the pairs of expert e in their order, and its chunks.  Returns how
+ * many chunks there are.  It is a counting sort: count, prefix sum over experts, place. */
 template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
     const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids); /* of the range's pairs */
@@ -127,8 +130,8 @@ template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape
 
 /* ---- norms ---- */
 
-/* 1 / rms of the rows of x of n tokens from `first` on: a warp each, its lanes' pieces of 8 columns
- * in their order. */
+/* Store 1 / rms of the rows of x of n tokens from `first` on.  A warp takes a row; a lane adds its
+ * pieces of 8 columns in rising order. */
 MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;
@@ -169,23 +172,23 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 
 /* ---- products ---- */
 
-/* A range of tokens, being worked.  In registers, the same in all threads but for `from`. */
+/* Progress through a range of tokens.  In registers; the same in all threads except for `from`. */
 template <int WIDE> struct expert_work {
     rt_u32 first;           /* token */
     int tokens, chunks;     /* of the range; of the turn */
-    int group, n;           /* first group of the block, of an expert; groups */
+    int group, n;           /* the block's first group, and how many */
     stream_from<WIDE> from; /* rows of the piece that is requested next */
     int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
-    int turn;               /* which chunks are worked: every s.turns-th from this one on */
+    int turn;               /* has chunks turn, turn + s.turns, ... */
 };
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
 template <int WIDE> struct expert_ahead {
-    stream_x<1, WIDE> x; /* as loaded, perhaps not there */
+    stream_x<1, WIDE> x; /* as loaded; words may still be empty */
     rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
 };
 
-/* Chunk i of the turn that is worked. */
+/* Chunk i of the present turn. */
 template <int WIDE>
 MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               int i)
@@ -193,7 +196,7 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
     return expert_chunk(t, s, i * s.turns + w.turn);
 }
 
-/* Entries of x before the row of a pair. */
+/* Where the row of a pair begins in x, in entries from the row of the range's first token. */
 template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pair)
 {
     if (KIND == EXPERT_KIND_ROWS) {
@@ -203,7 +206,7 @@ template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pa
     }
     return (s.split ? pair : expert_token(s, pair)) * s.of.columns;
 }
-/* Bytes of x before token `first`. */
+/* Where the row of token `first` begins in x, in bytes. */
 template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_u32 first)
 {
     if (KIND == EXPERT_KIND_ROWS)
@@ -211,7 +214,7 @@ template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_
     return (rt_u64)first * (s.split ? s.of_token : 1) * s.of.columns * 2;
 }
 
-/* Where this lane's rows of chunk w->chunk lie; STREAM_NONE: there are none. */
+/* Set w->from.at to where this lane's rows of chunk w->chunk begin; STREAM_NONE: no such row. */
 template <int WIDE, int KIND>
 MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
@@ -226,9 +229,9 @@ MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WI
     }
 }
 
-/* Issue the loads of the next piece of x; nothing, if there is none.  All of it is written in
- * any case (stream_clear_x).  Then find the one after it, so that its loads need not wait for
- * shared memory. */
+/* Issue the loads of the next piece of x, if there is one.  All of a->x is defined in any case
+ * (stream_clear_x). Then look up the rows of the piece after it, so that its loads need not wait
+ * for shared memory. */
 template <int WIDE, int KIND>
 MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                        expert_ahead<WIDE> *a)
@@ -245,8 +248,8 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
     }
 }
 
-/* Multiply one piece with N groups, whose pages are next in the ring; the sums are added to
- * those of the chunk's pages before, group by group from `slot` on. */
+/* Multiply one piece with N groups, whose pages are next in the ring.  Add the sums to those of the
+ * chunk's earlier pages, in slots `slot` to slot + N - 1. */
 template <int N, int WIDE>
 MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot,
                             int page, int blocks, int thread)
@@ -267,7 +270,7 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
     }
 }
 
-/* Wait for a piece of x whose loads have been issued. */
+/* Wait for a piece of x whose loads have been issued; only carried words can be missing. */
 template <int WIDE>
 MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                          int page, expert_ahead<WIDE> *a)
@@ -335,7 +338,7 @@ MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &r
     return MPK_BULK && groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
 }
 
-/* A piece that has been requested: all groups of the block, sums from `slot` on. */
+/* Multiply a piece that has been requested with all groups of the block; sums from `slot` on. */
 template <int WIDE, int KIND>
 MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
@@ -363,9 +366,8 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
  * row of y as they are, neither gated nor summed (EXPERT_KIND_ROWS); else that code is not
  * there. */
 
-/* What a group adds to its sums: a lane's biases of gate and up of one column, or of two columns;
- * zeros where there are none.  All pairs of a chunk have one expert, so there is one for all
- * rows. */
+/* The biases of a group, for a lane: of gate and up of one column, or of two columns; zeros where
+ * there are none.  All pairs of a chunk have one expert, so all rows have the same. */
 struct expert_biases {
     float first, second;
 };
@@ -407,7 +409,7 @@ MPK_FN float expert_activate(const expert_shape &s, float gate, float up)
     return stream_activate(s.of.glu, gate) * up;
 }
 
-/* Two neighbouring columns of a row of y; of sums, those that lie in the box. */
+/* Store two neighbouring columns of a row of y; of sums over pairs, those that lie in the box. */
 MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, int column, float a,
                          float b)
 {
@@ -421,7 +423,8 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
                      a, b);
 }
 
-/* Group i of a chunk whose pairs are rows of y. */
+/* End group i of a chunk whose pairs are rows of y: norm, biases, gate, and a store of 4
+ * columns. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              rt_u32 chunk, int i, const float *total, const expert_biases &bias)
@@ -445,7 +448,7 @@ MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const exp
     }
 }
 
-/* Group i of a chunk whose pairs are rows of y without a gate: 8 columns. */
+/* The same without a gate or a norm: 8 columns. */
 template <int WIDE>
 MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 chunk, int i, const float *total)
@@ -466,8 +469,8 @@ MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expe
     }
 }
 
-/* Group i of a chunk whose pairs are summed: times their weights into s_totals, for
- * expert_add_totals. base: the tile's first place. */
+/* End group i of a chunk whose pairs are summed: its sums times the pairs' weights go to s_totals,
+ * for expert_add_totals.  base: the tile's first place. */
 template <int WIDE, int KIND>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
@@ -487,8 +490,8 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* Add places first to end - 1, which a tile has put down, to their tokens' sums.  A warp takes a
- * group, four places at a time, eight lanes each; two places of one token take turns, in their
+/* Add what a tile has stored for places first to end - 1 to the sums of their tokens.  A warp takes
+ * a group, four places at a time, eight lanes each; two places of one token take turns, in their
  * order, which is that of experts. */
 template <int WIDE>
 MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
@@ -531,7 +534,7 @@ MPK_FN const rt_u32 *expert_residual(const mpk_task &t, const expert_shape &s, c
     return mpk_at<const rt_u32>(t, s.of.residual) + ((rt_u64)at.token * s.of.rows + at.column) / 2;
 }
 
-/* Word i of the residual, as it stands now; 0 if there is none. */
+/* Word i of the residual, as loaded; if it is carried, it may still be empty.  0: there is none. */
 template <int WIDE>
 MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
                                   const expert_work<WIDE> &w, int i)
@@ -541,8 +544,8 @@ MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
                : 0;
 }
 
-/* The finished sums of a block of columns, with the residual, into y.  residual: the thread's first
- * word of it, requested ahead. */
+/* Store the finished sums of a block of columns, plus the residual, in y.  residual: the thread's
+ * first word of it, requested ahead. */
 template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
@@ -561,8 +564,8 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 
 /* ---- the body ---- */
 
-/* The ends of a tile of n chunks from `chunk` on, whose parts are complete: a warp takes a group of
- * a chunk. */
+/* End a tile of n chunks from `chunk` on, whose parts are complete: each warp ends one group of one
+ * chunk. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             int chunk, int n, int tile, const expert_biases &bias)
@@ -593,7 +596,8 @@ MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const exper
     return (last & 0xffff) + (chunk < w.chunks ? 0 : last >> 16);
 }
 
-/* All pieces of a tile of n chunks.  even, odd: x of the next piece and of the one after it. */
+/* Multiply all pieces of a tile of n chunks.  even, odd: x of the next piece and of the one after
+ * it. */
 template <int KIND>
 MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
@@ -628,10 +632,10 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
             expert_piece<1, KIND>(t, s, w, ring, s_parts, slot, p, even);
 }
 
-/* All threads: one block of columns of a range: all chunks, a tile of them at a time.  What tile
- * i has put down is added when the products of tile i + 1 are done, after the barrier that they
- * need anyway. Parts and totals of even and odd tiles lie apart, so that barrier is the only one
- * of a tile. */
+/* All threads: compute one block of columns for all chunks of a turn, a tile of them at a time.
+ * The totals of tile i are added after the products of tile i + 1 and the barrier that those need
+ * anyway.  Even and odd tiles have parts and totals of their own, so a tile needs no other
+ * barrier. */
 template <int WIDE, int KIND>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
@@ -679,8 +683,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     mpk_sync();
 }
 
-/* The shape into shared memory: each word of constant memory that is requested by itself is far,
- * and the loop over pieces requests ten.  Those of other kinds begin with an expert_shape. */
+/* Copy the shape to shared memory: the first load of each word of constant memory is slow, and the
+ * loop over pieces needs ten words.  Shapes of other kinds begin with an expert_shape. */
 template <typename shape>
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 {
@@ -691,12 +695,12 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
     return (const expert_shape *)s_shape;
 }
 
-/* All that a task does; it waits and triggers itself. */
+/* The whole task, which waits for its event and triggers its own. */
 template <int WIDE, int KIND, typename kind>
 MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 {
     mpk_ring ring = *t.ring;
-    expert_work<WIDE> w; /* where the body stands */
+    expert_work<WIDE> w; /* its progress */
     mpk_wait(t);
     const expert_shape &s = *expert_copy_shape(t, shape);
     const expert_groups g = expert_groups_of(t.e, s);
@@ -728,7 +732,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     mpk_trigger(t);
 }
 
-/* The bodies of the kinds, which their shapes tell. */
+/* The bodies; the type of the shape tells the kind. */
 template <int WIDE> MPK_FN void expert_stream(const mpk_task &t, const expert_shape &s)
 {
     expert_work_off<WIDE, EXPERT_KIND_PLAIN>(t, s);

@@ -516,7 +516,8 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
         }
     }
     __syncwarp();
-    /* a lane a group of four columns, a token after the other: whole rows of 8 n bytes */
+    /* a lane stores its group of four columns, token by token: the warp stores whole rows of 8 n
+     * bytes */
     if (lane < e.groups)
 #pragma unroll 4
         for (int i = 0; i < 16 && i < e.tokens; i++) {

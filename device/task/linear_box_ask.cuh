@@ -189,8 +189,8 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int r
     }
 }
 
-/* All lanes: the lane that asked hands its place to the others.  A page that was requested again
- * had arrived before, so at most a ring of them is in flight, and the tail moves on without a
+/* All lanes: copy the progress of the lane that requested to all.  A page that was requested again
+ * had arrived before, so at most a ring of pages is in flight, and the tail moves on without a
  * wait. */
 MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
 {

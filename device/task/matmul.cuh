@@ -1,7 +1,7 @@
-/* matmul.cuh - batch_matmul: an element of the result is a thread's, its sum runs from 0 to N - 1
- * in double, of integers exactly (modulo 2^64).
+/* matmul.cuh - batch_matmul: each thread computes whole elements of the result.  A sum runs from 0
+ * to N - 1, in double; of integers it is exact (modulo 2^64).
  *
- * The generic body, for f64, integers and what else the block programs (block.cuh) do not take.
+ * The generic body, for f64, integers and whatever else the block programs (block.cuh) do not take.
  * Input: a [.., M, N], b [.., N, Q] or [.., Q, N], batches broadcast; output: the task's box of y
  * [.., M, Q].  Threads share nothing: no scratch, no barriers, and an element's bits depend on
  * nothing but its row and column.

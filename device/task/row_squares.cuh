@@ -1,19 +1,20 @@
-/* row_squares.cuh - squares of a row summed where the row is made, for the norms of products that
- * read it: otherwise each worker squares all of x again, under every such product.
+/* row_squares.cuh - sums of a row's squares, made by the product that makes the row, for the norms
+ * of products that read it.  Otherwise each worker would square all of x again in every such
+ * product.
  *
- * Input and output: rows of RT_SQUARES_ROW bytes, one for each token; a float is the sum of the
- * squares that a task of the product that makes the row, or one of its passes, has stored of it,
- * as they are stored (rt_entry.at[RT_SQUARES_...]).
+ * Input and output: rows of RT_SQUARES_ROW bytes, one for each token (rt_entry.at[RT_SQUARES_...]).
+ * A float of it is the sum of the squares, as stored, of what one task of the making product has
+ * stored of the row, or one pass of a task.
  *
- * Tasks of a product that share tiles (linear_parts.cuh) store a sum each, tasks that have theirs
- * alone (linear_box.cuh) one for each pass.  A product with a
- * norm (linear_box.cuh) adds those of a token while its first boxes are in flight.  All workers
- * read the same rows at the same time, so they are read in whole lines: eight lanes have a token,
- * each every eighth piece of four sums, in rising order; then lanes are added, neighbours first.
+ * Tasks of a product that share tiles (linear_parts.cuh) store a sum each; tasks that have theirs
+ * alone (linear_box.cuh) store one for each pass.  A product with a norm (linear_box.cuh) adds the
+ * sums of a token while its first boxes are in flight.  All workers read the same rows at the same
+ * time, so they are read in whole lines: eight lanes have a token, each every eighth piece of four
+ * sums, in rising order; then lanes are added, neighbours first.
  * Cost: n_sums * 4 bytes a token from L2.
  *
- * Order: the sums are stored before the task counts and loaded after the event that x waits for, as
- * x itself.  They stay until the next step, since each operator has rows of its own.
+ * Order: the sums are stored before the task is counted and loaded after the event that x waits
+ * for, like x itself.  They stay until the next step, since each operator has rows of its own.
  */
 #ifndef TASK_ROW_SQUARES_CUH
 #define TASK_ROW_SQUARES_CUH

@@ -28,10 +28,10 @@
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
-/* The bits of eight entries of a row of n from entry `first` on: in one or two loads of 16 bytes
- * where they are whole and aligned, else one by one, with `rest` beyond the row.  rest is 0 for
- * sums and -inf for maxima, which change neither.  One by one they move up through the words, so
- * that the loop is short and no word has an index at run time. */
+/* Load the bits of eight entries of a row of n from entry `first` on: in one or two loads of 16
+ * bytes if they are all inside the row and aligned, else one by one.  Entries beyond the row are
+ * `rest`: 0 for sums and -inf for maxima, which change neither.  One by one they shift up through
+ * the words, so that the loop is short and no word has an index at run time. */
 MPK_FN void rows_load(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       rows_raw &raw)
 {
@@ -115,7 +115,7 @@ MPK_FN float rows_lanes_largest(float x)
     return x;
 }
 
-/* A row of x, of which each lane has its pieces as they lie, or as they are on the way; its length
+/* A row of x, of which each lane has its pieces in x's dtype, perhaps still in flight; its length
  * n; and where its result goes, 0: nowhere. */
 template <int PIECES> struct rows_row {
     rows_raw raw[PIECES];
@@ -127,8 +127,8 @@ template <int PIECES> struct rows_row {
  * bias stay in registers for all rows of a task. */
 enum { ROWS_SHORT = 4, ROWS_KEPT = 3 };
 
-/* A lane's pieces of the row or vector of n at g.  WHOLE: those of all lanes are, and the loads are
- * in flight together.  What lies beyond it counts as `rest`. */
+/* Load a lane's pieces of the row or vector of n entries at g.  WHOLE: n is a multiple of a piece
+ * and all are aligned; then the loads are in flight together.  Entries beyond it are `rest`. */
 template <bool WHOLE, int PIECES>
 MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&raw)[PIECES])
 {
@@ -140,7 +140,7 @@ MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&
             rows_fetch(dtype, g + rows_first(c) * mpk_dtype_bytes(dtype), raw[c]);
 }
 
-/* Are all rows of x whole pieces, and aligned?  Of a vector, or where none is there: is it? */
+/* Are all rows of x, or a vector, whole pieces and aligned? Also true of an absent operand. */
 MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
 {
     if (!mpk_is_there(x))
@@ -153,8 +153,9 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
     return whole && ((rt_u64)mpk_data(t, x) & 15) == 0;
 }
 
-/* Request line number `line` of the box.  Of the lines of a turn those after the last, number
- * `lines` - 1, are that line again, and go nowhere.  A task's lines are counted in 32 bits. */
+/* Request line number `line` of the box, and set where its result goes.  A warp's last turn may
+ * have fewer than N lines: for a number beyond the last, the last line is loaded again and its
+ * result stored nowhere.  A task's lines are counted in 32 bits. */
 template <bool WHOLE, int PIECES>
 MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y,
                       const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
@@ -204,7 +205,7 @@ MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
         rows_write(y.dtype, row.g_y, first, row.n, r);
 }
 
-/* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are left out by
+/* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are excluded by
  * their place: they are 0, and (0 - mean)^2 is not. */
 template <int PIECES>
 MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float mean)
@@ -237,9 +238,9 @@ template <int PIECES> MPK_FN float rows_total(const mpk_view &x, const rows_row<
     return rows_lanes_sum(sum);
 }
 
-/* Piece c of weight or bias of a norm as floats, of words that were requested before, where they
- * are kept.  They are made anew for each row (ptx_keep): the compiler would make them all before
- * the first row, which are twice as many registers. */
+/* Piece c of a norm's weight or bias as floats, from the words that were loaded before if they are
+ * kept.  ptx_keep makes the compiler convert them for each row: it would convert all of them before
+ * the first row, and floats take twice as many registers. */
 template <bool WHOLE, int PIECES>
 MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_raw (&kept)[PIECES],
                               int c, float (&r)[ROWS_PIECE])
@@ -285,9 +286,9 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
     }
 }
 
-/* All lines of the box that are this warp's: make(rows) stores the results of some of them, side
- * by side.  Lines are dealt to the eight warps in turn; a warp never waits for another, so there is
- * no barrier in this file.  While short lines are made the next ones are on the way. */
+/* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them.
+ * Lines are dealt to the eight warps in turn; a warp never waits for another, so there is no
+ * barrier in this file.  The next short lines are loaded while these are computed. */
 template <int PIECES, int N, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y, float rest,
                       const maker &make)
@@ -319,13 +320,13 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_
     }
 }
 
-/* Norms of all lines.  centred: around the row's mean, else around 0.  The variance is taken in a
- * second sum over registers: no digits are lost to a large mean. */
+/* Norms of all lines.  centred: around the row's mean, else around 0. The variance is a second sum
+ * over the registers, so a large mean costs no digits. */
 template <int PIECES, int N, bool WHOLE>
 MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                        const mpk_view &bias, const mpk_view &y, double eps, bool centred)
 {
-    const int last = x.rank - 1; /* here, where it is a constant for the compiler */
+    const int last = x.rank - 1; /* computed here, where the compiler sees a constant */
     const float each = 1.0f / (float)x.dims[last]; /* a division in the loop is a call: it spills */
     rows_raw by[PIECES], plus[PIECES];
     if (PIECES <= ROWS_KEPT && mpk_is_there(weight))
@@ -345,7 +346,7 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &wei
     });
 }
 
-/* Code of its own for rows that are whole: what the others need would hold its registers. */
+/* Whole rows have code of their own: what other rows need would take its registers. */
 template <int PIECES, int N>
 MPK_FN void norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                       const mpk_view &bias, const mpk_view &y, double eps, bool centred)
@@ -374,8 +375,8 @@ MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &
 }
 
 /* Softmax, or its logarithm, of one row.  Entries beyond the row are -inf for the maximum, and are
- * left out of the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN
- * there too. */
+ * excluded from the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN there
+ * too. */
 template <bool WHOLE, int PIECES>
 MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool logarithm,
                          const mpk_view &y)

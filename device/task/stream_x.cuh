@@ -119,8 +119,8 @@ MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE
     }
 }
 
-/* Where this lane's pieces of x begin, of the 16 tokens from the box's row first_row on; read once
- * for these, kept in registers. */
+/* Find where this lane's pieces of x begin, for the 16 tokens from the box's row first_row on.
+ * They are found once for all pages and kept in registers. */
 template <int WIDE>
 MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int first_row, int rows,
                           int thread, stream_from<WIDE> *from)

@@ -25,9 +25,9 @@ enum { NO_SLOT = -1, PACK_THREADS = 256, PACK_BLOCKS = 4096 };
 /* What a machine of CUDA_CALLS has besides the rest; in its arena. */
 typedef struct cuda_calls {
     cuda_address *weights; /* [image.n_weights] where the caller keeps them */
-    bool *stale;           /* [weights.packed.n] its copy is not there yet, or not right any more */
+    bool *stale;           /* [weights.packed.n] its copy is missing or out of date */
     bool is_stale;         /* some copy is */
-    /* one launch of the kernel, which takes the driver half the time of a launch again */
+    /* a launch of the kernel, recorded as a graph: it takes the driver half the time of a launch */
     cuda_graph run;
     cuda_event done;  /* the last run has ended; of one on the default stream: see mark_end */
     cuda_stream last; /* where that was */
@@ -55,9 +55,8 @@ static cuda_address weight_rows(const cuda_machine *m, uint32_t weight, uint64_t
            (uint64_t)ir_row_bytes(m->machine.image.weights[weight].dtype, (int64_t)elements);
 }
 
-/* Put the packing of part k of a copy on the stream: the rows go from the caller's memory into this
- * GPU's weight block.  Blocks go through the items (cuda_pack_blocks) in strides, so fewer
- * blocks than items are enough. */
+/* Enqueue the packing of part k of a copy: its rows go from the caller's memory into this GPU's
+ * weight block.  A block of threads packs every n_blocks-th item (cuda_pack_blocks). */
 static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_packed *packed,
                             uint32_t k, cuda_stream s)
 {
@@ -87,8 +86,9 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
     return cuda_launch_on(cx, m->gpu, s, &l);
 }
 
-/* Pack whatever is not right any more, on the caller's stream, before the run that needs it.  A
- * copy counts as right once its launches are on the stream: later runs are ordered after them. */
+/* Enqueue the packing of all stale copies on the caller's stream, before the run that needs them.
+ * A copy is no longer stale once its launches are on the stream: later runs are ordered after
+ * them. */
 static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
 {
     cuda_calls *c = m->calls;

@@ -40,11 +40,11 @@
 #include "gen/body_print.h"
 #include "ir/op.h"
 
-/* Rows that the clerk looks at together, a lane each: it looks before it clears long ones
+/* Rows that the clerk examines together, one in each lane; only then does it clear long ones
  * (device/role/clerk.cuh). */
 enum { CLEAR_ROWS = 32 };
 
-/* One graph, being looked at. */
+/* The analysis of one graph. */
 typedef struct flow {
     const cuda_machine *m;
     uint32_t index;
@@ -64,7 +64,7 @@ typedef struct flow {
     cuda_flow *out;
 } flow;
 
-/* NULL: a view or another operator without tasks. */
+/* The body of an operator; NULL: it is a view, or has no tasks for another reason. */
 static const gen_body *body_of(const flow *f, ir_op_id op)
 {
     return f->m->source.uses[f->index][op].body;
@@ -119,14 +119,15 @@ static void box_of_output(const flow *f, const rt_task *task, uint32_t output, i
         op->def->writes(f->ir, op, output, &first, box);
 }
 
-/* Are two entries a word?  Neither kind is RT_EMPTY where bodies round: their NaN is another. */
+/* Does a word hold two entries?  A body that rounds never stores a half whose bits are those of
+ * RT_EMPTY: it makes another NaN. */
 static bool has_halves(const ir_tensor *t)
 {
     return t->dtype == IR_BF16 || t->dtype == IR_F16;
 }
 
-/* Which outputs of which operators have tasks whose boxes are not of whole words?  Others are
- * written, and what lies beside them is read, by whole words. */
+/* Mark the outputs whose tasks do not have boxes of whole words.  All other outputs are written by
+ * whole words, and read by whole words together with what lies beside them. */
 static void mark_torn(flow *f)
 {
     for (uint32_t i = 0; i < f->g->n_tasks; i++) {

@@ -17,7 +17,7 @@
 #include "cuda/cache.h"
 #include "cuda/cuda.h"
 
-/* The last member of an object in the place of what could not be told: "problem": "no NVIDIA
+/* The last member of an object, instead of what could not be found out: "problem": "no NVIDIA
  * driver: ...". */
 static void add_problem(text *t, const mpk_context *cx)
 {

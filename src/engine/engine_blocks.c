@@ -170,8 +170,8 @@ static bool is_nibbles(ir_dtype dtype)
     return dtype == IR_Q4_0 || dtype == IR_Q4_1 || dtype == IR_Q4_K;
 }
 
-/* The numbers of a layer's latent attention: of queries, of what is cached, of each head's keys and
- * values, and of the output. */
+/* Elements of the weights of a layer's latent attention: what makes queries, what makes the cached
+ * row, keys and values of each head, and the output. */
 static uint64_t count_latent(const model_config *c)
 {
     const uint64_t D = c->hidden_size, H = c->n_heads, K = c->head_size, V = c->value_size,
@@ -180,10 +180,10 @@ static uint64_t count_latent(const model_config *c)
            H * L * (K - c->rope_size + V) + H * V * D;
 }
 
-/* Blocks that are kept take 5 or 9 bits a number (rt/rt_blocks.h), everything else that is not f32
- * takes 2 bytes.  Without weights it is reckoned from the configuration: embedding and head, and
- * for each layer the projections of attention and three matrices of the feed-forward part, in
- * numbers. */
+/* Weights that stay in blocks take 5 or 9 bits an element (rt/rt_blocks.h), f32 ones 4 bytes, all
+ * others 2. Of a model without weights the elements are counted from the configuration: embedding
+ * and head, and for each layer the projections of attention and three matrices of the feed-forward
+ * part. */
 uint64_t engine_weight_bytes(const engine_dtypes *d)
 {
     const load_model *model = d->model;

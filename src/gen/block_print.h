@@ -4,9 +4,9 @@
 
 #include "super/block.h"
 
-/* Print the steps of a program.  What stands before: for each operand NAME its view NAME and `const
- * char *g_NAME` (of what is stored `char *`), for each axis AXIS `const rt_i64 AXIS_lo, AXIS_hi`.
- * The program has been proved.  MPK_ENOMEM. */
+/* Print the steps of a program, which has been proved.  The text before must define, for each
+ * operand NAME, its view NAME and `const char *g_NAME` (`char *` for what is stored), and for each
+ * axis AXIS `const rt_i64 AXIS_lo, AXIS_hi`. MPK_ENOMEM. */
 mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out);
 
 #endif

@@ -80,13 +80,14 @@ static bool accepts_more(const gen_call *c)
            gen_input(c, AT_QKV)->dims[0] <= most && accepts_any(c);
 }
 
-/* For more tokens, between bodies that are not for many of them. */
+/* For more than few tokens, in a graph whose products are not those of many. */
 static bool accepts_some(const gen_call *c)
 {
     return accepts_more(c) && !gen_follows_many(c);
 }
 
-/* The same between products of many tokens, in whose unit it then stands. */
+/* The same after a product of many tokens: it is then compiled in the unit of rotation and
+ * folding. */
 static bool accepts_many(const gen_call *c)
 {
     return accepts_more(c) && gen_follows_many(c);

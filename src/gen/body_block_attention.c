@@ -19,7 +19,8 @@
 enum { Q, K, V, MASK, SCALE = 0, CAUSAL, WINDOW, BY_ROWS };
 enum { M, S, D, E };
 
-/* Axes `axis` and 3 of a tensor of rank 4, as axes of the program. */
+/* An operand of one head: axis `axis` of a tensor of rank 4 is axis `rows` of the program, axis 3
+ * is `columns`. */
 static block_operand head_of(const char *name, const ir_tensor *t, uint32_t axis, int rows,
                              int columns)
 {
@@ -29,8 +30,8 @@ static block_operand head_of(const char *name, const ir_tensor *t, uint32_t axis
     return o;
 }
 
-/* The last two axes of a mask, which is broadcast: an axis that it lacks, or has once, has no
- * stride. */
+/* A mask as an operand.  It is broadcast: an axis that it lacks, or whose size is 1, has stride
+ * 0. */
 static block_operand mask_of(const ir_tensor *t)
 {
     block_operand o = {.name = "in_mask", .dtype = t->dtype};

@@ -163,7 +163,7 @@ static bool is_pointwise(const gen_call *c)
     return plain;
 }
 
-/* The stride of an operand along an axis of the result, 0 where it is spread. */
+/* The stride of an operand along an axis of the result; 0 where it is broadcast. */
 static int64_t stride_along(const gen_call *c, const ir_tensor *t, uint32_t axis)
 {
     const uint32_t missing = gen_output(c, 0)->rank - t->rank;

@@ -162,9 +162,8 @@ static void print_places(const expert_places *s, text *out)
     text_print(out, "}");
 }
 
-/* The initializer of an expert_shape: that of the stream in it, its own fields, and where lists lie
- * in scratch; of an expert_ends_shape that and the limit, of an expert_rows_shape that and the
- * row. */
+/* The initializer of an expert_shape: its stream_shape, its own fields, and where lists lie in
+ * scratch.  An expert_ends_shape also has the limit, an expert_rows_shape the strides of x. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
@@ -191,8 +190,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
-/* One routine for steps of few tokens and one for longer ones, whose chunks have more rows; each of
- * three kinds, told apart by their shapes. */
+/* A routine for steps of few tokens and one for longer steps, whose chunks have more rows.  Each
+ * has three kinds, which the type of the shape tells apart. */
 static const gen_routine *routine(const gen_call *c)
 {
     static const gen_routine all[2][3] = {
@@ -205,7 +204,7 @@ static const gen_routine *routine(const gen_call *c)
     return &all[is_few(c)][kind_of(c)];
 }
 
-/* The end of the last list. */
+/* Where the last of the lists in scratch ends. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     expert_places at;
@@ -227,8 +226,8 @@ const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .pack = pack,
                                          .scratch_bytes = scratch_bytes};
 
-/* Nothing of it is carried: operands are views, and readers take columns of the result with others
- * between. */
+/* Neither operands nor results are carried: operands are views, and a reader of the result takes a
+ * range of columns, between which there are others. */
 const gen_body gen_body_expert_rows = {.op = "expert_linear",
                                        .name = "expert_stream",
                                        .needs = GEN_RING,

@@ -88,7 +88,7 @@ static uint32_t scratch_bytes(const gen_call *c)
     return SCRATCH_BYTES + (has_ends(c) ? BIAS_BYTES : 0);
 }
 
-/* Its loops are its own and always compiled: of what is optional it needs the activation alone. */
+/* Its loops are its own and always compiled; of the optional code it needs its activation alone. */
 static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
 {
     (void)box, (void)maps;

@@ -5,9 +5,10 @@
 
 #include "gen/body_print.h"
 
-/* The table frequency_n of the pairs; the attributes begin with those of op/rope.h. */
+/* Print the constant table frequency_n, an angle a position for each pair.  The operator's
+ * attributes must begin with those of op/rope.h. */
 void gen_print_frequencies(const gen_call *c, uint32_t n, text *out);
-/* What cos and sin are multiplied with. */
+/* Print the factor by which cos and sin are multiplied. */
 void gen_print_amplitude(const gen_call *c, text *out);
 
 #endif

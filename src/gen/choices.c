@@ -38,9 +38,8 @@ static void print_key(const super_product *s, text *key)
     print_operand(&s->y, key);
 }
 
-/* From before, if the same was asked for; else *out is a new one, which the caller fills.  key is
- * freed in any case.  A choice that failed stays in the list, and the compile ends with its
- * error. */
+/* Find a choice by its key, or add an empty one (*is_new) that the caller fills.  key is freed in
+ * any case.  A choice that failed stays in the list, and the compile ends with its error. */
 static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text *key, bool *is_new,
                               super_choice **out)
 {
@@ -75,10 +74,9 @@ mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const
     return MPK_OK;
 }
 
-/* A choice is made once for each kind of call and kept under a key, the text of all that it
- * depends on. A field of super_attention that were missing from the key would let two different
- * calls share a program.
- */
+/* A choice is made once for each kind of call and kept under a key, the text of all that it depends
+ * on.  If a field of super_attention were missing in the key, two different calls could share a
+ * program. */
 mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
                                 const super_attention *s, const super_choice **out)
 {
@@ -98,8 +96,8 @@ mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
     return MPK_OK;
 }
 
-/* The text is part of the instance and so of the key of the cache of compiled code; it costs
- * nothing there, and tells a reader of the source what runs. */
+/* The note is part of the instance and so of the key of the cache of compiled code, which does no
+ * harm.  It tells a reader of the source what runs. */
 void gen_print_note(gen_choices *all, const super_choice *chosen, text *out)
 {
     text note = {0};

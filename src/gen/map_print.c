@@ -48,7 +48,8 @@ static bool is_call(const map_program *p, uint32_t i, uint32_t function)
     return p->steps[i].kind == MAP_CALL && p->steps[i].number == (int64_t)function;
 }
 
-/* A weight: exp(a c - b), with a number c, is a call of its own, which needs one product less. */
+/* Print a weight, exp(distance). exp(a c - b) with a number c has a function of its own, which
+ * takes one multiplication less. */
 static void print_weight(const gen_map *m, uint32_t distance, text *out)
 {
     const map_program *p = m->program;

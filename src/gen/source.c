@@ -7,14 +7,15 @@
  * called by src/cuda (kernel_code.c) and by the tests of bodies.  Cost: one print and one hash
  * look-up for each operator.
  *
- * What an operator becomes, with a function of its own and with a shared routine:
+ * What is printed for an operator, and its case in the switch:
  *
- *   static ... void body_7(const mpk_task &t) { ... }             case 7: body_7(...);
- *   __constant__ stream_shape stream_shape_of[2] = {...};  case 8: case 9:
- *                                                                     linear_stream<4, 0>(t, ...);
+ *   with a function of its own   static ... void body_7(const mpk_task &t) { ... }
+ *                                case 7: body_7(...);
+ *   with a shared routine        __constant__ stream_shape stream_shape_of[2] = {...};
+ *                                case 8: case 9: linear_stream<4, 0>(t, ...);
  *
- * Nothing of the text may depend on addresses, on the time or on the order of a hash: it is the key
- * of the kernel cache. */
+ * No part of the text may depend on addresses, on the time or on the order of a hash: the text is
+ * the key of the kernel cache. */
 #include "gen/source.h"
 
 #include <stdio.h>

@@ -1,7 +1,8 @@
-/* source_of_image.c - the CUDA source of an image (see source.h): its graphs as gen_source_make
- * takes them, with what only an image tells of their tasks.
+/* source_of_image.c - the CUDA source of an image (see source.h).
  *
- * What the tasks of a graph tell of its operators, for example:
+ * Output: the image's graphs as gen_source_make takes them.  Its records need two facts about each
+ * operator, which follow from the operator's tasks: the box of the largest one, and whether they
+ * are launched just in time.  For example:
  *
  *   tasks   op 3: [0, 4) x [0, 96)    op 3: [0, 4) x [96, 224)    op 5, without a worker
  *   boxes   [3] = [0, 4) x [96, 224)
@@ -39,8 +40,8 @@ static mpk_status find_jit_ops(mpk_context *cx, arena *a, const program_image *i
     return MPK_OK;
 }
 
-/* Of each operator the box of its largest task, [ops]; of one without tasks an empty box.  Bodies
- * whose choice depends on how much a task has (block programs) ask for it. */
+/* The box of each operator's largest task, [ops]; empty for one without tasks.  Bodies whose choice
+ * depends on the size of a task (block programs) ask for it. */
 static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
                              const ir_box **out)
 {

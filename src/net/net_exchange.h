@@ -363,7 +363,7 @@ void net_document_write_reasons(const net_answer *a, text *to);
  * with its first token also those of its prompt. */
 bool net_probs_is_mark(net_exchange *x, int32_t token, str prompt);
 mpk_status net_probs_take(net_exchange *x, net_answer *a, size_t from, size_t to);
-/* ,"logprobs":.. with what was kept, which is then empty. */
+/* Write ,"logprobs":.. with what net_probs_take has kept since the last call. */
 void net_probs_move(const net_exchange *x, net_answer *a, text *to);
 void net_probs_close(net_probs *p);
 

@@ -86,7 +86,7 @@ static void write_call(net_reader *r, const json_value *call, text *to)
     text_add(to, "}", 1);
 }
 
-/* The calls of an assistant's message. */
+/* The calls of an assistant's message, as templates take them: `arguments` as an object. */
 static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
 {
     if (calls->kind != JSON_KIND_LIST)
@@ -102,11 +102,11 @@ static mpk_status write_calls(net_reader *r, const json_value *calls, text *to)
     return MPK_OK;
 }
 
-/* Content as one text.  The mark of a message to be continued is put at its end, inside the
- * quotes; net_chat.c cuts the prompt there. */
+/* Content as one text.  In a message that the answer is to continue, a mark stands at its end,
+ * inside the quotes; net_chat.c cuts the prompt there. */
 static mpk_status write_content(net_reader *r, const json_value *v, bool is_continued, text *to)
 {
-    /* null in a message that only calls tools; templates join the content to texts, so it
+    /* it is null in a message that only calls tools; templates concatenate the content, so it
      * becomes "" */
     if (!v || v->kind == JSON_KIND_NULL)
         text_print(to, "\"\"");
@@ -121,7 +121,8 @@ static mpk_status write_content(net_reader *r, const json_value *v, bool is_cont
     return MPK_OK;
 }
 
-/* Reasoning by vLLM's name, as our replies also have it: templates know the other one. */
+/* Add `reasoning`, vLLM's name and that of our replies, as `reasoning_content`, the name that
+ * templates know. */
 static void add_reasoning(const json_value *message, text *to)
 {
     const json_value *reasoning = json_get(message, "reasoning");
@@ -131,8 +132,8 @@ static void add_reasoning(const json_value *message, text *to)
     json_write(to, reasoning, 0);
 }
 
-/* A message for the template: always with a content, since templates join it to other texts
- * without checking. */
+/* A message for the template.  It always has `content`, since templates concatenate it without
+ * checking. */
 static mpk_status write_message(net_reader *r, const json_value *message, bool is_continued,
                                 text *to)
 {

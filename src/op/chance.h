@@ -42,10 +42,10 @@ CHANCE_FN float chance_log(float x, float largest, float scale)
     return CHANCE_MUL(CHANCE_ADD(x, -largest), scale);
 }
 
-/* The weight of a logit with this logarithm; above 0, which takes peaks that are not those of the
- * row, it counts as 0.  2^t is a power of two and 2^part by a polynomial, |part| <= 1/2; adding
- * 1.5 * 2^23 rounds t to a whole number.  There is no branch, so that a thread may have several
- * under way. */
+/* The weight of a logit whose chance_log is t.  A t above 0 counts as 0; it arises if `largest` is
+ * not the peak of this row.  t is rounded to a whole number by adding 1.5 * 2^23; 2^whole is exact
+ * and 2^part is a polynomial, |part| <= 1/2. There is no branch, so that a thread may compute
+ * several at a time. */
 CHANCE_FN chance chance_of_log(float t)
 {
     const float round = 12582912.0f;

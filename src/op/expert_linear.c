@@ -89,10 +89,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
 
-/* Columns as those of linear; the pairs of a token stay together, and with whole tiles so do all
- * tokens, since an expert's weights are read once for them.  8 rows of gate and up are 4 columns,
- * and where tokens have an even number of experts bodies take the columns of two experts for
- * half as many of each. */
+/* Columns are cut as those of linear.  The pairs of a token stay together, and with whole tiles so
+ * do all tokens, since an expert's weights are read once for them.  A tile is 8 packed rows: 8
+ * columns, or 4 of a gated product.  Where tokens have an even number of experts, 2 columns of the
+ * box stand for the 4 columns of 8 packed rows in every other chunk of pairs (docs/gpu.md,
+ * "Experts"). */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     int64_t tile = 8;
@@ -102,7 +103,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = tile};
 }
 
-/* Of every expert the rows that the box's columns need: any of them may be active. */
+/* The rows that the box's columns need, of every expert, since any of them may be active. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {

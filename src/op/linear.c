@@ -25,11 +25,10 @@
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
 enum { EPS, GLU, ACTIVATIONS, ACT };
-/* TOKENS_AT_ONCE: for which the reference code unpacks a row once, and that fast bodies take
- * together.  LOT: rows of x that a task keeps together.  The others say which products are cut
- * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS of x; those with at most
- * NARROW_COLUMNS of y; those with fewer than FEW_TASKS tasks of BOX_COLUMNS columns.
- */
+/* TOKENS_AT_ONCE: tokens for which the reference code unpacks a row once, and which fast bodies
+ * take together.  LOT: rows of x that a task keeps together.  The others say which products are cut
+ * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS rows of x; those with at most
+ * NARROW_COLUMNS columns of y; those with fewer than FEW_TASKS tasks of BOX_COLUMNS columns. */
 enum {
     TOKENS_AT_ONCE = 8,
     LOT = 128,

@@ -98,14 +98,15 @@ static mpk_status add_table(rewrite *w, uint32_t key, const cache_parts *p, ir_t
 /* A head operand followed back through rotation and norm, where present, to its part of qkv. */
 typedef struct head_parts {
     const ir_op *rotate;
-    layout rotated; /* of the rotation's operand */
+    layout rotated; /* layout of the rotation's operand */
     ir_tensor_id norm, part;
-    layout of; /* of the part */
+    layout of; /* layout of `part` */
     double eps;
 } head_parts;
 
-/* Follow one operand t of the attention, seen in layout `of`, back to its part of qkv.  It
- * cannot fail: what is not there is left out, and is_part judges the tensor where the walk ends. */
+/* Follow one operand t of the attention, seen in layout `of`, back to its part of qkv.  It cannot
+ * fail: where rotation or norm is missing, the walk goes on or ends without it, and is_part judges
+ * the tensor where it ends. */
 static void find_part(const rewrite *w, ir_tensor_id t, layout of, head_parts *out)
 {
     *out = (head_parts){.norm = IR_NONE, .part = t, .of = of, .eps = -1};

@@ -125,8 +125,8 @@ static mpk_status apply_row_norm(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-/* Rule weight: on either side of the product a norm without a weight, on the other a row of
- * weights. */
+/* Rule weight: a product of a norm without a weight and a vector of weights, in either order,
+ * becomes a norm with that weight. */
 static mpk_status apply_weight(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];

@@ -429,9 +429,9 @@ typedef struct rt_worker {
     rt_u32 graph;     /* index */
     rt_u32 epoch;     /* run number of the graph */
     rt_u32 spins;     /* fruitless polls since the last task */
-    rt_u32 announced; /* 1: it has told that it is about to sleep */
+    rt_u32 announced; /* 1: it has announced that it is about to sleep */
     rt_u32 ahead;     /* entry of its list from which it looks ahead */
-    /* entries after that one, and pieces of the next, that are near */
+    /* how many entries from that one on have been prefetched, and pieces of the next */
     rt_u32 ahead_task, ahead_piece;
     rt_u32 doorbell;   /* the owner's: the host's bell before it last looked */
     rt_u32 beats_seen; /* sum over all workers when they last changed */
@@ -453,7 +453,7 @@ enum {
 #define RT_AGAIN \
     (RT_NOWHERE - 1) /* rt_slot.source: the slot's row of `history`, from its beginning */
 
-/* What a request asks besides its filters. */
+/* Bits of rt_slot.asks. */
 enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
 
 /* One running request, the part that the step task looks at in each step; the rest is
@@ -496,27 +496,28 @@ typedef struct rt_kv_page {
     rt_name name;        /* NAMED: of all tokens up to its end */
     rt_u32 state;        /* RT_PAGE_* */
     rt_u32 sharers;      /* slots that hold it besides the first */
-    rt_u32 next;         /* NAMED: in its bucket */
-    rt_u32 older, newer; /* KEPT: let go before and after it */
-    rt_u32 built;        /* NAMED: the step that writes the last of it; later ones may read it */
+    rt_u32 next;         /* NAMED: the next page in the bucket of its name */
+    rt_u32 older, newer; /* KEPT: pages let go before and after it */
+    rt_u32 built;        /* NAMED: the step that fills it; later ones may read it */
 } rt_kv_page;
 
 /* How far the text of a slot has been named: `name` is that of its first n pages. */
 typedef struct rt_chain {
     rt_name name;
-    rt_u32 n, known; /* known 0: there is no name yet, not even of no page */
+    rt_u32 n, known; /* known 0: not even the name of 0 pages is there */
 } rt_chain;
 
-/* What a slot knows of its drafts (rt_draft.h). */
+/* The state of a slot's drafts from one source (rt_draft.h). */
 typedef struct rt_drafter {
-    /* positions below it are in the index; 0: what is in the index is another request's */
+    /* positions below it are in the index; 0: the index is empty, or another request's */
     rt_u32 n_indexed;
     rt_u32 again;  /* it drafts from this position on; RT_NONE: never */
     rt_u32 most;   /* tokens to draft next time */
     rt_u32 misses; /* steps in a row of whose drafts none was drawn */
     rt_u32 rest;   /* tokens to wait for after the next miss */
     rt_u32 tried;  /* drafts in the step that runs */
-    /* tried: they are the tokens of the text from here on; RT_NONE: the draft model guesses them */
+    /* the drafts of this step are the text's tokens from this position on; RT_NONE: the draft model
+     * made them */
     rt_u32 from;
 } rt_drafter;
 
@@ -529,14 +530,15 @@ typedef struct rt_ahead {
     rt_u32 apart;
 } rt_ahead;
 
-/* And of a slot in it.  Law: its cache holds the tokens of the slot's text below `known`, of which
- * those below the slot's `position` are not drafts; marked * page_tokens <= known. */
+/* What the step task knows of a slot in the draft model.  Law: its cache holds the tokens of the
+ * slot's text below `known`, of which those below the slot's `position` are not drafts; marked *
+ * page_tokens <= known. */
 typedef struct rt_ahead_slot {
     rt_u32 known;
     rt_u32 marked; /* of the slot's pages, the first that are marked in rt_ahead_pages */
     rt_u32 made;   /* drafts that stand after the slot's last token */
     rt_u32 row;    /* of the step that runs: the row that draws the next; RT_NONE: none does */
-    /* when to draft, and how much; of its counts of tokens none is used */
+    /* when to draft, and how much; n_indexed, tried and from are not used */
     rt_drafter pays;
 } rt_ahead_slot;
 
@@ -544,11 +546,11 @@ typedef struct rt_ahead_slot {
  * and n_promised = the sum of (reserved - held) <= n_free + n_kept: a request that runs gets every
  * page that it was promised. */
 typedef struct rt_serving {
-    /* n_pages 0: the program has no KV cache */
+    /* n_pages 0: there is no KV cache */
     rt_u32 n_slots, n_pages, page_tokens, pages_per_slot;
     rt_u32 n_vocab, max_tokens, max_rows; /* of the largest graph */
-    /* of the largest graph whose bodies are those for few tokens, where a request's bits must not
-     * depend on company (rt_step_fill_apart); 0: steps are filled as they come */
+    /* of the largest graph with bodies for few tokens, where a request's bits must not depend on
+     * company (rt_step_fill_apart); 0: steps are filled as requests come */
     rt_u32 few_tokens, few_rows;
     rt_u32 ready; /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
@@ -574,7 +576,7 @@ typedef struct rt_serving {
     rt_u32 n_short;  /* slots that were promised less than they may ever hold; 0 where they grow */
     /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
     rt_u32 unit;
-    /* 1: `history` gets the tokens of every slot, not only of those with rules */
+    /* 1: the tokens of every slot are copied to `history`, not only those of slots with rules */
     rt_u32 keeps_text;
     rt_u32 n_kept, oldest, newest; /* kept pages, in the order in which they were let go */
     rt_u32 bucket_mask;
@@ -592,9 +594,10 @@ typedef struct rt_serving {
     rt_i32 first_priority;
     /* 1: tokens that decode are dealt among those of prompts in a step (rt_deal.h) */
     rt_u32 deals;
-    /* 1: the step built last began with a prompt's piece, though others decode; with few_tokens */
+    /* with few_tokens: 1: the step built last began with a piece of a prompt, though requests
+     * decode */
     rt_u32 prompt_led;
-    /* the slot whose turn it is to decode, if not all fit into a step; with few_tokens */
+    /* with few_tokens: the slot whose turn it is to decode, if not all fit into a step */
     rt_u32 decode_at;
     /* entries written to the token ring since the start; its `written` follows */
     rt_u32 told;

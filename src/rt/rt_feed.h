@@ -64,9 +64,9 @@ RT_FN void rt_feed_token(const rt_feed *f, rt_u32 i, rt_i32 token)
         f->text[i] = token;
 }
 
-/* The next n tokens of a slot become entries of the step that is being built.  A GPU reads those of
- * a prompt from the host's memory: each lane has so many under way at once that the bus is waited
- * for once for RT_FEED_TOKENS * RT_LANES tokens. */
+/* All lanes: make the next n tokens of a slot entries of the step that is being built.  A GPU reads
+ * those of a prompt from the host's memory.  Each lane has RT_FEED_TOKENS of them in flight, so one
+ * round trip over the bus brings RT_FEED_TOKENS * RT_LANES tokens. */
 enum { RT_FEED_TOKENS = 16 };
 RT_FN void rt_feed_tokens(const rt_machine *m, rt_u32 index, const rt_i32 *from, rt_u32 n)
 {

@@ -48,7 +48,7 @@ RT_FN void rt_slot_tell_guesses(rt_machine *m, rt_u32 index, rt_u32 n)
         rt_tell(m, m->running[index].id, fed[i], slot->generated + i, i, RT_GUESSED);
 }
 
-/* One lane: the rows of a request whose next n tokens are in the step that is being built. */
+/* One lane: write the rows of a request whose next n tokens are in the step that is being built. */
 RT_LARGE_FN void rt_slot_put_rows(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
 {
     rt_serving *s = m->serving;
@@ -83,7 +83,8 @@ RT_LARGE_FN void rt_slot_put(rt_machine *m, rt_u32 index, rt_u32 n, rt_u32 rows)
     rt_meet();
 }
 
-/* All lanes: rt_slot_match. */
+/* All lanes: let a text that begins take pages that others have computed (rt_slot_match). 0: the
+ * next one is computed by this very step, so the request sits the step out. */
 RT_FN int rt_slot_may_feed(rt_machine *m, rt_u32 index)
 {
     if (!rt_slot_begins(&m->slots[index]))
@@ -122,7 +123,7 @@ RT_FN int rt_slot_reads(const rt_slot *slot)
  * in the step yet; RT_NONE: there is none.  Numbers wrap around; ages are compared modulo 2^32. */
 RT_FN rt_u32 rt_next_prompt(const rt_machine *m, rt_u32 after)
 {
-    /* a number before `after` gives an age beyond this */
+    /* the age of a number before `after` wraps to at least this */
     rt_u32 best = RT_NONE, best_age = 0x80000000u;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
@@ -152,8 +153,9 @@ RT_FN rt_u32 rt_slot_left(const rt_machine *m, rt_u32 index)
     return m->slots[index].n_source - m->slots[index].n_fed;
 }
 
-/* The slot with the least left to feed of those of which nothing is in the step yet and that are
- * short beside the first prompt: at most half of what that has left.  RT_NONE: none is. */
+/* Of the prompts that are short beside the first one, and of which nothing is in the step yet, the
+ * slot of the one with the least left to feed.  Short: it has at most half of what the first has
+ * left.  RT_NONE: there is none. */
 RT_FN rt_u32 rt_short_prompt(const rt_machine *m, rt_u32 first)
 {
     rt_u32 best = RT_NONE, most = rt_slot_left(m, first) / 2;
@@ -167,8 +169,8 @@ RT_FN rt_u32 rt_short_prompt(const rt_machine *m, rt_u32 first)
     return best;
 }
 
-/* One lane: prompts of which nothing was fed take what others have computed, so that it is known
- * how much is left of them. */
+/* One lane: let prompts of which nothing was fed take pages that others have computed, so that it
+ * is known how much is left of them. */
 RT_LARGE_FN void rt_prompts_match(rt_machine *m)
 {
     for (rt_u32 i = 0; i < m->serving->n_slots; i++)
@@ -267,8 +269,9 @@ RT_FN void rt_step_fill(rt_machine *m, rt_u32 start, rt_u32 oldest)
 }
 
 /* The length of a request's next piece: at most a whole largest step, whatever else runs.  It
- * depends on the request alone, which is what keeps its bits independent of company; but a token
- * has the same bits with drafts after it and without, so of those there may be as many as fit. */
+ * depends on the request alone, so that the request's bits do not depend on company.  Drafts are an
+ * exception that does no harm: a token has the same bits with drafts after it and without, so as
+ * many are fed as fit. */
 RT_FN rt_u32 rt_slot_piece(const rt_machine *m, rt_u32 index, rt_u32 *rows)
 {
     const rt_serving *s = m->serving;
@@ -314,9 +317,10 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
     }
 }
 
-/* The prompt of which a step's first piece is, where steps are filled apart: the first one, but in
- * one of four such steps the shortest, if it is short beside that.  Of eight steps that is an even
- * and an odd one, since beside requests that decode every other step begins with a prompt. */
+/* The prompt whose piece begins a step, where steps are filled apart: the first one, but in one of
+ * four such steps the shortest, if that is short beside the first.  The two steps of eight in which
+ * it is are an even and an odd one, since beside requests that decode only every other step begins
+ * with a prompt. */
 RT_FN rt_u32 rt_leading_prompt(const rt_machine *m)
 {
     const rt_u32 first = rt_first_prompt(m), turn = m->serving->n_steps % 8;
@@ -363,8 +367,8 @@ RT_FN rt_u32 rt_step_fits(const rt_serving *s)
     return s->n_active <= tokens && s->n_active <= rows;
 }
 
-/* All lanes: tokens and rows of the step.  If the requests that decode do not all fit, the slot
- * that comes first rotates, so that each gets its turn. */
+/* All lanes: choose tokens and rows of the step.  If the requests that decode do not all fit, the
+ * slot that comes first rotates, so that each gets its turn. */
 RT_LARGE_FN void rt_step_fill_in(rt_machine *m, rt_u32 fits)
 {
     rt_serving *s = m->serving;

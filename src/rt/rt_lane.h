@@ -7,10 +7,10 @@
  * that no load depends on another.  The host builds the entries once, when the machine starts, from
  * the image (rt.h) and the addresses of tensors (src/cuda).
  *
- *   entries of graph g, worker w:  entries[first_entry[g * n_workers + w]] ... first_entry[g *
- *   n_workers + w + 1] - 1,
- *                                  in the order of the worker's list
- *   entries of JIT tasks:          entries[jit_entry[graph.first_task + t]]
+ *   graph g, worker w, in the order of its list:
+ *       entries[first_entry[g * n_workers + w]] ... entries[first_entry[g * n_workers + w + 1] - 1]
+ *   JIT task t of a graph:
+ *       entries[jit_entry[graph.first_task + t]]
  */
 #ifndef RT_LANE_H
 #define RT_LANE_H
@@ -65,7 +65,7 @@ typedef struct rt_entry {
     rt_u32 is_last;
     /* bit i: input i carries its own readiness: a word of it is RT_EMPTY until it is written */
     rt_u32 carried;
-    /* 1: no task waits for `depends`: all that is read is carried, or was there before */
+    /* 1: it does not wait for `depends`: all that it reads is carried, or was there before */
     rt_u32 quiet;
     /* 1: when its event is there, the carried words that this worker has written become RT_EMPTY */
     rt_u32 clears;

@@ -29,11 +29,14 @@
  *     rt_of         the value of another lane; orders no memory
  *     rt_twin       the nearest lane before this one that has the same value, this one if there is
  *                   none; *last: no lane after it has the value; orders no memory
- *     RT_STEP_MOVES 1: the step task runs wherever the last step ended, so that once a step is
- *     published another thread
- *                   may run the task already; 0: it has a warp of its own
- *     RT_DRAFT_MODEL 1: a program may have graphs of a draft model (rt_ahead.h); 0: it has none,
- *                   and the code for it is left away.  A GPU's source says which (MPK_DRAFT_MODEL)
+ *
+ * and two constants:
+ *
+ *     RT_STEP_MOVES   1: the step task runs wherever the last step ended, so that once a step is
+ *                     published another thread may run the task already; 0: it has a warp of its
+ *                     own
+ *     RT_DRAFT_MODEL  1: a program may have graphs of a draft model (rt_ahead.h); 0: it has none,
+ *                     and the code for it is omitted.  A GPU's source says which (MPK_DRAFT_MODEL)
  */
 #ifndef RT_PORT_H
 #define RT_PORT_H

@@ -15,6 +15,7 @@ import pytest
 import support  # before mpk, which it finds
 
 import torch
+import transformers
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -304,6 +305,18 @@ def test_what_follows_a_convolution_compiles_alone(face, monkeypatch):
     net = torch.nn.Conv2d(8, 8, 3, groups=8).bfloat16()
     told = mpk.explain(lambda x: net(x) * 2, torch.randn(1, 8, 6, 6).bfloat16())
     assert not told.fallbacks and told.kinds.get("map", 0) == 0 and told.kinds["conv"] == 1
+
+
+def test_the_mlp_of_clip_is_two_products(face):
+    """Its activation, x sigmoid(1.702 x), is part of the first."""
+    config = transformers.CLIPTextConfig(
+        vocab_size=100, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=32, eos_token_id=99,
+    )  # fmt: skip
+    net = transformers.CLIPTextModel(config).eval().bfloat16()
+    told = mpk.explain(net, input_ids=torch.randint(0, 99, (2, 20)))
+    assert not told.fallbacks and told.kinds["linear"] == 4 * config.num_hidden_layers
+    assert told.kinds["map"] == 1  # which token ends the text
 
 
 @pytest.fixture(params=["C", "Python"])

@@ -17,7 +17,8 @@ enum {
     ACTIVATE_GELU,
     ACTIVATE_GELU_TANH,
     ACTIVATE_RELU,
-    ACTIVATE_SWIGLU_OAI /* of two numbers and a limit, activate_swiglu_oai */
+    ACTIVATE_SWIGLU_OAI, /* of two numbers and a limit, activate_swiglu_oai */
+    ACTIVATE_QUICK_GELU
 };
 
 /* For x far below zero expf overflows to infinity, and the quotient is -0, as it should be. */
@@ -37,6 +38,10 @@ MPK_FN float activate_gelu(float x)
 MPK_FN float activate_gelu_tanh(float x)
 {
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
+}
+MPK_FN float activate_quick_gelu(float x)
+{
+    return x / (1.0f + expf(-1.702f * x));
 }
 /* Compared this way round, NaN stays NaN. */
 MPK_FN float activate_relu(float x)
@@ -68,6 +73,8 @@ MPK_FN float activate(int kind, float x)
         return activate_silu(x);
     if (kind == ACTIVATE_RELU)
         return activate_relu(x);
+    if (kind == ACTIVATE_QUICK_GELU)
+        return activate_quick_gelu(x);
     return kind == ACTIVATE_GELU ? activate_gelu(x) : activate_gelu_tanh(x);
 }
 

@@ -18,9 +18,12 @@ struct box_sums {
     float at[8];
 };
 
-/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh. */
+/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh or
+ * by a sigmoid. */
 MPK_FN float box_exponent(int activation, float x)
 {
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU) && activation == ACTIVATE_QUICK_GELU)
+        return x * (-1.44269504f * 1.702f);
     const bool silu =
         !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
     return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);

@@ -85,6 +85,8 @@ MPK_FN float tile_activate(int activation, float x)
         return activate_gelu(x);
     if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_RELU) && activation == ACTIVATE_RELU)
         return activate_relu(x);
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU) && activation == ACTIVATE_QUICK_GELU)
+        return __fdividef(x, 1 + __expf(-1.702f * x));
     const bool silu =
         !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
     const float u = silu ? x : 1.59576912160573072f * (x + 0.044715f * x * x * x);

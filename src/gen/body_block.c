@@ -112,7 +112,8 @@ static super_product product_of_weight(const gen_call *c, uint32_t i)
 static const char silu[] = "t0 / (1 + exp(-t0))",
                   gelu[] = "0.5 * t0 * erfc(t0 * -0.7071067811865476)",
                   gelu_tanh[] =
-                      "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))";
+                      "t0 / (1 + exp(-1.5957691216057307 * (t0 + 0.044715 * t0 * t0 * t0)))",
+                  quick_gelu[] = "t0 / (1 + exp(-1.702 * t0))";
 
 /* An activation of t0; none is t0 itself. */
 static const char *expression_of(str activation)
@@ -121,6 +122,8 @@ static const char *expression_of(str activation)
         return silu;
     if (str_is(activation, "gelu"))
         return gelu;
+    if (str_is(activation, "quick_gelu"))
+        return quick_gelu;
     if (str_is(activation, "relu"))
         return "where(t0 <= 0, 0.0, t0)"; /* max is another number in each run of a proof */
     return activation.n ? gelu_tanh : "t0";

@@ -87,7 +87,8 @@ static uint32_t scratch_bytes(const gen_call *c)
 /* Bits of the activations, ACTIVATE_* (device/task/activate.cuh). */
 uint64_t gen_form_of_activation(str name)
 {
-    static const char *const names[] = {"NONE", "SILU", "GELU", "GELU_TANH", "RELU"};
+    static const char *const names[] = {"NONE", "SILU",       "GELU",      "GELU_TANH",
+                                        "RELU", "SWIGLU_OAI", "QUICK_GELU"};
     for (unsigned i = 1; i < sizeof names / sizeof *names; i++)
         if (strcmp(gen_glu_name(name), names[i]) == 0)
             return UINT64_C(1) << (TILE_FORM_ACTIVATION + i);

@@ -61,6 +61,8 @@ static const case_of cases[] = {
     {AFTER("300", "264", "72", "f32", "gelu"), 1, 1}, /* alone: three turns, two passes */
     {AFTER("130", "192", "136", "bf16", "gelu_tanh"), 1, 1},
     {AFTER("70", "72", "64", "bf16", "relu"), 1, 1},
+    {AFTER("77", "128", "264", "f32", "quick_gelu"), 4, 4},
+    {AFTER("130", "192", "72", "bf16", "quick_gelu"), 1, 1},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 

@@ -52,6 +52,8 @@ const char *gen_glu_name(str glu)
         return "GELU";
     if (str_is(glu, "relu"))
         return "RELU";
+    if (str_is(glu, "quick_gelu"))
+        return "QUICK_GELU";
     if (str_is(glu, "swiglu_oai"))
         return "SWIGLU_OAI";
     return glu.n ? "GELU_TANH" : "NONE";

@@ -33,6 +33,12 @@ static inline float activate_gelu_tanh(float x)
     return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
 }
 
+/* Its approximation by a sigmoid, x sigmoid(1.702 x), which OpenAI's CLIP was trained with. */
+static inline float activate_quick_gelu(float x)
+{
+    return x / (1.0f + expf(-1.702f * x));
+}
+
 /* max(x, 0); NaN stays NaN, which a comparison the other way round would turn into 0. */
 static inline float activate_relu(float x)
 {
@@ -49,13 +55,15 @@ static inline float activate_swiglu_oai(float gate, float up, float limit)
     return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
 }
 
-/* By the name that attributes give: "silu", "gelu", "gelu_tanh" or "relu". */
+/* By the name that attributes give: "silu", "gelu", "gelu_tanh", "quick_gelu" or "relu". */
 static inline float activate_named(str name, float x)
 {
     if (str_is(name, "silu"))
         return activate_silu(x);
     if (str_is(name, "relu"))
         return activate_relu(x);
+    if (str_is(name, "quick_gelu"))
+        return activate_quick_gelu(x);
     return str_is(name, "gelu") ? activate_gelu(x) : activate_gelu_tanh(x);
 }
 

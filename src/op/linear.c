@@ -3,8 +3,9 @@
  *
  * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
  * columns of y are those of the weights one after the other, after the activation `act` if there
- * is one; with glu w0 is the gate and w1 what it gates.  norm: x is first normalised as rms_norm
- * does.  activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * is one (relu, silu, gelu, gelu_tanh, quick_gelu: x sigmoid(1.702 x)); with glu (silu, gelu,
+ * gelu_tanh) w0 is the gate and w1 what it gates.  norm: x is first normalised as rms_norm does.
+ * activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
  *
  *   %y = linear(%x, %q, %k, %v, _, _, _, %norm)        columns of y: q, then k, then v
  *   %y = linear(%x, %gate, %up) {glu = "silu"}         silu(x gate^T) * (x up^T)
@@ -63,8 +64,9 @@ static mpk_status check_act(mpk_context *cx, const ir_op *op)
     const str act = op->attributes[ACT].s;
     CHECK(cx,
           !act.n || str_is(act, "relu") || str_is(act, "silu") || str_is(act, "gelu") ||
-              str_is(act, "gelu_tanh"),
-          MPK_EUNSUPPORTED, "linear: act \"%.*s\" is not one of \"\", relu, silu, gelu, gelu_tanh",
+              str_is(act, "gelu_tanh") || str_is(act, "quick_gelu"),
+          MPK_EUNSUPPORTED,
+          "linear: act \"%.*s\" is not one of \"\", relu, silu, gelu, gelu_tanh, quick_gelu",
           STR_ARG(act));
     CHECK(cx, !act.n || !has_glu(op), MPK_EARG, "linear: act and glu are both given");
     return MPK_OK;
@@ -408,6 +410,7 @@ static const op_case cases[] = {
     ACTIVATED("bf16", "70", "gelu"),
     ACTIVATED("f32", "5", "silu"),
     ACTIVATED("f16", "21", "gelu_tanh"),
+    ACTIVATED("bf16", "77", "quick_gelu"),
     {"input %x : bf16[70, 2056] live=tokens\nconst %w : bf16[60, 2056]\n%y = linear(%x, %w)\n"},
     {"input %x : bf16[130, 40] live=tokens\nconst %g : bf16[2500, 40]\nconst %u : bf16[2500, "
      "40]\nconst %b : "

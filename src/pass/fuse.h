@@ -41,6 +41,9 @@ static inline bool is_small_float(ir_dtype dtype)
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
+/* GELU by a sigmoid as recognise writes it for map; linear calls it quick_gelu. */
+#define FUSE_QUICK_GELU "x0 / (1 + exp(-1.702 * x0))"
+
 /* May a rule skip the rounding of this operator's result?  An f32 result is not rounded; of
  * shorter dtypes rules may only if the target asks for it (pass_options.relaxed), because the
  * bits change. */

@@ -152,11 +152,14 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
         return "silu";
     if (strcmp(op->def->name, "gelu") == 0)
         return rewrite_attribute(op, "tanh")->i ? "gelu_tanh" : "gelu";
-    const bool relu =
-        strcmp(op->def->name, "map") == 0 && op->n_in == 1 &&
-        str_is(rewrite_attribute(op, "expr")->s, "max(x0, 0)") &&
-        tensor_of(w, rewrite_input(w, op, 0))->dtype == tensor_of(w, op->out[0])->dtype;
-    return relu ? "relu" : NULL;
+    if (strcmp(op->def->name, "map") != 0 || op->n_in != 1 ||
+        tensor_of(w, rewrite_input(w, op, 0))->dtype != tensor_of(w, op->out[0])->dtype)
+        return NULL;
+    static const char *const maps[][2] = {{"max(x0, 0)", "relu"}, {FUSE_QUICK_GELU, "quick_gelu"}};
+    for (size_t i = 0; i < sizeof maps / sizeof *maps; i++)
+        if (str_is(rewrite_attribute(op, "expr")->s, maps[i][0]))
+            return maps[i][1];
+    return NULL;
 }
 
 /* Does anything read the result still?  No, if another rule has replaced it; then there is

@@ -9,6 +9,7 @@
  *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
  *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
  *   gelu    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) -> gelu(x) {tanh}
+ *   quick   x * sigmoid(1.702 x) -> map(x) of one expression, which linear takes in by its name
  *   log     m + log(sum(exp(x - m))), m the largest of x along the axes that are summed, or 0 where
  *           that is infinite -> reduce(x), kind logsumexp
  *   flat    rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that
@@ -19,7 +20,7 @@
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *
  * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and
- * these and gelu round less often; all other rules keep the bits.
+ * these, gelu and quick round less often; all other rules keep the bits.
  *
  *   %s = map(%x) {expr = "pow(x0, 2)"}   %m = reduce(%s) {kind = "mean", axes = [1], keep = 1}
  *   %e = map(%m) {expr = "x0 + 1e-06"}   %r = map(%e) {expr = "rsqrt(x0)"}
@@ -212,6 +213,27 @@ static mpk_status apply_gelu(rewrite *w, ir_op_id id)
             continue;
         TRY(rewrite_add(w, w->keys.at[id], "gelu", 1, &x, (ir_set[]){{.name = "tanh", .i = 1}, {0}},
                         &out));
+        rewrite_replace(w, old, out);
+        return MPK_OK;
+    }
+    return MPK_OK;
+}
+
+/* Rule quick, whichever operand of the product is the sigmoid. */
+static mpk_status apply_quick_gelu(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "mul") != 0 || !may_skip_rounding(w, op) ||
+        !is_small_float(tensor_of(w, op->out[0])->dtype))
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id x = rewrite_input(w, op, side), scaled, of, out, old = op->out[0];
+        if (!str_is(expression_of(w, rewrite_input(w, op, !side), &scaled), "sigmoid(x0)") ||
+            !is_number(w, scaled, "*", 1.702, &of) || of != x ||
+            !rewrite_are_current(w, &x, 1, w->keys.at[id]))
+            continue;
+        TRY(rewrite_add(w, w->keys.at[id], "map", 1, &x,
+                        (ir_set[]){{.name = "expr", .s = FUSE_QUICK_GELU}, {0}}, &out));
         rewrite_replace(w, old, out);
         return MPK_OK;
     }
@@ -512,7 +534,7 @@ mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
     static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},
                                                                    {apply_weight, apply_gelu},
-                                                                   {apply_cast, NULL},
+                                                                   {apply_cast, apply_quick_gelu},
                                                                    {apply_flat, apply_back},
                                                                    {apply_same, apply_result}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE;

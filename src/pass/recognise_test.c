@@ -1,18 +1,9 @@
 /* recognise_test.c - small operators become whole ones, what is nearly the pattern does not,
  * numbers stay. */
-#include "check.h"
+#include "recognise_bed.h"
 
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
-
-#include "base/rng.h"
-#include "ir/op.h"
-#include "pass/pass.h"
-
-static mpk_context cx;
-static uint64_t base_seed;
 
 static const char layer[] =
     "input %x : f32[5, 16]\nconst %n : f32[16]\nconst %g : f32[24, 16]\nconst %u : f32[24, 16]\n"
@@ -27,62 +18,6 @@ static const char layer[] =
     "%s = silu(%a3)\n%t = mul(%s, %b3)\n%t2 = reshape(%t) {shape = [5, 24]}\n"
     "%c = linear(%t2, %d)\n%c3 = reshape(%c) {shape = [1, 5, 16]}\n%q = add(%v, %c3)\n"
     "%y = copy(%q)\noutput %y\n";
-
-static ir_graph *parse(arena *a, const char *source)
-{
-    ir_graph *g;
-    check_ok(&cx, ir_parse(&cx, a, str_from(source), &g));
-    return g;
-}
-
-/* The pass alone or, with fuse, with fuse_ops after it; both results must be valid programs. */
-static ir_graph *recognise(arena *a, ir_graph *g, bool fuse)
-{
-    arena scratch = {0};
-    pass_options options = {.n_workers = 2};
-    pass_state s = {&cx, a, &scratch, &options};
-    check_ok(&cx, pass_recognise(&s, &g));
-    check_ok(&cx, ir_verify(&cx, g));
-    if (fuse)
-        check_ok(&cx, pass_fuse_ops(&s, &g));
-    check_ok(&cx, ir_verify(&cx, g));
-    arena_free(&scratch);
-    return g;
-}
-
-static size_t count_of(const ir_graph *g, const char *name)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < g->ops.n; i++)
-        n += strcmp(g->ops.at[i].def->name, name) == 0;
-    return n;
-}
-
-/* The first output of a program; inputs are filled by name. */
-static float *evaluate(arena *a, const ir_graph *g, int64_t *n)
-{
-    ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
-    check_ok(&cx, ir_eval_allocate(&cx, a, g, &values));
-    for (size_t t = 0; t < g->tensors.n; t++) {
-        const ir_tensor *x = &g->tensors.at[t];
-        op_view v = {.data = values.data[t], .dtype = x->dtype};
-        for (int64_t i = 0; x->kind != IR_TEMP && i < ir_elements(x); i++)
-            op_store(&v, i, rng_normal(hash_bytes(x->name.at, x->name.n, base_seed), (uint64_t)i));
-    }
-    check_ok(&cx, ir_eval(&cx, a, g, &values));
-    *n = ir_elements(&g->tensors.at[g->outputs.at[0]]);
-    return values.data[g->outputs.at[0]];
-}
-
-/* Equal within rounding: a rule that replaces several operators may round less often. */
-static void check_near(arena *a, const ir_graph *one, const ir_graph *two)
-{
-    int64_t n, m;
-    const float *x = evaluate(a, one, &n), *y = evaluate(a, two, &m);
-    assert_int_equal(n, m);
-    for (int64_t i = 0; i < n; i++)
-        assert_true(isnan(x[i]) ? isnan(y[i]) : fabsf(x[i] - y[i]) <= 1e-4f * (1 + fabsf(x[i])));
-}
 
 /* A layer as Dynamo gives it: its norm is one operator, and after fuse_ops only two products
  * with everything around them are left. */
@@ -100,20 +35,6 @@ static void a_layer_of_small_operators_becomes_three_linears(void **state)
     check_near(&a, g, plain);
     check_near(&a, g, fused);
     arena_free(&a);
-}
-
-/* The program with one text in the place of another. */
-static ir_graph *parse_with(arena *a, const char *source, const char *old, const char *by)
-{
-    const char *at = strstr(source, old);
-    assert_non_null(at);
-    text t = {0};
-    text_add(&t, source, (size_t)(at - source));
-    text_add(&t, by, strlen(by));
-    text_add(&t, at + strlen(old), strlen(at + strlen(old)));
-    ir_graph *g = parse(a, arena_copy(a, t.at, t.n));
-    text_free(&t);
-    return g;
 }
 
 /* Models write a square in four ways; each must be found. */
@@ -190,78 +111,6 @@ static void a_norm_that_casts_its_squares_alone(void **state)
              *kept = recognise(&a, other, false);
     assert_int_equal(count_of(kept, "rms_norm"), 0);
     arena_free(&a);
-}
-
-static const char gelu[] =
-    "input %x : f32[3, 17]\n%h = map(%x) {expr = \"x0 * 0.5\"}\n"
-    "%c = map(%x) {expr = \"pow(x0, 3.0)\"}\n%s = map(%c) {expr = \"x0 * 0.044715\"}\n"
-    "%t = add(%x, %s)\n%u = map(%t) {expr = \"x0 * 0.7978845608028654\"}\n"
-    "%v = map(%u) {expr = \"tanh(x0)\"}\n%w = map(%v) {expr = \"x0 + 1.0\"}\n"
-    "%y = mul(%h, %w)\noutput %y\n";
-
-/* The formula with tanh, and six that differ from it in one constant or operand and must stay. */
-static void the_gelu_of_gpt2_is_one_operator(void **state)
-{
-    (void)state;
-    static const char *const changes[][2] = {
-        {"x0 * 0.5", "x0 * 0.6"},           {"pow(x0, 3.0)", "pow(x0, 2.0)"},
-        {"x0 * 0.044715", "x0 + 0.044715"}, {"tanh(x0)", "sin(x0)"},
-        {"add(%x, %s)", "add(%h, %s)"},     {"x0 + 1.0", "x0 + 2.0"}};
-    arena a = {0};
-    ir_graph *g = parse(&a, gelu), *after = recognise(&a, g, false);
-    assert_int_equal(count_of(after, "gelu"), 1);
-    assert_int_equal(count_of(after, "map") + count_of(after, "mul"), 0);
-    check_near(&a, g, after);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        ir_graph *other = parse_with(&a, gelu, changes[i][0], changes[i][1]),
-                 *kept = recognise(&a, other, false);
-        assert_int_equal(count_of(kept, "gelu"), 0);
-        check_near(&a, other, kept);
-    }
-    arena_free(&a);
-}
-
-/* A program of general operators as for a GPU. */
-static ir_graph *fuse_for_gpu(arena *a, ir_graph *g)
-{
-    arena scratch = {0};
-    pass_options options = {.n_workers = 2, .relaxed = true};
-    pass_state s = {&cx, a, &scratch, &options};
-    check_ok(&cx, pass_recognise(&s, &g));
-    check_ok(&cx, pass_fuse_ops(&s, &g));
-    check_ok(&cx, ir_verify(&cx, g));
-    arena_free(&scratch);
-    return g;
-}
-
-static const char activated[] =
-    "input %x : f32[18, 16]\nconst %w : f32[24, 16]\nconst %b : f32[24]\n"
-    "%l = linear(%x, %w, _, _, %b)\n%y = gelu(%l)\noutput %y\n";
-
-/* Which activations a linear takes in; `left` counts the operators that stay beside it. */
-static void activations_join_linears_of_many_rows(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *old, *by;
-        size_t left; /* operators beside the linear */
-    } rows[] = {
-        {"gelu(%l)", "gelu(%l) {tanh = 1}", 0},
-        {"gelu(%l)", "silu(%l)", 0},
-        {"gelu(%l)", "map(%l) {expr = \"max(x0, 0)\"}", 0},
-        {"gelu(%l)", "map(%l) {expr = \"max(x0, 1)\"}", 1},
-        {"f32[18, 16]", "f32[16, 16]", 1}, /* few rows */
-        {"output %y", "output %y\noutput %l", 1},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        arena a = {0};
-        ir_graph *g = parse_with(&a, activated, rows[i].old, rows[i].by), *after;
-        after = fuse_for_gpu(&a, g);
-        assert_int_equal(count_of(after, "linear"), 1);
-        assert_int_equal(after->ops.n, 1 + rows[i].left);
-        check_near(&a, g, after);
-        arena_free(&a);
-    }
 }
 
 static const char by_rows[] =
@@ -770,8 +619,6 @@ int main(void)
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
         cmocka_unit_test(a_norm_that_casts_its_squares_alone),
-        cmocka_unit_test(the_gelu_of_gpt2_is_one_operator),
-        cmocka_unit_test(activations_join_linears_of_many_rows),
         cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(an_output_still_owns_its_bytes),
         cmocka_unit_test(rows_of_a_matrix_stay_flat),

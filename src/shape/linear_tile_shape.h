@@ -106,8 +106,8 @@ enum { TILE_END_PLAIN, TILE_END_PAIRS, TILE_END_LOGITS, TILE_ENDS };
  * left out. */
 enum {
     TILE_FORM_PARTS = TILE_LOOPS * TILE_ENDS,   /* tasks that share a tile (linear_parts) */
-    TILE_FORM_ACTIVATION = TILE_FORM_PARTS + 1, /* + ACTIVATE_*: 4 bits from the next on */
-    TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 5, /* an activation of columns of y */
+    TILE_FORM_ACTIVATION = TILE_FORM_PARTS + 1, /* + ACTIVATE_*: 6 bits from the next on */
+    TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 7, /* an activation of columns of y */
     TILE_FORM_BIAS = TILE_FORM_AFTER + 1,
     TILE_FORM_BOX_ENDS = TILE_FORM_BIAS + 1, /* either of these at the end of boxes */
 };

@@ -4,6 +4,7 @@
  * any limits; requests wait for room and none is lost; cancelling, closing and wrong use end in
  * what mpk.h promises.
  */
+#include <fenv.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -629,6 +630,22 @@ static void test_progress_can_stop(void **state)
     assert_int_equal(calls, 3);
 }
 
+/* Tasks on the caller's thread do not round as the caller does, who keeps its rounding. */
+static void check_rounding(const mpk_graph *g, const mpk_binding *w, mpk_binding *bindings)
+{
+    const mpk_engine_options alone = {.size = sizeof alone, .threads = 1};
+    float *x = bindings[0].data, *y = bindings[1].data;
+    mpk_program *p;
+    check_ok(cx, mpk_program_compile(cx, g, 1, w, &alone, &p));
+    x[0] = 1e-8f; /* rounded up, 1 + x[0] is greater than 1 */
+    assert_int_equal(fesetround(FE_UPWARD), 0);
+    check_ok(cx, mpk_program_run(cx, p, 2, bindings));
+    assert_int_equal(fegetround(), FE_UPWARD);
+    assert_int_equal(fesetround(FE_TONEAREST), 0);
+    assert_true(y[0] == 1.0f);
+    mpk_program_close(p);
+}
+
 /* A transposed view as output, a state that counts the runs. */
 static void test_graph_by_hand(void **state)
 {
@@ -671,7 +688,6 @@ static void test_graph_by_hand(void **state)
                 mpk_program_compile(cx, g, 1, &odd, NULL, &p));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
-    mpk_graph_free(again);
     mpk_binding bindings[] = {{"x", x, sizeof x}, {"y", y, sizeof y}};
     for (int run = 0; run < 3; run++) {
         x[0] = (float)run;
@@ -679,6 +695,8 @@ static void test_graph_by_hand(void **state)
         const float expected[] = {(float)run + 1, 5, 3, 6, 4, 7};
         assert_memory_equal(y, expected, sizeof y);
     }
+    check_rounding(again, &w, bindings);
+    mpk_graph_free(again);
     mpk_binding wrong = {"z", x, sizeof x};
     check_fails(cx, MPK_EARG, "z", mpk_program_run(cx, p, 1, &wrong));
     check_fails(cx, MPK_EARG, "'w' is neither an input", mpk_program_run(cx, p, 1, &w));

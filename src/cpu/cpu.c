@@ -1,4 +1,5 @@
-/* cpu.c - the in-kernel runtime on threads (paper §5): worker i and scheduler i are thread i.
+/* cpu.c - the in-kernel runtime on threads (paper §5): worker i and scheduler i are thread i.  Of a
+ * program that serves no requests the thread that runs a graph is worker 0.
  *
  * Input: an image and the weights' addresses.  Starting allocates the four areas (weights,
  * tensors that live across steps, step inputs and outputs, temporaries), binds every operator of
@@ -24,6 +25,7 @@
  * Relies on src/rt for the loops of workers and schedulers, and on src/host for what all targets
  * share.  Called by cpu_target.c and by tests.
  */
+#include <fenv.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -336,7 +338,6 @@ static mpk_status make_workers(mpk_context *cx, cpu_machine *m)
     for (uint32_t i = 0; i < rt->n_workers; i++)
         rt->workers[i].index = rt->schedulers[i].index = rt->schedulers[i].next_worker = i;
     rt->workers[0].owner = 1;
-    rt->owner_stays = m->ranks != NULL; /* rank 0 alone has requests */
     return MPK_OK;
 }
 
@@ -526,6 +527,28 @@ static mpk_status wait_once(mpk_context *cx, cpu_machine *m, rt_u32 wanted)
     }
 }
 
+/* As worker 0: run tasks until the machine has run step number `wanted`, or has failed.  The data
+ * stay in the caller's caches, and no thread needs to be woken before the first task.  Tasks
+ * compute as on the other workers' threads, whatever rounding the caller has set. */
+static void work_once(cpu_machine *m, rt_u32 wanted)
+{
+    rt_machine *rt = &m->rt;
+    rt_worker *w = &rt->workers[0];
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
+    while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING) {
+        if (rt_worker_round(rt, w, &rt->schedulers[0]))
+            continue;
+        if (rt_load_relaxed_system(&m->control->once_done) == wanted)
+            break; /* before it rests: as owner it would sleep until the next call */
+        rt_worker_rest(rt, w);
+    }
+    rt_worker_awake(rt, w);
+    rt_store_relaxed_device(&m->control->idle, 1); /* the others may sleep until the next call */
+    fesetenv(&callers);
+}
+
 /* One step that the host drives, with this many tokens and rows; its inputs were written before.
  * Returns when its last task has ended. */
 static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint32_t n_tokens,
@@ -539,7 +562,10 @@ static mpk_status run_graph(mpk_context *cx, machine *base, uint32_t graph, uint
     c->once_rows = n_rows;
     /* publishes the inputs; acquired by rt_once_poll */
     rt_store_release_system(&c->once_wanted, wanted);
-    ring(base);
+    if (m->caller_works)
+        work_once(m, wanted);
+    else
+        ring(base);
     return wait_once(cx, m, wanted);
 }
 
@@ -647,6 +673,8 @@ static mpk_status prepare_requests(mpk_context *cx, cpu_machine *m, const cpu_op
     rt_serving *s = &m->serving;
     host_rings rings = {.bell = &m->control->host_bell};
     host_find_serving(&m->base.image, s);
+    m->caller_works = !s->ready && m->base.image.block->n_peers == 1;
+    m->rt.owner_stays = m->caller_works || m->ranks; /* the others have no requests */
     TRY(host_fill_apart(cx, &m->base.image, o->few_tokens, s));
     host_plan_pages(s, !o->lend_pages, !o->no_shared_pages);
     host_plan_drafts(s, o->draft_tokens, o->gram_tokens, o->drafts_freely);
@@ -699,12 +727,13 @@ static void *run_worker(void *argument)
 {
     start s = *(start *)argument;
     rt_machine *rt = &s.m->rt;
+    fesetenv(FE_DFL_ENV); /* not that of the thread which started this one */
     rt_worker_loop(rt, &rt->workers[s.index], &rt->schedulers[s.index]);
     return NULL;
 }
 
-/* Start one thread a worker that this process runs.  m->n_threads counts those that run, so that
- * `stop` joins exactly these if one does not start. */
+/* Start one thread a worker that this process runs, but for worker 0 if that is the caller.
+ * m->n_threads counts those that run, so that `stop` joins exactly these if one does not start. */
 static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
 {
     start *starts;
@@ -712,7 +741,7 @@ static mpk_status start_threads(mpk_context *cx, cpu_machine *m)
     NEW(cx, &m->arena, starts, m->rt.n_workers);
     for (uint32_t i = 0; i < m->rt.n_workers; i++) {
         starts[i] = (start){m, i};
-        if (!cpu_ranks_runs(m, i))
+        if (!cpu_ranks_runs(m, i) || (i == 0 && m->caller_works))
             continue;
         NOTE(cx, thread_start(cx, &m->threads[m->n_threads], run_worker, &starts[i]),
              "starting worker %u of %u", i, m->rt.n_workers);

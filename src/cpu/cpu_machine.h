@@ -78,7 +78,9 @@ typedef struct cpu_machine {
     uint64_t scratch_bytes;                   /* of one worker */
     uint32_t page_bytes;                      /* of one page of scratch */
     pthread_t *threads;
-    uint32_t n_threads;             /* started */
+    uint32_t n_threads; /* started */
+    /* worker 0 has no thread of its own: who calls run_graph is worker 0 meanwhile */
+    bool caller_works;
     rt_i32 *token_arena;            /* prompts, between host and machine */
     cpu_weights weights;            /* empty: the weights are the caller's */
     const machine_watcher *watcher; /* NULL: none */

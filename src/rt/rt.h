@@ -664,8 +664,8 @@ typedef struct rt_machine {
     rt_u64 n_arena;
     rt_u32 request_mask, command_mask, token_mask;
     rt_u32 has_draft_model;
-    /* 1: the step task is always worker 0's, since the others have no requests (other processes);
-     * 0: that of the worker that ends a step */
+    /* 1: the step task is always worker 0's, since the others have no requests (other processes) or
+     * worker 0 is the thread that calls; 0: that of the worker that ends a step */
     rt_u32 owner_stays;
 
     rt_u64 delay; /* for tests: not 0: lose time at random in the protocol's steps */

@@ -204,16 +204,27 @@ RT_FN void rt_preload_ahead(rt_machine *m, rt_worker *w)
     w->ahead_piece = 0;
 }
 
+/* One round of a thread that is worker w and, unless s is NULL, scheduler s.  1: it did something;
+ * otherwise it may rest. */
+RT_FN int rt_worker_round(rt_machine *m, rt_worker *w, rt_scheduler *s)
+{
+    int did = s && rt_sched_poll(m, s);
+    return rt_worker_poll(m, w) || did;
+}
+
+/* Nothing is ready: look ahead, then wait. */
+RT_FN void rt_worker_rest(rt_machine *m, rt_worker *w)
+{
+    rt_preload_ahead(m, w);
+    rt_worker_wait(m, w);
+}
+
 /* Run tasks until the machine stops.  s: the scheduler that shares the thread, or NULL. */
 RT_LARGE_FN void rt_worker_loop(rt_machine *m, rt_worker *w, rt_scheduler *s)
 {
-    while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING) {
-        int did = s && rt_sched_poll(m, s);
-        if (rt_worker_poll(m, w) || did)
-            continue;
-        rt_preload_ahead(m, w);
-        rt_worker_wait(m, w);
-    }
+    while (rt_load_acquire_system(&m->control->abort) == RT_RUNNING)
+        if (!rt_worker_round(m, w, s))
+            rt_worker_rest(m, w);
     rt_worker_awake(m, w);
 }
 

@@ -115,7 +115,7 @@ typedef struct bed {
     const fake_cuda_face *fake;
     tg_program program;
     program_image image;
-    machine_weight weights[8];
+    machine_weight weights[12];
     str code, call_code;
     machine *m;
 } bed;
@@ -139,7 +139,7 @@ static inline bed *set_up_launched(const char *source, pass_launch launch)
     check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
     b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
     b->call_code = fake_code(&b->cx, &b->a, &b->image, GEN_CALL);
-    assert_true(b->image.n_weights <= 8);
+    assert_true(b->image.n_weights <= 12);
     for (uint32_t i = 0; i < b->image.n_weights; i++)
         b->weights[i].dtype = b->image.weights[i].dtype;
     return b;

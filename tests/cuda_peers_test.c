@@ -9,6 +9,7 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 
+#include "carried_check.h"
 #include "load/load.h"
 #include "peers_bed.h"
 
@@ -268,6 +269,8 @@ static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_
     prepare(&b, n_gpus);
     check_ok(&b.cx, start(&b));
     check_places(&b);
+    for (uint32_t graph = 0; graph < b.image.n_graphs && check_takes(of, 0, 4); graph++)
+        carried_check(cuda_of(b.m), graph);
     b.gpus.machine = cuda_of(b.m);
     b.gpus.weights = b.plain;
     b.gpus.words = calloc(MAX_WORDS, sizeof *b.gpus.words);

@@ -58,7 +58,7 @@ def prose(text):
 
 def comment(source):
     """The opening comment without the file's name."""
-    body = re.match(r"/\* [\w.]+ - (.*?) ?\*/", source, re.S).group(1)
+    body = re.search(r"/\* [\w.]+ - (.*?) ?\*/", source, re.S).group(1)
     lines = [re.sub(r"^ \* ?", "", line).rstrip() for line in body.split("\n")]
     return "\n\n".join(prose(p) for p in re.split(r"\n\n+", "\n".join(lines).strip()))
 

@@ -361,10 +361,10 @@ static bool stands_apart(flow *f, ir_op_id op)
     return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
 }
 
-/* May polling begin, on its peer, after operator `gate`?  Whatever the peer's operators between the
- * two read and that is not carried must be written before the gate's event; and those that this
- * event does not follow must stand apart.  A task that is not before the event makes its whole
- * operator late. */
+/* May polling begin, on its peer, after operator `gate`?  No task that polls may come before the
+ * gate's event, for which it waits.  Whatever the peer's operators between the two read and that is
+ * not carried must be written before that event; and those that it does not follow must stand
+ * apart.  A task that is not before the event makes its whole operator late. */
 static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 {
     const uint32_t peer = peer_of(f, end);
@@ -373,9 +373,14 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
         return false;
     mark_before(f, event);
     memset(f->is_late, 0, f->ir->ops.n * sizeof *f->is_late);
-    for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && !f->before[t])
-            f->is_late[f->tasks[t].op] = true;
+    for (uint32_t t = 0; t < f->g->n_tasks; t++) {
+        const ir_op_id op = f->tasks[t].op;
+        if (op == RT_NONE)
+            continue;
+        if (f->before[t] && op > gate && op < end && peer_of(f, op) == peer && may_carry(f, op))
+            return false;
+        f->is_late[op] = f->is_late[op] || !f->before[t];
+    }
     for (ir_op_id late = 0; late < end; late++) {
         const ir_op *o = &f->ir->ops.at[late];
         for (uint32_t i = 0; i < o->n_out && f->is_late[late]; i++)

@@ -1,5 +1,8 @@
 /* carriers_test.c - what is carried: which results, in whose memory, who waits for them and who
  * clears them. */
+#include <stdarg.h>
+
+#include "carried_check.h"
 #include "cuda_bed.h"
 
 /* A quiet task reads only what is carried, what was there before the step, and what is there before
@@ -356,6 +359,156 @@ static void test_jit_tasks_carry_nothing(void **state)
     tear_down(b);
 }
 
+/* ---- random programs ---- */
+
+enum { RANDOM_VALUES = 24, RANDOM_BYTES = 4096 };
+
+/* Operators over bf16[4, columns]; those after the first few are mostly products, which carry. */
+typedef struct random_text {
+    uint64_t number, used;
+    int columns[RANDOM_VALUES];
+    bool is_read[RANDOM_VALUES];
+    int n_values;
+    bool has_state; /* that is not written yet */
+    char text[RANDOM_BYTES];
+    size_t n;
+} random_text;
+
+static uint32_t below(random_text *r, uint32_t n)
+{
+    return (uint32_t)(rng_u64(rng_u64(seed, r->number), r->used++) % n);
+}
+
+static void say(random_text *r, const char *format, ...)
+{
+    va_list words;
+    va_start(words, format);
+    r->n += (size_t)vsnprintf(r->text + r->n, sizeof r->text - r->n, format, words);
+    va_end(words);
+    assert_true(r->n < sizeof r->text);
+}
+
+/* A value made before, mostly the last one: branches that never meet have no end. */
+static int some_value(random_text *r)
+{
+    const int i = below(r, 8) ? r->n_values - 1 : (int)below(r, (uint32_t)r->n_values);
+    r->is_read[i] = true;
+    return i;
+}
+
+/* A value of as many columns as `as`: `as` itself, if there is no other. */
+static int one_alike(random_text *r, int as)
+{
+    for (int tries = 0; tries < 8; tries++) {
+        const int i = (int)below(r, (uint32_t)r->n_values);
+        if (r->columns[i] == r->columns[as] && i != as) {
+            r->is_read[i] = true;
+            return i;
+        }
+    }
+    return as;
+}
+
+static void add_value(random_text *r, int columns)
+{
+    r->columns[r->n_values++] = columns;
+}
+
+/* y = x w^T, with a residual or gated now and then. */
+static void add_product(random_text *r)
+{
+    const int x = some_value(r), y = r->n_values, k = r->columns[x];
+    const int columns = below(r, 12) ? 64 << below(r, 2) : 18; /* of 18, tasks share words */
+    int residual = -1;
+    for (int i = 0; i < y && below(r, 2); i++)
+        if (r->columns[i] == columns)
+            residual = i;
+    if (residual >= 0) {
+        r->is_read[residual] = true;
+        say(r, "%%v%d = linear(%%v%d, %%w%d_%d, _, _, _, _, _, _, %%v%d)\n", y, x, columns, k,
+            residual);
+    } else {
+        say(r, "%%v%d = linear(%%v%d, %%w%d_%d)\n", y, x, columns, k);
+    }
+    add_value(r, columns);
+}
+
+static void add_other(random_text *r)
+{
+    const int x = some_value(r), y = r->n_values;
+    switch (below(r, 4)) {
+    case 0:
+        say(r, "%%v%d = silu(%%v%d)\n", y, x);
+        add_value(r, r->columns[x]);
+        break;
+    case 1:
+        say(r, "%%v%d = add(%%v%d, %%v%d)\n", y, x, one_alike(r, x));
+        add_value(r, r->columns[x]);
+        break;
+    case 2: /* a product that reads a view, which no word of is carried */
+        if (r->columns[x] == 128) {
+            say(r, "%%v%d = slice(%%v%d) {starts = [0, 64], stops = [4, 128]}\n", y, x);
+            add_value(r, 64);
+        }
+        break;
+    default: /* of another step's, which this one overwrites after it has been read */
+        if (r->has_state && r->columns[x] == 64) {
+            r->has_state = false;
+            say(r, "%%v%d = mul(%%v%d, %%s)\n", y, x);
+            add_value(r, 64);
+            say(r,
+                "%%u%d = slice_scatter(%%s, %%v%d) {starts = [0, 0], stops = [4, 64], "
+                "in_place = 1}\n",
+                y, y);
+        }
+    }
+}
+
+static void make_text(random_text *r)
+{
+    static const int widths[] = {64, 128, 18};
+    r->has_state = below(r, 2);
+    say(r, "input %%v0 : bf16[4, 128]%s\n", r->has_state ? "" : " live=tokens");
+    say(r, "state %%s : bf16[4, 64]\n");
+    for (int n = 0; n < 3; n++)
+        for (int k = 0; k < 3; k++)
+            say(r, "const %%w%d_%d : bf16[%d, %d]\n", widths[n], widths[k], widths[n], widths[k]);
+    add_value(r, 128);
+    r->is_read[0] = true;
+    const int n = 6 + (int)below(r, 10);
+    while (r->n_values < n)
+        if (below(r, 5) || n - r->n_values < 3)
+            add_product(r);
+        else
+            add_other(r);
+    for (int i = 0; i < r->n_values; i++)
+        if (!r->is_read[i] || (i && below(r, 30) == 0))
+            say(r, "output %%v%d\n", i);
+}
+
+/* The plan of any program is sound: no order is lost, nothing is cleared while it is in use, and no
+ * gate waits for a task that waits for it. */
+static void test_random_plans(void **state)
+{
+    (void)state;
+    const uint32_t least = check_rounds(24);
+    uint32_t n = 0, n_quiet = 0, n_quiet_plans = 0;
+    for (; n < least || (n_quiet_plans < 4 && n < 20 * least); n++) {
+        random_text *r = calloc(1, sizeof *r);
+        r->number = n;
+        make_text(r);
+        bed *b = set_up(r->text);
+        check_ok(&b->cx, start(b));
+        const uint32_t quiet = carried_check(cuda_of(b->m), 0);
+        n_quiet += quiet;
+        n_quiet_plans += quiet > 0;
+        tear_down(b);
+        free(r);
+    }
+    print_message("%u programs, %u of them carry, %u tasks poll\n", n, n_quiet_plans, n_quiet);
+    assert_true(n_quiet_plans >= 4);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -371,6 +524,7 @@ int main(void)
         cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),
         cmocka_unit_test(test_jit_tasks_carry_nothing),
+        cmocka_unit_test(test_random_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* int8_wide.h - products with 8-bit activations in vectors of 512 bits: panels of sixteen rows of
- * weights, for more tokens than int8_direct.h multiplies.  Included by isa_int8avx512vnni.c.
+ * weights, for more tokens than int8_direct.h multiplies.  Included by int8_kernels.h.
  *
  * A vector of weights is two of int8_fill.h side by side, so that a lane is a row: an instruction
  * does twice the work of int8_panel.h's, and what a token costs beside its products, which is as

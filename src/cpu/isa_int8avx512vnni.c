@@ -19,17 +19,8 @@
 #define INT8_DOT_PAIRS(acc, a, b) _mm256_dpwssd_epi32(acc, a, b)
 /* tokens that are multiplied together, so that all sums stay in registers */
 enum { INT8_TILE = 8 };
-#include "cpu/int8_wide.h"
-
-V_INLINE void multiply_rows(ir_dtype dtype, const int8_rows *x, const void *w, int64_t row_bytes,
-                            int64_t n, void *panel, float *sums, int64_t ld)
-{
-    if (x->n <= INT8_DIRECT_TOKENS)
-        direct_few(dtype, x, w, row_bytes, n, sums, ld);
-    else
-        wide_rows(dtype, x, w, row_bytes, n, panel, sums, ld);
-}
-#include "cpu/int8_set.h"
+#define INT8_WIDE
+#include "cpu/int8_kernels.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

@@ -32,7 +32,11 @@ struct mpk_stepper {
     rt_machine machine; /* the kernel's, with the addresses of the copies below */
     rt_serving serving;
     rt_u32 epochs[RT_MAX_GRAPHS];
-    rt_u64 ended_ns; /* with a profile: when the step task saw the end of the last step */
+    /* With a profile: when the step task saw the end of the last step and published the one that
+     * runs, and that step's note, which note_end completes. */
+    rt_u64 ended_ns, begun_ns;
+    rt_u32 begun_cycles;
+    rt_step_note note;
 };
 enum { MPK_SLOTS = (MPK_STEP_TASK_BYTES - sizeof(mpk_stepper)) / sizeof(rt_slot) };
 static_assert(sizeof(mpk_worker) <= RT_OWN_BYTES,
@@ -62,6 +66,7 @@ MPK_FN rt_machine *step_begin(rt_kernel *k)
         step_copy(mpk_slots, k->machine.slots, n_slots * sizeof(rt_slot));
     rt_meet();
     if (rt_lane() == 0) {
+        mpk_step.begun_ns = 0;
         m->serving = &mpk_step.serving;
         m->epochs = mpk_step.epochs;
         if (n_slots <= MPK_SLOTS)
@@ -153,6 +158,30 @@ MPK_FN int step_rests(const rt_kernel *k, rt_machine *m, rt_u64 *idle_since)
     return !rt_every(!ends);
 }
 
+/* Lane 0, with a profile: `step` has just been published; follows: a step ran right before it. */
+MPK_FN void note_begin(rt_u64 step, int follows)
+{
+    const rt_u64 now = rt_clock_ns();
+    mpk_step.begun_ns = now;
+    mpk_step.begun_cycles = ptx_cycles();
+    mpk_step.note.graph = rt_word_graph(step);
+    mpk_step.note.between_ns = follows ? (rt_u32)(now - mpk_step.ended_ns) : 0;
+}
+
+/* Lane 0, with a profile: the end of the step that note_begin has begun.  A step that the kernel
+ * of another regime has published has no note. */
+MPK_FN void note_end(const rt_kernel *k)
+{
+    const rt_u64 now = rt_clock_ns();
+    *(volatile rt_u64 *)&mpk_step.ended_ns = now; /* courier_note reads it */
+    if (!mpk_step.begun_ns)
+        return;
+    mpk_step.note.ns = (rt_u32)(now - mpk_step.begun_ns);
+    mpk_step.note.cycles = ptx_cycles() - mpk_step.begun_cycles;
+    k->steps->of[k->steps->n++ % RT_STEP_NOTES] = mpk_step.note;
+    mpk_step.begun_ns = 0;
+}
+
 /* One warp of worker 0, for the life of the kernel.  In a turn either the running step is looked
  * at, or, when it has ended, rt_step_poll (rt/rt_step.h) collects it, admits requests and
  * publishes the next.  A step that is another regime's is published too, but this kernel ends
@@ -178,7 +207,8 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             break;
         }
         if (mpk_timed && runs && rt_lane() == 0)
-            *(volatile rt_u64 *)&mpk_step.ended_ns = rt_clock_ns();
+            note_end(k);
+        const int follows = runs;
         runs = rt_step_poll(m, &m->workers[0]);
         ended = step;
         if (runs) {
@@ -189,6 +219,8 @@ static __device__ __noinline__ void step_loop(rt_kernel *k)
             if (hands_over)
                 break;
             ending_follow(&ending, m, step);
+            if (mpk_timed && rt_lane() == 0)
+                note_begin(step, follows);
             since = idle_since = 0;
         } else if (step_rests(k, m, &idle_since)) {
             break;

@@ -322,8 +322,9 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
 /* Where the time of a step goes.  The profile is of the last step that ran the smallest graph that
  * holds `tokens` tokens.  *json is a JSON object that the caller frees (mpk_free):
  *   tokens      of the graph
- *   clock_mhz   the GPU's highest clock, which converts cycles to microseconds; 1000 on a CPU,
- *               whose notes are in nanoseconds
+ *   clock_mhz   the GPU's clock during these steps, which converts cycles to microseconds; of a
+ *               graph without notes in `steps` its highest clock; 1000 on a CPU, whose notes are
+ *               in nanoseconds
  *   scheduling  share of the workers' time between the end of a task's work and the count on its
  *               event; 0 on a CPU, where that is part of the wait for the worker's next task
  *   waiting_for_peers
@@ -332,6 +333,12 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  *   to_host     {bursts, median_us, p99_us, most_us}: from the end of a step until the thread that
  *               takes its tokens out of the ring has done so and the GPU knows; over all steps, the
  *               last 4,096 at most
+ *   steps       {n, median_us, between_us}: of the graph's steps among the last 1,024 that a GPU
+ *               ran, how many, how long they took, and how long the GPU had waited before them
+ *               for the step task (medians); n is 0 on a CPU and in calls of a program
+ *   between_tasks_us
+ *               from a task's results to the worker's next task, summed over the step and divided
+ *               by the number of workers; 0 on a CPU, and on a GPU in a step with JIT tasks
  *   kinds       one object for each kind of operator:
  *     kind, body, from, to, operators, tasks
  *               `from` and `to` are the columns of the first input and of the result

@@ -523,12 +523,18 @@ static int print_profile(const bench *b)
                "(most) of %.0f steps\n",
                number(to_host, "median_us"), number(to_host, "p99_us"), number(to_host, "most_us"),
                number(to_host, "bursts"));
+    const json_value *steps = json_get(root, "steps");
+    if (steps && number(steps, "n") > 0)
+        printf("\nsteps, us: %.1f (median of %.0f), and %.1f before each; %.0f MHz\n",
+               number(steps, "median_us"), number(steps, "n"), number(steps, "between_us"),
+               number(root, "clock_mhz"));
     printf("\nlast step of the graph for %.0f tokens; of the workers' time %.2f %% scheduling, "
-           "%.2f %% waiting for other peers\n"
+           "%.2f %% waiting for other peers; between tasks %.1f us a step\n"
            "%-18s %-22s %7s %7s %5s %7s %10s %9s %9s %11s %10s\n",
            number(root, "tokens"), 100 * number(root, "scheduling"),
-           100 * number(root, "waiting_for_peers"), "operators", "code", "columns", "to", "count",
-           "tasks", "us a step", "wait, us", "body, us", "trigger, us", "slowest");
+           100 * number(root, "waiting_for_peers"), number(root, "between_tasks_us"), "operators",
+           "code", "columns", "to", "count", "tasks", "us a step", "wait, us", "body, us",
+           "trigger, us", "slowest");
     const json_value *kinds = json_get(root, "kinds");
     for (size_t i = 0; kinds && i < kinds->n; i++) {
         const json_value *k = &kinds->items[i];

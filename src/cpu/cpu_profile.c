@@ -71,5 +71,7 @@ mpk_status cpu_read_profile(mpk_context *cx, machine *base, uint32_t graph, mach
         out->times[k].body /= n;
     }
     out->clock_khz = 1000000; /* nanoseconds */
+    out->between = 0;
+    out->steps = (machine_steps){0};
     return MPK_OK;
 }

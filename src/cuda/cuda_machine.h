@@ -180,7 +180,7 @@ typedef struct cuda_layout {
     uint64_t maps;                             /* rt_map[n_ops][RT_MAPS] */
     uint64_t meetings, rooms;                  /* of tiles that tasks share; of workers */
     uint64_t op_kernels, op_entries, op_first; /* of the baseline; empty without */
-    uint64_t times, delays;                    /* of a profile; empty without */
+    uint64_t times, delays, steps;             /* of a profile; empty without */
     uint64_t n_bytes;
     uint64_t n_tasks, n_ops;
     uint32_t jit_capacity, event_capacity;

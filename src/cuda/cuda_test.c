@@ -495,6 +495,21 @@ static void note_times(void *user, const fake_launch *l)
         k->delays->ns[k->delays->n++ % RT_DELAYS] = i < 2 ? 1000000 : 4 * i;
     for (uint32_t i = 0; i < e->n_tasks; i++)
         k->times[i] = (rt_times){0xfffffff0u, 10, 110, 115}; /* 26, 100, 5 */
+    /* steps of 1 to 5 us at 1.5 GHz, and one of another graph */
+    for (rt_u32 i = 1; i <= 5; i++)
+        k->steps->of[k->steps->n++] = (rt_step_note){0, 1000 * i, 1500 * i, 10 * i};
+    k->steps->of[k->steps->n++] = (rt_step_note){1, 90000, 1, 90000};
+}
+
+/* Tasks of graph 0 that another one precedes in a worker's list. */
+static uint32_t n_tasks_after(machine *m)
+{
+    const cuda_machine *c = cuda_of(m);
+    const rt_u32 *first = (const rt_u32 *)(uintptr_t)(c->table_block + c->layout.first_entry);
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < cuda_workers(c); w++)
+        n += first[w + 1] > first[w] ? first[w + 1] - first[w] - 1 : 0;
+    return n;
 }
 
 /* Means of what note_times wrote, by operator; tasks that never ran do not count. */
@@ -525,6 +540,12 @@ static void test_profile(void **state)
     assert_int_equal(profile.to_host.n, RT_DELAYS);
     assert_int_equal(profile.to_host.median_ns, 4 * (2 + RT_DELAYS / 2));
     assert_int_equal(profile.to_host.most_ns, 4 * (RT_DELAYS + 1));
+    assert_int_equal(profile.steps.n, 5);
+    assert_int_equal(profile.steps.ns, 3000);
+    assert_int_equal(profile.steps.between_ns, 30);
+    assert_int_equal(profile.clock_khz, 1500000);
+    /* from each task's results (110) to the next one's begin of the same list (0xfffffff0) */
+    assert_true(profile.between == (double)(n_tasks_after(b->m)) * (0xfffffff0u - 110u));
     check_fails(&b->cx, MPK_EARG, "graph 1 of 1", machine_read_profile(&b->cx, b->m, 1, &profile));
     tear_down(b);
 }

@@ -184,6 +184,7 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m)
     if (m->options.profile) {
         l->times = place(&n, l->n_tasks, sizeof(rt_times));
         l->delays = place(&n, 1, sizeof(rt_delays));
+        l->steps = place(&n, 1, sizeof(rt_step_notes));
     }
     l->n_bytes = n;
     CHECK(cx, l->n_tasks < RT_NONE / (sizeof(rt_entry) / sizeof(rt_u64)), MPK_ELIMIT,
@@ -640,6 +641,7 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->mode = RT_SERVE;
     k->times = o->profile ? AT(base + l->times) : NULL;
     k->delays = o->profile ? AT(base + l->delays) : NULL;
+    k->steps = o->profile ? AT(base + l->steps) : NULL;
     k->start_step = RT_NO_STEP;
     k->call.is_one = m->calls != NULL;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;

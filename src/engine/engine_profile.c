@@ -1,11 +1,12 @@
 /* engine_profile.c - the code of a graph's operators, by kind; where a step's time went among them
- * (paper 6.6: what scheduling costs), and how long its tokens took to the host.
+ * (paper 6.6: what scheduling costs), how long steps took, and how long their tokens took to the
+ * host.
  *
  * Input: the code that the machine runs, the workers' notes of the last step of a graph, means over
- * the tasks of each operator, and those of tokens on their way to the host (machine_read_profile);
- * output: JSON, one entry for each operator, code, and columns of its first input and result (the
- * products of a layer differ in these), in the order in which they first run.  Called by
- * mpk_engine_profile, mpk_program_profile and mpk_program_describe.
+ * the tasks of each operator, and those of steps and of tokens on their way to the host
+ * (machine_read_profile); output: JSON, one entry for each operator, code, and columns of its first
+ * input and result (the products of a layer differ in these), in the order in which they first run.
+ * Called by mpk_engine_profile, mpk_program_profile and mpk_program_describe.
  */
 #include <stdlib.h>
 
@@ -168,6 +169,7 @@ static void write_kinds(const ir_graph *ir, const profile_kind *kinds, uint32_t 
                         uint32_t n_tokens, uint32_t n_workers, const machine_profile *p, text *out)
 {
     const machine_delays *delays = &p->to_host;
+    const double us = 1e3 / p->clock_khz; /* a cycle */
     double all = 0, trigger = 0, peers = wait_for_peers(ir, p->times);
     for (uint32_t k = 0; k < n; k++) {
         all += time_of(&kinds[k]);
@@ -176,13 +178,16 @@ static void write_kinds(const ir_graph *ir, const profile_kind *kinds, uint32_t 
     text_print(out,
                "{\"tokens\": %u, \"clock_mhz\": %.3f, \"scheduling\": %.6f, "
                "\"waiting_for_peers\": %.6f, \"to_host\": {\"bursts\": %u, \"median_us\": %.3f, "
-               "\"p99_us\": %.3f, \"most_us\": %.3f}, \"kinds\": [",
+               "\"p99_us\": %.3f, \"most_us\": %.3f}, "
+               "\"steps\": {\"n\": %u, \"median_us\": %.3f, \"between_us\": %.3f}, "
+               "\"between_tasks_us\": %.3f, \"kinds\": [",
                n_tokens, p->clock_khz * 1e-3, all > 0 ? trigger / all : 0,
                all > 0 ? peers / all : 0, delays->n, delays->median_ns * 1e-3,
-               delays->p99_ns * 1e-3, delays->most_ns * 1e-3);
+               delays->p99_ns * 1e-3, delays->most_ns * 1e-3, p->steps.n, p->steps.ns * 1e-3,
+               p->steps.between_ns * 1e-3, p->between * us / n_workers);
     for (uint32_t k = 0; k < n; k++) {
         text_print(out, "%s", k ? ", " : "");
-        write_kind(&kinds[k], n_workers, all, 1e3 / p->clock_khz, out);
+        write_kind(&kinds[k], n_workers, all, us, out);
     }
     text_print(out, "]}");
 }

@@ -75,7 +75,11 @@ static void test_sums(void **state)
                                    {"plain", 0, NULL}};
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
     assert_int_equal(ir->ops.n, 5);
-    const machine_profile profile = {times, {9, 5500, 7250, 20000}, 1000000};
+    const machine_profile profile = {.times = times,
+                                     .to_host = {9, 5500, 7250, 20000},
+                                     .clock_khz = 1000000,
+                                     .steps = {3, 8500, 1250},
+                                     .between = 12000};
     engine_write_profile(ir, codes, &profile, 4, 10, &t);
     check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
     assert_true(number(root, "tokens") == 4 && number(root, "clock_mhz") == 1000);
@@ -84,7 +88,11 @@ static void test_sums(void **state)
     const json_value *to_host = json_get(root, "to_host"), *kinds = json_get(root, "kinds");
     assert_true(number(to_host, "bursts") == 9 && number(to_host, "median_us") == 5.5);
     assert_true(number(to_host, "p99_us") == 7.25 && number(to_host, "most_us") == 20);
-    assert_int_equal(kinds->n, 3); /* what has not run is not there */
+    const json_value *steps = json_get(root, "steps");
+    assert_true(number(steps, "n") == 3 && number(steps, "median_us") == 8.5);
+    assert_true(number(steps, "between_us") == 1.25);
+    assert_true(number(root, "between_tasks_us") == 1.2); /* 12,000 cycles of 10 workers */
+    assert_int_equal(kinds->n, 3);                        /* what has not run is not there */
     check_kind(&kinds->items[0], "linear", "fast", 8, (double[]){2, 8, 4.0, 2.5, 2.0, 0.5, 4.0});
     check_kind(&kinds->items[1], "silu", "plain", 8, (double[]){1, 1, 0.3, 2.0, 1.0, 0.0, 1.0});
     check_kind(&kinds->items[2], "linear", "fast", 6, (double[]){1, 1, 0.2, 0.0, 2.0, 0.0, 2.0});

@@ -129,10 +129,19 @@ typedef struct machine_delays {
     uint32_t median_ns, p99_ns, most_ns;
 } machine_delays;
 
+/* The last steps of a graph, as whoever starts them saw them; nanoseconds, medians. */
+typedef struct machine_steps {
+    uint32_t n;          /* steps that this is of; 0: none, and the others are 0 */
+    uint32_t ns;         /* from its publication to its end */
+    uint32_t between_ns; /* from the end of the step before to its publication */
+} machine_steps;
+
 typedef struct machine_profile {
     machine_times *times; /* [operators of the graph], of the caller */
     machine_delays to_host;
-    uint32_t clock_khz; /* of the cycles */
+    uint32_t clock_khz; /* of the cycles: measured over `steps`, or if there are none the highest */
+    machine_steps steps;
+    double between; /* cycles from a task's results to the worker's next task, of all workers */
 } machine_profile;
 
 /* A target's functions.  Each gets the machine that the target made, whose first member is

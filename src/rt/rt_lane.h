@@ -168,6 +168,18 @@ typedef struct rt_delays {
     rt_u32 ns[RT_DELAYS];
 } rt_delays;
 
+/* Steps as the step task sees them.  Step i is at i % RT_STEP_NOTES. */
+enum { RT_STEP_NOTES = 1024 };
+typedef struct rt_step_note {
+    rt_u32 graph;
+    rt_u32 ns, cycles; /* from its publication until its end was seen; cycles of worker 0's SM */
+    rt_u32 between_ns; /* from the end of the step before it to its publication */
+} rt_step_note;
+typedef struct rt_step_notes {
+    rt_u32 n; /* steps since the start */
+    rt_step_note of[RT_STEP_NOTES];
+} rt_step_notes;
+
 /* An address in an entry that the caller of a call supplies: 64-bit word number `word` of the array
  * of entries becomes addresses[1 + slot] + offset. */
 typedef struct rt_use {
@@ -229,8 +241,9 @@ typedef struct rt_kernel {
      * RT_STOPPING); the host starts it again when there is work.  0: never */
     rt_u32 idle_ns;
 
-    rt_times *times;   /* one for each entry: of the last step that ran it; NULL: not recorded */
-    rt_delays *delays; /* NULL: not recorded */
+    rt_times *times;      /* one for each entry: of the last step that ran it; NULL: not recorded */
+    rt_delays *delays;    /* NULL: not recorded */
+    rt_step_notes *steps; /* NULL: not recorded */
     rt_call call;
 
     /* A program with several kernels (gen_regime): one runs, and others wait after it on the

@@ -2,8 +2,10 @@
  * attention_split_stream.cuh alone.
  *
  * Input: queries in scratch, pages in the ring, with `own` keys and values of the step in scratch.
- * Output: what each warp has summed up of its positions, in registers.  Of a pair of pages each
- * warp takes 16 positions; every warp takes and releases every page.
+ * Output: what each warp has summed up of its positions, in registers.  Of a page each warp of a
+ * half of the worker takes 16 positions.  If all warps are one team they work at a pair of pages at a
+ * time, a half each; of two teams each has its own piece.  Every warp takes and releases every page,
+ * those of the other team's pieces too.
  *
  * Lane 4 g + c of a warp: of scores row (query head) g and positions 2c, 2c + 1 of each 8; of
  * results dims g and heads 2c, 2c + 1, for v^T p^T is transposed.
@@ -31,14 +33,15 @@ MPK_FN float attention_score_of(const attention_shape &s, float product)
  * first token.  Rows 8 to 15 of the query operand hold the other half of each block's dims, so four
  * registers serve both products of a block: a score is the first's upper row plus the second's
  * lower one. Positions that the piece does not see (beyond `cached`, before the window) get weight
- * 0 by a score of -inf. */
+ * 0 by a score of -inf.  If all 16 lie beyond `cached`, the loader has not brought them. */
 template <int K>
 MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const char *s_value,
-                             int base, const attention_piece *k, const attention_shape &s,
-                             attention_state<K> *a)
+                             int base, int quarter, const attention_piece *k,
+                             const attention_shape &s, attention_state<K> *a)
 {
-    const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
-              quarter = thread / 32 % 4;
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
+    if (base + quarter * 16 >= k->cached)
+        return;
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
     const float none = -__int_as_float(0x7f800000); /* the score of what is not seen */
     float score[2][2][4], p[2][2], most = none;     /* [8 positions][product][fragment] */
@@ -104,11 +107,11 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
  *
  * No other warp reads these bytes.  The fence: the next copy into the page is another proxy's, and
  * comes after these stores. */
-template <int K, int GROUP, int TOKENS>
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, const char *s_key,
                             const char *s_value, int base)
 {
-    typedef attention_scratch<K, GROUP, TOKENS> at;
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
     const int lane = mpk_thread() % 32, first = mpk_thread() / 32 % 4 * 16;
     bool patched = false;
 #pragma unroll 1
@@ -116,7 +119,7 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
         const int place = k->position - back - base; /* in the page, if it is in it */
         if (place / 16 * 16 != first || place < 0)
             continue;
-        const char *from = t.s_scratch + back * at::ROW;
+        const char *from = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t) + back * at::ROW;
 #pragma unroll
         for (int i = 0; i < (K + 63) / 64; i++) {
             const int dim = 2 * (lane + 32 * i); /* and the next one */
@@ -136,16 +139,17 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
     __syncwarp();
 }
 
-/* All pages of a piece as attention_pages has them, in a ring that may not hold two, or one: the
- * warps that a page is not for let it go at once.  Of a page that comes in parts
- * (attention_page_parts) each part is for some of its warps. */
-template <int K, int GROUP, int TOKENS>
+/* All pages of a piece as attention_pages has them, one after the other: of two teams, and in a ring
+ * that may not hold two, or one.  The warps that a page is not for let it go at once.  Of a page that
+ * comes in parts (attention_page_parts) each part is for some of its warps. */
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
                                     const attention_shape &s, const attention_piece *k, int n,
                                     mpk_ring *ring, attention_state<K> *a)
 {
     typedef attention_page_parts<K> parts;
-    const int half = mpk_thread() / 128; /* even pages are warps 0 to 3's */
+    /* even pages are warps 0 to 3's, if all are one team; of a page each has some 16 positions */
+    const int half = mpk_thread() / 128, first_quarter = mpk_thread() / 32 % (TEAM < 4 ? TEAM : 4);
 #pragma unroll 1
     for (int p = k->first_page; p < k->last_page; p++)
 #pragma unroll
@@ -154,39 +158,56 @@ MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
             /* where the page would begin if all of it were there */
             const char *key = ring_take(ring, &first) - i * parts::BYTES,
                        *value = key + parts::BYTES;
-            const bool mine = (p - k->first_page) % 2 == half &&
-                              (parts::N == 1 || mpk_thread() / 32 % 4 * parts::N / 4 == i) &&
-                              mpk_w.note[first];
+            const bool there =
+                (TEAM < MPK_WARPS || (p - k->first_page) % 2 == half) && mpk_w.note[first];
             if (!parts::TOGETHER)
                 value = ring_take(ring, &second) - i * parts::BYTES;
-            if (mine && s.own && n > 1)
-                attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, p * ATTENTION_PAGE);
-            if (mine)
-                attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, k, s, a);
+#pragma unroll 1
+            for (int q = first_quarter; q < 4; q += TEAM < 4 ? TEAM : 4) {
+                if (!there || (parts::N > 1 && q * parts::N / 4 != i))
+                    continue;
+                if (s.own && n > 1)
+                    attention_patch<K, GROUP, TOKENS, TEAM>(t, k, n, key, value,
+                                                            p * ATTENTION_PAGE);
+                attention_tokens<K>(query, key, value, p * ATTENTION_PAGE, q, k, s, a);
+            }
             ring_release(first);
             if (!parts::TOGETHER)
                 ring_release(second);
         }
 }
 
+/* All warps: let the `pages` pages of a piece go that is another team's. */
+template <int K> MPK_FN void attention_pass(int pages, mpk_ring *ring)
+{
+    typedef attention_page_parts<K> parts;
+    rt_u32 page;
+#pragma unroll 1
+    for (int i = pages * parts::N * (parts::TOGETHER ? 1 : 2); i > 0; i--) {
+        ring_take(ring, &page);
+        ring_release(page);
+    }
+}
+
 /* All pages of a piece, in pairs: warps 0 .. 3 the first, 4 .. 7 the second.  Every warp takes and
  * releases every page, since a page counts the arrivals of all eight.  `note` says whether the
  * loader has found a page of the cache to put there; if not, its bytes are not read.  n: tokens of
  * the step in scratch. */
-template <int K, int GROUP, int TOKENS>
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                             int n, mpk_ring *ring, attention_state<K> *a)
 {
-    typedef attention_scratch<K, GROUP, TOKENS> at;
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
     constexpr int BYTES = ATTENTION_PAGE * K * 2; /* of keys, and of values */
     const int thread = mpk_thread(), lane = thread % 32, g = lane / 4, c = lane % 4,
               half = thread / 128;
+    const char *s_scratch = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t);
     rt_u32 query[K / 32][4]; /* rows 8 to 15: the other half of each block's dims */
 #pragma unroll
     for (int d = 0; d < K / 32; d++) {
         mpk_words w = {0, 0, 0, 0};
         if (g < GROUP)
-            w = *(const mpk_words *)(t.s_scratch + at::QUERY + g * at::ROW + (d * 32 + c * 8) * 2);
+            w = *(const mpk_words *)(s_scratch + at::QUERY + g * at::ROW + (d * 32 + c * 8) * 2);
         query[d][0] = w.x;
         query[d][1] = w.z;
         query[d][2] = w.y;
@@ -196,8 +217,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
      * the second, so it goes by single pages */
     constexpr int EACH = attention_page_parts<K>::TOGETHER ? 1 : 2;
     /* constants: one of the loops is compiled */
-    if (attention_page_parts<K>::N > 1 || MPK_LEAST_PAGES < 2 * EACH) {
-        attention_pages_in_turn<K, GROUP, TOKENS>(t, query, s, k, n, ring, a);
+    if (TEAM < MPK_WARPS || attention_page_parts<K>::N > 1 || MPK_LEAST_PAGES < 2 * EACH) {
+        attention_pages_in_turn<K, GROUP, TOKENS, TEAM>(t, query, s, k, n, ring, a);
         return;
     }
 #pragma unroll 1
@@ -221,9 +242,11 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
             value = other_value;
         }
         if (there && s.own && n > 1)
-            attention_patch<K, GROUP, TOKENS>(t, k, n, key, value, (p + half) * ATTENTION_PAGE);
+            attention_patch<K, GROUP, TOKENS, TEAM>(t, k, n, key, value,
+                                                    (p + half) * ATTENTION_PAGE);
         if (there)
-            attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, k, s, a);
+            attention_tokens<K>(query, key, value, (p + half) * ATTENTION_PAGE, thread / 32 % 4, k,
+                                s, a);
         __syncwarp();
         if (lane == 0) {
             ptx_barrier_arrive(&mpk_w.empty[taken[0]]);

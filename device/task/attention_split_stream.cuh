@@ -30,401 +30,155 @@
 #ifndef TASK_ATTENTION_SPLIT_STREAM_CUH
 #define TASK_ATTENTION_SPLIT_STREAM_CUH
 
+#include "task/attention_split_heads.cuh"
 #include "task/attention_split_pages.cuh"
 #include "tile/inverse.cuh"
-#include "tile/products.cuh"
-
-/* ---- heads of the step ---- */
-
-/* How the lanes of a warp hold a head.  A lane has PIECES times two neighbouring dims and their
- * partners, K / 2 higher: piece i of lane l is dims 64 i + 2 l and + 1.  Of heads of less than 128
- * dims lanes beyond K / 4 hold none. */
-template <int K> struct attention_lanes {
-    enum { PIECES = K > 128 ? 2 : 1, LAST = PIECES - 1 };
-    static_assert(K <= 128 || K == 256, "two pieces are all lanes full");
-};
-
-/* The pairs of a head that this lane holds. */
-template <int K> struct attention_row {
-    rt_u32 low[attention_lanes<K>::PIECES], high[attention_lanes<K>::PIECES]; /* two bf16 each */
-};
-
-/* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
- * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
- * 2), low and high the norm's weights of these. */
-struct attention_angles {
-    float2 low, high, cosine, sine; /* two neighbouring dims each */
-};
-template <int K> struct attention_turn {
-    attention_angles at[attention_lanes<K>::PIECES];
-};
-
-/* Two neighbouring weights of a norm, bf16 or f32. */
-MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
-{
-    if (s.norm_type == 1)
-        return *(const float2 *)((const float *)e->at[operand] + dim);
-    rt_u32 v = *(const rt_u32 *)((const rt_u16 *)e->at[operand] + dim);
-    return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
-}
-
-/* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
- * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
- * must have been set. */
-template <int K, int PIECE = 0>
-MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
-                               attention_turn<K> *turn)
-{
-    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);          /* this lane's first dim */
-    const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
-    if (i >= K / 2)
-        return;
-    turn->at[PIECE].cosine = *(const float2 *)(table + i);
-    turn->at[PIECE].sine = *(const float2 *)(table + K / 2 + i);
-    if (s.norm_type >= 0) {
-        turn->at[PIECE].low = attention_norm_at(s, e, norm, i);
-        turn->at[PIECE].high = attention_norm_at(s, e, norm, i + K / 2);
-    }
-    if (PIECE < attention_lanes<K>::LAST)
-        attention_ask_turn<K, attention_lanes<K>::LAST>(e, s, t, norm, turn);
-}
-
-/* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
- * then keys, then values. */
-template <int K>
-MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s, int token,
-                                    int head)
-{
-    const int i = 2 * (mpk_thread() % 32), columns = (s.heads + 2 * s.kv_heads) * K;
-    return mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
-}
-
-/* Ask for this lane's dims. */
-template <int K> MPK_FN attention_row<K> attention_ask_row(const char *from)
-{
-    constexpr int LAST = attention_lanes<K>::LAST;
-    attention_row<K> row = {}; /* lanes beyond K / 4 hold zeros */
-    if (2 * (mpk_thread() % 32) < K / 2) {
-        row.low[0] = ptx_load_word(from);
-        row.high[0] = ptx_load_word(from + K);
-        if (LAST) {
-            row.low[LAST] = ptx_load_word(from + 128);
-            row.high[LAST] = ptx_load_word(from + 128 + K);
-        }
-    }
-    return row;
-}
-
-/* Wait until what was asked for is there: a carried word is loaded again as long as it is empty.
- * All lanes meet afterwards. */
-template <int K>
-MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_row<K> *row)
-{
-    if (mpk_carries(t, AT_QKV) && 2 * (mpk_thread() % 32) < K / 2)
-#pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++) {
-            row->low[p] = mpk_carried_word(from + 128 * p, row->low[p]);
-            row->high[p] = mpk_carried_word(from + 128 * p + K, row->high[p]);
-        }
-    __syncwarp();
-}
-
-/* The squares of a piece; its dims normalised by `scale` and rotated. */
-MPK_FN float attention_square(rt_u32 low, rt_u32 high)
-{
-    const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
-                d = ptx_high_bf16(high);
-    return fmaf(d, d, fmaf(c, c, mpk_two_products(b, b, a, a)));
-}
-MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
-                                 const attention_angles &turn, rt_u32 *low, rt_u32 *high)
-{
-    float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
-    float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
-    if (s.norm_type >= 0) {
-        rt_u32 x = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
-        rt_u32 y = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
-        a = ptx_low_bf16(x);
-        b = ptx_high_bf16(x);
-        c = ptx_low_bf16(y);
-        d = ptx_high_bf16(y);
-    }
-    *low = ptx_pack_bf16(mpk_two_products(a, turn.cosine.x, -c, turn.sine.x),
-                         mpk_two_products(b, turn.cosine.y, -d, turn.sine.y));
-    *high = ptx_pack_bf16(mpk_two_products(c, turn.cosine.x, a, turn.sine.x),
-                          mpk_two_products(d, turn.cosine.y, b, turn.sine.y));
-}
-
-/* Normalise and rotate, rounding to bf16 after each as the single operators do.  The same bits in
- * every instance: a key that one step reads from scratch another reads from the cache, where
- * another graph's instance has put it.  A warp has the
- * row; a lane has both entries of its pairs, K / 2 apart, so rotation takes no shuffle.  Lanes
- * beyond K / 4 hold zeros and take part in the sum of squares. */
-template <int K>
-MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn<K> &turn,
-                               attention_row<K> *row)
-{
-    constexpr int LAST = attention_lanes<K>::LAST;
-    float scale = 1;
-    if (s.norm_type >= 0) {
-        float square = attention_square(row->low[0], row->high[0]);
-        if (LAST)
-            square += attention_square(row->low[LAST], row->high[LAST]);
-#pragma unroll
-        for (int i = 16; i; i /= 2)
-            square += __shfl_xor_sync(0xffffffffu, square, i);
-        scale = rsqrtf(fmaf(square, 1.0f / K, s.eps));
-    }
-    attention_turn_piece(s, scale, turn.at[0], &row->low[0], &row->high[0]);
-    if (LAST)
-        attention_turn_piece(s, scale, turn.at[LAST], &row->low[LAST], &row->high[LAST]);
-}
-
-/* A row into scratch, bf16, dims in order. */
-template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row<K> &row)
-{
-    int i = 2 * (mpk_thread() % 32);
-    if (i < K / 2)
-#pragma unroll
-        for (int p = 0; p < attention_lanes<K>::PIECES; p++, i += 64) {
-            *(rt_u32 *)(s_row + i * 2) = row.low[p];
-            *(rt_u32 *)(s_row + i * 2 + K) = row.high[p];
-        }
-}
-
-/* A key, or a value, of KV head `head` into place `place` of a page of the cache.  Two neighbouring
- * dims of a key are one word there; of a value they lie 32 bytes apart. */
-template <int K, int PIECE = 0>
-MPK_FN void attention_store_key(const mpk_task &t, const attention_shape &s, int page, int place,
-                                int head, const attention_row<K> &row)
-{
-    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
-    rt_u16 *keys = /* of the page and head */
-        mpk_at<rt_u16>(t, AT_K_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
-    if (i < K / 2) {
-        *(rt_u32 *)(keys + kv_key_at(place, i, ATTENTION_PAGE, K, 2)) = row.low[PIECE];
-        *(rt_u32 *)(keys + kv_key_at(place, i + K / 2, ATTENTION_PAGE, K, 2)) = row.high[PIECE];
-    }
-    if (PIECE < attention_lanes<K>::LAST)
-        attention_store_key<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
-}
-
-template <int K, int PIECE = 0>
-MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, int page, int place,
-                                  int head, const attention_row<K> &row)
-{
-    const int i = 64 * PIECE + 2 * (mpk_thread() % 32);
-    rt_u16 *values = /* of the page and head */
-        mpk_at<rt_u16>(t, AT_V_CACHE) + ((rt_u64)page * s.kv_heads + head) * ATTENTION_PAGE * K;
-    if (i < K / 2) {
-        /* dims are 16 elements apart, blocks of 8 dims 128 */
-        values += kv_value_at(place, i, ATTENTION_PAGE, K, 2);
-        values[0] = (rt_u16)row.low[PIECE];
-        values[16] = (rt_u16)(row.low[PIECE] >> 16);
-        values += K / 16 * 128;
-        values[0] = (rt_u16)row.high[PIECE];
-        values[16] = (rt_u16)(row.high[PIECE] >> 16);
-    }
-    if (PIECE < attention_lanes<K>::LAST)
-        attention_store_value<K, attention_lanes<K>::LAST>(t, s, page, place, head, row);
-}
-
-/* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
- * token first. With 4 query heads and 2 tokens of the step: rows 0-3 are queries, 4 and 5 the keys
- * of the piece's token and of the one before it, 6 and 7 their values. */
-struct attention_need {
-    bool is_query, is_key; /* neither: a value */
-    int back, head;        /* tokens before the piece's; of qkv */
-};
-
-/* n: tokens of the step that the piece sees. */
-template <int GROUP>
-MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
-{
-    attention_need k; /* which head of which token */
-    k.is_query = r < GROUP;
-    k.is_key = !k.is_query && r < GROUP + n;
-    k.back = k.is_query ? 0 : k.is_key ? r - GROUP : r - GROUP - n;
-    k.head = k.is_query ? head * GROUP + r : s.heads + (k.is_key ? 0 : s.kv_heads) + head;
-    return k;
-}
-
-/* Row `warp` of a piece and what it is turned with: each warp's first, asked for ahead.  page: of
- * the cache, for the piece's token; -1: there is none, or the piece does not put it there. */
-template <int K> struct attention_ahead {
-    attention_row<K> row;   /* perhaps not there yet */
-    attention_turn<K> turn; /* of the piece's token */
-    int page;
-};
-
-/* Asks for row `warp` of piece *k, and finds the page that its token's key goes to. n: tokens of
- * the step that the piece sees; no more than ATTENTION_STEP_ROWS of them lie in scratch
- * (attention_step_row brings the others). The caller has asked for the turn already. */
-template <int K, int GROUP, int TOKENS>
-MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
-                                const attention_piece *k, int token, int head, int n,
-                                attention_ahead<K> *ahead)
-{
-    const int warp = mpk_thread() / 32; /* a row of the piece each */
-    if (attention_puts_as_it_goes(TOKENS))
-        ahead->page = k->hi == k->units && k->position >= 0
-                          ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
-                          : -1;
-    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
-    if (warp < GROUP + 2 * n) {
-        const attention_need need = attention_need_at<GROUP>(s, warp, head, n); /* a head of qkv */
-        ahead->row = attention_ask_row<K>(attention_row_at<K>(t, s, token - need.back, need.head));
-    }
-}
-
-/* The rows of a piece into scratch, turned, a warp a row; `ahead` has been asked for, its turn for
- * the piece's token. With more rows than warps a warp comes round again and asks anew. The token's
- * own key and value go into the cache too, where pieces put them as they go: from registers, so
- * without a second load. */
-template <int K, int GROUP, int TOKENS>
-MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
-                              int token, int head, int n, attention_ahead<K> *ahead)
-{
-    typedef attention_scratch<K, GROUP, TOKENS> at;
-    const int warp = mpk_thread() / 32;
-    n = TOKENS > ATTENTION_STEP_ROWS && n > ATTENTION_STEP_ROWS ? ATTENTION_STEP_ROWS : n;
-#pragma unroll 1
-    for (int r = warp; r < GROUP + 2 * n; r += MPK_WARPS) {
-        const attention_need need = attention_need_at<GROUP>(s, r, head, n);
-        const char *from = attention_row_at<K>(t, s, token - need.back, need.head);
-        if (r != warp)
-            ahead->row = attention_ask_row<K>(from);
-        attention_await_row<K>(t, from, &ahead->row);
-        if (need.is_query || need.is_key) {
-            if (r != warp || need.back)
-                attention_ask_turn<K>(t.e, s, token - need.back,
-                                      need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn);
-            attention_turn_row<K>(s, ahead->turn, &ahead->row);
-        }
-        const int to = need.is_query ? at::QUERY + r * at::ROW /* row of scratch */
-                                     : (need.is_key ? at::KEY : at::VALUE) + need.back * at::ROW;
-        attention_put_row<K>(t.s_scratch + to, ahead->row);
-        if (!attention_puts_as_it_goes(TOKENS) || need.is_query || need.back || ahead->page < 0)
-            continue;
-        const int place = k->position % ATTENTION_PAGE; /* in the page */
-        if (need.is_key)
-            attention_store_key<K>(t, s, ahead->page, place, head, ahead->row);
-        else
-            attention_store_value<K>(t, s, ahead->page, place, head, ahead->row);
-    }
-}
 
 /* ---- the tokens of the step ---- */
 
-/* Where key and value of token `token` of the step lie in scratch, which is `back` tokens before
- * the piece's.  Those beyond ATTENTION_STEP_ROWS, of which serving has none, each warp brings for
- * itself. */
-template <int K, int GROUP, int TOKENS>
-MPK_FN int attention_step_row(const mpk_task &t, const attention_shape &s, int token, int back,
-                              int head)
+/* What a query head has summed up of the tokens of the step, relative to exp2(most).  A lane has dims
+ * 2 lane and + 1 of each 64. */
+template <int K> struct attention_alone {
+    enum { WORDS = (K + 63) / 64 }; /* of a lane, of two dims */
+    float most, sum, query[2 * WORDS], out[2 * WORDS];
+};
+
+/* Has the lane word i of a head? */
+template <int K> MPK_FN bool attention_has_word(int i)
 {
-    typedef attention_scratch<K, GROUP, TOKENS> at;
-    if (TOKENS <= ATTENTION_STEP_ROWS || back < ATTENTION_STEP_ROWS)
-        return back * at::ROW;
-    const int own = (ATTENTION_STEP_ROWS + mpk_thread() / 32) * at::ROW; /* a row a warp */
-    const char *from = attention_row_at<K>(t, s, token, s.heads + head),
-               *value = from + s.kv_heads * K * 2;
-    attention_turn<K> turn = {}; /* of the token that is brought */
-    attention_row<K> row = attention_ask_row<K>(from);
-    attention_ask_turn<K>(t.e, s, token, AT_K_NORM, &turn);
-    attention_await_row<K>(t, from, &row); /* and all lanes have done with the row before */
-    attention_turn_row<K>(s, turn, &row);
-    attention_put_row<K>(t.s_scratch + at::KEY + own, row);
-    row = attention_ask_row<K>(value);
-    attention_await_row<K>(t, value, &row);
-    attention_put_row<K>(t.s_scratch + at::VALUE + own, row);
-    __syncwarp();
-    return own;
+    return K % 64 == 0 || mpk_thread() % 32 + 32 * i < K / 2;
 }
 
-/* The n tokens of the step, in f32, newest first: partial 8.  Query head 0 by the last warp, and so
- * on: of a context of one page the first warps have the page.  A lane has dims 2 lane and + 1 of
- * each 64; scores are the same in all lanes.  Rows of no query head (GROUP < 8) leave at once. */
-template <int K, int GROUP, int TOKENS>
+/* Nothing summed up yet.  query: the head's row in scratch. */
+template <int K> MPK_FN void attention_begin_alone(const char *query, attention_alone<K> *a)
+{
+    const int lane = mpk_thread() % 32;
+    a->most = -__int_as_float(0x7f800000);
+    a->sum = 0;
+#pragma unroll
+    for (int i = 0; i < attention_alone<K>::WORDS; i++) {
+        const rt_u32 q =
+            attention_has_word<K>(i) ? *(const rt_u32 *)(query + (lane + 32 * i) * 4) : 0;
+        a->query[2 * i] = ptx_low_bf16(q);
+        a->query[2 * i + 1] = ptx_high_bf16(q);
+        a->out[2 * i] = a->out[2 * i + 1] = 0;
+    }
+}
+
+/* One token more: its key and value, rows of scratch.  Scores are the same in all lanes. */
+template <int K>
+MPK_FN void attention_add_alone(const attention_shape &s, const char *key, const char *value,
+                                attention_alone<K> *a)
+{
+    const int lane = mpk_thread() % 32;
+    float score = 0; /* a lane's dims, then all */
+#pragma unroll
+    for (int i = 0; i < attention_alone<K>::WORDS; i++) {
+        if (!attention_has_word<K>(i))
+            continue;
+        const rt_u32 v = *(const rt_u32 *)(key + (lane + 32 * i) * 4);
+        score = fmaf(a->query[2 * i], ptx_low_bf16(v),
+                     fmaf(a->query[2 * i + 1], ptx_high_bf16(v), score));
+    }
+#pragma unroll
+    for (int d = 16; d; d /= 2)
+        score += __shfl_xor_sync(0xffffffffu, score, d);
+    score = attention_score_of(s, score);
+    const float next = fmaxf(a->most, score), correction = ptx_exp2(a->most - next),
+                p = ptx_exp2(score - next);
+    a->sum = a->sum * correction + p; /* relative to the new largest score */
+    a->most = next;
+#pragma unroll
+    for (int i = 0; i < attention_alone<K>::WORDS; i++) {
+        if (!attention_has_word<K>(i))
+            continue;
+        const rt_u32 v = *(const rt_u32 *)(value + (lane + 32 * i) * 4);
+        a->out[2 * i] = a->out[2 * i] * correction + p * ptx_low_bf16(v);
+        a->out[2 * i + 1] = a->out[2 * i + 1] * correction + p * ptx_high_bf16(v);
+    }
+}
+
+/* Into scratch, as partial TEAM of query head `row`. */
+template <int K, int GROUP, int TOKENS, int TEAM>
+MPK_FN void attention_put_alone(char *s_scratch, int row, const attention_alone<K> &a)
+{
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
+    const int lane = mpk_thread() % 32;
+    if (lane == 0) {
+        ((float *)(s_scratch + at::MOST))[TEAM * 8 + row] = a.most;
+        ((float *)(s_scratch + at::SUM))[TEAM * 8 + row] = a.sum;
+    }
+#pragma unroll
+    for (int i = 0; i < attention_alone<K>::WORDS; i++)
+        if (attention_has_word<K>(i))
+            *(float2 *)(s_scratch + at::OUT +
+                        ((TEAM * GROUP + row) * K + 2 * (lane + 32 * i)) * 4) =
+                make_float2(a.out[2 * i], a.out[2 * i + 1]);
+}
+
+/* The n tokens of the step, in f32, newest first: the last partial.  Query head 0 by the team's last
+ * warp, and so on: of a context of one page the first warps have the page.  Scratch holds at::ROWS
+ * tokens at a time; where there are more, the team brings the others as it goes.  Warps without a
+ * query head (GROUP < TEAM) bring rows alone. */
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int head, int n,
                            int from)
 {
-    typedef attention_scratch<K, GROUP, TOKENS> at;
-    const int thread = mpk_thread(), row = MPK_WARPS - 1 - thread / 32, lane = thread % 32;
-    const float none = -__int_as_float(0x7f800000);
-    if (row >= GROUP) /* fewer query heads than warps */
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
+    constexpr int EACH = (GROUP + TEAM - 1) / TEAM; /* query heads of a warp */
+    constexpr bool MORE = TEAM < MPK_WARPS;         /* may bring rows */
+    char *s_scratch = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t);
+    const int first = TEAM - 1 - attention_warp<TEAM>(); /* query head */
+    attention_alone<K> a[EACH];
+    if (!MORE && first >= GROUP)
         return;
-    constexpr int WORDS = (K + 63) / 64; /* of a lane, of two dims */
-    float most = none, sum = 0, out[2 * WORDS],
-          query[2 * WORDS]; /* in every lane; dims of a lane */
 #pragma unroll
-    for (int i = 0; i < WORDS; i++) {
-        const bool there = K % 64 == 0 || lane + 32 * i < K / 2;
-        rt_u32 q =
-            there ? *(const rt_u32 *)(t.s_scratch + at::QUERY + row * at::ROW + (lane + 32 * i) * 4)
-                  : 0;
-        query[2 * i] = ptx_low_bf16(q);
-        query[2 * i + 1] = ptx_high_bf16(q);
-        out[2 * i] = out[2 * i + 1] = 0;
-    }
+    for (int e = 0; e < EACH; e++)
+        if (first + e * TEAM < GROUP)
+            attention_begin_alone<K>(s_scratch + at::QUERY + (first + e * TEAM) * at::ROW, &a[e]);
+    for (int done = 0;;) {
+        const int rows = MORE && n - done > at::ROWS ? at::ROWS : n - done;
 #pragma unroll 1
-    for (int back = 0; back < n; back++) {
-        if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
-            continue;
-        const int at_row = attention_step_row<K, GROUP, TOKENS>(t, s, token - back, back, head);
-        const char *key = t.s_scratch + at::KEY + at_row, *value = t.s_scratch + at::VALUE + at_row;
-        float score = 0; /* a lane's dims, then all */
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) {
-            if (K % 64 && lane + 32 * i >= K / 2)
+        for (int i = 0; i < rows; i++) {
+            const int back = done + i;
+            if (back && s.window && mpk_at<const int>(t, AT_POSITIONS)[token - back] < from)
                 continue;
-            rt_u32 v = *(const rt_u32 *)(key + (lane + 32 * i) * 4);
-            score = fmaf(query[2 * i], ptx_low_bf16(v),
-                         fmaf(query[2 * i + 1], ptx_high_bf16(v), score));
-        }
 #pragma unroll
-        for (int d = 16; d; d /= 2)
-            score += __shfl_xor_sync(0xffffffffu, score, d);
-        score = attention_score_of(s, score);
-        float next = fmaxf(most, score), correction = ptx_exp2(most - next),
-              p = ptx_exp2(score - next);
-        sum = sum * correction + p; /* relative to the new largest score */
-        most = next;
-#pragma unroll
-        for (int i = 0; i < WORDS; i++) {
-            if (K % 64 && lane + 32 * i >= K / 2)
-                continue;
-            rt_u32 v = *(const rt_u32 *)(value + (lane + 32 * i) * 4);
-            out[2 * i] = out[2 * i] * correction + p * ptx_low_bf16(v);
-            out[2 * i + 1] = out[2 * i + 1] * correction + p * ptx_high_bf16(v);
+            for (int e = 0; e < EACH; e++)
+                if (first + e * TEAM < GROUP)
+                    attention_add_alone<K>(s, s_scratch + at::KEY + i * at::ROW,
+                                           s_scratch + at::VALUE + i * at::ROW, &a[e]);
         }
-    }
-    if (lane == 0) {
-        ((float *)(t.s_scratch + at::MOST))[8 * 8 + row] = most;
-        ((float *)(t.s_scratch + at::SUM))[8 * 8 + row] = sum;
+        done += rows;
+        if (!MORE || done >= n)
+            break;
+        attention_meet<TEAM>(); /* all have read the rows before */
+        attention_prepare_more<K, GROUP, TOKENS, TEAM>(t, s, token, head, done,
+                                                       n - done > at::ROWS ? at::ROWS : n - done);
+        attention_meet<TEAM>();
     }
 #pragma unroll
-    for (int i = 0; i < WORDS; i++)
-        if (K % 64 == 0 || lane + 32 * i < K / 2)
-            *(float2 *)(t.s_scratch + at::OUT + ((8 * GROUP + row) * K + 2 * (lane + 32 * i)) * 4) =
-                make_float2(out[2 * i], out[2 * i + 1]);
+    for (int e = 0; e < EACH; e++)
+        if (first + e * TEAM < GROUP)
+            attention_put_alone<K, GROUP, TOKENS, TEAM>(s_scratch, first + e * TEAM, a[e]);
 }
 
 /* A warp's partial of the pages into scratch; what was summed by lanes is added up here. */
-template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
+template <int K, int GROUP, int TOKENS, int TEAM>
+MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
 {
-    typedef attention_scratch<K, GROUP> at;
-    const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32, g = lane / 4,
-              c = lane % 4;
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
+    char *s_scratch = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t);
+    const int warp = attention_warp<TEAM>(), lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 1); /* the four lanes of row g */
     a->sum += __shfl_xor_sync(0xffffffffu, a->sum, 2);
     if (c == 0 && g < GROUP) {
-        ((float *)(t.s_scratch + at::MOST))[warp * 8 + g] = a->most;
-        ((float *)(t.s_scratch + at::SUM))[warp * 8 + g] = a->sum;
+        ((float *)(s_scratch + at::MOST))[warp * 8 + g] = a->most;
+        ((float *)(s_scratch + at::SUM))[warp * 8 + g] = a->sum;
     }
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        float *to = (float *)(t.s_scratch + at::OUT) + (warp * GROUP + 2 * c + e) * K + g;
+        float *to = (float *)(s_scratch + at::OUT) + (warp * GROUP + 2 * c + e) * K + g;
         if (2 * c + e < GROUP)
 #pragma unroll
             for (int n = 0; n < K / 16; n++) {
@@ -435,46 +189,56 @@ template <int K, int GROUP> MPK_FN void attention_put(const mpk_task &t, attenti
 }
 
 /* Fold the partials in order and store the piece: the result as bf16, and the natural logarithm of
- * its sum of weights, by which the splits are folded later.  A thread has two dims of a head and
+ * its sum of weights, by which the splits are folded later.  A thread has some dims of a head and
  * finds the head's largest score itself, so no barrier is needed for it.  pairs: there were pages
- * for warps 4 to 7.
- *
- * What warps 4 to 7 have left in scratch without a page is of an earlier piece, so it is skipped,
- * not weighed by 0.
+ * for warps 4 to 7, if all are one team; if not, what these have left in scratch is of an earlier
+ * piece, so it is skipped, not weighed by 0.
  */
-template <int K, int GROUP>
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s, int token,
                                     int split, int head, bool pairs)
 {
-    typedef attention_scratch<K, GROUP> at;
-    const float *s_most = (const float *)(t.s_scratch + at::MOST),
-                *s_sum = (const float *)(t.s_scratch + at::SUM);
-    const float *s_out = (const float *)(t.s_scratch + at::OUT);
+    typedef attention_scratch<K, GROUP, TOKENS, TEAM> at;
+    const char *s_scratch = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t);
+    const float *s_most = (const float *)(s_scratch + at::MOST),
+                *s_sum = (const float *)(s_scratch + at::SUM);
+    const float *s_out = (const float *)(s_scratch + at::OUT);
     const float none = -__int_as_float(0x7f800000);
     char *part = mpk_at<char>(t, s.part) +
                  ((rt_u64)(token * s.splits + split) * s.heads + head * GROUP) * K * 2;
     float *lse =
         mpk_at<float>(t, s.part + 1) + (rt_u64)(token * s.splits + split) * s.heads + head * GROUP;
+    /* of two teams' threads each has twice as many, so that it goes round half as often */
+    constexpr int DIMS = TEAM < MPK_WARPS ? 4 : 2;
 #pragma unroll 1
-    for (int i = mpk_thread(); i < GROUP * K / 2; i += MPK_THREADS) {
-        int row = 2 * i / K, dim = 2 * i % K;     /* query head of the group; its two dims */
-        float most = none, sum = 0, a = 0, b = 0; /* over the partials */
+    for (int i = attention_thread<TEAM>(); i < GROUP * K / DIMS; i += 32 * TEAM) {
+        int row = DIMS * i / K, dim = DIMS * i % K; /* query head of the group; its dims */
+        float most = none, sum = 0, out[DIMS];      /* over the partials */
 #pragma unroll
-        for (int w = 0; w < ATTENTION_PARTIALS; w++)
+        for (int d = 0; d < DIMS; d++)
+            out[d] = 0;
+#pragma unroll
+        for (int w = 0; w <= TEAM; w++)
             most = fmaxf(most, s_most[w * 8 + row]);
         float zero = most == none ? 0 : most; /* -inf less -inf would be NaN */
 #pragma unroll
-        for (int w = 0; w < ATTENTION_PARTIALS; w++) {
-            if (w >= 4 && w < 8 && !pairs)
+        for (int w = 0; w <= TEAM; w++) {
+            if (TEAM == MPK_WARPS && w >= 4 && w < 8 && !pairs)
                 continue;
             float f = ptx_exp2(s_most[w * 8 + row] - zero); /* factor of the partial */
-            float2 v = *(const float2 *)(s_out + (w * GROUP + row) * K + dim);
-            sum += f * s_sum[w * 8 + row]; /* partials in the order of warps */
-            a += f * v.x;
-            b += f * v.y;
+            sum += f * s_sum[w * 8 + row];                  /* partials in the order of warps */
+#pragma unroll
+            for (int d = 0; d < DIMS; d += 2) {
+                float2 v = *(const float2 *)(s_out + (w * GROUP + row) * K + dim + d);
+                out[d] += f * v.x;
+                out[d + 1] += f * v.y;
+            }
         }
         float scale = sum > 0 ? mpk_inverse(sum) : 0; /* nothing was seen: zeros */
-        ptx_store_word(part + (row * K + dim) * 2, ptx_pack_bf16(a * scale, b * scale));
+#pragma unroll
+        for (int d = 0; d < DIMS; d += 2)
+            ptx_store_word(part + (row * K + dim + d) * 2,
+                           ptx_pack_bf16(out[d] * scale, out[d + 1] * scale));
         if (dim == 0)
             ptx_store_word(lse + row,
                            __float_as_uint(sum > 0 ? (most + ptx_log2(sum)) * 0.69314718f : none));
@@ -544,13 +308,14 @@ struct attention_work {
     int split, head, lo, hi; /* head: of the KV heads */
 };
 
-/* The piece of token `token`; then *k is that of token `next`, if that is not -1, and what it
- * begins with has been asked for: one wait less for each piece but the first. */
-template <int K, int GROUP, int TOKENS>
+/* The piece of token `token`, by its team; then *k is that of token `next`, if that is not -1, and
+ * what it begins with has been asked for: one wait less for each piece but the first.  pass: pages of
+ * the pieces of other teams that come before its next one. */
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan, const attention_work &w, int token,
-                                  int next, attention_piece *k, attention_ahead<K> *ahead,
-                                  mpk_ring *ring)
+                                  int next, int pass, attention_piece *k,
+                                  attention_ahead<K, GROUP, TEAM> *ahead, mpk_ring *ring)
 {
     const int n = attention_of_step(k, s, token), from = k->from;
     /* of these in f32: with `own` the token alone, and by the piece that ends with it */
@@ -562,24 +327,26 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
 #pragma unroll
     for (int n = 0; n < K / 16; n++)
         a.out[n][0] = a.out[n][1] = a.out[n][2] = a.out[n][3] = 0;
-    attention_prepare<K, GROUP, TOKENS>(t, s, k, token, w.head, n, ahead);
-    mpk_sync();
-    attention_pages<K, GROUP, TOKENS>(t, s, k, n, ring, &a);
+    attention_prepare<K, GROUP, TOKENS, TEAM>(t, s, k, token, w.head, n, ahead);
+    attention_meet<TEAM>();
+    attention_pages<K, GROUP, TOKENS, TEAM>(t, s, k, n, ring, &a);
+    /* Before the fold, so that the loader gets them back early. */
+    if (TEAM < MPK_WARPS)
+        attention_pass<K>(pass, ring);
     if (K > 128) /* set anew, so that the registers are not kept through the pages */
         *ahead = {};
     /* *k is not needed any more (n_alone and from have been kept): it becomes the next piece's,
      * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
-        attention_ask_turn<K>(t.e, s, next, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
-                              &ahead->turn);
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, k, next, w.head, attention_of_step(k, s, next),
-                                              ahead);
+        attention_ask_turns<K, GROUP, TEAM>(t, s, next, ahead);
+        attention_ask_ahead<K, GROUP, TOKENS, TEAM>(t, s, k, next, w.head,
+                                                    attention_of_step(k, s, next), ahead);
     }
-    attention_step<K, GROUP, TOKENS>(t, s, token, w.head, n_alone, from);
-    attention_put<K, GROUP>(t, &a);
-    mpk_sync();
-    attention_fold_partials<K, GROUP>(t, s, token, w.split, w.head, pairs);
+    attention_step<K, GROUP, TOKENS, TEAM>(t, s, token, w.head, n_alone, from);
+    attention_put<K, GROUP, TOKENS, TEAM>(t, &a);
+    attention_meet<TEAM>();
+    attention_fold_partials<K, GROUP, TOKENS, TEAM>(t, s, token, w.split, w.head, pairs);
 }
 
 /* Of a few tokens those whose last units the task does. The task with a token's last unit is the
@@ -614,49 +381,74 @@ MPK_FN void attention_put_none(const mpk_task &t, const attention_shape &s, int 
                        __float_as_uint(-__int_as_float(0x7f800000)));
 }
 
-/* A split of a KV head, of the tokens of a lot.  *waited: for the task's event; what can be asked
- * for ahead, is. Order matters to `waited`: before the event come the plan, the piece and the turn,
- * which no task of this step writes; after it qkv. */
-template <int K, int GROUP, int TOKENS>
+/* All lanes: leave out the first n bits of *left; returns how many pages their pieces have.  pages:
+ * of this lane's token. */
+MPK_FN int attention_skip(rt_u32 *left, rt_u32 n, int pages)
+{
+    int sum = 0;
+    for (; n && *left; n--) {
+        sum += __shfl_sync(0xffffffffu, pages, __ffs((int)*left) - 1);
+        *left &= *left - 1;
+    }
+    return sum;
+}
+
+/* A split of a KV head, of the tokens of a lot.  Teams take pieces in turn; *turn counts all of
+ * them.  *waited: for the task's event; what can be asked for ahead, is.  Order matters
+ * to `waited`: before the event come the plan, the piece and the turns, which no task of this step
+ * writes; after it qkv. */
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
                                 const attention_plan *plan, int live, int split, int head,
-                                bool *waited, mpk_ring *ring)
+                                rt_u32 *turn, bool *waited, mpk_ring *ring)
 {
+    constexpr int TEAMS = attention_teams<TEAM>::N;
     attention_work w = {split, head, 0, 0}; /* units are filled in next */
     attention_piece k = {};                 /* of the token that is worked on */
-    attention_ahead<K> ahead = {}; /* what is set on some ways only keeps its registers for ever */
-    rt_u32 left = attention_share(plan, s, split, &w.lo, &w.hi);
-    const rt_u32 tokens = left; /* bits of the lot's tokens of which the split has a piece */
+    /* what is set on some ways only keeps its registers for ever */
+    attention_ahead<K, GROUP, TEAM> ahead = {};
+    const rt_u32 tokens = attention_share(plan, s, split, &w.lo, &w.hi);
+    /* bits of the lot's tokens of which the split has a piece that is to be done yet */
+    rt_u32 left = tokens;
+    int pages = 0; /* of this lane's token */
+    if (TEAMS > 1)
+        pages = attention_count_pages(plan, s, w.lo, w.hi);
+    /* the first pieces are other teams' */
+    const int before = attention_skip(&left, (attention_team<TEAM>() - *turn) % TEAMS, pages);
     const int lot = plan->lot, first = lot + __ffs((int)left) - 1;
-    if (left) { /* of row `warp`: a query, or the newest key */
+    if (left) {
         attention_find(plan, s, w.lo, w.hi, first - lot, &k);
-        attention_ask_turn<K>(t.e, s, first, mpk_thread() / 32 < GROUP ? AT_Q_NORM : AT_K_NORM,
-                              &ahead.turn);
+        attention_ask_turns<K, GROUP, TEAM>(t, s, first, &ahead);
     }
     if (!*waited)
         mpk_wait(t);
     *waited = true;
     if (left)
-        attention_ask_ahead<K, GROUP, TOKENS>(t, s, &k, first, head,
-                                              attention_of_step(&k, s, first), &ahead);
+        attention_ask_ahead<K, GROUP, TOKENS, TEAM>(t, s, &k, first, head,
+                                                    attention_of_step(&k, s, first), &ahead);
     attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
+    if (TEAMS > 1)
+        attention_pass<K>(before, ring);
+    *turn += (rt_u32)__popc(tokens);
 #pragma unroll 1
     while (left) {
         const int token = lot + __ffs((int)left) - 1;
         left &= left - 1;
-        attention_split_piece<K, GROUP, TOKENS>(
-            t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, &k, &ahead, ring);
+        const int pass = attention_skip(&left, TEAMS - 1, pages);
+        attention_split_piece<K, GROUP, TOKENS, TEAM>(
+            t, s, plan, w, token, left ? lot + __ffs((int)left) - 1 : -1, pass, &k, &ahead, ring);
     }
 }
 
 /* The body.  Lots of 32 tokens, KV heads, splits: in this order the loader has asked for the pages,
  * so neither may change alone.  The position in the ring is kept in a copy, in registers. */
-template <int K, int GROUP, int TOKENS>
+template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
 {
     const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
     mpk_ring ring = *t.ring; /* in registers for the life of the task */
     attention_plan plan;     /* of the lot, a token a lane */
+    rt_u32 turn = 0;         /* pieces so far */
     attention_plan_step<TOKENS>(t.e, live, s, &plan);
     bool waited = !t.e->quiet; /* for the event, by all threads alike */
     if (waited)                /* the angles are of this step */
@@ -666,8 +458,8 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
             for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
-                attention_split_lot<K, GROUP, TOKENS>(t, s, &plan, live, split, head, &waited,
-                                                      &ring);
+                attention_split_lot<K, GROUP, TOKENS, TEAM>(t, s, &plan, live, split, head, &turn,
+                                                            &waited, &ring);
     while (attention_next_lot<TOKENS>(t.e, live, s, &plan));
     if (!waited)
         mpk_wait(t);

@@ -27,19 +27,54 @@
 
 /* ---- scratch ---- */
 
-/* Scratch of a task: offsets in bytes (shape/attention_split_shape.h).  Rows are 16 bytes longer
+/* Scratch of a team: offsets in bytes (shape/attention_split_shape.h).  Rows are 16 bytes longer
  * than K entries, so that the eight rows of a fragment lie apart in banks. */
-template <int K, int GROUP, int TOKENS = ATTENTION_FEW_TOKENS> struct attention_scratch {
+template <int K, int GROUP, int TOKENS, int TEAM> struct attention_scratch {
     enum {
         ROW = ATTENTION_SCRATCH_ROW(K),
         QUERY = ATTENTION_SCRATCH_QUERY(K),
         MOST = ATTENTION_SCRATCH_MOST(K),
-        SUM = ATTENTION_SCRATCH_SUM(K),
-        OUT = ATTENTION_SCRATCH_OUT(K),
-        KEY = ATTENTION_SCRATCH_KEY(K, GROUP),
-        VALUE = ATTENTION_SCRATCH_VALUE(K, GROUP, TOKENS),
+        SUM = ATTENTION_SCRATCH_SUM(K, TEAM),
+        OUT = ATTENTION_SCRATCH_OUT(K, TEAM),
+        KEY = ATTENTION_SCRATCH_KEY(K, GROUP, TEAM),
+        VALUE = ATTENTION_SCRATCH_VALUE(K, GROUP, TOKENS, TEAM),
+        ROWS = ATTENTION_SCRATCH_ROWS(TOKENS, TEAM), /* keys and values of the step */
+        BYTES = ATTENTION_SCRATCH_TEAM(K, GROUP, TOKENS, TEAM),
     };
 };
+
+/* ---- teams: the warps that do a piece together ---- */
+
+template <int TEAM> struct attention_teams {
+    enum { N = MPK_WARPS / TEAM };
+};
+/* This thread's team, and its place and its warp's in it. */
+template <int TEAM> MPK_FN int attention_team(void)
+{
+    return TEAM == MPK_WARPS ? 0 : mpk_thread() / (32 * TEAM);
+}
+template <int TEAM> MPK_FN int attention_thread(void)
+{
+    return TEAM == MPK_WARPS ? mpk_thread() : mpk_thread() % (32 * TEAM);
+}
+template <int TEAM> MPK_FN int attention_warp(void)
+{
+    return attention_thread<TEAM>() / 32;
+}
+/* All threads of the team meet. */
+template <int TEAM> MPK_FN void attention_meet(void)
+{
+    if (TEAM == MPK_WARPS)
+        mpk_sync();
+    else
+        ptx_meet(2 + attention_team<TEAM>(), 32 * TEAM);
+}
+/* The team's scratch. */
+template <int K, int GROUP, int TOKENS, int TEAM>
+MPK_FN char *attention_scratch_of(const mpk_task &t)
+{
+    return t.s_scratch + attention_team<TEAM>() * attention_scratch<K, GROUP, TOKENS, TEAM>::BYTES;
+}
 
 /* ---- who does what: the same in every lane of every warp that asks ---- */
 
@@ -174,6 +209,19 @@ MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, in
     k->last_page = k->lo < k->hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
 }
 
+/* Pages of a split's piece of this lane's token, of which it has units lo to hi - 1: as
+ * attention_find has them. */
+MPK_FN int attention_count_pages(const attention_plan *p, const attention_shape &s, int lo, int hi)
+{
+    const int seen = s.window ? p->position - s.window + 1 : 0,
+              end = hi * s.unit < p->cached ? hi * s.unit : p->cached;
+    int first = lo * s.unit / ATTENTION_PAGE;
+    if ((seen < 0 ? 0 : seen) / ATTENTION_PAGE > first)
+        first = seen / ATTENTION_PAGE;
+    const int last = lo < hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
+    return last > first ? last - first : 0;
+}
+
 /* Page of the cache for positions 64 i ... of a slot, or -1: none, or a number that is no
  * page's. */
 MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot, int i)
@@ -229,27 +277,32 @@ template <int K> struct attention_page_parts {
     static_assert((int)BYTES <= (int)MPK_PAGE_BYTES, "a part fits a page of the ring");
 };
 
-/* All lanes: load keys and values of one page of the cache and one KV head. */
+/* All lanes: load keys and values of one page of the cache and one KV head: of its first n
+ * positions, rounded up to the 16 that a warp works on at a time.  Both lie in the page in the order
+ * of positions, 16 by 16. */
 template <int K>
-MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head)
+MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head, int n)
 {
     typedef attention_page_parts<K> parts;
+    const rt_u32 whole = n < ATTENTION_PAGE ? (rt_u32)(n + 15) / 16 * (16 * K * 2) : parts::WHOLE;
     const rt_u64 at = ((rt_u64)(page < 0 ? 0 : page) * s.kv_heads + head) * parts::WHOLE;
     const char *key = (const char *)l.e->at[AT_K_CACHE] + at,
                *value = (const char *)l.e->at[AT_V_CACHE] + at;
     bool leads;
 #pragma unroll 1
     for (int i = 0; i < parts::N; i++, key += parts::BYTES, value += parts::BYTES) {
-        rt_u32 to =
-            attention_make_room(l, page, parts::TOGETHER ? 2 * parts::BYTES : parts::BYTES, &leads);
+        const rt_u32 from = (rt_u32)i * parts::BYTES, left = whole > from ? whole - from : 0,
+                     bytes = mpk_smaller(left, parts::BYTES);
+        const int there = bytes ? page : -1; /* a part may have nothing of it */
+        rt_u32 to = attention_make_room(l, there, parts::TOGETHER ? 2 * bytes : bytes, &leads);
         if (leads)
-            load_copy(&l, to, 0, key, parts::BYTES);
+            load_copy(&l, to, 0, key, bytes);
         if (!parts::TOGETHER) {
             attention_end_room(to);
-            to = attention_make_room(l, page, parts::BYTES, &leads);
+            to = attention_make_room(l, there, bytes, &leads);
         }
         if (leads)
-            load_copy(&l, to, parts::TOGETHER ? parts::BYTES : 0, value, parts::BYTES);
+            load_copy(&l, to, parts::TOGETHER ? parts::BYTES : 0, value, bytes);
         attention_end_room(to);
     }
 }
@@ -282,7 +335,8 @@ MPK_FN void attention_load_lot(mpk_load &l, const attention_shape &s, const atte
                         p + lane < k.last_page ? attention_page(l.e, s, k.slot, p + lane) : -1;
 #pragma unroll 1
                     for (int i = 0; i < 32 && p + i < k.last_page; i++)
-                        attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head);
+                        attention_load_page<K>(l, s, __shfl_sync(0xffffffffu, mine, i), head,
+                                               k.cached - (p + i) * ATTENTION_PAGE);
                 }
             }
         }

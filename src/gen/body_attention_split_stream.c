@@ -9,7 +9,7 @@
  *   MPK_FN void body_3(const mpk_task &t)
  *   {
  *       const attention_shape shape = ATTENTION_SHAPE_3;
- *       attention_split_stream<128, 4, 16>(t, shape);     head size, group, tokens
+ *       attention_split_stream<128, 4, 16, 8>(t, shape);     head size, group, tokens, team
  *   }
  *   MPK_FN void load_3(mpk_load &l)
  *   {
@@ -43,6 +43,14 @@ static int64_t most_tokens(const gen_call *c)
     if (n > ATTENTION_STEP_ROWS)
         return ATTENTION_TOKENS;
     return n > ATTENTION_FEW_TOKENS ? ATTENTION_STEP_ROWS : ATTENTION_FEW_TOKENS;
+}
+
+/* Warps that do a piece together.  Of more than few tokens most pieces are short, and two teams do
+ * one each at a time.  With `own` all instances sum in one order, that of one team. */
+static int64_t team_of(const gen_call *c)
+{
+    return attribute(c, OWN) || most_tokens(c) == ATTENTION_FEW_TOKENS ? ATTENTION_WHOLE_TEAM
+                                                                       : ATTENTION_HALF_TEAM;
 }
 
 /* What the body is instantiated for: heads of 64, 96, 128 or 256 entries, pages of ATTENTION_PAGE
@@ -134,18 +142,19 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     text_print(out, "}\n");
     text_print(out,
                "MPK_FN void body_%u(const mpk_task &t)\n{\n    const attention_shape shape = "
-               "ATTENTION_SHAPE_%u;\n    attention_split_stream<%d, %d, %d>(t, shape);\n}\n"
+               "ATTENTION_SHAPE_%u;\n    attention_split_stream<%d, %d, %d, %d>(t, shape);\n}\n"
                "MPK_FN void load_%u(mpk_load &l)\n{\n    const attention_shape shape = "
                "ATTENTION_SHAPE_%u;\n    attention_split_load<%d, %d>(l, shape);\n}\n",
-               n, n, s->head_size, s->group, (int)most_tokens(c), n, n, s->head_size,
-               (int)most_tokens(c));
+               n, n, s->head_size, s->group, (int)most_tokens(c), (int)team_of(c), n, n,
+               s->head_size, (int)most_tokens(c));
     return MPK_OK;
 }
 
-/* Shared memory by head size, group and tokens: what the instance of the template has. */
+/* Shared memory by head size, group, tokens and team: what the instance of the template has. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), most_tokens(c));
+    return (uint32_t)ATTENTION_SCRATCH_BYTES(attribute(c, HEAD_SIZE), group_of(c), most_tokens(c),
+                                             team_of(c));
 }
 
 const gen_body gen_body_attention_split_stream = {.op = "attention_split",

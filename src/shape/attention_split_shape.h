@@ -11,8 +11,12 @@ enum {
     ATTENTION_ROWS = 8,  /* query heads of a KV head, at most */
     ATTENTION_FEW_TOKENS = 16,
     ATTENTION_TOKENS = 256,   /* T, at most: lots of 32, a lane each */
-    ATTENTION_STEP_ROWS = 64, /* keys and values of the step for all warps */
-    ATTENTION_PARTIALS = 9,   /* of 8 warps, and of the tokens of the step */
+    ATTENTION_STEP_ROWS = 64, /* keys and values of the step in scratch, at most */
+    /* A piece is done by a team of all warps, or by one of two teams of 4, which bring fewer rows
+     * of the step at a time. */
+    ATTENTION_WHOLE_TEAM = 8,
+    ATTENTION_HALF_TEAM = 4,
+    ATTENTION_HALF_ROWS = 16,
 };
 
 /* Operands in rt_entry.at. */
@@ -28,29 +32,36 @@ enum {
     AT_K_NORM
 };
 
-/* Scratch for heads of K elements, `group` query heads each, for up to this many tokens: offsets in
- * bytes.
+/* Scratch of a team of `team` warps for heads of K elements, `group` query heads each, for up to this
+ * many tokens: offsets in bytes.
  *
  *   ROW     bytes of a row of bf16, apart from the next in banks
  *   QUERY   bf16[ATTENTION_ROWS][K]
- *   MOST    float[ATTENTION_PARTIALS][8] largest score, SUM the same of weights
- *   OUT     float[ATTENTION_PARTIALS][group][K]
- *   KEY     bf16[rows][K] of the step, VALUE the same; rows: one for each token, or of more than
- *           ATTENTION_STEP_ROWS that many, and one for each warp */
+ *   MOST    float[partials][8] largest score, SUM the same of weights; partials: of each warp, and
+ *           of the tokens of the step
+ *   OUT     float[partials][group][K]
+ *   KEY     bf16[rows][K] of the step, VALUE the same
+ *   TEAM    all of it */
 #define ATTENTION_SCRATCH_ROW(K) ((K)*2 + 16)
 #define ATTENTION_SCRATCH_QUERY(K) 0
 #define ATTENTION_SCRATCH_MOST(K) (ATTENTION_ROWS * ATTENTION_SCRATCH_ROW(K))
-#define ATTENTION_SCRATCH_SUM(K) (ATTENTION_SCRATCH_MOST(K) + ATTENTION_PARTIALS * 32)
-#define ATTENTION_SCRATCH_OUT(K) (ATTENTION_SCRATCH_SUM(K) + ATTENTION_PARTIALS * 32)
-#define ATTENTION_SCRATCH_KEY(K, group) \
-    (ATTENTION_SCRATCH_OUT(K) + ATTENTION_PARTIALS * (group) * (K)*4)
-#define ATTENTION_SCRATCH_ROWS(tokens) \
-    ((tokens) <= ATTENTION_STEP_ROWS ? (tokens) : ATTENTION_STEP_ROWS + 8)
-#define ATTENTION_SCRATCH_VALUE(K, group, tokens) \
-    (ATTENTION_SCRATCH_KEY(K, group) + ATTENTION_SCRATCH_ROWS(tokens) * ATTENTION_SCRATCH_ROW(K))
-#define ATTENTION_SCRATCH_BYTES(K, group, tokens) \
-    (ATTENTION_SCRATCH_VALUE(K, group, tokens) +  \
-     ATTENTION_SCRATCH_ROWS(tokens) * ATTENTION_SCRATCH_ROW(K))
+#define ATTENTION_SCRATCH_SUM(K, team) (ATTENTION_SCRATCH_MOST(K) + ((team) + 1) * 32)
+#define ATTENTION_SCRATCH_OUT(K, team) (ATTENTION_SCRATCH_SUM(K, team) + ((team) + 1) * 32)
+#define ATTENTION_SCRATCH_KEY(K, group, team) \
+    (ATTENTION_SCRATCH_OUT(K, team) + ((team) + 1) * (group) * (K)*4)
+#define ATTENTION_SCRATCH_ROWS(tokens, team)                 \
+    ((team) < ATTENTION_WHOLE_TEAM     ? ATTENTION_HALF_ROWS \
+     : (tokens) <= ATTENTION_STEP_ROWS ? (tokens)            \
+                                       : ATTENTION_STEP_ROWS)
+#define ATTENTION_SCRATCH_VALUE(K, group, tokens, team) \
+    (ATTENTION_SCRATCH_KEY(K, group, team) +            \
+     ATTENTION_SCRATCH_ROWS(tokens, team) * ATTENTION_SCRATCH_ROW(K))
+#define ATTENTION_SCRATCH_TEAM(K, group, tokens, team) \
+    (ATTENTION_SCRATCH_VALUE(K, group, tokens, team) + \
+     ATTENTION_SCRATCH_ROWS(tokens, team) * ATTENTION_SCRATCH_ROW(K))
+/* Of all teams. */
+#define ATTENTION_SCRATCH_BYTES(K, group, tokens, team) \
+    (ATTENTION_WHOLE_TEAM / (team)*ATTENTION_SCRATCH_TEAM(K, group, tokens, team))
 
 /*   heads, kv_heads, head_size, group   group: query heads of a KV head
  *   splits, unit, own, window           attributes of the operator

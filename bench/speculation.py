@@ -153,7 +153,8 @@ def measure(path, arguments):
     import mpk
     shapes = [None, *((d, n, None) for d in arguments.drafts for n in arguments.ngram),
               *((d, n, m) for m in arguments.draft_model for d in arguments.drafts for n in (0, *arguments.ngram))]
-    engines = [mpk.LLM(path, device="cpu", threads=arguments.threads, max_batch=1, context_tokens=2048, **options(s))
+    engines = [mpk.LLM(path, device=arguments.device, threads=arguments.threads, max_batch=1, context_tokens=2048,
+                       kv_tokens=4096, batch_invariant=arguments.device != "cpu", **options(s))
                for s in shapes]
     rows = []
     for name, words in TASKS.items():
@@ -179,6 +180,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("model")
     p.add_argument("--rounds", type=int, default=2)
+    p.add_argument("--device", default="cpu", help="cpu, or a GPU: with the same bits in any company")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--tokens", type=int, default=200)
     p.add_argument("--drafts", type=int, nargs="+", default=[8])

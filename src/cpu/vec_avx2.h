@@ -77,6 +77,10 @@ V_INLINE vf v_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+V_INLINE vf v_sqrt(vf x)
+{
+    return (vf){_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)};
+}
 V_INLINE vf v_round(vf x)
 {
     return (vf){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
@@ -222,6 +226,18 @@ V_INLINE vf vi_float(vi x)
 {
     return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
 }
+V_INLINE vi vi_round(vf x)
+{
+    return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+}
+V_INLINE vi vi_bits(vf x)
+{
+    return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+V_INLINE vf v_from_bits(vi x)
+{
+    return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
+}
 
 /* AVX2 has no permutation of sixteen floats: levels are computed instead, with the same
  * rounding. */
@@ -350,6 +366,11 @@ V_INLINE vd vd_sub(vd x, vd y)
 {
     return (vd){_mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b), _mm256_sub_pd(x.c, y.c),
                 _mm256_sub_pd(x.d, y.d)};
+}
+V_INLINE vd vd_mul(vd x, vd y)
+{
+    return (vd){_mm256_mul_pd(x.a, y.a), _mm256_mul_pd(x.b, y.b), _mm256_mul_pd(x.c, y.c),
+                _mm256_mul_pd(x.d, y.d)};
 }
 V_INLINE vd vd_fma(vd x, vd y, vd z)
 {

@@ -33,6 +33,28 @@ V_INLINE vf v_sign(vf x)
     return v_with_sign(v_set(1), x);
 }
 
+/* ---- whole numbers ---- */
+
+V_INLINE vf v_floor(vf x)
+{
+    vf n = v_round(x);
+    return v_select_less(x, n, v_sub(n, v_set(1)), n);
+}
+V_INLINE vf v_ceil(vf x)
+{
+    return v_negate(v_floor(v_negate(x)));
+}
+V_INLINE vf v_trunc(vf x)
+{
+    return v_with_sign(v_floor(v_abs(x)), x);
+}
+V_INLINE vf v_truncdiv(vf a, vf b)
+{
+    return v_trunc(v_div(a, b));
+}
+
+/* ---- what the C library is left ---- */
+
 /* y, but f(x) in the lanes whose |x| is not below `bound`, NaN among them. */
 V_INLINE vf v_beyond(vf x, float bound, vf y, float (*f)(float x))
 {
@@ -45,6 +67,22 @@ V_INLINE vf v_beyond(vf x, float bound, vf y, float (*f)(float x))
     for (int l = 0; l < 16; l++)
         if (lanes >> l & 1)
             out[l] = f(in[l]);
+    return v_load(out);
+}
+
+/* y, but f(a, b) in the lanes where `far` is not 0. */
+V_INLINE vf v_beyond_two(vf far, vf a, vf b, vf y, float (*f)(float a, float b))
+{
+    float of[2][16], out[16];
+    uint32_t lanes = v_equal(far, v_zero()) ^ 0xffff;
+    if (!lanes)
+        return y;
+    v_store(of[0], a);
+    v_store(of[1], b);
+    v_store(out, y);
+    for (int l = 0; l < 16; l++)
+        if (lanes >> l & 1)
+            out[l] = f(of[0][l], of[1][l]);
     return v_load(out);
 }
 
@@ -198,22 +236,6 @@ V_INLINE vf v_expm1(vf x)
     vf lost = v_fma(power, r, v_sub(whole, sum));
     vf y = v_add(sum, v_fma(power, low, lost));
     return v_select_less(v_abs(x), v_set(0x1p-30f), x, v_add(y, y));
-}
-
-/* y, but f(a, b) in the lanes where `far` is not 0. */
-V_INLINE vf v_beyond_two(vf far, vf a, vf b, vf y, float (*f)(float a, float b))
-{
-    float of[2][16], out[16];
-    uint32_t lanes = v_equal(far, v_zero()) ^ 0xffff;
-    if (!lanes)
-        return y;
-    v_store(of[0], a);
-    v_store(of[1], b);
-    v_store(out, y);
-    for (int l = 0; l < 16; l++)
-        if (lanes >> l & 1)
-            out[l] = f(of[0][l], of[1][l]);
-    return v_load(out);
 }
 
 /* yes where x is a whole number, else no. */

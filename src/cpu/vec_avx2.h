@@ -114,6 +114,11 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return (vf){_mm256_maskload_ps(p, v_mask8(n, 0)), _mm256_maskload_ps(p + 8, v_mask8(n, 8))};
 }
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    return (vf){_mm256_maskload_ps(p, _mm256_andnot_si256(v_mask8(first, 0), v_mask8(end, 0))),
+                _mm256_maskload_ps(p + 8, _mm256_andnot_si256(v_mask8(first, 8), v_mask8(end, 8)))};
+}
 /* A masked store takes some 20 cycles on AMD's processors, so whole vectors and the rows of a
  * panel avoid it. */
 V_INLINE void v_store_n(float *p, int64_t n, vf x)

@@ -13,6 +13,8 @@
  *   v_load(p), v_store(p, x)
  *   v_load_n(p, n)            the first n lanes, at most 16, the others zero; no other memory is
  *                             touched
+ *   v_load_part(p, i, j)      lanes [i, j) from p + i on, the others zero; nor is other memory
+ *                             touched
  *   v_store_n(p, n, x)        the first n lanes
  *   v_load_f16, v_load_bf16   sixteen halves, widened
  *   v_add, v_sub, v_mul, v_div, v_fma(x, y, z) = x y + z, rounded once
@@ -134,6 +136,10 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return n == 8 ? _mm512_zextps256_ps512(_mm256_loadu_ps(p))
                   : _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)(v_mask(end) & ~v_mask(first)), p);
 }
 V_INLINE void v_store_n(float *p, int64_t n, vf a)
 {

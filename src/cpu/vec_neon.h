@@ -110,6 +110,12 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
     memcpy(lanes, p, (size_t)n * sizeof *p);
     return v_load(lanes);
 }
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    float lanes[16] = {0};
+    memcpy(lanes + first, p + first, (size_t)(end - first) * sizeof *p);
+    return v_load(lanes);
+}
 V_INLINE void v_store_n(float *p, int64_t n, vf x)
 {
     float lanes[16];

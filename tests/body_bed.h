@@ -104,20 +104,20 @@ static void run(const instance *t, const cpu_body *body, uint64_t *state)
     } while (i < out->rank);
 }
 
-static const char *pick(uint64_t *state, const char *const *from, int64_t n)
+static inline const char *pick(uint64_t *state, const char *const *from, int64_t n)
 {
     return from[choose(state, n)];
 }
 
 /* Dtype of a cache with heads of that size. */
-static const char *pick_cache(uint64_t *state, int size)
+static inline const char *pick_cache(uint64_t *state, int size)
 {
     static const char *const all[] = {"f32", "f16", "bf16", "q8_0"};
     return pick(state, all, size % 32 ? 3 : 4);
 }
 
 /* Operands of attention over up to `positions` positions; q: its dtype. */
-static int add_attended(text *t, uint64_t *state, const char *q, int positions)
+static inline int add_attended(text *t, uint64_t *state, const char *q, int positions)
 {
     static const int sizes[] = {16, 64, 128, 80, 5, 48, 32, 96};
     int groups = 1 + (int)choose(state, 3), heads = groups * (1 + (int)choose(state, 4)),

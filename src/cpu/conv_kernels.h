@@ -33,8 +33,9 @@
 enum { CV_X, CV_W, CV_BIAS };
 enum { CV_STRIDE, CV_PADDING, CV_DILATION, CV_GROUPS, CV_TRANSPOSED, CV_EXPR = 6, CV_LAST };
 /* CV_SPACE: spatial axes, missing ones being of one entry.  CV_PIECES: most pieces of a panel's
- * row.  CV_PLANE_ROWS: rows of the result that are computed together by planes. */
-enum { CV_SPACE = 3, CV_PIECES = 3 * PRODUCT_COLUMNS + 1, CV_PLANE_ROWS = 4 };
+ * row.  CV_PLANE_ROWS: rows of the result that are computed together by planes.  CV_ENTRIES: most
+ * entries of a filter whose rows are filled together. */
+enum { CV_SPACE = 3, CV_PIECES = 3 * PRODUCT_COLUMNS + 1, CV_PLANE_ROWS = 4, CV_ENTRIES = 16 };
 
 /* A spatial axis: x has n entries, a filter k, and the box has the entries lo .. lo + count - 1
  * of the result; x_stride and y_stride in elements. */
@@ -52,8 +53,9 @@ typedef struct conv_task {
     int64_t n;               /* the batch entry that is being computed */
     const float *w;          /* rows of channels * kernel entries, from filter `first` on */
     int64_t w_stride, first; /* first: the first filter of the box */
-    /* scratch: the panel, or the plane; sums [filters, PRODUCT_COLUMNS] */
-    float *panel, *sums;
+    /* scratch: the panel, or the plane; sums [filters, PRODUCT_COLUMNS]; bias as f32, from filter
+     * `first` on (NULL: there is none) */
+    float *panel, *sums, *bias;
 } conv_task;
 
 /* Lanes [at, at + n) of a panel's row: zeros, or x from `offset` on (elements within the
@@ -250,6 +252,55 @@ V_INLINE void fill_row(const op_view *x, ir_dtype dtype, int64_t offset, int64_t
     }
 }
 
+/* Where the lanes of one vector come from, for f32 and neighbours in x: lanes [at, end) from
+ * `offset` on, where its lane 0 would be; the rest are zeros. */
+typedef struct conv_lanes {
+    struct {
+        int64_t offset;
+        int32_t at, end;
+    } parts[16];
+    int n;
+} conv_lanes;
+
+/* The part of a panel's row from lane `first` on that one vector holds. */
+static void find_lanes(const conv_piece *pieces, int n, int64_t first, conv_lanes *out)
+{
+    out->n = 0;
+    for (int i = 0; i < n; i++) {
+        const conv_piece *p = &pieces[i];
+        int64_t at = p->at > first ? p->at - first : 0, end = p->at + p->n - first;
+        end = end < 16 ? end : 16;
+        if (p->zero || at >= end)
+            continue;
+        out->parts[out->n].offset = p->offset + first - p->at;
+        out->parts[out->n].at = (int32_t)at;
+        out->parts[out->n++].end = (int32_t)end;
+    }
+}
+
+/* The vector, from a channel at x. */
+V_INLINE vf load_lanes(const conv_lanes *from, const float *x)
+{
+    vf v = v_zero();
+    if (from->n == 1 && from->parts[0].at == 0 && from->parts[0].end == 16)
+        return v_load(x + from->parts[0].offset);
+    for (int i = 0; i < from->n; i++) {
+        vf part = v_load_part(x + from->parts[i].offset, from->parts[i].at, from->parts[i].end);
+        v = v_from_bits(vi_or(vi_bits(v), vi_bits(part)));
+    }
+    return v;
+}
+
+/* Rows of the panel for some filter entries, which are n vectors, from every channel: x stays in
+ * the first cache for the next entry. */
+static void fill_rows(const float *x, int64_t x_stride, int64_t channels, const conv_lanes *from,
+                      int64_t n, float *to, int64_t to_stride)
+{
+    for (int64_t c = 0; c < channels; c++, x += x_stride, to += to_stride)
+        for (int64_t v = 0; v < n; v++)
+            v_store(to + 16 * v, load_lanes(&from[v], x));
+}
+
 /* Pack the windows of places [p, p + n) over `channels` channels, the first of which begins at
  * x_offset.  Pieces are found once for each filter entry and used by all channels. */
 static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels, int64_t p,
@@ -258,39 +309,65 @@ static void pack_windows(const conv_task *t, int64_t x_offset, int64_t channels,
     const op_view *x = &t->call->in[CV_X];
     const conv_axis *a = t->axis;
     conv_piece pieces[CV_PIECES];
+    conv_lanes from[CV_ENTRIES * V_TILE_VECTORS];
     ir_box kernel = {.hi = {a[0].k, a[1].k, a[2].k}};
-    int64_t k[IR_MAX_RANK] = {0}, step = a[2].stride * a[2].x_stride;
-    float *row = t->panel;
-    do {
+    int64_t k[IR_MAX_RANK] = {0}, step = a[2].stride * a[2].x_stride, vectors = 0;
+    bool more = true;
+    for (float *row = t->panel; more; row += lanes) {
         int count = find_pieces(t, p, n, lanes, k, pieces);
-        for (int64_t c = 0; c < channels; c++) {
-            float *to = row + c * t->kernel * lanes;
-            if (x->dtype == IR_F32)
-                fill_row(x, IR_F32, x_offset + c * x->stride[1], step, pieces, count, lanes, to);
-            else
-                fill_row(x, x->dtype, x_offset + c * x->stride[1], step, pieces, count, lanes, to);
+        more = walk_next(&kernel, CV_SPACE, k);
+        if (x->dtype != IR_F32 || step != 1) {
+            for (int64_t c = 0; c < channels; c++)
+                fill_row(x, x->dtype, x_offset + c * x->stride[1], step, pieces, count, lanes,
+                         row + c * t->kernel * lanes);
+            continue;
         }
-        row += lanes;
-    } while (walk_next(&kernel, CV_SPACE, k));
+        for (int64_t i = 0; i < lanes; i += 16)
+            find_lanes(pieces, count, i, &from[vectors++]);
+        if (more && vectors < CV_ENTRIES * lanes / 16)
+            continue;
+        fill_rows((const float *)x->data + x_offset, x->stride[1], channels, from, vectors,
+                  row + lanes - 16 * vectors, t->kernel * lanes);
+        vectors = 0;
+    }
+}
+
+/* Do the places of the box follow each other in a result of f32?  Then sums lie there. */
+static bool places_in_row(const conv_task *t)
+{
+    int64_t n = 1;
+    for (int i = CV_SPACE; i-- > 0; n *= t->axis[i].count)
+        if (t->axis[i].count != 1 && t->axis[i].y_stride != n)
+            return false;
+    return t->call->out[0].dtype == IR_F32;
+}
+
+/* The offset in the result of place p of filter f. */
+static int64_t place_offset(const conv_task *t, int64_t f, int64_t p)
+{
+    const op_view *y = &t->call->out[0];
+    int64_t place[CV_SPACE], offset = t->n * y->stride[0] + f * y->stride[1];
+    place_of(t, p, place);
+    for (int i = 0; i < CV_SPACE; i++)
+        offset += (t->axis[i].lo + place[i]) * t->axis[i].y_stride;
+    return offset;
 }
 
 /* Store the sums of places [p, p + n) of filters [f, f + filters), plus bias. */
 static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t p, int64_t n)
 {
-    const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
-    int64_t place[CV_SPACE], run;
+    const op_view *bias = &t->call->in[CV_BIAS];
+    const conv_axis *last = &t->axis[2];
     for (int64_t r = 0; r < filters; r++) {
         float *sums = t->sums + r * PRODUCT_COLUMNS;
         float b = bias->data ? row_element(bias->data, bias->dtype, (f + r) * bias->stride[0]) : 0;
         for (int64_t i = 0; i < n && bias->data; i++)
             sums[i] += b;
-        for (int64_t done = 0; done < n; done += run) {
-            place_of(t, p + done, place);
-            int64_t offset = t->n * y->stride[0] + (f + r) * y->stride[1];
-            for (int i = 0; i < CV_SPACE; i++)
-                offset += (t->axis[i].lo + place[i]) * t->axis[i].y_stride;
-            run = t->axis[2].count - place[2] < n - done ? t->axis[2].count - place[2] : n - done;
-            store_floats(y, offset, t->axis[2].y_stride, run, sums + done);
+        for (int64_t done = 0, run; done < n; done += run) {
+            run = last->count - (p + done) % last->count;
+            run = run < n - done ? run : n - done;
+            store_floats(&t->call->out[0], place_offset(t, f + r, p + done), last->y_stride, run,
+                         sums + done);
         }
     }
 }
@@ -300,15 +377,23 @@ static void store_places(const conv_task *t, int64_t f, int64_t filters, int64_t
 static void convolve_places(const conv_task *t, int64_t f, int64_t end, int64_t p, int64_t n,
                             int nv)
 {
-    const op_view *x = &t->call->in[CV_X];
+    const op_view *x = &t->call->in[CV_X], *y = &t->call->out[0];
     int64_t first = f / t->filters * t->channels, chunk = chunk_channels(t);
+    bool in_row = places_in_row(t);
+    product_sums to = {t->sums, PRODUCT_COLUMNS, 16 * nv, false, NULL};
+    if (in_row)
+        to = (product_sums){(float *)y->data + place_offset(t, f, p), y->stride[1], n, false, NULL};
     for (int64_t c = 0; c < t->channels; c += chunk) {
         int64_t channels = t->channels - c < chunk ? t->channels - c : chunk;
         pack_windows(t, t->n * x->stride[0] + (first + c) * x->stride[1], channels, p, n, 16 * nv);
+        to.add = c > 0;
+        if (in_row && t->bias && c + channels == t->channels)
+            to.bias = t->bias + (f - t->first);
         product_rows(t->w + (f - t->first) * t->w_stride + c * t->kernel, t->w_stride, end - f,
-                     t->panel, nv, channels * t->kernel, c > 0, t->sums, PRODUCT_COLUMNS);
+                     t->panel, nv, channels * t->kernel, to);
     }
-    store_places(t, f, end - f, p, n);
+    if (!in_row)
+        store_places(t, f, end - f, p, n);
 }
 
 /* All places of the box, panel by panel, for filters [f, end) of one group. */
@@ -458,10 +543,10 @@ V_INLINE void store_columns(const op_view *y, int64_t offset, int64_t stride, in
 /* One filter over the plane at hand, for entry d of the first axis. */
 static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, int64_t d)
 {
-    const op_view *y = &t->call->out[0], *bias = &t->call->in[CV_BIAS];
+    const op_view *y = &t->call->out[0];
     const conv_axis *h = &t->axis[1], *w = &t->axis[2];
     const float *filter = t->w + (f - t->first) * t->w_stride;
-    float b = bias->data ? row_element(bias->data, bias->dtype, f * bias->stride[0]) : 0;
+    float b = t->bias ? t->bias[f - t->first] : 0;
     int64_t plane =
         t->n * y->stride[0] + f * y->stride[1] + (t->axis[0].lo + d) * t->axis[0].y_stride;
     for (int64_t r = 0; r < h->count; r += CV_PLANE_ROWS)
@@ -471,7 +556,7 @@ static void convolve_plane(const conv_task *t, const conv_plane *p, int64_t f, i
             for (int64_t j = 0; j < CV_PLANE_ROWS && r + j < h->count; j++)
                 store_columns(y, plane + (h->lo + r + j) * h->y_stride + (w->lo + i) * w->y_stride,
                               w->y_stride, w->count - i,
-                              bias->data ? v_add(acc[j], v_set(b)) : acc[j]);
+                              t->bias ? v_add(acc[j], v_set(b)) : acc[j]);
         }
 }
 
@@ -491,31 +576,39 @@ static void convolve_channel(const conv_task *t, int64_t f, int64_t end)
 
 /* ---- both ---- */
 
+/* The filters of the box, and its bias, as f32 in scratch. */
+static void load_filters(const conv_task *t, int64_t filters, float *w)
+{
+    const op_view *from = &t->call->in[CV_W], *bias = &t->call->in[CV_BIAS];
+    for (int64_t f = 0; f < filters && w; f++)
+        load_floats(from, (t->first + f) * from->stride[0], 1, t->w_stride, w + f * t->w_stride);
+    if (t->bias)
+        load_floats(bias, t->first * bias->stride[0], bias->stride[0], filters, t->bias);
+}
+
 /* Count the floats of scratch, and lay it out if it is given: filters as f32 unless they are f32
- * already; a panel or a plane; sums.  Returns bytes. */
+ * already; a panel or a plane; sums; the bias.  Returns bytes. */
 static size_t conv_lay_out(const op_call *call, const ir_box *box, float *scratch, conv_task *t)
 {
     const op_view *w = &call->in[CV_W];
+    const int64_t filters = box->hi[1] - box->lo[1];
     t->call = call;
     t->first = box->lo[1];
     describe_axes(call, box, t);
-    int64_t row = t->channels * t->kernel,
-            n = w->dtype == IR_F32 ? 0 : (box->hi[1] - box->lo[1]) * row;
-    conv_plane p = plane_of(t);
-    int64_t panel = goes_by_planes(t) ? p.floats : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
-    int64_t sums =
-        goes_by_planes(t)
-            ? 0
-            : (t->filters < box->hi[1] - box->lo[1] ? t->filters : box->hi[1] - box->lo[1]);
+    int64_t row = t->channels * t->kernel, n = w->dtype == IR_F32 ? 0 : filters * row;
+    bool planes = goes_by_planes(t);
+    int64_t panel = planes ? plane_of(t).floats : chunk_channels(t) * t->kernel * PRODUCT_COLUMNS;
+    int64_t sums = planes ? 0 : (t->filters < filters ? t->filters : filters) * PRODUCT_COLUMNS;
+    int64_t biases = call->in[CV_BIAS].data ? filters : 0;
     if (scratch) {
         t->w = n ? scratch : (const float *)w->data + t->first * w->stride[0];
         t->w_stride = n ? row : w->stride[0];
         t->panel = scratch + n;
         t->sums = t->panel + panel;
-        for (int64_t f = 0; f < box->hi[1] - box->lo[1] && n; f++)
-            load_floats(w, (t->first + f) * w->stride[0], 1, row, scratch + f * row);
+        t->bias = biases ? t->sums + sums : NULL;
+        load_filters(t, filters, n ? scratch : NULL);
     }
-    return (size_t)(n + panel + sums * PRODUCT_COLUMNS) * sizeof(float);
+    return (size_t)(n + panel + sums + biases) * sizeof(float);
 }
 
 static size_t conv_scratch_bytes(const op_call *call, const ir_box *box)

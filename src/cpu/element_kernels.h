@@ -6,8 +6,8 @@
  * are read and written in place.
  *
  * Values are floats, or truth values of four bytes.  Each loop rounds as the reference code
- * does, except for exp, tanh, erf, erfc and sigmoid, which are those of vec_math.h.  An element's
- * bits depend on that element alone.
+ * does, except for the functions of vec_math.h and vec_functions.h.  An element's bits depend on
+ * that element alone.
  *
  * For an expression a * b + 1 over a row of 1200 elements, the steps and where their values lie:
  *
@@ -23,7 +23,7 @@
 #ifndef CPU_ELEMENT_KERNELS_H
 #define CPU_ELEMENT_KERNELS_H
 
-#include "cpu/vec_math.h"
+#include "cpu/vec_functions.h"
 #include "op/map_program.h"
 #include "op/walk.h"
 
@@ -188,6 +188,20 @@ typedef void element_loop(void *y, const void *a, const void *b, const void *c, 
             v_store_n((float *)y + i, n - i, function(v_load_n((const float *)x0 + i, n - i)));    \
     }
 
+/* The same for functions of two arguments. */
+#define ELEMENT_PAIRS(name, function)                                                              \
+    static void element_##name(void *y, const void *x0, const void *x1, const void *x2, int64_t n) \
+    {                                                                                              \
+        const float *a = x0, *b = x1;                                                              \
+        int64_t i = 0;                                                                             \
+        (void)x2;                                                                                  \
+        for (; i + 16 <= n; i += 16)                                                               \
+            v_store((float *)y + i, function(v_load(a + i), v_load(b + i)));                       \
+        if (i < n)                                                                                 \
+            v_store_n((float *)y + i, n - i,                                                       \
+                      function(v_load_n(a + i, n - i), v_load_n(b + i, n - i)));                   \
+    }
+
 V_INLINE vf v_sigmoid(vf x)
 {
     return v_div(v_set(1), v_add(v_set(1), v_exp(v_sub(v_zero(), x))));
@@ -207,6 +221,16 @@ ELEMENT_LOOP(cube, float, float, float, a *a *a)
 ELEMENT_LOOP(sqrt, float, float, float, sqrtf(a))
 ELEMENT_LOOP(rsqrt, float, float, float, 1.0f / sqrtf(a))
 ELEMENT_LOOP(reciprocal, float, float, float, 1.0f / a)
+ELEMENT_LOOP(sign, float, float, float, (float)((a > 0) - (a < 0)))
+ELEMENT_LOOP(copysign, float, float, float, copysignf(a, b))
+ELEMENT_LOOP(fmin, float, float, float, a < b || b != b ? a : b)
+ELEMENT_LOOP(fmax, float, float, float, a > b || b != b ? a : b)
+ELEMENT_LOOP(lerp, float, float, float, fabsf(c) < 0.5f ? a + c * (b - a) : b - (b - a) * (1 - c))
+/* The sum of two squares of floats rounds once in double, and overflows in float alone. */
+ELEMENT_LOOP(hypot, float, float, float,
+             fabsf(a) == INFINITY || fabsf(b) == INFINITY
+                 ? INFINITY
+                 : (float)sqrt((double)a * (double)a + (double)b * (double)b))
 ELEMENT_LOOP(less_equal, int32_t, float, float, a <= b)
 ELEMENT_LOOP(greater_equal, int32_t, float, float, a >= b)
 ELEMENT_LOOP(equal, int32_t, float, float, a == b)
@@ -231,6 +255,32 @@ ELEMENT_VECTORS(tanh, v_tanh)
 ELEMENT_VECTORS(erf, v_erf)
 ELEMENT_VECTORS(erfc, v_erfc)
 ELEMENT_VECTORS(sigmoid, v_sigmoid)
+ELEMENT_VECTORS(floor, v_floor)
+ELEMENT_VECTORS(ceil, v_ceil)
+ELEMENT_VECTORS(trunc, v_trunc)
+ELEMENT_VECTORS(round, v_round)
+ELEMENT_PAIRS(truncdiv, v_truncdiv)
+ELEMENT_VECTORS(exp2, v_exp2)
+ELEMENT_VECTORS(expm1, v_expm1)
+ELEMENT_VECTORS(log, v_log)
+ELEMENT_VECTORS(log2, v_log2)
+ELEMENT_VECTORS(log10, v_log10)
+ELEMENT_VECTORS(log1p, v_log1p)
+ELEMENT_VECTORS(sin, v_sin)
+ELEMENT_VECTORS(cos, v_cos)
+ELEMENT_VECTORS(tan, v_tan)
+ELEMENT_VECTORS(asin, v_asin)
+ELEMENT_VECTORS(acos, v_acos)
+ELEMENT_VECTORS(atan, v_atan)
+ELEMENT_VECTORS(sinh, v_sinh)
+ELEMENT_VECTORS(cosh, v_cosh)
+ELEMENT_VECTORS(atanh, v_atanh)
+ELEMENT_PAIRS(pow, v_pow)
+ELEMENT_PAIRS(atan2, v_atan2)
+ELEMENT_PAIRS(ldexp, v_ldexp)
+ELEMENT_PAIRS(logaddexp, v_logaddexp)
+ELEMENT_PAIRS(logaddexp2, v_logaddexp2)
+ELEMENT_PAIRS(xlogy, v_xlogy)
 ELEMENT_VECTORS(gelu, v_gelu)
 ELEMENT_VECTORS(gelu_tanh, v_gelu_tanh)
 ELEMENT_VECTORS(silu, v_silu)
@@ -242,8 +292,8 @@ typedef struct element_function {
     element_loop *of_floats, *of_truths;
 } element_function;
 
-/* Names are those of op/map_program.c.  A function of floats that is missing (sin, pow, floor
- * ..) is computed by its reference loop: slower, with the same bits. */
+/* Names are those of op/map_functions.c.  A function of floats that is missing (lgamma, fmod,
+ * asinh ..) is computed by its reference loop: slower, with the same bits. */
 static const element_function element_functions[] = {
     {"-x", element_negate, NULL},
     {"+", element_add, NULL},
@@ -262,6 +312,38 @@ static const element_function element_functions[] = {
     {"erf", element_erf, NULL},
     {"erfc", element_erfc, NULL},
     {"sigmoid", element_sigmoid, NULL},
+    {"exp2", element_exp2, NULL},
+    {"expm1", element_expm1, NULL},
+    {"log", element_log, NULL},
+    {"log2", element_log2, NULL},
+    {"log10", element_log10, NULL},
+    {"log1p", element_log1p, NULL},
+    {"sin", element_sin, NULL},
+    {"cos", element_cos, NULL},
+    {"tan", element_tan, NULL},
+    {"asin", element_asin, NULL},
+    {"acos", element_acos, NULL},
+    {"atan", element_atan, NULL},
+    {"sinh", element_sinh, NULL},
+    {"cosh", element_cosh, NULL},
+    {"atanh", element_atanh, NULL},
+    {"pow", element_pow, NULL},
+    {"atan2", element_atan2, NULL},
+    {"ldexp", element_ldexp, NULL},
+    {"logaddexp", element_logaddexp, NULL},
+    {"logaddexp2", element_logaddexp2, NULL},
+    {"xlogy", element_xlogy, NULL},
+    {"floor", element_floor, NULL},
+    {"ceil", element_ceil, NULL},
+    {"trunc", element_trunc, NULL},
+    {"round", element_round, NULL},
+    {"truncdiv", element_truncdiv, NULL},
+    {"sign", element_sign, NULL},
+    {"copysign", element_copysign, NULL},
+    {"fmin", element_fmin, NULL},
+    {"fmax", element_fmax, NULL},
+    {"lerp", element_lerp, NULL},
+    {"hypot", element_hypot, NULL},
     {"<=", element_less_equal, NULL},
     {">=", element_greater_equal, NULL},
     {"==", element_equal, NULL},
@@ -311,15 +393,15 @@ static void element_call_reference(const map_function *f, float *y, const float 
     }
 }
 
-/* The loop of a power whose exponent is a number for which a product is enough; NULL: it is not. */
+/* The loop of a power: a product where the exponent is a number for which that is enough. */
 static element_loop *element_power(const element_program *p, const map_step *step)
 {
     const map_step *by = &p->map.steps[step->arg[1]];
     if (by->kind != MAP_NUMBER || by->type != MAP_F)
-        return NULL;
+        return element_pow;
     if (by->real == 3)
         return element_cube;
-    return by->real == 2 ? element_square : NULL;
+    return by->real == 2 ? element_square : element_pow;
 }
 
 /* Find the loop of a call; *loop NULL: the reference loop of floats is used.  False: there is

@@ -35,18 +35,34 @@ enum {
 
 /* ---- register block ---- */
 
-/* Rows a[0 .. V_TILE_ROWS) times one panel of nv vectors, over `depth` entries.  Only the first
- * `rows` rows are stored; the others are repetitions, so that the loop needs no branch.  add: c
- * holds the sums of earlier entries. */
-V_INLINE void product_block(int nv, const float *const *a, const float *b, int64_t depth, bool add,
-                            int64_t rows, float *c, int64_t ld)
+/* Where the sums of a panel go: those of row r to `at` + r stride, `width` columns of them, in
+ * scratch or in the result itself. */
+typedef struct product_sums {
+    float *at;
+    int64_t stride, width;
+    bool add;          /* they hold the sums of earlier entries */
+    const float *bias; /* one for each row, added last; NULL: none */
+} product_sums;
+
+/* Rows a[0 .. V_TILE_ROWS) times one panel of nv vectors, over `depth` entries; row 0 is row
+ * `first` of the sums.  Only the first `rows` rows are stored; the others are repetitions, so that
+ * the loop needs no branch. */
+V_INLINE void product_block(int nv, const float *const *a, const float *b, int64_t depth,
+                            int64_t first, int64_t rows, const product_sums *to)
 {
     vf acc[V_TILE_ROWS * V_TILE_VECTORS];
+    float *c = to->at + first * to->stride;
+    const int64_t ld = to->stride, last = nv - 1, left = to->width - 16 * last;
+    for (int r = 0; r < V_TILE_ROWS * nv; r++)
+        acc[r] = v_zero();
+    if (to->add)
 #pragma GCC unroll 8
-    for (int r = 0; r < V_TILE_ROWS; r++)
+        for (int r = 0; r < V_TILE_ROWS; r++)
 #pragma GCC unroll 3
-        for (int v = 0; v < nv; v++)
-            acc[r * nv + v] = add ? v_load(c + (r < rows ? r : 0) * ld + 16 * v) : v_zero();
+            for (int v = 0; v < nv; v++) {
+                const float *from = c + (r < rows ? r : 0) * ld + 16 * v;
+                acc[r * nv + v] = v < last ? v_load(from) : v_load_n(from, left);
+            }
     for (int64_t k = 0; k < depth; k++) {
         vf column[V_TILE_VECTORS];
 #pragma GCC unroll 3
@@ -60,29 +76,39 @@ V_INLINE void product_block(int nv, const float *const *a, const float *b, int64
                 acc[r * nv + v] = v_fma(x, column[v], acc[r * nv + v]);
         }
     }
+    if (to->bias)
+#pragma GCC unroll 8
+        for (int r = 0; r < V_TILE_ROWS; r++)
+#pragma GCC unroll 3
+            for (int v = 0; v < nv; v++)
+                acc[r * nv + v] =
+                    v_add(acc[r * nv + v], v_set(to->bias[first + (r < rows ? r : 0)]));
 #pragma GCC unroll 8
     for (int r = 0; r < V_TILE_ROWS; r++)
 #pragma GCC unroll 3
-        for (int v = 0; v < nv; v++)
-            if (r < rows)
+        for (int v = 0; v < nv; v++) {
+            if (r < rows && v < last)
                 v_store(c + r * ld + 16 * v, acc[r * nv + v]);
+            else if (r < rows)
+                v_store_n(c + r * ld + 16 * v, left, acc[r * nv + v]);
+        }
 }
 
-/* c[r][j] = (add ? itself : 0) + sum over k of a[r][k] b[k][j] for n rows of a, a_stride apart,
- * and a panel of nv vectors.  ld: of c.  Past the last row it is repeated. */
+/* Sums over k of a[r][k] b[k][j] for n rows of a, a_stride apart, and a panel of nv vectors.  Past
+ * the last row it is repeated. */
 static void product_rows(const float *a, int64_t a_stride, int64_t n, const float *b, int nv,
-                         int64_t depth, bool add, float *c, int64_t ld)
+                         int64_t depth, product_sums to)
 {
     const float *row[V_TILE_ROWS];
     for (int64_t r0 = 0; r0 < n; r0 += V_TILE_ROWS) {
         for (int64_t r = 0; r < V_TILE_ROWS; r++)
             row[r] = a + (r0 + r < n ? r0 + r : n - 1) * a_stride;
         if (nv == 1)
-            product_block(1, row, b, depth, add, n - r0, c + r0 * ld, ld);
+            product_block(1, row, b, depth, r0, n - r0, &to);
         else if (nv == 2 && V_TILE_VECTORS >= 2)
-            product_block(V_TILE_VECTORS >= 2 ? 2 : 1, row, b, depth, add, n - r0, c + r0 * ld, ld);
+            product_block(V_TILE_VECTORS >= 2 ? 2 : 1, row, b, depth, r0, n - r0, &to);
         else
-            product_block(V_TILE_VECTORS, row, b, depth, add, n - r0, c + r0 * ld, ld);
+            product_block(V_TILE_VECTORS, row, b, depth, r0, n - r0, &to);
     }
 }
 
@@ -227,8 +253,9 @@ static int64_t batch_offset(const op_view *v, uint32_t rank, const int64_t *at)
     return offset;
 }
 
-/* Rows [m, m + n) times all columns of the box.  Depth is cut to PRODUCT_DEPTH, and the sums go
- * through t->sums between the cuts.  With a depth of 0 the loop runs once and stores zeros. */
+/* Rows [m, m + n) times all columns of the box.  Depth is cut to PRODUCT_DEPTH; between the cuts
+ * the sums lie in the result, or in t->sums if that has no rows of f32.  With a depth of 0 the loop
+ * runs once and stores zeros. */
 static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, int64_t n)
 {
     const op_view *a = &t->call->in[BM_A], *b = &t->call->in[BM_B], *y = &t->call->out[0];
@@ -247,14 +274,20 @@ static void multiply_rows(const matmul_task *t, const ir_box *box, int64_t m, in
         int64_t first = panel_first(columns, p), nv = panel_first(columns, p + 1) - first,
                 at = box->lo[last] + 16 * first;
         int64_t width = columns - 16 * first < 16 * nv ? columns - 16 * first : 16 * nv;
+        product_sums to = {t->sums, PRODUCT_COLUMNS, 16 * nv, false, NULL};
+        if (y->dtype == IR_F32 && y->stride[last] == 1) {
+            to.at = (float *)y->data + t->y + m * y->stride[last - 1] + at;
+            to.stride = y->stride[last - 1];
+            to.width = width;
+        }
         for (int64_t k = 0; k < t->depth || k == 0; k += PRODUCT_DEPTH) {
             int64_t depth = t->depth - k < PRODUCT_DEPTH ? t->depth - k : PRODUCT_DEPTH;
             pack_panel(b, t->b + k * t->b_depth + at * t->b_column, t->b_depth, t->b_column, depth,
                        width, (int)nv, t->panel);
-            product_rows(rows + k, stride, n, t->panel, (int)nv, depth, k > 0, t->sums,
-                         PRODUCT_COLUMNS);
+            to.add = k > 0;
+            product_rows(rows + k, stride, n, t->panel, (int)nv, depth, to);
         }
-        for (int64_t r = 0; r < n; r++)
+        for (int64_t r = 0; r < n && to.at == t->sums; r++)
             store_floats(y, t->y + (m + r) * y->stride[last - 1] + at * y->stride[last],
                          y->stride[last], width, t->sums + r * PRODUCT_COLUMNS);
     }

@@ -144,7 +144,9 @@ static void score_keys(const sdpa_task *t)
         int64_t first = panel_first(t->s, p), end = panel_first(t->s, p + 1);
         if (16 * first < t->end && 16 * end > t->from)
             product_rows(t->queries, t->size, t->n, t->keys + 16 * first * t->size,
-                         (int)(end - first), t->size, false, t->scores + 16 * first, t->padded_s);
+                         (int)(end - first), t->size,
+                         (product_sums){t->scores + 16 * first, t->padded_s, 16 * (end - first),
+                                        false, NULL});
     }
 }
 
@@ -235,7 +237,8 @@ static void sum_values(const sdpa_task *t)
                 width = 16 * panel_first(t->values, p + 1) - first;
         product_rows(t->scores + t->from, t->padded_s, t->n,
                      t->value_panels + first * t->s + t->from * width, (int)(width / 16),
-                     t->end - t->from, false, t->sums + first, t->padded_values);
+                     t->end - t->from,
+                     (product_sums){t->sums + first, t->padded_values, width, false, NULL});
     }
 }
 

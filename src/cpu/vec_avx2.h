@@ -77,6 +77,10 @@ V_INLINE vf v_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+V_INLINE vf v_sqrt(vf x)
+{
+    return (vf){_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)};
+}
 V_INLINE vf v_round(vf x)
 {
     return (vf){_mm256_round_ps(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
@@ -109,6 +113,11 @@ V_INLINE __m256i v_mask8(int64_t n, int l0)
 V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return (vf){_mm256_maskload_ps(p, v_mask8(n, 0)), _mm256_maskload_ps(p + 8, v_mask8(n, 8))};
+}
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    return (vf){_mm256_maskload_ps(p, _mm256_andnot_si256(v_mask8(first, 0), v_mask8(end, 0))),
+                _mm256_maskload_ps(p + 8, _mm256_andnot_si256(v_mask8(first, 8), v_mask8(end, 8)))};
 }
 /* A masked store takes some 20 cycles on AMD's processors, so whole vectors and the rows of a
  * panel avoid it. */
@@ -221,6 +230,18 @@ V_INLINE vi vi_shl(vi x, int n)
 V_INLINE vf vi_float(vi x)
 {
     return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+V_INLINE vi vi_round(vf x)
+{
+    return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+}
+V_INLINE vi vi_bits(vf x)
+{
+    return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+V_INLINE vf v_from_bits(vi x)
+{
+    return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
 }
 
 /* AVX2 has no permutation of sixteen floats: levels are computed instead, with the same
@@ -350,6 +371,11 @@ V_INLINE vd vd_sub(vd x, vd y)
 {
     return (vd){_mm256_sub_pd(x.a, y.a), _mm256_sub_pd(x.b, y.b), _mm256_sub_pd(x.c, y.c),
                 _mm256_sub_pd(x.d, y.d)};
+}
+V_INLINE vd vd_mul(vd x, vd y)
+{
+    return (vd){_mm256_mul_pd(x.a, y.a), _mm256_mul_pd(x.b, y.b), _mm256_mul_pd(x.c, y.c),
+                _mm256_mul_pd(x.d, y.d)};
 }
 V_INLINE vd vd_fma(vd x, vd y, vd z)
 {

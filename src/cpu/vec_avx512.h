@@ -13,6 +13,8 @@
  *   v_load(p), v_store(p, x)
  *   v_load_n(p, n)            the first n lanes, at most 16, the others zero; no other memory is
  *                             touched
+ *   v_load_part(p, i, j)      lanes [i, j) from p + i on, the others zero; nor is other memory
+ *                             touched
  *   v_store_n(p, n, x)        the first n lanes
  *   v_load_f16, v_load_bf16   sixteen halves, widened
  *   v_add, v_sub, v_mul, v_div, v_fma(x, y, z) = x y + z, rounded once
@@ -26,12 +28,15 @@
  *   v_sum8(x, sums)           sums[i]: the lanes of x[i] added up as v_sum does, for eight vectors
  *   v_first(x)                lane 0
  *   v_transpose(in, out)      sixteen vectors
+ *   v_sqrt(x)                 rounded once
  *   vi                        sixteen int32: vi_load_u8, vi_load_i8 (widened bytes), vi_and, vi_or,
- *                             vi_sub, vi_shl, vi_shr, vi_set, vi_float
+ *                             vi_sub, vi_shl, vi_shr, vi_set, vi_float; vi_round: of floats, the
+ *                             nearest; vi_bits, v_from_bits: the bits of floats, and back
  *   v_levels                  v_level(v_make_levels(s, b), q) = s (q & 15) + b
  *   vp                        a V_PARTS-th of a vector: vp_load, vp_fma, vp_whole
- *   vd                        sixteen doubles: vd_wide, vd_narrow, vd_add, vd_sub, vd_fma, vd_set;
- *                             vd_quarter adds them to four lanes, l, l + 4, l + 8, l + 12 */
+ *   vd                        sixteen doubles: vd_wide, vd_narrow, vd_add, vd_sub, vd_mul, vd_fma,
+ *                             vd_set; vd_quarter adds them to four: l, l + 4, l + 8, l + 12
+ */
 #ifndef CPU_VEC_AVX512_H
 #define CPU_VEC_AVX512_H
 
@@ -102,6 +107,10 @@ V_INLINE vf v_fma(vf a, vf b, vf c)
 {
     return _mm512_fmadd_ps(a, b, c);
 }
+V_INLINE vf v_sqrt(vf a)
+{
+    return _mm512_sqrt_ps(a);
+}
 V_INLINE vf v_round(vf a)
 {
     return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -127,6 +136,10 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
 {
     return n == 8 ? _mm512_zextps256_ps512(_mm256_loadu_ps(p))
                   : _mm512_maskz_loadu_ps(v_mask(n), p);
+}
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    return _mm512_maskz_loadu_ps((__mmask16)(v_mask(end) & ~v_mask(first)), p);
 }
 V_INLINE void v_store_n(float *p, int64_t n, vf a)
 {
@@ -252,6 +265,18 @@ V_INLINE vi vi_shl(vi a, int n)
 V_INLINE vf vi_float(vi a)
 {
     return _mm512_cvtepi32_ps(a);
+}
+V_INLINE vi vi_round(vf a)
+{
+    return _mm512_cvtps_epi32(a);
+}
+V_INLINE vi vi_bits(vf a)
+{
+    return _mm512_castps_si512(a);
+}
+V_INLINE vf v_from_bits(vi a)
+{
+    return _mm512_castsi512_ps(a);
 }
 
 /* The sixteen levels q * scale + bias, q = 0 to 15, of a block of 4-bit weights: one permutation
@@ -383,6 +408,10 @@ V_INLINE vd vd_add(vd x, vd y)
 V_INLINE vd vd_sub(vd x, vd y)
 {
     return (vd){_mm512_sub_pd(x.a, y.a), _mm512_sub_pd(x.b, y.b)};
+}
+V_INLINE vd vd_mul(vd x, vd y)
+{
+    return (vd){_mm512_mul_pd(x.a, y.a), _mm512_mul_pd(x.b, y.b)};
 }
 V_INLINE vd vd_fma(vd x, vd y, vd z)
 {

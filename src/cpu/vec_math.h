@@ -140,17 +140,24 @@ V_INLINE vf v_exp(vf x)
     return v_select_less(v_set(88.3f), x, v_set(INFINITY), y);
 }
 
-/* The same over all of fp32: subnormals below, infinity only where e^x is.  2^n is multiplied in
- * two steps, so it costs two more products than v_exp.  map uses it, since a user's exp may need
- * subnormals; softmax and silu do not. */
+/* y 2^n, in two steps: for an n that exceeds the exponent field, and results that are subnormal or
+ * infinite.  y is normal, n a whole number within 250 of 0. */
+V_INLINE vf v_scale_wide(vf y, vf n)
+{
+    vf half = v_round(v_mul(n, v_set(0.5f)));
+    y = v_mul(y, v_scale(v_set(1), half));
+    return v_mul(y, v_scale(v_set(1), v_sub(n, half)));
+}
+
+/* The same over all of fp32: subnormals below, infinity only where e^x is.  It costs two more
+ * products than v_exp.  map uses it, since a user's exp may need subnormals; softmax and silu do
+ * not. */
 V_INLINE vf v_exp_wide(vf x)
 {
     x = v_select_less(x, v_set(-105), v_set(-105), x);
     x = v_select_less(v_set(89.5f), x, v_set(89.5f), x);
-    vf n = v_round(v_mul(x, v_set(1.44269504f))), half = v_round(v_mul(n, v_set(0.5f)));
-    vf y = v_exp_part(x, n);
-    y = v_mul(y, v_scale(v_set(1), half));
-    return v_mul(y, v_scale(v_set(1), v_sub(n, half)));
+    vf n = v_round(v_mul(x, v_set(1.44269504f)));
+    return v_scale_wide(v_exp_part(x, n), n);
 }
 
 /* x / (1 + e^-x).  Below -88.3 e^-x is infinite and the result -0; the exact one is nearer to it
@@ -179,10 +186,16 @@ V_INLINE vf v_polynomial(vf x, const float *coefficients, int n)
     return y;
 }
 
-/* max(x, -x), as no instruction set here has an operation for it.  NaN is not always kept. */
+/* All but the sign bit; NaN stays. */
 V_INLINE vf v_abs(vf x)
 {
-    return v_max(x, v_sub(v_zero(), x));
+    return v_from_bits(vi_and(vi_bits(x), vi_set(INT32_MAX)));
+}
+
+/* y, which is not below 0, with the sign of x. */
+V_INLINE vf v_with_sign(vf y, vf x)
+{
+    return v_from_bits(vi_or(vi_bits(y), vi_and(vi_bits(x), vi_set(INT32_MIN))));
 }
 
 /* erf within 3.5e-7, relative too: x P(x^2) / Q(x^2) up to 3.9, beyond which it is 1 to nearly
@@ -205,10 +218,9 @@ V_INLINE vf v_tanh(vf x)
     static const float near[] = {0.00229950668f, -0.00835061353f, 0.0217712317f,
                                  -0.0539595895f, 0.133333057f,    -0.333333343f};
     vf a = v_abs(x), square = v_mul(x, x);
-    vf low = v_fma(v_mul(x, square), v_polynomial(square, near, 6), x);
+    vf low = v_fma(v_mul(a, square), v_polynomial(square, near, 6), a);
     vf high = v_sub(v_set(1), v_div(v_set(2), v_add(v_exp(v_add(a, a)), v_set(1))));
-    high = v_select_less(x, v_zero(), v_sub(v_zero(), high), high);
-    return v_select_less(a, v_set(0.625f), low, high);
+    return v_with_sign(v_select_less(a, v_set(0.625f), low, high), x);
 }
 
 /* 1 - erf(x), relative to itself within 5e-7 + 1e-7 x^2, also where it is small; 0 from 9.35 on,

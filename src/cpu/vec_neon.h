@@ -69,6 +69,10 @@ V_INLINE vf v_fma(vf x, vf y, vf z)
 {
     return (vf){_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
 }
+V_INLINE vf v_sqrt(vf x)
+{
+    return (vf){{vsqrtq_f32(x.a.a), vsqrtq_f32(x.a.b)}, {vsqrtq_f32(x.b.a), vsqrtq_f32(x.b.b)}};
+}
 /* FRINTN: to the nearest, ties to even, whatever the rounding mode says. */
 V_INLINE vf v_round(vf x)
 {
@@ -104,6 +108,12 @@ V_INLINE vf v_load_n(const float *p, int64_t n)
     if (n >= 16)
         return v_load(p);
     memcpy(lanes, p, (size_t)n * sizeof *p);
+    return v_load(lanes);
+}
+V_INLINE vf v_load_part(const float *p, int64_t first, int64_t end)
+{
+    float lanes[16] = {0};
+    memcpy(lanes + first, p + first, (size_t)(end - first) * sizeof *p);
     return v_load(lanes);
 }
 V_INLINE void v_store_n(float *p, int64_t n, vf x)
@@ -191,6 +201,18 @@ V_INLINE vi vi_shl(vi x, int n)
 V_INLINE vf vi_float(vi x)
 {
     return (vf){_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)};
+}
+V_INLINE vi vi_round(vf x)
+{
+    return (vi){_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b)};
+}
+V_INLINE vi vi_bits(vf x)
+{
+    return (vi){_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)};
+}
+V_INLINE vf v_from_bits(vi x)
+{
+    return (vf){_mm256_castsi256_ps(x.a), _mm256_castsi256_ps(x.b)};
 }
 
 /* Levels are computed, with the same rounding as those of a table. */
@@ -342,6 +364,10 @@ V_INLINE __m256d vd_sub4(__m256d x, __m256d y)
 {
     return (__m256d){x.a - y.a, x.b - y.b};
 }
+V_INLINE __m256d vd_mul4(__m256d x, __m256d y)
+{
+    return (__m256d){x.a * y.a, x.b * y.b};
+}
 V_INLINE __m256d vd_fma4(__m256d x, __m256d y, __m256d z)
 {
     return (__m256d){vfmaq_f64(z.a, x.a, y.a), vfmaq_f64(z.b, x.b, y.b)};
@@ -353,6 +379,10 @@ V_INLINE vd vd_add(vd x, vd y)
 V_INLINE vd vd_sub(vd x, vd y)
 {
     return (vd){vd_sub4(x.a, y.a), vd_sub4(x.b, y.b), vd_sub4(x.c, y.c), vd_sub4(x.d, y.d)};
+}
+V_INLINE vd vd_mul(vd x, vd y)
+{
+    return (vd){vd_mul4(x.a, y.a), vd_mul4(x.b, y.b), vd_mul4(x.c, y.c), vd_mul4(x.d, y.d)};
 }
 V_INLINE vd vd_fma(vd x, vd y, vd z)
 {

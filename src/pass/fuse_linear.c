@@ -130,8 +130,7 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
     fuse_read_linear(w, gate, &a);
     fuse_read_linear(w, up, &b);
     if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 ||
-        b.n_weights != 1 || !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
-        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, op->out[0])))
+        b.n_weights != 1 || !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])))
         return MPK_OK;
     ir_tensor_id old = op->out[0];
     a.in[W0 + 1] = b.in[W0];

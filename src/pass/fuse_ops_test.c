@@ -382,6 +382,52 @@ static void siblings_share_a_norm(void **state)
     }
 }
 
+/* A gate and what it multiplies become one operator only if both are plain products of one weight,
+ * of the same x and shape: whatever else one of them has would be lost. */
+static void gates_are_plain_products(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gate, *up;
+        bool fused;
+    } rows[] = {
+        {"linear(%x, %a)", "linear(%x, %b)", true},
+        {"linear(%x, %a, _, _, %v)", "linear(%x, %b, _, _, %v)", true},
+        {"linear(%x, %a)", "linear(%x, %c, %d)", false},
+        {"linear(%x, %c, %d)", "linear(%x, %a)", false},
+        {"linear(%x, %a)", "linear(%x, %b, _, _, _, _, _, _, %r)", false},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "linear(%x, %b)", false},
+        {"linear(%x, %a)", "linear(%x, %b, %a) {glu = \"silu\"}", false},
+        {"linear(%x, %a)", "linear(%x, %b) {act = \"silu\"}", false},
+        {"linear(%x, %a) {act = \"silu\"}", "linear(%x, %b)", false},
+        {"linear(%x, %a)", "linear(%z, %b)", false},
+        {"linear(%x, %a)", "linear(%x, %b, _, _, _, _, _, %n)", false},
+        {"linear(%x, %a)", "linear(%x, %w)", false},
+        {"linear(%x, %w)", "linear(%x, %a)", false},
+    };
+    static const char *const products[] = {"silu_mul(%g, %u)", "silu(%g)\n%y = mul(%s, %u)",
+                                           "silu(%g)\n%y = mul(%u, %s)"};
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%x : f32[2, 32]\ninput %%z : f32[2, 32]\ninput %%r : f32[2, 8]\n"
+                 "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\nconst %%c : f32[4, 32]\n"
+                 "const %%d : f32[4, 32]\nconst %%w : f32[1, 32]\nconst %%v : f32[8]\n"
+                 "const %%n : f32[32]\n%%g = %s\n%%u = %s\n%%%s = %s\noutput %%y\n",
+                 rows[i / 3].gate, rows[i / 3].up, i % 3 ? "s" : "y", products[i % 3]);
+        if (strstr(program, "(%x, %w)") && i % 3 == 0)
+            continue; /* silu_mul does not repeat a column */
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse(&a, g, PASS_FUSE_FULL, 2);
+        const size_t n = count_of(fused, "silu_mul") + count_of(fused, "mul");
+        if ((n == 0) != rows[i / 3].fused)
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
 /* The product of the sampler's logits becomes `logits` if it has nothing that `logits` has not: a
  * bias, a residual, a gate. */
 static void logits_are_plain_products(void **state)
@@ -611,6 +657,7 @@ int main(void)
                                        cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
+        cmocka_unit_test(gates_are_plain_products),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

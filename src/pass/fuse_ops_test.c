@@ -657,7 +657,7 @@ int main(void)
                                        cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
-        cmocka_unit_test(gates_are_plain_products),
+                                       cmocka_unit_test(gates_are_plain_products),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

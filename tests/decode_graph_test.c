@@ -201,6 +201,9 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
          "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}",
          1, 0},
+        {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
+         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, window = 3}",
+         1, 0},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94)",
          "%sdpa_95 = sdpa(%add_69, %reshape_93, %reshape_90, %map_94)", 1, 1},
     };

@@ -428,6 +428,43 @@ static void gates_are_plain_products(void **state)
     }
 }
 
+/* Attention of few tokens is cut along its keys if it sees all of them, or what a mask says: a
+ * split knows no causal rule and no window, and its values have the size of its keys. */
+static void other_attention_is_split(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *q, *k, *v, *more;
+        bool split;
+    } rows[] = {
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "", true},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "scale = 0.5", true},
+        {"bf16[1, 4, 16, 16]", "bf16[1, 2, 100, 16]", "bf16[1, 2, 100, 16]", "", true},
+        {"f32[1, 4, 17, 16]", "f32[1, 2, 100, 16]", "f32[1, 2, 100, 16]", "", false},
+        {"f32[3, 4, 6, 16]", "f32[3, 2, 100, 16]", "f32[3, 2, 100, 16]", "", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "causal = 1", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "window = 9", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 24]", "", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "by_rows = 1", false},
+        {"f64[2, 4, 8, 16]", "f64[2, 2, 100, 16]", "f64[2, 2, 100, 16]", "", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[512];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%q : %s\ninput %%k : %s\ninput %%v : %s\n%%y = sdpa(%%q, %%k, %%v, _) "
+                 "{%s}\noutput %%y\n",
+                 rows[i].q, rows[i].k, rows[i].v, *rows[i].more ? rows[i].more : "scale = 1.0");
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &gpu_options);
+        if ((count_of(fused, "sdpa_split") == 1) != rows[i].split ||
+            (count_of(fused, "sdpa") == 0) != rows[i].split)
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
 /* The product of the sampler's logits becomes `logits` if it has nothing that `logits` has not: a
  * bias, a residual, a gate. */
 static void logits_are_plain_products(void **state)
@@ -658,6 +695,7 @@ int main(void)
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(gates_are_plain_products),
+                                       cmocka_unit_test(other_attention_is_split),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

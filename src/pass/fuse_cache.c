@@ -181,25 +181,22 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
     return true;
 }
 
-/* Find both caches and their writes, which must put equally shaped values at the same index; the
+/* Find both caches and their writes, which must put a token at each position of the same index; the
  * index must not be overwritten between the writes and the attention, because it is read there
- * now. */
+ * now.  That the values are tokens of this attention is for is_part to say. */
 static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put,
                          const ir_op **v_put)
 {
     *k_put = find_write(w, rewrite_input(w, sdpa, SDPA_K), &p->k_cache);
     *v_put = find_write(w, rewrite_input(w, sdpa, SDPA_V), &p->v_cache);
-    if (!*k_put || !*v_put || *k_put == *v_put)
+    if (!*k_put || !*v_put)
         return false;
-    const ir_tensor *k = tensor_of(w, p->k_cache), *v = tensor_of(w, p->v_cache);
     p->index = rewrite_input(w, *k_put, 2);
-    const ir_tensor *index = tensor_of(w, p->index),
-                    *values = tensor_of(w, rewrite_input(w, *k_put, 1));
+    const ir_tensor *index = tensor_of(w, p->index);
     uint32_t put = w->keys.at[tensor_of(w, (*k_put)->out[0])->producer];
-    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 && same_dims(k, v) &&
-           values->rank == 4 && same_dims(values, tensor_of(w, rewrite_input(w, *v_put, 1))) &&
-           values->dims[0] == index->dims[0] && values->dims[1] == k->dims[0] &&
-           values->dims[2] == k->dims[1] && values->dims[3] == k->dims[3] &&
+    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 &&
+           tensor_of(w, rewrite_input(w, *k_put, 1))->dims[0] == index->dims[0] &&
+           same_dims(tensor_of(w, p->k_cache), tensor_of(w, p->v_cache)) &&
            is_own(w, p->k_cache, *k_put, sdpa) && is_own(w, p->v_cache, *v_put, sdpa) &&
            !rewrite_is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
 }

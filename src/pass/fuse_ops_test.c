@@ -428,6 +428,58 @@ static void gates_are_plain_products(void **state)
     }
 }
 
+/* What follows a product becomes a part of it, or stays if the product could not compute it: of
+ * every row, the operator that is left then. */
+static void what_follows_a_product(void **state)
+{
+    (void)state;
+    static const char write[] =
+        "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
+    const struct {
+        const char *product, *between, *more, *left;
+    } rows[] = {
+        /* an activation */
+        {"linear(%x, %a)", "", "%s = silu(%l)\n%y = mul(%s, %r)\noutput %y\n", NULL},
+        {"linear(%x, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"linear(%x, %a)", write, "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a)", "", "%s = silu(%l)\noutput %s\noutput %l\n", "silu"},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a, %b) {glu = \"silu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a) {act = \"relu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%f, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%g, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"linear(%t, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        /* a residual */
+        {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\n", NULL},
+        {"linear(%x, %a)", "", "%y = add(%r, %l)\noutput %y\n", NULL},
+        {"linear(%x, %a, %b) {glu = \"silu\"}", "", "%y = add(%r, %l)\noutput %y\n", NULL},
+        {"linear(%x, %a)", write, "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\noutput %l\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %l)\noutput %y\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %v)\noutput %y\n", "add"},
+        {"linear(%i, %a)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a) {act = \"relu\"}", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 8]\n"
+                 "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\ninput %%v : f32[1, 8]\n"
+                 "input %%i : f32[1, 32]\ninput %%f : f32[16, 32]\ninput %%g : f32[17, 32]\n"
+                 "input %%t : f32[20, 32] live=tokens\n%%l = %s\n%s%s",
+                 rows[i].product, rows[i].between, rows[i].more);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &gpu_options);
+        const size_t n = count_of(fused, "silu") + count_of(fused, "add");
+        if (n != (rows[i].left != NULL) || (rows[i].left && !count_of(fused, rows[i].left)))
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
 /* Attention of few tokens is cut along its keys if it sees all of them, or what a mask says: a
  * split knows no causal rule and no window, and its values have the size of its keys. */
 static void other_attention_is_split(void **state)
@@ -695,6 +747,7 @@ int main(void)
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(gates_are_plain_products),
+                                       cmocka_unit_test(what_follows_a_product),
                                        cmocka_unit_test(other_attention_is_split),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -370,7 +370,9 @@ static inline void carried_check_sent(const carried_graph *c, ir_tensor_id id)
 {
     const ir_tensor *t = &c->ir->tensors.at[id];
     const uint32_t sends = carried_flow(c, t->peer)->sends[id];
-    assert_true(!sends || c->first->source.uses[c->graph][t->producer].body->sends);
+    assert_true(!sends || (c->first->source.uses[c->graph][t->producer].body->sends &&
+                           c->ir->ops.at[t->producer].n_out == 1 &&
+                           c->ir->ops.at[t->producer].peer == t->peer));
     for (ir_op_id op = 0; op < c->ir->ops.n && sends; op++) {
         int64_t read = 0, n_tasks = 0;
         for (uint32_t i = 0; i < c->n_uses; i++) {
@@ -392,6 +394,17 @@ static inline void carried_check_sent(const carried_graph *c, ir_tensor_id id)
     }
 }
 
+/* A peer's block has room for what its own tasks write, and for what it polls; no other peer's
+ * results waste it. */
+static inline void carried_check_place(const carried_graph *c, ir_tensor_id id)
+{
+    const ir_op_id by = c->ir->tensors.at[id].producer;
+    for (uint32_t p = 0; p < c->first->n_peers; p++)
+        assert_true(carried_flow(c, p)->at[id] == CUDA_IN_AREA ||
+                    carried_flow(c, p)->is_carried[id] ||
+                    (by != IR_NONE && c->ir->ops.at[by].peer == p));
+}
+
 /* ---- all ---- */
 
 static inline void carried_check_uses(carried_graph *c)
@@ -404,6 +417,7 @@ static inline void carried_check_uses(carried_graph *c)
             carried_check_tensor(c, i);
             carried_check_sent(c, i);
         }
+        carried_check_place(c, i);
     }
     for (uint32_t i = 0; i < c->n_uses; i++) {
         if (carried_is(c, c->use[i].root))

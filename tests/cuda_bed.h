@@ -12,6 +12,7 @@
 #include "pass/pass.h"
 
 static const char settings[] = "capability:90,sms:6,memory:67108864";
+static const char three[] = "capability:90,sms:6,memory:67108864,gpus:3";
 static const char program[] = "input %x : f32[4, 64] live=tokens\n"
                               "const %w : bf16[96, 64]\n"
                               "const %v : bf16[64, 96]\n"
@@ -122,19 +123,19 @@ typedef struct bed {
 
 static uint64_t seed;
 
+/* A program that may be written for several GPUs. */
 static inline bed *set_up_launched(const char *source, pass_launch launch)
 {
     bed *b = calloc(1, sizeof *b);
     ir_graph *g;
     uint32_t n_tokens = 4;
-    pass_options o = {.n_workers = 6,
-                      .page_bytes = 16384,
-                      .pages_per_worker = 1024,
-                      .launch = launch,
-                      .verify = true};
-    b->fake = fake_cuda_start(settings);
-    assert_non_null(b->fake);
+    pass_options o = {
+        .page_bytes = 16384, .pages_per_worker = 1024, .launch = launch, .verify = true};
     check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(source), &g));
+    o.n_peers = ir_count_peers(g);
+    o.n_workers = 6 * o.n_peers;
+    b->fake = fake_cuda_start(o.n_peers > 1 ? three : settings);
+    assert_non_null(b->fake);
     check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 1, &g, &n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
     b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);

@@ -272,6 +272,46 @@ static void test_masked_drafts(void **state)
     serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 1}, 3);
 }
 
+/* A step that the baseline cannot launch is said to whoever waits for an answer, which would never
+ * come. */
+static void test_lost_baseline(void **state)
+{
+    (void)state;
+    static const char settings[] = "capability:90,sms:6,memory:67108864";
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_program program;
+    program_image image;
+    machine *gpu;
+    char words[256];
+    const fake_cuda_face *fake = fake_cuda_start(settings);
+    make_model(&cx, &a, (serve_model){IR_F32, 8, 1, false, 0}, &program, &image);
+    machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
+    for (uint32_t i = 0; i < image.n_weights; i++)
+        made_up[i].dtype = image.weights[i].dtype;
+    str code = fake_code(&cx, &a, &image, GEN_KERNEL);
+    cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = CUDA_GRAPH};
+    machine_weights w = {.at = made_up, .seed = seed};
+    check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
+    snprintf(words, sizeof words, "%s,fail:cuGraphLaunch:%u:700", settings,
+             fake->calls("cuGraphLaunch") + 1);
+    setenv("MPK_FAKE_CUDA", words, 1);
+    const int32_t prompt[] = {1, 2, 3};
+    machine_request q = {.tokens = prompt, .n_tokens = 3, .max_tokens = TOKENS, .top_p = 1};
+    rt_token got[8];
+    uint64_t id;
+    uint32_t n;
+    check_ok(&cx, machine_submit(&cx, gpu, &q, &id));
+    check_fails(&cx, MPK_EDEVICE, "cuGraphLaunch",
+                machine_drain(&cx, gpu, got, 8, 5000000000u, &n));
+    check_fails(&cx, MPK_EDEVICE, "cuGraphLaunch", machine_check(&cx, gpu));
+    setenv("MPK_FAKE_CUDA", settings, 1);
+    machine_stop(gpu);
+    fake->leaks(words, sizeof words);
+    assert_string_equal(words, "");
+    arena_free(&a);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -282,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_requests_with_drafts),
         cmocka_unit_test(test_requests_with_a_draft_model),
         cmocka_unit_test(test_masked_drafts),
+        cmocka_unit_test(test_lost_baseline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -201,8 +201,37 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
          "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, causal = 1}",
          1, 0},
+        {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25}",
+         "%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94) {scale = 0.25, window = 3}",
+         1, 0},
         {"%sdpa_95 = sdpa(%add_69, %reshape_90, %reshape_93, %map_94)",
          "%sdpa_95 = sdpa(%add_69, %reshape_93, %reshape_90, %map_94)", 1, 1},
+        {"output %r0\n", "%other = copy(%transpose_87)\noutput %r0\noutput %other\n", 1, 1},
+        /* not of two caches */
+        {"%reshape_91 = reshape(%transpose_87)", "%reshape_91 = reshape(%transpose_83)", 1, 1},
+        {"%reshape_91 = reshape(%transpose_87)",
+         "%twice = map(%transpose_87) {expr = \"x0 * 2\", dtype = \"bf16\"}\n"
+         "%reshape_91 = reshape(%twice)",
+         1, 1},
+        {"%reshape_88 = reshape(%transpose_83)",
+         "%twice = map(%transpose_83) {expr = \"x0 * 2\", dtype = \"bf16\"}\n"
+         "%reshape_88 = reshape(%twice)",
+         1, 1},
+        /* one token at two positions, and an index that is no row of them */
+        {"%reshape_78 = reshape(%map_77) {shape = [1]} : i64[1]",
+         "%reshape_78 = reshape(%map_77) {shape = [1, 1]}", 1, 1},
+        {"%reshape_78 = reshape(%map_77) {shape = [1]} : i64[1]", "const %reshape_78 : i64[2]", 1,
+         1},
+        /* keys or queries that are not rotated, the others are */
+        {"%transpose_81 = transpose(%add_76)", "%transpose_81 = transpose(%transpose_54)", 1, 1},
+        {"%sdpa_95 = sdpa(%add_69", "%sdpa_95 = sdpa(%transpose_40", 1, 1},
+        /* another part of the product than that of the values */
+        {"%transpose_85 = transpose(%transpose_60)", "%transpose_85 = transpose(%transpose_54)", 1,
+         1},
+        /* norms of heads have weights and one eps */
+        {"%transpose_40 = transpose(%mul_39)", "%transpose_40 = transpose(%cast_38)", 1, 1},
+        {"%map_35 = map(%reduce_34) {expr = \"x0 + 1e-06\"",
+         "%map_35 = map(%reduce_34) {expr = \"x0 + 1e-03\"", 1, 1},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         arena a = {0};

@@ -1,8 +1,10 @@
 /* verify_test.c - the verifier of task graphs against broken graphs of every kind; each must be
- * caught by a message that names the task and the event. */
+ * caught by a message that names the task and the event.  And whole programs, whose graphs follow
+ * each other and become an image. */
 #include "check.h"
 
 #include "base/rng.h"
+#include "image/image.h"
 #include "ir/op.h"
 #include "pass/pass.h"
 
@@ -525,9 +527,85 @@ static void names_in_quotes(void **state)
     arena_free(&a);
 }
 
+/* ---- whole programs ---- */
+
+/* Of a small program n graphs, for so many tokens each. */
+static mpk_status compile(mpk_context *cx, arena *a, uint32_t n_workers, uint32_t n_drafts,
+                          uint32_t n, const uint32_t *n_tokens, tg_program *p)
+{
+    ir_graph *g[5];
+    pass_options o = options();
+    o.n_degrees = 0;
+    o.launch = PASS_LAUNCH_AOT;
+    o.n_workers = n_workers;
+    o.n_draft_graphs = n_drafts;
+    for (uint32_t i = 0; i < n; i++)
+        check_ok(cx, ir_parse(cx, a, str_from(program), &g[i]));
+    return pass_compile(cx, a, &o, n, g, n_tokens, p);
+}
+
+/* The graphs of a program rise by their tokens; a number may stand twice, not three times; those of
+ * a draft model begin anew. */
+static void numbers_of_tokens_rise(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t n, n_drafts, tokens[5];
+        bool ok;
+    } rows[] = {{1, 0, {1}, true},
+                {3, 0, {1, 2, 4}, true},
+                {2, 0, {2, 1}, false},
+                {2, 0, {4, 4}, true},
+                {3, 0, {4, 4, 4}, false},
+                {3, 0, {1, 4, 4}, true},
+                {4, 0, {1, 4, 4, 4}, false},
+                {4, 0, {1, 1, 4, 4}, true},
+                {4, 0, {1, 4, 1, 4}, false},
+                {4, 2, {1, 4, 1, 4}, true},
+                {4, 2, {1, 4, 4, 4}, true},
+                {4, 2, {1, 4, 4, 1}, false},
+                {5, 3, {1, 4, 4, 4, 4}, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        tg_program p;
+        const mpk_status status =
+            compile(&cx, &a, 4, rows[i].n_drafts, rows[i].n, rows[i].tokens, &p);
+        if (status != (rows[i].ok ? MPK_OK : MPK_EARG))
+            fail_msg("row %zu: %s", i, cx.text);
+        arena_free(&a);
+    }
+}
+
+/* An image has tasks of its own workers alone, and of as many as a machine may have, not more. */
+static void images_have_workers(void **state)
+{
+    (void)state;
+    static const uint32_t one = 4;
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_program p;
+    program_image image, read;
+    check_ok(&cx, compile(&cx, &a, RT_MAX_WORKERS + 1, 0, 1, &one, &p));
+    check_fails(&cx, MPK_ELIMIT, "for 4097 workers", image_make(&cx, &a, &p, &image));
+    check_ok(&cx, compile(&cx, &a, RT_MAX_WORKERS, 0, 1, &one, &p));
+    check_ok(&cx, image_make(&cx, &a, &p, &image));
+    check_ok(&cx, image_open(&cx, &a, image.block, image.block->n_bytes, &read));
+    tg_task *task = &p.graphs[0].tg->tasks[0];
+    assert_int_equal(task->launch, TG_AOT);
+    task->worker = RT_MAX_WORKERS - 1;
+    check_ok(&cx, image_make(&cx, &a, &p, &image));
+    task->worker = RT_MAX_WORKERS;
+    check_fails(&cx, MPK_EVERIFY, "task 0 has no worker", image_make(&cx, &a, &p, &image));
+    task->worker = TG_NONE;
+    check_fails(&cx, MPK_EVERIFY, "task 0 has no worker", image_make(&cx, &a, &p, &image));
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_of_tokens_rise),   cmocka_unit_test(images_have_workers),
         cmocka_unit_test(lines_of_a_text),          cmocka_unit_test(names_in_quotes),
         cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
         cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),

@@ -216,9 +216,7 @@ static bool reads_all(const flow *f, ir_op_id op, ir_tensor_id root)
 /* May the readers of a tensor poll it where they are? */
 static bool may_cross(const flow *f, ir_tensor_id id)
 {
-    const ir_tensor *t = &f->ir->tensors.at[id];
-    if (!body_of(f, t->producer)->sends || f->ir->ops.at[t->producer].n_out != 1 ||
-        peer_of(f, t->producer) != t->peer)
+    if (!body_of(f, f->ir->tensors.at[id].producer)->sends)
         return false;
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         if (reads_root(f, op, id) && !reads_all(f, op, id))
@@ -289,13 +287,13 @@ static const rt_range *list_of(const flow *f, uint32_t peer, uint32_t worker)
     return &f->ranges[peer * cuda_workers(f->m) + worker];
 }
 
-/* Does the worker, or the one of its number on another peer, store anything that it clears? */
+/* May the worker, or the one of its number on another peer, store anything that it clears? */
 static bool has_cleared(const flow *f, uint32_t worker, ir_op_id end)
 {
     for (uint32_t p = 0; p < f->m->n_peers; p++)
         for (uint32_t k = list_of(f, p, worker)->first; k < list_of(f, p, worker)->last; k++) {
             const uint32_t op = f->tasks[f->lists[k]].op;
-            if (op != RT_NONE && op < end && (p == peer_of(f, end) || touches(f, op, end)))
+            if (op != RT_NONE && touches(f, op, end))
                 return true;
         }
     return false;
@@ -674,8 +672,7 @@ void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t at, rt_e
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE && plan->is_carried[op->in[i]])
             e->carried |= 1u << i;
-    if (op->n_out == 1)
-        e->sends = plan->sends[op->out[0]];
+    e->sends = plan->sends[op->out[0]];
     e->quiet = is_quiet(plan, body, at);
     e->clears = at == plan->end;
 }

@@ -468,7 +468,10 @@ static void make_text(random_text *r)
 {
     static const int widths[] = {64, 128, 18};
     r->has_state = below(r, 2);
-    say(r, "input %%v0 : bf16[4, 128]%s\n", r->has_state ? "" : " live=tokens");
+    say(r, "input %%v0 : bf16[4, 128]%s\n",
+        r->has_state  ? ""
+        : below(r, 4) ? " live=tokens"
+                      : " live=rows");
     say(r, "state %%s : bf16[4, 64]\n");
     for (int n = 0; n < 3; n++)
         for (int k = 0; k < 3; k++)
@@ -509,6 +512,93 @@ static void test_random_plans(void **state)
     assert_true(n_quiet_plans >= 4);
 }
 
+/* GPU 1 makes term d and GPU 0 adds it.  Operators of few tasks take turns among six workers: the
+ * sum of GPU 0 and its end run on workers 1 and 2. */
+#define SENT(term)                                                                      \
+    "peer all\n"                                                                        \
+    "input %t : bf16[4, 16] live=tokens\n"                                              \
+    "const %u : bf16[128, 16]\n"                                                        \
+    "const %v : bf16[16, 16]\n"                                                         \
+    "peer 0\n%a = silu(%t)\n"                                                           \
+    "peer 1\n%b = silu(%t)\n" term "peer 0\n%c = add_parts(%a, %d)\n"                   \
+    "%q = silu(%t)\n%r = silu(%t)\n%s = silu(%t)\n%x = silu(%t)\n%y = linear(%c, %v)\n" \
+    "peer 1\n%e = add_parts(%b, %d)\n%z = linear(%e, %u)\n"                             \
+    "output %q\noutput %r\noutput %s\noutput %x\noutput %y\noutput %z\n"
+
+/* What a worker of GPU 1 sends, the worker of its number on GPU 0 clears, with a task of the end:
+ * where it has none there, nothing is sent, though GPU 0's own words would all be cleared. */
+static void test_words_sent_to_idle_workers(void **state)
+{
+    (void)state;
+    static const char *const sources[] = {
+        SENT("%d = linear(%b, %v)\n"), /* by workers 1 and 2 */
+        SENT("%f = silu(%b)\n%d = linear(%f, %v)\n") /* by workers 2 and 3 */};
+    for (int is_idle = 0; is_idle < 2; is_idle++) {
+        bed *b = set_up_launched(sources[is_idle], PASS_LAUNCH_AOT);
+        check_ok(&b->cx, start(b));
+        carried_check(cuda_of(b->m), 0);
+        assert_int_equal(is_carried(b, "d"), !is_idle);
+        tear_down(b);
+    }
+}
+
+/* Programs of two or three GPUs: each has products of its own, some of which make terms that all
+ * add.  GPUs do not have equally many tasks, and those of few columns leave workers idle. */
+static void make_joint_text(random_text *r)
+{
+    static const int widths[] = {8, 16, 32, 128};
+    const int n_gpus = 2 + (int)below(r, 2), n_layers = 1 + (int)below(r, 3),
+              width = widths[below(r, 4)];
+    say(r, "peer all\ninput %%t : bf16[4, %d] live=tokens\n", width);
+    for (int i = 0; i < 4; i++)
+        say(r, "const %%u%d : bf16[%d, %d]\nconst %%d%d : bf16[%d, %d]\n", i, widths[i], width, i,
+            width, widths[i]);
+    for (int p = 0; p < n_gpus; p++)
+        say(r, "peer %d\n%%x0_%d = silu(%%t)\n", p, p);
+    for (int layer = 0; layer < n_layers; layer++) {
+        const uint32_t terms = 1 + below(r, (1u << n_gpus) - 1);
+        for (int p = 0; p < n_gpus; p++) {
+            const int i = (int)below(r, 4);
+            if (terms >> p & 1)
+                say(r,
+                    "peer %d\n%%h%d_%d = linear(%%x%d_%d, %%u%d)\n"
+                    "%%t%d_%d = linear(%%h%d_%d, %%d%d)\n",
+                    p, layer, p, layer, p, i, layer, p, layer, p, i);
+        }
+        for (int p = 0; p < n_gpus; p++) {
+            say(r, "peer %d\n%%x%d_%d = add_parts(%%x%d_%d", p, layer + 1, p, layer, p);
+            for (int q = 0; q < n_gpus; q++)
+                if (terms >> q & 1)
+                    say(r, ", %%t%d_%d", layer, q);
+            say(r, ")\n");
+        }
+    }
+    for (int p = 0; p < n_gpus; p++)
+        say(r, "peer %d\n%%y%d = linear(%%x%d_%d, %%u%d)\noutput %%y%d\n", p, p, n_layers, p,
+            (int)below(r, 4), p);
+}
+
+static void test_random_joint_plans(void **state)
+{
+    (void)state;
+    const uint32_t least = check_rounds(24);
+    uint32_t n_quiet = 0, n_sent = 0;
+    for (uint32_t n = 0; n < least || (!n_sent && n < 20 * least); n++) {
+        random_text *r = calloc(1, sizeof *r);
+        r->number = 1000000 + n;
+        make_joint_text(r);
+        bed *b = set_up_launched(r->text, PASS_LAUNCH_AOT);
+        check_ok(&b->cx, start(b));
+        n_quiet += carried_check(cuda_of(b->m), 0);
+        for (ir_tensor_id i = 0; i < b->image.ir[0]->tensors.n; i++)
+            n_sent += cuda_of(b->m)->carriers.flows[0].sends[i] != 0;
+        tear_down(b);
+        free(r);
+    }
+    print_message("%u tasks poll, %u results are sent\n", n_quiet, n_sent);
+    assert_true(n_sent > 0);
+}
+
 int main(void)
 {
     seed = check_seed();
@@ -525,6 +615,8 @@ int main(void)
         cmocka_unit_test(test_no_carriers),
         cmocka_unit_test(test_jit_tasks_carry_nothing),
         cmocka_unit_test(test_random_plans),
+        cmocka_unit_test(test_words_sent_to_idle_workers),
+        cmocka_unit_test(test_random_joint_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * next one is refused by name; a struct of another version is read as far as both sides know it.
  */
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "check.h"
@@ -241,6 +242,58 @@ static void test_rules_only_where_asked(void **state)
     }
 }
 
+/* A caller's options with values that no suggestion has. */
+static mpk_request_options suggested(const mpk_engine *e, size_t size)
+{
+    mpk_request_options o = {.size = size,
+                             .temperature = 0.25f,
+                             .top_k = 7,
+                             .top_p = 0.125f,
+                             .min_p = 0.5f,
+                             .typical_p = 0.75f,
+                             .repetition_penalty = 2};
+    mpk_engine_suggest(e, &o);
+    return o;
+}
+
+static bool is_untouched(const mpk_request_options *o)
+{
+    return o->temperature == 0.25f && o->top_k == 7 && o->top_p == 0.125f && o->min_p == 0.5f &&
+           o->typical_p == 0.75f && o->repetition_penalty == 2;
+}
+
+/* What a model's files do not say, or what no request may ask for, leaves the caller's value; what
+ * they say is taken, as far as the caller's struct goes. */
+static void test_suggestions(void **state)
+{
+    (void)state;
+    const size_t whole = sizeof(mpk_request_options);
+    mpk_engine e = {0};
+    mpk_request_options o = suggested(&e, whole);
+    assert_true(is_untouched(&o));
+    e.build.model.suggested.temperature = e.build.model.suggested.repetition_penalty = 2e6f;
+    e.build.model.suggested.top_k = -1;
+    e.build.model.suggested.top_p = e.build.model.suggested.min_p = 1.5f;
+    e.build.model.suggested.typical_p = 1.5f;
+    o = suggested(&e, whole);
+    assert_true(is_untouched(&o));
+    e.build.model.suggested.temperature = e.build.model.suggested.repetition_penalty = 1e6f;
+    e.build.model.suggested.top_k = 1;
+    e.build.model.suggested.top_p = e.build.model.suggested.min_p = 1;
+    e.build.model.suggested.typical_p = 1;
+    o = suggested(&e, whole);
+    assert_true(o.temperature == 1e6f && o.top_k == 1 && o.top_p == 1 && o.min_p == 1 &&
+                o.typical_p == 1 && o.repetition_penalty == 1e6f);
+    o = suggested(&e, offsetof(mpk_request_options, top_logprobs));
+    assert_true(o.typical_p == 1 && o.repetition_penalty == 1e6f);
+    o = suggested(&e, offsetof(mpk_request_options, top_logprobs) - 1);
+    assert_true(o.top_k == 1 && o.typical_p == 0.75f && o.repetition_penalty == 2);
+    o = suggested(&e, offsetof(mpk_request_options, seed));
+    assert_true(o.min_p == 1);
+    o = suggested(&e, offsetof(mpk_request_options, seed) - 1);
+    assert_true(o.temperature == 0.25f && o.top_k == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +301,7 @@ int main(void)
         cmocka_unit_test(test_engine_pairs),  cmocka_unit_test(test_request_ranges),
         cmocka_unit_test(test_request_lists), cmocka_unit_test(test_request_forms),
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rules_only_where_asked),
+        cmocka_unit_test(test_suggestions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

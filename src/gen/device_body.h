@@ -169,8 +169,8 @@ typedef struct gen_body {
      * be carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
      * no integer -1 */
     uint32_t carries;
-    /* its carried result may be stored into the memory of other peers: it goes through
-     * mpk_put_word */
+    /* its carried result, the only one, may be stored into the memory of other peers: it goes
+     * through mpk_put_word */
     bool sends;
     bool (*accepts)(const gen_call *c);
     /* Print the definition of instance `n`: function body_N, and load_N if it loads.  Equal text

@@ -117,7 +117,7 @@ static mpk_status lend(mpk_context *cx, machine *m, host_entry *e, float *to, ui
                        rt_u64 *at)
 {
     *at = (rt_u64)(uintptr_t)to;
-    if (!to || !m->def->lend_logits)
+    if (!m->def->lend_logits)
         return MPK_OK;
     TRY(m->def->lend_logits(cx, m, to, n, at));
     e->lent = *at;

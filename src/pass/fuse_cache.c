@@ -181,32 +181,37 @@ static bool is_own(const rewrite *w, ir_tensor_id cache, const ir_op *put, const
     return true;
 }
 
-/* Find both caches and their writes, which must put equally shaped values at the same index; the
+/* Find both caches and their writes, which must put a token at each position of the same index; the
  * index must not be overwritten between the writes and the attention, because it is read there
- * now. */
+ * now.  That the values are tokens of this attention is for is_part to say. */
 static bool match_caches(const rewrite *w, const ir_op *sdpa, cache_parts *p, const ir_op **k_put,
                          const ir_op **v_put)
 {
     *k_put = find_write(w, rewrite_input(w, sdpa, SDPA_K), &p->k_cache);
     *v_put = find_write(w, rewrite_input(w, sdpa, SDPA_V), &p->v_cache);
-    if (!*k_put || !*v_put || *k_put == *v_put)
+    if (!*k_put || !*v_put)
         return false;
-    const ir_tensor *k = tensor_of(w, p->k_cache), *v = tensor_of(w, p->v_cache);
     p->index = rewrite_input(w, *k_put, 2);
-    const ir_tensor *index = tensor_of(w, p->index),
-                    *values = tensor_of(w, rewrite_input(w, *k_put, 1));
+    const ir_tensor *index = tensor_of(w, p->index);
     uint32_t put = w->keys.at[tensor_of(w, (*k_put)->out[0])->producer];
-    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 && same_dims(k, v) &&
-           values->rank == 4 && same_dims(values, tensor_of(w, rewrite_input(w, *v_put, 1))) &&
-           values->dims[0] == index->dims[0] && values->dims[1] == k->dims[0] &&
-           values->dims[2] == k->dims[1] && values->dims[3] == k->dims[3] &&
+    return p->index == rewrite_input(w, *v_put, 2) && index->rank == 1 &&
+           tensor_of(w, rewrite_input(w, *k_put, 1))->dims[0] == index->dims[0] &&
+           same_dims(tensor_of(w, p->k_cache), tensor_of(w, p->v_cache)) &&
            is_own(w, p->k_cache, *k_put, sdpa) && is_own(w, p->v_cache, *v_put, sdpa) &&
            !rewrite_is_written(w, p->index, put, w->keys.at[tensor_of(w, sdpa->out[0])->producer]);
 }
 
-/* Fill the sizes, and check that the attention is one that attention_cache computes: no causal
- * rule and no window of its own (the mask says what is seen), as many new positions as tokens,
- * few tokens. */
+/* Is the attention one that can be cut along its keys?  It has no causal rule and no window of its
+ * own (the mask says what is seen), its result lies by heads, and its tokens are few. */
+static bool may_be_cut(const rewrite *w, const ir_op *sdpa, const ir_tensor *q)
+{
+    return !rewrite_attribute(sdpa, "causal")->i && !rewrite_attribute(sdpa, "window")->i &&
+           !rewrite_attribute(sdpa, "by_rows")->i && is_small_float(q->dtype) &&
+           q->dims[0] * q->dims[2] <= w->s->options->split_tokens;
+}
+
+/* Fill the sizes, if the attention is one that can be cut.  The caches have its entries and head
+ * size (find_write), and it has as many tokens as were written (is_part, of the values). */
 static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
 {
     const ir_tensor *q = tensor_of(w, rewrite_input(w, sdpa, SDPA_Q)),
@@ -218,10 +223,7 @@ static bool match_shape(const rewrite *w, const ir_op *sdpa, cache_parts *p)
     p->kv_heads = k->dims[1];
     p->length = k->dims[2];
     p->mask = rewrite_input(w, sdpa, SDPA_MASK);
-    return !rewrite_attribute(sdpa, "causal")->i && !rewrite_attribute(sdpa, "window")->i &&
-           tensor_of(w, p->index)->dims[0] == p->tokens &&
-           p->entries * p->tokens <= w->s->options->split_tokens && is_small_float(q->dtype) &&
-           k->dims[0] == p->entries && k->dims[3] == p->size;
+    return may_be_cut(w, sdpa, q);
 }
 
 /* Queries and keys are rotated by the same tables, or neither. */
@@ -340,9 +342,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id)
                      .tokens = q->dims[2],
                      .length = k->dims[2],
                      .size = q->dims[3]};
-    if (rewrite_attribute(&sdpa, "causal")->i || rewrite_attribute(&sdpa, "window")->i ||
-        p.entries * p.tokens > w->s->options->split_tokens || !is_small_float(q->dtype) ||
-        !is_small_float(k->dtype) || !same_dims(k, tensor_of(w, in[SDPA_V])))
+    if (!may_be_cut(w, &sdpa, q) || !same_dims(k, tensor_of(w, in[SDPA_V])))
         return MPK_OK;
     TRY(rewrite_add(w, key, "sdpa_split", 4, in,
                     (ir_set[]){{.name = "scale", .f = rewrite_attribute(&sdpa, "scale")->f},

@@ -123,15 +123,14 @@ static mpk_status apply_glu(rewrite *w, ir_op_id id)
     else if (product && (gate = find_gate(w, rewrite_input(w, op, 1), &act)))
         up = rewrite_producer(w, rewrite_input(w, op, 0), "linear");
     if (!up || !is_private(w, gate, 1) || !is_private(w, up, 1) || !may_skip_rounding(w, op) ||
-        !may_stand_at(w, gate, w->keys.at[id]) || !may_stand_at(w, up, w->keys.at[id]))
+        !may_stand_at(w, gate, w->keys.at[id])) /* nor may up, if it reads the same x */
         return MPK_OK;
     linear_parts a, b;
     ir_tensor_id out;
     fuse_read_linear(w, gate, &a);
     fuse_read_linear(w, up, &b);
     if (!is_plain(w, &a) || !is_plain(w, &b) || !same_x(&a, &b) || a.n_weights != 1 ||
-        b.n_weights != 1 || !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])) ||
-        !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, op->out[0])))
+        b.n_weights != 1 || !same_dims(tensor_of(w, gate->out[0]), tensor_of(w, up->out[0])))
         return MPK_OK;
     ir_tensor_id old = op->out[0];
     a.in[W0 + 1] = b.in[W0];
@@ -162,16 +161,9 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
     return NULL;
 }
 
-/* Does anything read the result still?  No, if another rule has replaced it; then there is
- * nothing to fuse. */
-static bool is_read(const rewrite *w, const ir_op *op)
-{
-    const ir_tensor_id t = op->out[0];
-    return w->uses.at[t] || (t < w->n_source && w->is_output[t]);
-}
-
 /* Rule act.  Not for few rows, nor for steps whose tokens are alive in part: the bodies of a GPU
- * that apply an activation at their end are those for many rows, all alive. */
+ * that apply an activation at their end are those for many rows, all alive.  Nor for a result that
+ * nothing reads, because another rule has replaced it. */
 static mpk_status apply_act(rewrite *w, ir_op_id id)
 {
     enum { FEWEST_ROWS = 17 };
@@ -181,7 +173,7 @@ static mpk_status apply_act(rewrite *w, ir_op_id id)
     const ir_tensor *y = tensor_of(w, op->out[0]);
     linear_parts p;
     ir_tensor_id out, old = op->out[0];
-    if (!linear || !is_read(w, op) || !is_private(w, linear, 1) || y->live != IR_ALL ||
+    if (!linear || !w->uses.at[old] || !is_private(w, linear, 1) || y->live != IR_ALL ||
         y->dims[0] < FEWEST_ROWS || !may_stand_at(w, linear, w->keys.at[id]))
         return MPK_OK;
     fuse_read_linear(w, linear, &p);
@@ -288,8 +280,7 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
         ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
         const ir_op *linear = rewrite_producer(w, rewrite_input(w, op, side), "linear");
         linear_parts p;
-        if (!linear || !is_private(w, linear, 1) || r == linear->out[0] ||
-            !may_stand_at(w, linear, w->keys.at[id]))
+        if (!linear || !is_private(w, linear, 1) || !may_stand_at(w, linear, w->keys.at[id]))
             continue;
         fuse_read_linear(w, linear, &p);
         if (p.in[RESIDUAL] != IR_NONE || p.act.n ||

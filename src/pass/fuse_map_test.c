@@ -2,9 +2,11 @@
  * programs. */
 #include "check.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/rng.h"
+#include "base/str.h"
 #include "ir/op.h"
 #include "pass/pass.h"
 
@@ -205,11 +207,76 @@ static void random_programs(void **state)
     assert_true(after < before / 2);
 }
 
+/* A chain of n maps, each of `more` additions beside its first and of `temps` temporaries. */
+static char *chain_of(uint32_t n, uint32_t more, uint32_t temps)
+{
+    text out = {0};
+    text_print(&out, "input %%v0 : f32[3, 7]\n");
+    for (uint32_t i = 0; i < n; i++) {
+        text_print(&out, "%%v%u = map(%%v%u) {expr = \"", i + 1, i);
+        for (uint32_t k = 0; k < temps; k++)
+            text_print(&out, "t%u = x0 * 0.5; ", k);
+        text_print(&out, temps ? "t%u" : "x0", temps - 1);
+        for (uint32_t k = 0; k < more; k++)
+            text_print(&out, " + x0");
+        text_print(&out, "\", dtype = \"f32\"}\n");
+    }
+    text_print(&out, "output %%v%u\n", n);
+    text_add(&out, "", 1);
+    return out.at;
+}
+
+/* A sum of n tensors, one after the other. */
+static char *sum_of(uint32_t n)
+{
+    text out = {0};
+    for (uint32_t i = 0; i < n; i++)
+        text_print(&out, "input %%a%u : f32[3, 7]\n", i);
+    for (uint32_t i = 1; i < n; i++)
+        text_print(&out, "%%s%u = add(%%%s%u, %%a%u)\n", i, i > 1 ? "s" : "a", i - 1, i);
+    text_print(&out, "output %%s%u\n", n - 1);
+    text_add(&out, "", 1);
+    return out.at;
+}
+
+/* How many operators a program becomes, which keeps its bits, and how many operands its last one
+ * has; the source is freed. */
+static void check_limit(char *source, size_t n, uint32_t n_in)
+{
+    arena a = {0};
+    ir_graph *plain = parse(&a, source), *fused = fuse(&a, plain, PASS_FUSE_FULL);
+    assert_int_equal(fused->ops.n, n);
+    assert_int_equal(fused->ops.at[n - 1].n_in, n_in);
+    check_same(plain, fused, base_seed);
+    arena_free(&a);
+    free(source);
+}
+
+/* A map grows up to each of its limits, and not beyond: 24 members, 200 steps, 32 temporaries, 14
+ * operands.  A map of k additions has k + 1 steps, one more to round; its result is a temporary. */
+static void limits(void **state)
+{
+    (void)state;
+    check_limit(chain_of(24, 1, 0), 1, 1);
+    check_limit(chain_of(25, 1, 0), 2, 1);
+    check_limit(chain_of(20, 8, 0), 1, 1);
+    check_limit(chain_of(20, 9, 0), 2, 1);
+    check_limit(chain_of(4, 0, 7), 1, 1);
+    check_limit(chain_of(5, 0, 7), 2, 1);
+    check_limit(sum_of(14), 1, 14);
+    check_limit(sum_of(15), 2, 14);
+    /* what has no steps of its own: a table of blocks */
+    check_fused("input %w : q8_0[3, 32]\n%c = cast(%w) {dtype = \"f32\"}\n%y = silu(%c)\n"
+                "output %y\n",
+                2, NULL);
+}
+
 int main(void)
 {
     base_seed = check_seed();
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(examples), cmocka_unit_test(nothing_moves_past_a_write),
-        cmocka_unit_test(behind_convolutions), cmocka_unit_test(random_programs)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
+                                       cmocka_unit_test(nothing_moves_past_a_write),
+                                       cmocka_unit_test(behind_convolutions),
+                                       cmocka_unit_test(limits), cmocka_unit_test(random_programs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

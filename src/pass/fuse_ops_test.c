@@ -382,6 +382,141 @@ static void siblings_share_a_norm(void **state)
     }
 }
 
+/* A gate and what it multiplies become one operator only if both are plain products of one weight,
+ * of the same x and shape: whatever else one of them has would be lost. */
+static void gates_are_plain_products(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gate, *up;
+        bool fused;
+    } rows[] = {
+        {"linear(%x, %a)", "linear(%x, %b)", true},
+        {"linear(%x, %a, _, _, %v)", "linear(%x, %b, _, _, %v)", true},
+        {"linear(%x, %a)", "linear(%x, %c, %d)", false},
+        {"linear(%x, %c, %d)", "linear(%x, %a)", false},
+        {"linear(%x, %a)", "linear(%x, %b, _, _, _, _, _, _, %r)", false},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "linear(%x, %b)", false},
+        {"linear(%x, %a)", "linear(%x, %b, %a) {glu = \"silu\"}", false},
+        {"linear(%x, %a)", "linear(%x, %b) {act = \"silu\"}", false},
+        {"linear(%x, %a) {act = \"silu\"}", "linear(%x, %b)", false},
+        {"linear(%x, %a)", "linear(%z, %b)", false},
+        {"linear(%x, %a)", "linear(%x, %b, _, _, _, _, _, %n)", false},
+        {"linear(%x, %a)", "linear(%x, %w)", false},
+        {"linear(%x, %w)", "linear(%x, %a)", false},
+    };
+    static const char *const products[] = {"silu_mul(%g, %u)", "silu(%g)\n%y = mul(%s, %u)",
+                                           "silu(%g)\n%y = mul(%u, %s)"};
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%x : f32[2, 32]\ninput %%z : f32[2, 32]\ninput %%r : f32[2, 8]\n"
+                 "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\nconst %%c : f32[4, 32]\n"
+                 "const %%d : f32[4, 32]\nconst %%w : f32[1, 32]\nconst %%v : f32[8]\n"
+                 "const %%n : f32[32]\n%%g = %s\n%%u = %s\n%%%s = %s\noutput %%y\n",
+                 rows[i / 3].gate, rows[i / 3].up, i % 3 ? "s" : "y", products[i % 3]);
+        if (strstr(program, "(%x, %w)") && i % 3 == 0)
+            continue; /* silu_mul does not repeat a column */
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse(&a, g, PASS_FUSE_FULL, 2);
+        const size_t n = count_of(fused, "silu_mul") + count_of(fused, "mul");
+        if ((n == 0) != rows[i / 3].fused)
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
+/* What follows a product becomes a part of it, or stays if the product could not compute it: of
+ * every row, the operator that is left then. */
+static void what_follows_a_product(void **state)
+{
+    (void)state;
+    static const char write[] =
+        "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
+    const struct {
+        const char *product, *between, *more, *left;
+    } rows[] = {
+        /* an activation */
+        {"linear(%x, %a)", "", "%s = silu(%l)\n%y = mul(%s, %r)\noutput %y\n", NULL},
+        {"linear(%x, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"linear(%x, %a)", write, "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a)", "", "%s = silu(%l)\noutput %s\noutput %l\n", "silu"},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a, %b) {glu = \"silu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%x, %a) {act = \"relu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%f, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%g, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"linear(%t, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        /* a residual */
+        {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\n", NULL},
+        {"linear(%x, %a)", "", "%y = add(%r, %l)\noutput %y\n", NULL},
+        {"linear(%x, %a, %b) {glu = \"silu\"}", "", "%y = add(%r, %l)\noutput %y\n", NULL},
+        {"linear(%x, %a)", write, "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\noutput %l\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %l)\noutput %y\n", "add"},
+        {"linear(%x, %a)", "", "%y = add(%l, %v)\noutput %y\n", "add"},
+        {"linear(%i, %a)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+        {"linear(%x, %a) {act = \"relu\"}", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 8]\n"
+                 "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\ninput %%v : f32[1, 8]\n"
+                 "input %%i : f32[1, 32]\ninput %%f : f32[16, 32]\ninput %%g : f32[17, 32]\n"
+                 "input %%t : f32[20, 32] live=tokens\n%%l = %s\n%s%s",
+                 rows[i].product, rows[i].between, rows[i].more);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &gpu_options);
+        const size_t n = count_of(fused, "silu") + count_of(fused, "add");
+        if (n != (rows[i].left != NULL) || (rows[i].left && !count_of(fused, rows[i].left)))
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
+/* Attention of few tokens is cut along its keys if it sees all of them, or what a mask says: a
+ * split knows no causal rule and no window, and its values have the size of its keys. */
+static void other_attention_is_split(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *q, *k, *v, *more;
+        bool split;
+    } rows[] = {
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "", true},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "scale = 0.5", true},
+        {"bf16[1, 4, 16, 16]", "bf16[1, 2, 100, 16]", "bf16[1, 2, 100, 16]", "", true},
+        {"f32[1, 4, 17, 16]", "f32[1, 2, 100, 16]", "f32[1, 2, 100, 16]", "", false},
+        {"f32[3, 4, 6, 16]", "f32[3, 2, 100, 16]", "f32[3, 2, 100, 16]", "", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "causal = 1", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "window = 9", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 24]", "", false},
+        {"f32[2, 4, 8, 16]", "f32[2, 2, 100, 16]", "f32[2, 2, 100, 16]", "by_rows = 1", false},
+        {"f64[2, 4, 8, 16]", "f64[2, 2, 100, 16]", "f64[2, 2, 100, 16]", "", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[512];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%q : %s\ninput %%k : %s\ninput %%v : %s\n%%y = sdpa(%%q, %%k, %%v, _) "
+                 "{%s}\noutput %%y\n",
+                 rows[i].q, rows[i].k, rows[i].v, *rows[i].more ? rows[i].more : "scale = 1.0");
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &gpu_options);
+        if ((count_of(fused, "sdpa_split") == 1) != rows[i].split ||
+            (count_of(fused, "sdpa") == 0) != rows[i].split)
+            fail_msg("%s", program);
+        arena_free(&a);
+    }
+}
+
 /* The product of the sampler's logits becomes `logits` if it has nothing that `logits` has not: a
  * bias, a residual, a gate. */
 static void logits_are_plain_products(void **state)
@@ -611,6 +746,9 @@ int main(void)
                                        cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
+                                       cmocka_unit_test(gates_are_plain_products),
+                                       cmocka_unit_test(what_follows_a_product),
+                                       cmocka_unit_test(other_attention_is_split),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* attention_split_heads.cuh - the heads of a step's tokens, from qkv: rows of queries, keys and values
- * are normalised, rotated, and put into scratch, keys and values into the caches too.  For
+/* attention_split_heads.cuh - the heads of a step's tokens, from qkv: rows of queries, keys and
+ * values are normalised, rotated, and put into scratch, keys and values into the caches too.  For
  * attention_split_stream.cuh alone.
  *
  * Rows of qkv may be carried (tile/worker.cuh): they are asked for early, while the piece before is
@@ -132,11 +132,11 @@ MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
                           mpk_two_products(d, turn.cosine.y, b, turn.sine.y));
 }
 
-/* Normalise and rotate rows, rounding to bf16 after each as the single operators do.  The same bits
- * in every instance: a key that one step reads from scratch another reads from the cache, where
- * another graph's instance has put it.  A warp has the rows; a lane has both entries of its pairs,
- * K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take part in the sum
- * of squares.  Sums of all rows go through their shuffles together. */
+/* Normalise and rotate rows, rounding to bf16 after each as the single operators do.  The same
+ * bits in every instance: a key that one step reads from scratch another reads from the cache,
+ * where another graph's instance has put it.  A warp has the rows; a lane has both entries of its
+ * pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take part
+ * in the sum of squares.  Sums of all rows go through their shuffles together. */
 template <int K, int N>
 MPK_FN void attention_turn_rows(const attention_shape &s, const attention_turn<K> *turn,
                                 attention_row<K> *row)
@@ -318,8 +318,8 @@ MPK_FN void attention_keep_row(const mpk_task &t, const attention_shape &s, int 
         attention_store_value<K>(t, s, page, place, head, row);
 }
 
-/* Rows `warp` + TEAM a of a piece, which have been asked for ahead: they are waited for, then turned
- * together, then kept. */
+/* Rows `warp` + TEAM a of a piece, which have been asked for ahead: they are waited for, then
+ * turned together, then kept. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s, int token,
                                     int head, int n, int place,

@@ -3,9 +3,9 @@
  *
  * Input: queries in scratch, pages in the ring, with `own` keys and values of the step in scratch.
  * Output: what each warp has summed up of its positions, in registers.  Of a page each warp of a
- * half of the worker takes 16 positions.  If all warps are one team they work at a pair of pages at a
- * time, a half each; of two teams each has its own piece.  Every warp takes and releases every page,
- * those of the other team's pieces too.
+ * half of the worker takes 16 positions.  If all warps are one team they work at a pair of pages
+ * at a time, a half each; of two teams each has its own piece.  Every warp takes and releases
+ * every page, those of the other team's pieces too.
  *
  * Lane 4 g + c of a warp: of scores row (query head) g and positions 2c, 2c + 1 of each 8; of
  * results dims g and heads 2c, 2c + 1, for v^T p^T is transposed.
@@ -139,9 +139,9 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
     __syncwarp();
 }
 
-/* All pages of a piece as attention_pages has them, one after the other: of two teams, and in a ring
- * that may not hold two, or one.  The warps that a page is not for let it go at once.  Of a page that
- * comes in parts (attention_page_parts) each part is for some of its warps. */
+/* All pages of a piece as attention_pages has them, one after the other: of two teams, and in a
+ * ring that may not hold two, or one.  The warps that a page is not for let it go at once.  Of a
+ * page that comes in parts (attention_page_parts) each part is for some of its warps. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
                                     const attention_shape &s, const attention_piece *k, int n,

@@ -1,28 +1,35 @@
 /* attention_split_stream.cuh - attention of a few tokens over bf16 pages that stream through the
- * page ring: the body, the tokens of the step, the caches (attention_split_pages.cuh: the pages).
+ * page ring: the body, the tokens of the step, the caches (attention_split_heads.cuh: rows of qkv;
+ * attention_split_pages.cuh: the pages).
  *
  * The operator attention_split: see src/op/attention_split.c for what belongs to which split.  One
  * task is some splits of some KV heads; the query heads of a KV head (at most 8) are the rows of
  * one tensor-core operand.
  *
- * A pair of KV pages (64 tokens each) is worked at a time: a warp takes 16 tokens.  Keys and values
- * lie in fragment order (tile/kv.cuh), so that the products' operands are single shared loads and
- * the scores of q k^T are already the operand of p v.  Tokens of the step itself come from qkv, one
- * warp a query head, in f32.  The partial results of the warps meet in shared memory and are folded
- * in the order of warps: the same bits on every run.
- * A token's key and value go into the caches with the piece that holds the end of its context, of
- * few tokens after the results have gone out, unless this is the worker's last task.
+ * A piece is what one split does of one token for one KV head.  A team of warps does it: of few
+ * tokens all eight; of more, one of two teams of four, which take pieces in turn (team_of in
+ * gen/body_attention_split_stream.c).  With many streams most pieces are a page or two, so a piece
+ * costs some 2,000 instructions of each warp, one after the other, whatever its pages hold; two
+ * teams overlap these.
+ *
+ * A warp takes 16 positions of a page at a time.  Keys and values lie in fragment order
+ * (tile/kv.cuh), so that the products' operands are single shared loads and the scores of q k^T
+ * are already the operand of p v.  Tokens of the step itself come from qkv, one warp a query head,
+ * in f32.  The partial results of the warps meet in shared memory and are folded in the order of
+ * warps: the same bits on every run.  A token's key and value go into the caches with the piece
+ * that holds the end of its context, of few tokens after the results have gone out, unless this is
+ * the worker's last task.
  *
  * With `own` a token has the same bits whatever else of its slot is in the step (drafts that stand
  * are tokens like others): only the token itself is taken in f32.  Earlier ones of the step belong
  * to the pages: each warp writes those of its 16 positions into the page in the ring, where the
  * cache would have them (attention_patch), before it reads that.
  *
- * A piece is what one split does of one token for one KV head.  Two barriers divide it: between
- * attention_prepare and the products (queries, and keys and values of the step, are in scratch),
- * and between these and the fold (all partials are there).  A third is not needed: what the next
- * piece prepares (QUERY, KEY, VALUE) was read before the second barrier, and the partials that the
- * fold reads are written again only after the next piece's first.
+ * Two barriers of the team divide a piece: between attention_prepare and the products (queries,
+ * and keys and values of the step, are in scratch), and between these and the fold (all partials
+ * are there).  A third is not needed: what the next piece prepares (QUERY, KEY, VALUE) was read
+ * before the second barrier, and the partials that the fold reads are written again only after the
+ * next piece's first.
  *
  * Lane 4 g + c of a warp: of scores row (query head) g and positions 2c, 2c + 1 of each 8; of
  * results dims g and heads 2c, 2c + 1, for v^T p^T is transposed.
@@ -36,8 +43,8 @@
 
 /* ---- the tokens of the step ---- */
 
-/* What a query head has summed up of the tokens of the step, relative to exp2(most).  A lane has dims
- * 2 lane and + 1 of each 64. */
+/* What a query head has summed up of the tokens of the step, relative to exp2(most).  A lane has
+ * dims 2 lane and + 1 of each 64. */
 template <int K> struct attention_alone {
     enum { WORDS = (K + 63) / 64 }; /* of a lane, of two dims */
     float most, sum, query[2 * WORDS], out[2 * WORDS];
@@ -116,10 +123,10 @@ MPK_FN void attention_put_alone(char *s_scratch, int row, const attention_alone<
                 make_float2(a.out[2 * i], a.out[2 * i + 1]);
 }
 
-/* The n tokens of the step, in f32, newest first: the last partial.  Query head 0 by the team's last
- * warp, and so on: of a context of one page the first warps have the page.  Scratch holds at::ROWS
- * tokens at a time; where there are more, the team brings the others as it goes.  Warps without a
- * query head (GROUP < TEAM) bring rows alone. */
+/* The n tokens of the step, in f32, newest first: the last partial.  Query head 0 by the team's
+ * last warp, and so on: of a context of one page the first warps have the page.  Scratch holds
+ * at::ROWS tokens at a time; where there are more, the team brings the others as it goes.  Warps
+ * without a query head (GROUP < TEAM) bring rows alone. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int token, int head, int n,
                            int from)
@@ -309,8 +316,8 @@ struct attention_work {
 };
 
 /* The piece of token `token`, by its team; then *k is that of token `next`, if that is not -1, and
- * what it begins with has been asked for: one wait less for each piece but the first.  pass: pages of
- * the pieces of other teams that come before its next one. */
+ * what it begins with has been asked for: one wait less for each piece but the first.  pass: pages
+ * of the pieces of other teams that come before its next one. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan, const attention_work &w, int token,

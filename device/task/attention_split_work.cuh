@@ -278,8 +278,8 @@ template <int K> struct attention_page_parts {
 };
 
 /* All lanes: load keys and values of one page of the cache and one KV head: of its first n
- * positions, rounded up to the 16 that a warp works on at a time.  Both lie in the page in the order
- * of positions, 16 by 16. */
+ * positions, rounded up to the 16 that a warp works on at a time.  Both lie in the page in the
+ * order of positions, 16 by 16. */
 template <int K>
 MPK_FN void attention_load_page(mpk_load &l, const attention_shape &s, int page, int head, int n)
 {

@@ -170,8 +170,8 @@ static mpk_status read_steps(mpk_context *cx, cuda_machine *m, uint32_t graph, m
 }
 
 /* machine_def's read_profile.  out->times has room for the graph's operators.  The machine rests
- * afterwards and starts again with the next work.  Delays and steps are GPU 0's alone, whose courier talks
- * to the host and whose step task begins all steps. */
+ * afterwards and starts again with the next work.  Delays and steps are GPU 0's alone, whose
+ * courier talks to the host and whose step task begins all steps. */
 mpk_status cuda_read_profile(mpk_context *cx, machine *base, uint32_t graph, machine_profile *out)
 {
     cuda_machine *m = cuda_of(base);

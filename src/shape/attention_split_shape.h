@@ -32,8 +32,8 @@ enum {
     AT_K_NORM
 };
 
-/* Scratch of a team of `team` warps for heads of K elements, `group` query heads each, for up to this
- * many tokens: offsets in bytes.
+/* Scratch of a team of `team` warps for heads of K elements, `group` query heads each, for up to
+ * this many tokens: offsets in bytes.
  *
  *   ROW     bytes of a row of bf16, apart from the next in banks
  *   QUERY   bf16[ATTENTION_ROWS][K]

@@ -610,6 +610,70 @@ static void fast_bodies_keep_their_limits(void **state)
     }
 }
 
+/* What an operator of a graph for n tokens runs on Hopper. */
+static const gen_body *body_of(const ir_graph *g, const char *name, uint32_t n_tokens)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < g->ops.n; i++)
+        if (strcmp(g->ops.at[i].def->name, name) == 0)
+            return gen_body_choose(&(gen_call){.ir = g,
+                                               .op = &g->ops.at[i],
+                                               .n_tokens = n_tokens,
+                                               .n_workers = arch->n_sms,
+                                               .needs = arch->features,
+                                               .halves = IR_BF16},
+                                   UINT32_MAX);
+    fail_msg("no %s", name);
+    return NULL;
+}
+
+/* Attention and its fold stand in the unit of the product before them: a worker that changes its
+ * machine code between the three waits longer. */
+static void attention_stands_beside_its_product(void **state)
+{
+    (void)state;
+    bool has_many = false, has_some = false;
+    for (uint32_t n = 1; n <= 128; n++) {
+        world w = {0};
+        char source[1024];
+        snprintf(source, sizeof source,
+                 "input %%t : bf16[%u, 256] live=tokens\ninput %%r : f32[%u, 2, 64] live=tokens\n"
+                 "input %%p : i32[%u] live=tokens\ninput %%s : i32[%u] live=tokens\n"
+                 "input %%q : i32[2, 4]\nstate %%kc : bf16[8, 1, 64, 128]\n"
+                 "state %%vc : bf16[8, 1, 64, 128]\nconst %%a : bf16[512, 256]\n"
+                 "%%h = linear(%%t, %%a)\n"
+                 "%%y, %%l, %%k, %%v = attention_split(%%h, %%r, %%p, %%s, %%q, %%kc, %%vc) "
+                 "{heads = 2, kv_heads = 1, head_size = 128, splits = 2, unit = 64}\n"
+                 "%%f = attention_fold(%%y, %%l)\n",
+                 n, n, n, n);
+        check_ok(&w.cx, ir_parse(&w.cx, &w.a, str_from(source), &w.g));
+        const gen_body *product = body_of(w.g, "linear", n),
+                       *split = body_of(w.g, "attention_split", n),
+                       *fold = body_of(w.g, "attention_fold", n);
+        assert_string_equal(split->name, "attention_split_stream");
+        assert_string_equal(fold->name, "fold_rows");
+        if ((split->many != 0) != (product->many != 0) || fold->many != split->many ||
+            split->some != (n > 16 && !split->many) || fold->some != split->some)
+            fail_msg("%u tokens: %s, many %d %d %d, some %d %d %d", n, product->name, product->many,
+                     split->many, fold->many, product->some, split->some, fold->some);
+        has_many |= split->many != 0;
+        has_some |= split->some;
+        arena_free(&w.a);
+    }
+    assert_true(has_many && has_some);
+    for (uint32_t n = 255; n <= 257; n++) { /* alone */
+        world w = {0};
+        char source[256];
+        snprintf(source, sizeof source,
+                 "input %%p : bf16[%u, 9, 128]\ninput %%l : f32[%u, 9, 2]\n"
+                 "%%y = attention_fold(%%p, %%l)\n",
+                 n, n);
+        check_ok(&w.cx, ir_parse(&w.cx, &w.a, str_from(source), &w.g));
+        assert_int_equal(body_of(w.g, "attention_fold", n)->some, n <= 256);
+        arena_free(&w.a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -617,6 +681,7 @@ int main(void)
         cmocka_unit_test(every_family_finds_bodies),
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
+        cmocka_unit_test(attention_stands_beside_its_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,10 +133,68 @@ static void test_put_back(void **state)
     }
 }
 
+/* Text is appended to a sequence that waits for it: as much as the arena and its room hold.  A
+ * command that says more ends it, and one for another slot does nothing. */
+static void test_append(void **state)
+{
+    (void)state;
+    enum { ROOM = 20, NONE = 99 };
+    static const struct {
+        rt_u32 state, n;
+        rt_u64 tokens, logits;
+        rt_u32 reason;
+    } cases[] = {
+        {RT_SLOT_WAITING, 1, 0, 1, NONE},
+        {RT_SLOT_WAITING, ROOM, 0, 1, NONE},
+        {RT_SLOT_WAITING, ROOM + 1, 0, 1, RT_LENGTH},
+        {RT_SLOT_WAITING, 0, 0, 1, RT_REFUSED},
+        {RT_SLOT_WAITING, 1, 0, 0, RT_REFUSED},
+        {RT_SLOT_WAITING, 1, ARENA - 1, 1, NONE},
+        {RT_SLOT_WAITING, 2, ARENA - 2, 1, NONE},
+        {RT_SLOT_WAITING, 2, ARENA - 1, 1, RT_REFUSED},
+        {RT_SLOT_WAITING, 1, ~(rt_u64)0, 1, RT_REFUSED},
+        {RT_SLOT_WAITING, ARENA, 0, 1, RT_LENGTH},
+        {RT_SLOT_WAITING, ARENA + 1, 0, 1, RT_REFUSED},
+        {RT_SLOT_WAITING, ARENA + 1, ~(rt_u64)0, 1, RT_REFUSED},
+        {RT_SLOT_FEEDING, 1, 0, 1, NONE},
+        {RT_SLOT_FEEDING, 0, 0, 1, NONE},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rt_serving s = make(PAGES);
+        rt_control control = {0};
+        rt_chain chain = {0};
+        rt_request running = {.max_tokens = 1, .flags = RT_HOST_SAMPLES};
+        rt_token told[4] = {{0}};
+        rt_slot slot = {.state = cases[i].state, .position = 4, .limit = 4 + ROOM, .n_fed = 3};
+        rt_machine m = {.serving = &s,
+                        .control = &control,
+                        .chains = &chain,
+                        .slots = &slot,
+                        .running = &running,
+                        .tokens = told,
+                        .token_mask = 3,
+                        .n_arena = ARENA};
+        const rt_command c = {.kind = RT_APPEND,
+                              .n = cases[i].n,
+                              .tokens = cases[i].tokens,
+                              .logits = cases[i].logits};
+        s.n_active = 1;
+        rt_slot_append(&m, 0, &c);
+        const bool ends = cases[i].reason != NONE, goes_on = cases[i].state == RT_SLOT_WAITING;
+        assert_int_equal(s.told, ends);
+        assert_int_equal(slot.state, ends ? RT_SLOT_FREE : RT_SLOT_FEEDING);
+        if (ends)
+            assert_int_equal(told[0].reason, cases[i].reason);
+        else
+            assert_true(!goes_on || (slot.source == c.tokens && slot.n_source == c.n &&
+                                     slot.n_fed == 0 && running.logits == c.logits));
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_request_fits),
-                                       cmocka_unit_test(test_request_limit),
-                                       cmocka_unit_test(test_put_back)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_request_fits), cmocka_unit_test(test_request_limit),
+        cmocka_unit_test(test_put_back), cmocka_unit_test(test_append)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

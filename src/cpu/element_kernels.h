@@ -260,6 +260,9 @@ ELEMENT_VECTORS(ceil, v_ceil)
 ELEMENT_VECTORS(trunc, v_trunc)
 ELEMENT_VECTORS(round, v_round)
 ELEMENT_PAIRS(truncdiv, v_truncdiv)
+ELEMENT_PAIRS(fmod, v_fmod)
+ELEMENT_PAIRS(remainder, v_remainder)
+ELEMENT_PAIRS(floordiv, v_floordiv)
 ELEMENT_VECTORS(exp2, v_exp2)
 ELEMENT_VECTORS(expm1, v_expm1)
 ELEMENT_VECTORS(log, v_log)
@@ -292,7 +295,7 @@ typedef struct element_function {
     element_loop *of_floats, *of_truths;
 } element_function;
 
-/* Names are those of op/map_functions.c.  A function of floats that is missing (lgamma, fmod,
+/* Names are those of op/map_functions.c.  A function of floats that is missing (lgamma,
  * asinh ..) is computed by its reference loop: slower, with the same bits. */
 static const element_function element_functions[] = {
     {"-x", element_negate, NULL},
@@ -338,6 +341,9 @@ static const element_function element_functions[] = {
     {"trunc", element_trunc, NULL},
     {"round", element_round, NULL},
     {"truncdiv", element_truncdiv, NULL},
+    {"fmod", element_fmod, NULL},
+    {"remainder", element_remainder, NULL},
+    {"floordiv", element_floordiv, NULL},
     {"sign", element_sign, NULL},
     {"copysign", element_copysign, NULL},
     {"fmin", element_fmin, NULL},

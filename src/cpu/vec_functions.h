@@ -86,6 +86,45 @@ V_INLINE vf v_beyond_two(vf far, vf a, vf b, vf y, float (*f)(float a, float b))
     return v_load(out);
 }
 
+/* ---- remainders ---- */
+
+/* The remainder of a / b with the sign of a, exactly: what C's fmod gives.  A quotient below 2^24
+ * rounds to its whole part or, just below the next whole number, to that; then the product leaves
+ * less than 0.  The C library computes where b or the quotient is larger. */
+V_INLINE vf v_fmod(vf a, vf b)
+{
+    vf size = v_abs(b), quotient = v_floor(v_div(v_abs(a), size));
+    vf rest = v_fma(v_negate(quotient), size, v_abs(a));
+    rest = v_with_sign(v_select_less(rest, v_zero(), v_add(rest, size), rest), a);
+    vf far = v_select_less(quotient, v_set(0x1p24f), v_zero(), v_set(1));
+    far = v_select_less(size, v_set(INFINITY), far, v_set(1));
+    return v_beyond_two(far, a, b, rest, fmodf);
+}
+
+/* yes where a rest of the division by b is not 0 and has the other sign, else no. */
+V_INLINE vf v_select_apart(vf rest, vf b, vf yes, vf no)
+{
+    yes = v_select_less(v_mul(v_sign(rest), v_sign(b)), v_zero(), yes, no);
+    return v_select_less(v_abs(rest), v_set(V_LEAST), no, yes);
+}
+
+/* The remainder with the sign of b, and the quotient rounded down, with the steps of
+ * op/map_arithmetic.h. */
+V_INLINE vf v_remainder(vf a, vf b)
+{
+    vf rest = v_fmod(a, b);
+    return v_select_apart(rest, b, v_add(rest, b), rest);
+}
+V_INLINE vf v_floordiv(vf a, vf b)
+{
+    vf rest = v_fmod(a, b), plain = v_div(a, b), q = v_div(v_sub(a, rest), b);
+    q = v_select_apart(rest, b, v_sub(q, v_set(1)), q);
+    vf whole = v_floor(q),
+       y = v_select_less(v_set(0.5f), v_sub(q, whole), v_add(whole, v_set(1)), whole);
+    y = v_select_less(v_abs(q), v_set(V_LEAST), v_with_sign(v_zero(), plain), y);
+    return v_select_less(v_abs(b), v_set(V_LEAST), plain, y);
+}
+
 /* ---- logarithms ---- */
 
 /* x = 2^e (1 + f) with f in [-1/3, 1/3], exactly, for x above 0 and finite; returns f.  Bits are

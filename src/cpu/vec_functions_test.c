@@ -8,7 +8,7 @@
 enum { VALUES = 5000, ROUNDS = 24 };
 
 /* A function by its text; exact: in doubles.  units: the bound.  of_larger: a unit is one of the
- * larger argument where that is larger than the result, as the result of a sum may be near 0. */
+ * larger argument, or of 1/2 if both are small: the result is a sum, which may be near 0. */
 typedef struct function {
     const char *text;
     double (*one)(double a);
@@ -73,6 +73,9 @@ static const function functions[] = {
     {"round(x0)", NULL, NULL, 0, false},
     {"sign(x0)", NULL, NULL, 0, false},
     {"truncdiv(x0, x1)", NULL, NULL, 0, false},
+    {"fmod(x0, x1)", NULL, NULL, 0, false},
+    {"remainder(x0, x1)", NULL, NULL, 0, false},
+    {"floordiv(x0, x1)", NULL, NULL, 0, false},
     {"copysign(x0, x1)", NULL, NULL, 0, false},
     {"fmin(x0, x1)", NULL, NULL, 0, false},
     {"fmax(x0, x1)", NULL, NULL, 0, false},
@@ -122,11 +125,20 @@ static float any_float(void)
     }
 }
 
+/* Every eighth x0 is a multiple of x1, or next to one: there quotients round to whole numbers. */
 static void put_any(const op_call *call)
 {
-    for (uint32_t i = 0; i < call->n_in; i++)
+    float *x[3];
+    for (uint32_t i = 0; i < call->n_in; i++) {
+        x[i] = (float *)call->in[i].data;
         for (int64_t k = 0; k < VALUES; k++)
-            ((float *)call->in[i].data)[k] = any_float();
+            x[i][k] = any_float();
+    }
+    for (int64_t k = 0; k < VALUES; k += 8) {
+        x[0][k] = x[1][k] * (float)(rng_u64(seed, drawn++) % 99999);
+        if (k % 16)
+            x[0][k] = nextafterf(x[0][k], 0);
+    }
 }
 
 /* ---- comparisons ---- */
@@ -141,7 +153,7 @@ static double units_between(float y, double exact, double of)
         return (y > 0) == (exact > 0) && fabsf(y) > 3.40282e38f && fabs(exact) > 3.40282e38
                    ? 0
                    : INFINITY;
-    if (exact == 0 && of == 0)
+    if (of == 0)
         return y == 0 && signbit(y) == signbit((float)exact) ? 0 : INFINITY;
     frexp(of, &exponent);
     return fabs((double)y - exact) / ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
@@ -174,7 +186,7 @@ static void check_value(const function *f, const instance *t, const instance *re
     double a = (double)x[0], b = (double)x[1], exact = (double)z, of;
     if (f->one || f->two)
         exact = f->one ? f->one(a) : f->two(a, b);
-    of = f->of_larger ? fmax(fabs(exact), fmax(fabs(a), fabs(b))) : exact;
+    of = f->of_larger ? fmax(0.5, fmax(fabs(a), fabs(b))) : exact;
     if (f->units == 0 ? !are_same(y, z) : !(units_between(y, exact, of) <= f->units))
         fail_msg("%s: %s of %a, %a, %a is %a, not %a", body, f->text, (double)x[0], (double)x[1],
                  (double)x[2], (double)y, exact);

@@ -633,27 +633,29 @@ static void attention_stands_beside_its_product(void **state)
 {
     (void)state;
     bool has_many = false, has_some = false;
-    for (uint32_t n = 1; n <= 128; n++) {
+    for (uint32_t n = 1; n <= 129; n++) {
+        const uint32_t page = n == 129 ? 32 : 64; /* the stream knows no pages of 32 */
         world w = {0};
         char source[1024];
         snprintf(source, sizeof source,
                  "input %%t : bf16[%u, 256] live=tokens\ninput %%r : f32[%u, 2, 64] live=tokens\n"
                  "input %%p : i32[%u] live=tokens\ninput %%s : i32[%u] live=tokens\n"
-                 "input %%q : i32[2, 4]\nstate %%kc : bf16[8, 1, 64, 128]\n"
-                 "state %%vc : bf16[8, 1, 64, 128]\nconst %%a : bf16[512, 256]\n"
+                 "input %%q : i32[2, 4]\nstate %%kc : bf16[8, 1, %u, 128]\n"
+                 "state %%vc : bf16[8, 1, %u, 128]\nconst %%a : bf16[512, 256]\n"
                  "%%h = linear(%%t, %%a)\n"
                  "%%y, %%l, %%k, %%v = attention_split(%%h, %%r, %%p, %%s, %%q, %%kc, %%vc) "
                  "{heads = 2, kv_heads = 1, head_size = 128, splits = 2, unit = 64}\n"
                  "%%f = attention_fold(%%y, %%l)\n",
-                 n, n, n, n);
+                 n, n, n, n, page, page);
         check_ok(&w.cx, ir_parse(&w.cx, &w.a, str_from(source), &w.g));
         const gen_body *product = body_of(w.g, "linear", n),
                        *split = body_of(w.g, "attention_split", n),
                        *fold = body_of(w.g, "attention_fold", n);
-        assert_string_equal(split->name, "attention_split_stream");
+        assert_int_equal(strcmp(split->name, "attention_split_stream") == 0, page == 64);
         assert_string_equal(fold->name, "fold_rows");
-        if ((split->many != 0) != (product->many != 0) || fold->many != split->many ||
-            split->some != (n > 16 && !split->many) || fold->some != split->some)
+        if (page == 64 &&
+            ((split->many != 0) != (product->many != 0) || fold->many != split->many ||
+             split->some != (n > 16 && !split->many) || fold->some != split->some))
             fail_msg("%u tokens: %s, many %d %d %d, some %d %d %d", n, product->name, product->many,
                      split->many, fold->many, product->some, split->some, fold->some);
         has_many |= split->many != 0;

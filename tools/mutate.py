@@ -53,7 +53,7 @@ EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
 TESTS = {
     "base": "base_test|json_test|load_test",
     "carriers": "^(carriers|cuda|cuda_peers)_test$",
-    "cpu": "^(body_test|engine_test|stress_test)$",
+    "cpu": "^(body_test|engine_test|stress_test|exchange_test)$",
     "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
     "device": "^body_(emulated|warps)_test$",
     "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",

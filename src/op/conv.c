@@ -29,6 +29,8 @@ enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 /* Of patches: the least tile of channels; places that share what comes of the weights; products in
  * the time in which a worker reads a byte. */
 enum { PATCH_CHANNELS = 32, PATCH_PLACES = 256, PRODUCTS_OF_BYTE = 53 };
+/* Fewer products, some 4 million a worker, end before patches repay their turns, which are many. */
+enum { PATCH_PRODUCTS = 1 << 29 };
 
 /* The number of attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
@@ -213,12 +215,13 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
  * search of block programs finds best for kernels of several entries, and tiles of channels. */
 static bool has_patches(const ir_graph *g, const ir_op *op)
 {
-    const ir_tensor *w = shape_input(g, op, W);
+    const ir_tensor *w = shape_input(g, op, W), *y = &g->tensors.at[op->out[0]];
     int64_t kernel = 1;
     for (uint32_t i = 2; i < w->rank; i++)
         kernel *= w->dims[i];
-    return is_copied(g, op) && ir_dtype_table[w->dtype].block_bytes == 2 && kernel > 1 &&
-           w->rank < 5 && w->dims[1] % PATCH_CHANNELS == 0;
+    return ir_elements(y) * w->dims[1] * kernel >= PATCH_PRODUCTS && is_copied(g, op) &&
+           ir_dtype_table[w->dtype].block_bytes == 2 && kernel > 1 && w->rank < 5 &&
+           w->dims[1] % PATCH_CHANNELS == 0;
 }
 
 /* With patches, reading is what the task's box reads.  Besides it come products, of whole fields,

@@ -239,8 +239,10 @@ static void make_candidate(const super_product *s, const super_target *t, const 
 #define WINDOW_CYCLES 36.0 /* the same of an entry of a window: its place is worked out first */
 #define PLACE_CYCLES 40.0  /* a thread finds the place of a copy of a window */
 #define READ_CYCLES 6.0    /* a warp gives out a read of shared memory */
-#define TILE_CYCLES 300.0  /* begin and end of a tile */
-#define STORE_CYCLES 20.0  /* of an entry of the result, for a thread */
+#define PATCH_TURN 350.0   /* TURN_CYCLES and READ_CYCLES with patches: places of turns and rows */
+#define PATCH_READ 20.0
+#define TILE_CYCLES 300.0 /* begin and end of a tile */
+#define STORE_CYCLES 20.0 /* of an entry of the result, for a thread */
 enum { THREADS = 256 };
 
 static double larger(double a, double b)
@@ -330,9 +332,9 @@ static double cost_of(const super_product *s, const recipe *c, const block_progr
     const double fields =
         (double)c->m / 16 / c->warps[0] + (double)c->n / 16 / c->warps[1] * s->n_b;
     if (p->unit == BLOCK_MMA)
-        busy += c->k / 16.0 / c->warps[2] * fields * READ_CYCLES;
+        busy += c->k / 16.0 / c->warps[2] * fields * (c->patches ? PATCH_READ : READ_CYCLES);
     const double turn =
-        busy + TURN_CYCLES +
+        busy + (c->patches ? PATCH_TURN : TURN_CYCLES) +
         larger(multiply_cycles(p, c, s->n_b),
                larger(bytes / BYTES_A_CYCLE, (LATENCY + bytes / BYTES_A_CYCLE) / (c->stages - 1)));
     const double entries = (double)c->m * c->n * s->n_b,

@@ -769,6 +769,15 @@ static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
                    2);
 }
 
+static inline void ptx_load_matrices_at(rt_u32 *r, rt_u32 row)
+{
+    ptx_load_matrices(r, mpk_s + row);
+}
+static inline void ptx_load_matrices_turned_at(rt_u32 *r, rt_u32 row)
+{
+    ptx_load_matrices_turned(r, mpk_s + row);
+}
+
 #include "tests/emulated_groups.cuh"
 
 #endif

@@ -620,6 +620,20 @@ static const char *const block_windows[] = {
     "input %t : f16[1, 40, 31, 24]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[3, "
     "5, 1, 24]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 24, "
     "padding = [0, 3], stride = [2, 3], dilation = [3, 2], last = 1}\n",
+    /* windows that are kept as patches */
+    "input %t : bf16[2, 14, 14, 64]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[72, "
+    "3, 3, 64]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %s : f32[72]\nconst %c : "
+    "f32[72]\ninput %r : bf16[2, 14, 14, 72]\n%y = conv(%x, %w, _, %s, %c, %r) {padding = [1, 1], "
+    "last = 1, expr = \"t0 = bf16(x0 * x1 + x2); max(bf16(t0 + x3), 0)\"}\n",
+    "input %t : f16[1, 17, 28, 32]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[44, "
+    "3, 3, 32]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\ninput %r : f16[1, 17, 28, 44]\n%y = "
+    "conv(%x, %w, _, %r) {padding = [1, 1], last = 1, expr = \"x0 + x1\"}\n",
+    "input %t : bf16[1, 21, 23, 96]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[40, "
+    "2, 4, 96]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %b : bf16[40]\n%y = conv(%x, %w, "
+    "%b) {padding = [1, 3], stride = [2, 2], dilation = [3, 1], last = 1}\n",
+    "input %t : bf16[2, 75, 64]\n%x = transpose(%t) {perm = [0, 2, 1]}\nconst %u : bf16[24, 3, "
+    "64]\n%w = transpose(%u) {perm = [0, 2, 1]}\nconst %b : bf16[24]\n%y = conv(%x, %w, %b) "
+    "{padding = [1], stride = [2], last = 1}\n",
 };
 
 /* Rows that are normalised, and attention as a whole. */

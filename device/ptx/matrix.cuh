@@ -79,6 +79,22 @@ MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
                  : "memory");
 }
 
+/* Both, from a row's address in the shared window. */
+MPK_FN void ptx_load_matrices_at(rt_u32 *r, rt_u32 row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+MPK_FN void ptx_load_matrices_turned_at(rt_u32 *r, rt_u32 row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(row)
+                 : "memory");
+}
+
 #if MPK_BULK
 /* What this thread has written to shared memory, by stores or by its own cp.async, is seen by
  * products of warpgroups after this and a meeting: they read shared memory by another proxy. */

@@ -549,6 +549,40 @@ MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int le
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one;
 }
+/* Rows of an operand of the end to scratch, in the background: this thread's pieces of a tile, of
+ * which so many rows and columns are there.  g: where the tile begins, of 16 bits; stride: from a
+ * row to the next.  A piece that is not whole, or not aligned, is left out, as block_take_row
+ * knows. */
+MPK_FN void block_fetch_rows(const char *g, rt_i64 stride, int rows, int columns, rt_i64 rows_left,
+                             rt_i64 columns_left, char *s)
+{
+    const int pieces = columns / ROWS_PIECE, column = mpk_kept_thread() % pieces * ROWS_PIECE;
+    int row = mpk_kept_thread() / pieces;
+    const int end = rows_left < rows ? (int)rows_left : rows;
+    g += (row * stride + column) * 2;
+    s += mpk_kept_thread() * 16;
+    if (columns_left - column < ROWS_PIECE || (rt_u64)g % 16)
+        return;
+#pragma unroll 1
+    for (; row < end; row += MPK_THREADS / pieces) {
+        ptx_copy_async(s, g, true);
+        g += MPK_THREADS / pieces * stride * 2;
+        s += MPK_THREADS * 16;
+    }
+}
+/* What block_get_row<1> gives, of a piece that was fetched. */
+MPK_FN void block_take_row(const char *s, const mpk_view &v, const char *data, rt_i64 at, int left,
+                           float (&r)[ROWS_PIECE])
+{
+    const char *g = data + at * mpk_dtype_bytes(v.dtype);
+    if (left >= ROWS_PIECE && rows_aligned(v.dtype, g, 0)) {
+        rows_raw raw;
+        raw.at[0] = *(const uint4 *)s;
+        rows_floats(v.dtype, raw, r);
+    } else {
+        rows_read_entries(v.dtype, g, 1, left, 0, r);
+    }
+}
 /* The counterpart of block_get_row: the first `left` entries of a piece of a row of the result. */
 MPK_FN void block_put_row(const mpk_view &v, char *data, rt_i64 at, int left,
                           const float (&r)[ROWS_PIECE])
@@ -733,5 +767,7 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 
 #include "task/block_lines.cuh"
 #include "task/block_put.cuh"
+#include "task/block_reads.cuh"
+#include "task/block_patch.cuh"
 
 #endif

@@ -354,6 +354,13 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     return result;
 }
 
+/* A float more. */
+MPK_FN double reduce_one(int dtype, int kind, double result, double value, double base)
+{
+    return reduce_pair(kind, result,
+                       kind == REDUCE_LOGSUMEXP ? softmax_weight(dtype, value, base) : value);
+}
+
 /* The same as doubles; of LOGSUMEXP the sum of exp(entry - base).  Begins as the neutral element
  * too. */
 MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &part, int kind,
@@ -365,12 +372,25 @@ MPK_FN double reduce_floats(const mpk_view &x, const char *g_x, const mpk_box &p
     else if (kind == REDUCE_MIN)
         result = (double)MPK_INFINITY;
     rt_u64 n = mpk_count(part, x.rank);
-    for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
+    /* a thread alone has several loads under way: nothing else hides their latency */
+    enum { TOGETHER = 8 };
+    for (rt_u64 i = 0; group == 1 && i < n; i += TOGETHER) {
+        double r_value[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            rt_i64 at[RT_MAX_RANK];
+            mpk_place(part, x.rank, i + j < n ? i + j : i, at);
+            r_value[j] = mpk_get_double(x, g_x, mpk_offset(x, at));
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (i + j < n)
+                result = reduce_one(x.dtype, kind, result, r_value[j], base);
+    }
+    for (rt_u64 i = (rt_u64)lane; group > 1 && i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, i, at);
-        const double value = mpk_get_double(x, g_x, mpk_offset(x, at));
-        result = reduce_pair(
-            kind, result, kind == REDUCE_LOGSUMEXP ? softmax_weight(x.dtype, value, base) : value);
+        result = reduce_one(x.dtype, kind, result, mpk_get_double(x, g_x, mpk_offset(x, at)), base);
     }
     return result;
 }
@@ -381,6 +401,18 @@ MPK_FN double reduce_all_floats(const mpk_task &t, const mpk_view &x, const char
 {
     const double own = reduce_floats(x, g_x, part, kind, lane, group, base); /* this lane's */
     return group > 1 ? reduce_group(t, kind, group, own) : own;
+}
+
+/* Are the lines neighbours in memory, and their entries not?  Then threads that have a line each
+ * read neighbours, where those of one line would not. */
+MPK_FN bool reduce_is_across(const mpk_view &x, int set)
+{
+    bool across = false;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i < x.rank && x.dims[i] > 1 && x.stride[i] == 1)
+            across = !(set >> i & 1);
+    return across;
 }
 
 /* The body of reduce: each entry of the result from the part of x that lies along the axes of
@@ -404,7 +436,8 @@ MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, 
     rt_i64 lines = 1;
     for (int i = 0; i < y.rank; i++)
         lines *= y.dims[i];
-    const bool alone = n_reduced <= SHORTEST || (n_reduced <= SHORT && lines > MANY);
+    const bool alone =
+        n_reduced <= SHORTEST || (n_reduced <= SHORT && (lines > MANY || reduce_is_across(x, set)));
     int group = alone ? 1 : mpk_group(n_reduced), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;

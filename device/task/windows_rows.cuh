@@ -405,6 +405,33 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
         }
 }
 
+/* A window of KERNEL rows and columns at once, so that all its loads are under way together.  g_x:
+ * the image at these channels, of which all eight are there. */
+template <int KERNEL>
+MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *g_x, int top,
+                                int left, const pool_how &h)
+{
+    const int bytes = mpk_dtype_bytes(x.dtype);
+    rows_raw r_x[KERNEL * KERNEL];
+#pragma unroll
+    for (int k = 0; k < KERNEL * KERNEL; k++) {
+        const int row = top + k / KERNEL * (int)h.dilation.at[0],
+                  column = left + k % KERNEL * (int)h.dilation.at[1];
+        if ((rt_u32)row < (rt_u32)x.dims[2] && (rt_u32)column < (rt_u32)x.dims[3])
+            rows_fetch(x.dtype, g_x + (row * x.stride[2] + column * x.stride[3]) * bytes, r_x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < KERNEL * KERNEL; k++) {
+        const int row = top + k / KERNEL * (int)h.dilation.at[0],
+                  column = left + k % KERNEL * (int)h.dilation.at[1];
+        float r_entry[ROWS_PIECE];
+        if ((rt_u32)row >= (rt_u32)x.dims[2] || (rt_u32)column >= (rt_u32)x.dims[3])
+            continue;
+        rows_floats(x.dtype, r_x[k], r_entry);
+        windows_take(m, r_entry, row * (int)x.dims[3] + column);
+    }
+}
+
 /* The body of max_pool: x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of
  * KERNEL columns and one channel.  NaN wins, and the last NaN of several; of equal entries the
  * first.
@@ -420,6 +447,7 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
     const mpk_box box = mpk_box_of(t, 5), items = windows_items(box, 5, 1);
     const int channels = (int)x.dims[4];
     const bool aligned = windows_aligned(x, g_x) && box.lo[4] % ROWS_PIECE == 0;
+    const bool is_square = KERNEL <= 3 && h.kernel.at[0] == KERNEL;
     for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 5); i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(items, 5, i, at);
@@ -434,8 +462,14 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
             m.r_most[e] = -MPK_INFINITY;
             m.r_at[e] = -1;
         }
+        if (is_square && aligned && n >= ROWS_PIECE)
+            windows_take_square<KERNEL>(m, x,
+                                        g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + at[4]) *
+                                                  mpk_dtype_bytes(x.dtype),
+                                        top, left, h);
 #pragma unroll 1
-        for (int k = 0; k < (int)h.kernel.at[0]; k++) {
+        for (int k = 0; k < (int)h.kernel.at[0] && !(is_square && aligned && n >= ROWS_PIECE);
+             k++) {
             const int row = top + k * (int)h.dilation.at[0]; /* of the image, perhaps outside */
             const char *g_row =
                 g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + row * x.stride[2] + at[4]) *

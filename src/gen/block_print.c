@@ -37,8 +37,9 @@ static void print_tile(const block_printer *w, int8_t i)
 {
     const block_tile *t = &w->p->tiles[i];
     LINE(w, "static constexpr block_tile tile_%s = {%d, %d, %u, %u, %s, %u, %u};\n", t->name,
-         block_extent(w->p, i, 0), block_extent(w->p, i, 1), block_row_bytes(w->p, i), t->layout,
-         gen_dtype_name(t->dtype), block_offset(w->p, i), block_copy_bytes(w->p, i));
+         t->patch ? t->patch : block_extent(w->p, i, 0), block_extent(w->p, i, 1),
+         block_row_bytes(w->p, i), t->layout, gen_dtype_name(t->dtype), block_offset(w->p, i),
+         block_copy_bytes(w->p, i));
 }
 
 /* The window through which a convolution's factor is read (block_window). */
@@ -100,10 +101,15 @@ static void print_loop(block_printer *w, const block_step *s)
     const int tile = w->p->axes[s->axis].tile;
     if (s->ahead)
         block_print_found(w, s);
+    if (s->ahead && w->plans_reads)
+        LINE(w, "int next = 0; /* the copy that loads fill */\n");
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
-        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++) {\n", s->ahead, x,
-             tile, x);
+        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++", s->ahead, x, tile,
+             x);
+        if (w->plans_reads)
+            text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
+        text_print(w->out, ") {\n");
         w->ahead = s;
     } else {
         LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
@@ -124,22 +130,47 @@ static void print_end(block_printer *w)
 /* ---- products ---- */
 
 /* A tile in shared memory as arguments: its description, and the copy of it that this turn
- * reads. */
+ * reads, where the lane's reads begin if they are planned. */
 static void print_copy(const block_printer *w, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
+    if (t->patch) {
+        text_print(w->out, "tile_%s, reads_%s + turn / %lld %% %u * tile_%s.copy_bytes, ", t->name,
+                   t->name, (long long)block_rounds(&w->p->axes[t->axis[1]]), t->stages, t->name);
+        return;
+    }
+    if (w->plans_reads && w->ahead) {
+        text_print(w->out, "tile_%s, reads_%s + block_copy_after(next, %u) * tile_%s.copy_bytes",
+                   t->name, t->name, t->stages, t->name);
+        return;
+    }
     text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
     if (t->stages > 1)
         text_print(w->out, " + turn %% %u * tile_%s.copy_bytes", t->stages, t->name);
 }
 
 /* The end of the name of block_multiply_*: by CUDA cores; by tensor cores with the left factor in
- * shared memory; the same with that factor kept in registers by an earlier product. */
-static const char *multiply_name(bool mma, const block_tile *left)
+ * shared memory, as a patch, in a loop with planned reads, or not; the same with that factor kept
+ * in registers by an earlier product. */
+static const char *multiply_name(const block_printer *w, const block_tile *left)
 {
-    if (!mma)
+    if (w->p->unit != BLOCK_MMA)
         return "fma";
+    if (left->patch)
+        return "patch";
+    if (w->plans_reads && w->ahead)
+        return "planned";
     return left->space == BLOCK_SHARED ? "mma" : "kept";
+}
+
+/* Of a patch: the lane's pixels, and how far this turn's are from them. */
+static void print_shift(const block_printer *w, const block_tile *a)
+{
+    const char *window = "";
+    for (uint32_t i = 0; i < w->p->n_operands; i++)
+        window = w->p->operands[i].window ? w->p->operands[i].name : window;
+    text_print(w->out, "pixels_%s, block_shift(window_%s, turn %% %lld)", a->name, window,
+               (long long)block_rounds(&w->p->axes[a->axis[1]]));
 }
 
 /* Sums are added to a fragment; which function does it depends on the unit and on where the left
@@ -149,15 +180,18 @@ static void print_multiply(const block_printer *w, const block_step *s)
     const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
                      *b = &w->p->tiles[s->from[1]];
     const bool mma = w->p->unit == BLOCK_MMA;
-    LINE(w, "block_multiply_%s(r_%s, ", multiply_name(mma, a), y->name);
+    const bool planned = w->plans_reads && w->ahead;
+    LINE(w, "block_multiply_%s(r_%s, ", multiply_name(w, a), y->name);
     text_print(w->out, mma ? "warps, " : "");
-    if (mma && a->space == BLOCK_SHARED)
+    if (mma && !planned && a->space == BLOCK_SHARED)
         text_print(w->out, "%s, ", str_bool(y->is_shared_out));
     if (a->space == BLOCK_SHARED)
         print_copy(w, s->from[0]);
     else
         text_print(w->out, "r_%s", a->name);
-    if (mma && a->space == BLOCK_SHARED)
+    if (a->patch)
+        print_shift(w, a);
+    else if (mma && a->space == BLOCK_SHARED)
         text_print(w->out, ", %s", str_bool(a->axis[1] == y->axis[0]));
     text_print(w->out, ", ");
     print_copy(w, s->from[1]);
@@ -486,29 +520,48 @@ static uint32_t print_take_sums(const block_printer *w, int8_t sum, uint32_t off
     return offset + parts * (uint32_t)rows * (uint32_t)(columns + BLOCK_ROW_GAP) * 4;
 }
 
-/* ", operand, where its entries are": of a row, from column n on. */
+/* "operand, where its entries are": of a row, from column n on. */
 static void print_row_of(const block_printer *w, const block_operand *o)
 {
-    text_print(w->out, "(%s, g_%s, ", o->name, o->name);
+    text_print(w->out, "%s, g_%s, ", o->name, o->name);
     print_offset(w, o);
 }
 
-/* What an end by rows does with the entries at hand: loads, then maps entry by entry, the store. */
+/* Has the operand one row for all of the result, or one number? */
+static bool is_of_columns(const block_printer *w, const block_step *s)
+{
+    return s->verb == BLOCK_LOAD &&
+           w->p->tiles[s->to].axis[0] != w->p->tiles[w->p->steps[w->end.last].to].axis[0];
+}
+
+/* A load of an end by rows: "float v_more0[ROWS_PIECE]; block_get_row<1>(in_more0, g_in_more0,
+ * n * 1ll, left, v_more0);", or of what was fetched. */
+static void print_row_load(const block_printer *w, const block_end *e, uint32_t i)
+{
+    const block_step *s = &w->p->steps[i];
+    const block_operand *o = &w->p->operands[s->operand];
+    const char *name = w->p->tiles[s->to].name;
+    const uint32_t fetched = block_fetched_at(w->p, e, i);
+    LINE(w, "float v_%s[ROWS_PIECE];\n", name);
+    if (fetched)
+        LINE(w, "block_take_row(t.s_scratch + %u + i * 16, ", fetched);
+    else
+        LINE(w, "block_get_row<%lld>(",
+             (long long)o->stride[w->p->tiles[w->p->steps[e->last].to].axis[1]]);
+    print_row_of(w, o);
+    text_print(w->out, ", left, v_%s);\n", name);
+}
+
+/* What an end by rows does with the entries at hand: loads, then maps entry by entry, the store.
+ * All loads come first, so that their latencies overlap; the maps between them and the store need
+ * none. */
 static mpk_status print_row_steps(block_printer *w, const block_end *e)
 {
     const block_step *steps = w->p->steps, *store = &steps[e->last];
-    const int8_t columns = w->p->tiles[store->to].axis[1];
     run r = {.w = w, .first = e->first, .at = e->first, .last = e->last, .is_rows = true};
-    for (; steps[r.at].verb == BLOCK_LOAD; r.at++) {
-        const block_operand *o = &w->p->operands[steps[r.at].operand];
-        const char *name = w->p->tiles[steps[r.at].to].name;
-        LINE(w, "float v_%s[ROWS_PIECE];\n", name);
-        /* all loads first, so that their latencies overlap; the maps between them and the store
-         * need none */
-        LINE(w, "block_get_row<%lld>", (long long)o->stride[columns]);
-        print_row_of(w, o);
-        text_print(w->out, ", left, v_%s);\n", name);
-    }
+    for (; steps[r.at].verb == BLOCK_LOAD; r.at++)
+        if (!is_of_columns(w, &steps[r.at]))
+            print_row_load(w, e, r.at);
     for (uint32_t i = r.at; i < e->last; i++)
         LINE(w, "float v_%s[ROWS_PIECE];\n", w->p->tiles[steps[i].to].name);
     if (r.at < e->last) {
@@ -519,35 +572,40 @@ static mpk_status print_row_steps(block_printer *w, const block_end *e)
             TRY(print_map(&r, &steps[r.at]));
         close_entries(w);
     }
-    LINE(w, "block_put_row");
+    LINE(w, "block_put_row(");
     print_row_of(w, &w->p->operands[store->operand]);
     text_print(w->out, ", left, v_%s);\n", w->p->tiles[store->to].name);
     return MPK_OK;
 }
 
 /* The end of a program by rows.  Sums go through shared memory, in place of the tiles, so that a
- * thread has entries that are neighbours: it loads and stores 16 bytes at once, loads of all
- * operands are under way together, and the code, most of which runs once a task and so comes from
- * L2, is that of a few entries. */
+ * thread has entries that are neighbours: it loads and stores 16 bytes at once, and the code, most
+ * of which runs once a task and so comes from L2, is that of a few entries.  All its entries are in
+ * the same columns, so what has one row for all is loaded once, while sums are on their way. */
 static mpk_status print_rows(block_printer *w, const block_end *e)
 {
     const int8_t y = w->p->steps[e->last].to;
     const int32_t rows = block_extent(w->p, y, 0), columns = block_extent(w->p, y, 1);
     const char *m = block_axis_of(w, w->p->tiles[y].axis[0]),
                *n = block_axis_of(w, w->p->tiles[y].axis[1]);
+    LINE(w, "const int column = mpk_kept_thread() %% %d * ROWS_PIECE;\n", columns / ROWS_PIECE);
+    LINE(w, "const rt_i64 %s = %s0 + column;\n", n, n);
+    LINE(w, "const int left = (int)(%s_hi - %s); /* none where it is negative */\n", n, n);
+    for (uint32_t i = e->first; i < e->last; i++)
+        if (is_of_columns(w, &w->p->steps[i]))
+            print_row_load(w, e, i);
     LINE(w, "mpk_sync();\n");
     for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
         at = print_sums(w, e->sums[i], at);
+    LINE(w, "ptx_copy_async_wait<0>();\n");
     LINE(w, "mpk_sync();\n");
     LINE(w, "#pragma unroll 1\n");
-    LINE(w, "for (int i = mpk_kept_thread(); i < %d; i += MPK_THREADS) {\n",
+    LINE(w, "for (int i = mpk_kept_thread(); i < %d && left > 0; i += MPK_THREADS) {\n",
          rows * columns / ROWS_PIECE);
     w->indent += BLOCK_STEP;
-    LINE(w, "const int row = i / %d, column = i %% %d * ROWS_PIECE;\n", columns / ROWS_PIECE,
-         columns / ROWS_PIECE);
-    LINE(w, "const rt_i64 %s = %s0 + row, %s = %s0 + column;\n", m, m, n, n);
-    LINE(w, "const int left = %s < %s_hi ? (int)(%s_hi - %s) : 0;\n", m, m, n, n);
-    LINE(w, "if (left <= 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
+    LINE(w, "const int row = i / %d;\n", columns / ROWS_PIECE);
+    LINE(w, "const rt_i64 %s = %s0 + row;\n", m, m);
+    LINE(w, "if (%s >= %s_hi)\n%*sbreak;\n", m, m, w->indent + BLOCK_STEP, "");
     for (uint32_t i = 0, at = 0; i < e->n_sums; i++)
         at = print_take_sums(w, e->sums[i], at);
     TRY(print_row_steps(w, e));
@@ -641,6 +699,15 @@ static bool has_loop(const block_program *p, int8_t axis)
     return false;
 }
 
+/* Are both factors of all products shared tiles of tensor cores, and no columns shared out? */
+static bool plans_reads(const block_program *p)
+{
+    bool plain = p->unit == BLOCK_MMA;
+    for (uint32_t i = 0; i < p->n_tiles; i++)
+        plain = plain && !p->tiles[i].is_shared_out;
+    return plain;
+}
+
 /* The statements of one body, in order: how warps share tiles, shared tiles, windows, beginnings
  * of axes that no loop goes along, then the steps.  print_step may take several steps at once.
  */
@@ -648,6 +715,7 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
 {
     block_printer w = {.cx = cx, .p = p, .out = out, .indent = BLOCK_STEP};
     w.ends_by_rows = block_find_end(p, &w.end);
+    w.plans_reads = plans_reads(p);
     LINE(&w, "static constexpr block_warps warps = {{%u, %u, %u}, %s};\n", p->warps[0], p->warps[1],
          p->warps[2], str_bool(p->unit == BLOCK_MMA));
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)

@@ -40,6 +40,22 @@ static bool is_found(const block_printer *w, const block_step *loop, const block
            super_is_copied(w->p, s->to, &w->p->operands[s->operand]);
 }
 
+/* The same of a patch: its copies, and which pixels this lane's rows begin with. */
+static void print_found_patch(const block_printer *w, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    const block_tile *t = &w->p->tiles[s->to];
+    const char *m = block_axis_of(w, t->axis[0]);
+    const int32_t rows = block_extent(w->p, s->to, 0);
+    LINE(w, "const block_rows rows_%s = {%s0, %s_hi, %d};\n", t->name, m, m, rows);
+    LINE(w, "block_patch<BLOCK_COPIES(tile_%s)> patch_%s;\n", t->name, t->name);
+    LINE(w, "block_find_patch(patch_%s, tile_%s, window_%s, rows_%s);\n", t->name, t->name, o->name,
+         t->name);
+    LINE(w, "int pixels_%s[%d];\n", t->name, rows / BLOCK_MMA_ROWS / w->p->warps[0]);
+    LINE(w, "block_find_pixels(pixels_%s, warps, window_%s, rows_%s);\n", t->name, o->name,
+         t->name);
+}
+
 /* In front of a loop: what the copies of a tile have in common in all its turns. */
 static void print_found_load(const block_printer *w, const block_step *loop, const block_step *s)
 {
@@ -48,6 +64,10 @@ static void print_found_load(const block_printer *w, const block_step *loop, con
     const bool by_rows = t->axis[0] == loop->axis;
     const char *x = block_axis_of(w, t->axis[by_rows ? 1 : 0]);
     const char *kind = o->window ? "spots" : "copies";
+    if (t->patch) {
+        print_found_patch(w, s);
+        return;
+    }
     LINE(w, "block_%s<BLOCK_COPIES(tile_%s)> %s_%s;\n", kind, t->name, kind, t->name);
     LINE(w, "block_find_%s(%s_%s, tile_%s, ", kind, kind, t->name, t->name);
     if (o->window) {
@@ -59,12 +79,38 @@ static void print_found_load(const block_printer *w, const block_step *loop, con
     text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
                (long long)o->stride[t->axis[0]], x, x);
 }
+/* In front of a loop: where this lane's reads of a factor begin, in its first copy.  side: 0: it
+ * is the first factor; 1: the second. */
+static void print_found_reads(const block_printer *w, const block_step *s, int side)
+{
+    const block_tile *t = &w->p->tiles[s->from[side]], *y = &w->p->tiles[s->to];
+    const int32_t fields = block_extent(w->p, s->to, side) / w->p->warps[side];
+    if (t->patch) {
+        LINE(w, "const rt_u32 reads_%s = ptx_shared(t.s_scratch + tile_%s.offset);\n", t->name,
+             t->name);
+        return;
+    }
+    LINE(w,
+         "const rt_u32 reads_%s = block_find_%s(tile_%s, t.s_scratch + tile_%s.offset, warps, "
+         "%s, %d);\n",
+         t->name, side ? "columns" : "rows", t->name, t->name,
+         str_bool(t->axis[1 - side] == y->axis[side]), fields);
+}
+
 /* Of all loads from the loop's beginning to the next end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
     for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
         if (is_found(w, loop, s))
             print_found_load(w, loop, s);
+    const block_step *first = NULL; /* products of a loop share their first factor */
+    for (const block_step *s = loop + 1; w->plans_reads && s->verb != BLOCK_END; s++) {
+        if (s->verb != BLOCK_MULTIPLY)
+            continue;
+        if (!first)
+            print_found_reads(w, first = s, 0);
+        print_found_reads(w, s, 1);
+    }
 }
 
 /* "m0 * 64 + k_next * 1", in entries; the axis of a loop that is ahead stands where its load is. */
@@ -156,8 +202,19 @@ static void print_load(const block_printer *w, const block_step *s)
     const block_tile *t = &w->p->tiles[s->to];
     const block_operand *o = &w->p->operands[s->operand];
     const bool copied = super_is_copied(w->p, s->to, o), found = is_found(w, w->ahead, s);
+    if (t->patch) {
+        LINE(w, "if (load_round == 0)\n");
+        LINE(w,
+             "    block_copy_patch(tile_%s, t.s_scratch + tile_%s.offset + load_tile %% %u * "
+             "tile_%s.copy_bytes, patch_%s, window_%s, rows_%s, g_%s, load_tile * %d);\n",
+             t->name, t->name, t->stages, t->name, t->name, o->name, t->name, o->name,
+             block_extent(w->p, s->to, 1));
+        return;
+    }
     LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
-    if (w->ahead)
+    if (w->ahead && w->plans_reads)
+        text_print(w->out, " + next * tile_%s.copy_bytes", t->name);
+    else if (w->ahead)
         text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
                    t->name);
     if (o->window) {
@@ -183,6 +240,50 @@ bool block_is_shared_load(const block_printer *w, const block_step *s)
     return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
 }
 
+/* Where the tiles of the turn that is loaded begin.  With runs that turn is number load_round of a
+ * round over them, at tile load_tile of each. */
+static void print_next(const block_printer *w, const block_step *loop)
+{
+    const block_axis *a = &w->p->axes[loop->axis];
+    const char *x = block_axis_of(w, loop->axis);
+    if (!a->run) {
+        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
+             a->tile);
+        return;
+    }
+    LINE(w, "const int load_round = (turn + %u) %% %lld, load_tile = (turn + %u) / %lld;\n",
+         loop->ahead, (long long)block_rounds(a), loop->ahead, (long long)block_rounds(a));
+    LINE(w, "const rt_i64 %s_next = %s_lo + load_round * %lldll + load_tile * %d;\n", x, x,
+         (long long)a->run, a->tile);
+}
+
+/* In the first turn without loads: the operands of the end by rows that are fetched. */
+static void print_fetches(const block_printer *w, const block_step *loop)
+{
+    const block_program *p = w->p;
+    const char *x = block_axis_of(w, loop->axis);
+    bool any = false;
+    for (uint32_t i = w->end.first; w->ends_by_rows && i < w->end.last; i++) {
+        const uint32_t at = block_fetched_at(p, &w->end, i);
+        const block_step *s = &p->steps[i];
+        if (!at)
+            continue;
+        if (!any)
+            LINE(w, "} else if (%s_lo + ((rt_i64)turn + %u) * %d < %s_hi) {\n", x, loop->ahead - 1u,
+                 p->axes[loop->axis].tile, x);
+        any = true;
+        const block_tile *t = &p->tiles[s->to];
+        const block_operand *o = &p->operands[s->operand];
+        const char *m = block_axis_of(w, t->axis[0]), *n = block_axis_of(w, t->axis[1]);
+        const long long step = (long long)o->stride[t->axis[0]];
+        LINE(w,
+             "    block_fetch_rows(g_%s + (%s0 * %lldll + %s0) * 2, %lldll, %d, %d, %s_hi - %s0, "
+             "%s_hi - %s0, t.s_scratch + %u);\n",
+             o->name, m, step, n, step, block_extent(p, s->to, 0), block_extent(p, s->to, 1), m, m,
+             n, n, at);
+    }
+}
+
 /* The loads from step i on that follow each other: one group of copies, which a later step waits
  * for. Returns the last of them.  In turns before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
@@ -191,15 +292,18 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
     if (loop) {
         const char *x = block_axis_of(w, loop->axis);
         const int tile = w->p->axes[loop->axis].tile;
-        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
-             tile);
-        LINE(w, "if (%s_next < %s_hi) {\n", x, x);
+        print_next(w, loop);
+        if (w->p->axes[loop->axis].run)
+            LINE(w, "if (%s_lo + ((rt_i64)turn + %u) * %d < %s_hi) {\n", x, loop->ahead, tile, x);
+        else
+            LINE(w, "if (%s_next < %s_hi) {\n", x, x);
         w->indent += BLOCK_STEP;
     }
     for (; block_is_shared_load(w, &w->p->steps[i]); i++)
         print_load(w, &w->p->steps[i]);
     if (loop) {
         w->indent -= BLOCK_STEP;
+        print_fetches(w, loop);
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");

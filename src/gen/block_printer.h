@@ -17,6 +17,8 @@ typedef struct block_printer {
     const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
     bool ends_by_rows;
     block_end end; /* then */
+    /* tensor cores, and no fragment is a factor: a loop's reads of shared memory are planned */
+    bool plans_reads;
 } block_printer;
 
 #define LINE(w, ...)                                  \

@@ -181,7 +181,7 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const s
     super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);
     if (s.n_more || s.n_b > 1 || (!is_batch(c) && c->op->attributes[ACT].s.n))
         TRY(write_expression(cx, c, i, &s));
-    return gen_choose_product(cx, c->arena, c->choices, &s, out);
+    return gen_choose_product(cx, c->arena, c->choices, &s, &super_target_usual, out);
 }
 
 /* ---- records ---- */

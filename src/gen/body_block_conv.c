@@ -27,6 +27,8 @@ enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 /* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
 enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
+/* Leaves five pages of an H100's shared memory. */
+enum { MOST_ROOM = 128 << 10 };
 
 /* A list may be shorter than the spatial axes; `otherwise` is the operator's default. */
 static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
@@ -101,15 +103,15 @@ static bool is_dense(const gen_call *c)
 }
 
 /* Windows always have BLOCK_WINDOW_AXES axes; an image of fewer has leading ones of a single
- * place. */
+ * place.  One axis alone is the second, so that a place is a line of its own (block_patch_of). */
 static void fill_window(const gen_call *c, block_window *w)
 {
     const ir_tensor *x = gen_input(c, X), *y = gen_output(c, 0);
-    const uint32_t missing = BLOCK_WINDOW_AXES + 2 - x->rank;
+    const uint32_t n_axes = x->rank - 2, missing = n_axes == 1 ? 1 : BLOCK_WINDOW_AXES - n_axes;
     *w = (block_window){.channel_step = (int)x->stride[1],
                         .channels = has_channels_last(c) ? (int)gen_input(c, W)->dims[1] : 0};
     for (uint32_t i = 0; i < BLOCK_WINDOW_AXES; i++) {
-        const bool there = i >= missing;
+        const bool there = i >= missing && i - missing < n_axes;
         const uint32_t axis = i - missing;
         w->out[i] = there ? (int)y->dims[first_place(c) + axis] : 1;
         w->in[i] = there ? (int)x->dims[axis + 2] : 1;
@@ -286,6 +288,20 @@ static bool accepts(const gen_call *c)
            are_neighbours(gen_output(c, 0), first_place(c), last_place(c) + 1) && accepts_more(c);
 }
 
+/* Shared memory for tiles.  Where most products are convolutions it is worth more to them, as
+ * copies of tiles in flight, than as pages to the few whose weights the loader brings. */
+static uint32_t room_of(const gen_call *c)
+{
+    uint32_t n_convs = 0, n_linears = 0;
+    for (size_t i = 0; i < c->ir->ops.n; i++) {
+        n_convs += strcmp(c->ir->ops.at[i].def->name, "conv") == 0;
+        n_linears += strcmp(c->ir->ops.at[i].def->name, "linear") == 0;
+    }
+    if (n_convs <= n_linears || !(c->needs & GEN_ROOM))
+        return super_target_usual.scratch_bytes;
+    return c->scratch_most && c->scratch_most < MOST_ROOM ? c->scratch_most : MOST_ROOM;
+}
+
 /* Choose the program for this use; the second time it is a look-up.  The window outlives the call,
  * since the chosen program points to it. */
 static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice **out)
@@ -297,7 +313,9 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     }
     super_product s = product_of(c, window);
     TRY(add_end(cx, c, &s));
-    return gen_choose_product(cx, c->arena, c->choices, &s, out);
+    const super_target target = {.scratch_bytes = room_of(c),
+                                 .registers = super_target_usual.registers};
+    return gen_choose_product(cx, c->arena, c->choices, &s, &target, out);
 }
 
 /* Print has chosen already: the answer is there. */

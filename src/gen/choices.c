@@ -23,9 +23,11 @@ static const char *or_none(const char *words)
     return words ? words : "";
 }
 
-/* All of the shape, of the box and of the operands; floats of a constant are in the expression. */
-static void print_key(const super_product *s, text *key)
+/* All of the target, of the shape, of the box and of the operands; floats of a constant are in the
+ * expression. */
+static void print_key(const super_product *s, const super_target *t, text *key)
 {
+    text_print(key, "%u %u ", t->scratch_bytes, t->registers);
     text_print(key, "%lld %lld %lld %u %u %lld %lld %lld %u %s;%s;", (long long)s->rows,
                (long long)s->columns, (long long)s->depth, s->n_b, s->n_more,
                (long long)s->box_rows, (long long)s->box_columns, (long long)s->boxes, s->n_made,
@@ -61,15 +63,15 @@ static mpk_status find_choice(mpk_context *cx, arena *a, gen_choices *all, text 
 
 /* Made when it is first asked for: the search and above all the proof take long. */
 mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
-                              const super_choice **out)
+                              const super_target *t, const super_choice **out)
 {
     text key = {0};
     bool is_new;
     super_choice *found;
-    print_key(s, &key);
+    print_key(s, t, &key);
     TRY(find_choice(cx, a, all, &key, &is_new, &found));
     if (is_new)
-        TRY(super_choose_product(cx, s, &super_target_usual, found));
+        TRY(super_choose_product(cx, s, t, found));
     *out = found;
     return MPK_OK;
 }

@@ -23,7 +23,7 @@ typedef struct gen_choices {
 /* What super chooses for this product, from before or now.  Everything is allocated from a; names
  * of operands are constants.  MPK_ENOMEM; MPK_EVERIFY as super_choose_product. */
 mpk_status gen_choose_product(mpk_context *cx, arena *a, gen_choices *all, const super_product *s,
-                              const super_choice **out);
+                              const super_target *t, const super_choice **out);
 mpk_status gen_choose_attention(mpk_context *cx, arena *a, gen_choices *all,
                                 const super_attention *s, const super_choice **out);
 /* The program as a comment in the head of its instance, which has it from now on. */

@@ -26,6 +26,11 @@ enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS =
 /* In the time in which a worker brings one entry of a window it could read this many bytes; with
  * channels last it copies this many bytes at once. */
 enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
+/* Of patches: the least tile of channels; places that share what comes of the weights; products in
+ * the time in which a worker reads a byte. */
+enum { PATCH_CHANNELS = 32, PATCH_PLACES = 256, PRODUCTS_OF_BYTE = 53 };
+/* Fewer products, some 4 million a worker, end before patches repay their turns, which are many. */
+enum { PATCH_PRODUCTS = 1 << 29 };
 
 /* The number of attribute `list` for spatial axis i. */
 static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherwise)
@@ -206,6 +211,31 @@ static bool is_copied(const ir_graph *g, const ir_op *op)
            w->dims[1] * bytes % COPY_BYTES == 0;
 }
 
+/* Are windows kept as patches, which hold each pixel once for all entries of the kernel?  As a
+ * search of block programs finds best for kernels of several entries, and tiles of channels. */
+static bool has_patches(const ir_graph *g, const ir_op *op)
+{
+    const ir_tensor *w = shape_input(g, op, W), *y = &g->tensors.at[op->out[0]];
+    int64_t kernel = 1;
+    for (uint32_t i = 2; i < w->rank; i++)
+        kernel *= w->dims[i];
+    return ir_elements(y) * w->dims[1] * kernel >= PATCH_PRODUCTS && is_copied(g, op) &&
+           ir_dtype_table[w->dtype].block_bytes == 2 && kernel > 1 && w->rank < 5 &&
+           w->dims[1] % PATCH_CHANNELS == 0;
+}
+
+/* With patches, reading is what the task's box reads.  Besides it come products, of whole fields,
+ * and weights again for every PATCH_PLACES places. */
+static int64_t effort_of_patches(const ir_tensor *w, int64_t images, int64_t filters,
+                                 int64_t places, int64_t entries)
+{
+    const int64_t fields = divide_up(places, MATRIX_FILTERS) * divide_up(filters, MATRIX_FILTERS),
+                  products = fields * MATRIX_FILTERS * MATRIX_FILTERS * entries,
+                  again = images * divide_up(places, PATCH_PLACES) - 1;
+    return images * products / PRODUCTS_OF_BYTE +
+           again * filters * entries * (int64_t)ir_dtype_table[w->dtype].block_bytes;
+}
+
 /* The work besides reading.  As a matrix product a task brings the window of each of its places
  * into a tile, entry by entry, once for every PRODUCT_FILTERS filters.  Where copies do that, an
  * entry counts as its bytes, and the weights are read again for every PRODUCT_FILTERS places.
@@ -221,8 +251,10 @@ static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
         entries *= w->dims[i];
         places *= i > 1 ? box.hi[i] - box.lo[i] : 1;
     }
-    const int64_t images = box.hi[0] - box.lo[0], filters = box.hi[1] - box.lo[1],
-                  passes = images * divide_up(filters, PRODUCT_FILTERS);
+    const int64_t images = box.hi[0] - box.lo[0], filters = box.hi[1] - box.lo[1];
+    if (has_patches(g, op))
+        return effort_of_patches(w, images, filters, places, entries);
+    const int64_t passes = images * divide_up(filters, PRODUCT_FILTERS);
     const int64_t all = passes * divide_up(places, MATRIX_FILTERS) * MATRIX_FILTERS * entries;
     if (!is_copied(g, op))
         return all * ENTRY_BYTES;
@@ -576,6 +608,10 @@ static const op_case cases[] = {
      "3, 16]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %b : bf16[24]\nconst %s : f32[24]\n"
      "input %r : bf16[2, 6, 7, 24]\n%y = conv(%x, %w, %b, %s, %r) {padding = [1, 1], last = 1, "
      "expr = \"t0 = bf16(x0 * x1 + x2); max(t0, 0)\"}\n"},
+    {"input %t : bf16[2, 9, 11, 96]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[40, "
+     "3, 3, 96]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %s : f32[40]\ninput %r : bf16[2, "
+     "9, 6, 40]\n%y = conv(%x, %w, _, %s, %r) {padding = [1, 1], stride = [1, 2], last = 1, "
+     "expr = \"max(bf16(x0 * x1) + x2, 0)\"}\n"},
     {"input %x : f32[2, 4, 31]\nconst %w : f32[4, 1, 4]\ninput %s : f32[2, 4, 1]\n"
      "%y = conv(%x, %w, _, %s) {groups = 4, expr = \"x0 * sigmoid(x1)\"}\n"},
 };

@@ -54,6 +54,15 @@ typedef struct block_window {
     BLOCK_WINDOW_FIELDS(FIELD_INT, FIELD_INTS)
 } block_window;
 
+/* A patch: what the windows of some places need of one part of the channels, kept in shared memory
+ * while the kernel goes over it.  Its rows are pixels, those of the padding too, of whole lines:
+ * along the two last axes, for there the first has one entry.
+ *
+ *   3 x 3 over 14 x 14, padding 1, 28 places: 2 lines, so pixels of 4 lines of 16 */
+#define BLOCK_SPAN(w, axis, n) \
+    (((n)-1) * (w).stride[axis] + ((w).kernel[axis] - 1) * (w).dilation[axis] + 1)
+#define BLOCK_PATCH_WIDTH(w) BLOCK_SPAN(w, 2, (w).out[2])
+
 SHAPE_ASSERT(block_window_has_no_padding, sizeof(block_window) == (7 * BLOCK_WINDOW_AXES + 2) * 4);
 SHAPE_ASSERT(block_layouts_are_three, BLOCK_LAYOUTS == 3);
 

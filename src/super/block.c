@@ -12,7 +12,7 @@
 
 int8_t block_add_axis(block_program *p, const char *name, int64_t extent, int32_t tile, bool is_cut)
 {
-    p->axes[p->n_axes] = (block_axis){name, extent, tile, is_cut};
+    p->axes[p->n_axes] = (block_axis){name, extent, tile, is_cut, 0};
     return (int8_t)p->n_axes++;
 }
 
@@ -63,6 +63,33 @@ int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
     return offset + (w->channels ? channel : entry) * w->channel_step;
 }
 
+/* Lines begin where tasks do, so a tile of whole lines has no part of another one. */
+int32_t block_patch_of(const block_window *w, int32_t places)
+{
+    const int32_t width = w->out[2];
+    int32_t entries = 1, lines = places / width;
+    for (int i = 0; i < BLOCK_WINDOW_AXES; i++)
+        entries *= w->kernel[i];
+    if (w->in[0] != 1 || w->out[0] != 1 || w->kernel[0] != 1 || w->padding[0] || !w->channels ||
+        entries == 1)
+        return 0;
+    if (places % width)
+        lines = (places + width - 2) / width + 1;
+    lines = lines < w->out[1] ? lines : w->out[1];
+    return BLOCK_SPAN(*w, 1, lines) * BLOCK_PATCH_WIDTH(*w);
+}
+
+int64_t block_rounds(const block_axis *a)
+{
+    return a->run ? a->extent / a->run : 1;
+}
+
+int64_t block_turn_begin(const block_axis *a, int64_t turn)
+{
+    const int64_t rounds = block_rounds(a);
+    return turn % rounds * a->run + turn / rounds * a->tile;
+}
+
 /* ---- facts ---- */
 
 int32_t block_extent(const block_program *p, int8_t tile, int side)
@@ -78,7 +105,8 @@ uint32_t block_row_bytes(const block_program *p, int8_t tile)
 
 uint32_t block_copy_bytes(const block_program *p, int8_t tile)
 {
-    return (uint32_t)block_extent(p, tile, 0) *
+    const int32_t patch = p->tiles[tile].patch;
+    return (uint32_t)(patch ? patch : block_extent(p, tile, 0)) *
            BLOCK_PITCH(block_row_bytes(p, tile), p->tiles[tile].layout);
 }
 
@@ -177,9 +205,10 @@ static uint32_t end_bytes(const block_program *p)
     return bytes;
 }
 
-/* `add` exchanges all parts but the first through the memory of the shared tiles, which are not
- * read any more by then; so the largest of the needs is what counts. */
-uint32_t block_scratch_bytes(const block_program *p)
+/* Without operands that are fetched: `add` exchanges all parts but the first through the memory of
+ * the shared tiles, which are not read any more by then; so the largest of the needs is what
+ * counts. */
+static uint32_t bytes_of_tiles(const block_program *p)
 {
     const uint32_t end = end_bytes(p), tiles = block_offset(p, (int8_t)p->n_tiles);
     uint32_t most = end > tiles ? end : tiles;
@@ -190,6 +219,43 @@ uint32_t block_scratch_bytes(const block_program *p)
             parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
         most = bytes > most ? bytes : most;
     }
+    return most;
+}
+
+/* What step i of an end by rows needs for its operand's entries; 0: it cannot be fetched. */
+static uint32_t fetched_bytes(const block_program *p, const block_end *e, uint32_t i)
+{
+    const block_step *s = &p->steps[i];
+    if (s->verb != BLOCK_LOAD)
+        return 0;
+    const block_tile *t = &p->tiles[s->to], *y = &p->tiles[p->steps[e->last].to];
+    const block_operand *o = &p->operands[s->operand];
+    if (t->axis[0] != y->axis[0] || t->axis[1] != y->axis[1] ||
+        ir_dtype_table[o->dtype].block_bytes != 2 || o->stride[t->axis[1]] != 1 ||
+        o->stride[t->axis[0]] % ROWS_PIECE)
+        return 0;
+    return (uint32_t)block_extent(p, s->to, 0) * (uint32_t)block_extent(p, s->to, 1) * 2;
+}
+
+uint32_t block_fetched_at(const block_program *p, const block_end *e, uint32_t i)
+{
+    const uint32_t bytes = fetched_bytes(p, e, i);
+    uint32_t at = (bytes_of_tiles(p) + 15) / 16 * 16;
+    for (uint32_t before = e->first; before < i; before++)
+        if (at + fetched_bytes(p, e, before) <= p->room)
+            at += fetched_bytes(p, e, before);
+    return bytes && at + bytes <= p->room ? at : 0;
+}
+
+uint32_t block_scratch_bytes(const block_program *p)
+{
+    block_end e;
+    uint32_t most = bytes_of_tiles(p);
+    if (!block_find_end(p, &e))
+        return most;
+    for (uint32_t i = e.first; i < e.last; i++)
+        if (block_fetched_at(p, &e, i))
+            most = block_fetched_at(p, &e, i) + fetched_bytes(p, &e, i);
     return most;
 }
 
@@ -259,7 +325,9 @@ static void print_tile(const block_program *p, int8_t i, text *out)
     text_print(out, "]");
     if (t->space == BLOCK_SHARED)
         text_print(out, " x %u %s", t->stages, layouts[t->layout]);
-    else if (t->parts > 1)
+    if (t->patch)
+        text_print(out, " patch of %d", t->patch);
+    if (t->parts > 1)
         text_print(out, " in %u parts", t->parts);
     else if (t->is_shared_out)
         text_print(out, " shared out");
@@ -272,6 +340,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     text_print(out, "%*s%s", 2 * depth, "", verb_names[s->verb]);
     if (s->verb == BLOCK_LOOP)
         text_print(out, " %s by %d", axis_name(p, s->axis), p->axes[s->axis].tile);
+    if (s->verb == BLOCK_LOOP && p->axes[s->axis].run)
+        text_print(out, " of runs of %lld", (long long)p->axes[s->axis].run);
     if (s->verb == BLOCK_LOOP && s->ahead)
         text_print(out, " ahead %u", s->ahead);
     if (s->verb == BLOCK_WAIT)

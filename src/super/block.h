@@ -67,6 +67,10 @@ typedef struct block_axis {
     /* entries of a tile, at least 1; the last tile of an axis may reach beyond its end */
     int32_t tile;
     bool is_cut; /* a task has a part of it; else all of it */
+    /* 0; or the axis counts rows of so many entries, and the turns of a loop take a tile of each
+     * row before they go on along the rows: of k = [kernel, channels] all entries of the kernel for
+     * the first channels, then for the next */
+    int64_t run;
 } block_axis;
 
 /* A tensor in global memory. */
@@ -89,6 +93,9 @@ typedef struct block_tile {
     int8_t axis[2]; /* axes of its rows and columns; BLOCK_NONE: it has only one */
     uint8_t layout; /* shared: one of BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED */
     uint8_t stages; /* shared: copies, one for each turn of its loop that is in flight */
+    /* shared, of windows: 0, or the tile is a patch of so many pixels (shape/block_shape.h), which
+     * is loaded once for each tile of channels and read in all turns over the kernel */
+    int32_t patch;
     /* fragment: partial sums, each over other entries of the axis that is summed over; 0, 1: one */
     uint8_t parts;
     /* fragment: its columns are what another product sums over; the warps along that sum have 16
@@ -150,6 +157,8 @@ typedef struct block_program {
     /* warps along rows, along columns and along the axis that is summed over; their product is
      * the worker's eight warps */
     uint8_t warps[3];
+    /* bytes of scratch that it may take: what tiles leave is for operands of an end by rows */
+    uint32_t room;
 } block_program;
 
 /* ---- building: each returns the index of what it added, or takes the program's side ---- */
@@ -164,6 +173,13 @@ int8_t block_add_fragment(block_program *p, const char *name, int8_t rows, int8_
 /* The offset of an entry of an operand with windows, in entries; -1: it lies in the padding, and
  * is 0. */
 int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry);
+/* The pixels of the patch that `places` places need, wherever a task begins that has whole lines or
+ * a part of one; 0: the window is of no form that patches have, or its kernel has one entry. */
+int32_t block_patch_of(const block_window *w, int32_t places);
+/* Turns of a loop over the axis before its next tile of a run: 1 without runs.  And the first entry
+ * of a turn, from the box's beginning on. */
+int64_t block_rounds(const block_axis *a);
+int64_t block_turn_begin(const block_axis *a, int64_t turn);
 /* Append a step, zeroed but for its verb and tile, to be filled in; valid until the program is
  * copied. */
 block_step *block_add_step(block_program *p, block_verb verb, int8_t to);
@@ -184,6 +200,11 @@ typedef struct block_end {
     int8_t sums[2];
 } block_end;
 bool block_find_end(const block_program *p, block_end *out);
+/* Where step i of an end by rows finds its operand's entries in scratch; 0: threads load them in
+ * the end.  Operands that have an entry of 16 bits for each of the result, rows of which are whole
+ * pieces apart, are copied there when the loop over the depth has no tiles left to load, as far as
+ * there is room. */
+uint32_t block_fetched_at(const block_program *p, const block_end *e, uint32_t i);
 /* The fragment whose parts are added up to `tile`; or tile itself. */
 int8_t block_parts_of(const block_program *p, int8_t tile);
 

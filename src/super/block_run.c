@@ -115,7 +115,8 @@ static int64_t left(const runner *r, int8_t axis)
  * only one. */
 static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
 {
-    return (uint32_t)(turn % r->p->tiles[tile].stages);
+    const block_tile *t = &r->p->tiles[tile];
+    return (uint32_t)((t->patch ? turn / block_rounds(&r->p->axes[t->axis[1]]) : turn) % t->stages);
 }
 
 /* ---- memory ---- */
@@ -160,16 +161,13 @@ static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
     return MPK_OK;
 }
 
-/* Load a tile.  What an operand holds at an offset is a random number of the seed, the same for
- * region and candidate, so nothing has to be stored.  A mask of booleans holds 0 or 1. */
-static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
+/* Load a tile's entries, at the loops' places, into copy or part `which`.  What an operand holds at
+ * an offset is a random number of the seed, the same for region and candidate, so nothing has to be
+ * stored.  A mask of booleans holds 0 or 1. */
+static void load_entries(runner *r, const block_step *s, uint32_t which)
 {
     const block_tile *t = &r->p->tiles[s->to];
     const block_operand *o = &r->p->operands[s->operand];
-    const bool is_shared = t->space == BLOCK_SHARED;
-    const uint32_t which = is_shared ? copy_of(r, s->to, turn) : 0;
-    if (is_shared)
-        TRY(claim_copy(r, s->to, which));
     for (uint32_t row = 0; row < (uint32_t)block_extent(r->p, s->to, 0); row++)
         for (uint32_t column = 0; column < (uint32_t)block_extent(r->p, s->to, 1); column++) {
             bool inside = row < left(r, t->axis[0]) && column < left(r, t->axis[1]);
@@ -184,9 +182,36 @@ static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
             if (o->dtype == IR_BOOL)
                 *x = (field){x->p & 1, x->p & 1, false};
         }
+}
+
+static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
+{
+    const block_tile *t = &r->p->tiles[s->to];
+    const bool is_shared = t->space == BLOCK_SHARED;
+    const uint32_t which = is_shared ? copy_of(r, s->to, turn) : 0;
+    if (is_shared)
+        TRY(claim_copy(r, s->to, which));
+    load_entries(r, s, which);
     return MPK_OK;
 }
 
+/* The loads of a turn's patch: in the first turn over the kernel all that the turns read, each by
+ * itself, as if it were a tile of its own; in the others none. */
+static mpk_status do_load_patch(runner *r, const block_step *s, int64_t turn)
+{
+    const int8_t axis = r->p->tiles[s->to].axis[1];
+    const int64_t rounds = block_rounds(&r->p->axes[axis]), kept = r->base[axis];
+    const uint32_t which = copy_of(r, s->to, turn);
+    if (turn % rounds)
+        return MPK_OK;
+    TRY(claim_copy(r, s->to, which));
+    for (int64_t i = 0; i < rounds; i++) {
+        r->base[axis] = r->run->lo[axis] + block_turn_begin(&r->p->axes[axis], turn + i);
+        load_entries(r, s, which * (uint32_t)rounds + (uint32_t)i);
+    }
+    r->base[axis] = kept;
+    return MPK_OK;
+}
 /* Store a tile.  Entries outside the box are cut off here, as they are on the device, so a
  * program may compute anything for them. */
 static mpk_status do_store(runner *r, const block_step *s)
@@ -217,6 +242,10 @@ static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
     if (!c->is_loaded || c->group >= r->arrived)
         return fault(r, "it reads a tile whose load has not arrived");
     c->read_in = r->interval;
+    if (r->p->tiles[tile].patch) { /* this turn's part of it */
+        const int64_t rounds = block_rounds(&r->p->axes[r->p->tiles[tile].axis[1]]);
+        *which = *which * (uint32_t)rounds + (uint32_t)(r->turn % rounds);
+    }
     return MPK_OK;
 }
 
@@ -481,14 +510,16 @@ static uint32_t end_of(const block_program *p, uint32_t loop)
 static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
 {
     const block_step *s = &r->p->steps[loop];
-    const int64_t kept = r->base[s->axis],
-                  base = r->run->lo[s->axis] + turn * r->p->axes[s->axis].tile;
+    const block_axis *a = &r->p->axes[s->axis];
+    const int64_t kept = r->base[s->axis], lo = r->run->lo[s->axis];
+    const bool is_there = lo + turn * a->tile < r->run->hi[s->axis];
     const uint32_t step = r->step;
-    r->base[s->axis] = base;
-    for (r->step = loop + 1; r->step < end && base < r->run->hi[s->axis]; r->step++)
-        if (r->p->steps[r->step].verb == BLOCK_LOAD &&
-            r->p->tiles[r->p->steps[r->step].to].space == BLOCK_SHARED)
-            TRY(do_load(r, &r->p->steps[r->step], turn));
+    r->base[s->axis] = lo + block_turn_begin(a, turn);
+    for (r->step = loop + 1; r->step < end && is_there; r->step++) {
+        const block_step *load = &r->p->steps[r->step];
+        if (load->verb == BLOCK_LOAD && r->p->tiles[load->to].space == BLOCK_SHARED)
+            TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, turn));
+    }
     r->base[s->axis] = kept;
     r->step = step;
     r->groups++;
@@ -506,7 +537,7 @@ static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
     for (uint32_t i = 0; i < s->ahead; i++)
         TRY(load_turn(r, loop, end, i));
     for (int64_t turn = 0, at = lo; at < hi; turn++, at += r->p->axes[s->axis].tile) {
-        r->base[s->axis] = at;
+        r->base[s->axis] = lo + block_turn_begin(&r->p->axes[s->axis], turn);
         if (s->ahead)
             r->turn = turn;
         TRY(do_steps(r, loop + 1, end, s->ahead ? s : NULL));
@@ -553,8 +584,12 @@ static mpk_status prepare(runner *r)
         s->pitch = (uint32_t)block_extent(r->p, i, 1);
         s->step = is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t)
                             : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
+        if (t->patch) /* what each turn over the kernel reads, by itself */
+            s->step = (uint32_t)block_extent(r->p, i, 0) *
+                      BLOCK_PITCH(block_row_bytes(r->p, i), t->layout) / entry_bytes(t);
+        const uint32_t rounds = t->patch ? (uint32_t)block_rounds(&r->p->axes[t->axis[1]]) : 1;
         const uint32_t parts = t->parts > 1 ? t->parts : 1,
-                       n = s->step * (is_shared ? t->stages : parts);
+                       n = s->step * rounds * (is_shared ? t->stages : parts);
         NEW(r->cx, r->arena, s->at, n);
         for (uint32_t k = 0; k < n; k++)
             s->at[k] = field_random(r->run->shift + 1 + (uint64_t)i, k);

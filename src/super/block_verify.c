@@ -119,6 +119,9 @@ static mpk_status check_loop(checker *c, const block_step *s)
 {
     RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH,
          "no such axis");
+    const block_axis *a = &c->p->axes[s->axis];
+    RULE(c, !a->run || (s->ahead && !a->is_cut && a->extent % a->run == 0 && a->run % a->tile == 0),
+         "axis %s has no whole tiles of runs, or is cut", a->name);
     for (uint32_t i = 0; i < c->depth; i++)
         RULE(c, c->axis[i] != s->axis && !c->ahead[i],
              "the axis is looped over already, or the loop around it is ahead");
@@ -135,6 +138,27 @@ static bool is_looped(const checker *c, int8_t axis)
     for (uint32_t i = 0; i < c->depth; i++)
         found = found || c->axis[i] == axis;
     return found;
+}
+
+/* The load of a patch: rows are places, columns the channels of the runs that the loop around it
+ * goes along.  Its copies are written again only when all turns over the kernel have read them,
+ * though the load is issued `ahead` turns early. */
+static mpk_status check_patch(checker *c, const block_step *s)
+{
+    const block_tile *t = &c->p->tiles[s->to];
+    const block_operand *o = &c->p->operands[s->operand];
+    const block_axis *a = &c->p->axes[t->axis[1]];
+    const uint8_t ahead = c->depth ? c->ahead[c->depth - 1] : 0;
+    RULE(c,
+         s->verb == BLOCK_LOAD && t->space == BLOCK_SHARED && ahead &&
+             c->axis[c->depth - 1] == t->axis[1] && o->window && o->stride[t->axis[0]] == 1 &&
+             a->run == o->window->channels && t->dtype == o->dtype,
+         "tile %s is no patch of operand %s", t->name, o->name);
+    RULE(c,
+         t->patch == block_patch_of(o->window, c->p->axes[t->axis[0]].tile) &&
+             (t->stages - 1) * block_rounds(a) >= ahead,
+         "tile %s has too few pixels or copies", t->name);
+    return MPK_OK;
 }
 
 /* A load or store: the tile and the operand must have the same axes, with loops to say where; a
@@ -156,6 +180,8 @@ static mpk_status check_move(checker *c, const block_step *s)
              (s->verb == BLOCK_LOAD && t->axis[0] != BLOCK_NONE && t->axis[1] != BLOCK_NONE &&
               (o->stride[t->axis[0]] == 1) != (o->stride[t->axis[1]] == 1)),
          "windows of operand %s do not lie along rows and columns of tile %s", o->name, t->name);
+    if (t->patch)
+        return check_patch(c, s);
     if (s->verb == BLOCK_STORE)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
              "tile %s is not a fragment in one part", t->name);
@@ -196,6 +222,7 @@ static mpk_status check_multiply(checker *c, const block_step *s)
                                  : c->p->axes[inner].tile % BLOCK_MMA_DEPTH == 0,
          "axis %s does not lie as the unit reads it", c->p->axes[inner].name);
     RULE(c, a->dtype == b->dtype || a->space == BLOCK_FRAGMENT, "the factors have two dtypes");
+    RULE(c, !b->patch && (!a->patch || a->axis[0] == y->axis[0]), "a patch is the first factor");
     return MPK_OK;
 }
 

@@ -23,6 +23,7 @@ typedef struct recipe {
     /* of a tile, in entries */
     int32_t m, n, k;
     uint8_t warps[3], stages;
+    bool patches; /* the first factor, which has windows, is kept as patches */
 } recipe;
 
 /* The dtypes that tensor cores multiply. */
@@ -184,13 +185,21 @@ static int8_t add_whole(block_program *p, const char *name, int8_t sum)
 
 /* The text of a candidate.  The sync before the inner loop keeps the first loads of a tile from
  * overwriting what slower warps still read of the last one. */
-static void make_candidate(const super_product *s, const recipe *c, block_program *p)
+static void make_candidate(const super_product *s, const super_target *t, const recipe *c,
+                           block_program *p)
 {
     const uint8_t parts = unit_of(s) == BLOCK_MMA ? c->warps[2] : 1;
     int8_t b[2], sums[2];
     add_frame(p, s, c->m, c->n, c->k);
     memcpy(p->warps, c->warps, sizeof p->warps);
+    p->room = t->scratch_bytes;
     const int8_t a = add_factor(p, &s->a, "a", SUPER_M, c->stages);
+    if (c->patches) {
+        p->axes[SUPER_K].run = s->a.window->channels;
+        p->tiles[a].patch = block_patch_of(s->a.window, c->m);
+        const int64_t rounds = block_rounds(&p->axes[SUPER_K]);
+        p->tiles[a].stages = (uint8_t)(1 + (c->stages - 2 + rounds) / rounds);
+    }
     for (uint32_t i = 0; i < s->n_b; i++)
         b[i] = add_factor(p, &s->b[i], i ? "b1" : "b0", SUPER_N, c->stages);
     add_loop(p, SUPER_M, 0);
@@ -225,12 +234,15 @@ static void make_candidate(const super_product *s, const recipe *c, block_progra
 #define SHARED_BYTES 128.0 /* read a cycle */
 #define FMA_A_CYCLE 100.0  /* of 128: the rest is addresses and loads */
 #define LATENCY 700.0      /* of a load from L2 or memory */
-#define TURN_CYCLES 60.0   /* barrier, addresses */
+#define TURN_CYCLES 150.0  /* barrier, addresses */
 #define ENTRY_CYCLES 16.0  /* a thread loads an entry by itself, converts and stores it */
 #define WINDOW_CYCLES 36.0 /* the same of an entry of a window: its place is worked out first */
 #define PLACE_CYCLES 40.0  /* a thread finds the place of a copy of a window */
-#define TILE_CYCLES 300.0  /* begin and end of a tile */
-#define STORE_CYCLES 10.0  /* of an entry of the result, for a thread */
+#define READ_CYCLES 6.0    /* a warp gives out a read of shared memory */
+#define PATCH_TURN 350.0   /* TURN_CYCLES and READ_CYCLES with patches: places of turns and rows */
+#define PATCH_READ 20.0
+#define TILE_CYCLES 300.0 /* begin and end of a tile */
+#define STORE_CYCLES 20.0 /* of an entry of the result, for a thread */
 enum { THREADS = 256 };
 
 static double larger(double a, double b)
@@ -270,7 +282,10 @@ bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o
 static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o,
                           double *bytes, double *busy)
 {
-    const double entries = (double)block_extent(p, tile, 0) * block_extent(p, tile, 1);
+    const double rows = p->tiles[tile].patch
+                            ? (double)p->tiles[tile].patch / block_rounds(&p->axes[SUPER_K])
+                            : block_extent(p, tile, 0);
+    const double entries = rows * block_extent(p, tile, 1);
     *bytes += entries * (double)ir_dtype_table[o->dtype].block_bytes;
     const bool copied = super_is_copied(p, tile, o);
     if (!copied)
@@ -293,8 +308,10 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
     }
     const double own = (double)c->m / 16 / c->warps[0] * c->n / 8 / c->warps[1] * n_b,
                  steps = c->k / 16.0 / c->warps[2];
+    /* pixels of a patch that are a stride apart */
+    const int across = c->patches ? p->operands[0].window->stride[2] : 1;
     const double read = 2.0 * c->k *
-                        ((double)c->m * c->warps[1] * block_conflicts(p, 0) +
+                        ((double)c->m * c->warps[1] * block_conflicts(p, 0) * across +
                          (double)c->n * n_b * c->warps[0] * block_conflicts(p, 1)) /
                         SHARED_BYTES;
     return larger(read, larger(entries / 2048 * MMA_CYCLES,
@@ -312,9 +329,14 @@ static double cost_of(const super_product *s, const recipe *c, const block_progr
     const double turns = count_tiles(s->depth, c->k), tiles = count_tiles(s->box_rows, c->m) *
                                                               count_tiles(s->box_columns, c->n) *
                                                               (double)s->boxes;
-    const double turn = busy + TURN_CYCLES +
-                        larger(multiply_cycles(p, c, s->n_b),
-                               larger(bytes / BYTES_A_CYCLE, LATENCY / (c->stages - 1)));
+    const double fields =
+        (double)c->m / 16 / c->warps[0] + (double)c->n / 16 / c->warps[1] * s->n_b;
+    if (p->unit == BLOCK_MMA)
+        busy += c->k / 16.0 / c->warps[2] * fields * (c->patches ? PATCH_READ : READ_CYCLES);
+    const double turn =
+        busy + (c->patches ? PATCH_TURN : TURN_CYCLES) +
+        larger(multiply_cycles(p, c, s->n_b),
+               larger(bytes / BYTES_A_CYCLE, (LATENCY + bytes / BYTES_A_CYCLE) / (c->stages - 1)));
     const double entries = (double)c->m * c->n * s->n_b,
                  add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
     return tiles * (TILE_CYCLES + LATENCY + turns * turn + add +
@@ -343,14 +365,15 @@ static void consider(list *l, const super_product *s, const super_target *t, con
     block_program p;
     mpk_context quiet = {0};
     l->n_listed++;
-    make_candidate(s, c, &p);
+    make_candidate(s, t, c, &p);
     if (l->n == MOST_RANKED || block_scratch_bytes(&p) > t->scratch_bytes ||
         block_registers(&p) > t->registers || block_verify(&quiet, &p) != MPK_OK)
         return;
     l->at[l->n++] = (ranked){*c, cost_of(s, c, &p)};
 }
 
-/* List the ways to share a tile among the eight warps, each with two to four stages. */
+/* List the ways to share a tile among the eight warps, each with two to four stages; a turn brings
+ * little where patches are kept, so with up to six there. */
 static void consider_warps(list *l, const super_product *s, const super_target *t, recipe c)
 {
     const bool mma = unit_of(s) == BLOCK_MMA;
@@ -361,7 +384,7 @@ static void consider_warps(list *l, const super_product *s, const super_target *
                                  c.k % (16 * c.warps[2]) == 0;
             /* fma: threads take entries as they lie, however warps are named */
             if (mma ? divides : c.warps[0] == 8)
-                for (c.stages = 2; c.stages <= 4; c.stages++)
+                for (c.stages = 2; c.stages <= (c.patches ? 6 : 4); c.stages++)
                     consider(l, s, t, &c);
         }
 }
@@ -377,6 +400,27 @@ static void list_candidates(list *l, const super_product *s, const super_target 
                 consider_warps(l, s, t, (recipe){.m = m, .n = n, .k = k});
 }
 
+/* Can the windows of the first factor be kept as patches?  They must be copied, and their rows be
+ * places. */
+static bool has_patches(const super_product *s)
+{
+    const block_window *w = s->a.window;
+    return w && unit_of(s) == BLOCK_MMA && s->n_b == 1 && s->a.stride[SUPER_M] == 1 &&
+           block_patch_of(w, 16) && is_window_copied(w, 2);
+}
+
+/* The same with patches: 16 to 256 rows, of whole lines or powers of two, and tiles of channels
+ * that divide them. */
+static void list_patches(list *l, const super_product *s, const super_target *t)
+{
+    for (int32_t m = 16; m <= 256; m += 16)
+        for (int32_t n = 16; n <= 128; n *= 2)
+            for (int32_t k = 32; k <= 128; k *= 2)
+                if (((m & (m - 1)) == 0 || m % s->a.window->out[2] == 0) &&
+                    s->a.window->channels % k == 0)
+                    consider_warps(l, s, t, (recipe){.m = m, .n = n, .k = k, .patches = true});
+}
+
 /* The cheapest candidate that is left; of equals the first listed.  NULL: none is. */
 static ranked *take_best(list *l)
 {
@@ -389,13 +433,14 @@ static ranked *take_best(list *l)
 
 /* Prove candidates from the cheapest on until one is right.  The proof is the costly part, so
  * the others are not proved.  The seed is fixed, so that a choice is a function of the shape. */
-static mpk_status search(mpk_context *cx, const super_product *s, list *l, super_choice *out)
+static mpk_status search(mpk_context *cx, const super_product *s, const super_target *t, list *l,
+                         super_choice *out)
 {
     block_program region;
     mpk_context refusal = {0};
     super_region_of_product(s, &region);
     for (ranked *best; (best = take_best(l)); best->cycles = -1) {
-        make_candidate(s, &best->how, &out->program);
+        make_candidate(s, t, &best->how, &out->program);
         out->cycles = best->cycles;
         if (super_prove(&refusal, &region, &out->program, 0x5eed) == MPK_OK)
             return MPK_OK;
@@ -417,9 +462,11 @@ mpk_status super_choose_product(mpk_context *cx, const super_product *s, const s
     NEW(cx, &a, l, 1);
     *out = (super_choice){0};
     list_candidates(l, s, t);
+    if (has_patches(s))
+        list_patches(l, s, t);
     out->n_listed = l->n_listed;
     out->n_fitting = l->n;
-    mpk_status status = search(cx, s, l, out);
+    mpk_status status = search(cx, s, t, l, out);
     arena_free(&a);
     return status;
 }

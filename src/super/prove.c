@@ -50,6 +50,8 @@ static void choose_box(const block_program *region, const block_program *candida
         run->lo[i] = 0;
         if (!region->axes[i].is_cut) {
             run->hi[i] = smaller(extent, (copies_along(candidate, i) + 1) * tile + rest);
+            if (candidate->axes[i].run) /* the last turn has the end of every run */
+                run->hi[i] = extent;
             continue;
         }
         rest = 1 + (int64_t)(rng_u64(seed, (uint64_t)i) % MOST_TAIL);
@@ -98,12 +100,44 @@ static mpk_status run_once(mpk_context *cx, arena *a, const block_program *regio
     return MPK_OK;
 }
 
+/* A program's windows with fewer channels; w: room for one. */
+static void shorten_window(block_program *p, int64_t channels, block_window *w)
+{
+    for (uint32_t i = 0; i < p->n_operands; i++) {
+        if (!p->operands[i].window)
+            continue;
+        *w = *p->operands[i].window;
+        w->channels = (int)channels;
+        p->operands[i].window = w;
+    }
+}
+
+/* Shorten the runs of both programs' axis to as many tiles as bring every copy of a patch back:
+ * they are channels, which enter a program as sizes. */
+static void shorten_runs(block_program *region, block_program *candidate, block_window w[2])
+{
+    for (int8_t i = 0; i < (int8_t)candidate->n_axes; i++) {
+        block_axis *a = &candidate->axes[i];
+        const int64_t rounds = block_rounds(a),
+                      run = smaller(a->run, (copies_along(candidate, i) + 1) * a->tile);
+        if (!a->run)
+            continue;
+        region->axes[i].extent = a->extent = rounds * run;
+        a->run = run;
+        shorten_window(region, run, &w[0]);
+        shorten_window(candidate, run, &w[1]);
+    }
+}
+
 mpk_status super_prove(mpk_context *cx, const block_program *region, const block_program *candidate,
                        uint64_t seed)
 {
     arena scratch = {0};
     TRY(block_verify(cx, candidate));
-    mpk_status status = run_once(cx, &scratch, region, candidate, seed);
+    block_program definition = *region, shorter = *candidate;
+    block_window w[2];
+    shorten_runs(&definition, &shorter, w);
+    mpk_status status = run_once(cx, &scratch, &definition, &shorter, seed);
     arena_free(&scratch);
     return status;
 }

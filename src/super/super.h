@@ -14,8 +14,8 @@
 
 #include "super/block.h"
 
-/* What a task may use.  One row serves all GPUs that are known: what differs between them is too
- * little to change a rank. */
+/* What a task may use.  The usual row serves all GPUs that are known: what differs between them is
+ * too little to change a rank.  Programs of many convolutions leave more scratch to them. */
 typedef struct super_target {
     /* shared memory of a task; registers of a thread that sums may take */
     uint32_t scratch_bytes, registers;

@@ -145,6 +145,67 @@ static void test_windows(void **state)
     }
 }
 
+/* A tile of the first factor of a product. */
+static block_tile *factor_of(block_program *p)
+{
+    return &p->tiles[0];
+}
+
+/* A wrong program of this region is refused, by a rule or by what it stores. */
+static void refuse(const block_program *region, const block_program *wrong)
+{
+    assert_int_equal(super_prove(&cx, region, wrong, draw(UINT64_MAX)), MPK_EVERIFY);
+}
+
+/* A convolution of an image with channels last: its windows are kept as patches.  Wrong are patches
+ * with too few pixels or copies, turns in the order of the entries, runs of other lengths, and
+ * windows of another stride. */
+static void test_patches(void **state)
+{
+    (void)state;
+    for (int round = 0; round < 6; round++) {
+        super_choice choice;
+        block_program region, wrong;
+        const int channels = 64 * (1 + (int)draw(3)), width = 12 + (int)draw(9);
+        const block_window window = {.out = {1, 14, width},
+                                     .in = {1, 14, width},
+                                     .kernel = {1, 3, 3},
+                                     .stride = {1, 1, 1},
+                                     .padding = {0, 1, 1},
+                                     .dilation = {1, 1, 1},
+                                     .step = {0, width * channels, channels},
+                                     .channel_step = 1,
+                                     .channels = channels};
+        block_window other = window;
+        super_product s = product_of(14 * width, 32, channels * 9, IR_BF16, true);
+        s.a =
+            (block_operand){.name = "a", .dtype = IR_BF16, .stride = {1, 0, 2}, .window = &window};
+        choose(&s, &choice);
+        super_region_of_product(&s, &region);
+        assert_int_equal(factor_of(&choice.program)->patch,
+                         block_patch_of(&window, choice.program.axes[SUPER_M].tile));
+        wrong = choice.program;
+        factor_of(&wrong)->patch--;
+        refuse(&region, &wrong);
+        wrong = choice.program;
+        factor_of(&wrong)->stages = 1;
+        refuse(&region, &wrong);
+        wrong = choice.program;
+        wrong.axes[SUPER_K].run = 0;
+        refuse(&region, &wrong);
+        wrong = choice.program;
+        wrong.axes[SUPER_K].run *= 3;
+        refuse(&region, &wrong);
+        wrong = choice.program;
+        other.dilation[1 + draw(2)] = 2;
+        wrong.operands[0].window = &other;
+        refuse(&region, &wrong);
+        wrong = choice.program;
+        wrong.operands[1].stride[SUPER_K]++;
+        refuse(&region, &wrong);
+    }
+}
+
 /* Choices and max after a product: both sides of a choice count, wherever an operand is read. */
 static void test_ends(void **state)
 {
@@ -447,8 +508,8 @@ int main(void)
         cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
         cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
-        cmocka_unit_test(test_windows),   cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_made)};
+        cmocka_unit_test(test_windows),   cmocka_unit_test(test_patches),
+        cmocka_unit_test(test_ends),      cmocka_unit_test(test_made)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -734,4 +734,6 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 #include "task/block_lines.cuh"
 #include "task/block_put.cuh"
 
+#include "task/block_group.cuh"
+
 #endif

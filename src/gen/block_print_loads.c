@@ -59,12 +59,13 @@ static void print_found_load(const block_printer *w, const block_step *loop, con
     text_print(w->out, ") * %u, %lldll, %s_hi - %s0);\n", ir_dtype_table[o->dtype].block_bytes,
                (long long)o->stride[t->axis[0]], x, x);
 }
-/* Of all loads from the loop's beginning to the next end. */
+/* Of all loads from the loop's beginning to its end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
-    for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
-        if (is_found(w, loop, s))
-            print_found_load(w, loop, s);
+    const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
+    for (uint32_t i = first + 1; i < end; i++)
+        if (is_found(w, loop, &w->p->steps[i]))
+            print_found_load(w, loop, &w->p->steps[i]);
 }
 
 /* "m0 * 64 + k_next * 1", in entries; the axis of a loop that is ahead stands where its load is. */
@@ -203,7 +204,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");
-    if (loop)
+    if (loop && !w->has_early)
         LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

@@ -15,6 +15,8 @@ typedef struct block_printer {
     text *out;
     int indent;
     const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
+    bool has_early;          /* it has early steps: turns before 0 stand in front of it */
+    bool grown;              /* the steps at hand stand after `grown` */
     bool ends_by_rows;
     block_end end; /* then */
 } block_printer;

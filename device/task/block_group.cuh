@@ -59,6 +59,21 @@ MPK_FN bool block_exceeds(const float (&r_x)[1][B][4], const float (&r_line)[1][
     return __any_sync(0xffffffffu, any) != 0;
 }
 
+/* block_copy of a tile whose rows the loop goes over.  Each turn's but the last's are all there, so
+ * that copies of these ask for nothing. */
+template <int N>
+MPK_FN void block_group_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r,
+                             rt_i64 row_step, rt_i64 ahead, rt_i64 left)
+{
+    if (left < tile.rows || (rt_u64)r.g & 15) {
+        block_copy(tile, s_tile, r, true, false, row_step, ahead, left);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        ptx_copy_async_part(s_tile + block_copy_to(tile, j), r.at[j] + ahead, r.n_bytes[j]);
+}
+
 /* All but the last N groups of loads have arrived, and both warpgroups' products see them. */
 template <int N> MPK_FN void block_group_wait(void)
 {

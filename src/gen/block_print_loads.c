@@ -135,8 +135,10 @@ static void print_turn_load(const block_printer *w, const block_tile *t, const b
     const int8_t axis = w->ahead->axis;
     const char *x = block_axis_of(w, axis);
     const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
-    text_print(w->out, ", copies_%s, %s, %s, %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
-               t->name, str_bool(t->axis[0] == axis), str_bool(whole),
+    text_print(w->out, ", copies_%s", t->name);
+    if (!w->has_early)
+        text_print(w->out, ", %s, %s", str_bool(t->axis[0] == axis), str_bool(whole));
+    text_print(w->out, ", %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
                (long long)o->stride[t->axis[0]], x,
                (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
 }
@@ -145,6 +147,8 @@ static void print_turn_load(const block_printer *w, const block_tile *t, const b
 static const char *load_name(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
+    if (is_found(w, w->ahead, s) && w->has_early)
+        return "group_copy";
     if (is_found(w, w->ahead, s))
         return o->window ? "copy_window" : "copy";
     return o->window ? "load_window" : "load";

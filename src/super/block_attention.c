@@ -396,7 +396,9 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define WEIGHT_CYCLES 30.0
 #define TURN_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
-#define GROUP_TURN_CYCLES 950.0 /* 128 rows and 64 keys */
+/* Of warpgroups: a turn of 128 rows and 64 keys, measured; a tile's beginning and end. */
+#define GROUP_TURN_CYCLES 1400.0
+#define GROUP_TILE_CYCLES 2000.0
 
 static double larger(double a, double b)
 {
@@ -409,7 +411,7 @@ static double group_cost_of(const super_attention *s, const recipe *c)
 {
     const double turns = (double)((s->keys + c->s - 1) / c->s),
                  tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes;
-    return tiles * (TILE_CYCLES + 3 * LATENCY + turns * GROUP_TURN_CYCLES);
+    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + turns * GROUP_TURN_CYCLES);
 }
 
 /* The cycles of the longest task, as in product.c.  Exponentials are added to the products,

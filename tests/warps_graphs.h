@@ -275,7 +275,7 @@ static const char *const blocks_prompts[] = {
 };
 
 /* The same for each of these numbers of tokens, the last of which is the largest. */
-enum { COMPANY = 400, COMPANY_SIZES = 4 };
+enum { COMPANY = 500, COMPANY_SIZES = 4 };
 #define COMPANY_OF(graph) graph("1"), graph("5"), graph("8"), graph("16")
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")

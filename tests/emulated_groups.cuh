@@ -13,7 +13,8 @@ struct emulated_group {
     float *sums[128];
     const rt_u32 *own[128]; /* a in registers; NULL: in shared memory */
     rt_u64 a, b;
-    bool is_bf16; /* else f16 */
+    bool is_bf16;   /* else f16 */
+    bool is_turned; /* rows of b are entries of the sum */
 };
 static emulated_group emulated_groups[EMULATED_BODIES / 128];
 
@@ -58,7 +59,7 @@ static inline void emulated_row(bool is_bf16, rt_u64 matrix, int row, float *to,
 static inline float emulated_own_element(const emulated_group *g, int row, int k)
 {
     const rt_u32 word = g->own[row / 16 * 32 + row % 8 * 4 + k % 8 / 2][row % 16 / 8 + k / 8 * 2];
-    return k % 2 ? ptx_high_bf16(word) : ptx_low_bf16(word);
+    return emulated_half(g->is_bf16, (rt_u16)(k % 2 ? word >> 16 : word));
 }
 template <int N> EMULATED_HOT static void emulated_group_multiply(void)
 {
@@ -71,8 +72,12 @@ template <int N> EMULATED_HOT static void emulated_group_multiply(void)
         else
             for (int k = 0; k < 16; k++)
                 a[m][k] = emulated_own_element(g, m, k);
-    for (int n = 0; n < N; n++)
+    for (int n = 0; n < N && !g->is_turned; n++)
         emulated_row(g->is_bf16, g->b, n, (float *)b + n, N);
+    /* 16 columns at a time of row k: 32 bytes further in the swizzled rows */
+    for (int k = 0; k < 16 && g->is_turned; k++)
+        for (int n = 0; n < N; n += 16)
+            emulated_row(g->is_bf16, g->b + (rt_u64)(n / 8), k, (float *)b + k * N + n, 1);
     memset(sum, 0, sizeof sum);
     emulated_product<N>(a, b, 64, sum);
     for (int i = 0; i < 128; i++)
@@ -88,26 +93,38 @@ static inline void emulated_group_product(bool is_bf16, float *c, rt_u64 a, rt_u
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = 0;
     g->is_bf16 = is_bf16;
+    g->is_turned = false;
     g->a = a;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
 }
-template <int N> static inline void emulated_group_own_product(float *c, const rt_u32 *a, rt_u64 b)
+template <int N>
+static inline void emulated_group_own_product(bool is_bf16, bool is_turned, float *c,
+                                              const rt_u32 *a, rt_u64 b)
 {
     emulated_group *g = &emulated_groups[emulated_now->number / 128];
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = a;
-    g->is_bf16 = true;
+    g->is_bf16 = is_bf16;
+    g->is_turned = is_turned;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
 }
 static inline void ptx_group_multiply_own_64(float *c, const rt_u32 *a, rt_u64 b)
 {
-    emulated_group_own_product<64>(c, a, b);
+    emulated_group_own_product<64>(true, false, c, a, b);
 }
 static inline void ptx_group_multiply_own_128(float *c, const rt_u32 *a, rt_u64 b)
 {
-    emulated_group_own_product<128>(c, a, b);
+    emulated_group_own_product<128>(true, false, c, a, b);
+}
+static inline void ptx_group_multiply_kept_bf16_64(float *c, const rt_u32 *a, rt_u64 b)
+{
+    emulated_group_own_product<64>(true, true, c, a, b);
+}
+static inline void ptx_group_multiply_kept_f16_64(float *c, const rt_u32 *a, rt_u64 b)
+{
+    emulated_group_own_product<64>(false, true, c, a, b);
 }
 static inline void ptx_group_multiply_bf16_64(float *c, rt_u64 a, rt_u64 b)
 {

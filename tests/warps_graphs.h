@@ -275,7 +275,7 @@ static const char *const blocks_prompts[] = {
 };
 
 /* The same for each of these numbers of tokens, the last of which is the largest. */
-enum { COMPANY = 400, COMPANY_SIZES = 4 };
+enum { COMPANY = 500, COMPANY_SIZES = 4 };
 #define COMPANY_OF(graph) graph("1"), graph("5"), graph("8"), graph("16")
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
@@ -659,6 +659,15 @@ static const char *const block_rows[] = {
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
     "input %q : bf16[2, 3, 49, 32]\ninput %k : bf16[2, 3, 49, 32]\ninput %v : bf16[2, 3, 49, "
     "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
+    /* by warpgroups where there are products of these: heads of 49 to 64 entries, many rows */
+    "input %q : bf16[1, 2, 300, 64]\ninput %k : bf16[1, 1, 333, 64]\ninput %v : bf16[1, 1, 333, "
+    "64]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\n",
+    "input %q : f16[1, 2, 200, 64]\ninput %k : f16[1, 2, 200, 64]\ninput %v : f16[1, 2, 200, "
+    "64]\n%y = sdpa(%q, %k, %v, _) {causal = 1}\n",
+    "input %q : bf16[1, 2, 150, 56]\ninput %k : bf16[1, 2, 256, 56]\ninput %v : bf16[1, 2, 256, "
+    "64]\ninput %m : f32[1, 2, 150, 256]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.2, window = 90}\n",
+    "input %q : f16[1, 1, 260, 64]\ninput %k : f16[1, 1, 130, 64]\ninput %v : f16[1, 1, 130, "
+    "50]\ninput %m : bool[1, 1, 1, 130]\n%y = sdpa(%q, %k, %v, %m)\n",
 };
 
 #endif

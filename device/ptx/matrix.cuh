@@ -222,9 +222,22 @@ PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%12
                      : __VA_ARGS__                                                            \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                   \
     }
+/* The same of either type where rows of b in memory are entries of the sum, 64 columns each, in the
+ * 128-byte swizzle: the last immediate. */
+#define PTX_GROUP_MULTIPLY_KEPT(type)                                                    \
+    MPK_FN void ptx_group_multiply_kept_##type##_64(float *c, const rt_u32 *a, rt_u64 b) \
+    {                                                                                    \
+        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                          \
+                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #type "." #type       \
+                     " {" PTX_NAMES_0 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"     \
+                     : PTX_SUMS_32(c, 0)                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));              \
+    }
 PTX_GROUP_MULTIPLY_OWN(64, PTX_NAMES_0, "%32, %33, %34, %35", "%36", PTX_SUMS_32(c, 0))
 PTX_GROUP_MULTIPLY_OWN(128, PTX_NAMES_0 PTX_NAMES_32, "%64, %65, %66, %67", "%68",
                        PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
+PTX_GROUP_MULTIPLY_KEPT(bf16)
+PTX_GROUP_MULTIPLY_KEPT(f16)
 
 #endif
 

@@ -770,4 +770,6 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 #include "task/block_reads.cuh"
 #include "task/block_patch.cuh"
 
+#include "task/block_group.cuh"
+
 #endif

@@ -78,127 +78,30 @@ static bool writes(const block_step *s)
            s->verb == BLOCK_TOTAL || s->verb == BLOCK_ADD;
 }
 
-/* The array of a fragment, in front of the first step that writes it. */
-static void print_fragment(const block_printer *w, const block_step *s)
+/* The array of a fragment: "float r_NAME[A][B][E];". */
+static void print_array(const block_printer *w, int8_t tile)
 {
     int32_t dims[3];
-    for (const block_step *before = w->p->steps; before < s; before++)
-        if (writes(before) && before->to == s->to)
+    fragment_dims(w->p, tile, dims);
+    if (is_line(w, tile))
+        LINE(w, "float r_%s[%d][2];\n", w->p->tiles[tile].name, dims[0]);
+    else
+        LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
+}
+
+/* The same in front of the first step that writes it; one that an early step writes is in front of
+ * the loop. */
+static void print_fragment(const block_printer *w, const block_step *s)
+{
+    for (uint32_t i = 0; i < w->p->n_steps; i++) {
+        const block_step *other = &w->p->steps[i];
+        if (other->to == s->to && writes(other) && (other->is_early || other < s))
             return;
-    fragment_dims(w->p, s->to, dims);
-    if (is_line(w, s->to))
-        LINE(w, "float r_%s[%d][2];\n", w->p->tiles[s->to].name, dims[0]);
-    else
-        LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[s->to].name, dims[0], dims[1], dims[2]);
-}
-
-/* ---- loops ---- */
-
-/* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load. */
-static void print_loop(block_printer *w, const block_step *s)
-{
-    const char *x = block_axis_of(w, s->axis);
-    const int tile = w->p->axes[s->axis].tile;
-    if (s->ahead)
-        block_print_found(w, s);
-    if (s->ahead && w->plans_reads)
-        LINE(w, "int next = 0; /* the copy that loads fill */\n");
-    LINE(w, "#pragma unroll 1\n");
-    if (s->ahead) {
-        LINE(w, "for (int turn = -%u; %s_lo + (rt_i64)turn * %d < %s_hi; turn++", s->ahead, x, tile,
-             x);
-        if (w->plans_reads)
-            text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
-        text_print(w->out, ") {\n");
-        w->ahead = s;
-    } else {
-        LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
     }
-    w->indent += BLOCK_STEP;
-    if (s->ahead)
-        LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
+    print_array(w, s->to);
 }
 
-/* The end of a loop; loads after it do not run ahead. */
-static void print_end(block_printer *w)
-{
-    w->indent -= BLOCK_STEP;
-    w->ahead = NULL;
-    LINE(w, "}\n");
-}
-
-/* ---- products ---- */
-
-/* A tile in shared memory as arguments: its description, and the copy of it that this turn
- * reads, where the lane's reads begin if they are planned. */
-static void print_copy(const block_printer *w, int8_t tile)
-{
-    const block_tile *t = &w->p->tiles[tile];
-    if (t->patch) {
-        text_print(w->out, "tile_%s, reads_%s + turn / %lld %% %u * tile_%s.copy_bytes, ", t->name,
-                   t->name, (long long)block_rounds(&w->p->axes[t->axis[1]]), t->stages, t->name);
-        return;
-    }
-    if (w->plans_reads && w->ahead) {
-        text_print(w->out, "tile_%s, reads_%s + block_copy_after(next, %u) * tile_%s.copy_bytes",
-                   t->name, t->name, t->stages, t->name);
-        return;
-    }
-    text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
-    if (t->stages > 1)
-        text_print(w->out, " + turn %% %u * tile_%s.copy_bytes", t->stages, t->name);
-}
-
-/* The end of the name of block_multiply_*: by CUDA cores; by tensor cores with the left factor in
- * shared memory, as a patch, in a loop with planned reads, or not; the same with that factor kept
- * in registers by an earlier product. */
-static const char *multiply_name(const block_printer *w, const block_tile *left)
-{
-    if (w->p->unit != BLOCK_MMA)
-        return "fma";
-    if (left->patch)
-        return "patch";
-    if (w->plans_reads && w->ahead)
-        return "planned";
-    return left->space == BLOCK_SHARED ? "mma" : "kept";
-}
-
-/* Of a patch: the lane's pixels, and how far this turn's are from them. */
-static void print_shift(const block_printer *w, const block_tile *a)
-{
-    const char *window = "";
-    for (uint32_t i = 0; i < w->p->n_operands; i++)
-        window = w->p->operands[i].window ? w->p->operands[i].name : window;
-    text_print(w->out, "pixels_%s, block_shift(window_%s, turn %% %lld)", a->name, window,
-               (long long)block_rounds(&w->p->axes[a->axis[1]]));
-}
-
-/* Sums are added to a fragment; which function does it depends on the unit and on where the left
- * factor lies.  The flags say whether a factor is stored with its axes exchanged. */
-static void print_multiply(const block_printer *w, const block_step *s)
-{
-    const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
-                     *b = &w->p->tiles[s->from[1]];
-    const bool mma = w->p->unit == BLOCK_MMA;
-    const bool planned = w->plans_reads && w->ahead;
-    LINE(w, "block_multiply_%s(r_%s, ", multiply_name(w, a), y->name);
-    text_print(w->out, mma ? "warps, " : "");
-    if (mma && !planned && a->space == BLOCK_SHARED)
-        text_print(w->out, "%s, ", str_bool(y->is_shared_out));
-    if (a->space == BLOCK_SHARED)
-        print_copy(w, s->from[0]);
-    else
-        text_print(w->out, "r_%s", a->name);
-    if (a->patch)
-        print_shift(w, a);
-    else if (mma && a->space == BLOCK_SHARED)
-        text_print(w->out, ", %s", str_bool(a->axis[1] == y->axis[0]));
-    text_print(w->out, ", ");
-    print_copy(w, s->from[1]);
-    if (mma)
-        text_print(w->out, ", %s", str_bool(b->axis[0] == y->axis[1]));
-    text_print(w->out, ");\n");
-}
+/* ---- sums ---- */
 
 /* Parts of a line that several warps hold become one line, which all of them have, through
  * scratch. */
@@ -233,6 +136,119 @@ static void print_fill(const block_printer *w, const block_step *s)
     LINE(w, "block_fill(r_%s, ", w->p->tiles[s->to].name);
     gen_print_float((float)s->number, w->out);
     text_print(w->out, ");\n");
+}
+
+/* ---- loops ---- */
+
+/* Until the loads of a turn have arrived. */
+static void print_wait(const block_printer *w, const block_step *s)
+{
+    if (!w->has_early)
+        LINE(w, "if (turn >= 0)\n%*s", BLOCK_STEP, "");
+    else
+        LINE(w, "%s", "");
+    text_print(w->out, "block_%swait<%u>();\n", w->p->by_groups ? "group_" : "", s->pending);
+}
+
+/* The steps of a loop that its turns before 0 have: all loads, or early steps, or waits. */
+static void print_those(block_printer *w, const block_step *loop, block_verb verb, bool early)
+{
+    const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
+    for (uint32_t i = first + 1; i < end; i++) {
+        const block_step *s = &w->p->steps[i];
+        if (s->verb != verb || s->is_early != early)
+            continue;
+        if (verb == BLOCK_WAIT)
+            print_wait(w, s);
+        else if (verb == BLOCK_FILL)
+            print_fill(w, s);
+        else if (verb == BLOCK_MULTIPLY)
+            block_print_multiply(w, s);
+        else if (block_is_shared_load(w, s))
+            i = block_print_loads(w, i);
+    }
+}
+
+/* The turns before 0 of a loop with early steps: all but the last only load. */
+static void print_turns_before(block_printer *w, const block_step *s)
+{
+    for (uint32_t i = 0; i < w->p->n_steps; i++)
+        if (w->p->steps[i].is_early && w->p->steps[i].verb == BLOCK_FILL)
+            print_array(w, w->p->steps[i].to);
+    w->ahead = s;
+    w->has_early = true;
+    LINE(w, "#pragma unroll 1\n");
+    LINE(w, "for (int turn = -%u; turn < -1; turn++) {\n", s->ahead);
+    w->indent += BLOCK_STEP;
+    print_those(w, s, BLOCK_LOAD, false);
+    w->indent -= BLOCK_STEP;
+    LINE(w, "}\n");
+    LINE(w, "{\n");
+    w->indent += BLOCK_STEP;
+    LINE(w, "const int turn = -1;\n");
+    print_those(w, s, BLOCK_WAIT, false);
+    print_those(w, s, BLOCK_LOAD, false);
+    print_those(w, s, BLOCK_FILL, true);
+    print_those(w, s, BLOCK_MULTIPLY, true);
+    LINE(w, "block_group_end();\n");
+    w->indent -= BLOCK_STEP;
+    LINE(w, "}\n");
+}
+
+/* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load.  Where they
+ * have early steps too, they stand in front of it. */
+static void print_loop(block_printer *w, const block_step *s)
+{
+    const char *x = block_axis_of(w, s->axis);
+    const int tile = w->p->axes[s->axis].tile;
+    const bool has_early = block_has_early(w->p, (uint32_t)(s - w->p->steps));
+    if (s->ahead)
+        block_print_found(w, s);
+    if (has_early)
+        print_turns_before(w, s);
+    if (s->ahead && w->plans_reads)
+        LINE(w, "int next = 0; /* the copy that loads fill */\n");
+    LINE(w, "#pragma unroll 1\n");
+    if (s->ahead) {
+        LINE(w, "for (int turn = %d; %s_lo + (rt_i64)turn * %d < %s_hi; turn++",
+             has_early ? 0 : -(int)s->ahead, x, tile, x);
+        if (w->plans_reads)
+            text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
+        text_print(w->out, ") {\n");
+        w->ahead = s;
+    } else {
+        LINE(w, "for (rt_i64 %s0 = %s_lo; %s0 < %s_hi; %s0 += %d) {\n", x, x, x, x, x, tile);
+    }
+    w->indent += BLOCK_STEP;
+    if (s->ahead)
+        LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
+}
+
+/* The end of a loop; loads after it do not run ahead, and products of warpgroups end with their
+ * turn.  Or that of what stands after `grown`. */
+static void print_end(block_printer *w)
+{
+    if (!w->grown && w->ahead && w->p->by_groups)
+        LINE(w, "block_group_end();\n");
+    w->indent -= BLOCK_STEP;
+    LINE(w, "}\n");
+    if (w->grown) {
+        w->grown = false;
+        return;
+    }
+    w->ahead = NULL;
+    w->has_early = false;
+}
+
+/* A comparison of a warp's entries, on which all its lanes agree. */
+static void print_grown(block_printer *w, const block_step *s)
+{
+    LINE(w, "if (block_exceeds(r_%s, r_%s, ", w->p->tiles[s->from[0]].name,
+         w->p->tiles[s->to].name);
+    gen_print_float((float)s->number, w->out);
+    text_print(w->out, ")) {\n");
+    w->indent += BLOCK_STEP;
+    w->grown = true;
 }
 
 /* ---- entries of fragments ---- */
@@ -299,6 +315,19 @@ static bool has_weights(const block_program *p)
     return false;
 }
 
+/* Is the tile what weights are the exponentials of?  Then it is kept as powers of 2, which the
+ * hardware's exponential takes. */
+static bool has_powers(const block_printer *w, int8_t tile)
+{
+    bool found = false;
+    for (uint32_t i = 0; i < w->p->n_steps && w->p->by_groups; i++) {
+        const block_step *s = &w->p->steps[i];
+        found = found || (s->verb == BLOCK_MAP && s->to == tile && s->from[0] == tile &&
+                          strcmp(s->expression, "exp(x0)") == 0);
+    }
+    return found;
+}
+
 /* An expression of entries: its result is a constant if another step of the loop takes it, else an
  * entry of the fragment. */
 static mpk_status print_map(const run *r, const block_step *s)
@@ -310,7 +339,9 @@ static mpk_status print_map(const run *r, const block_step *s)
     map_program m;
     snprintf(prefix, sizeof prefix, "%s_", name);
     TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
-    gen_print_map(&(gen_map){&m, prefix, w->indent, r, print_source, has_weights(w->p)}, w->out);
+    const gen_map g = {&m, prefix, w->indent, r, print_source, has_weights(w->p)};
+    const bool powers = has_powers(w, s->to), taken = powers && s->from[0] == s->to;
+    gen_print_map(&g, w->out);
     if (r->is_rows)
         LINE(w, "v_%s[re] = ", name);
     else if (r->at < r->last)
@@ -320,7 +351,13 @@ static mpk_status print_map(const run *r, const block_step *s)
         print_array_entry(w, s->to);
         text_print(w->out, " = ");
     }
-    text_print(w->out, "%s%u;\n", prefix, m.result);
+    if (taken)
+        text_print(w->out, "ptx_exp2(%s%u)", prefix, m.steps[m.result].arg[0]);
+    else if (powers)
+        gen_print_power(&g, m.result, w->out);
+    else
+        text_print(w->out, "%s%u", prefix, m.result);
+    text_print(w->out, ";\n");
     return MPK_OK;
 }
 
@@ -465,7 +502,7 @@ static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
         print_fragment(w, end);
     if (stores && w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
         LINE(w, "if (block_part(warps) == 0)\n");
-    if (r.first == r.last && is_rescaling(w, end))
+    if (r.first == r.last && is_rescaling(w, end) && !w->grown)
         LINE(w, "if (block_has_grown(r_%s))\n", w->p->tiles[end->from[1]].name);
     open_entries(w, end->to);
     if (stores || r.last > r.first)
@@ -674,11 +711,13 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
     else if (s->verb == BLOCK_SYNC)
         LINE(w, "mpk_sync();\n");
     else if (s->verb == BLOCK_WAIT)
-        LINE(w, "if (turn >= 0)\n%*sblock_wait<%u>();\n", w->indent + BLOCK_STEP, "", s->pending);
+        print_wait(w, s);
+    else if (s->verb == BLOCK_GROWN)
+        print_grown(w, s);
     else if (s->verb == BLOCK_FILL)
         print_fill(w, s);
     else if (s->verb == BLOCK_MULTIPLY)
-        print_multiply(w, s);
+        block_print_multiply(w, s);
     else if (s->verb == BLOCK_BOUND)
         print_bound(w, s);
     else if (is_line(w, s->to) && is_line(w, s->from[0]))

@@ -97,14 +97,16 @@ static void print_found_reads(const block_printer *w, const block_step *s, int s
          str_bool(t->axis[1 - side] == y->axis[side]), fields);
 }
 
-/* Of all loads from the loop's beginning to the next end. */
+/* Of all loads from the loop's beginning to its end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
-    for (const block_step *s = loop + 1; s->verb != BLOCK_END; s++)
-        if (is_found(w, loop, s))
-            print_found_load(w, loop, s);
+    const uint32_t begin = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, begin);
+    for (uint32_t i = begin + 1; i < end; i++)
+        if (is_found(w, loop, &w->p->steps[i]))
+            print_found_load(w, loop, &w->p->steps[i]);
     const block_step *first = NULL; /* products of a loop share their first factor */
-    for (const block_step *s = loop + 1; w->plans_reads && s->verb != BLOCK_END; s++) {
+    for (uint32_t i = begin + 1; w->plans_reads && i < end; i++) {
+        const block_step *s = &w->p->steps[i];
         if (s->verb != BLOCK_MULTIPLY)
             continue;
         if (!first)
@@ -180,8 +182,10 @@ static void print_turn_load(const block_printer *w, const block_tile *t, const b
     const int8_t axis = w->ahead->axis;
     const char *x = block_axis_of(w, axis);
     const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
-    text_print(w->out, ", copies_%s, %s, %s, %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
-               t->name, str_bool(t->axis[0] == axis), str_bool(whole),
+    text_print(w->out, ", copies_%s", t->name);
+    if (!w->has_early)
+        text_print(w->out, ", %s, %s", str_bool(t->axis[0] == axis), str_bool(whole));
+    text_print(w->out, ", %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
                (long long)o->stride[t->axis[0]], x,
                (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
 }
@@ -190,6 +194,8 @@ static void print_turn_load(const block_printer *w, const block_tile *t, const b
 static const char *load_name(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
+    if (is_found(w, w->ahead, s) && w->has_early)
+        return "group_copy";
     if (is_found(w, w->ahead, s))
         return o->window ? "copy_window" : "copy";
     return o->window ? "load_window" : "load";
@@ -307,7 +313,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");
-    if (loop)
+    if (loop && !w->has_early)
         LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

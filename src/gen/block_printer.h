@@ -1,5 +1,6 @@
-/* block_printer.h - what the files that print block programs share: where printing is, and the part
- * that prints loads (block_print_loads.c).  Called by block_print.c. */
+/* block_printer.h - what the files that print block programs share: where printing is, and the
+ * parts that print loads (block_print_loads.c) and products (block_print_products.c).  Called by
+ * block_print.c. */
 #ifndef GEN_BLOCK_PRINTER_H
 #define GEN_BLOCK_PRINTER_H
 
@@ -15,6 +16,8 @@ typedef struct block_printer {
     text *out;
     int indent;
     const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
+    bool has_early;          /* it has early steps: turns before 0 stand in front of it */
+    bool grown;              /* the steps at hand stand after `grown` */
     bool ends_by_rows;
     block_end end; /* then */
     /* tensor cores, and no fragment is a factor: a loop's reads of shared memory are planned */
@@ -39,5 +42,7 @@ bool block_is_shared_load(const block_printer *w, const block_step *s);
 void block_print_found(const block_printer *w, const block_step *loop);
 /* The loads from step i on that stand together, as one group; returns the last. */
 uint32_t block_print_loads(block_printer *w, uint32_t i);
+/* A product, whose sums are added to a fragment. */
+void block_print_multiply(const block_printer *w, const block_step *s);
 
 #endif

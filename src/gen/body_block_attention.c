@@ -64,6 +64,8 @@ static super_attention attention_of(const gen_call *c)
                          .boxes = (box.hi[0] - box.lo[0]) * (box.hi[heads] - box.lo[heads])};
     if (s.has_mask)
         s.mask = mask_of(gen_input(c, MASK));
+    if (c->needs & GEN_WGMMA)
+        s.group_bytes = c->scratch_most ? c->scratch_most : UINT32_MAX;
     return s;
 }
 
@@ -90,12 +92,14 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
         s.scores = with_number(c->arena, "where(x1 != 0, x0 * ", scale, ", (-inf))");
     else
         s.scores = with_number(c->arena, "x0 * ", scale, s.has_mask ? " + x1" : "");
+    s.factor = is_raw ? scale : 1;
     if (is_raw) {
         s.weights = with_number(c->arena, "exp(x0 * ", scale, " - x1)");
+        s.powers = with_number(c->arena, "x0 * ", scale, " - x1");
         s.scaled = with_number(c->arena, "x0 * ", scale, "");
         s.apart = with_number(c->arena, "exp((x0 - x1) * ", scale, ")");
     }
-    CHECK(cx, s.scores && (!is_raw || (s.weights && s.scaled && s.apart)), MPK_ENOMEM,
+    CHECK(cx, s.scores && (!is_raw || (s.weights && s.powers && s.scaled && s.apart)), MPK_ENOMEM,
           "out of memory for the expression of scores");
     return gen_choose_attention(cx, c->arena, c->choices, &s, out);
 }
@@ -131,7 +135,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     const bool by_rows = c->op->attributes[BY_ROWS].i;
     const char *seen = s.causal ? "m_hi < in_k.dims[2] ? m_hi : in_k.dims[2]" : "in_k.dims[2]";
     TRY(choose(cx, c, &chosen));
-    gen_print_head_of_waiting(c, n, out);
+    (chosen->program.by_groups ? gen_print_head_of_groups : gen_print_head_of_waiting)(c, n, out);
     gen_print_note(c->choices, chosen, out);
     text_print(out,
                "    const mpk_box box = mpk_box_of(t, 4);\n    mpk_box heads = %s;\n"

@@ -289,13 +289,24 @@ void gen_print_head(const gen_call *c, uint32_t n, text *out)
 
 /* For bodies that wait themselves (device_body.h): t ends where the living entries do, as it does
  * for all others. */
-void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out)
+static void print_head_of_waiting(const gen_call *c, const char *linkage, uint32_t n, text *out)
 {
     text_print(out,
-               "static __device__ __noinline__ void body_%u(const mpk_task &task)\n{\n"
+               "%s void body_%u(const mpk_task &task)\n{\n"
                "    mpk_task t = task;\n    t.hi0 = mpk_end(task);\n",
-               n);
+               linkage, n);
     print_views(c, ROWS_AS_THEY_ARE, out);
+}
+
+void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out)
+{
+    print_head_of_waiting(c, "static __device__ __noinline__", n, out);
+}
+
+/* The same with products of warpgroups, which must stand in the kernel's own function (gpu.md). */
+void gen_print_head_of_groups(const gen_call *c, uint32_t n, text *out)
+{
+    print_head_of_waiting(c, "MPK_FN", n, out);
 }
 
 /* For bodies that ask the task how many rows count: steps of any size then share the instance. */

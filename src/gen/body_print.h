@@ -29,6 +29,8 @@ void gen_print_head(const gen_call *c, uint32_t n, text *out);
 /* The same for a body that learns from its box alone which rows there are: graphs of different T
  * share it. */
 void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out);
+/* The same for bodies with products of warpgroups: inlined. */
+void gen_print_head_of_groups(const gen_call *c, uint32_t n, text *out);
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
 /* The same where that holds of all operands: programs for any number of requests share it. */
 void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out);

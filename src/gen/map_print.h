@@ -21,5 +21,8 @@ typedef struct gen_map {
 
 /* A line for each step; the program's result is PREFIXresult.  The text needs task/map.cuh. */
 void gen_print_map(const gen_map *m, text *out);
+/* "block_power...(...)", where step `distance` is what an exponential is taken of: the power of 2
+ * that this is.  The steps are printed. */
+void gen_print_power(const gen_map *m, uint32_t distance, text *out);
 
 #endif

@@ -184,6 +184,31 @@ bool block_find_end(const block_program *p, block_end *out)
     return whole;
 }
 
+/* Does the step open what an `end` closes? */
+static bool is_opening(const block_step *s)
+{
+    return s->verb == BLOCK_LOOP || s->verb == BLOCK_GROWN;
+}
+
+uint32_t block_end_of(const block_program *p, uint32_t step)
+{
+    uint32_t depth = 1, i = step;
+    while (depth && ++i < p->n_steps) {
+        depth += is_opening(&p->steps[i]);
+        depth -= p->steps[i].verb == BLOCK_END;
+    }
+    return i;
+}
+
+bool block_has_early(const block_program *p, uint32_t loop)
+{
+    const uint32_t end = block_end_of(p, loop);
+    bool any = false;
+    for (uint32_t i = loop + 1; i < end && p->steps[loop].ahead; i++)
+        any = any || p->steps[i].is_early;
+    return any;
+}
+
 int8_t block_parts_of(const block_program *p, int8_t tile)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
@@ -301,9 +326,9 @@ uint32_t block_conflicts(const block_program *p, int8_t tile)
 /* ---- text ---- */
 
 /* In the order of block_verb. */
-static const char *const verb_names[] = {"loop",    "end",      "sync", "wait",  "load",
-                                         "fill",    "multiply", "add",  "bound", "map",
-                                         "largest", "total",    "store"};
+static const char *const verb_names[] = {"loop",    "end",      "sync",  "wait",  "load",
+                                         "fill",    "multiply", "add",   "bound", "map",
+                                         "largest", "total",    "grown", "store"};
 
 /* The name of an axis; "-" for the axis that a tile does not have. */
 static const char *axis_name(const block_program *p, int8_t axis)
@@ -359,11 +384,20 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
     if (s->operand != BLOCK_NONE)
         text_print(out, " %s %s", s->verb == BLOCK_STORE ? "to" : "from",
                    p->operands[s->operand].name);
-    if (s->verb == BLOCK_FILL || s->bound == BLOCK_WINDOW)
+    if (s->verb == BLOCK_FILL || s->verb == BLOCK_GROWN || s->bound == BLOCK_WINDOW)
         text_print(out, " %g", s->number);
     if (s->expression)
         text_print(out, " \"%s\"", s->expression);
+    if (s->is_early)
+        text_print(out, " early");
     text_print(out, "\n");
+}
+
+static const char *unit_name(const block_program *p)
+{
+    if (p->by_groups)
+        return "wgmma";
+    return p->unit == BLOCK_MMA ? "mma" : "fma";
 }
 
 /* The text is for people: comments of generated kernels, messages, tests.  It is not parsed
@@ -371,13 +405,13 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
 void block_print(const block_program *p, text *out)
 {
     int depth = 0;
-    text_print(out, "block %s by %s, warps %u x %u x %u\n", p->name,
-               p->unit == BLOCK_MMA ? "mma" : "fma", p->warps[0], p->warps[1], p->warps[2]);
+    text_print(out, "block %s by %s, warps %u x %u x %u\n", p->name, unit_name(p), p->warps[0],
+               p->warps[1], p->warps[2]);
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++)
         print_tile(p, i, out);
     for (uint32_t i = 0; i < p->n_steps; i++) {
         depth -= p->steps[i].verb == BLOCK_END;
         print_step(p, &p->steps[i], depth, out);
-        depth += p->steps[i].verb == BLOCK_LOOP;
+        depth += is_opening(&p->steps[i]);
     }
 }

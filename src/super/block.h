@@ -37,7 +37,13 @@
  *   map      T, ...     element by element, an expression of the operator map over tiles and
  *                       numbers; tiles that lack an axis are spread along it
  *   largest  T, A       over the axis that T lacks, or over the parts of A; total T, A: the sum
+ *   grown    T, A       a line T: the steps up to its end run if an entry of A exceeds its row's
+ *                       by more than `number`, and may run if none does
  *   store    X <- T     what lies inside the box
+ *
+ * An *early* step of a loop that is ahead is that of the next turn: a product reads the copies of
+ * the turn after, and the first turn's stands before the loop, after a wait and the loads of all
+ * turns before the last that is ahead.
  *
  * What relies on it: super (search and proof), gen (which prints it as CUDA C).
  */
@@ -119,6 +125,7 @@ typedef enum block_verb {
     BLOCK_MAP,
     BLOCK_LARGEST,
     BLOCK_TOTAL,
+    BLOCK_GROWN,
     BLOCK_STORE
 } block_verb;
 
@@ -135,8 +142,9 @@ typedef struct block_step {
     /* loop: turns that its loads are issued early, 0 to stages - 1; wait: groups that may still be
      * in flight */
     uint8_t ahead, pending;
+    bool is_early; /* fill, multiply: of the next turn */
     block_bound bound;
-    double number;          /* fill, bound */
+    double number;          /* fill, bound, grown */
     const char *expression; /* map: of x0 ..., in the order of `from` */
 } block_step;
 
@@ -154,6 +162,9 @@ typedef struct block_program {
     block_tile tiles[BLOCK_MOST_TILES];
     block_step steps[BLOCK_MOST_STEPS];
     block_unit unit;
+    /* mma: four warps multiply together (wgmma), 64 rows of sums each four, which run in the
+     * background up to the next wait; tiles lie as the tensor cores read them from shared memory */
+    bool by_groups;
     /* warps along rows, along columns and along the axis that is summed over; their product is
      * the worker's eight warps */
     uint8_t warps[3];
@@ -205,6 +216,10 @@ bool block_find_end(const block_program *p, block_end *out);
  * pieces apart, are copied there when the loop over the depth has no tiles left to load, as far as
  * there is room. */
 uint32_t block_fetched_at(const block_program *p, const block_end *e, uint32_t i);
+/* The step of the `end` that belongs to a loop or to `grown`. */
+uint32_t block_end_of(const block_program *p, uint32_t step);
+/* Has a loop, if it is ahead, an early step? */
+bool block_has_early(const block_program *p, uint32_t loop);
 /* The fragment whose parts are added up to `tile`; or tile itself. */
 int8_t block_parts_of(const block_program *p, int8_t tile);
 

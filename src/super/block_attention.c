@@ -14,7 +14,12 @@
  *   along_rows 2 is warps 2 x 1 x 4: two warps divide the rows of a tile; of its keys the first
  *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
  *
- * Cost of a search: 48 recipes, a proof for the best.
+ * Where there are products of warpgroups, one more candidate takes heads of 64 entries: 128 rows,
+ * 64 keys a turn.  Its scores are made a turn early, so that a warp's exponentials run while the
+ * tensor cores make the next scores and add the last values.  What weights are relative to follows
+ * the largest score loosely: most turns compare, and neither exchange nor rescale anything.
+ *
+ * Cost of a search: 48 recipes and that one, a proof for the best.
  */
 #include "super/super.h"
 
@@ -22,6 +27,8 @@
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
+/* Weights may be e to this. */
+#define HEADROOM 5.0
 
 /* What a candidate's text follows from. */
 typedef struct recipe {
@@ -29,6 +36,7 @@ typedef struct recipe {
     int32_t m, s;
     /* warps that divide the rows, a power of two up to 8; copies of the tiles of keys and values */
     uint8_t along_rows, stages;
+    bool by_groups; /* products of warpgroups */
 } recipe;
 
 /* The width of a head with zeros to whole fields of the tensor cores (BLOCK_MMA_DEPTH). */
@@ -88,14 +96,11 @@ static void add_bound(block_program *p, int8_t scores, block_bound bound, int64_
     s->number = (double)number;
 }
 
-/* The scores of a tile of keys: scaled unless `raw`, masked, bounded.  The end of the keys is a
- * bound only if the last tile reaches beyond it: a load gives zeros there, and a score of zero
- * would get a weight. */
-static void add_scores(block_program *p, const super_attention *s, bool raw, int8_t scores,
-                       int8_t q, int8_t k)
+/* Scores from products: scaled unless `raw`, masked, bounded.  The end of the keys is a bound only
+ * if the last tile reaches beyond it: a load gives zeros there, and a score of zero would get a
+ * weight. */
+static void add_mask(block_program *p, const super_attention *s, bool raw, int8_t scores)
 {
-    block_add_step(p, BLOCK_FILL, scores);
-    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
     if (s->has_mask) {
         const int8_t mask = block_add_fragment(p, "mask", s->mask.stride[M] ? M : BLOCK_NONE,
                                                s->mask.stride[S] ? S : BLOCK_NONE);
@@ -111,6 +116,15 @@ static void add_scores(block_program *p, const super_attention *s, bool raw, int
         add_bound(p, scores, BLOCK_CAUSAL, 0);
     if (s->window)
         add_bound(p, scores, BLOCK_WINDOW, s->window);
+}
+
+/* The scores of a tile of keys. */
+static void add_scores(block_program *p, const super_attention *s, bool raw, int8_t scores,
+                       int8_t q, int8_t k)
+{
+    block_add_step(p, BLOCK_FILL, scores);
+    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
+    add_mask(p, s, raw, scores);
 }
 
 /* The end of the definition: a row that sees no key has a total of zero and becomes zeros. */
@@ -259,11 +273,91 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
+/* Where scores have grown beyond what weights are relative to it moves to the largest, and what is
+ * kept follows.  A weight is at most e^HEADROOM: numbers of 16 bits and totals have room for it. */
+static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t scores)
+{
+    const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1),
+                 scale = add_line(p, "rescale", 1);
+    block_step *grown = block_add_step(p, BLOCK_GROWN, t->largest);
+    grown->from[grown->n_from++] = scores;
+    grown->number = HEADROOM / s->factor;
+    add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, next, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+}
+
+/* A product of scores that is that of the next turn. */
+static void add_early_product(block_program *p, int8_t scores, int8_t q, int8_t k)
+{
+    block_add_step(p, BLOCK_FILL, scores)->is_early = true;
+    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
+    p->steps[p->n_steps - 1].is_early = true;
+}
+
+/* A turn by warpgroups.  Powers take the scores along in registers of their own, so that those of
+ * the next turn can be made while exponentials are taken. */
+static void add_group_turn(block_program *p, const super_attention *s, const kept *t, int8_t scores,
+                           int8_t q, int8_t k, int8_t v)
+{
+    const int8_t powers = block_add_fragment(p, "powers", M, S), more = add_line(p, "more", 1);
+    int8_t base = t->largest; /* what weights are relative to */
+    p->tiles[powers].is_shared_out = true;
+    add_growth(p, s, t, scores);
+    if (s->powers) {
+        base = add_line(p, "base", 1);
+        add_of(p, BLOCK_MAP, s->scaled, base, t->largest, BLOCK_NONE, BLOCK_NONE);
+    }
+    add_of(p, BLOCK_MAP, s->powers ? s->powers : "x0 - x1", powers, scores, base, BLOCK_NONE);
+    add_early_product(p, scores, q, k);
+    add_of(p, BLOCK_MAP, "exp(x0)", powers, powers, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_TOTAL, NULL, more, powers, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 + x1", t->total, t->total, more, BLOCK_NONE);
+    add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
+}
+
+/* The text of a candidate by warpgroups.  While a turn reads its values and the next one's keys,
+ * the tiles of two more are on their way. */
+static void make_group_candidate(const super_attention *s, const recipe *c, block_program *p)
+{
+    const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
+    kept t;
+    add_frame(p, s, tiles);
+    p->by_groups = true;
+    p->warps[0] = c->along_rows;
+    const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
+                 k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
+    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages),
+                 scores = block_add_fragment(p, "scores", M, S);
+    p->tiles[scores].is_shared_out = true;
+    add_loop(p, M, 0);
+    block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
+    add_load(p, q, Q);
+    fill_kept(p, &t, 1);
+    add_loop(p, S, (uint8_t)(c->stages - 1));
+    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 3);
+    add_load(p, k, KEYS);
+    add_load(p, v, VALUES);
+    add_mask(p, s, s->weights != NULL, scores);
+    add_group_turn(p, s, &t, scores, q, k, v);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+    add_result(p, t.sums, t.total);
+    block_add_step(p, BLOCK_END, BLOCK_NONE);
+}
+
 /* The text of a candidate.  q is loaded once and stays for all turns; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
  * last tile. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
+    if (c->by_groups) {
+        make_group_candidate(s, c, p);
+        return;
+    }
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
     const uint8_t parts = 8 / c->along_rows;
     kept t;
@@ -302,16 +396,30 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define WEIGHT_CYCLES 30.0
 #define TURN_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
+/* Of warpgroups: a turn of 128 rows and 64 keys, measured; a tile's beginning and end. */
+#define GROUP_TURN_CYCLES 1400.0
+#define GROUP_TILE_CYCLES 2000.0
 
 static double larger(double a, double b)
 {
     return a > b ? a : b;
 }
 
+/* The cycles of the longest task of a candidate by warpgroups: exponentials run beside products, so
+ * a turn takes what it takes a warp to go through it. */
+static double group_cost_of(const super_attention *s, const recipe *c)
+{
+    const double turns = (double)((s->keys + c->s - 1) / c->s),
+                 tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes;
+    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + turns * GROUP_TURN_CYCLES);
+}
+
 /* The cycles of the longest task, as in product.c.  Exponentials are added to the products,
  * since the same warps do both, one after the other. */
 static double cost_of(const super_attention *s, const recipe *c)
 {
+    if (c->by_groups)
+        return group_cost_of(s, c);
     const double widths = rounded(s->width) + rounded(s->values),
                  turns = (double)((s->keys + c->s - 1) / c->s);
     const double tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes,
@@ -327,41 +435,54 @@ static double cost_of(const super_attention *s, const recipe *c)
 }
 
 /* Does a candidate fit the target and keep the rules?  Beside the sums there is room for 32
- * registers: the scores of a tile.  Counts what was listed and what fitted. */
+ * registers: the scores of a tile.  Counts what was listed and what fitted.  Nothing is listed by
+ * warpgroups where there are none. */
 static bool fits(const super_attention *s, const super_target *t, const recipe *c,
                  super_choice *out)
 {
     block_program p;
     mpk_context quiet = {0};
+    if (c->by_groups && !s->group_bytes)
+        return false;
     out->n_listed++;
     make_candidate(s, c, &p);
-    const bool all = block_scratch_bytes(&p) <= t->scratch_bytes &&
-                     block_registers(&p) <= t->registers + 32 && block_verify(&quiet, &p) == MPK_OK;
+    const uint32_t most = c->by_groups ? s->group_bytes : t->scratch_bytes;
+    const bool all = block_scratch_bytes(&p) <= most && block_registers(&p) <= t->registers + 32 &&
+                     block_verify(&quiet, &p) == MPK_OK;
     out->n_fitting += all;
     return all;
+}
+
+/* Take a recipe if it fits, costs more than `least` and less than the best so far. */
+static void consider(const super_attention *s, const super_target *t, const recipe *c, double least,
+                     super_choice *out, recipe *best)
+{
+    const double cost = cost_of(s, c);
+    if (fits(s, t, c, out) && cost > least && (out->cycles < 0 || cost < out->cycles)) {
+        out->cycles = cost;
+        *best = *c;
+    }
 }
 
 /* The cheapest recipe above `least` cycles; of equals the first.  False: there is none. */
 static bool find_next(const super_attention *s, const super_target *t, double least,
                       super_choice *out, recipe *best)
 {
-    double cycles = -1;
+    static const recipe groups = {128, 64, 8, 4, true};
+    out->cycles = -1;
     for (uint8_t along = 1; along <= 8; along *= 2)
         for (int32_t fields = 1; fields <= 2; fields++)
             for (int32_t keys = 1; keys <= 4; keys *= 2)
-                for (uint8_t stages = 2; stages <= 3; stages++) {
-                    const recipe c = {16 * along * fields, 16 * (8 / along) * keys, along, stages};
-                    const double cost = cost_of(s, &c);
-                    if (fits(s, t, &c, out) && cost > least && (cycles < 0 || cost < cycles)) {
-                        cycles = cost;
-                        *best = c;
-                    }
-                }
-    out->cycles = cycles;
-    return cycles >= 0;
+                for (uint8_t stages = 2; stages <= 3; stages++)
+                    consider(s, t,
+                             &(recipe){16 * along * fields, 16 * (8 / along) * keys, along, stages,
+                                       false},
+                             least, out, best);
+    consider(s, t, &groups, least, out, best);
+    return out->cycles >= 0;
 }
 
-/* Try recipes from the cheapest on until one is proved.  There are only 48, so the list is made
+/* Try recipes from the cheapest on until one is proved.  There are only 49, so the list is made
  * anew for each refusal and none has to be kept.  Of recipes of exactly equal cost only the
  * first is tried. */
 mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, const super_target *t,

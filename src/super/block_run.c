@@ -53,6 +53,7 @@ typedef struct runner {
     /* groups of loads issued and arrived so far; syncs passed, from 1 on; the square that
      * exponentials are powers of; the step at hand, for messages and for `maps` */
     uint32_t groups, arrived, interval, root, step;
+    uint64_t n_grown; /* times that `grown` was met */
     /* of the map steps, compiled when they first run */
     map_program *maps[BLOCK_MOST_STEPS];
 } runner;
@@ -237,7 +238,7 @@ static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
     *which = 0;
     if (r->p->tiles[tile].space == BLOCK_FRAGMENT)
         return MPK_OK;
-    *which = copy_of(r, tile, r->turn);
+    *which = copy_of(r, tile, r->turn + r->p->steps[r->step].is_early);
     copy_state *c = &r->tiles[tile].copies[*which];
     if (!c->is_loaded || c->group >= r->arrived)
         return fault(r, "it reads a tile whose load has not arrived");
@@ -493,15 +494,9 @@ static mpk_status do_step(runner *r, const block_step *s)
     }
 }
 
-/* The step of the `end` that belongs to a loop. */
-static uint32_t end_of(const block_program *p, uint32_t loop)
+static bool is_shared_load(const block_program *p, const block_step *s)
 {
-    uint32_t depth = 1, i = loop;
-    while (depth && ++i < p->n_steps) {
-        depth += p->steps[i].verb == BLOCK_LOOP;
-        depth -= p->steps[i].verb == BLOCK_END;
-    }
-    return i;
+    return s->verb == BLOCK_LOAD && p->tiles[s->to].space == BLOCK_SHARED;
 }
 
 /* Issue the loads of a turn of a loop that is ahead: one group, which may be empty.  A turn
@@ -517,7 +512,7 @@ static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn
     r->base[s->axis] = lo + block_turn_begin(a, turn);
     for (r->step = loop + 1; r->step < end && is_there; r->step++) {
         const block_step *load = &r->p->steps[r->step];
-        if (load->verb == BLOCK_LOAD && r->p->tiles[load->to].space == BLOCK_SHARED)
+        if (is_shared_load(r->p, load))
             TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, turn));
     }
     r->base[s->axis] = kept;
@@ -529,13 +524,19 @@ static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
 
 /* Run a loop.  The loads of the first `ahead` turns are issued before it; each turn then issues
- * those of the turn `ahead` later. */
+ * those of the turn `ahead` later.  With early steps there is a turn -1 of waits, early steps and
+ * loads alone. */
 static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
 {
     const block_step *s = &r->p->steps[loop];
     const int64_t lo = r->run->lo[s->axis], hi = r->run->hi[s->axis], kept = r->base[s->axis];
-    for (uint32_t i = 0; i < s->ahead; i++)
+    const bool has_early = block_has_early(r->p, loop);
+    for (uint32_t i = 0; i + has_early < s->ahead; i++)
         TRY(load_turn(r, loop, end, i));
+    r->base[s->axis] = lo - r->p->axes[s->axis].tile;
+    r->turn = -1;
+    if (has_early)
+        TRY(do_steps(r, loop + 1, end, s));
     for (int64_t turn = 0, at = lo; at < hi; turn++, at += r->p->axes[s->axis].tile) {
         r->base[s->axis] = lo + block_turn_begin(&r->p->axes[s->axis], turn);
         if (s->ahead)
@@ -546,6 +547,22 @@ static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
     return MPK_OK;
 }
 
+/* Does the step do nothing in this turn of a loop that is ahead?  In turn -1 only loads, waits and
+ * early steps count; in the last turn these have no next one. */
+static bool is_passed_over(const runner *r, const block_step *s, const block_step *ahead)
+{
+    if (s->is_early)
+        return r->base[ahead->axis] + r->p->axes[ahead->axis].tile >= r->run->hi[ahead->axis];
+    return r->turn < 0 && s->verb != BLOCK_WAIT && !is_shared_load(r->p, s);
+}
+
+/* Do the steps after `grown` run?  Nothing in a field is larger than something else, so that both
+ * must be right; a number of the run decides. */
+static bool has_grown(runner *r)
+{
+    return rng_u64(r->run->shift, 1000 + r->n_grown++) & 1;
+}
+
 /* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; the first of its
  * loads then stands for all loads of a later turn. */
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
@@ -554,9 +571,16 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
     for (uint32_t i = first; i < end; i++) {
         const block_step *s = &r->p->steps[i];
         r->step = i;
-        if (s->verb == BLOCK_LOOP) {
-            uint32_t last = end_of(r->p, i);
+        if (ahead && is_passed_over(r, s, ahead)) {
+            i = s->verb == BLOCK_GROWN ? block_end_of(r->p, i) : i;
+        } else if (s->verb == BLOCK_LOOP) {
+            uint32_t last = block_end_of(r->p, i);
             TRY(do_loop(r, i, last));
+            i = last;
+        } else if (s->verb == BLOCK_GROWN) {
+            uint32_t last = block_end_of(r->p, i);
+            if (has_grown(r))
+                TRY(do_steps(r, i + 1, last, ahead));
             i = last;
         } else if (s->verb != BLOCK_LOAD) {
             TRY(do_step(r, s));

@@ -11,6 +11,9 @@
 
 /* Warps of a worker; the most loops inside each other. */
 enum { WARPS = 8, MOST_DEPTH = 4 };
+/* A product of warpgroups: rows of all of them, columns and entries of the sum, bytes of a row of a
+ * factor. */
+enum { GROUP_ROWS = 128, GROUP_COLUMNS = 64, GROUP_BYTES = 128 };
 
 /* The walk over the steps. */
 typedef struct checker {
@@ -21,6 +24,7 @@ typedef struct checker {
     /* of the open loops, the outermost first */
     uint8_t ahead[MOST_DEPTH];
     int8_t axis[MOST_DEPTH];
+    bool grown; /* the steps at hand stand after one */
 } checker;
 
 /* CHECK with the step added to the message. */
@@ -192,6 +196,35 @@ static mpk_status check_move(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* A product of warpgroups: 64 columns of sums, 64 rows for each of the two, over 64 entries.  A
+ * shared factor has rows of 128 bytes in the order that the tensor cores know.  Beside a first
+ * factor in shared memory rows of the second are columns of the sums, beside one in registers they
+ * are entries of the sum. */
+static mpk_status check_groups(checker *c, const block_step *s)
+{
+    const block_program *p = c->p;
+    const block_tile *a = &p->tiles[s->from[0]], *y = &p->tiles[s->to];
+    RULE(c, p->unit == BLOCK_MMA && p->warps[0] == WARPS, "a warpgroup's warps share rows alone");
+    RULE(c,
+         block_extent(p, s->to, 0) == GROUP_ROWS && block_extent(p, s->to, 1) == GROUP_COLUMNS &&
+             block_extent(p, s->from[1], 0) == GROUP_COLUMNS,
+         "warpgroups multiply %d x %d by %d x %d", GROUP_ROWS, GROUP_COLUMNS, GROUP_COLUMNS,
+         GROUP_COLUMNS);
+    RULE(c,
+         a->space == BLOCK_FRAGMENT
+             ? p->tiles[s->from[1]].axis[1] == y->axis[1]
+             : a->axis[0] == y->axis[0] && p->tiles[s->from[1]].axis[0] == y->axis[1],
+         "the factors do not lie as warpgroups read them");
+    for (uint32_t i = 0; i < 2; i++) {
+        const block_tile *t = &p->tiles[s->from[i]];
+        RULE(c,
+             t->space == BLOCK_FRAGMENT ||
+                 (t->layout == BLOCK_SWIZZLED && block_row_bytes(p, s->from[i]) == GROUP_BYTES),
+             "tile %s does not lie as warpgroups read it", t->name);
+    }
+    return MPK_OK;
+}
+
 /* A product: which spaces, parts, axes and dtypes its three tiles may have. */
 static mpk_status check_multiply(checker *c, const block_step *s)
 {
@@ -223,7 +256,7 @@ static mpk_status check_multiply(checker *c, const block_step *s)
          "axis %s does not lie as the unit reads it", c->p->axes[inner].name);
     RULE(c, a->dtype == b->dtype || a->space == BLOCK_FRAGMENT, "the factors have two dtypes");
     RULE(c, !b->patch && (!a->patch || a->axis[0] == y->axis[0]), "a patch is the first factor");
-    return MPK_OK;
+    return c->p->by_groups ? check_groups(c, s) : MPK_OK;
 }
 
 /* A program that was built by hand may say 0 for one part. */
@@ -284,15 +317,44 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* An early step stands in a loop that loads two turns ahead or more: its copies must have come.
+ * Products of warpgroups run until a wait, and scores are complete after the next one alone. */
+static mpk_status check_early(checker *c, const block_step *s)
+{
+    RULE(c,
+         !s->is_early || (c->p->by_groups && c->depth && !c->grown && c->ahead[c->depth - 1] >= 2 &&
+                          (s->verb == BLOCK_FILL || s->verb == BLOCK_MULTIPLY)),
+         "it cannot be early");
+    return MPK_OK;
+}
+
+/* Steps that may or may not run: of fragments alone. */
+static mpk_status check_grown(checker *c, const block_step *s)
+{
+    RULE(c, !c->grown && c->depth, "it stands in no loop");
+    TRY(check_fragments(c, s));
+    c->grown = true;
+    return MPK_OK;
+}
+
 /* Dispatch of one step; c->depth counts open loops, c->ahead the loads of each that are begun and
  * not waited for.
  */
 static mpk_status check_step(checker *c, const block_step *s)
 {
+    TRY(check_early(c, s));
+    RULE(c, !c->grown || s->verb == BLOCK_END || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST,
+         "it cannot stand after `grown`");
     switch (s->verb) {
     case BLOCK_LOOP:
         return check_loop(c, s);
+    case BLOCK_GROWN:
+        return check_grown(c, s);
     case BLOCK_END:
+        if (c->grown) {
+            c->grown = false;
+            return MPK_OK;
+        }
         RULE(c, c->depth > 0, "an end without a loop");
         c->depth--;
         return MPK_OK;

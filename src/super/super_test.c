@@ -284,6 +284,8 @@ static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, b
         .weights = mask ? NULL : "exp(x0 * 0.125 - x1)",
         .scaled = mask ? NULL : "x0 * 0.125",
         .apart = mask ? NULL : "exp((x0 - x1) * 0.125)",
+        .powers = mask ? NULL : "x0 * 0.125 - x1",
+        .factor = mask ? 1 : 0.125,
         .box_rows = 16,
         .boxes = 1};
     return s;
@@ -473,33 +475,130 @@ static void sum_before_weights(block_program *p)
     total[-1] = kept;
 }
 
-static void test_wrong_attention(void **state)
+/* A planted fault. */
+typedef struct fault {
+    const char *what;
+    void (*plant)(block_program *p);
+} fault;
+
+/* The program that is chosen is taken for right, and each wrong one is refused. */
+static void check_refused(const super_attention *s, const block_program *right, const fault *faults,
+                          size_t n)
 {
-    static const struct {
-        const char *what;
-        void (*plant)(block_program *p);
-    } faults[] = {{"a missing rescale of the sums", forget_rescale},
-                  {"a missing rescale of the total", forget_rescaled_total},
-                  {"parts that are not brought to one largest", forget_share},
-                  {"a largest that is not kept", keep_old_largest},
-                  {"a tail that counts", forget_tail},
-                  {"transposed values", other_values},
-                  {"a total of scores", sum_before_weights},
-                  {"no wait for loads", forget_wait},
-                  {"no barrier before copies are used again", forget_sync}};
-    (void)state;
-    super_choice choice;
     block_program region;
-    const super_attention s = attention_of(40, 300, 64, false, 0, 0);
-    choose_attention(&s, &choice);
-    assert_true(choice.program.warps[2] > 1);
-    super_region_of_attention(&s, &region);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        block_program wrong = choice.program;
+    super_region_of_attention(s, &region);
+    check_ok(&cx, super_prove(&cx, &region, right, draw(UINT64_MAX)));
+    for (size_t i = 0; i < n; i++) {
+        block_program wrong = *right;
         faults[i].plant(&wrong);
         if (super_prove(&cx, &region, &wrong, draw(UINT64_MAX)) != MPK_EVERIFY)
             fail_msg("a program with %s is taken for right", faults[i].what);
     }
+}
+
+static void test_wrong_attention(void **state)
+{
+    static const fault faults[] = {{"a missing rescale of the sums", forget_rescale},
+                                   {"a missing rescale of the total", forget_rescaled_total},
+                                   {"parts that are not brought to one largest", forget_share},
+                                   {"a largest that is not kept", keep_old_largest},
+                                   {"a tail that counts", forget_tail},
+                                   {"transposed values", other_values},
+                                   {"a total of scores", sum_before_weights},
+                                   {"no wait for loads", forget_wait},
+                                   {"no barrier before copies are used again", forget_sync}};
+    (void)state;
+    super_choice choice;
+    const super_attention s = attention_of(40, 300, 64, false, 0, 0);
+    choose_attention(&s, &choice);
+    assert_true(choice.program.warps[2] > 1);
+    check_refused(&s, &choice.program, faults, sizeof faults / sizeof *faults);
+}
+
+/* ---- products of warpgroups ---- */
+
+static void forget_rescaled_sums(block_program *p)
+{
+    find_map(p, "x0 * x1", 1)->expression = "x0";
+}
+static void forget_total_of_groups(block_program *p)
+{
+    find_map(p, "x0 * x1", 0)->expression = "x0";
+}
+static void late_scores(block_program *p)
+{
+    find_step(p, BLOCK_MULTIPLY)->is_early = false;
+}
+static void early_sums(block_program *p)
+{
+    block_step *s = find_step(p, BLOCK_MULTIPLY);
+    while (s->verb != BLOCK_MULTIPLY || s->is_early)
+        s++;
+    s->is_early = true;
+}
+static void scores_before_they_are_read(block_program *p)
+{
+    block_step *multiply = find_step(p, BLOCK_MULTIPLY), kept = multiply[-2];
+    multiply[-2] = multiply[-1]; /* fill, multiply, powers in place of powers, fill, multiply */
+    multiply[-1] = *multiply;
+    *multiply = kept;
+}
+static void wait_longer(block_program *p)
+{
+    find_step(p, BLOCK_WAIT)->pending++;
+}
+static void padded_keys(block_program *p)
+{
+    p->tiles[1].layout = BLOCK_PADDED;
+}
+static void other_rows(block_program *p)
+{
+    p->axes[0].tile = 256;
+}
+static void grow_always_late(block_program *p)
+{
+    block_step *s = find_step(p, BLOCK_GROWN); /* the total follows, the sums no more */
+    memmove(s + 6, s + 7, (size_t)(p->steps + p->n_steps - (s + 7)) * sizeof *s);
+    p->n_steps--;
+}
+
+/* The candidate by warpgroups, and that it is chosen where there are some and rows are many. */
+static void test_groups(void **state)
+{
+    static const fault faults[] = {
+        {"a missing rescale of the sums", forget_rescaled_sums},
+        {"a missing rescale of the total", forget_total_of_groups},
+        {"no rescale of the sums at all", grow_always_late},
+        {"a largest that is not kept", keep_old_largest},
+        {"a tail that counts", forget_tail},
+        {"transposed values", other_values},
+        {"scores of this turn in place of the next", late_scores},
+        {"values of the next turn", early_sums},
+        {"scores that are made anew before they are read", scores_before_they_are_read},
+        {"no wait for loads", forget_wait},
+        {"a wait that lets too much be under way", wait_longer},
+        {"no barrier before copies are used again", forget_sync},
+        {"keys that lie as no warpgroup reads them", padded_keys},
+        {"more rows than warpgroups multiply", other_rows}};
+    (void)state;
+    super_choice choice;
+    for (int mask = 0; mask < 3; mask++) {
+        const bool causal = draw(2);
+        super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
+                                         49 + (int64_t)draw(16), causal, draw(2) * 50, mask);
+        s.box_rows = s.rows;
+        s.group_bytes = 80 << 10;
+        choose_attention(&s, &choice);
+        assert_true(choice.program.by_groups);
+        s.group_bytes--;
+        choose_attention(&s, &choice);
+        assert_false(choice.program.by_groups);
+    }
+    super_attention s = attention_of(200, 300, 64, false, 0, 0);
+    s.box_rows = s.rows;
+    s.group_bytes = UINT32_MAX;
+    choose_attention(&s, &choice);
+    check_refused(&s, &choice.program, faults, sizeof faults / sizeof *faults);
 }
 
 int main(void)
@@ -508,8 +607,9 @@ int main(void)
         cmocka_unit_test(test_fields),    cmocka_unit_test(test_choices),
         cmocka_unit_test(test_gate),      cmocka_unit_test(test_wrong_programs),
         cmocka_unit_test(test_attention), cmocka_unit_test(test_wrong_attention),
-        cmocka_unit_test(test_windows),   cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_ends),      cmocka_unit_test(test_made)};
+        cmocka_unit_test(test_groups),    cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_patches),   cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_made)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

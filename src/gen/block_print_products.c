@@ -1,0 +1,98 @@
+/* block_print_products.c - the products of block programs as CUDA C (block_printer.h): calls of
+ * device/task/block.cuh, block_patch.cuh and block_group.cuh.
+ *
+ * Which function multiplies depends on the unit, on where the left factor lies, and on whether the
+ * loop's reads of shared memory are planned.  Called by block_print.c, whose head tells the names
+ * in printed code. */
+#include "gen/block_printer.h"
+
+/* A tile in shared memory as arguments: its description, and the copy of it that this turn
+ * reads, where the lane's reads begin if they are planned. */
+static void print_copy(const block_printer *w, const block_step *s, int8_t tile)
+{
+    const block_tile *t = &w->p->tiles[tile];
+    if (t->patch) {
+        text_print(w->out, "tile_%s, reads_%s + turn / %lld %% %u * tile_%s.copy_bytes, ", t->name,
+                   t->name, (long long)block_rounds(&w->p->axes[t->axis[1]]), t->stages, t->name);
+        return;
+    }
+    if (w->plans_reads && w->ahead) {
+        text_print(w->out, "tile_%s, reads_%s + block_copy_after(next, %u) * tile_%s.copy_bytes",
+                   t->name, t->name, t->stages, t->name);
+        return;
+    }
+    text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
+    if (t->stages > 1)
+        text_print(w->out, " + %s %% %u * tile_%s.copy_bytes", s->is_early ? "(turn + 1)" : "turn",
+                   t->stages, t->name);
+}
+
+/* Products of warpgroups: "block_group_multiply(r_scores, tile_q, ..., tile_k, ...)" of two shared
+ * factors, block_group_add of one that registers hold. */
+static void print_group_multiply(const block_printer *w, const block_step *s)
+{
+    const bool shared = w->p->tiles[s->from[0]].space == BLOCK_SHARED;
+    LINE(w, "block_group_%s(r_%s, ", shared ? "multiply" : "add", w->p->tiles[s->to].name);
+    if (shared)
+        print_copy(w, s, s->from[0]);
+    else
+        text_print(w->out, "r_%s", w->p->tiles[s->from[0]].name);
+    text_print(w->out, ", ");
+    print_copy(w, s, s->from[1]);
+    text_print(w->out, ");\n");
+}
+
+/* The end of the name of block_multiply_*: by CUDA cores; by tensor cores with the left factor in
+ * shared memory, as a patch, in a loop with planned reads, or not; the same with that factor kept
+ * in registers by an earlier product. */
+static const char *multiply_name(const block_printer *w, const block_tile *left)
+{
+    if (w->p->unit != BLOCK_MMA)
+        return "fma";
+    if (left->patch)
+        return "patch";
+    if (w->plans_reads && w->ahead)
+        return "planned";
+    return left->space == BLOCK_SHARED ? "mma" : "kept";
+}
+
+/* Of a patch: the lane's pixels, and how far this turn's are from them. */
+static void print_shift(const block_printer *w, const block_tile *a)
+{
+    const char *window = "";
+    for (uint32_t i = 0; i < w->p->n_operands; i++)
+        window = w->p->operands[i].window ? w->p->operands[i].name : window;
+    text_print(w->out, "pixels_%s, block_shift(window_%s, turn %% %lld)", a->name, window,
+               (long long)block_rounds(&w->p->axes[a->axis[1]]));
+}
+
+/* Sums are added to a fragment; which function does it depends on the unit and on where the left
+ * factor lies.  The flags say whether a factor is stored with its axes exchanged. */
+void block_print_multiply(const block_printer *w, const block_step *s)
+{
+    const block_tile *y = &w->p->tiles[s->to], *a = &w->p->tiles[s->from[0]],
+                     *b = &w->p->tiles[s->from[1]];
+    const bool mma = w->p->unit == BLOCK_MMA;
+    const bool planned = w->plans_reads && w->ahead;
+    if (w->p->by_groups) {
+        print_group_multiply(w, s);
+        return;
+    }
+    LINE(w, "block_multiply_%s(r_%s, ", multiply_name(w, a), y->name);
+    text_print(w->out, mma ? "warps, " : "");
+    if (mma && !planned && a->space == BLOCK_SHARED)
+        text_print(w->out, "%s, ", str_bool(y->is_shared_out));
+    if (a->space == BLOCK_SHARED)
+        print_copy(w, s, s->from[0]);
+    else
+        text_print(w->out, "r_%s", a->name);
+    if (a->patch)
+        print_shift(w, a);
+    else if (mma && a->space == BLOCK_SHARED)
+        text_print(w->out, ", %s", str_bool(a->axis[1] == y->axis[0]));
+    text_print(w->out, ", ");
+    print_copy(w, s, s->from[1]);
+    if (mma)
+        text_print(w->out, ", %s", str_bool(b->axis[0] == y->axis[1]));
+    text_print(w->out, ");\n");
+}

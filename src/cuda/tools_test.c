@@ -171,6 +171,34 @@ static void as_a_whole_and_in_units(void **state)
     }
 }
 
+/* A call with products by boxes beside attention by warpgroups, which one function holds: neither
+ * waits after each product. */
+static void call_of_attention(void **state)
+{
+    (void)state;
+    static const char layer[] = "input %x : bf16[1500, 512]\nconst %w : bf16[1536, 512]\n"
+                                "input %q : bf16[2, 8, 1500, 64]\ninput %k : bf16[2, 8, 1500, 64]\n"
+                                "input %v : bf16[2, 8, 1500, 64]\n"
+                                "%y = linear(%x, %w)\n%z = sdpa(%q, %k, %v)\n"
+                                "output %y\noutput %z\n";
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    arena a = {0};
+    ir_graph *ir;
+    gen_source source;
+    cuda_tools t;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(layer), &ir));
+    const gen_graph graph = {.ir = ir, .n_tokens = 1500};
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &graph, arch->n_sms, arch, GEN_CALL, &source));
+    assert_non_null(strstr(source.text.at, "block_group_multiply(r_"));
+    assert_true(source.maps[0] || source.maps[GEN_PROMPTS]);
+    const cuda_source s = {
+        .name = "call.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
+    open_or_skip(&s, &t);
+    build_one(&t, &s);
+    cuda_tools_close(&t);
+    arena_free(&a);
+}
+
 /* Keys of both ways, and what is kept of units. */
 static void tools_and_files(void **state)
 {
@@ -251,7 +279,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opened_again), cmocka_unit_test(as_a_whole_and_in_units),
-        cmocka_unit_test(tools_and_files), cmocka_unit_test(no_linker)};
+        cmocka_unit_test(call_of_attention), cmocka_unit_test(tools_and_files),
+        cmocka_unit_test(no_linker)};
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

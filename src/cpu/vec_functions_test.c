@@ -102,7 +102,7 @@ static float any_float(void)
     static const float rare[] = {
         NAN,       INFINITY,   -INFINITY,  0,         -0.0f,      0x1p-149f,      -0x1p-149f,
         0x1p-126f, -0x1p-126f, 1,          -1,        0.5f,       -0.5f,          0x1.fffffep127f,
-        2,         3,          -2,         -3,        16777216,   16777217,       -16777215,
+        2,         3,          -2,         -3,        16777216,   16777218,       -16777215,
         0x1p20f,   -0x1p20f,   1048575.9f, 1.5707964, 88.722839f, -103.972076852, 0x1.fffffep-1f};
     const uint64_t random = rng_u64(seed, drawn++);
     const uint32_t bits = (uint32_t)random;

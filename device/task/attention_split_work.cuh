@@ -188,6 +188,21 @@ MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s,
     return __ballot_sync(0xffffffffu, *lo < *hi);
 }
 
+/* Pages of a piece that has units lo to hi - 1 of a token's context: *first <= p < *last.  Returns
+ * the first position that the token sees. */
+MPK_FN int attention_pages_of(const attention_shape &s, int position, int cached, int lo, int hi,
+                              int *first, int *last)
+{
+    int from = s.window ? position - s.window + 1 : 0,
+        end = hi * s.unit < cached ? hi * s.unit : cached;
+    from = from < 0 ? 0 : from;
+    *first = lo * s.unit / ATTENTION_PAGE;
+    if (from / ATTENTION_PAGE > *first)
+        *first = from / ATTENTION_PAGE;
+    *last = lo < hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
+    return from;
+}
+
 /* Fill *k for token lot + t, of which the split has units lo to hi - 1 (in lane t). All lanes get
  * the same. */
 MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, int lo, int hi, int t,
@@ -200,25 +215,15 @@ MPK_FN void attention_find(const attention_plan *p, const attention_shape &s, in
     k->first = __shfl_sync(0xffffffffu, p->first, t);
     k->lo = __shfl_sync(0xffffffffu, lo, t);
     k->hi = __shfl_sync(0xffffffffu, hi, t);
-    int from = s.window ? k->position - s.window + 1 : 0,
-        end = k->hi * s.unit < k->cached ? k->hi * s.unit : k->cached;
-    k->from = from < 0 ? 0 : from;
-    k->first_page = k->lo * s.unit / ATTENTION_PAGE;
-    if (k->from / ATTENTION_PAGE > k->first_page)
-        k->first_page = k->from / ATTENTION_PAGE;
-    k->last_page = k->lo < k->hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
+    k->from =
+        attention_pages_of(s, k->position, k->cached, k->lo, k->hi, &k->first_page, &k->last_page);
 }
 
-/* Pages of a split's piece of this lane's token, of which it has units lo to hi - 1: as
- * attention_find has them. */
+/* How many pages a split's piece of this lane's token has, of units lo to hi - 1. */
 MPK_FN int attention_count_pages(const attention_plan *p, const attention_shape &s, int lo, int hi)
 {
-    const int seen = s.window ? p->position - s.window + 1 : 0,
-              end = hi * s.unit < p->cached ? hi * s.unit : p->cached;
-    int first = lo * s.unit / ATTENTION_PAGE;
-    if ((seen < 0 ? 0 : seen) / ATTENTION_PAGE > first)
-        first = seen / ATTENTION_PAGE;
-    const int last = lo < hi ? (end + ATTENTION_PAGE - 1) / ATTENTION_PAGE : 0;
+    int first, last;
+    attention_pages_of(s, p->position, p->cached, lo, hi, &first, &last);
     return last > first ? last - first : 0;
 }
 

@@ -322,6 +322,8 @@ static double slack_of(const bed *b)
                                                                                    : 0; /* round */
     if (strcmp(name, "attention") == 0)
         return 0x1p-8;
+    if (strcmp(name, "sdpa") == 0)
+        return slack(tensor(b, b->op->in[0])->dtype) / 2; /* shares have the dtype of values */
     if (strcmp(name, "attention_split") == 0 || strcmp(name, "attention_parts") == 0)
         return 0x1p-7; /* a share may be of few positions: their errors do not average out */
     return strcmp(name, "attention_cache") == 0 ? 0x1p-9 : 0;

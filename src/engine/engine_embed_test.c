@@ -10,12 +10,9 @@
 
 #include "base/rng.h"
 #include "check.h"
-#include "mpk/mpk.h"
+#include "config_folder.h"
 
 enum { SIZE = 32, VOCABULARY = 100, CONTEXT = 64, LONG_CONTEXT = 20000, N_TEXTS = 9 };
-
-static char folder[256];
-static mpk_context *cx;
 
 static const char config[] =
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 32, "
@@ -25,35 +22,10 @@ static const char config[] =
     "\"hidden_act\": \"silu\", \"tie_word_embeddings\": true, \"attention_bias\": false, "
     "\"torch_dtype\": \"bfloat16\", \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
-static void path_of_config(char *path, size_t n)
-{
-    snprintf(path, n, "%s/config.json", folder);
-}
-
 static int set_up(void **state)
 {
     (void)state;
-    char path[300];
-    const char *place = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/mpk_embed_test.XXXXXX", place ? place : "/tmp");
-    if (!mkdtemp(folder))
-        return 1;
-    path_of_config(path, sizeof path);
-    FILE *f = fopen(path, "w");
-    if (!f || fputs(config, f) == EOF || fclose(f) != 0)
-        return 1;
-    cx = mpk_context_create();
-    return cx == NULL;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char path[300];
-    path_of_config(path, sizeof path);
-    unlink(path);
-    mpk_context_free(cx);
-    return rmdir(folder);
+    return config_folder_make("mpk_embed_test", config);
 }
 
 static mpk_engine *open_for(uint32_t context, uint32_t batch, bool embeddings)
@@ -204,5 +176,5 @@ int main(void)
         cmocka_unit_test(test_many),
         cmocka_unit_test(test_long),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, config_folder_remove);
 }

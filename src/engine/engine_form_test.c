@@ -11,12 +11,9 @@
 
 #include "base/rng.h"
 #include "check.h"
-#include "mpk/mpk.h"
+#include "config_folder.h"
 
 enum { N_REQUESTS = 12, MAX_TEXT = 64 };
-
-static char folder[256];
-static mpk_context *cx;
 
 static const char config[] =
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 48, "
@@ -31,27 +28,7 @@ static const char config[] =
 static int set_up(void **state)
 {
     (void)state;
-    char path[300];
-    const char *place = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/mpk_form_test.XXXXXX", place ? place : "/tmp");
-    if (!mkdtemp(folder))
-        return 1;
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    FILE *f = fopen(path, "w");
-    if (!f || fputs(config, f) == EOF || fclose(f) != 0)
-        return 1;
-    cx = mpk_context_create();
-    return cx == NULL;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char path[300];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    unlink(path);
-    mpk_context_free(cx);
-    return rmdir(folder);
+    return config_folder_make("mpk_form_test", config);
 }
 
 /* Two threads and random weights: which token is drawn depends on the seeds alone. */
@@ -196,5 +173,5 @@ int main(void)
         cmocka_unit_test(test_freed_while_it_runs),
         cmocka_unit_test(test_many_forms),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, config_folder_remove);
 }

@@ -7,12 +7,9 @@
 
 #include "base/rng.h"
 #include "check.h"
-#include "mpk/mpk.h"
+#include "config_folder.h"
 
 enum { VOCABULARY = 100, CONTEXT = 1024, UNIT = 64 };
-
-static char folder[256];
-static mpk_context *cx;
 
 static const char config[] =
     "{\"architectures\": [\"Qwen3ForCausalLM\"], \"model_type\": \"qwen3\", \"hidden_size\": 32, "
@@ -22,35 +19,10 @@ static const char config[] =
     "\"hidden_act\": \"silu\", \"tie_word_embeddings\": true, \"attention_bias\": false, "
     "\"torch_dtype\": \"bfloat16\", \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
-static void path_of_config(char *path, size_t n)
-{
-    snprintf(path, n, "%s/config.json", folder);
-}
-
 static int set_up(void **state)
 {
     (void)state;
-    char path[300];
-    const char *place = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/mpk_sequence_test.XXXXXX", place ? place : "/tmp");
-    if (!mkdtemp(folder))
-        return 1;
-    path_of_config(path, sizeof path);
-    FILE *f = fopen(path, "w");
-    if (!f || fputs(config, f) == EOF || fclose(f) != 0)
-        return 1;
-    cx = mpk_context_create();
-    return cx == NULL;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    char path[300];
-    path_of_config(path, sizeof path);
-    unlink(path);
-    mpk_context_free(cx);
-    return rmdir(folder);
+    return config_folder_make("mpk_sequence_test", config);
 }
 
 /* One place, so that each request runs where the one before it ran. */
@@ -122,5 +94,5 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_appended_text_takes_no_pages),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, set_up, config_folder_remove);
 }

@@ -272,8 +272,8 @@ static void test_masked_drafts(void **state)
     serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 1}, 3);
 }
 
-/* A step that the baseline cannot launch is said to whoever waits for an answer, which would never
- * come. */
+/* If the baseline cannot launch a step, whoever waits for an answer gets the error; the answer
+ * would never come. */
 static void test_lost_baseline(void **state)
 {
     (void)state;

@@ -127,11 +127,7 @@ MPK_FN void block_multiply_patch(float (&r_sum)[A][B][4], const block_warps &w, 
 #pragma unroll
         for (int i = 0; i < A; i++)
             ptx_load_matrices_at(r_a[i], block_beside(a, at[i], 0, k));
-#pragma unroll
-        for (int j = 0; j < B / 2; j++)
-            block_read_planned(r_b[j], !b_turned,
-                               b_turned ? block_beside(b, at_b, j * 16, k)
-                                        : block_beside(b, at_b, k, j * 16));
+        block_read_second(r_b, b, at_b, b_turned, k);
         block_multiply_fields(r_sum, b.dtype, r_a, r_b);
     }
 }

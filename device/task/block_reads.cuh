@@ -63,6 +63,18 @@ MPK_FN void block_read_planned(rt_u32 *r, bool turned, rt_u32 at)
         ptx_load_matrices_at(r, at);
 }
 
+/* The second factor's fields of 16 columns, at entries k of the sum. */
+template <int N>
+MPK_FN void block_read_second(rt_u32 (&r_b)[N][4], const block_tile &b, rt_u32 at_b, bool b_turned,
+                              int k)
+{
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        block_read_planned(r_b[j], !b_turned,
+                           b_turned ? block_beside(b, at_b, j * 16, k)
+                                    : block_beside(b, at_b, k, j * 16));
+}
+
 /* 16 entries of the sum, of all fields. */
 template <int A, int B>
 MPK_FN void block_multiply_fields(float (&r_sum)[A][B][4], int dtype, const rt_u32 (&r_a)[A][4],
@@ -90,11 +102,7 @@ MPK_FN void block_multiply_planned(float (&r_sum)[A][B][4], const block_warps &w
             block_read_planned(r_a[i], a_turned,
                                a_turned ? block_beside(a, at_a, k, i * BLOCK_MMA_ROWS)
                                         : block_beside(a, at_a, i * BLOCK_MMA_ROWS, k));
-#pragma unroll
-        for (int j = 0; j < B / 2; j++)
-            block_read_planned(r_b[j], !b_turned,
-                               b_turned ? block_beside(b, at_b, j * 16, k)
-                                        : block_beside(b, at_b, k, j * 16));
+        block_read_second(r_b, b, at_b, b_turned, k);
         block_multiply_fields(r_sum, b.dtype, r_a, r_b);
     }
 }

@@ -129,7 +129,8 @@ typedef struct machine_delays {
     uint32_t median_ns, p99_ns, most_ns;
 } machine_delays;
 
-/* The last steps of a graph, as whoever starts them saw them; nanoseconds, medians. */
+/* How long the last steps of a graph took, as the GPU's step task noted them; medians, in
+ * nanoseconds.  A CPU notes none. */
 typedef struct machine_steps {
     uint32_t n;          /* steps that this is of; 0: none, and the others are 0 */
     uint32_t ns;         /* from its publication to its end */

@@ -320,48 +320,17 @@ static void add_group_turn(block_program *p, const super_attention *s, const kep
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
 }
 
-/* The text of a candidate by warpgroups.  While a turn reads its values and the next one's keys,
- * the tiles of two more are on their way. */
-static void make_group_candidate(const super_attention *s, const recipe *c, block_program *p)
-{
-    const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
-    kept t;
-    add_frame(p, s, tiles);
-    p->by_groups = true;
-    p->warps[0] = c->along_rows;
-    const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
-                 k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
-    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages),
-                 scores = block_add_fragment(p, "scores", M, S);
-    p->tiles[scores].is_shared_out = true;
-    add_loop(p, M, 0);
-    block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
-    add_load(p, q, Q);
-    fill_kept(p, &t, 1);
-    add_loop(p, S, (uint8_t)(c->stages - 1));
-    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 3);
-    add_load(p, k, KEYS);
-    add_load(p, v, VALUES);
-    add_mask(p, s, s->weights != NULL, scores);
-    add_group_turn(p, s, &t, scores, q, k, v);
-    block_add_step(p, BLOCK_END, BLOCK_NONE);
-    add_result(p, t.sums, t.total);
-    block_add_step(p, BLOCK_END, BLOCK_NONE);
-}
-
 /* The text of a candidate.  q is loaded once and stays for all turns; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
- * last tile. */
+ * last tile.  Of warpgroups a turn reads its values and the next one's keys, while the tiles of two
+ * more are on their way. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
-    if (c->by_groups) {
-        make_group_candidate(s, c, p);
-        return;
-    }
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
     const uint8_t parts = 8 / c->along_rows;
     kept t;
     add_frame(p, s, tiles);
+    p->by_groups = c->by_groups;
     p->warps[0] = c->along_rows;
     p->warps[2] = parts;
     const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
@@ -374,11 +343,17 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     add_load(p, q, Q);
     fill_kept(p, &t, parts);
     add_loop(p, S, (uint8_t)(c->stages - 1));
-    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
+    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending =
+        (uint8_t)(c->stages - (c->by_groups ? 3 : 2));
     add_load(p, k, KEYS);
     add_load(p, v, VALUES);
-    add_scores(p, s, s->weights != NULL, scores, q, k);
-    add_turn(p, s, &t, scores, v);
+    if (c->by_groups) {
+        add_mask(p, s, s->weights != NULL, scores);
+        add_group_turn(p, s, &t, scores, q, k, v);
+    } else {
+        add_scores(p, s, s->weights != NULL, scores, q, k);
+        add_turn(p, s, &t, scores, v);
+    }
     block_add_step(p, BLOCK_END, BLOCK_NONE);
     if (parts > 1)
         add_parts(p, s, &t);

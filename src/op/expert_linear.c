@@ -19,6 +19,8 @@
  * that share of all (OP_SHARES).  Reference code takes pair by pair.  Cost: 2 D operations a
  * pair and column, twice that with glu.
  */
+#include <math.h>
+
 #include "op/activate.h"
 #include "op/dot.h"
 #include "op/experts.h"
@@ -256,11 +258,16 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
-/* Ids, some of which name no expert. */
+/* Ids, some of which name no expert.  A token's scales have one sign: several of one expert would
+ * else cancel, and leave a result of nothing but rounding. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
+    const ir_tensor *t = shape_input(g, op, input);
+    float *scale = data;
     if (input == IDS)
-        fill_indices(shape_input(g, op, IDS), shape_input(g, op, W0)->dims[0], seed, data);
+        fill_indices(t, shape_input(g, op, W0)->dims[0], seed, data);
+    for (int64_t i = 0; input == SCALE && i < ir_elements(t); i++)
+        scale[i] = copysignf(scale[i], scale[i / t->dims[1] * t->dims[1]]);
 }
 
 static const op_operand in[] = {{"x", 0},

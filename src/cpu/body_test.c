@@ -77,8 +77,8 @@ static void compare(const instance *t, const instance *with, const char *what, c
             assert_memory_equal(a->data, b->data, (size_t)ir_row_bytes(out->dtype, n));
             continue;
         }
-        /* a few sums may all be near 0 where their terms are not */
-        double range = n < 8 ? 0.1 : 1e-3, worst = 0;
+        /* a few sums may all be near 0 where their terms are not, above all behind closed gates */
+        double range = n >= 8 ? 1e-3 : strstr(t->op->def->name, "linear") ? 1 : 0.1, worst = 0;
         for (int64_t i = 0; i < n; i++) {
             double x = load(a, i), y = load(b, i);
             if (isnan(x) != isnan(y))

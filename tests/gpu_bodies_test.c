@@ -472,9 +472,9 @@ static void list_generic(const ir_graph *g, uint32_t n_tokens, text *out)
     }
 }
 
-/* Two layers of a model as a GPU compiles them: in decoding, streams and prompts all that a layer
- * computes has a fast body. */
-static void expect_fast_bodies(const model_config *config)
+/* Two layers of a model as a GPU compiles them: in decoding, streams and prompts these operators
+ * have generic bodies, and all others fast ones. */
+static void expect_generic(const model_config *config, const char *expected)
 {
     static const uint32_t tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
     mpk_context cx = {0};
@@ -507,7 +507,7 @@ static void expect_fast_bodies(const model_config *config)
         check_ok(&cx, model_build(&cx, &a, config, &s, &weights, &g));
         check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
         list_generic(p.graphs[0].ir, n_tokens, &generic);
-        assert_string_equal(text_str(&generic).at, " rope_table sample");
+        assert_string_equal(text_str(&generic).at, expected);
         text_free(&generic);
         arena_free(&a);
     }
@@ -533,7 +533,42 @@ static void models_have_fast_bodies(void **state)
         m.config.n_heads = models[i].n_heads;
         m.config.n_kv_heads = models[i].n_kv_heads;
         check_ok(&cx, load_order_heads(&cx, &m, target_cuda.most_group));
-        expect_fast_bodies(&m.config);
+        expect_generic(&m.config, " rope_table sample");
+        load_close(&m);
+    }
+}
+
+/* Rows of 4,096 and post norms are no reason for generic bodies; rotation after a norm of all
+ * heads, gelu without a gate, and sums with a factor still are. */
+static void families_have_fast_bodies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *generic;
+    } rows[] = {{"glm4", " rope_table sample"},
+                {"gemma2", " rope_table sample"},
+                {"gemma3_text", " rope_table sample"},
+                {"exaone4", " rope_table sample"},
+                {"cohere", " rope_table map sample"},
+                {"starcoder2", " rope_table gelu gelu sample"},
+                {"olmo2", " rope_table rope rope kv_write rope rope kv_write sample"},
+                {"granite", " rope_table map map map map map sample"}};
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        load_model m;
+        const model_def *def;
+        check_ok(&cx, load_open(&cx, "models/qwen3-8b", &m));
+        check_ok(&cx, model_find(&cx, str_from(rows[i].family), &def));
+        model_config c = m.config;
+        c.family = str_from(def->family);
+        c.n_layers = 2;
+        c.head_norms = false;
+        c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
+        c.activation = str_from(def->activation ? def->activation : "silu");
+        c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
+        if (def->logit_scale != 0)
+            c.logits_scale = def->logit_scale;
+        expect_generic(&c, rows[i].generic);
         load_close(&m);
     }
 }
@@ -682,6 +717,7 @@ int main(void)
         cmocka_unit_test(every_operator_finds_a_body),
         cmocka_unit_test(every_family_finds_bodies),
         cmocka_unit_test(models_have_fast_bodies),
+        cmocka_unit_test(families_have_fast_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
         cmocka_unit_test(attention_stands_beside_its_product),
     };

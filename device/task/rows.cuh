@@ -45,23 +45,26 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-/* The body of rms_norm: y = x * factor * weight along the last axis.  The box has whole lines:
+/* The body of rms_norm: y = x * factor * weight + residual along the last axis.  The box has whole
+ * lines:
  * only its other axes are counted, and the last is walked in full.  The line is read twice, for
  * the factor and to scale it. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                         const mpk_view &y, double eps)
+                         const mpk_view &residual, const mpk_view &y, double eps)
 {
-    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight);
+    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight),
+               *g_residual = mpk_data(t, residual);
     char *g_y = mpk_data(t, y);
     int last = x.rank - 1, group = mpk_group(x.dims[last]), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, last);
     rt_u64 n = mpk_count(box, last), line;
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
-        rt_i64 at[RT_MAX_RANK], from = 0, to = 0;
+        rt_i64 at[RT_MAX_RANK], from = 0, beside = 0, to = 0;
         bool mine = rows_line(group, first, n, &line);
         if (mine) {
             mpk_place(box, last, line, at);
             from = mpk_offset(x, at);
+            beside = mpk_is_there(residual) ? mpk_offset(residual, at) : 0;
             to = mpk_offset(y, at);
         }
         /* The barriers inside are for all threads of the worker, so a group without a line calls
@@ -71,6 +74,8 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
             float value = mpk_get(x, g_x, from + i * x.stride[last]) * factor;
             if (mpk_is_there(weight))
                 value *= mpk_get(weight, g_weight, i * weight.stride[0]);
+            if (mpk_is_there(residual))
+                value += mpk_get(residual, g_residual, beside + i * residual.stride[last]);
             mpk_put(y, g_y, to + i * y.stride[last], value);
         }
     }

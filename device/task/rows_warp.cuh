@@ -1,15 +1,17 @@
-/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours: a warp a
- * row, in fp32.
+/* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours, in fp32: a
+ * warp a row, or all warps a long row.
  *
- * Input: x, and of norms weight and bias; output: the task's box, which has whole rows.  A row
- * of at most ROWS_MOST entries is loaded once, by pieces of eight entries, and stays in
- * registers, as it lies in memory: entries become floats where they are used, an instruction each.
+ * Input: x, of norms weight and bias, and of rms_norm a residual; output: the task's box, which
+ * has whole rows.  A row of at most ROWS_MOST entries, or ROWS_LONG of all warps, is loaded once,
+ * by pieces of eight entries, and stays in registers, as it lies in memory: entries become floats
+ * where they are used, an instruction each.
  * No code of whole rows calls a function, and a division is one: ptxas spills what lives across it,
  * and spilled words come from L2.
  * What is added up, and in which order, follows from the row's length alone.
  *
- * PIECES, how many pieces a lane has, is the row's length rounded up to 256 entries; piece c of
- * lane l begins at (32 c + l) * 8, so that a warp reads 32 neighbouring pieces at once:
+ * LANES threads have a row, 32 or all MPK_THREADS.  PIECES, how many pieces each has, is the row's
+ * length rounded up to 8 LANES entries; piece c of lane l begins at (LANES c + l) * 8, so that
+ * they read neighbouring pieces at once, here of a warp:
  *
  *   entries   0-7     8-15    ...  248-255 | 256-263 ...
  *   lane      0       1            31      | 0
@@ -20,7 +22,8 @@
  *
  * A row alone is a chain: its load, its sums, the loads of weight and bias, its store.  So the next
  * rows are loaded while these are made, weight and bias are loaded once, and where a task has many
- * short rows a warp makes N of them at a time.  Cost: one load of the row, two sums over a warp.
+ * short rows a warp makes N of them at a time.  Cost: one load of the row, two sums over a warp; of
+ * a long row each sum has a barrier of all warps (rows_meeting).
  */
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
@@ -86,9 +89,9 @@ MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const flo
 }
 
 /* The first entry of this lane's piece c of a row; it may lie beyond the row. */
-MPK_FN rt_i64 rows_first(int c)
+template <int LANES> MPK_FN rt_i64 rows_first(int c)
 {
-    return (rt_i64)(c * 32 + mpk_thread() % 32) * ROWS_PIECE;
+    return (rt_i64)(c * LANES + mpk_thread() % LANES) * ROWS_PIECE;
 }
 
 /* The sum over all lanes.  A butterfly: every lane adds the same pairs in the same order and
@@ -115,11 +118,56 @@ MPK_FN float rows_lanes_largest(float x)
     return x;
 }
 
+/* Where warps that share a row exchange what each has of it: a float a warp, twice.  Sums use both
+ * in turn: who stores for one has passed the barrier of the sum before, to which all came after
+ * they had read the sum before that. */
+struct rows_meeting {
+    float *s_sums; /* [2][MPK_THREADS / 32] */
+    int turn;
+};
+/* Leave x of each warp where all warps see it; returns [MPK_THREADS / 32], in the warps' order. */
+MPK_FN const float *rows_meet(rows_meeting &meeting, float x)
+{
+    float *s = meeting.s_sums + meeting.turn * (MPK_THREADS / 32);
+    meeting.turn ^= 1;
+    if (mpk_thread() % 32 == 0)
+        s[mpk_thread() / 32] = x;
+    mpk_sync();
+    return s;
+}
+/* The sum over the lanes of a row, in each of them. */
+template <int LANES> MPK_FN float rows_sum(rows_meeting &meeting, float x)
+{
+    x = rows_lanes_sum(x);
+    if (LANES == 32)
+        return x;
+    const float *s = rows_meet(meeting, x);
+    x = s[0];
+#pragma unroll
+    for (int i = 1; i < MPK_THREADS / 32; i++)
+        x += s[i];
+    return x;
+}
+/* The largest over them; a NaN in any is the answer. */
+template <int LANES> MPK_FN float rows_largest(rows_meeting &meeting, float x)
+{
+    x = rows_lanes_largest(x);
+    if (LANES == 32)
+        return x;
+    const float *s = rows_meet(meeting, x);
+    x = s[0];
+#pragma unroll
+    for (int i = 1; i < MPK_THREADS / 32; i++)
+        x = rows_larger(x, s[i]);
+    return x;
+}
+
 /* A row of x, of which each lane has its pieces in x's dtype, perhaps still in flight; its length
- * n; and where its result goes, 0: nowhere. */
+ * n; where its residual is, if there is one; and where its result goes, 0: nowhere. */
 template <int PIECES> struct rows_row {
     rows_raw raw[PIECES];
     rt_i64 n;
+    const char *g_residual;
     char *g_y;
 };
 
@@ -129,15 +177,15 @@ enum { ROWS_SHORT = 4, ROWS_KEPT = 3 };
 
 /* Load a lane's pieces of the row or vector of n entries at g.  WHOLE: n is a multiple of a piece
  * and all are aligned; then the loads are in flight together.  Entries beyond it are `rest`. */
-template <bool WHOLE, int PIECES>
+template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&raw)[PIECES])
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++)
         if (!WHOLE)
-            rows_load(dtype, g, rows_first(c), n, rest, raw[c]);
-        else if (rows_first(c) < n)
-            rows_fetch(dtype, g + rows_first(c) * mpk_dtype_bytes(dtype), raw[c]);
+            rows_load(dtype, g, rows_first<LANES>(c), n, rest, raw[c]);
+        else if (rows_first<LANES>(c) < n)
+            rows_fetch(dtype, g + rows_first<LANES>(c) * mpk_dtype_bytes(dtype), raw[c]);
 }
 
 /* Are all rows of x, or a vector, whole pieces and aligned? Also true of an absent operand. */
@@ -156,9 +204,9 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
 /* Request line number `line` of the box, and set where its result goes.  A warp's last turn may
  * have fewer than N lines: for a number beyond the last, the last line is loaded again and its
  * result stored nowhere.  A task's lines are counted in 32 bits. */
-template <bool WHOLE, int PIECES>
-MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y,
-                      const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
+template <bool WHOLE, int LANES, int PIECES>
+MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &residual,
+                      const mpk_view &y, const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
                       rows_row<PIECES> *row)
 {
     const bool there = line < lines;
@@ -175,16 +223,19 @@ MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_
         }
     row->n = x.dims[last];
     row->g_y = there ? mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype) : 0;
-    rows_ask<WHOLE>(x.dtype, mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype), row->n,
-                    rest, row->raw);
+    if (mpk_is_there(residual))
+        row->g_residual =
+            mpk_data(t, residual) + mpk_offset(residual, at) * mpk_dtype_bytes(residual.dtype);
+    rows_ask<WHOLE, LANES>(x.dtype, mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype),
+                           row->n, rest, row->raw);
 }
 
 /* Entries of piece c of a row as floats; beyond the row: rest. */
-template <int PIECES>
+template <int LANES, int PIECES>
 MPK_FN void rows_piece(const mpk_view &x, const rows_row<PIECES> &row, int c, float rest,
                        float (&r)[ROWS_PIECE])
 {
-    const bool there = rows_first(c) < row.n; /* some of them */
+    const bool there = rows_first<LANES>(c) < row.n; /* some of them */
     rows_floats(x.dtype, row.raw[c], r);
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
@@ -192,11 +243,11 @@ MPK_FN void rows_piece(const mpk_view &x, const rows_row<PIECES> &row, int c, fl
 }
 
 /* Store piece c of a row's result. */
-template <bool WHOLE, int PIECES>
+template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
                      const float (&r)[ROWS_PIECE])
 {
-    const rt_i64 first = rows_first(c);
+    const rt_i64 first = rows_first<LANES>(c);
     if (!row.g_y || first >= row.n)
         return;
     if (WHOLE)
@@ -207,49 +258,51 @@ MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
 
 /* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are excluded by
  * their place: they are 0, and (0 - mean)^2 is not. */
-template <int PIECES>
-MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float mean)
+template <int LANES, int PIECES>
+MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float mean,
+                          rows_meeting &meeting)
 {
     float sum = 0; /* of this lane's entries */
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         float r[ROWS_PIECE];
-        rows_piece(x, row, c, 0, r);
+        rows_piece<LANES>(x, row, c, 0, r);
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++) {
-            const float away = rows_first(c) + i < row.n ? r[i] - mean : 0.0f;
+            const float away = rows_first<LANES>(c) + i < row.n ? r[i] - mean : 0.0f;
             sum += away * away;
         }
     }
-    return rows_lanes_sum(sum);
+    return rows_sum<LANES>(meeting, sum);
 }
 /* The sum of a row, in each lane.  Entries beyond the row count as 0. */
-template <int PIECES> MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row)
+template <int LANES, int PIECES>
+MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, rows_meeting &meeting)
 {
     float sum = 0;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         float r[ROWS_PIECE];
-        rows_piece(x, row, c, 0, r);
+        rows_piece<LANES>(x, row, c, 0, r);
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++)
             sum += r[i];
     }
-    return rows_lanes_sum(sum);
+    return rows_sum<LANES>(meeting, sum);
 }
 
 /* Piece c of a norm's weight or bias as floats, from the words that were loaded before if they are
  * kept.  ptx_keep makes the compiler convert them for each row: it would convert all of them before
  * the first row, and floats take twice as many registers. */
-template <bool WHOLE, int PIECES>
+template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_raw (&kept)[PIECES],
                               int c, float (&r)[ROWS_PIECE])
 {
     rows_raw raw = kept[c];
     if (PIECES > ROWS_KEPT && !WHOLE)
-        rows_load(v.dtype, mpk_data(t, v), rows_first(c), v.dims[0], 0, raw);
-    else if (PIECES > ROWS_KEPT && rows_first(c) < v.dims[0])
-        rows_fetch(v.dtype, mpk_data(t, v) + rows_first(c) * mpk_dtype_bytes(v.dtype), raw);
+        rows_load(v.dtype, mpk_data(t, v), rows_first<LANES>(c), v.dims[0], 0, raw);
+    else if (PIECES > ROWS_KEPT && rows_first<LANES>(c) < v.dims[0])
+        rows_fetch(v.dtype, mpk_data(t, v) + rows_first<LANES>(c) * mpk_dtype_bytes(v.dtype), raw);
 #pragma unroll
     for (int i = 0; i < mpk_dtype_bytes(v.dtype) / 2; i++)
         raw.at[i] = {ptx_keep(raw.at[i].x), ptx_keep(raw.at[i].y), ptx_keep(raw.at[i].z),
@@ -257,64 +310,75 @@ MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_r
     rows_floats(v.dtype, raw, r);
 }
 
-/* y = (entry - mean) factor weight + bias of N rows; weight and bias may be absent. */
-template <bool WHOLE, int PIECES, int N>
+/* y = (entry - mean) factor weight + bias + residual of N rows; the last three may be absent. */
+template <bool WHOLE, int LANES, int PIECES, int N>
 MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIECES> (&row)[N],
                        const float (&mean)[N], const float (&factor)[N], const mpk_view &weight,
                        const rows_raw (&by)[PIECES], const mpk_view &bias,
-                       const rows_raw (&plus)[PIECES], const mpk_view &y)
+                       const rows_raw (&plus)[PIECES], const mpk_view &residual,
+                       const rows_raw (&more)[N][PIECES], const mpk_view &y)
 {
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         float w[ROWS_PIECE], b[ROWS_PIECE];
         if (mpk_is_there(weight))
-            rows_vector_piece<WHOLE>(t, weight, by, c, w);
+            rows_vector_piece<WHOLE, LANES>(t, weight, by, c, w);
         if (mpk_is_there(bias))
-            rows_vector_piece<WHOLE>(t, bias, plus, c, b);
+            rows_vector_piece<WHOLE, LANES>(t, bias, plus, c, b);
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float r[ROWS_PIECE];
-            rows_piece(x, row[k], c, 0, r);
+            rows_piece<LANES>(x, row[k], c, 0, r);
 #pragma unroll
             for (int i = 0; i < ROWS_PIECE; i++) {
                 r[i] = (r[i] - mean[k]) * factor[k];
                 r[i] = mpk_is_there(weight) ? r[i] * w[i] : r[i];
                 r[i] = mpk_is_there(bias) ? r[i] + b[i] : r[i];
             }
-            rows_put<WHOLE>(y, row[k], c, r);
+            if (mpk_is_there(residual)) {
+                float s[ROWS_PIECE];
+                rows_floats(residual.dtype, more[k][c], s);
+#pragma unroll
+                for (int i = 0; i < ROWS_PIECE; i++)
+                    r[i] += s[i];
+            }
+            rows_put<WHOLE, LANES>(y, row[k], c, r);
         }
     }
 }
 
 /* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them.
- * Lines are dealt to the eight warps in turn; a warp never waits for another, so there is no
- * barrier in this file.  The next short lines are loaded while these are computed. */
-template <int PIECES, int N, bool WHOLE, typename maker>
-MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_view &y, float rest,
-                      const maker &make)
+ * Lines are dealt to the eight warps in turn, and a warp never waits for another; or all warps
+ * share each line, and come to the same barriers.  The next short lines are loaded while these are
+ * computed. */
+template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
+MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_view &residual,
+                      const mpk_view &y, float rest, const maker &make)
 {
     constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
-    constexpr rt_u32 TURN = MPK_THREADS / 32 * N; /* lines of all warps */
+    constexpr rt_u32 TURN = MPK_THREADS / LANES * N; /* lines of all warps */
     const mpk_box box = mpk_box_of(t, last);
     const rt_u32 lines = (rt_u32)mpk_count(box, last);
-    rt_u32 line = (rt_u32)(mpk_thread() / 32 * N);
+    rt_u32 line = (rt_u32)(mpk_thread() / LANES * N);
     rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (AHEAD && line < lines)
-            rows_seek<WHOLE>(t, x, last, y, box, line + k, lines, rest, &next[k]);
+            rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
     for (; line < lines; line += TURN) {
         const rt_u32 after = line + TURN;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             if (!AHEAD) {
-                rows_seek<WHOLE>(t, x, last, y, box, line + k, lines, rest, &row[k]);
+                rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest,
+                                        &row[k]);
                 continue;
             }
             row[k] = next[k];
             if (after < lines)
-                rows_seek<WHOLE>(t, x, last, y, box, after + k, lines, rest, &next[k]);
+                rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, after + k, lines, rest,
+                                        &next[k]);
         }
         make(row);
     }
@@ -322,111 +386,126 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_
 
 /* Norms of all lines.  centred: around the row's mean, else around 0. The variance is a second sum
  * over the registers, so a large mean costs no digits. */
-template <int PIECES, int N, bool WHOLE>
+template <int PIECES, int N, int LANES, bool WHOLE>
 MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                       const mpk_view &bias, const mpk_view &y, double eps, bool centred)
+                       const mpk_view &bias, const mpk_view &residual, const mpk_view &y,
+                       double eps, bool centred)
 {
     const int last = x.rank - 1; /* computed here, where the compiler sees a constant */
     const float each = 1.0f / (float)x.dims[last]; /* a division in the loop is a call: it spills */
     rows_raw by[PIECES], plus[PIECES];
+    rows_meeting meeting = {(float *)t.s_scratch, 0};
     if (PIECES <= ROWS_KEPT && mpk_is_there(weight))
-        rows_ask<WHOLE>(weight.dtype, mpk_data(t, weight), weight.dims[0], 0, by);
+        rows_ask<WHOLE, LANES>(weight.dtype, mpk_data(t, weight), weight.dims[0], 0, by);
     if (PIECES <= ROWS_KEPT && mpk_is_there(bias))
-        rows_ask<WHOLE>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
-    rows_each<PIECES, N, WHOLE>(t, x, last, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
-        float mean[N] = {}, factor[N];
+        rows_ask<WHOLE, LANES>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
+    rows_each<PIECES, N, LANES, WHOLE>(
+        t, x, last, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
+            float mean[N] = {}, factor[N];
+            rows_raw more[N][PIECES];
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            if (centred)
-                mean[k] = rows_total(x, row[k]) * each;
+            for (int k = 0; k < N; k++)
+                if (mpk_is_there(residual))
+                    rows_ask<WHOLE, LANES>(residual.dtype, row[k].g_residual, row[k].n, 0, more[k]);
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            factor[k] = rsqrtf(rows_squares(x, row[k], mean[k]) * each + (float)eps);
-        rows_scale<WHOLE>(t, x, row, mean, factor, weight, by, bias, plus, y);
-    });
+            for (int k = 0; k < N; k++)
+                if (centred)
+                    mean[k] = rows_total<LANES>(x, row[k], meeting) * each;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                factor[k] =
+                    rsqrtf(rows_squares<LANES>(x, row[k], mean[k], meeting) * each + (float)eps);
+            rows_scale<WHOLE, LANES>(t, x, row, mean, factor, weight, by, bias, plus, residual,
+                                     more, y);
+        });
 }
 
 /* Whole rows have code of their own: what other rows need would take its registers. */
-template <int PIECES, int N>
-MPK_FN void norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                      const mpk_view &bias, const mpk_view &y, double eps, bool centred)
+template <int PIECES, int N, int LANES>
+MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                      const mpk_view &bias, const mpk_view &residual, const mpk_view &y, double eps,
+                      bool centred)
 {
     const int last = x.rank - 1;
     if (rows_are_whole(t, x, last) && rows_are_whole(t, y, last) && rows_are_whole(t, weight, 0) &&
-        rows_are_whole(t, bias, 0))
-        norm_lines<PIECES, N, true>(t, x, weight, bias, y, eps, centred);
+        rows_are_whole(t, bias, 0) && rows_are_whole(t, residual, last))
+        norm_lines<PIECES, N, LANES, true>(t, x, weight, bias, residual, y, eps, centred);
     else
-        norm_lines<PIECES, 1, false>(t, x, weight, bias, y, eps, centred);
+        norm_lines<PIECES, 1, LANES, false>(t, x, weight, bias, residual, y, eps, centred);
 }
 
-template <int PIECES, int N>
-MPK_FN void layer_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+template <int PIECES, int N, int LANES>
+MPK_FN void layer_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &bias, const mpk_view &y, double eps)
 {
-    norm_warp<PIECES, N>(t, x, weight, bias, y, eps, true);
+    constexpr mpk_view nothing = {-1}; /* an absent residual */
+    norm_rows<PIECES, N, LANES>(t, x, weight, bias, nothing, y, eps, true);
 }
 
-template <int PIECES, int N>
-MPK_FN void rms_norm_warp(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                          const mpk_view &y, double eps)
+template <int PIECES, int N, int LANES>
+MPK_FN void rms_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                          const mpk_view &residual, const mpk_view &y, double eps)
 {
     constexpr mpk_view nothing = {-1}; /* an absent bias */
-    norm_warp<PIECES, N>(t, x, weight, nothing, y, eps, false);
+    norm_rows<PIECES, N, LANES>(t, x, weight, nothing, residual, y, eps, false);
 }
 
 /* Softmax, or its logarithm, of one row.  Entries beyond the row are -inf for the maximum, and are
  * excluded from the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN there
  * too. */
-template <bool WHOLE, int PIECES>
+template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool logarithm,
-                         const mpk_view &y)
+                         const mpk_view &y, rows_meeting &meeting)
 {
     float r[PIECES][ROWS_PIECE], most = -MPK_INFINITY, sum = 0; /* of this lane, then of the row */
 #pragma unroll
     for (int c = 0; c < PIECES; c++)
-        rows_piece(x, row, c, -MPK_INFINITY, r[c]);
+        rows_piece<LANES>(x, row, c, -MPK_INFINITY, r[c]);
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++)
         most = rows_larger(most, r[i / ROWS_PIECE][i % ROWS_PIECE]);
-    most = rows_lanes_largest(most);
+    most = rows_largest<LANES>(meeting, most);
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++) {
         float *v = &r[i / ROWS_PIECE][i % ROWS_PIECE];
         const float weight =
-            rows_first(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*v - most) : 0.0f;
+            rows_first<LANES>(i / ROWS_PIECE) + i % ROWS_PIECE < row.n ? expf(*v - most) : 0.0f;
         sum += weight;
         *v = logarithm ? *v - most : weight;
     }
-    sum = rows_lanes_sum(sum);
+    sum = rows_sum<LANES>(meeting, sum);
     const float factor = logarithm ? 1.0f : __fdividef(1, sum), less = logarithm ? logf(sum) : 0.0f;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++)
             r[c][i] = r[c][i] * factor - less;
-        rows_put<WHOLE>(y, row, c, r[c]);
+        rows_put<WHOLE, LANES>(y, row, c, r[c]);
     }
 }
 
 /* softmax, or log_softmax (logarithm). */
-template <int PIECES, int N, bool WHOLE>
+template <int PIECES, int N, int LANES, bool WHOLE>
 MPK_FN void softmax_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {
+    constexpr mpk_view nothing = {-1}; /* an absent residual */
     const int last = x.rank - 1;
-    rows_each<PIECES, N, WHOLE>(t, x, last, y, -MPK_INFINITY, [&](const rows_row<PIECES>(&row)[N]) {
+    rows_meeting meeting = {(float *)t.s_scratch, 0};
+    rows_each<PIECES, N, LANES, WHOLE>(
+        t, x, last, nothing, y, -MPK_INFINITY, [&](const rows_row<PIECES>(&row)[N]) {
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            rows_softmax<WHOLE>(x, row[k], logarithm, y);
-    });
+            for (int k = 0; k < N; k++)
+                rows_softmax<WHOLE, LANES>(x, row[k], logarithm, y, meeting);
+        });
 }
-template <int PIECES, int N>
-MPK_FN void softmax_warp(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
+template <int PIECES, int N, int LANES>
+MPK_FN void softmax_rows(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {
     const int last = x.rank - 1;
     if (rows_are_whole(t, x, last) && rows_are_whole(t, y, last))
-        softmax_lines<PIECES, N, true>(t, x, y, logarithm);
+        softmax_lines<PIECES, N, LANES, true>(t, x, y, logarithm);
     else
-        softmax_lines<PIECES, 1, false>(t, x, y, logarithm);
+        softmax_lines<PIECES, 1, LANES, false>(t, x, y, logarithm);
 }
 
 #endif

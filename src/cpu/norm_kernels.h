@@ -21,28 +21,32 @@ V_INLINE float norm_sum_squares(const void *x, ir_dtype dtype, int64_t n)
     return v_sum(sum);
 }
 
-/* to[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i]; weight NULL: 1.  `to` may be x
- * if both are f32. */
+/* to[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i] + residual[i]; weight NULL: 1;
+ * residual, of x's dtype, NULL: 0.  `to` may be x if both are f32. */
 V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *weight,
-                       ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
+                       ir_dtype weight_dtype, const void *residual, float eps, void *to,
+                       ir_dtype to_dtype)
 {
     vf scale = v_set(1.0f / sqrtf(norm_sum_squares(x, dtype, n) / (float)n + eps));
     for (int64_t i = 0; i < n; i += 16) {
         vf v = v_mul(row_load(x, dtype, i, n - i), scale);
         if (weight)
             v = v_mul(v, row_load(weight, weight_dtype, i, n - i));
+        if (residual)
+            v = v_add(v, row_load(residual, dtype, i, n - i));
         row_store(to, to_dtype, i, n - i, v);
     }
 }
 
 /* The same, compiled for rows of f32, the common case, and for any. */
 static void norm_rms_row(const void *x, ir_dtype dtype, int64_t n, const void *weight,
-                         ir_dtype weight_dtype, float eps, void *to, ir_dtype to_dtype)
+                         ir_dtype weight_dtype, const void *residual, float eps, void *to,
+                         ir_dtype to_dtype)
 {
     if (dtype == IR_F32 && weight_dtype == IR_F32 && to_dtype == IR_F32)
-        norm_rms(x, IR_F32, n, weight, IR_F32, eps, to, IR_F32);
+        norm_rms(x, IR_F32, n, weight, IR_F32, residual, eps, to, IR_F32);
     else
-        norm_rms(x, dtype, n, weight, weight_dtype, eps, to, to_dtype);
+        norm_rms(x, dtype, n, weight, weight_dtype, residual, eps, to, to_dtype);
 }
 
 #endif

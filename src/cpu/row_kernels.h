@@ -30,22 +30,24 @@ static void *row_pointer(const op_view *v, int64_t offset)
 
 static bool rms_norm_accepts(const op_call *call)
 {
-    const op_view *w = &call->in[1];
+    const op_view *w = &call->in[1], *residual = &call->in[2];
     return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) &&
-           (!w->data || rows_are_dense(w));
+           (!w->data || rows_are_dense(w)) && (!residual->data || rows_are_dense(residual));
 }
 
 /* Row after row; at[] counts over all axes but the last. */
 static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[0], *w = &call->in[1], *y = &call->out[0];
+    const op_view *x = &call->in[0], *w = &call->in[1], *residual = &call->in[2],
+                  *y = &call->out[0];
     uint32_t last = x->rank - 1;
     int64_t at[IR_MAX_RANK];
     memcpy(at, box->lo, sizeof at);
     do {
         at[last] = 0;
         norm_rms_row(row_pointer(x, walk_offset(x, at)), x->dtype, x->dims[last], w->data, w->dtype,
+                     residual->data ? row_pointer(residual, walk_offset(residual, at)) : NULL,
                      (float)call->attributes[0].f, row_pointer(y, walk_offset(y, at)), y->dtype);
     } while (walk_next(box, last, at));
 }
@@ -112,8 +114,8 @@ static void turn_head(const op_call *call, const float *x, int64_t t, const op_v
     int64_t size = call->attributes[RK_HEAD_SIZE].i, half = table->dims[2];
     const float *cosine = (const float *)table->data + t * table->stride[0];
     if (norm->data)
-        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, (float)call->attributes[RK_EPS].f,
-                     row, IR_F32);
+        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, NULL,
+                     (float)call->attributes[RK_EPS].f, row, IR_F32);
     else
         memcpy(row, x, (size_t)size * sizeof *row);
     rotate(row, row, cosine, cosine + table->stride[1], half);

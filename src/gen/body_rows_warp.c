@@ -1,8 +1,9 @@
-/* body_rows_warp.c - norms and softmax of rows of floats by a warp each
- * (device/task/rows_warp.cuh).
+/* body_rows_warp.c - norms and softmax of rows of floats by a warp each, of long rows by all warps
+ * of the worker (device/task/rows_warp.cuh).
  *
  * A lane keeps its pieces of a row in registers, so a row is read once; ROWS_MOST entries are what
- * they hold.  Longer rows take the generic bodies of body_rows.c. */
+ * those of a warp hold, ROWS_LONG those of all.  Longer rows take the generic bodies of
+ * body_rows.c. */
 #include <stdio.h>
 
 #include "gen/body_print.h"
@@ -25,11 +26,11 @@ static bool is_line(const ir_tensor *t)
            (is_short_float(t->dtype) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
 }
 
-/* Operators whose input 0 is x, whose other inputs are vectors along its last axis. */
+/* Operators of x whose other inputs are vectors along its last axis, or like x. */
 static bool accepts_norm(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, 0);
-    bool fit = gen_accepts_plain(c) && x->rank >= 2 && x->dims[x->rank - 1] <= ROWS_MOST &&
+    bool fit = gen_accepts_plain(c) && x->rank >= 2 && x->dims[x->rank - 1] <= ROWS_LONG &&
                is_line(gen_output(c, 0));
     for (uint32_t i = 0; i < c->op->n_in; i++)
         fit = fit && is_line(gen_input(c, i));
@@ -43,24 +44,42 @@ static bool accepts_softmax(const gen_call *c)
     return accepts_norm(c) && (axis == -1 || axis == (int64_t)gen_input(c, 0)->rank - 1);
 }
 
-/* "softmax_warp<3, 1>": the pieces that a lane has of a row, and the rows that a warp makes at a
- * time.  Two cost code, which a task of few rows runs once and from L2. */
+/* Threads that share a row. */
+static int64_t lanes_of(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, 0);
+    return x->dims[x->rank - 1] > ROWS_MOST ? GEN_BODY_THREADS : 32;
+}
+
+/* Warps that share a row exchange what they have of its sums. */
+static uint32_t scratch_bytes(const gen_call *c)
+{
+    return lanes_of(c) > 32 ? gen_scratch_reduce(c) : 0;
+}
+
+/* "softmax_rows<3, 1, 32>": the pieces that a lane has of a row, the rows that are made at a time,
+ * the lanes of a row.  Two rows cost code, which a task of few rows runs once and from L2. */
 static void print_name(const gen_call *c, const char *name, char *out, size_t size)
 {
     const ir_tensor *x = gen_input(c, 0);
-    const int64_t width = x->dims[x->rank - 1], all = 32 * ROWS_PIECE,
+    const int64_t width = x->dims[x->rank - 1], lanes = lanes_of(c), all = lanes * ROWS_PIECE,
                   pieces = (width + all - 1) / all;
-    const bool two = pieces <= PAIR_PIECES && width && ir_elements(x) / width >= PAIR_ROWS;
-    snprintf(out, size, "%s_warp<%d, %d>", name, (int)pieces, two ? 2 : 1);
+    const bool two =
+        lanes == 32 && pieces <= PAIR_PIECES && width && ir_elements(x) / width >= PAIR_ROWS;
+    snprintf(out, size, "%s_rows<%d, %d, %d>", name, (int)pieces, two ? 2 : 1, (int)lanes);
 }
 
-/* rms_norm and layer_norm: "d0" is epsilon. */
+/* rms_norm and layer_norm, whose one attribute is epsilon.  The task says which rows there are. */
 static mpk_status print_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     char name[64];
     (void)cx;
     print_name(c, c->op->def->name, name, sizeof name);
-    gen_print_simple(c, n, name, "d0", out);
+    gen_print_head_of_rows(c, n, out);
+    gen_print_call(c, name, out);
+    text_print(out, ", ");
+    gen_print_double(c->op->attributes[0].f, out);
+    text_print(out, ");\n}\n");
     return MPK_OK;
 }
 
@@ -70,16 +89,17 @@ static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, 
     char name[64];
     (void)cx;
     print_name(c, "softmax", name, sizeof name);
-    gen_print_head(c, n, out);
+    gen_print_head_of_rows(c, n, out);
     gen_print_call(c, name, out);
     text_print(out, ", %s);\n}\n", strcmp(c->op->def->name, "log_softmax") == 0 ? "true" : "false");
     return MPK_OK;
 }
 
 /* Rank 5: above the generic bodies, which take the rows that these refuse. */
-#define RECORD(operator, accept, printer)                                                   \
-    {                                                                                       \
-        .op = operator, .name = "rows_warp", .rank = 5, .accepts = accept, .print = printer \
+#define RECORD(operator, accept, printer)                                                    \
+    {                                                                                        \
+        .op = operator, .name = "rows_warp", .rank = 5, .accepts = accept, .print = printer, \
+        .scratch_bytes = scratch_bytes                                                       \
     }
 const gen_body gen_body_rms_norm_warp = RECORD("rms_norm", accepts_norm, print_norm);
 const gen_body gen_body_layer_norm_warp = RECORD("layer_norm", accepts_norm, print_norm);

@@ -101,6 +101,9 @@ static const op_case cases[] = {
      "%w, %b)\n"},
     {"input %x : f16[2603, 40] live=tokens\nconst %w : f16[40]\nconst %b : f16[40]\n%y = "
      "layer_norm(%x, %w, %b)\n"},
+    {"input %x : bf16[5, 3072] live=tokens\nconst %w : bf16[3072]\n%y = layer_norm(%x, %w, _)\n"},
+    {"input %x : f32[2, 3, 2051]\nconst %w : f32[2051]\nconst %b : f32[2051]\n%y = layer_norm(%x, "
+     "%w, %b)\n"},
 };
 
 const op_def op_layer_norm = {

@@ -1,16 +1,17 @@
-/* rms_norm.c - root-mean-square normalisation over the last axis.  x [.., N], weight [N] or
- * absent -> x's shape and dtype.
+/* rms_norm.c - root-mean-square normalisation over the last axis, and a residual added to it.
+ * x [.., N], weight [N] or absent, residual like x or absent -> x's shape and dtype.
  *
- * y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i].  The sum of squares is one reduction over the
- * row, in double and from the first entry to the last (norm.h), so a row is never cut.  Cost:
- * two passes over the row.
+ * y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] + residual[i].  The sum of squares is one
+ * reduction over the row, in double and from the first entry to the last (norm.h), so a row is
+ * never cut.  The residual is added in fp32, before the one rounding.  Cost: two passes over the
+ * row.
  */
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
 /* Inputs, by index. */
-enum { X, WEIGHT };
+enum { X, WEIGHT, RESIDUAL };
 
 /* The axis of a vector is the one that is summed, so it cannot be partly alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -23,6 +24,8 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           op->attributes[0].f);
     CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE,
           "rms_norm: the normalised axis may not be partly alive");
+    TRY(shape_expect(cx, g, op, RESIDUAL, 1U << x->dtype, x->rank, x->dims));
+    TRY(shape_expect_live(cx, g, op, RESIDUAL, x->live));
     shape_like(x, out);
     return MPK_OK;
 }
@@ -31,14 +34,21 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
  * other. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
-    out->in[X] = out->out[0] = (int)way + 1;
+    out->in[X] = out->in[RESIDUAL] = out->out[0] = (int)way + 1;
     return way + 2 < shape_input(g, op, X)->rank;
+}
+
+/* Rows of x give rows of y, and so do rows of the residual. */
+static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
+                  ir_box *read)
+{
+    shape_reads_rows(g, op, input == RESIDUAL ? X : input, box, read);
 }
 
 /* A row is loaded as f32, normalised in place, and rounded when stored. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *x = &call->in[X], *y = &call->out[0];
+    const op_view *x = &call->in[X], *residual = &call->in[RESIDUAL], *y = &call->out[0];
     float *row = scratch;
     int64_t at[IR_MAX_RANK], n = x->dims[x->rank - 1];
     memcpy(at, box->lo, sizeof at);
@@ -46,11 +56,15 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         at[x->rank - 1] = 0;
         walk_load_row(x, walk_offset(x, at), 0, n, row);
         norm_row(row, n, &call->in[WEIGHT], call->attributes[0].f, row);
+        for (int64_t i = 0; residual->data && i < n; i++)
+            row[i] +=
+                op_load(residual, walk_offset(residual, at) + i * residual->stride[x->rank - 1]);
         walk_store_row(y, walk_offset(y, at), 0, n, row);
     } while (walk_next(box, x->rank - 1, at));
 }
 
-static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}}, out[] = {{"y", 0}};
+static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"residual", OP_OPTIONAL}},
+                        out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
 static const op_case cases[] = {
     {"input %x : f32[1, 576] live=tokens\nconst %w : f32[576]\n%y = rms_norm(%x, %w) {eps = "
@@ -59,17 +73,23 @@ static const op_case cases[] = {
     {"input %x : bf16[7, 5, 48] live=tokens\nconst %w : f16[48]\n%y = rms_norm(%x, %w)\n"},
     {"input %x : f32[3, 1003]\n%y = rms_norm(%x, _)\n"},
     {"input %x : bf16[41, 520]\nconst %w : bf16[520]\n%y = rms_norm(%x, %w)\n"},
+    {"input %x : f32[7, 320] live=tokens\nconst %w : f32[320]\ninput %r : f32[7, 320] "
+     "live=tokens\n%y = rms_norm(%x, %w, %r)\n"},
+    {"input %x : bf16[5, 2304] live=tokens\nconst %w : bf16[2304]\ninput %r : bf16[5, 2304] "
+     "live=tokens\n%y = rms_norm(%x, %w, %r)\n"},
+    {"input %x : f16[3, 2, 41]\ninput %r : f16[3, 2, 41]\n%y = rms_norm(%x, _, %r)\n"},
+    {"input %x : bf16[9, 5120] live=tokens\nconst %w : f32[5120]\n%y = rms_norm(%x, %w)\n"},
 };
 
 const op_def op_rms_norm = {
     .name = "rms_norm",
-    .summary = "x / sqrt(mean(x^2) + eps) * weight over the last axis",
+    .summary = "x / sqrt(mean(x^2) + eps) * weight over the last axis, plus a residual",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = shape_axes_rows,
-    .reads = shape_reads_rows,
+    .reads = reads,
     .split = split,
     .scratch_bytes = shape_scratch_row,
     .ref = ref,

@@ -125,6 +125,8 @@ static const op_attribute softmax_attributes[] = {SHAPE_INT("axis", -1)};
             {"input %x : f64[3, 9]\n%y = " op_name "(%x)\n"},                        \
             {"input %x : bf16[2571, 24]\n%y = " op_name "(%x)\n"},                   \
             {"input %x : f32[35, 264]\n%y = " op_name "(%x)\n"},                     \
+            {"input %x : f16[3, 2, 4104]\n%y = " op_name "(%x)\n"},                  \
+            {"input %x : f32[2, 2051] live=tokens\n%y = " op_name "(%x)\n"},         \
     }
 
 /* What the records have in common. */

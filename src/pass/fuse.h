@@ -15,6 +15,8 @@
 /* Operands of linear, by index: x, up to LINEAR_WEIGHTS weights, as many biases, the norm's
  * weight, the residual. */
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LINEAR_INPUTS = 9, LINEAR_WEIGHTS = 3 };
+/* Operands of rms_norm after x. */
+enum { NORM_WEIGHT = 1, NORM_RESIDUAL, NORM_INPUTS };
 
 static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
 {
@@ -60,6 +62,13 @@ static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
     return w->uses.at[t] == uses && !(t < w->n_source && w->is_output[t]);
 }
 
+/* The rms_norm that makes t, if it adds no residual; else NULL. */
+static inline const ir_op *find_plain_norm(const rewrite *w, ir_tensor_id t)
+{
+    const ir_op *norm = rewrite_producer(w, t, "rms_norm");
+    return norm && rewrite_input(w, norm, NORM_RESIDUAL) == IR_NONE ? norm : NULL;
+}
+
 /* A linear taken apart, so that a rule can change some parts and add it again. */
 typedef struct linear_parts {
     ir_tensor_id in[LINEAR_INPUTS]; /* IR_NONE: absent */
@@ -70,7 +79,7 @@ typedef struct linear_parts {
 
 /* ---- the rules; each may be applied to a program that others have been applied to ---- */
 
-/* fuse_linear.c: glu, siblings, residual, norm. */
+/* fuse_linear.c: glu, siblings, residual, norm, post norm. */
 mpk_status fuse_linears(rewrite *w);
 /* fuse_sum.c: sum. */
 mpk_status fuse_sums(rewrite *w);

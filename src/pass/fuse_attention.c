@@ -65,7 +65,7 @@ static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_par
     if (p->table != IR_NONE && p->table != table)
         return IR_NONE;
     p->table = table;
-    const ir_op *norm = rewrite_producer(w, x, "rms_norm");
+    const ir_op *norm = find_plain_norm(w, x);
     *norm_weight = IR_NONE;
     if (!norm)
         return x;

@@ -5,6 +5,7 @@
  *   siblings   linear(x, a), linear(x, b), linear(x, c)     -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                             -> linear(x, w, residual = r)
  *   norm       linear(rms_norm(x, n), w)                    -> linear(x, w, norm = n)
+ *   post norm  rms_norm(x, n) + r                           -> rms_norm(x, n, residual = r)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
  *
  * A computed weight may not exist yet at the place of the fused linear, so rules that move a
@@ -330,8 +331,7 @@ static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
 static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    const ir_op *norm =
-        free_norm(w, op) ? rewrite_producer(w, rewrite_input(w, op, X), "rms_norm") : NULL;
+    const ir_op *norm = free_norm(w, op) ? find_plain_norm(w, rewrite_input(w, op, X)) : NULL;
     if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
         !is_const(w, rewrite_input(w, norm, 1)) || !has_fast_fold(w, tensor_of(w, norm->out[0])) ||
         ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
@@ -382,6 +382,34 @@ static mpk_status fold_norms(rewrite *w)
     return MPK_OK;
 }
 
+/* ---- rule post norm ---- */
+
+/* Rule post norm: rms_norm(x) + r as one operator, whichever side of the sum the norm is on, as
+ * Gemma 2, GLM-4 and OLMo 2 end attention and MLP. */
+static mpk_status apply_post_norm(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "add") != 0)
+        return MPK_OK;
+    for (uint32_t side = 0; side < 2; side++) {
+        ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;
+        const ir_op *norm = find_plain_norm(w, rewrite_input(w, op, side));
+        if (!norm || !is_private(w, norm, 1) || !may_skip_rounding(w, norm) ||
+            !may_stand_at(w, norm, w->keys.at[id]) ||
+            !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+            !same_dims(tensor_of(w, norm->out[0]), tensor_of(w, old)))
+            continue;
+        const ir_tensor_id in[] = {rewrite_input(w, norm, X), rewrite_input(w, norm, NORM_WEIGHT),
+                                   r};
+        ir_set sets[IR_MAX_ATTRIBUTES + 1];
+        TRY(rewrite_copy_attributes(w, norm, sets));
+        TRY(rewrite_add(w, w->keys.at[id], "rms_norm", NORM_INPUTS, in, sets, &out));
+        rewrite_replace(w, old, out);
+        return MPK_OK;
+    }
+    return MPK_OK;
+}
+
 /* ---- all of them ---- */
 
 /* Apply the rules in their order.  All but the last walk over the operators that the copy had at
@@ -399,5 +427,10 @@ mpk_status fuse_linears(rewrite *w)
         TRY(apply_siblings(w, o, n));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_residual(w, o));
-    return level == PASS_FUSE_FULL ? fold_norms(w) : MPK_OK;
+    if (level != PASS_FUSE_FULL)
+        return MPK_OK;
+    TRY(fold_norms(w));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_post_norm(w, o));
+    return MPK_OK;
 }

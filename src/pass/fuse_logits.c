@@ -56,7 +56,7 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
     *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE},
                   p.eps,
                   w->keys.at[tensor_of(w, logits)->producer]};
-    const ir_op *norm = rewrite_producer(w, out->in[LOGITS_X], "rms_norm");
+    const ir_op *norm = find_plain_norm(w, out->in[LOGITS_X]);
     if (p.in[NORM] == IR_NONE && norm && is_private(w, norm, 1) && may_skip_rounding(w, norm) &&
         rewrite_input(w, norm, 1) != IR_NONE) {
         out->in[LOGITS_X] = rewrite_input(w, norm, 0);

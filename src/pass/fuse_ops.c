@@ -7,7 +7,7 @@
  * exception is split attention, whose sums run in a different order.)
  *
  *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), norm
- *                      (full, few elements)
+ *                      (full, few elements), post norm (full)
  *   fuse_sum.c         sum (full)
  *   fuse_experts.c     pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views

@@ -136,8 +136,7 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id weight = rewrite_input(w, op, side);
-        const ir_op *norm =
-            rewrite_producer(w, before_cast(w, rewrite_input(w, op, !side), IR_F32), "rms_norm");
+        const ir_op *norm = find_plain_norm(w, before_cast(w, rewrite_input(w, op, !side), IR_F32));
         if (!norm || tensor_of(w, weight)->rank != 1 ||
             tensor_of(w, weight)->dims[0] != y->dims[y->rank - 1] ||
             rewrite_input(w, norm, 1) != IR_NONE || !is_private(w, norm, 1))
@@ -157,7 +156,7 @@ static mpk_status apply_cast(rewrite *w, ir_op_id id)
     const ir_tensor *y = tensor_of(w, op->out[0]);
     if (strcmp(op->def->name, "cast") != 0 || !is_small_float(y->dtype) || y->dtype == IR_F32)
         return MPK_OK;
-    const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, 0), "rms_norm");
+    const ir_op *norm = find_plain_norm(w, rewrite_input(w, op, 0));
     if (!norm)
         return MPK_OK;
     ir_tensor_id in[] = {before_cast(w, rewrite_input(w, norm, 0), y->dtype),

@@ -46,9 +46,8 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
 }
 
 /* The body of rms_norm: y = x * factor * weight + residual along the last axis.  The box has whole
- * lines:
- * only its other axes are counted, and the last is walked in full.  The line is read twice, for
- * the factor and to scale it. */
+ * lines: only its other axes are counted, and the last is walked in full.  The line is read twice,
+ * for the factor and to scale it. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                          const mpk_view &residual, const mpk_view &y, double eps)
 {

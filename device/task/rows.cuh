@@ -1,5 +1,5 @@
-/* rows.cuh - operators that reduce along axes: rms_norm, layer_norm, softmax, reduce, argmax and
- * its parts.
+/* rows.cuh - operators that reduce along axes: rms_norm, rms_norm_parts, layer_norm, softmax,
+ * reduce, argmax and its parts.
  *
  * Input: views of any dtype and strides; output: the task's box.  These are the generic bodies;
  * what they are too general for has a fast body beside them (rows_warp.cuh for norms and softmax).
@@ -45,31 +45,33 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-/* The body of rms_norm: y = x * factor * weight + residual along the last axis.  The box has whole
- * lines: only its other axes are counted, and the last is walked in full.  The line is read twice,
- * for the factor and to scale it. */
-MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                         const mpk_view &residual, const mpk_view &y, double eps)
+/* y = x * factor * weight + residual over columns [first, first + n) of each line of the box, which
+ * has whole lines: only its other axes are counted.  The columns are read twice, for the factor and
+ * to scale them. */
+MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first, rt_i64 n,
+                             const mpk_view &weight, const mpk_view &residual, const mpk_view &y,
+                             double eps)
 {
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight),
                *g_residual = mpk_data(t, residual);
     char *g_y = mpk_data(t, y);
-    int last = x.rank - 1, group = mpk_group(x.dims[last]), lane = mpk_thread() % group;
+    int last = x.rank - 1, group = mpk_group(n), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, last);
-    rt_u64 n = mpk_count(box, last), line;
-    for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
+    rt_u64 lines = mpk_count(box, last), line;
+    for (rt_u64 from_line = 0; from_line < lines; from_line += MPK_THREADS / group) {
         rt_i64 at[RT_MAX_RANK], from = 0, beside = 0, to = 0;
-        bool mine = rows_line(group, first, n, &line);
+        bool mine = rows_line(group, from_line, lines, &line);
         if (mine) {
             mpk_place(box, last, line, at);
+            at[last] = first;
             from = mpk_offset(x, at);
             beside = mpk_is_there(residual) ? mpk_offset(residual, at) : 0;
             to = mpk_offset(y, at);
         }
         /* The barriers inside are for all threads of the worker, so a group without a line calls
          * it too. */
-        float factor = rows_factor(t, group, mine, x, g_x, from, x.stride[last], x.dims[last], eps);
-        for (rt_i64 i = lane; mine && i < x.dims[last]; i += group) {
+        float factor = rows_factor(t, group, mine, x, g_x, from, x.stride[last], n, eps);
+        for (rt_i64 i = lane; mine && i < n; i += group) {
             float value = mpk_get(x, g_x, from + i * x.stride[last]) * factor;
             if (mpk_is_there(weight))
                 value *= mpk_get(weight, g_weight, i * weight.stride[0]);
@@ -78,6 +80,37 @@ MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &w
             mpk_put(y, g_y, to + i * y.stride[last], value);
         }
     }
+}
+
+/* The body of rms_norm: along the last axis, in full. */
+MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                         const mpk_view &residual, const mpk_view &y, double eps)
+{
+    rms_norm_columns(t, x, 0, x.dims[x.rank - 1], weight, residual, y, eps);
+}
+
+/* Copy the columns of x [T, N] from `first` on to y, all threads together. */
+MPK_FN void rows_copy_columns(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    const mpk_box box = mpk_box_of(t, 1);
+    const rt_i64 n = x.dims[1] - first;
+    for (rt_i64 line = box.lo[0]; line < box.hi[0]; line++)
+        for (rt_i64 i = first + mpk_thread(); i < first + n; i += MPK_THREADS)
+            mpk_put(y, g_y, line * y.stride[0] + i * y.stride[1],
+                    mpk_get(x, g_x, line * x.stride[0] + i * x.stride[1]));
+}
+
+/* The body of rms_norm_parts: two parts of each row of x [T, N] are normalised each by itself, and
+ * the columns after them are copied. */
+MPK_FN void rms_norm_parts_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight0,
+                               const mpk_view &weight1, const mpk_view &y, double eps)
+{
+    constexpr mpk_view nothing = {-1}; /* an absent residual */
+    rms_norm_columns(t, x, 0, weight0.dims[0], weight0, nothing, y, eps);
+    rms_norm_columns(t, x, weight0.dims[0], weight1.dims[0], weight1, nothing, y, eps);
+    rows_copy_columns(t, x, weight0.dims[0] + weight1.dims[0], y);
 }
 
 /* The body of layer_norm: y = (x - mean) / sqrt(variance + eps) * weight + bias along the last

@@ -219,7 +219,7 @@ MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_
             at[i] = box.lo[i] + (rt_i64)(left - above * size);
             left = above;
         } else {
-            at[i] = 0;
+            at[i] = box.lo[i];
         }
     row->n = x.dims[last];
     row->g_y = there ? mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype) : 0;
@@ -349,17 +349,18 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
 
 /* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them.
  * Lines are dealt to the eight warps in turn, and a warp never waits for another; or all warps
- * share each line, and come to the same barriers.  The next short lines are loaded while these are
- * computed. */
+ * share each line, and come to the same barriers.  A line has columns [first, first + n), n being
+ * x's last dimension.  The next short lines are loaded while these are computed. */
 template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
-MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_view &residual,
-                      const mpk_view &y, float rest, const maker &make)
+MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 first,
+                      const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
 {
     constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
     constexpr rt_u32 TURN = MPK_THREADS / LANES * N; /* lines of all warps */
-    const mpk_box box = mpk_box_of(t, last);
+    mpk_box box = mpk_box_of(t, last);
     const rt_u32 lines = (rt_u32)mpk_count(box, last);
     rt_u32 line = (rt_u32)(mpk_thread() / LANES * N);
+    box.lo[last] = (rt_u32)first;
     rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
@@ -387,7 +388,7 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, const mpk_
 /* Norms of all lines.  centred: around the row's mean, else around 0. The variance is a second sum
  * over the registers, so a large mean costs no digits. */
 template <int PIECES, int N, int LANES, bool WHOLE>
-MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
                        const mpk_view &bias, const mpk_view &residual, const mpk_view &y,
                        double eps, bool centred)
 {
@@ -400,7 +401,7 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &wei
     if (PIECES <= ROWS_KEPT && mpk_is_there(bias))
         rows_ask<WHOLE, LANES>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
     rows_each<PIECES, N, LANES, WHOLE>(
-        t, x, last, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
+        t, x, last, first, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
             float mean[N] = {}, factor[N];
             rows_raw more[N][PIECES];
 #pragma unroll
@@ -422,16 +423,17 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, const mpk_view &wei
 
 /* Whole rows have code of their own: what other rows need would take its registers. */
 template <int PIECES, int N, int LANES>
-MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
                       const mpk_view &bias, const mpk_view &residual, const mpk_view &y, double eps,
                       bool centred)
 {
     const int last = x.rank - 1;
-    if (rows_are_whole(t, x, last) && rows_are_whole(t, y, last) && rows_are_whole(t, weight, 0) &&
-        rows_are_whole(t, bias, 0) && rows_are_whole(t, residual, last))
-        norm_lines<PIECES, N, LANES, true>(t, x, weight, bias, residual, y, eps, centred);
+    if (first % ROWS_PIECE == 0 && rows_are_whole(t, x, last) && rows_are_whole(t, y, last) &&
+        rows_are_whole(t, weight, 0) && rows_are_whole(t, bias, 0) &&
+        rows_are_whole(t, residual, last))
+        norm_lines<PIECES, N, LANES, true>(t, x, first, weight, bias, residual, y, eps, centred);
     else
-        norm_lines<PIECES, 1, LANES, false>(t, x, weight, bias, residual, y, eps, centred);
+        norm_lines<PIECES, 1, LANES, false>(t, x, first, weight, bias, residual, y, eps, centred);
 }
 
 template <int PIECES, int N, int LANES>
@@ -439,7 +441,7 @@ MPK_FN void layer_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view
                             const mpk_view &bias, const mpk_view &y, double eps)
 {
     constexpr mpk_view nothing = {-1}; /* an absent residual */
-    norm_rows<PIECES, N, LANES>(t, x, weight, bias, nothing, y, eps, true);
+    norm_rows<PIECES, N, LANES>(t, x, 0, weight, bias, nothing, y, eps, true);
 }
 
 template <int PIECES, int N, int LANES>
@@ -447,7 +449,40 @@ MPK_FN void rms_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
                           const mpk_view &residual, const mpk_view &y, double eps)
 {
     constexpr mpk_view nothing = {-1}; /* an absent bias */
-    norm_rows<PIECES, N, LANES>(t, x, weight, nothing, residual, y, eps, false);
+    norm_rows<PIECES, N, LANES>(t, x, 0, weight, nothing, residual, y, eps, false);
+}
+
+/* A view of rank 2 whose rows have n entries. */
+MPK_FN mpk_view rows_part(const mpk_view &v, rt_i64 n)
+{
+    mpk_view part = v;
+    part.dims[1] = n;
+    return part;
+}
+
+/* Two parts of each row of x [T, N], normalised each by itself; the columns after them are copied
+ * by pieces.  One number of lanes for both, and of pieces, which the longer one needs. */
+template <int PIECES, int N, int LANES>
+MPK_FN void rms_norm_parts_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight0,
+                                const mpk_view &weight1, const mpk_view &y, double eps)
+{
+    constexpr mpk_view nothing = {-1}; /* an absent bias, and residual */
+    const rt_i64 n0 = weight0.dims[0], n1 = weight1.dims[0], rest = n0 + n1;
+    norm_rows<PIECES, N, LANES>(t, rows_part(x, n0), 0, weight0, nothing, nothing, rows_part(y, n0),
+                                eps, false);
+    mpk_sync(); /* both use the same scratch */
+    norm_rows<PIECES, N, LANES>(t, rows_part(x, n1), n0, weight1, nothing, nothing,
+                                rows_part(y, n1), eps, false);
+    const mpk_box box = mpk_box_of(t, 1);
+    for (rt_i64 line = box.lo[0]; line < box.hi[0]; line++)
+        for (rt_i64 i = rest + mpk_thread() * ROWS_PIECE; i < x.dims[1];
+             i += MPK_THREADS * ROWS_PIECE) {
+            float r[ROWS_PIECE];
+            rows_read(x.dtype, mpk_data(t, x) + line * x.stride[0] * mpk_dtype_bytes(x.dtype), i,
+                      x.dims[1], 0, r);
+            rows_write(y.dtype, mpk_data(t, y) + line * y.stride[0] * mpk_dtype_bytes(y.dtype), i,
+                       y.dims[1], r);
+        }
 }
 
 /* Softmax, or its logarithm, of one row.  Entries beyond the row are -inf for the maximum, and are
@@ -492,7 +527,7 @@ MPK_FN void softmax_lines(const mpk_task &t, const mpk_view &x, const mpk_view &
     const int last = x.rank - 1;
     rows_meeting meeting = {(float *)t.s_scratch, 0};
     rows_each<PIECES, N, LANES, WHOLE>(
-        t, x, last, nothing, y, -MPK_INFINITY, [&](const rows_row<PIECES>(&row)[N]) {
+        t, x, last, 0, nothing, y, -MPK_INFINITY, [&](const rows_row<PIECES>(&row)[N]) {
 #pragma unroll
             for (int k = 0; k < N; k++)
                 rows_softmax<WHOLE, LANES>(x, row[k], logarithm, y, meeting);

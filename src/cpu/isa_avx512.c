@@ -110,6 +110,12 @@ const cpu_body cpu_body_rms_norm_avx512 = {.op = "rms_norm",
                                            .rank = RANK,
                                            .accepts = rms_norm_accepts,
                                            .run = rms_norm_run};
+const cpu_body cpu_body_rms_norm_parts_avx512 = {.op = "rms_norm_parts",
+                                                 .name = "rms_norm_parts avx512",
+                                                 .needs = NEEDS,
+                                                 .rank = RANK,
+                                                 .accepts = rms_norm_parts_accepts,
+                                                 .run = rms_norm_parts_run};
 const cpu_body cpu_body_rope_kv_avx512 = {.op = "rope_kv",
                                           .name = "rope_kv avx512",
                                           .needs = NEEDS,

@@ -94,6 +94,12 @@ const cpu_body cpu_body_rms_norm_neon = {.op = "rms_norm",
                                          .rank = RANK,
                                          .accepts = rms_norm_accepts,
                                          .run = rms_norm_run};
+const cpu_body cpu_body_rms_norm_parts_neon = {.op = "rms_norm_parts",
+                                               .name = "rms_norm_parts neon",
+                                               .needs = NEEDS,
+                                               .rank = RANK,
+                                               .accepts = rms_norm_parts_accepts,
+                                               .run = rms_norm_parts_run};
 const cpu_body cpu_body_rope_kv_neon = {.op = "rope_kv",
                                         .name = "rope_kv neon",
                                         .needs = NEEDS,

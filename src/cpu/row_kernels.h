@@ -1,6 +1,6 @@
-/* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rope_kv, argmax and
- * argmax_partial.  Their cost is small, but a decode step runs each of them thirty times or
- * more.
+/* row_kernels.h - fast bodies of operators that go over rows once: rms_norm, rms_norm_parts,
+ * rope_kv, argmax and argmax_partial.  Their cost is small, but a decode step runs each of them
+ * thirty times or more.
  *
  * argmax and the rotation give the bits of the reference code; norms are those of
  * norm_kernels.h.  Called once for a task, over all rows of its box.  rope_kv writes keys and
@@ -50,6 +50,33 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
                      residual->data ? row_pointer(residual, walk_offset(residual, at)) : NULL,
                      (float)call->attributes[0].f, row_pointer(y, walk_offset(y, at)), y->dtype);
     } while (walk_next(box, last, at));
+}
+
+/* ---- rms_norm_parts ---- */
+
+static bool rms_norm_parts_accepts(const op_call *call)
+{
+    return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) &&
+           rows_are_dense(&call->in[1]) && rows_are_dense(&call->in[2]);
+}
+
+/* Row after row: both parts, and the columns after them. */
+static void rms_norm_parts_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    (void)scratch;
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
+        int64_t at = t * x->stride[0], to = t * y->stride[0], rest = x->dims[1];
+        for (uint32_t i = 1; i <= 2; i++) {
+            const op_view *w = &call->in[i];
+            norm_rms_row(row_pointer(x, at), x->dtype, w->dims[0], w->data, w->dtype, NULL,
+                         (float)call->attributes[0].f, row_pointer(y, to), y->dtype);
+            at += w->dims[0];
+            to += w->dims[0];
+            rest -= w->dims[0];
+        }
+        memcpy(row_pointer(y, to), row_pointer(x, at), (size_t)ir_row_bytes(x->dtype, rest));
+    }
 }
 
 /* ---- rope_kv ---- */

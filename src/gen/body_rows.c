@@ -8,6 +8,7 @@
 #include "gen/body_print.h"
 
 GEN_PRINTER(rms_norm, "rms_norm_run", "d0")
+GEN_PRINTER(rms_norm_parts, "rms_norm_parts_run", "d0")
 GEN_PRINTER(layer_norm, "layer_norm_run", "d0")
 GEN_PRINTER(argmax, "argmax_run", "")
 GEN_PRINTER(argmax_partial, "argmax_partial_run", "i0")
@@ -64,6 +65,8 @@ static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, t
 }
 
 const gen_body gen_body_rms_norm = GEN_BODY("rms_norm", "rows", print_rms_norm, gen_scratch_reduce);
+const gen_body gen_body_rms_norm_parts =
+    GEN_BODY("rms_norm_parts", "rows", print_rms_norm_parts, gen_scratch_reduce);
 const gen_body gen_body_layer_norm =
     GEN_BODY("layer_norm", "rows", print_layer_norm, gen_scratch_reduce);
 const gen_body gen_body_softmax = GEN_BODY("softmax", "rows", print_softmax, gen_scratch_reduce);

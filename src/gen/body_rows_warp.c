@@ -44,11 +44,32 @@ static bool accepts_softmax(const gen_call *c)
     return accepts_norm(c) && (axis == -1 || axis == (int64_t)gen_input(c, 0)->rank - 1);
 }
 
+/* Two vectors along parts of the last axis. */
+static bool accepts_parts(const gen_call *c)
+{
+    bool fit = gen_accepts_plain(c) && is_line(gen_output(c, 0));
+    for (uint32_t i = 0; i < c->op->n_in; i++)
+        fit = fit && is_line(gen_input(c, i)) && (!i || gen_input(c, i)->dims[0] <= ROWS_LONG);
+    return fit;
+}
+
+/* Entries of the longest row that is normalised. */
+static int64_t width_of(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, 0);
+    int64_t width = 0;
+    if (strcmp(c->op->def->name, "rms_norm_parts") != 0)
+        return x->dims[x->rank - 1];
+    for (uint32_t i = 1; i <= 2; i++)
+        if (gen_input(c, i)->dims[0] > width)
+            width = gen_input(c, i)->dims[0];
+    return width;
+}
+
 /* Threads that share a row. */
 static int64_t lanes_of(const gen_call *c)
 {
-    const ir_tensor *x = gen_input(c, 0);
-    return x->dims[x->rank - 1] > ROWS_MOST ? GEN_BODY_THREADS : 32;
+    return width_of(c) > ROWS_MOST ? GEN_BODY_THREADS : 32;
 }
 
 /* Warps that share a row exchange what they have of its sums. */
@@ -62,14 +83,14 @@ static uint32_t scratch_bytes(const gen_call *c)
 static void print_name(const gen_call *c, const char *name, char *out, size_t size)
 {
     const ir_tensor *x = gen_input(c, 0);
-    const int64_t width = x->dims[x->rank - 1], lanes = lanes_of(c), all = lanes * ROWS_PIECE,
-                  pieces = (width + all - 1) / all;
+    const int64_t width = width_of(c), lanes = lanes_of(c), all = lanes * ROWS_PIECE,
+                  pieces = (width + all - 1) / all, row = x->dims[x->rank - 1];
     const bool two =
-        lanes == 32 && pieces <= PAIR_PIECES && width && ir_elements(x) / width >= PAIR_ROWS;
+        lanes == 32 && pieces <= PAIR_PIECES && row && ir_elements(x) / row >= PAIR_ROWS;
     snprintf(out, size, "%s_rows<%d, %d, %d>", name, (int)pieces, two ? 2 : 1, (int)lanes);
 }
 
-/* rms_norm and layer_norm, whose one attribute is epsilon.  The task says which rows there are. */
+/* Norms, whose one attribute is epsilon.  The task says which rows there are. */
 static mpk_status print_norm(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     char name[64];
@@ -102,6 +123,7 @@ static mpk_status print_softmax(mpk_context *cx, const gen_call *c, uint32_t n, 
         .scratch_bytes = scratch_bytes                                                       \
     }
 const gen_body gen_body_rms_norm_warp = RECORD("rms_norm", accepts_norm, print_norm);
+const gen_body gen_body_rms_norm_parts_warp = RECORD("rms_norm_parts", accepts_parts, print_norm);
 const gen_body gen_body_layer_norm_warp = RECORD("layer_norm", accepts_norm, print_norm);
 const gen_body gen_body_softmax_warp = RECORD("softmax", accepts_softmax, print_softmax);
 const gen_body gen_body_log_softmax_warp = RECORD("log_softmax", accepts_softmax, print_softmax);

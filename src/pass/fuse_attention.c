@@ -3,6 +3,8 @@
  *   rope_kv    slices of qkv, norms, ropes, kv_write -> rope_kv(qkv, ...)
  *   attention  the same, followed by the attention -> attention_qkv(qkv, ...)
  *   split      the same for few tokens -> attention_fold(attention_split(qkv, ...))
+ *   wide       norms of all heads of q, and of k, before one of the first three, which then follows
+ *              rms_norm_parts(qkv)
  *   parts      attention of few tokens and KV heads -> attention_fold(attention_parts(...)): on a
  *              CPU any in f32, on a GPU one without v_cache
  *   rows       transpose(sdpa(...)), heads after rows -> sdpa(...) {by_rows}; relaxed only, since
@@ -31,6 +33,8 @@ typedef struct attention_parts {
     /* q_norm, k_norm: weights, or IR_NONE */
     ir_tensor_id qkv, table, positions, slots, pages, k_cache, v_cache, q_norm, k_norm;
     int64_t heads, kv_heads, head_size;
+    /* weights of norms over all heads of q, of k; IR_NONE: there are none */
+    ir_tensor_id wide_q, wide_k;
     double eps; /* of both norms; 0: there is no norm */
     /* rope_table is NULL if another operator makes the table */
     const ir_op *kv_write, *rope_table;
@@ -77,6 +81,35 @@ static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_par
     return rewrite_input(w, norm, 0);
 }
 
+/* Is t [T, columns] columns [first, first + columns) of qkv? */
+static bool is_columns(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first,
+                       int64_t columns)
+{
+    const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
+    return part->rank == 2 && tg_root(w->g, t) == qkv && part->offset == first &&
+           part->dims[0] == whole->dims[0] && part->dims[1] == columns && part->stride[1] == 1 &&
+           (part->dims[0] == 1 || part->stride[0] == whole->dims[1]);
+}
+
+/* If *t, n heads, is all of the result of a norm over all of them, replace it by what the norm
+ * reads, and return the norm's weight; else, or if *p has another epsilon, IR_NONE. */
+static ir_tensor_id find_wide_norm(const rewrite *w, ir_tensor_id *t, int64_t n, attention_parts *p)
+{
+    const ir_tensor_id root = tg_root(w->g, *t);
+    const ir_op *norm = find_plain_norm(w, root);
+    if (!norm || tensor_of(w, root)->rank != 2 || !is_private(w, norm, 1) ||
+        tensor_of(w, root)->dims[1] != n * p->head_size ||
+        !is_part(w, *t, root, 0, n, p->head_size))
+        return IR_NONE;
+    const double eps = rewrite_attribute(norm, "eps")->f;
+    const ir_tensor_id weight = rewrite_input(w, norm, NORM_WEIGHT);
+    if (weight == IR_NONE || (p->eps > 0 && p->eps != eps))
+        return IR_NONE;
+    p->eps = eps;
+    *t = rewrite_input(w, norm, X);
+    return weight;
+}
+
 /* Find the kv_write before this attention that writes the same pages and has no other reader. */
 static bool match_write(const rewrite *w, const ir_op *attention, attention_parts *p)
 {
@@ -113,17 +146,24 @@ static bool match_attention(const rewrite *w, const ir_op *attention, attention_
     p->heads = tensor_of(w, rotated_q)->dims[1];
     p->kv_heads = tensor_of(w, rotated_k)->dims[1];
     p->head_size = tensor_of(w, rotated_q)->dims[2];
+    p->wide_q = p->wide_k = IR_NONE;
+    if (p->q_norm == IR_NONE && p->k_norm == IR_NONE) {
+        p->wide_q = find_wide_norm(w, &q, p->heads, p);
+        p->wide_k = find_wide_norm(w, &k, p->kv_heads, p);
+    }
     p->qkv = tg_root(w->g, q);
-    int64_t columns = (p->heads + 2 * p->kv_heads) * p->head_size;
+    const int64_t q_columns = p->heads * p->head_size, k_columns = p->kv_heads * p->head_size;
     const ir_tensor *qkv = tensor_of(w, p->qkv);
+    const bool wide = p->wide_q != IR_NONE && p->wide_k != IR_NONE;
     p->rope_table = rewrite_producer(w, p->table, "rope_table");
-    const ir_tensor_id in[] = {p->qkv, p->table, p->q_norm, p->k_norm};
-    return rewrite_are_current(w, in, 4, w->keys.at[attention - w->g->ops.at]) &&
-           qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == columns &&
-           is_part(w, q, p->qkv, 0, p->heads, p->head_size) &&
-           is_part(w, k, p->qkv, p->heads * p->head_size, p->kv_heads, p->head_size) &&
-           is_part(w, v, p->qkv, (p->heads + p->kv_heads) * p->head_size, p->kv_heads,
-                   p->head_size);
+    const ir_tensor_id in[] = {p->qkv, p->table, p->q_norm, p->k_norm, p->wide_q, p->wide_k};
+    return rewrite_are_current(w, in, 6, w->keys.at[attention - w->g->ops.at]) &&
+           qkv->kind == IR_TEMP && qkv->rank == 2 && qkv->dims[1] == q_columns + 2 * k_columns &&
+           (wide ? is_columns(w, q, p->qkv, 0, q_columns)
+                 : is_part(w, q, p->qkv, 0, p->heads, p->head_size)) &&
+           (wide ? is_columns(w, k, p->qkv, q_columns, k_columns)
+                 : is_part(w, k, p->qkv, q_columns, p->kv_heads, p->head_size)) &&
+           is_part(w, v, p->qkv, q_columns + k_columns, p->kv_heads, p->head_size);
 }
 
 /* Replace the operators from the slices to the cache write by one rope_kv; the attention stays
@@ -258,6 +298,17 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
     return MPK_OK;
 }
 
+/* ---- rule wide ---- */
+
+/* Rule wide: one operator normalises q and k within qkv, and the attention takes its result.  Peers
+ * that share the heads have no such row. */
+static mpk_status add_wide_norms(rewrite *w, ir_op_id id, attention_parts *p)
+{
+    const ir_tensor_id in[] = {p->qkv, p->wide_q, p->wide_k};
+    return rewrite_add(w, w->keys.at[id] - 2, "rms_norm_parts", 3, in,
+                       (ir_set[]){{.name = "eps", .f = p->eps}, {0}}, &p->qkv);
+}
+
 /* ---- all of them ---- */
 
 /* Match one attention and apply the rule that the level of fusion asks for. */
@@ -268,6 +319,12 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
         !match_attention(w, &w->g->ops.at[id], &p))
         return MPK_OK;
     const ir_op *op = &w->g->ops.at[id];
+    if (p.wide_q != IR_NONE) {
+        if (level != PASS_FUSE_FULL || w->s->options->n_peers > 1)
+            return MPK_OK;
+        TRY(add_wide_norms(w, id, &p));
+        op = &w->g->ops.at[id];
+    }
     const bool plain = rewrite_attribute(op, "cap")->f == 0 && sinks_of(w, op) == IR_NONE;
     if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && plain) /* attention_qkv has neither */
         return apply_attention_qkv(w, id, &p);

@@ -480,51 +480,6 @@ static void what_follows_a_product(void **state)
     }
 }
 
-/* What is added to a norm becomes its residual, if nobody else reads the norm, no rounding is lost
- * that the target wants, and all three have one shape.  A norm with a residual is folded into no
- * product. */
-static void what_follows_a_norm(void **state)
-{
-    (void)state;
-    static const char write[] =
-        "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
-    static const struct {
-        const char *norm, *between, *more;
-        bool relaxed;
-        size_t norms, sums;
-    } rows[] = {
-        {"rms_norm(%x, %w)", "", "%y = add(%l, %r)\noutput %y\n", true, 1, 0},
-        {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", true, 1, 0},
-        {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", false, 1, 0},
-        {"rms_norm(%x, %w)", write, "%y = add(%l, %r)\noutput %y\n", true, 1, 1},
-        {"rms_norm(%x, %w)", "", "%y = add(%l, %r)\noutput %y\noutput %l\n", true, 1, 1},
-        {"rms_norm(%x, %w)", "", "%y = add(%l, %l)\noutput %y\n", true, 1, 1},
-        {"rms_norm(%x, %w)", "", "%y = add(%l, %v)\noutput %y\n", true, 1, 1},
-        {"rms_norm(%h, %w)", "", "%y = add(%l, %k)\noutput %y\n", true, 1, 0},
-        {"rms_norm(%h, %w)", "", "%y = add(%l, %k)\noutput %y\n", false, 1, 1},
-        {"rms_norm(%x, %w, %r)", "", "%y = add(%l, %r)\noutput %y\n", true, 1, 1},
-        {"rms_norm(%h, %w)", "", "%y = linear(%l, %a)\noutput %y\n", true, 0, 0},
-        {"rms_norm(%h, %w, %k)", "", "%y = linear(%l, %a)\noutput %y\n", true, 1, 0},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        arena a = {0};
-        char program[1024];
-        ir_graph *g;
-        pass_options o = gpu_options;
-        o.relaxed = rows[i].relaxed;
-        snprintf(program, sizeof program,
-                 "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 32]\n"
-                 "const %%w : f32[32]\nconst %%a : f32[8, 32]\ninput %%v : f32[1, 32]\n"
-                 "input %%h : bf16[20, 32]\ninput %%k : bf16[20, 32]\n%%l = %s\n%s%s",
-                 rows[i].norm, rows[i].between, rows[i].more);
-        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
-        const ir_graph *fused = fuse_as(&a, g, &o);
-        if (count_of(fused, "rms_norm") != rows[i].norms || count_of(fused, "add") != rows[i].sums)
-            fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
-        arena_free(&a);
-    }
-}
-
 /* Attention of few tokens is cut along its keys if it sees all of them, or what a mask says: a
  * split knows no causal rule and no window, and its values have the size of its keys. */
 static void other_attention_is_split(void **state)
@@ -793,7 +748,6 @@ int main(void)
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(gates_are_plain_products),
                                        cmocka_unit_test(what_follows_a_product),
-                                       cmocka_unit_test(what_follows_a_norm),
                                        cmocka_unit_test(other_attention_is_split),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);

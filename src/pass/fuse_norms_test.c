@@ -1,0 +1,175 @@
+/* fuse_norms_test.c - what becomes of norms that no product takes: post norms, and norms over all
+ * heads of q and of k. */
+#include "check.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+#include "ir/op.h"
+#include "pass/pass.h"
+
+static mpk_context cx;
+
+static const pass_options gpu_options = {
+    .n_workers = 132, .splits = 16, .split_tokens = 16, .norm_elements = 1 << 24, .relaxed = true};
+
+static size_t count_of(const ir_graph *g, const char *name)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < g->ops.n; i++)
+        n += strcmp(g->ops.at[i].def->name, name) == 0;
+    return n;
+}
+
+/* simplify and fuse_ops as compile.c runs them, then a proof that the result is a valid program. */
+static ir_graph *fuse(arena *a, const ir_graph *g, const pass_options *options)
+{
+    arena scratch = {0};
+    pass_state s = {&cx, a, &scratch, options};
+    ir_graph *copy = (ir_graph *)g;
+    check_ok(&cx, pass_simplify(&s, &copy));
+    check_ok(&cx, pass_fuse_ops(&s, &copy));
+    arena_free(&scratch);
+    check_ok(&cx, ir_verify(&cx, copy));
+    return copy;
+}
+
+/* What is added to a norm becomes its residual, if nobody else reads the norm, no rounding is lost
+ * that the target wants, and all three have one shape.  A norm with a residual is folded into no
+ * product. */
+static void what_follows_a_norm(void **state)
+{
+    (void)state;
+    static const char write[] =
+        "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
+    static const struct {
+        const char *norm, *between, *more;
+        bool relaxed;
+        size_t norms, sums;
+    } rows[] = {
+        {"rms_norm(%x, %w)", "", "%y = add(%l, %r)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", false, 1, 0},
+        {"rms_norm(%x, %w)", write, "%y = add(%l, %r)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, %w)", "", "%y = add(%l, %r)\noutput %y\noutput %l\n", true, 1, 1},
+        {"rms_norm(%x, %w)", "", "%y = add(%l, %l)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, %w)", "", "%y = add(%l, %v)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%h, %w)", "", "%y = add(%l, %k)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%h, %w)", "", "%y = add(%l, %k)\noutput %y\n", false, 1, 1},
+        {"rms_norm(%x, %w, %r)", "", "%y = add(%l, %r)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%h, %w)", "", "%y = linear(%l, %a)\noutput %y\n", true, 0, 0},
+        {"rms_norm(%h, %w, %k)", "", "%y = linear(%l, %a)\noutput %y\n", true, 1, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        pass_options o = gpu_options;
+        o.relaxed = rows[i].relaxed;
+        snprintf(program, sizeof program,
+                 "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 32]\n"
+                 "const %%w : f32[32]\nconst %%a : f32[8, 32]\ninput %%v : f32[1, 32]\n"
+                 "input %%h : bf16[20, 32]\ninput %%k : bf16[20, 32]\n%%l = %s\n%s%s",
+                 rows[i].norm, rows[i].between, rows[i].more);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse(&a, g, &o);
+        if (count_of(fused, "rms_norm") != rows[i].norms || count_of(fused, "add") != rows[i].sums)
+            fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
+        arena_free(&a);
+    }
+}
+
+/* ---- norms of all heads ---- */
+
+enum { TOKENS = 5, HEADS = 4, COLUMNS = HEADS * 8 };
+
+/* One attention of four heads and two KV heads of 8 entries.  norms: what stands between the
+ * products and the heads, and makes %qn and %kn; more: what follows. */
+static ir_graph *attention_after(arena *a, const char *norms, const char *more)
+{
+    static const char before[] =
+        "input %x : f32[5, 40] live=tokens\nconst %wq : f32[32, 40]\nconst %wk : f32[16, 40]\n"
+        "const %wv : f32[16, 40]\nconst %nq : f32[32]\nconst %nk : f32[16]\n"
+        "input %table : f32[5, 2, 4] live=tokens\ninput %positions : i32[5] live=tokens\n"
+        "input %slots : i32[5] live=tokens\ninput %pages : i32[1, 2]\n"
+        "state %kc : f32[2, 2, 4, 8]\nstate %vc : f32[2, 2, 4, 8]\n%q = linear(%x, %wq)\n"
+        "%k = linear(%x, %wk)\n%v = linear(%x, %wv)\n";
+    static const char after[] =
+        "%qh = reshape(%qn) {shape = [5, 4, 8]}\n%kh = reshape(%kn) {shape = [5, 2, 8]}\n"
+        "%vh = reshape(%v) {shape = [5, 2, 8]}\n%qr = rope(%qh, %table)\n"
+        "%kr = rope(%kh, %table)\n%ko, %vo = kv_write(%kr, %vh, %positions, %slots, %pages, %kc, "
+        "%vc)\n%y = attention(%qr, %ko, %vo, %positions, %slots, %pages)\noutput %y\n";
+    char program[2048];
+    ir_graph *g;
+    snprintf(program, sizeof program, "%s%s%s%s", before, norms, after, more);
+    check_ok(&cx, ir_parse(&cx, a, str_from(program), &g));
+    return g;
+}
+
+/* Positions and pages count up, all else is random by its name.  y[TOKENS * COLUMNS]. */
+static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *y)
+{
+    ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
+    check_ok(&cx, ir_eval_allocate(&cx, a, g, &values));
+    for (size_t t = 0; t < g->tensors.n; t++) {
+        const ir_tensor *x = &g->tensors.at[t];
+        for (int64_t i = 0; i < ir_elements(x) && x->kind != IR_TEMP && x->kind != IR_STATE; i++)
+            if (x->dtype == IR_F32)
+                ((float *)values.data[t])[i] =
+                    rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i);
+            else
+                ((int32_t *)values.data[t])[i] = str_is(x->name, "slots") ? 0 : (int32_t)i;
+    }
+    check_ok(&cx, ir_eval(&cx, a, g, &values));
+    memcpy(y, values.data[g->outputs.at[0]], sizeof(float) * TOKENS * COLUMNS);
+}
+
+/* Norms over all heads of q and of k become one operator between the product and the attention,
+ * which gives the same bits; where one of them is another kind of norm, or read elsewhere, or peers
+ * share the heads, they stay. */
+static void norms_of_all_heads(void **state)
+{
+    (void)state;
+    static const char both[] =
+        "%qn = rms_norm(%q, %nq) {eps = 1e-05}\n%kn = rms_norm(%k, %nk) {eps = 1e-05}\n";
+    static const struct {
+        const char *norms, *more;
+        uint32_t peers;
+        size_t joined;
+    } rows[] = {
+        {both, "", 1, 1},
+        {both, "", 2, 0},
+        {both, "output %qn\n", 1, 0},
+        {"%qn = rms_norm(%q, %nq) {eps = 1e-05}\n%kn = rms_norm(%k, %nk) {eps = 0.001}\n", "", 1,
+         0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = reshape(%k) {shape = [5, 16]}\n", "", 1, 0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%k, _)\n", "", 1, 0},
+        {"%qn = rms_norm(%q, %nq, %q)\n%kn = rms_norm(%k, %nk)\n", "", 1, 0},
+    };
+    const uint64_t seed = check_seed();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        float plain[TOKENS * COLUMNS], fused[TOKENS * COLUMNS];
+        const pass_options cpu = {.n_workers = 2, .n_peers = rows[i].peers};
+        const ir_graph *g = attention_after(&a, rows[i].norms, rows[i].more),
+                       *f = fuse(&a, g, &cpu);
+        if (count_of(f, "rms_norm_parts") != rows[i].joined ||
+            count_of(f, "rope_kv") != rows[i].joined)
+            fail_msg("%u peers, %zu joined\n%s%s", rows[i].peers, count_of(f, "rms_norm_parts"),
+                     rows[i].norms, rows[i].more);
+        evaluate(&a, g, seed + i, plain);
+        evaluate(&a, f, seed + i, fused);
+        assert_memory_equal(plain, fused, sizeof plain);
+        const ir_graph *split = fuse(&a, g, &gpu_options);
+        if (rows[i].peers == 1)
+            assert_int_equal(count_of(split, "attention_split"), rows[i].joined);
+        arena_free(&a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_follows_a_norm),
+                                       cmocka_unit_test(norms_of_all_heads)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -687,8 +687,7 @@ static void test_graph_by_hand(void **state)
     check_fails(cx, MPK_EARG, "the bytes of w are not aligned",
                 mpk_program_compile(cx, g, 1, &odd, NULL, &p));
     const mpk_binding strange = {"v", w.data, w.n_bytes};
-    check_fails(cx, MPK_EARG, "no constant 'v'",
-                mpk_program_compile(cx, g, 1, &strange, NULL, &p));
+    check_fails(cx, MPK_EARG, "no constant 'v'", mpk_program_compile(cx, g, 1, &strange, NULL, &p));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
     mpk_binding bindings[] = {{"x", x, sizeof x}, {"y", y, sizeof y}};

@@ -755,6 +755,8 @@ static void test_inspect_and_opt(void **state)
     assert_true(strlen(result) > 100 && strcmp(result, source) != 0);
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
+    check_fails(cx, MPK_EARG, "run decompose first",
+                mpk_opt(cx, "depend", source, strlen(source), &o, &dot));
     check_fails(cx, MPK_EARG, "no_pass", mpk_opt(cx, "no_pass", source, strlen(source), &o, &dot));
     o.target = "sm_90a";
     o.activations = MPK_ACTIVATIONS_I8;

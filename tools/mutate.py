@@ -74,6 +74,7 @@ FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
     ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
     ("src/net/net_parts", "net_parts|net_server"),
+    ("src/pass/opt", "engine_test|golden|verify"),
 )
 # Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
 PYTHON = (

@@ -18,7 +18,7 @@ void rt_sleep(rt_word *, rt_u32, rt_u64) {}
 void rt_wake(rt_word *) {}
 void rt_delay(rt_u64, rt_u32) {}
 
-enum { EMULATED_OK, EMULATED_STUCK, EMULATED_RINGS_DIFFER, EMULATED_SCRATCH };
+enum { EMULATED_OK, EMULATED_STUCK, EMULATED_RINGS_DIFFER, EMULATED_SCRATCH, EMULATED_RELEASES };
 
 enum { EMULATED_LATE = 4, EMULATED_SLICES = 16 };
 
@@ -208,6 +208,21 @@ static bool emulated_turn(int warp)
     return more;
 }
 
+/* Has each warp released a page as often as the ring has gone past it, and no other page? */
+static bool emulated_released(void)
+{
+    const mpk_ring *ring = &emulated_tasks.loaded;
+    for (rt_u32 i = 0; i < MPK_PAGES; i++) {
+        emulated_mbarrier m;
+        memcpy(&m, &mpk_w.empty[i], sizeof m);
+        /* pages before ring->at have one round more */
+        const rt_u32 odd = i < emulated_tasks.pages ? ring->parity ^ (i < ring->at) : 0;
+        if (m.pending != m.expected || m.phase != odd)
+            return false;
+    }
+    return true;
+}
+
 static int emulated_run_all(void)
 {
     bool more[EMULATED_WARPS];
@@ -231,7 +246,7 @@ static int emulated_run_all(void)
     for (int i = 0; i < EMULATED_BODIES; i++)
         if (memcmp(&emulated_tasks.taken[i], &emulated_tasks.loaded, sizeof(mpk_ring)) != 0)
             return EMULATED_RINGS_DIFFER;
-    return EMULATED_OK;
+    return emulated_released() ? EMULATED_OK : EMULATED_RELEASES;
 }
 
 /* These tasks, one after the other, on one worker; scratch_bytes: what their body has asked for;

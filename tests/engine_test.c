@@ -686,6 +686,8 @@ static void test_graph_by_hand(void **state)
     mpk_binding odd = {"w", aside + ((uintptr_t)aside % 2 == 0), sizeof one};
     check_fails(cx, MPK_EARG, "the bytes of w are not aligned",
                 mpk_program_compile(cx, g, 1, &odd, NULL, &p));
+    const mpk_binding strange = {"v", w.data, w.n_bytes};
+    check_fails(cx, MPK_EARG, "no constant 'v'", mpk_program_compile(cx, g, 1, &strange, NULL, &p));
     check_ok(cx, mpk_program_compile(cx, g, 1, &w, NULL, &p));
     mpk_graph_free(g);
     mpk_binding bindings[] = {{"x", x, sizeof x}, {"y", y, sizeof y}};
@@ -753,6 +755,8 @@ static void test_inspect_and_opt(void **state)
     assert_true(strlen(result) > 100 && strcmp(result, source) != 0);
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
+    check_fails(cx, MPK_EARG, "run decompose first",
+                mpk_opt(cx, "depend", source, strlen(source), &o, &dot));
     check_fails(cx, MPK_EARG, "no_pass", mpk_opt(cx, "no_pass", source, strlen(source), &o, &dot));
     o.target = "sm_90a";
     o.activations = MPK_ACTIVATIONS_I8;

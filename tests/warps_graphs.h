@@ -253,21 +253,23 @@ static const char *const blocks_graphs[] = {
 };
 
 /* The same of more than 64 tokens, which warpgroups multiply: one to five turns of 128 tokens, of
- * which the last may have few, one to three passes of up to 192 rows. */
+ * which the last may have few, one to three passes of up to 192 rows.  Of many the last pass has
+ * 12 groups of 8 rows, which fill a page of loads. */
 static const char *const blocks_prompts[] = {
-    BLOCKS("130", "q4_k", "203", "2304"),
+    BLOCKS("130", "q4_k", "219", "2304"),
     BLOCKS("65", "q4_1", "61", "576"),
-    BLOCKS("200", "q6_k", "410", "1280"),
+    BLOCKS("200", "q6_k", "475", "1280"),
     BLOCKS("90", "q5_0", "37", "96"),
-    X("96", "1280") B("g", "q4_k", "100", "1280") B(
-        "u", "q4_k", "100",
+    BLOCKS("66", "q4_k", "96", "512"),
+    X("96", "1280") B("g", "q4_k", "111", "1280") B(
+        "u", "q4_k", "111",
         "1280") "const %n : f32[1280]\n%y = linear(%x, %g, %u, _, _, _, _, %n) {glu = \"silu\"}\n",
     X("129", "768") B("q", "q5_k", "80", "768") B("k", "q4_k", "24", "768")
         B("v", "q6_k", "24", "768") "const %n : bf16[768]\nconst %b : f32[24]\n%y = linear(%x, %q, "
                                     "%k, %v, _, %b, _, %n)\n",
-    X("100", "512") B("w", "q6_k", "331", "512") "const %n : f32[512]\ninput %r : i32[80] "
+    X("100", "512") B("w", "q6_k", "283", "512") "const %n : f32[512]\ninput %r : i32[80] "
                                                  "live=rows\n%l, %p = logits(%x, %w, %n, %r)\n",
-    X("600", "96") B("w", "q4_0", "210", "96") "const %n : bf16[96]\n%y = linear(%x, %w, _, _, _, "
+    X("600", "96") B("w", "q4_0", "219", "96") "const %n : bf16[96]\n%y = linear(%x, %w, _, _, _, "
                                                "_, _, %n)\n",
     X("77", "160") B("g", "q5_1", "61", "160")
         B("u", "q8_0", "61",

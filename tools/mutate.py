@@ -55,11 +55,11 @@ TESTS = {
     "carriers": "^(carriers|cuda|cuda_peers)_test$",
     "cpu": "^(body_test|engine_test|stress_test|exchange_test)$",
     "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel",
-    "device": "^body_(emulated|warps)_test$",
+    "device": "^body_(emulated|parts|warps)_test$",
     "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
     "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps",
     "grammar": "grammar",
-    "host": "books|serving_test|engine_test|rt_serve|cuda_|stress",
+    "host": "books|exchange|serving_test|engine_test|rt_serve|cuda_|stress",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_|tagged_test",
@@ -74,9 +74,11 @@ FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
     ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
     ("src/net/net_parts", "net_parts|net_server"),
+    ("src/pass/opt", "engine_test|golden|verify"),
 )
 # Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
 PYTHON = (
+    ("src/engine/engine_chat", ("test_jinja",)),
     ("src/engine/engine_embed", ("test_embeddings",)),
     ("src/net/net_calls", ("test_serve_tools",)),
 )

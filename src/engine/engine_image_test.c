@@ -48,6 +48,26 @@ static bool may_be_steps(const uint32_t *n)
     return true;
 }
 
+/* A file has as many bytes as its header says: one less or one more is damage. */
+static void check_length(const char *image_path)
+{
+    mpk_context cx = {0};
+    mpk_tokenizer *t;
+    file_map file;
+    check_ok(&cx, file_map_open(&cx, image_path, &file));
+    const size_t n = file.n_bytes;
+    char *longer = calloc(1, n + 1);
+    assert_non_null(longer);
+    memcpy(longer, file.bytes, n);
+    file_map_close(&file);
+    for (size_t k = 0; k < 2; k++) {
+        check_ok(&cx, file_write(&cx, image_path, longer, n - 1 + 2 * k));
+        check_fails(&cx, MPK_EFORMAT, "cut short or damaged",
+                    mpk_tokenizer_open(&cx, image_path, &t));
+    }
+    free(longer);
+}
+
 /* Half of the drawn plans are those of a plan with one number changed; a file that is read for its
  * tokenizer alone is refused for its plan, or for the model that has none. */
 static void test_steps(void **state)
@@ -94,6 +114,7 @@ static void test_steps(void **state)
             check_fails(&cx, MPK_EFORMAT, "plan is damaged", status);
     }
     assert_true(good > 0 && good < rounds);
+    check_length(image_path);
     unlink(path);
     unlink(image_path);
     assert_int_equal(rmdir(model), 0);

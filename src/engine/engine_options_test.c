@@ -23,6 +23,13 @@ static mpk_status read_engine(mpk_engine_options o)
     return status;
 }
 
+static mpk_status read_quantize(mpk_quantize_options o)
+{
+    mpk_quantize_options to;
+    o.size = sizeof o;
+    return engine_read_quantize_options(&cx, &o, &to);
+}
+
 static mpk_status read_request(mpk_request_options o)
 {
     mpk_request_options to;
@@ -33,6 +40,9 @@ static mpk_status read_request(mpk_request_options o)
 #define engine_takes(...) check_ok(&cx, read_engine((mpk_engine_options){__VA_ARGS__}))
 #define engine_refuses(needle, ...) \
     check_fails(&cx, MPK_EARG, needle, read_engine((mpk_engine_options){__VA_ARGS__}))
+#define quantize_takes(...) check_ok(&cx, read_quantize((mpk_quantize_options){__VA_ARGS__}))
+#define quantize_refuses(needle, ...) \
+    check_fails(&cx, MPK_EARG, needle, read_quantize((mpk_quantize_options){__VA_ARGS__}))
 #define request_takes(...) check_ok(&cx, read_request((mpk_request_options){__VA_ARGS__}))
 #define request_refuses(needle, ...) \
     check_fails(&cx, MPK_EARG, needle, read_request((mpk_request_options){__VA_ARGS__}))
@@ -68,6 +78,19 @@ static void test_engine_counts(void **state)
     engine_refuses("draft_tokens", .draft_tokens = ENGINE_MAX_DRAFTS + 1);
     engine_takes(.draft_ngram = ENGINE_MAX_NGRAM);
     engine_refuses("draft_ngram", .draft_ngram = ENGINE_MAX_NGRAM + 1);
+}
+
+/* A type is needed; a text is there if it has bytes, and as many workers may read it as run. */
+static void test_quantize_options(void **state)
+{
+    (void)state;
+    quantize_takes(.type = "q8_0");
+    quantize_refuses("type is NULL", .threads = 1);
+    quantize_takes(.type = "q8_0", .calibration = "text", .calibration_bytes = 4);
+    quantize_refuses("calibration is NULL, and calibration_bytes is 4", .type = "q8_0",
+                     .calibration_bytes = 4);
+    quantize_takes(.type = "q8_0", .threads = ENGINE_MAX_BATCH);
+    quantize_refuses("threads", .type = "q8_0", .threads = ENGINE_MAX_BATCH + 1);
 }
 
 /* The last value of each enumeration is taken, the one after it refused. */
@@ -301,7 +324,7 @@ int main(void)
         cmocka_unit_test(test_engine_pairs),  cmocka_unit_test(test_request_ranges),
         cmocka_unit_test(test_request_lists), cmocka_unit_test(test_request_forms),
         cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rules_only_where_asked),
-        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_suggestions),   cmocka_unit_test(test_quantize_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

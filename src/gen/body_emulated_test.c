@@ -105,7 +105,8 @@ static const char *const cached_graphs[] = {
     "_) {window = 100}\n",
 };
 
-/* What goes along a line: sorts, scans, extremes, sums. */
+/* What goes along a line: sorts, scans, extremes, sums.  And windows whose largest entry comes more
+ * than once. */
 static const char *const ordered_graphs[] = {
     "input %x : f32[3, 5000] live=tokens\n%v, %i = sort(%x) {axis = 1}\n",
     "input %x : f32[2, 5000]\n%y = map(%x) {expr = \"log(x0)\"}\n%v, %i = sort(%y) {axis = 1}\n",
@@ -140,6 +141,9 @@ static const char *const ordered_graphs[] = {
     "input %x : bool[300, 3]\n%v, %i = extreme(%x) {axis = 0, keep = 1, kind = \"max\"}\n",
     "input %x : i32[2, 5000] live=rows\n%y = reduce(%x) {axes = [1], kind = \"sum\"}\n",
     "input %x : bool[300, 2]\n%y = reduce(%x) {axes = [0], kind = \"all\"}\n",
+    "input %x : f32[2, 3, 9, 8]\n%y = map(%x) {expr = \"floor(x0)\"}\n%v, %i = max_pool(%y) "
+    "{kernel = "
+    "[3, 3], stride = [2, 2]}\n",
 };
 
 /* Maps of 16 bits, which go by pieces of eight neighbours: as long rows, as heads before tokens,

@@ -234,7 +234,8 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
                        uint64_t seed, bool carried)
 {
     static const char *const what[] = {"", "waits for ever", "leaves pages that were loaded",
-                                       "writes after its scratch"};
+                                       "writes after its scratch",
+                                       "releases a page too often or too seldom"};
     rt_entry entries[MOST_BOXES];
     rt_map maps[RT_MAPS];
     uint64_t forms[MOST_BOXES] = {0};

@@ -218,6 +218,7 @@ static void test_styles(void **state)
                       begin[] = "a" NET_CALLS_BEGIN "b",
                       fenced[] = NET_CALLS_BEGIN NET_CALL_BEGIN
                       "function" NET_CALL_SEP "add\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
+                      list[] = "[{\"name\": \"add\", \"arguments\": {}}]",
                       marked[] = NET_CALLS_BEGIN NET_CALL_BEGIN "add" NET_CALL_SEP
                                                                 "{}" NET_CALL_END NET_CALLS_END;
     static const struct {
@@ -230,6 +231,8 @@ static void test_styles(void **state)
         {NET_CALLS_BLOCKS, begin, true},   {NET_CALLS_OBJECT, begin, true},
         {NET_CALLS_FENCED, fenced, false}, {NET_CALLS_MARKED, marked, false},
         {NET_CALLS_BLOCKS, fenced, true},  {NET_CALLS_LIST, marked, true},
+        {NET_CALLS_BLOCKS, list, true},    {NET_CALLS_LIST, list, false},
+        {NET_CALLS_OBJECT, list, false},   {NET_CALLS_ANY, list, false},
     };
     mpk_context cx = {0};
     arena a = {0};
@@ -246,6 +249,27 @@ static void test_styles(void **state)
             assert_memory_equal(p.content.at, rows[i].answer, strlen(rows[i].answer));
         net_parts_close(&p);
     }
+    arena_free(&a);
+}
+
+/* Where a client wants no parallel calls the first one stays. */
+static void test_one_call(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    net_parts p = {0};
+    const json_value *tools;
+    check_ok(&cx, json_parse(&cx, &a, str_from(tools_json), &tools));
+    net_parts_open(&p, tools, STR(""));
+    p.one_call = true;
+    check_ok(&cx, net_parts_put(&cx, &p,
+                                STR("<tool_call>{\"name\":\"add\"}</tool_call>"
+                                    "<tool_call>{\"name\":\"look_up\"}</tool_call>")));
+    check_ok(&cx, net_parts_end(&cx, &p));
+    assert_int_equal(p.calls.n, 1);
+    assert_true(str_is(p.calls.at[0].name, "add"));
+    net_parts_close(&p);
     arena_free(&a);
 }
 
@@ -383,8 +407,11 @@ static void test_many_marks_in_a_string(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),     cmocka_unit_test(test_styles),
-        cmocka_unit_test(test_held_back), cmocka_unit_test(test_many_marks_in_a_string),
+        cmocka_unit_test(test_whole),
+        cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_one_call),
+        cmocka_unit_test(test_held_back),
+        cmocka_unit_test(test_many_marks_in_a_string),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

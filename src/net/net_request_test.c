@@ -98,7 +98,8 @@ static void test_chat(void **state)
         &b.cx,
         read_body(&b, true,
                   "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"function\": {\"name\": "
-                  "\"f\"}}], \"tool_choice\": \"none\", \"logprobs\": false}"));
+                  "\"f\"}}], \"tool_choice\": \"none\", \"logprobs\": false, "
+                  "\"functions\": [], \"web_search_options\": {}}"));
     assert_true(!b.q.tools && !b.q.tool_list && b.q.sampling.max_tokens == 0);
     arena_free(&b.a);
 }
@@ -244,6 +245,11 @@ static const struct {
     {true, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [1]}]}", "messages"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"tools\": {}}", "tools"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"name\": \"f\"}]}", "tools"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"tools\": [{\"function\": {\"name\": \"\"}}]}",
+     "tools"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"functions\": [1]}", "functions"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"web_search_options\": {\"a\": 1}}",
+     "web_search_options"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"tool_choice\": \"required\"}", "tool_choice"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"tool_choice\": {}}", "tool_choice"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"logprobs\": 1}", "logprobs"},

@@ -28,11 +28,14 @@ struct mpk_engine {
     const char *prompt_end; /* what a chat's prompt ends with */
     mpk_status submit;      /* what submitting comes to */
     bool embeds;            /* it gives vectors */
+    bool knows_tools;       /* a chat's prompt begins with its tools */
     _Atomic bool failed;
+    _Atomic bool is_told;   /* the client has what came before the "?" of the script */
     _Atomic int n_requests; /* that are not freed */
     /* of the last request */
     mpk_form form;
     char form_source[1000];
+    size_t n_tokens; /* of its prompt */
 };
 
 struct mpk_request {
@@ -125,8 +128,11 @@ mpk_status mpk_chat_prompt(mpk_context *cx, const mpk_tokenizer *t, const char *
     const mpk_engine *e = (const mpk_engine *)t;
     (void)messages;
     (void)n;
-    (void)options;
-    *prompt = strdup(e->prompt_end);
+    text words = {0};
+    text_print(&words, "%s%s", e->knows_tools && options->tools ? options->tools : "",
+               e->prompt_end);
+    *prompt = words.failed ? NULL : strdup(words.at);
+    text_free(&words);
     CHECK(cx, *prompt, MPK_ENOMEM, "out of memory");
     *n_prompt = strlen(*prompt);
     return MPK_OK;
@@ -138,7 +144,7 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
                              const mpk_request_options *options, mpk_request **out)
 {
     (void)tokens;
-    (void)n;
+    engine->n_tokens = n;
     engine->form = options->form;
     snprintf(engine->form_source, sizeof engine->form_source, "%s",
              options->form_source ? options->form_source : "");
@@ -153,7 +159,8 @@ mpk_status mpk_submit_tokens(mpk_context *cx, mpk_engine *engine, const int32_t 
 }
 
 /* The next piece of the script; "!" is a fault of the machine, and the end of the script that of
- * the answer. A slow request has nothing new every other time. */
+ * the answer. A slow request has nothing new every other time, and none has as long as "?" waits
+ * for the client. */
 mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms, mpk_piece *piece)
 {
     const char *words = r->engine->script[r->n_read];
@@ -161,6 +168,8 @@ mpk_status mpk_request_read(mpk_context *cx, mpk_request *r, int64_t timeout_ms,
     (void)timeout_ms;
     *piece = (mpk_piece){.text = ""};
     if (r->is_slow && r->n_asked++ % 2 == 0)
+        return MPK_OK;
+    if (words && strcmp(words, "?") == 0 && !r->engine->is_told)
         return MPK_OK;
     if (words && strcmp(words, "!") == 0) {
         r->engine->failed = true;
@@ -285,25 +294,36 @@ static void close_bed(bed *b)
     assert_int_equal(b->engine.n_requests, 0);
 }
 
-/* One request on a connection of its own; returns the status, the whole reply is in b->reply. */
-static int ask(bed *b, const char *path, const char *body)
+/* Send one request on a connection of its own. */
+static int send_request(const bed *b, const char *path, const char *body)
 {
     const struct sockaddr_in to = {.sin_family = AF_INET,
                                    .sin_port = htons(b->port),
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     text t = {0};
-    size_t n = 0;
     int s = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(s, (const struct sockaddr *)&to, sizeof to), 0);
     text_print(&t, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", *body ? "POST" : "GET", path,
                strlen(body), body);
     assert_int_equal(send(s, t.at, t.n, 0), t.n);
+    text_free(&t);
+    return s;
+}
+
+/* The rest of a reply, of which n bytes have come; returns the status, the whole reply is in
+ * b->reply. */
+static int read_reply(bed *b, int s, size_t n)
+{
     for (ssize_t got = 1; got > 0 && n + 1 < sizeof b->reply; n += got > 0 ? (size_t)got : 0)
         got = recv(s, b->reply + n, sizeof b->reply - 1 - n, 0);
     b->reply[n] = 0;
     close(s);
-    text_free(&t);
     return (int)strtol(b->reply + strlen("HTTP/1.1 "), NULL, 10);
+}
+
+static int ask(bed *b, const char *path, const char *body)
+{
+    return read_reply(b, send_request(b, path, body), 0);
 }
 
 static void check_has(const bed *b, const char *needle)
@@ -549,6 +569,67 @@ static void test_ends_of_a_stream(void **state)
     close_bed(&b);
 }
 
+/* A stream is sent as the answer comes: the client has the first piece before the next one is made.
+ * A client that waits in vain gives up. */
+static void test_pieces_of_a_stream(void **state)
+{
+    (void)state;
+    const struct timeval patience = {.tv_sec = 30};
+    size_t n = 0;
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "first", "?", "last");
+    int s = send_request(&b, "/v1/completions", "{\"stream\":true,\"prompt\":\"x\"}");
+    assert_int_equal(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience), 0);
+    while (!strstr(b.reply, "\"first\"")) {
+        ssize_t got = recv(s, b.reply + n, sizeof b.reply - 1 - n, 0);
+        assert_true(got > 0);
+        n += (size_t)got;
+    }
+    assert_null(strstr(b.reply, "\"last\""));
+    b.engine.is_told = true;
+    assert_int_equal(read_reply(&b, s, n), 200);
+    check_has(&b, "\"last\"");
+    close_bed(&b);
+}
+
+/* The last tokens of a prompt are kept, as many as the client says; a shorter one stays whole. */
+static void test_truncated_prompts(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *body;
+        size_t n;
+    } cases[] = {{"{\"prompt\":\"abc\",\"truncate_prompt_tokens\":2}", 2},
+                 {"{\"prompt\":\"abc\",\"truncate_prompt_tokens\":3}", 3},
+                 {"{\"prompt\":\"abc\",\"truncate_prompt_tokens\":5}", 3},
+                 {"{\"prompt\":\"abc\"}", 3}};
+    bed b = {0};
+    open_bed(&b);
+    SCRIPT(&b, "a");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(ask(&b, "/v1/completions", cases[i].body), 200);
+        assert_int_equal(b.engine.n_tokens, cases[i].n);
+    }
+    close_bed(&b);
+}
+
+/* The style of a template's calls: a template may have a mark of another style. */
+static void test_style_of_calls(void **state)
+{
+    (void)state;
+    bed b = {0};
+    open_bed(&b);
+    b.engine.knows_tools = true;
+    b.engine.prompt_end = "<|channel|><tool_call>\n{\"name\": \"probe_of_calls\"}\n</tool_call>";
+    SCRIPT(&b, "a");
+    assert_int_equal(ask(&b, "/v1/chat/completions", "{\"tool_choice\":\"required\"," TOOLS "}"),
+                     200);
+    if (!strstr(b.engine.form_source, "<tool_call>"))
+        fail_msg("calls do not begin with <tool_call>: %s", b.engine.form_source);
+    close_bed(&b);
+}
+
 /* A request that the server has no memory for takes none of it: smaller ones are answered. */
 static void test_large_requests(void **state)
 {
@@ -691,6 +772,9 @@ int main(void)
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_no_descriptors),
         cmocka_unit_test(test_ends_of_a_stream),
+        cmocka_unit_test(test_pieces_of_a_stream),
+        cmocka_unit_test(test_truncated_prompts),
+        cmocka_unit_test(test_style_of_calls),
         cmocka_unit_test(test_large_requests),
         cmocka_unit_test(test_vectors),
     };

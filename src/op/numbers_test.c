@@ -472,6 +472,26 @@ static void test_logits(void **state)
     tear_down(&b);
 }
 
+/* A peak in a column that the row has not is none: the token is 0. */
+static void test_peaks_beyond_a_row(void **state)
+{
+    static const float columns[] = {6, 5, 100, -1};
+    static const int tokens[] = {0, 5, 0, 0};
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[4, 6]\ninput %s : f32[4, 4]\ninput %seed : i64[4]\ninput %d : "
+               "i32[4]\ninput %a : i32[4, 7]\ninput %u : i32[1, 11]\ninput %h : i32[1]\nstate %c "
+               ": f32[1, 6]\ninput %k : f32[4, 1, 2]\n%t, %choice, %p = sample(%x, %s, %seed, %d, "
+               "%a, %u, %h, %c, %k)\n");
+    memset(data_of(&b, "s"), 0, 64);
+    for (int r = 0; r < 4; r++)
+        memcpy((float *)data_of(&b, "k") + 2 * r, (float[]){1, columns[r]}, 8);
+    eval(&b);
+    for (int r = 0; r < 4; r++)
+        assert_int_equal(at(&b, "t", r), tokens[r]);
+    tear_down(&b);
+}
+
 /* Rows of few different values, many of them NaN or -inf, dense ones beside spread ones, against a
  * plain loop. */
 static void test_largest(void **state)
@@ -747,6 +767,7 @@ int main(void)
         cmocka_unit_test(test_places_beyond_the_cache),
         cmocka_unit_test(test_logits),
         cmocka_unit_test(test_largest),
+        cmocka_unit_test(test_peaks_beyond_a_row),
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_sample),
         cmocka_unit_test(test_rules_at_the_ends),

@@ -428,6 +428,26 @@ static void gates_are_plain_products(void **state)
     }
 }
 
+/* A gate, or what it multiplies, that the program also gives out is still computed. */
+static void what_else_is_read_stays(void **state)
+{
+    (void)state;
+    static const char *const also[] = {"", "output %g\n", "output %u\n"};
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++) {
+        arena a = {0};
+        char program[256];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%x : f32[2, 32]\nconst %%a : f32[8, 32]\nconst %%b : f32[8, 32]\n"
+                 "%%g = linear(%%x, %%a)\n%%u = linear(%%x, %%b)\n%%y = silu_mul(%%g, %%u)\n"
+                 "output %%y\n%s",
+                 also[i]);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        assert_int_equal(count_of(fuse(&a, g, PASS_FUSE_FULL, 2), "silu_mul"), i != 0);
+        arena_free(&a);
+    }
+}
+
 /* What follows a product becomes a part of it, or stays if the product could not compute it: of
  * every row, the operator that is left then. */
 static void what_follows_a_product(void **state)
@@ -531,9 +551,11 @@ static void logits_are_plain_products(void **state)
         {"linear(%x, %w, _, _, %b)", false},
         {"linear(%x, %w, _, _, _, _, _, _, %r)", false},
         {"linear(%x, %w, %w) {glu = \"silu\"}", false},
+        {"linear(%z, %w, _, _, _, _, _, %n)", true}, /* one norm of two */
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char program[1024];
+        const char *z = strstr(rows[i].product, "%z") ? "%z = rms_norm(%x, %n) {eps = 0.5}\n" : "";
         pass_options options = {.n_workers = 2};
         text out = {0};
         snprintf(program, sizeof program,
@@ -541,15 +563,16 @@ static void logits_are_plain_products(void **state)
                  "bf16[32]\nconst %%b : bf16[48]\ninput %%r : bf16[2, 48] live=rows\n"
                  "input %%s : f32[2, 4] live=rows\ninput %%e : i64[2] live=rows\ninput %%d : "
                  "i32[2] live=rows\ninput %%a : i32[2, 7] live=rows\ninput %%u : i32[2, 64]\n"
-                 "input %%h : i32[60]\nstate %%c : f32[2, 48]\n%%y = %s\n%%l = cast(%%y) {dtype "
+                 "input %%h : i32[60]\nstate %%c : f32[2, 48]\n%s%%y = %s\n%%l = cast(%%y) {dtype "
                  "= \"f32\"}\n%%t, %%o, %%p = sample(%%l, %%s, %%e, %%d, %%a, %%u, %%h, %%c)\n"
                  "output %%t\n",
-                 rows[i].product);
+                 z, rows[i].product);
         check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:logits=1"),
                                     str_from(program), &out));
         text_add(&out, "", 1);
         if ((strstr(out.at, "= logits(") != NULL) != rows[i].fused)
             fail_msg("%s:\n%s", rows[i].product, out.at);
+        assert_int_equal(strstr(out.at, "= rms_norm(") != NULL, *z != 0);
         text_free(&out);
     }
 }
@@ -747,6 +770,7 @@ int main(void)
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(gates_are_plain_products),
+                                       cmocka_unit_test(what_else_is_read_stays),
                                        cmocka_unit_test(what_follows_a_product),
                                        cmocka_unit_test(other_attention_is_split),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};

@@ -626,6 +626,24 @@ static void what_is_nearly_attention_stays(void **state)
     arena_free(&a);
 }
 
+/* Queries of one head, whose scale is applied before they get an axis for it. */
+static void a_single_head_may_be_a_matrix(void **state)
+{
+    (void)state;
+    arena a = {0};
+    ir_graph *g = parse(&a, "input %q : f16[5, 8]\ninput %k : f16[1, 7, 8]\n"
+                            "input %v : f16[1, 7, 4]\n%b = map(%q) {expr = \"x0 * 0.4375\"}\n"
+                            "%r = reshape(%b) {shape = [1, 5, 8]}\n"
+                            "%t = transpose(%k) {perm = [0, 2, 1]}\n%s = batch_matmul(%r, %t)\n"
+                            "%p = softmax(%s) {axis = 2}\n%z = batch_matmul(%p, %v)\n"
+                            "%y = cast(%z) {dtype = \"f32\"}\noutput %y\n"),
+             *after = fuse_for_gpu(&a, g);
+    assert_int_equal(count_of(after, "sdpa"), 1);
+    assert_int_equal(count_of(after, "map"), 0);
+    check_nearly(&a, g, after);
+    arena_free(&a);
+}
+
 /* A chain of reshapes that ends in its first shape is dropped, so that the residual can join the
  * product. */
 static void reshapes_that_lead_back_are_nothing(void **state)
@@ -661,6 +679,7 @@ int main(void)
         cmocka_unit_test(rows_of_a_matrix_stay_flat),
         cmocka_unit_test(softmax_between_products_is_attention),
         cmocka_unit_test(what_is_nearly_attention_stays),
+        cmocka_unit_test(a_single_head_may_be_a_matrix),
         cmocka_unit_test(a_logarithm_of_a_sum_of_exponentials_is_one_operator),
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(what_was_overwritten_is_not_read_later),

@@ -63,7 +63,7 @@ TESTS = {
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_|tagged_test",
-    "op": "op_test|ir_test|numbers|aten|fuse|body_test|gpu_bodies|pass_test",
+    "op": "op_test|ir_test|cuts_test|numbers|aten|fuse|body_test|gpu_bodies|pass_test",
     "pass": "golden|fuse|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
     "rt": "^(rt_|books|model_check|stress|engine_test|engine_form|company|cuda_serve)",
     "super": "super|body_warps",

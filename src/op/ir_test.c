@@ -103,28 +103,6 @@ static void test_text(void **state)
     tear_down(&b);
 }
 
-/* A reshape may be cut along the axes that begin at the same elements on both sides, but not along
- * one that is partly alive. */
-static void test_cuts_of_a_reshape(void **state)
-{
-    bed b;
-    (void)state;
-    parse(&b, "input %x : f32[4, 6]\ninput %z : f32[4, 6] live=tokens\n"
-              "%y = reshape(%x) {shape = [4, 2, 3]}\n%w = reshape(%z) {shape = [4, 2, 3]}\n");
-    for (uint32_t i = 0; i < 2; i++) {
-        const ir_op *op = &b.g->ops.at[i];
-        op_split found;
-        if (i == 0) {
-            assert_true(op_find_split(b.g, op, 0, &found));
-            assert_true(found.in[0] == 0 && found.out[0] == 0);
-        }
-        assert_true(op_find_split(b.g, op, 1 - i, &found));
-        assert_true(found.in[0] == 1 && found.out[0] == 1);
-        assert_false(op_find_split(b.g, op, 2 - i, &found));
-    }
-    tear_down(&b);
-}
-
 /* As many experts as there are numbers in 32 bits. */
 static void test_most_experts(void **state)
 {
@@ -218,50 +196,12 @@ static void test_operands_refused(void **state)
          "scale of axis 1 is not possible", MPK_ESHAPE},
         {"input %x : f32[1, 4] live=tokens\ninput %y : f32[3, 4]\n%z = add(%x, %y)",
          "counts tokens along axis 0 and cannot be broadcast", MPK_ESHAPE},
+        {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, theta = 1.0}",
+         "theta is 1, expected more than 1", MPK_EARG},
+        {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
+         "the mean of i32 needs a dtype", MPK_ESHAPE},
     };
     check_wrong(rows, sizeof rows / sizeof *rows);
-}
-
-/* Where products are cut where tiles are whole: by rows of x, and by columns of y; those that GPUs
- * take by boxes of weights, which no others are, by half a box or a quarter. */
-static void test_cuts_of_products(void **state)
-{
-#define PRODUCT(x, w, kind) "input %x : " x "\n" kind " %w : " w "\n%y = linear(%x, %w)\n"
-    static const struct {
-        const char *source;
-        int64_t rows, columns;
-    } rows[] = {
-        {PRODUCT("bf16[257, 64]", "bf16[256, 64]", "const"), 128, 32},
-        {PRODUCT("f16[257, 64]", "f16[256, 64]", "const"), 128, 32},
-        {PRODUCT("bf16[1920, 64]", "bf16[256, 64]", "const"), 128, 32},
-        {PRODUCT("bf16[1921, 64]", "bf16[256, 64]", "const"), 128, 64},
-        {PRODUCT("bf16[257, 64] live=tokens", "bf16[256, 64]", "const"), 128, 8},
-        {PRODUCT("bf16[257, 64]", "bf16[256, 64]", "input"), 128, 8},
-        {PRODUCT("f32[257, 64]", "f32[256, 64]", "const"), 128, 8},
-        {PRODUCT("bf16[257, 64]", "f16[256, 64]", "const"), 128, 8},
-        {PRODUCT("bf16[257, 60]", "bf16[256, 60]", "const"), 128, 8},
-        {PRODUCT("bf16[257, 64]", "bf16[252, 64]", "const"), 128, 8},
-        {PRODUCT("bf16[256, 64]", "bf16[256, 64]", "const"), 32, 8},
-        {PRODUCT("bf16[65, 64]", "bf16[256, 64]", "const"), 32, 8},
-        {PRODUCT("bf16[64, 64]", "bf16[256, 64]", "const"), 128, 8},
-        {PRODUCT("bf16[129, 2048] live=tokens", "bf16[256, 2048]", "const"), 16, 8},
-        {PRODUCT("bf16[129, 2048] live=tokens", "bf16[264, 2048]", "const"), 128, 8},
-        {PRODUCT("bf16[129, 2040] live=tokens", "bf16[256, 2040]", "const"), 128, 8},
-        {PRODUCT("bf16[128, 2048] live=tokens", "bf16[256, 2048]", "const"), 128, 8},
-    };
-    (void)state;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        bed b = {0};
-        op_axis axes[IR_MAX_RANK] = {{0}};
-        parse(&b, rows[i].source);
-        const ir_op *op = &b.g->ops.at[0];
-        op->def->axes(b.g, op, axes);
-        if (axes[0].tile != rows[i].rows || axes[1].tile != rows[i].columns)
-            fail_msg("cut by %lld rows and %lld columns: %s", (long long)axes[0].tile,
-                     (long long)axes[1].tile, rows[i].source);
-        tear_down(&b);
-    }
-#undef PRODUCT
 }
 
 /* Errors name the line, the column and what was expected there. */
@@ -344,10 +284,6 @@ static void test_parse_errors(void **state)
         {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
          "low_freq_factor = 4.0, high_freq_factor = 4.0}",
          "is not above low_freq_factor", MPK_EARG},
-        {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, theta = 1.0}",
-         "theta is 1, expected more than 1", MPK_EARG},
-        {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
-         "the mean of i32 needs a dtype", MPK_ESHAPE},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
          "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},
@@ -779,19 +715,6 @@ static void test_boxes(void **state)
     assert_false(ir_dtype_from_name(STR("q9"), &dtype));
 }
 
-/* What decompose minimises: rows of x, rows of w, the bias. */
-static void test_bytes_read(void **state)
-{
-    bed b;
-    (void)state;
-    parse(&b, "input %x : f32[4, 64] live=tokens\nconst %w : q8_0[6, 64]\nconst %b : f32[6]\n%y = "
-              "linear(%x, %w, _, _, "
-              "%b)\n");
-    ir_box box = {{0, 2}, {2, 5}};
-    assert_int_equal(op_bytes_read(b.g, &b.g->ops.at[0], &box), 2 * 64 * 4 + 3 * 68 + 3 * 4);
-    tear_down(&b);
-}
-
 int main(void)
 {
     base_seed = check_seed();
@@ -801,9 +724,7 @@ int main(void)
         cmocka_unit_test(test_parse_errors),
         cmocka_unit_test(test_windows_are_bounded),
         cmocka_unit_test(test_most_experts),
-        cmocka_unit_test(test_cuts_of_a_reshape),
         cmocka_unit_test(test_operands_refused),
-        cmocka_unit_test(test_cuts_of_products),
         cmocka_unit_test(test_caches_refused),
         cmocka_unit_test(test_hostile_expressions),
         cmocka_unit_test(test_builder),
@@ -811,7 +732,6 @@ int main(void)
         cmocka_unit_test(test_verifier_more),
         cmocka_unit_test(test_random_graphs),
         cmocka_unit_test(test_boxes),
-        cmocka_unit_test(test_bytes_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

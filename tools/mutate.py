@@ -72,7 +72,7 @@ TESTS = {
 # Of files that fewer tests see, or others.
 FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
-    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
+    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps|source_test"),
     ("src/net/net_parts", "net_parts|net_server"),
     ("src/pass/opt", "engine_test|golden|verify"),
 )

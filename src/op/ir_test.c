@@ -341,6 +341,10 @@ static void test_parse_errors(void **state)
          "output 3 of axis 0 is not possible", MPK_ESHAPE},
         {"input %x : f32[1, 1, 9]\n%y, %i = max_pool(%x) {output = [0]}",
          "output 0 of axis 0 is not possible", MPK_ESHAPE},
+        {"input %x : i32[4]\n%z = map(%x) {expr = \"t0 = 2; x0 + t32\"}",
+         "this temporary has no value", MPK_EFORMAT},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"t32 = x0; t32\"}",
+         "this temporary cannot be set", MPK_EFORMAT},
         {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
          "low_freq_factor = 4.0, high_freq_factor = 4.0}",
          "is not above low_freq_factor", MPK_EARG},

@@ -103,28 +103,6 @@ static void test_text(void **state)
     tear_down(&b);
 }
 
-/* A reshape may be cut along the axes that begin at the same elements on both sides, but not along
- * one that is partly alive. */
-static void test_cuts_of_a_reshape(void **state)
-{
-    bed b;
-    (void)state;
-    parse(&b, "input %x : f32[4, 6]\ninput %z : f32[4, 6] live=tokens\n"
-              "%y = reshape(%x) {shape = [4, 2, 3]}\n%w = reshape(%z) {shape = [4, 2, 3]}\n");
-    for (uint32_t i = 0; i < 2; i++) {
-        const ir_op *op = &b.g->ops.at[i];
-        op_split found;
-        if (i == 0) {
-            assert_true(op_find_split(b.g, op, 0, &found));
-            assert_true(found.in[0] == 0 && found.out[0] == 0);
-        }
-        assert_true(op_find_split(b.g, op, 1 - i, &found));
-        assert_true(found.in[0] == 1 && found.out[0] == 1);
-        assert_false(op_find_split(b.g, op, 2 - i, &found));
-    }
-    tear_down(&b);
-}
-
 /* As many experts as there are numbers in 32 bits. */
 static void test_most_experts(void **state)
 {
@@ -341,17 +319,9 @@ static void test_parse_errors(void **state)
          "output 3 of axis 0 is not possible", MPK_ESHAPE},
         {"input %x : f32[1, 1, 9]\n%y, %i = max_pool(%x) {output = [0]}",
          "output 0 of axis 0 is not possible", MPK_ESHAPE},
-        {"input %x : i32[4]\n%z = map(%x) {expr = \"t0 = 2; x0 + t32\"}",
-         "this temporary has no value", MPK_EFORMAT},
-        {"input %x : f32[4]\n%z = map(%x) {expr = \"t32 = x0; t32\"}",
-         "this temporary cannot be set", MPK_EFORMAT},
         {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
          "low_freq_factor = 4.0, high_freq_factor = 4.0}",
          "is not above low_freq_factor", MPK_EARG},
-        {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, theta = 1.0}",
-         "theta is 1, expected more than 1", MPK_EARG},
-        {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
-         "the mean of i32 needs a dtype", MPK_ESHAPE},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
          "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},
@@ -805,7 +775,6 @@ int main(void)
         cmocka_unit_test(test_parse_errors),
         cmocka_unit_test(test_windows_are_bounded),
         cmocka_unit_test(test_most_experts),
-        cmocka_unit_test(test_cuts_of_a_reshape),
         cmocka_unit_test(test_operands_refused),
         cmocka_unit_test(test_cuts_of_products),
         cmocka_unit_test(test_caches_refused),

@@ -374,8 +374,14 @@ static inline rt_u32 ptx_load_flag(const rt_u32 *p)
 /* Whoever sleeps may wait for another worker, which is another thread of the host: that takes
  * longer than turns here do, but not for ever. */
 static rt_u32 emulated_naps;
+static rt_u32 *emulated_gives_up; /* the flag that is set instead: the machine has failed */
 static inline void __nanosleep(rt_u32)
 {
+    if (emulated_gives_up) { /* there is nothing to wait for */
+        *emulated_gives_up = 1;
+        emulated_yield();
+        return;
+    }
     if (emulated_naps++ < EMULATED_NAPS)
         emulated_idle = 0;
     sched_yield();

@@ -285,6 +285,12 @@ extern "C" void emulated_allow(const rt_u64 *forms, int one_wide)
     emulated_one_wide = one_wide;
 }
 
+/* From now on whoever sleeps finds that the machine has failed, or does so no more. */
+extern "C" void emulated_fail(int fails)
+{
+    emulated_gives_up = fails ? &mpk_w.abort : 0;
+}
+
 /* This is worker `index` of those that share rooms. */
 extern "C" void emulated_join(unsigned index, char *parts, rt_room *rooms)
 {

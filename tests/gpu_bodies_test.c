@@ -622,6 +622,11 @@ static void fast_bodies_keep_their_limits(void **state)
     ", 16, 128]}\n%y = expert_linear(%x, %i, %w)\n"
         {"expert_stream", HEADS("1"), true},
         {"expert_stream", HEADS("2"), true},
+#define PAIRS(experts)                                                                     \
+    "input %x : bf16[4, 2, 64] live=tokens\ninput %i : i32[4, 2] live=tokens\nconst %w : " \
+    "bf16[" experts ", 8, 64]\n%y = expert_linear(%x, %i, %w)\n"
+        {"expert_stream", PAIRS("256"), true},
+        {"expert_stream", PAIRS("257"), false},
         {"expert_tile", BIASED("129", "f32"), true},
         {"expert_tile", BIASED("129", "f16"), false},
     };
@@ -643,6 +648,35 @@ static void fast_bodies_keep_their_limits(void **state)
             fail_msg("row %zu: the body is %s", i, name);
         arena_free(&w.a);
     }
+}
+
+/* A body is taken if what is left beside the rings holds its scratch, to the byte; else another. */
+static void bodies_have_room_for_their_scratch(void **state)
+{
+    (void)state;
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    world w = {0};
+    check_ok(
+        &w.cx,
+        ir_parse(&w.cx, &w.a,
+                 STR("input %x : bf16[129, 64] live=tokens\ninput %i : i32[129, 2] live=tokens\n"
+                     "const %g : bf16[5, 24, 64]\nconst %u : bf16[5, 24, 64]\n"
+                     "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"),
+                 &w.g));
+    gen_call c = {.ir = w.g,
+                  .op = &w.g->ops.at[0],
+                  .n_tokens = 129,
+                  .n_workers = arch->n_sms,
+                  .needs = arch->features,
+                  .halves = IR_BF16};
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+    assert_true(body && body->rank && body->scratch_bytes);
+    c.scratch_most = body->scratch_bytes(&c);
+    assert_ptr_equal(gen_body_choose(&c, UINT32_MAX), body);
+    c.scratch_most--;
+    const gen_body *other = gen_body_choose(&c, UINT32_MAX);
+    assert_true(other && other != body && other->rank < body->rank);
+    arena_free(&w.a);
 }
 
 /* What an operator of a graph for n tokens runs on Hopper. */
@@ -719,6 +753,7 @@ int main(void)
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
         cmocka_unit_test(fast_bodies_keep_their_limits),
+        cmocka_unit_test(bodies_have_room_for_their_scratch),
         cmocka_unit_test(attention_stands_beside_its_product),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

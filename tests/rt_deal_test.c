@@ -20,7 +20,8 @@ typedef struct bed {
     } area;
 } bed;
 
-/* A step of `decoding` tokens that decode, of random slots, and n of prompts. */
+/* A step of `decoding` tokens that decode, of random slots, and n of prompts. Some slots decode
+ * that have no token in it. */
 static bed *make(uint64_t seed, rt_u32 decoding, rt_u32 n)
 {
     bed *b = calloc(1, sizeof *b);
@@ -34,8 +35,13 @@ static bed *make(uint64_t seed, rt_u32 decoding, rt_u32 n)
     b->m = (rt_machine){.serving = &b->serving, .slots = b->slots, .step_area = (char *)&b->area};
     b->decoding = decoding;
     for (rt_u32 i = 0, k = 0; i < SLOTS && k < decoding; i++) {
-        if (SLOTS - i > decoding - k && rng_u64(seed, i) % 2)
+        if (SLOTS - i > decoding - k && rng_u64(seed, i) % 2) {
+            /* it had no room in this step, and its row is that of an earlier one */
+            b->slots[i] = (rt_slot){.state = RT_SLOT_FEEDING,
+                                    .source = RT_NOWHERE,
+                                    .step_row = (rt_u32)(rng_u64(seed, 2000 + i) % decoding)};
             continue;
+        }
         b->slots[i] = (rt_slot){.state = RT_SLOT_FEEDING,
                                 .source = RT_NOWHERE,
                                 .step_tokens = 1,

@@ -1,5 +1,6 @@
 /* rt_request_test.c - what the step task believes of a request that comes from outside the machine
- * (rt_admit.h): up to the last word that is there, and not beyond.
+ * (rt_admit.h): up to the last word that is there, and not beyond.  And the questions it asks when
+ * it fills a step, at their limits: rt_fill.h, rt_ahead.h.
  */
 #include "check.h"
 #include "rt/rt_step.h"
@@ -191,10 +192,110 @@ static void test_append(void **state)
     }
 }
 
+/* A step holds a token and a row of each request, up to exactly as many as it has; where tokens
+ * that decode have steps of their own, those count. */
+static void test_step_fits(void **state)
+{
+    (void)state;
+    static const struct {
+        rt_u32 n_active, tokens, rows, fits;
+    } cases[] = {{4, 4, 6, 1}, {5, 4, 6, 0}, {6, 8, 6, 1}, {7, 8, 6, 0}, {0, 1, 1, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rt_serving s = {.n_active = cases[i].n_active,
+                        .max_tokens = cases[i].tokens,
+                        .max_rows = cases[i].rows};
+        assert_int_equal(rt_step_fits(&s), cases[i].fits);
+        s.few_tokens = cases[i].tokens;
+        s.few_rows = cases[i].rows;
+        s.max_tokens = s.max_rows = 100;
+        assert_int_equal(rt_step_fits(&s), cases[i].fits);
+    }
+}
+
+/* Beside a long prompt the shortest of those that have at most half as much left comes in, if the
+ * step has nothing of it yet. */
+static void test_short_prompt(void **state)
+{
+    (void)state;
+    enum { FIRST = 100 };
+    static const struct {
+        rt_u32 left[2], in_step[2], found;
+    } cases[] = {{{50, 60}, {0, 0}, 1}, {{51, 60}, {0, 0}, RT_NONE}, {{50, 49}, {0, 0}, 2},
+                 {{7, 9}, {1, 0}, 2},   {{7, 9}, {1, 1}, RT_NONE},   {{9, 9}, {0, 0}, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rt_serving s = {.n_slots = 3};
+        rt_slot slots[3] = {{.state = RT_SLOT_FEEDING, .n_source = FIRST + 3, .n_fed = 3}};
+        const rt_machine m = {.serving = &s, .slots = slots};
+        for (uint32_t k = 0; k < 2; k++)
+            slots[k + 1] = (rt_slot){.state = RT_SLOT_FEEDING,
+                                     .n_source = cases[i].left[k],
+                                     .step_tokens = cases[i].in_step[k]};
+        assert_int_equal(rt_short_prompt(&m, 0), cases[i].found);
+    }
+}
+
+/* A request that found no pages is not looked at again until another one comes; where requests
+ * grow, it is. */
+static void test_still_blocked(void **state)
+{
+    (void)state;
+    rt_serving s = {.blocked = 1, .n_looked = 5};
+    rt_ring ring = {.written = {7}, .read = {2}};
+    const rt_machine m = {.serving = &s, .request_ring = &ring};
+    ring.written.value = 5;
+    assert_true(rt_is_still_blocked(&m));
+    ring.written.value = 6;
+    assert_false(rt_is_still_blocked(&m));
+    ring.written.value = 5;
+    s.blocked = 0;
+    assert_false(rt_is_still_blocked(&m));
+    s.blocked = s.grows = 1;
+    assert_false(rt_is_still_blocked(&m));
+}
+
+/* What the draft model draws is a draft if it is a token of the model and does not end the text. */
+static void test_drafts_are_tokens(void **state)
+{
+    (void)state;
+    enum { VOCABULARY = 50, END = 9 };
+    static const struct {
+        rt_i32 token;
+        rt_u32 made;
+    } cases[] = {{0, 1}, {VOCABULARY - 1, 1}, {VOCABULARY, 0}, {-1, 0}, {END, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct {
+            rt_i32 next[2], history[PER_SLOT * P];
+        } area = {.next = {0, cases[i].token}};
+        struct {
+            rt_drafter slot;
+            rt_ahead ahead;
+            rt_ahead_slot of;
+        } drafters = {.slot = {.tried = 3, .from = RT_NONE}, .of = {.row = 1}};
+        rt_serving s = {.n_slots = 1,
+                        .n_vocab = VOCABULARY,
+                        .next = (rt_u64)((char *)area.next - (char *)&area),
+                        .history = (rt_u64)((char *)area.history - (char *)&area),
+                        .history_tokens = PER_SLOT * P};
+        rt_slot slot = {.state = RT_SLOT_FEEDING, .source = RT_NOWHERE, .position = 4, .n_eos = 1};
+        rt_request running = {.eos = {END}, .n_eos = 1};
+        rt_machine m = {.serving = &s,
+                        .slots = &slot,
+                        .running = &running,
+                        .drafters = &drafters.slot,
+                        .step_area = (char *)&area};
+        rt_ahead_take(&m, 0);
+        assert_int_equal(drafters.of.made, cases[i].made);
+        assert_int_equal(drafters.slot.tried, cases[i].made ? 3 : 0);
+        assert_int_equal(area.history[5], cases[i].made ? cases[i].token : 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request_fits), cmocka_unit_test(test_request_limit),
-        cmocka_unit_test(test_put_back), cmocka_unit_test(test_append)};
+        cmocka_unit_test(test_request_fits),  cmocka_unit_test(test_request_limit),
+        cmocka_unit_test(test_put_back),      cmocka_unit_test(test_append),
+        cmocka_unit_test(test_step_fits),     cmocka_unit_test(test_short_prompt),
+        cmocka_unit_test(test_still_blocked), cmocka_unit_test(test_drafts_are_tokens)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

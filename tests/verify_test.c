@@ -77,6 +77,21 @@ static tg_event *event_between(tg_graph *g, tg_task_id from, tg_task_id to)
     return NULL;
 }
 
+/* Give an event of a raw graph a second out-task, or a second in-task. */
+static void double_event(tg_graph *g, bool out)
+{
+    const tg_task_id *tasks = out ? g->out_tasks : g->in_tasks;
+    const uint32_t n = out ? g->n_out_tasks : g->n_in_tasks;
+    for (tg_event_id e = 2; e < g->n_events; e++) {
+        const uint32_t first = out ? g->events[e].first_out : g->events[e].first_in;
+        if (first + 1 >= n || tasks[first + 1] <= tasks[first])
+            continue;
+        *(out ? &g->events[e].n_out : &g->events[e].n_in) = 2;
+        return;
+    }
+    fail_msg("no event can have two tasks");
+}
+
 static void lists_that_are_wrong(void **state)
 {
     (void)state;
@@ -106,6 +121,10 @@ static void lists_that_are_wrong(void **state)
     check_broken(FUSED, "event 2 is triggered by no task", "g/0", g->events[2].n_in = 0);
     check_broken(FUSED, "event 1 is triggered by no task", "the end", g->events[TG_END].n_in = 0);
     check_broken(FUSED, "event 2", "launches no task", g->events[2].n_out = 0);
+    check_broken(RAW, "of a raw task graph", "has 1 in-tasks and 2 out-tasks",
+                 double_event(g, true));
+    check_broken(RAW, "of a raw task graph", "has 2 in-tasks and 1 out-tasks",
+                 double_event(g, false));
     check_broken(RAW, "lacks its start", "or end event", g->n_events = 1);
     check_broken(RAW, "lacks its start", "or end event", g->n_events = 0);
     check_broken("decompose", "event 0", "task h/0", {

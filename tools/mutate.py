@@ -59,7 +59,7 @@ TESTS = {
     "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
     "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps",
     "grammar": "grammar",
-    "host": "books|exchange|serving_test|engine_test|rt_serve|cuda_|stress",
+    "host": "books|exchange|ranks_test|serving_test|engine_test|rt_serve|cuda_|stress",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
     "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer",
     "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_|tagged_test",
@@ -72,7 +72,7 @@ TESTS = {
 # Of files that fewer tests see, or others.
 FILES = (
     ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
-    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps"),
+    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps|source_test"),
     ("src/net/net_parts", "net_parts|net_server"),
     ("src/pass/opt", "engine_test|golden|verify"),
 )

@@ -70,6 +70,7 @@ typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned,
                          unsigned, unsigned long long);
 typedef void allow_function(const uint64_t *, int);
 typedef void join_function(unsigned, char *, rt_room *);
+typedef void fail_function(int);
 
 static arena graphs_arena;
 static gen_source source;
@@ -78,6 +79,7 @@ static subject subjects[CASES];
 static run_function *run[WORKERS];
 static allow_function *allow[WORKERS];
 static join_function *join[WORKERS];
+static fail_function *fails[WORKERS];
 static bool is_there;
 static uint64_t base_seed;
 /* of all workers, over all tests: rooms are used again and again */
@@ -131,6 +133,7 @@ static int set_up_code(ir_dtype halves)
         *(void **)&run[i] = dlsym(code[i], "emulated_run");
         *(void **)&allow[i] = dlsym(code[i], "emulated_allow");
         *(void **)&join[i] = dlsym(code[i], "emulated_join");
+        *(void **)&fails[i] = dlsym(code[i], "emulated_fail");
         join[i](i, room_bytes, rooms);
     }
     return 0;
@@ -425,10 +428,37 @@ static void test_tiles_that_tasks_share(void **state)
     }
 }
 
+/* A worker whose partners never come, because the machine has failed meanwhile, does not wait for
+ * them for ever. */
+static void test_partners_that_never_come(void **state)
+{
+    (void)state;
+    if (!is_there)
+        check_skip("there is no C++ compiler");
+    static product p;
+    static worker w;
+    make_product(&p, 0, base_seed, UINT32_MAX);
+    w = (worker){.index = 0, .n = 1, .seed = base_seed};
+    fill_task(&p, 0, &w.entries[0], &w.forms[0]);
+    w.entries[0].is_last = 1;
+    memcpy(w.live, p.b.values.live, sizeof w.live);
+    w.scratch_bytes = source.instances[p.b.s->instance].scratch_bytes;
+    for (uint32_t i = 1; i < p.c->parts; i++)
+        p.meetings[0].workers[i] = i;
+    allow[0](w.forms, true);
+    fails[0](true);
+    run_worker(&w);
+    fails[0](false);
+    memset(rooms, 0, sizeof rooms); /* what it owes to those that did not come */
+    drop_product(&p);
+    assert_int_equal(w.result, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_tiles_that_tasks_share, set_up_bf16),
+        cmocka_unit_test(test_partners_that_never_come),
         cmocka_unit_test_setup(test_tiles_that_tasks_share, set_up_f16)};
     base_seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

@@ -186,6 +186,35 @@ static void test_boxes_that_print_alike(void **state)
     arena_free(&a);
 }
 
+/* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
+ * fp32 may sum. */
+static void test_windows_of_planes(void **state)
+{
+    static const struct {
+        const char *kernel;
+        bool by_planes;
+    } rows[] = {{"8, 8", true}, {"5, 13", false}, {"1, 64", true}, {"1, 65", false}};
+    (void)state;
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const gen_arch *arch = gen_arch_find("sm_90a");
+        arena a = {0};
+        ir_graph *g;
+        gen_source source;
+        text words = {0};
+        text_print(&words,
+                   "input %%x : f32[1, 6, 9, 70]\nconst %%w : f32[6, 1, %s]\n"
+                   "%%y = conv(%%x, %%w, _) {groups = 6}\n",
+                   rows[i].kernel);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+        gen_graph made = {.ir = g, .n_tokens = 1};
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_GENERIC, &source));
+        assert_true((strstr(source.text.at, "    conv_planes_run(t") != NULL) == rows[i].by_planes);
+        text_free(&words);
+        arena_free(&a);
+    }
+}
+
 /* The source of a product of 128 tokens whose only task has so many tokens and columns. */
 static void make_product(mpk_context *cx, arena *a, uint32_t tokens, uint32_t columns,
                          gen_source *source)
@@ -250,6 +279,7 @@ int main(void)
                                        cmocka_unit_test(test_shapes_stand_once),
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),
+                                       cmocka_unit_test(test_windows_of_planes),
                                        cmocka_unit_test(test_code_that_tasks_need),
                                        cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -570,11 +570,66 @@ static void test_records(void **state)
     assert_null(op_find(STR("no_such_operator")));
 }
 
+/* Attributes that are just beyond what an operator takes, which random ones seldom are. */
+static void test_just_refused(void **state)
+{
+    static const struct {
+        const char *graph, *message;
+        mpk_status status;
+    } rows[] = {
+        {"input %x : i32[4]\n%z = map(%x) {expr = \"t0 = 2; x0 + t32\"}",
+         "this temporary has no value", MPK_EFORMAT},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"t32 = x0; t32\"}",
+         "this temporary cannot be set", MPK_EFORMAT},
+        {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, theta = 1.0}",
+         "theta is 1, expected more than 1", MPK_EARG},
+        {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
+         "the mean of i32 needs a dtype", MPK_ESHAPE},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        ir_graph *g;
+        check_fails(&cx, rows[i].status, rows[i].message,
+                    ir_parse(&cx, &a, str_from(rows[i].graph), &g));
+        arena_free(&a);
+    }
+}
+
+/* A reshape may be cut along the axes that begin at the same elements on both sides, but not along
+ * one that is partly alive. */
+static void test_cuts_of_a_reshape(void **state)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *g;
+    op_split found;
+    (void)state;
+    check_ok(&cx, ir_parse(&cx, &a,
+                           STR("input %x : f32[4, 6]\ninput %z : f32[4, 6] live=tokens\n"
+                               "%y = reshape(%x) {shape = [4, 2, 3]}\n"
+                               "%w = reshape(%z) {shape = [4, 2, 3]}\n"),
+                           &g));
+    for (uint32_t i = 0; i < 2; i++) {
+        const ir_op *op = &g->ops.at[i];
+        if (i == 0) {
+            assert_true(op_find_split(g, op, 0, &found));
+            assert_true(found.in[0] == 0 && found.out[0] == 0);
+        }
+        assert_true(op_find_split(g, op, 1 - i, &found));
+        assert_true(found.in[0] == 1 && found.out[0] == 1);
+        assert_false(op_find_split(g, op, 2 - i, &found));
+    }
+    arena_free(&a);
+}
+
 int main(void)
 {
     base_seed = check_seed();
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_records),
-                                       cmocka_unit_test(test_hostile_attributes),
-                                       cmocka_unit_test(test_every_case)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_records), cmocka_unit_test(test_hostile_attributes),
+        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_cuts_of_a_reshape),
+        cmocka_unit_test(test_every_case)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

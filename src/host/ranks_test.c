@@ -1,0 +1,211 @@
+/* ranks_test.c - what rank 0 believes of the processes that come: only those of its own user, and
+ * only what the protocol says.  The others are threads that speak it by hand, and one process.
+ */
+#include "check.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "host/ranks.h"
+
+enum { HELLO = 1, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
+static const uint64_t WAIT_NS = 60000000000u;
+
+/* As in ranks.c: the head of a message, and a first message without terms. */
+typedef struct frame {
+    char magic[4];
+    uint32_t kind;
+    uint64_t n;
+} frame;
+typedef struct hello {
+    frame head;
+    uint32_t rank, n;
+} hello;
+
+/* A rank: it comes, hands over a descriptor as that of rank `of`, and waits for rank 0 to end. */
+typedef struct peer {
+    const char *path;
+    uint32_t rank, n;
+    uint64_t of;
+    pthread_t thread;
+} peer;
+
+static struct sockaddr_un address_of(const char *path)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    snprintf(at.sun_path, sizeof at.sun_path, "%s", path);
+    return at;
+}
+
+/* Connect as soon as rank 0 listens, and say who comes; -1: it cannot be. */
+static int come(const char *path, uint32_t rank, uint32_t n)
+{
+    const struct sockaddr_un at = address_of(path);
+    const hello h = {{"mpkr", HELLO, 2 * sizeof(uint32_t)}, rank, n};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int i = 0; i < 10000; i++) {
+        if (connect(fd, (const struct sockaddr *)&at, sizeof at) == 0)
+            return send(fd, &h, sizeof h, MSG_NOSIGNAL) == sizeof h ? fd : -1;
+        usleep(2000);
+    }
+    return -1;
+}
+
+static void hand_over(int fd, uint64_t of, int descriptor)
+{
+    frame f = {"mpkr", HANDED, of};
+    struct iovec part = {&f, sizeof f};
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr aligned;
+    } control = {{0}};
+    struct msghdr message = {.msg_iov = &part,
+                             .msg_iovlen = 1,
+                             .msg_control = control.bytes,
+                             .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
+    (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
+}
+
+static void *be_peer(void *of)
+{
+    const peer *p = of;
+    char rest[256];
+    const int file = open("/dev/null", O_RDONLY | O_CLOEXEC), fd = come(p->path, p->rank, p->n);
+    if (fd >= 0)
+        hand_over(fd, p->of, file);
+    while (fd >= 0 && recv(fd, rest, sizeof rest, 0) > 0)
+        ;
+    close(file);
+    close(fd);
+    return NULL;
+}
+
+static void begin(char folder[32], char path[64])
+{
+    snprintf(folder, 32, "/tmp/mpk-ranks-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, 64, "%s/meet", folder);
+}
+
+/* Meet n - 1 peers that say that their descriptors are of[1], of[2], ..  no_input: the first that
+ * comes gets number 0. */
+static mpk_status meet_and_pass(mpk_context *cx, uint32_t n, const uint64_t *of, bool no_input,
+                                int *all)
+{
+    char folder[32], path[64];
+    peer peers[MOST];
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    begin(folder, path);
+    for (uint32_t i = 1; i < n; i++) {
+        peers[i] = (peer){.path = path, .rank = i, .n = n, .of = of[i]};
+        assert_int_equal(pthread_create(&peers[i].thread, NULL, be_peer, &peers[i]), 0);
+    }
+    const ranks_place place = {.path = path, .n = n, .wait_ns = WAIT_NS};
+    check_ok(cx, ranks_meet(cx, &place, STR(""), &told, &r));
+    if (no_input)
+        close(STDIN_FILENO);
+    const mpk_status status = ranks_pass(cx, r, STDERR_FILENO, all);
+    ranks_free(r);
+    for (uint32_t i = 1; i < n; i++)
+        pthread_join(peers[i].thread, NULL);
+    assert_int_equal(rmdir(folder), 0);
+    return status;
+}
+
+/* A descriptor is of another rank that there is, and of each only one. */
+static void test_descriptors(void **state)
+{
+    static const struct {
+        uint32_t n;
+        uint64_t of[MOST];
+        bool is_good;
+    } rows[] = {{2, {0, 1}, true},     {2, {0, 0}, false},    {2, {0, 2}, false},
+                {3, {0, 1, 2}, true},  {3, {0, 2, 1}, true},  {3, {0, 1, 1}, false},
+                {3, {0, 3, 2}, false}, {3, {0, 1, 0}, false}, {2, {0, UINT64_MAX}, false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        int all[MOST + 1] = {-2, -2, -2, -1};
+        const mpk_status status = meet_and_pass(&cx, rows[i].n, rows[i].of, false, all);
+        assert_int_equal(all[3], -1);
+        if (!rows[i].is_good) {
+            check_fails(&cx, MPK_EARG, "broke the protocol of ranks", status);
+            continue;
+        }
+        check_ok(&cx, status);
+        assert_int_equal(all[0], -1);
+        for (uint32_t k = 1; k < rows[i].n; k++)
+            assert_int_equal(close(all[k]), 0);
+    }
+}
+
+/* Of descriptors that came before a failure none stays open, not even number 0. */
+static void test_none_stays_open(void **state)
+{
+    static const uint64_t of[MOST] = {0, 1, 1};
+    mpk_context cx = {0};
+    int all[MOST + 1] = {0};
+    (void)state;
+    const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    check_fails(&cx, MPK_EARG, "broke the protocol of ranks", meet_and_pass(&cx, 3, of, true, all));
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
+    if (input >= 0) {
+        assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+        close(input);
+    }
+}
+
+/* A process of another user is told no, though the socket lets it connect. */
+static void test_other_users(void **state)
+{
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    (void)state;
+    if (geteuid() != 0)
+        check_skip("only root can become another user");
+    begin(folder, path);
+    assert_int_equal(chmod(folder, 0755), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        char byte;
+        for (int i = 0; i < 10000 && chmod(path, 0777) != 0; i++)
+            usleep(2000);
+        int fd = setgid(OTHER_USER) == 0 && setuid(OTHER_USER) == 0 ? come(path, 1, 2) : -1;
+        while (fd >= 0 && recv(fd, &byte, 1, 0) > 0)
+            ;
+        _exit(fd < 0);
+    }
+    const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
+    check_fails(&cx, MPK_EARG, "a process of another user",
+                ranks_meet(&cx, &place, STR(""), &told, &r));
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_descriptors),
+        cmocka_unit_test(test_none_stays_open),
+        cmocka_unit_test(test_other_users),
+    };
+    return check_result(cmocka_run_group_tests(tests, NULL, NULL));
+}

@@ -597,39 +597,11 @@ static void test_just_refused(void **state)
     }
 }
 
-/* A reshape may be cut along the axes that begin at the same elements on both sides, but not along
- * one that is partly alive. */
-static void test_cuts_of_a_reshape(void **state)
-{
-    mpk_context cx = {0};
-    arena a = {0};
-    ir_graph *g;
-    op_split found;
-    (void)state;
-    check_ok(&cx, ir_parse(&cx, &a,
-                           STR("input %x : f32[4, 6]\ninput %z : f32[4, 6] live=tokens\n"
-                               "%y = reshape(%x) {shape = [4, 2, 3]}\n"
-                               "%w = reshape(%z) {shape = [4, 2, 3]}\n"),
-                           &g));
-    for (uint32_t i = 0; i < 2; i++) {
-        const ir_op *op = &g->ops.at[i];
-        if (i == 0) {
-            assert_true(op_find_split(g, op, 0, &found));
-            assert_true(found.in[0] == 0 && found.out[0] == 0);
-        }
-        assert_true(op_find_split(g, op, 1 - i, &found));
-        assert_true(found.in[0] == 1 && found.out[0] == 1);
-        assert_false(op_find_split(g, op, 2 - i, &found));
-    }
-    arena_free(&a);
-}
-
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records), cmocka_unit_test(test_hostile_attributes),
-        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_cuts_of_a_reshape),
-        cmocka_unit_test(test_every_case)};
+        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_every_case)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

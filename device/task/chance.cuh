@@ -11,8 +11,9 @@
  *
  * The first n of a row, n <= 256: no fewer than n logits are as large as the n-th largest of the
  * lanes' maxima, and hardly more, so these are gathered from the n lanes that have them, and
- * sorted.  Anything else is cut by histograms, until the open bin has no more than 1024 entries,
- * which are gathered and sorted:
+ * sorted.  Where the product has left the peaks of 64 columns each, lanes are of peaks and no pass
+ * is needed.  A draw from no more than 256 tokens is made from that list.  Anything else is cut by
+ * histograms, until the open bin has no more than 1024 entries, which are gathered and sorted:
  *
  *   digit   0      1024 bins by the distance from the largest logit
  *           1      64 within one of those
@@ -586,21 +587,143 @@ SAMPLE_FN int sample_first(const mpk_task &t, const sample_row &r, int n)
     return (int)found;
 }
 
+/* ---- the first few, from peaks ---- */
+
+/* Peaks of one row: value and column of the largest logit of each of n parts, SAMPLE_PART
+ * neighbouring columns (src/op/peaks.h).  g_values 0: the row has none, or has been changed
+ * since. */
+struct sample_peaks {
+    const float *g_values;
+    rt_i64 n, step, column; /* in elements: from part to part, from a value to its column */
+};
+enum { SAMPLE_PART = 64 };
+
+/* The key of part i; 0: nothing in it can be drawn. */
+MPK_FN rt_u32 sample_peak(const sample_peaks &p, rt_i64 i)
+{
+    const float most = p.g_values[i * p.step], column = p.g_values[i * p.step + p.column];
+    return column >= 0 && most > -MPK_INFINITY ? mpk_key(most) : 0;
+}
+
+/* Leave the largest key of each lane in scratch, as sample_weigh does; lane l here has parts
+ * l, l + 256, ... */
+SAMPLE_FN void sample_weigh_peaks(const mpk_task &t, const sample_peaks &peaks)
+{
+    const sample_peaks p = peaks; /* in registers, as in sample_weigh */
+    rt_u32 *s_most = (rt_u32 *)(t.s_scratch + SAMPLE_MAXIMA);
+    for (int lane = mpk_thread(); lane < CHANCE_LANES; lane += MPK_THREADS) {
+        rt_u32 most = 0; /* of the lane's parts */
+#pragma unroll 4
+        for (rt_i64 i = lane; i < p.n; i += CHANCE_LANES) {
+            const rt_u32 key = sample_peak(p, i);
+            most = key > most ? key : most;
+        }
+        s_most[lane] = most;
+    }
+}
+
+/* Gather the ranks from `low` on from the parts whose peak is not below it, and sort them; how many
+ * there are, more than SAMPLE_BLOCK if they, or those parts, do not fit the list. */
+SAMPLE_FN rt_u32 sample_gather_parts(const mpk_task &t, const sample_row &row,
+                                     const sample_peaks &peaks, rt_u64 low)
+{
+    const sample_row r = row; /* in registers, as in sample_weigh */
+    const sample_peaks p = peaks;
+    rt_u64 *s_part = sample_values(t);
+    sample_begin(t);
+    for (rt_i64 i = mpk_thread(); i < p.n; i += MPK_THREADS) {
+        const rt_u32 key = sample_peak(p, i);
+        if (!key || key < (rt_u32)(low >> 32))
+            continue;
+        const rt_u32 at = atomicAdd(&sample_words(t)->n, 1u);
+        if (at < SAMPLE_BLOCK)
+            s_part[at] = (rt_u64)i;
+    }
+    mpk_sync();
+    const rt_u32 parts = sample_words(t)->n; /* the same in all threads */
+    if (parts > SAMPLE_BLOCK)
+        return parts;
+    enum { QUADS = SAMPLE_PART / CHANCE_NEIGHBOURS };
+    const rt_i64 quads = (r.x->dims[1] + CHANCE_NEIGHBOURS - 1) / CHANCE_NEIGHBOURS;
+    sample_begin(t);
+#pragma unroll 1
+    for (int i = mpk_thread(); i < (int)parts * QUADS; i += MPK_THREADS) {
+        const rt_i64 quad = (rt_i64)s_part[i / QUADS] * QUADS + i % QUADS;
+        if (quad >= quads)
+            continue;
+        const sample_quad q = sample_load(r, quad);
+#pragma unroll
+        for (int j = 0; j < CHANCE_NEIGHBOURS; j++) {
+            const rt_u64 rank = sample_rank(q.at[j], quad * CHANCE_NEIGHBOURS + j);
+            if (rank && rank >= low)
+                sample_append(t, rank);
+        }
+    }
+    return sample_end(t);
+}
+
+/* ---- a draw from a list ---- */
+
+/* Leave the weights of the first n ranks in scratch; those below `least` are 0. */
+MPK_FN void sample_weigh_list(const mpk_task &t, const sample_row &r, int n, chance least)
+{
+    for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+        const float x = mpk_from_key((rt_u32)(sample_ranks(t)[i] >> 32));
+        const chance weight = chance_of(x, r.largest, r.scale);
+        sample_values(t)[i] = weight < least ? 0 : weight;
+    }
+}
+
+/* How many of the first n ranks top_p keeps, of the weight `total`, or of theirs if that is 0;
+ * n + 1 if it keeps more. */
+SAMPLE_FN int sample_nucleus(const mpk_task &t, const sample_row &r, int n, float top_p,
+                             rt_u64 total)
+{
+    sample_weigh_list(t, r, n, 0);
+    const rt_u64 sum = total ? total : sample_sum(t, n);
+    return (int)sample_find(t, n, chance_share(top_p, sum) - 1).at + 1;
+}
+
+/* The id that `bits` draw from the first n ranks (n <= CHANCE_LANES, one of them `best`): the same
+ * as sample_pick, since ids come in the order of lanes, and within a lane in rising order.  A
+ * thread adds up what comes before its own. */
+SAMPLE_FN rt_i32 sample_pick_first(const mpk_task &t, const sample_row &r, int n, chance least,
+                                   rt_u64 bits, rt_i64 best)
+{
+    const rt_u64 *s_rank = sample_ranks(t), *s_value = sample_values(t);
+    mpk_sync(); /* sample_nucleus has read its weights */
+    sample_weigh_list(t, r, n, least);
+    if (mpk_thread() == 0)
+        sample_words(t)->found = {best, 0};
+    const rt_u64 target = rt_mul_high(bits, sample_sum(t, n));
+    for (int i = mpk_thread(); i < n; i += MPK_THREADS) {
+        const rt_u32 id = mpk_index_of(s_rank[i]), lane = id / CHANCE_NEIGHBOURS % CHANCE_LANES;
+        rt_u64 before = 0;
+        for (int j = 0; j < n; j++) {
+            const rt_u32 other = mpk_index_of(s_rank[j]),
+                         at = other / CHANCE_NEIGHBOURS % CHANCE_LANES;
+            before += at < lane || (at == lane && other < id) ? s_value[j] : 0;
+        }
+        if (before <= target && target - before < s_value[i])
+            sample_words(t)->found.at = (rt_i64)id;
+    }
+    mpk_sync();
+    const rt_i32 id = (rt_i32)sample_words(t)->found.at;
+    mpk_sync();
+    return id;
+}
+
 /* ---- a token ---- */
 
-/* The rank from which on top_k (at least 1) and top_p (1: all) keep tokens; 0: all.  total: the
- * weight of the row.  top_p counts within what top_k has left: so the weight of that is taken
- * again. */
+/* The rank from which on top_k (more than CHANCE_LANES) and top_p (1: all) keep tokens; 0: all.
+ * total: the weight of the row.  top_p counts within what top_k has left: so the weight of that is
+ * taken again. */
 MPK_FN rt_u64 sample_filter(const mpk_task &t, const sample_row &r, rt_i64 top_k, float top_p,
                             rt_u64 total)
 {
     sample_kept k = {0, 0}; /* all, until top_k is found */
-    if (top_k < r.x->dims[1] && top_k <= CHANCE_LANES) {
-        const int n = sample_first(t, r, (int)top_k);
-        k.cut = n ? sample_ranks(t)[(n < top_k ? n : top_k) - 1] : 0;
-    } else if (top_k < r.x->dims[1]) {
+    if (top_k < r.x->dims[1])
         k.cut = sample_cut(t, r, false, (rt_u64)top_k - 1);
-    }
     if (!(top_p < 1))
         return k.cut;
     if (k.cut)

@@ -10,8 +10,8 @@
  * sample_choose), the draw (sample_draw), the log probabilities (sample_tell).  Every function is
  * called by all threads, gives all of them the same result, and has barriers; so branches between
  * them are the same in all threads.
- * Scratch: that of chance.cuh.  Cost: with peaks, no pass over the row for the largest logit; a few
- * passes for a draw, some twenty with filters and log probabilities.
+ * Scratch: that of chance.cuh.  Cost: with peaks, no pass over the row for the largest logit, nor
+ * for a draw of top_k; a few passes for other draws, some twenty where a filter keeps many tokens.
  */
 #ifndef TASK_SAMPLE_CUH
 #define TASK_SAMPLE_CUH
@@ -75,14 +75,37 @@ MPK_FN rt_i64 sample_best(const mpk_task &t, const sample_row &r, const mpk_view
                : -1;
 }
 
+/* Ranks of a row of which a list is complete, as good as surely: the lanes' maxima that are looked
+ * at are then 532 ranks in the mean, and the list holds 1024.  All 256 would be 1,570. */
+enum { SAMPLE_SURE = 224 };
+
+/* The first n ranks of the row (n <= CHANCE_LANES), sorted in scratch, and perhaps some after them;
+ * how many there are, SAMPLE_BLOCK at most. */
+MPK_FN int sample_first_of(const mpk_task &t, const sample_row &r, const sample_peaks &p, int n)
+{
+    const sample_kept all = {0, 0};
+    if (p.g_values && n <= SAMPLE_SURE) {
+        sample_weigh_peaks(t, p);
+        const rt_u32 found = sample_gather_parts(t, r, p, sample_low(t, n));
+        if (found <= SAMPLE_BLOCK)
+            return (int)found;
+    }
+    sample_weigh(t, r, all);
+    const int found = sample_first(t, r, n);
+    return found < SAMPLE_BLOCK ? found : SAMPLE_BLOCK;
+}
+
 /* The token of a row whose largest logit is at `best`.
  *
  * Without a temperature, or if the largest is not finite, it is the largest; 0 if all are NaN.  The
  * filters top_k and top_p find, from the weights of all, the rank from which on tokens are kept;
  * min_p is a least weight.  Then the kept ones are weighed, and `bits` as a fraction of 2^64 of
- * their total says where in it the token lies. */
-MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const float *sampling,
-                          rt_u64 bits)
+ * their total says where in it the token lies.
+ *
+ * A top_k of at most 256, and a top_p that keeps no more, draw from a list of the first ranks.  So
+ * the usual filters need no pass over the row, or one for the weight of all. */
+MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, const sample_peaks &p, rt_i64 best,
+                          const float *sampling, rt_u64 bits)
 {
     if (best < 0 || best >= r->x->dims[1])
         return 0;
@@ -94,9 +117,22 @@ MPK_FN rt_i32 sample_draw(const mpk_task &t, sample_row *r, rt_i64 best, const f
     const bool cuts = top_k >= 1 && top_k < (float)r->x->dims[1];
     sample_kept k = {0, chance_least(sampling[SAMPLE_MIN_P])};
     const sample_kept all = {0, 0};
-    rt_u64 total = 0; /* of what is kept */
+    if (cuts && top_k <= CHANCE_LANES) {
+        int n = sample_first_of(t, *r, p, (int)top_k);
+        n = n < (int)top_k ? n : (int)top_k;
+        if (top_p < 1) {
+            const int kept = sample_nucleus(t, *r, n, top_p, 0);
+            n = kept < n ? kept : n;
+        }
+        return sample_pick_first(t, *r, n, k.least, bits, best);
+    }
+    rt_u64 total; /* of what is kept */
     if (cuts || top_p < 1) {
         total = sample_weigh(t, *r, all);
+        const int n = cuts ? 0 : (int)sample_gather_from(t, *r, sample_low(t, SAMPLE_SURE));
+        const int kept = n && n <= SAMPLE_BLOCK ? sample_nucleus(t, *r, n, top_p, total) : n + 1;
+        if (kept <= n && kept <= CHANCE_LANES)
+            return sample_pick_first(t, *r, kept, k.least, bits, best);
         k.cut = sample_filter(t, *r, cuts ? (rt_i64)top_k : r->x->dims[1], top_p, total);
     }
     total = sample_weigh(t, *r, k);
@@ -220,7 +256,12 @@ MPK_FN void sample_run(const mpk_task &t, const mpk_view &logits, const mpk_view
         bool there = sample_mask(t, rules, asks, logits.dims[1], (rt_u32)draw, &g_mask);
         if (there)
             sample_choose(t, views, asks, g_mask, (double)how[SAMPLE_TEMPERATURE], &of, &from);
-        rt_i32 id = there ? sample_draw(t, &of, from, how, bits) : (rt_i32)RULES_LATE;
+        /* of a row that rules have changed the peaks are not those of the model */
+        const bool is_peaked = mpk_is_there(peaks) && of.g_x == r.g_x;
+        const sample_peaks peaks_of = {
+            is_peaked ? (const float *)mpk_data(t, peaks) + row * peaks.stride[0] : 0,
+            peaks.dims[1], peaks.stride[1], peaks.stride[2]};
+        rt_i32 id = there ? sample_draw(t, &of, peaks_of, from, how, bits) : (rt_i32)RULES_LATE;
         if (mpk_thread() == 0)
             ((rt_i32 *)g_token)[row * token.stride[0]] = id;
         sample_tell(t, r, best, asks[ASK_LOGPROBS], asks[ASK_TOKEN] < 0 ? id : asks[ASK_TOKEN],

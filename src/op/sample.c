@@ -465,12 +465,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     }
     for (int64_t i = 0; input != X && input != CHOICE && i < ir_elements(t); i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
-        if (input == PEAKS) {
-            ((float *)data)[i] =
-                i % 2 ? (float)fill_choose(seed, (uint64_t)i, shape_input(g, op, X)->dims[1])
-                      : rng_normal(seed, (uint64_t)i);
-        } else if (input == SAMPLING) {
-            static const float top_k[] = {0, 20, 40, 700};
+        if (input == SAMPLING) {
+            static const float top_k[] = {0, 20, 200, 700};
             float values[4] = {(float)(bits % 4) * 0.5f, top_k[bits % 4],
                                1 - (float)(bits % 5) * 0.1f, (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
@@ -486,10 +482,19 @@ static const op_operand in[] = {
 };
 static const op_operand out[] = {{"token", 0}, {"choice", 0}, {"logprobs", 0}};
 
-#define ROWS(rows, logits)                                                           \
-    "input %x : " logits " live=rows\ninput %s : f32[" rows                          \
-    ", 4] live=rows\ninput %seed : i64[" rows "] live=rows\ninput %draw : i32[" rows \
-    "] live=rows\ninput %a : i32[" rows ", 7] live=rows\n"
+#define ASKS_OF(rows)                                                \
+    "input %s : f32[" rows ", 4] live=rows\ninput %seed : i64[" rows \
+    "] live=rows\ninput %draw : i32[" rows "] live=rows\ninput %a : i32[" rows ", 7] live=rows\n"
+#define ROWS(rows, logits) "input %x : " logits " live=rows\n" ASKS_OF(rows)
+/* with the peaks of a product, which is exact since it has one term */
+#define PEAKED(rows, columns, choices)                                                           \
+    {                                                                                            \
+        "input %q : bf16[" rows ", 1] live=rows\nconst %w : bf16[" columns                       \
+        ", 1]\n%x, %p = logits(%q, %w)\n" ASKS_OF(                                               \
+            rows) "input %r : i32[" choices ", 64]\ninput %h : i32[40]\nstate %c : f32[" choices \
+                  ", " columns                                                                   \
+                  "]\n%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"      \
+    }
 #define CASE(rows, columns, dtype, words)                                                  \
     {                                                                                      \
         ROWS(rows, dtype "[" rows ", " columns "]")                                        \
@@ -500,10 +505,9 @@ static const op_case cases[] = {
     CASE("1", "1003", "f32", "64"),
     CASE("7", "1003", "f32", "64"),
     CASE("16", "49", "bf16", "30"),
-    {ROWS("5",
-          "f32[5, 300]") "input %r : i32[3, 64]\ninput %h : i32[40]\nstate %c : f32[3, 300]\n"
-                         "input %p : f32[5, 5, 2] live=rows\n"
-                         "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c, %p)\n"},
+    PEAKED("5", "300", "3"),
+    PEAKED("9", "20003", "4"),
+    CASE("5", "20003", "f32", "64"),
     {ROWS("6",
           "f32[6, 1003]") "input %r : i32[12, 64]\ninput %h : i32[40]\nstate %c : f32[6, 1003]\n"
                           "%t, %choice, %l = sample(%x, %s, %seed, %draw, %a, %r, %h, %c)\n"}};

@@ -226,15 +226,15 @@ static bool may_cross(const flow *f, ir_tensor_id id)
 
 /* Which output of its producer this tensor is, if it may be carried; else -1.  It must be written
  * by a body that carries, whole and in whole words; have no views and no live rows; be no output of
- * the program; and be read by operators before their peer's end alone, all of which poll. */
+ * the program; and be read by operators before their peer's end alone, all of which poll.  A tensor
+ * that shares another's storage is read as a view of that one, so by none. */
 static int output_to_carry(const flow *f, ir_tensor_id id)
 {
     const ir_tensor *t = &f->ir->tensors.at[id];
     bool is_read = false;
     int output = -1;
-    if (t->producer == IR_NONE || !is_before_end(f, t->producer) || f->root[id] != id ||
-        !has_tasks(f, t->producer) || !body_of(f, t->producer)->carries || !has_whole_rows(t) ||
-        t->live == IR_ROWS)
+    if (t->producer == IR_NONE || !is_before_end(f, t->producer) || !has_tasks(f, t->producer) ||
+        !body_of(f, t->producer)->carries || !has_whole_rows(t) || t->live == IR_ROWS)
         return -1;
     for (ir_tensor_id other = 0; other < f->ir->tensors.n; other++)
         if (other != id && f->root[other] == id)

@@ -297,8 +297,8 @@ static mpk_status connect_to(mpk_context *cx, const ranks_place *p, const struct
         }
         const int error = errno;
         close(fd);
-        CHECK(cx, error == ENOENT || error == ECONNREFUSED || error == EAGAIN, MPK_EIO,
-              "cannot meet rank 0 at %s: %s", p->path, strerror(error));
+        CHECK(cx, error == ENOENT || error == ECONNREFUSED, MPK_EIO, "cannot meet rank 0 at %s: %s",
+              p->path, strerror(error));
         CHECK(cx, clock_ns() < end, MPK_EDEVICE, "rank 0 did not come to %s within %llu s", p->path,
               (unsigned long long)(p->wait_ns / 1000000000u));
         nanosleep(&(struct timespec){0, RETRY_NS}, NULL);

@@ -38,9 +38,9 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
     return i < op->attributes[list].ints.n ? op->attributes[list].ints.at[i] : otherwise;
 }
 
-/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow. With
- * n = 5, k = 3, padding 1 and stride 2 the room is 5 + 2 - 2 - 1 = 4, which gives 4 / 2 + 1 = 3
- * results. */
+/* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow; k,
+ * at least 1, bounds the dilation with it.  With n = 5, k = 3, padding 1 and stride 2 the room is
+ * 5 + 2 - 2 - 1 = 4, which gives 4 / 2 + 1 = 3 results. */
 static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
                              int64_t *out)
 {
@@ -49,7 +49,7 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
             limit = INT32_MAX;
     CHECK(cx,
           stride >= 1 && stride < limit && padding >= 0 && padding < limit && dilation >= 1 &&
-              dilation < limit && added >= 0 && added < limit && n < limit && k < limit / dilation,
+              added >= 0 && added < limit && n < limit && k < limit / dilation,
           MPK_ESHAPE,
           "conv: stride %lld, padding %lld, dilation %lld or output_padding %lld of axis %u is not "
           "possible",

@@ -664,6 +664,18 @@ static void test_conv(void **state)
     tear_down(&b);
 }
 
+/* The largest of a window with NaN is its last NaN, as torch has it. */
+static void test_pool_of_nan(void **state)
+{
+    bed b;
+    (void)state;
+    set_up(&b, "input %x : f32[1, 1, 5]\n%m, %i = max_pool(%x) {kernel = [5]}\n");
+    memcpy(data_of(&b, "x"), (float[]){3, NAN, 4, NAN, 5}, 20);
+    eval(&b);
+    assert_true(isnan(at(&b, "m", 0)) && at(&b, "i", 0) == 3);
+    tear_down(&b);
+}
+
 /* Windows that reach over the edge: `ceil` adds a last one that is not full, and the padding is
  * neither a largest value nor part of an average.  Adaptive pools have windows that overlap. */
 static void test_pools(void **state)
@@ -742,7 +754,7 @@ int main(void)
         cmocka_unit_test(test_scatter),       cmocka_unit_test(test_scatter_nan),
         cmocka_unit_test(test_far_diagonals), cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_conv),          cmocka_unit_test(test_pools),
-        cmocka_unit_test(test_upsample),
+        cmocka_unit_test(test_pool_of_nan),   cmocka_unit_test(test_upsample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

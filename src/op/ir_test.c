@@ -196,6 +196,11 @@ static void test_operands_refused(void **state)
          "scale of axis 1 is not possible", MPK_ESHAPE},
         {"input %x : f32[1, 4] live=tokens\ninput %y : f32[3, 4]\n%z = add(%x, %y)",
          "counts tokens along axis 0 and cannot be broadcast", MPK_ESHAPE},
+        {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 1]\n%y = conv(%x, %w, _) {dilation = "
+         "[2147483647]}",
+         "dilation 2147483647 or output_padding 0 of axis 0 is not possible", MPK_ESHAPE},
+        {"input %p : i32[6]\n%t = rope_table(%p) {size = 8, scaling = \"linear\", factor = 0.0}",
+         "factor is 0, expected more than 0", MPK_EARG},
     };
     check_wrong(rows, sizeof rows / sizeof *rows);
 }

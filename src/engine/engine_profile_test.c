@@ -137,6 +137,31 @@ static void test_waiting_for_peers(void **state)
     arena_free(&a);
 }
 
+/* Products that read as many columns by the same code and make different numbers of them are
+ * entries of their own. */
+static void test_columns(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    text t = {0};
+    ir_graph *ir;
+    const json_value *root;
+    machine_times times[5] = {{0}, {0}, {0}, {.n_tasks = 1, .body = 1}, {.n_tasks = 1, .body = 1}};
+    machine_code codes[5];
+    for (uint32_t i = 0; i < 5; i++)
+        codes[i] = (machine_code){.body = "plain"};
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
+    engine_write_profile(ir, codes, &(machine_profile){.times = times, .clock_khz = 1000}, 1, 1,
+                         &t);
+    check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &root));
+    const json_value *kinds = json_get(root, "kinds");
+    assert_int_equal(kinds->n, 2);
+    assert_true(number(&kinds->items[0], "to") != number(&kinds->items[1], "to"));
+    text_free(&t);
+    arena_free(&a);
+}
+
 /* A step that never ran has no time and no kinds. */
 static void test_nothing(void **state)
 {
@@ -162,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sums),
         cmocka_unit_test(test_waiting_for_peers),
+        cmocka_unit_test(test_columns),
         cmocka_unit_test(test_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -448,6 +448,9 @@ static void test_items(void **state)
     assert_int_equal(ask(&b, "/v1/responses", "{\"stream\":true," ITEM_TOOLS "}"), 200);
     check_has(&b, "event: response.function_call_arguments.delta\ndata: ");
     check_has(&b, "event: response.function_call_arguments.done\ndata: ");
+    const char *part = strstr(b.reply, "event: response.content_part.done\ndata: ");
+    assert_true(part &&
+                part > strstr(b.reply, "\"output_index\":1,")); /* the text's, not the call's */
     /* what comes after the call */
     check_has(&b, "\"output_index\":1,\"item\":{\"type\":\"message\"");
     check_has(&b, "event: response.completed\ndata: ");

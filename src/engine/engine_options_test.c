@@ -317,14 +317,48 @@ static void test_suggestions(void **state)
     assert_true(o.temperature == 0.25f && o.top_k == 7);
 }
 
+/* Log probabilities are given of tokens that have come, the prompt's (never its first) once all of
+ * it is computed; those asked for the prompt stand first. */
+static void test_logprobs_of_what_has_come(void **state)
+{
+    (void)state;
+    mpk_engine e = {0};
+    mpk_logprob out[2] = {0};
+    host_shares *shares = host_shares_new(12); /* two entries of each token */
+    assert_non_null(shares);
+    assert_int_equal(pthread_mutex_init(&e.mutex, NULL), 0);
+    for (int i = 0; i < 12; i++)
+        shares->at[i] = (float)i;
+    mpk_request r = {.engine = &e, .n_prompt = 2, .n_logprobs = 2, .shares = shares};
+    r.options.prompt_logprobs = 1;
+    assert_int_equal(mpk_prompt_logprobs(&r, 1, out, 2), 0);
+    r.n_tokens = 1;
+    assert_int_equal(mpk_request_logprobs(&r, 0, out, 2), 0); /* none were asked for */
+    assert_true(mpk_prompt_logprobs(&r, 1, out, 2) == 2 && out[1].token == 6);
+    assert_int_equal(mpk_prompt_logprobs(&r, 0, out, 2) + mpk_prompt_logprobs(&r, 2, out, 2), 0);
+    r.options.logprobs = 1;
+    assert_true(mpk_request_logprobs(&r, 0, out, 1) == 1 && out[0].token == 8);
+    assert_int_equal(mpk_request_logprobs(&r, 1, out, 2), 0);
+    r.options.prompt_logprobs = 0;
+    assert_true(mpk_request_logprobs(&r, 0, out, 2) == 2 && out[0].token == 0);
+    pthread_mutex_destroy(&e.mutex);
+    host_shares_drop(shares);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_engine_counts), cmocka_unit_test(test_engine_choices),
-        cmocka_unit_test(test_engine_pairs),  cmocka_unit_test(test_request_ranges),
-        cmocka_unit_test(test_request_lists), cmocka_unit_test(test_request_forms),
-        cmocka_unit_test(test_sizes),         cmocka_unit_test(test_rules_only_where_asked),
-        cmocka_unit_test(test_suggestions),   cmocka_unit_test(test_quantize_options),
+        cmocka_unit_test(test_engine_counts),
+        cmocka_unit_test(test_engine_choices),
+        cmocka_unit_test(test_engine_pairs),
+        cmocka_unit_test(test_request_ranges),
+        cmocka_unit_test(test_request_lists),
+        cmocka_unit_test(test_request_forms),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_rules_only_where_asked),
+        cmocka_unit_test(test_suggestions),
+        cmocka_unit_test(test_logprobs_of_what_has_come),
+        cmocka_unit_test(test_quantize_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

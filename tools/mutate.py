@@ -75,6 +75,8 @@ FILES = (
     ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps|source_test"),
     ("src/net/net_parts", "net_parts|net_server"),
     ("src/pass/opt", "engine_test|golden|verify"),
+    ("src/rt/rt_blocks", "packed_form"),
+    ("src/rt/rt_pack", "packed_form"),
 )
 # Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
 PYTHON = (

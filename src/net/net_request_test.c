@@ -76,7 +76,7 @@ static void test_chat(void **state)
                               "\"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": [1, "
                               "2.50]}\"}}, {\"function\": "
                               "{\"arguments\": \"no\"}}, {\"function\": {\"arguments\": \"\"}}, "
-                              "{\"function\": \"g\"}]}, "
+                              "{\"function\": {\"arguments\": \"[3]\"}}, {\"function\": \"g\"}]}, "
                               "{\"role\": \"tool\", "
                               "\"tool_call_id\": \"1\", \"content\": \"3\"}], "
                               "\"max_completion_tokens\": 9, \"tools\": "
@@ -84,14 +84,14 @@ static void test_chat(void **state)
                               "\"tool_choice\": \"auto\", "
                               "\"chat_template_kwargs\": {\"enable_thinking\": false}, "
                               "\"chat_template\": \"{{ x }}\"}"));
-    assert_string_equal(b.q.messages.at,
-                        "[{\"role\":\"user\",\"content\":\"a\\n\xc3\xa9\"},{"
-                        "\"role\":\"assistant\",\"content\":\"\","
-                        "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":"
-                        "\"f\",\"arguments\":{\"x\":[1,2.50]}}},"
-                        "{\"function\":{\"arguments\":\"no\"}},{\"function\":{"
-                        "\"arguments\":{}}},{\"function\":\"g\"}]},{\"role\":\"tool\","
-                        "\"tool_call_id\":\"1\",\"content\":\"3\"}]");
+    assert_string_equal(b.q.messages.at, "[{\"role\":\"user\",\"content\":\"a\\n\xc3\xa9\"},{"
+                                         "\"role\":\"assistant\",\"content\":\"\","
+                                         "\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":"
+                                         "\"f\",\"arguments\":{\"x\":[1,2.50]}}},"
+                                         "{\"function\":{\"arguments\":\"no\"}},{\"function\":{"
+                                         "\"arguments\":{}}},{\"function\":{\"arguments\":\"[3]\"}}"
+                                         ",{\"function\":\"g\"}]},{\"role\":\"tool\","
+                                         "\"tool_call_id\":\"1\",\"content\":\"3\"}]");
     assert_string_equal(b.q.tools, "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]");
     assert_string_equal(b.q.variables, "{\"enable_thinking\":false}");
     assert_string_equal(b.q.chat_template, "{{ x }}");

@@ -432,7 +432,7 @@ static void test_items(void **state)
     assert_int_equal(ask(&b, "/v1/responses",
                          "{\"instructions\":\"Be brief.\",\"input\":[{\"type\":\"message\","
                          "\"role\":\"user\",\"content\":\"x\"},{\"role\":\"user\",\"content\":"
-                         "\"y\"}]}"),
+                         "\"y\"},{\"role\":\"user\"}]}"),
                      200);
     check_has(&b, "Yes.");
     assert_int_equal(ask(&b, "/v1/responses", "{\"instructions\":[],\"input\":\"x\"}"), 400);

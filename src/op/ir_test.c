@@ -201,6 +201,11 @@ static void test_operands_refused(void **state)
          "dilation 2147483647 or output_padding 0 of axis 0 is not possible", MPK_ESHAPE},
         {"input %p : i32[6]\n%t = rope_table(%p) {size = 8, scaling = \"linear\", factor = 0.0}",
          "factor is 0, expected more than 0", MPK_EARG},
+        {"input %p : i32[6]\n%t = rope_table(%p) {size = 8, original_positions = 0}",
+         "original_positions is 0, expected more than 0", MPK_EARG},
+        {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 1]\n%y = conv(%x, %w, _) {output_padding = "
+         "[2147483647]}",
+         "output_padding 2147483647 of axis 0 is not possible", MPK_ESHAPE},
     };
     check_wrong(rows, sizeof rows / sizeof *rows);
 }

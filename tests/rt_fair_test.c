@@ -42,7 +42,7 @@ static const rt_graph graphs[2] = {
     {.n_tokens = FEW, .n_rows = FEW, .most_fresh = RT_NONE, .n_events = 2},
     {.n_tokens = T, .n_rows = T, .most_fresh = RT_NONE, .first_event = 2, .n_events = 2}};
 static const rt_event events[4];
-static const rt_i32 arena[ARENA];
+static rt_i32 arena[ARENA]; /* prompts of zeros */
 
 static bed *make(policy how, uint32_t n_slots, uint32_t n_pages)
 {
@@ -169,6 +169,49 @@ static void test_short_beside_long(void **state)
         assert_in_range(wait_of(b, 2), 1, how == APART ? 8 : 2);
         assert_in_range(wait_of(b, 4), 1, how == APART ? 8 : 4);
         assert_in_range(wait_of(b, 1), LONG / T, LONG / T * 4 / 3 + 2);
+        free(b);
+    }
+}
+
+/* A prompt of n tokens after which its pages' names come: those of pages from `own` on belong to no
+ * other prompt. */
+static void submit_named(bed *b, rt_u64 id, rt_u32 n, rt_u32 own)
+{
+    const rt_u32 prompt = ARENA / 4 * (rt_u32)id;
+    for (rt_u32 i = 0; i <= n / P; i++) {
+        const rt_name name = {{i + 1, i > own ? id : 0}};
+        memcpy(arena + prompt + n + i * RT_NAME_WORDS, &name, sizeof name);
+    }
+    assert_true(rt_ring_space(&b->request_ring, RING));
+    b->requests[b->request_ring.written.value & (RING - 1)] = (rt_request){
+        .id = id, .prompt = prompt, .n_prompt = n, .n_names = n / P + 1, .max_tokens = 1};
+    rt_ring_wrote(&b->request_ring, 1);
+    b->began[id] = b->n_steps;
+}
+
+/* What others have computed of a prompt counts as fed before a step's room is shared out: a long
+ * one with no more left than that room ends in this step and leaves nothing to a short one; with a
+ * token more left it leaves the short one all it needs. */
+static void test_long_found(void **state)
+{
+    (void)state;
+    enum { FOUND = 6 * T, SHORT = 6 };
+    for (rt_u32 more = 0; more <= 1; more++) {
+        bed *b = make(GROWS, 4, PAGES);
+        b->serving.unit = P;
+        submit_named(b, 1, FOUND + T, PER_SLOT);
+        while (run(b))
+            continue;
+        submit_named(b, 2, FOUND + T + more, FOUND / P);
+        submit(b, 3, SHORT, 1, 0);
+        assert_true(run(b));
+        assert_int_equal(b->control.stats.found.value, FOUND);
+        assert_true(b->running[0].id == 2 && b->running[1].id == 3);
+        assert_int_equal(b->slots[0].step_tokens, T - more * SHORT);
+        assert_int_equal(b->slots[1].step_tokens, more * SHORT);
+        while (run(b))
+            continue;
+        assert_true(b->last[2] > 0 && b->last[3] > 0);
         free(b);
     }
 }
@@ -339,6 +382,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_beside_long),
+        cmocka_unit_test(test_long_found),
         cmocka_unit_test(test_long_beside_short),
         cmocka_unit_test(test_none_starves),
         cmocka_unit_test(test_urgent_ones_first),

@@ -274,11 +274,12 @@ static bool feeds(const flow *f, ir_op_id op, uint32_t peer)
     return readers >> peer & 1;
 }
 
-/* May tasks of this operator touch carried words in the memory of the peer that ends with `end`? */
+/* May tasks of this operator touch carried words in the memory of the peer that ends with `end`?
+ * RT_NONE, the operator of tasks that have none, is no number before it. */
 static bool touches(const flow *f, ir_op_id op, ir_op_id end)
 {
-    const bool is_own = peer_of(f, op) == peer_of(f, end);
-    return op < end && may_carry(f, op) && (is_own || feeds(f, op, peer_of(f, end)));
+    return op < end && may_carry(f, op) &&
+           (peer_of(f, op) == peer_of(f, end) || feeds(f, op, peer_of(f, end)));
 }
 
 /* The AOT list of a worker by its number on its peer. */
@@ -291,11 +292,9 @@ static const rt_range *list_of(const flow *f, uint32_t peer, uint32_t worker)
 static bool has_cleared(const flow *f, uint32_t worker, ir_op_id end)
 {
     for (uint32_t p = 0; p < f->m->n_peers; p++)
-        for (uint32_t k = list_of(f, p, worker)->first; k < list_of(f, p, worker)->last; k++) {
-            const uint32_t op = f->tasks[f->lists[k]].op;
-            if (op != RT_NONE && touches(f, op, end))
+        for (uint32_t k = list_of(f, p, worker)->first; k < list_of(f, p, worker)->last; k++)
+            if (touches(f, f->tasks[f->lists[k]].op, end))
                 return true;
-        }
     return false;
 }
 
@@ -321,7 +320,7 @@ static bool can_end(flow *f, ir_op_id end)
         return false;
     mark_before(f, event);
     for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op != RT_NONE && touches(f, f->tasks[t].op, end) && !f->before[t])
+        if (touches(f, f->tasks[t].op, end) && !f->before[t])
             return false;
     for (uint32_t w = 0; w < cuda_workers(f->m); w++)
         if (has_cleared(f, w, end) && !has_end(f, w, end))

@@ -389,7 +389,7 @@ static bool step_reasoning(net_parts *p)
 static bool step_open(net_parts *p)
 {
     str s = pending(p), rest = {s.at + skip_space(s), s.n - skip_space(s)};
-    if (!rest.n && (p->tools || p->drop_space))
+    if (!rest.n) /* reasoning or a call came before it */
         return false;
     for (unsigned i = 0; i < MARKS; i++) {
         if (seeks(p, i) && may_begin(rest, marks[i].open))

@@ -136,7 +136,7 @@ MPK_FN const float *rows_meet(rows_meeting &meeting, float x)
     return s;
 }
 /* The sum over the lanes of a row, in each of them. */
-template <int LANES> MPK_FN float rows_sum(rows_meeting &meeting, float x)
+template <int LANES> MPK_FN float rows_total_of(rows_meeting &meeting, float x)
 {
     x = rows_lanes_sum(x);
     if (LANES == 32)
@@ -149,7 +149,7 @@ template <int LANES> MPK_FN float rows_sum(rows_meeting &meeting, float x)
     return x;
 }
 /* The largest over them; a NaN in any is the answer. */
-template <int LANES> MPK_FN float rows_largest(rows_meeting &meeting, float x)
+template <int LANES> MPK_FN float rows_largest_of(rows_meeting &meeting, float x)
 {
     x = rows_lanes_largest(x);
     if (LANES == 32)
@@ -273,7 +273,7 @@ MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float 
             sum += away * away;
         }
     }
-    return rows_sum<LANES>(meeting, sum);
+    return rows_total_of<LANES>(meeting, sum);
 }
 /* The sum of a row, in each lane.  Entries beyond the row count as 0. */
 template <int LANES, int PIECES>
@@ -288,7 +288,7 @@ MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, rows_mee
         for (int i = 0; i < ROWS_PIECE; i++)
             sum += r[i];
     }
-    return rows_sum<LANES>(meeting, sum);
+    return rows_total_of<LANES>(meeting, sum);
 }
 
 /* Piece c of a norm's weight or bias as floats, from the words that were loaded before if they are
@@ -499,7 +499,7 @@ MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool lo
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++)
         most = rows_larger(most, r[i / ROWS_PIECE][i % ROWS_PIECE]);
-    most = rows_largest<LANES>(meeting, most);
+    most = rows_largest_of<LANES>(meeting, most);
 #pragma unroll
     for (int i = 0; i < PIECES * ROWS_PIECE; i++) {
         float *v = &r[i / ROWS_PIECE][i % ROWS_PIECE];
@@ -508,7 +508,7 @@ MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool lo
         sum += weight;
         *v = logarithm ? *v - most : weight;
     }
-    sum = rows_sum<LANES>(meeting, sum);
+    sum = rows_total_of<LANES>(meeting, sum);
     const float factor = logarithm ? 1.0f : __fdividef(1, sum), less = logarithm ? logf(sum) : 0.0f;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {

@@ -210,16 +210,20 @@ typedef struct cli_sampling {
     cli_list choices;
 } cli_sampling;
 
+/* Those of how a token is drawn. */
+#define CLI_DRAW_ROWS(t, m)                                                                   \
+    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                            \
+               .help = "temperature; 0: always the most probable token (0)", .most = 100),    \
+        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                              \
+                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),   \
+        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                             \
+                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1), \
+        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                             \
+                   .help = "only tokens with X times the best one's probability; 0: off (0)", \
+                   .most = 1)
+/* All of them. */
 #define CLI_SAMPLING_ROWS(t, m)                                                                    \
-    CLI_OPTION(t, m.temperature, "temp", CLI_NUMBER, .value = "X",                                 \
-               .help = "temperature; 0: always the most probable token (0)", .most = 100),         \
-        CLI_OPTION(t, m.top_k, "top-k", CLI_WHOLE, .value = "N",                                   \
-                   .help = "only the N most probable tokens; 0: off (0)", .most = 1 << 30),        \
-        CLI_OPTION(t, m.top_p, "top-p", CLI_NUMBER, .value = "X",                                  \
-                   .help = "only the fewest tokens that add up to X; 1: off (1)", .most = 1),      \
-        CLI_OPTION(t, m.min_p, "min-p", CLI_NUMBER, .value = "X",                                  \
-                   .help = "only tokens with X times the best one's probability; 0: off (0)",      \
-                   .most = 1),                                                                     \
+    CLI_DRAW_ROWS(t, m),                                                                           \
         CLI_OPTION(t, m.typical_p, "typical-p", CLI_NUMBER, .value = "X",                          \
                    .help = "only tokens of typical surprise that add up to X; 1: off (1)",         \
                    .most = 1),                                                                     \

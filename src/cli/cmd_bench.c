@@ -31,6 +31,7 @@ typedef struct bench_arguments {
     cli_number planted;
     cli_number bandwidth; /* TB/s */
     bool json;
+    cli_sampling sampling; /* of it the filters and the temperature */
     cli_engine engine;
 } bench_arguments;
 
@@ -80,6 +81,7 @@ static const cli_option options[] = {
     CLI_OPTION(bench_arguments, engine.profile, "profile", CLI_FLAG,
                .help = "where the time of the last step went, by kind of operator (with -n 1: of "
                        "the prompts)"),
+    CLI_DRAW_ROWS(bench_arguments, sampling),
     CLI_QUIET_ROW(bench_arguments, engine),
 };
 
@@ -172,6 +174,7 @@ static mpk_request_options what_to_ask(const bench *b, bool drafts)
 {
     mpk_request_options wanted = {
         .size = sizeof wanted, .max_tokens = b->args->generate, .ignore_eos = true};
+    cli_request_options(&b->args->sampling, &wanted);
     wanted.draft_tokens = drafts ? 0 : -1;
     if (b->n_planted) {
         wanted.temperature = FLAT;
@@ -755,6 +758,11 @@ static int run(const cli_command *command, void *arguments)
     if (args->planted.given && args->engine.speculate && args->engine.draft_model)
         return cli_misuse(command, "--planted is about the drafts of --speculate or of "
                                    "--draft-model, not of both");
+    if (args->planted.given && (args->sampling.temperature.given || args->sampling.top_k.given ||
+                                args->sampling.top_p.given || args->sampling.min_p.given))
+        return cli_misuse(command,
+                          "--planted draws answers in its own way, without --temp, --top-k, "
+                          "--top-p and --min-p");
     if (!read_prompt(args))
         return cli_misuse(
             command, "--prompt: '%s' is not a length from 1 to %d, nor two with a dash between",

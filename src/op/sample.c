@@ -19,13 +19,16 @@
  * Some rows of `rules` may be masks, which the host writes while the step runs; a row whose mask
  * has not arrived has the token RULES_LATE.
  *
- * Idea: weights need no order but where top_k or top_p cut.  There a heap of ids is built; only as
- * many are taken out as are looked at, so cost is O(V + looked_at log V), not a sort.  NaN and -inf
+ * Idea: weights need no order but where top_k or top_p cut.  There a heap of ids is built, of those
+ * that are not below the n-th largest of the lanes' maxima, which are at least n and hardly more;
+ * only as many are taken out as are looked at.  So cost is O(V), and a heap of all ids is built
+ * only where a filter keeps many.  NaN and -inf
  * are never drawn.  With peaks [R, ceil(V / 64), 2] of `logits` the largest is found there: a
  * greedy row reads nothing else.
  */
 #include <math.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "op/chance.h"
 #include "op/fill.h"
@@ -163,13 +166,50 @@ static void sink(candidates *c, int64_t at)
     c->ids[at] = id;
 }
 
-/* All ids that can be drawn at all, as a heap.  Linear: Floyd's way, from the last parent up. */
-static void build_heap(candidates *c)
+/* For qsort: floats in falling order. */
+static int compare_falling(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* A logit that at least n ids reach (n <= CHANCE_LANES), and hardly more: the n-th largest of the
+ * lanes' maxima.  -INFINITY if fewer lanes have an id that can be drawn. */
+static float reach_of(const candidates *c, int64_t n)
+{
+    enum { TURN = CHANCE_LANES * CHANCE_NEIGHBOURS };
+    const int64_t columns = c->x->dims[1];
+    const bool plain = c->x->dtype == IR_F32 && c->x->stride[1] == 1;
+    float most[TURN], lanes[CHANCE_LANES];
+    for (int64_t i = 0; i < TURN; i++)
+        most[i] = -INFINITY;
+    for (int64_t from = 0; from < columns; from += TURN) {
+        const int64_t here = columns - from < TURN ? columns - from : TURN;
+        const float *x = plain ? (const float *)c->x->data + c->offset + from : NULL;
+        for (int64_t i = 0; i < here; i++) {
+            const float logit = x ? x[i] : logit_of(c, (int32_t)(from + i));
+            most[i] = logit > most[i] ? logit : most[i]; /* never NaN */
+        }
+    }
+    for (int64_t i = 0; i < CHANCE_LANES; i++) {
+        lanes[i] = most[i * CHANCE_NEIGHBOURS];
+        for (int64_t j = 1; j < CHANCE_NEIGHBOURS; j++)
+            lanes[i] = fmaxf(lanes[i], most[i * CHANCE_NEIGHBOURS + j]);
+    }
+    qsort(lanes, CHANCE_LANES, sizeof *lanes, compare_falling);
+    return lanes[n - 1];
+}
+
+/* All ids whose logit is `least` or more, and that can be drawn at all, as a heap.  Linear: Floyd's
+ * way, from the last parent up. */
+static void build_heap(candidates *c, float least)
 {
     c->n = 0;
-    for (int64_t i = 0; i < c->x->dims[1]; i++)
-        if (logit_of(c, (int32_t)i) > -INFINITY)
+    for (int64_t i = 0; i < c->x->dims[1]; i++) {
+        const float logit = logit_of(c, (int32_t)i);
+        if (logit >= least && logit > -INFINITY)
             c->ids[c->n++] = (int32_t)i;
+    }
     c->in_heap = c->n;
     for (int64_t i = c->n / 2; i-- > 0;)
         sink(c, i);
@@ -198,9 +238,10 @@ typedef struct kept {
 
 static chance weight_kept(const candidates *c, const kept *k, int32_t id)
 {
+    if (k->last >= 0 && is_before(c, k->last, id))
+        return 0;
     chance weight = weight_of(c, id);
-    bool out = weight < k->least || (k->last >= 0 && is_before(c, k->last, id));
-    return out ? 0 : weight;
+    return weight < k->least ? 0 : weight;
 }
 
 /* The weight that is kept, and in sums[CHANCE_LANES] that of each lane. */
@@ -225,7 +266,9 @@ static kept keep(candidates *c, const float *sampling, chance *sums)
     chance sum = 0, passed = 0;
     if (!by_number && !by_share)
         return k;
-    build_heap(c);
+    enum { MOST_BY_SHARE = 224 }; /* ids that top_p keeps in most texts */
+    int64_t first = by_number ? (int64_t)sampling[TOP_K] : MOST_BY_SHARE;
+    build_heap(c, first <= CHANCE_LANES ? reach_of(c, first) : -INFINITY);
     int64_t n = by_number && (int64_t)sampling[TOP_K] < c->n ? (int64_t)sampling[TOP_K] : c->n;
     for (int64_t i = 0; i < n && by_number; i++)
         sum += weight_of(c, k.last = take(c, i));
@@ -235,6 +278,12 @@ static kept keep(candidates *c, const float *sampling, chance *sums)
         sum = weigh(c, &(kept){-1, 0}, sums);
     chance wanted = chance_share(sampling[TOP_P], sum);
     for (int64_t i = 0; i < n && passed < wanted; i++)
+        passed += weight_of(c, k.last = take(c, i));
+    if (passed >= wanted || by_number)
+        return k;
+    build_heap(c, -INFINITY); /* it keeps more than the first few */
+    passed = 0;
+    for (int64_t i = 0; i < c->n && passed < wanted; i++)
         passed += weight_of(c, k.last = take(c, i));
     return k;
 }
@@ -340,7 +389,7 @@ static void tell_shares(const op_call *call, int64_t r, int64_t best, int32_t n,
     c.largest = logit_of(&c, (int32_t)best);
     double total = log((double)weigh(&c, &(kept){-1, 0}, sums) / (double)(1ull << CHANCE_BITS));
     if (n > 1)
-        build_heap(&c);
+        build_heap(&c, reach_of(&c, (n < LOGPROBS ? n : LOGPROBS) - 1));
     for (int32_t i = 0; i < n && i < LOGPROBS && i - 1 < (n > 1 ? c.n : 1); i++) {
         int32_t id = i ? take(&c, i - 1) : token;
         to[2 * i] = (float)id;

@@ -27,7 +27,7 @@ TARGETS = {"cpu", "cuda"}
 TARGET_WORDS = re.compile(r"cuda|gpu(?!s\b)|nvrtc|nvidia|\bsm_\d", re.I)  # gpus: the public option
 ONLY_PUBLIC = {"net": {"base"}, "cli": {"base", "net"}}
 TEST_HEADERS = {"body_bed.h", "carried_check.h", "check.h", "config_folder.h", "cuda_bed.h", "emulated_bed.h",
-                "fake_cuda.h", "numbers_bed.h", "recognise_bed.h", "tokenizer_bed.h", "warps_devices.h"}
+                "fake_cuda.h", "fuse_bed.h", "numbers_bed.h", "recognise_bed.h", "tokenizer_bed.h", "warps_devices.h"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.M)
 # Only these two may name a system header: they hide the compiler from the rest of rt.
 RT_PORTS = {"src/rt/rt_port.h", "src/rt/rt_atomic.h"}

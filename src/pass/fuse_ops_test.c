@@ -1,16 +1,11 @@
 /* fuse_ops_test.c - fused programs have the paper's operators, and compute the same bits as plain
  * ones. */
-#include "check.h"
-
 #include <math.h>
 #include <string.h>
 
 #include "base/rng.h"
-#include "ir/op.h"
+#include "fuse_bed.h"
 #include "load/load.h"
-#include "pass/pass.h"
-
-static mpk_context cx;
 
 /* What a GPU's bodies are good at. */
 static const pass_options gpu_options = {.n_workers = 132,
@@ -36,27 +31,6 @@ static size_t count_work(const ir_graph *g)
     for (size_t i = 0; i < g->ops.n; i++)
         n += !(g->ops.at[i].def->flags & OP_VIEW);
     return n;
-}
-
-static size_t count_of(const ir_graph *g, const char *name)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < g->ops.n; i++)
-        n += strcmp(g->ops.at[i].def->name, name) == 0;
-    return n;
-}
-
-/* simplify and fuse_ops as compile.c runs them, then a proof that the result is a valid program. */
-static ir_graph *fuse_as(arena *a, const ir_graph *g, const pass_options *options)
-{
-    arena scratch = {0};
-    pass_state s = {&cx, a, &scratch, options};
-    ir_graph *copy = (ir_graph *)g;
-    check_ok(&cx, pass_simplify(&s, &copy));
-    check_ok(&cx, pass_fuse_ops(&s, &copy));
-    arena_free(&scratch);
-    check_ok(&cx, ir_verify(&cx, copy));
-    return copy;
 }
 
 static ir_graph *fuse(arena *a, const ir_graph *g, pass_fusion fusion, uint32_t n_workers)

@@ -272,8 +272,7 @@ static void test_masked_drafts(void **state)
     serve_as(CUDA_GRAPH, (serve_model){IR_F32, 8, 1, true, 1}, 3);
 }
 
-/* If the baseline cannot launch a step, whoever waits for an answer gets the error; the answer
- * would never come. */
+/* If the baseline cannot launch a step, each request that waits for an answer gets the error. */
 static void test_lost_baseline(void **state)
 {
     (void)state;

@@ -285,7 +285,7 @@ extern "C" void emulated_allow(const rt_u64 *forms, int one_wide)
     emulated_one_wide = one_wide;
 }
 
-/* From now on whoever sleeps finds that the machine has failed, or does so no more. */
+/* Set (fails) or clear the abort flag that emulated threads see when they wait. */
 extern "C" void emulated_fail(int fails)
 {
     emulated_gives_up = fails ? &mpk_w.abort : 0;

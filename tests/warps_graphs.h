@@ -95,6 +95,19 @@
     "input %q : bf16[" tokens ", " heads ", " size                                            \
     "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) sinks             \
         "%y = attention(%q, %kc, %vc, %p, %s, %pages" with ") {" attributes "}\n"
+/* A norm behind a product, with the residual that is added to it. */
+#define POST_NORM(tokens, columns, dtype)                                                 \
+    X(tokens, columns)                                                                    \
+    "input %r : bf16[" tokens ", " columns "] live=tokens\nconst %w : " dtype "[" columns \
+    "]\n%y = rms_norm(%x, %w, %r) {eps = 1e-05}\n"
+#define LAYER_NORM(tokens, columns)                                                       \
+    X(tokens, columns)                                                                    \
+    "const %w : bf16[" columns "]\nconst %b : f32[" columns "]\n%y = layer_norm(%x, %w, " \
+    "%b)\n"
+#define NORM_PARTS(tokens, columns, first, second)                                     \
+    X(tokens, columns)                                                                 \
+    "const %v : bf16[" first "]\nconst %w : f32[" second "]\n%y = rms_norm_parts(%x, " \
+    "%v, %w)\n"
 /* Rows of 576 that are keys and values at once. */
 #define LATENTS(tokens, heads, slots, pages, n_pages)                                             \
     "input %q : bf16[" tokens ", " heads ", 576] live=tokens\ninput %p : i32[" tokens             \
@@ -125,6 +138,16 @@ static const char *const decode_graphs[] = {
     "%i, "
     "%w)\n",
     EXPERT_PAIRS("9", "1096", "2", "3", "16"),
+    POST_NORM("1", "4096", "bf16"),
+    POST_NORM("9", "1152", "f32"),
+    POST_NORM("16", "8192", "bf16"),
+    X("5", "2048") "%y = rms_norm(%x)\n",
+    LAYER_NORM("3", "5120"),
+    LAYER_NORM("16", "264"),
+    X("7", "64") "%y = layer_norm(%x, _, _) {eps = 0.001}\n",
+    NORM_PARTS("1", "12288", "4096", "4096"),
+    NORM_PARTS("16", "7168", "5120", "1024"),
+    NORM_PARTS("6", "288", "200", "88"),
     PLAIN("1", "1024", "3072"),
     PLAIN("3", "101", "1000"),
     PLAIN("5", "70", "4872"),
@@ -323,15 +346,19 @@ enum { COMPANY = 500, COMPANY_SIZES = 4 };
     BIASED_EXPERTS(tokens, "1096", "4", "9", "16", EXPERT_NORM("1096"), "%n", "bf16", OAI("0.5"))
 #define COMPANY_BIASED_SUMS(tokens) BIASED_SUMS(tokens, "264", "4", "9", "24", "bf16")
 
+#define COMPANY_NORM(tokens) POST_NORM(tokens, "2560", "f32")
+#define COMPANY_LAYER_NORM(tokens) LAYER_NORM(tokens, "4608")
+#define COMPANY_NORM_PARTS(tokens) NORM_PARTS(tokens, "1536", "1024", "256")
 #define COMPANY_PARTS(tokens) FOUR_PARTS(tokens, "264")
 
 static const char *const company_graphs[] = {
-    COMPANY_OF(COMPANY_PLAIN),   COMPANY_OF(COMPANY_RAGGED),      COMPANY_OF(COMPANY_GATED),
-    COMPANY_OF(COMPANY_QKV),     COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
-    COMPANY_OF(COMPANY_FOLD),    COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
-    COMPANY_OF(COMPANY_EXPERTS), COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
-    COMPANY_OF(COMPANY_RUNS),    COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
-    COMPANY_OF(COMPANY_BIASED),  COMPANY_OF(COMPANY_BIASED_SUMS)};
+    COMPANY_OF(COMPANY_PLAIN),      COMPANY_OF(COMPANY_RAGGED),      COMPANY_OF(COMPANY_GATED),
+    COMPANY_OF(COMPANY_QKV),        COMPANY_OF(COMPANY_LOGITS),      COMPANY_OF(COMPANY_SPLIT),
+    COMPANY_OF(COMPANY_FOLD),       COMPANY_OF(COMPANY_FOLD_MANY),   COMPANY_OF(COMPANY_ROUTE),
+    COMPANY_OF(COMPANY_EXPERTS),    COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
+    COMPANY_OF(COMPANY_RUNS),       COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
+    COMPANY_OF(COMPANY_BIASED),     COMPANY_OF(COMPANY_BIASED_SUMS), COMPANY_OF(COMPANY_NORM),
+    COMPANY_OF(COMPANY_LAYER_NORM), COMPANY_OF(COMPANY_NORM_PARTS)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),
@@ -348,6 +375,12 @@ static const char *const pairs_graphs[] = {
 };
 
 static const char *const prefill_graphs[] = {
+    POST_NORM("17", "4096", "bf16"),
+    POST_NORM("200", "2560", "f32"),
+    LAYER_NORM("64", "1032"),
+    NORM_PARTS("33", "1536", "1024", "256"),
+    POST_NORM("260", "4096", "bf16"),
+    NORM_PARTS("258", "6144", "4096", "1024"),
     PLAIN("17", "70", "4872"),
     PLAIN("32", "301", "1024"),
     PLAIN("24", "64", "264"),

@@ -135,6 +135,35 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
+/* Norms behind products, of whole rows with a residual and of two parts of a row, poll what they
+ * read, and what they write is polled: so all of a layer is carried. */
+static void test_carried_norms(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h", "p", "i", "n", "j", "k"};
+    static const char normed[] = "input %t : bf16[4, 256] live=tokens\n"
+                                 "const %a : bf16[512, 256]\n"
+                                 "const %b : bf16[256, 512]\n"
+                                 "const %u : bf16[256]\n"
+                                 "const %v : bf16[128]\n"
+                                 "%x = silu(%t)\n"
+                                 "%h = linear(%x, %a)\n"
+                                 "%p = rms_norm_parts(%h, %u, %v)\n"
+                                 "%i = linear(%p, %b)\n"
+                                 "%n = rms_norm(%i, %u, %x)\n"
+                                 "%j = linear(%n, %a)\n"
+                                 "%k = linear(%j, %b)\n"
+                                 "%m = rms_norm(%k, %u, %n)\n"
+                                 "%y = linear(%m, %a)\n"
+                                 "output %y\n";
+    bed *b = set_up(normed);
+    check_ok(&b->cx, start(b));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(is_carried(b, names[i]));
+    tear_down(b);
+    check_carriers(normed, CUDA_PERSISTENT, 12);
+}
+
 /* Rows of 3 expert numbers, and of 50 logits, are no whole words of 16 bytes: they are cleared by
  * smaller ones. */
 static void test_short_rows(void **state)
@@ -605,6 +634,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_carriers),
         cmocka_unit_test(test_carried_experts),
+        cmocka_unit_test(test_carried_norms),
         cmocka_unit_test(test_short_rows),
         cmocka_unit_test(test_torn_results),
         cmocka_unit_test(test_readers_that_do_not_poll),

@@ -62,16 +62,19 @@ static void check_tensor(const ir_graph *g, const char *name, ir_dtype dtype, ir
 
 static const struct {
     const char *path;
-    int64_t n_parameters, n_layers, n_vocab, n_kv_heads, head_size; /* as published */
+    int64_t n_parameters, n_layers, n_vocab, n_kv_heads, head_size, n_rotations; /* as published */
 } shipped[] = {
-    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128},
-    {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64},
-    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128},
-    {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128},
-    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128},
-    {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128},
-    {"models/gpt-oss-20b", 20914757184, 24, 201088, 8, 64},
-    {"models/olmoe-1b-7b", 6919161856, 16, 50304, 16, 128},
+    {"models/qwen3-0.6b", 596049920, 28, 151936, 8, 128, 1},
+    {"models/llama-3.2-1b", 1235814400, 16, 128256, 8, 64, 1},
+    {"models/qwen3-1.7b", 1720574976, 28, 151936, 8, 128, 1},
+    {"models/qwen3-8b", 8190735360, 36, 151936, 8, 128, 1},
+    {"models/qwen3-30b-a3b", 30532122624, 48, 151936, 4, 128, 1},
+    {"models/qwen3-32b", 32762123264, 64, 151936, 8, 128, 1},
+    {"models/gpt-oss-20b", 20914757184, 24, 201088, 8, 64, 1},
+    {"models/olmoe-1b-7b", 6919161856, 16, 50304, 16, 128, 1},
+    {"models/olmo-2-7b", 7298617344, 32, 100352, 32, 128, 1},
+    {"models/glm-4-9b", 9400279040, 40, 151552, 2, 128, 1},
+    {"models/gemma-3-4b", 3880263168, 34, 262208, 4, 256, 2},
 };
 enum { N_SHIPPED = sizeof shipped / sizeof *shipped };
 
@@ -89,7 +92,7 @@ static void test_shipped_models(void **state)
         bool mixture = count_ops(g, "route") > 0;
         assert_int_equal(count_ops(g, "linear"), (mixture ? 5 : 7) * shipped[i].n_layers + 1);
         assert_int_equal(count_ops(g, "expert_linear"), mixture ? 2 * shipped[i].n_layers : 0);
-        assert_int_equal(count_ops(g, "rope_table"), 1);
+        assert_int_equal(count_ops(g, "rope_table"), shipped[i].n_rotations);
         assert_int_equal(g->outputs.n, 3);
         check_tensor(g, "asks", IR_I32, IR_ROWS, 2, (int64_t[]){4, 7});
         check_tensor(g, "history", IR_I32, IR_ALL, 1, (int64_t[]){4 * 16 * 16});

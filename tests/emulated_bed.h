@@ -447,7 +447,7 @@ static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype hal
                         .n_workers = 4,
                         .needs = arch->features,
                         .halves = halves};
-    return body->forms ? body->forms(&c, box, maps) : 0;
+    return body->forms ? body->forms(&c, box, maps ? GEN_MAPS_ALL : GEN_MAPS_NONE) : 0;
 }
 
 /* What multiplies packed weights, or x where these stay in blocks, becomes powers of 2, so that

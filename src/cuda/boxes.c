@@ -20,8 +20,7 @@ enum {
 typedef int encode_tiled(void *, int, unsigned, cuda_address, const uint64_t *, const uint64_t *,
                          const uint32_t *, const uint32_t *, int, int, int, int);
 
-/* false: an older driver, or an address or a stride that tensor maps cannot take; the caller then
- * copies another way. */
+/* false: an older driver, or an address or a stride that tensor maps cannot take. */
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out)
 {
     const uint64_t dims[2] = {m->columns, m->rows}, strides[1] = {m->stride_bytes};

@@ -142,7 +142,8 @@ static void test_uneven_products(void **state)
     tear_down(b);
 }
 
-/* Without tensor maps, as an older driver has none, every task is alone. */
+/* An entry without tensor maps has its tile alone.  A driver that makes none is refused, since a
+ * kernel for prompts has no other way to copy. */
 static void test_no_maps(void **state)
 {
     (void)state;
@@ -154,6 +155,10 @@ static void test_no_maps(void **state)
         cuda_fill_parts(cuda_of(b->m), &t[i], NULL, &e);
         assert_int_equal(e.parts, 0);
     }
+    setenv("MPK_FAKE_CUDA", "capability:90,sms:6,memory:67108864,fail:cuTensorMapEncodeTiled:2", 1);
+    machine_stop(b->m);
+    b->fake->reset();
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "update the driver", start(b));
     tear_down(b);
 }
 

@@ -269,11 +269,12 @@ static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
 }
 
 /* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
- * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way.  In a
- * kernel that copies boxes of x alone operators with the same x share its map, which
- * multiprocessors then have in their caches. */
-static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *block,
-                      rt_entry *ops)
+ * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way; but a
+ * kernel for prompts has no code for that (maps_of in gen/source.c).  In a kernel that copies boxes
+ * of x alone operators with the same x share its map, which multiprocessors then have in their
+ * caches. */
+static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                            char *block, rt_entry *ops)
 {
     const gen_use *use = &m->source.uses[graph][at];
     const ir_graph *g = m->machine.image.ir[graph];
@@ -281,10 +282,10 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
     rt_entry *e = &ops[at];
     if (!m->source.x_maps[regime] || use->instance == RT_NONE || !use->body->maps ||
         !stays(m, graph, g->ops.at[at].in[0]))
-        return;
+        return MPK_OK;
     e->maps = m->source.maps[regime] ? 0 : maps_before(g, at, ops);
     if (e->maps)
-        return;
+        return MPK_OK;
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
     rt_map *maps = (rt_map *)(void *)(block + offset);
@@ -296,6 +297,10 @@ static void fill_maps(const cuda_machine *m, uint32_t graph, uint32_t at, char *
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = m->table_block + offset;
+    CHECK(cx, e->maps || !m->source.maps[regime] || m->options.mode == CUDA_CALLS, MPK_EUNSUPPORTED,
+          "this driver makes no tensor maps, by which kernels for prompts copy weights: they came "
+          "with CUDA 12.0; update the driver");
+    return MPK_OK;
 }
 
 /* What all tasks of an operator share: an entry without event and box, which fill_entry copies.  An
@@ -400,7 +405,7 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
             if (m->machine.image.ir[i]->ops.at[k].peer == m->peer) {
                 rt_entry *e = &all[graph_of(m, i)->first_op + k];
                 TRY(fill_pattern(cx, m, i, k, e));
-                fill_maps(m, i, k, block, &all[graph_of(m, i)->first_op]);
+                TRY(fill_maps(cx, m, i, k, block, &all[graph_of(m, i)->first_op]));
             }
     NEW(cx, scratch, kinds, image_count(m->machine.image.block, RT_EVENTS));
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {

@@ -89,7 +89,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 }
 
 /* Its loops are its own and always compiled; of the optional code it needs its activation alone. */
-static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     (void)box, (void)maps;
     return gen_form_of_activation(c->op->attributes[GLU].s);

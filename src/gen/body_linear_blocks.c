@@ -53,7 +53,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 
 /* The loops of all passes over a task's groups of rows, with the end of the operator and what it
  * needs there. */
-static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     (void)maps;
     const int shift = is_gated(c) ? 2 : 3, end = end_of(c),

@@ -159,18 +159,21 @@ static bool has_thin_boxes(const gen_call *c, int groups, bool wide)
 }
 
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too
- * few leaves a task without its loop.  A task goes without boxes if its maps cannot be made
- * (src/cuda/boxes.c), so that loop is there in any case. */
-static uint64_t forms(const gen_call *c, const ir_box *box, bool maps)
+ * few leaves a task without its loop.  Where maps may be missing the loop without boxes is there
+ * too. */
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     const int shift = is_gated(c) ? 2 : 3;
     const int groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift);
     const bool wide = box->hi[0] - box->lo[0] > TILE_TOKENS,
-               boxed = wide && maps && is_boxed(c, box);
+               boxed = wide && maps != GEN_MAPS_NONE && is_boxed(c, box),
+               one_wide = maps != GEN_MAPS_NONE;
     const int end = end_of(c);
-    uint64_t bits = loops_of(c, groups, wide, false, maps, end);
+    uint64_t bits = 0;
+    if (!boxed || maps != GEN_MAPS_ALL)
+        bits |= loops_of(c, groups, wide, false, one_wide, end);
     if (boxed || has_thin_boxes(c, groups, wide))
-        bits |= loops_of(c, groups, wide, true, maps, end);
+        bits |= loops_of(c, groups, wide, true, one_wide, end);
     if (boxed && has_ends(c))
         bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
     if (boxed && !is_logits(c) && box->hi[0] - box->lo[0] <= RT_PART_TOKENS)
@@ -198,7 +201,7 @@ bool gen_wants_boxes_of_x(uint32_t features, uint64_t forms)
 
 bool gen_wants_boxes(const gen_call *c, const gen_body *b, const ir_box *box)
 {
-    return b->parts && b->forms(c, box, true) & loops_of_boxes();
+    return b->parts && b->forms(c, box, GEN_MAPS_SOME) & loops_of_boxes();
 }
 
 const gen_body gen_body_linear_tile = {.op = "linear",

@@ -134,6 +134,10 @@ typedef enum gen_unit {
     GEN_UNITS
 } gen_unit;
 
+/* Whether the host makes tensor maps of an operator's x and packed weights: never; where addresses
+ * stay as they are, so that code without them must be there; or always. */
+typedef enum gen_maps { GEN_MAPS_NONE, GEN_MAPS_SOME, GEN_MAPS_ALL } gen_maps;
+
 /* The unit of a body for many tokens. */
 typedef enum gen_many {
     GEN_MANY_NO = 0,
@@ -184,9 +188,9 @@ typedef struct gen_body {
     /* of shared memory, besides the rings.  NULL: none */
     uint32_t (*scratch_bytes)(const gen_call *c);
     /* What of the code for many tokens a task of this box needs, as bits of MPK_FORMS
-     * (shape/linear_tile_shape.h): what no task of a kernel needs is not compiled.  maps: the host
-     * makes tensor maps for it.  NULL: nothing that is optional. */
-    uint64_t (*forms)(const gen_call *c, const ir_box *box, bool maps);
+     * (shape/linear_tile_shape.h): what no task of a kernel needs is not compiled.  NULL: nothing
+     * that is optional. */
+    uint64_t (*forms)(const gen_call *c, const ir_box *box, gen_maps maps);
 } gen_body;
 
 extern const gen_body *const gen_body_table[];

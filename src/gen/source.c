@@ -288,6 +288,15 @@ static void find_units(emitter *e, uint32_t regime)
             e->units[regime] |= 1u << unit_of(e->instances.at[i].body);
 }
 
+/* Which operators of a regime have tensor maps?  The host fails if it cannot make those of a kernel
+ * (src/cuda/tables.c); in a call some operands may lie elsewhere each time. */
+static gen_maps maps_of(const emitter *e, uint32_t regime)
+{
+    if (!e->maps[regime])
+        return GEN_MAPS_NONE;
+    return e->whole == GEN_KERNEL ? GEN_MAPS_ALL : GEN_MAPS_SOME;
+}
+
 /* All that tasks of a graph need of the code for many tokens; everything where they are not
  * known. */
 static void add_forms(emitter *e, uint32_t graph)
@@ -303,7 +312,7 @@ static void add_forms(emitter *e, uint32_t graph)
             continue;
         const gen_call c = call_of(e, graph, op);
         const ir_box box = gen_box_of_task(&g->tasks[t], c.ir->tensors.at[c.op->out[0]].rank);
-        e->forms[regime] |= body->forms(&c, &box, e->maps[regime]);
+        e->forms[regime] |= body->forms(&c, &box, maps_of(e, regime));
     }
 }
 

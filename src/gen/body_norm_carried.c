@@ -120,14 +120,17 @@ static mpk_status print_parts(mpk_context *cx, const gen_call *c, uint32_t n, te
     return MPK_OK;
 }
 
-/* Of more than a few tokens the body stands in the unit of the products beside it. */
+/* Of more than a few tokens the body stands in the unit of the products beside it.  Where those are
+ * for many tokens nothing is carried, but the worker of a step stays in their unit.  A call is one
+ * unit, and rows_warp makes several of its rows at a time. */
 static bool is_some(const gen_call *c)
 {
     return gen_input(c, X)->dims[0] > FEW_TOKENS && !gen_follows_many(c);
 }
 static bool is_many(const gen_call *c)
 {
-    return gen_input(c, X)->dims[0] > FEW_TOKENS && gen_follows_many(c);
+    const ir_tensor *x = gen_input(c, X);
+    return x->dims[0] > FEW_TOKENS && x->live == IR_TOKENS && gen_follows_many(c);
 }
 static bool accepts_few(const gen_call *c)
 {

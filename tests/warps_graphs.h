@@ -23,6 +23,20 @@
     "]\n" W("w", rows, columns) "const %b : " bias "[" rows                                    \
                                 "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name \
                                 "\"}\n"
+/* Of a model's step: an activation without a gate, or a factor of what is added. */
+#define STEP_AFTER(tokens, columns, rows, bias, name)                                         \
+    X(tokens, columns)                                                                        \
+    "input %r : bf16[" tokens ", " rows                                                       \
+    "] live=tokens\n" W("w", rows, columns) "const %b : " bias "[" rows                       \
+                                            "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {" \
+                                            "act = \"" name "\"}\n"
+#define SCALED(tokens, columns, rows)                 \
+    X(tokens, columns)                                \
+    "input %r : bf16[" tokens ", " rows               \
+    "] live=tokens\n" W("w", rows, columns) "%y = "   \
+                                            "linear(" \
+                                            "%x, %w," \
+                                            " _, _, _, _, _, _, %r) {factor = 0.22}\n"
 #define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                            \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
     "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages \
@@ -153,6 +167,11 @@ static const char *const decode_graphs[] = {
     PLAIN("5", "70", "4872"),
     PLAIN("16", "67", "5000"),
     PLAIN("16", "1024", "3072"),
+    STEP_AFTER("1", "1288", "300", "bf16", "gelu_tanh"),
+    STEP_AFTER("7", "2056", "61", "f32", "gelu"),
+    STEP_AFTER("16", "3072", "128", "bf16", "silu"),
+    SCALED("1", "3072", "1024"),
+    SCALED("13", "4872", "70"),
     GATED("1", "3072", "1024", "silu"),
     GATED("8", "300", "1024", "silu"),
     GATED("11", "61", "2056", "gelu_tanh"),
@@ -245,7 +264,13 @@ static const char *const decode_graphs[] = {
     X(tokens, columns)                       \
     "input %r : bf16[" tokens ", " rows      \
     "] live=tokens\n" B("w", dtype, rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"
+#define BLOCKS_WITH(tokens, dtype, rows, columns, attributes) \
+    X(tokens, columns)                                        \
+    "input %r : bf16[" tokens ", " rows "] live=tokens\n" B(  \
+        "w", dtype, rows, columns) "%y = linear(%x, %w, _, _, _, _, _, _, %r) {" attributes "}\n"
 static const char *const blocks_graphs[] = {
+    BLOCKS_WITH("7", "q4_k", "70", "768", "act = \"gelu\""),
+    BLOCKS_WITH("30", "q8_0", "67", "1056", "factor = 0.22"),
     BLOCKS("1", "q4_k", "300", "2048"),
     BLOCKS("3", "q4_0", "101", "1056"),
     BLOCKS("16", "q8_0", "67", "3104"),
@@ -279,6 +304,8 @@ static const char *const blocks_graphs[] = {
  * which the last may have few, one to three passes of up to 192 rows.  Of many the last pass has
  * 12 groups of 8 rows, which fill a page of loads. */
 static const char *const blocks_prompts[] = {
+    BLOCKS_WITH("130", "q4_k", "219", "512", "act = \"gelu_tanh\""),
+    BLOCKS_WITH("70", "q8_0", "67", "1056", "factor = 0.22"),
     BLOCKS("130", "q4_k", "219", "2304"),
     BLOCKS("65", "q4_1", "61", "576"),
     BLOCKS("200", "q6_k", "475", "1280"),
@@ -305,6 +332,8 @@ enum { COMPANY = 500, COMPANY_SIZES = 4 };
 #define COMPANY_PLAIN(tokens) PLAIN(tokens, "67", "3072")
 #define COMPANY_RAGGED(tokens) PLAIN(tokens, "70", "4872")
 #define COMPANY_GATED(tokens) GATED(tokens, "300", "1024", "silu")
+#define COMPANY_AFTER(tokens) STEP_AFTER(tokens, "2056", "70", "bf16", "gelu_tanh")
+#define COMPANY_SCALED(tokens) SCALED(tokens, "3072", "67")
 #define COMPANY_BLOCKS(tokens) BLOCKS(tokens, "q4_k", "67", "2304")
 #define COMPANY_QKV(tokens)                                                \
     X(tokens, "2048")                                                      \
@@ -358,7 +387,8 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_EXPERTS),    COMPANY_OF(COMPANY_EXPERT_SUMS), COMPANY_OF(COMPANY_PARTS),
     COMPANY_OF(COMPANY_RUNS),       COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
     COMPANY_OF(COMPANY_BIASED),     COMPANY_OF(COMPANY_BIASED_SUMS), COMPANY_OF(COMPANY_NORM),
-    COMPANY_OF(COMPANY_LAYER_NORM), COMPANY_OF(COMPANY_NORM_PARTS)};
+    COMPANY_OF(COMPANY_LAYER_NORM), COMPANY_OF(COMPANY_NORM_PARTS),  COMPANY_OF(COMPANY_AFTER),
+    COMPANY_OF(COMPANY_SCALED)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),
@@ -387,6 +417,15 @@ static const char *const prefill_graphs[] = {
     PLAIN("64", "301", "3072"),
     PLAIN("49", "70", "4872"),
     PLAIN("80", "131", "1024"),
+    STEP_AFTER("32", "1288", "300", "f32", "gelu"),
+    STEP_AFTER("64", "2048", "90", "bf16", "gelu_tanh"),
+    STEP_AFTER("50", "1024", "1000", "bf16", "silu"),
+    STEP_AFTER("200", "328", "264", "bf16", "gelu_tanh"),
+    SCALED("32", "2048", "301"),
+    SCALED("49", "1024", "70"),
+    SCALED("64", "3072", "1200"),
+    SCALED("130", "264", "200"),
+    SCALED("300", "520", "640"),
     GATED("32", "300", "1288", "gelu"),
     GATED("64", "90", "2048", "gelu_tanh"),
     X("64", "1024") W("q", "256", "1024") W("k", "64", "1024")

@@ -675,7 +675,7 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
                            sum, square);
     /* A warpgroup's threads sum what they have seen; the meeting below makes the factors
      * visible. */
-    box_put_scales(s, square, s_scale);
+    box_put_scales(s, 1, square, s_scale);
     if (ENDS)
 #pragma unroll
         for (int i = 0; i < N / 128; i++)

@@ -139,10 +139,11 @@ struct linear_end {
     mpk_view b0, b1, residual, y; /* b1: of the second weight of a gated product */
     int activation;               /* ACTIVATE_NONE: no gate */
     int after;                    /* ACTIVATE_* of what is not gated */
+    float factor;                 /* of the sums */
 };
 
-/* Write a group: bias, gate or activation, residual.  column: of the result's, that weight row
- * `first` makes. y's columns are the rows of all weights one after the other, so a weight row's
+/* Write a group: factor, bias, gate or activation, residual.  column: of the result's, that weight
+ * row `first` makes. y's columns are the rows of all weights one after the other, so a weight row's
  * number and its column differ by where its weight begins. */
 template <int TOKENS>
 MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
@@ -157,7 +158,7 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
     for (int i = mpk_thread(); i < rows * n; i += MPK_THREADS) {
         int j = i / rows, c = i % rows;
         rt_i64 at[2] = {r0 + j, column + c}; /* in y */
-        float value = s_result[c * TOKENS + j];
+        float value = s_result[c * TOKENS + j] * e.factor;
         if (mpk_is_there(e.b0))
             value += mpk_get(e.b0, g_b0, (first + c) * e.b0.stride[0]);
         if (e.activation != ACTIVATE_NONE) {

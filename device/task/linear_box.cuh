@@ -237,15 +237,17 @@ MPK_FN void box_sum_squares(float *square)
             square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
 }
 
-/* The factors of the warpgroup's 64 tokens: 1, or those of an rms_norm by its sums of squares. */
-template <typename shape> MPK_FN void box_put_scales(const shape &s, float *square, float *s_scale)
+/* The factors of the warpgroup's 64 tokens: those of an rms_norm by its sums of squares, or
+ * `factor`. */
+template <typename shape>
+MPK_FN void box_put_scales(const shape &s, float factor, float *square, float *s_scale)
 {
     const int i = mpk_thread() % 128; /* eight threads have a token */
     box_sum_squares(square);
 #pragma unroll
     for (int m = 0; m < 4; m++) {
         if (i % 8 == 0)
-            s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : 1;
+            s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : factor;
     }
 }
 
@@ -687,7 +689,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
     float sum[N / 2], square[4] = {0, 0, 0, 0};
     box_sum<N>(b, ring, sum, square);
     if (anew && !squares_are_summed(t))
-        box_put_scales(s, square, s_scale);
+        box_put_scales(s, s.eps, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
     const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
     char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4; /* the warp's, of the stages' room */

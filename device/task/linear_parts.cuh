@@ -185,7 +185,7 @@ MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int 
 {
     float square = 0; /* over the parts' columns */
     if (!s.norm)
-        return 1;
+        return s.eps;
     if (squares_are_summed(t))
         return parts_scales()[token];
 #pragma unroll 1

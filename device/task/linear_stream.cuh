@@ -37,6 +37,7 @@
 #define TASK_LINEAR_STREAM_CUH
 
 #include "shape/linear_stream_shape.h"
+#include "shape/linear_tile_shape.h"
 #include "task/blocks.cuh"
 #include "task/peaks.cuh"
 #include "task/stream_x.cuh"
@@ -266,7 +267,7 @@ struct __align__(16) stream_end
 {
     rt_u64 y;                   /* the box's first row */
     rt_u32 row_bytes, modes;    /* of y; END_* */
-    float columns_inverse, eps; /* of the norm */
+    float columns_inverse, eps; /* of the norm; without one eps is a factor */
     int rows, columns;          /* of the box, alive; of y */
 };
 enum {
@@ -276,8 +277,12 @@ enum {
     END_RESIDUAL = 8,
     END_PART = 16, /* of words, columns count */
     END_LOGITS = 32,
-    END_WHICH = 64, /* GLU_* times this */
+    END_AFTER = 64,
+    END_WHICH = 128, /* GLU_* times this */
 };
+
+/* Has some task of the kernel an activation without a gate?  Else its code is left out. */
+#define STREAM_HAS_AFTER (MPK_FORMS >> TILE_FORM_STREAM_AFTER & 1)
 
 /* By one thread after mpk_wait; the barrier after the first tile's products publishes it. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
@@ -292,6 +297,8 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
               (s.bias[0] >= 0 || s.bias[1] >= 0 || s.bias[2] >= 0 ? END_BIAS : 0) |
               (part ? END_PART : 0) | (s.output == TO_LOGITS ? END_LOGITS : 0) |
               (rt_u32)glu * END_WHICH;
+    if (STREAM_HAS_AFTER && s.after != GLU_NONE)
+        e.modes |= END_AFTER | (rt_u32)s.after * END_WHICH;
     e.columns_inverse = s.columns_inverse;
     e.eps = s.eps;
     e.rows = stream_rows(t);
@@ -385,7 +392,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         const int row = first_row + g + 8 * m,
                   column = modes & END_GLU ? group * 4 + c : group * 8 + 2 * c;
         const bool alive = row < e.rows; /* lanes of others take part in the shuffles */
-        float scale = modes & END_NORM ? stream_scale(t, e, row) : 1, a = total[2 * m] * scale,
+        float scale = modes & END_NORM ? stream_scale(t, e, row) : e.eps, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
         if (modes & END_BIAS) {
             const int second = modes & END_GLU ? s.bias_rows[0] + column : column + 1;
@@ -399,6 +406,10 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         if (modes & END_GLU) {
             a = stream_activate((int)(modes / END_WHICH), a) * b;
             b = __shfl_down_sync(0xffffffffu, a, 1);
+        }
+        if (STREAM_HAS_AFTER && modes & END_AFTER) {
+            a = stream_activate((int)(modes / END_WHICH), a);
+            b = stream_activate((int)(modes / END_WHICH), b);
         }
         if (modes & END_RESIDUAL) {
             rt_u32 r = residual[m]; /* requested before the products */
@@ -429,7 +440,7 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int row = first_row + g + 8 * m;
-        const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : 1,
+        const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : e.eps,
                     a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
         float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
         if (row < e.rows && !(e.modes & END_PART)) {

@@ -43,10 +43,10 @@ struct tile_shape {
     int columns, blocks; /* of x; blocks of 32 columns in a packed group */
     int rows;            /* of w, or with an activation half of them: columns of y */
     int norm;            /* 1: rms_norm of x */
-    float eps;
-    int activation;                          /* ACTIVATE_*: not NONE: groups hold pairs of rows */
-    int after;                               /* ACTIVATE_* of each column, where none are pairs */
-    int x, y, residual;                      /* operands; -1: absent */
+    float eps;           /* of the norm; without one a factor of the sums */
+    int activation;      /* ACTIVATE_*: not NONE: groups hold pairs of rows */
+    int after;           /* ACTIVATE_* of each column, where none are pairs */
+    int x, y, residual;  /* operands; -1: absent */
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: 16 bits, 1: f32 */
     /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
     int gathered, tokens;
@@ -161,10 +161,10 @@ MPK_FN float tile_scale_of(float square, int columns, float eps)
     return rsqrtf(square * mpk_inverse((float)columns) + eps);
 }
 
-/* The same; 1 without a norm. */
+/* The same; without a norm the factor of the sums. */
 MPK_FN float tile_scale(const tile_end &e, float square)
 {
-    return e.norm ? tile_scale_of(square, e.columns, e.eps) : 1;
+    return e.norm ? tile_scale_of(square, e.columns, e.eps) : e.eps;
 }
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on;

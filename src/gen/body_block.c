@@ -11,7 +11,7 @@
 #include "gen/body_print.h"
 #include "gen/choices.h"
 
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU, ACT = 3 };
+enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU, ACT = 3, FACTOR };
 enum { A, B };
 /* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight
  * (linear.cuh). */
@@ -129,6 +129,12 @@ static const char *expression_of(str activation)
     return activation.n ? gelu_tanh : "t0";
 }
 
+/* Has the product a factor? */
+static bool is_scaled(const gen_call *c)
+{
+    return c->op->attributes[FACTOR].f != 1;
+}
+
 /* What linear does with its sums, as an expression of the operator map: x0 and x1 are the sums of
  * one weight or two, then biases, then the residual, as the operands stand in *s.  With two biases
  * and a gate:
@@ -140,6 +146,8 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
     uint32_t next = s->n_b;
     const str glu = c->op->attributes[GLU].s;
     text_print(&e, "t0 = x0");
+    if (is_scaled(c))
+        text_print(&e, " * %.9g", (double)(float)c->op->attributes[FACTOR].f);
     if (gen_input(c, B0 + i))
         text_print(&e, " + x%u", next++);
     if (glu.n) {
@@ -179,7 +187,7 @@ static uint32_t count_products(const gen_call *c)
 static mpk_status choose(mpk_context *cx, const gen_call *c, uint32_t i, const super_choice **out)
 {
     super_product s = is_batch(c) ? product_of_batch(c) : product_of_weight(c, i);
-    if (s.n_more || s.n_b > 1 || (!is_batch(c) && c->op->attributes[ACT].s.n))
+    if (s.n_more || s.n_b > 1 || (!is_batch(c) && (c->op->attributes[ACT].s.n || is_scaled(c))))
         TRY(write_expression(cx, c, i, &s));
     return gen_choose_product(cx, c->arena, c->choices, &s, &super_target_usual, out);
 }

@@ -12,7 +12,7 @@
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACT = 3 };
+enum { EPS, GLU, ACT = 3, FACTOR };
 
 /* Tokens that a pass over the weights serves: no more than the graph has, since each costs
  * registers whether it is alive or not. */
@@ -42,10 +42,11 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
         text_print(out,
                    "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, "
-                   "ACTIVATE_%s, ACTIVATE_%s};\n",
+                   "ACTIVATE_%s, ACTIVATE_%s, ",
                    i, i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu),
                    gen_glu_name(c->op->attributes[ACT].s));
-        text_print(out, "    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n",
+        gen_print_float((float)c->op->attributes[FACTOR].f, out);
+        text_print(out, "};\n    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n",
                    tokens_at_once(c), i, i, (long long)column);
         column += gen_input(c, W0 + i)->dims[0];
     }
@@ -64,7 +65,7 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
     text_print(
         out,
         "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE, "
-        "ACTIVATE_NONE};\n"
+        "ACTIVATE_NONE, 1};\n"
         "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
         "    logits_peaks(t, out_logits, out_peaks);\n}\n",
         tokens_at_once(c));

@@ -60,11 +60,13 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
               groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift),
               per_pass = tile_groups_of_pass(1, groups, 0, 0);
     uint64_t bits = has_bias(c) ? UINT64_C(1) << TILE_FORM_BIAS : 0;
+    if (act_of(c).n)
+        bits |= UINT64_C(1) << TILE_FORM_AFTER;
     for (int at = 0; at < groups; at += per_pass) {
         const int n = groups - at < per_pass ? groups - at : per_pass;
         bits |= UINT64_C(1) << (tile_loop_of_blocks(has_norm(c), n) * TILE_ENDS + end);
     }
-    return bits | gen_form_of_activation(glu_of(c));
+    return bits | gen_form_of_activation(glu_of(c)) | gen_form_of_activation(act_of(c));
 }
 
 const gen_body gen_body_linear_blocks = {.op = "linear",

@@ -71,11 +71,12 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         .at_once = at_once(c),
         .rows = (int)gen_output(c, 0)->dims[1],
         .norm = has_norm(c),
-        .eps = norm_eps(c),
+        .eps = eps_or_factor(c),
         .norm_in = form && norm ? (int)norm_in : -1,
         .norm_type = form && norm && norm->dtype == IR_F32,
         .zero = form ? (float)(128 + zero) : 0,
         .glu = gen_shape_glu(glu_of(c)),
+        .after = gen_shape_glu(act_of(c)),
         .x = X,
         .y = (int)gen_operand_of_output(c->op, 0),
         .residual = linear_input(c, RESIDUAL) ? RESIDUAL : -1,
@@ -130,6 +131,13 @@ static const gen_routine *routine(const gen_call *c)
     return rows_of_step(c) <= STREAM_NARROW_TOKENS ? &narrow[form] : &wide[form];
 }
 
+/* What of the code a task needs that is left out where none does. */
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
+{
+    (void)box, (void)maps;
+    return act_of(c).n ? UINT64_C(1) << TILE_FORM_STREAM_AFTER : 0;
+}
+
 /* For the largest tile that any shape has. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
@@ -149,7 +157,8 @@ const gen_body gen_body_linear_stream = {.op = "linear",
                                          .print = print,
                                          .routine = routine,
                                          .pack = pack,
-                                         .scratch_bytes = scratch_bytes};
+                                         .scratch_bytes = scratch_bytes,
+                                         .forms = forms};
 const gen_body gen_body_logits_stream = {.op = "logits",
                                          .name = "linear_stream",
                                          .needs = GEN_RING,

@@ -13,7 +13,7 @@ static bool accepts(const gen_call *c)
     return is_for_teams(c) && is_streamed_product(c);
 }
 
-/* The five below are linear_stream's but for the routine and the scratch: a second body for the
+/* What follows is linear_stream's but for the routine and the scratch: a second body for the
  * same weights must read the same copy. */
 static void pack(const gen_call *c, gen_pack *out)
 {
@@ -31,6 +31,11 @@ static const gen_routine *routine(const gen_call *c)
     static const gen_routine all = {"stream_shape", "linear_team", "linear_team_load"};
     (void)c;
     return &all;
+}
+
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
+{
+    return gen_body_linear_stream.forms(c, box, maps);
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
@@ -51,7 +56,8 @@ const gen_body gen_body_linear_team = {.op = "linear",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};
 const gen_body gen_body_logits_team = {.op = "logits",
                                        .name = "linear_team",
                                        .needs = GEN_RING,

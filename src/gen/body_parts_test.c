@@ -30,6 +30,10 @@ typedef struct case_of {
     X(tokens, columns)                                                                      \
     "input %r : bf16[" tokens ", " rows "] live=tokens\nconst %w : bf16[" rows ", " columns \
     "]\n%y = linear(%x, %w, _, _, _, _, _, _, %r)\n"
+#define SCALED(tokens, rows, columns)                                                       \
+    X(tokens, columns)                                                                      \
+    "input %r : bf16[" tokens ", " rows "] live=tokens\nconst %w : bf16[" rows ", " columns \
+    "]\n%y = linear(%x, %w, _, _, _, _, _, _, %r) {factor = 0.22}\n"
 #define NORM(tokens, rows, columns)                                               \
     X(tokens, columns)                                                            \
     "const %w : bf16[" rows ", " columns "]\nconst %n : bf16[" columns "]\n%y = " \
@@ -45,8 +49,10 @@ typedef struct case_of {
     "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
 
 static const case_of cases[] = {
-    {SUM("100", "64", "512"), 8, 8},   /* 8 rows of a task, one step each */
-    {SUM("128", "128", "648"), 4, 4},  /* a whole box, uneven steps */
+    {SUM("100", "64", "512"), 8, 8},  /* 8 rows of a task, one step each */
+    {SUM("128", "128", "648"), 4, 4}, /* a whole box, uneven steps */
+    {SCALED("100", "128", "328"), 4, 4},
+    {SCALED("130", "192", "264"), 1, 1},
     {NORM("70", "192", "320"), 4, 2},  /* two tiles of 96 rows */
     {NORM("128", "192", "264"), 4, 4}, /* a box and half of one */
     {NORM("65", "256", "128"), 2, 2},  /* two boxes */

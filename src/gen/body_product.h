@@ -11,7 +11,17 @@
 #include "shape/linear_tile_shape.h"
 
 /* Operands and attributes of linear; of logits. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, LINEAR_EPS = 0, LINEAR_GLU, LINEAR_ACT = 3 };
+enum {
+    X,
+    W0,
+    B0 = 4,
+    NORM = 7,
+    RESIDUAL,
+    LINEAR_EPS = 0,
+    LINEAR_GLU,
+    LINEAR_ACT = 3,
+    LINEAR_FACTOR
+};
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
 
 static inline bool is_logits(const gen_call *c)
@@ -47,9 +57,17 @@ static inline bool has_norm(const gen_call *c)
     return gen_input(c, is_logits(c) ? L_NORM : NORM);
 }
 
-static inline float norm_eps(const gen_call *c)
+/* Of the sums. */
+static inline float factor_of(const gen_call *c)
 {
-    return (float)c->op->attributes[is_logits(c) ? LOGITS_EPS : LINEAR_EPS].f;
+    return is_logits(c) ? 1 : (float)c->op->attributes[LINEAR_FACTOR].f;
+}
+
+/* What shapes have as eps: that of the norm, or without one the factor of the sums. */
+static inline float eps_or_factor(const gen_call *c)
+{
+    return has_norm(c) ? (float)c->op->attributes[is_logits(c) ? LOGITS_EPS : LINEAR_EPS].f
+                       : factor_of(c);
 }
 
 /* The input that names the rows of x that logits are of; -1: each row of x has its own. */
@@ -78,7 +96,7 @@ static inline bool takes_others(const gen_call *c)
             return false;
     return gen_is_vector(gen_input(c, NORM), c->halves) &&
            gen_is_dense(gen_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
-           !(is_gated(c) && gen_input(c, RESIDUAL));
+           !(is_gated(c) && gen_input(c, RESIDUAL)) && !(has_norm(c) && factor_of(c) != 1);
 }
 
 /* The same of the weights too. */
@@ -107,13 +125,21 @@ static inline int64_t columns_of(const gen_call *c)
     return x->dims[x->rank - 1];
 }
 
-/* Of x in registers, whatever the number of tokens, but for the weights.  An activation of the
- * result (`act`) belongs to block programs alone; rows of whole 16 bytes let a lane load 8 columns
- * at once. */
+/* Do products of few tokens apply the activation of the result, if there is one?  In steps of a
+ * model, and those that are also gates: calls run block programs, or the body for many rows. */
+static inline bool takes_act(const gen_call *c)
+{
+    const str act = act_of(c);
+    return !act.n || (gen_output(c, 0)->live != IR_ALL &&
+                      (str_is(act, "silu") || str_is(act, "gelu") || str_is(act, "gelu_tanh")));
+}
+
+/* Of x in registers, whatever the number of tokens, but for the weights.  Rows of whole 16 bytes
+ * let a lane load 8 columns at once. */
 static inline bool is_product_of_streams(const gen_call *c)
 {
     return gen_is_dense(gen_input(c, X), c->halves) && columns_of(c) % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED && !act_of(c).n && takes_others(c);
+           c->op->n_in + c->op->n_out <= RT_PACKED && takes_act(c) && takes_others(c);
 }
 
 /* The same with weights of 16 bits through the ring. */
@@ -186,7 +212,7 @@ static inline void print_ends(const gen_call *c, text *out)
         rows[i] = w ? (long long)w->dims[0] : 0;
     }
     text_print(out, "%d, ", has_norm(c));
-    gen_print_float(norm_eps(c), out);
+    gen_print_float(eps_or_factor(c), out);
     text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {", gen_glu_name(glu_of(c)),
                gen_glu_name(act_of(c)), X, gen_operand_of_output(c->op, 0),
                linear_input(c, RESIDUAL) ? RESIDUAL : -1);

@@ -5,15 +5,16 @@
  * columns of y are those of the weights one after the other, after the activation `act` if there
  * is one (relu, silu, gelu, gelu_tanh, quick_gelu: x sigmoid(1.702 x)); with glu (silu, gelu,
  * gelu_tanh) w0 is the gate and w1 what it gates.  norm: x is first normalised as rms_norm does.
- * activations: "i8" multiplies weights in block formats by x in 8-bit blocks (narrow.h).
+ * factor: of the product, where there is no gate.  activations: "i8" multiplies weights in block
+ * formats by x in 8-bit blocks (narrow.h).
  *
  *   %y = linear(%x, %q, %k, %v, _, _, _, %norm)        columns of y: q, then k, then v
  *   %y = linear(%x, %gate, %up) {glu = "silu"}         silu(x gate^T) * (x up^T)
  *   %y = linear(%x, %o, _, _, _, _, _, _, %residual)   x o^T + residual
  *
- * Order: norm, product, bias, act or glu, residual; one rounding, when stored.  Reference code
- * takes eight tokens at a time: a weight row is unpacked once for them.  Cost: 2 D operations an
- * element of the product.
+ * Order: norm, product, factor, bias, act or glu, residual; one rounding, when stored.  Reference
+ * code takes eight tokens at a time: a weight row is unpacked once for them.  Cost: 2 D operations
+ * an element of the product.
  */
 #include "op/activate.h"
 #include "op/dot.h"
@@ -25,7 +26,7 @@
 
 /* Inputs and attributes, by index. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACTIVATIONS, ACT };
+enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR };
 /* TOKENS_AT_ONCE: tokens for which the reference code unpacks a row once, and which fast bodies
  * take together.  LOT: rows of x that a task keeps together.  The others say which products are cut
  * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS rows of x; those with at most
@@ -72,6 +73,16 @@ static mpk_status check_act(mpk_context *cx, const ir_op *op)
     return MPK_OK;
 }
 
+/* A factor of a product that is gated would be one of both. */
+static mpk_status check_factor(mpk_context *cx, const ir_op *op)
+{
+    const double factor = op->attributes[FACTOR].f;
+    CHECK(cx, factor > 0 && factor < 1e30, MPK_EARG, "linear: factor is %g, expected more than 0",
+          factor);
+    CHECK(cx, factor == 1 || !has_glu(op), MPK_EARG, "linear: factor and glu are both given");
+    return MPK_OK;
+}
+
 /* Widths add up, or with glu are equal; the dtypes of the weights are independent of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
@@ -99,6 +110,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     if (has_glu(op))
         TRY(check_glu(cx, g, op));
     TRY(check_act(cx, op));
+    TRY(check_factor(cx, op));
     TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
     TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
@@ -245,16 +257,17 @@ typedef struct x_rows {
     int64_t n;
 } x_rows;
 
-/* y[t] = x[t] . w[row] + b[row] for all rows; unpacked: room for a row of w. */
+/* y[t] = x[t] . w[row] factor + b[row] for all rows; unpacked: room for a row of w. */
 static void multiply_row(const op_call *call, uint32_t i, int64_t row, const x_rows *x,
                          float *unpacked, float *y)
 {
     const op_view *w = &call->in[W0 + i], *b = &call->in[B0 + i];
     int64_t width = w->dims[1], first = row_kind(call, w->dtype) * x->n;
-    float bias = b->data ? op_load(b, row * b->stride[0]) : 0;
+    float bias = b->data ? op_load(b, row * b->stride[0]) : 0,
+          factor = (float)call->attributes[FACTOR].f;
     walk_load_row(w, row * w->stride[0], 0, width, unpacked);
     for (int64_t t = 0; t < x->n; t++)
-        y[t] = dot_rows(x->at + (first + t) * width, unpacked, width) + bias;
+        y[t] = dot_rows(x->at + (first + t) * width, unpacked, width) * factor + bias;
 }
 
 /* Compute one column of y for the tokens from t0 on. Columns of several weights follow each other,
@@ -330,7 +343,8 @@ static const op_operand in[] = {{"x", 0},
                                 {"residual", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),
-                                          SHAPE_WORD("activations", "f32"), SHAPE_WORD("act", "")};
+                                          SHAPE_WORD("activations", "f32"), SHAPE_WORD("act", ""),
+                                          SHAPE_REAL("factor", 1)};
 
 #define NARROW(tokens, dtype, rows, width)                                                         \
     {                                                                                              \
@@ -459,6 +473,12 @@ static const op_case cases[] = {
     {"input %x : f32[2, 64] live=rows\nconst %g : f16[48, 64]\nconst %u : f16[48, 64]\n%y = "
      "linear(%x, %g, %u) {glu = "
      "\"gelu_tanh\"}\n"},
+    /* a factor: of few tokens and many, with what else may surround a product */
+    {"input %x : bf16[3, 320] live=tokens\ninput %r : bf16[3, 101] live=tokens\nconst %w : "
+     "bf16[101, "
+     "320]\n%y = linear(%x, %w, _, _, _, _, _, _, %r) {factor = 0.22}\n"},
+    {"input %x : f32[70, 72] live=tokens\nconst %w : f32[45, 72]\nconst %b : f32[45]\nconst %n : "
+     "f32[72]\n%y = linear(%x, %w, _, _, %b, _, _, %n) {act = \"silu\", factor = 3.5}\n"},
 };
 
 const op_def op_linear = {

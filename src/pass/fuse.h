@@ -74,6 +74,7 @@ typedef struct linear_parts {
     ir_tensor_id in[LINEAR_INPUTS]; /* IR_NONE: absent */
     double eps;                     /* of the norm, if it has one */
     str glu, activations, act;      /* attributes of the same names; empty or "f32": none */
+    double factor;
     uint32_t n_weights;
 } linear_parts;
 

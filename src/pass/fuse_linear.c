@@ -1,9 +1,10 @@
 /* fuse_linear.c - rules that make larger linears (see fuse_ops.c).
  *
  *   glu        act(linear(x, g)) * linear(x, u)             -> linear(x, g, u) {glu = act}
- *   act        act(linear(x, w)), of many rows, relaxed     -> linear(x, w) {act = act}
+ *   act        act(linear(x, w)), relaxed                   -> linear(x, w) {act = act}
  *   siblings   linear(x, a), linear(x, b), linear(x, c)     -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                             -> linear(x, w, residual = r)
+ *   scaled     r + linear(x, w) * f, relaxed                -> the same {factor = f}
  *   norm       linear(rms_norm(x, n), w)                    -> linear(x, w, norm = n)
  *   post norm  rms_norm(x, n) + r                           -> rms_norm(x, n, residual = r)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
@@ -17,6 +18,8 @@
  * take the gate alone, and a norm is folded last, when it is known which linears read it.
  * Called by fuse_ops.c.  Cost: linear in the program for each match.
  */
+#include <stdlib.h>
+
 #include "pass/fuse.h"
 
 /* An operator taken apart, for a rule to change and fuse_add_linear to put together again. Inputs
@@ -30,6 +33,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
     out->glu = rewrite_attribute(op, "glu")->s;
     out->act = rewrite_attribute(op, "act")->s;
     out->activations = rewrite_attribute(op, "activations")->s;
+    out->factor = rewrite_attribute(op, "factor")->f;
     out->n_weights = 0;
     for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
         out->n_weights += out->in[W0 + i] != IR_NONE;
@@ -55,6 +59,7 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
                    {.name = "glu", .s = glu},
                    {.name = "act", .s = act},
                    {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
+                   {.name = "factor", .f = parts->factor},
                    {0}},
         out);
 }
@@ -66,7 +71,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
     for (uint32_t i = W0; i < NORM; i++)
         if (!is_const(w, p->in[i]))
             return false;
-    return !p->glu.n && !p->act.n && p->in[RESIDUAL] == IR_NONE;
+    return !p->glu.n && !p->act.n && p->factor == 1 && p->in[RESIDUAL] == IR_NONE;
 }
 
 /* Do two linears read the same x, with the same norm and rows? */
@@ -162,20 +167,28 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
     return NULL;
 }
 
-/* Rule act.  Not for few rows, nor for steps whose tokens are alive in part: the bodies of a GPU
- * that apply an activation at their end are those for many rows, all alive.  Nor for a result that
- * nothing reads, because another rule has replaced it. */
-static mpk_status apply_act(rewrite *w, ir_op_id id)
+/* Do the bodies of a GPU apply it at their end?  In steps of a model those for few tokens apply the
+ * activations that are also gates.  In calls those for many rows apply all, and those for few rows
+ * none. */
+static bool ends_with(const ir_tensor *y, const char *act)
 {
     enum { FEWEST_ROWS = 17 };
+    if (y->live == IR_ALL)
+        return y->dims[0] >= FEWEST_ROWS;
+    return strcmp(act, "relu") != 0 && strcmp(act, "quick_gelu") != 0;
+}
+
+/* Rule act.  Not for a result that nothing reads, because another rule has replaced it. */
+static mpk_status apply_act(rewrite *w, ir_op_id id)
+{
     const ir_op *op = &w->g->ops.at[id];
     const char *act = w->s->options->relaxed ? activation_of(w, op) : NULL;
     const ir_op *linear = act ? rewrite_producer(w, rewrite_input(w, op, 0), "linear") : NULL;
     const ir_tensor *y = tensor_of(w, op->out[0]);
     linear_parts p;
     ir_tensor_id out, old = op->out[0];
-    if (!linear || !w->uses.at[old] || !is_private(w, linear, 1) || y->live != IR_ALL ||
-        y->dims[0] < FEWEST_ROWS || !may_stand_at(w, linear, w->keys.at[id]))
+    if (!linear || !w->uses.at[old] || !is_private(w, linear, 1) || !ends_with(y, act) ||
+        !may_stand_at(w, linear, w->keys.at[id]))
         return MPK_OK;
     fuse_read_linear(w, linear, &p);
     if (p.glu.n || p.act.n || p.in[RESIDUAL] != IR_NONE)
@@ -293,6 +306,48 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
         rewrite_replace(w, old, out);
         return MPK_OK;
     }
+    return MPK_OK;
+}
+
+/* The number F of a map "x0 + x1 * F", as models scale what a layer adds; 0: another map. */
+static double factor_of_sum(const ir_op *op)
+{
+    static const char before[] = "x0 + x1 * ";
+    enum { BEFORE = sizeof before - 1 };
+    char number[32] = {0}, *end;
+    const str expr =
+        strcmp(op->def->name, "map") == 0 ? rewrite_attribute(op, "expr")->s : (str){0};
+    if (expr.n <= BEFORE || expr.n - BEFORE >= sizeof number ||
+        memcmp(expr.at, before, BEFORE) != 0)
+        return 0;
+    memcpy(number, expr.at + BEFORE, expr.n - BEFORE);
+    const double factor = strtod(number, &end);
+    return *end == 0 && factor > 0 && factor < 1e30 ? factor : 0;
+}
+
+/* Rule scaled.  Not with a bias or a norm: the factor would be of the bias too, and bodies apply it
+ * in place of a norm's.  Only relaxed, because no fast body of a CPU takes factors. */
+static mpk_status apply_scaled(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const double factor = w->s->options->relaxed ? factor_of_sum(op) : 0;
+    const ir_op *linear =
+        factor != 0 ? rewrite_producer(w, rewrite_input(w, op, 1), "linear") : NULL;
+    const ir_tensor_id r = rewrite_input(w, op, 0), old = op->out[0];
+    linear_parts p;
+    ir_tensor_id out;
+    if (!linear || !is_private(w, linear, 1) || !may_stand_at(w, linear, w->keys.at[id]))
+        return MPK_OK;
+    fuse_read_linear(w, linear, &p);
+    if (!is_plain(w, &p) || p.in[B0] != IR_NONE || p.in[B0 + 1] != IR_NONE ||
+        p.in[B0 + 2] != IR_NONE || p.in[NORM] != IR_NONE ||
+        !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
+        !same_dims(tensor_of(w, linear->out[0]), tensor_of(w, old)))
+        return MPK_OK;
+    p.in[RESIDUAL] = r;
+    p.factor = factor;
+    TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
+    rewrite_replace(w, old, out);
     return MPK_OK;
 }
 
@@ -429,6 +484,8 @@ mpk_status fuse_linears(rewrite *w)
         TRY(apply_residual(w, o));
     if (level != PASS_FUSE_FULL)
         return MPK_OK;
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_scaled(w, o));
     TRY(fold_norms(w));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_post_norm(w, o));

@@ -429,6 +429,7 @@ static void what_follows_a_product(void **state)
     (void)state;
     static const char write[] =
         "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
+#define SCALED(terms, expr) "%y = map(" terms ") {expr = \"" expr "\"}\noutput %y\n"
     const struct {
         const char *product, *between, *more, *left;
     } rows[] = {
@@ -442,7 +443,9 @@ static void what_follows_a_product(void **state)
         {"linear(%x, %a) {act = \"relu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
         {"linear(%f, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
         {"linear(%g, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
-        {"linear(%t, %a)", "", "%s = silu(%l)\noutput %s\n", "silu"},
+        {"linear(%t, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"linear(%t, %a)", "", "%s = gelu(%l)\noutput %s\n", NULL},
+        {"linear(%t, %a)", "", "%s = map(%l) {expr = \"max(x0, 0)\"}\noutput %s\n", "map"},
         /* a residual */
         {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\n", NULL},
         {"linear(%x, %a)", "", "%y = add(%r, %l)\noutput %y\n", NULL},
@@ -454,7 +457,25 @@ static void what_follows_a_product(void **state)
         {"linear(%i, %a)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
         {"linear(%x, %a, _, _, _, _, _, _, %r)", "", "%y = add(%l, %r)\noutput %y\n", "add"},
         {"linear(%x, %a) {act = \"relu\"}", "", "%y = add(%l, %r)\noutput %y\n", "add"},
+        /* a residual, and a factor of the product */
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1 * 0.22"), NULL},
+        {"linear(%x, %a)", "", SCALED("%l, %r", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1 * 0.22 + 1"), "map"},
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1 * x0"), "map"},
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1 * -2"), "map"},
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1"), "map"},
+        {"linear(%x, %a)", write, SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a)", "", SCALED("%r, %l", "x0 + x1 * 0.22") "output %l\n", "map"},
+        {"linear(%x, %a)", "", SCALED("%l, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a)", "", SCALED("%v, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a, _, _, %n)", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a, _, _, _, _, _, %m)", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a, _, _, _, _, _, _, %r)", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a) {factor = 3.0}", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a) {act = \"relu\"}", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
+        {"linear(%x, %a, %b) {glu = \"silu\"}", "", SCALED("%r, %l", "x0 + x1 * 0.22"), "map"},
     };
+#undef SCALED
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         arena a = {0};
         char program[1024];
@@ -463,11 +484,13 @@ static void what_follows_a_product(void **state)
                  "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 8]\n"
                  "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\ninput %%v : f32[1, 8]\n"
                  "input %%i : f32[1, 32]\ninput %%f : f32[16, 32]\ninput %%g : f32[17, 32]\n"
-                 "input %%t : f32[20, 32] live=tokens\n%%l = %s\n%s%s",
+                 "input %%t : f32[20, 32] live=tokens\n"
+                 "const %%n : f32[8]\nconst %%m : f32[32]\n%%l = %s\n%s%s",
                  rows[i].product, rows[i].between, rows[i].more);
         check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
         const ir_graph *fused = fuse_as(&a, g, &gpu_options);
-        const size_t n = count_of(fused, "silu") + count_of(fused, "add");
+        const size_t n = count_of(fused, "silu") + count_of(fused, "gelu") +
+                         count_of(fused, "add") + count_of(fused, "map");
         if (n != (rows[i].left != NULL) || (rows[i].left && !count_of(fused, rows[i].left)))
             fail_msg("%s", program);
         arena_free(&a);

@@ -60,11 +60,12 @@ enum { TO_HALVES, TO_LOGITS };
  *   at_once                    pages of x in registers: STREAM_NARROW_PAGES or STREAM_WIDE_PAGES,
  *                              as the routine; teams do not read it
  *   rows                       of w: columns of y
- *   norm, eps                  1: rms_norm of x
+ *   norm, eps                  1: rms_norm of x with eps; 0: eps is a factor of the sums
  *   norm_in, norm_type         with w in blocks, into which it is not folded: operand of the norm's
  *                              weight, 0 as x or 1 f32
  *   zero                       of such weights: 128 and what is taken off their integers
  *   glu                        GLU_*; not NONE: groups hold pairs of rows
+ *   after                      GLU_* of each column, where none are pairs
  *   x, y, residual             operands; -1: absent
  *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16
  *   or 1 f32
@@ -75,6 +76,7 @@ enum { TO_HALVES, TO_LOGITS };
 #define STREAM_SHAPE_FIELDS(INT, FLOAT, INTS)                                       \
     INT(columns) FLOAT(columns_inverse) INT(pages) INT(last) INT(at_once) INT(rows) \
     INT(norm) FLOAT(eps) INT(norm_in) INT(norm_type) FLOAT(zero) INT(glu)           \
+    INT(after)                                                                      \
     INT(x) INT(y) INT(residual) INTS(bias, 3)                                       \
     INTS(bias_rows, 3) INTS(bias_type, 3) INT(gathered) INT(tokens) INT(output)     \
     INT(peaks)
@@ -83,6 +85,6 @@ enum { TO_HALVES, TO_LOGITS };
 typedef struct stream_shape {
     STREAM_SHAPE_FIELDS(FIELD_INT, FIELD_FLOAT, FIELD_INTS)
 } stream_shape;
-SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (19 + 3 * 3) * 4);
+SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (20 + 3 * 3) * 4);
 
 #endif

@@ -110,6 +110,8 @@ enum {
     TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 7, /* an activation of columns of y */
     TILE_FORM_BIAS = TILE_FORM_AFTER + 1,
     TILE_FORM_BOX_ENDS = TILE_FORM_BIAS + 1, /* either of these at the end of boxes */
+    /* an activation of columns of y in linear_stream and linear_team */
+    TILE_FORM_STREAM_AFTER = TILE_FORM_BOX_ENDS + 1,
 };
 
 #endif

@@ -354,6 +354,10 @@ static inline void ptx_store_sums(void *p, float a, float b)
     to[0] = a;
     to[1] = b;
 }
+static inline void ptx_load_sums_if(const void *p, bool wanted, mpk_words *v)
+{
+    ptx_load_words_if(p, wanted, v);
+}
 static inline void ptx_store_words(void *p, const mpk_words &v)
 {
     *(mpk_words *)emulated_aligned<16>(p) = v;

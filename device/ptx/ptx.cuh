@@ -88,11 +88,19 @@ MPK_FN void ptx_store_two_words(void *p, rt_u32 a, rt_u32 b)
     asm volatile("st.relaxed.gpu.global.v2.b32 [%0], {%1, %2};" ::"l"(p), "r"(a), "r"(b)
                  : "memory");
 }
-/* Two sums of products, as floats: were they taken as words, the compiler would move each to
- * another register inside the loop that makes them. */
+/* Two sums of products, to global or shared memory.  As floats: were they taken as words, the
+ * compiler would move each to another register inside the loop that makes them. */
 MPK_FN void ptx_store_sums(void *p, float a, float b)
 {
-    asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(a), "f"(b)
+    asm volatile("st.relaxed.gpu.v2.f32 [%0], {%1, %2};" ::"l"(p), "f"(a), "f"(b) : "memory");
+}
+/* Four sums from either, if `wanted`; as ptx_load_words_if. */
+MPK_FN void ptx_load_sums_if(const void *p, bool wanted, mpk_words *v)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.u32 p, %5, 0;\n@p ld.relaxed.gpu.v4.b32 {%0, %1, %2, "
+                 "%3}, [%4];\n}"
+                 : "+r"(v->x), "+r"(v->y), "+r"(v->z), "+r"(v->w)
+                 : "l"(p), "r"((rt_u32)wanted)
                  : "memory");
 }
 /* p is a multiple of 16; four words that may be seen one by one. */

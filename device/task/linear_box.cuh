@@ -594,26 +594,27 @@ MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end
 
 /* ---- a turn of a pass ---- */
 
-/* All threads: leave this task's sums, of a part of the columns, in the worker's room, wait for
- * the other parts, and make y of its own rows from all (linear_parts.cuh has the protocol). */
+/* All threads: leave the sums of others' rows, of a part of the columns, in the worker's room and
+ * those of the task's own in scratch, wait for the other parts, and make y of its own rows from all
+ * (linear_parts.cuh has the protocol). */
 template <int N>
 MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, float *square)
 {
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const int thread = mpk_thread(), half = thread / 128, i = thread % 128;
-    mpk_sync();                               /* the room is free, and noted */
-    char *room = parts_noted()->sums[p.part]; /* of this worker */
-    parts_put<N>(room, sum, half * TILE_TOKENS + i / 32 * 16, p.groups);
-    if (s.norm && !squares_are_summed(t)) {
+    const bool squares = s.norm && !squares_are_summed(t);
+    if (squares) {
         box_sum_squares(square);
 #pragma unroll
         for (int m = 0; m < 4; m++)
             if (i % 8 == 0)
-                ptx_store_word(room + RT_PART_SUMS + (half * TILE_TOKENS + i / 8 + 16 * m) * 4,
-                               __float_as_uint(square[m]));
+                parts_scales()[half * TILE_TOKENS + i / 8 + 16 * m] = square[m];
     }
-    /* From here on the sums of all parts are visible to all threads. */
-    parts_meet(t);
+    /* Stages of x give way to own sums; the room is free, and noted. */
+    mpk_sync();
+    parts_put<N>(sum, p);
+    if (squares)
+        parts_put_square();
     parts_finish(t, s, p);
 }
 
@@ -630,8 +631,9 @@ static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
  * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
  * which requests the boxes after these, has an arrival of each warp after it.  first: turn of the
  * task. */
-MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool part,
-                      const box_turn &b, int row, bool first, bool anew, float *s_scale)
+MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p,
+                      const tile_pass &q, bool part, const box_turn &b, int row, bool first,
+                      bool anew, float *s_scale)
 {
     const int warp = mpk_thread() / 32 % 4;
     ptx_fence_shared(); /* stages were sums, or another task's */
@@ -642,7 +644,7 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_pass &q
         box_ask(t, b, warp, (q.begin + warp) * TILE_BOX_COLUMNS, row);
     __syncwarp();
     if (part)
-        parts_begin(t);
+        parts_begin(t, p);
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
 }
@@ -728,7 +730,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     s_scale += half * TILE_TOKENS;
     row += half * TILE_TOKENS;
     const box_turn b = box_turn_of(t, s, q, anew);
-    box_begin(t, s, q, part, b, row, at == 0 && turn == 0, anew, s_scale);
+    box_begin(t, s, p, q, part, b, row, at == 0 && turn == 0, anew, s_scale);
     /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
     if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)

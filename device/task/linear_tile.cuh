@@ -665,9 +665,11 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
     tile_run_if<TILE_NARROW_128, 128>(t, s, q, first, row, 0, loop, ring);
 }
 
-/* All body threads, once the task's event is activated.  i counts turns over all passes.  Part
- * of the kernel's own function or of its unit's: in one that another calls, ptxas would wait
- * after every product (C7510). */
+enum { TILE_TURNS = 1 << 14 }; /* more than a task has: 64 or 128 tokens each */
+
+/* All body threads, once the task's event is activated.  `place` is the group of the task at which
+ * the pass begins, times TILE_TURNS, and the turn: one register.  Part of the kernel's own function
+ * or of its unit's: in one that another calls, ptxas would wait after every product (C7510). */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = mpk_thread() / 128; /* the warpgroup */
@@ -676,13 +678,14 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         ring.first = 0;
         ring.n = MPK_PAGES;
     }
-    for (int i = 0;; i++) {
+    for (rt_u32 place = 0;;) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
-        const int at = i / p.turns * p.per_pass,
-                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * (i % p.turns);
+        const int turn = (int)(place % TILE_TURNS), at = (int)(place / TILE_TURNS),
+                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * turn;
         if (at >= p.groups)
             break;
+        place = turn + 1 < p.turns ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_TURNS;
         const tile_pass q = tile_pass_at(p, s, at);
         /* No token of the turn is alive, but its pages have been loaded: let them go. */
         if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
@@ -695,11 +698,11 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             tile_drop(q, &ring);
 #if MPK_MAPS
         else if (p.boxed)
-            box_run(t, s, p, q, at, i % p.turns, row, &ring);
+            box_run(t, s, p, q, at, turn, row, &ring);
 #endif
 #if !MPK_WGMMA
         else if (TILE_HAS_LOOP(TILE_PANEL) && p.broad)
-            panel_run(t, s, p, q, at, i % p.turns, row, &ring);
+            panel_run(t, s, p, q, at, turn, row, &ring);
 #endif
         else
             tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);

@@ -105,19 +105,21 @@ enum {
     /* sums, then a sum of squares of each token */
     RT_PART_SUMS = RT_PART_ROWS * RT_PART_TOKENS * 4,
     RT_PART_BYTES = RT_PART_SUMS + RT_PART_TOKENS * 4,
+    RT_PART_WARPS = RT_PART_TOKENS / 16, /* of a task; each has 16 tokens and meets by itself */
 };
 typedef struct rt_meeting {
-    rt_word arrived; /* tasks whose sums are there, over all steps, modulo 2^32 */
+    /* tasks whose sums of a warp's tokens are there, over all steps, modulo 2^32 */
+    rt_word arrived[RT_PART_WARPS];
     rt_u32 workers[RT_MOST_PARTS];
-    rt_u32 reserved[15];
+    rt_u32 reserved[8];
 } rt_meeting;
 
 /* The header of a worker's room for sums of shared tiles; RT_PART_BYTES of sums go with it.  The
  * worker may overwrite its sums once read == owed: then every partner of its tasks so far has read
  * them.  Both words count since the start, modulo 2^32. */
 typedef struct rt_room {
-    rt_word read; /* reads that have ended; counted by the tasks of other workers */
-    rt_u32 owed; /* reads to come of all of the worker's tasks so far; only its worker touches it */
+    rt_word read; /* warps that have read their tokens' sums; counted by tasks of other workers */
+    rt_u32 owed; /* those to come of all of the worker's tasks so far; only its worker touches it */
     rt_u32 reserved[30];
 } rt_room;
 

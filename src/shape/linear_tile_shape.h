@@ -37,12 +37,17 @@ enum {
 
 /* Passes of a task are as equal as possible, in multiples of 8 groups: groups of each but the
  * last.  even: without boxes at most two pages a step, for a ring whose number of pages is even:
- * of three some of it would always be left out. */
+ * of three some of it would always be left out.  Bodies ask between a task's event and its first
+ * product, and most tasks have one pass: so a division, 40 instructions, is left to those of
+ * several. */
 static inline int tile_groups_of_pass(int wgmma, int groups, int boxed, int even)
 {
     const int by_rows = wgmma && !even ? TILE_MOST : TILE_MOST_BY_WARPS,
-              most = boxed ? 2 * TILE_BOX_GROUPS : by_rows, passes = (groups + most - 1) / most;
-    return passes ? ((groups + passes - 1) / passes + 7) / 8 * 8 : 8;
+              most = boxed ? 2 * TILE_BOX_GROUPS : by_rows;
+    if (groups <= most)
+        return groups > 0 ? (groups + 7) / 8 * 8 : 8;
+    const int passes = (groups + most - 1) / most;
+    return ((groups + passes - 1) / passes + 7) / 8 * 8;
 }
 
 /* A task of at most 64 tokens and 8 groups is thin, where there is room for its stages. */

@@ -549,8 +549,8 @@ static void models_have_fast_bodies(void **state)
     }
 }
 
-/* Rows of 4,096, post norms, an MLP without a gate and sums with a factor are no reason for
- * generic bodies; a factor of the logits still is. */
+/* Rows of 4,096, post norms, an MLP without a gate, sums with a factor, and groups of experts are
+ * no reason for generic bodies; a factor of the logits still is. */
 static void families_have_fast_bodies(void **state)
 {
     (void)state;
@@ -563,6 +563,7 @@ static void families_have_fast_bodies(void **state)
                 {"cohere", " rope_table map sample", " embedding rope_table gather map sample"},
                 {"starcoder2", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"olmo2", " rope_table sample", CARRIED},
+                {"glm4_moe", " rope_table sample", CARRIED},
                 {"granite", " rope_table map sample", " embedding rope_table gather map sample"}};
     mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -579,6 +580,12 @@ static void families_have_fast_bodies(void **state)
         c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
         if (def->logit_scale != 0)
             c.logits_scale = def->logit_scale;
+        if (def->routing) {
+            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1;
+            c.expert_ffn_size = c.shared_ffn_size = 1408, c.expert_scale = 2.5;
+            c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;
+            c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;
+        }
         expect_slow(&c, rows[i].generic, rows[i].waiting);
         load_close(&m);
     }

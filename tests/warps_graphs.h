@@ -360,6 +360,9 @@ enum { COMPANY = 500, COMPANY_SIZES = 4 };
     "input %p : bf16[" tokens ", 16, 512] live=tokens\ninput %l : f32[" tokens \
     ", 16, 4] live=tokens\n%y = "                                              \
     "attention_fold(%p, %l)\n"
+#define COMPANY_SHARES(tokens)                                                                    \
+    "input %x : bf16[" tokens ", 160] live=tokens\nconst %b : f32[160]\n%i, %w = route(%x, %b) {" \
+    "experts = 8, sigmoid = 1, groups = 8, kept = 3, best = 2, factor = 2.5}\n"
 #define COMPANY_ROUTE(tokens) \
     "input %x : bf16[" tokens ", 128] live=tokens\n%i, %w = route(%x) {experts = 8}\n"
 #define COMPANY_FOLD_MANY(tokens)                                              \
@@ -388,7 +391,7 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_RUNS),       COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
     COMPANY_OF(COMPANY_BIASED),     COMPANY_OF(COMPANY_BIASED_SUMS), COMPANY_OF(COMPANY_NORM),
     COMPANY_OF(COMPANY_LAYER_NORM), COMPANY_OF(COMPANY_NORM_PARTS),  COMPANY_OF(COMPANY_AFTER),
-    COMPANY_OF(COMPANY_SCALED)};
+    COMPANY_OF(COMPANY_SCALED),     COMPANY_OF(COMPANY_SHARES)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),

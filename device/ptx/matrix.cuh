@@ -56,11 +56,6 @@ MPK_FN void ptx_meet(int id, int n)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
 }
-/* Count among the n threads that meet at barrier `id`, and go on. */
-MPK_FN void ptx_arrive(int id, int n)
-{
-    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
-}
 
 /* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8
  * ---- */

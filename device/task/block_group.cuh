@@ -7,23 +7,13 @@
  * background until the turn's end (block_group_end).  Called by the instances that
  * src/gen/body_block_attention.c prints.
  *
- *   block_group_turn       the other warpgroup is half a turn away, and all copies have arrived
+ *   block_group_wait       copies have arrived; all threads meet
+ *   block_copy             tiles of a later turn
  *   largest, powers        of this turn's scores, 32 a lane
  *   block_group_multiply   the next turn's scores, in the same registers
- *   block_group_pass       the other warpgroup may begin its turn
- *   block_group_copy       tiles of a later turn
  *   exponentials, totals   under these products
  *   block_group_add        weights times values, the first half under exponentials of the second
  *   block_group_end
- *
- * The copies stand where they do because of their branches: ptxas moves the products of scores
- * behind all exponentials of the same block of code, where they run beside nothing.
- *
- * The second warpgroup is half a turn behind the first, so that one compares, and waits for its
- * products, while the other takes exponentials.  Each begins a turn at a barrier of its own, where
- * the other has arrived in the middle of the turn before (of the same turn: the second).  What a
- * warpgroup overwrites was read by the other at least that turn and a half ago: values have one
- * copy more than the turns that loads are ahead and the one that is read.
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
@@ -90,34 +80,6 @@ template <int N> MPK_FN void block_group_wait(void)
     ptx_copy_async_wait<N>();
     ptx_fence_shared();
     mpk_sync();
-}
-/* Of a turn: block_group_turn waits at the warpgroup's barrier for the other to have passed.
- * block_group_pass: in the middle of a turn, when all but the last N groups of this thread's loads
- * have arrived; the other may begin a turn that reads them.  In front of the loop
- * block_group_part lets the first warpgroup begin; behind it block_group_join takes the arrival
- * that no turn has waited for. */
-enum { BLOCK_GROUP_MEETING = 2 }; /* barriers 2 and 3: of the first and the second warpgroup */
-MPK_FN void block_group_turn(void)
-{
-    ptx_meet(BLOCK_GROUP_MEETING + mpk_thread() / 128, 256);
-}
-template <int N> MPK_FN void block_group_pass(void)
-{
-    ptx_copy_async_wait<N>();
-    ptx_fence_shared();
-    ptx_arrive(BLOCK_GROUP_MEETING + 1 - mpk_thread() / 128, 256);
-}
-template <int N> MPK_FN void block_group_part(void)
-{
-    ptx_copy_async_wait<N>();
-    ptx_fence_shared();
-    if (mpk_thread() / 128)
-        ptx_arrive(BLOCK_GROUP_MEETING, 256);
-}
-MPK_FN void block_group_join(void)
-{
-    if (mpk_thread() / 128 == 0)
-        ptx_meet(BLOCK_GROUP_MEETING, 256);
 }
 /* All products have ended. */
 MPK_FN void block_group_end(void)

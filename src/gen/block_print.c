@@ -143,10 +143,6 @@ static void print_fill(const block_printer *w, const block_step *s)
 /* Until the loads of a turn have arrived. */
 static void print_wait(const block_printer *w, const block_step *s)
 {
-    if (w->waits) {
-        LINE(w, "block_group_turn();\n");
-        return;
-    }
     if (!w->has_early)
         LINE(w, "if (turn >= 0)\n%*s", BLOCK_STEP, "");
     else
@@ -173,17 +169,7 @@ static void print_those(block_printer *w, const block_step *loop, block_verb ver
     }
 }
 
-/* The wait of a loop with early steps, which has one. */
-static const block_step *wait_of(const block_step *loop)
-{
-    const block_step *s = loop;
-    while (s->verb != BLOCK_WAIT)
-        s++;
-    return s;
-}
-
-/* The turns before 0 of a loop with early steps: all but the last only load.  Then the second
- * warpgroup lets the first begin. */
+/* The turns before 0 of a loop with early steps: all but the last only load. */
 static void print_turns_before(block_printer *w, const block_step *s)
 {
     for (uint32_t i = 0; i < w->p->n_steps; i++)
@@ -205,19 +191,8 @@ static void print_turns_before(block_printer *w, const block_step *s)
     print_those(w, s, BLOCK_FILL, true);
     print_those(w, s, BLOCK_MULTIPLY, true);
     LINE(w, "block_group_end();\n");
-    w->waits = wait_of(s);
-    LINE(w, "block_group_part<%u>();\n", w->waits->pending);
     w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
-}
-
-/* The loads of a turn, and in front of them what lets the other warpgroup go on: its next turn
- * reads what the wait of this one's next would wait for, when there is one group more. */
-static uint32_t print_turn_loads(block_printer *w, uint32_t i)
-{
-    if (w->waits)
-        LINE(w, "block_group_pass<%u>();\n", w->waits->pending - 1u);
-    return block_print_loads(w, i);
 }
 
 /* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load.  Where they
@@ -261,9 +236,6 @@ static void print_end(block_printer *w)
         w->grown = false;
         return;
     }
-    if (w->waits)
-        LINE(w, "block_group_join();\n");
-    w->waits = NULL;
     w->ahead = NULL;
     w->has_early = false;
 }
@@ -731,7 +703,7 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
     else if (is_of_entries(w, s))
         return print_entries(w, *i, i);
     else if (block_is_shared_load(w, s))
-        *i = print_turn_loads(w, *i);
+        *i = block_print_loads(w, *i);
     else if (s->verb == BLOCK_LOOP)
         print_loop(w, s);
     else if (s->verb == BLOCK_END)

@@ -17,7 +17,6 @@ typedef struct block_printer {
     int indent;
     const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
     bool has_early;          /* it has early steps: turns before 0 stand in front of it */
-    const block_step *waits; /* how its turns from 0 on wait, if warpgroups are half a turn apart */
     bool grown;              /* the steps at hand stand after `grown` */
     bool ends_by_rows;
     block_end end; /* then */

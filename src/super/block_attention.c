@@ -314,8 +314,6 @@ static void add_group_turn(block_program *p, const super_attention *s, const kep
     }
     add_of(p, BLOCK_MAP, s->powers ? s->powers : "x0 - x1", powers, scores, base, BLOCK_NONE);
     add_early_product(p, scores, q, k);
-    add_load(p, k, KEYS); /* between products and exponentials: block_group.cuh */
-    add_load(p, v, VALUES);
     add_of(p, BLOCK_MAP, "exp(x0)", powers, powers, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_TOTAL, NULL, more, powers, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 + x1", t->total, t->total, more, BLOCK_NONE);
@@ -325,8 +323,7 @@ static void add_group_turn(block_program *p, const super_attention *s, const kep
 /* The text of a candidate.  q is loaded once and stays for all turns; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
  * last tile.  Of warpgroups a turn reads its values and the next one's keys, while the tiles of two
- * more are on their way; values have one copy more, since the other warpgroup is half a turn away.
- */
+ * more are on their way. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
@@ -338,7 +335,7 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     p->warps[2] = parts;
     const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
                  k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
-    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, (uint8_t)(c->stages + c->by_groups)),
+    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages),
                  scores = block_add_fragment(p, "scores", M, S);
     p->tiles[scores].is_shared_out = true;
     add_loop(p, M, 0);
@@ -348,12 +345,12 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     add_loop(p, S, (uint8_t)(c->stages - 1));
     block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending =
         (uint8_t)(c->stages - (c->by_groups ? 3 : 2));
+    add_load(p, k, KEYS);
+    add_load(p, v, VALUES);
     if (c->by_groups) {
         add_mask(p, s, s->weights != NULL, scores);
         add_group_turn(p, s, &t, scores, q, k, v);
     } else {
-        add_load(p, k, KEYS);
-        add_load(p, v, VALUES);
         add_scores(p, s, s->weights != NULL, scores, q, k);
         add_turn(p, s, &t, scores, v);
     }

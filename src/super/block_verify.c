@@ -165,26 +165,8 @@ static mpk_status check_patch(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* Does a warpgroup read the tile in the second half of its turns?  The other is half a turn away,
- * and has then begun to load over what was read in the turn before. */
-static bool is_read_late(const block_program *p, int8_t tile)
-{
-    bool found = false;
-    for (uint32_t i = 0; i < p->n_steps && p->by_groups; i++)
-        found = found || (p->steps[i].verb == BLOCK_MULTIPLY && !p->steps[i].is_early &&
-                          p->steps[i].from[1] == tile);
-    return found;
-}
-
-/* How many copies a tile needs that is loaded here: one more than the loop around it is ahead. */
-static int copies_of(const checker *c, int8_t tile)
-{
-    const int ahead = c->depth ? c->ahead[c->depth - 1] : 0;
-    return ahead + 1 + (ahead && is_read_late(c->p, tile));
-}
-
 /* A load or store: the tile and the operand must have the same axes, with loops to say where; a
- * shared tile must have one copy more than its loop is ahead, or two (is_read_late). */
+ * shared tile must have one copy more than its loop is ahead. */
 static mpk_status check_move(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands,
@@ -208,8 +190,9 @@ static mpk_status check_move(checker *c, const block_step *s)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
              "tile %s is not a fragment in one part", t->name);
     else if (t->space == BLOCK_SHARED)
-        RULE(c, t->stages == copies_of(c, s->to), "tile %s has %u copies, where its loop needs %d",
-             t->name, t->stages, copies_of(c, s->to));
+        RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
+             "tile %s has %u copies, which is not one more than its loop is ahead", t->name,
+             t->stages);
     return MPK_OK;
 }
 
@@ -376,7 +359,7 @@ static mpk_status check_step(checker *c, const block_step *s)
         c->depth--;
         return MPK_OK;
     case BLOCK_WAIT:
-        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending && (!c->p->by_groups || s->pending),
+        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending,
              "it waits for loads that are not issued yet");
         return MPK_OK;
     case BLOCK_LOAD:

@@ -587,7 +587,7 @@ static void test_groups(void **state)
         super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
                                          49 + (int64_t)draw(16), causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
-        s.group_bytes = 88 << 10;
+        s.group_bytes = 80 << 10;
         choose_attention(&s, &choice);
         assert_true(choice.program.by_groups);
         s.group_bytes--;

@@ -556,6 +556,14 @@ static bool is_passed_over(const runner *r, const block_step *s, const block_ste
     return r->turn < 0 && s->verb != BLOCK_WAIT && !is_shared_load(r->p, s);
 }
 
+/* An early product of the last turn, whose sums nothing uses: on the device it still reads its
+ * first factor, if that is a tile from in front of the loop. */
+static void note_idle(runner *r, const block_step *s)
+{
+    if (s->verb == BLOCK_MULTIPLY && r->p->tiles[s->from[0]].stages == 1)
+        r->tiles[s->from[0]].copies[0].read_in = r->interval;
+}
+
 /* Do the steps after `grown` run?  Nothing in a field is larger than something else, so that both
  * must be right; a number of the run decides. */
 static bool has_grown(runner *r)
@@ -572,6 +580,8 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
         const block_step *s = &r->p->steps[i];
         r->step = i;
         if (ahead && is_passed_over(r, s, ahead)) {
+            if (s->is_early)
+                note_idle(r, s);
             i = s->verb == BLOCK_GROWN ? block_end_of(r->p, i) : i;
         } else if (s->verb == BLOCK_LOOP) {
             uint32_t last = block_end_of(r->p, i);

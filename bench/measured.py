@@ -197,8 +197,8 @@ INTRODUCTION = """# Results
 `bench/measured.py page` writes this page from the files in `bench/results`. [performance.md](performance.md) says how
 figures are taken. Every GPU row is bf16, random weights and greedy decoding. *Light* is the least time in which memory
 can deliver the bytes of a step; a figure in brackets is the measured time divided by it. Less is better unless a table
-says otherwise. Compare only rows of one kind of machine. Each machine's sections run from the newest to the oldest, so
-the first ones show the present state and the rest is history.
+says otherwise. Compare only rows of one kind of machine. Each machine's sections run from the newest day to the
+oldest, those of one day by the name of their files; so the first ones show the present state and the rest is history.
 """
 
 

@@ -21,6 +21,7 @@ typedef struct reader {
     arena scratch;
     str source;
     size_t at;
+    bool any_number; /* beyond the range of a double, too */
 } reader;
 
 static mpk_status read_value(reader *r, unsigned depth, json_value *out);
@@ -257,8 +258,8 @@ static mpk_status read_number(reader *r, json_value *out)
     out->text = spelling;
     out->is_integer = whole && convert_integer(spelling, &out->integer);
     out->number = (double)out->integer; /* as strtod rounds, and vocabularies are full of them */
-    bool good =
-        out->is_integer || (str_read_double(spelling, &out->number) && isfinite(out->number));
+    bool good = out->is_integer || (str_read_double(spelling, &out->number) &&
+                                    (r->any_number || isfinite(out->number)));
     return good ? MPK_OK : fail_at(r, "a smaller number");
 }
 
@@ -381,16 +382,27 @@ static mpk_status read_document(reader *r, json_value *out)
 }
 
 /* Texts without escapes point into `source`, which must therefore live as long as the result. */
-mpk_status json_parse(mpk_context *cx, arena *a, str source, const json_value **out)
+static mpk_status parse(reader *r, const json_value **out)
 {
-    reader r = {.cx = cx, .a = a, .source = source};
     json_value *root;
-    NEW(cx, a, root, 1);
-    mpk_status status = read_document(&r, root);
-    arena_free(&r.scratch);
+    NEW(r->cx, r->a, root, 1);
+    mpk_status status = read_document(r, root);
+    arena_free(&r->scratch);
     TRY(status);
     *out = root;
     return MPK_OK;
+}
+
+mpk_status json_parse(mpk_context *cx, arena *a, str source, const json_value **out)
+{
+    reader r = {.cx = cx, .a = a, .source = source};
+    return parse(&r, out);
+}
+
+mpk_status json_parse_any_number(mpk_context *cx, arena *a, str source, const json_value **out)
+{
+    reader r = {.cx = cx, .a = a, .source = source, .any_number = true};
+    return parse(&r, out);
 }
 
 /* ---- access ---- */

@@ -37,6 +37,10 @@ typedef struct json_value {
  * outlive them; the rest is in *a. MPK_EFORMAT with line and column, MPK_ENOMEM. */
 mpk_status json_parse(mpk_context *cx, arena *a, str source, const json_value **out);
 
+/* The same for what is passed on, such as the arguments of a model's calls: a number beyond the
+ * range of a double is one too, and `number` is infinite. */
+mpk_status json_parse_any_number(mpk_context *cx, arena *a, str source, const json_value **out);
+
 /* The member of this name; NULL if it is absent or null, or if object is NULL or no object. */
 const json_value *json_get(const json_value *object, const char *key);
 /* The same for a name that is not known here. */

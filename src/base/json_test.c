@@ -133,6 +133,26 @@ static void test_each_fault(void **state)
     }
 }
 
+/* A number that no double holds is refused as a setting, and kept as it is spelt where it is passed
+ * on. */
+static void test_any_number(void **state)
+{
+    (void)state;
+    static const char source[] = "{\"a\":-641.4e805}";
+    mpk_context cx = {0};
+    arena a = {0};
+    const json_value *v = NULL;
+    text t = {0};
+    check_fails(&cx, MPK_EFORMAT, "a smaller number", json_parse(&cx, &a, STR(source), &v));
+    check_ok(&cx, json_parse_any_number(&cx, &a, STR(source), &v));
+    assert_true(v->items[0].number < -1e308);
+    json_write(&t, v, 0);
+    assert_string_equal(text_str(&t).at, source);
+    check_fails(&cx, MPK_EFORMAT, "a value", json_parse_any_number(&cx, &a, STR("{\"a\":}"), &v));
+    text_free(&t);
+    arena_free(&a);
+}
+
 /* Nesting is bounded, since the parser recurses; a large document is not. */
 static void test_depth_and_size(void **state)
 {
@@ -237,10 +257,11 @@ static void test_writing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values),         cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_strings),        cmocka_unit_test(test_each_fault),
-        cmocka_unit_test(test_depth_and_size), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_equality),       cmocka_unit_test(test_writing),
+        cmocka_unit_test(test_any_number), cmocka_unit_test(test_values),
+        cmocka_unit_test(test_numbers),    cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_each_fault), cmocka_unit_test(test_depth_and_size),
+        cmocka_unit_test(test_names),      cmocka_unit_test(test_equality),
+        cmocka_unit_test(test_writing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,7 +39,8 @@ static void write_input(const net_exchange *x, str arguments, text *to)
 {
     arena a = {0};
     const json_value *v = NULL;
-    const bool good = json_parse(x->cx, &a, arguments, &v) == MPK_OK && v->kind == JSON_KIND_OBJECT;
+    const bool good =
+        json_parse_any_number(x->cx, &a, arguments, &v) == MPK_OK && v->kind == JSON_KIND_OBJECT;
     if (good)
         text_add(to, arguments.at, arguments.n);
     else {

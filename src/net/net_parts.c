@@ -190,7 +190,7 @@ static mpk_status parse(mpk_context *cx, net_parts *p, str source, const json_va
     char *copy = arena_copy(&p->arena, source.at, source.n);
     CHECK(cx, copy, MPK_ENOMEM, "out of memory for a call of a tool");
     *out = NULL;
-    mpk_status status = json_parse(cx, &p->arena, (str){copy, source.n}, out);
+    mpk_status status = json_parse_any_number(cx, &p->arena, (str){copy, source.n}, out);
     return status == MPK_ENOMEM ? status : MPK_OK;
 }
 

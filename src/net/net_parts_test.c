@@ -219,6 +219,7 @@ static void test_styles(void **state)
                       fenced[] = NET_CALLS_BEGIN NET_CALL_BEGIN
                       "function" NET_CALL_SEP "add\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
                       list[] = "[{\"name\": \"add\", \"arguments\": {}}]",
+                      huge[] = "[{\"name\": \"add\", \"arguments\": {\"a\": 641.4e805}}]",
                       marked[] = NET_CALLS_BEGIN NET_CALL_BEGIN "add" NET_CALL_SEP
                                                                 "{}" NET_CALL_END NET_CALLS_END;
     static const struct {
@@ -233,6 +234,7 @@ static void test_styles(void **state)
         {NET_CALLS_BLOCKS, fenced, true},  {NET_CALLS_LIST, marked, true},
         {NET_CALLS_BLOCKS, list, true},    {NET_CALLS_LIST, list, false},
         {NET_CALLS_OBJECT, list, false},   {NET_CALLS_ANY, list, false},
+        {NET_CALLS_ANY, huge, false},
     };
     mpk_context cx = {0};
     arena a = {0};

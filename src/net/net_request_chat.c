@@ -43,7 +43,7 @@ static void write_arguments(net_reader *r, const json_value *v, text *to)
         json_write(to, v, 0);
     else if (!v->text.n)
         text_print(to, "{}");
-    else if (json_parse(r->cx, r->a, v->text, &object) == MPK_OK &&
+    else if (json_parse_any_number(r->cx, r->a, v->text, &object) == MPK_OK &&
              object->kind == JSON_KIND_OBJECT)
         json_write(to, object, 0);
     else

@@ -168,7 +168,7 @@ static mpk_status add_value(mpk_context *cx, arena *a, str value, text *to)
     const str bare = trim(value);
     char *copy = arena_copy(a, bare.n ? bare.at : "", bare.n);
     CHECK(cx, copy, MPK_ENOMEM, "out of memory for a call of a tool");
-    mpk_status status = json_parse(cx, a, (str){copy, bare.n}, &v);
+    mpk_status status = json_parse_any_number(cx, a, (str){copy, bare.n}, &v);
     if (status == MPK_ENOMEM)
         return status;
     if (status == MPK_OK) {

@@ -109,7 +109,7 @@
     "input %q : bf16[" tokens ", " heads ", " size                                            \
     "] live=tokens\n" PLACES(tokens, slots, pages, n_pages, kv_heads, size) sinks             \
         "%y = attention(%q, %kc, %vc, %p, %s, %pages" with ") {" attributes "}\n"
-/* A norm behind a product, with the residual that is added to it. */
+/* rms_norm of x, the result of a product, and the sum with a residual r. */
 #define POST_NORM(tokens, columns, dtype)                                                 \
     X(tokens, columns)                                                                    \
     "input %r : bf16[" tokens ", " columns "] live=tokens\nconst %w : " dtype "[" columns \

@@ -7,7 +7,7 @@
  *
  *   MPK_FN void body_6(const mpk_task &t)
  *   {
- *       norm_carried<2, false>(t, 4096, {1, MPK_BF16}, {-1, 0}, 2, 3, 1.0000000000000001e-05f);
+ *       norm_carried<2, false>(t, 4096, {1, MPK_BF16}, {-1, 0}, 2, 3, 9.99999975e-06f);
  *   } */
 #include "gen/body_print.h"
 #include "shape/rows_shape.h"
@@ -81,8 +81,8 @@ static void print_vector(const gen_call *c, uint32_t input, text *out)
 
 static void print_end(const gen_call *c, text *out)
 {
-    text_print(out, ", (float)");
-    gen_print_double(c->op->attributes[0].f, out);
+    text_print(out, ", ");
+    gen_print_float((float)c->op->attributes[0].f, out);
     text_print(out, ");\n}\n");
 }
 

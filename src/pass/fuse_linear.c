@@ -18,8 +18,6 @@
  * take the gate alone, and a norm is folded last, when it is known which linears read it.
  * Called by fuse_ops.c.  Cost: linear in the program for each match.
  */
-#include <stdlib.h>
-
 #include "pass/fuse.h"
 
 /* An operator taken apart, for a rule to change and fuse_add_linear to put together again. Inputs
@@ -314,15 +312,13 @@ static double factor_of_sum(const ir_op *op)
 {
     static const char before[] = "x0 + x1 * ";
     enum { BEFORE = sizeof before - 1 };
-    char number[32] = {0}, *end;
+    double factor;
     const str expr =
         strcmp(op->def->name, "map") == 0 ? rewrite_attribute(op, "expr")->s : (str){0};
-    if (expr.n <= BEFORE || expr.n - BEFORE >= sizeof number ||
-        memcmp(expr.at, before, BEFORE) != 0)
+    if (expr.n <= BEFORE || memcmp(expr.at, before, BEFORE) != 0 ||
+        !str_read_double((str){expr.at + BEFORE, expr.n - BEFORE}, &factor))
         return 0;
-    memcpy(number, expr.at + BEFORE, expr.n - BEFORE);
-    const double factor = strtod(number, &end);
-    return *end == 0 && factor > 0 && factor < 1e30 ? factor : 0;
+    return factor > 0 && factor < 1e30 ? factor : 0;
 }
 
 /* Rule scaled.  Not with a bias or a norm: the factor would be of the bias too, and bodies apply it

@@ -74,6 +74,24 @@ def random_request(i):
     return request
 
 
+def workload(n):
+    """n random requests and a last one that is certain to draft.
+
+    Drafts are tried only in steps in which nobody feeds a prompt.  Among short answers, with prompts fed 8 tokens a
+    step, there may be no such step; the last request decodes until the others have ended.
+    """
+    last = {"tokens": loops(10), "max_tokens": 240, "seed": n, "ignore_eos": True, "temperature": 0,
+            "allowed_token_ids": [RANDOM.randrange(250)]}
+    return [random_request(i) for i in range(n)] + [last]
+
+
+def shuffled(requests):
+    """A random order of the requests, as indices, with the last request still last."""
+    order = list(range(len(requests) - 1))
+    RANDOM.shuffle(order)
+    return order + [len(requests) - 1]
+
+
 def run(folder, requests, tmp_path, *options):
     path, out = tmp_path / "requests.jsonl", tmp_path / "answers.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in requests))
@@ -84,33 +102,31 @@ def run(folder, requests, tmp_path, *options):
 
 
 def test_drafts_change_no_answer(folder, tmp_path):
-    requests = [random_request(i) for i in range(60)]
+    requests = workload(60)
     plain, words = run(folder, requests, tmp_path, "--max-batch", 4)
     assert "drafts" not in words
     for batch, speculate, *more in ((1, "ngram"), (2, "ngram:15:1"), (4, "ngram:3:2", "--kv-tokens", 256),
                                     (16, "ngram:64:2"), (5, "ngram:8:1", "--step-tokens", 8, "--no-prefix-cache")):
-        order = list(range(len(requests)))
-        RANDOM.shuffle(order)
+        order = shuffled(requests)
         found, words = run(folder, [requests[i] for i in order], tmp_path, "--max-batch", batch, "--speculate",
                            speculate, *more)
         assert found == [plain[i] for i in order], f"batch {batch}, {speculate}, {more}"
-        assert batch == 16 or "drafts stood" in words
+        assert "drafts stood" in words
 
 
 def test_a_draft_model_changes_no_answer(folder, near, far, tmp_path):
-    requests = [random_request(i) for i in range(40)]
+    requests = workload(40)
     plain, _ = run(folder, requests, tmp_path, "--max-batch", 4)
     for batch, model, *more in ((1, near, "--draft", 15), (3, far), (2, near, "--speculate", "ngram:5:2"),
                                 (4, near, "--kv-tokens", 256, "--threads", 3), (16, near, "--draft", 64),
                                 (5, near, "--step-tokens", 8, "--no-prefix-cache"),
                                 (3, near, "--gpus", 2, "--threads", 2)):
-        order = list(range(len(requests)))
-        RANDOM.shuffle(order)
+        order = shuffled(requests)
         found, words = run(folder, [requests[i] for i in order], tmp_path, "--max-batch", batch, "--draft-model",
                            model, *more)
         if "--gpus" not in more:
             assert found == [plain[i] for i in order], f"batch {batch}, {model}, {more}"
-        assert batch == 16 or "drafts stood" in words
+        assert "drafts stood" in words
     one, _ = run(folder, requests, tmp_path, "--gpus", 2, "--threads", 2)
     assert found == [one[i] for i in order]
 

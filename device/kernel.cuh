@@ -21,7 +21,7 @@
  *
  * A task of a step whose tasks are all AOT, time from left to right; -> says who wakes whom:
  *
- *   loader   descriptor .. load phase: pages requested, long before the task's turn
+ *   loader   descriptor .. load phase: pages requested, long before the task is due
  *                |                |
  *                v entry_full     v full[page]            empty[page] ^
  *   bodies     entry      mpk_wait ... products, page by page ........| stores, mpk_trigger
@@ -54,7 +54,7 @@
 
 /* All threads of the block, once, before any role starts; called by mpk_kernel.  Thread 0 alone
  * writes: it sets the worker's state in shared memory, which holds garbage at first, and
- * initialises the barriers.  What is counted from the start of the kernel (sides, flags, turns)
+ * initialises the barriers.  What is counted from the start of the kernel (sides, flags, ordinals)
  * begins at 0; what the machine keeps from kernel to kernel (step, live counts) comes from
  * device memory.  After it, every thread may read mpk_w and wait for its barriers: the
  * block-wide barrier at the end publishes both. */
@@ -90,7 +90,7 @@ MPK_FN void worker_begin(const rt_kernel *k)
             mpk_w.ready = mpk_w.plans[0] = mpk_w.plans[1] = 0;
         for (int i = 0; i < RT_LIVES; i++)
             mpk_w.live[i] = k->machine.control->live[i];
-        mpk_w.box_turn[0] = mpk_w.box_turn[1] = 0;
+        mpk_w.box_fills[0] = mpk_w.box_fills[1] = 0;
         mpk_w.routed = {};
 #if MPK_PEERS > 1
         for (int i = 0; i < MPK_PEERS; i++)

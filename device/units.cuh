@@ -6,7 +6,7 @@
  *   PLAIN     mpk_run_body: bodies that are called when what they read is there.
  *   SOME      mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the
  *             kernel they would take registers from those for few.
- *   EXPERTS, TURNS, ROWS, PRODUCTS
+ *   EXPERTS, HEADS, ROWS, PRODUCTS
  *             mpk_run_experts and so on: the bodies for many tokens, some of which wait themselves:
  *             products with experts; rotation, attention split and folded, and sums of parts;
  *             attention as a whole; products.
@@ -43,7 +43,7 @@ MPK_PRESERVED extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_tas
  * role/bodies.cuh does; the next one is of this unit, and its entry is there. */
 MPK_PRESERVED extern "C" __device__ void mpk_run_some(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_experts(const mpk_task *one);
-MPK_PRESERVED extern "C" __device__ void mpk_run_turns(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_heads(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_rows(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
 
@@ -64,8 +64,8 @@ MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
         mpk_run_products(one);
     if (units_have(MPK_UNIT_ROWS) && unit == MPK_UNIT_ROWS)
         mpk_run_rows(one);
-    if (units_have(MPK_UNIT_TURNS) && unit == MPK_UNIT_TURNS)
-        mpk_run_turns(one);
+    if (units_have(MPK_UNIT_HEADS) && unit == MPK_UNIT_HEADS)
+        mpk_run_heads(one);
     if (units_have(MPK_UNIT_EXPERTS) && unit == MPK_UNIT_EXPERTS)
         mpk_run_experts(one);
     if (units_have(MPK_UNIT_SOME) && unit == MPK_UNIT_SOME)
@@ -131,11 +131,11 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
     return true;
 }
 
-/* This warp has done with the task: a turn more, the ring after its pages, the entry given back. */
+/* This warp has done with the task: its ordinal, the ring after its pages, the entry given back. */
 MPK_FN void list_end(const mpk_ring &ring, int thread)
 {
     mpk_side s = mpk_w.sides[thread / 32];
-    s.turn++;
+    s.ordinal++;
     s.at = ring.at;
     s.parity = ring.parity;
     end_entry(&s, thread, false);
@@ -234,8 +234,8 @@ MPK_FN void many_run(const mpk_task *one)
 /* The one function of this unit, by the name that the kernel calls. */
 #if MPK_UNIT == MPK_UNIT_EXPERTS
 #define UNITS_RUN_MANY mpk_run_experts
-#elif MPK_UNIT == MPK_UNIT_TURNS
-#define UNITS_RUN_MANY mpk_run_turns
+#elif MPK_UNIT == MPK_UNIT_HEADS
+#define UNITS_RUN_MANY mpk_run_heads
 #elif MPK_UNIT == MPK_UNIT_ROWS
 #define UNITS_RUN_MANY mpk_run_rows
 #elif MPK_UNIT == MPK_UNIT_PRODUCTS

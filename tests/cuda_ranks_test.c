@@ -101,8 +101,8 @@ static void count(const rt_kernel *k, const rt_entry *e)
         rt_peers_count(k, p, e->triggers, e->trigger_kind);
 }
 
-/* One turn of a worker; false: it waits. */
-static bool turn(rank_gpu *r, uint32_t worker)
+/* One round of a worker; false: it waits. */
+static bool round_of(rank_gpu *r, uint32_t worker)
 {
     const rt_kernel *k = r->k;
     rank_worker *w = &r->at[worker];
@@ -149,7 +149,7 @@ static void serve(rank_gpu *r)
     for (uint64_t since = clock_ns(); !is_told_to_stop(r->k);) {
         bool did = take_step(r, &asked);
         for (uint32_t w = 0; w < r->k->machine.n_workers; w++)
-            did |= turn(r, w);
+            did |= round_of(r, w);
         if (did || r->running)
             since = clock_ns();
         if (!did)

@@ -240,7 +240,7 @@ static inline int *device_places(const bed *b, int values, int tokens, int size,
 }
 
 /* KV pages into the order of the device, or back. */
-static inline void turn_pages(bed *b, ir_tensor_id cache, int values, bool to_device)
+static inline void reorder_pages(bed *b, ir_tensor_id cache, int values, bool to_device)
 {
     const ir_tensor *t = tensor(b, cache);
     int bytes = (int)ir_dtype_table[t->dtype].block_bytes, tokens = (int)t->dims[2],
@@ -256,13 +256,13 @@ static inline void turn_pages(bed *b, ir_tensor_id cache, int values, bool to_de
     free(places);
 }
 
-static inline void turn_caches(bed *b, bool to_device)
+static inline void reorder_caches(bed *b, bool to_device)
 {
     for (uint32_t i = 0; i < b->op->def->n_in; i++) {
         const char *name = b->op->def->in[i].name;
         if (i < b->op->n_in && b->op->in[i] != IR_NONE &&
             (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0))
-            turn_pages(b, b->op->in[i], name[0] == 'v', to_device);
+            reorder_pages(b, b->op->in[i], name[0] == 'v', to_device);
     }
 }
 

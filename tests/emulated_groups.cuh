@@ -13,8 +13,8 @@ struct emulated_group {
     float *sums[128];
     const rt_u32 *own[128]; /* a in registers; NULL: in shared memory */
     rt_u64 a, b;
-    bool is_bf16;   /* else f16 */
-    bool is_turned; /* rows of b are entries of the sum */
+    bool is_bf16;       /* else f16 */
+    bool is_transposed; /* rows of b are entries of the sum */
 };
 static emulated_group emulated_groups[EMULATED_BODIES / 128];
 
@@ -72,10 +72,10 @@ template <int N> EMULATED_HOT static void emulated_group_multiply(void)
         else
             for (int k = 0; k < 16; k++)
                 a[m][k] = emulated_own_element(g, m, k);
-    for (int n = 0; n < N && !g->is_turned; n++)
+    for (int n = 0; n < N && !g->is_transposed; n++)
         emulated_row(g->is_bf16, g->b, n, (float *)b + n, N);
     /* 16 columns at a time of row k: 32 bytes further in the swizzled rows */
-    for (int k = 0; k < 16 && g->is_turned; k++)
+    for (int k = 0; k < 16 && g->is_transposed; k++)
         for (int n = 0; n < N; n += 16)
             emulated_row(g->is_bf16, g->b + (rt_u64)(n / 8), k, (float *)b + k * N + n, 1);
     memset(sum, 0, sizeof sum);
@@ -93,20 +93,20 @@ static inline void emulated_group_product(bool is_bf16, float *c, rt_u64 a, rt_u
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = 0;
     g->is_bf16 = is_bf16;
-    g->is_turned = false;
+    g->is_transposed = false;
     g->a = a;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
 }
 template <int N>
-static inline void emulated_group_own_product(bool is_bf16, bool is_turned, float *c,
+static inline void emulated_group_own_product(bool is_bf16, bool is_transposed, float *c,
                                               const rt_u32 *a, rt_u64 b)
 {
     emulated_group *g = &emulated_groups[emulated_now->number / 128];
     g->sums[emulated_now->number % 128] = c;
     g->own[emulated_now->number % 128] = a;
     g->is_bf16 = is_bf16;
-    g->is_turned = is_turned;
+    g->is_transposed = is_transposed;
     g->b = b;
     emulated_meet(&g->meeting, 128, emulated_group_multiply<N>);
 }

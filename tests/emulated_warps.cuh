@@ -768,7 +768,7 @@ static inline void ptx_load_matrices(rt_u32 *r, const void *row)
                (const char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4,
                4);
 }
-static inline void ptx_load_matrices_turned(rt_u32 *r, const void *row)
+static inline void ptx_load_matrices_transposed(rt_u32 *r, const void *row)
 {
     const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
     for (int m = 0; m < 4; m++)
@@ -783,9 +783,9 @@ static inline void ptx_load_matrices_at(rt_u32 *r, rt_u32 row)
 {
     ptx_load_matrices(r, mpk_s + row);
 }
-static inline void ptx_load_matrices_turned_at(rt_u32 *r, rt_u32 row)
+static inline void ptx_load_matrices_transposed_at(rt_u32 *r, rt_u32 row)
 {
-    ptx_load_matrices_turned(r, mpk_s + row);
+    ptx_load_matrices_transposed(r, mpk_s + row);
 }
 
 #include "tests/emulated_groups.cuh"

@@ -115,7 +115,7 @@ static void emulated_bodies(void)
         mpk_task t = {e, e->hi[0] > live ? live : e->hi[0], mpk_w.live,
                       mpk_s + MPK_PAGES * MPK_PAGE_BYTES, &ring};
         __syncwarp();
-        mpk_w.sides[mpk_thread() / 32].turn = i;
+        mpk_w.sides[mpk_thread() / 32].ordinal = i;
         __syncwarp();
         if (mpk_body_waits(e->body) || mpk_body_some(e->body)) {
             if (mpk_body_some(e->body))

@@ -610,7 +610,7 @@ static void fast_bodies_keep_their_limits(void **state)
     "input %x : bf16[1, 64, 9, 9]\nconst %w : bf16[" filters ", 64, 3, 3]\n%y = conv(%x, %w, _)\n"
         {"block", CONV("4"), true},
         {"block", CONV("3"), false},
-#define TURNED(qkv, half, size)                                                                    \
+#define ROTATED(qkv, half, size)                                                                   \
     "input %x : bf16[2, " qkv "] live=tokens\ninput %t : f32[2, 2, " half "] live=tokens\ninput "  \
     "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \
     ": bf16[4, 1, 64, " size "]\nstate %vc : bf16[4, 1, 64, " size "]\n%q, %k, %v = rope_kv(%x, "  \
@@ -620,11 +620,11 @@ static void fast_bodies_keep_their_limits(void **state)
         {"sum_rows", PARTS("2, 8"), true},
         {"sum_rows", PARTS("2, 12"), false},
         {"sum_rows", PARTS("2, 8, 8"), false},
-        {"rope_tile<64>", TURNED("256", "32", "64"), true},
-        {"rope_tile<128>", TURNED("512", "64", "128"), true},
-        {"rope_tile<96>", TURNED("384", "48", "96"), true},
-        {"rope_tile<256>", TURNED("1024", "128", "256"), true},
-        {"rope_tile", TURNED("768", "96", "192"), false},
+        {"rope_tile<64>", ROTATED("256", "32", "64"), true},
+        {"rope_tile<128>", ROTATED("512", "64", "128"), true},
+        {"rope_tile<96>", ROTATED("384", "48", "96"), true},
+        {"rope_tile<256>", ROTATED("1024", "128", "256"), true},
+        {"rope_tile", ROTATED("768", "96", "192"), false},
 #define BIASED(tokens, bias)                                                                      \
     "input %x : bf16[" tokens ", 64] live=tokens\ninput %i : i32[" tokens ", 2] live=tokens\n"    \
     "const %g : bf16[5, 24, 64]\nconst %u : bf16[5, 24, 64]\nconst %bg : " bias "[5, 24]\nconst " \

@@ -300,7 +300,7 @@ static const char *const blocks_graphs[] = {
                                                 "live=rows\n%l, %p = logits(%x, %w, %n, %r)\n",
 };
 
-/* The same of more than 64 tokens, which warpgroups multiply: one to five turns of 128 tokens, of
+/* The same of more than 64 tokens, which warpgroups multiply: one to five lots of 128 tokens, of
  * which the last may have few, one to three passes of up to 192 rows.  Of many the last pass has
  * 12 groups of 8 rows, which fill a page of loads. */
 static const char *const blocks_prompts[] = {

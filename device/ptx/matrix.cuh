@@ -71,7 +71,7 @@ MPK_FN void ptx_load_matrices(rt_u32 *r, const void *row)
 }
 
 /* The same, each matrix transposed: a lane gets entries of a column. */
-MPK_FN void ptx_load_matrices_turned(rt_u32 *r, const void *row)
+MPK_FN void ptx_load_matrices_transposed(rt_u32 *r, const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -87,7 +87,7 @@ MPK_FN void ptx_load_matrices_at(rt_u32 *r, rt_u32 row)
                  : "r"(row)
                  : "memory");
 }
-MPK_FN void ptx_load_matrices_turned_at(rt_u32 *r, rt_u32 row)
+MPK_FN void ptx_load_matrices_transposed_at(rt_u32 *r, rt_u32 row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -5,7 +5,7 @@
  * defines the mpk_dispatch_... and mpk_body_... functions that are called here.
  *
  *   - Each warp goes through the list by itself.  Where it stands (mpk_side) is the same in all
- *     warps at the same turn; it lies in shared memory while a body runs and in registers
+ *     warps at the same ordinal; it lies in shared memory while a body runs and in registers
  *     otherwise.
  *   - A step begins in begin_step: thread 0 reads the step word, writes down what the step is
  *     (graph, epoch, live), and counts `begun` (release) after all warps have their lists.  Loader
@@ -109,7 +109,7 @@ MPK_FN int run_task(bool hybrid, mpk_side *side)
      * registers.  Only the ring's place is kept, because the body has advanced it. */
     const int thread = mpk_thread();
     s = mpk_w.sides[thread / 32];
-    s.turn += !hybrid; /* as the clerk counts, which rests in a hybrid step */
+    s.ordinal += !hybrid; /* as the clerk counts, which rests in a hybrid step */
     if (jit) {
         __syncwarp();
         if (mpk_thread() % 32 == 0)

@@ -5,17 +5,17 @@
  * look after events themselves and the clerk loads for JIT tasks instead.  kernel.cuh starts
  * clerk_loop in warp MPK_WARPS + 1 of every worker that has a ring.
  *
- * A task's turn is its number since the kernel began, modulo 2^32; the clerk and every body warp
+ * A task's ordinal is its number since the kernel began, modulo 2^32; the clerk and every body warp
  * count it alike.
- *   - Before: the clerk polls the task's event (acquire at device scope), then sets `ready` to turn
- *     + 1 (release in the block).  A body warp reads what other workers have written only after it
- *     has seen ready > turn (mpk_wait).
- *   - After: each body warp arrives at written[turn % MPK_ENTRIES] once it has written its part and
- *     no longer uses the scratch.  The clerk waits for all of them and then adds to the event's
+ *   - Before: the clerk polls the task's event (acquire at device scope), then sets `ready` to
+ *     ordinal + 1 (release in the block).  A body warp reads what other workers have written only
+ *     after it has seen ready > ordinal (mpk_wait).
+ *   - After: each body warp arrives at written[ordinal % MPK_ENTRIES] once it has written its part
+ *     and no longer uses the scratch.  The clerk waits for all of them and then adds to the event's
  *     counter with release at device scope: by cumulativity the stores of all body warps are
  *     published by that one addition.
  *   - The clerk gives the entry's slot back (entry_empty) only after it has seen `written`.  The
- *     loader cannot refill the slot before that, so no body warp is more than MPK_ENTRIES turns
+ *     loader cannot refill the slot before that, so no body warp is more than MPK_ENTRIES tasks
  *     ahead of the clerk, and a barrier of `written` is never two phases ahead of its reader.
  *   - The last task of a list is counted only after the loader has finished the list (`loaded`):
  *     otherwise the step could end, and the next one overwrite data by which the loader decides
@@ -189,11 +189,11 @@ MPK_FN void clerk_count_peers(rt_u32 event, rt_u32 kind)
 }
 
 /* All lanes: the clerk's part of a step whose tasks are all AOT, task after task in the order of
- * the list.  Lane 0 polls and counts.  step: number of the step since the kernel began; turn:
+ * the list.  Lane 0 polls and counts.  step: number of the step since the kernel began; ordinal:
  * tasks so far, moved on.  The list's last task is counted once the loader has finished the
  * list: a task that needs no pages does not wait for the loader, which must not read the next
  * step's data for this step. */
-MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
+MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *ordinal)
 {
     const rt_u32 lane = threadIdx.x % 32;
     rt_u32 slot = mpk_w.slot, parity = mpk_w.parity;
@@ -207,14 +207,14 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
             if (!e->quiet)
                 mpk_poll(e->depends, e->needed);
             /* releases to the body warps what the poll has acquired */
-            ptx_store_flag(&mpk_w.ready, *turn + 1);
+            ptx_store_flag(&mpk_w.ready, *ordinal + 1);
         }
         __syncwarp();
         /* This task's event follows all readers of this worker's carried words. */
         if (clears)
             clerk_clear();
         if (lane == 0) {
-            mpk_await_written(*turn);
+            mpk_await_written(*ordinal);
             /* not before: `written` counts no further than the entries */
             ptx_barrier_arrive(&mpk_w.entry_empty[slot]);
             while (i + 1 == list.last && (rt_i32)(ptx_load_flag(&mpk_w.loaded) - step) <= 0 &&
@@ -230,7 +230,7 @@ MPK_FN void clerk_run_list(rt_range list, rt_u32 step, rt_u32 *turn)
             if (mpk_timed && lane == 0)
                 mpk_w.all_times[i].end = ptx_cycles();
         }
-        ++*turn;
+        ++*ordinal;
         __syncwarp();
         if (++slot == MPK_ENTRIES) {
             slot = 0;
@@ -265,12 +265,12 @@ MPK_FN void clerk_load(mpk_load *l, rt_u32 step)
 }
 #endif
 
-/* Whole warp, for the life of the kernel.  turn goes on through all steps, as the bodies count
+/* Whole warp, for the life of the kernel.  ordinal goes on through all steps, as the bodies count
  * it; step counts those that have begun.  A step with JIT tasks is `direct`: the bodies poll and
  * count for themselves, and this warp loads for JIT tasks until the next step begins. */
 static __device__ void clerk_loop(void)
 {
-    rt_u32 turn = 0; /* tasks counted so far */
+    rt_u32 ordinal = 0; /* tasks counted so far */
 #if MPK_JIT_PAGES
     mpk_load l;
     load_begin(&l, MPK_PAGES - MPK_JIT_PAGES, MPK_JIT_PAGES);
@@ -284,7 +284,7 @@ static __device__ void clerk_loop(void)
         /* once `clerked` is stored, the bodies may change it */
         const bool direct = mpk_w.direct;
         if (!direct)
-            clerk_run_list(mpk_list(mpk_w.graph), step, &turn);
+            clerk_run_list(mpk_list(mpk_w.graph), step, &ordinal);
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.clerked, step + 1); /* partner: await_step */

@@ -101,10 +101,10 @@ MPK_FN void courier_note(rt_kernel *k, courier_burst *b, rt_u32 sent, rt_u32 wri
     }
 }
 
-/* Whole warp; lane 0 alone stores words that are not entries.  Each turn is one look: tokens go out
- * first, since they are what a user waits for, then requests and commands come in.  A turn that has
- * carried nothing is followed by a pause of half a microsecond, so that an idle courier leaves the
- * bus alone.
+/* Whole warp; lane 0 alone stores words that are not entries.  Each round is one look: tokens go
+ * out first, since they are what a user waits for, then requests and commands come in.  A round
+ * that has carried nothing is followed by a pause of half a microsecond, so that an idle courier
+ * leaves the bus alone.
  *
  * After the end requests and commands are not taken any more: they stay in the host's rings, where
  * the next kernel finds them.

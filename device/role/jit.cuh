@@ -30,7 +30,7 @@ enum { CHOICE_AOT, CHOICE_JIT, CHOICE_END };
 static __device__ __noinline__ rt_u32 choose(rt_u64 step, rt_u32 slot)
 {
     rt_machine *m = (rt_machine *)&mpk_w.k->machine;
-    rt_u32 me = mpk_w.index, n = 0; /* n: turns of the poll */
+    rt_u32 me = mpk_w.index, n = 0; /* n: rounds of the poll */
     for (;;) {
         if (rt_queue_pop(&m->jit[me], m->jit_slots + (rt_u64)me * (m->jit_mask + 1), m->jit_mask,
                          &mpk_w.taken))

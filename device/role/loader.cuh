@@ -99,10 +99,10 @@ MPK_FN void loader_answer(mpk_load *l, const mpk_descriptors *d)
     __syncwarp();
 }
 
-/* Ablation (tuning.preload is 0): wait until all body warps have turned to entry number `next`,
+/* Ablation (tuning.preload is 0): wait until all body warps have come to entry number `next`,
  * so that nothing is loaded ahead of its task.  A lane watches a warp.  0: they will not come
  * there. */
-MPK_FN int loader_await_turn(const mpk_load *l, rt_u32 next)
+MPK_FN int loader_await_bodies(const mpk_load *l, rt_u32 next)
 {
     const rt_u32 lane = threadIdx.x % 32;
     while (!__all_sync(0xffffffffu,
@@ -130,7 +130,7 @@ MPK_FN int loader_run_list(mpk_load *l, mpk_descriptors *d, rt_u32 *slot, rt_u32
                 return 0; /* the entry may not be there */
         l->e = &mpk_w.entries[*slot];
         if (l->e->body != RT_NONE && mpk_body_loads(l->e->body)) {
-            if (!mpk_w.k->tuning.preload && !loader_await_turn(l, d->list.first + i))
+            if (!mpk_w.k->tuning.preload && !loader_await_bodies(l, d->list.first + i))
                 return 0;
             mpk_dispatch_load(l->e->body, *l);
         }

@@ -182,7 +182,7 @@ MPK_FN void note_end(const rt_kernel *k)
     mpk_step.begun_ns = 0;
 }
 
-/* One warp of worker 0, for the life of the kernel.  In a turn either the running step is looked
+/* One warp of worker 0, for the life of the kernel.  In a round either the running step is looked
  * at, or, when it has ended, rt_step_poll (rt/rt_step.h) collects it, admits requests and
  * publishes the next.  A step that is another regime's is published too, but this kernel ends
  * instead of running it. */

@@ -3,8 +3,8 @@
  *
  * kernel.cuh starts watch_loop in one thread of warp MPK_WARPS + 3 of each worker that has no
  * courier.  Bodies and loaders look only at the worker's own flag in shared memory: a look at
- * global memory would be a trip to L2 in each turn of each wait.  The flag only ever goes from 0 to
- * 1.
+ * global memory would be a trip to L2 in each round of each wait.  The flag only ever goes from 0
+ * to 1.
  *
  * tell_end runs once for each launch that ends by itself or by a fault, in one thread, when no
  * thread changes the fault record any more (RT_FAULTING has passed): the fault is written before

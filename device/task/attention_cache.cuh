@@ -28,7 +28,7 @@ enum { CACHE_UNIT = 64 };
  *   caches    [B, kv_heads, L, K]
  *   index     [T] positions that the step's keys and values take; absent if there are none (but it
  *             has T entries even then)
- *   mask      broadcast to [B, heads, T, L]; cosine, sine: to [B, T, entries that turn]
+ *   mask      broadcast to [B, heads, T, L]; cosine, sine: to [B, T, entries that are rotated]
  *   norms     [K], of queries and of keys
  *   part, lse the results, for each token and split
  */
@@ -87,15 +87,15 @@ MPK_FN float cache_scaled(const mpk_task &t, const cache_operands &o, const mpk_
                      x * r.factor * mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]));
 }
 
-/* Entry e normalised and rotated. The first n entries of a head turn, in pairs (e, e + n / 2) as
- * Llama's rotate_half pairs them; the rest pass as they are. Every product is rounded to the
+/* Entry e normalised and rotated. The first n entries of a head are rotated, in pairs (e, e + n /
+ * 2) as Llama's rotate_half pairs them; the rest pass as they are. Every product is rounded to the
  * tensor's dtype, as separate operators of the reference would store it. */
-MPK_FN float cache_turned(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
-                          const cache_row &r, rt_i64 e)
+MPK_FN float cache_rotated(const mpk_task &t, const cache_operands &o, const mpk_view &norm,
+                           const cache_row &r, rt_i64 e)
 {
     const int dtype = o.qkv.dtype;
     const rt_i64 n = mpk_is_there(o.cosine) ? o.cosine.dims[2] : 0, half = n / 2;
-    float x = cache_scaled(t, o, norm, r, e); /* before it is turned */
+    float x = cache_scaled(t, o, norm, r, e); /* before it is rotated */
     if (e >= n)
         return x;
     float other = cache_scaled(t, o, norm, r, e < half ? e + half : e - half);
@@ -169,7 +169,7 @@ MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache
             cache_row r = cache_find(t, o, h, o.k_norm, at[0], token, h.heads + kv_head);
             for (rt_i64 e = 0; e < h.size; e++)
                 score +=
-                    s_query[e] * mpk_round(o.k_cache.dtype, cache_turned(t, o, o.k_norm, r, e));
+                    s_query[e] * mpk_round(o.k_cache.dtype, cache_rotated(t, o, o.k_norm, r, e));
         } else if (seen) {
             for (rt_i64 e = 0; e < h.size; e++)
                 score += s_query[e] * mpk_get(o.k_cache, g_keys, keys + e * o.k_cache.stride[3]);
@@ -206,7 +206,7 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
     mpk_sync();
     cache_row r = cache_find(t, o, h, o.q_norm, row[0], row[2], row[1]);
     for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS) {
-        s_query[e] = cache_turned(t, o, o.q_norm, r, e);
+        s_query[e] = cache_rotated(t, o, o.q_norm, r, e);
         s_values[e] = 0;
     }
     for (rt_i64 p0 = split * CACHE_UNIT; p0 < length; p0 += h.splits * CACHE_UNIT) {
@@ -262,7 +262,7 @@ MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_h
         for (rt_i64 e = mpk_thread(); e < h.size; e += MPK_THREADS) {
             mpk_put(k, mpk_data(t, k),
                     entry * k.stride[0] + kv_head * k.stride[1] + p * k.stride[2] + e * k.stride[3],
-                    cache_turned(t, o, o.k_norm, r, e));
+                    cache_rotated(t, o, o.k_norm, r, e));
             mpk_put(v, mpk_data(t, v),
                     entry * v.stride[0] + kv_head * v.stride[1] + p * v.stride[2] + e * v.stride[3],
                     cache_value(t, o, h, entry, kv_head, p, token, e));

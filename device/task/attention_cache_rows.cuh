@@ -34,9 +34,9 @@ enum { ROWS_POSITIONS = CACHE_UNIT / 8 }; /* of a warp in a block */
 
 /* Scratch, in bytes from its start:
  *
- *   0          float[ROWS][K]             queries, turned and scaled
+ *   0          float[ROWS][K]             queries, rotated and scaled
  *   partial    float[warps][ROWS][K]      sums of each warp; a row of K for each while rows are
- *                                         turned
+ *                                         rotated
  *   largest    float2[warps][ROWS]        largest score, sum of weights
  *   keys       [2][tokens][K]             keys, then values of the step, in the dtype of the cache
  */
@@ -170,7 +170,7 @@ MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
     return mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
 }
 
-/* A warp turns a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a
+/* A warp rotates a row of qkv, that of a query or of a key: to[e] = its entries as floats; stage: a
  * row of scratch of its own, may be `to`.
  *
  * A lane has entries lane, lane + 32, ...  Its partner in the rotation, half a row on, may be
@@ -180,13 +180,15 @@ MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
  * carried, is the only one that is polled.
  */
 template <int LANES>
-MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_how &h, bool is_query,
-                      rt_i64 entry, rt_i64 token, rt_i64 head, float scale, float *stage, float *to)
+MPK_FN void rows_rotate(const mpk_task &t, const cache_operands &o, const cache_how &h,
+                        bool is_query, rt_i64 entry, rt_i64 token, rt_i64 head, float scale,
+                        float *stage, float *to)
 {
     constexpr int PER = LANES / 4; /* entries of a lane */
     const int lane = mpk_thread() % 32, size = (int)h.size, dtype = o.qkv.dtype;
     const rt_i64 at[RT_MAX_RANK] = {entry, token, 0};
-    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0, half = n / 2; /* that turn */
+    const int n = mpk_is_there(o.cosine) ? (int)o.cosine.dims[2] : 0,
+              half = n / 2; /* that are rotated */
     const int from = (int)cache_from(o, entry, token, head), step = (int)o.qkv.stride[3];
     rt_u32 word[PER]; /* requested, perhaps not there yet */
     /* only qkv is written by tasks of this step; load the others before polling for it */
@@ -194,17 +196,17 @@ MPK_FN void rows_turn(const mpk_task &t, const cache_operands &o, const cache_ho
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
-        const bool there = e < size, turns = there && e < n; /* lanes beyond the row have zeros */
+        const bool there = e < size, rotates = there && e < n; /* lanes beyond the row have zeros */
         word[i] = there ? rows_ask(t, o, from + e * step) : 0;
         weight[i] = !there     ? 1
                     : is_query ? rows_weight(t, o.q_norm, e)
                                : rows_weight(t, o.k_norm, e);
-        cosine[i] = turns ? mpk_get(o.cosine, mpk_data(t, o.cosine),
-                                    mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2])
-                          : 1;
-        sine[i] = turns ? mpk_get(o.sine, mpk_data(t, o.sine),
-                                  mpk_spread(o.sine, 3, at) + e * o.sine.stride[2])
-                        : 0;
+        cosine[i] = rotates ? mpk_get(o.cosine, mpk_data(t, o.cosine),
+                                      mpk_spread(o.cosine, 3, at) + e * o.cosine.stride[2])
+                            : 1;
+        sine[i] = rotates ? mpk_get(o.sine, mpk_data(t, o.sine),
+                                    mpk_spread(o.sine, 3, at) + e * o.sine.stride[2])
+                          : 0;
     }
 #pragma unroll
     for (int i = 0; i < PER; i++) {
@@ -270,12 +272,12 @@ MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
 
 /* A warp keeps a token's new key, already rotated, and its value in scratch. */
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h,
-                      const rows_work &w, rt_i64 token, const float *turned, int keys)
+                      const rows_work &w, rt_i64 token, const float *rotated, int keys)
 {
     const int from = (int)cache_from(o, w.entry, token, h.heads + h.kv_heads + w.kv_head),
               step = (int)o.qkv.stride[3];
     for (int e = mpk_thread() % 32; e < (int)h.size; e += 32) {
-        rows_set(o.k_cache, rows_new(t, o, h, keys, 0, token), e, turned[e]);
+        rows_set(o.k_cache, rows_new(t, o, h, keys, 0, token), e, rotated[e]);
         rows_set(o.v_cache, rows_new(t, o, h, keys, 1, token), e,
                  rows_answer(t, o, from + e * step, rows_ask(t, o, from + e * step)));
     }
@@ -474,9 +476,9 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
             (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
             continue;
         const int head = is_query ? w.kv_head * group + row % group : (int)h.heads + w.kv_head;
-        rows_turn<LANES>(t, o, h, is_query, w.entry, token, head,
-                         is_query ? h.scale * ROWS_LOG2_E : 1, stage,
-                         is_query ? s_query + i * size : stage);
+        rows_rotate<LANES>(t, o, h, is_query, w.entry, token, head,
+                           is_query ? h.scale * ROWS_LOG2_E : 1, stage,
+                           is_query ? s_query + i * size : stage);
         if (!is_query)
             rows_make(t, o, h, w, token, stage, rows_scratch<ROWS>::keys(size));
     }
@@ -485,7 +487,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
 /* ROWS rows of a split, from row0 on.
  *
  * Barriers.  The first: nothing of the rows before, of which scratch is full, is being read any
- * longer.  The one after rows_prepare: queries and new keys are there, and no row is being turned
+ * longer.  The one after rows_prepare: queries and new keys are there, and no row is being rotated
  * in what is going to be partial sums.  The last: all partial sums are there.
  * With AHEAD the second stands inside the loop, after the first loads; a warp without positions
  * goes through the loop once for its sake, as every warp has to come to it.

@@ -16,7 +16,7 @@
  * whose rows, runs and sources of pages this uses.
  *
  * The cache lies in blocks of keys (tile/kv.cuh).  ldmatrix reads 8 positions x 8 entries of these
- * as they are for scores, and turned for results; 8 lanes read 128 bytes of different banks.
+ * as they are for scores, and transposed for results; 8 lanes read 128 bytes of different banks.
  * Positions that no row of the chunk sees are zeros in scratch, so what they hold does not matter.
  *
  * attention_parts: a chunk is one token, and its positions are those of a part (op/context.h).
@@ -211,7 +211,7 @@ MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *
 #pragma unroll
     for (int n = 0; n < N; n++) {
         rt_u32 w[4]; /* of 32 positions */
-        ptx_load_matrices_turned(w, s_stage + latent_at(lane, unit + n));
+        ptx_load_matrices_transposed(w, s_stage + latent_at(lane, unit + n));
 #pragma unroll
         for (int k = 0; k < 2; k++)
             ptx_multiply_bf16(out[n], p[k][0], p[k][1], p[k][2], p[k][3], w[2 * k], w[2 * k + 1]);

@@ -481,13 +481,13 @@ MPK_FN void lone_run_warp(const mpk_task &t, const attend_shape &s, const lone_t
 
 /* All threads, after a barrier: contexts that are cut.  Each begins in the share of some warp,
  * where it is the last one; rows are folded in turn by the warps.  All warps go through the same
- * list, so `turn` is the same in all.  A share whose last context ends with it, or began before
+ * list, so `dealt` is the same in all.  A share whose last context ends with it, or began before
  * it, has no such context. */
 template <int K, int HOW>
 MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_tokens &k)
 {
     const int group = s.heads / s.kv_heads, mine = mpk_thread() / 32;
-    int turn = 0; /* of the warps, by rows of contexts that are cut */
+    int dealt = 0; /* to the warps: rows of contexts that are cut */
     for (int w = 0; w + 1 < MPK_WARPS; w++) {
         const int lo = lone_bound(w, k.total), hi = lone_bound(w + 1, k.total);
         if (hi == k.total || lo == hi)
@@ -501,8 +501,8 @@ MPK_FN void lone_join(const mpk_task &t, const attend_shape &s, const lone_token
         int n = 1; /* warps that have a part of it */
         while (lone_bound(w + n, k.total) < end)
             n++;
-        for (int row = 0; row < group; row++, turn++)
-            if (turn % MPK_WARPS == mine)
+        for (int row = 0; row < group; row++, dealt++)
+            if (dealt % MPK_WARPS == mine)
                 lone_fold<K, HOW>(t, s, k, u, row, w, n);
     }
 }

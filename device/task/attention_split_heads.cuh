@@ -26,13 +26,13 @@ template <int K> struct attention_row {
     rt_u32 low[attention_lanes<K>::PIECES], high[attention_lanes<K>::PIECES]; /* two bf16 each */
 };
 
-/* What a head is turned with: the norm's weight and the angles at these dims.  Nothing of it comes
+/* What a head is rotated with: the norm's weight and the angles at these dims.  Nothing of it comes
  * from this layer, so it is asked for before qkv. cosine and sine are of the pairs (dim, dim + K /
  * 2), low and high the norm's weights of these. */
 struct attention_angles {
     float2 low, high, cosine, sine; /* two neighbouring dims each */
 };
-template <int K> struct attention_turn {
+template <int K> struct attention_rotation {
     attention_angles at[attention_lanes<K>::PIECES];
 };
 
@@ -45,25 +45,25 @@ MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int
     return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
 }
 
-/* Asks for what row `norm` of a token t is turned with; norm: AT_Q_NORM or AT_K_NORM. The table
- * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *turn as it is: it
- * must have been set. */
+/* Asks for what row `norm` of a token t is rotated with; norm: AT_Q_NORM or AT_K_NORM. The table
+ * holds K / 2 cosines, then K / 2 sines for each token. Lanes beyond K / 4 leave *rotation as it
+ * is: it must have been set. */
 template <int K, int PIECE = 0>
-MPK_FN void attention_ask_turn(const rt_entry *e, const attention_shape &s, int t, int norm,
-                               attention_turn<K> *turn)
+MPK_FN void attention_ask_rotation(const rt_entry *e, const attention_shape &s, int t, int norm,
+                                   attention_rotation<K> *rotation)
 {
     const int i = 64 * PIECE + 2 * (mpk_thread() % 32);          /* this lane's first dim */
     const float *table = (const float *)e->at[AT_TABLE] + t * K; /* cosines, then sines */
     if (i >= K / 2)
         return;
-    turn->at[PIECE].cosine = *(const float2 *)(table + i);
-    turn->at[PIECE].sine = *(const float2 *)(table + K / 2 + i);
+    rotation->at[PIECE].cosine = *(const float2 *)(table + i);
+    rotation->at[PIECE].sine = *(const float2 *)(table + K / 2 + i);
     if (s.norm_type >= 0) {
-        turn->at[PIECE].low = attention_norm_at(s, e, norm, i);
-        turn->at[PIECE].high = attention_norm_at(s, e, norm, i + K / 2);
+        rotation->at[PIECE].low = attention_norm_at(s, e, norm, i);
+        rotation->at[PIECE].high = attention_norm_at(s, e, norm, i + K / 2);
     }
     if (PIECE < attention_lanes<K>::LAST)
-        attention_ask_turn<K, attention_lanes<K>::LAST>(e, s, t, norm, turn);
+        attention_ask_rotation<K, attention_lanes<K>::LAST>(e, s, t, norm, rotation);
 }
 
 /* Where this lane's dims of head `head` of a row of qkv lie: [heads + 2 kv_heads][K], queries,
@@ -113,23 +113,23 @@ MPK_FN float attention_square(rt_u32 low, rt_u32 high)
                 d = ptx_high_bf16(high);
     return fmaf(d, d, fmaf(c, c, mpk_two_products(b, b, a, a)));
 }
-MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
-                                 const attention_angles &turn, rt_u32 *low, rt_u32 *high)
+MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
+                                   const attention_angles &angles, rt_u32 *low, rt_u32 *high)
 {
     float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
     float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
     if (s.norm_type >= 0) {
-        rt_u32 x = ptx_pack_bf16(a * scale * turn.low.x, b * scale * turn.low.y);
-        rt_u32 y = ptx_pack_bf16(c * scale * turn.high.x, d * scale * turn.high.y);
+        rt_u32 x = ptx_pack_bf16(a * scale * angles.low.x, b * scale * angles.low.y);
+        rt_u32 y = ptx_pack_bf16(c * scale * angles.high.x, d * scale * angles.high.y);
         a = ptx_low_bf16(x);
         b = ptx_high_bf16(x);
         c = ptx_low_bf16(y);
         d = ptx_high_bf16(y);
     }
-    *low = ptx_pack_bf16(mpk_two_products(a, turn.cosine.x, -c, turn.sine.x),
-                         mpk_two_products(b, turn.cosine.y, -d, turn.sine.y));
-    *high = ptx_pack_bf16(mpk_two_products(c, turn.cosine.x, a, turn.sine.x),
-                          mpk_two_products(d, turn.cosine.y, b, turn.sine.y));
+    *low = ptx_pack_bf16(mpk_two_products(a, angles.cosine.x, -c, angles.sine.x),
+                         mpk_two_products(b, angles.cosine.y, -d, angles.sine.y));
+    *high = ptx_pack_bf16(mpk_two_products(c, angles.cosine.x, a, angles.sine.x),
+                          mpk_two_products(d, angles.cosine.y, b, angles.sine.y));
 }
 
 /* Normalise and rotate rows, rounding to bf16 after each as the single operators do.  The same
@@ -138,8 +138,8 @@ MPK_FN void attention_turn_piece(const attention_shape &s, float scale,
  * pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take part
  * in the sum of squares.  Sums of all rows go through their shuffles together. */
 template <int K, int N>
-MPK_FN void attention_turn_rows(const attention_shape &s, const attention_turn<K> *turn,
-                                attention_row<K> *row)
+MPK_FN void attention_rotate_rows(const attention_shape &s, const attention_rotation<K> *rotation,
+                                  attention_row<K> *row)
 {
     constexpr int LAST = attention_lanes<K>::LAST;
     float square[N];
@@ -159,16 +159,17 @@ MPK_FN void attention_turn_rows(const attention_shape &s, const attention_turn<K
 #pragma unroll
     for (int a = 0; a < N; a++) {
         const float scale = s.norm_type >= 0 ? rsqrtf(fmaf(square[a], 1.0f / K, s.eps)) : 1;
-        attention_turn_piece(s, scale, turn[a].at[0], &row[a].low[0], &row[a].high[0]);
+        attention_rotate_piece(s, scale, rotation[a].at[0], &row[a].low[0], &row[a].high[0]);
         if (LAST)
-            attention_turn_piece(s, scale, turn[a].at[LAST], &row[a].low[LAST], &row[a].high[LAST]);
+            attention_rotate_piece(s, scale, rotation[a].at[LAST], &row[a].low[LAST],
+                                   &row[a].high[LAST]);
     }
 }
 template <int K>
-MPK_FN void attention_turn_row(const attention_shape &s, const attention_turn<K> &turn,
-                               attention_row<K> *row)
+MPK_FN void attention_rotate_row(const attention_shape &s, const attention_rotation<K> &rotation,
+                                 attention_row<K> *row)
 {
-    attention_turn_rows<K, 1>(s, &turn, row);
+    attention_rotate_rows<K, 1>(s, &rotation, row);
 }
 
 /* A row into scratch, bf16, dims in order. */
@@ -247,34 +248,35 @@ template <int GROUP, int TEAM> struct attention_rows_ahead {
     enum { N = TEAM == MPK_WARPS ? 1 : (GROUP + 2 + TEAM - 1) / TEAM };
 };
 
-/* Rows `warp`, `warp` + TEAM ... of a piece and what they are turned with, asked for ahead. */
+/* Rows `warp`, `warp` + TEAM ... of a piece and what they are rotated with, asked for ahead. */
 template <int K, int GROUP, int TEAM> struct attention_ahead {
     enum { N = attention_rows_ahead<GROUP, TEAM>::N, KINDS = N > 1 ? 2 : 1 };
     attention_row<K> row[N]; /* perhaps not there yet */
     /* of the piece's token: for queries, and for keys; of a warp with one row for that */
-    attention_turn<K> turn[KINDS];
+    attention_rotation<K> rotation[KINDS];
     int page; /* of the cache, for the piece's token; -1: there is none, or the piece does not put
                * it there */
 };
 
-/* Asks for what the rows are turned with, of token `token`. */
+/* Asks for what the rows are rotated with, of token `token`. */
 template <int K, int GROUP, int TEAM>
-MPK_FN void attention_ask_turns(const mpk_task &t, const attention_shape &s, int token,
-                                attention_ahead<K, GROUP, TEAM> *ahead)
+MPK_FN void attention_ask_rotations(const mpk_task &t, const attention_shape &s, int token,
+                                    attention_ahead<K, GROUP, TEAM> *ahead)
 {
     if (attention_ahead<K, GROUP, TEAM>::KINDS == 1) {
-        attention_ask_turn<K>(t.e, s, token, attention_warp<TEAM>() < GROUP ? AT_Q_NORM : AT_K_NORM,
-                              &ahead->turn[0]);
+        attention_ask_rotation<K>(t.e, s, token,
+                                  attention_warp<TEAM>() < GROUP ? AT_Q_NORM : AT_K_NORM,
+                                  &ahead->rotation[0]);
         return;
     }
-    attention_ask_turn<K>(t.e, s, token, AT_Q_NORM, &ahead->turn[0]);
-    attention_ask_turn<K>(t.e, s, token, AT_K_NORM,
-                          &ahead->turn[attention_ahead<K, GROUP, TEAM>::KINDS - 1]);
+    attention_ask_rotation<K>(t.e, s, token, AT_Q_NORM, &ahead->rotation[0]);
+    attention_ask_rotation<K>(t.e, s, token, AT_K_NORM,
+                              &ahead->rotation[attention_ahead<K, GROUP, TEAM>::KINDS - 1]);
 }
 
 /* Asks for the rows of piece *k, and finds the page that its token's key goes to. n: tokens of the
  * step that the piece sees; scratch holds at::ROWS of them at a time.  The caller has asked for the
- * turns already. */
+ * rotations already. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
                                 const attention_piece *k, int token, int head, int n,
@@ -297,7 +299,7 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
     }
 }
 
-/* A row of a piece, turned, into scratch.  The token's own key and value go into the cache too,
+/* A row of a piece, rotated, into scratch.  The token's own key and value go into the cache too,
  * where pieces put them as they go: from registers, so without a second load: to `place` of page
  * `page`, unless that is -1.  first: how far back the token is whose row comes first in scratch. */
 template <int K, int GROUP, int TOKENS, int TEAM>
@@ -319,7 +321,7 @@ MPK_FN void attention_keep_row(const mpk_task &t, const attention_shape &s, int 
 }
 
 /* Rows `warp` + TEAM a of a piece, which have been asked for ahead: they are waited for, then
- * turned together, then kept. */
+ * rotated together, then kept. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s, int token,
                                     int head, int n, int place,
@@ -327,8 +329,8 @@ MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s,
 {
     constexpr int N = attention_ahead<K, GROUP, TEAM>::N;
     const int warp = attention_warp<TEAM>();
-    attention_row<K> turned[N];
-    attention_turn<K> turn[N]; /* of each row */
+    attention_row<K> rotated[N];
+    attention_rotation<K> rotation[N]; /* of each row */
 #pragma unroll
     for (int a = 0; a < N; a++) {
         const int r = warp + a * TEAM;
@@ -336,23 +338,23 @@ MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s,
         if (r < GROUP + 2 * n)
             attention_await_row<K>(t, attention_row_at<K>(t, s, token - need.back, need.head),
                                    &ahead->row[a]);
-        turned[a] = ahead->row[a];
-        turn[a] = ahead->turn[0];
+        rotated[a] = ahead->row[a];
+        rotation[a] = ahead->rotation[0];
         if (r >= GROUP)
-            turn[a] = ahead->turn[1];
+            rotation[a] = ahead->rotation[1];
         if (need.is_key && need.back && r < GROUP + 2 * n)
-            attention_ask_turn<K>(t.e, s, token - need.back, AT_K_NORM, &turn[a]);
+            attention_ask_rotation<K>(t.e, s, token - need.back, AT_K_NORM, &rotation[a]);
     }
-    attention_turn_rows<K, N>(s, turn, turned);
+    attention_rotate_rows<K, N>(s, rotation, rotated);
 #pragma unroll
     for (int a = 0; a < N; a++) {
         const int r = warp + a * TEAM;
         const attention_need need = attention_need_at<GROUP>(s, r, head, n);
         if (!need.is_query && !need.is_key)
-            turned[a] = ahead->row[a];
+            rotated[a] = ahead->row[a];
         if (r < GROUP + 2 * n)
             attention_keep_row<K, GROUP, TOKENS, TEAM>(t, s, head, need, 0, ahead->page, place,
-                                                       turned[a]);
+                                                       rotated[a]);
     }
 }
 
@@ -378,9 +380,9 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const
         attention_await_row<K>(t, from, &ahead->row[0]);
         if (need.is_query || need.is_key) {
             if (N > 1 || r != warp || need.back)
-                attention_ask_turn<K>(t.e, s, token - need.back,
-                                      need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->turn[0]);
-            attention_turn_row<K>(s, ahead->turn[0], &ahead->row[0]);
+                attention_ask_rotation<K>(t.e, s, token - need.back,
+                                          need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->rotation[0]);
+            attention_rotate_row<K>(s, ahead->rotation[0], &ahead->row[0]);
         }
         attention_keep_row<K, GROUP, TOKENS, TEAM>(t, s, head, need, 0, ahead->page, place,
                                                    ahead->row[0]);
@@ -398,13 +400,13 @@ MPK_FN void attention_prepare_more(const mpk_task &t, const attention_shape &s, 
         attention_need need = attention_need_at<GROUP>(s, GROUP + r, head, n);
         need.back += first;
         const char *from = attention_row_at<K>(t, s, token - need.back, need.head);
-        attention_turn<K> turn = {};
+        attention_rotation<K> rotation = {};
         attention_row<K> row = attention_ask_row<K>(from);
         if (need.is_key)
-            attention_ask_turn<K>(t.e, s, token - need.back, AT_K_NORM, &turn);
+            attention_ask_rotation<K>(t.e, s, token - need.back, AT_K_NORM, &rotation);
         attention_await_row<K>(t, from, &row);
         if (need.is_key)
-            attention_turn_row<K>(s, turn, &row);
+            attention_rotate_row<K>(s, rotation, &row);
         attention_keep_row<K, GROUP, TOKENS, TEAM>(t, s, head, need, first, -1, 0, row);
     }
 }

@@ -143,9 +143,9 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
  * ring that may not hold two, or one.  The warps that a page is not for let it go at once.  Of a
  * page that comes in parts (attention_page_parts) each part is for some of its warps. */
 template <int K, int GROUP, int TOKENS, int TEAM>
-MPK_FN void attention_pages_in_turn(const mpk_task &t, const rt_u32 (*query)[4],
-                                    const attention_shape &s, const attention_piece *k, int n,
-                                    mpk_ring *ring, attention_state<K> *a)
+MPK_FN void attention_pages_by_one(const mpk_task &t, const rt_u32 (*query)[4],
+                                   const attention_shape &s, const attention_piece *k, int n,
+                                   mpk_ring *ring, attention_state<K> *a)
 {
     typedef attention_page_parts<K> parts;
     /* even pages are warps 0 to 3's, if all are one team; of a page each has some 16 positions */
@@ -218,7 +218,7 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     constexpr int EACH = attention_page_parts<K>::TOGETHER ? 1 : 2;
     /* constants: one of the loops is compiled */
     if (TEAM < MPK_WARPS || attention_page_parts<K>::N > 1 || MPK_LEAST_PAGES < 2 * EACH) {
-        attention_pages_in_turn<K, GROUP, TOKENS, TEAM>(t, query, s, k, n, ring, a);
+        attention_pages_by_one<K, GROUP, TOKENS, TEAM>(t, query, s, k, n, ring, a);
         return;
     }
 #pragma unroll 1

@@ -255,7 +255,7 @@ MPK_FN void attention_fold_partials(const mpk_task &t, const attention_shape &s,
 /* ---- the caches ---- */
 
 /* Those of `tokens`, a bit each, that are number `warp` and + 8: everything is asked for before any
- * of it is used.  Of a warp with one token both turns are that token, so that the loads stand
+ * of it is used.  Of a warp with one token both rounds are that token, so that the loads stand
  * without branches; the second has page -1 and stores nothing. For graphs of at most 16 tokens,
  * hence two for each of the eight warps. */
 template <int K>
@@ -263,8 +263,8 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
                                  const attention_plan *plan, int head, rt_u32 tokens)
 {
     const int warp = mpk_thread() / 32;
-    attention_row<K> key[2], value[2]; /* of the warp's two tokens */
-    attention_turn<K> turn[2] = {};    /* of the two tokens' keys */
+    attention_row<K> key[2], value[2];      /* of the warp's two tokens */
+    attention_rotation<K> rotation[2] = {}; /* of the two tokens' keys */
     int page[2], position[2];
     const rt_u32 mine = tokens >> warp & (1u | 1u << MPK_WARPS);
     if (!mine) /* the warp has no token */
@@ -281,7 +281,7 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
         key[u] = attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + head));
         value[u] =
             attention_ask_row<K>(attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head));
-        attention_ask_turn<K>(t.e, s, known, AT_K_NORM, &turn[u]);
+        attention_ask_rotation<K>(t.e, s, known, AT_K_NORM, &rotation[u]);
     }
 #pragma unroll
     for (int u = 0; u < 2; u++) {
@@ -289,7 +289,7 @@ MPK_FN void attention_fill_cache(const mpk_task &t, const attention_shape &s,
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + head), &key[u]);
         attention_await_row<K>(t, attention_row_at<K>(t, s, known, s.heads + s.kv_heads + head),
                                &value[u]);
-        attention_turn_row<K>(s, turn[u], &key[u]);
+        attention_rotate_row<K>(s, rotation[u], &key[u]);
         if (page[u] < 0)
             continue;
         const int place = position[u] % ATTENTION_PAGE; /* in the page */
@@ -346,7 +346,7 @@ MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
      * whose loads are under way during the tokens of the step and the fold. */
     if (next >= 0) {
         attention_find(plan, s, w.lo, w.hi, next - plan->lot, k);
-        attention_ask_turns<K, GROUP, TEAM>(t, s, next, ahead);
+        attention_ask_rotations<K, GROUP, TEAM>(t, s, next, ahead);
         attention_ask_ahead<K, GROUP, TOKENS, TEAM>(t, s, k, next, w.head,
                                                     attention_of_step(k, s, next), ahead);
     }
@@ -400,14 +400,14 @@ MPK_FN int attention_skip(rt_u32 *left, rt_u32 n, int pages)
     return sum;
 }
 
-/* A split of a KV head, of the tokens of a lot.  Teams take pieces in turn; *turn counts all of
+/* A split of a KV head, of the tokens of a lot.  Teams take pieces in turn; *pieces counts all of
  * them.  *waited: for the task's event; what can be asked for ahead, is.  Order matters
- * to `waited`: before the event come the plan, the piece and the turns, which no task of this step
- * writes; after it qkv. */
+ * to `waited`: before the event come the plan, the piece and the rotations, which no task of this
+ * step writes; after it qkv. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
                                 const attention_plan *plan, int live, int split, int head,
-                                rt_u32 *turn, bool *waited, mpk_ring *ring)
+                                rt_u32 *pieces, bool *waited, mpk_ring *ring)
 {
     constexpr int TEAMS = attention_teams<TEAM>::N;
     attention_work w = {split, head, 0, 0}; /* units are filled in next */
@@ -421,11 +421,11 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
     if (TEAMS > 1)
         pages = attention_count_pages(plan, s, w.lo, w.hi);
     /* the first pieces are other teams' */
-    const int before = attention_skip(&left, (attention_team<TEAM>() - *turn) % TEAMS, pages);
+    const int before = attention_skip(&left, (attention_team<TEAM>() - *pieces) % TEAMS, pages);
     const int lot = plan->lot, first = lot + __ffs((int)left) - 1;
     if (left) {
         attention_find(plan, s, w.lo, w.hi, first - lot, &k);
-        attention_ask_turns<K, GROUP, TEAM>(t, s, first, &ahead);
+        attention_ask_rotations<K, GROUP, TEAM>(t, s, first, &ahead);
     }
     if (!*waited)
         mpk_wait(t);
@@ -436,7 +436,7 @@ MPK_FN void attention_split_lot(const mpk_task &t, const attention_shape &s,
     attention_put_none<GROUP>(t, s, lot, live, tokens, split, head);
     if (TEAMS > 1)
         attention_pass<K>(before, ring);
-    *turn += (rt_u32)__popc(tokens);
+    *pieces += (rt_u32)__popc(tokens);
 #pragma unroll 1
     while (left) {
         const int token = lot + __ffs((int)left) - 1;
@@ -455,7 +455,7 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
     const int live = (int)mpk_smaller(t.live[RT_TOKENS], t.e->hi[0]);
     mpk_ring ring = *t.ring; /* in registers for the life of the task */
     attention_plan plan;     /* of the lot, a token a lane */
-    rt_u32 turn = 0;         /* pieces so far */
+    rt_u32 pieces = 0;       /* so far */
     attention_plan_step<TOKENS>(t.e, live, s, &plan);
     bool waited = !t.e->quiet; /* for the event, by all threads alike */
     if (waited)                /* the angles are of this step */
@@ -465,7 +465,7 @@ MPK_FN void attention_split_stream(const mpk_task &t, const attention_shape &s)
         for (int head = (int)t.e->lo[2] / (GROUP * K); head < (int)t.e->hi[2] / (GROUP * K); head++)
 #pragma unroll 1
             for (int split = (int)t.e->lo[1]; split < (int)t.e->hi[1]; split++)
-                attention_split_lot<K, GROUP, TOKENS, TEAM>(t, s, &plan, live, split, head, &turn,
+                attention_split_lot<K, GROUP, TOKENS, TEAM>(t, s, &plan, live, split, head, &pieces,
                                                             &waited, &ring);
     while (attention_next_lot<TOKENS>(t.e, live, s, &plan));
     if (!waited)

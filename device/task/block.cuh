@@ -9,9 +9,9 @@
  * 64 x 64 give each warp 32 x 32 of the sums over half of what is summed: A = 2, B = 4, E = 4.
  * block_add puts such parts together.
  *
- * The loop of a program is: request the tiles of a later turn (block_load, block_copy), wait for
- * those of this one (block_wait), multiply, sync before they are overwritten. Which tiles and how
- * many turns ahead is printed; this file fixes none of it.
+ * The loop of a program is: request the tiles of a later iteration (block_load, block_copy), wait
+ * for those of this one (block_wait), multiply, sync before they are overwritten. Which tiles and
+ * how many iterations ahead is printed; this file fixes none of it.
  *
  * Everything that depends on a tile's shape is a constant after inlining; loops over fragments are
  * unrolled, since an array of sums that is indexed by a variable would lie in memory.
@@ -27,8 +27,8 @@
 
 /* A tile in shared memory: rows x columns entries of dtype, row_bytes for a row (a multiple of
  * 16), the layout (BLOCK_PLAIN and so on, shape/block_shape.h).  Its first copy begins `offset`
- * bytes into scratch, and each further one, of turns that are loaded ahead, copy_bytes after the
- * one before. */
+ * bytes into scratch, and each further one, of iterations that are loaded ahead, copy_bytes after
+ * the one before. */
 struct block_tile {
     int rows, columns, row_bytes, layout, dtype, offset, copy_bytes;
 };
@@ -119,10 +119,11 @@ MPK_FN void block_load(const block_tile &tile, char *s_tile, bool copied, int dt
 
 /* ---- the same in a loop ---- */
 
-/* The copies of 16 bytes that a thread makes for a tile in every turn of a loop over one of the
- * tile's axes: of the same piece of N rows, which lie `BLOCK_ROWS_APART` apart.  Where they begin
- * without the loop's axis, and how many bytes of each are there along the other one, is found once,
- * in front of the loop: a turn has few products, so that such arithmetic would be most of it. */
+/* The copies of 16 bytes that a thread makes for a tile in every iteration of a loop over one of
+ * the tile's axes: of the same piece of N rows, which lie `BLOCK_ROWS_APART` apart.  Where they
+ * begin without the loop's axis, and how many bytes of each are there along the other one, is found
+ * once, in front of the loop: an iteration has few products, so that such arithmetic would be most
+ * of it. */
 #define BLOCK_PIECES(tile) ((tile).row_bytes / 16)
 #define BLOCK_ROWS_APART(tile) (MPK_THREADS / BLOCK_PIECES(tile))
 #define BLOCK_COPIES(tile) (((tile).rows * BLOCK_PIECES(tile) + MPK_THREADS - 1) / MPK_THREADS)
@@ -175,8 +176,8 @@ MPK_FN void block_find_copies(block_copies<N> &r, const block_tile &tile, bool b
     }
 }
 
-/* A turn's: `ahead` bytes after the beginnings, with this many entries left along the loop's axis.
- * whole: no turn has fewer than the tile. */
+/* An iteration's: `ahead` bytes after the beginnings, with this many entries left along the loop's
+ * axis. whole: no iteration has fewer than the tile. */
 template <int N>
 MPK_FN void block_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r, bool by_rows,
                        bool whole, rt_i64 row_step, rt_i64 ahead, rt_i64 left)
@@ -297,8 +298,9 @@ MPK_FN void block_load_window(const block_tile &tile, char *s_tile, const block_
 
 /* The same by copies of 16 bytes, for images with their channels last: a copy brings neighbouring
  * channels at one place of the kernel.  The tile's rows are places of the image.  They are the
- * same in all turns of the loop over entries, so a thread finds where the windows of its N copies
- * begin once for a tile.  A row that does not exist begins at BLOCK_AWAY, outside of any image. */
+ * same in all iterations of the loop over entries, so a thread finds where the windows of its N
+ * copies begin once for a tile.  A row that does not exist begins at BLOCK_AWAY, outside of any
+ * image. */
 enum { BLOCK_AWAY = -(1 << 30) };
 template <int N> struct block_spots {
     rt_u32 place;  /* of the tile's first row */
@@ -306,7 +308,8 @@ template <int N> struct block_spots {
     int base[N], at[N][BLOCK_WINDOW_AXES];
 };
 /* The same for windows: where each row's window begins, for rows place, place + 1 ... of
- * `places`. A row beyond the last is marked as outside, so that a turn copies zeros for it. */
+ * `places`. A row beyond the last is marked as outside, so that an iteration copies zeros for it.
+ * */
 template <int N>
 MPK_FN void block_find_spots(block_spots<N> &r, const block_tile &tile, const block_window &w,
                              rt_u32 place, rt_i64 places)
@@ -361,8 +364,9 @@ MPK_FN void block_copy_window(const block_tile &tile, char *s_tile, const block_
 {
     const int bytes = mpk_dtype_bytes(tile.dtype);
     const int first = mpk_kept_thread() % BLOCK_PIECES(tile) * (16 / bytes);
-    const bool shared = w.channels % tile.columns == 0; /* a turn has one place of the kernel */
-    int away[BLOCK_WINDOW_AXES];                        /* of the turn's entry */
+    const bool shared =
+        w.channels % tile.columns == 0; /* an iteration has one place of the kernel */
+    int away[BLOCK_WINDOW_AXES];        /* of the iteration's entry */
     if ((rt_u64)g & 15) {
         block_window_unaligned(tile, s_tile, w, g, r.place, entry, r.places, entries);
         return;
@@ -609,11 +613,11 @@ MPK_FN const char *block_piece(const block_tile &tile, const char *s_tile, int r
     s += tile.layout == BLOCK_SWIZZLED ? own ^ column * 2 : own + column * 2;
     return s + row * BLOCK_PITCH(tile.row_bytes, tile.layout);
 }
-/* turned: memory holds the matrix the other way round, and the load transposes it. */
-MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
+/* transposed: memory holds the matrix the other way round, and the load transposes it. */
+MPK_FN void block_read(rt_u32 *r, bool transposed, const char *s)
 {
-    if (turned)
-        ptx_load_matrices_turned(r, s);
+    if (transposed)
+        ptx_load_matrices_transposed(r, s);
     else
         ptx_load_matrices(r, s);
 }
@@ -621,24 +625,24 @@ MPK_FN void block_read(rt_u32 *r, bool turned, const char *s)
 /* 16 rows and 16 entries of the sum of the first factor: the four 8 x 8 matrices of an mma operand,
  * in the order rows 0-7 and 8-15 of entries 0-7, then of entries 8-15. ldmatrix takes the address
  * of one row of 16 bytes from each lane, hence the arithmetic on the lane's number. */
-MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool turned, int row, int k,
-                            rt_u32 *r)
+MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool transposed, int row,
+                            int k, rt_u32 *r)
 {
     const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
-    block_read(r, turned,
-               turned ? block_piece(tile, s_tile, k, near + high, row, low)
-                      : block_piece(tile, s_tile, row, near + low, k, high));
+    block_read(r, transposed,
+               transposed ? block_piece(tile, s_tile, k, near + high, row, low)
+                          : block_piece(tile, s_tile, row, near + low, k, high));
 }
 /* 16 columns of the second factor: r[0], r[1] for the first eight. */
-MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool turned, int column,
-                               int k, rt_u32 *r)
+MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool transposed,
+                               int column, int k, rt_u32 *r)
 {
     const int lane = mpk_kept_thread() % 32, near = lane % 8, low = lane / 8 % 2 * 8,
               high = lane / 16 * 8;
-    block_read(r, !turned,
-               turned ? block_piece(tile, s_tile, column, near + high, k, low)
-                      : block_piece(tile, s_tile, k, near + low, column, high));
+    block_read(r, !transposed,
+               transposed ? block_piece(tile, s_tile, column, near + high, k, low)
+                          : block_piece(tile, s_tile, k, near + low, column, high));
 }
 /* c += a b of one field of 16 x 8 sums and 16 entries; a: four registers, b: two. */
 MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u32 *b)
@@ -653,13 +657,13 @@ MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u3
  * 16 to the next.  The columns of b are loaded once for all rows of a. */
 template <int A, int B>
 MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4],
-                                   const block_tile &b, const char *s_b, bool b_turned, int k,
+                                   const block_tile &b, const char *s_b, bool b_transposed, int k,
                                    int column, int apart)
 {
     rt_u32 r_b[B / 2][4];
 #pragma unroll
     for (int j = 0; j < B / 2; j++)
-        block_read_columns(b, s_b, b_turned, column + j * apart, k, r_b[j]);
+        block_read_columns(b, s_b, b_transposed, column + j * apart, k, r_b[j]);
 #pragma unroll
     for (int i = 0; i < A; i++)
 #pragma unroll
@@ -667,15 +671,16 @@ MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[
             block_multiply_one(b.dtype, r_sum[i][j], r_a[i], r_b[j / 2] + j % 2 * 2);
 }
 
-/* r_sum += a b.  a_turned: rows of tile a are entries of the sum, else the sums' rows; b_turned:
- * rows of tile b are the sums' columns, else entries of the sum.  shared_out: the sums' columns are
- * shared among the warps along the sum, each of which adds up all entries; else these are. */
+/* r_sum += a b.  a_transposed: rows of tile a are entries of the sum, else the sums' rows;
+ * b_transposed: rows of tile b are the sums' columns, else entries of the sum.  shared_out: the
+ * sums' columns are shared among the warps along the sum, each of which adds up all entries; else
+ * these are. */
 template <int A, int B>
 MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bool shared_out,
-                               const block_tile &a, const char *s_a, bool a_turned,
-                               const block_tile &b, const char *s_b, bool b_turned)
+                               const block_tile &a, const char *s_a, bool a_transposed,
+                               const block_tile &b, const char *s_b, bool b_transposed)
 {
-    const int warp = mpk_kept_thread() / 32, depth = a_turned ? a.rows : a.columns,
+    const int warp = mpk_kept_thread() / 32, depth = a_transposed ? a.rows : a.columns,
               part = block_part(w);
     const int row = warp % w.along[0] * A * BLOCK_MMA_ROWS; /* the warp's first */
     const int column =
@@ -686,8 +691,8 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
         const int at = k + (shared_out ? 0 : part * BLOCK_MMA_DEPTH);
 #pragma unroll
         for (int i = 0; i < A; i++)
-            block_read_rows(a, s_a, a_turned, row + i * BLOCK_MMA_ROWS, at, r_a[i]);
-        block_multiply_columns(r_sum, r_a, b, s_b, b_turned, at, column,
+            block_read_rows(a, s_a, a_transposed, row + i * BLOCK_MMA_ROWS, at, r_a[i]);
+        block_multiply_columns(r_sum, r_a, b, s_b, b_transposed, at, column,
                                shared_out ? 16 * w.along[2] : 16);
     }
 }
@@ -698,7 +703,7 @@ MPK_FN void block_multiply_mma(float (&r_sum)[A][B][4], const block_warps &w, bo
 template <int A, int B, int COLUMNS>
 MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
                                 const float (&r_a)[A][COLUMNS][4], const block_tile &b,
-                                const char *s_b, bool b_turned)
+                                const char *s_b, bool b_transposed)
 {
 #pragma unroll
     for (int j = 0; j < COLUMNS; j += 2) {
@@ -708,7 +713,7 @@ MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
             const float *r = &r_a[i / 4][j + i % 4 / 2][i % 2 * 2]; /* word i % 4 of an operand */
             r_pairs[i / 4][i % 4] = rows_pair(b.dtype, r[0], r[1]);
         }
-        block_multiply_columns(r_sum, r_pairs, b, s_b, b_turned,
+        block_multiply_columns(r_sum, r_pairs, b, s_b, b_transposed,
                                (j / 2 * w.along[2] + block_part(w)) * BLOCK_MMA_DEPTH, 0, 16);
     }
 }

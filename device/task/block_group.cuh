@@ -4,21 +4,21 @@
  * Each of the two warpgroups has 64 rows of 64 sums, 16 rows a warp: a fragment is float[1][8][4],
  * as of a program of eight warps along rows.  Shared factors are tiles of 64 or more rows of 128
  * bytes, BLOCK_SWIZZLED, which is the 128-byte swizzle of matrix.cuh.  Products run in the
- * background until the turn's end (block_group_end).  Called by the instances that
+ * background until the iteration's end (block_group_end).  Called by the instances that
  * src/gen/body_block_attention.c prints.
  *
  *   block_group_wait       copies have arrived; all threads meet
- *   block_copy             tiles of a later turn
- *   largest, powers        of this turn's scores, 32 a lane
- *   block_group_multiply   the next turn's scores, in the same registers
+ *   block_copy             tiles of a later iteration
+ *   largest, powers        of this iteration's scores, 32 a lane
+ *   block_group_multiply   the next iteration's scores, in the same registers
  *   exponentials, totals   under these products
  *   block_group_add        weights times values, the first half under exponentials of the second
  *   block_group_end
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
- * Cost of a turn: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of the tensor cores for both; 32
- * exponentials a lane, 512 cycles of theirs.
+ * Cost of an iteration: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of the tensor cores for
+ * both; 32 exponentials a lane, 512 cycles of theirs.
  */
 #ifndef TASK_BLOCK_GROUP_CUH
 #define TASK_BLOCK_GROUP_CUH
@@ -59,8 +59,8 @@ MPK_FN bool block_exceeds(const float (&r_x)[1][B][4], const float (&r_line)[1][
     return __any_sync(0xffffffffu, any) != 0;
 }
 
-/* block_copy of a tile whose rows the loop goes over.  Each turn's but the last's are all there, so
- * that copies of these ask for nothing. */
+/* block_copy of a tile whose rows the loop goes over.  Each iteration's but the last's are all
+ * there, so that copies of these ask for nothing. */
 template <int N>
 MPK_FN void block_group_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r,
                              rt_i64 row_step, rt_i64 ahead, rt_i64 left)

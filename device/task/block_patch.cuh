@@ -114,7 +114,7 @@ MPK_FN int block_shift(const block_window &w, int entry)
 template <int A, int B>
 MPK_FN void block_multiply_patch(float (&r_sum)[A][B][4], const block_warps &w, const block_tile &a,
                                  rt_u32 at_a, const int (&pixel)[A], int shift, const block_tile &b,
-                                 rt_u32 at_b, bool b_turned)
+                                 rt_u32 at_b, bool b_transposed)
 {
     const int further = (block_part(w) * BLOCK_MMA_DEPTH + mpk_kept_thread() % 32 / 16 * 8) * 2;
     rt_u32 at[A]; /* the lane's rows */
@@ -127,7 +127,7 @@ MPK_FN void block_multiply_patch(float (&r_sum)[A][B][4], const block_warps &w, 
 #pragma unroll
         for (int i = 0; i < A; i++)
             ptx_load_matrices_at(r_a[i], block_beside(a, at[i], 0, k));
-        block_read_second(r_b, b, at_b, b_turned, k);
+        block_read_second(r_b, b, at_b, b_transposed, k);
         block_multiply_fields(r_sum, b.dtype, r_a, r_b);
     }
 }

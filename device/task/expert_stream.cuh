@@ -6,7 +6,7 @@
  * residual), or with a row for each pair and no gate, as products of heads are (DeepSeek).  A task
  * of the last one is some columns of the result for all pairs of its tokens, so it has the same
  * share of every active expert.  In the first one, where tokens have an even number of experts,
- * chunks take two turns (OP_SHARES): a task has some groups of every other chunk.  So its share
+ * chunks take two rounds (OP_SHARES): a task has some groups of every other chunk.  So its share
  * may be three groups of two chunks, where columns alone leave one or two of each.
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
@@ -175,11 +175,11 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 /* Progress through a range of tokens.  In registers; the same in all threads except for `from`. */
 template <int WIDE> struct expert_work {
     rt_u32 first;           /* token */
-    int tokens, chunks;     /* of the range; of the turn */
+    int tokens, chunks;     /* of the range; of the round */
     int group, n;           /* the block's first group, and how many */
     stream_from<WIDE> from; /* rows of the piece that is requested next */
     int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
-    int turn;               /* has chunks turn, turn + s.turns, ... */
+    int round;              /* has chunks round, round + s.rounds, ... */
 };
 
 /* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
@@ -188,12 +188,12 @@ template <int WIDE> struct expert_ahead {
     rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
 };
 
-/* Chunk i of the present turn. */
+/* Chunk i of the present round. */
 template <int WIDE>
 MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               int i)
 {
-    return expert_chunk(t, s, i * s.turns + w.turn);
+    return expert_chunk(t, s, i * s.rounds + w.round);
 }
 
 /* Where the row of a pair begins in x, in entries from the row of the range's first token. */
@@ -506,11 +506,11 @@ MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const ex
         const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
         const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place); /* one token */
         /* how many of the four places before this one have the same token */
-        const int turn = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
+        const int order = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
         float *to = expert_at<float>(t, s.at.sums) + (token * w.n + warp) * 8 + column;
 #pragma unroll 1
-        for (int k = 0; __any_sync(0xffffffffu, turn >= k); k++) {
-            if (turn == k && there)
+        for (int k = 0; __any_sync(0xffffffffu, order >= k); k++) {
+            if (order == k && there)
                 *to += v;
             __syncwarp();
         }
@@ -632,7 +632,7 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
             expert_piece<1, KIND>(t, s, w, ring, s_parts, slot, p, even);
 }
 
-/* All threads: compute one block of columns for all chunks of a turn, a tile of them at a time.
+/* All threads: compute one block of columns for all chunks of a round, a tile of them at a time.
  * The totals of tile i are added after the products of tile i + 1 and the barrier that those need
  * anyway.  Even and odd tiles have parts and totals of their own, so a tile needs no other
  * barrier. */
@@ -713,12 +713,12 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
-        const int chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token); /* of all turns */
+        const int chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token); /* of all rounds */
 #pragma unroll 1
-        for (w.turn = 0; w.turn < s.turns; w.turn++) {
-            rt_u32 n; /* groups in the turn */
-            const rt_u32 group = expert_in_turn(g, (rt_u32)w.turn, &n);
-            w.chunks = (chunks - w.turn + s.turns - 1) / s.turns;
+        for (w.round = 0; w.round < s.rounds; w.round++) {
+            rt_u32 n; /* groups in the round */
+            const rt_u32 group = expert_in_round(g, (rt_u32)w.round, &n);
+            w.chunks = (chunks - w.round + s.rounds - 1) / s.rounds;
 #pragma unroll 1
             for (rt_u32 q = 0; q < n; q += s.block) {
                 w.group = (int)(group + q);

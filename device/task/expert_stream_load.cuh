@@ -115,8 +115,8 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
     }
 }
 
-/* What a task has: n slots from `first` on.  Slot i is group i of the chunks 0, turns ..., slot
- * of_expert + i is group i of the chunks 1, turns + 1 ...; without turns a slot is a group. */
+/* What a task has: n slots from `first` on.  Slot i is group i of the chunks 0, rounds ..., slot
+ * of_expert + i is group i of the chunks 1, rounds + 1 ...; without rounds a slot is a group. */
 struct expert_groups {
     rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
 };
@@ -129,8 +129,8 @@ MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
 {
     const bool gated = s.of.glu != GLU_NONE;
     const rt_u32 axis = e->rank - 1, shift = gated ? 2 : 3,
-                 width = gated ? 4 / (rt_u32)s.turns : 8; /* columns of a slot */
-    expert_groups g;                                      /* of the box */
+                 width = gated ? 4 / (rt_u32)s.rounds : 8; /* columns of a slot */
+    expert_groups g;                                       /* of the box */
     g.first = (e->lo[axis] + (gated ? width - 1 : 0)) / width;
     g.n = (e->hi[axis] + width - 1) / width - g.first;
     g.of_expert = (rt_u32)s.of.rows >> shift; /* groups of an expert */
@@ -139,10 +139,10 @@ MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
     return g;
 }
 
-/* The groups of a task in the chunks of one turn: *n from the one returned on. */
-MPK_FN rt_u32 expert_in_turn(const expert_groups &g, rt_u32 turn, rt_u32 *n)
+/* The groups of a task in the chunks of one round: *n from the one returned on. */
+MPK_FN rt_u32 expert_in_round(const expert_groups &g, rt_u32 round, rt_u32 *n)
 {
-    const rt_u32 begin = turn * g.of_expert; /* the turn's first slot */
+    const rt_u32 begin = round * g.of_expert; /* the round's first slot */
     const rt_u32 first = mpk_larger(g.first, begin),
                  end = mpk_smaller(g.first + g.n, begin + g.of_expert);
     *n = end > first ? end - first : 0;
@@ -162,16 +162,16 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
 
 /* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
  * the columns of the box of the first ones come to L2 while attention and the router leave
- * memory idle. A layer's last product knows the ids before its turn.  end: of the tokens alive. */
+ * memory idle. A layer's last product knows the ids before it is due.  end: of the tokens alive. */
 MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
                          rt_u32 end)
 {
 #if MPK_BULK
     const rt_u32 e = (rt_u32)mpk_thread() % 32; /* an expert a lane, as if it had one chunk */
     rt_u32 n;                                   /* groups of it */
-    const rt_u32 group = expert_in_turn(g, e % s.turns, &n), bytes = n * g.bytes;
+    const rt_u32 group = expert_in_round(g, e % s.rounds, &n), bytes = n * g.bytes;
     if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts && n &&
-        (e / s.turns + 1) * bytes <= EXPERT_FETCHED)
+        (e / s.rounds + 1) * bytes <= EXPERT_FETCHED)
         ptx_fetch_bulk(
             (const char *)l.e->at[RT_PACKED] + ((rt_u64)e * g.of_expert + group) * g.bytes, bytes);
     __syncwarp();
@@ -180,14 +180,14 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
 #endif
 }
 
-/* Of the chunks of a turn the pages of n groups from `group` on.  Experts in rising order: those
+/* Of the chunks of a round the pages of n groups from `group` on.  Experts in rising order: those
  * of 32 lanes, then the next 32. */
 template <int WIDE>
 MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_groups &g,
-                              const expert_counts &counts, rt_u32 turn, rt_u32 group, rt_u32 n)
+                              const expert_counts &counts, rt_u32 round, rt_u32 group, rt_u32 n)
 {
     const rt_u32 rows = expert_sizes<WIDE>::ROWS;
-    rt_u32 wait = turn; /* chunks until the next one of the turn */
+    rt_u32 wait = round; /* chunks until the next one of the round */
 #pragma unroll 1
     for (int slot = 0; slot * 32 < s.experts && !l.cancelled; slot++) {
         const rt_u32 mine = expert_count(counts, slot); /* pairs of expert 32 slot + lane */
@@ -201,13 +201,13 @@ MPK_FN void expert_load_block(mpk_load &l, const expert_shape &s, const expert_g
             for (rt_u32 pair = 0; pair < pairs; pair += rows) {
                 if (wait == 0)
                     expert_load_chunk(l, g, from, s.of.pages, n);
-                wait = wait ? wait - 1 : (rt_u32)s.turns - 1;
+                wait = wait ? wait - 1 : (rt_u32)s.rounds - 1;
             }
         }
     }
 }
 
-/* The loader's part: for each range of tokens, turn, block of columns, expert and chunk its pages,
+/* The loader's part: for each range of tokens, round, block of columns, expert and chunk its pages,
  * in the order in which the body takes them. */
 template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_shape &s)
 {
@@ -223,12 +223,12 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
         expert_counts counts; /* of this range of tokens */
         expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
 #pragma unroll 1
-        for (rt_u32 turn = 0; turn < (rt_u32)s.turns; turn++) {
-            rt_u32 n; /* groups in the turn */
-            const rt_u32 group = expert_in_turn(g, turn, &n);
+        for (rt_u32 round = 0; round < (rt_u32)s.rounds; round++) {
+            rt_u32 n; /* groups in the round */
+            const rt_u32 group = expert_in_round(g, round, &n);
 #pragma unroll 1
             for (rt_u32 q = 0; q < n; q += s.block)
-                expert_load_block<WIDE>(l, s, g, counts, turn, group + q,
+                expert_load_block<WIDE>(l, s, g, counts, round, group + q,
                                         mpk_smaller(n - q, s.block));
         }
     }

@@ -189,7 +189,7 @@ MPK_FN void expert_tile_load_tile(mpk_load &l, const expert_tile_shape &s, rt_u3
 
 /* All lanes: bring the first columns of the task's first tile to L2 before the ids are known, as
  * if each expert had one chunk: where pairs are many that is likely, and what another task needs
- * does not come in vain.  A layer's last product (split) knows its tiles before its turn, and
+ * does not come in vain.  A layer's last product (split) knows its tiles before it is due, and
  * fetches nothing. */
 MPK_FN void expert_tile_fetch(const mpk_load &l, const expert_tile_shape &s)
 {
@@ -704,9 +704,9 @@ MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
     const mpk_routed &r = mpk_w.routed; /* of the last task that waited for ids */
     if (mpk_w.direct)
         return false;
-    const rt_u32 turn = mpk_turn(mpk_thread());
-    mpk_await_scratch(turn); /* partner: expert_tile_note */
-    return r.ids == t.e->at[s.ids] && r.turn == turn - 1 && r.epoch == mpk_w.epoch &&
+    const rt_u32 ordinal = mpk_ordinal(mpk_thread());
+    mpk_await_scratch(ordinal); /* partner: expert_tile_note */
+    return r.ids == t.e->at[s.ids] && r.ordinal == ordinal - 1 && r.epoch == mpk_w.epoch &&
            r.lo <= mpk_lo(t, 0) && r.hi >= t.hi0;
 }
 
@@ -714,7 +714,7 @@ MPK_FN bool expert_tile_knows(const mpk_task &t, const expert_tile_shape &s)
 MPK_FN void expert_tile_note(const mpk_task &t, const expert_tile_shape &s)
 {
     if (mpk_thread() == 0 && !mpk_w.direct)
-        mpk_w.routed = {t.e->at[s.ids], mpk_turn(0), mpk_w.epoch, mpk_lo(t, 0), t.hi0};
+        mpk_w.routed = {t.e->at[s.ids], mpk_ordinal(0), mpk_w.epoch, mpk_lo(t, 0), t.hi0};
 }
 
 /* All threads: the n planned tiles, one after the other. */

@@ -292,7 +292,7 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
 
 /* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows
  * from `row` on that are below `end`, and n <= TOKENS pairs. The rows are dealt to the teams in
- * turn, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows. */
+ * round, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert,
                          rt_i64 row, rt_i64 end, rt_i64 t0, int first, int n, float *s_result)

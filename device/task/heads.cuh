@@ -5,9 +5,9 @@
  * body of rope_kv.
  *
  *   a row of qkv    q heads | k heads of the KV heads | v heads      each of `size` entries
- *   a head          pair i is entries i and i + half, for i < half; the rest does not turn
+ *   a head          pair i is entries i and i + half, for i < half; the rest is not rotated
  *
- * An entry of a turned head is computed from two entries of qkv, wherever it is needed: nothing
+ * An entry of a rotated head is computed from two entries of qkv, wherever it is needed: nothing
  * is staged but the angles of the token.  Integers of the data are believed only in range: a
  * token without a place is not stored.
  */
@@ -25,11 +25,11 @@ struct heads_place {
     mpk_view positions, slots, pages, k_cache, v_cache;
 };
 
-/* size: entries of a head; half: how many pairs of them turn, so that 2 * half <= size. qkv is [T,
- * (heads + 2 kv_heads) * size]: queries, keys, values. */
+/* size: entries of a head; half: how many pairs of them are rotated, so that 2 * half <= size. qkv
+ * is [T, (heads + 2 kv_heads) * size]: queries, keys, values. */
 struct heads_source {
     mpk_view qkv, table;             /* table absent: the angles are made from frequencies */
-    int heads, kv_heads, size, half; /* half: pairs that turn */
+    int heads, kv_heads, size, half; /* half: pairs that are rotated */
     double eps;                      /* of the norm of heads */
 };
 
@@ -154,17 +154,17 @@ MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_vi
 }
 
 /* Entry k of a head that begins at `from`, normalised and rotated by the angles in scratch. */
-MPK_FN float heads_turned(const mpk_task &t, const heads_source &h, const mpk_view &norm,
-                          rt_i64 from, int k, float factor)
+MPK_FN float heads_rotated(const mpk_task &t, const heads_source &h, const mpk_view &norm,
+                           rt_i64 from, int k, float factor)
 {
     const float *s_cosine = (const float *)(t.s_scratch + HEADS_ANGLES),
                 *s_sine = s_cosine + h.half;
     int partner, pair;
     bool is_first;
-    float value = heads_normed(t, h, norm, from, k, factor); /* before it is turned */
+    float value = heads_normed(t, h, norm, from, k, factor); /* before it is rotated */
     if (rope_pair(k, h.half, &partner, &pair, &is_first))
-        value = rope_turn(value, heads_normed(t, h, norm, from, partner, factor), is_first,
-                          s_cosine[pair], s_sine[pair]);
+        value = rope_rotate(value, heads_normed(t, h, norm, from, partner, factor), is_first,
+                            s_cosine[pair], s_sine[pair]);
     return mpk_round(h.qkv.dtype, value);
 }
 
@@ -185,7 +185,7 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
         float factor = heads_factor(t, h, MPK_TEAM, mine, k_norm, from);
         for (int k = lane; mine && page >= 0 && k < h.size; k += MPK_TEAM) {
             mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, k),
-                    heads_turned(t, h, k_norm, from, k, factor));
+                    heads_rotated(t, h, k_norm, from, k, factor));
             mpk_put(p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, k),
                     mpk_get(h.qkv, g_qkv, values + k * h.qkv.stride[1]));
         }
@@ -205,7 +205,7 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
         float factor = heads_factor(t, h, MPK_TEAM, mine, q_norm, from);
         for (int k = lane; mine && k < h.size; k += MPK_TEAM)
             mpk_put(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2],
-                    heads_turned(t, h, q_norm, from, k, factor));
+                    heads_rotated(t, h, q_norm, from, k, factor));
     }
 }
 
@@ -226,7 +226,7 @@ MPK_FN bool heads_is_lost(const mpk_task &t, const heads_place &p, rt_i64 token,
 }
 
 /* The body of rope_kv.  A task has the KV heads whose first query head is in its box, so each is
- * stored by one task.  A token that lost its place to a later one is turned, for its query, and
+ * stored by one task.  A token that lost its place to a later one is rotated, for its query, and
  * not stored. */
 MPK_FN void rope_kv_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const mpk_view &q_norm, const mpk_view &k_norm, const mpk_view &q)

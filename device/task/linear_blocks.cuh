@@ -69,10 +69,10 @@ static_assert(BLOCKS_GROUPS % 3 == 0 && BLOCKS_GROUPS % 2 == 0 &&
                   2 * BLOCKS_GROUPS == TILE_MOST,
               "two pages hold the groups of a pass, and one those of a warp");
 
-/* How a task is cut, the same for loader and body: passes over its groups of 8 rows, in each turns
+/* How a task is cut, the same for loader and body: passes over its groups of 8 rows, in each lots
  * over its tokens, in each loads. */
 struct blocks_plan {
-    int first, groups, per_pass, turns, loads;
+    int first, groups, per_pass, lots, loads;
 };
 template <int FORM> MPK_FN blocks_plan blocks_plan_of(const rt_entry *e, const tile_shape &s)
 {
@@ -82,7 +82,7 @@ template <int FORM> MPK_FN blocks_plan blocks_plan_of(const rt_entry *e, const t
     p.first = (int)(e->lo[1] >> shift);
     p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
     p.per_pass = tile_groups_of_pass(1, p.groups, 0, 0);
-    p.turns = (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS);
+    p.lots = (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS);
     p.loads = (s.columns + columns - 1) / columns;
     return p;
 }
@@ -118,7 +118,7 @@ template <int FORM> MPK_FN void linear_blocks_load(mpk_load &l, const blocks_sha
 #pragma unroll 1
     for (int at = 0; at < p.groups; at += p.per_pass)
 #pragma unroll 1
-        for (int i = 0; i < p.turns * p.loads && !l.cancelled; i++)
+        for (int i = 0; i < p.lots * p.loads && !l.cancelled; i++)
             blocks_load_step<FORM>(l, mpk_smaller(p.groups - at, p.per_pass),
                                    base + (rt_u64)at * group_bytes +
                                        (rt_u64)(i % p.loads) * blocks_copy_bytes<FORM>(),
@@ -359,7 +359,7 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     ptx_copy_async_wait<0>(); /* stages after the last one give way to sums */
 }
 
-/* No token of a turn is alive: take and release the pages of its pass. */
+/* No token of a lot is alive: take and release the pages of its pass. */
 MPK_FN void blocks_drop(int loads, int groups, mpk_ring *ring)
 {
     for (int i = 0; i < loads * (groups > BLOCKS_GROUPS ? 2 : 1); i++) {
@@ -369,18 +369,18 @@ MPK_FN void blocks_drop(int loads, int groups, mpk_ring *ring)
     }
 }
 
-/* One turn of the pass that begins at group `at`, for this warpgroup's tokens from `row` on.  anew:
+/* One lot of the pass that begins at group `at`, for this warpgroup's tokens from `row` on.  anew:
  * the squares of these tokens are to be summed; else an earlier pass has left them in scratch. */
 template <int FORM, int LOOP, int N, bool NORM>
 MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, int at,
-                       int turn, int row, mpk_ring *ring)
+                       int lot, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4,
               groups = mpk_smaller(p.groups - at, p.per_pass);
-    const bool anew = at == 0 || p.turns > TILE_KEPT;
+    const bool anew = at == 0 || p.lots > TILE_KEPT;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square =
-              (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS,
+              (float *)(t.s_scratch + TILE_SCALES) + (lot % TILE_KEPT * 2 + half) * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
     float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
     tile_copy c;                          /* what this thread brings of x */
@@ -406,13 +406,13 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
 
 template <int FORM, int LOOP, int N, bool NORM>
 MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, int at,
-                          int turn, int row, int loop, mpk_ring *ring)
+                          int lot, int row, int loop, mpk_ring *ring)
 {
     if (TILE_HAS_LOOP(LOOP) && loop == LOOP)
-        blocks_run<FORM, LOOP, N, NORM>(t, s, p, at, turn, row, ring);
+        blocks_run<FORM, LOOP, N, NORM>(t, s, p, at, lot, row, ring);
 }
 
-/* All body threads, once the task's event is activated.  i counts turns over all passes. */
+/* All body threads, once the task's event is activated.  i counts lots over all passes. */
 template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
 {
     mpk_ring ring = *t.ring;
@@ -423,8 +423,8 @@ template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_sh
     for (int i = 0;; i++) {
         /* Worked out again each time: the products want the registers. */
         const blocks_plan p = blocks_plan_of<FORM>(t.e, s.tile);
-        const int at = i / p.turns * p.per_pass, turn = i % p.turns,
-                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * turn;
+        const int at = i / p.lots * p.per_pass, lot = i % p.lots,
+                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * lot;
         if (at >= p.groups)
             break;
         const int groups = mpk_smaller(p.groups - at, p.per_pass),
@@ -433,12 +433,12 @@ template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_sh
             blocks_drop(p.loads, groups, &ring);
             continue;
         }
-        blocks_run_if<FORM, TILE_BLOCKS_64, 64, false>(t, s, p, at, turn, row, loop, &ring);
-        blocks_run_if<FORM, TILE_BLOCKS_128, 128, false>(t, s, p, at, turn, row, loop, &ring);
-        blocks_run_if<FORM, TILE_BLOCKS_192, 192, false>(t, s, p, at, turn, row, loop, &ring);
-        blocks_run_if<FORM, TILE_BLOCKS_NORM_64, 64, true>(t, s, p, at, turn, row, loop, &ring);
-        blocks_run_if<FORM, TILE_BLOCKS_NORM_128, 128, true>(t, s, p, at, turn, row, loop, &ring);
-        blocks_run_if<FORM, TILE_BLOCKS_NORM_192, 192, true>(t, s, p, at, turn, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_64, 64, false>(t, s, p, at, lot, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_128, 128, false>(t, s, p, at, lot, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_192, 192, false>(t, s, p, at, lot, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_NORM_64, 64, true>(t, s, p, at, lot, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_NORM_128, 128, true>(t, s, p, at, lot, row, loop, &ring);
+        blocks_run_if<FORM, TILE_BLOCKS_NORM_192, 192, true>(t, s, p, at, lot, row, loop, &ring);
     }
     *t.ring = ring;
 }

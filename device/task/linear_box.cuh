@@ -1,15 +1,15 @@
 /* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps:
  * linear_tile.cuh hands them on.
  *
- * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A turn is
+ * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A lot is
  * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each
- * warpgroup has MPK_BOXES stages of x.  It requests those of a turn's first steps itself, once the
+ * warpgroup has MPK_BOXES stages of x.  It requests those of a lot's first steps itself, once the
  * event has come; the loader requests all others, each when the step that had its stage has
- * released its pages, and all pages.  So warps of a warpgroup meet at the ends of a turn alone.
+ * released its pages, and all pages.  So warps of a warpgroup meet at the ends of a lot alone.
  * linear_box_ask.cuh is the loader's part.
  * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
  * stages of x while products read them too; in the first pass alone: the passes after it find
- * the factors in scratch, unless there are more than TILE_KEPT turns.  Columns are added in the
+ * the factors in scratch, unless there are more than TILE_KEPT lots.  Columns are added in the
  * same order whatever the number of tokens alive.
  *
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
@@ -20,8 +20,8 @@
  * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
  * from L2.
  *
- * Stages: box_full[half][turn % MPK_BOXES] completes when the boxes have arrived; `turn` counts
- * stages over all tasks of the worker (box_turn), so that phases go on; it is the same for both
+ * Stages: box_full[half][fill % MPK_BOXES] completes when the boxes have arrived; `fill` counts
+ * stages over all tasks of the worker (box_fills), so that phases go on; it is the same for both
  * warpgroups.
  */
 #ifndef TASK_LINEAR_BOX_CUH
@@ -35,10 +35,10 @@
 
 /* ---- products ---- */
 
-/* What a warpgroup's thread needs to know of a turn; few words, since they live through the
+/* What a warpgroup's thread needs to know of a lot; few words, since they live through the
  * products. */
-struct box_turn {
-    rt_u32 turn; /* of the first step */
+struct box_lot {
+    rt_u32 fill; /* of the first step */
     int steps;
     bool squares; /* are to be summed */
 };
@@ -49,10 +49,10 @@ MPK_FN char *box_scratch(void)
 {
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
-/* The stage of turn `turn`: 64 tokens in rows of 128 bytes. */
-MPK_FN char *box_stage(rt_u32 turn)
+/* The stage of fill `fill`: 64 tokens in rows of 128 bytes. */
+MPK_FN char *box_stage(rt_u32 fill)
 {
-    return box_scratch() + turn % MPK_BOXES * TILE_STAGE;
+    return box_scratch() + fill % MPK_BOXES * TILE_STAGE;
 }
 /* The barriers of this warpgroup's stages. */
 MPK_FN rt_u64 *box_full(void)
@@ -62,33 +62,33 @@ MPK_FN rt_u64 *box_full(void)
 
 /* One thread of the warpgroup: request the box of x of step `step`, from column `column` and token
  * `row` on.  Its stage is free: see box_begin. */
-MPK_FN void box_ask(const mpk_task &t, const box_turn &b, int step, int column, int row)
+MPK_FN void box_ask(const mpk_task &t, const box_lot &b, int step, int column, int row)
 {
-    const rt_u32 turn = b.turn + (rt_u32)step; /* names the stage and its phase */
-    rt_u64 *full = box_full() + turn % MPK_BOXES;
+    const rt_u32 fill = b.fill + (rt_u32)step; /* names the stage and its phase */
+    rt_u64 *full = box_full() + fill % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    ptx_copy_box(ptx_shared(box_stage(turn)), (const rt_map *)t.e->maps, column, row, full);
+    ptx_copy_box(ptx_shared(box_stage(fill)), (const rt_map *)t.e->maps, column, row, full);
 }
 
-/* The barrier of stage `turn` of x. */
-MPK_FN rt_u64 *box_full_of(rt_u32 turn)
+/* The barrier of the stage of fill `fill`. */
+MPK_FN rt_u64 *box_full_of(rt_u32 fill)
 {
-    return box_full() + turn % MPK_BOXES;
+    return box_full() + fill % MPK_BOXES;
 }
 
-/* Is what the next step reads there, pages of w that lie together and stage `turn` of x?  Does not
- * wait. */
-template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 turn)
+/* Is what the next step reads there, pages of w that lie together and the stage of fill `fill`?
+ * Does not wait. */
+template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 fill)
 {
     const rt_u32 w = ptx_barrier_look(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity),
-                 x = ptx_barrier_look(box_full_of(turn), turn / MPK_BOXES & 1);
+                 x = ptx_barrier_look(box_full_of(fill), fill / MPK_BOXES & 1);
     return (w & x) != 0;
 }
 /* All warps: until they are. */
-template <int PAGES> MPK_FN void box_wait(const mpk_ring &ring, rt_u32 turn)
+template <int PAGES> MPK_FN void box_wait(const mpk_ring &ring, rt_u32 fill)
 {
     mpk_barrier_wait(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity);
-    mpk_barrier_wait(box_full_of(turn), turn / MPK_BOXES & 1);
+    mpk_barrier_wait(box_full_of(fill), fill / MPK_BOXES & 1);
 }
 /* All warps: step over the PAGES pages of a step, which lie together. */
 template <int PAGES> MPK_FN void box_next(mpk_ring *ring)
@@ -121,10 +121,11 @@ struct box_operands {
     rt_u32 x, w;
 };
 
-/* Those of stage `turn` of x and of w from page `page` on; first: of stage 0 and of page 0. */
-MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u32 turn)
+/* Those of x in the stage of fill `fill` and of w from page `page` on; first: of stage 0 and of
+ * page 0. */
+MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u32 fill)
 {
-    return {first.x + turn % MPK_BOXES * (TILE_STAGE / 16), first.w + page * (MPK_PAGE_BYTES / 16)};
+    return {first.x + fill % MPK_BOXES * (TILE_STAGE / 16), first.w + page * (MPK_PAGE_BYTES / 16)};
 }
 
 /* The products of a step: four of 16 columns each, whose operands follow each other within the
@@ -175,7 +176,7 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
  * loader may request pages and stage of step i - 1 again.  A warp that has to wait for step i + 1
  * arrives for step i too, after the products of that. */
 template <int N>
-MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *square)
+MPK_FN void box_columns(const box_lot &b, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
@@ -185,10 +186,10 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
     const bool arrives =
         ptx_keep(mpk_thread() % 32 == 0) != 0; /* the lane that does for the warp */
     box_skip<PAGES>(ring);
-    box_wait<PAGES>(*ring, b.turn);
+    box_wait<PAGES>(*ring, b.fill);
     __syncwarp();                              /* products take whole warps */
-    rt_u32 turn = b.turn, held = TILE_NO_PAGE; /* first page of the step before, not released */
-    box_operands o = box_operands_at(first, ring->first + ring->at, turn);
+    rt_u32 fill = b.fill, held = TILE_NO_PAGE; /* first page of the step before, not released */
+    box_operands o = box_operands_at(first, ring->first + ring->at, fill);
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = ring->first + ring->at;
         ptx_group_begin();
@@ -196,12 +197,12 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
         ptx_group_commit();
         /* squares are summed from the stage while the tensor cores read it too */
         if (b.squares)
-            box_add_squares(box_stage(turn), square);
+            box_add_squares(box_stage(fill), square);
         box_next<PAGES>(ring);
-        turn++;
-        o = box_operands_at(first, ring->first + ring->at, turn);
+        fill++;
+        o = box_operands_at(first, ring->first + ring->at, fill);
         o = {ptx_keep(o.x), ptx_keep(o.w)};
-        const bool is_last = step + 1 == b.steps, seen = box_look<PAGES>(*ring, turn);
+        const bool is_last = step + 1 == b.steps, seen = box_look<PAGES>(*ring, fill);
         /* one group of products in flight is this step's; the step before has ended */
         ptx_group_wait<1>();
         __syncwarp(); /* in all lanes, and they have read its squares */
@@ -216,7 +217,7 @@ MPK_FN void box_columns(const box_turn &b, mpk_ring *ring, float *sum, float *sq
             if (arrives)
                 box_arrive<PAGES>(page);
             held = TILE_NO_PAGE;
-            box_wait<PAGES>(*ring, turn);
+            box_wait<PAGES>(*ring, fill);
         }
         __syncwarp();
     }
@@ -592,7 +593,7 @@ MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end
         }
 }
 
-/* ---- a turn of a pass ---- */
+/* ---- a lot of a pass ---- */
 
 /* All threads: leave the sums of others' rows, of a part of the columns, in the worker's room and
  * those of the task's own in scratch, wait for the other parts, and make y of its own rows from all
@@ -618,21 +619,21 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     parts_finish(t, s, p);
 }
 
-/* A turn; anew: its factors are to be found. */
-MPK_FN box_turn box_turn_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool anew)
+/* A lot; anew: its factors are to be found. */
+MPK_FN box_lot box_lot_of(const mpk_task &t, const tile_shape &s, const tile_pass &q, bool anew)
 {
-    return {mpk_w.box_turn[mpk_thread() / 128], q.steps, anew && s.norm && !squares_are_summed(t)};
+    return {mpk_w.box_fills[mpk_thread() / 128], q.steps, anew && s.norm && !squares_are_summed(t)};
 }
 
 static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
 
-/* What all turns begin with: the first MPK_BOXES boxes of x are requested, by a warp each, and
+/* What all lots begin with: the first MPK_BOXES boxes of x are requested, by a warp each, and
  * factors whose squares are summed already go to s_scale meanwhile.  The meeting stands between the
  * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
- * which requests the boxes after these, has an arrival of each warp after it.  first: turn of the
+ * which requests the boxes after these, has an arrival of each warp after it.  first: lot of the
  * task. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p,
-                      const tile_pass &q, bool part, const box_turn &b, int row, bool first,
+                      const tile_pass &q, bool part, const box_lot &b, int row, bool first,
                       bool anew, float *s_scale)
 {
     const int warp = mpk_thread() / 32 % 4;
@@ -649,9 +650,9 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
         squares_put_scales(t, s, row, s_scale);
 }
 
-/* The turn's sums.  All boxes that were requested have been waited for at the end, so stages and
- * barriers are as they were, and box_turn says in which phase. */
-template <int N> MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *sum, float *square)
+/* The lot's sums.  All boxes that were requested have been waited for at the end, so stages and
+ * barriers are as they were, and box_fills says in which phase. */
+template <int N> MPK_FN void box_sum(const box_lot &b, mpk_ring *ring, float *sum, float *square)
 {
     const int thread = mpk_thread();
 #pragma unroll
@@ -659,10 +660,10 @@ template <int N> MPK_FN void box_sum(const box_turn &b, mpk_ring *ring, float *s
         sum[i] = 0;
     box_columns<N>(b, ring, sum, square);
     if (thread % 128 == 0)
-        mpk_w.box_turn[thread / 128] = b.turn + (rt_u32)b.steps;
+        mpk_w.box_fills[thread / 128] = b.fill + (rt_u32)b.steps;
 }
 
-/* No token of the turn is alive: take and release its pages.  No x is requested for it. */
+/* No token of the lot is alive: take and release its pages.  No x is requested for it. */
 template <int PAGES> MPK_FN void box_drop_pages(const tile_pass &q, mpk_ring *ring)
 {
     box_skip<PAGES>(ring);
@@ -680,12 +681,11 @@ MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
         box_drop_pages<1>(q, ring);
 }
 
-/* A turn of a task that has its tile alone.  first: number of its first group; s_scale: place of
+/* A lot of a task that has its tile alone.  first: number of its first group; s_scale: place of
  * its tokens' factors, which are there unless `anew`. */
 template <int LOOP, int N>
-MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q,
-                       const box_turn &b, int first, int row, bool anew, float *s_scale,
-                       mpk_ring *ring)
+MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
+                       int first, int row, bool anew, float *s_scale, mpk_ring *ring)
 {
     const int warp = mpk_thread() / 32 % 4;
     float sum[N / 2], square[4] = {0, 0, 0, 0};
@@ -709,28 +709,28 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
 
 /* A task that has a part of its tile's columns. */
 template <int N>
-MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_turn &b, mpk_ring *ring)
+MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_lot &b, mpk_ring *ring)
 {
     float sum[N / 2], square[4] = {0, 0, 0, 0};
     box_sum<N>(b, ring, sum, square);
     box_meet<N>(t, s, sum, square);
 }
 
-/* All body threads: turn number `turn` of the pass that begins at group `at` of the task; row:
- * of its first token.  anew: no earlier pass has left this turn's factors in scratch. */
+/* All body threads: lot number `lot` of the pass that begins at group `at` of the task; row:
+ * of its first token.  anew: no earlier pass has left this lot's factors in scratch. */
 MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
-                    int at, int turn, int row, mpk_ring *ring)
+                    int at, int lot, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128;
-    const bool anew = at == 0 || p.turns > TILE_KEPT,
+    const bool anew = at == 0 || p.lots > TILE_KEPT,
                part = TILE_HAS(TILE_FORM_PARTS) && p.parts > 1;
     float *s_scale = part ? parts_scales()
                           : (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
-                                turn % TILE_KEPT * 2 * TILE_TOKENS;
+                                lot % TILE_KEPT * 2 * TILE_TOKENS;
     s_scale += half * TILE_TOKENS;
     row += half * TILE_TOKENS;
-    const box_turn b = box_turn_of(t, s, q, anew);
-    box_begin(t, s, p, q, part, b, row, at == 0 && turn == 0, anew, s_scale);
+    const box_lot b = box_lot_of(t, s, q, anew);
+    box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
     /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
     if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)

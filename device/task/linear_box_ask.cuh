@@ -75,7 +75,7 @@ template <int PAGES> MPK_FN bool box_is_odd(const mpk_ring &ring)
     return PAGES == 2 && ring.at % 2;
 }
 
-/* The pages of w of a pass, in one turn. */
+/* The pages of w of a pass, in one lot. */
 struct box_asker_w {
     const rt_map *first,
         *last;         /* maps of the step's first page and of its last, which may be half */
@@ -113,11 +113,11 @@ MPK_FN void box_ask_w(const mpk_load &l, const box_asker_w &w, int step, rt_u32 
 /* What the asking lane needs for boxes of x. */
 struct box_asker_x {
     const rt_map *map;
-    int column, row; /* of the pass's first step; first token of the turn */
-    rt_u32 turn;     /* of the pass's first step */
+    int column, row; /* of the pass's first step; first token of the lot */
+    rt_u32 fill;     /* of the pass's first step */
 };
 
-/* Where a turn has tokens that are alive bodies wait for x.  Called once bodies are in the pass:
+/* Where a lot has tokens that are alive bodies wait for x.  Called once bodies are in the pass:
  * then it is known. */
 MPK_FN bool box_has_x(const mpk_load &l, int row)
 {
@@ -130,7 +130,7 @@ MPK_FN bool box_has_x(const mpk_load &l, int row)
 /* The asking lane: the boxes of x of step `step`, one for each warpgroup. */
 MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
 {
-    const rt_u32 stage = (x.turn + (rt_u32)step) % MPK_BOXES,
+    const rt_u32 stage = (x.fill + (rt_u32)step) % MPK_BOXES,
                  to = l.s_pages + MPK_PAGES * MPK_PAGE_BYTES + stage * TILE_STAGE;
     const int column = x.column + step * TILE_BOX_COLUMNS;
 #pragma unroll
@@ -141,12 +141,12 @@ MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
     }
 }
 
-/* The asking lane: what a pass reads in one turn, step by step: pages of w, and x of the steps
+/* The asking lane: what a pass reads in one lot, step by step: pages of w, and x of the steps
  * after the first MPK_BOXES.  group, row: its first ones.
  *
  * x goes to the stage of the step MPK_BOXES before, which is free when all warps have released that
  * step's pages.  Where a lap of the ring is longer than the stages, x lags behind w, and after the
- * last w only x is left: its turn comes when the pages that follow would be empty.  So x is never
+ * last w only x is left: its time comes when the pages that follow would be empty.  So x is never
  * requested for a pass that no body has begun. */
 template <int PAGES>
 MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int row, box_asker *a)
@@ -172,7 +172,7 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int r
             box_ask_w<PAGES>(l, w, step, at);
         if (behind == MPK_BOXES) {
             has_x = box_has_x(l, row);
-            x.turn = mpk_w.box_turn[0];
+            x.fill = mpk_w.box_fills[0];
         }
         if (has_x)
             box_ask_x(l, x, behind);
@@ -217,8 +217,8 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
     if (asks)
         for (int at = 0; at < p.groups && !a.over; at += p.per_pass) {
             const tile_pass q = tile_pass_at(p, s, at);
-            for (int turn = 0; turn < p.turns && !a.over; turn++) {
-                const int row = (int)l.e->lo[0] + 2 * TILE_TOKENS * turn;
+            for (int lot = 0; lot < p.lots && !a.over; lot++) {
+                const int row = (int)l.e->lo[0] + 2 * TILE_TOKENS * lot;
                 if (q.pages == 2)
                     box_ask_pass<2>(l, q, p.first + at, row, &a);
                 else

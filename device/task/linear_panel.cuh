@@ -1,12 +1,12 @@
 /* linear_panel.cuh - products of more than 64 tokens without warpgroups' products: linear_tile.cuh
  * hands them on.
  *
- * A turn is 128 tokens, 64 for each warpgroup, a pass up to 128 rows of w, a step 64 columns: a
+ * A lot is 128 tokens, 64 for each warpgroup, a pass up to 128 rows of w, a step 64 columns: a
  * page of w, 16 groups of 1 KB (tile_plan.broad), and a stage of x, of which all but one are on
  * their way.  A warp multiplies 32 tokens with 64 rows: were it 16 with 128, shared memory would be
  * read 1.5 times as often, and that is what limits mma.sync.  Fragments of 16 columns are read
  * while those before are multiplied.  Squares for an rms_norm are summed in the first pass and stay
- * in scratch for those after it, unless there are more than TILE_KEPT turns.  Columns are added in
+ * in scratch for those after it, unless there are more than TILE_KEPT lots.  Columns are added in
  * the same order whatever the number of tokens alive.
  * Cost of a step: 64 products of 16 x 8 x 16 and 24 ldmatrix a warp; 16 KB of x and 16 KB of w from
  * L2.
@@ -121,17 +121,17 @@ MPK_FN void panel_end(const mpk_task &t, const tile_shape &s, int row, int first
     }
 }
 
-/* All threads: turn number `turn` of the pass that begins at group `at` of the task; row: of its
+/* All threads: lot number `lot` of the pass that begins at group `at` of the task; row: of its
  * first token.  anew: the squares of these tokens are to be summed; else an earlier pass has
  * left them in scratch. */
 MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
-                      const tile_pass &q, int at, int turn, int row, mpk_ring *ring)
+                      const tile_pass &q, int at, int lot, int row, mpk_ring *ring)
 {
     const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4;
-    const bool anew = at == 0 || p.turns > TILE_KEPT;
+    const bool anew = at == 0 || p.lots > TILE_KEPT;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square =
-        (float *)(t.s_scratch + TILE_SCALES) + (turn % TILE_KEPT * 2 + half) * TILE_TOKENS;
+        (float *)(t.s_scratch + TILE_SCALES) + (lot % TILE_KEPT * 2 + half) * TILE_TOKENS;
     float sum[64], square[2] = {0, 0}; /* 32 tokens x 64 rows of the warp */
     tile_copy c;
     row += half * TILE_TOKENS;

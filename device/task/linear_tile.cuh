@@ -146,7 +146,7 @@ MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
     for (int at = 0; at < p.groups && !p.piece; at += p.per_pass) {
         const tile_pass q = tile_pass_at(p, s, at);
         const char *base = (const char *)l.e->at[RT_PACKED] + (rt_u64)(p.first + at) * group_bytes;
-        for (int turn = 0; turn < p.turns; turn++)
+        for (int lot = 0; lot < p.lots; lot++)
             for (int step = 0; step < q.steps && !l.cancelled; step++)
 #if !MPK_WGMMA
                 if (p.broad)
@@ -236,7 +236,7 @@ MPK_FN void tile_wait_products(void) {}
 #endif
 
 /* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of
- * number `turn`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
+ * number `which`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
 
 #if MPK_WGMMA
 /* All columns of a pass for this warpgroup's 64 tokens, N rows of w: both stages of each step.
@@ -279,20 +279,20 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
 
 #endif
 
-/* All columns of a pass, this warpgroup's stage `turn` (0 or 1) of each step, for tokens that
+/* All columns of a pass, this warpgroup's stage `which` (0 or 1) of each step, for tokens that
  * both have.  With few tokens a step is short, so x of AHEAD steps is in flight: a stage is
  * refilled when its products have been waited for and all warps of the warpgroup have met after
  * that. */
 template <int N>
 MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c,
-                                const char *s_x, int turn, mpk_ring *ring, float *sum,
+                                const char *s_x, int which, mpk_ring *ring, float *sum,
                                 float *square)
 {
     constexpr int AHEAD = TILE_STAGES - 1; /* stages in flight */
     const int columns = s.columns, norm = s.norm;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
-        tile_copy_stage(c, columns, 2 * i + turn, i);
+        tile_copy_stage(c, columns, 2 * i + which, i);
     for (int step = 0; step < q.steps; step++) {
         const int buffer = step % TILE_STAGES; /* the stage that is read */
         const rt_u32 page = tile_take(q, ring);
@@ -300,10 +300,10 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the stage is there, and all warps have read the one before */
         tile_begin_products();
-        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + turn * 1024,
+        tile_multiply<N>(s_x + buffer * TILE_STAGE, mpk_s + page * MPK_PAGE_BYTES + which * 1024,
                          TILE_PIECE, sum);
         tile_end_products();
-        tile_copy_stage(c, columns, 2 * (step + AHEAD) + turn, (step + AHEAD) % TILE_STAGES);
+        tile_copy_stage(c, columns, 2 * (step + AHEAD) + which, (step + AHEAD) % TILE_STAGES);
         if (norm)
             tile_add_squares(c, buffer, square);
         tile_wait_products();
@@ -376,31 +376,31 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
 #if MPK_WGMMA
 /* One thread of the warpgroup: request x of step `step` of a thin task, its two boxes; their stages
  * are free.  The second one's barrier tells of both, so that a step waits for one. */
-MPK_FN void tile_ask_thin(const mpk_task &t, const box_turn &b, int half, int step, int row)
+MPK_FN void tile_ask_thin(const mpk_task &t, const box_lot &b, int half, int step, int row)
 {
-    const rt_u32 turn = b.turn + 2 * (rt_u32)step;
+    const rt_u32 fill = b.fill + 2 * (rt_u32)step;
     const rt_map *map = (const rt_map *)t.e->maps;
-    rt_u64 *first = &mpk_w.box_full[half][turn % MPK_BOXES],
-           *full = &mpk_w.box_full[half][(turn + 1) % MPK_BOXES];
+    rt_u64 *first = &mpk_w.box_full[half][fill % MPK_BOXES],
+           *full = &mpk_w.box_full[half][(fill + 1) % MPK_BOXES];
     const rt_u32 to = ptx_shared(mpk_s + MPK_PAGES * MPK_PAGE_BYTES) + (rt_u32)half * TILE_X;
     const int column = step * 256 + half * 128;
     ptx_barrier_arrive(first);
     ptx_barrier_expect(full, 2 * TILE_STAGE);
-    ptx_copy_box(to + turn % MPK_BOXES * TILE_STAGE, map, column, row, full);
-    ptx_copy_box(to + (turn + 1) % MPK_BOXES * TILE_STAGE, map, column + TILE_BOX_COLUMNS, row,
+    ptx_copy_box(to + fill % MPK_BOXES * TILE_STAGE, map, column, row, full);
+    ptx_copy_box(to + (fill + 1) % MPK_BOXES * TILE_STAGE, map, column + TILE_BOX_COLUMNS, row,
                  full);
 }
 
 /* The boxes of a thin task's x: of each warpgroup two a step. */
-MPK_FN box_turn tile_thin_turn(const tile_shape &s)
+MPK_FN box_lot tile_thin_lot(const tile_shape &s)
 {
-    return {mpk_w.box_turn[mpk_thread() / 128], (s.columns + 255) / 256 * 2, s.norm != 0};
+    return {mpk_w.box_fills[mpk_thread() / 128], (s.columns + 255) / 256 * 2, s.norm != 0};
 }
 
 /* All warps: what boxes of a thin task's x begin with.  Those of the first two steps, as many as
  * there are stages, are requested, by a warp each.  The fences and the meeting stand between the
  * last other uses of the stages and of x, and the first copy (box_begin). */
-MPK_FN void tile_begin_thin_box(const mpk_task &t, const box_turn &b, int row)
+MPK_FN void tile_begin_thin_box(const mpk_task &t, const box_lot &b, int row)
 {
     const int warp = mpk_thread() / 32 % 4;
     ptx_fence_shared(); /* stages were sums, or another task's */
@@ -476,7 +476,7 @@ MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
  * copies.  A wait for a barrier takes 200 cycles even where it is complete, so a warp looks for
  * what the next step reads while its products run, and waits only if it has not seen it.  After:
  * all that was requested has come and was read. */
-MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, const box_turn &b,
+MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, const box_lot &b,
                                   int row, mpk_ring *ring, float *sum, float *square)
 {
     /* kept, or read again from the number of the thread at each step */
@@ -487,13 +487,13 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()), first_w = ptx_matrix(mpk_s, stride);
     const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
                        high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
-    rt_u32 turn = b.turn, page = 0;
+    rt_u32 fill = b.fill, page = 0;
     bool fresh = true, seen = false;
     for (int step = 0; step < steps; step++) {
         /* The lanes vote, or ptxas would wait after each product (box_columns). */
         if (!__all_sync(0xffffffffu, seen)) {
-            mpk_barrier_wait(&mpk_w.box_full[half][(turn + 1) % MPK_BOXES],
-                             (turn + 1) / MPK_BOXES & 1);
+            mpk_barrier_wait(&mpk_w.box_full[half][(fill + 1) % MPK_BOXES],
+                             (fill + 1) / MPK_BOXES & 1);
             if (fresh)
                 tile_wait_thin(piece, *ring);
         }
@@ -506,22 +506,22 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
 #pragma unroll
         for (rt_u32 i = 0; i < 2; i++)
             box_give<64>(
-                {first.x + (turn + i) % MPK_BOXES * (TILE_STAGE / 16), w + i * (1024 / 16)}, high,
+                {first.x + (fill + i) % MPK_BOXES * (TILE_STAGE / 16), w + i * (1024 / 16)}, high,
                 sum);
         ptx_group_commit();
         const bool goes_on = step + 1 < steps;
         fresh = tile_thin_is_fresh(piece, step + 1);
         seen = goes_on &&
-               ptx_barrier_look(&mpk_w.box_full[half][(turn + 3) % MPK_BOXES],
-                                (turn + 3) / MPK_BOXES & 1) &&
+               ptx_barrier_look(&mpk_w.box_full[half][(fill + 3) % MPK_BOXES],
+                                (fill + 3) / MPK_BOXES & 1) &&
                (!fresh || tile_look_thin(piece, *ring));
         for (rt_u32 i = 0; i < 2 && b.squares; i++)
-            tile_add_thin_squares(box_stage(turn + i), square);
+            tile_add_thin_squares(box_stage(fill + i), square);
         ptx_group_wait<0>();
         tile_meet(); /* all warps have read both stages */
         if (asks && step + 2 < steps && ptx_elect())
             tile_ask_thin(t, b, half, step + 2, row);
-        turn += 2;
+        fill += 2;
         if (fresh || !goes_on)
             ring_release(page);
     }
@@ -539,7 +539,7 @@ MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
     }
 }
 
-/* No token of a turn is alive: take and release the pages of its pass. */
+/* No token of a lot is alive: take and release the pages of its pass. */
 MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 {
     for (int i = 0; i < q.steps; i++)
@@ -605,12 +605,12 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         sum[i] = 0;
 #if MPK_WGMMA
     if (LOOP == TILE_THIN_BOX) {
-        const box_turn b = tile_thin_turn(s);
+        const box_lot b = tile_thin_lot(s);
         tile_begin_thin_box(t, b, row);
         tile_columns_thin_box(t, piece, q.groups, b, row, ring, sum, square);
         square_row = tile_thin_row(thread % 128);
         if (thread % 128 == 0)
-            mpk_w.box_turn[half] = b.turn + (rt_u32)b.steps;
+            mpk_w.box_fills[half] = b.fill + (rt_u32)b.steps;
     } else if (WIDE)
         tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
     else
@@ -648,7 +648,7 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_run_as<LOOP, N>(t, s, q, first, row, piece, ring);
 }
 
-/* Called by linear_tile for a turn of a pass that comes neither by boxes nor by panels. */
+/* Called by linear_tile for a lot of a pass that comes neither by boxes nor by panels. */
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
@@ -665,10 +665,10 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
     tile_run_if<TILE_NARROW_128, 128>(t, s, q, first, row, 0, loop, ring);
 }
 
-enum { TILE_TURNS = 1 << 14 }; /* more than a task has: 64 or 128 tokens each */
+enum { TILE_LOTS = 1 << 14 }; /* more than a task has: 64 or 128 tokens each */
 
 /* All body threads, once the task's event is activated.  `place` is the group of the task at which
- * the pass begins, times TILE_TURNS, and the turn: one register.  Part of the kernel's own function
+ * the pass begins, times TILE_LOTS, and the lot: one register.  Part of the kernel's own function
  * or of its unit's: in one that another calls, ptxas would wait after every product (C7510). */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
@@ -681,13 +681,13 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
     for (rt_u32 place = 0;;) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
-        const int turn = (int)(place % TILE_TURNS), at = (int)(place / TILE_TURNS),
-                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * turn;
+        const int lot = (int)(place % TILE_LOTS), at = (int)(place / TILE_LOTS),
+                  row = (int)t.e->lo[0] + 2 * TILE_TOKENS * lot;
         if (at >= p.groups)
             break;
-        place = turn + 1 < p.turns ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_TURNS;
+        place = lot + 1 < p.lots ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_LOTS;
         const tile_pass q = tile_pass_at(p, s, at);
-        /* No token of the turn is alive, but its pages have been loaded: let them go. */
+        /* No token of the lot is alive, but its pages have been loaded: let them go. */
         if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
             tile_drop_thin(s, p.piece, &ring);
 #if MPK_MAPS
@@ -698,11 +698,11 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             tile_drop(q, &ring);
 #if MPK_MAPS
         else if (p.boxed)
-            box_run(t, s, p, q, at, turn, row, &ring);
+            box_run(t, s, p, q, at, lot, row, &ring);
 #endif
 #if !MPK_WGMMA
         else if (TILE_HAS_LOOP(TILE_PANEL) && p.broad)
-            panel_run(t, s, p, q, at, turn, row, &ring);
+            panel_run(t, s, p, q, at, lot, row, &ring);
 #endif
         else
             tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);

@@ -1,14 +1,14 @@
 /* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out,
  * rope by such a table, and rotate by tables from elsewhere.
  *
- * Entries k and k + half of a head are a pair, which is turned by the angle position *
+ * Entries k and k + half of a head are a pair, which is rotated by the angle position *
  * frequency[k]; entries from 2 half on stay as they are:
  *
  *   (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
  *
  * A thread does an entry of the result (of rope_table a pair); no scratch, no barriers.
- * heads.cuh turns heads by the same functions.  These are the generic bodies; rope_tile.cuh
- * turns heads of bf16 for many tokens. Cost: memory.
+ * heads.cuh rotates heads by the same functions.  These are the generic bodies; rope_tile.cuh
+ * rotates heads of bf16 for many tokens. Cost: memory.
  */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
@@ -40,8 +40,8 @@ MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
     return true;
 }
 
-/* One entry of a pair, turned; is_first: it is x1 of the formula above. */
-MPK_FN float rope_turn(float x, float partner, bool is_first, float cosine, float sine)
+/* One entry of a pair, rotated; is_first: it is x1 of the formula above. */
+MPK_FN float rope_rotate(float x, float partner, bool is_first, float cosine, float sine)
 {
     return is_first ? x * cosine - partner * sine : x * cosine + partner * sine;
 }
@@ -71,7 +71,7 @@ MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const m
 }
 
 /* The body of rope.  A thread an entry: both entries of a pair load each other, which costs a
- * load from the cache and needs no second loop for those that do not turn. */
+ * load from the cache and needs no second loop for those that are not rotated. */
 MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_table = mpk_data(t, table);
@@ -87,9 +87,9 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
         float value = mpk_get(x, g_x, head + at[2] * x.stride[2]);
         if (rope_pair((int)at[2], (int)table.dims[2], &partner, &pair, &is_first)) {
             rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2]; /* of the cosine */
-            value = rope_turn(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
-                              mpk_get(table, g_table, angle),
-                              mpk_get(table, g_table, angle + table.stride[1]));
+            value = rope_rotate(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
+                                mpk_get(table, g_table, angle),
+                                mpk_get(table, g_table, angle + table.stride[1]));
         }
         mpk_put(y, g_y, mpk_offset(y, at), value);
     }
@@ -97,14 +97,15 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
 
 /* The body of rotate: y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in
  * src/op/rotate.h.  Here the tables have an angle for each entry, not for each pair, and are
- * broadcast to x; the first `width` entries are turned. */
+ * broadcast to x; the first `width` entries are rotated. */
 MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                        const mpk_view &sine, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
     char *g_y = mpk_data(t, y);
     const int last = x.rank - 1;
-    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2; /* entries that turn */
+    const rt_i64 width = cosine.dims[cosine.rank - 1],
+                 half = width / 2; /* entries that are rotated */
     mpk_box box = mpk_box_of(t, x.rank);
     rt_u64 n = mpk_count(box, x.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {

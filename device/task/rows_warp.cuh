@@ -123,13 +123,13 @@ MPK_FN float rows_lanes_largest(float x)
  * they had read the sum before that. */
 struct rows_meeting {
     float *s_sums; /* [2][MPK_THREADS / 32] */
-    int turn;
+    int half;
 };
 /* Leave x of each warp where all warps see it; returns [MPK_THREADS / 32], in the warps' order. */
 MPK_FN const float *rows_meet(rows_meeting &meeting, float x)
 {
-    float *s = meeting.s_sums + meeting.turn * (MPK_THREADS / 32);
-    meeting.turn ^= 1;
+    float *s = meeting.s_sums + meeting.half * (MPK_THREADS / 32);
+    meeting.half ^= 1;
     if (mpk_thread() % 32 == 0)
         s[mpk_thread() / 32] = x;
     mpk_sync();
@@ -171,7 +171,7 @@ template <int PIECES> struct rows_row {
     char *g_y;
 };
 
-/* Rows of up to ROWS_SHORT pieces a lane are loaded one turn ahead; up to ROWS_KEPT, weight and
+/* Rows of up to ROWS_SHORT pieces a lane are loaded one round ahead; up to ROWS_KEPT, weight and
  * bias stay in registers for all rows of a task. */
 enum { ROWS_SHORT = 4, ROWS_KEPT = 3 };
 
@@ -201,7 +201,7 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
     return whole && ((rt_u64)mpk_data(t, x) & 15) == 0;
 }
 
-/* Request line number `line` of the box, and set where its result goes.  A warp's last turn may
+/* Request line number `line` of the box, and set where its result goes.  A warp's last round may
  * have fewer than N lines: for a number beyond the last, the last line is loaded again and its
  * result stored nowhere.  A task's lines are counted in 32 bits. */
 template <bool WHOLE, int LANES, int PIECES>
@@ -356,7 +356,7 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
                       const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
 {
     constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
-    constexpr rt_u32 TURN = MPK_THREADS / LANES * N; /* lines of all warps */
+    constexpr rt_u32 ROUND = MPK_THREADS / LANES * N; /* lines of all warps */
     mpk_box box = mpk_box_of(t, last);
     const rt_u32 lines = (rt_u32)mpk_count(box, last);
     rt_u32 line = (rt_u32)(mpk_thread() / LANES * N);
@@ -367,8 +367,8 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
         if (AHEAD && line < lines)
             rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
-    for (; line < lines; line += TURN) {
-        const rt_u32 after = line + TURN;
+    for (; line < lines; line += ROUND) {
+        const rt_u32 after = line + ROUND;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             if (!AHEAD) {

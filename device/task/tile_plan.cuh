@@ -1,8 +1,8 @@
-/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, turns and steps, the
+/* tile_plan.cuh - how a task of a product of many tokens is cut in passes, lots and steps, the
  * same for loader and body, and the pages of a step.
  *
  *   task   for each pass (some groups of 8 packed rows of w)
- *            for each turn (64 or 128 of the task's tokens)
+ *            for each lot (64 or 128 of the task's tokens)
  *              for each step (64, 128 or 256 columns): its pages of w
  *
  * The loader goes through this before the step has begun, so the plan follows from the entry and
@@ -33,7 +33,7 @@ enum {
 struct tile_plan {
     int first, groups; /* of 8 packed rows */
     int per_pass;      /* a multiple of 8 */
-    int wide, turns;   /* 1: 128 tokens at a time; how often */
+    int wide, lots;    /* 1: 128 tokens at a time; how often */
     int boxed;         /* 1: wide, and x and w come by boxes (linear_box.cuh) */
     /* 1: a page holds 64 columns of 128 rows: those of boxes, or of panels (linear_panel.cuh) */
     int broad;
@@ -89,7 +89,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     p.first = (int)(e->lo[1] >> shift);
     p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
     p.wide = tokens > TILE_TOKENS;
-    p.turns = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
+    p.lots = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     p.boxed = p.wide && tile_is_boxed(e, s);
     p.broad = MPK_WGMMA ? p.boxed : p.wide;
     p.parts = p.boxed && e->parts ? (int)e->parts : 1;

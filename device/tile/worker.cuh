@@ -11,8 +11,8 @@
  *   begun               thread 0 of bodies   loader, clerk      what the step is, is written down
  *   loaded              loader               clerk              the step's list has been loaded
  *   clerked             clerk                thread 0           the step's list has been counted
- *   ready               clerk                bodies             the event of a turn is activated
- *   written[]           bodies               clerk, bodies      a turn's results are stored
+ *   ready               clerk                bodies             the event of a task is activated
+ *   written[]           bodies               clerk, bodies      a task's results are stored
  *   resync, ahead_...   thread 0, loader     both               a step that does not come
  *   jit_mail            thread 0, clerk      both               the JIT entry has a load phase
  *   plans[]             bodies, loader       both               tiles that only the body knows
@@ -37,7 +37,7 @@ enum { MPK_STEP_TASK_BYTES = 2432 };
 enum { MPK_BOXES = 4 };
 
 /* Where a warp that runs bodies stands in the two rings and in its list.  Each warp has one of
- * its own, and writes no other; at the same turn all of them hold the same numbers, because all
+ * its own, and writes no other; at the same ordinal all of them hold the same numbers, because all
  * warps go through the same list.  A side lies in shared memory while a body runs: there are no
  * registers to spare, and what the compiler would put on the stack is lost to the L1 cache with
  * every acquire.
@@ -49,7 +49,7 @@ struct __align__(16) mpk_side
 {
     rt_u32 at, parity;        /* of the page ring */
     rt_u32 slot, slot_parity; /* of the descriptor ring */
-    rt_u32 turn;              /* tasks so far, modulo 2^32 */
+    rt_u32 ordinal;           /* tasks so far, modulo 2^32 */
     rt_u32 next, last;        /* entries of the list */
     rt_u32 reserved;
 };
@@ -59,11 +59,11 @@ struct mpk_jit_side {
 };
 
 /* The last task that waited for the ids of experts (task/expert_tile.cuh).  The next product of
- * the same layer has the same ids: if address, epoch and tokens agree and its turn follows, it
+ * the same layer has the same ids: if address, epoch and tokens agree and its ordinal follows, it
  * need not wait for them again. */
 struct mpk_routed {
     rt_u64 ids;
-    rt_u32 turn, epoch, lo, hi;
+    rt_u32 ordinal, epoch, lo, hi;
 };
 
 /* The worker's state in shared memory; one object, mpk_w.  worker_begin (kernel.cuh) fills it.
@@ -88,7 +88,7 @@ struct __align__(1024) mpk_worker
     /* stages of x that products of many tokens copy by boxes (task/linear_box.cuh), of each
      * warpgroup */
     rt_u64 box_full[2][MPK_BOXES]; /* barriers: the stage is filled */
-    rt_u32 box_turn[2];            /* stages filled so far, modulo 2^32; changed between tasks */
+    rt_u32 box_fills[2];           /* stages filled so far, modulo 2^32; changed between tasks */
     /* descriptor ring (role/loader.cuh): barriers of slot i, which become full by a copy and
      * empty by an arrival of each body warp and the clerk */
     rt_u64 entry_full[MPK_ENTRIES], entry_empty[MPK_ENTRIES];
@@ -99,12 +99,12 @@ struct __align__(1024) mpk_worker
     rt_u64 step; /* its word */
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;
-    /* Turns (role/clerk.cuh): barriers, of task `turn` at turn % MPK_ENTRIES: all body warps
-     * have written their part of the task and no longer use its scratch.  The clerk then counts
-     * the task, and the next task may use the scratch. */
+    /* Tasks in order (role/clerk.cuh): barriers, of task `ordinal` at ordinal % MPK_ENTRIES: all
+     * body warps have written their part of the task and no longer use its scratch.  The clerk then
+     * counts the task, and the next task may use the scratch. */
     rt_u64 written[MPK_ENTRIES];
-    /* Flag from the clerk: turns whose event is activated, modulo 2^32.  Task `turn` may read
-     * what other workers wrote once ready > turn. */
+    /* Flag from the clerk: tasks whose event is activated, modulo 2^32.  Task `ordinal` may read
+     * what other workers wrote once ready > ordinal. */
     rt_u32 ready;
     /* 1: thread 0 looks after events instead: steps with JIT tasks, RT_ONE_OP */
     rt_u32 direct;
@@ -184,20 +184,20 @@ MPK_FN void mpk_barrier_wait(rt_u64 *b, rt_u32 parity)
             break;
 }
 
-/* Tasks that the warp of this thread has run before, modulo 2^32: the task's turn, by which the
+/* Tasks that the warp of this thread has run before, modulo 2^32: the task's ordinal, by which the
  * clerk and the barriers `written` know it. */
-MPK_FN rt_u32 mpk_turn(int thread)
+MPK_FN rt_u32 mpk_ordinal(int thread)
 {
-    return mpk_w.sides[thread / 32].turn;
+    return mpk_w.sides[thread / 32].ordinal;
 }
 
-/* Until all body warps have written task `turn` (acquire, block).  Barrier turn % MPK_ENTRIES
- * completes a phase every MPK_ENTRIES turns, hence the parity.  For turn 2^32 - 1, before the
+/* Until all body warps have written task `ordinal` (acquire, block).  Barrier ordinal % MPK_ENTRIES
+ * completes a phase every MPK_ENTRIES tasks, hence the parity.  For ordinal 2^32 - 1, before the
  * first task, the parity is 1, for which a new barrier counts as completed: the first task waits
  * for none. */
-MPK_FN void mpk_await_written(rt_u32 turn)
+MPK_FN void mpk_await_written(rt_u32 ordinal)
 {
-    mpk_barrier_wait(&mpk_w.written[turn % MPK_ENTRIES], turn / MPK_ENTRIES & 1);
+    mpk_barrier_wait(&mpk_w.written[ordinal % MPK_ENTRIES], ordinal / MPK_ENTRIES & 1);
 }
 #endif
 
@@ -222,7 +222,7 @@ MPK_FN rt_u64 mpk_load_step(const rt_control *control)
 /* One thread polls until the event is activated in this run of its graph; 0: the machine aborts.
  * A counter never resets: in run number `epoch` it reaches needed * epoch, and the difference is
  * compared as a signed number, so that it may wrap.  The abort flag is looked at in every 64th
- * turn only: a look costs as much as a good part of a turn. */
+ * round only: a look costs as much as a good part of a round. */
 MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 {
     const rt_word *counter = mpk_w.counters + event;
@@ -235,11 +235,11 @@ MPK_FN int mpk_poll(rt_u32 event, rt_u32 needed)
 
 #if MPK_RING
 /* The scratch belongs to one task at a time.  Wait until no warp works on the task before task
- * `turn`, which has it from then on.  Warps run ahead of each other, so a fast one would
+ * `ordinal`, which has it from then on.  Warps run ahead of each other, so a fast one would
  * overwrite what a slow one still reads in the task before. */
-MPK_FN void mpk_await_scratch(rt_u32 turn)
+MPK_FN void mpk_await_scratch(rt_u32 ordinal)
 {
-    mpk_await_written(turn - 1);
+    mpk_await_written(ordinal - 1);
 #ifdef MPK_CHECKED
     /* a barrier that racecheck follows, beside the one that it does not (docs/gpu.md) */
     mpk_sync();
@@ -254,7 +254,7 @@ MPK_FN void mpk_await_scratch(rt_u32 turn)
  *
  *   clerk (lane 0)                       each body thread
  *   poll counter (acquire, device)       poll ready (no order)
- *   ready = turn + 1 (release, block) -> acquire ready (block)
+ *   ready = ordinal + 1 (release, block) -> acquire ready (block)
  *
  * By causality the thread then sees what the clerk has seen.  Where there is no clerk, or in a
  * step that it leaves alone (`direct`), thread 0 polls and a barrier hands it on. */
@@ -262,15 +262,15 @@ MPK_FN void mpk_wait(const mpk_task &t)
 {
 #if MPK_RING
     if (!mpk_w.direct) {
-        const rt_u32 turn = mpk_turn(mpk_thread());
-        /* `ready` also counts quiet tasks, in order, so comparing it with the turn is enough. */
+        const rt_u32 ordinal = mpk_ordinal(mpk_thread());
+        /* `ready` also counts quiet tasks, in order, so comparing it with the ordinal is enough. */
         if (!t.e->quiet) {
-            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - turn) <= 0 &&
+            while ((rt_i32)(ptx_load_flag(&mpk_w.ready) - ordinal) <= 0 &&
                    !ptx_load_flag(&mpk_w.abort))
                 ;
             ptx_acquire_flag(&mpk_w.ready); /* partner: clerk_run_list */
         }
-        mpk_await_scratch(turn);
+        mpk_await_scratch(ordinal);
         if (mpk_timed && mpk_thread() == 0)
             mpk_w.times->ready = ptx_cycles();
         return;
@@ -374,7 +374,7 @@ MPK_FN void mpk_written(int thread)
         if (mpk_timed && thread == 0)
             mpk_w.times->done = ptx_cycles();
         ptx_barrier_arrive(
-            &mpk_w.written[mpk_turn(thread) %
+            &mpk_w.written[mpk_ordinal(thread) %
                            MPK_ENTRIES]); /* partners: clerk_run_list, the next task */
     }
 }

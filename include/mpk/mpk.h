@@ -348,7 +348,7 @@ MPK_API void mpk_engine_describe(const mpk_engine *engine, mpk_engine_facts *fac
  *               cost, the program (docs/superoptimizer.md)
  *     sm_us     time of all its tasks over the number of workers: what a step spends on it
  *     share     of the time of all tasks
- *     wait_us   mean over tasks, from when the worker turned to the task until its event was
+ *     wait_us   mean over tasks, from when the worker came to the task until its event was
  *               activated; on a CPU from the end of the worker's last task until this one began
  *     body_us, trigger_us
  *               means over tasks

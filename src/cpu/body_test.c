@@ -412,12 +412,12 @@ static void add_batch_matmul(text *t, uint64_t *state)
     int m = 1 + (int)choose(state, choose(state, 8) ? 60 : 300), q = 1 + (int)choose(state, 230);
     int n = 1 + (int)choose(state, choose(state, 4) ? 100 : 2300),
         batch = 1 + (int)choose(state, 3);
-    bool turned = choose(state, 2);
+    bool transposed = choose(state, 2);
     const char *dtype = pick(state, floats, 3);
     text_print(t, "input %%a : %s[%d, %d, %d]\n", dtype, batch, m, n);
     text_print(t, "input %%b : %s[%d, %d, %d]\n", pick_beside(state, dtype),
-               choose(state, 2) ? 1 : batch, turned ? q : n, turned ? n : q);
-    text_print(t, "%%y = batch_matmul(%%a, %%b) {transpose_b = %d}\n", turned);
+               choose(state, 2) ? 1 : batch, transposed ? q : n, transposed ? n : q);
+    text_print(t, "%%y = batch_matmul(%%a, %%b) {transpose_b = %d}\n", transposed);
 }
 
 static void add_conv(text *t, uint64_t *state)

@@ -299,10 +299,10 @@ static void batch_matmul_run(const op_call *call, const ir_box *box, void *scrat
 {
     const op_view *a = &call->in[BM_A], *b = &call->in[BM_B], *y = &call->out[0];
     uint32_t rows = y->rank - 2;
-    bool turned = call->attributes[0].i;
+    bool transposed = call->attributes[0].i;
     matmul_task t = {.call = call, .depth = a->dims[a->rank - 1]};
-    t.b_depth = b->stride[b->rank - (turned ? 1 : 2)];
-    t.b_column = b->stride[b->rank - (turned ? 2 : 1)];
+    t.b_depth = b->stride[b->rank - (transposed ? 1 : 2)];
+    t.b_column = b->stride[b->rank - (transposed ? 2 : 1)];
     t.panel = scratch;
     t.sums = t.panel + PRODUCT_DEPTH * PRODUCT_COLUMNS;
     t.rows = t.sums + PRODUCT_ROWS * PRODUCT_COLUMNS;

@@ -81,7 +81,7 @@ static void rms_norm_parts_run(const op_call *call, const ir_box *box, void *scr
 
 /* ---- rope_kv ---- */
 
-/* Inputs and attributes, by index, as in op/turned.h. */
+/* Inputs and attributes, by index, as in op/rotated.h. */
 enum {
     RK_QKV,
     RK_TABLE,
@@ -134,8 +134,8 @@ V_INLINE void rotate(const float *x, float *y, const float *cosine, const float 
 
 /* One head: normalised if there is a weight, then rotated by row t of the table; the result is
  * in `row`. */
-static void turn_head(const op_call *call, const float *x, int64_t t, const op_view *norm,
-                      float *row)
+static void rotate_head(const op_call *call, const float *x, int64_t t, const op_view *norm,
+                        float *row)
 {
     const op_view *table = &call->in[RK_TABLE];
     int64_t size = call->attributes[RK_HEAD_SIZE].i, half = table->dims[2];
@@ -175,7 +175,7 @@ static void put_keys(const op_call *call, int64_t t, const float *x, int64_t lo,
     for (int64_t g = lo; g < hi; g++) {
         const float *key = x + (a[RK_HEADS].i + g) * size, *value = key + a[RK_KV_HEADS].i * size;
         if (at_k >= 0) {
-            turn_head(call, key, t, &in[RK_K_NORM], row);
+            rotate_head(call, key, t, &in[RK_K_NORM], row);
             put_row(k, at_k + g * k->stride[1], size, row);
         }
         if (at_v >= 0)
@@ -197,7 +197,7 @@ static void rope_kv_run(const op_call *call, const ir_box *box, void *scratch)
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         const float *x = (const float *)qkv->data + t * qkv->stride[0];
         for (int64_t h = box->lo[1]; h < box->hi[1]; h++) {
-            turn_head(call, x + h * size, t, &in[RK_Q_NORM], row);
+            rotate_head(call, x + h * size, t, &in[RK_Q_NORM], row);
             put_row(q, t * q->stride[0] + h * q->stride[1], size, row);
         }
         if (place[t] >= 0)

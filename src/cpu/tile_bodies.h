@@ -113,12 +113,12 @@ static void tile_matmul_run(const op_call *call, const ir_box *box, void *scratc
 {
     const op_view *a = &call->in[BM_A], *b = &call->in[BM_B], *y = &call->out[0];
     const uint32_t rows = y->rank - 2;
-    const bool turned = call->attributes[0].i;
+    const bool transposed = call->attributes[0].i;
     tile_matmul m = {.t = {.call = call, .depth = a->dims[a->rank - 1]}};
     int64_t at[IR_MAX_RANK];
     tile_matmul_lay_out(call, box, scratch, &m);
-    m.t.b_depth = b->stride[b->rank - (turned ? 1 : 2)];
-    m.t.b_column = b->stride[b->rank - (turned ? 2 : 1)];
+    m.t.b_depth = b->stride[b->rank - (transposed ? 1 : 2)];
+    m.t.b_column = b->stride[b->rank - (transposed ? 2 : 1)];
     memcpy(at, box->lo, sizeof at);
     tile_amx.begin();
     do {
@@ -187,7 +187,7 @@ static tile_operand tile_head(const op_view *v, int64_t batch, int64_t head, int
                               row * v->stride[2],
                           v->stride[2], v->stride[3], n, v->dims[3]};
 }
-static tile_operand tile_turned(tile_operand o)
+static tile_operand tile_transposed(tile_operand o)
 {
     return (tile_operand){o.at, o.step, o.line, o.k, o.n};
 }
@@ -196,7 +196,7 @@ static void tile_pack_head(const tile_sdpa *d, int64_t kv_head)
 {
     const op_call *call = d->t.call;
     const tile_operand keys = tile_head(&call->in[SD_KEYS], d->t.batch, kv_head, 0, d->t.s),
-                       values = tile_turned(
+                       values = tile_transposed(
                            tile_head(&call->in[SD_VALUES], d->t.batch, kv_head, 0, d->t.s));
     tile_amx.columns(&keys, d->keys);
     tile_amx.columns(&values, d->values);

@@ -327,11 +327,11 @@ V_INLINE vf v_ldexp(vf a, vf b)
 /* sin x within 1 unit for steps = 0, cos x for steps = 1: x is a multiple n of pi / 2 and a rest,
  * in doubles; n + steps says which function of the rest it is, and its sign.  n is exact up to
  * 2^20, beyond which the C library computes. */
-typedef struct v_turn {
+typedef struct v_quarters {
     vf sine, cosine; /* of the rest */
     vi n;
-} v_turn;
-V_INLINE v_turn v_turn_of(vf x)
+} v_quarters;
+V_INLINE v_quarters v_quarters_of(vf x)
 {
     vf n = v_round(v_mul(x, v_set(0.636619747f)));
     vd turns = vd_wide(n), r = vd_fma(turns, vd_set(-1.5707963267948966), vd_wide(x));
@@ -343,38 +343,38 @@ V_INLINE v_turn v_turn_of(vf x)
     c = vd_fma(c, z, vd_set(0.041666565245175112));
     s = vd_fma(s, z, vd_set(-0.16666666588752091));
     c = vd_fma(c, z, vd_set(-0.49999999145192742));
-    return (v_turn){vd_narrow(vd_fma(s, vd_mul(z, r), r)), vd_narrow(vd_fma(c, z, vd_set(1))),
-                    vi_round(n)};
+    return (v_quarters){vd_narrow(vd_fma(s, vd_mul(z, r), r)), vd_narrow(vd_fma(c, z, vd_set(1))),
+                        vi_round(n)};
 }
 /* yes where n is odd, else no. */
 V_INLINE vf v_select_odd(vi n, vf yes, vf no)
 {
     return v_select_less(vi_float(vi_and(n, vi_set(1))), v_set(0.5f), no, yes);
 }
-V_INLINE vf v_sine(v_turn turn, int32_t steps)
+V_INLINE vf v_sine(v_quarters q, int32_t steps)
 {
-    vi n = vi_sub(turn.n, vi_set(-steps));
-    vf y = v_select_odd(n, turn.cosine, turn.sine);
+    vi n = vi_sub(q.n, vi_set(-steps));
+    vf y = v_select_odd(n, q.cosine, q.sine);
     /* bit 1 of n is the sign; subtracted from the sign bit, it turns it over */
     return v_from_bits(vi_sub(vi_bits(y), vi_shl(vi_and(n, vi_set(2)), 30)));
 }
 V_INLINE vf v_sin(vf x)
 {
-    vf y = v_sine(v_turn_of(x), 0);
+    vf y = v_sine(v_quarters_of(x), 0);
     y = v_select_less(v_abs(x), v_set(0x1p-13f), x, y);
     return v_beyond(x, 0x1p20f, y, sinf);
 }
 V_INLINE vf v_cos(vf x)
 {
-    return v_beyond(x, 0x1p20f, v_sine(v_turn_of(x), 1), cosf);
+    return v_beyond(x, 0x1p20f, v_sine(v_quarters_of(x), 1), cosf);
 }
 
 /* tan x within 2 units. */
 V_INLINE vf v_tan(vf x)
 {
-    v_turn turn = v_turn_of(x);
-    vf y = v_div(v_select_odd(turn.n, v_negate(turn.cosine), turn.sine),
-                 v_select_odd(turn.n, turn.sine, turn.cosine));
+    v_quarters q = v_quarters_of(x);
+    vf y =
+        v_div(v_select_odd(q.n, v_negate(q.cosine), q.sine), v_select_odd(q.n, q.sine, q.cosine));
     y = v_select_less(v_abs(x), v_set(0x1p-13f), x, y);
     return v_beyond(x, 0x1p20f, y, tanf);
 }

@@ -89,7 +89,7 @@ typedef struct cuda_options {
     uint64_t idle_ns;
     uint32_t in_flight;   /* rt_tuning; 0: chosen for the program */
     bool no_shared_pages; /* equal beginnings of texts are computed by every request */
-    /* a task's loads begin when the worker has turned to it, not before (ablation) */
+    /* a task's loads begin when the worker has come to it, not before (ablation) */
     bool no_preload;
     bool no_descriptor_prefetch; /* one task's description at a time (ablation) */
     bool no_carriers;            /* every task waits for its event's counter (ablation) */

@@ -457,13 +457,13 @@ static void fill_by_operator(const cuda_machine *m, char *block)
     for (int pass = 0; pass < 2; pass++) { /* count, then place */
         for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
             const rt_graph *g = graph_of(m, i);
-            uint32_t turn = 0;
+            uint32_t dealt = 0;
             for (uint32_t t = 0; t < g->n_tasks; t++) {
                 const rt_task *task = &tasks[g->first_task + t];
                 if (task->op == RT_NONE)
                     continue;
                 uint32_t worker =
-                    task->worker == RT_NONE ? turn++ % (uint32_t)workers : task->worker;
+                    task->worker == RT_NONE ? dealt++ % (uint32_t)workers : task->worker;
                 rt_range *r = &ranges[(g->first_op + task->op) * workers + worker];
                 if (pass == 0) {
                     r->last++;

@@ -64,7 +64,7 @@ typedef struct lane {
         cuda_event free; /* the buffer's last copy and packing have ended */
         bool used;
     } buffers[2];
-    uint32_t turn;
+    uint32_t current;
     bool reports;
 } lane;
 
@@ -184,10 +184,10 @@ static mpk_status fill_on_gpu(mpk_context *cx, lane *l, const piece *p, ir_dtype
  * random weights do without. */
 static mpk_status pin_buffer(mpk_context *cx, lane *l)
 {
-    if (l->buffers[l->turn].pinned)
+    if (l->buffers[l->current].pinned)
         return MPK_OK;
-    return cuda_host_alloc(cx, l->u->m->gpu, l->u->buffer_bytes, &l->buffers[l->turn].pinned,
-                           &l->buffers[l->turn].pinned_at);
+    return cuda_host_alloc(cx, l->u->m->gpu, l->u->buffer_bytes, &l->buffers[l->current].pinned,
+                           &l->buffers[l->current].pinned_at);
 }
 
 /* Its numbers lie nowhere, neither whole nor in parts: they follow from the seed and the name. */
@@ -241,7 +241,7 @@ static mpk_status send(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype,
     upload *u = l->u;
     const uint64_t n = p->n_rows * u->m->weights.weights[p->weight].columns;
     TRY(pin_buffer(cx, l));
-    void *pinned = l->buffers[l->turn].pinned;
+    void *pinned = l->buffers[l->current].pinned;
     NOTE(cx, convert_piece(cx, u, p, pinned, dtype), "loading weight %.*s",
          LOAD_NAME(weight_at(u, p->weight)->name));
     return cuda_upload_on(cx, u->m->gpu, l->stream, to, pinned,
@@ -324,14 +324,14 @@ static bool has_packed(const cuda_weight_plan *plan, uint32_t weight)
     return false;
 }
 
-/* Turn to the lane's other buffer and wait until its last use has ended.  Between this and
+/* Go to the lane's other buffer and wait until its last use has ended.  Between this and
  * give_buffer the buffer is the piece's, on the host and on the GPU. */
 static mpk_status take_buffer(mpk_context *cx, lane *l)
 {
-    l->turn = 1 - l->turn;
-    if (l->buffers[l->turn].used)
-        TRY(cuda_event_wait(cx, l->u->m->gpu, l->buffers[l->turn].free));
-    l->buffers[l->turn].used = true;
+    l->current = 1 - l->current;
+    if (l->buffers[l->current].used)
+        TRY(cuda_event_wait(cx, l->u->m->gpu, l->buffers[l->current].free));
+    l->buffers[l->current].used = true;
     return MPK_OK;
 }
 
@@ -339,7 +339,7 @@ static mpk_status take_buffer(mpk_context *cx, lane *l)
  * stream by now, so the event is recorded here. */
 static mpk_status give_buffer(mpk_context *cx, lane *l)
 {
-    return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->turn].free, l->stream);
+    return cuda_event_record(cx, l->u->m->gpu, l->buffers[l->current].free, l->stream);
 }
 
 /* One piece to all places where its weight is wanted. */
@@ -360,8 +360,8 @@ static mpk_status load_piece(mpk_context *cx, lane *l, const piece *p)
     }
     if (packs && !r->plain) {
         TRY(take_buffer(cx, l));
-        TRY(bring(cx, l, p, dtype, l->buffers[l->turn].staging));
-        TRY(pack_piece(cx, l, p, dtype, l->buffers[l->turn].staging));
+        TRY(bring(cx, l, p, dtype, l->buffers[l->current].staging));
+        TRY(pack_piece(cx, l, p, dtype, l->buffers[l->current].staging));
         TRY(give_buffer(cx, l));
     }
     return MPK_OK;

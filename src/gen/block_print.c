@@ -8,14 +8,15 @@
  * which a tile is a constant v_NAME, so nothing but sums lies in registers for long.  Called by the
  * records in body_block*.c.
  *
- * A product y[m, n] = sum over k of a[m, k] b[n, k], whose loads run one turn ahead, in outline:
+ * A product y[m, n] = sum over k of a[m, k] b[n, k], whose loads run one iteration ahead, in
+ * outline:
  *
- *   for (int turn = -1; k_lo + turn * 32 < k_hi; turn++) {
- *       const rt_i64 k0 = k_lo + turn * 32;
- *       const rt_i64 k_next = k_lo + (turn + 1) * 32;
+ *   for (int iteration = -1; k_lo + iteration * 32 < k_hi; iteration++) {
+ *       const rt_i64 k0 = k_lo + iteration * 32;
+ *       const rt_i64 k_next = k_lo + (iteration + 1) * 32;
  *       if (k_next < k_hi) { block_load(tile_a, ...); block_load(tile_b, ...); }
  *       ptx_copy_async_commit();
- *       if (turn < 0) continue;
+ *       if (iteration < 0) continue;
  *       ... wait, multiply into r_y ...
  *   }
  *   ... for each entry of r_y that lies inside the box: mpk_put(out_y, ...) ... */
@@ -140,17 +141,17 @@ static void print_fill(const block_printer *w, const block_step *s)
 
 /* ---- loops ---- */
 
-/* Until the loads of a turn have arrived. */
+/* Until the loads of an iteration have arrived. */
 static void print_wait(const block_printer *w, const block_step *s)
 {
     if (!w->has_early)
-        LINE(w, "if (turn >= 0)\n%*s", BLOCK_STEP, "");
+        LINE(w, "if (iteration >= 0)\n%*s", BLOCK_STEP, "");
     else
         LINE(w, "%s", "");
     text_print(w->out, "block_%swait<%u>();\n", w->p->by_groups ? "group_" : "", s->pending);
 }
 
-/* The steps of a loop that its turns before 0 have: all loads, or early steps, or waits. */
+/* The steps of a loop that its iterations before 0 have: all loads, or early steps, or waits. */
 static void print_those(block_printer *w, const block_step *loop, block_verb verb, bool early)
 {
     const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
@@ -169,8 +170,8 @@ static void print_those(block_printer *w, const block_step *loop, block_verb ver
     }
 }
 
-/* The turns before 0 of a loop with early steps: all but the last only load. */
-static void print_turns_before(block_printer *w, const block_step *s)
+/* The iterations before 0 of a loop with early steps: all but the last only load. */
+static void print_iterations_before(block_printer *w, const block_step *s)
 {
     for (uint32_t i = 0; i < w->p->n_steps; i++)
         if (w->p->steps[i].is_early && w->p->steps[i].verb == BLOCK_FILL)
@@ -178,14 +179,14 @@ static void print_turns_before(block_printer *w, const block_step *s)
     w->ahead = s;
     w->has_early = true;
     LINE(w, "#pragma unroll 1\n");
-    LINE(w, "for (int turn = -%u; turn < -1; turn++) {\n", s->ahead);
+    LINE(w, "for (int iteration = -%u; iteration < -1; iteration++) {\n", s->ahead);
     w->indent += BLOCK_STEP;
     print_those(w, s, BLOCK_LOAD, false);
     w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
     LINE(w, "{\n");
     w->indent += BLOCK_STEP;
-    LINE(w, "const int turn = -1;\n");
+    LINE(w, "const int iteration = -1;\n");
     print_those(w, s, BLOCK_WAIT, false);
     print_those(w, s, BLOCK_LOAD, false);
     print_those(w, s, BLOCK_FILL, true);
@@ -195,8 +196,8 @@ static void print_turns_before(block_printer *w, const block_step *s)
     LINE(w, "}\n");
 }
 
-/* A loop whose loads run ahead begins `ahead` turns early: turns before 0 only load.  Where they
- * have early steps too, they stand in front of it. */
+/* A loop whose loads run ahead begins `ahead` iterations early: iterations before 0 only load.
+ * Where they have early steps too, they stand in front of it. */
 static void print_loop(block_printer *w, const block_step *s)
 {
     const char *x = block_axis_of(w, s->axis);
@@ -205,12 +206,12 @@ static void print_loop(block_printer *w, const block_step *s)
     if (s->ahead)
         block_print_found(w, s);
     if (has_early)
-        print_turns_before(w, s);
+        print_iterations_before(w, s);
     if (s->ahead && w->plans_reads)
         LINE(w, "int next = 0; /* the copy that loads fill */\n");
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
-        LINE(w, "for (int turn = %d; %s_lo + (rt_i64)turn * %d < %s_hi; turn++",
+        LINE(w, "for (int iteration = %d; %s_lo + (rt_i64)iteration * %d < %s_hi; iteration++",
              has_early ? 0 : -(int)s->ahead, x, tile, x);
         if (w->plans_reads)
             text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
@@ -221,11 +222,11 @@ static void print_loop(block_printer *w, const block_step *s)
     }
     w->indent += BLOCK_STEP;
     if (s->ahead)
-        LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)turn * %d;\n", x, x, tile);
+        LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)iteration * %d;\n", x, x, tile);
 }
 
 /* The end of a loop; loads after it do not run ahead, and products of warpgroups end with their
- * turn.  Or that of what stands after `grown`. */
+ * iteration.  Or that of what stands after `grown`. */
 static void print_end(block_printer *w)
 {
     if (!w->grown && w->ahead && w->p->by_groups)

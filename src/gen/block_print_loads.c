@@ -2,12 +2,12 @@
  * device/task/block.cuh, and what stands in front of a loop for them.
  *
  * Copies of 16 bytes in a loop are planned before it: `copies_NAME` and `spots_NAME` have what they
- * share in all turns.  Of a tile b[n, k] in a loop over k that loads one turn ahead:
+ * share in all iterations.  Of a tile b[n, k] in a loop over k that loads one iteration ahead:
  *
  *   block_copies<BLOCK_COPIES(tile_b)> copies_b;                        before the loop
  *   block_find_copies(copies_b, tile_b, false, g_in_b + (...) * 2, ...);
  *   ...
- *   const rt_i64 k_next = k_lo + ((rt_i64)turn + 1) * 32;               in it
+ *   const rt_i64 k_next = k_lo + ((rt_i64)iteration + 1) * 32;               in it
  *   if (k_next < k_hi) {
  *       block_copy(tile_b, t.s_scratch + tile_b.offset + ..., copies_b, ...);
  *   }
@@ -30,8 +30,8 @@ static void print_begin(const block_printer *w, const block_operand *o, int8_t b
     text_print(w->out, any ? "" : "0");
 }
 
-/* Is it a load of the loop at hand that copies bring, so that what its copies share in all turns is
- * found before?  Tiles have the loop's axis. */
+/* Is it a load of the loop at hand that copies bring, so that what its copies share in all
+ * iterations is found before?  Tiles have the loop's axis. */
 static bool is_found(const block_printer *w, const block_step *loop, const block_step *s)
 {
     const block_tile *t = s->verb == BLOCK_LOAD ? &w->p->tiles[s->to] : NULL;
@@ -56,7 +56,7 @@ static void print_found_patch(const block_printer *w, const block_step *s)
          t->name);
 }
 
-/* In front of a loop: what the copies of a tile have in common in all its turns. */
+/* In front of a loop: what the copies of a tile have in common in all its iterations. */
 static void print_found_load(const block_printer *w, const block_step *loop, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
@@ -176,8 +176,9 @@ static bool has_whole_tiles(const block_program *p, const block_axis *a)
     return whole;
 }
 
-/* The rest of a call of block_copy: a turn's part of a tile. */
-static void print_turn_load(const block_printer *w, const block_tile *t, const block_operand *o)
+/* The rest of a call of block_copy: an iteration's part of a tile. */
+static void print_iteration_load(const block_printer *w, const block_tile *t,
+                                 const block_operand *o)
 {
     const int8_t axis = w->ahead->axis;
     const char *x = block_axis_of(w, axis);
@@ -221,14 +222,14 @@ static void print_load(const block_printer *w, const block_step *s)
     if (w->ahead && w->plans_reads)
         text_print(w->out, " + next * tile_%s.copy_bytes", t->name);
     else if (w->ahead)
-        text_print(w->out, " + (turn + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead, t->stages,
-                   t->name);
+        text_print(w->out, " + (iteration + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead,
+                   t->stages, t->name);
     if (o->window) {
         print_window_load(w, t, o, found);
         return;
     }
     if (found) {
-        print_turn_load(w, t, o);
+        print_iteration_load(w, t, o);
         return;
     }
     text_print(w->out, ", %s, %s.dtype, g_%s + (", str_bool(copied), o->name, o->name);
@@ -246,24 +247,25 @@ bool block_is_shared_load(const block_printer *w, const block_step *s)
     return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
 }
 
-/* Where the tiles of the turn that is loaded begin.  With runs that turn is number load_round of a
- * round over them, at tile load_tile of each. */
+/* Where the tiles of the iteration that is loaded begin.  With runs that iteration is number
+ * load_round of a round over them, at tile load_tile of each. */
 static void print_next(const block_printer *w, const block_step *loop)
 {
     const block_axis *a = &w->p->axes[loop->axis];
     const char *x = block_axis_of(w, loop->axis);
     if (!a->run) {
-        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)turn + %u) * %d;\n", x, x, loop->ahead,
-             a->tile);
+        LINE(w, "const rt_i64 %s_next = %s_lo + ((rt_i64)iteration + %u) * %d;\n", x, x,
+             loop->ahead, a->tile);
         return;
     }
-    LINE(w, "const int load_round = (turn + %u) %% %lld, load_tile = (turn + %u) / %lld;\n",
+    LINE(w,
+         "const int load_round = (iteration + %u) %% %lld, load_tile = (iteration + %u) / %lld;\n",
          loop->ahead, (long long)block_rounds(a), loop->ahead, (long long)block_rounds(a));
     LINE(w, "const rt_i64 %s_next = %s_lo + load_round * %lldll + load_tile * %d;\n", x, x,
          (long long)a->run, a->tile);
 }
 
-/* In the first turn without loads: the operands of the end by rows that are fetched. */
+/* In the first iteration without loads: the operands of the end by rows that are fetched. */
 static void print_fetches(const block_printer *w, const block_step *loop)
 {
     const block_program *p = w->p;
@@ -275,8 +277,8 @@ static void print_fetches(const block_printer *w, const block_step *loop)
         if (!at)
             continue;
         if (!any)
-            LINE(w, "} else if (%s_lo + ((rt_i64)turn + %u) * %d < %s_hi) {\n", x, loop->ahead - 1u,
-                 p->axes[loop->axis].tile, x);
+            LINE(w, "} else if (%s_lo + ((rt_i64)iteration + %u) * %d < %s_hi) {\n", x,
+                 loop->ahead - 1u, p->axes[loop->axis].tile, x);
         any = true;
         const block_tile *t = &p->tiles[s->to];
         const block_operand *o = &p->operands[s->operand];
@@ -291,7 +293,7 @@ static void print_fetches(const block_printer *w, const block_step *loop)
 }
 
 /* The loads from step i on that follow each other: one group of copies, which a later step waits
- * for. Returns the last of them.  In turns before 0 the loop's body ends here. */
+ * for. Returns the last of them.  In iterations before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
 {
     const block_step *loop = w->ahead;
@@ -300,7 +302,8 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         const int tile = w->p->axes[loop->axis].tile;
         print_next(w, loop);
         if (w->p->axes[loop->axis].run)
-            LINE(w, "if (%s_lo + ((rt_i64)turn + %u) * %d < %s_hi) {\n", x, loop->ahead, tile, x);
+            LINE(w, "if (%s_lo + ((rt_i64)iteration + %u) * %d < %s_hi) {\n", x, loop->ahead, tile,
+                 x);
         else
             LINE(w, "if (%s_next < %s_hi) {\n", x, x);
         w->indent += BLOCK_STEP;
@@ -314,6 +317,6 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
     }
     LINE(w, "ptx_copy_async_commit();\n");
     if (loop && !w->has_early)
-        LINE(w, "if (turn < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
+        LINE(w, "if (iteration < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

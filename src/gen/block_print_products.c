@@ -6,14 +6,15 @@
  * in printed code. */
 #include "gen/block_printer.h"
 
-/* A tile in shared memory as arguments: its description, and the copy of it that this turn
+/* A tile in shared memory as arguments: its description, and the copy of it that this iteration
  * reads, where the lane's reads begin if they are planned. */
 static void print_copy(const block_printer *w, const block_step *s, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
     if (t->patch) {
-        text_print(w->out, "tile_%s, reads_%s + turn / %lld %% %u * tile_%s.copy_bytes, ", t->name,
-                   t->name, (long long)block_rounds(&w->p->axes[t->axis[1]]), t->stages, t->name);
+        text_print(w->out, "tile_%s, reads_%s + iteration / %lld %% %u * tile_%s.copy_bytes, ",
+                   t->name, t->name, (long long)block_rounds(&w->p->axes[t->axis[1]]), t->stages,
+                   t->name);
         return;
     }
     if (w->plans_reads && w->ahead) {
@@ -23,8 +24,8 @@ static void print_copy(const block_printer *w, const block_step *s, int8_t tile)
     }
     text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
     if (t->stages > 1)
-        text_print(w->out, " + %s %% %u * tile_%s.copy_bytes", s->is_early ? "(turn + 1)" : "turn",
-                   t->stages, t->name);
+        text_print(w->out, " + %s %% %u * tile_%s.copy_bytes",
+                   s->is_early ? "(iteration + 1)" : "iteration", t->stages, t->name);
 }
 
 /* Products of warpgroups: "block_group_multiply(r_scores, tile_q, ..., tile_k, ...)" of two shared
@@ -56,13 +57,13 @@ static const char *multiply_name(const block_printer *w, const block_tile *left)
     return left->space == BLOCK_SHARED ? "mma" : "kept";
 }
 
-/* Of a patch: the lane's pixels, and how far this turn's are from them. */
+/* Of a patch: the lane's pixels, and how far this iteration's are from them. */
 static void print_shift(const block_printer *w, const block_tile *a)
 {
     const char *window = "";
     for (uint32_t i = 0; i < w->p->n_operands; i++)
         window = w->p->operands[i].window ? w->p->operands[i].name : window;
-    text_print(w->out, "pixels_%s, block_shift(window_%s, turn %% %lld)", a->name, window,
+    text_print(w->out, "pixels_%s, block_shift(window_%s, iteration %% %lld)", a->name, window,
                (long long)block_rounds(&w->p->axes[a->axis[1]]));
 }
 

@@ -15,8 +15,8 @@ typedef struct block_printer {
     const block_program *p;
     text *out;
     int indent;
-    const block_step *ahead; /* the loop at hand, if its loads run ahead by turns; else NULL */
-    bool has_early;          /* it has early steps: turns before 0 stand in front of it */
+    const block_step *ahead; /* the loop at hand, if its loads run ahead by iterations; else NULL */
+    bool has_early;          /* it has early steps: iterations before 0 stand in front of it */
     bool grown;              /* the steps at hand stand after `grown` */
     bool ends_by_rows;
     block_end end; /* then */
@@ -38,7 +38,7 @@ static inline const char *block_axis_of(const block_printer *w, int8_t axis)
 
 /* Loads of fragments are entries of a loop instead (is_of_entries of block_print.c). */
 bool block_is_shared_load(const block_printer *w, const block_step *s);
-/* In front of a loop: what the copies of its tiles have in common in all turns. */
+/* In front of a loop: what the copies of its tiles have in common in all iterations. */
 void block_print_found(const block_printer *w, const block_step *loop);
 /* The loads from step i on that stand together, as one group; returns the last. */
 uint32_t block_print_loads(block_printer *w, uint32_t i);

@@ -87,7 +87,7 @@ static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_
     return MPK_OK;
 }
 
-/* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
+/* `table`: the operand with the angles, or "{-1}"; half: pairs that are rotated. */
 static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size,
                          int64_t half, double eps, text *out)
 {
@@ -122,7 +122,7 @@ static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n,
     return MPK_OK;
 }
 
-/* Angles come from a table, whose last axis is the pairs that turn. */
+/* Angles come from a table, whose last axis is the pairs that are rotated. */
 static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };

@@ -54,7 +54,7 @@ static int64_t team_of(const gen_call *c)
 }
 
 /* What the body is instantiated for: heads of 64, 96, 128 or 256 entries, pages of ATTENTION_PAGE
- * tokens, up to ATTENTION_ROWS query heads a KV head.  The rotation must turn all of a head;
+ * tokens, up to ATTENTION_ROWS query heads a KV head.  The rotation must be of all of a head;
  * either both norms are there or neither, in one dtype. */
 static bool accepts_any(const gen_call *c)
 {
@@ -184,7 +184,7 @@ const gen_body gen_body_attention_split_many = {.op = "attention_split",
                                                 .rank = 10,
                                                 .loads = true,
                                                 .waits = true,
-                                                .many = GEN_MANY_TURNS,
+                                                .many = GEN_MANY_HEADS,
                                                 .carries = 1 << AT_QKV,
                                                 .accepts = accepts_many,
                                                 .print = print,

@@ -50,14 +50,14 @@ static void fill_box(const gen_call *c, super_product *s)
 static super_product product_of_batch(const gen_call *c)
 {
     const ir_tensor *a = gen_input(c, A), *b = gen_input(c, B), *y = gen_output(c, 0);
-    const bool turned = c->op->attributes[0].i != 0;
+    const bool transposed = c->op->attributes[0].i != 0;
     super_product s = {.rows = y->dims[y->rank - 2],
                        .columns = y->dims[y->rank - 1],
                        .depth = a->dims[a->rank - 1],
                        .n_b = 1,
                        .a = matrix("in_a", a, SUPER_M, SUPER_K),
                        .y = matrix("out_y", y, SUPER_M, SUPER_N)};
-    s.b[0] = turned ? matrix("in_b", b, SUPER_N, SUPER_K) : matrix("in_b", b, SUPER_K, SUPER_N);
+    s.b[0] = transposed ? matrix("in_b", b, SUPER_N, SUPER_K) : matrix("in_b", b, SUPER_K, SUPER_N);
     fill_box(c, &s);
     return s;
 }
@@ -230,8 +230,8 @@ static uint32_t scratch_bytes(const gen_call *c)
 
 /* A loop over the batch entries of the task's box around the program, which sees one matrix.
  * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast.  Its event is
- * waited for in the first turn, when all that does not depend on it is done, or at once by a task
- * without work. */
+ * waited for in the first iteration, when all that does not depend on it is done, or at once by a
+ * task without work. */
 static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank;

@@ -1,6 +1,6 @@
 /* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the
  * product of its filters with the windows of its channels (src/super, device/task/block.cuh,
- * docs/superoptimizer.md).  With `last` the product is turned: its rows are places, its columns
+ * docs/superoptimizer.md).  With `last` the product is transposed: its rows are places, its columns
  * filters.  Any stride, padding, dilation and layout of x; transposed ones and
  * groups of few filters run by windows.cuh.  A body waits for its event itself, once it knows what
  * it has to do: its code and arithmetic up to there take 1 to 2 us.

@@ -320,11 +320,11 @@ static void check_subject(const subject *s, uint64_t seed, bool all_alive, int t
     void **expected = save(&b);
     for (int round = 0; round < 2; round++) {
         load(&b, start);
-        turn_caches(&b, true);
+        reorder_caches(&b, true);
         size_t n = split(&b, whole, boxes);
         for (size_t i = 0; i < n; i++)
             run_device(&b, &boxes[i], threads);
-        turn_caches(&b, false);
+        reorder_caches(&b, false);
         for (ir_tensor_id i = 0; i < b.g->tensors.n; i++)
             if (expected[i]) {
                 compare(&b, i, expected[i], start[i]);

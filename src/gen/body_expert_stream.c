@@ -148,7 +148,7 @@ static void fill_shape(const gen_call *c, expert_shape *s)
         .range = (int)range_of(c),
         .block = (int)block_of(c),
         .split = gen_input(c, X)->rank == 3,
-        .turns = gen_input(c, W1) && of_token % 2 == 0 ? 2 : 1,
+        .rounds = gen_input(c, W1) && of_token % 2 == 0 ? 2 : 1,
     };
     gen_shape_columns(&p, &s->of);
     place_scratch(c, &s->at);

@@ -85,7 +85,7 @@ const gen_body gen_body_fold_rows_many = {.op = "attention_fold",
                                           .needs = GEN_RING,
                                           .rank = 20,
                                           .waits = true,
-                                          .many = GEN_MANY_TURNS,
+                                          .many = GEN_MANY_HEADS,
                                           .carries = 1 << FOLD_PART | 1 << FOLD_LSE,
                                           .accepts = accepts_many,
                                           .print = print};

@@ -58,13 +58,13 @@ static const case_of cases[] = {
     {NORM("65", "256", "128"), 2, 2},  /* two boxes */
     {GATED("90", "48", "192"), 4, 2},  /* 12 columns of y are 24 rows of w */
     {GATED("128", "128", "256"), 4, 4},
-    {NORM("600", "264", "64"), 1, 1},  /* alone: five turns, two passes */
-    {GATED("130", "192", "64"), 1, 1}, /* alone: two turns, passes of two pages and of one */
-    {SUM("130", "640", "328"), 1, 1},  /* alone: two turns, three passes, six steps each */
+    {NORM("600", "264", "64"), 1, 1},  /* alone: five lots, two passes */
+    {GATED("130", "192", "64"), 1, 1}, /* alone: two lots, passes of two pages and of one */
+    {SUM("130", "640", "328"), 1, 1},  /* alone: two lots, three passes, six steps each */
     {SUM("100", "336", "64"), 2, 1},   /* alone: a pass of two pages, one of them half */
     {AFTER("100", "128", "328", "bf16", "gelu"), 4, 4},
     {AFTER("128", "192", "264", "f32", "silu"), 4, 2},
-    {AFTER("300", "264", "72", "f32", "gelu"), 1, 1}, /* alone: three turns, two passes */
+    {AFTER("300", "264", "72", "f32", "gelu"), 1, 1}, /* alone: three lots, two passes */
     {AFTER("130", "192", "136", "bf16", "gelu_tanh"), 1, 1},
     {AFTER("70", "72", "64", "bf16", "relu"), 1, 1},
     {AFTER("77", "128", "264", "f32", "quick_gelu"), 4, 4},

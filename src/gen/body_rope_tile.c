@@ -1,4 +1,4 @@
-/* body_rope_tile.c - heads of many tokens turned and put into bf16 pages
+/* body_rope_tile.c - heads of many tokens rotated and put into bf16 pages
  * (device/task/rope_tile.cuh).
  *
  * For steps of many tokens beside the other bodies of prompts (many).  A routine for each size of
@@ -14,51 +14,51 @@ enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
 /* Places are numbered in 32 bits; how many tokens the step has is told by what is alive. */
 static bool accepts(const gen_call *c)
 {
-    const ir_tensor *cache = gen_input(c, TURN_K_CACHE);
+    const ir_tensor *cache = gen_input(c, ROTATE_K_CACHE);
     int64_t size = c->op->attributes[HEAD_SIZE].i;
-    return gen_is_dense(gen_input(c, TURN_QKV), IR_BF16) &&
-           gen_input(c, TURN_QKV)->live == IR_TOKENS &&
-           gen_is_dense(gen_input(c, TURN_TABLE), IR_F32) &&
-           2 * gen_input(c, TURN_TABLE)->dims[2] == size &&
-           gen_is_dense(gen_input(c, TURN_POSITIONS), IR_I32) &&
-           gen_is_dense(gen_input(c, TURN_SLOTS), IR_I32) &&
-           gen_is_dense(gen_input(c, TURN_PAGES), IR_I32) && gen_is_dense(cache, IR_BF16) &&
-           gen_is_dense(gen_input(c, TURN_V_CACHE), IR_BF16) &&
-           gen_is_dense(gen_output(c, 0), IR_BF16) && cache->dims[2] == TURN_PAGE &&
-           cache->dims[0] < INT32_MAX / TURN_PAGE &&
+    return gen_is_dense(gen_input(c, ROTATE_QKV), IR_BF16) &&
+           gen_input(c, ROTATE_QKV)->live == IR_TOKENS &&
+           gen_is_dense(gen_input(c, ROTATE_TABLE), IR_F32) &&
+           2 * gen_input(c, ROTATE_TABLE)->dims[2] == size &&
+           gen_is_dense(gen_input(c, ROTATE_POSITIONS), IR_I32) &&
+           gen_is_dense(gen_input(c, ROTATE_SLOTS), IR_I32) &&
+           gen_is_dense(gen_input(c, ROTATE_PAGES), IR_I32) && gen_is_dense(cache, IR_BF16) &&
+           gen_is_dense(gen_input(c, ROTATE_V_CACHE), IR_BF16) &&
+           gen_is_dense(gen_output(c, 0), IR_BF16) && cache->dims[2] == ROTATE_PAGE &&
+           cache->dims[0] < INT32_MAX / ROTATE_PAGE &&
            (size == 64 || size == 96 || size == 128 || size == 256) &&
-           gen_is_vector(gen_input(c, TURN_Q_NORM), IR_BF16) &&
-           gen_is_vector(gen_input(c, TURN_K_NORM), IR_BF16) &&
+           gen_is_vector(gen_input(c, ROTATE_Q_NORM), IR_BF16) &&
+           gen_is_vector(gen_input(c, ROTATE_K_NORM), IR_BF16) &&
            c->op->n_in + c->op->n_out <= RT_PACKED;
 }
 
-/* As turn_shape has it: -1 no norm, 0 bf16, 1 fp32. */
+/* As rotate_shape has it: -1 no norm, 0 bf16, 1 fp32. */
 static int type_of(const ir_tensor *norm)
 {
     return norm ? norm->dtype == IR_F32 : -1;
 }
 
-/* The initializer of a turn_shape; how large the cache is stands in mpk_caches, by its number. */
+/* The initializer of a rotate_shape; how large the cache is stands in mpk_caches, by its number. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const ir_attribute *a = c->op->attributes;
     uint32_t cache;
     (void)n;
-    TRY(gen_number_cache(cx, c, TURN_PAGES, TURN_K_CACHE, &cache));
-    const turn_shape s = {
-        .tokens = (int)gen_input(c, TURN_QKV)->dims[0],
+    TRY(gen_number_cache(cx, c, ROTATE_PAGES, ROTATE_K_CACHE, &cache));
+    const rotate_shape s = {
+        .tokens = (int)gen_input(c, ROTATE_QKV)->dims[0],
         .heads = (int)a[HEADS].i,
         .kv_heads = (int)a[KV_HEADS].i,
         .cache = (int)cache,
-        .q_norm_type = type_of(gen_input(c, TURN_Q_NORM)),
-        .k_norm_type = type_of(gen_input(c, TURN_K_NORM)),
+        .q_norm_type = type_of(gen_input(c, ROTATE_Q_NORM)),
+        .k_norm_type = type_of(gen_input(c, ROTATE_K_NORM)),
         .eps = (float)a[EPS].f,
         .q = (int)gen_operand_of_output(c->op, 0),
     };
 #define PRINT_INT(name) gen_print_field(#name, &s.name, 1, out);
 #define PRINT_FLOAT(name) gen_print_float_field(#name, s.name, out);
     text_print(out, "{");
-    TURN_SHAPE_FIELDS(PRINT_INT, PRINT_FLOAT)
+    ROTATE_SHAPE_FIELDS(PRINT_INT, PRINT_FLOAT)
     text_print(out, "}");
     return MPK_OK;
 }
@@ -66,10 +66,10 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 /* Without a load: nothing of it comes through the ring. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine routines[] = {{"turn_shape", "rope_tile<64>", NULL},
-                                           {"turn_shape", "rope_tile<96>", NULL},
-                                           {"turn_shape", "rope_tile<128>", NULL},
-                                           {"turn_shape", "rope_tile<256>", NULL}};
+    static const gen_routine routines[] = {{"rotate_shape", "rope_tile<64>", NULL},
+                                           {"rotate_shape", "rope_tile<96>", NULL},
+                                           {"rotate_shape", "rope_tile<128>", NULL},
+                                           {"rotate_shape", "rope_tile<256>", NULL}};
     const int64_t size = c->op->attributes[HEAD_SIZE].i;
     uint32_t i = (uint32_t)size / 128 + 1; /* 64 and 96 before these */
     if (size < 128)
@@ -81,14 +81,14 @@ static const gen_routine *routine(const gen_call *c)
 static uint32_t scratch_bytes(const gen_call *c)
 {
     (void)c;
-    return TURN_SCRATCH;
+    return ROTATE_SCRATCH;
 }
 
 const gen_body gen_body_rope_tile = {.op = "rope_kv",
                                      .name = "rope_tile",
                                      .needs = 0,
                                      .rank = 10,
-                                     .many = GEN_MANY_TURNS,
+                                     .many = GEN_MANY_HEADS,
                                      .accepts = accepts,
                                      .print = print,
                                      .routine = routine,

@@ -74,7 +74,7 @@ const gen_body gen_body_sum_rows_many = {.op = "add_parts",
                                          .needs = GEN_RING,
                                          .rank = 20,
                                          .waits = true,
-                                         .many = GEN_MANY_TURNS,
+                                         .many = GEN_MANY_HEADS,
                                          .carries = ALL_PARTS,
                                          .accepts = accepts_many,
                                          .print = print};

@@ -335,9 +335,9 @@ static void run_and_compare(const device *d, bed *b, const ir_box *boxes, size_t
                             uint64_t seed, bool carried, void **start, void **expected)
 {
     load(b, start);
-    turn_caches(b, true);
+    reorder_caches(b, true);
     run_device(d, b, boxes, n, packed, seed, carried);
-    turn_caches(b, false);
+    reorder_caches(b, false);
     forget_empty_parts(b, expected, start);
     expect_peaks(b, expected);
     b->slack = slack_of(b);
@@ -594,8 +594,8 @@ static void check_company(const device *d, const subject *many, const subject *s
     take_tokens(&all, &few, from);
     move_parts(&few);
     packed_few = pack_weights(&few, &some->use->pack);
-    turn_caches(&all, true);
-    turn_caches(&few, true);
+    reorder_caches(&all, true);
+    reorder_caches(&few, true);
     size_t n_boxes = split(&all, ir_box_whole(tensor(&all, all.op->out[0])), boxes);
     run_device(d, &all, boxes, n_boxes, packed, seed, false);
     take_caches(&all, &few);

@@ -128,7 +128,7 @@ typedef enum gen_unit {
     GEN_UNIT_PLAIN,      /* bodies that are called when what they read is there */
     GEN_UNIT_SOME,
     GEN_UNIT_EXPERTS, /* and the next: bodies for many tokens */
-    GEN_UNIT_TURNS,
+    GEN_UNIT_HEADS,
     GEN_UNIT_ROWS,
     GEN_UNIT_PRODUCTS,
     GEN_UNITS
@@ -142,7 +142,7 @@ typedef enum gen_maps { GEN_MAPS_NONE, GEN_MAPS_SOME, GEN_MAPS_ALL } gen_maps;
 typedef enum gen_many {
     GEN_MANY_NO = 0,
     GEN_MANY_EXPERTS = GEN_UNIT_EXPERTS,
-    GEN_MANY_TURNS = GEN_UNIT_TURNS, /* rotation, attention split and folded, sums of parts */
+    GEN_MANY_HEADS = GEN_UNIT_HEADS, /* rotation, attention split and folded, sums of parts */
     GEN_MANY_ROWS = GEN_UNIT_ROWS,   /* attention that is whole */
     GEN_MANY_PRODUCTS = GEN_UNIT_PRODUCTS
 } gen_many;

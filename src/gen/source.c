@@ -326,7 +326,7 @@ static const char unit_macros[] =
 
 /* As gen_unit. */
 static const char *const unit_names[] = {"KERNEL",  "ROLES", "PLAIN", "SOME",
-                                         "EXPERTS", "TURNS", "ROWS",  "PRODUCTS"};
+                                         "EXPERTS", "HEADS", "ROWS",  "PRODUCTS"};
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
  * tasks. */

@@ -293,8 +293,8 @@ static void test_many_requests(void **state)
     g->cx = &cx;
     g->seed = check_seed();
     g->f = fake_open(&cx, &plain);
-    for (uint32_t turn = 0; g->ended < MANY; turn++) {
-        assert_true(turn < 1000 * MANY);
+    for (uint32_t round = 0; g->ended < MANY; round++) {
+        assert_true(round < 1000 * MANY);
         uint32_t what = below(g, 8);
         if (what < 3 && g->submitted < MANY)
             submit_one(g);

@@ -109,7 +109,7 @@ typedef struct machine_watcher {
  * cycles, means over its tasks. */
 typedef struct machine_times {
     uint32_t n_tasks; /* that have run; 0: none */
-    double wait;      /* from the worker's turning to the task until its event was activated */
+    double wait;      /* from the worker's coming to the task until its event was activated */
     double body;      /* until its results were written */
     double trigger;   /* until its event was counted: scheduling */
     double longest;   /* body of the slowest task */

@@ -114,7 +114,7 @@ mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
 typedef struct gguf_rows {
     /* rows of a head, and how many of them are rotated, after the first `plain`; head 0: in the
      * order of checkpoints */
-    int64_t head, turned, plain;
+    int64_t head, rotated, plain;
 } gguf_rows;
 /* The order for a tensor that is in the order of checkpoints. */
 gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t);

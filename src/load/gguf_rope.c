@@ -28,8 +28,8 @@
 static int64_t find_row(const void *of, int64_t row)
 {
     const gguf_rows *rows = of;
-    int64_t i = row % rows->head - rows->plain, half = rows->turned / 2;
-    if (i < 0 || i >= rows->turned)
+    int64_t i = row % rows->head - rows->plain, half = rows->rotated / 2;
+    if (i < 0 || i >= rows->rotated)
         return row;
     return row - i + (i < half ? 2 * i : 2 * (i - half) + 1);
 }
@@ -71,14 +71,14 @@ gguf_rows gguf_find_rows(const model_config *c, const load_tensor *t)
     return (gguf_rows){c->head_size, c->rope_size, 0};
 }
 
-/* Of a head of 8 turned rows the file's rows 0 1 2 3 4 5 6 7 are the checkpoint's 0 4 1 5 2 6 3 7:
- * halves become neighbours. Rows before and after the turned ones stay. */
+/* Of a head of 8 rotated rows the file's rows 0 1 2 3 4 5 6 7 are the checkpoint's 0 4 1 5 2 6 3 7:
+ * halves become neighbours. Rows before and after the rotated ones stay. */
 int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
 {
     int64_t i = rows->head ? row % rows->head - rows->plain : 0;
-    if (!rows->head || i < 0 || i >= rows->turned)
+    if (!rows->head || i < 0 || i >= rows->rotated)
         return row;
-    return row - i + i / 2 + (i % 2 ? rows->turned / 2 : 0);
+    return row - i + i / 2 + (i % 2 ? rows->rotated / 2 : 0);
 }
 
 /* Once, at loading, so that there is one form of rotation in all bodies. Rows of block formats are

@@ -474,14 +474,14 @@ static double project(const load_tensor *w, const load_tensor *b, const float *x
     return sum;
 }
 
-/* Turn the first `turned` entries of a head as position `at` has it; neighbours: the file's
+/* Rotate the first `rotated` entries of a head as position `at` has it; neighbours: the file's
  * pairs. */
-static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
+static void rotate_head(double *head, uint32_t rotated, double at, bool neighbours)
 {
-    for (uint32_t i = 0; i < turned / 2; i++) {
-        double angle = at * pow(10000, -2.0 * i / turned), a, b;
+    for (uint32_t i = 0; i < rotated / 2; i++) {
+        double angle = at * pow(10000, -2.0 * i / rotated), a, b;
         double *first = head + (neighbours ? 2 * i : i);
-        double *second = first + (neighbours ? 1 : turned / 2);
+        double *second = first + (neighbours ? 1 : rotated / 2);
         a = *first * cos(angle) - *second * sin(angle);
         b = *second * cos(angle) + *first * sin(angle);
         *first = a, *second = b;
@@ -489,7 +489,7 @@ static void turn_head(double *head, uint32_t turned, double at, bool neighbours)
 }
 
 /* The score of a head's query at position 5 and its key at position 2. */
-static double score(const load_tensor *const t[4], const float *x, uint32_t turned, int head,
+static double score(const load_tensor *const t[4], const float *x, uint32_t rotated, int head,
                     bool neighbours)
 {
     double q[HEAD_SIZE], k[HEAD_SIZE], sum = 0;
@@ -497,16 +497,16 @@ static double score(const load_tensor *const t[4], const float *x, uint32_t turn
         q[i] = project(t[0], t[1], x, head * HEAD_SIZE + i);
         k[i] = project(t[2], t[3], x, head / (HEADS / KV_HEADS) * HEAD_SIZE + i);
     }
-    turn_head(q, turned, 5, neighbours);
-    turn_head(k, turned, 2, neighbours);
+    rotate_head(q, rotated, 5, neighbours);
+    rotate_head(k, rotated, 2, neighbours);
     for (int i = 0; i < HEAD_SIZE; i++)
         sum += q[i] * k[i];
     return sum;
 }
 
-/* Scores by the file's order and by the rows as loaded, of random weights; `turned` of a head's
+/* Scores by the file's order and by the rows as loaded, of random weights; `rotated` of a head's
  * entries are rotated. */
-static void check_rows(uint64_t seed, uint32_t turned)
+static void check_rows(uint64_t seed, uint32_t rotated)
 {
     static const char *const names[][2] = {
         {"blk.0.attn_q.weight", "model.layers.0.self_attn.q_proj.weight"},
@@ -526,7 +526,7 @@ static void check_rows(uint64_t seed, uint32_t turned)
     const load_tensor *loaded[4], *stored[4];
     put_header(&t, 4, N_LLAMA_VALUES + 1);
     put_llama(&t);
-    put_u32_value(&t, "llama.rope.dimension_count", turned);
+    put_u32_value(&t, "llama.rope.dimension_count", rotated);
     for (int i = 0; i < 4; i++) {
         if (i % 2)
             put_tensor(&t, names[i][0], 1, &rows[i], 0, 4 * n);
@@ -549,8 +549,8 @@ static void check_rows(uint64_t seed, uint32_t turned)
         assert_non_null(loaded[i]);
     }
     for (int head = 0; head < HEADS; head++) {
-        double expected = score(stored, x, turned, head, true),
-               found = score(loaded, x, turned, head, false);
+        double expected = score(stored, x, rotated, head, true),
+               found = score(loaded, x, rotated, head, false);
         assert_true(fabs(found - expected) < 1e-9 * (1 + fabs(expected)));
     }
     load_close(&m);

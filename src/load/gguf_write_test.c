@@ -152,17 +152,17 @@ static void test_names(void **state)
 static void test_row_orders_are_inverse(void **state)
 {
     (void)state;
-    for (int64_t turned = 2; turned <= 16; turned += 2) {
+    for (int64_t rotated = 2; rotated <= 16; rotated += 2) {
         bool seen[48] = {false};
-        /* of latent attention: rows before the turned ones */
-        const int64_t plain = turned <= 10 ? 6 : 0;
-        const gguf_rows rows = {16, turned, plain};
+        /* of latent attention: rows before the rotated ones */
+        const int64_t plain = rotated <= 10 ? 6 : 0;
+        const gguf_rows rows = {16, rotated, plain};
         for (int64_t row = 0; row < 48; row++) {
             int64_t from = gguf_row_from(&rows, row);
             assert_true(from >= 0 && from < 48 && from / 16 == row / 16 && !seen[from]);
             seen[from] = true;
         }
-        assert_int_equal(gguf_row_from(&rows, 17 + plain), 16 + plain + turned / 2);
+        assert_int_equal(gguf_row_from(&rows, 17 + plain), 16 + plain + rotated / 2);
         assert_true(!plain || gguf_row_from(&rows, 17) == 17);
     }
 }

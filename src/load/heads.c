@@ -27,8 +27,8 @@
 
 /* The order of a tensor's rows, or of a vector's entries. */
 typedef struct heads_order {
-    int64_t size, turned; /* entries of a head, and how many are rotated; all: none moves */
-    int64_t times;        /* each head stands so often */
+    int64_t size, rotated; /* entries of a head, and how many are rotated; all: none moves */
+    int64_t times;         /* each head stands so often */
 } heads_order;
 
 /* Where the entry that becomes entry `row` of the program lies. */
@@ -36,10 +36,10 @@ static int64_t find_row(const void *of, int64_t row)
 {
     const heads_order *o = of;
     const int64_t i = row % o->size, head = row / o->size / o->times, half = o->size / 2,
-                  pairs = o->turned / 2;
+                  pairs = o->rotated / 2;
     int64_t from = i;
     if (i >= half + pairs)
-        from = o->turned + i - 2 * pairs;
+        from = o->rotated + i - 2 * pairs;
     else if (i >= half)
         from = i - half + pairs;
     else if (i >= pairs)
@@ -50,7 +50,7 @@ static int64_t find_row(const void *of, int64_t row)
 /* Which tensors' rows move, by the end of the name. */
 static const struct row_order {
     const char *end;
-    bool turned;   /* where a part of a head is rotated */
+    bool rotated;  /* where a part of a head is rotated */
     bool repeated; /* where a KV head stands several times */
 } row_orders[] = {
     {".self_attn.q_proj.weight", true, false}, {".self_attn.q_proj.bias", true, false},
@@ -143,11 +143,11 @@ static mpk_status order_tensor(mpk_context *cx, load_model *m, load_tensor *t)
 {
     const model_config *c = &m->config;
     const struct row_order *r = find_order(t->name);
-    const bool turned = r && r->turned && model_plain_pairs(c),
+    const bool rotated = r && r->rotated && model_plain_pairs(c),
                repeated = r && r->repeated && c->kv_times > 1;
-    if ((!turned && !repeated) || t->dims[0] % c->head_size)
+    if ((!rotated && !repeated) || t->dims[0] % c->head_size)
         return MPK_OK;
-    const heads_order o = {c->head_size, turned ? c->rope_size : c->head_size,
+    const heads_order o = {c->head_size, rotated ? c->rope_size : c->head_size,
                            repeated ? c->kv_times : 1};
     return load_order_rows(cx, &m->arena, (load_order){find_row, &o}, t->dims[0] * o.times, t);
 }

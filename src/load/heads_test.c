@@ -31,13 +31,13 @@ static const char q_weight[] = "model.layers.0.self_attn.q_proj.weight",
                   v_weight[] = "model.layers.0.self_attn.v_proj.weight";
 
 /* Three tensors whose entries say which row they are of. */
-static model *make_model(uint32_t size, uint32_t turned, uint32_t latent)
+static model *make_model(uint32_t size, uint32_t rotated, uint32_t latent)
 {
     model *w = calloc(1, sizeof *w);
     assert_non_null(w);
     w->m.has_config = true;
     w->m.config.head_size = size;
-    w->m.config.rope_size = turned;
+    w->m.config.rope_size = rotated;
     w->m.config.latent_size = latent;
     for (uint32_t i = 0; i < HEADS * size; i++) {
         w->bias[i] = (float)i;
@@ -91,11 +91,11 @@ static void check_order(const model *w, int64_t size)
 
 /* Heads of random numbers, rotated as the checkpoint means it and as the program does: the same
  * entries. */
-static void check_rotation(const model *w, int64_t size, int64_t turned, uint64_t seed)
+static void check_rotation(const model *w, int64_t size, int64_t rotated, uint64_t seed)
 {
     float x[MOST], y[MOST], cosine[MOST / 2], sine[MOST / 2];
     const ir_attribute a[ROPE_ATTRIBUTES] = {
-        [ROPE_SIZE].i = turned,
+        [ROPE_SIZE].i = rotated,
         [ROPE_PLAIN].i = model_plain_pairs(&w->m.config),
         [ROPE_THETA].f = 100,
         [ROPE_SCALING].s = STR("longrope"),
@@ -109,7 +109,7 @@ static void check_rotation(const model *w, int64_t size, int64_t turned, uint64_
         x[i] = rng_normal(seed, (uint64_t)i);
     for (int64_t i = 0; i < size; i++)
         y[i] = x[row_at(&w->m, q_weight, i)];
-    rope_rotate(x, cosine, sine, turned / 2);
+    rope_rotate(x, cosine, sine, rotated / 2);
     rope_rotate(y, cosine, sine, rope_pairs(a));
     for (int64_t i = 0; i < size; i++)
         assert_true(y[i] == x[row_at(&w->m, q_weight, i)]);
@@ -120,19 +120,19 @@ static void test_orders(void **state)
     (void)state;
     const uint64_t seed = check_seed();
     for (uint32_t size = 2; size <= MOST; size += 2)
-        for (uint32_t turned = 2; turned <= size; turned += 2) {
+        for (uint32_t rotated = 2; rotated <= size; rotated += 2) {
             mpk_context cx = {0};
-            model *w = make_model(size, turned, 0);
+            model *w = make_model(size, rotated, 0);
             check_ok(&cx, load_order_heads(&cx, &w->m, 0));
             check_order(w, size);
-            check_rotation(w, size, turned, seed);
-            assert_true(turned < size || !load_find(&w->m, q_weight)->parts);
+            check_rotation(w, size, rotated, seed);
+            assert_true(rotated < size || !load_find(&w->m, q_weight)->parts);
             free_model(w);
         }
 }
 
 /* The order of the head in heads.c: of 8 entries the first 4 are rotated. */
-static const int half_turned[] = {0, 1, 4, 5, 2, 3, 6, 7};
+static const int half_rotated[] = {0, 1, 4, 5, 2, 3, 6, 7};
 
 /* Rows that lie anywhere, as after gguf_order_rope_rows, are moved by their addresses. */
 static void test_rows_in_parts(void **state)
@@ -149,7 +149,7 @@ static void test_rows_in_parts(void **state)
     check_ok(&cx, load_order_heads(&cx, &w->m, 0));
     check_order(w, 8);
     for (int i = 0; i < 8; i++)
-        assert_int_equal(row_at(&w->m, q_weight, i), half_turned[i]);
+        assert_int_equal(row_at(&w->m, q_weight, i), half_rotated[i]);
     free_model(w);
 }
 
@@ -172,7 +172,7 @@ static void test_what_stays(void **state)
 /* Twelve query heads for one of three KV heads: at most eight, so each stands twice; v likewise.
  * With a part of each head rotated, the rows of k also move within their head, those of v do
  * not. */
-static void check_large_groups(uint32_t turned)
+static void check_large_groups(uint32_t rotated)
 {
     static const struct {
         uint32_t n_heads, most, norm, times;
@@ -184,7 +184,7 @@ static void check_large_groups(uint32_t turned)
         };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mpk_context cx = {0};
-        model *w = make_model(8, turned, 0);
+        model *w = make_model(8, rotated, 0);
         const int64_t times = cases[i].times, n = HEADS * 8 * times;
         w->m.config.n_heads = cases[i].n_heads;
         w->m.config.n_kv_heads = HEADS;
@@ -198,7 +198,7 @@ static void check_large_groups(uint32_t turned)
             assert_int_equal(tensor->dims[0], n);
             assert_int_equal(tensor->n_bytes, 4 * n * (t == 1 ? 1 : COLUMNS));
             for (int64_t row = 0; row < n; row++) { /* the head of the query heads that it serves */
-                const int64_t entry = turned < 8 && t < 2 ? half_turned[row % 8] : row % 8;
+                const int64_t entry = rotated < 8 && t < 2 ? half_rotated[row % 8] : row % 8;
                 assert_int_equal(row_of(tensor, row), row / 8 / times * 8 + entry);
             }
         }

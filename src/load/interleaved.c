@@ -91,8 +91,8 @@ static mpk_status begin(mpk_context *cx, load_model *m, const expert_name *from,
 }
 
 /* Plain weights [E, columns, rows] -> [E, rows / step, columns]. */
-static mpk_status add_turned(mpk_context *cx, load_model *m, const load_tensor *t,
-                             const expert_name *from, const rows *r)
+static mpk_status add_transposed(mpk_context *cx, load_model *m, const load_tensor *t,
+                                 const expert_name *from, const rows *r)
 {
     CHECK(cx,
           t->rank == 3 && t->dims[0] == m->config.n_experts && t->dims[2] % r->step == 0 &&
@@ -199,7 +199,7 @@ static mpk_status add_results(mpk_context *cx, load_model *m, const load_model *
     for (int i = 0; *known && i < from->product->n_results; i++) {
         const rows *r = &from->product->results[i];
         if (str_is(end, ""))
-            TRY(add_turned(cx, m, t, from, r));
+            TRY(add_transposed(cx, m, t, from, r));
         else if (str_is(end, "_bias"))
             TRY(add_biases(cx, m, t, from, r));
         else if (str_is(end, "_blocks"))

@@ -70,7 +70,7 @@ static mpk_status unpack_keys(mpk_context *cx, load_model *m, const load_tensor 
 }
 
 /* Keys, whose elements have so many bytes, transposed. */
-static void turn_keys(const model_config *c, const load_tensor *t, size_t bytes, char *to)
+static void transpose_keys(const model_config *c, const load_tensor *t, size_t bytes, char *to)
 {
     const int64_t H = c->n_heads, L = c->latent_size, N = c->head_size - c->rope_size;
     const char *from = t->data;
@@ -94,7 +94,7 @@ static mpk_status add_keys(mpk_context *cx, load_model *m, const load_tensor *t)
     NEW(cx, &m->arena, to, part.n_bytes);
     part.data = to;
     if (is_plain)
-        turn_keys(c, t, bytes, to);
+        transpose_keys(c, t, bytes, to);
     else
         TRY(unpack_keys(cx, m, t, (uint16_t *)(void *)to));
     return load_add_tensor(cx, m, &part);

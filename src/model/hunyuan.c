@@ -7,7 +7,7 @@ static ir_tensor_id layer(decoder *d, ir_tensor_id x)
 {
     const bool bias = d->c->attention_bias;
     ir_tensor_id h = decoder_norm(d, x, "input_layernorm");
-    h = decoder_self_attention(d, h, bias, d->c->attention_out_bias, DECODER_TURNED_NORMS);
+    h = decoder_self_attention(d, h, bias, d->c->attention_out_bias, DECODER_ROTATED_NORMS);
     x = decoder_add(d, x, h, "attention_add");
     h = decoder_norm(d, x, "post_attention_layernorm");
     return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");

@@ -359,7 +359,7 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
     }
     q = decoder_rope(d, q, "q_rope");
     k = decoder_rope(d, k, "k_rope");
-    if (norms == DECODER_TURNED_NORMS) {
+    if (norms == DECODER_ROTATED_NORMS) {
         q = decoder_norm(d, q, "self_attn.query_layernorm");
         k = decoder_norm(d, k, "self_attn.key_layernorm");
     }
@@ -445,9 +445,9 @@ static ir_tensor_id add_latent_queries(decoder *d, ir_tensor_id h)
     }
     h = add_shape(d, h, H, K, "q");
     ir_tensor_id plain = add_columns(d, h, 0, K - R, "q_plain");
-    ir_tensor_id turned = decoder_rope(d, add_columns(d, h, K - R, R, "q_part"), "q_rope");
+    ir_tensor_id rotated = decoder_rope(d, add_columns(d, h, K - R, R, "q_part"), "q_rope");
     plain = add_head_products(d, plain, "self_attn.k_b_proj", c->latent_size, K - R);
-    return add_joined(d, plain, turned, "latent_query");
+    return add_joined(d, plain, rotated, "latent_query");
 }
 
 /* Scores and means are over the cached rows themselves; of the means the latents are taken, and
@@ -544,7 +544,8 @@ ir_tensor_id decoder_wrapped_layer(decoder *d, ir_tensor_id x, decoder_qk_norms 
 }
 
 /* The divisors of longrope as the operator's text: those of long contexts if a slot has more pages
- * than the original positions fill, since all keys of a cache must be turned by the same angles. */
+ * than the original positions fill, since all keys of a cache must be rotated by the same angles.
+ * */
 static const char *print_divisors(decoder *d)
 {
     const model_config *c = d->c;

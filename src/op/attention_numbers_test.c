@@ -372,8 +372,8 @@ static void test_split_in_company(void **state)
 }
 
 /* One token in an empty context, with tables: it attends to itself alone, so its answer and what
- * the cache keeps of it are its value, which no table turns; its key is turned. */
-static void test_values_are_not_turned(void **state)
+ * the cache keeps of it are its value, which no table rotates; its key is rotated. */
+static void test_values_are_not_rotated(void **state)
 {
     (void)state;
     bed b;
@@ -383,13 +383,13 @@ static void test_values_are_not_turned(void **state)
                "{heads = 1, kv_heads = 1, head_size = 8, splits = 1}\n");
     memset(data_of(&b, "i"), 0, 8);
     eval(&b);
-    double turned = 0;
+    double rotated = 0;
     for (int64_t i = 0; i < 8; i++) {
         near(at(&b, "y", i), at(&b, "x", 16 + i), 1e-6);
         assert_true(at(&b, "va", i) == at(&b, "x", 16 + i));
-        turned += fabs(at(&b, "ka", i) - at(&b, "x", 8 + i));
+        rotated += fabs(at(&b, "ka", i) - at(&b, "x", 8 + i));
     }
-    assert_true(turned > 1e-3);
+    assert_true(rotated > 1e-3);
     tear_down(&b);
 }
 
@@ -400,7 +400,7 @@ int main(void)
         cmocka_unit_test(test_attention),        cmocka_unit_test(test_written_in_8_bits),
         cmocka_unit_test(test_fused_attention),  cmocka_unit_test(test_split_attention),
         cmocka_unit_test(test_units_of_splits),  cmocka_unit_test(test_own_units),
-        cmocka_unit_test(test_split_in_company), cmocka_unit_test(test_values_are_not_turned),
+        cmocka_unit_test(test_split_in_company), cmocka_unit_test(test_values_are_not_rotated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

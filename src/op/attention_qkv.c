@@ -86,13 +86,13 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 }
 
 /* The rotation of a call: the frequencies, filled once, and the row of the token at hand. */
-typedef struct turn {
+typedef struct rotation {
     int64_t half;
     float amplitude, *frequency, *cosine, *sine;
-} turn;
+} rotation;
 
 /* Cosines and sines of a position's angles, rounded as rope_table rounds them. */
-static void turn_to(turn *w, int64_t position)
+static void rotation_to(rotation *w, int64_t position)
 {
     for (int64_t i = 0; i < w->half; i++)
         rope_angle(w->frequency[i], w->amplitude, position, &w->cosine[i], &w->sine[i]);
@@ -105,18 +105,18 @@ static int64_t integer_of(const op_view *v, int64_t token)
 }
 
 /* Put the keys and values of all tokens into the cache, for KV heads lo .. hi - 1. */
-static void fill_cache(const op_call *call, turn *w, int64_t lo, int64_t hi, float *row)
+static void fill_cache(const op_call *call, rotation *w, int64_t lo, int64_t hi, float *row)
 {
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in;
     heads_split n = split_of(a);
     for (int64_t t = 0; t < op_live_entries(call, &in[QKV]); t++) {
         int64_t position = integer_of(&in[POSITIONS], t), slot = integer_of(&in[SLOTS], t);
-        turn_to(w, position);
+        rotation_to(w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, n.q + head, row);
-            heads_turn(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine,
-                       w->half);
+            heads_rotate(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine,
+                         w->half);
             pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
             heads_load(&in[QKV], n, t, n.q + n.kv + head, row);
             pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -138,7 +138,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     float *query = scratch, *row = query + n.size, *answer = row + 2 * n.size,
           *frequency = answer + n.size;
     /* one room of scratch after the other: frequencies, then cosines, then sines of one token */
-    turn w = {half, rope_amplitude(a), frequency, frequency + half, frequency + 2 * half};
+    rotation w = {half, rope_amplitude(a), frequency, frequency + half, frequency + 2 * half};
     for (int64_t i = 0; i < half; i++)
         frequency[i] = rope_frequency(a, i);
     /* the whole step's keys before any query: a token sees those of the step's earlier tokens */
@@ -147,10 +147,11 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         &call->out[1], &call->out[2], &in[PAGES], attend_scale(a[SCALE].f, n.size), a[WINDOW].i, 0};
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t position = integer_of(&in[POSITIONS], t), slot = integer_of(&in[SLOTS], t);
-        turn_to(&w, position);
+        rotation_to(&w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, head, query);
-            heads_turn(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine, half);
+            heads_rotate(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine,
+                         half);
             attend_head(&view, slot, position, head / group, -INFINITY, query, row, answer);
             walk_store_row(out, t * out->stride[0], head * n.size, n.size, answer);
         }

@@ -44,10 +44,10 @@
  */
 #include "op/attend.h"
 #include "op/split_own.h"
-#include "op/turned.h"
+#include "op/rotated.h"
 
 enum { PART, LSE, K_OUT, V_OUT };
-enum { EPS = TURNED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
+enum { EPS = ROTATED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
 
 /* The upper bounds keep every product of these numbers inside 32 bits, which GPU bodies compute
  * with. */
@@ -82,8 +82,8 @@ static mpk_status check_caches(mpk_context *cx, const ir_graph *g, const ir_op *
  * from it. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    heads_split n = turned_split(op);
-    TRY(turned_expect(cx, g, op));
+    heads_split n = rotated_split(op);
+    TRY(rotated_expect(cx, g, op));
     TRY(check_attributes(cx, op));
     TRY(check_caches(cx, g, op));
     const ir_tensor *qkv = shape_input(g, op, QKV);
@@ -95,7 +95,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
         out[i].dims[1] = op->attributes[SPLITS].i;
         out[i].dims[2] = i == PART ? n.q * n.size : n.q;
     }
-    turned_caches(g, op, &out[K_OUT]);
+    rotated_caches(g, op, &out[K_OUT]);
     return MPK_OK;
 }
 
@@ -121,8 +121,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV)
-        *read = heads_box(shape_input(g, op, QKV), turned_split(op), box->lo[2] / group_columns(op),
-                          box->hi[2] / group_columns(op));
+        *read = heads_box(shape_input(g, op, QKV), rotated_split(op),
+                          box->lo[2] / group_columns(op), box->hi[2] / group_columns(op));
     else if (input == K_CACHE || input == V_CACHE)
         *read = (ir_box){0};
 }
@@ -198,7 +198,8 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
         return;
     walk_load_row(table, t * table->stride[0], 0, w->half, w->cosine);
     walk_load_row(table, t * table->stride[0] + table->stride[1], 0, w->half, w->sine);
-    heads_turn(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine, w->half);
+    heads_rotate(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine,
+                 w->half);
 }
 
 /* Write the key and value of token t to the cache, for KV heads lo .. hi - 1. */
@@ -319,7 +320,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in;
-    heads_split n = turned_split(call->op);
+    heads_split n = rotated_split(call->op);
     work w = {
         .call = call, .n = n, .alive = op_live_entries(call, &in[QKV]), .half = in[TABLE].dims[2]};
     w.view =
@@ -418,7 +419,7 @@ const op_def op_attention_split = {
     .name = "attention_split",
     .summary = "norm, rope, cache update and attention of a few tokens, cut over the context; see "
                "attention_fold",
-    OP_INPUTS(turned_in),
+    OP_INPUTS(rotated_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .flags = OP_READS_EARLIER | OP_WRITES_APART | OP_DATA_DEPENDENT | OP_EVEN,

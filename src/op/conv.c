@@ -29,7 +29,8 @@ enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 /* Of patches: the least tile of channels; places that share what comes of the weights; products in
  * the time in which a worker reads a byte. */
 enum { PATCH_CHANNELS = 32, PATCH_PLACES = 256, PRODUCTS_OF_BYTE = 53 };
-/* Fewer products, some 4 million a worker, end before patches repay their turns, which are many. */
+/* Fewer products, some 4 million a worker, end before patches repay their iterations, which are
+ * many. */
 enum { PATCH_PRODUCTS = 1 << 29 };
 
 /* The number of attribute `list` for spatial axis i. */
@@ -548,13 +549,13 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[0];
     const ir_box ordered = in_order(call->op, y->rank, box);
-    op_call turned = *call;
+    op_call transposed = *call;
     for (uint32_t i = 0; i < y->rank; i++) {
         const uint32_t at = axis_of(call->op, y->rank, i);
-        turned.out[0].dims[i] = y->dims[at];
-        turned.out[0].stride[i] = y->stride[at];
+        transposed.out[0].dims[i] = y->dims[at];
+        transposed.out[0].stride[i] = y->stride[at];
     }
-    compute(&turned, &ordered, scratch);
+    compute(&transposed, &ordered, scratch);
     if (call->attributes[EXPR].s.n)
         run_end(call, box, scratch);
 }

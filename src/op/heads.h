@@ -61,8 +61,8 @@ static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, 
 
 /* Normalise (if there is a weight) and rotate a head in place, rounding to dtype in between as
  * the single operators do. */
-static inline void heads_turn(ir_dtype dtype, float *row, int64_t size, const op_view *norm,
-                              double eps, const float *cosine, const float *sine, int64_t half)
+static inline void heads_rotate(ir_dtype dtype, float *row, int64_t size, const op_view *norm,
+                                double eps, const float *cosine, const float *sine, int64_t half)
 {
     if (norm->data) {
         norm_row(row, size, norm, eps, row);

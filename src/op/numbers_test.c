@@ -671,15 +671,15 @@ static void test_views(void **state)
     assert_int_equal(tensor_of(&b, "r")->shares, IR_NONE);
     for (int i = 0; i < 24; i++) {
         int sliced = (i / 12 + 1) * 20 + i / 3 % 4 * 5 + i % 3 + 2,
-            turned = (i / 4 % 2 + 1) * 20 + i % 4 * 5 + i / 8 + 2;
+            permuted = (i / 4 % 2 + 1) * 20 + i % 4 * 5 + i / 8 + 2;
         assert_int_equal(at(&b, "s", i), sliced);
         assert_int_equal(at(&b, "f", i), sliced);
         assert_int_equal(at(&b, "e", i + 24), sliced);
         assert_int_equal(at(&b, "c", i / 3 * 6 + i % 3 + 3), sliced);
-        assert_int_equal(at(&b, "t", i), turned);
-        assert_int_equal(at(&b, "r", i), turned);
-        assert_int_equal(at(&b, "u", i), turned);
-        assert_int_equal(at(&b, "k", i), turned);
+        assert_int_equal(at(&b, "t", i), permuted);
+        assert_int_equal(at(&b, "r", i), permuted);
+        assert_int_equal(at(&b, "u", i), permuted);
+        assert_int_equal(at(&b, "k", i), permuted);
     }
     for (int i = 0; i < 20; i++) {
         assert_int_equal(at(&b, "g", i), 40 + i);

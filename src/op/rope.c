@@ -1,7 +1,7 @@
 /* rope.c - rotate heads by their positions.  x [T, H, K], table f32[T, 2, Kr/2] -> x's shape;
  * entries from Kr on are copied.
  *
- * Entries i and i + Kr/2 of a head are a pair, turned by the angle that the table has for its
+ * Entries i and i + Kr/2 of a head are a pair, rotated by the angle that the table has for its
  * token: y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin.  The angles come from rope_table, which is
  * computed once a step for all layers.
  *

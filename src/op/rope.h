@@ -32,8 +32,8 @@ enum {
     /* llama3: wavelengths above original / low are stretched in full */
     ROPE_LOW_FREQ_FACTOR,
     ROPE_HIGH_FREQ_FACTOR, /* llama3: wavelengths below original / high stay */
-    ROPE_BETA_FAST,        /* yarn: pairs that turn more often over the original positions stay */
-    ROPE_BETA_SLOW,        /* yarn: pairs that turn less often are stretched in full */
+    ROPE_BETA_FAST, /* yarn: pairs that are rotated more often over the original positions stay */
+    ROPE_BETA_SLOW, /* yarn: pairs that are rotated less often are stretched in full */
     ROPE_ATTENTION_FACTOR, /* yarn, longrope: factor of cos and sin; 0: from the other numbers */
     ROPE_MSCALE,           /* yarn; 0: absent */
     ROPE_MSCALE_ALL_DIM,   /* yarn; 0: absent */

@@ -19,22 +19,22 @@
  *
  * Cost: one pass over qkv, and the places of all tokens for each task.
  */
-#include "op/turned.h"
+#include "op/rotated.h"
 
-/* The attribute after those of turned.h. */
-enum { EPS = TURNED_ATTRIBUTES };
+/* The attribute after those of rotated.h. */
+enum { EPS = ROTATED_ATTRIBUTES };
 enum { TILE_TOKENS = 16 }; /* a block of values in the cache of a GPU */
 
 /* q keeps the dtype of qkv; keys and values take that of the cache. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
-    heads_split n = turned_split(op);
-    TRY(turned_expect(cx, g, op));
+    heads_split n = rotated_split(op);
+    TRY(rotated_expect(cx, g, op));
     shape_like(shape_input(g, op, QKV), &out[0]);
     out[0].rank = 3;
     out[0].dims[1] = n.q;
     out[0].dims[2] = n.size;
-    turned_caches(g, op, &out[1]);
+    rotated_caches(g, op, &out[1]);
     return MPK_OK;
 }
 
@@ -62,7 +62,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     int64_t lo = kv_head_from(op->attributes, box->lo[1]),
             hi = kv_head_from(op->attributes, box->hi[1]);
-    heads_split n = turned_split(op);
+    heads_split n = rotated_split(op);
     *read = ir_box_whole(shape_input(g, op, input));
     if (input == QKV || input == TABLE) {
         read->lo[0] = box->lo[0];
@@ -98,13 +98,13 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
 {
     const ir_attribute *a = call->attributes;
     const op_view *in = call->in, *qkv = &in[QKV];
-    heads_split n = turned_split(call->op);
+    heads_split n = rotated_split(call->op);
     int64_t half = in[TABLE].dims[2], slot = walk_load_int(&in[SLOTS], t * in[SLOTS].stride[0]),
             position = walk_load_int(&in[POSITIONS], t * in[POSITIONS].stride[0]);
     const float *cosine = row + n.size;
     for (int64_t head = lo; head < hi; head++) {
         heads_load(qkv, n, t, n.q + head, row);
-        heads_turn(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half);
+        heads_rotate(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half);
         pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
         heads_load(qkv, n, t, n.q + n.kv + head, row);
         pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -117,7 +117,7 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const ir_attribute *a = call->attributes;
-    heads_split n = turned_split(call->op);
+    heads_split n = rotated_split(call->op);
     const op_view *in = call->in, *qkv = &in[QKV], *table = &in[TABLE], *q = &call->out[0];
     int64_t half = table->dims[2], *place = scratch;
     float *row = (float *)(void *)(place + table->dims[0]), *cosine = row + n.size,
@@ -129,7 +129,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
         for (int64_t head = box->lo[1]; head < box->hi[1]; head++) {
             heads_load(qkv, n, t, head, row);
-            heads_turn(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half);
+            heads_rotate(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half);
             walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
         }
         if (place[t] >= 0)
@@ -177,7 +177,7 @@ const op_def op_rope_kv = {
     .name = "rope_kv",
     .summary =
         "split packed q, k, v; normalise and rotate heads; put keys and values into the cache",
-    OP_INPUTS(turned_in),
+    OP_INPUTS(rotated_in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .flags = OP_WRITES_APART,

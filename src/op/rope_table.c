@@ -31,7 +31,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0].grain = axes[2].grain = 1;
 }
 
-/* Up to AT_ONCE pairs are a few turns of a GPU's threads, which the first product of a step hides;
+/* Up to AT_ONCE pairs are a few rounds of a GPU's threads, which the first product of a step hides;
  * more would make the first attention wait, so they are shared out. */
 static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
 {

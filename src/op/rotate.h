@@ -1,7 +1,7 @@
 /* rotate.h - rotary position embedding with tables in memory; the same bits in every operator
  * that contains it (rotate.c, attention_cache.c).
  *
- * y = x * cos + turned(x) * sin over the first n entries of a row, where turned(x) is their
+ * y = x * cos + half_turn(x) * sin over the first n entries of a row, where half_turn(x) is their
  * second half negated, then their first half; the rest is copied.  Both halves of the tables are
  * read, whether or not they are equal.
  *

@@ -177,14 +177,14 @@ static int compare_falling(const void *a, const void *b)
  * lanes' maxima.  -INFINITY if fewer lanes have an id that can be drawn. */
 static float reach_of(const candidates *c, int64_t n)
 {
-    enum { TURN = CHANCE_LANES * CHANCE_NEIGHBOURS };
+    enum { ROUND = CHANCE_LANES * CHANCE_NEIGHBOURS };
     const int64_t columns = c->x->dims[1];
     const bool plain = c->x->dtype == IR_F32 && c->x->stride[1] == 1;
-    float most[TURN], lanes[CHANCE_LANES];
-    for (int64_t i = 0; i < TURN; i++)
+    float most[ROUND], lanes[CHANCE_LANES];
+    for (int64_t i = 0; i < ROUND; i++)
         most[i] = -INFINITY;
-    for (int64_t from = 0; from < columns; from += TURN) {
-        const int64_t here = columns - from < TURN ? columns - from : TURN;
+    for (int64_t from = 0; from < columns; from += ROUND) {
+        const int64_t here = columns - from < ROUND ? columns - from : ROUND;
         const float *x = plain ? (const float *)c->x->data + c->offset + from : NULL;
         for (int64_t i = 0; i < here; i++) {
             const float logit = x ? x[i] : logit_of(c, (int32_t)(from + i));

@@ -48,7 +48,7 @@ static bool is_pair(const rewrite *w, ir_tensor_id t, ir_tensor_id *a, ir_tensor
 }
 
 /* Is t = concat(-x2, x1), where x1 and x2 are the two halves of each row of *x? */
-static bool is_turned(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
+static bool is_half_turn(const rewrite *w, ir_tensor_id t, ir_tensor_id *x)
 {
     const ir_tensor *y = tensor_of(w, t);
     ir_tensor_id low, high, other;
@@ -71,26 +71,26 @@ static bool is_table(const rewrite *w, ir_tensor_id t, const ir_tensor *x)
 }
 
 /* Is t the product of a tensor and a table?  The tensor must be *x if that is given; if *x is
- * IR_NONE it must be turned x (see is_turned), and *x becomes x.  True: *table is set. */
+ * IR_NONE it must be half turn of x (see is_half_turn), and *x becomes x.  True: *table is set. */
 static bool is_product(const rewrite *w, ir_tensor_id t, ir_tensor_id *x, ir_tensor_id *table)
 {
     const ir_op *mul = rewrite_producer(w, t, "mul");
     for (uint32_t side = 0; mul && side < 2; side++) {
-        ir_tensor_id a = rewrite_input(w, mul, side), turned;
+        ir_tensor_id a = rewrite_input(w, mul, side), rotated;
         *table = rewrite_input(w, mul, !side);
-        if (*x == IR_NONE ? !is_turned(w, a, &turned) : a != *x)
+        if (*x == IR_NONE ? !is_half_turn(w, a, &rotated) : a != *x)
             continue;
-        turned = *x == IR_NONE ? turned : *x;
-        if (!same_dims(tensor_of(w, t), tensor_of(w, turned)) ||
-            !is_table(w, *table, tensor_of(w, turned)))
+        rotated = *x == IR_NONE ? rotated : *x;
+        if (!same_dims(tensor_of(w, t), tensor_of(w, rotated)) ||
+            !is_table(w, *table, tensor_of(w, rotated)))
             continue;
-        *x = turned;
+        *x = rotated;
         return true;
     }
     return false;
 }
 
-/* Rule rotate: the side with the turned x is looked for first, since it says what x is. */
+/* Rule rotate: the side with the half turn of x is looked for first, since it says what x is. */
 static mpk_status apply_rotate(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -116,12 +116,12 @@ static mpk_status apply_rotate(rewrite *w, ir_op_id id)
  * beyond its table's as they are. */
 static mpk_status apply_partly(rewrite *w, ir_op_id id)
 {
-    ir_tensor_id old = w->g->ops.at[id].out[0], turned, rest, x, same, out;
-    if (!is_pair(w, old, &turned, &rest))
+    ir_tensor_id old = w->g->ops.at[id].out[0], rotated, rest, x, same, out;
+    if (!is_pair(w, old, &rotated, &rest))
         return MPK_OK;
-    const ir_op *rotate = rewrite_producer(w, turned, "rotate");
+    const ir_op *rotate = rewrite_producer(w, rotated, "rotate");
     const ir_tensor *y = tensor_of(w, old);
-    int64_t n = tensor_of(w, turned)->dims[y->rank - 1];
+    int64_t n = tensor_of(w, rotated)->dims[y->rank - 1];
     if (!rotate ||
         tensor_of(w, rewrite_input(w, rotate, 1))
                 ->dims[tensor_of(w, rewrite_input(w, rotate, 1))->rank - 1] != n ||
@@ -201,7 +201,7 @@ enum { WIDEST_HEAD = 128 };
 
 /* What an sdpa is made of.  mask IR_NONE: there is none; scores: what the mask is added to. */
 typedef struct softmax_parts {
-    ir_tensor_id q, k_turned, v, mask, scores;
+    ir_tensor_id q, k_transposed, v, mask, scores;
     double scale;
     int64_t batch, heads;
 } softmax_parts;
@@ -251,7 +251,7 @@ static const ir_op *find_scores(const rewrite *w, ir_tensor_id t, softmax_parts 
     if (!product || rewrite_attribute(product, "transpose_b")->i)
         return NULL;
     p->q = before_scale(w, rewrite_input(w, product, 0), &p->scale);
-    p->k_turned = rewrite_input(w, product, 1);
+    p->k_transposed = rewrite_input(w, product, 1);
     return product;
 }
 
@@ -312,7 +312,7 @@ static void find_heads(const rewrite *w, ir_tensor_id weights, softmax_parts *p)
 /* Are these operands what block programs take? */
 static bool are_heads(const rewrite *w, const softmax_parts *p, const ir_op *op)
 {
-    const ir_tensor *q = tensor_of(w, p->q), *k = tensor_of(w, p->k_turned),
+    const ir_tensor *q = tensor_of(w, p->q), *k = tensor_of(w, p->k_transposed),
                     *v = tensor_of(w, p->v), *y = tensor_of(w, op->out[0]);
     const int64_t n = p->batch * p->heads;
     return (y->dtype == IR_BF16 || y->dtype == IR_F16) && q->dtype == y->dtype &&
@@ -382,7 +382,7 @@ static mpk_status as_mask(rewrite *w, uint32_t key, const softmax_parts *p, ir_t
 static mpk_status add_attention(rewrite *w, uint32_t key, const softmax_parts *p,
                                 const ir_tensor *y, ir_tensor_id *out)
 {
-    ir_tensor_id in[] = {p->q, p->k_turned, p->v, p->mask};
+    ir_tensor_id in[] = {p->q, p->k_transposed, p->v, p->mask};
     for (uint32_t i = 0; i < 3; i++)
         TRY(as_heads(w, key, p, &in[i]));
     TRY(as_mask(w, key, p, &in[3]));
@@ -410,7 +410,7 @@ static mpk_status apply_softmax(rewrite *w, ir_op_id id)
         return MPK_OK;
     p.v = rewrite_input(w, op, 1);
     find_heads(w, weights, &p);
-    const ir_tensor_id in[] = {p.q, p.k_turned, p.v, p.mask};
+    const ir_tensor_id in[] = {p.q, p.k_transposed, p.v, p.mask};
     if (!are_heads(w, &p, op) || !is_mask(w, &p) || !rewrite_are_current(w, in, 4, w->keys.at[id]))
         return MPK_OK;
     const ir_tensor y = *tensor_of(w, op->out[0]);

@@ -249,7 +249,7 @@ static void a_norm_between_casts_keeps_its_bits(void **state)
     arena_free(&a);
 }
 
-static const char turned[] =
+static const char rotated[] =
     "input %x : bf16[1, 2, 3, 8]\ninput %c : bf16[1, 1, 3, 6]\ninput %s : bf16[1, 1, 3, 6]\n"
     "%r = slice(%x) {starts = [0, 0, 0, 0], stops = [1, 2, 3, 6]}\n"
     "%p = slice(%x) {starts = [0, 0, 0, 6], stops = [1, 2, 3, 8]}\n"
@@ -280,12 +280,12 @@ static void rotation_keeps_its_bits(void **state)
          "starts = [0, 0, 0, 2], stops = [1, 2, 3, 5]"},
         {"input %c : bf16[1, 1, 3, 6]", "input %c : bf16[1, 1, 3, 1]"}};
     arena a = {0};
-    ir_graph *g = parse(&a, turned), *after = recognise(&a, g, false);
+    ir_graph *g = parse(&a, rotated), *after = recognise(&a, g, false);
     assert_int_equal(count_of(after, "rotate"), 1);
     assert_int_equal(after->ops.n, 1);
     check_same(&a, g, after);
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        g = parse_with(&a, turned, changes[i][0], changes[i][1]);
+        g = parse_with(&a, rotated, changes[i][0], changes[i][1]);
         after = recognise(&a, g, false);
         assert_int_equal(count_of(after, "rotate"), 0);
         check_same(&a, g, after);

@@ -323,8 +323,8 @@ RT_LARGE_FN void rt_step_fill_few(rt_machine *m, rt_u32 start, rt_u32 oldest)
  * with a prompt. */
 RT_FN rt_u32 rt_leading_prompt(const rt_machine *m)
 {
-    const rt_u32 first = rt_first_prompt(m), turn = m->serving->n_steps % 8;
-    if (first == RT_NONE || (turn != 2 && turn != 7))
+    const rt_u32 first = rt_first_prompt(m), eighth = m->serving->n_steps % 8;
+    if (first == RT_NONE || (eighth != 2 && eighth != 7))
         return first;
     const rt_u32 shorter = rt_short_prompt(m, first);
     return shorter == RT_NONE ? first : shorter;

@@ -149,12 +149,12 @@ enum {
 /* Tuning parameters.  None changes a result. */
 typedef struct rt_tuning {
     rt_u32 in_flight; /* pages that a worker's loader asks for at a time */
-    /* 0: a task's loads begin when the worker has turned to it, not before (ablation) */
+    /* 0: a task's loads begin when the worker has come to it, not before (ablation) */
     rt_u32 preload;
     rt_u32 descriptor_ahead; /* entries fetched ahead; 1: none (ablation) */
 } rt_tuning;
 
-/* When a worker ran a task, in cycles of its SM (modulo 2^32): it turned to the task, found the
+/* When a worker ran a task, in cycles of its SM (modulo 2^32): it came to the task, found the
  * event activated, had written the results, had triggered. */
 typedef struct rt_times {
     rt_u32 begin, ready, done, end;

@@ -18,12 +18,12 @@ enum { BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED, BLOCK_LAYOUTS };
 #define BLOCK_PITCH(row_bytes, layout) ((layout) == BLOCK_PADDED ? (row_bytes) + 16 : (row_bytes))
 /* Rows that share 128 bytes, which are all banks; pieces of a row that change places. */
 #define BLOCK_ROWS_OF_BANKS(row_bytes) ((row_bytes) < 128 ? 128 / (row_bytes) : 1)
-#define BLOCK_TURNS(row_bytes) ((row_bytes) < 128 ? (row_bytes) / 16 - 1 : 7)
+#define BLOCK_SWIZZLE(row_bytes) ((row_bytes) < 128 ? (row_bytes) / 16 - 1 : 7)
 /* Offset of byte `byte` of a row.  A swizzled row has a power of two of bytes. */
-#define BLOCK_AT(row_bytes, layout, row, byte)                                                  \
-    ((row)*BLOCK_PITCH(row_bytes, layout) +                                                     \
-     ((layout) == BLOCK_SWIZZLED                                                                \
-          ? ((byte) ^ (((row) / BLOCK_ROWS_OF_BANKS(row_bytes) & BLOCK_TURNS(row_bytes)) << 4)) \
+#define BLOCK_AT(row_bytes, layout, row, byte)                                                    \
+    ((row)*BLOCK_PITCH(row_bytes, layout) +                                                       \
+     ((layout) == BLOCK_SWIZZLED                                                                  \
+          ? ((byte) ^ (((row) / BLOCK_ROWS_OF_BANKS(row_bytes) & BLOCK_SWIZZLE(row_bytes)) << 4)) \
           : (byte)))
 
 /* Fields of an mma fragment: 16 rows, 8 columns, 4 entries a lane. */

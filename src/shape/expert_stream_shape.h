@@ -59,11 +59,11 @@ typedef struct expert_places {
  *   range               tokens whose pairs are sorted together, at most
  *   block               groups of columns that are worked together, at most the slots
  *   split               1: x has a row for each pair
- *   turns               2: a task has groups of every other chunk, 1: of all */
+ *   rounds               2: a task has groups of every other chunk, 1: of all */
 /* clang-format off */
 #define EXPERT_SHAPE_FIELDS(STREAM, INT, UNSIGNED, PLACES)                      \
     STREAM(of) INT(ids) INT(scale) INT(experts) INT(of_token) UNSIGNED(inverse) \
-    INT(range) INT(block) INT(split) INT(turns) PLACES(at)
+    INT(range) INT(block) INT(split) INT(rounds) PLACES(at)
 /* clang-format on */
 
 #define FIELD_STREAM(name) stream_shape name;

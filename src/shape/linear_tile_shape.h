@@ -18,7 +18,7 @@ enum {
  * warpgroup, and its sums of 64 rows, 72 floats a token, take the place of its stages. */
 #define TILE_STAGES_OF(room) ((room) ? 4 : 2)
 #define TILE_X_OF(room) ((room) ? 4 * 8192 : 64 * 72 * 4)
-enum { TILE_KEPT = 4 /* turns whose squares the passes after the first find there */ };
+enum { TILE_KEPT = 4 /* lots whose squares the passes after the first find there */ };
 #define TILE_SCRATCH_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
 
 /* With weights in blocks (linear_blocks.cuh): two buffers of 64 columns of the rows of a pass, and

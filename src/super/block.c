@@ -84,10 +84,10 @@ int64_t block_rounds(const block_axis *a)
     return a->run ? a->extent / a->run : 1;
 }
 
-int64_t block_turn_begin(const block_axis *a, int64_t turn)
+int64_t block_iteration_begin(const block_axis *a, int64_t iteration)
 {
     const int64_t rounds = block_rounds(a);
-    return turn % rounds * a->run + turn / rounds * a->tile;
+    return iteration % rounds * a->run + iteration / rounds * a->tile;
 }
 
 /* ---- facts ---- */

@@ -9,24 +9,24 @@
  * search (super.h) proposes, and is used only after a run over finite fields gave the same
  * results for both.
  *
- * A *turn* is one iteration of a loop.  A product, as block_print writes it
+ * An *iteration* is one run of a loop's steps.  A product, as block_print writes it
  * (docs/superoptimizer.md has it in full):
  *
  *   loop k by 64 ahead 1        two copies of a and b0: one is multiplied, the other loaded
- *     wait 0                    the copies of this turn have arrived, in every thread's view
- *     load a from in_x          requests the tiles of the next turn
+ *     wait 0                    the copies of this iteration have arrived, in every thread's view
+ *     load a from in_x          requests the tiles of the next iteration
  *     load b0 from in_w0
- *     multiply sum0 a b0        reads those of this turn
+ *     multiply sum0 a b0        reads those of this iteration
  *   end
  *
  * The steps:
  *
  *   loop     AXIS       over the axis' tiles, from the box's start.  ahead > 0: loads in it are
- *                       issued this many turns early
+ *                       issued this many iterations early
  *   end                 of the innermost loop
  *   sync                all threads meet: what they have read may be overwritten
  *   wait     PENDING    all groups of loads but the last PENDING have arrived and are seen by all
- *                       threads; also a sync.  A turn's loads are one group
+ *                       threads; also a sync.  An iteration's loads are one group
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
@@ -41,9 +41,9 @@
  *                       by more than `number`, and may run if none does
  *   store    X <- T     what lies inside the box
  *
- * An *early* step of a loop that is ahead is that of the next turn: a product reads the copies of
- * the turn after, and the first turn's stands before the loop, after a wait and the loads of all
- * turns before the last that is ahead.
+ * An *early* step of a loop that is ahead is that of the next iteration: a product reads the copies
+ * of the iteration after, and the first iteration's stands before the loop, after a wait and the
+ * loads of all iterations before the last that is ahead.
  *
  * What relies on it: super (search and proof), gen (which prints it as CUDA C).
  */
@@ -73,9 +73,9 @@ typedef struct block_axis {
     /* entries of a tile, at least 1; the last tile of an axis may reach beyond its end */
     int32_t tile;
     bool is_cut; /* a task has a part of it; else all of it */
-    /* 0; or the axis counts rows of so many entries, and the turns of a loop take a tile of each
-     * row before they go on along the rows: of k = [kernel, channels] all entries of the kernel for
-     * the first channels, then for the next */
+    /* 0; or the axis counts rows of so many entries, and the iterations of a loop take a tile of
+     * each row before they go on along the rows: of k = [kernel, channels] all entries of the
+     * kernel for the first channels, then for the next */
     int64_t run;
 } block_axis;
 
@@ -98,9 +98,9 @@ typedef struct block_tile {
     ir_dtype dtype;
     int8_t axis[2]; /* axes of its rows and columns; BLOCK_NONE: it has only one */
     uint8_t layout; /* shared: one of BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED */
-    uint8_t stages; /* shared: copies, one for each turn of its loop that is in flight */
+    uint8_t stages; /* shared: copies, one for each iteration of its loop that is in flight */
     /* shared, of windows: 0, or the tile is a patch of so many pixels (shape/block_shape.h), which
-     * is loaded once for each tile of channels and read in all turns over the kernel */
+     * is loaded once for each tile of channels and read in all iterations over the kernel */
     int32_t patch;
     /* fragment: partial sums, each over other entries of the axis that is summed over; 0, 1: one */
     uint8_t parts;
@@ -139,10 +139,10 @@ typedef struct block_step {
     int8_t axis; /* loop, bound: the axis */
     /* load, store: index of the program's operand */
     int8_t operand;
-    /* loop: turns that its loads are issued early, 0 to stages - 1; wait: groups that may still be
-     * in flight */
+    /* loop: iterations that its loads are issued early, 0 to stages - 1; wait: groups that may
+     * still be in flight */
     uint8_t ahead, pending;
-    bool is_early; /* fill, multiply: of the next turn */
+    bool is_early; /* fill, multiply: of the next iteration */
     block_bound bound;
     double number;          /* fill, bound, grown */
     const char *expression; /* map: of x0 ..., in the order of `from` */
@@ -187,10 +187,10 @@ int64_t block_window_offset(const block_window *w, int64_t place, int64_t entry)
 /* The pixels of the patch that `places` places need, wherever a task begins that has whole lines or
  * a part of one; 0: the window is of no form that patches have, or its kernel has one entry. */
 int32_t block_patch_of(const block_window *w, int32_t places);
-/* Turns of a loop over the axis before its next tile of a run: 1 without runs.  And the first entry
- * of a turn, from the box's beginning on. */
+/* Iterations of a loop over the axis before its next tile of a run: 1 without runs.  And the first
+ * entry of an iteration, from the box's beginning on. */
 int64_t block_rounds(const block_axis *a);
-int64_t block_turn_begin(const block_axis *a, int64_t turn);
+int64_t block_iteration_begin(const block_axis *a, int64_t iteration);
 /* Append a step, zeroed but for its verb and tile, to be filled in; valid until the program is
  * copied. */
 block_step *block_add_step(block_program *p, block_verb verb, int8_t to);

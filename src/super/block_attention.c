@@ -15,9 +15,10 @@
  *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
  *
  * Where there are products of warpgroups, one more candidate takes heads of 64 entries: 128 rows,
- * 64 keys a turn.  Its scores are made a turn early, so that a warp's exponentials run while the
- * tensor cores make the next scores and add the last values.  What weights are relative to follows
- * the largest score loosely: most turns compare, and neither exchange nor rescale anything.
+ * 64 keys an iteration.  Its scores are made an iteration early, so that a warp's exponentials run
+ * while the tensor cores make the next scores and add the last values.  What weights are relative
+ * to follows the largest score loosely: most iterations compare, and neither exchange nor rescale
+ * anything.
  *
  * Cost of a search: 48 recipes and that one, a proof for the best.
  */
@@ -211,13 +212,13 @@ static const char *distance_of(const super_attention *s)
     return s->apart ? s->apart : "exp(x0 - x1)";
 }
 
-/* One turn of the online softmax: scores become weights, and what is kept takes them in.
- * `rescale` is exp(old largest - new largest), 1 where the largest did not grow.  The first turn
- * rescales zeros by exp(NOTHING - x) = 0.  Sums are rescaled before there are weights: the code
- * that does it is passed over where no largest grew (gen/block_print.c), and so exponentials and
- * the second product, which overlap, stand in one piece. */
-static void add_turn(block_program *p, const super_attention *s, const kept *t, int8_t scores,
-                     int8_t v)
+/* One iteration of the online softmax: scores become weights, and what is kept takes them in.
+ * `rescale` is exp(old largest - new largest), 1 where the largest did not grow.  The first
+ * iteration rescales zeros by exp(NOTHING - x) = 0.  Sums are rescaled before there are weights:
+ * the code that does it is passed over where no largest grew (gen/block_print.c), and so
+ * exponentials and the second product, which overlap, stand in one piece. */
+static void add_iteration(block_program *p, const super_attention *s, const kept *t, int8_t scores,
+                          int8_t v)
 {
     const uint8_t parts = p->tiles[t->sums].parts;
     const int8_t most = add_line(p, "most", parts), next = add_line(p, "next", parts);
@@ -265,7 +266,7 @@ static void add_result(block_program *p, int8_t sums, int8_t total)
     block_add_step(p, BLOCK_STORE, y)->operand = 3;
 }
 
-/* Begin a loop whose loads are issued `ahead` turns early. */
+/* Begin a loop whose loads are issued `ahead` iterations early. */
 static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
 {
     block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
@@ -291,7 +292,7 @@ static void add_growth(block_program *p, const super_attention *s, const kept *t
     block_add_step(p, BLOCK_END, BLOCK_NONE);
 }
 
-/* A product of scores that is that of the next turn. */
+/* A product of scores that is that of the next iteration. */
 static void add_early_product(block_program *p, int8_t scores, int8_t q, int8_t k)
 {
     block_add_step(p, BLOCK_FILL, scores)->is_early = true;
@@ -299,10 +300,10 @@ static void add_early_product(block_program *p, int8_t scores, int8_t q, int8_t 
     p->steps[p->n_steps - 1].is_early = true;
 }
 
-/* A turn by warpgroups.  Powers take the scores along in registers of their own, so that those of
- * the next turn can be made while exponentials are taken. */
-static void add_group_turn(block_program *p, const super_attention *s, const kept *t, int8_t scores,
-                           int8_t q, int8_t k, int8_t v)
+/* An iteration by warpgroups.  Powers take the scores along in registers of their own, so that
+ * those of the next iteration can be made while exponentials are taken. */
+static void add_group_iteration(block_program *p, const super_attention *s, const kept *t,
+                                int8_t scores, int8_t q, int8_t k, int8_t v)
 {
     const int8_t powers = block_add_fragment(p, "powers", M, S), more = add_line(p, "more", 1);
     int8_t base = t->largest; /* what weights are relative to */
@@ -320,10 +321,10 @@ static void add_group_turn(block_program *p, const super_attention *s, const kep
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
 }
 
-/* The text of a candidate.  q is loaded once and stays for all turns; keys and values are
+/* The text of a candidate.  q is loaded once and stays for all iterations; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
- * last tile.  Of warpgroups a turn reads its values and the next one's keys, while the tiles of two
- * more are on their way. */
+ * last tile.  Of warpgroups an iteration reads its values and the next one's keys, while the tiles
+ * of two more are on their way. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
@@ -349,10 +350,10 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     add_load(p, v, VALUES);
     if (c->by_groups) {
         add_mask(p, s, s->weights != NULL, scores);
-        add_group_turn(p, s, &t, scores, q, k, v);
+        add_group_iteration(p, s, &t, scores, q, k, v);
     } else {
         add_scores(p, s, s->weights != NULL, scores, q, k);
-        add_turn(p, s, &t, scores, v);
+        add_iteration(p, s, &t, scores, v);
     }
     block_add_step(p, BLOCK_END, BLOCK_NONE);
     if (parts > 1)
@@ -369,10 +370,10 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define LATENCY 700.0
 #define MMA_CYCLES 1.6
 #define WEIGHT_CYCLES 30.0
-#define TURN_CYCLES 200.0 /* barrier, row reductions */
+#define ITERATION_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
-/* Of warpgroups: a turn of 128 rows and 64 keys, measured; a tile's beginning and end. */
-#define GROUP_TURN_CYCLES 1400.0
+/* Of warpgroups: an iteration of 128 rows and 64 keys, measured; a tile's beginning and end. */
+#define GROUP_ITERATION_CYCLES 1400.0
 #define GROUP_TILE_CYCLES 2000.0
 
 static double larger(double a, double b)
@@ -381,12 +382,12 @@ static double larger(double a, double b)
 }
 
 /* The cycles of the longest task of a candidate by warpgroups: exponentials run beside products, so
- * a turn takes what it takes a warp to go through it. */
+ * an iteration takes what it takes a warp to go through it. */
 static double group_cost_of(const super_attention *s, const recipe *c)
 {
-    const double turns = (double)((s->keys + c->s - 1) / c->s),
+    const double iterations = (double)((s->keys + c->s - 1) / c->s),
                  tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes;
-    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + turns * GROUP_TURN_CYCLES);
+    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + iterations * GROUP_ITERATION_CYCLES);
 }
 
 /* The cycles of the longest task, as in product.c.  Exponentials are added to the products,
@@ -396,17 +397,17 @@ static double cost_of(const super_attention *s, const recipe *c)
     if (c->by_groups)
         return group_cost_of(s, c);
     const double widths = rounded(s->width) + rounded(s->values),
-                 turns = (double)((s->keys + c->s - 1) / c->s);
+                 iterations = (double)((s->keys + c->s - 1) / c->s);
     const double tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes,
                  parts = 8.0 / c->along_rows;
     const double products = (double)c->m * c->s * widths / 2048 * MMA_CYCLES;
     const double bytes = c->s * widths * 2 / BYTES_A_CYCLE,
                  read = c->s * widths * 2 * c->along_rows / 128;
     const double weights = (double)c->m * c->s / 256 * WEIGHT_CYCLES;
-    const double turn =
-        TURN_CYCLES + larger(products + weights + read, larger(bytes, LATENCY / (c->stages - 1)));
+    const double iteration = ITERATION_CYCLES + larger(products + weights + read,
+                                                       larger(bytes, LATENCY / (c->stages - 1)));
     const double join = parts > 1 ? parts * c->m * rounded(s->values) * 8 / 128 : 0;
-    return tiles * (TILE_CYCLES + 2 * LATENCY + turns * turn + join);
+    return tiles * (TILE_CYCLES + 2 * LATENCY + iterations * iteration + join);
 }
 
 /* Does a candidate fit the target and keep the rules?  Beside the sums there is room for 32

@@ -12,9 +12,9 @@
  * product of two numbers.
  *
  *   before the loop: load into copy 0, group 0
- *   turn 0: wait 0: group 0 has arrived, interval 2.  Load into copy 1, group 1.  The multiply
+ *   iteration 0: wait 0: group 0 has arrived, interval 2.  Load into copy 1, group 1.  The multiply
  *           reads copy 0: read_in = 2
- *   turn 1: wait 0: interval 3.  Load into copy 0: allowed, because read_in is not 3
+ *   iteration 1: wait 0: interval 3.  Load into copy 0: allowed, because read_in is not 3
  */
 #include "super/block.h"
 
@@ -49,7 +49,7 @@ typedef struct runner {
     block_run_of *run;
     tile_state tiles[BLOCK_MOST_TILES];
     int64_t base[BLOCK_MOST_AXES]; /* of the tiles at hand */
-    int64_t turn;                  /* of the innermost loop that is ahead */
+    int64_t iteration;             /* of the innermost loop that is ahead */
     /* groups of loads issued and arrived so far; syncs passed, from 1 on; the square that
      * exponentials are powers of; the step at hand, for messages and for `maps` */
     uint32_t groups, arrived, interval, root, step;
@@ -106,7 +106,7 @@ static uint32_t count_parts(const runner *r, int8_t tile)
 }
 
 /* Entries of the box from the tile's first one on: what lies beyond is outside.  Negative where
- * a turn begins after the end. */
+ * an iteration begins after the end. */
 static int64_t left(const runner *r, int8_t axis)
 {
     return axis == BLOCK_NONE ? 1 : r->run->hi[axis] - r->base[axis];
@@ -114,10 +114,11 @@ static int64_t left(const runner *r, int8_t axis)
 
 /* The copies of a tile are used in turn, as on the device; without a loop that is ahead there is
  * only one. */
-static uint32_t copy_of(const runner *r, int8_t tile, int64_t turn)
+static uint32_t copy_of(const runner *r, int8_t tile, int64_t iteration)
 {
     const block_tile *t = &r->p->tiles[tile];
-    return (uint32_t)((t->patch ? turn / block_rounds(&r->p->axes[t->axis[1]]) : turn) % t->stages);
+    return (uint32_t)((t->patch ? iteration / block_rounds(&r->p->axes[t->axis[1]]) : iteration) %
+                      t->stages);
 }
 
 /* ---- memory ---- */
@@ -185,29 +186,29 @@ static void load_entries(runner *r, const block_step *s, uint32_t which)
         }
 }
 
-static mpk_status do_load(runner *r, const block_step *s, int64_t turn)
+static mpk_status do_load(runner *r, const block_step *s, int64_t iteration)
 {
     const block_tile *t = &r->p->tiles[s->to];
     const bool is_shared = t->space == BLOCK_SHARED;
-    const uint32_t which = is_shared ? copy_of(r, s->to, turn) : 0;
+    const uint32_t which = is_shared ? copy_of(r, s->to, iteration) : 0;
     if (is_shared)
         TRY(claim_copy(r, s->to, which));
     load_entries(r, s, which);
     return MPK_OK;
 }
 
-/* The loads of a turn's patch: in the first turn over the kernel all that the turns read, each by
- * itself, as if it were a tile of its own; in the others none. */
-static mpk_status do_load_patch(runner *r, const block_step *s, int64_t turn)
+/* The loads of an iteration's patch: in the first iteration over the kernel all that the iterations
+ * read, each by itself, as if it were a tile of its own; in the others none. */
+static mpk_status do_load_patch(runner *r, const block_step *s, int64_t iteration)
 {
     const int8_t axis = r->p->tiles[s->to].axis[1];
     const int64_t rounds = block_rounds(&r->p->axes[axis]), kept = r->base[axis];
-    const uint32_t which = copy_of(r, s->to, turn);
-    if (turn % rounds)
+    const uint32_t which = copy_of(r, s->to, iteration);
+    if (iteration % rounds)
         return MPK_OK;
     TRY(claim_copy(r, s->to, which));
     for (int64_t i = 0; i < rounds; i++) {
-        r->base[axis] = r->run->lo[axis] + block_turn_begin(&r->p->axes[axis], turn + i);
+        r->base[axis] = r->run->lo[axis] + block_iteration_begin(&r->p->axes[axis], iteration + i);
         load_entries(r, s, which * (uint32_t)rounds + (uint32_t)i);
     }
     r->base[axis] = kept;
@@ -231,21 +232,21 @@ static mpk_status do_store(runner *r, const block_step *s)
 
 /* ---- arithmetic ---- */
 
-/* Note that this turn's copy of a shared tile is read in this interval (*which: its number), and
- * fault if it has not arrived.  Fragments are always there. */
+/* Note that this iteration's copy of a shared tile is read in this interval (*which: its number),
+ * and fault if it has not arrived.  Fragments are always there. */
 static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
 {
     *which = 0;
     if (r->p->tiles[tile].space == BLOCK_FRAGMENT)
         return MPK_OK;
-    *which = copy_of(r, tile, r->turn + r->p->steps[r->step].is_early);
+    *which = copy_of(r, tile, r->iteration + r->p->steps[r->step].is_early);
     copy_state *c = &r->tiles[tile].copies[*which];
     if (!c->is_loaded || c->group >= r->arrived)
         return fault(r, "it reads a tile whose load has not arrived");
     c->read_in = r->interval;
-    if (r->p->tiles[tile].patch) { /* this turn's part of it */
+    if (r->p->tiles[tile].patch) { /* this iteration's part of it */
         const int64_t rounds = block_rounds(&r->p->axes[r->p->tiles[tile].axis[1]]);
-        *which = *which * (uint32_t)rounds + (uint32_t)(r->turn % rounds);
+        *which = *which * (uint32_t)rounds + (uint32_t)(r->iteration % rounds);
     }
     return MPK_OK;
 }
@@ -499,21 +500,21 @@ static bool is_shared_load(const block_program *p, const block_step *s)
     return s->verb == BLOCK_LOAD && p->tiles[s->to].space == BLOCK_SHARED;
 }
 
-/* Issue the loads of a turn of a loop that is ahead: one group, which may be empty.  A turn
- * beyond the end still counts as a group, as it does on the device, so that `pending` means the
- * same in the last turns. */
-static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn)
+/* Issue the loads of an iteration of a loop that is ahead: one group, which may be empty.  An
+ * iteration beyond the end still counts as a group, as it does on the device, so that `pending`
+ * means the same in the last iterations. */
+static mpk_status load_iteration(runner *r, uint32_t loop, uint32_t end, int64_t iteration)
 {
     const block_step *s = &r->p->steps[loop];
     const block_axis *a = &r->p->axes[s->axis];
     const int64_t kept = r->base[s->axis], lo = r->run->lo[s->axis];
-    const bool is_there = lo + turn * a->tile < r->run->hi[s->axis];
+    const bool is_there = lo + iteration * a->tile < r->run->hi[s->axis];
     const uint32_t step = r->step;
-    r->base[s->axis] = lo + block_turn_begin(a, turn);
+    r->base[s->axis] = lo + block_iteration_begin(a, iteration);
     for (r->step = loop + 1; r->step < end && is_there; r->step++) {
         const block_step *load = &r->p->steps[r->step];
         if (is_shared_load(r->p, load))
-            TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, turn));
+            TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, iteration));
     }
     r->base[s->axis] = kept;
     r->step = step;
@@ -523,40 +524,40 @@ static mpk_status load_turn(runner *r, uint32_t loop, uint32_t end, int64_t turn
 
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
 
-/* Run a loop.  The loads of the first `ahead` turns are issued before it; each turn then issues
- * those of the turn `ahead` later.  With early steps there is a turn -1 of waits, early steps and
- * loads alone. */
+/* Run a loop.  The loads of the first `ahead` iterations are issued before it; each iteration then
+ * issues those of the iteration `ahead` later.  With early steps there is an iteration -1 of waits,
+ * early steps and loads alone. */
 static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
 {
     const block_step *s = &r->p->steps[loop];
     const int64_t lo = r->run->lo[s->axis], hi = r->run->hi[s->axis], kept = r->base[s->axis];
     const bool has_early = block_has_early(r->p, loop);
     for (uint32_t i = 0; i + has_early < s->ahead; i++)
-        TRY(load_turn(r, loop, end, i));
+        TRY(load_iteration(r, loop, end, i));
     r->base[s->axis] = lo - r->p->axes[s->axis].tile;
-    r->turn = -1;
+    r->iteration = -1;
     if (has_early)
         TRY(do_steps(r, loop + 1, end, s));
-    for (int64_t turn = 0, at = lo; at < hi; turn++, at += r->p->axes[s->axis].tile) {
-        r->base[s->axis] = lo + block_turn_begin(&r->p->axes[s->axis], turn);
+    for (int64_t iteration = 0, at = lo; at < hi; iteration++, at += r->p->axes[s->axis].tile) {
+        r->base[s->axis] = lo + block_iteration_begin(&r->p->axes[s->axis], iteration);
         if (s->ahead)
-            r->turn = turn;
+            r->iteration = iteration;
         TRY(do_steps(r, loop + 1, end, s->ahead ? s : NULL));
     }
     r->base[s->axis] = kept;
     return MPK_OK;
 }
 
-/* Does the step do nothing in this turn of a loop that is ahead?  In turn -1 only loads, waits and
- * early steps count; in the last turn these have no next one. */
+/* Does the step do nothing in this iteration of a loop that is ahead?  In iteration -1 only loads,
+ * waits and early steps count; in the last iteration these have no next one. */
 static bool is_passed_over(const runner *r, const block_step *s, const block_step *ahead)
 {
     if (s->is_early)
         return r->base[ahead->axis] + r->p->axes[ahead->axis].tile >= r->run->hi[ahead->axis];
-    return r->turn < 0 && s->verb != BLOCK_WAIT && !is_shared_load(r->p, s);
+    return r->iteration < 0 && s->verb != BLOCK_WAIT && !is_shared_load(r->p, s);
 }
 
-/* An early product of the last turn, whose sums nothing uses: on the device it still reads its
+/* An early product of the last iteration, whose sums nothing uses: on the device it still reads its
  * first factor, if that is a tile from in front of the loop. */
 static void note_idle(runner *r, const block_step *s)
 {
@@ -572,7 +573,7 @@ static bool has_grown(runner *r)
 }
 
 /* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; the first of its
- * loads then stands for all loads of a later turn. */
+ * loads then stands for all loads of a later iteration. */
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
 {
     bool issued = false;
@@ -600,7 +601,8 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
             TRY(do_load(r, s, 0));
             r->groups++;
         } else if (!issued) {
-            TRY(load_turn(r, (uint32_t)(ahead - r->p->steps), end, r->turn + ahead->ahead));
+            TRY(load_iteration(r, (uint32_t)(ahead - r->p->steps), end,
+                               r->iteration + ahead->ahead));
             issued = true;
         }
     }
@@ -618,7 +620,7 @@ static mpk_status prepare(runner *r)
         s->pitch = (uint32_t)block_extent(r->p, i, 1);
         s->step = is_shared ? block_copy_bytes(r->p, i) / entry_bytes(t)
                             : (uint32_t)block_extent(r->p, i, 0) * s->pitch;
-        if (t->patch) /* what each turn over the kernel reads, by itself */
+        if (t->patch) /* what each iteration over the kernel reads, by itself */
             s->step = (uint32_t)block_extent(r->p, i, 0) *
                       BLOCK_PITCH(block_row_bytes(r->p, i), t->layout) / entry_bytes(t);
         const uint32_t rounds = t->patch ? (uint32_t)block_rounds(&r->p->axes[t->axis[1]]) : 1;

@@ -117,8 +117,8 @@ static mpk_status check_tiles(mpk_context *cx, const block_program *p)
     return MPK_OK;
 }
 
-/* Open a loop.  No loop may stand inside one that is ahead: its loads would be those of a turn
- * whose inner loops have not begun. */
+/* Open a loop.  No loop may stand inside one that is ahead: its loads would be those of an
+ * iteration whose inner loops have not begun. */
 static mpk_status check_loop(checker *c, const block_step *s)
 {
     RULE(c, is_axis(c, s->axis) && c->p->axes[s->axis].tile > 0 && c->depth < MOST_DEPTH,
@@ -145,8 +145,8 @@ static bool is_looped(const checker *c, int8_t axis)
 }
 
 /* The load of a patch: rows are places, columns the channels of the runs that the loop around it
- * goes along.  Its copies are written again only when all turns over the kernel have read them,
- * though the load is issued `ahead` turns early. */
+ * goes along.  Its copies are written again only when all iterations over the kernel have read
+ * them, though the load is issued `ahead` iterations early. */
 static mpk_status check_patch(checker *c, const block_step *s)
 {
     const block_tile *t = &c->p->tiles[s->to];
@@ -317,8 +317,9 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* An early step stands in a loop that loads two turns ahead or more: its copies must have come.
- * Products of warpgroups run until a wait, and scores are complete after the next one alone. */
+/* An early step stands in a loop that loads two iterations ahead or more: its copies must have
+ * come. Products of warpgroups run until a wait, and scores are complete after the next one alone.
+ * */
 static mpk_status check_early(checker *c, const block_step *s)
 {
     RULE(c,

@@ -6,7 +6,7 @@
  * convolutions without a hand-written body.
  *
  * Idea of the candidates: a task's box is covered tile by tile; for each tile, parts of both
- * factors come into shared memory `stages` - 1 turns ahead of the products, eight warps divide
+ * factors come into shared memory `stages` - 1 iterations ahead of the products, eight warps divide
  * the tile (and, where it is small, the depth), and what follows the sums is applied to
  * fragments before they are stored.  So a candidate has a tile of m x n x k, a division of the
  * warps and a number of stages; layouts follow from the fewest bank conflicts.
@@ -146,14 +146,14 @@ void super_region_of_product(const super_product *s, block_program *p)
 static int8_t add_factor(block_program *p, const block_operand *o, const char *name, int8_t outer,
                          uint8_t stages)
 {
-    const bool turned = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 && o->stride[outer] == 1 &&
-                        !(o->window && o->window->channels);
-    const int8_t tile =
-        block_add_tile(p, (block_tile){.name = name,
-                                       .space = BLOCK_SHARED,
-                                       .dtype = p->unit == BLOCK_MMA ? o->dtype : IR_F32,
-                                       .axis = {turned ? SUPER_K : outer, turned ? outer : SUPER_K},
-                                       .stages = stages});
+    const bool transposed = p->unit == BLOCK_MMA && o->stride[SUPER_K] != 1 &&
+                            o->stride[outer] == 1 && !(o->window && o->window->channels);
+    const int8_t tile = block_add_tile(
+        p, (block_tile){.name = name,
+                        .space = BLOCK_SHARED,
+                        .dtype = p->unit == BLOCK_MMA ? o->dtype : IR_F32,
+                        .axis = {transposed ? SUPER_K : outer, transposed ? outer : SUPER_K},
+                        .stages = stages});
     uint32_t best = UINT32_MAX;
     for (uint8_t layout = 0; layout < BLOCK_LAYOUTS; layout++) {
         const uint8_t kept = p->tiles[tile].layout;
@@ -166,8 +166,8 @@ static int8_t add_factor(block_program *p, const block_operand *o, const char *n
     return tile;
 }
 
-/* A loop whose loads are issued `ahead` turns early; block_verify wants tiles with one copy more
- * than that. */
+/* A loop whose loads are issued `ahead` iterations early; block_verify wants tiles with one copy
+ * more than that. */
 static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
 {
     block_step *s = block_add_step(p, BLOCK_LOOP, BLOCK_NONE);
@@ -228,18 +228,19 @@ static void make_candidate(const super_product *s, const super_target *t, const 
 /* ---- cost ---- */
 
 /* Cycles of an SM of an H100; see docs/performance.md for how such figures are measured. */
-#define BYTES_A_CYCLE 24.0 /* from L2, all SMs at once */
-#define MMA_CYCLES 1.6     /* 16 x 8 x 16, four tensor cores together */
-#define MMA_LATENCY 33.0   /* of one that needs the one before */
-#define SHARED_BYTES 128.0 /* read a cycle */
-#define FMA_A_CYCLE 100.0  /* of 128: the rest is addresses and loads */
-#define LATENCY 700.0      /* of a load from L2 or memory */
-#define TURN_CYCLES 150.0  /* barrier, addresses */
-#define ENTRY_CYCLES 16.0  /* a thread loads an entry by itself, converts and stores it */
-#define WINDOW_CYCLES 36.0 /* the same of an entry of a window: its place is worked out first */
-#define PLACE_CYCLES 40.0  /* a thread finds the place of a copy of a window */
-#define READ_CYCLES 6.0    /* a warp gives out a read of shared memory */
-#define PATCH_TURN 350.0   /* TURN_CYCLES and READ_CYCLES with patches: places of turns and rows */
+#define BYTES_A_CYCLE 24.0     /* from L2, all SMs at once */
+#define MMA_CYCLES 1.6         /* 16 x 8 x 16, four tensor cores together */
+#define MMA_LATENCY 33.0       /* of one that needs the one before */
+#define SHARED_BYTES 128.0     /* read a cycle */
+#define FMA_A_CYCLE 100.0      /* of 128: the rest is addresses and loads */
+#define LATENCY 700.0          /* of a load from L2 or memory */
+#define ITERATION_CYCLES 150.0 /* barrier, addresses */
+#define ENTRY_CYCLES 16.0      /* a thread loads an entry by itself, converts and stores it */
+#define WINDOW_CYCLES 36.0     /* the same of an entry of a window: its place is worked out first */
+#define PLACE_CYCLES 40.0      /* a thread finds the place of a copy of a window */
+#define READ_CYCLES 6.0        /* a warp gives out a read of shared memory */
+#define PATCH_ITERATION \
+    350.0 /* ITERATION_CYCLES and READ_CYCLES with patches: places of iterations and rows */
 #define PATCH_READ 20.0
 #define TILE_CYCLES 300.0 /* begin and end of a tile */
 #define STORE_CYCLES 20.0 /* of an entry of the result, for a thread */
@@ -277,7 +278,7 @@ bool super_is_copied(const block_program *p, int8_t tile, const block_operand *o
            o->stride[t->axis[0]] * bytes % 16 == 0;
 }
 
-/* Add the cost of bringing a turn's part of a factor: to *bytes what copies move in the
+/* Add the cost of bringing an iteration's part of a factor: to *bytes what copies move in the
  * background, to *busy the cycles in which threads do nothing else. */
 static void add_load_cost(const block_program *p, int8_t tile, const block_operand *o,
                           double *bytes, double *busy)
@@ -296,8 +297,8 @@ static void add_load_cost(const block_program *p, int8_t tile, const block_opera
         *busy += count_tiles((int64_t)entries, THREADS * BLOCK_WINDOW_BATCH) * LATENCY;
 }
 
-/* The cycles of a turn's products: the slower of arithmetic and of reading shared memory, each with
- * its bank conflicts; few products for each warp wait for their latency instead. */
+/* The cycles of an iteration's products: the slower of arithmetic and of reading shared memory,
+ * each with its bank conflicts; few products for each warp wait for their latency instead. */
 static double multiply_cycles(const block_program *p, const recipe *c, uint32_t n_b)
 {
     const double entries = (double)c->m * c->n * c->k * n_b;
@@ -318,28 +319,28 @@ static double multiply_cycles(const block_program *p, const recipe *c, uint32_t 
                                steps * larger(MMA_LATENCY, own * MMA_CYCLES * 8)));
 }
 
-/* The cycles of the longest task: for each tile a start, the turns, the sum over the warps'
- * parts and the stores.  A turn takes the longer of its products and its loads; loads that
+/* The cycles of the longest task: for each tile a start, the iterations, the sum over the warps'
+ * parts and the stores.  An iteration takes the longer of its products and its loads; loads that
  * threads make by themselves are added, since nothing else runs meanwhile. */
 static double cost_of(const super_product *s, const recipe *c, const block_program *p)
 {
     double bytes = 0, busy = 0;
     for (uint32_t i = 0; i < 1 + s->n_b; i++)
         add_load_cost(p, (int8_t)i, &p->operands[i], &bytes, &busy);
-    const double turns = count_tiles(s->depth, c->k), tiles = count_tiles(s->box_rows, c->m) *
-                                                              count_tiles(s->box_columns, c->n) *
-                                                              (double)s->boxes;
+    const double iterations = count_tiles(s->depth, c->k),
+                 tiles = count_tiles(s->box_rows, c->m) * count_tiles(s->box_columns, c->n) *
+                         (double)s->boxes;
     const double fields =
         (double)c->m / 16 / c->warps[0] + (double)c->n / 16 / c->warps[1] * s->n_b;
     if (p->unit == BLOCK_MMA)
         busy += c->k / 16.0 / c->warps[2] * fields * (c->patches ? PATCH_READ : READ_CYCLES);
-    const double turn =
-        busy + (c->patches ? PATCH_TURN : TURN_CYCLES) +
+    const double iteration =
+        busy + (c->patches ? PATCH_ITERATION : ITERATION_CYCLES) +
         larger(multiply_cycles(p, c, s->n_b),
                larger(bytes / BYTES_A_CYCLE, (LATENCY + bytes / BYTES_A_CYCLE) / (c->stages - 1)));
     const double entries = (double)c->m * c->n * s->n_b,
                  add = c->warps[2] > 1 ? 2 * entries * c->warps[2] / 32 : 0;
-    return tiles * (TILE_CYCLES + LATENCY + turns * turn + add +
+    return tiles * (TILE_CYCLES + LATENCY + iterations * iteration + add +
                     entries / THREADS * c->warps[2] * STORE_CYCLES);
 }
 
@@ -372,8 +373,8 @@ static void consider(list *l, const super_product *s, const super_target *t, con
     l->at[l->n++] = (ranked){*c, cost_of(s, c, &p)};
 }
 
-/* List the ways to share a tile among the eight warps, each with two to four stages; a turn brings
- * little where patches are kept, so with up to six there. */
+/* List the ways to share a tile among the eight warps, each with two to four stages; an iteration
+ * brings little where patches are kept, so with up to six there. */
 static void consider_warps(list *l, const super_product *s, const super_target *t, recipe c)
 {
     const bool mma = unit_of(s) == BLOCK_MMA;

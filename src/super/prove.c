@@ -3,7 +3,7 @@
  * Input: two programs over the same axes and operands.  Output: MPK_OK if they store the same,
  * else MPK_EVERIFY.
  *
- * Sizes enter a program as ends of loops alone, and every turn is the same text, so a box need
+ * Sizes enter a program as ends of loops alone, and every iteration is the same text, so a box need
  * not be as large as the task's: it has a whole tile and a tail along each axis that the task's
  * box cuts, and along the others as many tiles as bring every copy of a shared tile back, and a
  * tail if the region has one.
@@ -27,8 +27,8 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* The most copies that a tile over this axis has: after that many turns the first copy is written
- * again. */
+/* The most copies that a tile over this axis has: after that many iterations the first copy is
+ * written again. */
 static int64_t copies_along(const block_program *p, int8_t axis)
 {
     int64_t most = 1;
@@ -50,7 +50,7 @@ static void choose_box(const block_program *region, const block_program *candida
         run->lo[i] = 0;
         if (!region->axes[i].is_cut) {
             run->hi[i] = smaller(extent, (copies_along(candidate, i) + 1) * tile + rest);
-            if (candidate->axes[i].run) /* the last turn has the end of every run */
+            if (candidate->axes[i].run) /* the last iteration has the end of every run */
                 run->hi[i] = extent;
             continue;
         }

@@ -89,7 +89,7 @@ mpk_status super_choose_attention(mpk_context *cx, const super_attention *s, con
                                   super_choice *out);
 
 /* Prove that a candidate computes what the region says: both run over a box that is not whole
- * and has a full tile and a tail of each axis, with enough turns that every copy of a tile is
+ * and has a full tile and a tail of each axis, with enough iterations that every copy of a tile is
  * used again.  Two programs that differ agree with a probability of at most 2^-28 for each entry
  * that is stored if they are products (docs/superoptimizer.md).  MPK_EVERIFY, with what is
  * wrong. */

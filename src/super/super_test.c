@@ -37,9 +37,9 @@ static void test_fields(void **state)
 
 /* ---- products ---- */
 
-/* b's columns lie as [columns, depth] if `turned`. */
+/* b's columns lie as [columns, depth] if `transposed`. */
 static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir_dtype dtype,
-                                bool turned)
+                                bool transposed)
 {
     return (super_product){.rows = rows,
                            .columns = columns,
@@ -48,7 +48,7 @@ static super_product product_of(int64_t rows, int64_t columns, int64_t depth, ir
                            .a = {.name = "a", .dtype = dtype, .stride = {depth, 0, 1}},
                            .b = {{.name = "b",
                                   .dtype = dtype,
-                                  .stride = {0, turned ? depth : 1, turned ? 1 : columns}}},
+                                  .stride = {0, transposed ? depth : 1, transposed ? 1 : columns}}},
                            .y = {.name = "y", .dtype = dtype, .stride = {columns, 1, 0}},
                            .box_rows = rows,
                            .box_columns = columns,
@@ -158,7 +158,7 @@ static void refuse(const block_program *region, const block_program *wrong)
 }
 
 /* A convolution of an image with channels last: its windows are kept as patches.  Wrong are patches
- * with too few pixels or copies, turns in the order of the entries, runs of other lengths, and
+ * with too few pixels or copies, iterations in the order of the entries, runs of other lengths, and
  * windows of another stride. */
 static void test_patches(void **state)
 {
@@ -338,7 +338,7 @@ static void drop_step(block_program *p, block_verb verb)
     p->n_steps--;
 }
 
-static void turn_index(block_program *p)
+static void transpose_index(block_program *p)
 {
     int64_t *stride = p->operands[1].stride, kept = stride[SUPER_N];
     stride[SUPER_N] = stride[SUPER_K];
@@ -401,7 +401,7 @@ static void test_wrong_programs(void **state)
     static const struct {
         const char *what;
         void (*plant)(block_program *p);
-    } faults[] = {{"a transposed index", turn_index},
+    } faults[] = {{"a transposed index", transpose_index},
                   {"sums that begin with anything", forget_fill},
                   {"no wait for loads", forget_wait},
                   {"a wait that lets too much be under way", wait_too_little},
@@ -572,8 +572,8 @@ static void test_groups(void **state)
         {"a largest that is not kept", keep_old_largest},
         {"a tail that counts", forget_tail},
         {"transposed values", other_values},
-        {"scores of this turn in place of the next", late_scores},
-        {"values of the next turn", early_sums},
+        {"scores of this iteration in place of the next", late_scores},
+        {"values of the next iteration", early_sums},
         {"scores that are made anew before they are read", scores_before_they_are_read},
         {"no wait for loads", forget_wait},
         {"a wait that lets too much be under way", wait_longer},

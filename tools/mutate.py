@@ -83,6 +83,10 @@ PYTHON = (
     ("src/engine/engine_chat", ("test_jinja",)),
     ("src/engine/engine_embed", ("test_embeddings",)),
     ("src/net/net_calls", ("test_serve_tools",)),
+    ("src/net/net_chat", ("test_serve_apis",)),
+    ("src/net/net_chunk", ("test_serve_apis",)),
+    ("src/net/net_embed", ("test_embeddings",)),
+    ("src/net/net_tokens", ("test_serve",)),
 )
 VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change

@@ -626,6 +626,12 @@ static void test_waking_and_failing(void **state)
                                                   .logits = (float[VOCAB]){0}},
                                &id));
     f->base.books.serving.logits = 0;
+    check_ok(&cx, machine_submit(&cx, &f->base,
+                                 &(machine_request){.tokens = prompt,
+                                                    .n_tokens = 1,
+                                                    .n_eos = RT_MAX_EOS,
+                                                    .eos = (int32_t[RT_MAX_EOS]){0}},
+                                 &id));
     check_fails(&cx, MPK_ELIMIT, "tokens end the request",
                 machine_submit(&cx, &f->base,
                                &(machine_request){.tokens = prompt,

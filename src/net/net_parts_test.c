@@ -294,6 +294,26 @@ static void test_held_back(void **state)
     }
 }
 
+/* A message of a channel is passed on as it comes, but for what may be the beginning of a mark. */
+static void test_channels_stream(void **state)
+{
+    (void)state;
+    static const char *const channels[] = {"<|channel|>final<|message|>",
+                                           "<|channel|>analysis<|message|>"};
+    for (int i = 0; i < 2; i++) {
+        mpk_context cx = {0};
+        net_parts p = {0};
+        const text *to = i ? &p.reasoning : &p.content;
+        net_parts_open(&p, NULL, STR(""));
+        check_ok(&cx, net_parts_put(&cx, &p, str_from(channels[i])));
+        check_ok(&cx, net_parts_put(&cx, &p, STR("Hello <|")));
+        assert_true(str_is(text_str(to), "Hello "));
+        check_ok(&cx, net_parts_put(&cx, &p, STR("x")));
+        assert_true(str_is(text_str(to), "Hello <|x"));
+        net_parts_close(&p);
+    }
+}
+
 /* Any text of marks and braces, at once and byte by byte: the same parts, and no letter is lost. */
 static void take_parts(const char *prompt, const json_value *tools, const text *answer,
                        bool bytewise, net_parts *p)
@@ -409,11 +429,9 @@ static void test_many_marks_in_a_string(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_styles),
-        cmocka_unit_test(test_one_call),
-        cmocka_unit_test(test_held_back),
-        cmocka_unit_test(test_many_marks_in_a_string),
+        cmocka_unit_test(test_whole),           cmocka_unit_test(test_styles),
+        cmocka_unit_test(test_one_call),        cmocka_unit_test(test_held_back),
+        cmocka_unit_test(test_channels_stream), cmocka_unit_test(test_many_marks_in_a_string),
         cmocka_unit_test(test_random),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -149,6 +149,7 @@ static void test_variables_come_once(void **state)
     bed b = {0};
     check_ok(&b.cx, read_body(&b, true,
                               "{\"messages\": [{\"role\": \"user\"}], \"modalities\": [\"text\"], "
+                              "\"reasoning_format\": \"deepseek\", "
                               "\"reasoning_effort\": \"none\", \"documents\": [], "
                               "\"chat_template_kwargs\": {\"reasoning_effort\": \"low\", "
                               "\"enable_thinking\": true, \"documents\": [1]}}"));
@@ -229,6 +230,9 @@ static const struct {
     {true, "{\"messages\": [{\"role\": \"user\"}], \"reasoning_effort\": 1}", "reasoning_effort"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"separate_reasoning\": false}",
      "separate_reasoning"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"reasoning_format\": \"none\"}",
+     "reasoning_format"},
+    {true, "{\"messages\": [{\"role\": \"user\"}], \"reasoning_format\": 1}", "reasoning_format"},
     {true, "{\"messages\": [{\"role\": \"user\"}], \"add_generation_prompt\": 1}",
      "add_generation_prompt"},
     {true, "{}", "messages"},

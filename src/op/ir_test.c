@@ -124,6 +124,10 @@ static void test_windows_are_bounded(void **state)
         {"input %x : f32[1, 1, 9]\n%y = avg_pool(%x) {kernel = [3], padding = "
          "[4611686018427387904]}",
          "of axis 0 is not possible"},
+        {"input %x : f32[1, 1, 9]\n%y = avg_pool(%x) {kernel = [3], padding = [-1]}",
+         "padding -1 or dilation 1 of axis 0 is not possible"},
+        {"input %x : f32[1, 1, 9]\n%y = avg_pool(%x) {kernel = [10]}",
+         "no window fits into axis 0, which has 9 entries"},
         {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 2, 2]\n%y = conv(%x, %w) {groups = 2}",
          "w has 3 filters, which are not 2 groups"},
         {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 2]\n%y = conv(%x, %w, _) {padding = "

@@ -413,6 +413,39 @@ static void products_of_calls_are_cut_for_boxes(void **state)
     }
 }
 
+/* A number of parts that a user asks for is taken as it is, or refused: an axis has no more parts
+ * than units, and none without axes. */
+static void degrees_are_taken_or_refused(void **state)
+{
+    static const char source[] = "input %x : f32[2, 64]\nconst %w : f32[40, 64]\n"
+                                 "%y = linear(%x, %w)\noutput %y\n";
+    static const struct {
+        uint32_t axis, degree;
+        const char *error; /* NULL: taken */
+    } rows[] = {{0, 2, NULL},
+                {1, 40, NULL},
+                {0, 3, "axis 0 of y can be cut in 1 to 2 parts, not 3"},
+                {1, 41, "axis 1 of y can be cut in 1 to 40 parts, not 41"},
+                {1, 0, "can be cut in 1 to 40 parts, not 0"},
+                {2, 1, "the output of y has no axis 2, it has 2"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const pass_degree degree = {STR("linear"), rows[i].axis, rows[i].degree};
+        const pass_options options = {.n_workers = 4,
+                                      .page_bytes = 1 << 20,
+                                      .pages_per_worker = 2,
+                                      .degrees = &degree,
+                                      .n_degrees = 1};
+        text out = {0};
+        mpk_status status = pass_run_text(&cx, &options, STR("decompose"), str_from(source), &out);
+        if (!rows[i].error)
+            check_ok(&cx, status);
+        else
+            check_fails(&cx, MPK_EARG, rows[i].error, status);
+        text_free(&out);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
@@ -421,6 +454,7 @@ int main(void)
                                        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
                                        cmocka_unit_test(places_of_a_task_belong_to_one_image),
                                        cmocka_unit_test(products_of_calls_are_cut_for_boxes),
+                                       cmocka_unit_test(degrees_are_taken_or_refused),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -303,13 +303,17 @@ typedef struct made_for {
     const target_def *target;
     const program_image *image;
     str key;
+    engine_proof proof; /* zeros: of an image from the cache, which was proved before it was kept */
 } made_for;
 
 /* target_start.made: the target has compiled `code`, which goes into the cache of programs. */
 static void keep_made(mpk_context *cx, void *user, str code)
 {
-    const made_for *of = user;
-    engine_keep_program(cx, of->target, of->key, of->image, code);
+    made_for *of = user;
+    if (engine_end_proof(&of->proof) == MPK_OK)
+        engine_keep_program(cx, of->target, of->key, of->image, code);
+    else
+        log_line(cx, LOG_WARN, "the program is not kept in the cache: %s", of->proof.cx.text);
 }
 
 /* With a key, code that the target compiles is handed to keep_made; without one nothing is kept.
@@ -320,7 +324,7 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const machine_watcher *watcher, host_ranks *ranks, machine **out)
 {
     mpk_engine_options told = *o;
-    made_for of = {device->target, image, code->key};
+    made_for of = {.target = device->target, .image = image, .key = code->key};
     const target_start start = {
         .options = o,
         .weights = *weights,
@@ -333,5 +337,9 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
         .progress = tell_progress,
         .progress_user = &told,
     };
-    return device->target->start(cx, image, device, &start, out);
+    if (code->key.at && !code->code.n)
+        engine_begin_proof(image, &of.proof);
+    mpk_status status = device->target->start(cx, image, device, &start, out);
+    engine_end_proof(&of.proof);
+    return status;
 }

@@ -325,7 +325,8 @@ static void test_a_weight_too_large(void **state)
 }
 
 /* A worker's list whose tasks are its own, each once, but out of order: a later task could wait for
- * one after it. */
+ * one after it.  Where the image counts as proved that is not seen, while a wrong checksum is, and
+ * a place that is none. */
 static void test_lists_out_of_order(void **state)
 {
     (void)state;
@@ -355,6 +356,18 @@ static void test_lists_out_of_order(void **state)
     seal(copy);
     check_fails(&b.cx, MPK_EFORMAT, "out of order",
                 image_open(&b.cx, &b.arena, copy, bytes, &opened));
+    check_ok(&b.cx, image_open_proved(&b.cx, &b.arena, copy, bytes, &opened));
+    assert_int_equal(opened.n_graphs, b.image.n_graphs);
+    assert_int_equal(opened.ir[0]->ops.n, b.image.ir[0]->ops.n);
+    assert_memory_equal(opened.places[0], b.image.places[0],
+                        opened.ir[0]->tensors.n * sizeof **opened.places);
+    rt_place *place = (rt_place *)((char *)copy + copy->sections[RT_PLACES].offset);
+    place->area = RT_AREAS;
+    check_fails(&b.cx, MPK_EFORMAT, "checksum",
+                image_open_proved(&b.cx, &b.arena, copy, bytes, &opened));
+    seal(copy);
+    check_fails(&b.cx, MPK_EFORMAT, "no area",
+                image_open_proved(&b.cx, &b.arena, copy, bytes, &opened));
     free(copy);
     arena_free(&b.arena);
 }

@@ -36,6 +36,7 @@
  * queue that makes this word, and no list says which worker has to empty what a JIT task wrote.
  * Cost: a pass over the tasks of a graph for each event that is tried.
  */
+#include "base/thread.h"
 #include "cuda/cuda_machine.h"
 #include "gen/body_print.h"
 #include "ir/op.h"
@@ -58,9 +59,11 @@ typedef struct flow {
     ir_op_id ends[IR_MAX_PEERS];
     ir_tensor_id *root;    /* [tensors] */
     uint32_t *torn;        /* [ops] bit o: see mark_torn */
+    uint32_t *event_of;    /* [ops] see find_events */
     bool *is_late;         /* [ops] scratch of can_begin */
     bool *before;          /* [tasks] see mark_before */
     bool *event_is_before; /* [events] */
+    bool has_range;        /* find_range has found one */
     cuda_flow *out;
 } flow;
 
@@ -75,17 +78,23 @@ static bool has_tasks(const flow *f, ir_op_id op)
     return body_of(f, op) != NULL;
 }
 
-/* The one event on which all tasks of an operator depend, or RT_NONE. */
-static uint32_t event_of(const flow *f, ir_op_id op)
+/* Note for each operator the one event on which all its tasks depend; RT_NONE: there are several,
+ * or no task. */
+static void find_events(flow *f)
 {
-    uint32_t event = RT_NONE;
-    for (uint32_t t = 0; t < f->g->n_tasks; t++)
-        if (f->tasks[t].op == op) {
-            if (event != RT_NONE && f->tasks[t].depends != event)
-                return RT_NONE;
-            event = f->tasks[t].depends;
-        }
-    return event;
+    const uint32_t unknown = RT_NONE - 1; /* no task was seen yet; no event has this number */
+    for (ir_op_id op = 0; op < f->ir->ops.n; op++)
+        f->event_of[op] = unknown;
+    for (uint32_t t = 0; t < f->g->n_tasks; t++) {
+        const rt_task *task = &f->tasks[t];
+        if (task->op == RT_NONE)
+            continue;
+        uint32_t *event = &f->event_of[task->op];
+        *event = *event == unknown || *event == task->depends ? task->depends : RT_NONE;
+    }
+    for (ir_op_id op = 0; op < f->ir->ops.n; op++)
+        if (f->event_of[op] == unknown)
+            f->event_of[op] = RT_NONE;
 }
 
 /* Which tasks end before the event is activated (before, event_is_before)?  Tasks are numbered in
@@ -315,7 +324,7 @@ static bool has_end(const flow *f, uint32_t worker, ir_op_id end)
  * that clears must have a task of `end` after it, with which it does. */
 static bool can_end(flow *f, ir_op_id end)
 {
-    uint32_t event = has_tasks(f, end) ? event_of(f, end) : RT_NONE;
+    uint32_t event = has_tasks(f, end) ? f->event_of[end] : RT_NONE;
     if (event == RT_NONE)
         return false;
     mark_before(f, event);
@@ -355,7 +364,7 @@ static bool writes_apart(const flow *f, ir_op_id op)
  * start alone: no order of theirs goes through a task that polls. */
 static bool stands_apart(flow *f, ir_op_id op)
 {
-    return may_carry(f, op) ? writes_apart(f, op) : event_of(f, op) == TG_START;
+    return may_carry(f, op) ? writes_apart(f, op) : f->event_of[op] == TG_START;
 }
 
 /* May polling begin, on its peer, after operator `gate`?  No task that polls may come before the
@@ -365,7 +374,7 @@ static bool stands_apart(flow *f, ir_op_id op)
 static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 {
     const uint32_t peer = peer_of(f, end);
-    uint32_t event = has_tasks(f, gate) ? event_of(f, gate) : RT_NONE;
+    uint32_t event = has_tasks(f, gate) ? f->event_of[gate] : RT_NONE;
     if (event == RT_NONE)
         return false;
     mark_before(f, event);
@@ -394,8 +403,8 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
 
 /* ---- the plan ---- */
 
-/* Everything about a graph that does not depend on the range; scratch is freed after the graph,
- * what *out points to stays. */
+/* Everything about a graph that does not depend on the range; scratch is freed after the plan, what
+ * *out points to stays. */
 static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph,
                              flow *f)
 {
@@ -413,6 +422,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
     NEW(cx, scratch, f->root, f->ir->tensors.n);
     NEW(cx, scratch, f->readers, f->ir->tensors.n);
     NEW(cx, scratch, f->torn, f->ir->ops.n);
+    NEW(cx, scratch, f->event_of, f->ir->ops.n);
     NEW(cx, scratch, f->is_late, f->ir->ops.n);
     NEW(cx, scratch, f->before, g->n_tasks);
     NEW(cx, scratch, f->event_is_before, g->n_events);
@@ -429,6 +439,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
                 f->readers[f->root[f->ir->ops.at[op].in[i]]] |= 1u << peer_of(f, op);
     f->out->gate = f->out->end = RT_NONE;
     mark_torn(f);
+    find_events(f);
     return MPK_OK;
 }
 
@@ -470,7 +481,7 @@ static bool find_range(flow *f)
     }
     f->out->gate = gates[f->m->peer];
     f->out->end = f->ends[f->m->peer];
-    f->out->event = event_of(f, f->out->gate);
+    f->out->event = f->event_of[f->out->gate];
     return true;
 }
 
@@ -616,38 +627,56 @@ static bool may_carry_any(const cuda_machine *m)
     return runs_whole_steps && m->arch.features & GEN_RING && !m->options.no_carriers;
 }
 
+/* parallel: the range of graph i, which costs most and allocates nothing. */
+static mpk_status find_one(mpk_context *cx, void *user, uint32_t i)
+{
+    flow *f = (flow *)user + i;
+    (void)cx;
+    f->has_range = may_carry_any(f->m) && !f->g->n_jit && find_range(f);
+    return MPK_OK;
+}
+
 /* A graph that carries nothing has its ranges of first_clear all the same, which are empty. */
-static mpk_status plan_graph(mpk_context *cx, arena *scratch, cuda_machine *m, uint32_t graph)
+static mpk_status plan_graph(mpk_context *cx, cuda_machine *m, flow *f)
 {
     const uint32_t workers = cuda_workers(m);
-    flow f;
-    TRY(begin_flow(cx, scratch, m, graph, &f));
-    if (may_carry_any(m) && !f.g->n_jit && find_range(&f))
-        place_tensors(&f, &m->carriers);
+    if (f->has_range)
+        place_tensors(f, &m->carriers);
     for (uint32_t w = 0; w < workers; w++) {
-        m->carriers.first_clear[graph * workers + w] = (rt_u32)m->carriers.clears.n;
-        TRY(add_worker(cx, m, &f, w));
+        m->carriers.first_clear[f->index * workers + w] = (rt_u32)m->carriers.clears.n;
+        TRY(add_worker(cx, m, f, w));
     }
     return MPK_OK;
 }
 
-/* Fill in m->carriers from the image and the bodies in m->source; no GPU is needed.  Scratch of a
- * graph is freed before the next one is looked at, what stays is in m's arena. */
+/* The ranges of graphs are found side by side, all that is allocated in this thread. */
+static mpk_status plan_graphs(mpk_context *cx, arena *scratch, cuda_machine *m)
+{
+    const uint32_t n = m->machine.image.n_graphs;
+    flow *flows;
+    NEW(cx, scratch, flows, n);
+    for (uint32_t i = 0; i < n; i++)
+        TRY(begin_flow(cx, scratch, m, i, &flows[i]));
+    TRY(thread_each(cx, n, find_one, flows));
+    for (uint32_t i = 0; i < n; i++)
+        TRY(plan_graph(cx, m, &flows[i]));
+    return MPK_OK;
+}
+
+/* Fill in m->carriers from the image and the bodies in m->source; no GPU is needed.  What stays is
+ * in m's arena. */
 mpk_status cuda_plan_carriers(mpk_context *cx, cuda_machine *m)
 {
     const uint32_t workers = cuda_workers(m), n = m->machine.image.n_graphs;
-    mpk_status status = MPK_OK;
+    arena scratch = {0};
     NEW(cx, &m->arena, m->carriers.flows, n);
     NEW(cx, &m->arena, m->carriers.first_clear, n * workers + 1);
-    for (uint32_t i = 0; i < n && status == MPK_OK; i++) {
-        arena scratch = {0};
-        status = plan_graph(cx, &scratch, m, i);
-        arena_free(&scratch);
-    }
+    mpk_status status = plan_graphs(cx, &scratch, m);
+    arena_free(&scratch);
+    TRY(status);
     m->carriers.first_clear[n * workers] = (rt_u32)m->carriers.clears.n;
-    if (status == MPK_OK)
-        move_rest(m, &m->carriers);
-    return status;
+    move_rest(m, &m->carriers);
+    return MPK_OK;
 }
 
 /* ---- entries ---- */

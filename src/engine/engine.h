@@ -253,6 +253,18 @@ mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *de
                               ir_graph *const *graphs, const uint32_t *n_tokens, str *key);
 /* True if the program of b->key is in the cache: b->image and b->code are filled. */
 bool engine_find_program(engine_build *b);
+/* The proof of an image that is to be kept, in a thread of its own, which engine_end_proof waits
+ * for, the first time it is called.  The image must stay till then.  Of zeros the end is MPK_OK. */
+typedef struct engine_proof {
+    const program_image *image;
+    pthread_t thread;
+    bool has_thread;
+    mpk_context cx; /* says why, if it failed */
+    mpk_status status;
+} engine_proof;
+void engine_begin_proof(const program_image *image, engine_proof *p);
+mpk_status engine_end_proof(engine_proof *p);
+/* Of an image that was proved. */
 void engine_keep_program(mpk_context *cx, const target_def *target, str key,
                          const program_image *image, str code);
 

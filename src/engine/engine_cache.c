@@ -3,9 +3,11 @@
  *
  * Key: what the passes and the target's code follow from, written out: mpk's own sources, what the
  * target says of the device, the options of the passes, and the tensor programs as text.  Entry:
- * the length of the image, the image, and the code as target_start.code takes it.  The image is
- * proved again when it is taken out (image_open), and the target checks that the code is of this
- * image, so a wrong entry costs time and nothing else.
+ * the length of the image, the image, and the code as target_start.code takes it.  An image is
+ * proved before it is kept (image_open), beside the compilation of its kernel, and not again when
+ * it is taken out: the target's cache finds damage, the key holds mpk's own sources, and an entry's
+ * code is run without any proof.  The target checks that the code is of this image, so a wrong
+ * entry costs time and nothing else.
  *
  * Called by engine_compile.c, before it compiles and when a target has compiled code.
  */
@@ -68,13 +70,41 @@ bool engine_find_program(engine_build *b)
     bool good = bytes.n >= sizeof n && n <= bytes.n - sizeof n;
     if (good) {
         text_add(&b->code, bytes.at + sizeof n + n, bytes.n - sizeof n - n);
-        good = !b->code.failed &&
-               image_open(&unheard, &b->arena, bytes.at + sizeof n, (size_t)n, &b->image) == MPK_OK;
+        good = !b->code.failed && image_open_proved(&unheard, &b->arena, bytes.at + sizeof n,
+                                                    (size_t)n, &b->image) == MPK_OK;
     }
     file_map_close(&file);
     if (!good)
         text_free(&b->code);
     return good;
+}
+
+/* The thread's work: as if the image came from a file.  What is read is not used. */
+static void *run_proof(void *argument)
+{
+    engine_proof *p = argument;
+    arena a = {0};
+    program_image read;
+    p->status = image_open(&p->cx, &a, p->image->block, p->image->block->n_bytes, &read);
+    arena_free(&a);
+    return NULL;
+}
+
+/* Without a thread the proof is done at once. */
+void engine_begin_proof(const program_image *image, engine_proof *p)
+{
+    *p = (engine_proof){.image = image};
+    p->has_thread = thread_start(&p->cx, &p->thread, run_proof, p) == MPK_OK;
+    if (!p->has_thread)
+        run_proof(p);
+}
+
+mpk_status engine_end_proof(engine_proof *p)
+{
+    if (p->has_thread)
+        pthread_join(p->thread, NULL);
+    p->has_thread = false;
+    return p->status;
 }
 
 /* Failures are dropped, since a program that is not kept is only compiled again. */

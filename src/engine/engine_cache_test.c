@@ -1,7 +1,7 @@
 /* ctest: slow */
 /* engine_cache_test.c - programs that are kept: a second start compiles nothing, another program
- * does, and an entry that is damaged or has another kernel costs time and nothing else.  With a
- * stand-in for the driver (tests/fake_cuda.h).
+ * does, an entry that is damaged or has another kernel costs time and nothing else, and what cannot
+ * be proved is not kept.  With a stand-in for the driver (tests/fake_cuda.h).
  *
  * Skipped where there is no NVRTC (see nvrtc_test.c). */
 #include "check.h"
@@ -142,6 +142,30 @@ static void check_kernel_of_another_source(bed *b)
     mpk_engine_close(e);
 }
 
+/* What is not proved is not kept: an event that one task more triggers than it counts. */
+static void check_proof(bed *b)
+{
+    mpk_engine *e;
+    engine_proof proof = {0};
+    assert_int_equal(engine_end_proof(&proof), MPK_OK); /* none was begun */
+    check_ok(&b->cx, open_engine(b, 1, &e));
+    program_image image = e->build.image;
+    engine_begin_proof(&image, &proof);
+    assert_int_equal(engine_end_proof(&proof), MPK_OK);
+    const size_t n = image.block->n_bytes, from = offsetof(rt_header, checksum) + sizeof(rt_u64);
+    rt_header *block = aligned_alloc(64, (n + 63) / 64 * 64);
+    memcpy(block, image.block, n);
+    ((rt_event *)((char *)block + block->sections[RT_EVENTS].offset))[1].needed++;
+    block->checksum = hash_bytes((const char *)block + from, n - from, 0);
+    image.block = block;
+    engine_begin_proof(&image, &proof);
+    assert_int_equal(engine_end_proof(&proof), MPK_EFORMAT);
+    assert_non_null(strstr(proof.cx.text, "does not count its tasks"));
+    assert_int_equal(engine_end_proof(&proof), MPK_EFORMAT);
+    free(block);
+    mpk_engine_close(e);
+}
+
 /* Where the source is to be kept, a program of the cache will not do. */
 static void check_kept_source_is_compiled(bed *b)
 {
@@ -176,6 +200,7 @@ static void second_start_compiles_nothing(void **state)
     check_start(b, 1, true, true);
     check_kept_source_is_compiled(b);
     check_kernel_of_another_source(b);
+    check_proof(b);
     tear_down(b);
 }
 

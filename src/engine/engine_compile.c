@@ -303,13 +303,27 @@ typedef struct made_for {
     const target_def *target;
     const program_image *image;
     str key;
+    engine_proof proof; /* zeros: of an image from the cache, which was proved before it was kept */
 } made_for;
 
-/* target_start.made: the target has compiled `code`, which goes into the cache of programs. */
+/* target_start.made: the target has compiled `code`, which goes into the cache of programs.  A
+ * program that cannot be proved is refused by engine_start_machine. */
 static void keep_made(mpk_context *cx, void *user, str code)
 {
-    const made_for *of = user;
-    engine_keep_program(cx, of->target, of->key, of->image, code);
+    made_for *of = user;
+    if (engine_end_proof(&of->proof) == MPK_OK)
+        engine_keep_program(cx, of->target, of->key, of->image, code);
+}
+
+/* The machine is there.  Without the proof of its program it goes again, before it gets work. */
+static mpk_status require_proof(mpk_context *cx, engine_proof *proof, machine **out)
+{
+    const mpk_status status = engine_end_proof(proof);
+    if (status == MPK_OK)
+        return MPK_OK;
+    machine_stop(*out);
+    *out = NULL;
+    return status_fail(cx, status, "the compiled program cannot be proved: %s", proof->cx.text);
 }
 
 /* With a key, code that the target compiles is handed to keep_made; without one nothing is kept.
@@ -320,7 +334,7 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
                                 const machine_watcher *watcher, host_ranks *ranks, machine **out)
 {
     mpk_engine_options told = *o;
-    made_for of = {device->target, image, code->key};
+    made_for of = {.target = device->target, .image = image, .key = code->key};
     const target_start start = {
         .options = o,
         .weights = *weights,
@@ -333,5 +347,11 @@ mpk_status engine_start_machine(mpk_context *cx, const program_image *image,
         .progress = tell_progress,
         .progress_user = &told,
     };
-    return device->target->start(cx, image, device, &start, out);
+    if (code->key.at && !code->code.n)
+        engine_begin_proof(image, &of.proof);
+    mpk_status status = device->target->start(cx, image, device, &start, out);
+    if (status == MPK_OK)
+        return require_proof(cx, &of.proof, out);
+    engine_end_proof(&of.proof);
+    return status;
 }

@@ -13,17 +13,36 @@ static bool has_room(const gen_call *c, const gen_body *b)
            b->scratch_bytes(c) <= c->scratch_most;
 }
 
-/* Of the bodies that accept the call, need no more than the GPU has, and rank at most `highest`,
- * the one with the highest rank; NULL: none does. */
-const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
+/* Does the record come after `other` in the order of preference: highest rank first, then as
+ * listed?  other == NULL: every record does. */
+static bool comes_after(const gen_body *const *b, const gen_body *const *other)
 {
-    const gen_body *best = NULL;
+    return !other || (*b)->rank < (*other)->rank || ((*b)->rank == (*other)->rank && b > other);
+}
+
+/* The first record after `other` that takes the operands; NULL: none does. */
+static const gen_body *const *find_next(const gen_call *c, uint32_t highest,
+                                        const gen_body *const *other)
+{
+    const gen_body *const *best = NULL;
     str name = str_from(c->op->def->name); /* bodies are found by their operator */
     for (const gen_body *const *b = gen_body_table; *b; b++)
         if (str_is(name, (*b)->op) && !((*b)->needs & ~c->needs) && (*b)->rank <= highest &&
-            (!best || (*b)->rank > best->rank) && (*b)->accepts(c) && has_room(c, *b))
-            best = *b;
+            comes_after(b, other) && (!best || comes_after(best, b)) && (*b)->accepts(c))
+            best = b;
     return best;
+}
+
+/* Of the bodies that accept the call, need no more than the GPU has, rank at most `highest` and
+ * find room, the one with the highest rank; NULL: none does.  From the highest rank on, since only
+ * the body that is taken need be asked for its scratch: that of a block program is known after a
+ * search and a proof. */
+const gen_body *gen_body_choose(const gen_call *c, uint32_t highest)
+{
+    const gen_body *const *b = find_next(c, highest, NULL);
+    while (b && !has_room(c, *b))
+        b = find_next(c, highest, b);
+    return b ? *b : NULL;
 }
 
 /* A body takes the operands, but there is no room for its scratch beside the rings. */

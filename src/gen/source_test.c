@@ -1,7 +1,8 @@
 /* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
- * ring only if one of their bodies loads; products of few tokens run one block program, whatever
- * the size of the graph; operators whose text is the same share an instance; a kernel has each
- * table of shapes once, and of the code for many tokens what its tasks need. */
+ * ring only if one of their bodies loads; no block program is searched that is not taken; products
+ * of few tokens run one block program, whatever the size of the graph; operators whose text is the
+ * same share an instance; a kernel has each table of shapes once, and of the code for many tokens
+ * what its tasks need. */
 #include "check.h"
 
 #include "gen/source.h"
@@ -75,6 +76,48 @@ static void test_rings_hold_what_bodies_take(void **state)
     check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
     assert_string_equal(source.uses[0][0].body->name, "expert_tile");
     assert_true(source.rooms[0].n_pages / 2 >= source.uses[0][0].body->pages);
+    arena_free(&a);
+}
+
+/* Which body does the first operator of a graph get, if scratch may have so many bytes, and how
+ * many block programs were searched for it?  The graph lies in `a`. */
+static const gen_body *choose(mpk_context *cx, arena *a, const char *form, uint32_t scratch_most,
+                              size_t *n_searched)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    gen_caches caches = {0};
+    gen_choices choices = {0};
+    ir_graph *g;
+    check_ok(cx, ir_parse(cx, a, str_from(form), &g));
+    gen_call c = {.ir = g,
+                  .op = &g->ops.at[0],
+                  .n_tokens = 4,
+                  .n_workers = arch->n_sms,
+                  .needs = arch->features,
+                  .scratch_most = scratch_most,
+                  .halves = IR_BF16,
+                  .arena = a,
+                  .caches = &caches,
+                  .choices = &choices};
+    const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+    *n_searched = choices.made.n;
+    return body;
+}
+
+/* A body of a lower rank is asked for its scratch only if none above finds room: a block program
+ * has to be searched and proved for that. */
+static void test_scratch_is_asked_in_order(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    size_t n_searched;
+    const gen_body *streamed = choose(&cx, &a, graphs[0], 64 << 10, &n_searched);
+    assert_string_equal(streamed->name, "linear_stream");
+    assert_int_equal(n_searched, 0);
+    const gen_body *other = choose(&cx, &a, graphs[0], 1, &n_searched);
+    assert_true(other && other->rank < streamed->rank);
+    assert_true(n_searched > 0);
     arena_free(&a);
 }
 
@@ -276,6 +319,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
+                                       cmocka_unit_test(test_scratch_is_asked_in_order),
                                        cmocka_unit_test(test_shapes_stand_once),
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),

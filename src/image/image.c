@@ -667,22 +667,10 @@ static mpk_status read_tasks(mpk_context *cx, arena *a, const rt_header *h, cons
     return MPK_OK;
 }
 
-/* After this the graph has passed the same proofs as one that was just compiled: whatever wrote the
- * bytes, running it is free of races and deadlocks. The text is read first, since all tables are
- * checked against the operators and tensors that it names. */
-static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image,
-                             uint32_t index)
+/* What a graph says of itself must follow from its text. */
+static mpk_status check_facts(mpk_context *cx, const rt_graph *g, const ir_graph *ir,
+                              uint32_t index)
 {
-    const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + index;
-    const char *texts = image_table(h, RT_TEXT);
-    ir_graph *ir = NULL;
-    tg_graph *tg = NULL;
-    TRY(check_ranges(cx, h, g, index));
-    TRY(ir_parse(cx, a, (str){texts + g->text, g->text_bytes}, &ir));
-    image->ir[index] = ir;
-    TRY(check_peer_numbers(cx, ir, h->n_peers));
-    TRY(read_places(cx, a, h, g, image, index));
-    TRY(read_tasks(cx, a, h, g, ir, &tg));
     CHECK(cx, g->n_tokens <= RT_MAX_TOKENS && g->n_rows <= RT_MAX_ROWS, MPK_EFORMAT,
           "graph %u of the image is for steps of %u tokens with %u rows; at most %d and %d are "
           "possible",
@@ -695,9 +683,37 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
     CHECK(cx, g->most_fresh == find_most_fresh(ir), MPK_EFORMAT,
           "graph %u of the image is for steps with %u tokens without a row, its text with %u",
           index, g->most_fresh, find_most_fresh(ir));
+    return MPK_OK;
+}
+
+/* The text is read first, since all tables are checked against the operators and tensors that it
+ * names. */
+static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, program_image *image,
+                             uint32_t index)
+{
+    const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + index;
+    const char *texts = image_table(h, RT_TEXT);
+    ir_graph *ir = NULL;
+    TRY(check_ranges(cx, h, g, index));
+    TRY(ir_parse(cx, a, (str){texts + g->text, g->text_bytes}, &ir));
+    image->ir[index] = ir;
+    TRY(check_peer_numbers(cx, ir, h->n_peers));
+    TRY(read_places(cx, a, h, g, image, index));
+    return check_facts(cx, g, ir, index);
+}
+
+/* After this the graph has passed the same proofs as one that was just compiled: whatever wrote the
+ * bytes, running it is free of races and deadlocks. */
+static mpk_status prove_graph(mpk_context *cx, arena *a, const program_image *image, uint32_t index)
+{
+    const rt_header *h = image->block;
+    const rt_graph *g = (const rt_graph *)image_table(h, RT_GRAPHS) + index;
+    tg_graph *tg = NULL;
+    TRY(read_tasks(cx, a, h, g, image->ir[index], &tg));
     TRY(tg_verify(cx, a, tg));
     /* last, since it relies on all tables being sound: no two live tensors share bytes */
-    tg_compiled c = {.n_tokens = g->n_tokens, .ir = ir, .tg = tg, .places = image->places[index]};
+    tg_compiled c = {
+        .n_tokens = g->n_tokens, .ir = image->ir[index], .tg = tg, .places = image->places[index]};
     uint64_t area_bytes[TG_AREAS];
     for (unsigned i = 0; i < TG_AREAS; i++)
         area_bytes[i] = h->area_bytes[i];
@@ -705,25 +721,29 @@ static mpk_status read_graph(mpk_context *cx, arena *a, const rt_header *h, prog
 }
 
 /* The graphs are read side by side by threads, each into an arena of its own, since arenas are not
- * shared between threads; image_open adopts them all, whether reading succeeded or not. */
+ * shared between threads; read_image adopts them all, whether reading succeeded or not. */
 typedef struct reading {
     program_image *image;
     arena *arenas; /* [n_graphs] */
+    bool is_proved;
 } reading;
 
 /* parallel: graph i of the image; its errors say which graph it was. */
 static mpk_status read_one(mpk_context *cx, void *user, uint32_t i)
 {
     const reading *r = user;
-    NOTE(cx, read_graph(cx, &r->arenas[i], r->image->block, r->image, i),
-         "checking graph %u of the image", i);
+    mpk_status status = read_graph(cx, &r->arenas[i], r->image->block, r->image, i);
+    if (status == MPK_OK && !r->is_proved)
+        status = prove_graph(cx, &r->arenas[i], r->image, i);
+    NOTE(cx, status, "checking graph %u of the image", i);
     return MPK_OK;
 }
 
 /* The bytes are copied, since the tables must be aligned and must not change while they are
  * checked. Graphs are read side by side, each into an arena of its own, as arenas belong to one
  * thread; they are adopted after a failure too, so that nothing is left over. */
-mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out)
+static mpk_status read_image(mpk_context *cx, arena *a, const void *bytes, size_t n, bool is_proved,
+                             program_image *out)
 {
     CHECK(cx, n >= sizeof(rt_header), MPK_EFORMAT, "the image has %zu bytes, not even a header", n);
     char *block;
@@ -736,7 +756,7 @@ mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, pr
     NEW(cx, a, image.ir, image.n_graphs);
     NEW(cx, a, image.places, image.n_graphs);
     TRY(read_weights(cx, a, image.block, &image));
-    reading r = {&image, NULL};
+    reading r = {&image, NULL, is_proved};
     NEW(cx, a, r.arenas, image.n_graphs);
     mpk_status status = thread_each(cx, image.n_graphs, read_one, &r);
     for (uint32_t i = 0; i < image.n_graphs; i++)
@@ -744,4 +764,15 @@ mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, pr
     TRY(status);
     *out = image;
     return MPK_OK;
+}
+
+mpk_status image_open(mpk_context *cx, arena *a, const void *bytes, size_t n, program_image *out)
+{
+    return read_image(cx, a, bytes, n, false, out);
+}
+
+mpk_status image_open_proved(mpk_context *cx, arena *a, const void *bytes, size_t n,
+                             program_image *out)
+{
+    return read_image(cx, a, bytes, n, true, out);
 }

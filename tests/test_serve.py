@@ -132,7 +132,8 @@ def test_tokenize(server):
     assert special[1:] == plain
     assert server.post("/tokenize", {"content": "in the", "add_special": True})["tokens"] == special
     assert server.post("/tokenize", {"prompt": "in the", "add_special_tokens": False})["tokens"] == plain
-    assert server.post("/detokenize", {"tokens": plain})["content"] == "in the"
+    for more in {}, {"skip_special_tokens": True}:
+        assert server.post("/detokenize", {"tokens": plain, **more})["content"] == "in the"
     assert server.post("/tokenize", {"content": ""})["tokens"] == []
     assert server.post("/tokenize", {"content": "a", "with_pieces": False})["count"] == 1
     for body in ({}, {"content": 1}, {"content": "x", "add_special": 1}, {"messages": []},

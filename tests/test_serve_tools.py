@@ -114,6 +114,14 @@ def test_a_tool_that_may_not_be_called_is_not_looked_at(server):
         check_calls(answer["message"]["tool_calls"], [TOOLS[0]["function"]["name"]])
 
 
+def test_ids_of_the_prompt_come_once_in_a_stream(server):
+    asked = {"messages": MESSAGES, "chat_template": CHAT, "max_tokens": 3, "n": 3, "temperature": 1, "ignore_eos": True,
+             "return_token_ids": True}
+    whole = server.post("/v1/chat/completions", asked)
+    told = [e["prompt_token_ids"] for e in server.stream("/v1/chat/completions", asked) if "prompt_token_ids" in e]
+    assert told == [whole["prompt_token_ids"]] and told[0]
+
+
 def test_streams(server):
     r = support.seed()
     for style, template in TEMPLATES.items():

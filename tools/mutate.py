@@ -84,7 +84,7 @@ PYTHON = (
     ("src/engine/engine_embed", ("test_embeddings",)),
     ("src/net/net_calls", ("test_serve_tools",)),
     ("src/net/net_chat", ("test_serve_apis",)),
-    ("src/net/net_chunk", ("test_serve_apis",)),
+    ("src/net/net_chunk", ("test_serve_tools",)),
     ("src/net/net_embed", ("test_embeddings",)),
     ("src/net/net_tokens", ("test_serve",)),
 )

@@ -78,6 +78,10 @@ typedef struct linear_parts {
     uint32_t n_weights;
 } linear_parts;
 
+/* The number F of a map of `before` and F, as in "x0 * F", where 0 < F < 1e30; 0: another operator,
+ * or none (NULL). */
+double fuse_number_of_map(const ir_op *op, const char *before);
+
 /* ---- the rules; each may be applied to a program that others have been applied to ---- */
 
 /* fuse_linear.c: glu, siblings, residual, norm, post norm. */

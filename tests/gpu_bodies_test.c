@@ -550,7 +550,7 @@ static void models_have_fast_bodies(void **state)
 }
 
 /* Rows of 4,096, post norms, an MLP without a gate, sums with a factor, and groups of experts are
- * no reason for generic bodies, nor is a factor or a cap of the logits. */
+ * no reason for generic bodies, nor are factors of embedding and logits, or a cap. */
 static void families_have_fast_bodies(void **state)
 {
     (void)state;
@@ -577,6 +577,7 @@ static void families_have_fast_bodies(void **state)
         c.head_norms = false;
         c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
         c.activation = str_from(def->activation ? def->activation : "silu");
+        c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
         c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
         if (def->logit_scale != 0)
             c.logits_scale = def->logit_scale;

@@ -564,7 +564,8 @@ static void families_have_fast_bodies(void **state)
                 {"starcoder2", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"olmo2", " rope_table sample", CARRIED},
                 {"glm4_moe", " rope_table sample", CARRIED},
-                {"granite", " rope_table sample", CARRIED}};
+                {"granite", " rope_table sample", CARRIED},
+                {"granitemoe", " rope_table sample", CARRIED}};
     mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         load_model m;
@@ -582,8 +583,9 @@ static void families_have_fast_bodies(void **state)
         if (def->logit_scale != 0)
             c.logits_scale = def->logit_scale;
         c.logits_cap = def->logits_cap;
+        if (def->is_mixture)
+            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1, c.expert_ffn_size = 512;
         if (def->routing) {
-            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1;
             c.expert_ffn_size = c.shared_ffn_size = 1408, c.expert_scale = 2.5;
             c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;
             c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;

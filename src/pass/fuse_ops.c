@@ -6,10 +6,10 @@
  * options->relaxed is set; with it, fused results are computed in f32 and rounded once.  (The
  * exception is split attention, whose sums run in a different order.)
  *
- *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), norm
- *                      (full, few elements), post norm (full)
+ *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), scaled
+ *                      (full, relaxed), norm (full, few elements), post norm (full)
  *   fuse_sum.c         sum (full)
- *   fuse_experts.c     pairs (options->share_tokens, more tokens)
+ *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
  *                      else rope_kv (full); parts (options->context_tasks); rows

@@ -549,8 +549,8 @@ static void models_have_fast_bodies(void **state)
     }
 }
 
-/* Rows of 4,096, post norms, an MLP without a gate, sums with a factor, and groups of experts are
- * no reason for generic bodies, nor are factors of embedding and logits, or a cap. */
+/* Rows of 4,096, post norms, norms after the rotation, an MLP without a gate, sums with a factor,
+ * groups of experts, factors of embedding and logits and a cap are no reason for generic bodies. */
 static void families_have_fast_bodies(void **state)
 {
     (void)state;
@@ -565,7 +565,8 @@ static void families_have_fast_bodies(void **state)
                 {"olmo2", " rope_table sample", CARRIED},
                 {"glm4_moe", " rope_table sample", CARRIED},
                 {"granite", " rope_table sample", CARRIED},
-                {"granitemoe", " rope_table sample", CARRIED}};
+                {"granitemoe", " rope_table sample", CARRIED},
+                {"hunyuan_v1_dense", " rope_table sample", CARRIED}};
     mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         load_model m;

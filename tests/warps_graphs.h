@@ -141,6 +141,7 @@
     "%y, %l = attention_parts(%q, %kc, _, %p, %s, %pages) {scale = " \
     "0.04}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+#define HEAD_NORMS "const %qn : f32[96]\nconst %kn : f32[96]\n"
 #define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
 static const char *const decode_graphs[] = {
@@ -208,6 +209,10 @@ static const char *const decode_graphs[] = {
     "attention_fold(%p, %l)\n",
     SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 13, unit = 64"),
+    SPLIT("5", "2048", "64", "128", "2", "5", "11", "4", NORMS, ", %qn, %kn",
+          "heads = 8, splits = 5, unit = 64, norm_last = 1"),
+    SPLIT("3", "1152", "48", "96", "3", "4", "13", "2", HEAD_NORMS, ", %qn, %kn",
+          "heads = 8, splits = 4, unit = 64, norm_last = 1, own = 1"),
     SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 4, unit = 128"),
     SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
@@ -360,7 +365,7 @@ enum { COMPANY = 500, COMPANY_SIZES = 4 };
 #define COMPANY_BENT(tokens) LOGITS(tokens, "1024", "1003", "factor = 0.25, cap = 25.0")
 #define COMPANY_SPLIT(tokens)                                                      \
     SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
-          "heads = 4, splits = 5, unit = 64, own = 2")
+          "heads = 4, splits = 5, unit = 64, own = 2, norm_last = 1")
 #define COMPANY_RUNS(tokens)                                                     \
     SPLIT(tokens, "1024", "64", "128", "4", "9", "36", "2", NORMS, ", %qn, %kn", \
           "heads = 4, splits = 5, unit = 64, own = 2")
@@ -459,6 +464,8 @@ static const char *const prefill_graphs[] = {
           "heads = 4, splits = 7, unit = 64"),
     SPLIT("64", "768", "32", "64", "3", "12", "36", "2", "", "",
           "heads = 8, splits = 5, unit = 128, window = 100"),
+    SPLIT("40", "1024", "64", "128", "9", "5", "45", "2", NORMS, ", %qn, %kn",
+          "heads = 4, splits = 7, unit = 64, norm_last = 1"),
     SPLIT("40", "1024", "128", "256", "9", "5", "45", "1", WIDE_NORMS, ", %qn, %kn",
           "heads = 2, splits = 7, unit = 64, window = 130, cap = 1.5"),
     SPLIT("90", "288", "48", "96", "50", "3", "150", "1", "", "",

@@ -215,12 +215,14 @@ MPK_FN turn_weights turn_weights_of(const mpk_task &t, int operand, int type, in
     return w;
 }
 
-/* A head, normalised if `norm`, and turned.  All lanes of the token take part in the sum of
- * squares: neighbours, by a butterfly. */
-template <int K>
+/* A head, normalised if `norm`, and turned; LAST: turned first.  All lanes of the token take part
+ * in the sum of squares: neighbours, by a butterfly. */
+template <int K, bool LAST>
 MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                       turn_pair *v)
 {
+    if (LAST)
+        turn_rotate(&v->low, &v->high, cosine, sine);
     float square = turn_square(v->low) + turn_square(v->high); /* of eight dims, then of the head */
 #pragma unroll
     for (int d = 1; d < turn_lanes<K>::N; d *= 2)
@@ -230,14 +232,15 @@ MPK_FN void turn_head(const turn_weights &w, bool norm, float eps, float4 cosine
         v->low = turn_norm(w.low, scale, v->low);
         v->high = turn_norm(w.high, scale, v->high);
     }
-    turn_rotate(&v->low, &v->high, cosine, sine);
+    if (!LAST)
+        turn_rotate(&v->low, &v->high, cosine, sine);
 }
 
 /* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is
  * read first: after a store it would be read again and again.  A group of lanes has a
  * token; groups that are left over share the token's heads.  The token's target is looked up for
  * keys alone: queries go to [T, H, K] in order. */
-template <int K>
+template <int K, bool LAST>
 MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens &k, bool keys,
                        int lo, int hi, bool twice)
 {
@@ -286,7 +289,7 @@ MPK_FN void turn_heads(const mpk_task &t, const turn_shape &s, const turn_tokens
             }
 #pragma unroll
             for (int i = 0; i < TURN_HEADS; i++) {
-                turn_head<K>(w, type >= 0, eps, cosine, sine, &v[i]);
+                turn_head<K, LAST>(w, type >= 0, eps, cosine, sine, &v[i]);
                 const int own = head + i * PARTS;
                 if (!there || !holds || place < 0 || own >= hi)
                     continue;
@@ -446,9 +449,9 @@ MPK_FN void turn_values(const mpk_task &t, const turn_shape &s, const turn_token
 
 /* ---- the body ---- */
 
-/* The body.  The search for tokens that share a place is left out by tasks without KV heads,
- * which store none. */
-template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
+/* The body; LAST: norms follow the rotation.  The search for tokens that share a place is left out
+ * by tasks without KV heads, which store none. */
+template <int K, bool LAST = false> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
 {
     const turn_tokens k = {(int)t.e->lo[0], (int)t.hi0,
                            (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
@@ -457,7 +460,7 @@ template <int K> MPK_FN void rope_tile(const mpk_task &t, const turn_shape &s)
     const bool twice = kv_lo < kv_hi && turn_any_twice(t, s, k.all);
 #pragma unroll 1
     for (int keys = 0; keys < 2; keys++)
-        turn_heads<K>(t, s, k, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice);
+        turn_heads<K, LAST>(t, s, k, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice);
     if (kv_lo < kv_hi)
         turn_values<K>(t, s, k, kv_lo, kv_hi, twice);
 }

@@ -87,15 +87,16 @@ static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_
     return MPK_OK;
 }
 
-/* `table`: the operand with the angles, or "{-1}"; half: pairs that turn. */
+/* `table`: the operand with the angles, or "{-1}"; half: pairs that turn; norm_last: the norm
+ * follows the rotation. */
 static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size,
-                         int64_t half, double eps, text *out)
+                         int64_t half, double eps, bool norm_last, text *out)
 {
     text_print(out,
                "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, ",
                table, (long long)heads, (long long)kv_heads, (long long)size, (long long)half);
     gen_print_double(eps, out);
-    text_print(out, "};\n");
+    text_print(out, "%s};\n", norm_last ? ", true" : "");
 }
 
 /* The scale is worked out here as the reference does it, 1 / sqrt(size) where the attribute is
@@ -126,13 +127,13 @@ static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n,
 static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, NORM_LAST };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
-                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, a[NORM_LAST].i, out);
     text_print(out, "    rope_kv_run(t, source, place, in_q_norm, in_k_norm, out_q);\n}\n");
     return MPK_OK;
 }
@@ -173,7 +174,8 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     gen_print_frequencies(c, n, out);
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, rope_pairs(a), a[EPS].f, out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, rope_pairs(a), a[EPS].f, false,
+                 out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
     text_print(
         out,
@@ -190,13 +192,13 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP, NORM_LAST };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
-                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, a[NORM_LAST].i, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, a[CAP].f, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"

@@ -596,6 +596,22 @@ static void families_have_fast_bodies(void **state)
     }
 }
 
+/* Of a layer of DeepSeek-V2-Lite what joins latents is generic; ids of heads are made once a step.
+ * Contexts are cut in steps of fewer tokens than there are workers. */
+static void latents_have_one_generic_body(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    load_model m;
+    check_ok(&cx, load_open(&cx, "models/deepseek-v2-lite", &m));
+    m.config.n_layers = 2;
+    expect_slow(&m.config, " rope_table iota map latent_turn latent_turn sample",
+                " embedding rope_table iota map expert_linear latent_turn attention_parts"
+                " expert_linear expert_linear latent_turn attention_parts expert_linear logits"
+                " sample");
+    load_close(&m);
+}
+
 /* ---- limits of fast bodies ---- */
 
 /* Which body the last operator of a program gets on Hopper; at a limit the fast one, just beyond it
@@ -775,6 +791,7 @@ int main(void)
         cmocka_unit_test(every_family_finds_bodies),
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
+        cmocka_unit_test(latents_have_one_generic_body),
         cmocka_unit_test(fast_bodies_keep_their_limits),
         cmocka_unit_test(bodies_have_room_for_their_scratch),
         cmocka_unit_test(attention_stands_beside_its_product),

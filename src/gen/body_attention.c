@@ -14,7 +14,8 @@
 #include "gen/body_rope.h"
 
 /* Numbers of inputs that all of these operators have: positions, after which slots and pages
- * follow, and the cache of keys, after which that of values follows; latent_write has none. */
+ * follow, and the cache of keys, after which that of values follows; those of latents
+ * have none. */
 typedef struct inputs {
     const char *op;
     uint32_t positions, k_cache;
@@ -23,7 +24,7 @@ typedef struct inputs {
 static const inputs inputs_table[] = {
     {"kv_write", 2, 5},      {"rope_kv", 2, 5},         {"attention", 3, 1},
     {"attention_qkv", 1, 4}, {"attention_split", 2, 5}, {"attention_parts", 3, 1},
-    {"latent_write", 1, 4},
+    {"latent_write", 1, 4},  {"latent_turn", 6, 9},
 };
 
 /* NULL: an operator without a row in the table. */
@@ -84,6 +85,23 @@ static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_
     gen_print_head(c, n, out);
     text_print(out, "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
                     "in_k_cache, {-1}};\n    kv_write_run(t, in_k, {-1}, place);\n}\n");
+    return MPK_OK;
+}
+
+/* The parts of latents stand for themselves: of a source their angles are needed. */
+static mpk_status print_latent_turn(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { TABLE = 4 };
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out,
+               "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
+               "in_k_cache, {-1}};\n    static constexpr heads_source source = {in_q, in_table, 0, "
+               "0, 0, %lld, ",
+               (long long)gen_input(c, TABLE)->dims[2]);
+    gen_print_double(c->op->attributes[0].f, out);
+    text_print(out, "};\n    latent_turn_run(t, source, place, in_plain, in_q, in_latent, in_key, "
+                    "in_norm, out_query);\n}\n");
     return MPK_OK;
 }
 
@@ -218,6 +236,11 @@ const gen_body gen_body_latent_write = {.op = "latent_write",
                                         .accepts = accepts,
                                         .print = print_latent_write,
                                         .scratch_bytes = scratch_bytes};
+const gen_body gen_body_latent_turn = {.op = "latent_turn",
+                                       .name = "latent_turn",
+                                       .accepts = accepts_heads,
+                                       .print = print_latent_turn,
+                                       .scratch_bytes = scratch_bytes};
 const gen_body gen_body_rope_kv = {.op = "rope_kv",
                                    .name = "heads",
                                    .accepts = accepts_heads,

@@ -1,5 +1,6 @@
 /* fuse_bed.h - what the tests of fuse_ops share: a program through the pass, and how many operators
- * of a kind it has.  For src/pass/fuse_ops_test.c and src/pass/fuse_norms_test.c. */
+ * of a kind it has.  For src/pass/fuse_ops_test.c, fuse_norms_test.c and
+ * fuse_latent_test.c there. */
 #ifndef TESTS_FUSE_BED_H
 #define TESTS_FUSE_BED_H
 

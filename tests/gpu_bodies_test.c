@@ -549,8 +549,8 @@ static void models_have_fast_bodies(void **state)
     }
 }
 
-/* Rows of 4,096, post norms, an MLP without a gate, sums with a factor, and groups of experts are
- * no reason for generic bodies; a factor of the logits still is. */
+/* Rows of 4,096, post norms, norms after the rotation, an MLP without a gate, sums with a factor,
+ * groups of experts, factors of embedding and logits and a cap are no reason for generic bodies. */
 static void families_have_fast_bodies(void **state)
 {
     (void)state;
@@ -560,11 +560,13 @@ static void families_have_fast_bodies(void **state)
                 {"gemma2", " rope_table sample", CARRIED},
                 {"gemma3_text", " rope_table sample", CARRIED},
                 {"exaone4", " rope_table sample", CARRIED},
-                {"cohere", " rope_table map sample", " embedding rope_table gather map sample"},
+                {"cohere", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"starcoder2", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"olmo2", " rope_table sample", CARRIED},
                 {"glm4_moe", " rope_table sample", CARRIED},
-                {"granite", " rope_table map sample", " embedding rope_table gather map sample"}};
+                {"granite", " rope_table sample", CARRIED},
+                {"granitemoe", " rope_table sample", CARRIED},
+                {"hunyuan_v1_dense", " rope_table sample", CARRIED}};
     mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         load_model m;
@@ -577,11 +579,14 @@ static void families_have_fast_bodies(void **state)
         c.head_norms = false;
         c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
         c.activation = str_from(def->activation ? def->activation : "silu");
+        c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
         c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
         if (def->logit_scale != 0)
             c.logits_scale = def->logit_scale;
+        c.logits_cap = def->logits_cap;
+        if (def->is_mixture)
+            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1, c.expert_ffn_size = 512;
         if (def->routing) {
-            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1;
             c.expert_ffn_size = c.shared_ffn_size = 1408, c.expert_scale = 2.5;
             c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;
             c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;
@@ -589,6 +594,22 @@ static void families_have_fast_bodies(void **state)
         expect_slow(&c, rows[i].generic, rows[i].waiting);
         load_close(&m);
     }
+}
+
+/* Of a layer of DeepSeek-V2-Lite what joins latents is generic; ids of heads are made once a step.
+ * Contexts are cut in steps of fewer tokens than there are workers. */
+static void latents_have_one_generic_body(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    load_model m;
+    check_ok(&cx, load_open(&cx, "models/deepseek-v2-lite", &m));
+    m.config.n_layers = 2;
+    expect_slow(&m.config, " rope_table iota map latent_rope latent_rope sample",
+                " embedding rope_table iota map expert_linear latent_rope attention_parts"
+                " expert_linear expert_linear latent_rope attention_parts expert_linear logits"
+                " sample");
+    load_close(&m);
 }
 
 /* ---- limits of fast bodies ---- */
@@ -770,6 +791,7 @@ int main(void)
         cmocka_unit_test(every_family_finds_bodies),
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
+        cmocka_unit_test(latents_have_one_generic_body),
         cmocka_unit_test(fast_bodies_keep_their_limits),
         cmocka_unit_test(bodies_have_room_for_their_scratch),
         cmocka_unit_test(attention_stands_beside_its_product),

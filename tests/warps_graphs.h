@@ -37,6 +37,11 @@
                                             "linear(" \
                                             "%x, %w," \
                                             " _, _, _, _, _, _, %r) {factor = 0.22}\n"
+/* Of all tokens, with a factor or a cap. */
+#define LOGITS(tokens, columns, rows, attributes) \
+    X(tokens, columns)                            \
+    W("w", rows, columns)                         \
+    "const %n : bf16[" columns "]\n%l, %p = logits(%x, %w, %n) {" attributes "}\n"
 #define PLACES(tokens, slots, pages, n_pages, kv_heads, size)                            \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
     "] live=tokens\ninput %pages : i32[" slots ", " pages "]\nstate %kc : bf16[" n_pages \
@@ -136,6 +141,7 @@
     "%y, %l = attention_parts(%q, %kc, _, %p, %s, %pages) {scale = " \
     "0.04}\n"
 #define NORMS "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+#define HEAD_NORMS "const %qn : f32[96]\nconst %kn : f32[96]\n"
 #define WIDE_NORMS "const %qn : f32[256]\nconst %kn : f32[256]\n"
 
 static const char *const decode_graphs[] = {
@@ -189,6 +195,8 @@ static const char *const decode_graphs[] = {
         W("w", "1003",
           "1024") "const %n : bf16[1024]\ninput %r : i32[16] live=rows\n%l, %p = logits(%x, "
                   "%w, %n, %r)\n",
+    LOGITS("3", "1024", "1003", "factor = 0.125"),
+    LOGITS("16", "2304", "259", "factor = 0.5, cap = 50.0"),
     "input %p : bf16[1, 13, 2048] live=tokens\ninput %l : f32[1, 13, 16] live=tokens\n%y = "
     "attention_fold(%p, %l)\n",
     "input %p : bf16[1, 128, 512] live=tokens\ninput %l : f32[1, 128, 4] live=tokens\n%y = "
@@ -201,6 +209,10 @@ static const char *const decode_graphs[] = {
     "attention_fold(%p, %l)\n",
     SPLIT("1", "4096", "64", "128", "1", "9", "11", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 13, unit = 64"),
+    SPLIT("5", "2048", "64", "128", "2", "5", "11", "4", NORMS, ", %qn, %kn",
+          "heads = 8, splits = 5, unit = 64, norm_last = 1"),
+    SPLIT("3", "1152", "48", "96", "3", "4", "13", "2", HEAD_NORMS, ", %qn, %kn",
+          "heads = 8, splits = 4, unit = 64, norm_last = 1, own = 1"),
     SPLIT("3", "4096", "64", "128", "1", "5", "6", "8", NORMS, ", %qn, %kn",
           "heads = 16, splits = 4, unit = 128"),
     SPLIT("8", "4096", "64", "128", "2", "4", "9", "8", NORMS, ", %qn, %kn",
@@ -295,7 +307,8 @@ static const char *const blocks_graphs[] = {
         B("v", "q6_k", "24", "512") "const %n : bf16[512]\n%y = linear(%x, %q, %k, %v, _, _, _, "
                                     "%n)\n",
     X("1", "1024")
-        B("w", "q6_k", "1003", "1024") "const %n : f32[1024]\n%l, %p = logits(%x, %w, %n)\n",
+        B("w", "q6_k", "1003", "1024") "const %n : f32[1024]\n%l, %p = logits(%x, %w, %n) {cap = "
+                                       "100.0}\n",
     X("40", "512") B("w", "q4_1", "331", "512") "const %n : bf16[512]\ninput %r : i32[24] "
                                                 "live=rows\n%l, %p = logits(%x, %w, %n, %r)\n",
 };
@@ -317,8 +330,10 @@ static const char *const blocks_prompts[] = {
     X("129", "768") B("q", "q5_k", "80", "768") B("k", "q4_k", "24", "768")
         B("v", "q6_k", "24", "768") "const %n : bf16[768]\nconst %b : f32[24]\n%y = linear(%x, %q, "
                                     "%k, %v, _, %b, _, %n)\n",
-    X("100", "512") B("w", "q6_k", "283", "512") "const %n : f32[512]\ninput %r : i32[80] "
-                                                 "live=rows\n%l, %p = logits(%x, %w, %n, %r)\n",
+    X("100", "512") B(
+        "w", "q6_k", "283",
+        "512") "const %n : f32[512]\ninput %r : i32[80] live=rows\n%l, %p = logits(%x, %w, %n, %r) "
+               "{factor = 0.0625, cap = 5.0}\n",
     X("600", "96") B("w", "q4_0", "219", "96") "const %n : bf16[96]\n%y = linear(%x, %w, _, _, _, "
                                                "_, _, %n)\n",
     X("77", "160") B("g", "q5_1", "61", "160")
@@ -347,9 +362,10 @@ enum { COMPANY = 500, COMPANY_SIZES = 4 };
     W("w", "1003", "1024")                            \
     "const %n : bf16[1024]\n%l, %p = logits(%x, %w, " \
     "%n)\n"
+#define COMPANY_BENT(tokens) LOGITS(tokens, "1024", "1003", "factor = 0.25, cap = 25.0")
 #define COMPANY_SPLIT(tokens)                                                      \
     SPLIT(tokens, "1024", "64", "128", "16", "9", "144", "2", NORMS, ", %qn, %kn", \
-          "heads = 4, splits = 5, unit = 64, own = 2")
+          "heads = 4, splits = 5, unit = 64, own = 2, norm_last = 1")
 #define COMPANY_RUNS(tokens)                                                     \
     SPLIT(tokens, "1024", "64", "128", "4", "9", "36", "2", NORMS, ", %qn, %kn", \
           "heads = 4, splits = 5, unit = 64, own = 2")
@@ -391,7 +407,7 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_RUNS),       COMPANY_OF(COMPANY_WINDOW),      COMPANY_OF(COMPANY_BLOCKS),
     COMPANY_OF(COMPANY_BIASED),     COMPANY_OF(COMPANY_BIASED_SUMS), COMPANY_OF(COMPANY_NORM),
     COMPANY_OF(COMPANY_LAYER_NORM), COMPANY_OF(COMPANY_NORM_PARTS),  COMPANY_OF(COMPANY_AFTER),
-    COMPANY_OF(COMPANY_SCALED),     COMPANY_OF(COMPANY_SHARES)};
+    COMPANY_OF(COMPANY_SCALED),     COMPANY_OF(COMPANY_SHARES),      COMPANY_OF(COMPANY_BENT)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),
@@ -440,12 +456,16 @@ static const char *const prefill_graphs[] = {
         W("w", "1290",
           "1288") "const %n : bf16[1288]\ninput %r : i32[64] live=rows\n%l, %p = logits(%x, "
                   "%w, %n, %r)\n",
+    LOGITS("20", "1024", "1003", "factor = 0.125"),
+    LOGITS("64", "1288", "700", "cap = 100.0"),
     SPLIT("32", "1024", "64", "128", "32", "3", "97", "2", NORMS, ", %qn, %kn",
           "heads = 4, splits = 13, unit = 64"),
     SPLIT("64", "1024", "64", "128", "64", "3", "193", "2", NORMS, ", %qn, %kn",
           "heads = 4, splits = 7, unit = 64"),
     SPLIT("64", "768", "32", "64", "3", "12", "36", "2", "", "",
           "heads = 8, splits = 5, unit = 128, window = 100"),
+    SPLIT("40", "1024", "64", "128", "9", "5", "45", "2", NORMS, ", %qn, %kn",
+          "heads = 4, splits = 7, unit = 64, norm_last = 1"),
     SPLIT("40", "1024", "128", "256", "9", "5", "45", "1", WIDE_NORMS, ", %qn, %kn",
           "heads = 2, splits = 7, unit = 64, window = 130, cap = 1.5"),
     SPLIT("90", "288", "48", "96", "50", "3", "150", "1", "", "",
@@ -474,6 +494,8 @@ static const char *const prefill_graphs[] = {
                   "%w, %n, %r)\n",
     X("100", "64") W("w", "700", "64") "%l, %p = logits(%x, %w)\n",
     X("130", "128") W("w", "488", "128") "const %n : bf16[128]\n%l, %p = logits(%x, %w, %n)\n",
+    LOGITS("66", "264", "700", "factor = 0.125"),
+    LOGITS("130", "128", "488", "factor = 0.5, cap = 50.0"),
     PLAIN("200", "601", "1000"),
     X("150", "520")
         W("w", "700", "520") "const %n : bf16[520]\n%y = linear(%x, %w, _, _, _, _, _, %n)\n",

@@ -230,7 +230,7 @@ MPK_FN void attend_load_query(const mpk_task &t, const heads_source &h, const mp
     float factor = heads_factor(t, h, MPK_THREADS, true, q_norm, from);
     mpk_sync();
     for (int k = mpk_thread(); k < h.size; k += MPK_THREADS)
-        s_query[k] = heads_rotated(t, h, q_norm, from, k, factor);
+        s_query[k] = heads_entry(t, h, q_norm, from, k, factor);
 }
 
 /* attention_qkv: first the cache of these KV heads for all tokens, then attention for each.  A task
@@ -312,7 +312,7 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
         float factor = heads_factor(t, h, MPK_THREADS, true, k_norm, from);
         double dot = 0; /* this thread's entries */
         for (int e = mpk_thread(); e < h.size; e += MPK_THREADS)
-            dot += (double)(s_query[e] * heads_rotated(t, h, k_norm, from, e, factor));
+            dot += (double)(s_query[e] * heads_entry(t, h, k_norm, from, e, factor));
         const float product = s.how.scale * (float)mpk_sum(t, MPK_THREADS, dot);
         const float score = attend_capped(s.how, product);
         float kept = attend_rescale(a, score), weight = expf(score - a->largest);

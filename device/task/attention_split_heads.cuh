@@ -39,7 +39,7 @@ template <int K> struct attention_rotation {
 /* Two neighbouring weights of a norm, bf16 or f32. */
 MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
 {
-    if (s.norm_type == 1)
+    if (s.norm_type & ATTENTION_NORM_F32)
         return *(const float2 *)((const float *)e->at[operand] + dim);
     rt_u32 v = *(const rt_u32 *)((const rt_u16 *)e->at[operand] + dim);
     return make_float2(ptx_low_bf16(v), ptx_high_bf16(v));
@@ -106,30 +106,39 @@ MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_r
     __syncwarp();
 }
 
-/* The squares of a piece; its dims normalised by `scale` and rotated. */
+/* Do the norms of heads follow the rotation? */
+MPK_FN bool attention_norm_is_last(const attention_shape &s)
+{
+    return s.norm_type >= ATTENTION_NORM_LAST;
+}
+
+/* The squares of a piece; its dims rotated; and before or after that normalised by `scale`. */
 MPK_FN float attention_square(rt_u32 low, rt_u32 high)
 {
     const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
                 d = ptx_high_bf16(high);
     return fmaf(d, d, fmaf(c, c, mpk_two_products(b, b, a, a)));
 }
-MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
-                                   const attention_angles &angles, rt_u32 *low, rt_u32 *high)
+MPK_FN void attention_rotate_pairs(const attention_angles &angles, rt_u32 *low, rt_u32 *high)
 {
-    float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
-    float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
-    if (s.norm_type >= 0) {
-        rt_u32 x = ptx_pack_bf16(a * scale * angles.low.x, b * scale * angles.low.y);
-        rt_u32 y = ptx_pack_bf16(c * scale * angles.high.x, d * scale * angles.high.y);
-        a = ptx_low_bf16(x);
-        b = ptx_high_bf16(x);
-        c = ptx_low_bf16(y);
-        d = ptx_high_bf16(y);
-    }
+    const float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
+    const float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high); /* their partners */
     *low = ptx_pack_bf16(mpk_two_products(a, angles.cosine.x, -c, angles.sine.x),
                          mpk_two_products(b, angles.cosine.y, -d, angles.sine.y));
     *high = ptx_pack_bf16(mpk_two_products(c, angles.cosine.x, a, angles.sine.x),
                           mpk_two_products(d, angles.cosine.y, b, angles.sine.y));
+}
+MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
+                                   const attention_angles &angles, rt_u32 *low, rt_u32 *high)
+{
+    if (s.norm_type >= 0) {
+        const float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);
+        const float c = ptx_low_bf16(*high), d = ptx_high_bf16(*high);
+        *low = ptx_pack_bf16(a * scale * angles.low.x, b * scale * angles.low.y);
+        *high = ptx_pack_bf16(c * scale * angles.high.x, d * scale * angles.high.y);
+    }
+    if (!attention_norm_is_last(s))
+        attention_rotate_pairs(angles, low, high);
 }
 
 /* Normalise and rotate rows, rounding to bf16 after each as the single operators do.  The same
@@ -143,6 +152,13 @@ MPK_FN void attention_rotate_rows(const attention_shape &s, const attention_rota
 {
     constexpr int LAST = attention_lanes<K>::LAST;
     float square[N];
+    if (attention_norm_is_last(s))
+#pragma unroll
+        for (int a = 0; a < N; a++) {
+            attention_rotate_pairs(rotation[a].at[0], &row[a].low[0], &row[a].high[0]);
+            if (LAST)
+                attention_rotate_pairs(rotation[a].at[LAST], &row[a].low[LAST], &row[a].high[LAST]);
+        }
     if (s.norm_type >= 0) {
 #pragma unroll
         for (int a = 0; a < N; a++) {

@@ -205,10 +205,10 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* The body of embedding: x[t, :] = table[tokens[t], :]; zeros for an id that the table has not.
- * By float, since the table may have another dtype than x. */
+/* The body of embedding: x[t, :] = table[tokens[t], :] * factor; zeros for an id that the table
+ * has not.  By float, since the table may have another dtype than x. */
 MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table,
-                          const mpk_view &x)
+                          const mpk_view &x, float factor)
 {
     const char *g_tokens = mpk_data(t, tokens), *g_table = mpk_data(t, table);
     char *g_x = mpk_data(t, x);
@@ -221,7 +221,7 @@ MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_v
         float value = 0; /* an id that the table has not */
         if (id >= 0 && id < table.dims[0])
             value = mpk_get(table, g_table, id * table.stride[0] + at[1] * table.stride[1]);
-        mpk_put(x, g_x, mpk_offset(x, at), value);
+        mpk_put(x, g_x, mpk_offset(x, at), value * factor);
     }
 }
 

@@ -1,5 +1,6 @@
 /* embedding_rows.cuh - rows of a table by id, 16 bytes at a time: table and result of one 16-bit
- * dtype.  embedding, whose ids are tokens; gather, whose table is another result of the step.
+ * dtype.  embedding, whose ids are tokens and whose rows may be multiplied by a factor; gather,
+ * whose table is another result of the step.
  *
  * Input: ids, i32 or i64, and a table of dense rows; output: the task's box of rows and columns.
  * An id that names no row gives zeros: ids are data.  src/gen/body_embedding_rows.c says when it
@@ -13,6 +14,7 @@
 #define TASK_EMBEDDING_ROWS_CUH
 
 #include "ptx/ptx.cuh"
+#include "tile/halves.cuh"
 
 enum { EMBED_X = 2 /* operands 0 and 1 are ids and table, or the other way round */ };
 /* Rows whose pieces a thread has in flight: four words of 16 bytes are 16 registers. */
@@ -42,12 +44,19 @@ MPK_FN rt_u32 embed_id(const char *ids, int item, rt_u32 n_rows, bool wide)
     return wide && ptx_load_word(at + 4) ? n_rows : ptx_load_word(at);
 }
 
+/* Two columns times the factor. */
+MPK_FN rt_u32 embed_scaled(rt_u32 v, float factor)
+{
+    return halves_pack(halves_low(v) * factor, halves_high(v) * factor);
+}
+
 /* All threads.  Threads share out the pieces of a row, 2^shift of them side by side, and what
  * threads are left over the rows: no division, which would be most of the code, and code that
  * runs once in a step comes from far.  ids: the operand that has them; n_rows: of the table, or
- * those that are alive.  A function of its own: few registers, called once a step. */
-static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, int columns,
-                                                   rt_u32 n_rows, bool wide)
+ * those that are alive. */
+template <bool SCALED>
+MPK_FN void embed_rows(const mpk_task &t, int ids, int columns, rt_u32 n_rows, bool wide,
+                       float factor)
 {
     const char *g_ids = mpk_at<const char>(t, ids);
     const int lo = (int)mpk_lo(t, 1), hi = (int)mpk_hi(t, 1), first = lo / 8,
@@ -80,11 +89,28 @@ static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, i
                                       : none;
 #pragma unroll
             for (int i = 0; i < EMBED_AT_ONCE; i++)
-                if (base + i * rows < n)
+                if (base + i * rows < n) {
+                    if (SCALED)
+                        w[i] = {embed_scaled(w[i].x, factor), embed_scaled(w[i].y, factor),
+                                embed_scaled(w[i].z, factor), embed_scaled(w[i].w, factor)};
                     embed_store(mpk_at<rt_u16>(t, EMBED_X) +
                                     (rt_u64)(token0 + base + i * rows) * (rt_u32)columns,
                                 piece, lo, hi, w[i]);
+                }
         }
+}
+
+/* A function of its own: few registers, called once a step. */
+static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, int columns,
+                                                   rt_u32 n_rows, bool wide)
+{
+    embed_rows<false>(t, ids, columns, n_rows, wide, 1);
+}
+
+static __device__ __noinline__ void embedding_rows_scaled(const mpk_task &t, int ids, int columns,
+                                                          rt_u32 n_rows, bool wide, float factor)
+{
+    embed_rows<true>(t, ids, columns, n_rows, wide, factor);
 }
 
 #endif

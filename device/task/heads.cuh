@@ -31,6 +31,7 @@ struct heads_source {
     mpk_view qkv, table;             /* table absent: the angles are made from frequencies */
     int heads, kv_heads, size, half; /* half: pairs that are rotated */
     double eps;                      /* of the norm of heads */
+    bool norm_last;                  /* which follows the rotation */
 };
 
 /* Scratch after that of the reductions: cos and sin of the token at hand, half entries each. */
@@ -129,18 +130,6 @@ MPK_FN rt_i64 heads_offset(const heads_source &h, rt_i64 token, rt_i64 head)
     return token * h.qkv.stride[0] + head * h.size * h.qkv.stride[1];
 }
 
-/* The factor of the norm of the head that begins at `from`, in each thread of a group; 1 without
- * a norm.  Called by all threads, since it meets at barriers; mine: this thread's group has a
- * head. */
-MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, bool mine,
-                          const mpk_view &norm, rt_i64 from)
-{
-    if (!mpk_is_there(norm))
-        return 1;
-    return rows_factor(t, group, mine, h.qkv, mpk_data(t, h.qkv), from, h.qkv.stride[1], h.size,
-                       h.eps);
-}
-
 /* Entry k of a head, normalised, and rounded to the dtype of qkv, as if the norm were an
  * operator of its own. */
 MPK_FN float heads_normed(const mpk_task &t, const heads_source &h, const mpk_view &norm,
@@ -168,6 +157,35 @@ MPK_FN float heads_rotated(const mpk_task &t, const heads_source &h, const mpk_v
     return mpk_round(h.qkv.dtype, value);
 }
 
+/* The factor of the norm of the head that begins at `from`, in each thread of a group; 1 without
+ * a norm.  Called by all threads, since it meets at barriers; mine: this thread's group has a
+ * head.  The angles are in scratch. */
+MPK_FN float heads_factor(const mpk_task &t, const heads_source &h, int group, bool mine,
+                          const mpk_view &norm, rt_i64 from)
+{
+    if (!mpk_is_there(norm))
+        return 1;
+    if (!h.norm_last)
+        return rows_factor(t, group, mine, h.qkv, mpk_data(t, h.qkv), from, h.qkv.stride[1], h.size,
+                           h.eps);
+    double sum = 0; /* as in rows_factor, of what the rotation leaves */
+    for (int k = mpk_thread() % group; mine && k < h.size; k += group) {
+        const double value = (double)heads_rotated(t, h, {-1}, from, k, 1);
+        sum += value * value;
+    }
+    return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)h.size + h.eps));
+}
+
+/* Entry k as it is scored and cached: normalised and rotated, in the order that h says. */
+MPK_FN float heads_entry(const mpk_task &t, const heads_source &h, const mpk_view &norm,
+                         rt_i64 from, int k, float factor)
+{
+    if (!h.norm_last || !mpk_is_there(norm))
+        return heads_rotated(t, h, norm, from, k, factor);
+    return mpk_round(h.qkv.dtype, heads_rotated(t, h, {-1}, from, k, 1) * factor *
+                                      mpk_get(norm, mpk_data(t, norm), k * norm.stride[0]));
+}
+
 /* Keys and values of a token, KV heads lo to hi - 1, into the cache; the angles are in scratch.
  * A team does a head.  Called by all threads. */
 MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_place &p,
@@ -185,7 +203,7 @@ MPK_FN void heads_store(const mpk_task &t, const heads_source &h, const heads_pl
         float factor = heads_factor(t, h, MPK_TEAM, mine, k_norm, from);
         for (int k = lane; mine && page >= 0 && k < h.size; k += MPK_TEAM) {
             mpk_put(p.k_cache, g_keys, kv_key_offset(p.k_cache, page, head, position, k),
-                    heads_rotated(t, h, k_norm, from, k, factor));
+                    heads_entry(t, h, k_norm, from, k, factor));
             mpk_put(p.v_cache, g_values, kv_value_offset(p.v_cache, page, head, position, k),
                     mpk_get(h.qkv, g_qkv, values + k * h.qkv.stride[1]));
         }
@@ -205,7 +223,7 @@ MPK_FN void heads_query(const mpk_task &t, const heads_source &h, const mpk_view
         float factor = heads_factor(t, h, MPK_TEAM, mine, q_norm, from);
         for (int k = lane; mine && k < h.size; k += MPK_TEAM)
             mpk_put(q, g_q, token * q.stride[0] + head * q.stride[1] + k * q.stride[2],
-                    heads_rotated(t, h, q_norm, from, k, factor));
+                    heads_entry(t, h, q_norm, from, k, factor));
     }
 }
 

@@ -140,6 +140,7 @@ struct linear_end {
     int activation;               /* ACTIVATE_NONE: no gate */
     int after;                    /* ACTIVATE_* of what is not gated */
     float factor;                 /* of the sums */
+    float cap;                    /* of logits: cap tanh(value / cap); 0: none */
 };
 
 /* Write a group: factor, bias, gate or activation, residual.  column: of the result's, that weight
@@ -169,6 +170,8 @@ MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, r
         }
         if (e.after != ACTIVATE_NONE)
             value = activate(e.after, value);
+        if (e.cap != 0)
+            value = e.cap * tanhf(value / e.cap);
         if (mpk_is_there(e.residual))
             value += mpk_get(e.residual, g_residual,
                              at[0] * e.residual.stride[0] + at[1] * e.residual.stride[1]);

@@ -542,7 +542,8 @@ MPK_FN peak box_peak(const float *v, int column, bool has)
 struct box_peaks {
     rt_u64 at; /* address of the first token's first unit */
     rt_u32 row_bytes;
-    int column; /* of y, of the first group */
+    int column;      /* of y, of the first group */
+    float cap, rate; /* as logits_bent takes them */
 };
 
 /* Unit u of logits.  A lane has four columns of every second token, so that one instruction stores
@@ -559,8 +560,10 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
         const int token = first + i; /* of the warp's 16 */
         const mpk_words w = ptx_load_shared_words(s_sum + i * TILE_ROW);
         const float scale = s_scale[i],
-                    v[4] = {__uint_as_float(w.x) * scale, __uint_as_float(w.y) * scale,
-                            __uint_as_float(w.z) * scale, __uint_as_float(w.w) * scale};
+                    v[4] = {logits_bent(__uint_as_float(w.x) * scale, to.cap, to.rate),
+                            logits_bent(__uint_as_float(w.y) * scale, to.cap, to.rate),
+                            logits_bent(__uint_as_float(w.z) * scale, to.cap, to.rate),
+                            logits_bent(__uint_as_float(w.w) * scale, to.cap, to.rate)};
         const peak p = peak_of_lanes<16>(box_peak(v, to.column + at, has));
         if (token >= e.tokens)
             continue;
@@ -583,6 +586,8 @@ MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end
     to.row_bytes = (rt_u32)(s.rows + 63) / 64 * 8;
     to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)row * to.row_bytes + group / TILE_GROUPS * 8;
     to.column = group * 8;
+    to.cap = s.cap;
+    to.rate = s.rate;
 #pragma unroll
     for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {

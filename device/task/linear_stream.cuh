@@ -304,6 +304,8 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
     e.rows = stream_rows(t);
     e.columns = s.rows;
     *(stream_end *)(t.s_scratch + STREAM_END) = e;
+    if (LOGITS_BEND)
+        *(float2 *)(t.s_scratch + STREAM_BEND) = make_float2(s.cap, s.rate);
 }
 
 /* 1 / rms of token `row`, from the squares that the warps have put down, added in their order. */
@@ -437,11 +439,14 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
     const stream_end e = *(const stream_end *)(t.s_scratch + STREAM_END);
     const int g = thread % 32 / 4, c = thread % 4, column = group * 8 + 2 * c;
     const bool has_a = column < e.columns, has_b = column + 1 < e.columns; /* of the vocabulary */
+    const float2 bend =
+        LOGITS_BEND ? *(const float2 *)(t.s_scratch + STREAM_BEND) : make_float2(0, 1);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const int row = first_row + g + 8 * m;
         const float scale = e.modes & END_NORM ? stream_scale(t, e, row) : e.eps,
-                    a = total[2 * m] * scale, b = total[2 * m + 1] * scale;
+                    a = logits_bent(total[2 * m] * scale, bend.x, bend.y),
+                    b = logits_bent(total[2 * m + 1] * scale, bend.x, bend.y);
         float *y = (float *)((char *)e.y + (rt_u64)row * e.row_bytes) + column;
         if (row < e.rows && !(e.modes & END_PART)) {
             *(float2 *)y = make_float2(a, b);

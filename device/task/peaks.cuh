@@ -1,5 +1,5 @@
-/* peaks.cuh - the largest logit and its column, as logits leaves it for the choice of a token:
- * of equal ones the first, and NaN is none.
+/* peaks.cuh - the end of logits: their factor and cap, and the largest logit and its column, as
+ * logits leaves it for the choice of a token: of equal ones the first, and NaN is none.
  *
  * Choosing the first of equal logits makes the result independent of the order in which lanes
  * meet. Used by the ends of streamed products (linear_stream, linear_tile and others), which
@@ -9,6 +9,20 @@
 #define TASK_PEAKS_CUH
 
 #include "ptx/ptx.cuh"
+#include "shape/linear_tile_shape.h"
+#include "tile/cap.cuh"
+
+/* Have some logits of this kernel a factor or a cap?  Else its code is left out. */
+#define LOGITS_BEND (MPK_FORMS >> TILE_FORM_BEND & 1)
+
+/* A logit from its sum of products.  cap 0: rate is a factor; else the logit is cap tanh(factor sum
+ * / cap), and rate is what mpk_capped takes, times that factor. */
+MPK_FN float logits_bent(float sum, float cap, float rate)
+{
+    if (!LOGITS_BEND)
+        return sum;
+    return cap != 0 ? mpk_capped(sum, cap, rate) : sum * rate;
+}
 
 struct peak {
     float best;

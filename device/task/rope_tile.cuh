@@ -215,12 +215,14 @@ MPK_FN rotate_weights rotate_weights_of(const mpk_task &t, int operand, int type
     return w;
 }
 
-/* A head, normalised if `norm`, and rotated.  All lanes of the token take part in the sum of
- * squares: neighbours, by a butterfly. */
-template <int K>
+/* A head, normalised if `norm`, and rotated; LAST: rotated first.  All lanes of the token take part
+ * in the sum of squares: neighbours, by a butterfly. */
+template <int K, bool LAST>
 MPK_FN void rotate_head(const rotate_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                         rotate_pair *v)
 {
+    if (LAST)
+        rotate_dims(&v->low, &v->high, cosine, sine);
     float square =
         rotate_square(v->low) + rotate_square(v->high); /* of eight dims, then of the head */
 #pragma unroll
@@ -231,14 +233,15 @@ MPK_FN void rotate_head(const rotate_weights &w, bool norm, float eps, float4 co
         v->low = rotate_norm(w.low, scale, v->low);
         v->high = rotate_norm(w.high, scale, v->high);
     }
-    rotate_dims(&v->low, &v->high, cosine, sine);
+    if (!LAST)
+        rotate_dims(&v->low, &v->high, cosine, sine);
 }
 
 /* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is
  * read first: after a store it would be read again and again.  A group of lanes has a
  * token; groups that are left over share the token's heads.  The token's target is looked up for
  * keys alone: queries go to [T, H, K] in order. */
-template <int K>
+template <int K, bool LAST>
 MPK_FN void rotate_heads(const mpk_task &t, const rotate_shape &s, const rotate_tokens &k,
                          bool keys, int lo, int hi, bool twice)
 {
@@ -288,7 +291,7 @@ MPK_FN void rotate_heads(const mpk_task &t, const rotate_shape &s, const rotate_
             }
 #pragma unroll
             for (int i = 0; i < ROTATE_HEADS; i++) {
-                rotate_head<K>(w, type >= 0, eps, cosine, sine, &v[i]);
+                rotate_head<K, LAST>(w, type >= 0, eps, cosine, sine, &v[i]);
                 const int own = head + i * PARTS;
                 if (!there || !holds || place < 0 || own >= hi)
                     continue;
@@ -451,9 +454,9 @@ MPK_FN void rotate_values(const mpk_task &t, const rotate_shape &s, const rotate
 
 /* ---- the body ---- */
 
-/* The body.  The search for tokens that share a place is left out by tasks without KV heads,
- * which store none. */
-template <int K> MPK_FN void rope_tile(const mpk_task &t, const rotate_shape &s)
+/* The body; LAST: norms follow the rotation.  The search for tokens that share a place is left out
+ * by tasks without KV heads, which store none. */
+template <int K, bool LAST = false> MPK_FN void rope_tile(const mpk_task &t, const rotate_shape &s)
 {
     const rotate_tokens k = {(int)t.e->lo[0], (int)t.hi0,
                              (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
@@ -462,7 +465,7 @@ template <int K> MPK_FN void rope_tile(const mpk_task &t, const rotate_shape &s)
     const bool twice = kv_lo < kv_hi && rotate_any_twice(t, s, k.all);
 #pragma unroll 1
     for (int keys = 0; keys < 2; keys++)
-        rotate_heads<K>(t, s, k, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice);
+        rotate_heads<K, LAST>(t, s, k, keys, keys ? kv_lo : lo, keys ? kv_hi : hi, twice);
     if (kv_lo < kv_hi)
         rotate_values<K>(t, s, k, kv_lo, kv_hi, twice);
 }

@@ -50,7 +50,8 @@ struct tile_shape {
     int bias[3], bias_rows[3], bias_type[3]; /* operand, rows of that weight, 0: 16 bits, 1: f32 */
     /* operand rows i32[R]: row r is token rows[r] below T, if alive; -1: r */
     int gathered, tokens;
-    int peaks; /* operand of the peaks: y is f32; -1: y has 16 bits */
+    int peaks;       /* operand of the peaks: y is f32; -1: y has 16 bits */
+    float cap, rate; /* of logits (peaks.cuh); read only where there are peaks */
 };
 
 /* Bias i of row `row` of the packed weights; 0 where there is none. */
@@ -229,7 +230,8 @@ MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, 
     const bool has_a = column < e.rows, has_b = column + 1 < e.rows; /* of the vocabulary */
     for (int i = 0; i < 16 && row + i < e.tokens; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]), a = v.x * scale, b = v.y * scale;
+        const float scale = tile_scale(e, s_square[i]), a = logits_bent(v.x * scale, s.cap, s.rate),
+                    b = logits_bent(v.y * scale, s.cap, s.rate);
         float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
         if (has_a)
             y[0] = a;

@@ -308,8 +308,8 @@ static void add_rope_kv(text *t, uint64_t *state)
     text_print(t,
                "%%y, %%kc, %%vc = rope_kv(%%x, %%t, %%p, %%s, %%pages, %%k, %%v%s) {heads = %d, "
                "kv_heads = %d, "
-               "head_size = %d, eps = 1e-05}\n",
-               choose(state, 2) ? ", %n0, %n1" : "", heads, groups, size);
+               "head_size = %d, eps = 1e-05, norm_last = %d}\n",
+               choose(state, 2) ? ", %n0, %n1" : "", heads, groups, size, (int)choose(state, 2));
 }
 
 static void add_argmax(text *t, uint64_t *state)

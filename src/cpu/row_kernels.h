@@ -93,7 +93,7 @@ enum {
     RK_Q_NORM,
     RK_K_NORM
 };
-enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS };
+enum { RK_HEADS, RK_KV_HEADS, RK_HEAD_SIZE, RK_EPS, RK_NORM_LAST };
 
 /* q8_0 is contiguous by definition: it has no stride along a head. */
 static bool caches_are_dense(const op_view *v)
@@ -132,20 +132,23 @@ V_INLINE void rotate(const float *x, float *y, const float *cosine, const float 
     }
 }
 
-/* One head: normalised if there is a weight, then rotated by row t of the table; the result is
- * in `row`. */
+/* One head: normalised if there is a weight, then rotated by row t of the table, or rotated first;
+ * the result is in `row`. */
 static void rotate_head(const op_call *call, const float *x, int64_t t, const op_view *norm,
                         float *row)
 {
     const op_view *table = &call->in[RK_TABLE];
     int64_t size = call->attributes[RK_HEAD_SIZE].i, half = table->dims[2];
     const float *cosine = (const float *)table->data + t * table->stride[0];
-    if (norm->data)
-        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, NULL,
-                     (float)call->attributes[RK_EPS].f, row, IR_F32);
+    const bool last = norm->data && call->attributes[RK_NORM_LAST].i;
+    const float eps = (float)call->attributes[RK_EPS].f;
+    if (norm->data && !last)
+        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, NULL, eps, row, IR_F32);
     else
         memcpy(row, x, (size_t)size * sizeof *row);
     rotate(row, row, cosine, cosine + table->stride[1], half);
+    if (last)
+        norm_rms_row(row, IR_F32, size, norm->data, norm->dtype, NULL, eps, row, IR_F32);
 }
 
 /* Store n floats as a row in the dtype of `to`, a cache or q. */

@@ -14,7 +14,8 @@
 #include "gen/body_rope.h"
 
 /* Numbers of inputs that all of these operators have: positions, after which slots and pages
- * follow, and the cache of keys, after which that of values follows; latent_write has none. */
+ * follow, and the cache of keys, after which that of values follows; those of latents
+ * have none. */
 typedef struct inputs {
     const char *op;
     uint32_t positions, k_cache;
@@ -23,7 +24,7 @@ typedef struct inputs {
 static const inputs inputs_table[] = {
     {"kv_write", 2, 5},      {"rope_kv", 2, 5},         {"attention", 3, 1},
     {"attention_qkv", 1, 4}, {"attention_split", 2, 5}, {"attention_parts", 3, 1},
-    {"latent_write", 1, 4},
+    {"latent_write", 1, 4},  {"latent_rope", 6, 9},
 };
 
 /* NULL: an operator without a row in the table. */
@@ -87,15 +88,33 @@ static mpk_status print_latent_write(mpk_context *cx, const gen_call *c, uint32_
     return MPK_OK;
 }
 
-/* `table`: the operand with the angles, or "{-1}"; half: pairs that are rotated. */
+/* The parts of latents stand for themselves: of a source their angles are needed. */
+static mpk_status print_latent_rope(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { TABLE = 4 };
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out,
+               "    static constexpr heads_place place = {in_positions, in_slots, in_pages, "
+               "in_k_cache, {-1}};\n    static constexpr heads_source source = {in_q, in_table, 0, "
+               "0, 0, %lld, ",
+               (long long)gen_input(c, TABLE)->dims[2]);
+    gen_print_double(c->op->attributes[0].f, out);
+    text_print(out, "};\n    latent_rope_run(t, source, place, in_plain, in_q, in_latent, in_key, "
+                    "in_norm, out_query);\n}\n");
+    return MPK_OK;
+}
+
+/* `table`: the operand with the angles, or "{-1}"; half: pairs that are rotated; norm_last: the
+ * norm follows the rotation. */
 static void print_source(const char *table, int64_t heads, int64_t kv_heads, int64_t size,
-                         int64_t half, double eps, text *out)
+                         int64_t half, double eps, bool norm_last, text *out)
 {
     text_print(out,
                "    static constexpr heads_source source = {in_qkv, %s, %lld, %lld, %lld, %lld, ",
                table, (long long)heads, (long long)kv_heads, (long long)size, (long long)half);
     gen_print_double(eps, out);
-    text_print(out, "};\n");
+    text_print(out, "%s};\n", norm_last ? ", true" : "");
 }
 
 /* The scale is worked out here as the reference does it, 1 / sqrt(size) where the attribute is
@@ -126,13 +145,13 @@ static mpk_status print_kv_write(mpk_context *cx, const gen_call *c, uint32_t n,
 static mpk_status print_rope_kv(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, NORM_LAST };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
-                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, a[NORM_LAST].i, out);
     text_print(out, "    rope_kv_run(t, source, place, in_q_norm, in_k_norm, out_q);\n}\n");
     return MPK_OK;
 }
@@ -173,7 +192,8 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
     gen_print_frequencies(c, n, out);
     gen_print_head(c, n, out);
     print_place(out);
-    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, rope_pairs(a), a[EPS].f, out);
+    print_source("{-1}", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i, rope_pairs(a), a[EPS].f, false,
+                 out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, 0, out);
     text_print(
         out,
@@ -190,13 +210,13 @@ static mpk_status print_attention_qkv(mpk_context *cx, const gen_call *c, uint32
 static mpk_status print_attention_split(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     enum { TABLE = 1 };
-    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
+    enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP, NORM_LAST };
     (void)cx;
     const ir_attribute *a = c->op->attributes;
     gen_print_head(c, n, out);
     print_place(out);
     print_source("in_table", a[HEADS].i, a[KV_HEADS].i, a[HEAD_SIZE].i,
-                 gen_input(c, TABLE)->dims[2], a[EPS].f, out);
+                 gen_input(c, TABLE)->dims[2], a[EPS].f, a[NORM_LAST].i, out);
     print_how(a[SCALE].f, a[HEAD_SIZE].i, a[WINDOW].i, a[CAP].f, out);
     text_print(out,
                "    constexpr split_how split = {how, %lld, %lld, %lld};\n"
@@ -216,6 +236,11 @@ const gen_body gen_body_latent_write = {.op = "latent_write",
                                         .accepts = accepts,
                                         .print = print_latent_write,
                                         .scratch_bytes = scratch_bytes};
+const gen_body gen_body_latent_rope = {.op = "latent_rope",
+                                       .name = "latent_rope",
+                                       .accepts = accepts_heads,
+                                       .print = print_latent_rope,
+                                       .scratch_bytes = scratch_bytes};
 const gen_body gen_body_rope_kv = {.op = "rope_kv",
                                    .name = "heads",
                                    .accepts = accepts_heads,

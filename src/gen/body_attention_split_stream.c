@@ -22,7 +22,7 @@
 #include "rt/rt_lane.h"
 #include "shape/attention_split_shape.h"
 
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP, NORM_LAST };
 
 static int64_t attribute(const gen_call *c, int i)
 {
@@ -101,10 +101,19 @@ static bool accepts_many(const gen_call *c)
     return accepts_more(c) && gen_follows_many(c);
 }
 
+/* As attention_shape has it. */
+static int norm_type_of(const gen_call *c)
+{
+    const ir_tensor *norm = gen_input(c, AT_Q_NORM);
+    if (!norm)
+        return -1;
+    return (norm->dtype == IR_F32 ? ATTENTION_NORM_F32 : 0) |
+           (attribute(c, NORM_LAST) ? ATTENTION_NORM_LAST : 0);
+}
+
 /* The scale includes log2(e), because the body takes its exponentials in powers of 2. */
 static void fill_shape(const gen_call *c, attention_shape *s)
 {
-    const ir_tensor *norm = gen_input(c, AT_Q_NORM);
     const double scale = c->op->attributes[SCALE].f, size = (double)attribute(c, HEAD_SIZE),
                  cap = c->op->attributes[CAP].f;
     *s = (attention_shape){
@@ -116,7 +125,7 @@ static void fill_shape(const gen_call *c, attention_shape *s)
         .unit = (int)attribute(c, UNIT),
         .own = (int)attribute(c, OWN),
         .window = (int)attribute(c, WINDOW),
-        .norm_type = norm ? norm->dtype == IR_F32 : -1,
+        .norm_type = norm_type_of(c),
         .eps = (float)c->op->attributes[EPS].f,
         /* in powers of 2 */
         .scale = (float)((scale != 0 ? scale : 1 / sqrt(size)) * 1.4426950408889634),

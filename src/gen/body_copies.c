@@ -9,7 +9,17 @@ GEN_PRINTER(copy, "copy_run", "")
 GEN_PRINTER(transfer, "copy_run", "")
 GEN_PRINTER(reshape, "reshape_run", "")
 GEN_PRINTER(gather, "gather_run", "")
-GEN_PRINTER(embedding, "embedding_run", "")
+
+static mpk_status print_embedding(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    enum { FACTOR = 1 };
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    embedding_run(t, in_tokens, in_table, out_x, ");
+    gen_print_float((float)c->op->attributes[FACTOR].f, out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
 
 /* One call for each input, with where it begins along the axis. */
 static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

@@ -2,13 +2,14 @@
  * (device/task/embedding_rows.cuh).
  *
  * The table and the result have one dtype, so rows are copied by 16 bytes at a time and nothing is
- * computed; other tables take the generic bodies.  Of 151,936 rows of 4,096 columns and tokens of
- * 32 bits: embedding_rows(t, 0, 4096, 151936, false).  Of a step's tokens, of which those that are
- * alive may be named: embedding_rows(t, 1, 4096, mpk_smaller(t.live[1], 256), false). */
+ * computed, but for a factor of rows of the kernel's halves; other tables take the generic bodies.
+ * Of 151,936 rows of 4,096 columns and tokens of 32 bits: embedding_rows(t, 0, 4096, 151936,
+ * false).  Of a step's tokens, of which those that are alive may be named: embedding_rows(t, 1,
+ * 4096, mpk_smaller(t.live[1], 256), false). */
 #include "gen/body_print.h"
 
-enum { TOKENS, TABLE };  /* of embedding */
-enum { G_TABLE, G_IDS }; /* of gather */
+enum { TOKENS, TABLE, DTYPE = 0, FACTOR }; /* of embedding */
+enum { G_TABLE, G_IDS };                   /* of gather */
 
 /* Columns are whole pieces of 16 bytes; offsets in such pieces fit 32 bits. */
 static bool takes(const ir_tensor *ids, const ir_tensor *table, const ir_tensor *x)
@@ -19,9 +20,15 @@ static bool takes(const ir_tensor *ids, const ir_tensor *table, const ir_tensor 
            table->dims[1] < INT32_MAX && x->dims[0] * x->dims[1] / 8 < INT32_MAX;
 }
 
+static float factor_of(const gen_call *c)
+{
+    return (float)c->op->attributes[FACTOR].f;
+}
+
 static bool accepts(const gen_call *c)
 {
-    return takes(gen_input(c, TOKENS), gen_input(c, TABLE), gen_output(c, 0));
+    return takes(gen_input(c, TOKENS), gen_input(c, TABLE), gen_output(c, 0)) &&
+           (factor_of(c) == 1 || gen_input(c, TABLE)->dtype == c->halves);
 }
 
 static bool accepts_gather(const gen_call *c)
@@ -29,16 +36,22 @@ static bool accepts_gather(const gen_call *c)
     return takes(gen_input(c, G_IDS), gen_input(c, G_TABLE), gen_output(c, 0));
 }
 
-/* Columns, rows of the table, and whether tokens have 64 bits; the operands are found by number. */
+/* Columns, rows of the table, whether tokens have 64 bits, and a factor; the operands are found by
+ * number. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx;
     const ir_tensor *table = gen_input(c, TABLE);
     text_print(out,
-               "MPK_FN void body_%u(const mpk_task &t)\n{\n    embedding_rows(t, %d, %lld, %lld, "
-               "%s);\n}\n",
-               n, TOKENS, (long long)table->dims[1], (long long)table->dims[0],
-               gen_input(c, TOKENS)->dtype == IR_I64 ? "true" : "false");
+               "MPK_FN void body_%u(const mpk_task &t)\n{\n    embedding_rows%s(t, %d, %lld, %lld, "
+               "%s",
+               n, factor_of(c) == 1 ? "" : "_scaled", TOKENS, (long long)table->dims[1],
+               (long long)table->dims[0], gen_input(c, TOKENS)->dtype == IR_I64 ? "true" : "false");
+    if (factor_of(c) != 1) {
+        text_print(out, ", ");
+        gen_print_float(factor_of(c), out);
+    }
+    text_print(out, ");\n}\n");
     return MPK_OK;
 }
 

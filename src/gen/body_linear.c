@@ -12,7 +12,7 @@
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACT = 3, FACTOR };
+enum { EPS, GLU, ACT = 3, FACTOR, LOGITS_FACTOR = 1, LOGITS_CAP };
 
 /* Tokens that a pass over the weights serves: no more than the graph has, since each costs
  * registers whether it is alive or not. */
@@ -46,7 +46,7 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
                    i, i, glu.n ? "in_b1" : "{-1}", gen_glu_name(glu),
                    gen_glu_name(c->op->attributes[ACT].s));
         gen_print_float((float)c->op->attributes[FACTOR].f, out);
-        text_print(out, "};\n    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n",
+        text_print(out, ", 0};\n    linear_weight<%d>(t, source, in_w%u, in_w1, end%u, %lld);\n",
                    tokens_at_once(c), i, i, (long long)column);
         column += gen_input(c, W0 + i)->dims[0];
     }
@@ -65,10 +65,15 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
     text_print(
         out,
         "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE, "
-        "ACTIVATE_NONE, 1};\n"
-        "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
-        "    logits_peaks(t, out_logits, out_peaks);\n}\n",
-        tokens_at_once(c));
+        "ACTIVATE_NONE, ");
+    gen_print_float((float)c->op->attributes[LOGITS_FACTOR].f, out);
+    text_print(out, ", ");
+    gen_print_float((float)c->op->attributes[LOGITS_CAP].f, out);
+    text_print(out,
+               "};\n"
+               "    linear_weight<%d>(t, source, in_w, in_w, end, 0);\n    mpk_sync();\n"
+               "    logits_peaks(t, out_logits, out_peaks);\n}\n",
+               tokens_at_once(c));
     return MPK_OK;
 }
 

@@ -66,7 +66,8 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
         const int n = groups - at < per_pass ? groups - at : per_pass;
         bits |= UINT64_C(1) << (tile_loop_of_blocks(has_norm(c), n) * TILE_ENDS + end);
     }
-    return bits | gen_form_of_activation(glu_of(c)) | gen_form_of_activation(act_of(c));
+    return bits | form_of_bend(c) | gen_form_of_activation(glu_of(c)) |
+           gen_form_of_activation(act_of(c));
 }
 
 const gen_body gen_body_linear_blocks = {.op = "linear",

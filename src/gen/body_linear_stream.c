@@ -83,6 +83,8 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         .gathered = gathered_rows(c),
         .output = TO_HALVES,
         .peaks = -1,
+        .cap = cap_of(c),
+        .rate = rate_of(c),
     };
     if (logits) {
         s->tokens = (int)gen_input(c, L_X)->dims[0];
@@ -135,7 +137,7 @@ static const gen_routine *routine(const gen_call *c)
 static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     (void)box, (void)maps;
-    return act_of(c).n ? UINT64_C(1) << TILE_FORM_STREAM_AFTER : 0;
+    return (act_of(c).n ? UINT64_C(1) << TILE_FORM_STREAM_AFTER : 0) | form_of_bend(c);
 }
 
 /* For the largest tile that any shape has. */
@@ -169,4 +171,5 @@ const gen_body gen_body_logits_stream = {.op = "logits",
                                          .print = print,
                                          .routine = routine,
                                          .pack = pack,
-                                         .scratch_bytes = scratch_bytes};
+                                         .scratch_bytes = scratch_bytes,
+                                         .forms = forms};

@@ -69,4 +69,5 @@ const gen_body gen_body_logits_team = {.op = "logits",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};

@@ -56,7 +56,7 @@ static void pack(const gen_call *c, gen_pack *out)
 }
 
 /* The initializer of a tile_shape: columns, columns padded in units of 32, rows of the weight, what
- * ends the product (body_product.h), the operand for peaks. */
+ * ends the product (body_product.h), the operand for peaks; of logits their cap and rate. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
@@ -65,10 +65,15 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     text_print(out, "{%lld, %lld, %lld, ", (long long)p.columns, (long long)(p.padded_columns / 32),
                (long long)gen_output(c, 0)->dims[1]);
     print_ends(c, out);
-    if (is_logits(c))
-        text_print(out, ", %u}", gen_operand_of_output(c->op, 1));
-    else
+    if (!is_logits(c)) {
         text_print(out, ", -1}");
+        return MPK_OK;
+    }
+    text_print(out, ", %u, ", gen_operand_of_output(c->op, 1));
+    gen_print_float(cap_of(c), out);
+    text_print(out, ", ");
+    gen_print_float(rate_of(c), out);
+    text_print(out, "}");
     return MPK_OK;
 }
 
@@ -182,7 +187,8 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;
     if (has_bias(c))
         bits |= UINT64_C(1) << TILE_FORM_BIAS;
-    return bits | gen_form_of_activation(glu_of(c)) | gen_form_of_activation(act_of(c));
+    return bits | form_of_bend(c) | gen_form_of_activation(glu_of(c)) |
+           gen_form_of_activation(act_of(c));
 }
 
 /* The loops by boxes, as bits of MPK_FORMS. */

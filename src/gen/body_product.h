@@ -22,7 +22,7 @@ enum {
     LINEAR_ACT = 3,
     LINEAR_FACTOR
 };
-enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0 };
+enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0, LOGITS_FACTOR, LOGITS_CAP };
 
 static inline bool is_logits(const gen_call *c)
 {
@@ -68,6 +68,25 @@ static inline float eps_or_factor(const gen_call *c)
 {
     return has_norm(c) ? (float)c->op->attributes[is_logits(c) ? LOGITS_EPS : LINEAR_EPS].f
                        : factor_of(c);
+}
+
+/* The cap of logits, 0: none, and their rate (device/task/peaks.cuh): a factor, or with a cap 2
+ * log2(e) / cap times that factor. */
+static inline float cap_of(const gen_call *c)
+{
+    return is_logits(c) ? (float)c->op->attributes[LOGITS_CAP].f : 0;
+}
+
+static inline float rate_of(const gen_call *c)
+{
+    const double factor = is_logits(c) ? c->op->attributes[LOGITS_FACTOR].f : 1, cap = cap_of(c);
+    return (float)(cap > 0 ? factor * 2 * 1.4426950408889634 / cap : factor);
+}
+
+/* The bit of MPK_FORMS that says that there is one of these. */
+static inline uint64_t form_of_bend(const gen_call *c)
+{
+    return cap_of(c) > 0 || rate_of(c) != 1 ? UINT64_C(1) << TILE_FORM_BEND : 0;
 }
 
 /* The input that names the rows of x that logits are of; -1: each row of x has its own. */

@@ -2,14 +2,14 @@
  * (device/task/rope_tile.cuh).
  *
  * For steps of many tokens beside the other bodies of prompts (many).  A routine for each size of
- * heads, 64, 96, 128 and 256 entries; the shape says the rest.  Of a graph for 512 tokens with 32
- * query heads, 8 KV heads and no norms it is {512, 32, 8, 0, -1, -1, ...}, each number with its
- * field's name as a comment before it. */
+ * heads, 64, 96, 128 and 256 entries, and another where norms follow the rotation; the shape says
+ * the rest.  Of a graph for 512 tokens with 32 query heads, 8 KV heads and no norms it is {512, 32,
+ * 8, 0, -1, -1, ...}, each number with its field's name as a comment before it. */
 #include "gen/body_print.h"
 #include "rt/rt_lane.h"
 #include "shape/rope_tile_shape.h"
 
-enum { HEADS, KV_HEADS, HEAD_SIZE, EPS };
+enum { HEADS, KV_HEADS, HEAD_SIZE, EPS, NORM_LAST };
 
 /* Places are numbered in 32 bits; how many tokens the step has is told by what is alive. */
 static bool accepts(const gen_call *c)
@@ -66,15 +66,16 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 /* Without a load: nothing of it comes through the ring. */
 static const gen_routine *routine(const gen_call *c)
 {
-    static const gen_routine routines[] = {{"rotate_shape", "rope_tile<64>", NULL},
-                                           {"rotate_shape", "rope_tile<96>", NULL},
-                                           {"rotate_shape", "rope_tile<128>", NULL},
-                                           {"rotate_shape", "rope_tile<256>", NULL}};
+    static const gen_routine routines[][2] = {
+        {{"rotate_shape", "rope_tile<64>", NULL}, {"rotate_shape", "rope_tile<64, true>", NULL}},
+        {{"rotate_shape", "rope_tile<96>", NULL}, {"rotate_shape", "rope_tile<96, true>", NULL}},
+        {{"rotate_shape", "rope_tile<128>", NULL}, {"rotate_shape", "rope_tile<128, true>", NULL}},
+        {{"rotate_shape", "rope_tile<256>", NULL}, {"rotate_shape", "rope_tile<256, true>", NULL}}};
     const int64_t size = c->op->attributes[HEAD_SIZE].i;
     uint32_t i = (uint32_t)size / 128 + 1; /* 64 and 96 before these */
     if (size < 128)
         i = size == 96;
-    return &routines[i];
+    return &routines[i][c->op->attributes[NORM_LAST].i != 0];
 }
 
 /* The same for all uses (shape/rope_tile_shape.h). */

@@ -663,11 +663,12 @@ static ir_tensor_id add_begin(decoder *d)
     }
     d->embedding =
         add_weight(d, "model.embed_tokens.weight", 2, d->c->vocab_size, d->c->hidden_size);
+    const double factor = d->c->embedding_scale != 0 ? d->c->embedding_scale : 1;
     ir_tensor_id x =
         add_op(d, "embedding", "embedding", 2, (ir_tensor_id[]){d->tokens, d->embedding},
-               (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name}, {0}});
-    if (d->c->embedding_scale != 0)
-        x = add_map(d, "embedding_scaled", 1, &x, "x0 * ", d->c->embedding_scale);
+               (ir_set[]){{.name = "dtype", .s = ir_dtype_table[s->activation_dtype].name},
+                          {.name = "factor", .f = factor},
+                          {0}});
     d->rope = add_rope_table(d);
     add_other_tables(d);
     if (d->c->latent_size)

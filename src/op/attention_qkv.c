@@ -115,8 +115,8 @@ static void fill_cache(const op_call *call, rotation *w, int64_t lo, int64_t hi,
         rotation_to(w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, n.q + head, row);
-            heads_rotate(in[QKV].dtype, row, n.size, &in[K_NORM], a[EPS].f, w->cosine, w->sine,
-                         w->half);
+            heads_rotate(in[QKV].dtype, row, n.size, (heads_norm){&in[K_NORM], a[EPS].f, false},
+                         w->cosine, w->sine, w->half);
             pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
             heads_load(&in[QKV], n, t, n.q + n.kv + head, row);
             pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -150,8 +150,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         rotation_to(&w, position);
         for (int64_t head = lo; head < hi; head++) {
             heads_load(&in[QKV], n, t, head, query);
-            heads_rotate(in[QKV].dtype, query, n.size, &in[Q_NORM], a[EPS].f, w.cosine, w.sine,
-                         half);
+            heads_rotate(in[QKV].dtype, query, n.size, (heads_norm){&in[Q_NORM], a[EPS].f, false},
+                         w.cosine, w.sine, half);
             attend_head(&view, slot, position, head / group, -INFINITY, query, row, answer);
             walk_store_row(out, t * out->stride[0], head * n.size, n.size, answer);
         }

@@ -31,7 +31,8 @@
  *   Of these U = 6 units with S = 4 splits and own = 0 split 0 does unit 0 of token 10, split 1 its
  *   units 1 and 2, split 2 unit 0 of token 11, split 3 the rest.
  *
- * With a cap c > 0 a score s becomes c tanh(s / c).
+ * With a cap c > 0 a score s becomes c tanh(s / c).  With norm_last the norms of heads follow the
+ * rotation.
  *
  * part is a split's own mean of the values that it saw, lse the logarithm of the sum of
  * exp(scaled score).  A split that has nothing of a token gives lse = -inf; the contents of rows
@@ -47,7 +48,7 @@
 #include "op/rotated.h"
 
 enum { PART, LSE, K_OUT, V_OUT };
-enum { EPS = ROTATED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP };
+enum { EPS = ROTATED_ATTRIBUTES, SCALE, WINDOW, SPLITS, UNIT, OWN, CAP, NORM_LAST };
 
 /* The upper bounds keep every product of these numbers inside 32 bits, which GPU bodies compute
  * with. */
@@ -198,8 +199,8 @@ static void load_head(const work *w, int64_t t, int64_t head, const op_view *nor
         return;
     walk_load_row(table, t * table->stride[0], 0, w->half, w->cosine);
     walk_load_row(table, t * table->stride[0] + table->stride[1], 0, w->half, w->sine);
-    heads_rotate(w->call->in[QKV].dtype, row, w->n.size, norm, a[EPS].f, w->cosine, w->sine,
-                 w->half);
+    heads_rotate(w->call->in[QKV].dtype, row, w->n.size,
+                 (heads_norm){norm, a[EPS].f, a[NORM_LAST].i != 0}, w->cosine, w->sine, w->half);
 }
 
 /* Write the key and value of token t to the cache, for KV heads lo .. hi - 1. */
@@ -376,13 +377,13 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS,       SHAPE_REAL("eps", 1e-6),
-                                          SHAPE_REAL("scale", 0),      SHAPE_INT("window", 0),
-                                          SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
-                                          SHAPE_INT("own", 0),         SHAPE_REAL("cap", 0)};
+static const op_attribute attributes[] = {
+    TURNED_ATTRIBUTE_ROWS,  SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),
+    SHAPE_INT("window", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
+    SHAPE_INT("own", 0),    SHAPE_REAL("cap", 0),        SHAPE_INT("norm_last", 0)};
 
 /* Grouped heads; norms and a window; more splits than units; parts of `own` units, also of several
- * tokens a slot; a cap. */
+ * tokens a slot; a cap; norms after the rotation. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
@@ -413,6 +414,11 @@ static const op_case cases[] = {
                    "f32[10, 1, 4, 32]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
                                         "%kc, %vc) {heads = 3, kv_heads = 1, head_size = 32, "
                                         "splits = 3, unit = 4, cap = 0.5}\n"},
+    {TURNED_INPUTS("5", "f32[5, 160]", "12", "2, 5",
+                   "f32[10, 1, 4, 32]") "const %qn : f32[32]\nconst %kn : f32[32]\n"
+                                        "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                        "%kc, %vc, %qn, %kn) {heads = 3, kv_heads = 1, head_size = "
+                                        "32, splits = 3, unit = 4, norm_last = 1}\n"},
 };
 
 const op_def op_attention_split = {

@@ -3,6 +3,8 @@
  *
  *   tokens [2, 0, 9], V = 5 -> rows 2 and 0 of the table, and a row of zeros
  *
+ * factor: of every row (Gemma, Granite); one rounding, when stored.
+ *
  * Which rows are read is known only at run time, so a task is said to read every row of its
  * columns.  Block dtypes are unpacked, so columns are cut at blocks.  Cost: one row of memory a
  * token.
@@ -11,6 +13,7 @@
 #include "op/walk.h"
 
 enum { TOKENS, TABLE };
+enum { DTYPE, FACTOR }; /* attributes */
 
 /* The table may be quantised; the result is of the float dtype that is named. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -18,9 +21,13 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(shape_expect(cx, g, op, TOKENS, SHAPE_INDEX, 1, (int64_t[]){SHAPE_FREE}));
     TRY(shape_expect(cx, g, op, TABLE, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
     const ir_tensor *tokens = shape_input(g, op, TOKENS);
-    CHECK(cx, ir_dtype_from_name(op->attributes[0].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1,
+    CHECK(cx,
+          ir_dtype_from_name(op->attributes[DTYPE].s, &out->dtype) && SHAPE_FLOAT >> out->dtype & 1,
           MPK_EUNSUPPORTED, "embedding: dtype \"%.*s\" is not one of f32, f16, bf16",
-          STR_ARG(op->attributes[0].s));
+          STR_ARG(op->attributes[DTYPE].s));
+    const double factor = op->attributes[FACTOR].f;
+    CHECK(cx, factor > 0 && factor < 1e30, MPK_EARG,
+          "embedding: factor is %g, expected more than 0", factor);
     out->live = tokens->live;
     out->rank = 2;
     out->dims[0] = tokens->dims[0];
@@ -67,7 +74,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *tokens = &call->in[TOKENS], *table = &call->in[TABLE], *out = &call->out[0];
-    float *row = scratch;
+    float *row = scratch, factor = (float)call->attributes[FACTOR].f;
     int64_t n = box->hi[1] - box->lo[1];
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t id = walk_load_int(tokens, t * tokens->stride[0]);
@@ -75,6 +82,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             walk_load_row(table, id * table->stride[0], box->lo[1], n, row);
         else
             memset(row, 0, (size_t)n * sizeof *row);
+        for (int64_t i = 0; i < n && factor != 1; i++)
+            row[i] *= factor;
         walk_store_row(out, t * out->stride[0], box->lo[1], n, row);
     }
 }
@@ -87,7 +96,7 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand in[] = {{"tokens", 0}, {"table", 0}}, out[] = {{"x", 0}};
-static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32")};
+static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32"), SHAPE_REAL("factor", 1)};
 
 #define CASE(tokens, table, width)                                            \
     {                                                                         \
@@ -95,7 +104,7 @@ static const op_attribute attributes[] = {SHAPE_WORD("dtype", "f32")};
         "]\n%x = embedding(%t, %w)\n"                                         \
     }
 /* Every kind of table dtype, each with rows that are not whole vectors where its blocks allow
- * it. */
+ * it; factors. */
 static const op_case cases[] = {
     CASE("1", "f32", "1003, 320"),
     CASE("7", "f16", "1003, 320"),
@@ -117,6 +126,12 @@ static const op_case cases[] = {
     {"input %t : i64[9]\nconst %w : bf16[103, 320]\n%x = embedding(%t, %w) {dtype = \"bf16\"}\n"},
     {"input %t : i32[40] live=tokens\nconst %w : bf16[1003, 328]\n%x = embedding(%t, %w) {dtype = "
      "\"bf16\"}\n"},
+    {"input %t : i32[3] live=tokens\nconst %w : q8_0[11, 64]\n%x = embedding(%t, %w) {factor = "
+     "12.5}\n"},
+    {"input %t : i32[9] live=tokens\nconst %w : bf16[103, 328]\n%x = embedding(%t, %w) {dtype = "
+     "\"bf16\", factor = 50.5}\n"},
+    {"input %t : i64[40]\nconst %w : f16[103, 64]\n%x = embedding(%t, %w) {dtype = \"f16\", factor "
+     "= 0.3}\n"},
 };
 
 const op_def op_embedding = {

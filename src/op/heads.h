@@ -59,19 +59,36 @@ static inline void heads_load(const op_view *qkv, heads_split n, int64_t token, 
     walk_load_row(qkv, token * qkv->stride[0], head * n.size, n.size, row);
 }
 
-/* Normalise (if there is a weight) and rotate a head in place, rounding to dtype in between as
- * the single operators do. */
-static inline void heads_rotate(ir_dtype dtype, float *row, int64_t size, const op_view *norm,
-                                double eps, const float *cosine, const float *sine, int64_t half)
+/* The norm of a head: none if the weight's data is NULL; last: after the rotation. */
+typedef struct heads_norm {
+    const op_view *weight;
+    double eps;
+    bool last;
+} heads_norm;
+
+/* Round a head to a dtype. */
+static inline void heads_round(ir_dtype dtype, float *row, int64_t size)
 {
-    if (norm->data) {
-        norm_row(row, size, norm, eps, row);
-        for (int64_t i = 0; i < size && dtype != IR_F32; i++)
-            row[i] = walk_round(dtype, row[i]);
-    }
-    rope_rotate(row, cosine, sine, half);
     for (int64_t i = 0; i < size && dtype != IR_F32; i++)
         row[i] = walk_round(dtype, row[i]);
+}
+
+/* Normalise and rotate a head in place, or the other way round, rounding to dtype in between as
+ * the single operators do. */
+static inline void heads_rotate(ir_dtype dtype, float *row, int64_t size, heads_norm norm,
+                                const float *cosine, const float *sine, int64_t half)
+{
+    const bool has_norm = norm.weight->data;
+    if (has_norm && !norm.last) {
+        norm_row(row, size, norm.weight, norm.eps, row);
+        heads_round(dtype, row, size);
+    }
+    rope_rotate(row, cosine, sine, half);
+    heads_round(dtype, row, size);
+    if (has_norm && norm.last) {
+        norm_row(row, size, norm.weight, norm.eps, row);
+        heads_round(dtype, row, size);
+    }
 }
 
 #endif

@@ -5,6 +5,9 @@
  * rows to token r.  The numbers are those of gather, rms_norm and linear one after the other in
  * f32; nothing is rounded in between.
  *
+ * factor: of the products.  cap: not 0: a logit z, after the factor, becomes cap tanh(z / cap), so
+ * that none is larger (Gemma 2).
+ *
  * peaks are the largest logit of each 64 neighbouring columns and its column as a float (ties:
  * the lowest column; exact below 2^24); a block with nothing but NaN has -inf and column -1.  So
  * a greedy `sample` reads V / 32 numbers of a row and not V:
@@ -25,7 +28,18 @@
 /* Inputs and results, by index; rows for which a weight row is unpacked once. */
 enum { X, W, NORM, ROWS };
 enum { LOGITS, PEAKS };
+enum { EPS, FACTOR, CAP }; /* attributes */
 enum { ROWS_AT_ONCE = 8 };
+
+/* A factor above 0 and a cap keep the order of logits. */
+static mpk_status check_bend(mpk_context *cx, const ir_op *op)
+{
+    const double factor = op->attributes[FACTOR].f, cap = op->attributes[CAP].f;
+    CHECK(cx, factor > 0 && factor < 1e30, MPK_EARG, "logits: factor is %g, expected more than 0",
+          factor);
+    CHECK(cx, cap >= 0 && cap < 1e30, MPK_EARG, "logits: cap is %g, expected 0 or more", cap);
+    return MPK_OK;
+}
 
 /* Peaks name a column as a float, which bounds how many columns there may be. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -39,6 +53,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, w->dims[0] <= PEAKS_MOST_COLUMNS, MPK_ESHAPE,
           "logits: %lld columns, at most %d can be numbered", (long long)w->dims[0],
           PEAKS_MOST_COLUMNS);
+    TRY(check_bend(cx, op));
     for (uint32_t i = LOGITS; i <= PEAKS; i++) {
         out[i].dtype = IR_F32;
         out[i].live = rows ? rows->live : x->live;
@@ -104,7 +119,15 @@ static void load_x(const op_call *call, int64_t r, float *row)
     else
         memset(row, 0, (size_t)width * sizeof *row);
     if (call->in[NORM].data)
-        norm_row(row, width, &call->in[NORM], call->attributes[0].f, row);
+        norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
+}
+
+/* Factor and cap. */
+static float bend(const op_call *call, float product)
+{
+    const float cap = (float)call->attributes[CAP].f,
+                logit = product * (float)call->attributes[FACTOR].f;
+    return cap > 0 ? cap * tanhf(logit / cap) : logit;
 }
 
 /* Store the peaks of row r for the columns lo .. hi - 1. */
@@ -135,7 +158,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             walk_load_row(w, column * w->stride[0], 0, width, unpacked);
             for (int64_t r = 0; r < n; r++)
                 op_store(out, (r0 + r) * out->stride[0] + column * out->stride[1],
-                         dot_rows(rows + r * width, unpacked, width));
+                         bend(call, dot_rows(rows + r * width, unpacked, width)));
         }
     }
     for (int64_t r = box->lo[0]; r < box->hi[0]; r++)
@@ -150,9 +173,10 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 
 static const op_operand in[] = {{"x", 0}, {"w", 0}, {"norm", OP_OPTIONAL}, {"rows", OP_OPTIONAL}};
 static const op_operand out[] = {{"logits", 0}, {"peaks", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_REAL("factor", 1),
+                                          SHAPE_REAL("cap", 0)};
 /* One row; gathered rows beside all tokens; blocks; more rows and columns than a tile; columns
- * that end inside a block. */
+ * that end inside a block; factors and caps. */
 static const op_case cases[] = {
     {"input %x : f32[1, 65] live=tokens\nconst %w : bf16[1003, 65]\n%l, %p = logits(%x, %w)\n"},
     {"input %x : bf16[7, 64] live=tokens\nconst %w : bf16[257, 64]\nconst %n : f32[64]\ninput %r : "
@@ -170,6 +194,12 @@ static const op_case cases[] = {
      "%r : i32[24] live=rows\n%l, %p = logits(%x, %w, %n, %r)\n"},
     {"input %x : f32[3, 64]\nconst %w : f16[49, 64]\ninput %r : i32[17] live=rows\n%l, %p = "
      "logits(%x, %w, _, %r)\n"},
+    {"input %x : bf16[5, 64] live=tokens\nconst %w : bf16[131, 64]\nconst %n : f32[64]\n%l, %p = "
+     "logits(%x, %w, %n) {factor = 0.0625}\n"},
+    {"input %x : bf16[33, 136] live=tokens\nconst %w : bf16[200, 136]\nconst %n : bf16[136]\ninput "
+     "%r : i32[21] live=rows\n%l, %p = logits(%x, %w, %n, %r) {factor = 0.25, cap = 5.0}\n"},
+    {"input %x : f32[2, 32] live=tokens\nconst %w : q4_0[70, 32]\n%l, %p = logits(%x, %w) {cap = "
+     "9.0}\n"},
 };
 
 const op_def op_logits = {

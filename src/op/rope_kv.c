@@ -9,7 +9,8 @@
  *   k heads  -> norm with k_norm -> rope -> k_cache at the token's place
  *   v heads  ------------------------------> v_cache at the token's place
  *
- * The bits are those of the single operators.  pass/ builds it from them.
+ * With norm_last the norms follow the rotation (Hunyuan).  The bits are those of the single
+ * operators.  pass/ builds it from them.
  *
  * A task has some tokens of some query heads, and the KV heads whose first query head is among
  * them.  Where a token goes in the cache depends on data, so tasks of one KV head share a box of
@@ -21,8 +22,8 @@
  */
 #include "op/rotated.h"
 
-/* The attribute after those of rotated.h. */
-enum { EPS = ROTATED_ATTRIBUTES };
+/* The attributes after those of rotated.h. */
+enum { EPS = ROTATED_ATTRIBUTES, NORM_LAST };
 enum { TILE_TOKENS = 16 }; /* a block of values in the cache of a GPU */
 
 /* q keeps the dtype of qkv; keys and values take that of the cache. */
@@ -104,7 +105,9 @@ static void store_heads(const op_call *call, int64_t t, int64_t lo, int64_t hi, 
     const float *cosine = row + n.size;
     for (int64_t head = lo; head < hi; head++) {
         heads_load(qkv, n, t, n.q + head, row);
-        heads_rotate(qkv->dtype, row, n.size, &in[K_NORM], a[EPS].f, cosine, cosine + half, half);
+        heads_rotate(qkv->dtype, row, n.size,
+                     (heads_norm){&in[K_NORM], a[EPS].f, a[NORM_LAST].i != 0}, cosine,
+                     cosine + half, half);
         pages_store(&in[PAGES], &call->out[1], slot, position, head, row);
         heads_load(qkv, n, t, n.q + n.kv + head, row);
         pages_store(&in[PAGES], &call->out[2], slot, position, head, row);
@@ -129,7 +132,9 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         walk_load_row(table, t * table->stride[0] + table->stride[1], 0, half, sine);
         for (int64_t head = box->lo[1]; head < box->hi[1]; head++) {
             heads_load(qkv, n, t, head, row);
-            heads_rotate(qkv->dtype, row, n.size, &in[Q_NORM], a[EPS].f, cosine, sine, half);
+            heads_rotate(qkv->dtype, row, n.size,
+                         (heads_norm){&in[Q_NORM], a[EPS].f, a[NORM_LAST].i != 0}, cosine, sine,
+                         half);
             walk_store_row(q, t * q->stride[0] + head * q->stride[1], 0, n.size, row);
         }
         if (place[t] >= 0)
@@ -144,10 +149,11 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6)};
+static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6),
+                                          SHAPE_INT("norm_last", 0)};
 
 /* A single token, prefill, each norm present and absent, caches of another dtype, more tokens
- * than a tile. */
+ * than a tile; norms after the rotation. */
 static const op_case cases[] = {
     {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
                    "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
@@ -171,6 +177,16 @@ static const op_case cases[] = {
                    "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) "
                                          "{heads = 6, kv_heads = 2, "
                                          "head_size = 64}\n"},
+    {TURNED_INPUTS("5", "f32[5, 336]", "16", "3, 2",
+                   "f32[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                       "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                       "%qn, %kn) {heads = 5, kv_heads = 1, head_size = 48, eps = "
+                                       "0.5, norm_last = 1}\n"},
+    {TURNED_INPUTS("35", "bf16[35, 768]", "48", "1, 3",
+                   "bf16[3, 2, 64, 96]") "const %qn : bf16[96]\nconst %kn : f32[96]\n"
+                                         "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                         "%qn, %kn) {heads = 4, kv_heads = 2, head_size = 96, "
+                                         "norm_last = 1}\n"},
 };
 
 const op_def op_rope_kv = {

@@ -78,16 +78,22 @@ typedef struct linear_parts {
     uint32_t n_weights;
 } linear_parts;
 
+/* The number F of a map of `before` and F, as in "x0 * F", where 0 < F < 1e30; 0: another operator,
+ * or none (NULL). */
+double fuse_number_of_map(const ir_op *op, const char *before);
+
 /* ---- the rules; each may be applied to a program that others have been applied to ---- */
 
-/* fuse_linear.c: glu, siblings, residual, norm, post norm. */
+/* fuse_linear.c: glu, act, siblings, residual, scaled, norm, post norm. */
 mpk_status fuse_linears(rewrite *w);
 /* fuse_sum.c: sum. */
 mpk_status fuse_sums(rewrite *w);
-/* fuse_experts.c: pairs. */
+/* fuse_experts.c: weights, pairs. */
 mpk_status fuse_experts(rewrite *w);
 /* fuse_attention.c: rope_kv, attention, split, fold. */
 mpk_status fuse_attentions(rewrite *w);
+/* fuse_latent.c: latent. */
+mpk_status fuse_latents(rewrite *w);
 /* fuse_logits.c: logits. */
 mpk_status fuse_logits(rewrite *w);
 

@@ -18,7 +18,8 @@
  *   %qr = rope(rms_norm(%q, %q_norm), %table)   %kr = rope(rms_norm(%k, %k_norm), %table)
  *   %kc, %vc = kv_write(%kr, %v, %positions, %slots, %pages, %k_cache, %v_cache)
  *   %y = attention(%qr, %kc, %vc, %positions, %slots, %pages)
- *  becomes, with rule split,
+ *
+ *  or with norms after the rotations; it becomes, with rule split,
  *   %part, %lse, %kc, %vc = attention_split(%qkv, %table, %positions, %slots, %pages, ...)
  *   %y = attention_fold(%part, %lse)
  *
@@ -35,7 +36,8 @@ typedef struct attention_parts {
     int64_t heads, kv_heads, head_size;
     /* weights of norms over all heads of q, of k; IR_NONE: there are none */
     ir_tensor_id wide_q, wide_k;
-    double eps; /* of both norms; 0: there is no norm */
+    double eps;                 /* of both norms; 0: there is no norm */
+    bool norm_first, norm_last; /* they stand before the rotation, or after it */
     /* rope_table is NULL if another operator makes the table */
     const ir_op *kv_write, *rope_table;
 } attention_parts;
@@ -56,12 +58,33 @@ static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t 
     return true;
 }
 
-/* Follow rope and the norm before it, if there is one, back to the part of qkv; IR_NONE if the
- * pattern differs, or if the two calls of one match (for q and for k) find different tables or
- * epsilons, which are noted in *p. */
+/* Take the norm of heads that makes *t, if there is one: *t becomes what it reads.  False: its
+ * result is read elsewhere, it has no weight, or *p has another epsilon. */
+static bool take_norm(const rewrite *w, ir_tensor_id *t, attention_parts *p,
+                      ir_tensor_id *norm_weight)
+{
+    const ir_op *norm = find_plain_norm(w, *t);
+    *norm_weight = IR_NONE;
+    if (!norm)
+        return true;
+    const double eps = rewrite_attribute(norm, "eps")->f;
+    *norm_weight = rewrite_input(w, norm, NORM_WEIGHT);
+    if (!is_private(w, norm, 1) || *norm_weight == IR_NONE || (p->eps > 0 && p->eps != eps))
+        return false;
+    p->eps = eps;
+    *t = rewrite_input(w, norm, X);
+    return true;
+}
+
+/* Follow rope and the norm before or after it, if there is one, back to the part of qkv; IR_NONE if
+ * the pattern differs, or if the two calls of one match (for q and for k) find different tables,
+ * epsilons or orders, which are noted in *p. */
 static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_parts *p,
                                  ir_tensor_id *norm_weight)
 {
+    ir_tensor_id last;
+    if (!take_norm(w, &t, p, &last))
+        return IR_NONE;
     const ir_op *rope = rewrite_producer(w, t, "rope");
     if (!rope || !is_private(w, rope, 1))
         return IR_NONE;
@@ -69,16 +92,13 @@ static ir_tensor_id find_rotated(const rewrite *w, ir_tensor_id t, attention_par
     if (p->table != IR_NONE && p->table != table)
         return IR_NONE;
     p->table = table;
-    const ir_op *norm = find_plain_norm(w, x);
-    *norm_weight = IR_NONE;
-    if (!norm)
-        return x;
-    double eps = rewrite_attribute(norm, "eps")->f;
-    *norm_weight = rewrite_input(w, norm, 1);
-    if (!is_private(w, norm, 1) || *norm_weight == IR_NONE || (p->eps > 0 && p->eps != eps))
+    if (!take_norm(w, &x, p, norm_weight))
         return IR_NONE;
-    p->eps = eps;
-    return rewrite_input(w, norm, 0);
+    p->norm_first |= *norm_weight != IR_NONE;
+    p->norm_last |= last != IR_NONE;
+    if (last != IR_NONE)
+        *norm_weight = last;
+    return p->norm_first && p->norm_last ? IR_NONE : x;
 }
 
 /* Is t [T, columns] columns [first, first + columns) of qkv? */
@@ -180,6 +200,7 @@ static mpk_status apply_rope_kv(rewrite *w, ir_op_id id, const attention_parts *
                                {.name = "kv_heads", .i = p->kv_heads},
                                {.name = "head_size", .i = p->head_size},
                                {.name = "eps", .f = p->eps > 0 ? p->eps : 1e-6},
+                               {.name = "norm_last", .i = p->norm_last},
                                {0}},
                     out));
     rewrite_replace(w, old_q, out[0]);
@@ -289,6 +310,7 @@ static mpk_status apply_split(rewrite *w, ir_op_id id, const attention_parts *p)
                                {.name = "unit", .i = (UNIT_TOKENS + page - 1) / page * page},
                                {.name = "own", .i = w->s->options->own_units},
                                {.name = "cap", .f = rewrite_attribute(attention, "cap")->f},
+                               {.name = "norm_last", .i = p->norm_last},
                                {0}},
                     out));
     TRY(add_fold(w, w->keys.at[id], out, sinks, y));
@@ -325,8 +347,10 @@ static mpk_status apply_attention(rewrite *w, ir_op_id id, pass_fusion level)
         TRY(add_wide_norms(w, id, &p));
         op = &w->g->ops.at[id];
     }
-    const bool plain = rewrite_attribute(op, "cap")->f == 0 && sinks_of(w, op) == IR_NONE;
-    if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && plain) /* attention_qkv has neither */
+    /* attention_qkv has none of these */
+    const bool plain =
+        rewrite_attribute(op, "cap")->f == 0 && sinks_of(w, op) == IR_NONE && !p.norm_last;
+    if (level == PASS_FUSE_PAPER && can_be_one(w, &p) && plain)
         return apply_attention_qkv(w, id, &p);
     if (level == PASS_FUSE_FULL && can_be_split(w, &p))
         return apply_split(w, id, &p);

@@ -307,18 +307,16 @@ static mpk_status apply_residual(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
-/* The number F of a map "x0 + x1 * F", as models scale what a layer adds; 0: another map. */
-static double factor_of_sum(const ir_op *op)
+double fuse_number_of_map(const ir_op *op, const char *before)
 {
-    static const char before[] = "x0 + x1 * ";
-    enum { BEFORE = sizeof before - 1 };
-    double factor;
+    const size_t n = strlen(before);
     const str expr =
-        strcmp(op->def->name, "map") == 0 ? rewrite_attribute(op, "expr")->s : (str){0};
-    if (expr.n <= BEFORE || memcmp(expr.at, before, BEFORE) != 0 ||
-        !str_read_double((str){expr.at + BEFORE, expr.n - BEFORE}, &factor))
+        op && strcmp(op->def->name, "map") == 0 ? rewrite_attribute(op, "expr")->s : (str){0};
+    double number;
+    if (expr.n <= n || memcmp(expr.at, before, n) != 0 ||
+        !str_read_double((str){expr.at + n, expr.n - n}, &number))
         return 0;
-    return factor > 0 && factor < 1e30 ? factor : 0;
+    return number > 0 && number < 1e30 ? number : 0;
 }
 
 /* Rule scaled.  Not with a bias or a norm: the factor would be of the bias too, and bodies apply it
@@ -326,7 +324,8 @@ static double factor_of_sum(const ir_op *op)
 static mpk_status apply_scaled(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    const double factor = w->s->options->relaxed ? factor_of_sum(op) : 0;
+    /* as models scale what a layer adds */
+    const double factor = w->s->options->relaxed ? fuse_number_of_map(op, "x0 + x1 * ") : 0;
     const ir_op *linear =
         factor != 0 ? rewrite_producer(w, rewrite_input(w, op, 1), "linear") : NULL;
     const ir_tensor_id r = rewrite_input(w, op, 0), old = op->out[0];

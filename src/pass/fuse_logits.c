@@ -10,10 +10,11 @@
  * block of PEAKS_COLUMNS columns.  A greedy sample reads the peaks and one block instead of the
  * whole row.
  *
- * cast, gather and norm may be absent; the norm may stand in the linear already.  Where products
- * copy boxes of x (options->even_over), a gather of more rows than that stays an operator of its
- * own: the product would otherwise gather them once for each pass over its weights.  Called by
- * fuse_ops.c with options->logits, last of its rules.
+ * cast, gather and norm may be absent; the norm may stand in the linear already.  Maps x0 * F and
+ * tanh(x0 / C) * C of the product, in this order, become factor and cap of `logits`.  Where
+ * products copy boxes of x (options->even_over), a gather of more rows than that stays an operator
+ * of its own: the product would otherwise gather them once for each pass over its weights.  Called
+ * by fuse_ops.c with options->logits, last of its rules.
  */
 #include "op/peaks.h"
 #include "pass/fuse.h"
@@ -26,8 +27,53 @@ enum { LOGITS_X, LOGITS_W, LOGITS_NORM, LOGITS_ROWS, LOGITS_INPUTS };
 typedef struct tail {
     ir_tensor_id in[LOGITS_INPUTS]; /* operands of logits; IR_NONE: absent */
     double eps;                     /* of the norm */
+    double factor, cap;             /* of the logits; cap 0: none */
     uint32_t key;                   /* the place at which the logits are made */
 } tail;
+
+/* The number C of a map "tanh(x0 / C) * C"; 0: another operator, or none. */
+static double cap_of_map(const ir_op *op)
+{
+    static const char before[] = "tanh(x0 / ", between[] = ") * ";
+    enum { BEFORE = sizeof before - 1, BETWEEN = sizeof between - 1 };
+    const str expr =
+        op && strcmp(op->def->name, "map") == 0 ? rewrite_attribute(op, "expr")->s : (str){0};
+    const size_t n = expr.n > BEFORE + BETWEEN ? (expr.n - BEFORE - BETWEEN) / 2 : 0;
+    double cap;
+    if (!n || expr.n != BEFORE + BETWEEN + 2 * n || memcmp(expr.at, before, BEFORE) != 0 ||
+        memcmp(expr.at + BEFORE + n, between, BETWEEN) != 0 ||
+        memcmp(expr.at + BEFORE, expr.at + BEFORE + n + BETWEEN, n) != 0 ||
+        !str_read_double((str){expr.at + BEFORE, n}, &cap))
+        return 0;
+    return cap > 0 && cap < 1e30 ? cap : 0;
+}
+
+/* The map that makes t, an f32 from an f32 that nothing else reads; NULL: another operator does. */
+static const ir_op *find_map(const rewrite *w, ir_tensor_id t)
+{
+    const ir_op *bend = rewrite_producer(w, t, "map");
+    const ir_tensor_id x = bend ? rewrite_input(w, bend, 0) : IR_NONE;
+    const bool fits = bend && bend->n_in == 1 && tensor_of(w, t)->dtype == IR_F32 &&
+                      tensor_of(w, x)->dtype == IR_F32 && w->uses.at[x] == 1 &&
+                      !(x < w->n_source && w->is_output[x]);
+    return fits ? bend : NULL;
+}
+
+/* Follow logits back over a cap, and over a factor before it; 1 and 0 where there is none. */
+static ir_tensor_id unbend(const rewrite *w, ir_tensor_id logits, double *factor, double *cap)
+{
+    const ir_op *bend = find_map(w, logits);
+    *cap = cap_of_map(bend);
+    if (*cap > 0)
+        logits = rewrite_input(w, bend, 0);
+    bend = find_map(w, logits);
+    *factor = fuse_number_of_map(bend, "x0 * ");
+    if (*factor > 0)
+        logits = rewrite_input(w, bend, 0);
+    else
+        *factor = 1;
+    return logits;
+}
 
 /* The linear that makes the logits, or NULL if it cannot be replaced.  A cast to f32 in between
  * does not count as a rounding: the product is computed in f32, and `logits` writes it so. */
@@ -40,12 +86,13 @@ static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
     return fits ? linear : NULL;
 }
 
-/* Follow the sampler's logits back: the product, then a norm and a gather of rows before it,
+/* Follow logits back: what bends them, the product, then a norm and a gather of rows before it,
  * each only if nothing else reads it.  What is not there stays IR_NONE.  False: there is no such
  * product, or an operand is overwritten before it. */
 static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 {
-    const ir_op *linear = find_product(w, logits);
+    double factor, cap;
+    const ir_op *linear = find_product(w, unbend(w, logits, &factor, &cap));
     linear_parts p;
     if (!linear)
         return false;
@@ -55,6 +102,8 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         return false;
     *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE},
                   p.eps,
+                  factor,
+                  cap,
                   w->keys.at[tensor_of(w, logits)->producer]};
     const ir_op *norm = find_plain_norm(w, out->in[LOGITS_X]);
     if (p.in[NORM] == IR_NONE && norm && is_private(w, norm, 1) && may_skip_rounding(w, norm) &&
@@ -78,7 +127,11 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
 static mpk_status add_logits(rewrite *w, const tail *t, ir_tensor_id *made)
 {
     return rewrite_add(w, t->key, "logits", LOGITS_INPUTS, t->in,
-                       (ir_set[]){{.name = "eps", .f = t->eps}, {0}}, made);
+                       (ir_set[]){{.name = "eps", .f = t->eps},
+                                  {.name = "factor", .f = t->factor},
+                                  {.name = "cap", .f = t->cap},
+                                  {0}},
+                       made);
 }
 
 /* Can every part of the concatenated row be made by `logits`?  Each but the last must be whole

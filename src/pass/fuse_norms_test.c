@@ -58,27 +58,32 @@ static void what_follows_a_norm(void **state)
 enum { TOKENS = 5, HEADS = 4, COLUMNS = HEADS * 8 };
 
 /* One attention of four heads and two KV heads of 8 entries.  norms: what stands between the
- * products and the heads, and makes %qn and %kn; more: what follows. */
-static ir_graph *attention_after(arena *a, const char *norms, const char *more)
+ * products and the heads, and makes %qn and %kn; turns: makes %qr and %kr of the heads %qh and %kh;
+ * more: what follows. */
+static ir_graph *attention_of(arena *a, const char *norms, const char *turns, const char *more)
 {
     static const char before[] =
         "input %x : f32[5, 40] live=tokens\nconst %wq : f32[32, 40]\nconst %wk : f32[16, 40]\n"
         "const %wv : f32[16, 40]\nconst %nq : f32[32]\nconst %nk : f32[16]\n"
-        "input %table : f32[5, 2, 4] live=tokens\ninput %positions : i32[5] live=tokens\n"
+        "const %mq : f32[8]\nconst %mk : f32[8]\n"
+        "input %positions : i32[5] live=tokens\n%table = rope_table(%positions) {size = 8}\n"
         "input %slots : i32[5] live=tokens\ninput %pages : i32[1, 2]\n"
         "state %kc : f32[2, 2, 4, 8]\nstate %vc : f32[2, 2, 4, 8]\n%q = linear(%x, %wq)\n"
         "%k = linear(%x, %wk)\n%v = linear(%x, %wv)\n";
     static const char after[] =
         "%qh = reshape(%qn) {shape = [5, 4, 8]}\n%kh = reshape(%kn) {shape = [5, 2, 8]}\n"
-        "%vh = reshape(%v) {shape = [5, 2, 8]}\n%qr = rope(%qh, %table)\n"
-        "%kr = rope(%kh, %table)\n%ko, %vo = kv_write(%kr, %vh, %positions, %slots, %pages, %kc, "
+        "%vh = reshape(%v) {shape = [5, 2, 8]}\n";
+    static const char end[] =
+        "%ko, %vo = kv_write(%kr, %vh, %positions, %slots, %pages, %kc, "
         "%vc)\n%y = attention(%qr, %ko, %vo, %positions, %slots, %pages)\noutput %y\n";
     char program[2048];
     ir_graph *g;
-    snprintf(program, sizeof program, "%s%s%s%s", before, norms, after, more);
+    snprintf(program, sizeof program, "%s%s%s%s%s%s", before, norms, after, turns, end, more);
     check_ok(&cx, ir_parse(&cx, a, str_from(program), &g));
     return g;
 }
+
+#define TURNS "%qr = rope(%qh, %table)\n%kr = rope(%kh, %table)\n"
 
 /* Positions and pages count up, all else is random by its name.  y[TOKENS * COLUMNS]. */
 static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *y)
@@ -125,7 +130,7 @@ static void norms_of_all_heads(void **state)
         arena a = {0};
         float plain[TOKENS * COLUMNS], fused[TOKENS * COLUMNS];
         const pass_options cpu = {.n_workers = 2, .n_peers = rows[i].peers};
-        const ir_graph *g = attention_after(&a, rows[i].norms, rows[i].more),
+        const ir_graph *g = attention_of(&a, rows[i].norms, TURNS, rows[i].more),
                        *f = fuse_as(&a, g, &cpu);
         if (count_of(f, "rms_norm_parts") != rows[i].joined ||
             count_of(f, "rope_kv") != rows[i].joined)
@@ -141,9 +146,62 @@ static void norms_of_all_heads(void **state)
     }
 }
 
+/* Norms of heads may stand before the rotations or after them, those of q and of k alike: in the
+ * operator that takes all of it they give the same bits.  A norm that is read elsewhere, or on both
+ * sides, stays. */
+static void norms_before_and_after_rotation(void **state)
+{
+    (void)state;
+#define FIRST(x, more) "%" x "m = rms_norm(%" x "h, %m" x more "\n%" x "r = rope(%" x "m, %table)\n"
+#define LAST(x, more) "%" x "t = rope(%" x "h, %table)\n%" x "r = rms_norm(%" x "t, %m" x more "\n"
+#define NONE(x) "%" x "r = rope(%" x "h, %table)\n"
+    static const struct {
+        const char *turns, *more;
+        size_t joined, last;
+    } rows[] = {
+        {FIRST("q", ")") FIRST("k", ")"), "", 1, 0},
+        {LAST("q", ")") LAST("k", ")"), "", 1, 1},
+        {LAST("q", ") {eps = 0.5}") LAST("k", ") {eps = 0.5}"), "", 1, 1},
+        {LAST("q", ") {eps = 0.5}") LAST("k", ")"), "", 0, 0},
+        {LAST("q", ")") FIRST("k", ")"), "", 0, 0},
+        {FIRST("q", ")") LAST("k", ")"), "", 0, 0},
+        {NONE("q") LAST("k", ")"), "", 1, 1},
+        {LAST("q", ")") NONE("k"), "", 1, 1},
+        {LAST("q", ", %qt)") LAST("k", ")"), "", 0, 0},
+        {LAST("q", ")") LAST("k", ")"), "output %kr\n", 0, 0},
+        {LAST("q", ")") LAST("k", ")"), "output %qt\n", 0, 0},
+        {"%qt = rope(%qh, %table)\n%qr = rms_norm(%qt, _)\n" NONE("k"), "", 0, 0},
+        {"%qm = rms_norm(%qh, %mq)\n%qt = rope(%qm, %table)\n%qr = rms_norm(%qt, %mq)\n" NONE("k"),
+         "", 0, 0},
+    };
+    const uint64_t seed = check_seed();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        float plain[TOKENS * COLUMNS], fused[TOKENS * COLUMNS];
+        const pass_options cpu = {.n_workers = 2},
+                           paper = {.n_workers = 2, .fusion = PASS_FUSE_PAPER};
+        const ir_graph *g = attention_of(
+            &a, "%qn = reshape(%q) {shape = [5, 32]}\n%kn = reshape(%k) {shape = [5, 16]}\n",
+            rows[i].turns, rows[i].more);
+        const ir_graph *f = fuse_as(&a, g, &cpu), *split = fuse_as(&a, g, &gpu_options);
+        if (count_of(f, "rope_kv") != rows[i].joined ||
+            count_of(split, "attention_split") != rows[i].joined ||
+            count_of(fuse_as(&a, g, &paper), "attention_qkv") != rows[i].joined - rows[i].last)
+            fail_msg("row %zu", i);
+        for (size_t o = 0; o < f->ops.n; o++)
+            if (strcmp(f->ops.at[o].def->name, "rope_kv") == 0)
+                assert_int_equal(f->ops.at[o].attributes[4].i, rows[i].last);
+        evaluate(&a, g, seed + i, plain);
+        evaluate(&a, f, seed + i, fused);
+        assert_memory_equal(plain, fused, sizeof plain);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_follows_a_norm),
-                                       cmocka_unit_test(norms_of_all_heads)};
+                                       cmocka_unit_test(norms_of_all_heads),
+                                       cmocka_unit_test(norms_before_and_after_rotation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

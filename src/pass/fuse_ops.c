@@ -6,11 +6,12 @@
  * options->relaxed is set; with it, fused results are computed in f32 and rounded once.  (The
  * exception is split attention, whose sums run in a different order.)
  *
- *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), norm
- *                      (full, few elements), post norm (full)
+ *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), scaled
+ *                      (full, relaxed), norm (full, few elements), post norm (full)
  *   fuse_sum.c         sum (full)
- *   fuse_experts.c     pairs (options->share_tokens, more tokens)
+ *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
+ *   fuse_latent.c      latent (full, relaxed)
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
  *                      else rope_kv (full); parts (options->context_tasks); rows
  *   fuse_logits.c      logits (full, with options->logits)
@@ -33,9 +34,9 @@
  * as it is. */
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_sums,  fuse_experts,
-                                                        fuse_caches,  fuse_views, fuse_attentions,
-                                                        fuse_logits};
+    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears,    fuse_sums,  fuse_experts,
+                                                        fuse_caches,     fuse_views, fuse_latents,
+                                                        fuse_attentions, fuse_logits};
     for (size_t i = 0; i < sizeof groups / sizeof *groups && s->options->fusion != PASS_FUSE_NONE;
          i++) {
         rewrite w;

@@ -534,86 +534,6 @@ static void other_attention_is_split(void **state)
     }
 }
 
-/* The product of the sampler's logits becomes `logits` if it has nothing that `logits` has not: a
- * bias, a residual, a gate. */
-static void logits_are_plain_products(void **state)
-{
-    (void)state;
-    const struct {
-        const char *product;
-        bool fused;
-    } rows[] = {
-        {"linear(%x, %w)", true},
-        {"linear(%x, %w, _, _, _, _, _, %n)", true},
-        {"linear(%x, %w, _, _, %b)", false},
-        {"linear(%x, %w, _, _, _, _, _, _, %r)", false},
-        {"linear(%x, %w, %w) {glu = \"silu\"}", false},
-        {"linear(%z, %w, _, _, _, _, _, %n)", true}, /* one norm of two */
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char program[1024];
-        const char *z = strstr(rows[i].product, "%z") ? "%z = rms_norm(%x, %n) {eps = 0.5}\n" : "";
-        pass_options options = {.n_workers = 2};
-        text out = {0};
-        snprintf(program, sizeof program,
-                 "input %%x : bf16[2, 32] live=rows\nconst %%w : bf16[48, 32]\nconst %%n : "
-                 "bf16[32]\nconst %%b : bf16[48]\ninput %%r : bf16[2, 48] live=rows\n"
-                 "input %%s : f32[2, 4] live=rows\ninput %%e : i64[2] live=rows\ninput %%d : "
-                 "i32[2] live=rows\ninput %%a : i32[2, 7] live=rows\ninput %%u : i32[2, 64]\n"
-                 "input %%h : i32[60]\nstate %%c : f32[2, 48]\n%s%%y = %s\n%%l = cast(%%y) {dtype "
-                 "= \"f32\"}\n%%t, %%o, %%p = sample(%%l, %%s, %%e, %%d, %%a, %%u, %%h, %%c)\n"
-                 "output %%t\n",
-                 z, rows[i].product);
-        check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:logits=1"),
-                                    str_from(program), &out));
-        text_add(&out, "", 1);
-        if ((strstr(out.at, "= logits(") != NULL) != rows[i].fused)
-            fail_msg("%s:\n%s", rows[i].product, out.at);
-        assert_int_equal(strstr(out.at, "= rms_norm(") != NULL, *z != 0);
-        text_free(&out);
-    }
-}
-
-/* Products of pairs are summed by an operator of their own for many tokens, if the body for long
- * steps takes the weights: bf16, by eights. */
-static void pairs_are_summed_apart(void **state)
-{
-    (void)state;
-    const struct {
-        const char *tokens, *weight, *columns, *more;
-        bool apart;
-    } rows[] = {
-        {"20", "bf16[6, 72, 40]", "40", "_, %s)", true},
-        {"16", "bf16[6, 72, 40]", "40", "_, %s)", false},
-        {"20", "f32[6, 72, 40]", "40", "_, %s)", false},
-        {"20", "bf16[6, 70, 40]", "40", "_, %s)", false},
-        {"20", "bf16[6, 72, 36]", "36", "_, %s)", false},
-        {"20", "bf16[6, 72, 40]", "40", "%w, %s) {glu = \"silu\"}", false},
-        {"20", "bf16[6, 72, 40]", "40", "_)", false},
-        {"20", "bf16[6, 72, 40]", "40", "_, %s, _, _, %b)", true},
-        {"16", "bf16[6, 72, 40]", "40", "_, %s, _, _, %b)", false},
-        {"20", "bf16[6, 72, 40]", "40", "_, %s, _, %n, %b)", false},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char program[512];
-        pass_options options = {.n_workers = 2};
-        text out = {0};
-        snprintf(program, sizeof program,
-                 "input %%x : bf16[%s, 2, %s] live=tokens\ninput %%i : i32[%s, 2] live=tokens\n"
-                 "const %%w : %s\ninput %%s : f32[%s, 2] live=tokens\nconst %%b : bf16[6, 72]\n"
-                 "const %%n : bf16[40]\n%%y = expert_linear(%%x, %%i, %%w, %s\noutput %%y\n",
-                 rows[i].tokens, rows[i].columns, rows[i].tokens, rows[i].weight, rows[i].tokens,
-                 rows[i].more);
-        check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1:share_tokens=16"),
-                                    str_from(program), &out));
-        text_add(&out, "", 1);
-        if ((strstr(out.at, "= sum_pairs(") != NULL) != rows[i].apart ||
-            (strstr(out.at, "%b)") != NULL) != (strstr(rows[i].more, "%b)") != NULL))
-            fail_msg("row %zu:\n%s", i, out.at);
-        text_free(&out);
-    }
-}
-
 /* Settings may stand after the name of a pass; what is no setting is refused. */
 static void settings_on_text(void **state)
 {
@@ -762,8 +682,6 @@ int main(void)
                                        cmocka_unit_test(latent_contexts_are_cut_on_a_gpu),
                                        cmocka_unit_test(contexts_are_cut_where_heads_are_few),
                                        cmocka_unit_test(workers_of_a_text),
-                                       cmocka_unit_test(logits_are_plain_products),
-                                       cmocka_unit_test(pairs_are_summed_apart),
                                        cmocka_unit_test(a_norm_for_all_or_none),
                                        cmocka_unit_test(siblings_share_a_norm),
                                        cmocka_unit_test(gates_are_plain_products),

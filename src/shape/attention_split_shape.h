@@ -67,7 +67,9 @@ enum {
  *   splits, unit, own, window           attributes of the operator
  *   slots, slot_pages, n_pages          of the KV cache: known when the kernel is loaded
  *                                       (mpk_caches)
- *   norm_type                           of q_norm and k_norm: 0 bf16, 1 f32, -1 absent
+ *   norm_type                           of q_norm and k_norm: -1 absent, else 0 bf16, or
+ *                                       ATTENTION_NORM_F32, and ATTENTION_NORM_LAST if they follow
+ *                                       the rotation
  *   eps, scale                          scale: for scores in powers of 2
  *   cap, cap_rate                       of scores in powers of 2, as mpk_capped takes them
  *                                       (tile/cap.cuh); 0: none
@@ -78,6 +80,8 @@ enum {
     INT(window) CACHE(slots) CACHE(slot_pages) CACHE(n_pages) INT(norm_type) FLOAT(eps) \
     FLOAT(scale) FLOAT(cap) FLOAT(cap_rate) INT(part)
 /* clang-format on */
+
+enum { ATTENTION_NORM_F32 = 1, ATTENTION_NORM_LAST = 2 };
 
 typedef struct attention_shape {
     ATTENTION_SHAPE_FIELDS(FIELD_INT, FIELD_INT, FIELD_FLOAT)

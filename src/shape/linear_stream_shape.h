@@ -26,6 +26,7 @@ enum {
     STREAM_TILE = 8,
     STREAM_SQUARES = 0,                                  /* float[64 tokens][8 warps] */
     STREAM_END = STREAM_SQUARES + TEAM_MOST_TOKENS * 32, /* stream_end */
+    STREAM_BEND = STREAM_END + 48,                       /* float2: cap and rate of logits */
     /* float[2][STREAM_TILE][16 tokens][2] */
     STREAM_PEAKS = STREAM_END + 64,
     /* float[STREAM_TILE][8 warps][32 lanes][4] */
@@ -71,7 +72,8 @@ enum { TO_HALVES, TO_LOGITS };
  *   or 1 f32
  *   gathered, tokens           operand rows i32[R]: row r of the product is token rows[r], if that
  *                              is below `tokens` and alive; -1: row r is token r
- *   output, peaks              TO_*; operand of the peaks, or -1 */
+ *   output, peaks              TO_*; operand of the peaks, or -1
+ *   cap, rate                  of logits (task/peaks.cuh) */
 /* clang-format off */
 #define STREAM_SHAPE_FIELDS(INT, FLOAT, INTS)                                       \
     INT(columns) FLOAT(columns_inverse) INT(pages) INT(last) INT(at_once) INT(rows) \
@@ -79,12 +81,12 @@ enum { TO_HALVES, TO_LOGITS };
     INT(after)                                                                      \
     INT(x) INT(y) INT(residual) INTS(bias, 3)                                       \
     INTS(bias_rows, 3) INTS(bias_type, 3) INT(gathered) INT(tokens) INT(output)     \
-    INT(peaks)
+    INT(peaks) FLOAT(cap) FLOAT(rate)
 /* clang-format on */
 
 typedef struct stream_shape {
     STREAM_SHAPE_FIELDS(FIELD_INT, FIELD_FLOAT, FIELD_INTS)
 } stream_shape;
-SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (20 + 3 * 3) * 4);
+SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (22 + 3 * 3) * 4);
 
 #endif

@@ -117,6 +117,7 @@ enum {
     TILE_FORM_BOX_ENDS = TILE_FORM_BIAS + 1, /* either of these at the end of boxes */
     /* an activation of columns of y in linear_stream and linear_team */
     TILE_FORM_STREAM_AFTER = TILE_FORM_BOX_ENDS + 1,
+    TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
 };
 
 #endif

@@ -46,9 +46,9 @@
 #include "role/regime.cuh"
 #include "role/step.cuh"
 #include "role/watcher.cuh"
-/* bodies.cuh includes it too, but is left out of one unit */
+/* bodies.cuh includes it too, but is left out of two units */
 #include "role/jit.cuh"
-#if MPK_UNIT != MPK_UNIT_ROLES
+#if MPK_UNIT <= MPK_UNIT_KERNEL
 #include "role/bodies.cuh"
 #endif
 
@@ -123,7 +123,43 @@ MPK_FN void worker_begin(const rt_kernel *k)
     __syncthreads();
 }
 
-#if MPK_UNIT != MPK_UNIT_KERNEL
+#if MPK_UNIT == 0 || MPK_UNIT == MPK_UNIT_STEP
+
+/* Called by run_role, in one warp of worker 0: in warp 0 of a launch that is only to poll the step
+ * task, else in warp MPK_WARPS + 2, for the life of the kernel. */
+MPK_FN void run_step(rt_kernel *k)
+{
+#if !MPK_CALLS
+    if (k->mode == RT_ONE_STEP) {
+        k->machine.workers[0].owner = 1;
+        rt_step_poll(&k->machine, &k->machine.workers[0]);
+        return;
+    }
+    if (!k->call.is_one) {
+        step_loop(k);
+        return;
+    }
+#endif
+    call_loop(k);
+}
+
+#endif
+
+#if MPK_UNIT == MPK_UNIT_STEP
+
+extern "C" __device__ __noinline__ void mpk_run_step(rt_kernel *k)
+{
+    run_step(k);
+}
+
+#elif MPK_UNIT != MPK_UNIT_KERNEL
+
+#if MPK_UNIT
+MPK_FN void run_step(rt_kernel *k)
+{
+    mpk_run_step(k);
+}
+#endif
 
 /* Called by mpk_kernel in all threads that do not run bodies, and in all threads of a launch
  * that is only to poll the step task (RT_ONE_STEP).  Each warp finds its role by its number and
@@ -137,10 +173,8 @@ MPK_FN void run_role(rt_kernel *k)
         /* The operators before it are kernels of their own, which may still run when this one
          * starts (programmatic dependent launch). */
         ptx_grid_wait();
-        if (blockIdx.x == 0 && warp == 0) {
-            k->machine.workers[0].owner = 1;
-            rt_step_poll(&k->machine, &k->machine.workers[0]);
-        }
+        if (blockIdx.x == 0 && warp == 0)
+            run_step(k);
         return;
     }
 #endif
@@ -160,7 +194,7 @@ MPK_FN void run_role(rt_kernel *k)
     if (k->mode != RT_SERVE)
         return;
     if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
-        call_loop(k);
+        run_step(k);
 #if MPK_PEERS > 1
     else if (blockIdx.x == 0 && k->peer) {
         if (threadIdx.x == (MPK_WARPS + 3) * 32)
@@ -169,7 +203,7 @@ MPK_FN void run_role(rt_kernel *k)
 #endif
 #if !MPK_CALLS
     else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
-        step_loop(k);
+        run_step(k);
 #endif
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
         /* A scheduler: paper §5.1.  Its queues lie in device memory; the pause keeps idle polls
@@ -196,7 +230,7 @@ extern "C" __device__ __noinline__ void mpk_run_role(rt_kernel *k)
     run_role(k);
 }
 
-#else
+#elif MPK_UNIT <= MPK_UNIT_KERNEL
 
 #if MPK_UNIT
 MPK_FN void run_role(rt_kernel *k)

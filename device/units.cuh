@@ -2,14 +2,15 @@
  * generated constants; src/cuda/tools.c).
  *
  *   KERNEL    the kernel, with the bodies that wait: those of few tokens.  One function.
- *   ROLES     mpk_run_role: all warps that run no bodies (kernel.cuh).
+ *   ROLES     mpk_run_role: all warps that run no bodies (kernel.cuh), but for
+ *   STEP      mpk_run_step: the step task, and that of calls.
  *   PLAIN     mpk_run_body: bodies that are called when what they read is there.
  *   SOME      mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the
  *             kernel they would take registers from those for few.
- *   EXPERTS, HEADS, ROWS, PRODUCTS
+ *   EXPERTS, HEADS, ROWS, PRODUCTS, PARTS
  *             mpk_run_experts and so on: the bodies for many tokens, some of which wait themselves:
  *             products with experts; rotation, attention split and folded, and sums of parts;
- *             attention as a whole; products.
+ *             attention as a whole; products; tasks of these that share a tile (linear_parts.cuh).
  *
  * Units without bodies are not there (MPK_UNITS).  The compiler takes longer than linearly for a
  * large function, so units are also faster one after the other.
@@ -36,6 +37,7 @@
 #endif
 
 extern "C" __device__ void mpk_run_role(rt_kernel *k);
+extern "C" __device__ void mpk_run_step(rt_kernel *k);
 MPK_PRESERVED extern "C" __device__ void mpk_run_body(rt_u32 body, const mpk_task &t);
 /* What a unit runs; called by all body threads, from run_entry in the unit KERNEL.  one: a task
  * whose time has come, or whose body waits; its ring is moved on.  NULL: the tasks of this
@@ -46,8 +48,7 @@ MPK_PRESERVED extern "C" __device__ void mpk_run_experts(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_heads(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_rows(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
-
-#if MPK_UNIT == MPK_UNIT_KERNEL
+MPK_PRESERVED extern "C" __device__ void mpk_run_parts(const mpk_task *one);
 
 /* The host sets a bit of MPK_UNITS for each unit that has bodies: a call of any other would not
  * link. */
@@ -56,12 +57,24 @@ MPK_FN constexpr bool units_have(int unit)
     return MPK_UNITS >> unit & 1;
 }
 
+/* The unit in which the code of a task is; 0: it is waited for or plain. */
+MPK_FN rt_u32 unit_of_entry(const rt_entry *e)
+{
+    const rt_u32 unit = mpk_unit_of(e->body);
+    const bool shares = units_have(MPK_UNIT_PARTS) && unit == MPK_UNIT_PRODUCTS && e->parts;
+    return shares ? MPK_UNIT_PARTS : unit;
+}
+
+#if MPK_UNIT == MPK_UNIT_KERNEL
+
 /* Run one task of a body for some or many tokens, or, with 0, those of the list.  Comparisons
  * with constants: for a unit that is not there nothing is left, not even a name to link. */
 MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
 {
     if (units_have(MPK_UNIT_PRODUCTS) && unit == MPK_UNIT_PRODUCTS)
         mpk_run_products(one);
+    if (units_have(MPK_UNIT_PARTS) && unit == MPK_UNIT_PARTS)
+        mpk_run_parts(one);
     if (units_have(MPK_UNIT_ROWS) && unit == MPK_UNIT_ROWS)
         mpk_run_rows(one);
     if (units_have(MPK_UNIT_HEADS) && unit == MPK_UNIT_HEADS)
@@ -81,7 +94,7 @@ MPK_FN void mpk_dispatch_body(rt_u32 body, const mpk_task &t)
     mpk_task apart = t;
     apart.ring = &ring;
     if (mpk_body_many(body))
-        mpk_run_unit(mpk_unit_of(body), &apart);
+        mpk_run_unit(unit_of_entry(t.e), &apart);
     else
         mpk_run_body(body, apart);
     *t.ring = ring;
@@ -103,7 +116,7 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, 
     mpk_dispatch_plain(body, t);
 }
 
-#elif MPK_UNIT != MPK_UNIT_ROLES
+#elif MPK_UNIT > MPK_UNIT_STEP
 
 #if MPK_RING
 
@@ -119,7 +132,7 @@ MPK_FN bool list_next(mpk_ring *ring, mpk_task *t)
         return false;
     /* The entry is in shared memory; a peek at its unit does not give it back. */
     take_entry(&s);
-    if (mpk_unit_of(mpk_w.entries[s.slot].body) != MPK_UNIT)
+    if (unit_of_entry(&mpk_w.entries[s.slot]) != MPK_UNIT)
         return false;
     if (mpk_timed && mpk_thread() == 0) {
         mpk_w.times = mpk_w.all_times + s.next;
@@ -240,6 +253,8 @@ MPK_FN void many_run(const mpk_task *one)
 #define UNITS_RUN_MANY mpk_run_rows
 #elif MPK_UNIT == MPK_UNIT_PRODUCTS
 #define UNITS_RUN_MANY mpk_run_products
+#elif MPK_UNIT == MPK_UNIT_PARTS
+#define UNITS_RUN_MANY mpk_run_parts
 #endif
 MPK_PRESERVED extern "C" __device__ __noinline__ void UNITS_RUN_MANY(const mpk_task *one)
 {

@@ -53,7 +53,7 @@ MPK_FN bool run_entry(rt_u32 slot, mpk_ring *ring, bool of_list)
         return true;
     }
 #if MPK_RING && MPK_UNIT == MPK_UNIT_KERNEL
-    const rt_u32 unit = mpk_unit_of(body);
+    const rt_u32 unit = unit_of_entry(t.e);
     if (of_list && unit) {
         mpk_run_unit(unit, 0);
         return false;

@@ -728,7 +728,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
 {
     const int half = mpk_thread() / 128;
     const bool anew = at == 0 || p.lots > TILE_KEPT,
-               part = TILE_HAS(TILE_FORM_PARTS) && p.parts > 1;
+               part = TILE_ALL_SHARE || (TILE_SOME_SHARE && p.parts > 1);
     float *s_scale = part ? parts_scales()
                           : (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
                                 lot % TILE_KEPT * 2 * TILE_TOKENS;
@@ -738,9 +738,9 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
     /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
-    if (TILE_HAS(TILE_FORM_PARTS) && part && loop == TILE_BOX_128)
+    if (part && loop == TILE_BOX_128)
         box_run_part<128>(t, s, b, ring);
-    else if (TILE_HAS(TILE_FORM_PARTS) && part)
+    else if (part)
         box_run_part<256>(t, s, b, ring);
     else if (TILE_HAS_LOOP(TILE_BOX_128) && loop == TILE_BOX_128)
         box_run_as<TILE_BOX_128, 128>(t, s, q, b, p.first + at, row, anew, s_scale, ring);

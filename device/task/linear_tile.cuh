@@ -687,17 +687,18 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             break;
         place = lot + 1 < p.lots ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_LOTS;
         const tile_pass q = tile_pass_at(p, s, at);
+        const bool boxed = TILE_ALL_SHARE || p.boxed;
         /* No token of the lot is alive, but its pages have been loaded: let them go. */
-        if (row >= (int)t.hi0 && p.piece && TILE_HAS_LOOP(TILE_THIN))
+        if (row >= (int)t.hi0 && !boxed && p.piece && TILE_HAS_LOOP(TILE_THIN))
             tile_drop_thin(s, p.piece, &ring);
 #if MPK_MAPS
-        else if (row >= (int)t.hi0 && p.boxed)
+        else if (row >= (int)t.hi0 && boxed)
             box_drop(q, &ring);
 #endif
         else if (row >= (int)t.hi0)
             tile_drop(q, &ring);
 #if MPK_MAPS
-        else if (p.boxed)
+        else if (boxed)
             box_run(t, s, p, q, at, lot, row, &ring);
 #endif
 #if !MPK_WGMMA

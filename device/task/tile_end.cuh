@@ -32,6 +32,9 @@
 #define TILE_HAS(form) (MPK_FORMS >> (form)&1)
 #define TILE_HAS_END(loop, end) TILE_HAS((loop)*TILE_ENDS + (end))
 #define TILE_HAS_LOOP(loop) (MPK_FORMS >> (loop)*TILE_ENDS & ((1 << TILE_ENDS) - 1))
+/* In units, tasks that share a tile have one of their own, without the loops of the others. */
+#define TILE_ALL_SHARE (MPK_UNIT == MPK_UNIT_PARTS)
+#define TILE_SOME_SHARE (TILE_HAS(TILE_FORM_PARTS) && MPK_UNIT != MPK_UNIT_PRODUCTS)
 
 /* Floats from a row of sums in scratch to the next: 64 and 8 more, so that the pairs which lanes
  * of neighbouring g store (8 g + 2 c banks on) meet no conflict within each half of the warp. */

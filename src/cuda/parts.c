@@ -125,8 +125,11 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
         grid d;
         if (use->instance == RT_NONE || !use->body->parts || !find_grid(m, graph, op, seen, &d))
             continue;
-        parts[op] = (cuda_parts){
-            .n = choose(&use->pack, &d), .n_across = d.n_across, .first_meeting = m->n_meetings};
+        /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
+        const bool may_share = gen_comes_by_boxes(m->machine.image.ir[graph], op);
+        parts[op] = (cuda_parts){.n = may_share ? choose(&use->pack, &d) : 1,
+                                 .n_across = d.n_across,
+                                 .first_meeting = m->n_meetings};
         if (parts[op].n > 1)
             m->n_meetings += d.n_tasks / parts[op].n;
     }

@@ -36,6 +36,12 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "const %a : bf16[1056, 256]\nconst %b : bf16[1056, 1056]\nconst %n : bf16[1056]\n" \
     "%h = linear(%x, %a)\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
 
+/* The first of PRODUCTS with a bias, by which it does not come by boxes in a kernel for prompts. */
+#define BIASED(tokens)                                                             \
+    "input %x : bf16[" tokens ", 4096] live=tokens\n"                              \
+    "const %a : bf16[192, 4096]\nconst %b : bf16[192]\nconst %c : bf16[96, 192]\n" \
+    "%h = linear(%x, %a, _, _, %b)\n%i = linear(%h, %c)\noutput %i\n"
+
 static const char four_workers[] = "capability:90,sms:4,memory:67108864";
 
 /* The same program for few tokens and for many. */
@@ -130,6 +136,19 @@ static void test_products_that_share(void **state)
     assert_int_equal(cuda_of(b->m)->source.n_regimes, 2);
     assert_int_equal(check_meetings(b), 6);
     assert_int_equal(cuda_parts_bytes(cuda_of(b->m)), (uint64_t)WORKERS * RT_PART_BYTES);
+    const uint32_t *units = cuda_of(b->m)->source.units;
+    assert_true(units[GEN_PROMPTS] >> GEN_UNIT_PARTS & 1);
+    assert_false(units[GEN_STREAMS] >> GEN_UNIT_PARTS & 1);
+    tear_down(b);
+}
+
+/* The code of shared tiles is for boxes alone. */
+static void test_a_product_without_boxes(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(settings, WORKERS, BIASED("4"), BIASED("128"));
+    assert_int_equal(cuda_of(b->m)->source.n_regimes, 2);
+    assert_int_equal(check_meetings(b), 0);
     tear_down(b);
 }
 
@@ -239,6 +258,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_products_that_share),
+        cmocka_unit_test(test_a_product_without_boxes),
         cmocka_unit_test(test_uneven_products),
         cmocka_unit_test(test_no_maps),
         cmocka_unit_test(test_squares),

@@ -177,20 +177,22 @@ typedef struct engine_dtypes {
     const target_def *target;
     bool keeps;
     const struct quantize_mix *mix; /* NULL: none */
-    /* with `keeps`, of each layer and number of columns, in the build's arena: the kind of all of
+    /* with `keeps`, of each layer and number of columns, in the arena: the kind of all of
      * the file's matrices, 0 where they differ */
     map kinds;
 } engine_dtypes;
-mpk_status engine_find_dtypes(mpk_context *cx, engine_build *b, bool drafts, engine_dtypes *out);
+mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
+                              engine_dtypes *out);
 /* `to` reads d when the graph is built. */
 void engine_weight_dtypes(const engine_dtypes *d, model_weights *to);
 /* About what the weights take on the target. */
 uint64_t engine_weight_bytes(const engine_dtypes *d);
 
 /* The tensor program for n_tokens tokens, of the model or (drafts) of the draft model, with weights
- * in the dtypes that the target keeps them in.  It lies in b->arena. */
-mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
-                              ir_graph **out);
+ * in the dtypes that the target keeps them in.  It lies in a.  Threads may build graphs of one
+ * build side by side. */
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
+                              uint32_t n_tokens, ir_graph **out);
 
 /* ---- engine_draft.c ---- */
 

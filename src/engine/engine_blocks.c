@@ -152,14 +152,15 @@ void engine_weight_dtypes(const engine_dtypes *d, model_weights *to)
     *to = (model_weights){.dtype = dtype_of, .self = d};
 }
 
-mpk_status engine_find_dtypes(mpk_context *cx, engine_build *b, bool drafts, engine_dtypes *out)
+mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
+                              engine_dtypes *out)
 {
     *out = (engine_dtypes){.model = drafts ? &b->draft : &b->model,
                            .target = b->device.target,
                            .keeps = b->options.keep_blocks != 0};
     if (b->options.random_mix)
         TRY(quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix));
-    return gather_kinds(cx, &b->arena, out);
+    return gather_kinds(cx, a, out);
 }
 
 /* ---- memory ---- */

@@ -11,6 +11,7 @@
  *
  * Called by engine_compile.c, before it compiles and when a target has compiled code.
  */
+#include "base/thread.h"
 #include "engine/engine.h"
 
 /* Every field of pass_options that changes the program must be here: one that is missing would let
@@ -35,23 +36,43 @@ static void print_options(const pass_options *o, text *t)
                    STR_ARG(o->degrees[i].match));
 }
 
+/* The texts of the graphs, each made by a thread. */
+typedef struct printing {
+    ir_graph *const *graphs;
+    text *texts;
+} printing;
+
+static mpk_status print_one(mpk_context *cx, void *user, uint32_t i)
+{
+    const printing *p = user;
+    ir_print(p->graphs[i], &p->texts[i]);
+    CHECK(cx, !p->texts[i].failed, MPK_ENOMEM, "out of memory for the text of the program");
+    return MPK_OK;
+}
+
 /* Sizes and names of all weights are in the graphs' text, so the model's path need not be in the
  * key: two folders with the same shapes share an entry. */
 mpk_status engine_program_key(mpk_context *cx, arena *a, const target_device *device,
                               const pass_options *options, uint32_t n_graphs,
                               ir_graph *const *graphs, const uint32_t *n_tokens, str *key)
 {
-    text t = {0};
+    text t = {0}, *texts;
+    NEW(cx, a, texts, n_graphs);
+    printing p = {graphs, texts};
+    mpk_status status = thread_each(cx, n_graphs, print_one, &p);
     text_print(&t, "mpk %s\n%s ", engine_source_key, device->target->name);
     device->target->print_key(device, &t);
     print_options(options, &t);
     for (uint32_t i = 0; i < n_graphs; i++) {
         text_print(&t, "graph %u\n", n_tokens[i]);
-        ir_print(graphs[i], &t);
+        if (texts[i].n)
+            text_add(&t, texts[i].at, texts[i].n);
+        text_free(&texts[i]);
     }
     key->at = t.failed ? NULL : arena_copy(a, t.at, t.n);
     key->n = t.n;
     text_free(&t);
+    TRY(status);
     CHECK(cx, key->at, MPK_ENOMEM, "out of memory for the text of the program");
     return MPK_OK;
 }

@@ -89,38 +89,63 @@ static mpk_status look_into_cache(mpk_context *cx, engine_build *b, const pass_o
     return MPK_OK;
 }
 
-/* Build and compile the graphs of the plan: those of the model, then those of the draft model, in
- * one program.  only_tokens: only the first one that takes this many tokens, or the last; 0: all.
- * Everything lies in b->arena, so a failure needs no undoing. */
+/* The graphs of a program: those of the model, then those of the draft model. */
+typedef struct wanted_graphs {
+    const engine_build *b;
+    uint32_t n, n_drafts;
+    uint32_t n_tokens[2 * ENGINE_MAX_GRAPHS];
+    ir_graph *graphs[2 * ENGINE_MAX_GRAPHS];
+    arena arenas[2 * ENGINE_MAX_GRAPHS]; /* of each while it is built */
+} wanted_graphs;
+
+/* parallel: graph i, in an arena of its own. */
+static mpk_status build_one(mpk_context *cx, void *user, uint32_t i)
+{
+    wanted_graphs *w = user;
+    return engine_build_graph(cx, &w->arenas[i], w->b, i >= w->n - w->n_drafts, w->n_tokens[i],
+                              &w->graphs[i]);
+}
+
+/* Which graphs there are to be.  only_tokens: only the first one that takes this many tokens, or
+ * the last; 0: all. */
+static void list_graphs(const engine_build *b, uint32_t only_tokens, wanted_graphs *w)
+{
+    const engine_plan *p = &b->plan;
+    for (uint32_t i = 0; i < p->n_graphs; i++) {
+        const bool last = i + 1 == p->n_graphs;
+        if (only_tokens && p->n_tokens[i] < only_tokens && !last)
+            continue;
+        w->n_tokens[w->n++] = p->n_tokens[i];
+        if (only_tokens)
+            return;
+    }
+    for (uint32_t i = 0; b->has_draft && i < p->n_graphs; i++) {
+        if (p->n_tokens[i] > RT_MIXED_TOKENS) /* no draft step has more */
+            return;
+        w->n_tokens[w->n++] = p->n_tokens[i];
+        w->n_drafts++;
+    }
+}
+
+/* Build and compile the graphs of the plan, in one program.  Everything lies in b->arena, so a
+ * failure needs no undoing. */
 static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b)
 {
-    ir_graph *graphs[2 * ENGINE_MAX_GRAPHS];
-    uint32_t tokens[2 * ENGINE_MAX_GRAPHS], n = 0;
-    const engine_plan *p = &b->plan;
+    wanted_graphs w = {.b = b};
     pass_options options;
     TRY(engine_pass_options(cx, &b->arena, &b->options, &b->device,
                             model_kv_heads(&b->model.config), &options));
     options.narrow = b->device.target->narrows && b->options.activations != MPK_ACTIVATIONS_F32;
-    for (uint32_t i = 0; i < p->n_graphs; i++) {
-        bool last = i + 1 == p->n_graphs;
-        if (only_tokens && p->n_tokens[i] < only_tokens && !last)
-            continue;
-        TRY(engine_progress(cx, &b->options, "compiling", (double)i / p->n_graphs));
-        TRY(engine_build_graph(cx, b, false, p->n_tokens[i], &graphs[n]));
-        tokens[n++] = p->n_tokens[i];
-        if (only_tokens)
-            break;
-    }
-    for (uint32_t i = 0; b->has_draft && !only_tokens && i < p->n_graphs; i++) {
-        if (p->n_tokens[i] > RT_MIXED_TOKENS) /* no draft step has more */
-            break;
-        TRY(engine_build_graph(cx, b, true, p->n_tokens[i], &graphs[n]));
-        tokens[n++] = p->n_tokens[i];
-        options.n_draft_graphs++;
-    }
-    TRY(look_into_cache(cx, b, &options, n, graphs, tokens));
+    list_graphs(b, only_tokens, &w);
+    options.n_draft_graphs = w.n_drafts;
+    TRY(engine_progress(cx, &b->options, "compiling", 0));
+    mpk_status status = thread_each(cx, w.n, build_one, &w);
+    for (uint32_t i = 0; i < w.n; i++)
+        arena_adopt(&b->arena, &w.arenas[i]);
+    TRY(status);
+    TRY(look_into_cache(cx, b, &options, w.n, w.graphs, w.n_tokens));
     if (!b->is_cached) {
-        TRY(pass_compile(cx, &b->arena, &options, n, graphs, tokens, &b->program));
+        TRY(pass_compile(cx, &b->arena, &options, w.n, w.graphs, w.n_tokens, &b->program));
         TRY(image_make(cx, &b->arena, &b->program, &b->image));
     }
     return engine_progress(cx, &b->options, "compiling", 1);

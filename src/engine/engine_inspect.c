@@ -240,7 +240,7 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
     TRY(engine_open_draft(cx, b));
     TRY(engine_make_plan(cx, false, b));
-    TRY(engine_build_graph(cx, b, false, tokens ? tokens : 1, &g));
+    TRY(engine_build_graph(cx, &b->arena, b, false, tokens ? tokens : 1, &g));
     ir_print(g, &t);
     return give_text(cx, &t, source);
 }

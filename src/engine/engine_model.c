@@ -82,7 +82,7 @@ static mpk_status kv_budget(mpk_context *cx, engine_build *b, uint64_t *most, ui
         const load_model *model = i ? &b->draft : &b->model;
         const model_config *c = &model->config;
         engine_dtypes dtypes;
-        TRY(engine_find_dtypes(cx, b, i, &dtypes));
+        TRY(engine_find_dtypes(cx, &b->arena, b, i, &dtypes));
         weights += engine_weight_bytes(&dtypes);
         tied += c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
     }
@@ -194,15 +194,15 @@ static uint32_t guesses_of(const engine_build *b)
 
 /* The draft model's graphs have the same slots, pages and plan as the model's, since both are
  * compiled into one program.  rule_vocab is the larger of the two vocabularies. */
-mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uint32_t n_tokens,
-                              ir_graph **out)
+mpk_status engine_build_graph(mpk_context *cx, arena *a, const engine_build *b, bool drafts,
+                              uint32_t n_tokens, ir_graph **out)
 {
     const load_model *model = drafts ? &b->draft : &b->model;
     const model_config *c = &b->model.config, *other = &b->draft.config; /* zeros: there is none */
     const engine_plan *plan = &b->plan;
     model_weights weights;
     engine_dtypes dtypes;
-    TRY(engine_find_dtypes(cx, b, drafts, &dtypes));
+    TRY(engine_find_dtypes(cx, a, b, drafts, &dtypes));
     engine_weight_dtypes(&dtypes, &weights);
     model_shape shape = {
         .n_tokens = n_tokens,
@@ -220,5 +220,5 @@ mpk_status engine_build_graph(mpk_context *cx, engine_build *b, bool drafts, uin
         .drafts = drafts,
         .rule_vocab = c->vocab_size > other->vocab_size ? c->vocab_size : other->vocab_size,
     };
-    return model_build(cx, &b->arena, &model->config, &shape, &weights, out);
+    return model_build(cx, a, &model->config, &shape, &weights, out);
 }

@@ -131,6 +131,13 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
+bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    const ir_box whole = ir_box_whole(gen_output(&c, 0));
+    return is_boxed(&c, &whole);
+}
+
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n)
 {
     const gen_call c = {.ir = g, .op = &g->ops.at[op]};

@@ -115,22 +115,26 @@ typedef struct gen_boxes {
 } gen_boxes;
 /* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-/* Of products by boxes (linear): has x a norm?  Does each of n tasks with equal parts of y's
- * columns store them as they are summed, by whole groups of 8? */
+/* Of linear: has x a norm?  Do long tasks of whole groups come by boxes, where there are tensor
+ * maps?  Does each of n tasks with equal parts of y's columns store them as they are summed, by
+ * whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
+bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
 
 /* Units that a kernel is compiled in side by side (device/units.cuh): the values of MPK_UNIT.  What
  * takes the compiler longest has the highest numbers: they are begun first. */
 typedef enum gen_unit {
     GEN_UNIT_KERNEL = 1, /* with the bodies that wait, but for those for some or many tokens */
-    GEN_UNIT_ROLES,      /* the warps that run no bodies */
+    GEN_UNIT_ROLES,      /* the warps that run no bodies, but for one */
+    GEN_UNIT_STEP,       /* the step task */
     GEN_UNIT_PLAIN,      /* bodies that are called when what they read is there */
     GEN_UNIT_SOME,
     GEN_UNIT_EXPERTS, /* and the next: bodies for many tokens */
     GEN_UNIT_HEADS,
     GEN_UNIT_ROWS,
     GEN_UNIT_PRODUCTS,
+    GEN_UNIT_PARTS, /* tasks of bodies of PRODUCTS that share a tile (gen_body.parts) */
     GEN_UNITS
 } gen_unit;
 

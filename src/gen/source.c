@@ -22,6 +22,7 @@
 
 #include "gen/source_files.h"
 #include "rt/rt_lane.h"
+#include "shape/linear_tile_shape.h"
 
 /* Everything that is known while a source is made; it lies on the stack of gen_source_make, and
  * what outlives it is in the caller's arena. */
@@ -279,13 +280,17 @@ static gen_unit unit_of(const gen_body *b)
     return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
-/* The first three are there in any case: the roles have code without any body. */
+/* The first four are there in any case: the roles have code without any body. */
 static void find_units(emitter *e, uint32_t regime)
 {
-    e->units[regime] = 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES | 1u << GEN_UNIT_PLAIN;
-    for (size_t i = 0; i < e->instances.n; i++)
+    const bool shares = e->forms[regime] >> TILE_FORM_PARTS & 1;
+    e->units[regime] =
+        1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES | 1u << GEN_UNIT_STEP | 1u << GEN_UNIT_PLAIN;
+    for (size_t i = 0; i < e->instances.n; i++) {
+        const gen_body *b = e->instances.at[i].body;
         if (e->instances.at[i].regimes >> regime & 1)
-            e->units[regime] |= 1u << unit_of(e->instances.at[i].body);
+            e->units[regime] |= 1u << unit_of(b) | (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS;
+    }
 }
 
 /* Which operators of a regime have tensor maps?  The host fails if it cannot make those of a kernel
@@ -325,8 +330,8 @@ static const char unit_macros[] =
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
 /* As gen_unit. */
-static const char *const unit_names[] = {"KERNEL",  "ROLES", "PLAIN", "SOME",
-                                         "EXPERTS", "HEADS", "ROWS",  "PRODUCTS"};
+static const char *const unit_names[] = {"KERNEL",  "ROLES", "STEP", "PLAIN",    "SOME",
+                                         "EXPERTS", "HEADS", "ROWS", "PRODUCTS", "PARTS"};
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
  * tasks. */
@@ -564,6 +569,8 @@ typedef enum {
  * OF_MANY_WAITING and the units are asked besides and overlap with these. */
 static bool is_chosen(const gen_body *b, choice of)
 {
+    if (of == OF_UNIT + GEN_UNIT_PARTS)
+        return b->parts;
     if (of >= OF_UNIT)
         return unit_of(b) == (gen_unit)(of - OF_UNIT);
     if (of == OF_LOADING)
@@ -647,11 +654,12 @@ static void print_question(emitter *e, const char *name, choice of)
                any ? "        return true;\n" : "");
 }
 
-/* mpk_unit_of: in which unit is the instance?  0: it is waited for or plain. */
+/* mpk_unit_of: in which unit is the instance, if its task has its tile alone?  0: it is waited for
+ * or plain. */
 static void print_units(emitter *e)
 {
     text_print(&e->out, "\nMPK_FN rt_u32 mpk_unit_of(rt_u32 body)\n{\n    switch (body) {\n");
-    for (uint32_t unit = GEN_UNIT_SOME; unit < GEN_UNITS; unit++) {
+    for (uint32_t unit = GEN_UNIT_SOME; unit < GEN_UNIT_PARTS; unit++) {
         bool any = false;
         for (uint32_t i = 0; i < e->instances.n; i++)
             if (is_of(e, i, OF_UNIT + unit)) {
@@ -720,7 +728,7 @@ static mpk_status print_all(emitter *e)
     if (is_tested(e))
         return MPK_OK;
     TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("units.cuh")));
-    text_print(&e->out, "\n#if MPK_UNIT <= MPK_UNIT_ROLES\n");
+    text_print(&e->out, "\n#if MPK_UNIT <= MPK_UNIT_STEP\n");
     TRY(gen_files_add(e->cx, e->arena, &e->printed, &e->out, STR("kernel.cuh")));
     text_print(&e->out, "\n#endif\n");
     return MPK_OK;

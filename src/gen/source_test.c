@@ -299,7 +299,8 @@ static void test_code_that_tasks_need(void **state)
         snprintf(words, sizeof words, "#define MPK_FORMS 0x%llxull ", forms);
         assert_non_null(strstr(source.text.at, words));
         assert_int_equal(source.units[0], 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES |
-                                              1u << GEN_UNIT_PLAIN | 1u << GEN_UNIT_PRODUCTS);
+                                              1u << GEN_UNIT_STEP | 1u << GEN_UNIT_PLAIN |
+                                              1u << GEN_UNIT_PRODUCTS);
         assert_int_equal(source.x_maps[0], rows[i].loops >> TILE_THIN_BOX & 1);
         assert_false(source.maps[0]);
         arena_free(&a);

@@ -308,12 +308,14 @@ def templates():
 
 
 def test_templates_of_llama_cpp(mpk, hf, tmp_path):
-    """Report: how many agree, and which do not."""
-    equal = refused = 0
+    """Report: how many agree, and which do not.  The seed draws half of them; a thorough run takes all."""
+    r, equal, refused = random.Random(SEED), 0, 0
     different, rendered = [], set()
     for name, template in sorted(templates().items()):
         for title, messages in CONVERSATIONS.items():
             for setting, options in SETTINGS.items():
+                if r.random() < 0.5 and not os.environ.get("MPK_THOROUGH"):
+                    continue
                 options = dict(options, variables={**SPECIALS, **options.get("variables", {})})
                 renders, found = compare(mpk, hf, template, messages, **options)
                 if found:

@@ -3,8 +3,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -39,18 +41,13 @@ WORLDS = [1, 2, 3] if os.environ.get("MPK_THOROUGH") else RANDOM.choice(([1, 2],
 def found(request, folder):
     """What each process of a group says of each case: None, or a traceback."""
     world, seed = request.param, str(RANDOM.randrange(2**31))
-    script, logs = support.ROOT / "tests" / "torch_ranks.py", [folder / f"{world}-{rank}.log" for rank in range(world)]
-    started = []
-    try:
-        for rank, log in enumerate(logs):
-            command = [sys.executable, script, str(rank), str(world), str(folder), seed]
-            started.append(subprocess.Popen(command, stderr=log.open("w")))
-        codes = [p.wait(timeout=SECONDS) for p in started]
-    finally:
-        for p in started:
-            p.kill()
-            p.wait()
-    assert not any(codes), "\n".join(log.read_text()[-1500:] for log in logs)
+    command = [sys.executable, support.ROOT / "tests" / "torch_ranks.py", str(world), folder, seed]
+    with subprocess.Popen(command, start_new_session=True) as p:
+        hangs = threading.Timer(SECONDS, os.killpg, (p.pid, signal.SIGKILL))
+        hangs.start()
+        code = p.wait()
+        hangs.cancel()
+    assert not code, "\n".join(log.read_text()[-1500:] for log in folder.glob(f"{world}-*.log"))
     return [json.loads((folder / f"{world}-{rank}.json").read_text()) for rank in range(world)]
 
 

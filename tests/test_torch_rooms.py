@@ -4,8 +4,11 @@ others."""
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -22,27 +25,30 @@ if not torch.distributed.is_gloo_available():
 from mpk import rooms
 
 
-def run(case, world, folder, gone=()):
+@pytest.fixture(scope="module")
+def ranks():
+    """A process that forks those of each case."""
+    command = [sys.executable, support.ROOT / "tests" / "torch_room_ranks.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes, start_new_session=True) as p:
+        yield p
+
+
+def run(ranks, case, world, folder, gone=()):
     """What each process returns; those in `gone` end without a word."""
-    script, seed = support.ROOT / "tests" / "torch_room_ranks.py", str(RANDOM.randrange(2**31))
-    logs = [folder / f"{rank}.log" for rank in range(world)]
-    started = []
-    try:
-        for rank, log in enumerate(logs):
-            command = [sys.executable, script, case, str(rank), str(world), folder, seed]
-            started.append(subprocess.Popen(command, stderr=log.open("w")))
-        for p in started:
-            p.wait(timeout=300)
-    finally:
-        for p in started:
-            p.kill()
-            p.wait()
+    ranks.stdin.write(json.dumps([case, world, str(folder), RANDOM.randrange(2**31)]) + "\n")
+    ranks.stdin.flush()
+    hangs = threading.Timer(300, os.killpg, (ranks.pid, signal.SIGKILL))
+    hangs.start()
+    ended = ranks.stdout.readline()
+    hangs.cancel()
+    assert ended == "ended\n", f"{case} hangs"
     found = []
     for rank in range(world):
         if rank in gone:
             continue
         told = folder / f"{case}-{rank}.json"
-        assert told.exists(), logs[rank].read_text()[-2000:]
+        assert told.exists(), (folder / f"{rank}.log").read_text()[-2000:]
         result, problem = json.loads(told.read_text())
         assert problem is None, f"rank {rank}: {problem}"
         found.append(result)
@@ -50,46 +56,46 @@ def run(case, world, folder, gone=()):
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_numbers(tmp_path, world):
-    run("numbers", world, tmp_path)
+def test_numbers(ranks, tmp_path, world):
+    run(ranks, "numbers", world, tmp_path)
 
 
 @pytest.mark.parametrize("case", ["late", "forked", "beside_what_stays"])
-def test_goes_well(tmp_path, case):
-    run(case, 2, tmp_path)
+def test_goes_well(ranks, tmp_path, case):
+    run(ranks, case, 2, tmp_path)
 
 
-def test_not_all_compile(tmp_path):
-    reasons = run("not_all_compile", 2, tmp_path)[0]
+def test_not_all_compile(ranks, tmp_path):
+    reasons = run(ranks, "not_all_compile", 2, tmp_path)[0]
     assert reasons and all("not all processes had compiled" in reason for reason in reasons), reasons
 
 
-def test_no_memory(tmp_path):
-    for reasons in run("no_memory", 2, tmp_path):
+def test_no_memory(ranks, tmp_path):
+    for reasons in run(ranks, "no_memory", 2, tmp_path):
         assert reasons and all("rank 1 cannot share memory: no such file" in r for r in reasons), reasons
 
 
-def test_killed(tmp_path):
+def test_killed(ranks, tmp_path):
     """All others are told which one it was, within 10 s, and so is the next call at once."""
-    for found, again in run("killed", 3, tmp_path, gone=[2]):
+    for found, again in run(ranks, "killed", 3, tmp_path, gone=[2]):
         for problem, seconds in found, again:
             assert problem.endswith("the process of rank 2 has ended") and seconds < 10, (found, again)
 
 
-def test_after_an_end(tmp_path):
-    problem, seconds = run("after_an_end", 2, tmp_path, gone=[1])[0]
+def test_after_an_end(ranks, tmp_path):
+    problem, seconds = run(ranks, "after_an_end", 2, tmp_path, gone=[1])[0]
     assert problem == "the process of rank 1 has ended" and seconds < 10
 
 
-def test_strangers(tmp_path):
+def test_strangers(ranks, tmp_path):
     """Each of the two finds it out, or is told by the other."""
-    for problem, seconds in run("strangers", 2, tmp_path):
+    for problem, seconds in run(ranks, "strangers", 2, tmp_path):
         assert "another collective than this process's number 1, all_reduce of f32[" in problem, problem
         assert seconds < 60
 
 
-def test_one_stays_away(tmp_path):
-    first, second = run("one_stays_away", 2, tmp_path)
+def test_one_stays_away(ranks, tmp_path):
+    first, second = run(ranks, "one_stays_away", 2, tmp_path)
     assert first[0] == "rank 1 has not come to all_reduce of f32[3] within 2 s", first
     assert second[0] == "rank 0 has given up: " + first[0], second
 

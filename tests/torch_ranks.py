@@ -1,7 +1,8 @@
-"""One process of several that share collectives over gloo: what tests/test_torch_collectives.py starts.
+"""Processes that share collectives over gloo: what tests/test_torch_collectives.py starts.
 
-usage: torch_ranks.py RANK WORLD FOLDER SEED.  Each case runs eager and compiled on fresh data; what differs, or is
-raised, goes to FOLDER/RANK.json by the case's name.  All processes run the cases in the same order.
+usage: torch_ranks.py WORLD FOLDER SEED [CASE...].  In each of WORLD processes each case runs eager and compiled on
+fresh data; what differs, or is raised, goes to FOLDER/WORLD-RANK.json by the case's name, its standard error to
+FOLDER/WORLD-RANK.log.  All processes run the cases in the same order.
 """
 
 import copy
@@ -13,6 +14,7 @@ import random
 import sys
 import traceback
 
+import forks
 import support  # before mpk, which it finds
 
 import torch
@@ -373,7 +375,7 @@ def run(rank, world, folder, seed):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{world}", rank=rank, world_size=world,
                             timeout=datetime.timedelta(seconds=SECONDS))
-    r, found, only = Ranks(rank, world, folder), {}, sys.argv[5:]
+    r, found, only = Ranks(rank, world, folder), {}, sys.argv[4:]
     for i, function in enumerate(cases):
         if only and function.__name__ not in only:
             continue
@@ -391,5 +393,13 @@ def run(rank, world, folder, seed):
     dist.destroy_process_group()
 
 
+def main():
+    world, folder, seed = int(sys.argv[1]), pathlib.Path(sys.argv[2]), int(sys.argv[3])
+    rank, codes = forks.fork([folder / f"{world}-{rank}.log" for rank in range(world)])
+    if rank is None:
+        sys.exit(any(codes))
+    run(rank, world, folder, seed)
+
+
 if __name__ == "__main__":
-    run(int(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]), int(sys.argv[4]))
+    main()

@@ -1,6 +1,8 @@
-"""One process of several that exchange tensors by shared memory: what tests/test_torch_rooms.py starts.
+"""Processes that exchange tensors by shared memory: what tests/test_torch_rooms.py starts.
 
-usage: torch_room_ranks.py CASE RANK WORLD FOLDER SEED.  What the case returns or raises goes to FOLDER/CASE-RANK.json.
+For each line of standard input, [CASE, WORLD, FOLDER, SEED] in JSON, so many processes run the case; when all have
+ended, a line says so.  What a process returns or raises goes to FOLDER/CASE-RANK.json, its standard error to
+FOLDER/RANK.log.
 """
 
 import datetime
@@ -13,6 +15,7 @@ import sys
 import time
 import traceback
 
+import forks
 import support  # before mpk, which it finds
 
 import torch
@@ -215,5 +218,15 @@ def run(case, rank, world, folder, seed):
     os._exit(0)  # gloo would wait for those that are gone
 
 
+def main():
+    for line in sys.stdin:
+        case, world, folder, seed = json.loads(line)
+        folder = pathlib.Path(folder)
+        rank, _ = forks.fork([folder / f"{rank}.log" for rank in range(world)])
+        if rank is not None:
+            run(case, rank, world, folder, seed)
+        print("ended", flush=True)
+
+
 if __name__ == "__main__":
-    run(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), pathlib.Path(sys.argv[4]), int(sys.argv[5]))
+    main()

@@ -495,7 +495,9 @@ def main():
     before = rows_of(given.out)
     done = {name for name, row in before.items() if row["status"] != given.again}
     names = [] if given.table_only else given.names or shuffled(installed())
-    sweep([name for name in names if name not in done], given.out, given.seconds)
+    names = [name for name in names if name not in done]
+    if names:
+        sweep(names, given.out, given.seconds)
     rows = list(rows_of(given.out).values())
     if given.write:
         given.write.write_text(table(rows, len(installed())))

@@ -205,6 +205,24 @@ static void test_operands_refused(void **state)
          "dilation 2147483647 or output_padding 0 of axis 0 is not possible", MPK_ESHAPE},
         {"input %p : i32[6]\n%t = rope_table(%p) {size = 8, scaling = \"linear\", factor = 0.0}",
          "factor is 0, expected more than 0", MPK_EARG},
+        {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%l, %p = logits(%x, %w) {factor = 0.0}",
+         "logits: factor is 0, expected more than 0", MPK_EARG},
+        {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%l, %p = logits(%x, %w) {factor = 1e30}",
+         "logits: factor is 1e+30", MPK_EARG},
+        {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%l, %p = logits(%x, %w) {cap = -1.0}",
+         "logits: cap is -1, expected 0 or more", MPK_EARG},
+        {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%l, %p = logits(%x, %w) {cap = 1e30}",
+         "logits: cap is 1e+30", MPK_EARG},
+        {"input %t : i32[2]\nconst %w : f32[8, 4]\n%x = embedding(%t, %w) {factor = 0.0}",
+         "embedding: factor is 0, expected more than 0", MPK_EARG},
+        {"input %t : i32[2]\nconst %w : f32[8, 4]\n%x = embedding(%t, %w) {factor = 1e30}",
+         "embedding: factor is 1e+30", MPK_EARG},
+        {"input %x : f32[2, 1, 4]\ninput %q : f32[2, 1, 4]\ninput %l : f32[2, 4]\ninput %k : "
+         "f32[2, "
+         "1, 4]\ninput %t : f32[2, 2, 3]\nconst %n : f32[4]\ninput %p : i32[2]\ninput %s : "
+         "i32[2]\ninput %g : i32[1, 1]\nstate %c : f32[1, 1, 4, 8]\n%y, %kc = latent_rope(%x, %q, "
+         "%l, %k, %t, %n, %p, %s, %g, %c)",
+         "latent_rope: the table rotates 6 entries, q has 4", MPK_ESHAPE},
         {"input %p : i32[6]\n%t = rope_table(%p) {size = 8, original_positions = 0}",
          "original_positions is 0, expected more than 0", MPK_EARG},
         {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 1]\n%y = conv(%x, %w, _) {output_padding = "

@@ -359,8 +359,10 @@ static void test_lists_out_of_order(void **state)
     check_ok(&b.cx, image_open_proved(&b.cx, &b.arena, copy, bytes, &opened));
     assert_int_equal(opened.n_graphs, b.image.n_graphs);
     assert_int_equal(opened.ir[0]->ops.n, b.image.ir[0]->ops.n);
-    assert_memory_equal(opened.places[0], b.image.places[0],
-                        opened.ir[0]->tensors.n * sizeof **opened.places);
+    for (ir_tensor_id t = 0; t < opened.ir[0]->tensors.n; t++) { /* without the padding */
+        assert_int_equal(opened.places[0][t].area, b.image.places[0][t].area);
+        assert_int_equal(opened.places[0][t].offset, b.image.places[0][t].offset);
+    }
     rt_place *place = (rt_place *)((char *)copy + copy->sections[RT_PLACES].offset);
     place->area = RT_AREAS;
     check_fails(&b.cx, MPK_EFORMAT, "checksum",

@@ -91,7 +91,7 @@ def section(source, shared):
 def document():
     shared = {name: re.search(r"#define " + name + r"\b(.*?)\n\n", (ROOT / "src/op" / file).read_text(), re.S).group(1)
               for name, file in (("ROPE_ATTRIBUTE_ROWS", "rope.h"), ("POOL_RECORD", "pool.h"),
-                                  ("TURNED_ATTRIBUTE_ROWS", "rotated.h"))}
+                                  ("ROTATED_ATTRIBUTE_ROWS", "rotated.h"))}
     sources = [path.read_text() for path in sorted((ROOT / "src/op").glob("*.c"))]
     sections = dict(section(s, shared) for s in sources if re.search(r"^const op_def op_", s, re.M))
     index = textwrap.fill(", ".join(f"[{name}](#{name})" for name in sorted(sections)), 120)

@@ -378,47 +378,49 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 
 static const op_operand out[] = {{"part", 0}, {"lse", 0}, {"k_cache", 0}, {"v_cache", 0}};
 static const op_attribute attributes[] = {
-    TURNED_ATTRIBUTE_ROWS,  SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),
+    ROTATED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6),     SHAPE_REAL("scale", 0),
     SHAPE_INT("window", 0), SHAPE_NEEDED("splits", INT), SHAPE_INT("unit", 128),
     SHAPE_INT("own", 0),    SHAPE_REAL("cap", 0),        SHAPE_INT("norm_last", 0)};
 
 /* Grouped heads; norms and a window; more splits than units; parts of `own` units, also of several
  * tokens a slot; a cap; norms after the rotation. */
 static const op_case cases[] = {
-    {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
-                   "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                        "%kc, %vc) {heads = 9, "
-                                        "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
-    {TURNED_INPUTS("7", "f32[7, 336]", "24", "3, 3",
-                   "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                        "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                        "%kc, %vc, %qn, %kn) {heads "
-                                        "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = "
-                                        "9, splits = 3, unit = 8}\n"},
-    {TURNED_INPUTS(
+    {ROTATED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
+                    "f32[9, 3, 16, 64]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc) {heads = 9, "
+                                         "kv_heads = 3, head_size = 64, splits = 4, unit = 16}\n"},
+    {ROTATED_INPUTS("7", "f32[7, 336]", "24", "3, 3",
+                    "bf16[9, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                         "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc, %qn, %kn) {heads "
+                                         "= 5, kv_heads = 1, head_size = 48, eps = 1e-05, window = "
+                                         "9, splits = 3, unit = 8}\n"},
+    {ROTATED_INPUTS(
         "7", "bf16[7, 640]", "32", "4, 3",
         "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
                              "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, %kc, %vc, "
                              "_, %kn) {heads = "
                              "4, kv_heads = 2, head_size = 80, scale = 0.2, splits = 9, unit = "
                              "4}\n"},
-    {TURNED_INPUTS("6", "f32[6, 96]", "8", "6, 5",
-                   "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                        "%kc, %vc) {heads = 4, kv_heads "
-                                        "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
-    {TURNED_INPUTS("7", "f32[7, 96]", "8", "2, 5",
-                   "bf16[10, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                         "%kc, %vc) {heads = 4, kv_heads = 1, head_size = 16, "
-                                         "window = 9, splits = 3, unit = 4, own = 1}\n"},
-    {TURNED_INPUTS("5", "f32[5, 160]", "16", "2, 5",
-                   "f32[10, 1, 4, 32]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                        "%kc, %vc) {heads = 3, kv_heads = 1, head_size = 32, "
-                                        "splits = 3, unit = 4, cap = 0.5}\n"},
-    {TURNED_INPUTS("5", "f32[5, 160]", "12", "2, 5",
-                   "f32[10, 1, 4, 32]") "const %qn : f32[32]\nconst %kn : f32[32]\n"
-                                        "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
-                                        "%kc, %vc, %qn, %kn) {heads = 3, kv_heads = 1, head_size = "
-                                        "32, splits = 3, unit = 4, norm_last = 1}\n"},
+    {ROTATED_INPUTS("6", "f32[6, 96]", "8", "6, 5",
+                    "f32[31, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc) {heads = 4, kv_heads "
+                                         "= 1, head_size = 16, splits = 3, unit = 4, own = 2}\n"},
+    {ROTATED_INPUTS(
+        "7", "f32[7, 96]", "8", "2, 5",
+        "bf16[10, 1, 4, 16]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                              "%kc, %vc) {heads = 4, kv_heads = 1, head_size = 16, "
+                              "window = 9, splits = 3, unit = 4, own = 1}\n"},
+    {ROTATED_INPUTS("5", "f32[5, 160]", "16", "2, 5",
+                    "f32[10, 1, 4, 32]") "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                                         "%kc, %vc) {heads = 3, kv_heads = 1, head_size = 32, "
+                                         "splits = 3, unit = 4, cap = 0.5}\n"},
+    {ROTATED_INPUTS(
+        "5", "f32[5, 160]", "12", "2, 5",
+        "f32[10, 1, 4, 32]") "const %qn : f32[32]\nconst %kn : f32[32]\n"
+                             "%y, %l, %k, %v = attention_split(%x, %t, %p, %s, %pages, "
+                             "%kc, %vc, %qn, %kn) {heads = 3, kv_heads = 1, head_size = "
+                             "32, splits = 3, unit = 4, norm_last = 1}\n"},
 };
 
 const op_def op_attention_split = {

@@ -98,7 +98,8 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
            (size_t)(shape_input(g, op, K_CACHE)->dims[3] + 2 * table->dims[2]) * sizeof(float);
 }
 
-/* The rotated part of a row, behind the first L entries; head: of q. */
+/* Load a head of token t from q or key (which has one head), rotate it, and round it to the
+ * operand's dtype. */
 static void rotate_part(const op_call *call, uint32_t input, int64_t t, int64_t head, float *row,
                         const float *cosine)
 {

@@ -149,44 +149,45 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
 }
 
 static const op_operand out[] = {{"q", 0}, {"k_cache", 0}, {"v_cache", 0}};
-static const op_attribute attributes[] = {TURNED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6),
+static const op_attribute attributes[] = {ROTATED_ATTRIBUTE_ROWS, SHAPE_REAL("eps", 1e-6),
                                           SHAPE_INT("norm_last", 0)};
 
 /* A single token, prefill, each norm present and absent, caches of another dtype, more tokens
  * than a tile; norms after the rotation. */
 static const op_case cases[] = {
-    {TURNED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
-                   "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
-                                        "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
-    {TURNED_INPUTS("7", "f32[7, 336]", "24", "3, 2",
-                   "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
-                                        "%qn, %kn) {heads = 5, "
-                                        "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
-    {TURNED_INPUTS("7", "bf16[7, 640]", "32", "4, 3",
-                   "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
-                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, "
-                                        "%kn) {heads = 4, kv_heads "
-                                        "= 2, head_size = 80}\n"},
-    {TURNED_INPUTS("33", "bf16[33, 1024]", "64", "1, 3",
-                   "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
-                                          "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
-                                          "%qn, %kn) {heads = 4, "
-                                          "kv_heads = 2, head_size = 128}\n"},
-    {TURNED_INPUTS("70", "bf16[70, 640]", "32", "4, 2",
-                   "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) "
-                                         "{heads = 6, kv_heads = 2, "
-                                         "head_size = 64}\n"},
-    {TURNED_INPUTS("5", "f32[5, 336]", "16", "3, 2",
-                   "f32[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
-                                       "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
-                                       "%qn, %kn) {heads = 5, kv_heads = 1, head_size = 48, eps = "
-                                       "0.5, norm_last = 1}\n"},
-    {TURNED_INPUTS("35", "bf16[35, 768]", "48", "1, 3",
-                   "bf16[3, 2, 64, 96]") "const %qn : bf16[96]\nconst %kn : f32[96]\n"
+    {ROTATED_INPUTS("1", "f32[1, 960]", "32", "2, 4",
+                    "f32[9, 3, 16, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, "
+                                         "%vc) {heads = 9, kv_heads = 3, head_size = 64}\n"},
+    {ROTATED_INPUTS("7", "f32[7, 336]", "24", "3, 2",
+                    "bf16[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
                                          "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
-                                         "%qn, %kn) {heads = 4, kv_heads = 2, head_size = 96, "
-                                         "norm_last = 1}\n"},
+                                         "%qn, %kn) {heads = 5, "
+                                         "kv_heads = 1, head_size = 48, eps = 1e-05}\n"},
+    {ROTATED_INPUTS(
+        "7", "bf16[7, 640]", "32", "4, 3",
+        "f16[12, 2, 4, 80]") "const %kn : bf16[80]\n"
+                             "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, _, "
+                             "%kn) {heads = 4, kv_heads "
+                             "= 2, head_size = 80}\n"},
+    {ROTATED_INPUTS("33", "bf16[33, 1024]", "64", "1, 3",
+                    "bf16[3, 2, 64, 128]") "const %qn : bf16[128]\nconst %kn : bf16[128]\n"
+                                           "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                           "%qn, %kn) {heads = 4, "
+                                           "kv_heads = 2, head_size = 128}\n"},
+    {ROTATED_INPUTS("70", "bf16[70, 640]", "32", "4, 2",
+                    "bf16[8, 2, 64, 64]") "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc) "
+                                          "{heads = 6, kv_heads = 2, "
+                                          "head_size = 64}\n"},
+    {ROTATED_INPUTS("5", "f32[5, 336]", "16", "3, 2",
+                    "f32[7, 1, 8, 48]") "const %qn : f32[48]\nconst %kn : f32[48]\n"
+                                        "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                        "%qn, %kn) {heads = 5, kv_heads = 1, head_size = 48, eps = "
+                                        "0.5, norm_last = 1}\n"},
+    {ROTATED_INPUTS("35", "bf16[35, 768]", "48", "1, 3",
+                    "bf16[3, 2, 64, 96]") "const %qn : bf16[96]\nconst %kn : f32[96]\n"
+                                          "%q, %k, %v = rope_kv(%x, %t, %p, %s, %pages, %kc, %vc, "
+                                          "%qn, %kn) {heads = 4, kv_heads = 2, head_size = 96, "
+                                          "norm_last = 1}\n"},
 };
 
 const op_def op_rope_kv = {

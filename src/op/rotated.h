@@ -50,11 +50,11 @@ static const op_operand rotated_in[] = {
     {"qkv", 0},     {"table", 0},   {"positions", 0},        {"slots", 0},           {"pages", 0},
     {"k_cache", 0}, {"v_cache", 0}, {"q_norm", OP_OPTIONAL}, {"k_norm", OP_OPTIONAL}};
 
-#define TURNED_ATTRIBUTE_ROWS \
+#define ROTATED_ATTRIBUTE_ROWS \
     SHAPE_NEEDED("heads", INT), SHAPE_NEEDED("kv_heads", INT), SHAPE_NEEDED("head_size", INT)
 
 /* The inputs of a case but for the norms: %x, %t, %p, %s, %pages, %kc and %vc. */
-#define TURNED_INPUTS(tokens, qkv, half, pages, cache)                                      \
+#define ROTATED_INPUTS(tokens, qkv, half, pages, cache)                                     \
     "input %x : " qkv " live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\n" \
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                        \
     "] live=tokens\ninput %pages : i32[" pages "]\n"                                        \

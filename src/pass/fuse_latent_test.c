@@ -1,11 +1,8 @@
 /* fuse_latent_test.c - what stands before a latent attention becomes one operator, with the bits of
  * the single ones. */
-#include <string.h>
-
-#include "base/rng.h"
 #include "fuse_bed.h"
 
-enum { TOKENS = 5, HEADS = 3, LATENT = 16, TURNED = 8, ROW = LATENT + TURNED };
+enum { TOKENS = 5, HEADS = 3, LATENT = 16, ROTATED = 8, ROW = LATENT + ROTATED };
 
 /* An attention of three heads over latents; each part may be another. */
 typedef struct parts {
@@ -17,8 +14,9 @@ typedef struct parts {
 #define Q_ROPE "%qr = rope(%q, %t)\n"
 #define K_ROPE "%kr = rope(%k, %t)\n"
 #define QUERY "%qa = concat(%x, %qr) {axis = 2}\n"
-#define CACHED "%ka = concat(%lh, %kr) {axis = 2}\n%kw = latent_write(%ka, %p, %s, %pages, %kc)\n"
-#define ATTENTION "%y = attention(%qa, %kw, _, %p, %s, %pages)\noutput %y\n"
+#define CACHED \
+    "%ka = concat(%lh, %kr) {axis = 2}\n%kw = latent_write(%ka, %p, %slots, %pages, %kc)\n"
+#define ATTENTION "%y = attention(%qa, %kw, _, %p, %slots, %pages)\noutput %y\n"
 
 static ir_graph *build(arena *a, const parts *p)
 {
@@ -28,31 +26,13 @@ static ir_graph *build(arena *a, const parts *p)
              "input %%x : f32[5, 3, 16] live=tokens\ninput %%q : f32[5, 3, 8] live=tokens\n"
              "input %%l : f32[5, 16] live=tokens\ninput %%k : f32[5, 1, 8] live=tokens\n"
              "input %%m : f32[5, 1, 16] live=tokens\nconst %%n : f32[16]\n"
-             "input %%p : i32[5] live=tokens\ninput %%s : i32[5] live=tokens\n"
+             "input %%p : i32[5] live=tokens\ninput %%slots : i32[5] live=tokens\n"
              "input %%pages : i32[1, 2]\nstate %%kc : f32[2, 1, 4, 24]\n"
              "%%t = rope_table(%%p) {size = 8}\n%%u = rope_table(%%p) {size = 8, theta = 100.0}\n"
              "%s%s%s%s%s%s%s%s",
              p->norm, p->heads, p->q, p->k, p->query, p->row, p->attention, p->more);
     check_ok(&cx, ir_parse(&cx, a, str_from(program), &g));
     return g;
-}
-
-/* Positions and pages count up, all else is random by its name. */
-static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *y)
-{
-    ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
-    check_ok(&cx, ir_eval_allocate(&cx, a, g, &values));
-    for (size_t t = 0; t < g->tensors.n; t++) {
-        const ir_tensor *x = &g->tensors.at[t];
-        for (int64_t i = 0; i < ir_elements(x) && x->kind != IR_TEMP && x->kind != IR_STATE; i++)
-            if (x->dtype == IR_F32)
-                ((float *)values.data[t])[i] =
-                    rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i);
-            else
-                ((int32_t *)values.data[t])[i] = str_is(x->name, "s") ? 0 : (int32_t)i;
-    }
-    check_ok(&cx, ir_eval(&cx, a, g, &values));
-    memcpy(y, values.data[g->outputs.at[0]], sizeof(float) * TOKENS * HEADS * ROW);
 }
 
 static void parts_of_latents_are_joined(void **state)
@@ -72,7 +52,7 @@ static void parts_of_latents_are_joined(void **state)
         {{NORM, GROUP, Q_ROPE, K_ROPE, QUERY, CACHED, ATTENTION, "output %qa\n"}, true, false},
         {{NORM, GROUP, Q_ROPE, K_ROPE, QUERY, CACHED, ATTENTION, "output %ka\n"}, true, false},
         {{NORM, GROUP, Q_ROPE, K_ROPE, QUERY, CACHED, ATTENTION,
-          "%z = attention(%qa, %kw, _, %p, %s, %pages)\noutput %z\n"},
+          "%z = attention(%qa, %kw, _, %p, %slots, %pages)\noutput %z\n"},
          true,
          false},
         /* two tables; no norm, or none with a weight, or one of heads, or with a residual */
@@ -114,8 +94,8 @@ static void parts_of_latents_are_joined(void **state)
             (rows[i].joined &&
              count_of(f, "rope") + count_of(f, "concat") + count_of(f, "rms_norm")))
             fail_msg("row %zu", i);
-        evaluate(&a, g, seed + i, plain);
-        evaluate(&a, f, seed + i, fused);
+        evaluate_decoding(&a, g, seed + i, plain, TOKENS * HEADS * ROW);
+        evaluate_decoding(&a, f, seed + i, fused, TOKENS * HEADS * ROW);
         assert_memory_equal(plain, fused, sizeof plain);
         arena_free(&a);
     }

@@ -1,8 +1,5 @@
 /* fuse_norms_test.c - what becomes of norms that no product takes: post norms, and norms over all
  * heads of q and of k. */
-#include <string.h>
-
-#include "base/rng.h"
 #include "fuse_bed.h"
 
 static const pass_options gpu_options = {
@@ -58,9 +55,9 @@ static void what_follows_a_norm(void **state)
 enum { TOKENS = 5, HEADS = 4, COLUMNS = HEADS * 8 };
 
 /* One attention of four heads and two KV heads of 8 entries.  norms: what stands between the
- * products and the heads, and makes %qn and %kn; turns: makes %qr and %kr of the heads %qh and %kh;
+ * products and the heads, and makes %qn and %kn; ropes: makes %qr and %kr of the heads %qh and %kh;
  * more: what follows. */
-static ir_graph *attention_of(arena *a, const char *norms, const char *turns, const char *more)
+static ir_graph *attention_of(arena *a, const char *norms, const char *ropes, const char *more)
 {
     static const char before[] =
         "input %x : f32[5, 40] live=tokens\nconst %wq : f32[32, 40]\nconst %wk : f32[16, 40]\n"
@@ -78,30 +75,12 @@ static ir_graph *attention_of(arena *a, const char *norms, const char *turns, co
         "%vc)\n%y = attention(%qr, %ko, %vo, %positions, %slots, %pages)\noutput %y\n";
     char program[2048];
     ir_graph *g;
-    snprintf(program, sizeof program, "%s%s%s%s%s%s", before, norms, after, turns, end, more);
+    snprintf(program, sizeof program, "%s%s%s%s%s%s", before, norms, after, ropes, end, more);
     check_ok(&cx, ir_parse(&cx, a, str_from(program), &g));
     return g;
 }
 
-#define TURNS "%qr = rope(%qh, %table)\n%kr = rope(%kh, %table)\n"
-
-/* Positions and pages count up, all else is random by its name.  y[TOKENS * COLUMNS]. */
-static void evaluate(arena *a, const ir_graph *g, uint64_t seed, float *y)
-{
-    ir_values values = {.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
-    check_ok(&cx, ir_eval_allocate(&cx, a, g, &values));
-    for (size_t t = 0; t < g->tensors.n; t++) {
-        const ir_tensor *x = &g->tensors.at[t];
-        for (int64_t i = 0; i < ir_elements(x) && x->kind != IR_TEMP && x->kind != IR_STATE; i++)
-            if (x->dtype == IR_F32)
-                ((float *)values.data[t])[i] =
-                    rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i);
-            else
-                ((int32_t *)values.data[t])[i] = str_is(x->name, "slots") ? 0 : (int32_t)i;
-    }
-    check_ok(&cx, ir_eval(&cx, a, g, &values));
-    memcpy(y, values.data[g->outputs.at[0]], sizeof(float) * TOKENS * COLUMNS);
-}
+#define ROPES "%qr = rope(%qh, %table)\n%kr = rope(%kh, %table)\n"
 
 /* Norms over all heads of q and of k become one operator between the product and the attention,
  * which gives the same bits; where one of them is another kind of norm, or read elsewhere, or peers
@@ -130,14 +109,14 @@ static void norms_of_all_heads(void **state)
         arena a = {0};
         float plain[TOKENS * COLUMNS], fused[TOKENS * COLUMNS];
         const pass_options cpu = {.n_workers = 2, .n_peers = rows[i].peers};
-        const ir_graph *g = attention_of(&a, rows[i].norms, TURNS, rows[i].more),
+        const ir_graph *g = attention_of(&a, rows[i].norms, ROPES, rows[i].more),
                        *f = fuse_as(&a, g, &cpu);
         if (count_of(f, "rms_norm_parts") != rows[i].joined ||
             count_of(f, "rope_kv") != rows[i].joined)
             fail_msg("%u peers, %zu joined\n%s%s", rows[i].peers, count_of(f, "rms_norm_parts"),
                      rows[i].norms, rows[i].more);
-        evaluate(&a, g, seed + i, plain);
-        evaluate(&a, f, seed + i, fused);
+        evaluate_decoding(&a, g, seed + i, plain, TOKENS * COLUMNS);
+        evaluate_decoding(&a, f, seed + i, fused, TOKENS * COLUMNS);
         assert_memory_equal(plain, fused, sizeof plain);
         const ir_graph *split = fuse_as(&a, g, &gpu_options);
         if (rows[i].peers == 1)
@@ -156,7 +135,7 @@ static void norms_before_and_after_rotation(void **state)
 #define LAST(x, more) "%" x "t = rope(%" x "h, %table)\n%" x "r = rms_norm(%" x "t, %m" x more "\n"
 #define NONE(x) "%" x "r = rope(%" x "h, %table)\n"
     static const struct {
-        const char *turns, *more;
+        const char *ropes, *more;
         size_t joined, last;
     } rows[] = {
         {FIRST("q", ")") FIRST("k", ")"), "", 1, 0},
@@ -182,7 +161,7 @@ static void norms_before_and_after_rotation(void **state)
                            paper = {.n_workers = 2, .fusion = PASS_FUSE_PAPER};
         const ir_graph *g = attention_of(
             &a, "%qn = reshape(%q) {shape = [5, 32]}\n%kn = reshape(%k) {shape = [5, 16]}\n",
-            rows[i].turns, rows[i].more);
+            rows[i].ropes, rows[i].more);
         const ir_graph *f = fuse_as(&a, g, &cpu), *split = fuse_as(&a, g, &gpu_options);
         if (count_of(f, "rope_kv") != rows[i].joined ||
             count_of(split, "attention_split") != rows[i].joined ||
@@ -191,8 +170,8 @@ static void norms_before_and_after_rotation(void **state)
         for (size_t o = 0; o < f->ops.n; o++)
             if (strcmp(f->ops.at[o].def->name, "rope_kv") == 0)
                 assert_int_equal(f->ops.at[o].attributes[4].i, rows[i].last);
-        evaluate(&a, g, seed + i, plain);
-        evaluate(&a, f, seed + i, fused);
+        evaluate_decoding(&a, g, seed + i, plain, TOKENS * COLUMNS);
+        evaluate_decoding(&a, f, seed + i, fused, TOKENS * COLUMNS);
         assert_memory_equal(plain, fused, sizeof plain);
         arena_free(&a);
     }

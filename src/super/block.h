@@ -253,10 +253,13 @@ typedef struct block_stored {
 
 /* One run: a box lo .. hi for each axis; inputs follow from `seed`; what is the largest of some
  * values is a random number that follows from `shift`, because no result may depend on it (a
- * softmax is the same whatever is subtracted). */
+ * softmax is the same whatever is subtracted).  Nothing in a field is larger than something else:
+ * whether the steps after a `grown` run follows from `shift` too, and `is_inverted` inverts each of
+ * these decisions. */
 typedef struct block_run_of {
     int64_t lo[BLOCK_MOST_AXES], hi[BLOCK_MOST_AXES];
     uint64_t seed, shift;
+    bool is_inverted;
     VEC(block_stored) stored; /* sorted by `at` */
 } block_run_of;
 

@@ -565,11 +565,10 @@ static void note_idle(runner *r, const block_step *s)
         r->tiles[s->from[0]].copies[0].read_in = r->interval;
 }
 
-/* Do the steps after `grown` run?  Nothing in a field is larger than something else, so that both
- * must be right; a number of the run decides. */
+/* Do the steps after `grown` run? */
 static bool has_grown(runner *r)
 {
-    return rng_u64(r->run->shift, 1000 + r->n_grown++) & 1;
+    return (rng_u64(r->run->shift, 1000 + r->n_grown++) & 1) != r->run->is_inverted;
 }
 
 /* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; the first of its

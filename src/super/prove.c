@@ -62,20 +62,35 @@ static void choose_box(const block_program *region, const block_program *candida
     }
 }
 
-/* Has a program a softmax?  Only there may the largest be any number: elsewhere max is one
- * unknown function, the same in both programs. */
-static bool has_largest(const block_program *p)
+static bool has_verb(const block_program *p, block_verb verb)
 {
     for (uint32_t i = 0; i < p->n_steps; i++)
-        if (p->steps[i].verb == BLOCK_LARGEST)
+        if (p->steps[i].verb == verb)
             return true;
     return false;
+}
+
+/* MPK_EVERIFY: the candidate's run does not store what its region's run stored. */
+static mpk_status compare(mpk_context *cx, const char *name, const block_run_of *whole,
+                          const block_run_of *tiled)
+{
+    CHECK(cx, whole->stored.n == tiled->stored.n, MPK_EVERIFY,
+          "block %s stores %zu entries, its region %zu", name, tiled->stored.n, whole->stored.n);
+    for (size_t i = 0; i < whole->stored.n; i++)
+        CHECK(cx,
+              whole->stored.at[i].at == tiled->stored.at[i].at &&
+                  whole->stored.at[i].value == tiled->stored.at[i].value,
+              MPK_EVERIFY, "block %s computes something else than its region (entry %zu of %zu)",
+              name, i, whole->stored.n);
+    return MPK_OK;
 }
 
 /* Run both and compare what they store.  The definition runs with one tile that is the whole
  * box.  The shift is the same in both runs unless a softmax is present: then the largest of some
  * values is another random number in each, and the results agree only if they do not depend on
- * it. */
+ * it.  Elsewhere max is one unknown function, the same in both programs.  A candidate with `grown`
+ * runs twice, the second time with every decision inverted: each iteration is seen with the steps
+ * and without. */
 static mpk_status run_once(mpk_context *cx, arena *a, const block_program *region,
                            const block_program *candidate, uint64_t seed)
 {
@@ -83,21 +98,18 @@ static mpk_status run_once(mpk_context *cx, arena *a, const block_program *regio
     block_program definition = *region;
     choose_box(region, candidate, seed, &whole);
     tiled = whole;
-    tiled.shift = rng_u64(seed, has_largest(region) || has_largest(candidate) ? 3 : 2);
+    tiled.shift = rng_u64(
+        seed, has_verb(region, BLOCK_LARGEST) || has_verb(candidate, BLOCK_LARGEST) ? 3 : 2);
     for (uint32_t i = 0; i < region->n_axes; i++)
         definition.axes[i].tile = (int32_t)(whole.hi[i] - whole.lo[i]);
     TRY(block_run(cx, a, &definition, &whole));
     TRY(block_run(cx, a, candidate, &tiled));
-    CHECK(cx, whole.stored.n == tiled.stored.n, MPK_EVERIFY,
-          "block %s stores %zu entries, its region %zu", candidate->name, tiled.stored.n,
-          whole.stored.n);
-    for (size_t i = 0; i < whole.stored.n; i++)
-        CHECK(cx,
-              whole.stored.at[i].at == tiled.stored.at[i].at &&
-                  whole.stored.at[i].value == tiled.stored.at[i].value,
-              MPK_EVERIFY, "block %s computes something else than its region (entry %zu of %zu)",
-              candidate->name, i, whole.stored.n);
-    return MPK_OK;
+    TRY(compare(cx, candidate->name, &whole, &tiled));
+    if (!has_verb(candidate, BLOCK_GROWN))
+        return MPK_OK;
+    tiled.is_inverted = true;
+    TRY(block_run(cx, a, candidate, &tiled));
+    return compare(cx, candidate->name, &whole, &tiled);
 }
 
 /* A program's windows with fewer channels; w: room for one. */

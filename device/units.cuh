@@ -113,7 +113,7 @@ MPK_FN void mpk_dispatch_some(rt_u32 body, const mpk_task &t)
 
 MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_body(rt_u32 body, const mpk_task &t)
 {
-    mpk_dispatch_plain(body, t);
+    mpk_dispatch_plain(body, task_of_other(t, t.ring));
 }
 
 #elif MPK_UNIT > MPK_UNIT_STEP
@@ -167,8 +167,7 @@ MPK_PRESERVED extern "C" __device__ __noinline__ void mpk_run_some(const mpk_tas
     mpk_task t = {};
     if (one) {
         ring = *one->ring;
-        t = *one;
-        t.ring = &ring;
+        t = task_of_other(*one, &ring);
     }
 #if MPK_RING
 #pragma unroll 1
@@ -217,8 +216,7 @@ MPK_FN void many_run(const mpk_task *one)
     mpk_task t = {};
     if (one) {
         ring = *one->ring;
-        t = *one;
-        t.ring = &ring;
+        t = task_of_other(*one, &ring);
     }
 #pragma unroll 1
     while (one || many_next(&ring, &t)) {
@@ -238,7 +236,7 @@ MPK_FN void many_run(const mpk_task *one)
 
 MPK_FN void many_run(const mpk_task *one)
 {
-    const mpk_task t = *one;
+    const mpk_task t = task_of_other(*one, one->ring);
     mpk_dispatch_many(t.e->body, t);
 }
 

@@ -58,6 +58,18 @@ MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
     return t;
 }
 
+/* A task that another unit has passed, with addresses that are formed here.  Of an address that
+ * has crossed a call the compiler cannot tell that it is in shared memory, so each access through
+ * it, and through whatever else the same variable may hold, takes generic instructions and 64-bit
+ * arithmetic. */
+MPK_FN mpk_task task_of_other(const mpk_task &other, mpk_ring *ring)
+{
+    const rt_u32 from = ptx_shared(mpk_w.entries);
+    mpk_task t = task_of_entry((ptx_shared(other.e) - from) / (rt_u32)sizeof(rt_entry), ring);
+    t.hi0 = other.hi0;
+    return t;
+}
+
 /* Must its body be called?  Not if the task is empty, or if nothing of its box is alive in this
  * step.  A body that loads must be called even then: the loader, which knew nothing of the step,
  * has filled pages for it, and only the body releases them. */

@@ -414,6 +414,7 @@ static inline void carried_check_place(const carried_graph *c, ir_tensor_id id)
         const cuda_carriers *block = &c->first->peers[p]->carriers;
         if (flow->at[id] == CUDA_IN_AREA)
             continue;
+        assert_int_equal(c->first->machine.image.places[c->graph][id].area, TG_TEMPS);
         if (flow->is_carried[id] && flow->sends[id])
             assert_int_equal(flow->at[id], carried_flow(c, 0)->at[id]);
         else

@@ -394,15 +394,36 @@ static inline void carried_check_sent(const carried_graph *c, ir_tensor_id id)
     }
 }
 
-/* A peer's block has room for what its own tasks write, and for what it polls; no other peer's
- * results waste it. */
+/* Do two results lie apart in a peer's block?  It has what is carried first. */
+static inline bool carried_is_apart(const carried_graph *c, uint32_t peer, ir_tensor_id a,
+                                    ir_tensor_id b)
+{
+    const uint64_t *at = carried_flow(c, peer)->at;
+    return a == b || at[a] == CUDA_IN_AREA || at[b] == CUDA_IN_AREA ||
+           at[a] + (uint64_t)ir_bytes(&c->ir->tensors.at[a]) <= at[b] ||
+           at[b] + (uint64_t)ir_bytes(&c->ir->tensors.at[b]) <= at[a];
+}
+
+/* A peer's block has room for what its own tasks write; what one peer sends another has the same
+ * place in all blocks. */
 static inline void carried_check_place(const carried_graph *c, ir_tensor_id id)
 {
     const ir_op_id by = c->ir->tensors.at[id].producer;
-    for (uint32_t p = 0; p < c->first->n_peers; p++)
-        assert_true(carried_flow(c, p)->at[id] == CUDA_IN_AREA ||
-                    carried_flow(c, p)->is_carried[id] ||
-                    (by != IR_NONE && c->ir->ops.at[by].peer == p));
+    for (uint32_t p = 0; p < c->first->n_peers; p++) {
+        const cuda_flow *flow = carried_flow(c, p);
+        const cuda_carriers *block = &c->first->peers[p]->carriers;
+        if (flow->at[id] == CUDA_IN_AREA)
+            continue;
+        assert_int_equal(c->first->machine.image.places[c->graph][id].area, TG_TEMPS);
+        if (flow->is_carried[id] && flow->sends[id])
+            assert_int_equal(flow->at[id], carried_flow(c, 0)->at[id]);
+        else
+            assert_true(by != IR_NONE && c->ir->ops.at[by].peer == p);
+        assert_true(flow->is_carried[id] == (flow->at[id] < block->n_carried));
+        assert_true(flow->at[id] + (uint64_t)ir_bytes(&c->ir->tensors.at[id]) <= block->n_bytes);
+        for (ir_tensor_id other = 0; other < id; other++)
+            assert_true(carried_is_apart(c, p, id, other));
+    }
 }
 
 /* ---- all ---- */

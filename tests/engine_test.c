@@ -259,6 +259,8 @@ static void test_image_runs_the_same(void **state)
     o.max_batch += 2;
     check_fails(cx, MPK_EARG, "max_batch", mpk_engine_open(cx, path, &o, &e));
     o.max_batch--;
+    o.own_experts = true;
+    check_fails(cx, MPK_EARG, "own_experts", mpk_engine_open(cx, path, &o, &e));
     o.threads = 3;
     check_fails(cx, MPK_EARG, "threads", mpk_engine_open(cx, path, &o, &e));
     FILE *f = fopen(path, "r+b");
@@ -546,6 +548,10 @@ static void test_routing_of_no_mixture(void **state)
     assert_int_equal(routing.layers, 0);
     assert_int_equal(routing.size, sizeof routing);
     mpk_engine_close(e);
+    o.random_routing = MPK_ROUTING_EVEN;
+    check_fails(cx, MPK_EARG, "mixtures of experts", mpk_inspect(cx, folder, &o, 1, NULL));
+    o.random_weights = false;
+    check_fails(cx, MPK_EARG, "ask for random_weights", mpk_inspect(cx, folder, &o, 1, NULL));
 }
 
 static void test_wrong_use(void **state)
@@ -652,12 +658,13 @@ static void test_graph_by_hand(void **state)
     (void)state;
     float x[6] = {1, 2, 3, 4, 5, 6}, y[6] = {0};
     _Alignas(16) float one[6] = {1, 1, 1, 1, 1, 1};
+    static const float still[6] = {0}; /* nothing is written to an input */
     const int64_t dims[] = {2, 3}, perm[] = {1, 0};
     mpk_graph *g = NULL, *again = NULL;
     mpk_program *p = NULL;
     mpk_tensor tx, tw, t;
-    mpk_attribute order = mpk_ints("perm", perm, 2);
     char *source = NULL, *second = NULL;
+    mpk_attribute order = mpk_ints("perm", perm, 2);
     check_ok(cx, mpk_graph_create(cx, "by_hand", &g));
     check_ok(cx, mpk_graph_tensor(cx, g, MPK_TENSOR_INPUT, "x", MPK_F32, 2, dims, &tx));
     check_ok(cx, mpk_graph_tensor(cx, g, MPK_TENSOR_CONSTANT, "w", MPK_F32, 2, dims, &tw));
@@ -698,16 +705,17 @@ static void test_graph_by_hand(void **state)
         assert_memory_equal(y, expected, sizeof y);
     }
     check_rounding(again, &w, bindings);
+    bindings[0].data = (void *)(uintptr_t)still;
+    check_ok(cx, mpk_program_run(cx, p, 2, bindings));
     mpk_graph_free(again);
     mpk_binding wrong = {"z", x, sizeof x};
     check_fails(cx, MPK_EARG, "z", mpk_program_run(cx, p, 1, &wrong));
     check_fails(cx, MPK_EARG, "'w' is neither an input", mpk_program_run(cx, p, 1, &w));
-    void *data[] = {x, y};
     check_fails(cx, MPK_EARG, "2 addresses for 0 slots",
-                mpk_program_launch(cx, p, NULL, NULL, 2, data));
+                mpk_program_launch(cx, p, NULL, NULL, 2, (void *[]){x, y}));
     check_ok(cx, mpk_program_name_slots(cx, p, 1, (const char *[]){"x"}));
     check_fails(cx, MPK_EUNSUPPORTED, "mpk_program_call runs it",
-                mpk_program_launch(cx, p, NULL, NULL, 1, data));
+                mpk_program_launch(cx, p, NULL, NULL, 1, (void *[]){x}));
     check_fails(cx, MPK_EUNSUPPORTED, "MPK_MODE_CALLS", mpk_program_wait(cx, p));
     check_fails(cx, MPK_EARG, "slot 1 of 1", mpk_program_touch(cx, p, 1));
     mpk_program_close(p);
@@ -755,6 +763,7 @@ static void test_inspect_and_opt(void **state)
     assert_true(strlen(result) > 100 && strcmp(result, source) != 0);
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
+    check_fails(cx, MPK_EARG, "contains 'no_op'", mpk_draw(cx, folder, &o, 1, "no_op", &json));
     check_fails(cx, MPK_EARG, "run decompose first",
                 mpk_opt(cx, "depend", source, strlen(source), &o, &dot));
     check_fails(cx, MPK_EARG, "no_pass", mpk_opt(cx, "no_pass", source, strlen(source), &o, &dot));

@@ -2,6 +2,7 @@
  * (rt_admit.h): up to the last word that is there, and not beyond.  And the questions it asks when
  * it fills a step, at their limits: rt_fill.h, rt_ahead.h.
  */
+#include "base/rng.h"
 #include "check.h"
 #include "rt/rt_step.h"
 
@@ -290,12 +291,43 @@ static void test_drafts_are_tokens(void **state)
     }
 }
 
+/* A look-up says how many of the last tokens are the same where it points to: those are, and the
+ * one before them is another, unless there is none or so many were compared.  The text has random
+ * words of three tokens, which come again. */
+static void test_look_up(void **state)
+{
+    (void)state;
+    enum { TEXT = 400, MASK = 63, GRAM = 2 };
+    const uint64_t seed = check_seed();
+    rt_i32 text[TEXT];
+    rt_u32 grams[MASK + 1 + TEXT] = {0}, n_found = 0;
+    rt_drafter drafter = {0};
+    rt_serving s = {.n_slots = 1, .history_tokens = TEXT, .gram_tokens = GRAM, .gram_mask = MASK};
+    rt_machine m = {.serving = &s, .drafters = &drafter, .grams = grams, .step_area = (char *)text};
+    for (rt_u32 i = 0; i < TEXT; i++)
+        text[i] = (rt_i32)(rng_u64(seed, i / 3) % 6 * 3 + i % 3);
+    for (rt_u32 known = 1; known < TEXT; known++) {
+        rt_u32 n, at = rt_draft_find(&m, 0, known, &n);
+        rt_draft_index(&m, 0, known + 1);
+        if (known <= GRAM || at == RT_NONE)
+            continue;
+        n_found++;
+        assert_in_range(n, GRAM, at < RT_GRAM_LONGEST ? at : RT_GRAM_LONGEST);
+        for (rt_u32 i = 1; i <= n; i++)
+            assert_int_equal(text[at - i], text[known - i]);
+        if (n < at && n < RT_GRAM_LONGEST)
+            assert_int_not_equal(text[at - n - 1], text[known - n - 1]);
+    }
+    assert_true(n_found > TEXT / 4);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request_fits),  cmocka_unit_test(test_request_limit),
         cmocka_unit_test(test_put_back),      cmocka_unit_test(test_append),
         cmocka_unit_test(test_step_fits),     cmocka_unit_test(test_short_prompt),
-        cmocka_unit_test(test_still_blocked), cmocka_unit_test(test_drafts_are_tokens)};
+        cmocka_unit_test(test_still_blocked), cmocka_unit_test(test_drafts_are_tokens),
+        cmocka_unit_test(test_look_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

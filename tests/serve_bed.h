@@ -143,6 +143,7 @@ static void ask(mpk_context *cx, machine *m, answers *out)
         [RULES_REPETITION] = 0x3f800000, [RULES_TYPICAL] = 0x3f800000};
     uint64_t ids[REQUESTS];
     uint32_t n[REQUESTS] = {0}, open = REQUESTS;
+    host_shares *shares[REQUESTS] = {0};
     bool begun = false;
     memset(out, 0, sizeof *out);
     for (uint32_t r = 0; r < REQUESTS; r++) {
@@ -155,6 +156,9 @@ static void ask(mpk_context *cx, machine *m, answers *out)
             q.is_masked = true;
             q.rules = record;
             q.n_rules = RULES_LISTS;
+            q.n_logprobs = 1;
+            q.all_logprobs = r > 1; /* so a prompt has several rows, none of them a draft's */
+            q.logprobs = shares[r] = host_shares_new(2 * (q.n_tokens + TOKENS));
         }
         if (r + 1 == REQUESTS) {
             q.host_samples = true;
@@ -175,6 +179,7 @@ static void ask(mpk_context *cx, machine *m, answers *out)
                 if (got[i].id != ids[r])
                     continue;
                 if (got[i].reason == RT_GUESSED) { /* now and then it does not come */
+                    assert_true(got[i].index > n[r] && n[r] > 0);
                     if (rng_u64(seed + r, got[i].index) % 8)
                         put_mask(m, ids[r], r, got[i].index, &got[i]);
                     continue;
@@ -188,6 +193,8 @@ static void ask(mpk_context *cx, machine *m, answers *out)
                     put_mask(m, ids[r], r, n[r], NULL);
             }
     }
+    for (uint32_t r = 0; r < REQUESTS; r++)
+        host_shares_drop(shares[r]);
 }
 
 #endif

@@ -543,6 +543,8 @@ def test_a_configuration_alone_is_a_model(tmp_path):
     support.mpk("bench", folder, "--random-weights=1", "--generate", "4", "--runs", "1")
     support.mpk("compile", folder, "--random-weights=1", "-o", tmp_path / "image")
     assert support.mpk("run", tmp_path / "image", "-p", "é x", "-n", "8", "--ignore-eos")[0] == made(1)
+    tiny.tokenizer(folder)  # the model's own comes first: <s>, a, ␣, t, e, x, t
+    assert json.loads(support.mpk("score", folder, "--random-weights=1", "-p", "a text", "--json")[0])["tokens"] == 7
     large = ["--random-weights=1", "--context=40000", "--kv-tokens=4000000"]
     fails("run", CONFIGURATION.parent / "qwen3-8b", *large, "-p", "x", code=1, needle="GiB.*free|free.*GiB")
 

@@ -97,7 +97,7 @@ def test_ends(server):
 
 def test_what_is_no_prompt(server):
     for prompt in (None, 5, True, [], {}, {"prompt_string": 5}, {"prompt_string": ["a"]}, [5, None], [5, [6]], [-1],
-                   [1 << 31], [[]], [["a", {}], 5], [5, 1.5]):
+                   [1 << 31], [1 - (1 << 32)], [[]], [["a", {}], 5], [5, 1.5]):
         error = server.post("/completion", {"prompt": prompt, "n_predict": 1}, 400)["error"]
         assert error["param"] == "prompt", prompt
     image = {"prompt_string": "a", "multimodal_data": ["x"]}

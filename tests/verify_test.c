@@ -528,6 +528,29 @@ static void lines_of_a_text(void **state)
     arena_free(&a);
 }
 
+/* A text ends where it ends, whatever lies behind it: cut short anywhere, it is read as a copy of
+ * that part alone is. */
+static void texts_cut_short(void **state)
+{
+    (void)state;
+    static const char whole[] = "input %x : f32[4, 128]\n%y = silu(%x)\noutput %y\n"
+                                "tgraph raw workers=12 # two\n"
+                                "task 0 = %y [0:4, 0:128] aot  # all of it\n"
+                                "event 0 -> 0\n\t \r\nevent 1 <- 0  \n # the end \n";
+    for (size_t n = 0; n < sizeof whole; n++) {
+        mpk_context in_place = {0}, alone = {0};
+        arena a = {0};
+        tg_graph *g;
+        char *copy = calloc(n + 1, 1);
+        memcpy(copy, whole, n);
+        assert_int_equal(tg_parse(&in_place, &a, (str){whole, n}, &g),
+                         tg_parse(&alone, &a, (str){copy, n}, &g));
+        assert_string_equal(in_place.text, alone.text);
+        arena_free(&a);
+        free(copy);
+    }
+}
+
 /* Names of any characters in a drawing. */
 static void names_in_quotes(void **state)
 {
@@ -624,14 +647,23 @@ static void images_have_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_tokens_rise),   cmocka_unit_test(images_have_workers),
-        cmocka_unit_test(lines_of_a_text),          cmocka_unit_test(names_in_quotes),
-        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(numbers_of_tokens_rise),
+        cmocka_unit_test(images_have_workers),
+        cmocka_unit_test(lines_of_a_text),
+        cmocka_unit_test(texts_cut_short),
+        cmocka_unit_test(names_in_quotes),
+        cmocka_unit_test(lists_that_are_wrong),
+        cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),
+        cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),
+        cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker),
+        cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),
+        cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),
+        cmocka_unit_test(tiles_that_race),
         cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

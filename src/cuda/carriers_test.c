@@ -332,7 +332,7 @@ static void test_written_caches(void **state)
 }
 
 /* What the host reads after the step is no longer there once carried words are cleared: an output
- * is not carried. */
+ * is not carried, and stays where the host reads it. */
 static void test_outputs_are_not_carried(void **state)
 {
     (void)state;
@@ -342,6 +342,7 @@ static void test_outputs_are_not_carried(void **state)
         bed *b = set_up(is_output ? with_output : chain);
         check_ok(&b->cx, start(b));
         assert_int_equal(is_carried(b, "j"), !is_output);
+        carried_check(cuda_of(b->m), 0);
         tear_down(b);
     }
 }
@@ -571,6 +572,38 @@ static void test_words_sent_to_idle_workers(void **state)
     }
 }
 
+/* GPUs whose operators take turns but exchange nothing: what one of them computes without polling
+ * does not keep the other from it. */
+static void test_gpus_that_exchange_nothing(void **state)
+{
+    (void)state;
+    bed *b = set_up_launched("peer all\n"
+                             "input %t : bf16[4, 256] live=tokens\n"
+                             "const %a : bf16[512, 256]\n"
+                             "const %b : bf16[256, 512]\n"
+                             "peer 0\n%x = silu(%t)\n"
+                             "peer 1\n%o = silu(%t)\n"
+                             "peer 0\n%h = linear(%x, %a)\n"
+                             "peer 1\n%p = linear(%o, %a)\n%s = silu(%p)\n"
+                             "peer 0\n%i = linear(%h, %b)\n"
+                             "peer 1\n%q = linear(%s, %b)\n%r = linear(%q, %a)\n"
+                             "peer 0\n%y = linear(%i, %a)\n"
+                             "peer 1\n%z = linear(%r, %b)\n"
+                             "output %y\noutput %z\n",
+                             PASS_LAUNCH_AOT);
+    check_ok(&b->cx, start(b));
+    carried_check(cuda_of(b->m), 0);
+    const ir_graph *ir = b->image.ir[0];
+    cuda_machine **peers = cuda_of(b->m)->peers;
+    for (uint32_t p = 0; p < 2; p++) {
+        const cuda_flow *flow = &peers[p]->carriers.flows[0];
+        assert_int_equal(flow->is_carried[ir_find(ir, "h")], p == 0);
+        assert_int_equal(flow->is_carried[ir_find(ir, "q")], p == 1);
+        assert_false(flow->is_carried[ir_find(ir, "p")]);
+    }
+    tear_down(b);
+}
+
 /* Programs of two or three GPUs: each has products of its own, some of which make terms that all
  * add.  GPUs do not have equally many tasks, and those of few columns leave workers idle. */
 static void make_joint_text(random_text *r)
@@ -646,6 +679,7 @@ int main(void)
         cmocka_unit_test(test_jit_tasks_carry_nothing),
         cmocka_unit_test(test_random_plans),
         cmocka_unit_test(test_words_sent_to_idle_workers),
+        cmocka_unit_test(test_gpus_that_exchange_nothing),
         cmocka_unit_test(test_random_joint_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -440,19 +440,20 @@ static void test_constants_that_move(void **state)
 
 typedef struct stepping_state {
     emulation kernel;
-    unsigned char *at; /* the first byte of the state, on the GPU */
+    unsigned char *at, *out; /* the first bytes of the state and of the output, on the GPU */
 } stepping_state;
 
-/* The kernel's part: it adds one to the first entry of the state. */
+/* The kernel's part: it adds one to the first entry of the state, and gives twice that. */
 static void step_state(void *user, const fake_launch *l)
 {
     stepping_state *s = user;
     if (strcmp(l->function, "mpk_kernel") == 0)
-        s->at[0]++;
+        s->out[0] = (unsigned char)(2 * ++s->at[0]);
     run_kernel(&s->kernel, l);
 }
 
-/* A state in a slot goes to the GPU before each run, and what the run made of it comes back. */
+/* A state in a slot goes to the GPU before each run, and what the run made of it comes back, as the
+ * output does. */
 static void test_states_come_back(void **state)
 {
     (void)state;
@@ -468,6 +469,7 @@ static void test_states_come_back(void **state)
         data[i] = calloc(1, (size_t)ir_bytes(&ir->tensors.at[roots[i]]));
     check_ok(&b->cx, start(b));
     s.at = (unsigned char *)(uintptr_t)address(b, id);
+    s.out = (unsigned char *)(uintptr_t)address(b, roots[2]);
     b->fake->kernel(step_state, &s);
     check_ok(&b->cx, machine_make_slots(&b->cx, b->m, &a, 0, 3, roots, &slots));
     data[1][0] = 7;
@@ -475,6 +477,7 @@ static void test_states_come_back(void **state)
         check_ok(&b->cx,
                  machine_run_slots(&b->cx, b->m, slots, (void *[]){data[0], data[1], data[2]}));
         assert_int_equal(data[1][0], 7 + run);
+        assert_int_equal(data[2][0], 2 * (7 + run));
     }
     b->fake->kernel(NULL, NULL);
     tear_down(b);

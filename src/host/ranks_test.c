@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -200,12 +201,54 @@ static void test_other_users(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
+/* A number that no rank has is refused, though whoever has it counts as many ranks. */
+static void test_numbers_of_ranks(void **state)
+{
+    (void)state;
+    static const uint32_t wrong[] = {0, 2, 3, UINT32_MAX};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char folder[32], path[64];
+        mpk_context cx = {0};
+        host_ranks *r = NULL;
+        uint64_t told = 1;
+        begin(folder, path);
+        peer p = {.path = path, .rank = wrong[i], .n = 2};
+        assert_int_equal(pthread_create(&p.thread, NULL, be_peer, &p), 0);
+        const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
+        check_fails(&cx, MPK_EARG, "of 2 came to rank 0 of 2",
+                    ranks_meet(&cx, &place, STR(""), &told, &r));
+        pthread_join(p.thread, NULL);
+        assert_int_equal(rmdir(folder), 0);
+    }
+}
+
+/* A process that may open nothing more says so. */
+static void test_no_descriptors(void **state)
+{
+    (void)state;
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    struct rlimit before, none;
+    uint64_t told = 1;
+    begin(folder, path);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+    const mpk_status status = ranks_meet(&cx, &place, STR(""), &told, &r);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    check_fails(&cx, MPK_EIO, "no socket", status);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_descriptors),
-        cmocka_unit_test(test_none_stays_open),
-        cmocka_unit_test(test_other_users),
+        cmocka_unit_test(test_descriptors),    cmocka_unit_test(test_none_stays_open),
+        cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
+        cmocka_unit_test(test_no_descriptors),
     };
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

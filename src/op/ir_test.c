@@ -190,6 +190,14 @@ static void test_operands_refused(void **state)
         {"input %x : f32[1, 8]\ninput %i : i32[1, 2]\nconst %g : f32[3, 4, 8]\n"
          "%y = expert_linear(%x, %i, %g, %g)",
          "glu and the input w1 need each other", MPK_ESHAPE},
+        {"input %x : f32[2, 8]\ninput %c : f32[2, 8]\ninput %s : f32[2, 6]\n"
+         "%y = rotate(%x, %c, %s)",
+         "the table %s has rows of 6, an even number and at most 8", MPK_ESHAPE},
+        {"input %q : f32[1, 2, 3, 8]\ninput %k : f32[1, 2, 9, 8]\n"
+         "%y, %l = sdpa_split(%q, %k, %k) {splits = 65537}",
+         "splits is 65537, expected 1 to 65536", MPK_EARG},
+        {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 <\"}",
+         "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%y = transfer(%x) {to = -1}", "to is -1, expected a peer", MPK_EARG},
         {"input %x : f32[4]\n%y = transfer(%x) {to = 64}", "to is 64, expected a peer", MPK_EARG},
         {"input %x : f32[1, 1, 4]\n%y = upsample(%x) {size = [2147483647]}",

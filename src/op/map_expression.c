@@ -203,7 +203,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("expr", STR), SHAPE_WORD("dtype", "")};
 /* Broadcasting with mixed dtypes; precedence; functions of each kind; temporaries; integers,
- * doubles, truths; a scalar. */
+ * doubles, truths; rows of whole pieces of eight; a scalar. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\n%y = map(%a) {expr = \"x0 * sigmoid(x0) + 1.5\"}\n"},
     {"input %a : bf16[3, 1, 17]\ninput %b : f32[5, 1]\ninput %c : i32[17]\n"
@@ -223,6 +223,8 @@ static const op_case cases[] = {
     {"input %a : bf16[130]\ninput %b : u8[130]\n%y = map(%a, %b) {expr = \"land(bf16(x0 + 1) > "
      "f16(x0), x1)\", "
      "dtype = \"bool\"}\n"},
+    {"input %a : bf16[5, 104]\ninput %b : bf16[5, 104]\n%y = map(%a, %b) {expr = \"x0 * x1 - "
+     "1\"}\n"},
     {"input %a : bool[]\n%y = map(%a) {expr = \"(x0 == 1) != (x0 <= 0)\"}\n"},
 };
 

@@ -252,6 +252,27 @@ static void check_limit(char *source, size_t n, uint32_t n_in)
     free(source);
 }
 
+/* Behind another operand each input of a map has the next number: of 1 to 12 inputs none is taken
+ * for another. */
+static void numbers_of_inputs(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n <= 12; n++) {
+        text out = {0};
+        text_print(&out, "input %%b : f32[3, 7]\n");
+        for (uint32_t i = 0; i < n; i++)
+            text_print(&out, "input %%a%u : f32[3, 7]\n", i);
+        text_print(&out, "%%m = map(%%a0");
+        for (uint32_t i = 1; i < n; i++)
+            text_print(&out, ", %%a%u", i);
+        text_print(&out, ") {expr = \"x0");
+        for (uint32_t i = 1; i < n; i++)
+            text_print(&out, " + %u.9 * x%u", i, i);
+        text_print(&out, "\"}\n%%y = mul(%%b, %%m)\noutput %%y\n");
+        check_limit(out.at, 1, n + 1);
+    }
+}
+
 /* A map grows up to each of its limits, and not beyond: 24 members, 200 steps, 32 temporaries, 14
  * operands.  A map of k additions has k + 1 steps, one more to round; its result is a temporary. */
 static void limits(void **state)
@@ -277,6 +298,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
                                        cmocka_unit_test(nothing_moves_past_a_write),
                                        cmocka_unit_test(behind_convolutions),
-                                       cmocka_unit_test(limits), cmocka_unit_test(random_programs)};
+                                       cmocka_unit_test(limits),
+                                       cmocka_unit_test(numbers_of_inputs),
+                                       cmocka_unit_test(random_programs)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,17 @@ def test_command_line(folder, tmp_path):
     assert "33 dimensions" in message
 
 
+def test_lines_that_are_refused(tmp_path):
+    """They are named by their number in the file, whatever the command gives the library at a time."""
+    folder, texts = tiny.model(tmp_path / "model"), tmp_path / "texts"
+    words = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(words | {"post_processor": None}))
+    for line, told in (("", "line 70 has no tokens"), ("a " * 5000, "line 70: its .* more than the context of ")):
+        texts.write_text("a\n" * 69 + line + "\na\n")
+        assert re.search(told, support.mpk("embed", folder, "-f", texts, code=1)[1])
+    assert "the text has no tokens" in support.mpk("embed", folder, "-p", "", code=1)[1]
+
+
 def vector(reply, i=0):
     return reply["data"][i]["embedding"]
 

@@ -155,12 +155,23 @@ def test_tokenize_of_a_chat(server):
     assert server.post("/tokenize", {**body, "add_generation_prompt": False})["count"] < len(tokens)
 
 
-def test_refusals_name_the_field(server):
-    """Also those that need the vocabulary or the rest of the request."""
+def test_refusals_name_the_field(server, busy):
+    """Also those that need the vocabulary or the rest of the request, and forms that the engine refuses."""
     for field, value in (("logit_bias", {"99999": 1}), ("allowed_token_ids", [99999]), ("stop_token_ids", [99999]),
                          ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9)):
         error = server.post("/v1/completions", {"prompt": "in", "max_tokens": 8, field: value}, 400)["error"]
         assert error["param"] == field and f"'{field}'" in error["message"]
+    wrong, unsupported = {"type": "odd"}, {"not": {}}
+    tools = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": unsupported}}]
+    for field, value, more in (
+            ("json_schema", wrong, {}), ("json_schema", unsupported, {}), ("regex", "(", {}), ("grammar", "root :", {}),
+            ("structured_outputs", {"json": unsupported}, {}), ("guided_choice", [1], {"guided_json": ""}),
+            ("response_format", {"type": "json_schema", "json_schema": {"schema": unsupported}}, {}),
+            ("tools", tools, {}), ("tools", tools, {"tool_choice": "required", "regex": "a"})):
+        body = {"messages": MESSAGES, "chat_template": CHAT, field: value, **more}
+        assert busy.post("/v1/chat/completions", body, 400)["error"]["param"] == field
+    body = {"input": "in", "text": {"format": {"type": "json_schema", "name": "a", "schema": unsupported}}}
+    assert busy.post("/v1/responses", {**body, "chat_template": CHAT}, 400)["error"]["param"] == "text"
     for body in (b"{", b"", b'{"prompt": NaN}'):
         status, _, reply = server.ask("POST", "/v1/completions", body)
         assert status == 400 and reply["error"]["message"].startswith("the body is not valid JSON: line 1")

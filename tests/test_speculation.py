@@ -201,7 +201,7 @@ def test_what_is_no_draft_model(folder, far, tmp_path):
     support.mpk("compile", folder, "-o", image, "--device", "cpu")
     for model, draft, options, error in (
             (folder, other, {}, r"another vocabulary: token \d+ is \"b\", of the model \"a\""),
-            (folder, tmp_path / "nowhere", {}, "the draft model .*nowhere"),
+            (folder, tmp_path / "nowhere", {}, "while opening the draft model .*nowhere"),
             (folder, image, {}, "it is an image"), (image, far, {}, "is an image, which holds one model"),
             (folder, far, {"embeddings": True}, "a draft model is for answers"),
             (folder, far, {"kv_dtype": "q8_0"}, "q8_0 needs heads of a multiple of 32")):

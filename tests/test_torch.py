@@ -118,6 +118,19 @@ def test_module_is_one_program(name):
     assert_near(got, net(x))
 
 
+PADDING = torch.tensor([[False] * 5, [False, False, True, True, True]])
+
+
+@pytest.mark.parametrize("masks", [{"src_key_padding_mask": PADDING}, {"mask": torch.eye(5).bool().expand(8, 5, 5)}])
+def test_masks_of_an_encoder(masks):
+    """nn.TransformerEncoder makes numbers of them, which its fused layer takes for truth values."""
+    net = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), 2).eval()
+    x, fn = torch.randn(2, 5, 32), compiled(net, fullgraph=True)[0]
+    got, expected = fn(x, **masks), net(x, **masks)
+    rows = ~PADDING if "src_key_padding_mask" in masks else torch.ones(2, 5, dtype=torch.bool)
+    assert_near(got[rows], expected[rows])  # padding is zeros in eager, whose tensors are nested
+
+
 # ---- mutation and aliases ----
 
 

@@ -15,7 +15,8 @@ aten = torch.ops.aten
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, n_heads: int, mask: Tensor | None, mask_type: int | None) -> Tensor:
-    """q, k, v [B, T, D].  A mask is true where nothing is seen: keys [B, S] (type 1), else [T, S] or [B, H, T, S]."""
+    """q, k, v [B, T, D].  A mask is true where nothing is seen: keys [B, S] (type 1), else [T, S] or [B, H, T, S].  Of
+    numbers, as nn.TransformerEncoder makes them (0 and -inf), all but 0 are true."""
 
     def heads(x: Tensor) -> Tensor:
         return x.view(x.shape[0], x.shape[1], n_heads, -1).transpose(1, 2)
@@ -24,7 +25,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, n_heads: int, mask: Tensor | None, m
         y = F.scaled_dot_product_attention(heads(q), heads(k), heads(v))
     else:  # a row that sees nothing is NaN here, and zeros there
         scores = heads(q) @ heads(k).transpose(-2, -1) / math.sqrt(q.shape[-1] // n_heads)
-        scores = scores.masked_fill(mask[:, None, None, :] if mask_type == 1 else mask, float("-inf"))
+        hidden = mask.bool()
+        scores = scores.masked_fill(hidden[:, None, None, :] if mask_type == 1 else hidden, float("-inf"))
         y = torch.softmax(scores, -1) @ heads(v)
     return y.transpose(1, 2).reshape(q.shape[0], q.shape[1], -1)
 

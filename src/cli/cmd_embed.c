@@ -1,8 +1,8 @@
 /* cmd_embed.c - mpk embed: texts to vectors, a JSON list of numbers on a line for each.
  *
  * The program ends with the final norm: no head is computed.  Lines are taken in portions of
- * PORTION, whose texts are computed together; vectors come out in the order of the lines, an empty
- * line has one, too. */
+ * PORTION, whose texts are computed together; vectors come out in the order of the lines.  An empty
+ * line has one, too, if the tokenizer puts tokens around a text. */
 #include <stdlib.h>
 
 #include "cli/cli.h"
@@ -26,6 +26,8 @@ typedef struct embedding {
     int32_t *ids[PORTION];     /* of the texts, as the library gave them */
     mpk_tokens texts[PORTION]; /* that wait for their vectors */
     size_t n_texts;
+    size_t line; /* the number of the last one read, from 1; 0: the text is not of lines */
+    uint32_t context_tokens;
 } embedding;
 
 static const cli_option options[] = {
@@ -69,6 +71,7 @@ static int open_engine(embedding *e, embed_arguments *args)
         return cli_report(e->command, e->cx);
     cli_progress("%s", "");
     mpk_engine_describe(e->engine, &facts);
+    e->context_tokens = facts.context_tokens;
     e->options = (mpk_embed_options){.size = sizeof e->options,
                                      .pooling = (mpk_pooling)args->pooling,
                                      .dimensions =
@@ -119,6 +122,20 @@ static int embed(embedding *e)
     return code;
 }
 
+/* What the library would refuse is told by the number of the line; it counts texts of a portion. */
+static int check_text(const embedding *e, size_t n)
+{
+    char where[48] = "the text";
+    if (e->line)
+        snprintf(where, sizeof where, "line %zu", e->line);
+    if (!n)
+        return cli_fail(e->command, "%s has no tokens", where);
+    if (n > e->context_tokens)
+        return cli_fail(e->command, "%s: its %zu tokens are more than the context of %u", where, n,
+                        e->context_tokens);
+    return CLI_DONE;
+}
+
 /* One more text, and the vectors of a portion that is full. */
 static int add_text(embedding *e, str words)
 {
@@ -129,7 +146,8 @@ static int add_text(embedding *e, str words)
         return cli_report(e->command, e->cx);
     e->texts[at] = (mpk_tokens){e->ids[at], n};
     e->n_texts++;
-    return e->n_texts == PORTION ? embed(e) : CLI_DONE;
+    int code = check_text(e, n);
+    return code == CLI_DONE && e->n_texts == PORTION ? embed(e) : code;
 }
 
 /* A line end at the end begins no further text. */
@@ -139,6 +157,7 @@ static int add_lines(embedding *e, str source)
     while (code == CLI_DONE && source.n) {
         const char *end = memchr(source.at, '\n', source.n);
         const size_t n = end ? (size_t)(end - source.at) : source.n, all = n + (end != NULL);
+        e->line++;
         code = add_text(e, (str){source.at, n && source.at[n - 1] == '\r' ? n - 1 : n});
         source = (str){source.at + all, source.n - all};
     }

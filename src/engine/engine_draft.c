@@ -71,7 +71,7 @@ mpk_status engine_open_draft(mpk_context *cx, engine_build *b)
     if (!o->draft_model)
         return MPK_OK;
     CHECK(cx, !o->embeddings, MPK_EARG, "a draft model is for answers, not for embeddings");
-    NOTE(cx, open_draft(cx, b), "the draft model %s", o->draft_model);
+    NOTE(cx, open_draft(cx, b), "opening the draft model %s", o->draft_model);
     return MPK_OK;
 }
 

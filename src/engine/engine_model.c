@@ -177,7 +177,7 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
           "a KV cache of q8_0 is for the CPU: on %s say f32, f16 or bf16", device->target->title);
     TRY(add_kv(cx, c, &p));
     if (b->has_draft)
-        NOTE(cx, add_kv(cx, &b->draft.config, &p), "the draft model %s", o->draft_model);
+        NOTE(cx, add_kv(cx, &b->draft.config, &p), "planning the draft model %s", o->draft_model);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, device, &p);
     TRY(plan_pages(cx, b, for_running, &p));

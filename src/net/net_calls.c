@@ -481,6 +481,8 @@ mpk_status net_calls_hold(net_exchange *x, net_request *q, bool told, text *prom
         write_calls(q, &spellings[*style], &format);
     else
         write_calls_or_text(q, *style, &format);
+    if (held)
+        q->form_name = q->must_call || !formed ? "tools" : NULL;
     mpk_status status = set_form(x, q, &reasons, &format);
     text_free(&format);
     return status;

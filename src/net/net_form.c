@@ -11,11 +11,13 @@
  */
 #include "net/net_form.h"
 
-/* What all functions here need: where to put the form, and where to say what is wrong. */
+/* What all functions here need: where to put the form and the name of the member that brought it,
+ * and where to say what is wrong. */
 typedef struct reader {
     mpk_context *cx;
     arena *a;
     mpk_request_options *to;
+    const char **name;
     net_refusal *why;
 } reader;
 
@@ -105,7 +107,7 @@ typedef struct form_name {
 } form_name;
 
 /* Each name that is present sets the form; `set` refuses a second one. Empty texts and lists count
- * as absent, since some clients send every field. */
+ * as absent, since some clients send every field. Of an object in the body its own name stays. */
 static mpk_status read_names(const reader *r, const json_value *body, const form_name *names,
                              size_t n)
 {
@@ -113,8 +115,11 @@ static mpk_status read_names(const reader *r, const json_value *body, const form
         const json_value *v = json_get(body, names[i].name);
         bool empty =
             v && (v->kind == JSON_KIND_STRING || v->kind == JSON_KIND_LIST) && !v->n && !v->text.n;
+        const bool formed = r->to->form;
         if (v && !empty)
             TRY(names[i].read(r, names[i].name, v));
+        if (r->to->form && !formed)
+            *r->name = names[i].name;
     }
     return MPK_OK;
 }
@@ -159,7 +164,7 @@ static mpk_status read_format(const reader *r, const char *name, const json_valu
 /* All spellings of a form that the supported servers have: OpenAI's, vLLM's (guided_* are older),
  * SGLang's (regex, ebnf), llama-server's (json_schema, grammar). */
 mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_request_options *to,
-                         net_refusal *why)
+                         const char **name, net_refusal *why)
 {
     static const form_name names[] = {
         {"response_format", read_format}, {"structured_outputs", read_outputs},
@@ -169,7 +174,7 @@ mpk_status net_form_read(mpk_context *cx, arena *a, const json_value *body, mpk_
         {"ebnf", read_grammar},           {"grammar", read_grammar},
         {"structural_tag", read_tag},
     };
-    const reader r = {cx, a, to, why};
+    const reader r = {cx, a, to, name, why};
     TRY(read_names(&r, body, names, sizeof names / sizeof *names));
     if (to->form && to->ignore_eos)
         return refuse(&r, "ignore_eos",

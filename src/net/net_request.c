@@ -266,7 +266,7 @@ mpk_status net_read_shared(net_reader *r, unsigned endpoint, const mpk_request_o
     TRY(read_priority(r));
     TRY(net_read_flag(r, "add_special_tokens", &r->out->special));
     TRY(read_truncation(r));
-    return net_form_read(r->cx, r->a, r->body, &r->out->sampling, r->why);
+    return net_form_read(r->cx, r->a, r->body, &r->out->sampling, &r->out->form_name, r->why);
 }
 
 /* Of a completion: max_tokens, or llama-server's n_predict, which is read first and so loses.  -1:

@@ -32,6 +32,8 @@ typedef struct net_prompt {
 typedef struct net_request {
     mpk_request_options sampling; /* max_tokens 0: until the context is full */
     const char *stops[NET_MAX_STOPS];
+    /* the parameter that brought the form of the answer; NULL: none, or several */
+    const char *form_name;
     uint32_t n_answers; /* for each prompt */
     /* how many of these the client gets, the most probable ones; equal to n_answers: all */
     uint32_t n_shown;

@@ -223,16 +223,24 @@ static void rename_in(mpk_context *cx, const char *from, const char *to)
     memcpy(cx->text, words, strlen(words) + 1);
 }
 
+/* The name that the client sent a parameter under; NULL: the same one. */
+static const char *own_name(const net_rewrite *w, const char *name)
+{
+    for (unsigned i = 0; i < w->n_renamed; i++)
+        if (strcmp(name, w->renamed[i].chat) == 0)
+            return w->renamed[i].own;
+    return NULL;
+}
+
 /* Let a refusal name the parameter that the client sent, in its words too. */
 static void name_own(net_exchange *x, const net_rewrite *w)
 {
     net_refusal *why = &x->refusal;
-    for (unsigned i = 0; i < w->n_renamed; i++)
-        if (strcmp(why->field, w->renamed[i].chat) == 0) {
-            rename_in(x->cx, w->renamed[i].chat, w->renamed[i].own);
-            snprintf(why->field, sizeof why->field, "%s", w->renamed[i].own);
-            return;
-        }
+    const char *own = own_name(w, why->field);
+    if (!own)
+        return;
+    rename_in(x->cx, why->field, own);
+    snprintf(why->field, sizeof why->field, "%s", own);
 }
 
 /* Read the body.  Its text is kept as long as the exchange, because the request borrows from it. */
@@ -251,6 +259,8 @@ mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
         name_own(x, w);
         return status;
     }
+    const char *own = out->form_name ? own_name(w, out->form_name) : NULL;
+    out->form_name = own ? own : out->form_name; /* the engine may refuse the form later */
     memcpy(out->ignored, x->ignored, sizeof out->ignored);
     return MPK_OK;
 }

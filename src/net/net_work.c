@@ -158,14 +158,16 @@ uint32_t net_work_context(const net_server *s)
                                                             : f->context_tokens;
 }
 
-/* A status of the engine for a request of n tokens, in terms of HTTP. */
-static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
+/* A status of the engine for a request of n tokens, in terms of HTTP.  `form`: the parameter that
+ * brought the form of the answer, NULL if there is none. */
+static mpk_status judge(net_exchange *x, mpk_status status, size_t n, const char *form)
 {
     if (status == MPK_ELIMIT && n >= net_work_context(x->server))
         return refuse_length(x, n);
-    /* faults of the form that the answer shall have */
-    if (status == MPK_ELIMIT || status == MPK_EFORMAT)
+    if (status == MPK_ELIMIT) /* of the form, or of all rules together */
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL, "%s", mpk_error_message(x->cx));
+    if (status == MPK_EFORMAT || (status == MPK_EUNSUPPORTED && form))
+        return net_refuse(x->cx, &x->refusal, 400, form, NULL, "%s", mpk_error_message(x->cx));
     if (status == MPK_EARG || status == MPK_EUNSUPPORTED)
         return net_refuse(x->cx, &x->refusal, 400, "prompt", NULL, "%s", mpk_error_message(x->cx));
     return status == MPK_OK || status == MPK_ENOMEM ? status : net_work_note_fault(x, status, 503);
@@ -174,7 +176,8 @@ static mpk_status judge(net_exchange *x, mpk_status status, size_t n)
 /* Submit one answer.  In OpenAI's API max_tokens is an upper limit, so a number that the context
  * cannot hold is no error: the engine refuses it, and is then asked for as many as fit. */
 static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
-                                const mpk_request_options *wanted, mpk_request **out)
+                                const mpk_request_options *wanted, const char *form,
+                                mpk_request **out)
 {
     mpk_request_options o = *wanted;
     mpk_status status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
@@ -182,7 +185,7 @@ static mpk_status submit_tokens(net_exchange *x, const int32_t *ids, size_t n,
         o.max_tokens = 0;
         status = mpk_submit_tokens(x->cx, x->server->engine, ids, n, &o, out);
     }
-    return judge(x, status, n);
+    return judge(x, status, n, form);
 }
 
 /* With `echo` an answer begins with its prompt. */
@@ -241,7 +244,7 @@ static mpk_status submit_answers(net_exchange *x, const net_request *q, size_t a
             o.seed = q->sampling.seed + i;
         else
             TRY(net_random_seed(x->cx, &o.seed));
-        TRY(submit_tokens(x, ids, n_ids, &o, &a->request));
+        TRY(submit_tokens(x, ids, n_ids, &o, q->form_name, &a->request));
         a->n_prompt = n_ids;
         a->first_token = ids[0];
         a->marked = prompt->text.at && net_probs_is_mark(x, ids[0], prompt->text);

@@ -382,6 +382,30 @@ static void sinks_commit_or_leave_nothing(void **state)
     arena_free(&a);
 }
 
+/* A file that another writer has under the name for unfinished ones, or a link there, is neither
+ * written nor removed. */
+static void sinks_leave_the_parts_of_others(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/mpk-base-test-XXXXXX", path[64], part[96], other[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/file", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    snprintf(part, sizeof part, "%s.%ld.part", path, (long)gettid());
+    arena a = {0};
+    str s;
+    check_ok(&cx, file_write(&cx, other, "others", 6));
+    assert_int_equal(symlink(other, part), 0);
+    check_ok(&cx, file_write(&cx, path, "ours", 4));
+    check_ok(&cx, file_read(&cx, &a, path, 100, &s));
+    assert_true(str_is(s, "ours"));
+    check_ok(&cx, file_read(&cx, &a, part, 100, &s));
+    assert_true(str_is(s, "others"));
+    assert_true(unlink(part) == 0 && unlink(path) == 0 && unlink(other) == 0);
+    assert_int_equal(rmdir(folder), 0);
+    arena_free(&a);
+}
+
 /* Make a locale that writes commas for points, and enter it; false where the C library's compiler
  * is missing. */
 static bool enter_comma_locale(char folder[32])
@@ -547,6 +571,7 @@ int main(void)
         cmocka_unit_test(random_numbers_have_their_moments),
         cmocka_unit_test(files_are_whole_or_untouched),
         cmocka_unit_test(sinks_commit_or_leave_nothing),
+        cmocka_unit_test(sinks_leave_the_parts_of_others),
         cmocka_unit_test(numbers_have_points_in_any_locale),
         cmocka_unit_test(numbers_read_back),
     };

@@ -118,8 +118,63 @@ static void test_forms(void **state)
     check_form(false);
 }
 
+/* A parameter whose options are the parameter itself, eight times: 8^16 ways through 16 levels, of
+ * which few are looked at. */
+static void test_options_of_themselves(void **state)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    text own = {0}, listed = {0}, source = {0};
+    const json_value *tools, *schema;
+    (void)state;
+    text_print(&own, "{\"properties\":{\"a\":{\"anyOf\":[{\"type\":\"string\"}");
+    for (int i = 0; i < 8; i++)
+        text_print(&own, ",{\"$ref\":\"#/properties/a\"}");
+    text_print(&own, "]},\"b\":{\"anyOf\":[");
+    for (int i = 0; i < 8; i++)
+        text_print(&own, "%s{\"$ref\":\"#/properties/b\"}", i ? "," : "");
+    text_print(&own, "]}}}");
+    text_print(&listed, "[{\"function\":{\"name\":\"edit\",\"parameters\":%s}}]", own.at);
+    check_ok(&cx, json_parse(&cx, &a, text_str(&own), &schema));
+    check_ok(&cx, json_parse(&cx, &a, text_str(&listed), &tools));
+    check_read(&cx, &a, tools,
+               STR("<function=edit><parameter=a>1</parameter><parameter=b>2</parameter>"
+                   "</function>"),
+               "{\"a\":\"1\",\"b\":2}");
+    net_tagged_write(schema, false, &source);
+    assert_false(source.failed);
+    assert_true(source.n < 4 << 20);
+    text_free(&own);
+    text_free(&listed);
+    text_free(&source);
+    arena_free(&a);
+}
+
+/* Each parameter is looked for among those that must be there: too many are not held. */
+static void test_many_parameters(void **state)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    text own = {0};
+    const json_value *schema;
+    (void)state;
+    text_print(&own, "{\"properties\":{\"p0\":true");
+    for (int i = 1; i < 4000; i++)
+        text_print(&own, ",\"p%d\":true", i);
+    text_print(&own, "},\"required\":[\"p0\"");
+    for (int i = 1; i < 4000; i++)
+        text_print(&own, ",\"p%d\"", i);
+    text_print(&own, "]}");
+    check_ok(&cx, json_parse(&cx, &a, text_str(&own), &schema));
+    assert_false(net_tagged_can_hold(schema));
+    text_free(&own);
+    arena_free(&a);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forms),
+                                       cmocka_unit_test(test_options_of_themselves),
+                                       cmocka_unit_test(test_many_parameters)};
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/free_memory.h"
 #include "base/map.h"
 #include "base/nodes.h"
 #include "base/num.h"
@@ -382,6 +383,66 @@ static void sinks_commit_or_leave_nothing(void **state)
     arena_free(&a);
 }
 
+/* A file that another writer has under the name for unfinished ones, or a link there, is neither
+ * written nor removed. */
+static void sinks_leave_the_parts_of_others(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/mpk-base-test-XXXXXX", path[64], part[96], other[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/file", folder);
+    snprintf(other, sizeof other, "%s/other", folder);
+    snprintf(part, sizeof part, "%s.%ld.part", path, (long)gettid());
+    arena a = {0};
+    str s;
+    check_ok(&cx, file_write(&cx, other, "others", 6));
+    assert_int_equal(symlink(other, part), 0);
+    check_ok(&cx, file_write(&cx, path, "ours", 4));
+    check_ok(&cx, file_read(&cx, &a, path, 100, &s));
+    assert_true(str_is(s, "ours"));
+    check_ok(&cx, file_read(&cx, &a, part, 100, &s));
+    assert_true(str_is(s, "others"));
+    assert_true(unlink(part) == 0 && unlink(path) == 0 && unlink(other) == 0);
+    assert_int_equal(rmdir(folder), 0);
+    arena_free(&a);
+}
+
+/* What a control group leaves: its limit without what it uses, but what it uses for files that can
+ * be dropped; never more than the machine has. */
+static void groups_limit_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *max, *current, *stat;
+        uint64_t free;
+    } cases[] = {
+        {"max\n", "70\n", "inactive_file 5\n", 500},
+        {"100\n", "70\n", "anon 9\n", 30},
+        {"100\n", "100\n", "anon 1\n", 0},
+        {"100\n", "120\n", "anon 1\n", 0},
+        {"100\n", "90\n", "anon 9\ninactive_file 60\nactive_file 7\n", 70},
+        {"100\n", "100\n", "inactive_file 100\n", 100},
+        {"900\n", "10\n", "anon 1\n", 500},
+        {"100\n", "50\n", "inactive_file 80\n", 100},
+    };
+    char folder[] = "/tmp/mpk-base-test-XXXXXX", command[64];
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(memory_free_in_group(folder, 500), 500);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *const files[][2] = {{"memory.max", cases[i].max},
+                                        {"memory.current", cases[i].current},
+                                        {"memory.stat", cases[i].stat}};
+        for (size_t k = 0; k < 3; k++) {
+            char path[64];
+            snprintf(path, sizeof path, "%s/%s", folder, files[k][0]);
+            check_ok(&cx, file_write(&cx, path, files[k][1], strlen(files[k][1])));
+        }
+        assert_int_equal(memory_free_in_group(folder, 500), cases[i].free);
+    }
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
 /* Make a locale that writes commas for points, and enter it; false where the C library's compiler
  * is missing. */
 static bool enter_comma_locale(char folder[32])
@@ -547,6 +608,8 @@ int main(void)
         cmocka_unit_test(random_numbers_have_their_moments),
         cmocka_unit_test(files_are_whole_or_untouched),
         cmocka_unit_test(sinks_commit_or_leave_nothing),
+        cmocka_unit_test(sinks_leave_the_parts_of_others),
+        cmocka_unit_test(groups_limit_memory),
         cmocka_unit_test(numbers_have_points_in_any_locale),
         cmocka_unit_test(numbers_read_back),
     };

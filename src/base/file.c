@@ -145,15 +145,40 @@ static int write_all(int fd, const char *bytes, size_t n)
     return 0;
 }
 
-/* A name beside path for the bytes until they are all there, for this thread alone; free with
- * free. */
-static char *name_beside(const char *path)
+/* Open a new file beside path for the bytes until they are all there; its name goes to s->name.
+ * The number is the thread's, but threads of other machines or containers that write to the same
+ * folder may have it too, and a stranger may have put a link there: so a file that is there is
+ * never opened. */
+static int open_beside(const char *path, file_sink *s)
 {
-    size_t bytes = strlen(path) + 32;
-    char *name = malloc(bytes);
-    if (name)
-        snprintf(name, bytes, "%s.%ld.part", path, (long)gettid());
-    return name;
+    enum { MOST_TRIES = 1000 };
+    size_t bytes = strlen(path) + 48;
+    s->name = malloc(bytes);
+    if (!s->name)
+        return ENOMEM;
+    for (unsigned i = 0; i < MOST_TRIES; i++) {
+        int n = snprintf(s->name, bytes, "%s.%ld", path, (long)gettid());
+        snprintf(s->name + n, bytes - (size_t)n, i ? "-%u.part" : ".part", i);
+        s->fd = open(s->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (s->fd >= 0)
+            return 0;
+        if (errno != EEXIST)
+            break;
+    }
+    const int error = errno;
+    free(s->name); /* it is not ours to remove */
+    s->name = NULL;
+    return error;
+}
+
+/* What is no regular file is opened under its own name. */
+static int open_direct(const char *path, file_sink *s)
+{
+    s->name = strdup(path);
+    if (!s->name)
+        return ENOMEM;
+    s->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    return s->fd < 0 ? errno : 0;
 }
 
 /* Ask the file system for room now.  One that cannot say is not asked again. */
@@ -169,7 +194,8 @@ static int reserve(int fd, uint64_t n_bytes)
 static mpk_status refuse_sink(mpk_context *cx, file_sink *s, int error)
 {
     file_sink_abandon(s);
-    FAIL(cx, MPK_EIO, "cannot write %s: %s", s->path, strerror(error));
+    FAIL(cx, error == ENOMEM ? MPK_ENOMEM : MPK_EIO, "cannot write %s: %s", s->path,
+         strerror(error));
 }
 
 /* A regular file is written under another name beside it and renamed at the end, so no reader ever
@@ -179,10 +205,7 @@ mpk_status file_sink_open(mpk_context *cx, const char *path, uint64_t n_bytes, f
 {
     struct stat st;
     file_sink s = {.path = path, .fd = -1, .direct = stat(path, &st) == 0 && !S_ISREG(st.st_mode)};
-    s.name = s.direct ? strdup(path) : name_beside(path);
-    CHECK(cx, s.name, MPK_ENOMEM, "out of memory writing %s", path);
-    s.fd = open(s.name, O_WRONLY | O_CREAT | O_CLOEXEC | (s.direct ? 0 : O_TRUNC), 0666);
-    int error = s.fd < 0 ? errno : 0;
+    int error = s.direct ? open_direct(path, &s) : open_beside(path, &s);
     if (!error && !s.direct)
         error = reserve(s.fd, n_bytes);
     if (error)

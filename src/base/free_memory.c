@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* A decimal number in a file, or UINT64_MAX. */
-static uint64_t read_limit(const char *path)
+/* A decimal number in a file of the folder, or UINT64_MAX. */
+static uint64_t read_limit(const char *folder, const char *name)
 {
     uint64_t value = UINT64_MAX;
-    FILE *f = fopen(path, "r");
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "re");
     if (f && fscanf(f, "%" SCNu64, &value) != 1)
         value = UINT64_MAX;
     if (f)
@@ -18,16 +20,43 @@ static uint64_t read_limit(const char *path)
     return value;
 }
 
+/* What the group uses for files that nobody has read for a while, which the system drops first. */
+static uint64_t read_droppable(const char *folder)
+{
+    uint64_t value, found = 0;
+    char path[256], line[128];
+    snprintf(path, sizeof path, "%s/memory.stat", folder);
+    FILE *f = fopen(path, "re");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "inactive_file %" SCNu64, &value) == 1)
+            found = value;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+/* A group that has read large files is at its limit most of the time, all of it theirs. */
+uint64_t memory_free_in_group(const char *folder, uint64_t available)
+{
+    const uint64_t limit = read_limit(folder, "memory.max"),
+                   used = read_limit(folder, "memory.current"), droppable = read_droppable(folder);
+    if (limit == UINT64_MAX || used == UINT64_MAX)
+        return available;
+    const uint64_t kept = used > droppable ? used - droppable : 0;
+    const uint64_t free = kept < limit ? limit - kept : 0;
+    return free < available ? free : available;
+}
+
 /* The least of what the machine has available and of what the process's control group still may
  * take.  Inside a container only the second is true. */
 uint64_t memory_free_bytes(uint64_t *total)
 {
+    static const char group[] = "/sys/fs/cgroup";
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), all = (uint64_t)sysconf(_SC_PHYS_PAGES) * page;
     uint64_t available = (uint64_t)sysconf(_SC_AVPHYS_PAGES) * page, kib;
-    uint64_t limit = read_limit("/sys/fs/cgroup/memory.max"),
-             used = read_limit("/sys/fs/cgroup/memory.current");
+    const uint64_t limit = read_limit(group, "memory.max");
     char line[256];
-    FILE *f = fopen("/proc/meminfo", "r");
+    FILE *f = fopen("/proc/meminfo", "re");
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
             available =
@@ -36,8 +65,7 @@ uint64_t memory_free_bytes(uint64_t *total)
         fclose(f);
     if (limit < all)
         all = limit;
-    if (limit != UINT64_MAX && used != UINT64_MAX && used < limit && limit - used < available)
-        available = limit - used;
+    available = memory_free_in_group(group, available);
     if (total)
         *total = all;
     return available < all ? available : all;

@@ -8,5 +8,8 @@
 /* Bytes that can be had now without swapping, the cache of files that the system would drop for us
  * included.  total (may be NULL): bytes in all, free or not. */
 uint64_t memory_free_bytes(uint64_t *total);
+/* The same of a control group whose files are in this folder, on a machine where `available` bytes
+ * can be had. */
+uint64_t memory_free_in_group(const char *folder, uint64_t available);
 
 #endif

@@ -8,7 +8,7 @@
  * whole: the last rename stays, and both entries are the same.
  *
  *   8f3c...(32 hex digits).kernel               entry_head | log | code
- *   8f3c...(32 hex digits).kernel.4711.part     one that process 4711 is writing
+ *   8f3c...(32 hex digits).kernel.4711.part     one that thread 4711 is writing
  *
  * Relies on base/file.h for writing whole files, on tools.h for compiling.  Called by kernel_code.c
  * (cuda_cache_compile), by cuda_target.c (programs) and gpu_report.c. */

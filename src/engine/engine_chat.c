@@ -35,17 +35,22 @@ static json_value named(json_value v, str key)
     return v;
 }
 
-/* Set a member, in its old place if it has one: templates list the members of an object in order,
- * and the last value given for a name wins. */
-static mpk_status put(chat *c, members *to, json_value v)
+/* Set a member, in its old place if it has one among the first n: templates list the members of an
+ * object in order, and the last value given for a name wins. */
+static mpk_status put_among(chat *c, members *to, size_t n, json_value v)
 {
-    for (size_t i = 0; i < to->n; i++)
+    for (size_t i = 0; i < n; i++)
         if (str_equal(to->at[i].key, v.key)) {
             to->at[i] = v;
             return MPK_OK;
         }
     PUSH(c->cx, &c->arena, to, v);
     return MPK_OK;
+}
+
+static mpk_status put(chat *c, members *to, json_value v)
+{
+    return put_among(c, to, to->n, v);
 }
 
 /* `source` as JSON of this kind; a list must be of objects.  `what` names it in messages. */
@@ -127,7 +132,8 @@ static mpk_status add_tools(chat *c)
 }
 
 /* In rising order of precedence, for `put` replaces: messages, tools, the special tokens by their
- * names ("bos_token"), what the caller adds. */
+ * names ("bos_token"), what the caller adds.  Of the last, which may be many, no two have one name,
+ * as the parser sees to it: each is compared with those before alone. */
 static mpk_status add_variables(chat *c, const load_model *model, str messages)
 {
     const json_value *given = NULL;
@@ -144,8 +150,9 @@ static mpk_status add_variables(chat *c, const load_model *model, str messages)
                              .text = model->specials[i].token}));
     if (c->options.variables)
         TRY(parse(c, "variables", str_from(c->options.variables), JSON_KIND_OBJECT, &given));
+    const size_t n_before = c->variables.n;
     for (size_t i = 0; given && i < given->n; i++)
-        TRY(put(c, &c->variables, given->items[i]));
+        TRY(put_among(c, &c->variables, n_before, given->items[i]));
     return MPK_OK;
 }
 

@@ -61,6 +61,14 @@ static bool is_nullable(compiler *c, const node *n)
     }
 }
 
+/* Asking a part again at each level above it costs the square of its height. */
+static mpk_status check_visits(const compiler *c)
+{
+    CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
+          "the grammar's rules depend on each other in chains that are too long");
+    return MPK_OK;
+}
+
 /* Repeat until nothing changes; rules are visited in both directions alternately, so that chains
  * settle quickly. */
 static mpk_status fill_nullable(compiler *c)
@@ -74,8 +82,7 @@ static mpk_status fill_nullable(compiler *c)
             r->is_nullable |= now;
             changed |= now;
         }
-        CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in chains that are too long");
+        TRY(check_visits(c));
     }
     return MPK_OK;
 }
@@ -95,7 +102,7 @@ static mpk_status list_first(compiler *c, const node *n, rule_list *out)
         if (n->kind == NODE_SEQ && !is_nullable(c, n->children.at[i]))
             break;
     }
-    return MPK_OK;
+    return check_visits(c);
 }
 
 /* Depth first, without recursion: a rule that is met while it is open calls itself. calls[r] are
@@ -310,7 +317,6 @@ static mpk_status emit_loop(compiler *c, const node *n, uint32_t next, uint32_t 
 static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_t *entry)
 {
     uint32_t body;
-    bool nullable = is_nullable(c, n->children.at[0]);
     if (n->min <= 1 && n->max == GRAMMAR_FOREVER)
         return emit_loop(c, n, next, entry);
     if (n->max == 1) {
@@ -321,6 +327,8 @@ static mpk_status emit_repeat(compiler *c, const node *n, uint32_t next, uint32_
         }
         return add_state(c, (grammar_state){.kind = STATE_SPLIT, .a = body, .b = next}, entry);
     }
+    const bool nullable = is_nullable(c, n->children.at[0]);
+    TRY(check_visits(c));
     TRY(emit(c, n->children.at[0], c->end, &body));
     return add_state(c,
                      (grammar_state){.kind = STATE_COUNT,
@@ -434,8 +442,7 @@ static mpk_status drop_dead_ends(compiler *c)
             changed |= now;
         }
         c->visits += n;
-        CHECK(c->cx, c->visits < MOST_VISITS, MPK_ELIMIT,
-              "the grammar's rules depend on each other in chains that are too long");
+        TRY(check_visits(c));
     }
     for (size_t i = 0; i < n; i++) {
         grammar_state *s = &c->to->states.at[i];

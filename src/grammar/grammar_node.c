@@ -116,8 +116,15 @@ mpk_status node_new(maker *k, node_kind kind, node **out)
     return MPK_OK;
 }
 
+/* The only place where the height is limited: nesting is counted by each front end, but what a
+ * level of it adds to the tree differs (500 prefixItems are 1500 nodes below each other). */
 mpk_status node_add(maker *k, node *parent, const node *child)
 {
+    if (parent->height <= child->height)
+        parent->height = child->height + 1;
+    CHECK(k->cx, parent->height <= GRAMMAR_MOST_HEIGHT, MPK_ELIMIT,
+          "the grammar is nested too deeply: more than %d parts within each other",
+          GRAMMAR_MOST_HEIGHT);
     PUSH(k->cx, k->a, &parent->children, child);
     return MPK_OK;
 }

@@ -24,6 +24,7 @@ enum {
     GRAMMAR_MOST_BYTES = 1 << 20,   /* of a source */
     GRAMMAR_MOST_NODES = 200000,    /* of all trees */
     GRAMMAR_MOST_NESTING = 200,     /* of groups, of schemas */
+    GRAMMAR_MOST_HEIGHT = 4096,     /* of a tree; the compiler's recursion is as deep */
     GRAMMAR_MOST_REPEATS = 1 << 30, /* a count */
     GRAMMAR_MOST_ITEMS = 16384,     /* situations that a text may be in at once */
     GRAMMAR_MOST_DEPTH = 4096,      /* of a recursion over stacks */
@@ -59,6 +60,7 @@ typedef VEC(char_range) char_set;
 typedef struct node node;
 struct node {
     node_kind kind;
+    uint32_t height;   /* 1 + that of the highest child */
     uint32_t min, max; /* REPEAT */
     uint32_t rule;     /* RULE */
     str bytes;         /* BYTES */
@@ -98,6 +100,7 @@ mpk_status chars_meet(maker *k, const char_set *a, const char_set *b, char_set *
 
 /* New nodes; MPK_ENOMEM, MPK_ELIMIT. */
 mpk_status node_new(maker *k, node_kind kind, node **out);
+/* The child has all of its own children by now. */
 mpk_status node_add(maker *k, node *parent, const node *child);
 mpk_status node_bytes(maker *k, str bytes, const node **out);
 /* A part that no text matches, as an array whose minItems is above its maxItems: automaton_make

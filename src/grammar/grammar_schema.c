@@ -342,9 +342,13 @@ static mpk_status list_values(schema_reader *r, const place *at, const json_valu
           schema_where(r, at));
     TRY(named_types(r, at, json_get(schema, "type"), &types));
     TRY(node_new(r->k, NODE_ALT, &alt));
-    for (size_t i = 0; list && i < list->n; i++)
-        if (!one || json_equals(one, &list->items[i]))
+    for (size_t i = 0; list && i < list->n; i++) {
+        bool wanted = true;
+        if (one)
+            TRY(schema_equals(r, at, one, &list->items[i], &wanted));
+        if (wanted)
             TRY(add_value(r, rest, &list->items[i], types, alt));
+    }
     if (!list)
         TRY(add_value(r, rest, one, types, alt));
     return compact(r, alt, out);

@@ -108,6 +108,9 @@ mpk_status schema_flatten(schema_reader *r, const place *at, const json_value *s
                           const json_value **out);
 mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, const json_value *b,
                         const json_value **out);
+/* Are two values equal?  Its work is charged. */
+mpk_status schema_equals(schema_reader *r, const place *at, const json_value *a,
+                         const json_value *b, bool *yes);
 /* The schema to which a $ref points. */
 mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
                        const json_value **out);

@@ -14,6 +14,7 @@ enum {
     MOST_OPTIONS = 256,
     NAMES_A_STEP = 16, /* names compared for one step of schema_charge */
     MERGE_STEPS = 16,  /* of two schemas, however small */
+    COPY_STEPS = 8,    /* of a member or name that is copied: steps bound the memory, too */
 };
 
 typedef VEC(json_value) members;
@@ -25,6 +26,35 @@ static const json_value *find_member(const json_value *object, str key)
         if (str_equal(object->items[i].key, key))
             return &object->items[i];
     return NULL;
+}
+
+/* How much it takes to compare a value with one of its size: members are looked up one by one. */
+static uint64_t steps_to_compare(const json_value *v)
+{
+    uint64_t steps = 1;
+    if (v->kind == JSON_KIND_OBJECT)
+        steps += v->n * (uint64_t)v->n / NAMES_A_STEP;
+    for (size_t i = 0; i < v->n; i++)
+        steps += steps_to_compare(&v->items[i]);
+    return steps;
+}
+
+mpk_status schema_equals(schema_reader *r, const place *at, const json_value *a,
+                         const json_value *b, bool *yes)
+{
+    const bool alike = a->kind == b->kind && a->n == b->n;
+    TRY(schema_charge(r, at, alike ? steps_to_compare(a) : 1));
+    *yes = alike && json_equals(a, b);
+    return MPK_OK;
+}
+
+/* No members yet, and room for n of them. */
+static mpk_status make_members(schema_reader *r, const place *at, size_t n, members *out)
+{
+    *out = (members){.capacity = n};
+    TRY(schema_charge(r, at, COPY_STEPS * (uint64_t)n));
+    NEW(r->k->cx, r->k->a, out->at, n);
+    return MPK_OK;
 }
 
 /* An object of these members. */
@@ -110,6 +140,7 @@ mpk_status schema_find(schema_reader *r, const place *at, const json_value *ref,
         for (end = i; end < path.n && path.at[end] != '/'; end++)
             ;
         TRY(unescape(r, (str){path.at + i, end - i}, &name));
+        TRY(schema_charge(r, at, 1 + (found ? found->n / NAMES_A_STEP : 0)));
         found = step_into(found, name);
     }
     CHECK(r->k->cx, found, MPK_EFORMAT, "$ref \"%.*s\" at %s leads nowhere", STR_ARG(path),
@@ -177,15 +208,31 @@ static mpk_status cross(schema_reader *r, const place *at, const json_value *a, 
     return make_list(r, a->key, &made, out);
 }
 
-/* A name that stands twice does no harm. */
-static mpk_status both_required(schema_reader *r, const json_value *a, const json_value *b,
-                                json_value *out)
+/* Add the names of a list that are not among `names` yet. */
+static mpk_status add_names(schema_reader *r, const place *at, const json_value *list, map *names,
+                            members *to)
 {
-    members made = {0};
-    for (size_t i = 0; i < a->n; i++)
-        PUSH(r->k->cx, r->k->a, &made, a->items[i]);
-    for (size_t i = 0; i < b->n; i++)
-        PUSH(r->k->cx, r->k->a, &made, b->items[i]);
+    for (size_t i = 0; i < list->n; i++) {
+        const json_value *v = &list->items[i];
+        CHECK(r->k->cx, v->kind == JSON_KIND_STRING, MPK_EFORMAT,
+              "required at %s holds something that is not a text", schema_where(r, at));
+        if (map_get(names, v->text, NULL))
+            continue;
+        TRY(map_put(r->k->cx, r->k->a, names, v->text, 1));
+        PUSH(r->k->cx, r->k->a, to, *v);
+    }
+    return MPK_OK;
+}
+
+/* Each name once: a list that is merged again and again must not grow each time. */
+static mpk_status both_required(schema_reader *r, const place *at, const json_value *a,
+                                const json_value *b, json_value *out)
+{
+    members made;
+    map names = {0};
+    TRY(make_members(r, at, a->n + b->n, &made));
+    TRY(add_names(r, at, a, &names, &made));
+    TRY(add_names(r, at, b, &names, &made));
     return make_list(r, a->key, &made, out);
 }
 
@@ -194,13 +241,13 @@ static mpk_status both_enums(schema_reader *r, const place *at, const json_value
                              const json_value *b, json_value *out)
 {
     members made = {0};
-    TRY(schema_charge(r, at, a->n * (uint64_t)b->n));
-    for (size_t i = 0; i < a->n; i++)
-        for (size_t k = 0; k < b->n; k++)
-            if (json_equals(&a->items[i], &b->items[k])) {
-                PUSH(r->k->cx, r->k->a, &made, a->items[i]);
-                break;
-            }
+    for (size_t i = 0; i < a->n; i++) {
+        bool both = false;
+        for (size_t k = 0; k < b->n && !both; k++)
+            TRY(schema_equals(r, at, &a->items[i], &b->items[k], &both));
+        if (both)
+            PUSH(r->k->cx, r->k->a, &made, a->items[i]);
+    }
     return make_list(r, a->key, &made, out);
 }
 
@@ -238,8 +285,11 @@ static mpk_status both_properties(schema_reader *r, const place *at, const json_
                                   const json_value *b, const json_value *others_a,
                                   const json_value *others_b, json_value *out)
 {
-    members made = {0};
+    members made;
+    size_t n = a ? a->n : 0;
+    n += b ? b->n : 0;
     TRY(schema_charge(r, at, a && b ? a->n * (uint64_t)b->n / NAMES_A_STEP : 0));
+    TRY(make_members(r, at, n, &made));
     for (size_t i = 0; a && i < a->n; i++) {
         const json_value *other = b ? find_member(b, a->items[i].key) : NULL, *both = &a->items[i];
         if (other || others_b)
@@ -293,8 +343,11 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
                                                 "discriminator", NULL};
     const json_value *both;
     str key = a->key;
+    bool same = is_one_of(key, silent);
     *out = *a;
-    if (json_equals(a, b) || is_one_of(key, silent))
+    if (!same)
+        TRY(schema_equals(r, at, a, b, &same));
+    if (same)
         return MPK_OK;
     if (is_one_of(key, greater) || is_one_of(key, lesser)) {
         /* the stricter: the larger of lower bounds, the smaller of upper ones */
@@ -302,7 +355,7 @@ static mpk_status both_values(schema_reader *r, const place *at, const json_valu
         return MPK_OK;
     }
     if (str_is(key, "required") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
-        return both_required(r, a, b, out);
+        return both_required(r, at, a, b, out);
     if (str_is(key, "type"))
         return both_types(r, at, a, b, out);
     if (str_is(key, "enum") && a->kind == JSON_KIND_LIST && b->kind == JSON_KIND_LIST)
@@ -349,10 +402,15 @@ static mpk_status check_sides(schema_reader *r, const place *at, const json_valu
 }
 
 /* Both sides have a const, and they differ. */
-static bool constants_differ(const json_value *a, const json_value *b)
+static mpk_status constants_differ(schema_reader *r, const place *at, const json_value *a,
+                                   const json_value *b, bool *yes)
 {
     const json_value *x = find_member(a, STR("const")), *y = find_member(b, STR("const"));
-    return x && y && !json_equals(x, y);
+    bool same = true;
+    if (x && y)
+        TRY(schema_equals(r, at, x, y, &same));
+    *yes = !same;
+    return MPK_OK;
 }
 
 /* Merge two objects: keywords of one side are kept, those of both are joined; properties need the
@@ -365,13 +423,16 @@ static mpk_status merge_objects(schema_reader *r, const place *at, const json_va
     static const json_value nothing = {.kind = JSON_KIND_BOOL};
     const json_value *properties_a = json_get(a, "properties"),
                      *properties_b = json_get(b, "properties");
-    members made = {0};
+    members made;
     json_value one;
-    if (constants_differ(a, b)) {
+    bool differ;
+    TRY(constants_differ(r, at, a, b, &differ));
+    if (differ) {
         *out = &nothing;
         return MPK_OK;
     }
     TRY(check_sides(r, at, a, b));
+    TRY(make_members(r, at, a->n + b->n, &made));
     for (size_t i = 0; i < a->n; i++) {
         const json_value *other = find_member(b, a->items[i].key);
         if (str_is(a->items[i].key, "properties"))
@@ -401,6 +462,7 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
     CHECK(r->k->cx, r->nesting < GRAMMAR_MOST_NESTING, MPK_ELIMIT,
           "the JSON schema is nested more than %d levels deep at %s", GRAMMAR_MOST_NESTING,
           schema_where(r, at));
+    TRY(schema_charge(r, at, MERGE_STEPS));
     r->nesting++;
     TRY(schema_flatten(r, at, a, &a));
     TRY(schema_flatten(r, at, b, &b));
@@ -416,7 +478,7 @@ mpk_status schema_merge(schema_reader *r, const place *at, const json_value *a, 
           schema_where(r, at));
     TRY(schema_check_keywords(r, at, a));
     TRY(schema_check_keywords(r, at, b));
-    TRY(schema_charge(r, at, MERGE_STEPS + a->n + b->n + a->n * (uint64_t)b->n / NAMES_A_STEP));
+    TRY(schema_charge(r, at, a->n * (uint64_t)b->n / NAMES_A_STEP));
     r->nesting++;
     mpk_status status = merge_objects(r, at, a, b, out);
     r->nesting--;
@@ -435,11 +497,11 @@ static mpk_status lists_differ(schema_reader *r, const place *at, const json_val
     const json_value *y = of_b ? of_b->items : one_b;
     size_t n = of_a ? of_a->n : 1;
     size_t m = of_b ? of_b->n : 1;
-    *yes = x && y;
-    TRY(schema_charge(r, at, *yes ? n * (uint64_t)m : 0));
-    for (size_t i = 0; i < n && *yes; i++)
-        for (size_t k = 0; k < m && *yes; k++)
-            *yes = !json_equals(&x[i], &y[k]);
+    bool same = false;
+    for (size_t i = 0; x && y && i < n && !same; i++)
+        for (size_t k = 0; k < m && !same; k++)
+            TRY(schema_equals(r, at, &x[i], &y[k], &same));
+    *yes = x && y && !same;
     return MPK_OK;
 }
 

@@ -248,15 +248,69 @@ static void check_made(mpk_status status, const char *words, grammar_kind kind, 
     grammar_free(g);
 }
 
-/* 40 levels that each ask for the next one twice: 2^40 schemas put together. */
-static void add_doubling(text *t)
+/* 40 levels that each ask for the next one twice: 2^40 schemas put together, of the last one. */
+static void add_doubling(text *t, const char *last)
 {
     text_print(t, "{\"$ref\": \"#/$defs/0\", \"$defs\": {");
     for (int i = 0; i < 40; i++)
         text_print(
             t, "\"%d\": {\"allOf\": [{\"$ref\": \"#/$defs/%d\"}, {\"$ref\": \"#/$defs/%d\"}]}, ", i,
             i + 1, i + 1);
-    text_print(t, "\"40\": {\"type\": \"null\"}}}");
+    text_print(t, "\"40\": %s}}", last);
+}
+
+static void add_doubled_types(text *t)
+{
+    add_doubling(t, "{\"type\": \"null\"}");
+}
+
+/* Schemas without members, too, take time. */
+static void add_doubled_flags(text *t)
+{
+    add_doubling(t, "false");
+}
+
+/* Ten lists of 500 items, each the last item of the one around it. */
+static void add_lists(text *t)
+{
+    for (int i = 0; i < 10; i++) {
+        text_print(t, "{\"type\": \"array\", \"prefixItems\": [");
+        for (int k = 0; k < 499; k++)
+            text_print(t, "{\"type\": \"null\"}, ");
+    }
+    text_print(t, "true");
+    for (int i = 0; i < 10; i++)
+        text_print(t, "]}");
+}
+
+/* n members, numbered upwards or downwards. */
+static void add_members(text *t, int n, bool down)
+{
+    text_print(t, "{");
+    for (int i = 0; i < n; i++)
+        text_print(t, "%s\"%d\": true", i ? ", " : "", down ? n - 1 - i : i);
+    text_print(t, "}");
+}
+
+/* A thousand properties that are put together with one more, 2000 times. */
+static void add_properties(text *t)
+{
+    text_print(t, "{\"allOf\": [{\"properties\": ");
+    add_members(t, 1000, false);
+    text_print(t, "}");
+    for (int i = 0; i < 2000; i++)
+        text_print(t, ", {\"properties\": {\"x%d\": true}}", i);
+    text_print(t, "]}");
+}
+
+/* The same members in the other order: each is found as the last one. */
+static void add_constants(text *t)
+{
+    text_print(t, "{\"oneOf\": [{\"const\": ");
+    add_members(t, 15000, false);
+    text_print(t, "}, {\"const\": ");
+    add_members(t, 15000, true);
+    text_print(t, "}]}");
 }
 
 /* Lists of six empty lists, each beside a schema of the same kind: 6^30 literals to judge, if the
@@ -280,24 +334,83 @@ static void add_long_word(text *t)
     text_print(t, "\"}}");
 }
 
-/* Forms of a few kilobytes that cost 2^n steps, or a level of recursion a byte, end soon. */
+/* A level of recursion for each byte. */
+static void add_stars(text *t)
+{
+    text_print(t, "root ::= \"a\"");
+    for (int i = 0; i < 190000; i++)
+        text_print(t, "*");
+}
+
+/* The same in groups, each of which has as many as one item may have. */
+static void add_groups_of_stars(text *t)
+{
+    text_print(t, "root ::= ");
+    for (int i = 0; i < 100; i++)
+        text_print(t, "(");
+    text_print(t, "\"a\"");
+    for (int i = 0; i < 100; i++) {
+        for (int k = 0; k < 199; k++)
+            text_print(t, "+");
+        text_print(t, ")");
+    }
+}
+
+/* Small forms that cost 2^n steps, the square of their size, or recursion without a bound end
+ * soon. */
 static void test_hostile(void **state)
 {
-    text t = {0};
+    static const struct {
+        void (*add)(text *t);
+        grammar_kind kind;
+        mpk_status status;
+        const char *words;
+    } cases[] = {
+        {add_doubled_types, GRAMMAR_JSON_SCHEMA, MPK_ELIMIT, "too large"},
+        {add_doubled_flags, GRAMMAR_JSON_SCHEMA, MPK_ELIMIT, "too large"},
+        {add_enums, GRAMMAR_JSON_SCHEMA, MPK_OK, NULL},
+        {add_lists, GRAMMAR_JSON_SCHEMA, MPK_ELIMIT, "nested too deeply"},
+        {add_properties, GRAMMAR_JSON_SCHEMA, MPK_ELIMIT, "too large"},
+        {add_constants, GRAMMAR_JSON_SCHEMA, MPK_ELIMIT, "too large"},
+        {add_long_word, GRAMMAR_TAG, MPK_OK, NULL},
+        {add_stars, GRAMMAR_EBNF, MPK_EFORMAT, "in a row"},
+        {add_groups_of_stars, GRAMMAR_EBNF, MPK_ELIMIT, "nested too deeply"},
+    };
     (void)state;
-    add_doubling(&t);
-    check_made(MPK_ELIMIT, "too large", GRAMMAR_JSON_SCHEMA, &t);
-    t.n = 0;
-    add_enums(&t);
-    check_made(MPK_OK, NULL, GRAMMAR_JSON_SCHEMA, &t);
-    t.n = 0;
-    add_long_word(&t);
-    check_made(MPK_OK, NULL, GRAMMAR_TAG, &t);
-    t.n = 0;
-    text_print(&t, "root ::= \"a\"");
-    for (int i = 0; i < 190000; i++)
-        text_print(&t, "*");
-    check_made(MPK_EFORMAT, "in a row", GRAMMAR_EBNF, &t);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        text t = {0};
+        cases[i].add(&t);
+        check_made(cases[i].status, cases[i].words, cases[i].kind, &t);
+        text_free(&t);
+    }
+}
+
+/* Lists of required names that are put together 200 times take memory for their names, not for
+ * each time. */
+static void test_required(void **state)
+{
+    mpk_context cx = {0};
+    arena a = {0};
+    maker k = {.cx = &cx, .a = &a};
+    text t = {0};
+    const json_value *schema;
+    const node *made;
+    (void)state;
+    text_print(&t, "{\"allOf\": [true");
+    for (int i = 0; i < 200; i++)
+        text_print(&t, ", {\"$ref\": \"#/$defs/%d\"}", i % 2);
+    text_print(&t, "], \"$defs\": {");
+    for (int i = 0; i < 2; i++) {
+        text_print(&t, "%s\"%d\": {\"required\": [\"a\"", i ? ", " : "", i);
+        for (int n = 0; n < 50; n++)
+            text_print(&t, ", \"%c%d\"", 'b' + i, n);
+        text_print(&t, "]}");
+    }
+    text_print(&t, "}}");
+    check_ok(&cx, json_parse(&cx, &a, (str){t.at, t.n}, &schema));
+    check_ok(&cx, schema_parse_node(&k, schema, &made));
+    assert_true(a.reserved_bytes < 32 << 20);
+    arena_free(&a);
     text_free(&t);
 }
 
@@ -435,11 +548,17 @@ static void test_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_masks),   cmocka_unit_test(test_counts),
-        cmocka_unit_test(test_bounds),  cmocka_unit_test(test_comments),
-        cmocka_unit_test(test_hostile), cmocka_unit_test(test_words),
-        cmocka_unit_test(test_edges),   cmocka_unit_test(test_dashes_beside_sets),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_same),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_counts),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_comments),
+        cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_required),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_edges),
+        cmocka_unit_test(test_dashes_beside_sets),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_same),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,6 +20,7 @@
 #include "host/ranks.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,11 +73,24 @@ uint32_t ranks_count(const host_ranks *r)
 
 /* ---- frames ---- */
 
-/* Milliseconds until `end`, as poll takes them. */
+/* Milliseconds until `end`, as poll takes them: no more than an int holds. */
 static int left_ms(uint64_t end)
 {
-    const uint64_t now = clock_ns();
-    return now >= end ? 0 : (int)((end - now) / 1000000 + 1);
+    const uint64_t now = clock_ns(), ms = now >= end ? 0 : (end - now) / 1000000 + 1;
+    return ms < INT_MAX ? (int)ms : INT_MAX;
+}
+
+/* Until one of them has something, or has closed; false: not before `end`.  A signal that comes
+ * meanwhile, which the program may have a handler for, says nothing of any of them. */
+static bool await_ready(struct pollfd *p, nfds_t n, uint64_t end)
+{
+    for (;;) {
+        const int ready = poll(p, n, left_ms(end));
+        if (ready > 0)
+            return true;
+        if (ready == 0 ? clock_ns() >= end : errno != EINTR)
+            return false;
+    }
 }
 
 static mpk_status say_ended(mpk_context *cx, uint32_t rank)
@@ -86,14 +100,14 @@ static mpk_status say_ended(mpk_context *cx, uint32_t rank)
 
 /* n bytes from a socket, until `end`.  from: the rank at its other end, for messages.
  *
- * poll bounds the wait; recv does not block, so a poll that reported too much costs another turn
- * and no time beyond `end`.  0 bytes, or an error that is not passing, mean that the socket has
- * closed: the other process has ended. */
+ * await_ready bounds the wait; recv does not block, so one that reported too much costs another
+ * turn and no time beyond `end`.  0 bytes, or an error that is not passing, mean that the socket
+ * has closed: the other process has ended. */
 static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t n, uint64_t end)
 {
     for (size_t got = 0; got < n;) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, left_ms(end)) == 0)
+        if (!await_ready(&p, 1, end))
             FAIL(cx, MPK_EDEVICE, "rank %u does not answer: its process is stopped or hangs", from);
         ssize_t more = recv(fd, (char *)to + got, n - got, MSG_DONTWAIT);
         if (more == 0 || (more < 0 && errno != EAGAIN && errno != EINTR))
@@ -103,14 +117,24 @@ static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t 
     return MPK_OK;
 }
 
+/* All of it, also where a signal comes between. */
+static void send_whole(int fd, const void *bytes, size_t n)
+{
+    for (size_t sent = 0; sent < n;) {
+        const ssize_t more = send(fd, (const char *)bytes + sent, n - sent, MSG_NOSIGNAL);
+        if (more < 0 && errno != EINTR)
+            return;
+        sent += more > 0 ? (size_t)more : 0;
+    }
+}
+
 /* Send a message.  A failure is not reported here: if the other process has ended, the next read
  * from it says so. */
 static void give(int fd, uint32_t kind, const void *bytes, size_t n)
 {
-    frame f = {.magic = "mpkr", .kind = kind, .n = n};
-    struct iovec parts[2] = {{&f, sizeof f}, {(void *)(uintptr_t)bytes, n}};
-    struct msghdr message = {.msg_iov = parts, .msg_iovlen = n ? 2 : 1};
-    (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
+    const frame f = {.magic = "mpkr", .kind = kind, .n = n};
+    send_whole(fd, &f, sizeof f);
+    send_whole(fd, bytes, n);
 }
 
 /* Is it the head that is expected?  One of REFUSED is an error with the words of rank 0. */
@@ -222,6 +246,7 @@ static mpk_status admit(mpk_context *cx, host_ranks *r, int fd, str terms, uint6
     socklen_t size = sizeof who;
     hello h;
     size_t n;
+    h.rank = h.n = 0; /* for the message, if too few bytes come */
     CHECK(cx, getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &size) == 0 && who.uid == geteuid(),
           MPK_EARG, "a process of another user came in the place of a rank");
     TRY(take_frame(cx, fd, RANKS_MOST, HELLO, &h, sizeof h, &n, end));
@@ -251,7 +276,7 @@ static mpk_status gather(mpk_context *cx, host_ranks *r, int listener, const ran
     char missing[64];
     for (list_missing(r, missing); missing[0]; list_missing(r, missing)) {
         struct pollfd ready = {.fd = listener, .events = POLLIN};
-        CHECK(cx, poll(&ready, 1, left_ms(end)) != 0, MPK_EDEVICE,
+        CHECK(cx, await_ready(&ready, 1, end), MPK_EDEVICE,
               "rank %s did not come to %s within %llu s", missing, p->path,
               (unsigned long long)(p->wait_ns / 1000000000u));
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
@@ -365,8 +390,8 @@ static mpk_status await_any(mpk_context *cx, const host_ranks *r, const bool *ha
     struct pollfd p[RANKS_MOST];
     for (uint32_t i = 0; i < r->n; i++)
         p[i] = (struct pollfd){.fd = has[i] ? -1 : r->fd[i], .events = POLLIN};
-    CHECK(cx, poll(p, r->n, left_ms(end)) != 0, MPK_EDEVICE,
-          "the ranks were not ready within %llu s", (unsigned long long)(WORK_NS / 1000000000u));
+    CHECK(cx, await_ready(p, r->n, end), MPK_EDEVICE, "the ranks were not ready within %llu s",
+          (unsigned long long)(WORK_NS / 1000000000u));
     for (*which = 0; *which + 1 < r->n && !p[*which].revents;)
         ++*which;
     return MPK_OK;
@@ -424,7 +449,8 @@ static void give_descriptor(int fd, uint32_t kind, int descriptor, uint64_t n)
     c->cmsg_type = SCM_RIGHTS;
     c->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(c), &descriptor, sizeof descriptor);
-    (void)!sendmsg(fd, &message, MSG_NOSIGNAL);
+    while (sendmsg(fd, &message, MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
 }
 
 /* A frame of a head alone with the descriptor that came with it, which is then the caller's, also
@@ -446,9 +472,13 @@ static mpk_status take_descriptor(mpk_context *cx, int fd, uint32_t from, uint32
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    CHECK(cx, poll(&p, 1, left_ms(end)) != 0, MPK_EDEVICE,
+    CHECK(cx, await_ready(&p, 1, end), MPK_EDEVICE,
           "rank %u does not answer: its process is stopped or hangs", from);
-    if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) <= 0)
+    ssize_t got;
+    do
+        got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0)
         return say_ended(cx, from);
     struct cmsghdr *c = CMSG_FIRSTHDR(&message);
     if (c && c->cmsg_type == SCM_RIGHTS)

@@ -5,12 +5,14 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,11 +33,13 @@ typedef struct hello {
     uint32_t rank, n;
 } hello;
 
-/* A rank: it comes, hands over a descriptor as that of rank `of`, and waits for rank 0 to end. */
+/* A rank: it comes, hands over a descriptor as that of rank `of`, and waits for rank 0 to end.
+ * comes_us, hands_us: how long it takes for each of the first two. */
 typedef struct peer {
     const char *path;
     uint32_t rank, n;
     uint64_t of;
+    unsigned comes_us, hands_us;
     pthread_t thread;
 } peer;
 
@@ -84,7 +88,9 @@ static void *be_peer(void *of)
 {
     const peer *p = of;
     char rest[256];
+    usleep(p->comes_us);
     const int file = open("/dev/null", O_RDONLY | O_CLOEXEC), fd = come(p->path, p->rank, p->n);
+    usleep(p->hands_us);
     if (fd >= 0)
         hand_over(fd, p->of, file);
     while (fd >= 0 && recv(fd, rest, sizeof rest, 0) > 0)
@@ -170,6 +176,76 @@ static void test_none_stays_open(void **state)
     }
 }
 
+static void hear(int signal)
+{
+    (void)signal;
+}
+
+/* Have a signal come each millisecond, or no more; for the calling thread alone. */
+static void ring(bool on)
+{
+    const struct sigaction heard = {.sa_handler = hear}; /* calls are not begun anew after it */
+    const struct itimerval each = {{0, on ? 1000 : 0}, {0, on ? 1000 : 0}};
+    assert_int_equal(sigaction(SIGALRM, &heard, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &each, NULL), 0);
+}
+
+/* Signals that come while rank 0 waits: it takes the descriptor of rank 2, and waits for that of
+ * rank 1, which comes later. */
+static void test_signals(void **state)
+{
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    int all[MOST];
+    sigset_t alarm;
+    (void)state;
+    begin(folder, path);
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    peer peers[MOST] = {
+        {0}, {.rank = 1, .of = 1, .hands_us = 30000}, {.rank = 2, .of = 2, .comes_us = 10000}};
+    pthread_sigmask(SIG_BLOCK, &alarm, NULL); /* in the other threads */
+    for (uint32_t i = 1; i < MOST; i++) {
+        peers[i].path = path;
+        peers[i].n = MOST;
+        assert_int_equal(pthread_create(&peers[i].thread, NULL, be_peer, &peers[i]), 0);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &alarm, NULL);
+    ring(true);
+    const ranks_place place = {.path = path, .n = MOST, .wait_ns = WAIT_NS};
+    mpk_status status = ranks_meet(&cx, &place, STR(""), &told, &r);
+    if (status == MPK_OK)
+        status = ranks_pass(&cx, r, STDERR_FILENO, all);
+    ring(false);
+    ranks_free(r);
+    for (uint32_t i = 1; i < MOST; i++)
+        pthread_join(peers[i].thread, NULL);
+    check_ok(&cx, status);
+    for (uint32_t i = 1; i < MOST; i++)
+        assert_int_equal(close(all[i]), 0);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* A wait of more milliseconds than an int holds is not a short one. */
+static void test_long_waits(void **state)
+{
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    (void)state;
+    begin(folder, path);
+    peer late = {.path = path, .rank = 1, .n = 2, .of = 1, .comes_us = 30000};
+    assert_int_equal(pthread_create(&late.thread, NULL, be_peer, &late), 0);
+    const ranks_place place = {.path = path, .n = 2, .wait_ns = 1000000ull << 32};
+    check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+    ranks_free(r);
+    pthread_join(late.thread, NULL);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 /* A process of another user is told no, though the socket lets it connect. */
 static void test_other_users(void **state)
 {
@@ -247,6 +323,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_descriptors),    cmocka_unit_test(test_none_stays_open),
+        cmocka_unit_test(test_signals),        cmocka_unit_test(test_long_waits),
         cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
         cmocka_unit_test(test_no_descriptors),
     };

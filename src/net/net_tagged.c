@@ -17,7 +17,16 @@
 /* ---- what a schema allows ---- */
 
 /* KIND_TEXT: a string; its value is not written as JSON. */
-enum { KIND_TEXT = 1, KIND_NULL = 2, KIND_OTHER = 4, MOST_DEPTH = 16 };
+enum { KIND_TEXT = 1, KIND_NULL = 2, KIND_OTHER = 4, KIND_ANY = 7 };
+/* Schemas come from strangers, and options may be the schema that they belong to: so the levels are
+ * bounded, and the options that are looked at. */
+enum {
+    MOST_DEPTH = 16,
+    MOST_OPTIONS = 1000,          /* for a value that is read */
+    MOST_OPTIONS_OF_ALL = 100000, /* for a form that is written */
+    MOST_BYTES = 1 << 20,         /* of a form: a longer one is refused, so no more is written */
+    MOST_COMPARED = 10000000,     /* parameters with the names of those that must be there */
+};
 
 static const char *const unions[] = {"anyOf", "oneOf", "allOf"};
 enum { UNIONS = sizeof unions / sizeof *unions };
@@ -67,22 +76,29 @@ static unsigned kind_of_value(const json_value *v)
     return v->kind == JSON_KIND_NULL ? KIND_NULL : KIND_OTHER;
 }
 
-static unsigned kinds_of(const json_value *root, const json_value *schema, unsigned depth);
+static unsigned kinds_of(const json_value *root, const json_value *schema, unsigned depth,
+                         unsigned *left);
 
-/* Of the options of anyOf and the like, all together. */
-static unsigned kinds_of_options(const json_value *root, const json_value *schema, unsigned depth)
+/* Of the options of anyOf and the like, all together; *left more are looked at. */
+static unsigned kinds_of_options(const json_value *root, const json_value *schema, unsigned depth,
+                                 unsigned *left)
 {
     unsigned kinds = 0;
     for (size_t u = 0; u < UNIONS; u++) {
         const json_value *options = json_get(schema, unions[u]);
-        for (size_t i = 0; json_is(options, JSON_KIND_LIST) && i < options->n; i++)
-            kinds |= kinds_of(root, &options->items[i], depth + 1);
+        for (size_t i = 0; json_is(options, JSON_KIND_LIST) && i < options->n; i++) {
+            if (!*left || kinds == KIND_ANY)
+                return kinds;
+            --*left;
+            kinds |= kinds_of(root, &options->items[i], depth + 1, left);
+        }
     }
     return kinds;
 }
 
 /* Bits KIND_*; 0: the schema does not say. */
-static unsigned kinds_of(const json_value *root, const json_value *schema, unsigned depth)
+static unsigned kinds_of(const json_value *root, const json_value *schema, unsigned depth,
+                         unsigned *left)
 {
     schema = target(root, schema);
     const json_value *type = json_get(schema, "type"), *listed = json_get(schema, "enum");
@@ -94,7 +110,7 @@ static unsigned kinds_of(const json_value *root, const json_value *schema, unsig
         kinds |= kind_of_value(&listed->items[i]);
     if (!kinds && only)
         kinds = kind_of_value(only);
-    return kinds || depth >= MOST_DEPTH ? kinds : kinds_of_options(root, schema, depth);
+    return kinds || depth >= MOST_DEPTH ? kinds : kinds_of_options(root, schema, depth, left);
 }
 
 /* ---- reading ---- */
@@ -188,7 +204,8 @@ static mpk_status add_argument(mpk_context *cx, arena *a, const json_value *para
                                str value, text *to)
 {
     const json_value *schema = json_find(json_get(parameters, "properties"), name);
-    const unsigned kinds = kinds_of(parameters, schema, 0);
+    unsigned left = MOST_OPTIONS;
+    const unsigned kinds = kinds_of(parameters, schema, 0, &left);
     text_print(to, to->n > 1 ? "," : "");
     json_write_str(to, name);
     text_print(to, ":");
@@ -237,10 +254,12 @@ mpk_status net_tagged_read(mpk_context *cx, arena *a, const json_value *tools, s
 
 /* ---- writing ---- */
 
-/* What is written for a parameter: its root schema, whether values stand on lines of their own. */
+/* What is written for a parameter: its root schema, whether values stand on lines of their own, and
+ * how many more options may be looked at. */
 typedef struct writer {
     const json_value *root;
     bool lines;
+    unsigned *left;
     text *to;
 } writer;
 
@@ -350,10 +369,12 @@ static void write_value(const writer *w, const json_value *schema, unsigned dept
 {
     const json_value *at = target(w->root, schema);
     const json_value *listed = json_get(at, "enum"), *only = json_get(at, "const");
-    const unsigned kinds = kinds_of(w->root, at, 0);
+    const unsigned kinds = kinds_of(w->root, at, 0, w->left);
     const json_value *options = json_get(at, "anyOf");
     if (!options)
         options = json_get(at, "oneOf");
+    if (w->to->n > MOST_BYTES)
+        return;
     if (!(kinds & KIND_TEXT)) {
         write_json(w, schema);
     } else if (json_is(listed, JSON_KIND_LIST) && listed->n) {
@@ -416,15 +437,18 @@ bool net_tagged_can_hold(const json_value *parameters)
                                          "maxProperties",
                                          "enum",
                                          "const"};
+    const json_value *list = json_get(parameters, "properties"),
+                     *required = json_get(parameters, "required");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (json_get(parameters, others[i]))
             return false;
-    return true;
+    return !list || !required || list->n * (uint64_t)required->n <= MOST_COMPARED;
 }
 
 void net_tagged_write(const json_value *parameters, bool lines, text *to)
 {
-    const writer w = {parameters, lines, to};
+    unsigned left = MOST_OPTIONS_OF_ALL;
+    const writer w = {parameters, lines, &left, to};
     const json_value *list = json_get(parameters, "properties");
     const json_value *required = json_get(parameters, "required");
     text_print(to,

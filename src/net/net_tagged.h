@@ -25,10 +25,10 @@ mpk_status net_tagged_read(mpk_context *cx, arena *a, const json_value *tools, s
                            str *name, text *arguments, bool *found);
 
 /* Does the schema of the parameters say no more than which there are, and what each of them may
- * be?  NULL: it says nothing. */
+ * be, of no more than a form can hold?  NULL: it says nothing. */
 bool net_tagged_can_hold(const json_value *parameters);
 /* The format of a structural tag for all arguments of a call, from such a schema.  lines: a value
- * stands on lines of its own. */
+ * stands on lines of its own.  What is longer than a form may be ends somewhere after that. */
 void net_tagged_write(const json_value *parameters, bool lines, text *to);
 
 #endif

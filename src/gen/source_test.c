@@ -316,11 +316,43 @@ static void test_units_of_many(void **state)
             fail_msg("%s is in no unit for many tokens", (*b)->name);
 }
 
+/* The kernel for prompts and that for streams have a room each: what prompts need as scratch takes
+ * no pages from the ring of the other, which is as without them. */
+static void test_rooms_of_two_kernels(void **state)
+{
+    (void)state;
+    static const uint32_t n_tokens[GRAPHS] = {4, 200};
+    mpk_context cx = {0};
+    arena a = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    gen_graph made[GRAPHS];
+    gen_source alone, both;
+    for (int i = 0; i < GRAPHS; i++) {
+        ir_graph *g;
+        char words[200];
+        snprintf(words, sizeof words,
+                 "input %%x : bf16[%u, 1024] live=tokens\nconst %%w : bf16[1024, 1024]\n"
+                 "%%y = linear(%%x, %%w)\n",
+                 n_tokens[i]);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(words), &g));
+        made[i] = (gen_graph){.ir = g, .n_tokens = n_tokens[i]};
+    }
+    check_ok(&cx, gen_source_make(&cx, &a, 1, made, arch->n_sms, arch, GEN_KERNEL, &alone));
+    check_ok(&cx, gen_source_make(&cx, &a, 2, made, arch->n_sms, arch, GEN_KERNEL, &both));
+    assert_true(alone.n_regimes == 1 && both.n_regimes == GEN_REGIMES);
+    const gen_room *few = &both.rooms[GEN_STREAMS], *many = &both.rooms[GEN_PROMPTS];
+    assert_int_equal(few->scratch_bytes, alone.rooms[0].scratch_bytes);
+    assert_int_equal(few->n_pages, alone.rooms[0].n_pages);
+    assert_true(many->scratch_bytes > few->scratch_bytes && many->n_pages < few->n_pages);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
                                        cmocka_unit_test(test_scratch_is_asked_in_order),
+                                       cmocka_unit_test(test_rooms_of_two_kernels),
                                        cmocka_unit_test(test_shapes_stand_once),
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),

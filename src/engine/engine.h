@@ -140,6 +140,8 @@ mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *fro
                                     mpk_chat_options *to);
 mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
                                         mpk_quantize_options *to);
+mpk_status engine_read_embed_options(mpk_context *cx, const mpk_embed_options *from,
+                                     mpk_embed_options *to);
 /* Tell the caller's callback, if there is one, how far a stage is: done is 0 to 1.  MPK_ECANCELLED:
  * the callback asks to give up. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,

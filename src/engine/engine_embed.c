@@ -41,23 +41,14 @@ typedef struct embedder {
     size_t n_rows;             /* of the texts between */
 } embedder;
 
-/* Not copy_sized of engine_options.c: here a caller's struct larger than ours is refused. */
 static mpk_status read_options(mpk_context *cx, const mpk_engine *e, const mpk_embed_options *from,
                                mpk_embed_options *to)
 {
     const uint32_t size = e->build.model.config.hidden_size;
-    *to = (mpk_embed_options){.size = sizeof *to};
     CHECK(cx, e->build.options.embeddings, MPK_EUNSUPPORTED,
           "the model was not opened for embeddings: set mpk_engine_options.embeddings "
           "(--embeddings)");
-    if (from) {
-        CHECK(cx, from->size >= offsetof(mpk_embed_options, raw) && from->size <= sizeof *to,
-              MPK_EARG, "mpk_embed_options.size is %zu: set it to sizeof(mpk_embed_options)",
-              from->size);
-        memcpy(to, from, from->size);
-    }
-    CHECK(cx, (unsigned)to->pooling <= MPK_POOL_MEAN, MPK_EARG, "pooling is %d: no such choice",
-          (int)to->pooling);
+    TRY(engine_read_embed_options(cx, from, to));
     CHECK(cx, to->dimensions <= size, MPK_EARG, "%u dimensions are asked for, the model has %u",
           to->dimensions, size);
     if (!to->dimensions)

@@ -146,6 +146,24 @@ static bool is_in(float x, float low, float high)
     return x >= low && x <= high; /* false for NaN */
 }
 
+/* A list that is said to have items is there. */
+static mpk_status check_lists(mpk_context *cx, const mpk_request_options *o)
+{
+    const struct {
+        const char *name;
+        uint32_t n;
+        const void *at;
+    } lists[] = {{"stop", o->n_stop, o->stop},
+                 {"biases", o->n_biases, o->biases},
+                 {"allowed_tokens", o->n_allowed, o->allowed_tokens},
+                 {"bad_words", o->n_bad_words, o->bad_words},
+                 {"stop_tokens", o->n_stop_tokens, o->stop_tokens}};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        CHECK(cx, lists[i].at || !lists[i].n, MPK_EARG, "%s should have %u items, but is NULL",
+              lists[i].name, lists[i].n);
+    return MPK_OK;
+}
+
 /* What is wrong in itself with the rules of a request; whether tokens exist is checked where the
  * model is known (engine_rules.c).  The ranges keep logits finite: with 1e6 as the largest penalty
  * no sum of them reaches infinity in f32.  A bias of -inf is allowed and bans the token; NaN fails
@@ -164,6 +182,7 @@ static mpk_status check_rules(mpk_context *cx, const mpk_request_options *o)
           o->typical_p);
     CHECK(cx, o->top_logprobs <= LOGPROBS_TOP, MPK_EARG, "top_logprobs is %u, expected up to %d",
           o->top_logprobs, LOGPROBS_TOP);
+    TRY(check_lists(cx, o));
     for (uint32_t i = 0; i < o->n_biases; i++)
         CHECK(cx, o->biases[i].bias < 1e6f, MPK_EARG,
               "the bias of token %d is %g, expected a finite number or -inf", o->biases[i].token,
@@ -198,8 +217,6 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
           "prompt_only is an answer of no token: not with max_tokens or min_tokens");
     CHECK(cx, to->draft_tokens >= -1 && to->draft_tokens <= ENGINE_MAX_DRAFTS, MPK_EARG,
           "draft_tokens is %d, expected -1 to %d", to->draft_tokens, ENGINE_MAX_DRAFTS);
-    CHECK(cx, to->stop_tokens || !to->n_stop_tokens, MPK_EARG,
-          "n_stop_tokens is %u, but stop_tokens is NULL", to->n_stop_tokens);
     for (uint32_t i = 0; i < to->n_stop; i++) {
         /* A stop text that began inside a character would cut one in half. */
         bool good = to->stop[i] && *to->stop[i] && ((unsigned char)*to->stop[i] & 0xc0) != 0x80;
@@ -240,5 +257,16 @@ mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_opti
           to->calibration_bytes);
     CHECK(cx, to->threads <= ENGINE_MAX_BATCH, MPK_EARG,
           "mpk_quantize_options.threads is %u, expected at most %d", to->threads, ENGINE_MAX_BATCH);
+    return MPK_OK;
+}
+
+/* What depends on the model is checked by mpk_embed. */
+mpk_status engine_read_embed_options(mpk_context *cx, const mpk_embed_options *from,
+                                     mpk_embed_options *to)
+{
+    TRY(copy_sized(cx, "mpk_embed_options", from, offsetof(mpk_embed_options, raw), to,
+                   sizeof *to));
+    CHECK(cx, (unsigned)to->pooling <= MPK_POOL_MEAN, MPK_EARG, "pooling is %d: no such choice",
+          (int)to->pooling);
     return MPK_OK;
 }

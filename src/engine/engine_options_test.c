@@ -182,6 +182,11 @@ static void test_request_lists(void **state)
     static const char *const good[] = {"a", "\xc3\xa9"}, *const empty[] = {"a", ""},
                              *const cut[] = {"a", "\xa9"}, *const none[] = {"a", NULL};
     mpk_token_bias bias = {.token = 7, .bias = -INFINITY};
+    request_refuses("stop should have 1", .n_stop = 1);
+    request_refuses("biases should have 2", .n_biases = 2);
+    request_refuses("allowed_tokens should", .n_allowed = 1);
+    request_refuses("bad_words should", .n_bad_words = 1);
+    request_refuses("stop_tokens should", .n_stop_tokens = 1);
     request_takes(.biases = &bias, .n_biases = 1);
     bias.bias = nextafterf(1e6f, 0);
     request_takes(.biases = &bias, .n_biases = 1);

@@ -99,6 +99,7 @@ static void end(net_exchange *x, bool sent)
     net_log_exchange(x, status, ns);
     net_exchange_drop_body(x);
     arena_free(&x->work.arena);
+    s->held_bytes -= x->kept_bytes;
     text_free(&x->out);
     mpk_context_free(x->cx);
     if (x->answering)
@@ -158,6 +159,15 @@ mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes)
                           "the server holds too many large requests; try again later");
     }
     x->held_bytes += bytes;
+    return MPK_OK;
+}
+
+/* Not given back with the body. */
+mpk_status net_exchange_keep(net_exchange *x, uint64_t bytes)
+{
+    TRY(net_exchange_hold(x, bytes));
+    x->held_bytes -= bytes;
+    x->kept_bytes += bytes;
     return MPK_OK;
 }
 

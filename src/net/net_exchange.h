@@ -169,7 +169,8 @@ struct net_exchange {
     uint64_t retry_s;       /* after which another try may succeed, where that is known; else 0 */
     text body;
     uint64_t n_body_bytes; /* that came, kept or not */
-    uint64_t held_bytes;   /* charged to the server */
+    uint64_t held_bytes;   /* charged to the server until the body is dropped */
+    uint64_t kept_bytes;   /* the same, until the exchange ends */
     arena arena;           /* of what the body becomes */
     net_refusal refusal;
     int status; /* of the reply; 0: none yet */
@@ -200,6 +201,8 @@ void net_exchange_stop_clock(net_exchange *x, bool stop);
 /* Charge memory to the server, until net_exchange_drop_body; 413 if it is more than ever
  * possible, 503 if all requests together hold too much. */
 mpk_status net_exchange_hold(net_exchange *x, uint64_t bytes);
+/* The same for what answers keep of the body: until the exchange ends. */
+mpk_status net_exchange_keep(net_exchange *x, uint64_t bytes);
 /* Free the body and what was made of it, and give its memory back. */
 void net_exchange_drop_body(net_exchange *x);
 

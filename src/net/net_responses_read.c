@@ -275,8 +275,11 @@ static mpk_status keep_echo(net_exchange *x, const json_value *body, const net_r
     text_add_double(&t, q->sampling.temperature);
     text_print(&t, ",\"top_p\":");
     text_add_double(&t, q->sampling.top_p > 0 ? q->sampling.top_p : 1);
-    x->work.echo = t.failed ? NULL : arena_copy(&x->work.arena, t.at, t.n);
+    const mpk_status status = net_exchange_keep(x, t.n);
+    if (status == MPK_OK && !t.failed)
+        x->work.echo = arena_copy(&x->work.arena, t.at, t.n);
     text_free(&t);
+    TRY(status);
     CHECK(x->cx, x->work.echo, MPK_ENOMEM, "out of memory for a response");
     return MPK_OK;
 }

@@ -13,8 +13,8 @@
  *   MPK_WARPS + 1        clerk            role/clerk.cuh
  *   MPK_WARPS + 2        worker 0: the step task, role/step.cuh, or in a call role/calls.cuh
  *                        workers 1 .. n_schedulers: a scheduler, rt/rt_event.h
- *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh, or on GPUs 1 to n - 1
- *                        role/peers.cuh others: the watcher, role/watcher.cuh
+ *   MPK_WARPS + 3        worker 0: the courier, role/courier.cuh (GPUs 1 to n - 1: role/peers.cuh)
+ *                        others: the watcher, role/watcher.cuh
  *
  * All that roles tell each other lies in mpk_worker (tile/worker.cuh), in shared memory.  Each file
  * states the invariants of its protocols at its top.

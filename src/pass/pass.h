@@ -197,10 +197,10 @@ typedef struct pass_entry {
 /* The passes by name, in the order of the pipeline; name NULL ends the list. */
 extern const pass_entry pass_table[];
 
-/* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for simplify,
- * fuse_ops and decompose, a tGraph for the others.  "verify" proves a graph.  The result is text in
- * the same form (places for plan_memory, numbers of pages for plan_pages).  MPK_EARG: no such pass;
- * MPK_EFORMAT from the parser. */
+/* Run passes ("fuse_ops" or "decompose,depend,fuse_events") on text: a tensor program for the
+ * passes of PASS_ON_PROGRAM and decompose, a tGraph for the others.  "verify" proves a graph.  The
+ * result is text in the same form (places for plan_memory, numbers of pages for plan_pages).
+ * MPK_EARG: no such pass; MPK_EFORMAT from the parser. */
 mpk_status pass_run_text(mpk_context *cx, const pass_options *options, str passes, str source,
                          text *out);
 

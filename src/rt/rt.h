@@ -27,9 +27,13 @@
  *   rt_collect.h what a step has produced
  *   rt_build.h   what a step is made of
  *   rt_feed.h    tokens of a request as entries of a step
- *   rt_fill.h    whose tokens a step feeds
+ *   rt_deal.h    decoding tokens spread among those of prompts
+ *   rt_fill.h    which requests a step feeds
  *   rt_step.h    the step task: requests in, tokens out
  *   rt_worker.h  the worker's loop; includes all of them: the header that a target includes
+ *
+ * For a GPU alone: rt_lane.h (tasks as the workers read them), rt_courier.h, rt_peers.h, rt_pack.h,
+ * rt_blocks.h.
  */
 #ifndef RT_H
 #define RT_H
@@ -71,8 +75,8 @@ enum { RT_MIXED_TOKENS = 512 };
  *     graph 5 bits | live tokens 14 | live rows 13 | epoch 32
  *
  * The word changes with every step, since the epoch of its graph does; a worker that sees a new
- * value has a new step.  A step that the host drives may run on everything there is, without a
- * limit: RT_NONE, stored as the two values below. */
+ * value has a new step.  In a step that the host drives, all tokens and rows may be alive: a count
+ * of RT_NONE, stored as the two values below. */
 enum { RT_EVERY_TOKEN = 16382, RT_EVERY_ROW = 8191 };
 
 RT_FN rt_u64 rt_step_word(rt_u32 graph, rt_u32 epoch, rt_u32 tokens, rt_u32 rows)
@@ -147,9 +151,9 @@ typedef struct rt_op {
 /* One tGraph: for steps of up to n_tokens tokens and n_rows rows of logits.  `first_*` index the
  * tables of the image.
  *
- * most_fresh: tokens without a row, which are those of a prompt but its last, that a step may have
- * while a larger graph holds it too.  RT_NONE: any number.  It changes the speed alone: every graph
- * computes any step that fits it. */
+ * most_fresh: a step with more tokens without a row of logits (those of a prompt except its last)
+ * than this takes a larger graph, if one holds it.  RT_NONE: there is no such limit.  It affects
+ * only speed: every graph computes any step that fits it. */
 typedef struct rt_graph {
     rt_u32 n_tokens, n_rows, most_fresh;
     rt_u32 first_task, n_tasks;
@@ -251,9 +255,9 @@ enum {
 /* What `sample` returns for a row whose mask has not arrived (op/rules.h). */
 enum { RT_LATE_TOKEN = -1 };
 
-/* Host -> machine: a request.  The host has already checked it; the machine checks again what could
- * make it read out of bounds.  Law: each request gets exactly one rt_token whose reason is not
- * RT_GOING, and that is its last. */
+/* Host -> machine: a request.  The host has already checked it; the machine checks again the
+ * numbers that could make it read out of bounds.  Law: each request gets exactly one rt_token whose
+ * reason is not RT_GOING, and that is its last. */
 typedef struct rt_request {
     rt_u64 id; /* the host's; unique among those not finished */
     /* index of the first token in the token arena; the host keeps it until the request finishes */
@@ -301,9 +305,9 @@ typedef struct rt_command {
 /* Why a request ended: a token of its eos list, max_tokens, a full context, the host's cancel, or
  * it could never run. */
 enum { RT_GOING, RT_EOS, RT_LENGTH, RT_CONTEXT, RT_CANCELLED, RT_REFUSED, RT_REASONS };
-/* In the place of a reason: the token is a draft of a request with a mask, which follows those
- * before it in this step; the mask of the token after it, number `index`, is wanted in row `count`
- * of its drafts' masks, from 1 on. */
+/* In the place of a reason: the token is a draft, in the step that is published, of a request with
+ * a mask.  The host is to make the mask of the token after it: number `index` of the answer, in row
+ * `count` of the masks of the request's drafts, counted from 1. */
 enum { RT_GUESSED = RT_REASONS };
 
 /* Machine -> host: a token of a request, or news of it. */
@@ -312,7 +316,7 @@ typedef struct rt_token {
     rt_i32 token; /* -1: none; this entry tells of logits or of the end */
     rt_u32 index; /* of the token among those generated, from 0 */
     /* RT_HOST_SAMPLES: rows of logits delivered for the last feed; else tokens of the prompt that
-     * came from shared or kept pages */
+     * were found in shared or kept pages */
     rt_u32 count;
     rt_u16 reason; /* RT_GOING, or why this is the last entry of the request */
     /* of the step whose last token this is: drafts that were tried, and drawn */
@@ -336,7 +340,7 @@ typedef struct rt_fault {
 /* ---- the machine: mutable state and addresses ---- */
 
 /* Statistics since the start.  The step task alone writes them, each by one atomic store; the host
- * reads them at any time, beside a running kernel too. */
+ * reads them at any time, also while a kernel runs. */
 typedef struct rt_stats {
     rt_word free_pages; /* rt_serving.n_free + n_kept, now */
     rt_word put_back;   /* how often a request was put back, or paused */
@@ -370,15 +374,15 @@ typedef struct rt_control {
     rt_fault fault; /* valid once abort is RT_FAULTED */
 } rt_control;
 
-/* Of rt_control.abort.  FAULTING: whoever changed it from RUNNING writes the fault record;
- * FAULTED: it is written.
+/* Values of rt_control.abort.  FAULTING: the thread that changed it from RUNNING is writing the
+ * fault record; FAULTED: the record is complete.
  */
 enum { RT_RUNNING, RT_STOPPING, RT_FAULTING, RT_FAULTED };
 
 /* A cell of a bounded queue with many writers and many readers (rt_queue.h).  Cell i % capacity is
  * free for ticket i when its turn is i, and holds the item of ticket i when its turn is i + 1; the
  * capacity is at least 2.  Law: 0 <= written - read <= capacity, since the host makes queues as
- * long as rt_jit_bound and rt_event_bound say.  A writer that finds its cell taken all the same
+ * long as rt_jit_bound and rt_event_bound say.  A writer that finds its cell taken nevertheless
  * raises RT_OVERFLOW. */
 typedef struct rt_slot_word {
     rt_word turn;
@@ -460,13 +464,13 @@ enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
  * rt_machine.running. */
 typedef struct rt_slot {
     /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back,
-     * or pauses; LATE: waits for the mask of a token that a step could not draw; ENDED: is freed
-     * before the step task goes on */
+     * or pauses; LATE: the mask of its next token had not arrived when a step was to draw it;
+     * ENDED: the host knows, and the slot is freed before the step task goes on */
     rt_u32 state;
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */
     rt_u32 limit;    /* position never exceeds it */
-    /* KV pages in its row of the page table: at least those that positions below `position` need */
+    /* KV pages in its row of the page table: at least those of positions below `position` */
     rt_u32 held;
     /* pages promised to it; held <= reserved, which changes as it grows or lends (rt_lend.h) */
     rt_u32 reserved;
@@ -526,13 +530,14 @@ typedef struct rt_ahead {
     rt_u32 first_graph; /* its graphs stand from here on */
     rt_u32 n_vocab;     /* the ids that it knows */
     rt_u32 running;     /* 1: one of its steps runs, or is to be published next */
-    /* 1: its rows draw with other random numbers than the model's, to measure drafts that fail */
+    /* 1: for measurements: its rows draw with other random numbers than the model's, so that drafts
+     * fail as often as two draws differ */
     rt_u32 apart;
 } rt_ahead;
 
-/* What the step task knows of a slot in the draft model.  Law: its cache holds the tokens of the
- * slot's text below `known`, of which those below the slot's `position` are not drafts; marked *
- * page_tokens <= known. */
+/* What the step task knows of a slot in the draft model.  Law: the draft model's cache holds the
+ * tokens of the slot's text below `known`; those at the slot's `position` and after it may be
+ * drafts. marked * page_tokens <= known. */
 typedef struct rt_ahead_slot {
     rt_u32 known;
     rt_u32 marked; /* of the slot's pages, the first that are marked in rt_ahead_pages */
@@ -549,8 +554,8 @@ typedef struct rt_serving {
     /* n_pages 0: there is no KV cache */
     rt_u32 n_slots, n_pages, page_tokens, pages_per_slot;
     rt_u32 n_vocab, max_tokens, max_rows; /* of the largest graph */
-    /* of the largest graph with bodies for few tokens, where a request's bits must not depend on
-     * company (rt_step_fill_apart); 0: steps are filled as requests come */
+    /* where a request's bits must not depend on company (rt_step_fill_apart): the size of the
+     * largest graph with bodies for few tokens; 0: steps are filled as requests come */
     rt_u32 few_tokens, few_rows;
     rt_u32 ready; /* 0: the program takes no requests */
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
@@ -564,17 +569,19 @@ typedef struct rt_serving {
     /* of a step with drafts at most; 0: no drafts */
     rt_u32 draft_tokens;
     /* 1: a step costs nearly the same with all the drafts that it can have, so a request that finds
-     * any tries as many as it may; 0: as many as have paid */
+     * any tries as many as it may; 0: the number follows the success of earlier drafts */
     rt_u32 drafts_freely;
     /* N of the index, 0: texts are not looked up; its buckets - 1 */
     rt_u32 gram_tokens, gram_mask;
     rt_u32 n_free, n_promised, n_active, n_admitted; /* n_active: slots FEEDING, WAITING or LATE */
-    /* 1: a request is promised pages for its prompt alone, and put back if no more are there; 0:
-     * for all that it may ever hold, as long as no other request needs them (rt_lend.h) */
+    /* 1: requests grow: each is promised pages for its prompt and one more token, and is put back
+     * if it needs a page and none is left. 0: requests lend: each is promised its whole claim, as
+     * long as no other request needs the pages (rt_lend.h) */
     rt_u32 grows;
     rt_u32 n_parked; /* slots PARKED */
     rt_u32 n_short;  /* slots that were promised less than they may ever hold; 0 where they grow */
-    /* tokens: pages are shared from the beginning of a text to multiples of it; 0: none are */
+    /* in tokens: of a text, a beginning whose length is a multiple of this can be shared; 0: no
+     * page is shared */
     rt_u32 unit;
     /* 1: the tokens of every slot are copied to `history`, not only those of slots with rules */
     rt_u32 keeps_text;
@@ -585,19 +592,19 @@ typedef struct rt_serving {
     /* 1: that step has one token and one row of each request that feeds, and no prompt */
     rt_u32 steady;
     rt_u32 blocked; /* 1: the next request in the ring waits until another ends */
-    /* entries of the request ring that were looked at since the start; of those still in it, how
-     * many have a priority other than 0 */
+    /* n_looked: entries of the request ring examined since the start; n_ranked: of those still in
+     * the ring, how many have a priority other than 0 */
     rt_u32 n_looked, n_ranked;
-    /* 1: of the entries looked at and not dropped, number `first` since the start is the one to
-     * admit next, and first_priority is its priority (rt_next_request) */
+    /* 1: of the entries examined and not dropped, the one to admit next is entry `first`, counted
+     * since the start; first_priority is its priority (rt_next_request) */
     rt_u32 has_first, first;
     rt_i32 first_priority;
-    /* 1: tokens that decode are dealt among those of prompts in a step (rt_deal.h) */
+    /* 1: decoding tokens are spread evenly among those of prompts in a step (rt_deal.h) */
     rt_u32 deals;
-    /* with few_tokens: 1: the step built last began with a piece of a prompt, though requests
-     * decode */
+    /* with few_tokens, 1: the last step began with a piece of a prompt */
     rt_u32 prompt_led;
-    /* with few_tokens: the slot whose turn it is to decode, if not all fit into a step */
+    /* with few_tokens, if not all decoding requests fit into a step: the slot with which the next
+     * step begins */
     rt_u32 decode_at;
     /* entries written to the token ring since the start; its `written` follows */
     rt_u32 told;
@@ -608,8 +615,9 @@ typedef struct rt_serving {
     rt_u64 n_steps;                  /* published since the start */
 } rt_serving;
 
-/* Limits of waiting.  The two in ns count only time during which some worker looked at the clock,
- * so that a process that was stopped (a debugger, a suspended laptop) is not taken for a stall. */
+/* Limits of waiting.  The two in ns count only time during which a worker reads the clock now and
+ * then, so a process that was stopped (a debugger, a suspended laptop) does not count as a
+ * stall. */
 typedef struct rt_limits {
     rt_u64 stall_ns;      /* no task ends and none runs */
     rt_u64 body_ns;       /* no task ends, but some run */
@@ -664,16 +672,16 @@ typedef struct rt_machine {
     rt_u64 n_arena;
     rt_u32 request_mask, command_mask, token_mask;
     rt_u32 has_draft_model;
-    /* 1: the step task is always worker 0's, since the others have no requests (other processes) or
-     * worker 0 is the thread that calls; 0: that of the worker that ends a step */
+    /* 1: worker 0 always runs the step task, because the other workers' processes have no requests,
+     * or because worker 0 is the calling thread; 0: the worker that ends a step runs it */
     rt_u32 owner_stays;
 
     rt_u64 delay; /* for tests: not 0: lose time at random in the protocol's steps */
     void *target; /* the target's own; the runtime does not look */
 } rt_machine;
 
-/* Marks a point of the protocol where the order between threads matters.  Tests lose time here at
- * random, so that unusual orders become common. */
+/* Marks a point of the protocol where the order between threads matters.  In tests a thread waits
+ * here for a random time, so that unusual orders become common. */
 RT_FN void rt_point(const rt_machine *m, rt_u32 who)
 {
     if (m->delay)

@@ -1,5 +1,4 @@
-/* rt_admit.h - requests in slots: admission, pages, putting back, retirement (the step task's first
- * half).
+/* rt_admit.h - requests in slots: admission, pages, putting back, retirement.
  *
  * Input: the host's ring of requests.  Output: slots that have something to feed (rt_step.h feeds
  * them), and entries of the token ring.  The step task alone calls this, so everything but the
@@ -7,25 +6,25 @@
  *
  * Promises.  A request is admitted only when it can be promised KV pages, and a promise is always
  * kept: n_promised <= n_free + n_kept (rt_serving).  Where requests grow (rt_serving.grows), the
- * first promise covers the prompt, and rt_step_grow promises one page more each time one is needed
- * and there is one.  Elsewhere the promise covers everything the request may ever hold, but what it
- * does not use is lent to others when they need it (rt_lend.h).
+ * first promise covers the prompt and one more token.  Later rt_step_grow promises one page more
+ * each time a request needs one and one is left.  Elsewhere the promise covers everything the
+ * request may ever hold, but what it does not use is lent to others when they need it (rt_lend.h).
  *
  * Putting back.  If a request that grows needs a page and none is left, the least urgent request,
  * of equals the youngest, is put back: it gives up its pages, keeps its slot and its text, and
- * later feeds the text again.  So are less urgent ones if a new request lacks pages.  `grows` is
- * set only where that gives the same bits.  Requests that were put back resume by urgency and age,
- * before any request that has not begun and is no more urgent.  So the oldest of the most urgent
- * requests always advances, and since each of equal ones becomes the oldest in time, only more
- * urgent ones can keep it waiting.  Where requests lend, one that needs a page and may have none
- * pauses instead, and keeps all that it has.  A request whose tokens the host samples is promised
- * everything and never put back.
+ * later feeds the text again.  Less urgent requests are also put back if a new request lacks pages.
+ * `grows` is set only where feeding a text again gives the same bits.  Requests that were put back
+ * resume by urgency and age, before any request that has not begun and is no more urgent.  So the
+ * oldest of the most urgent requests always advances.  Among equally urgent requests each becomes
+ * the oldest in time, so only more urgent ones can keep a request waiting for ever.  Where requests
+ * lend, one that needs a page and may have none pauses instead, and keeps its pages.  A request
+ * whose tokens the host samples is promised everything and never put back.
  *
  * Sharing.  A request takes pages that already hold the beginning of its text instead of computing
  * them (rt_slot_match), up to the last token, which must be fed to get logits.  If the page it
  * needs is being written by the step under construction, the request waits for the next step.  Bits
- * must not depend on who computed a page: where steps are filled apart (rt_step_fill_apart), only
- * whole pieces are shared, and all requests compute those alike.
+ * must not depend on which request computed a page: where steps are filled apart
+ * (rt_step_fill_apart), only whole pieces are shared, which form the same steps in every request.
  */
 #ifndef RT_ADMIT_H
 #define RT_ADMIT_H
@@ -108,9 +107,9 @@ RT_FN rt_i32 *rt_page_entry(const rt_machine *m, rt_u32 slot, rt_u32 i)
 }
 
 /* The name of the text of a slot's first n pages.  Names of the prompt's full pages came with the
- * request; beyond them the name is continued over the slot's row of `history`, one page at a time
- * and never backwards.  A name that is known is not read again: once a request whose tokens the
- * host samples has been fed, its part of the token arena may hold something else. */
+ * request.  Beyond them the name is continued over the slot's row of `history`, one page at a time
+ * and never backwards.  A known name is not read from the token arena again: once a request whose
+ * tokens the host samples has been fed, its part of the arena may hold something else. */
 RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -128,21 +127,23 @@ RT_LARGE_FN const rt_name *rt_chain_to(rt_machine *m, rt_u32 index, rt_u32 n)
     return &c->name;
 }
 
-/* Does this request take part in sharing: are its pages named, and does it look for those of
+/* Does this request take part in sharing: are its pages named, and does it look up pages of
  * others? */
 RT_FN int rt_slot_shares(const rt_machine *m, rt_u32 index)
 {
     return m->serving->unit && m->running[index].n_names;
 }
 
-/* Is a text being fed whose token i has position i?  Then the pages that it fills can be named. */
+/* Does the slot feed a text from its beginning, so that token i has position i?  Then the pages
+ * that the text fills can be named. */
 RT_FN int rt_slot_begins(const rt_slot *slot)
 {
     return slot->source != RT_NOWHERE && slot->n_fed == slot->position;
 }
 
-/* All lanes: name page i of the prompt, which is about to be filled; i >= end: nothing.  The lane
- * with the last one of the step keeps its name for those to come. */
+/* All lanes: name page i of the prompt, which the step will fill; a lane with i >= end names none.
+ * The lane with the last page of the step stores its name in the slot's chain, from which later
+ * names are continued. */
 RT_FN void rt_slot_name_given(rt_machine *m, rt_u32 index, rt_u32 i, rt_u32 end)
 {
     rt_u32 page = RT_NONE;
@@ -161,9 +162,9 @@ RT_FN void rt_slot_name_given(rt_machine *m, rt_u32 index, rt_u32 i, rt_u32 end)
 }
 
 /* All lanes: the next n tokens of a text are about to be fed: name the pages that they complete.
- * Names that came with the request do not depend on each other, so each lane reads one; those after
- * them do.  A request with a mask may have to write its last token again (RT_SLOT_LATE), so the
- * page of that token stays unnamed. */
+ * Names that came with the request are independent, so each lane reads one.  The names after them
+ * follow from each other, so one lane computes them.  A request with a mask may have to write its
+ * last token again (RT_SLOT_LATE), so the page of that token stays unnamed. */
 RT_LARGE_FN void rt_slot_name(rt_machine *m, rt_u32 index, rt_u32 n)
 {
     const rt_serving *s = m->serving;
@@ -227,8 +228,8 @@ RT_FN void rt_slot_free(rt_machine *m, rt_u32 index)
     slot->state = RT_SLOT_FREE;
 }
 
-/* The request ends with this token.  Its answer is named before the host is told, which may then
- * write to the request's part of the token arena. */
+/* The request ends with this token.  The answer's pages are named before the host is told, since
+ * the host may then overwrite the request's part of the token arena. */
 RT_FN void rt_slot_tell_end(rt_machine *m, rt_u32 index, rt_i32 token, rt_u32 reason)
 {
     const rt_slot *slot = &m->slots[index];
@@ -263,8 +264,8 @@ RT_FN rt_u32 rt_slot_look_up(rt_machine *m, rt_u32 index, rt_u32 n_pages)
     return RT_TAKEN;
 }
 
-/* Hold the pages that were found.  Their n tokens count as fed; the rules and a later second feed
- * still need the tokens themselves, so these are copied to `history`. */
+/* Hold the pages that were found.  Their n tokens count as fed.  Rules, drafts, and a second feed
+ * after being put back need the tokens themselves, so these are copied to `history`. */
 RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
 {
     rt_serving *s = m->serving;
@@ -286,9 +287,9 @@ RT_FN void rt_slot_skip(rt_machine *m, rt_u32 index, rt_u32 n_pages, rt_u32 n)
     slot->n_fed += n;
 }
 
-/* One lane: take what others have computed of the text that a request feeds, unit by unit.  0: the
- * next unit is being computed by the step under construction, so the request should wait for it
- * instead of feeding. */
+/* One lane: take pages that already hold the text that a request feeds, unit by unit
+ * (rt_serving.unit). 0: the step under construction computes the next unit, so the request waits
+ * for it instead of feeding. */
 RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 {
     const rt_serving *s = m->serving;
@@ -308,14 +309,14 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 
 /* ---- growing and putting back ---- */
 
-/* Pages that a request needs which is about to feed n tokens: those of n + 1 positions, or of all
- * if the host samples. */
+/* Pages that a request needs when it is about to feed n tokens: those of n + 1 positions, or of all
+ * its positions if the host samples. */
 RT_FN rt_u32 rt_pages_at_first(const rt_serving *s, const rt_request *r, rt_u32 n, rt_u32 limit)
 {
     return rt_pages_for(s, !(r->flags & RT_HOST_SAMPLES) && n < limit ? n + 1 : limit);
 }
 
-/* A request goes on later: it is PARKED, and counted. */
+/* Park a request: it resumes later (rt_step_resume). */
 RT_FN void rt_slot_park(rt_machine *m, rt_u32 index)
 {
     m->slots[index].state = RT_SLOT_PARKED;
@@ -362,9 +363,8 @@ RT_FN rt_u32 rt_find_last(const rt_machine *m)
     return best;
 }
 
-/* The slot of the request that goes on first of those that are PARKED: the most urgent one, of
- * equals the oldest; where requests lend, the oldest, as the law of loans wants it.  RT_NONE: no
- * request was put back. */
+/* The slot of the PARKED request that resumes first: the most urgent one, of equals the oldest;
+ * where requests lend, the oldest, on which the law of loans relies.  RT_NONE: none is PARKED. */
 RT_FN rt_u32 rt_find_parked(const rt_machine *m)
 {
     rt_u32 best = RT_NONE;
@@ -408,9 +408,10 @@ RT_LARGE_FN void rt_step_grow(rt_machine *m)
     }
 }
 
-/* Elsewhere: a request that wants a page borrows one, or pauses with all that it has.  One that is
- * promised the last page of its claim is not short any more: the law then keeps nothing for it, so
- * the next step looks again at those that pause or wait. */
+/* Where requests lend: a request that wants a page borrows one, or pauses with the pages that it
+ * has.  A request that is promised the last page of its claim is not short any more.  The law then
+ * reserves nothing for it, so requests that pause or wait may have room: the next step tries them
+ * again. */
 RT_LARGE_FN void rt_step_borrow(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -430,7 +431,7 @@ RT_LARGE_FN void rt_step_borrow(rt_machine *m)
 }
 
 /* The steady path takes pages from the stack only (rt_lane_goes_on).  Evict kept pages to the stack
- * before it would leave that path for want of one. */
+ * early, so that an empty stack does not force the general path. */
 RT_LARGE_FN void rt_step_stock(rt_machine *m)
 {
     rt_serving *s = m->serving;
@@ -541,9 +542,9 @@ RT_FN int rt_request_fits(const rt_machine *m, const rt_request *r)
 
 /* Pages that a new request gains if those less urgent than `priority` are put back: the pages they
  * hold or were promised, and the one that rt_pages_wanted keeps in reserve for each.  Pages that
- * several of them share are not counted.  The sum stays the same while such a request grows, so a
- * new request that found no room finds none until pages come back: the steady path, which admits
- * none, may go on (rt_serving.blocked). */
+ * several of them share are not counted.  This number plus the pages left stays the same while such
+ * a request grows.  So a new request that found no room finds none until pages come back, and
+ * meanwhile the steady path, which admits no request, may run (rt_serving.blocked). */
 RT_FN rt_u32 rt_pages_below(const rt_machine *m, rt_i32 priority)
 {
     rt_u32 n = 0;
@@ -580,8 +581,8 @@ RT_FN rt_u32 rt_room_for(rt_machine *m, const rt_request *r, rt_u32 limit)
     return rt_make_room(m, r, n) ? n : RT_NONE;
 }
 
-/* Take entries that are done from the front of the ring.  One that is done earlier than those
- * before it keeps its place until then. */
+/* Take entries that are done from the front of the ring.  An entry that is done before earlier ones
+ * keeps its place until these are done. */
 RT_FN void rt_requests_pass(rt_machine *m)
 {
     while (rt_ring_ready(m->request_ring)) {
@@ -602,7 +603,7 @@ RT_FN void rt_request_is_first(rt_serving *s, rt_u32 at, rt_i32 priority)
     s->first_priority = priority;
 }
 
-/* Look at the entries that have come.  Each is looked at once, so that a ring without priorities is
+/* Examine the entries that have arrived.  Each is examined once, so a ring without priorities is
  * never searched. */
 RT_FN void rt_requests_look(rt_machine *m)
 {
@@ -639,7 +640,7 @@ RT_LARGE_FN void rt_requests_search(rt_machine *m, rt_u32 at)
 }
 
 /* Of the requests that wait, the one to admit next: that with the least priority, and of equals the
- * oldest; NULL: none waits.  Which it is stays known until it is dropped. */
+ * oldest; NULL: none waits.  The result is remembered until the entry is dropped. */
 RT_FN rt_request *rt_next_request(rt_machine *m)
 {
     rt_serving *s = m->serving;

@@ -1,5 +1,5 @@
 /* rt_collect.h - what a step has produced: logits, tokens and log probabilities to the host,
- * requests retired (the step task's first part).
+ * requests retired (the first part of the step task).
  *
  * Input: the results of the last step in the step area (logits, next, logprobs), and what each slot
  * had in it.  Output: entries of the token ring, slots that have their next token.  Relies on

@@ -81,9 +81,10 @@ typedef struct rt_loan {
     rt_u32 of_host; /* the host samples its tokens */
 } rt_loan;
 
-/* Does the law allow this promise?  Pages of all that stand are counted, older or not, and a
- * page for each that shares it, which is more than the law asks for; or all pages that are in use
- * or were promised, which is less where many are shared. */
+/* Does the law allow this promise?  Either of two conditions suffices.  The first adds the promises
+ * of all short and host-sampled requests, older ones too, and counts a shared page once for each
+ * holder: more than the law asks for.  The second compares with the pages that would be neither
+ * held nor promised; it counts a shared page once. */
 RT_LARGE_FN int rt_may_hold(const rt_machine *m, rt_loan l)
 {
     const rt_serving *s = m->serving;

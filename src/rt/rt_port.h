@@ -14,7 +14,7 @@
  *     rt_sleep      sleep while *word == value, at most timeout_ns (RT_FOREVER: no limit); may
  *                   return early
  *     rt_wake       wake the threads that sleep on word
- *     rt_delay      lose time at random, for tests
+ *     rt_delay      wait for a random time, for tests
  *     rt_run_body   the code of one task: see rt_worker.h
  *     rt_mul_high   the upper 64 bits of a product
  *

@@ -146,7 +146,7 @@ RT_LARGE_FN void rt_step_commands(rt_machine *m)
 
 /* ---- building the step ---- */
 
-/* How many drafts the next step may have beside the tokens of the slots that decode; 0 if somebody
+/* How many drafts the next step may have beside the tokens of the slots that decode; 0 if a slot
  * feeds a text. */
 RT_FN rt_u32 rt_draft_room(const rt_machine *m)
 {
@@ -565,7 +565,7 @@ RT_LARGE_FN int rt_step_poll(rt_machine *m, rt_worker *w)
 {
     rt_meet();
     int published = rt_step_advance(m, w);
-    rt_meet(); /* no lane still asks what the general way changes */
+    rt_meet(); /* no lane still asks what the general path changes */
     if (!published)
         published = rt_step_look(m, w);
     rt_meet();

@@ -1,7 +1,7 @@
 /* rt_step_test.c - lanes together, with as many as the includer says (rt_step_lanes_test.c).
  *
- * The usual step against the general way: two step tasks get the same requests, commands and
- * tokens, and one of them is made to take the general way each time, by one lane.  Both must
+ * The steady path against the general path: two step tasks get the same requests, commands and
+ * tokens, and one of them is made to take the general path each time, by one lane.  Both must
  * publish the same steps, bit by bit, hold the same pages and tell the host the same.  Every other
  * time steps are filled so that company changes no bit; pages are shared or not, requests grow or
  * not, and the laws of the pages hold after each step.  A draft model may guess: then its steps
@@ -385,7 +385,7 @@ static int step(void *user)
     return rt_step_poll(&b->m, &b->worker);
 }
 
-/* The step task; 2: it took the usual step, which has no need to read the doorbell. */
+/* The step task; 2: it took the steady path, which has no need to read the doorbell. */
 static int poll_by(rt_u32 n_lanes, bed *b)
 {
     enum { UNREAD = 0x5eed };
@@ -549,7 +549,7 @@ static void test_late_mask(void **state)
     rt_store_release_system(number, 2);
     b->area.next[row] = 10;
     b->area.next[1 - row] = 11;
-    assert_int_equal(poll(b), 2); /* both in time: a usual step */
+    assert_int_equal(poll(b), 2); /* both in time: the steady path */
     b->area.next[row] = RT_LATE_TOKEN;
     assert_int_equal(poll(b), 1);
     assert_true(b->slots[0].state == RT_SLOT_LATE && b->slots[0].position == 4);

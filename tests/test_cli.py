@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -239,6 +240,15 @@ def test_full_disk(model, tmp_path):
     fails("batch", model, requests, "-o", "/dev/full", code=1, needle="/dev/full.*No space left")
     fails("batch", model, requests, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
     fails("compile", model, "-o", tmp_path / "no" / "file", code=1, needle="No such file")
+
+
+def test_files_that_may_not_grow(model, tmp_path):
+    """A limit of their size is an error like a full disk, not the end by a signal, and nothing is left behind."""
+    for command in (["compile", model], ["quantize", model, "--type", "q8_0"]):
+        r = subprocess.run([support.MPK, *map(str, command), "-o", str(tmp_path / "out")], stderr=subprocess.PIPE,
+                           preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (512, 512)), timeout=60)
+        assert r.returncode == 1 and b"File too large" in r.stderr, (command, r)
+        assert not list(tmp_path.iterdir())
 
 
 def test_what_is_read_is_not_written_over(model, tmp_path):

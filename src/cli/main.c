@@ -48,8 +48,10 @@ int main(int argc, char **argv)
 {
     const cli_command self = {.name = "", .operands = ""};
     const char *verb = argc > 1 ? argv[1] : "";
-    /* A closed pipe then shows up as a failed write (EPIPE), handled where the write happens. */
+    /* A closed pipe, and a file that reaches the limit of its size, then show up as failed writes
+     * (EPIPE, EFBIG), handled where the write happens. */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     for (int i = 0; i < N_COMMANDS; i++)
         if (strcmp(verb, commands[i]->name) == 0)
             return run_command(commands[i], argc - 2, argv + 2);

@@ -22,7 +22,11 @@
  *   engine_graph.c     graph.h
  *   engine_quantize.c  models written as GGUF files
  *   engine_calibrate.c importances of their weights, from a text
+ *   engine_blocks.c    the dtypes of weights, and which stay in blocks
+ *   engine_embed.c     texts -> vectors
+ *   engine_rules.c     penalties, biases, ends and log probabilities of a request
  *   engine_context.c   contexts, memory of the caller
+ *   watch.c            are another library's tensors as they were?
  */
 #ifndef ENGINE_H
 #define ENGINE_H

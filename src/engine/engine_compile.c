@@ -163,6 +163,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
                              bool for_running, uint32_t only_tokens, engine_build *b)
 {
     uint64_t start = clock_ns();
+    CHECK(cx, model, MPK_EARG, "no model is given: its folder, file or image");
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
     b->source = arena_copy(&b->arena, model, strlen(model));
     CHECK(cx, b->source, MPK_ENOMEM, "out of memory opening %s", model);

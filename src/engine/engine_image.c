@@ -46,7 +46,7 @@ bool engine_is_image(const char *path)
 {
     char start[sizeof MAGIC] = {0};
     /* not a stream: that allocates, and there is no status to return; a pipe is not waited for */
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     bool found = fd >= 0 && read(fd, start, sizeof start) == sizeof start &&
                  memcmp(start, MAGIC, sizeof MAGIC) == 0;
     if (fd >= 0)

@@ -120,8 +120,21 @@ static void test_steps(void **state)
     assert_int_equal(rmdir(model), 0);
 }
 
+/* Every call that opens a model says that there is none. */
+static void test_no_model(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    mpk_engine *e;
+    mpk_tokenizer *t;
+    check_fails(&cx, MPK_EARG, "no model", mpk_engine_open(&cx, NULL, NULL, &e));
+    check_fails(&cx, MPK_EARG, "no model", mpk_compile_to_file(&cx, NULL, NULL, "/nowhere"));
+    check_fails(&cx, MPK_EARG, "no model", mpk_tokenizer_open(&cx, NULL, &t));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),
+                                       cmocka_unit_test(test_no_model)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,9 +80,8 @@ bool gen_is_vector(const ir_tensor *t, ir_dtype halves);
 /* Absent, or a weight that can be packed into a stream (gen_pack): a constant of these halves, rows
  * one after the other. */
 bool gen_is_streamed(const ir_tensor *t, ir_dtype halves);
-/* Is the body that makes the call's first input one for many tokens (gen_body.many)?  What stands
- * between products is run in their code where it can be, for each change of code takes
- * microseconds. */
+/* Is the body that makes the call's first input one for many tokens (gen_body.many)?  The call's
+ * own body is then compiled in a unit for many tokens, too (device/units.cuh). */
 bool gen_follows_many(const gen_call *c);
 /* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */

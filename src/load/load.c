@@ -342,6 +342,7 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
 {
     load_model m = {0};
+    CHECK(cx, path, MPK_EARG, "no model is given: its folder or file");
     mpk_status status = open_any(cx, &m, path);
     if (status != MPK_OK) {
         load_close(&m);

@@ -528,8 +528,8 @@ static void lines_of_a_text(void **state)
     arena_free(&a);
 }
 
-/* A text ends where it ends, whatever lies behind it: cut short anywhere, it is read as a copy of
- * that part alone is. */
+/* The parser reads no byte after the end of its text: each prefix of a text, parsed in place, gives
+ * the status and the message of a copy of that prefix. */
 static void texts_cut_short(void **state)
 {
     (void)state;

@@ -58,10 +58,10 @@ MPK_FN mpk_task task_of_entry(rt_u32 slot, mpk_ring *ring)
     return t;
 }
 
-/* A task that another unit has passed, with addresses that are formed here.  Of an address that
- * has crossed a call the compiler cannot tell that it is in shared memory, so each access through
- * it, and through whatever else the same variable may hold, takes generic instructions and 64-bit
- * arithmetic. */
+/* A copy of a task that another unit has passed, whose addresses are formed here again.  The
+ * compiler cannot tell that a pointer which has crossed a call points to shared memory.  Every
+ * access through it, or through a variable that may hold it, would then be a generic one with a
+ * 64-bit address. */
 MPK_FN mpk_task task_of_other(const mpk_task &other, mpk_ring *ring)
 {
     const rt_u32 from = ptx_shared(mpk_w.entries);

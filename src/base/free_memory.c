@@ -20,7 +20,7 @@ static uint64_t read_limit(const char *folder, const char *name)
     return value;
 }
 
-/* What the group uses for files that nobody has read for a while, which the system drops first. */
+/* Bytes of the group's inactive file cache, which the kernel reclaims first. */
 static uint64_t read_droppable(const char *folder)
 {
     uint64_t value, found = 0;
@@ -35,7 +35,8 @@ static uint64_t read_droppable(const char *folder)
     return found;
 }
 
-/* A group that has read large files is at its limit most of the time, all of it theirs. */
+/* The file cache counts as used: a group that has read large files is at its limit most of the
+ * time, though most of that memory can be reclaimed. */
 uint64_t memory_free_in_group(const char *folder, uint64_t available)
 {
     const uint64_t limit = read_limit(folder, "memory.max"),

@@ -122,7 +122,8 @@ static int embed(embedding *e)
     return code;
 }
 
-/* What the library would refuse is told by the number of the line; it counts texts of a portion. */
+/* Refuse a text that the library would refuse, by the number of its line: the library counts from
+ * the portion's first text. */
 static int check_text(const embedding *e, size_t n)
 {
     char where[48] = "the text";

@@ -277,7 +277,7 @@ static void test_other_users(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* A number that no rank has is refused, though whoever has it counts as many ranks. */
+/* Rank 0 refuses a process whose rank is not one of 1 ... n - 1, although both name the same n. */
 static void test_numbers_of_ranks(void **state)
 {
     (void)state;

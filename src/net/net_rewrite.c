@@ -223,13 +223,13 @@ static void rename_in(mpk_context *cx, const char *from, const char *to)
     memcpy(cx->text, words, strlen(words) + 1);
 }
 
-/* The name that the client sent a parameter under; NULL: the same one. */
+/* The name under which the client sent a parameter: `name`, unless it was renamed. */
 static const char *own_name(const net_rewrite *w, const char *name)
 {
     for (unsigned i = 0; i < w->n_renamed; i++)
         if (strcmp(name, w->renamed[i].chat) == 0)
             return w->renamed[i].own;
-    return NULL;
+    return name;
 }
 
 /* Let a refusal name the parameter that the client sent, in its words too. */
@@ -237,7 +237,7 @@ static void name_own(net_exchange *x, const net_rewrite *w)
 {
     net_refusal *why = &x->refusal;
     const char *own = own_name(w, why->field);
-    if (!own)
+    if (own == why->field)
         return;
     rename_in(x->cx, why->field, own);
     snprintf(why->field, sizeof why->field, "%s", own);
@@ -259,8 +259,8 @@ mpk_status net_rewrite_read(net_exchange *x, net_rewrite *w, net_request *out)
         name_own(x, w);
         return status;
     }
-    const char *own = out->form_name ? own_name(w, out->form_name) : NULL;
-    out->form_name = own ? own : out->form_name; /* the engine may refuse the form later */
+    if (out->form_name) /* the engine may refuse the form later */
+        out->form_name = own_name(w, out->form_name);
     memcpy(out->ignored, x->ignored, sizeof out->ignored);
     return MPK_OK;
 }

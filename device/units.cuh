@@ -7,10 +7,11 @@
  *   PLAIN     mpk_run_body: bodies that are called when what they read is there.
  *   SOME      mpk_run_some: the bodies for some tokens, 17 to 64, which wait themselves.  In the
  *             kernel they would take registers from those for few.
- *   EXPERTS, HEADS, ROWS, PRODUCTS, PARTS
+ *   EXPERTS, HEADS, ROWS, PRODUCTS, PARTS, SHORT
  *             mpk_run_experts and so on: the bodies for many tokens, some of which wait themselves:
  *             products with experts; rotation, attention split and folded, and sums of parts;
- *             attention as a whole; products; tasks of these that share a tile (linear_parts.cuh).
+ *             attention as a whole; products; tasks of these that share a tile (linear_parts.cuh);
+ *             tasks of these of at most 64 tokens, which are all products of a step of 33 to 64.
  *
  * Units without bodies are not there (MPK_UNITS).  The compiler takes longer than linearly for a
  * large function, so units are also faster one after the other.
@@ -49,6 +50,7 @@ MPK_PRESERVED extern "C" __device__ void mpk_run_heads(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_rows(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_products(const mpk_task *one);
 MPK_PRESERVED extern "C" __device__ void mpk_run_parts(const mpk_task *one);
+MPK_PRESERVED extern "C" __device__ void mpk_run_short(const mpk_task *one);
 
 /* The host sets a bit of MPK_UNITS for each unit that has bodies: a call of any other would not
  * link. */
@@ -61,8 +63,11 @@ MPK_FN constexpr bool units_have(int unit)
 MPK_FN rt_u32 unit_of_entry(const rt_entry *e)
 {
     const rt_u32 unit = mpk_unit_of(e->body);
-    const bool shares = units_have(MPK_UNIT_PARTS) && unit == MPK_UNIT_PRODUCTS && e->parts;
-    return shares ? MPK_UNIT_PARTS : unit;
+    if (unit != MPK_UNIT_PRODUCTS)
+        return unit;
+    if (units_have(MPK_UNIT_SHORT) && e->hi[0] - e->lo[0] <= RT_SHORT_TOKENS)
+        return MPK_UNIT_SHORT;
+    return units_have(MPK_UNIT_PARTS) && e->parts ? MPK_UNIT_PARTS : unit;
 }
 
 #if MPK_UNIT == MPK_UNIT_KERNEL
@@ -75,6 +80,8 @@ MPK_FN void mpk_run_unit(rt_u32 unit, const mpk_task *one)
         mpk_run_products(one);
     if (units_have(MPK_UNIT_PARTS) && unit == MPK_UNIT_PARTS)
         mpk_run_parts(one);
+    if (units_have(MPK_UNIT_SHORT) && unit == MPK_UNIT_SHORT)
+        mpk_run_short(one);
     if (units_have(MPK_UNIT_ROWS) && unit == MPK_UNIT_ROWS)
         mpk_run_rows(one);
     if (units_have(MPK_UNIT_HEADS) && unit == MPK_UNIT_HEADS)
@@ -253,6 +260,8 @@ MPK_FN void many_run(const mpk_task *one)
 #define UNITS_RUN_MANY mpk_run_products
 #elif MPK_UNIT == MPK_UNIT_PARTS
 #define UNITS_RUN_MANY mpk_run_parts
+#elif MPK_UNIT == MPK_UNIT_SHORT
+#define UNITS_RUN_MANY mpk_run_short
 #endif
 MPK_PRESERVED extern "C" __device__ __noinline__ void UNITS_RUN_MANY(const mpk_task *one)
 {

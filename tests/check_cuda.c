@@ -10,7 +10,8 @@
  * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4"; with "own" each has
  * some experts whole.  Those that end in
  * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; in those that end in
- * "streams" the tasks of steps of 128 and 256 tokens share tiles; those in "drafts" give requests
+ * "streams" the tasks of steps of 128 and 256 tokens share tiles, and where matrices are wide those
+ * of 64 tokens; those in "drafts" give requests
  * the same tokens with speculation as without, those in "ahead" with themselves as draft model, and
  * "invariant" ones the same bits.  The one that ends in "small" is as small as one can
  * be that runs all kinds of warps and bodies, on few workers, for the sanitizers
@@ -158,6 +159,7 @@ static void add_model(const char *name, int n, char **names)
     it->ahead = strstr(name, "-ahead") != NULL;
     it->drafts = it->ahead || strstr(name, "-drafts");
     it->streams = strstr(name, "-streams") != NULL;
+    it->wide = strstr(name, "-wide") != NULL;
     it->blocks = strstr(name, "-blocks") != NULL;
     it->own_experts = strstr(name, "-own") != NULL;
     const char *peers = strstr(name, "-peers");
@@ -200,6 +202,7 @@ static void list_items(int n, char **names)
         "qwen3-bf16-prompts",
         "mixtral-bf16-prompts",
         "qwen3-bf16-streams",
+        "qwen3-bf16-wide-streams",
         "qwen3-bf16-blocks-prompts",
         "gemma2-bf16-prompts",
         "phi3-bf16-prompts",

@@ -30,6 +30,7 @@ typedef struct item {
     bool drafts;        /* of a model: requests also try drafts */
     bool ahead;         /* of a model: of itself as its draft model */
     bool streams;       /* of a model: steps of 128 and 256 tokens, whose tasks share tiles */
+    bool wide;          /* of such a model: with 64 in place of 256, and matrices as of 8B */
     bool blocks;        /* of a model: its matrices stay in blocks of a GGUF file */
     bool own_experts;   /* of a model that is shared: each peer has some experts whole */
     uint32_t n_peers;   /* of a model: GPUs that share it, or parts of the one that is there */

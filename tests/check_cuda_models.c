@@ -65,16 +65,19 @@ static model_config config_of(const item *it)
     const bool mixture = is_of(it, "qwen3_moe") || is_of(it, "mixtral") || is_of(it, "gpt_oss") ||
                          is_of(it, "deepseek_v2");
     model_config c = {.family = str_from(it->family),
-                      .n_layers = it->small ? 1 : 2,
+                      .n_layers = it->small || it->wide ? 1 : 2,
                       /* 1024 columns are cut into as many tasks as there may be; blocks of K
                        * formats are 256 */
-                      .hidden_size = it->streams  ? 1024
-                                     : it->blocks ? 256
-                                                  : 192,
-                      .n_heads = 6,
-                      .n_kv_heads = 2,
+                      .hidden_size = it->wide      ? 4096
+                                     : it->streams ? 1024
+                                     : it->blocks  ? 256
+                                                   : 192,
+                      .n_heads = it->wide ? 64 : 6,
+                      .n_kv_heads = it->wide ? 16 : 2,
                       .head_size = 64,
-                      .ffn_size = it->blocks ? 512 : 320,
+                      .ffn_size = it->wide     ? 8192
+                                  : it->blocks ? 512
+                                               : 320,
                       .vocab_size = VOCAB,
                       .max_positions = 1024,
                       .norm_eps = 1e-5,
@@ -111,16 +114,17 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 /* Sizes of the four graphs.  Those of peers end with 128 tokens, which take the bodies for many
  * tokens; those of prompts with 512, which run on a kernel of their own, and with 256, whose
  * attention is split between products of many tokens; those of streams with 128, whose attention is
- * split, and 256, where it is whole; those of invariant models serve longer contexts. */
+ * split, and 256, where it is whole, or with 64 and 128; those of invariant models serve longer
+ * contexts. */
 static const uint32_t *sizes_of(const item *it)
 {
     static const uint32_t usual[4] = {1, 8, 32, 64}, peers[4] = {1, 8, 32, 128},
                           prompts[4] = {1, 8, 256, 512}, invariant[4] = {1, 4, 16, 64},
-                          streams[4] = {1, 8, 128, 256};
+                          streams[4] = {1, 8, 128, 256}, wide[4] = {1, 8, 64, 128};
     if (it->invariant)
         return invariant;
     if (it->streams)
-        return streams;
+        return it->wide ? wide : streams;
     if (it->prompts)
         return prompts;
     return it->n_peers ? peers : usual;
@@ -158,7 +162,7 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
-    fast.even_over = it->streams ? 64 : 0;
+    fast.even_over = it->wide ? 32 : it->streams ? 64 : 0;
     fast.even_up_to = 256;
     plain.n_draft_graphs = fast.n_draft_graphs = n_graphs - 4;
     if (it->n_peers) {

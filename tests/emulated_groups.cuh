@@ -134,6 +134,14 @@ static inline void ptx_group_multiply_f16_64(float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group_product<64>(false, c, a, b);
 }
+static inline void ptx_group_multiply_bf16_96(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<96>(true, c, a, b);
+}
+static inline void ptx_group_multiply_f16_96(float *c, rt_u64 a, rt_u64 b)
+{
+    emulated_group_product<96>(false, c, a, b);
+}
 static inline void ptx_group_multiply_bf16_128(float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group_product<128>(true, c, a, b);

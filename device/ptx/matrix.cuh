@@ -177,6 +177,8 @@ template <int N> MPK_FN void ptx_group_wait(void)
 #define PTX_NAMES_32                                                                     \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define PTX_NAMES_32_HALF \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define PTX_NAMES_64                                                                     \
     ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
@@ -205,6 +207,8 @@ template <int N> MPK_FN void ptx_group_wait(void)
     PTX_GROUP_MULTIPLY_OF(bf16, __VA_ARGS__) \
     PTX_GROUP_MULTIPLY_OF(f16, __VA_ARGS__)
 PTX_GROUP_MULTIPLY(64, PTX_NAMES_0, "%32", "%33", PTX_SUMS_32(c, 0))
+PTX_GROUP_MULTIPLY(96, PTX_NAMES_0 PTX_NAMES_32_HALF, "%48", "%49", PTX_SUMS_32(c, 0),
+                   PTX_SUMS_8(c, 32), PTX_SUMS_8(c, 40))
 PTX_GROUP_MULTIPLY(128, PTX_NAMES_0 PTX_NAMES_32, "%64", "%65", PTX_SUMS_32(c, 0),
                    PTX_SUMS_32(c, 32))
 PTX_GROUP_MULTIPLY(192, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64, "%96", "%97", PTX_SUMS_32(c, 0),

@@ -1,5 +1,5 @@
-/* linear_box.cuh - products of more than 64 tokens whose operands have tensor maps:
- * linear_tile.cuh hands them on.
+/* linear_box.cuh - products of many tokens whose operands have tensor maps: linear_tile.cuh hands
+ * them on.
  *
  * One copy brings 64 columns of 64 tokens of x, or of 128 rows of w, which is a page.  A lot is
  * 128 tokens, 64 for each warpgroup, a pass up to 256 rows of w, a step 64 columns.  Each
@@ -7,6 +7,10 @@
  * event has come; the loader requests all others, each when the step that had its stage has
  * released its pages, and all pages.  So warps of a warpgroup meet at the ends of a lot alone.
  * linear_box_ask.cuh is the loader's part.
+ * A joint lot has at most 64 tokens, and both warpgroups have these, each with x in stages of its
+ * own: the first multiplies the first half of a pass's rows of w, the second the others.  So
+ * neither adds the other's sums, and each has half as many.
+ *
  * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
  * stages of x while products read them too; in the first pass alone: the passes after it find
  * the factors in scratch, unless there are more than TILE_KEPT lots.  Columns are added in the
@@ -160,9 +164,9 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
     }
 }
 
-/* All columns, N rows of w, for this warpgroup.  Before: box_begin has requested the first
- * MPK_BOXES boxes.  After: sum[N / 2] per lane, as ptx_group_multiply leaves it; all pages are
- * released.
+/* All columns, N rows of w of each step's pages, of which this warpgroup has M from group `skip`
+ * on.  Before: box_begin has requested the first MPK_BOXES boxes.  After: sum[M / 2] per lane, as
+ * ptx_group_multiply leaves it; all pages are released.
  *
  * The products of a step must be given before those of the step before have ended, which is 260
  * cycles for 64 rows of w and both warpgroups: so few instructions, and no long ones, may stand
@@ -175,12 +179,12 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
  * its squares are read; the warp's arrival at the pages says so.  When all warps have arrived the
  * loader may request pages and stage of step i - 1 again.  A warp that has to wait for step i + 1
  * arrives for step i too, after the products of that. */
-template <int N>
-MPK_FN void box_columns(const box_lot &b, mpk_ring *ring, float *sum, float *square)
+template <int N, int M>
+MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, float *square)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
-                 first_w = ptx_matrix(mpk_s, TILE_BOX_BYTES);
+                 first_w = ptx_matrix(mpk_s + skip * TILE_BOX_BYTES, TILE_BOX_BYTES);
     const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
                        high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
     const bool arrives =
@@ -193,7 +197,7 @@ MPK_FN void box_columns(const box_lot &b, mpk_ring *ring, float *sum, float *squ
     for (int step = 0; step < b.steps; step++) {
         const rt_u32 page = ring->first + ring->at;
         ptx_group_begin();
-        box_give<N>(o, high, sum);
+        box_give<M>(o, high, sum);
         ptx_group_commit();
         /* squares are summed from the stage while the tensor cores read it too */
         if (b.squares)
@@ -602,8 +606,8 @@ MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end
 
 /* All threads: leave the sums of others' rows, of a part of the columns, in the worker's room and
  * those of the task's own in scratch, wait for the other parts, and make y of its own rows from all
- * (linear_parts.cuh has the protocol). */
-template <int N>
+ * (linear_parts.cuh has the protocol).  The warpgroup has sums of M rows. */
+template <int M>
 MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, float *square)
 {
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
@@ -618,7 +622,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, f
     }
     /* Stages of x give way to own sums; the room is free, and noted. */
     mpk_sync();
-    parts_put<N>(sum, p);
+    parts_put<M>(sum, p);
     if (squares)
         parts_put_square();
     parts_finish(t, s, p);
@@ -657,13 +661,14 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
 
 /* The lot's sums.  All boxes that were requested have been waited for at the end, so stages and
  * barriers are as they were, and box_fills says in which phase. */
-template <int N> MPK_FN void box_sum(const box_lot &b, mpk_ring *ring, float *sum, float *square)
+template <int N, int M>
+MPK_FN void box_sum(const box_lot &b, int skip, mpk_ring *ring, float *sum, float *square)
 {
     const int thread = mpk_thread();
 #pragma unroll
-    for (int i = 0; i < N / 2; i++)
+    for (int i = 0; i < M / 2; i++)
         sum[i] = 0;
-    box_columns<N>(b, ring, sum, square);
+    box_columns<N, M>(b, skip, ring, sum, square);
     if (thread % 128 == 0)
         mpk_w.box_fills[thread / 128] = b.fill + (rt_u32)b.steps;
 }
@@ -687,38 +692,76 @@ MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
 }
 
 /* A lot of a task that has its tile alone.  first: number of its first group; s_scale: place of
- * its tokens' factors, which are there unless `anew`. */
-template <int LOOP, int N>
+ * its tokens' factors, which are there unless `anew`.  JOINT: the warpgroup has half of the rows;
+ * groups of its half that the pass has not got are not stored. */
+template <int LOOP, int N, bool JOINT>
 MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
                        int first, int row, bool anew, float *s_scale, mpk_ring *ring)
 {
-    const int warp = mpk_thread() / 32 % 4;
-    float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N>(b, ring, sum, square);
+    constexpr int M = JOINT ? N / 2 : N;
+    const int warp = mpk_thread() / 32 % 4, skip = JOINT ? mpk_thread() / 128 * (M / 8) : 0,
+              groups = JOINT && q.groups - skip > M / 8 ? M / 8 : q.groups - skip;
+    float sum[M / 2], square[4] = {0, 0, 0, 0};
+    box_sum<N, M>(b, skip, ring, sum, square);
     if (anew && !squares_are_summed(t))
         box_put_scales(s, s.eps, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
-    const box_end e = box_end_of(t, s, row + 16 * warp, first, q.groups);
+    first += skip;
+    const box_end e = box_end_of(t, s, row + 16 * warp, first, groups);
     char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4; /* the warp's, of the stages' room */
     if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
-        box_put_logits<N>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
+        box_put_logits<M>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
                           s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
-        box_put_pairs<N>(e, s.activation, sum, s_own, s_scale + 16 * warp);
+        box_put_pairs<M>(e, s.activation, sum, s_own, s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PLAIN) && BOX_IS_SHORT)
-        box_put_short<N>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
+        box_put_short<M>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
     else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
-        box_put<N>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
+        box_put<M>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
     tile_meet(); /* and sums to stages */
 }
 
 /* A task that has a part of its tile's columns. */
-template <int N>
-MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const box_lot &b, mpk_ring *ring)
+template <int N, bool JOINT>
+MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const tile_pass &q,
+                         const box_lot &b, mpk_ring *ring)
 {
-    float sum[N / 2], square[4] = {0, 0, 0, 0};
-    box_sum<N>(b, ring, sum, square);
-    box_meet<N>(t, s, sum, square);
+    constexpr int M = JOINT ? N / 2 : N;
+    const int skip = JOINT ? mpk_thread() / 128 * (q.groups / 2) : 0;
+    float sum[M / 2], square[4] = {0, 0, 0, 0};
+    box_sum<N, M>(b, skip, ring, sum, square);
+    box_meet<M>(t, s, sum, square);
+}
+
+/* A loop that some task of this kernel takes with this end, if the lot takes it.  JOINT: a lot of
+ * at most 64 tokens. */
+template <int LOOP, int N, bool JOINT>
+MPK_FN void box_run_if(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
+                       int loop, int first, int row, bool anew, float *s_scale, mpk_ring *ring)
+{
+    if (TILE_HAS_LOOP(LOOP) && loop == LOOP)
+        box_run_as<LOOP, N, JOINT>(t, s, q, b, first, row, anew, s_scale, ring);
+}
+
+/* Where both warpgroups have the task's tokens. */
+MPK_FN void box_run_joint(const mpk_task &t, const tile_shape &s, const tile_plan &p,
+                          const tile_pass &q, const box_lot &b, int at, int row, bool anew,
+                          float *s_scale, mpk_ring *ring)
+{
+    const bool part = p.parts > 1;
+    const int loop = tile_loop_of_joint(q.groups, !part && s.activation != ACTIVATE_NONE);
+    if (part && TILE_HAS(TILE_FORM_PARTS) && loop == TILE_BOX_128)
+        box_run_part<128, true>(t, s, q, b, ring);
+    else if (part && TILE_HAS(TILE_FORM_PARTS))
+        box_run_part<256, true>(t, s, q, b, ring);
+    else if (!part) {
+        box_run_if<TILE_BOX_128, 128, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                            ring);
+        box_run_if<TILE_BOX_192, 192, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                            ring);
+        box_run_if<TILE_BOX_256, 256, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                            ring);
+    }
 }
 
 /* All body threads: lot number `lot` of the pass that begins at group `at` of the task; row:
@@ -733,21 +776,28 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
                           : (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_SCALES) +
                                 lot % TILE_KEPT * 2 * TILE_TOKENS;
     s_scale += half * TILE_TOKENS;
-    row += half * TILE_TOKENS;
+    if (!p.joint)
+        row += half * TILE_TOKENS;
     const box_lot b = box_lot_of(t, s, q, anew);
     box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
+    if (TILE_SOME_JOINT && (TILE_ALL_SHORT || p.joint)) {
+        box_run_joint(t, s, p, q, b, at, row, anew, s_scale, ring);
+        return;
+    }
     /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
     const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
     if (part && loop == TILE_BOX_128)
-        box_run_part<128>(t, s, b, ring);
+        box_run_part<128, false>(t, s, q, b, ring);
     else if (part)
-        box_run_part<256>(t, s, b, ring);
-    else if (TILE_HAS_LOOP(TILE_BOX_128) && loop == TILE_BOX_128)
-        box_run_as<TILE_BOX_128, 128>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
-    else if (TILE_HAS_LOOP(TILE_BOX_192) && loop == TILE_BOX_192)
-        box_run_as<TILE_BOX_192, 192>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
-    else if (TILE_HAS_LOOP(TILE_BOX_256) && loop == TILE_BOX_256)
-        box_run_as<TILE_BOX_256, 256>(t, s, q, b, p.first + at, row, anew, s_scale, ring);
+        box_run_part<256, false>(t, s, q, b, ring);
+    else {
+        box_run_if<TILE_BOX_128, 128, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                             ring);
+        box_run_if<TILE_BOX_192, 192, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                             ring);
+        box_run_if<TILE_BOX_256, 256, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
+                                             ring);
+    }
 }
 
 #endif

@@ -114,6 +114,7 @@ MPK_FN void box_ask_w(const mpk_load &l, const box_asker_w &w, int step, rt_u32 
 struct box_asker_x {
     const rt_map *map;
     int column, row; /* of the pass's first step; first token of the lot */
+    int apart;       /* tokens from the first warpgroup's to the second's: 64, of a joint lot 0 */
     rt_u32 fill;     /* of the pass's first step */
 };
 
@@ -137,19 +138,20 @@ MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
     for (int half = 0; half < 2; half++) {
         rt_u64 *full = &mpk_w.box_full[half][stage];
         ptx_barrier_expect(full, TILE_STAGE);
-        ptx_copy_box(to + (rt_u32)(half * TILE_X), x.map, column, x.row + half * TILE_TOKENS, full);
+        ptx_copy_box(to + (rt_u32)(half * TILE_X), x.map, column, x.row + half * x.apart, full);
     }
 }
 
 /* The asking lane: what a pass reads in one lot, step by step: pages of w, and x of the steps
- * after the first MPK_BOXES.  group, row: its first ones.
+ * after the first MPK_BOXES.  group, row: its first ones; apart: as in box_asker_x.
  *
  * x goes to the stage of the step MPK_BOXES before, which is free when all warps have released that
  * step's pages.  Where a lap of the ring is longer than the stages, x lags behind w, and after the
  * last w only x is left: its time comes when the pages that follow would be empty.  So x is never
  * requested for a pass that no body has begun. */
 template <int PAGES>
-MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int row, box_asker *a)
+MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int row, int apart,
+                         box_asker *a)
 {
     const int lap = (int)a->ring.n / PAGES, lag = lap > MPK_BOXES ? lap - MPK_BOXES : 0;
     if (box_is_odd<PAGES>(a->ring))
@@ -157,7 +159,7 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int r
     if (a->over)
         return;
     const box_asker_w w = box_asker_w_of<PAGES>(l, q, group);
-    box_asker_x x = {(const rt_map *)l.e->maps, q.begin * TILE_BOX_COLUMNS, row, 0};
+    box_asker_x x = {(const rt_map *)l.e->maps, q.begin * TILE_BOX_COLUMNS, row, apart, 0};
     rt_u32 at = a->ring.at, parity = a->ring.parity;
     bool has_x = false;
 #pragma unroll 1
@@ -211,6 +213,7 @@ MPK_FN void box_have_asked(mpk_load &l, const box_asker &a, bool asks)
 MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
 {
     box_asker a = {l.ring, 0, l.cancelled != 0}; /* of all lanes, used by one */
+    const int apart = p.joint ? 0 : TILE_TOKENS;
     const bool asks = ptx_elect();
     if (asks)
         ptx_fetch_map((const rt_map *)l.e->maps); /* of x, which bodies ask for first, and late */
@@ -220,9 +223,9 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
             for (int lot = 0; lot < p.lots && !a.over; lot++) {
                 const int row = (int)l.e->lo[0] + 2 * TILE_TOKENS * lot;
                 if (q.pages == 2)
-                    box_ask_pass<2>(l, q, p.first + at, row, &a);
+                    box_ask_pass<2>(l, q, p.first + at, row, apart, &a);
                 else
-                    box_ask_pass<1>(l, q, p.first + at, row, &a);
+                    box_ask_pass<1>(l, q, p.first + at, row, apart, &a);
             }
         }
     box_have_asked(l, a, asks);

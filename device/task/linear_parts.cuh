@@ -18,6 +18,11 @@
  * waits for few round trips to L2: until its stores are published, until the partners' are, and for
  * 16 loads a lane at a time.
  *
+ * Of a joint tile (at most 64 tokens) the first warpgroup has the first half of the rows, the
+ * second the others, both of all tokens.  The rows of a task's box of y are all in one half, so
+ * that warpgroup alone gathers; the other's warps count `arrived` and are done.  In rooms a
+ * token's sums of the second half of the rows lie where those of the token 64 on would.
+ *
  * Invariants.
  *   - A room is written only when all warps that read it before are through: `read` counts them,
  *     `owed` says how many there are, and only its worker changes `owed`.
@@ -78,6 +83,12 @@ MPK_FN float *parts_scales(void)
     return (float *)(parts_scratch() + PARTS_SCALES);
 }
 
+/* Of a joint tile: are the rows of the task's box those of this warpgroup?  Of others all are. */
+MPK_FN bool parts_gathers(const tile_plan &p)
+{
+    return !p.joint || mpk_thread() / 128 == (2 * p.part >= p.parts);
+}
+
 /* Groups of the tile that are a task's, and the first of this one's. */
 MPK_FN int parts_own(const tile_plan &p)
 {
@@ -124,24 +135,29 @@ MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
             n->sums[lane] = parts_scratch() - 2 * parts_first(p) * PARTS_ROW;
             if (read != owed)
                 parts_await(&own->read, owed);
-            ptx_store_word(&own->owed, owed + (parts - 1) * RT_PART_WARPS);
+            ptx_store_word(&own->owed,
+                           owed + (parts - 1) * (p.joint ? RT_PART_WARPS / 2 : RT_PART_WARPS));
         }
     }
     __syncwarp();
 }
 
-/* Sums of a warp's 16 tokens: those of own groups, 8 rows of w each, to scratch, others to the
- * room.  Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16 bytes
- * each. */
-template <int N> MPK_FN void parts_put(const float *sum, const tile_plan &p)
+/* Sums of a warp's 16 tokens, M rows of w: those of own groups, 8 rows each, to scratch, others to
+ * the room.  Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16
+ * bytes each. */
+template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
 {
+    /* groups that the warpgroup has, and the first of them */
+    const int groups = p.joint ? p.groups / 2 : p.groups,
+              begin = p.joint ? mpk_thread() / 128 * groups : 0;
     const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4, token = mpk_thread() / 32 * 16 + g;
-    const int own = parts_own(p), first = parts_first(p);
+    const int own = parts_own(p), first = parts_first(p) - begin;
     const int at = c / 2 * PARTS_ROW + token * 16 + c % 2 * 8;
-    char *room = parts_noted()->room + at, *scratch = parts_scratch() - 2 * first * PARTS_ROW + at;
+    char *room = parts_noted()->room + 2 * begin * PARTS_ROW + at,
+         *scratch = parts_scratch() - 2 * first * PARTS_ROW + at;
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
-        if (n < p.groups) {
+    for (int n = 0; n < M / 8; n++)
+        if (n < groups) {
             char *to = ((rt_u32)(n - first) < (rt_u32)own ? scratch : room) + 2 * n * PARTS_ROW;
             ptx_store_sums(to, sum[4 * n], sum[4 * n + 1]);
             ptx_store_sums(to + 128, sum[4 * n + 2], sum[4 * n + 3]);
@@ -157,17 +173,18 @@ MPK_FN void parts_put_square(void)
                        __float_as_uint(parts_scales()[token]));
 }
 
-/* A warp: publish what it has put, and wait until the sums of all partners are there.  The first
- * meeting puts every lane's stores before lane 0's addition, the second hands what it has acquired
- * to all. */
-MPK_FN void parts_meet(const mpk_task &t)
+/* A warp: publish what it has put, and, if it gathers, wait until the sums of all partners are
+ * there.  The first meeting puts every lane's stores before lane 0's addition, the second hands
+ * what it has acquired to all. */
+MPK_FN void parts_meet(const mpk_task &t, bool gathers)
 {
     const int warp = mpk_thread() / 32;
     __syncwarp();
     if (mpk_thread() % 32 == 0) {
         rt_word *arrived = &((rt_meeting *)t.e->meeting)->arrived[warp];
         ptx_add_release(arrived, 1);
-        parts_await(arrived, parts_noted()->wanted[warp]);
+        if (gathers)
+            parts_await(arrived, parts_noted()->wanted[warp]);
     }
     __syncwarp();
 }
@@ -338,13 +355,17 @@ MPK_FN void parts_ask_residual(const mpk_task &t, const tile_shape &s, const par
 MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan &p)
 {
     const int lane = mpk_thread() % 32, token = mpk_thread() / 32 * 16 + lane % 16,
-              row = (int)t.e->lo[0] + token;
+              row = (int)t.e->lo[0] + (p.joint ? token % TILE_TOKENS : token);
     const bool alive = row < (int)t.hi0;
+    if (!parts_gathers(p)) {
+        parts_meet(t, false);
+        return;
+    }
     const parts_lane l = {token, lane / 16, parts_first(p), alive ? parts_own(p) : 0};
     const int group = p.first + l.first; /* of y */
     char *s_residual = parts_residual(s, l);
     parts_ask_residual(t, s, l, row, group, s_residual);
-    parts_meet(t);
+    parts_meet(t, true);
     const float scale = parts_scale(t, s, p.parts, token);
     parts_gather(l, p.parts);
     parts_leave(t);

@@ -689,7 +689,8 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         const tile_pass q = tile_pass_at(p, s, at);
         const bool boxed = TILE_ALL_SHARE || p.boxed;
         /* No token of the lot is alive, but its pages have been loaded: let them go. */
-        if (row >= (int)t.hi0 && !boxed && p.piece && TILE_HAS_LOOP(TILE_THIN))
+        if (row >= (int)t.hi0 && !boxed && p.piece &&
+            (TILE_HAS_LOOP(TILE_THIN) || TILE_HAS_LOOP(TILE_THIN_BOX)))
             tile_drop_thin(s, p.piece, &ring);
 #if MPK_MAPS
         else if (row >= (int)t.hi0 && boxed)

@@ -35,6 +35,10 @@
 /* In units, tasks that share a tile have one of their own, without the loops of the others. */
 #define TILE_ALL_SHARE (MPK_UNIT == MPK_UNIT_PARTS)
 #define TILE_SOME_SHARE (TILE_HAS(TILE_FORM_PARTS) && MPK_UNIT != MPK_UNIT_PRODUCTS)
+/* So have tasks of at most 64 tokens, if some of these are joint; then MPK_FORMS of the units of
+ * others has no forms of these. */
+#define TILE_ALL_SHORT (MPK_UNIT == MPK_UNIT_SHORT)
+#define TILE_SOME_JOINT TILE_HAS(TILE_FORM_JOINT)
 
 /* Floats from a row of sums in scratch to the next: 64 and 8 more, so that the pairs which lanes
  * of neighbouring g store (8 g + 2 c banks on) meet no conflict within each half of the warp. */

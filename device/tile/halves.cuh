@@ -38,8 +38,8 @@ MPK_FN void halves_multiply(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3
 }
 
 #if MPK_WGMMA
-/* A warpgroup's product, c[64 x N] += a[64 x 16] b[16 x N]; N: 64, 128, 192 or 256.  a and b:
- * descriptors (ptx_matrix).  It runs in the background until ptx_group_wait; c's registers may
+/* A warpgroup's product, c[64 x N] += a[64 x 16] b[16 x N]; N: 64, 96, 128, 192 or 256.  a and
+ * b: descriptors (ptx_matrix).  It runs in the background until ptx_group_wait; c's registers may
  * not be touched before.  N is a constant, so one call is left. */
 template <int N> MPK_FN void halves_group_multiply(float *c, rt_u64 a, rt_u64 b)
 {
@@ -55,6 +55,10 @@ template <int N> MPK_FN void halves_group_multiply(float *c, rt_u64 a, rt_u64 b)
         ptx_group_multiply_f16_128(c, a, b);
     else if (N == 128)
         ptx_group_multiply_bf16_128(c, a, b);
+    else if (N == 96 && MPK_HALVES_F16)
+        ptx_group_multiply_f16_96(c, a, b);
+    else if (N == 96)
+        ptx_group_multiply_bf16_96(c, a, b);
     else if (MPK_HALVES_F16)
         ptx_group_multiply_f16_64(c, a, b);
     else

@@ -23,7 +23,7 @@ enum {
     SPLIT_TOKENS = 256,
     SHARE_TOKENS = 128, /* above, experts are multiplied on warpgroups */
     /* between, tasks of products are few rows of w and all of x, unless they share tiles */
-    EVEN_OVER = 64,
+    EVEN_OVER = 32,
     EVEN_UP_TO = 512,
     NORM_ELEMENTS = 1 << 24
 };

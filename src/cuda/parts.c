@@ -19,7 +19,6 @@
 
 enum {
     ROWS = 8,                  /* of a group */
-    FEWEST_TOKENS = 64,        /* of a task: with at most this many it copies no boxes */
     BOX_ROWS = 64,             /* of w, at least and at a time */
     MEETING_BYTES = 128 << 10, /* what a worker reads from L2 while it waits for others */
 };
@@ -45,12 +44,13 @@ static const rt_task *tasks_of(const cuda_machine *m, uint32_t graph)
            graph_of(m, graph)->first_task;
 }
 
-/* Is the task like those that it is to meet?  seen: [workers] that have one. */
-static bool joins(const rt_task *t, grid *d, bool *seen)
+/* Is the task like those that it is to meet?  seen: [workers] that have one; fewest: tokens of a
+ * task that may copy boxes. */
+static bool joins(const rt_task *t, uint32_t fewest, grid *d, bool *seen)
 {
     const uint32_t tokens = t->hi[0] - t->lo[0], columns = t->hi[1] - t->lo[1];
-    if (t->worker == RT_NONE || seen[t->worker] || tokens <= FEWEST_TOKENS ||
-        tokens > RT_PART_TOKENS || t->lo[0] % RT_PART_TOKENS || !columns)
+    if (t->worker == RT_NONE || seen[t->worker] || tokens < fewest || tokens > RT_PART_TOKENS ||
+        t->lo[0] % RT_PART_TOKENS || !columns)
         return false;
     seen[t->worker] = true;
     d->n_columns = d->n_tasks ? d->n_columns : columns;
@@ -64,6 +64,8 @@ static bool joins(const rt_task *t, grid *d, bool *seen)
 static bool find_grid(const cuda_machine *m, uint32_t graph, uint32_t op, bool *seen, grid *d)
 {
     const rt_task *tasks = tasks_of(m, graph);
+    const uint32_t fewest =
+        m->source.joint[m->source.regime_of[graph]] ? TILE_FEWEST_SHARING : RT_SHORT_TOKENS + 1;
     memset(seen, 0, m->machine.image.block->n_workers * sizeof *seen);
     *d = (grid){0};
     for (uint32_t t = 0; t < graph_of(m, graph)->n_tasks; t++) {
@@ -71,7 +73,7 @@ static bool find_grid(const cuda_machine *m, uint32_t graph, uint32_t op, bool *
             continue;
         d->first = d->n_tasks ? d->first : t;
         d->last = t;
-        if (!joins(&tasks[t], d, seen))
+        if (!joins(&tasks[t], fewest, d, seen))
             return false;
     }
     return d->n_across && d->n_tasks % d->n_across == 0 && d->last - d->first + 1 == d->n_tasks;
@@ -105,6 +107,10 @@ static uint32_t choose(const gen_pack *p, const grid *d)
     double least = cost_of(p, d, groups, 1);
     if (d->n_columns % per_group)
         return 1;
+    if (d->n_tokens <= RT_SHORT_TOKENS) {
+        const uint32_t n = (uint32_t)tile_parts_of_short(d->n_tokens, (int)groups, p->columns);
+        return d->n_across % n ? 1 : n;
+    }
     for (uint32_t n = 2; n <= RT_MOST_PARTS && n * groups * ROWS <= RT_PART_ROWS; n *= 2)
         if (d->n_across % n == 0 && p->columns >= (int64_t)n * TILE_BOX_COLUMNS &&
             cost_of(p, d, groups, n) < least) {

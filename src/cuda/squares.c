@@ -42,12 +42,15 @@ static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
 }
 
 /* How many sums a task leaves of a token: one if it shares its tile, else one for each pass over
- * its rows of w, 8 columns of y a group, as tile_pass_at cuts them.  0: its tasks are not alike. */
-static uint32_t sums_of_task(const cuda_parts *p, int64_t columns)
+ * its rows of w, 8 columns of y a group, as tile_pass_at cuts them.  0: its tasks are not alike, or
+ * of few tokens: then half of a pass's rows are each warpgroup's. */
+static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
 {
     if (p->n != 1)
         return p->n != 0;
-    const int groups = (int)(columns / p->n_across / 8),
+    if (y->dims[0] <= RT_SHORT_TOKENS)
+        return 0;
+    const int groups = (int)(y->dims[1] / p->n_across / 8),
               per_pass = tile_groups_of_pass(1, groups, 1, 0);
     return (uint32_t)((groups + per_pass - 1) / per_pass);
 }
@@ -60,7 +63,7 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
     if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
-    const uint32_t n = p->n_across * sums_of_task(p, y->dims[1]);
+    const uint32_t n = p->n_across * sums_of_task(p, y);
     return y->dims[0] <= MOST_TOKENS && n && n <= RT_MOST_SQUARES && n % 4 == 0;
 }
 
@@ -90,7 +93,7 @@ void cuda_plan_squares(cuda_machine *m, uint32_t graph)
         cuda_parts *from = &parts[x->producer];
         parts[op].summed_by = x->producer + 1;
         if (!from->sums) {
-            from->sums = sums_of_task(from, x->dims[1]);
+            from->sums = sums_of_task(from, x);
             from->sums_at = n_bytes;
             n_bytes += rows_bytes(x);
         }

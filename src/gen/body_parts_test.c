@@ -23,6 +23,7 @@ enum { WORKERS = 8, TASKS = 2 };
 typedef struct case_of {
     const char *graph;
     uint32_t tasks, parts;
+    uint32_t tokens; /* of a task, from the first on: no others are alive; 0: all */
 } case_of;
 
 #define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
@@ -49,26 +50,35 @@ typedef struct case_of {
     "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
 
 static const case_of cases[] = {
-    {SUM("100", "64", "512"), 8, 8},  /* 8 rows of a task, one step each */
-    {SUM("128", "128", "648"), 4, 4}, /* a whole box, uneven steps */
-    {SCALED("100", "128", "328"), 4, 4},
-    {SCALED("130", "192", "264"), 1, 1},
-    {NORM("70", "192", "320"), 4, 2},  /* two tiles of 96 rows */
-    {NORM("128", "192", "264"), 4, 4}, /* a box and half of one */
-    {NORM("65", "256", "128"), 2, 2},  /* two boxes */
-    {GATED("90", "48", "192"), 4, 2},  /* 12 columns of y are 24 rows of w */
-    {GATED("128", "128", "256"), 4, 4},
-    {NORM("600", "264", "64"), 1, 1},  /* alone: five lots, two passes */
-    {GATED("130", "192", "64"), 1, 1}, /* alone: two lots, passes of two pages and of one */
-    {SUM("130", "640", "328"), 1, 1},  /* alone: two lots, three passes, six steps each */
-    {SUM("100", "336", "64"), 2, 1},   /* alone: a pass of two pages, one of them half */
-    {AFTER("100", "128", "328", "bf16", "gelu"), 4, 4},
-    {AFTER("128", "192", "264", "f32", "silu"), 4, 2},
-    {AFTER("300", "264", "72", "f32", "gelu"), 1, 1}, /* alone: three lots, two passes */
-    {AFTER("130", "192", "136", "bf16", "gelu_tanh"), 1, 1},
-    {AFTER("70", "72", "64", "bf16", "relu"), 1, 1},
-    {AFTER("77", "128", "264", "f32", "quick_gelu"), 4, 4},
-    {AFTER("130", "192", "72", "bf16", "quick_gelu"), 1, 1},
+    {SUM("100", "64", "512"), 8, 8, 0},  /* 8 rows of a task, one step each */
+    {SUM("128", "128", "648"), 4, 4, 0}, /* a whole box, uneven steps */
+    {SCALED("100", "128", "328"), 4, 4, 0},
+    {SCALED("130", "192", "264"), 1, 1, 0},
+    {NORM("70", "192", "320"), 4, 2, 0},  /* two tiles of 96 rows */
+    {NORM("128", "192", "264"), 4, 4, 0}, /* a box and half of one */
+    {NORM("65", "256", "128"), 2, 2, 0},  /* two boxes */
+    {GATED("90", "48", "192"), 4, 2, 0},  /* 12 columns of y are 24 rows of w */
+    {GATED("128", "128", "256"), 4, 4, 0},
+    {NORM("600", "264", "64"), 1, 1, 0},  /* alone: five lots, two passes */
+    {GATED("130", "192", "64"), 1, 1, 0}, /* alone: two lots, passes of two pages and of one */
+    {SUM("130", "640", "328"), 1, 1, 0},  /* alone: two lots, three passes, six steps each */
+    {SUM("100", "336", "64"), 2, 1, 0},   /* alone: a pass of two pages, one of them half */
+    {AFTER("100", "128", "328", "bf16", "gelu"), 4, 4, 0},
+    {AFTER("128", "192", "264", "f32", "silu"), 4, 2, 0},
+    {AFTER("300", "264", "72", "f32", "gelu"), 1, 1, 0}, /* alone: three lots, two passes */
+    {AFTER("130", "192", "136", "bf16", "gelu_tanh"), 1, 1, 0},
+    {AFTER("70", "72", "64", "bf16", "relu"), 1, 1, 0},
+    {AFTER("77", "128", "264", "f32", "quick_gelu"), 4, 4, 0},
+    {AFTER("130", "192", "72", "bf16", "quick_gelu"), 1, 1, 0},
+    /* joint: tasks of 64 tokens or fewer, of which each warpgroup has half of the rows */
+    {SUM("90", "128", "648"), 4, 4, 64},
+    {NORM("90", "192", "264"), 4, 4, 40},   /* halves of 96 rows */
+    {NORM("90", "160", "328"), 4, 4, 64},   /* 20 groups: halves of 80 rows in a loop of 96 */
+    {GATED("90", "112", "256"), 4, 4, 33},  /* 28 groups: 112 rows in a loop of 128 */
+    {SCALED("90", "128", "520"), 2, 2, 57}, /* 8 groups each */
+    {NORM("90", "512", "136"), 2, 1, 64},   /* alone: 256 rows */
+    {SUM("90", "136", "200"), 1, 1, 50},    /* alone: a half with one group */
+    {GATED("90", "144", "192"), 1, 1, 64},  /* alone: two passes, 24 groups and 12 */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -264,7 +274,8 @@ static void make_squares(product *p)
     const ir_op_id op = (ir_op_id)(p->b.g->ops.n - 1);
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
         give_squares(p);
-    if (gen_stores_whole_groups(p->b.g, op, p->c->tasks)) {
+    /* each warpgroup of a joint task that is alone would leave sums of its own */
+    if (gen_stores_whole_groups(p->b.g, op, p->c->tasks) && (p->c->parts > 1 || !p->c->tokens)) {
         p->squares_of_y = fenced(squares_bytes(p));
         memset(p->squares_of_y, 0xff, squares_bytes(p));
     }
@@ -324,10 +335,13 @@ static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
     const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
     const int64_t columns = y->dims[1] / p->c->tasks;
     ir_box box = ir_box_whole(y);
+    box.hi[0] = p->c->tokens ? p->c->tokens : box.hi[0];
     box.lo[1] = i * columns;
     box.hi[1] = box.lo[1] + columns;
     make_entry(&p->b, &box, p->packed, e);
     *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
+    if (p->c->parts > 1 && p->c->tokens) /* tasks of so few columns would be alone */
+        *forms |= UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_JOINT;
     make_maps(&p->b, p->packed, p->maps, e);
     fill_squares(p, i, e, forms);
     rt_meeting *m = &p->meetings[i / p->c->parts];
@@ -417,7 +431,11 @@ static void test_tiles_that_tasks_share(void **state)
         static product products[TASKS];
         void **first[TASKS] = {NULL};
         const uint64_t seed = rng_u64(base_seed, i);
-        const uint32_t live = i % 2 ? UINT32_MAX : (uint32_t)(rng_u64(seed, 20) % 129);
+        uint32_t live = i % 2 ? UINT32_MAX : (uint32_t)(rng_u64(seed, 20) % 129);
+        for (uint32_t k = 0; k < TASKS; k++) {
+            const uint32_t tokens = cases[(i + k) % CASES].tokens;
+            live = tokens && tokens < live ? tokens : live;
+        }
         for (uint32_t k = 0; k < TASKS; k++)
             make_product(&products[k], (i + k) % CASES, rng_u64(seed, k), live);
         for (uint32_t round = 0; round < 2; round++) {

@@ -135,6 +135,7 @@ typedef enum gen_unit {
     GEN_UNIT_ROWS,
     GEN_UNIT_PRODUCTS,
     GEN_UNIT_PARTS, /* tasks of bodies of PRODUCTS that share a tile (gen_body.parts) */
+    GEN_UNIT_SHORT, /* those of at most 64 tokens, if some of them come by boxes */
     GEN_UNITS
 } gen_unit;
 

@@ -44,10 +44,11 @@ typedef struct emitter {
     uint32_t regime;                /* whose switches are printed */
     gen_room rooms[GEN_REGIMES];    /* shared memory, by regime */
     uint32_t units[GEN_REGIMES];    /* as in gen_source */
-    uint64_t forms[GEN_REGIMES];    /* MPK_FORMS */
-    bool maps[GEN_REGIMES];         /* MPK_MAPS */
-    map printed;                    /* names of texts that stand in the source */
-    text out;                       /* the source so far */
+    /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
+    uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
+    bool maps[GEN_REGIMES]; /* MPK_MAPS */
+    map printed;            /* names of texts that stand in the source */
+    text out;               /* the source so far */
 } emitter;
 
 /* ---- choice ---- */
@@ -184,17 +185,21 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* Tokens of a step from which loads by boxes repay the switch to another kernel. */
-enum { FEWEST_IN_PROMPTS = 65 };
+/* Tokens of a step from which loads by boxes repay the switch to another kernel: where the layers'
+ * products come by boxes, and where other bodies are for many tokens. */
+enum { FEWEST_IN_PROMPTS = 65, FEWEST_BY_BOXES = 33 };
 
 /* Does the graph belong to the kernel for prompts: a long step with products that run on
  * warpgroups? */
 static bool is_for_prompts(const emitter *e, uint32_t graph)
 {
-    bool many = false; /* has it products of many tokens? */
-    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++)
-        many |= e->uses[graph][i].body && e->uses[graph][i].body->many;
-    return many && e->graphs[graph].n_tokens >= FEWEST_IN_PROMPTS;
+    bool many = false, boxes = false; /* has it products of many tokens?  that share tiles? */
+    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++) {
+        const gen_body *b = e->uses[graph][i].body;
+        many |= b && b->many;
+        boxes |= b && b->parts;
+    }
+    return e->graphs[graph].n_tokens >= (boxes ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS) && many;
 }
 
 /* One kernel serves calls, programs whose tasks are launched just in time, and GPUs without a
@@ -280,16 +285,24 @@ static gen_unit unit_of(const gen_body *b)
     return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
+/* May the body have tasks in the unit of those of at most 64 tokens? */
+static bool is_short(const gen_body *b)
+{
+    return unit_of(b) == GEN_UNIT_PRODUCTS;
+}
+
 /* The first four are there in any case: the roles have code without any body. */
 static void find_units(emitter *e, uint32_t regime)
 {
-    const bool shares = e->forms[regime] >> TILE_FORM_PARTS & 1;
+    const bool shares = e->forms[regime] >> TILE_FORM_PARTS & 1, joint = e->short_forms[regime];
     e->units[regime] =
         1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES | 1u << GEN_UNIT_STEP | 1u << GEN_UNIT_PLAIN;
     for (size_t i = 0; i < e->instances.n; i++) {
         const gen_body *b = e->instances.at[i].body;
         if (e->instances.at[i].regimes >> regime & 1)
-            e->units[regime] |= 1u << unit_of(b) | (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS;
+            e->units[regime] |= 1u << unit_of(b) |
+                                (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS |
+                                (uint32_t)(is_short(b) && joint) << GEN_UNIT_SHORT;
     }
 }
 
@@ -309,7 +322,7 @@ static void add_forms(emitter *e, uint32_t graph)
     const gen_graph *g = &e->graphs[graph];
     const uint32_t regime = e->regime_of[graph];
     if (!g->tasks)
-        e->forms[regime] = UINT64_MAX;
+        e->forms[regime] = e->short_forms[regime] = UINT64_MAX;
     for (uint32_t t = 0; g->tasks && t < g->n_tasks; t++) {
         const uint32_t op = g->tasks[t].op;
         const gen_body *body = op != RT_NONE ? e->uses[graph][op].body : NULL;
@@ -317,8 +330,19 @@ static void add_forms(emitter *e, uint32_t graph)
             continue;
         const gen_call c = call_of(e, graph, op);
         const ir_box box = gen_box_of_task(&g->tasks[t], c.ir->tensors.at[c.op->out[0]].rank);
-        e->forms[regime] |= body->forms(&c, &box, maps_of(e, regime));
+        const bool is_short = box.hi[0] - box.lo[0] <= RT_SHORT_TOKENS && body->many;
+        *(is_short ? &e->short_forms[regime] : &e->forms[regime]) |=
+            body->forms(&c, &box, maps_of(e, regime));
     }
+}
+
+/* Tasks of at most 64 tokens have a unit of their own if some of them come by boxes. */
+static void join_forms(emitter *e, uint32_t regime)
+{
+    if (e->short_forms[regime] >> TILE_FORM_JOINT & 1)
+        return;
+    e->forms[regime] |= e->short_forms[regime];
+    e->short_forms[regime] = 0;
 }
 
 /* ---- the whole ---- */
@@ -330,8 +354,8 @@ static const char unit_macros[] =
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
 /* As gen_unit. */
-static const char *const unit_names[] = {"KERNEL",  "ROLES", "STEP", "PLAIN",    "SOME",
-                                         "EXPERTS", "HEADS", "ROWS", "PRODUCTS", "PARTS"};
+static const char *const unit_names[] = {"KERNEL", "ROLES", "STEP",     "PLAIN", "SOME", "EXPERTS",
+                                         "HEADS",  "ROWS",  "PRODUCTS", "PARTS", "SHORT"};
 
 /* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
  * tasks. */
@@ -370,10 +394,17 @@ static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
 /* Not printed for GEN_BODIES, where each task that is tested brings its own bits. */
 static void print_forms(emitter *e, uint32_t regime)
 {
+    const uint64_t most = e->forms[regime], of_short = e->short_forms[regime];
     text_print(&e->out,
-               "#define MPK_FORMS 0x%llxull /* of products of many tokens, what tasks need "
-               "(linear_tile_shape.h) */\n",
-               (unsigned long long)e->forms[regime]);
+               "/* of products of many tokens, what tasks need (linear_tile_shape.h) */\n");
+    if (of_short)
+        text_print(&e->out,
+                   "#if MPK_UNIT == MPK_UNIT_SHORT\n#define MPK_FORMS 0x%llxull\n"
+                   "#elif MPK_UNIT == MPK_UNIT_PRODUCTS || MPK_UNIT == MPK_UNIT_PARTS\n"
+                   "#define MPK_FORMS 0x%llxull\n#else\n",
+                   (unsigned long long)of_short, (unsigned long long)most);
+    text_print(&e->out, "#define MPK_FORMS 0x%llxull\n%s", (unsigned long long)(most | of_short),
+               of_short ? "#endif\n" : "");
     text_print(&e->out, "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n",
                e->maps[regime]);
 }
@@ -571,6 +602,8 @@ static bool is_chosen(const gen_body *b, choice of)
 {
     if (of == OF_UNIT + GEN_UNIT_PARTS)
         return b->parts;
+    if (of == OF_UNIT + GEN_UNIT_SHORT)
+        return is_short(b);
     if (of >= OF_UNIT)
         return unit_of(b) == (gen_unit)(of - OF_UNIT);
     if (of == OF_LOADING)
@@ -758,6 +791,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     for (uint32_t g = 0; g < n_graphs; g++)
         add_forms(&e, g);
     for (uint32_t r = 0; r < e.n_regimes; r++) {
+        join_forms(&e, r);
         find_room(&e, r);
         find_units(&e, r);
     }
@@ -773,7 +807,9 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     memcpy(out->units, e.units, sizeof e.units);
     for (uint32_t r = 0; r < e.n_regimes; r++) {
         out->maps[r] = e.maps[r];
-        out->x_maps[r] = e.maps[r] || gen_wants_boxes_of_x(e.arch->features, e.forms[r]);
+        out->joint[r] = e.maps[r] && e.short_forms[r];
+        out->x_maps[r] =
+            e.maps[r] || gen_wants_boxes_of_x(e.arch->features, e.forms[r] | e.short_forms[r]);
     }
     return MPK_OK;
 }

@@ -171,10 +171,11 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[0] = (op_axis){.grain = 1, .tile = is_small(y, w) ? 32 : LOT, .together = LOT};
     if (is_narrow(y, shape_input(g, op, X)))
         axes[0] = (op_axis){.grain = 1, .tile = 16, .together = 64};
-    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = true};
+    const bool teams = y->live != IR_ALL && is_for_four_teams(y, w);
+    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = !teams};
     if (is_for_boxes(y, shape_input(g, op, X), w))
         axes[1].tile = columns_of_boxes(y, has_glu(op));
-    if (y->live != IR_ALL && is_for_four_teams(y, w))
+    if (teams)
         axes[0].tile = axes[0].together = TEAM_TWO_TOKENS;
 }
 

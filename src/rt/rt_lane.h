@@ -102,6 +102,7 @@ enum {
     RT_MOST_PARTS = 16,
     RT_PART_ROWS = 256, /* of w, of a tile, at most; and tokens */
     RT_PART_TOKENS = 128,
+    RT_SHORT_TOKENS = 64, /* of a task whose warpgroups have the same tokens */
     /* sums, then a sum of squares of each token */
     RT_PART_SUMS = RT_PART_ROWS * RT_PART_TOKENS * 4,
     RT_PART_BYTES = RT_PART_SUMS + RT_PART_TOKENS * 4,

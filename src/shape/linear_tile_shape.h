@@ -118,6 +118,39 @@ enum {
     /* an activation of columns of y in linear_stream and linear_team */
     TILE_FORM_STREAM_AFTER = TILE_FORM_BOX_ENDS + 1,
     TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
+    TILE_FORM_JOINT = TILE_FORM_BEND + 1,        /* boxes of at most 64 tokens */
 };
+
+/* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both
+ * warpgroups have its tokens, and half of the rows of w each (a joint lot).  Few rows are better
+ * off as a thin task, whose pages hold more columns. */
+static inline int tile_is_joint(int wide, int groups)
+{
+    return !wide && groups > TILE_GROUPS;
+}
+
+/* How many tasks of at most 64 tokens and `groups` groups of w are to share a tile, a power of two,
+ * so that together they have 128 rows or more; 1: each is better alone.  Of the columns each has a
+ * part, which must be long, because an exchange of sums takes about as long as 2,048 columns. */
+enum { TILE_FEWEST_SHARING = 33, TILE_LEAST_COLUMNS = 2048 };
+static inline int tile_parts_of_short(long long tokens, int groups, long long columns)
+{
+    int parts = 1;
+    if (tokens < TILE_FEWEST_SHARING || tokens > TILE_TOKENS || groups < 1)
+        return 1;
+    while (parts * groups < TILE_BOX_GROUPS)
+        parts *= 2;
+    return columns / parts >= TILE_LEAST_COLUMNS ? parts : 1;
+}
+
+/* The loop by boxes of a pass of a joint task.  gated: it is alone, and rows of w are pairs; others
+ * take no halves of 96 rows, since columns of y and logits are stored 64 at a time, and of tasks
+ * that share a tile one loop more would take long to compile. */
+static inline int tile_loop_of_joint(int groups, int gated)
+{
+    if (groups <= TILE_BOX_GROUPS)
+        return TILE_BOX_128;
+    return groups <= TILE_MOST && gated ? TILE_BOX_192 : TILE_BOX_256;
+}
 
 #endif

@@ -68,12 +68,11 @@ static model_config config_of(const item *it)
                       .n_layers = it->small || it->wide ? 1 : 2,
                       /* 1024 columns are cut into as many tasks as there may be; blocks of K
                        * formats are 256 */
-                      .hidden_size = it->wide      ? 4096
-                                     : it->streams ? 1024
-                                     : it->blocks  ? 256
-                                                   : 192,
-                      .n_heads = it->wide ? 64 : 6,
-                      .n_kv_heads = it->wide ? 16 : 2,
+                      .hidden_size = it->streams  ? 1024
+                                     : it->blocks ? 256
+                                                  : 192,
+                      .n_heads = 6,
+                      .n_kv_heads = 2,
                       .head_size = 64,
                       .ffn_size = it->wide     ? 8192
                                   : it->blocks ? 512
@@ -92,6 +91,12 @@ static model_config config_of(const item *it)
                       .rope_size = 64,
                       .rope_theta = 10000,
                       .bos_token = -1};
+    if (it->wide) {
+        c.hidden_size = 4096;
+        c.n_heads = 64;
+        c.n_kv_heads = 16;
+        c.ffn_size = 8192;
+    }
     add_traits(it, &c);
     return c;
 }
@@ -162,7 +167,9 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
     fast.relaxed = fast.whole_tiles = fast.logits = true;
-    fast.even_over = it->wide ? 32 : it->streams ? 64 : 0;
+    fast.even_over = it->streams ? 64 : 0;
+    if (it->wide)
+        fast.even_over = 32;
     fast.even_up_to = 256;
     plain.n_draft_graphs = fast.n_draft_graphs = n_graphs - 4;
     if (it->n_peers) {

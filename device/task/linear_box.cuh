@@ -733,8 +733,7 @@ MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const tile_pass
     box_meet<M>(t, s, sum, square);
 }
 
-/* A loop that some task of this kernel takes with this end, if the lot takes it.  JOINT: a lot of
- * at most 64 tokens. */
+/* A lot by the loop that it takes, if some task of this kernel takes it. */
 template <int LOOP, int N, bool JOINT>
 MPK_FN void box_run_if(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
                        int loop, int first, int row, bool anew, float *s_scale, mpk_ring *ring)
@@ -743,24 +742,23 @@ MPK_FN void box_run_if(const mpk_task &t, const tile_shape &s, const tile_pass &
         box_run_as<LOOP, N, JOINT>(t, s, q, b, first, row, anew, s_scale, ring);
 }
 
-/* Where both warpgroups have the task's tokens. */
-MPK_FN void box_run_joint(const mpk_task &t, const tile_shape &s, const tile_plan &p,
-                          const tile_pass &q, const box_lot &b, int at, int row, bool anew,
-                          float *s_scale, mpk_ring *ring)
+/* part: the task has a part of its tile's columns; tiles that are shared take one of two loops.
+ * The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
+template <bool JOINT>
+MPK_FN void box_run_lot(const mpk_task &t, const tile_shape &s, const tile_pass &q,
+                        const box_lot &b, bool part, int first, int row, bool anew, float *s_scale,
+                        mpk_ring *ring)
 {
-    const bool part = p.parts > 1;
-    const int loop = tile_loop_of_joint(q.groups, !part && s.activation != ACTIVATE_NONE);
-    if (part && TILE_HAS(TILE_FORM_PARTS) && loop == TILE_BOX_128)
-        box_run_part<128, true>(t, s, q, b, ring);
-    else if (part && TILE_HAS(TILE_FORM_PARTS))
-        box_run_part<256, true>(t, s, q, b, ring);
-    else if (!part) {
-        box_run_if<TILE_BOX_128, 128, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                            ring);
-        box_run_if<TILE_BOX_192, 192, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                            ring);
-        box_run_if<TILE_BOX_256, 256, true>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                            ring);
+    const int loop = JOINT ? tile_loop_of_joint(q.groups, !part && s.activation != ACTIVATE_NONE)
+                           : tile_loop_of(1, 1, 1, 0, q.groups, 0);
+    if (part && loop == TILE_BOX_128)
+        box_run_part<128, JOINT>(t, s, q, b, ring);
+    else if (part)
+        box_run_part<256, JOINT>(t, s, q, b, ring);
+    else {
+        box_run_if<TILE_BOX_128, 128, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
+        box_run_if<TILE_BOX_192, 192, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
+        box_run_if<TILE_BOX_256, 256, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
     }
 }
 
@@ -769,7 +767,7 @@ MPK_FN void box_run_joint(const mpk_task &t, const tile_shape &s, const tile_pla
 MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                     int at, int lot, int row, mpk_ring *ring)
 {
-    const int half = mpk_thread() / 128;
+    const int half = mpk_thread() / 128, first = p.first + at;
     const bool anew = at == 0 || p.lots > TILE_KEPT,
                part = TILE_ALL_SHARE || (TILE_SOME_SHARE && p.parts > 1);
     float *s_scale = part ? parts_scales()
@@ -780,24 +778,10 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
         row += half * TILE_TOKENS;
     const box_lot b = box_lot_of(t, s, q, anew);
     box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
-    if (TILE_SOME_JOINT && (TILE_ALL_SHORT || p.joint)) {
-        box_run_joint(t, s, p, q, b, at, row, anew, s_scale, ring);
-        return;
-    }
-    /* The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
-    const int loop = tile_loop_of(1, 1, 1, 0, q.groups, 0);
-    if (part && loop == TILE_BOX_128)
-        box_run_part<128, false>(t, s, q, b, ring);
-    else if (part)
-        box_run_part<256, false>(t, s, q, b, ring);
-    else {
-        box_run_if<TILE_BOX_128, 128, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                             ring);
-        box_run_if<TILE_BOX_192, 192, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                             ring);
-        box_run_if<TILE_BOX_256, 256, false>(t, s, q, b, loop, p.first + at, row, anew, s_scale,
-                                             ring);
-    }
+    if (TILE_SOME_JOINT && (TILE_ALL_SHORT || p.joint))
+        box_run_lot<true>(t, s, q, b, part, first, row, anew, s_scale, ring);
+    else
+        box_run_lot<false>(t, s, q, b, part, first, row, anew, s_scale, ring);
 }
 
 #endif

@@ -79,6 +79,8 @@ static const case_of cases[] = {
     {NORM("90", "512", "136"), 2, 1, 64},   /* alone: 256 rows */
     {SUM("90", "136", "200"), 1, 1, 50},    /* alone: a half with one group */
     {GATED("90", "144", "192"), 1, 1, 64},  /* alone: two passes, 24 groups and 12 */
+    {SUM("90", "40", "648"), 1, 1, 64},     /* thin */
+    {NORM("90", "24", "1288"), 1, 1, 30},
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -432,6 +434,7 @@ static void test_tiles_that_tasks_share(void **state)
         void **first[TASKS] = {NULL};
         const uint64_t seed = rng_u64(base_seed, i);
         uint32_t live = i % 2 ? UINT32_MAX : (uint32_t)(rng_u64(seed, 20) % 129);
+        live = i % 4 ? live : 0; /* pages of tasks without tokens are let go */
         for (uint32_t k = 0; k < TASKS; k++) {
             const uint32_t tokens = cases[(i + k) % CASES].tokens;
             live = tokens && tokens < live ? tokens : live;

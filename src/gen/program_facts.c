@@ -1,8 +1,9 @@
 /* program_facts.c - what one kernel for several graphs has to know of all of them (see source.h):
  * the 16-bit type that its products multiply, its peers, the pages that its rings hold at least.
+ * Which graphs belong to the kernel for prompts.
  *
- * Each is one walk over operators or tensors.  source.c asks once a kernel; tests of bodies ask for
- * graphs of their own. */
+ * Each is one walk over operators or tensors.  source.c asks once a kernel, or once a graph; tests
+ * of bodies ask for graphs of their own. */
 #include "gen/source.h"
 
 #include <string.h>
@@ -42,4 +43,21 @@ uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_ar
                     !((*b)->needs & ~arch->features))
                     most = (*b)->pages;
     return most;
+}
+
+/* Tokens of a step from which loads by boxes repay the switch to another kernel: where the layers'
+ * products come by boxes, and where teams of warps multiply, or experts take most of the time. */
+enum { FEWEST_BY_BOXES = 33, FEWEST_IN_PROMPTS = 65 };
+
+/* Has it products of many tokens, in steps that are long enough? */
+bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses)
+{
+    bool many = false, boxes = false, experts = false;
+    for (uint32_t i = 0; i < g->ir->ops.n; i++) {
+        const gen_body *b = uses[i].body;
+        many |= b && b->many;
+        boxes |= b && b->parts;
+        experts |= b && strcmp(b->op, "expert_linear") == 0;
+    }
+    return many && g->n_tokens >= (boxes && !experts ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS);
 }

@@ -185,23 +185,6 @@ static mpk_status choose_all(emitter *e)
 
 /* ---- regimes ---- */
 
-/* Tokens of a step from which loads by boxes repay the switch to another kernel: where the layers'
- * products come by boxes, and where other bodies are for many tokens. */
-enum { FEWEST_IN_PROMPTS = 65, FEWEST_BY_BOXES = 33 };
-
-/* Does the graph belong to the kernel for prompts: a long step with products that run on
- * warpgroups? */
-static bool is_for_prompts(const emitter *e, uint32_t graph)
-{
-    bool many = false, boxes = false; /* has it products of many tokens?  that share tiles? */
-    for (uint32_t i = 0; i < e->graphs[graph].ir->ops.n; i++) {
-        const gen_body *b = e->uses[graph][i].body;
-        many |= b && b->many;
-        boxes |= b && b->parts;
-    }
-    return e->graphs[graph].n_tokens >= (boxes ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS) && many;
-}
-
 /* One kernel serves calls, programs whose tasks are launched just in time, and GPUs without a
  * ring. */
 static bool may_have_regimes(const emitter *e)
@@ -215,7 +198,8 @@ static mpk_status find_regimes(emitter *e)
     uint32_t n_prompts = 0;
     NEW(e->cx, e->arena, e->regime_of, e->n_graphs);
     for (uint32_t g = 0; g < e->n_graphs && may_have_regimes(e); g++)
-        n_prompts += e->regime_of[g] = is_for_prompts(e, g) ? GEN_PROMPTS : GEN_STREAMS;
+        n_prompts += e->regime_of[g] =
+            gen_is_for_prompts(&e->graphs[g], e->uses[g]) ? GEN_PROMPTS : GEN_STREAMS;
     e->n_regimes = n_prompts && n_prompts < e->n_graphs ? GEN_REGIMES : 1;
     for (uint32_t g = 0; g < e->n_graphs; g++) {
         if (e->n_regimes == 1)

@@ -36,7 +36,7 @@ extern const gen_text gen_text_table[];
  * that entries and weights do not depend on them. */
 typedef enum gen_regime {
     GEN_STREAMS, /* all others */
-    GEN_PROMPTS, /* graphs for more than 64 tokens with bodies for many (gen_body.many) */
+    GEN_PROMPTS, /* gen_is_for_prompts: bodies for many tokens, which copy boxes */
     GEN_REGIMES
 } gen_regime;
 
@@ -128,6 +128,9 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs);
 /* The most peers that any of the graphs keeps busy; at least 1. */
 uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs);
+/* Does the graph belong to the kernel for prompts, if the program has two?  uses: of its
+ * operators. */
+bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses);
 /* The most pages of a ring that a body of an operator of these graphs may take before it lets one
  * go, on this architecture: a ring with fewer would wait for ever. */
 uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_arch *arch);

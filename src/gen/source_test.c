@@ -296,7 +296,7 @@ static void test_code_that_tasks_need(void **state)
         for (unsigned loop = 0; loop < TILE_LOOPS; loop++)
             if (rows[i].loops >> loop & 1)
                 forms |= 1ull << (loop * TILE_ENDS + TILE_END_PLAIN);
-        snprintf(words, sizeof words, "#define MPK_FORMS 0x%llxull ", forms);
+        snprintf(words, sizeof words, "#define MPK_FORMS 0x%llxull\n", forms);
         assert_non_null(strstr(source.text.at, words));
         assert_int_equal(source.units[0], 1u << GEN_UNIT_KERNEL | 1u << GEN_UNIT_ROLES |
                                               1u << GEN_UNIT_STEP | 1u << GEN_UNIT_PLAIN |
@@ -314,6 +314,60 @@ static void test_units_of_many(void **state)
     for (const gen_body *const *b = gen_body_table; *b; b++)
         if ((*b)->many && ((*b)->many < GEN_MANY_EXPERTS || (*b)->many > GEN_MANY_PRODUCTS))
             fail_msg("%s is in no unit for many tokens", (*b)->name);
+}
+
+/* How many tasks of 33 to 64 tokens share a tile: enough for 128 rows, if four steps of 64 columns
+ * are left for each. */
+static void test_parts_of_short_tasks(void **state)
+{
+    static const struct {
+        int tokens, groups, columns, parts;
+    } rows[] = {{64, 4, 4096, 4},  {64, 6, 4096, 4}, {33, 2, 2048, 8},  {64, 5, 1024, 4},
+                {64, 1, 4096, 16}, {64, 1, 4032, 1}, {64, 16, 4096, 1}, {32, 4, 4096, 1},
+                {65, 4, 4096, 1},  {64, 0, 4096, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        assert_int_equal(tile_parts_of_short(rows[i].tokens, rows[i].groups, rows[i].columns),
+                         rows[i].parts);
+}
+
+/* Steps of 33 to 64 tokens whose products come by boxes belong to the kernel for prompts, where
+ * their tasks have a unit and forms of their own. */
+static void test_short_tasks_by_boxes(void **state)
+{
+    (void)state;
+    enum { SIZES = 3 };
+    static const rt_task tasks[SIZES] = {{.hi = {4, 2048}}, {.hi = {64, 128}}, {.hi = {128, 384}}};
+    static const uint32_t n_tokens[SIZES] = {4, 64, 128};
+    mpk_context cx = {0};
+    arena a = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    gen_graph made[SIZES];
+    gen_source source;
+    char words[200];
+    for (int i = 0; i < SIZES; i++) {
+        ir_graph *g;
+        snprintf(words, sizeof words,
+                 "input %%x : bf16[%u, 2048] live=tokens\nconst %%w : bf16[2048, 2048]\n"
+                 "%%y = linear(%%x, %%w)\n",
+                 n_tokens[i]);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(words), &g));
+        made[i] = (gen_graph){.ir = g, .n_tokens = n_tokens[i], .n_tasks = 1, .tasks = &tasks[i]};
+    }
+    check_ok(&cx, gen_source_make(&cx, &a, SIZES, made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_int_equal(source.regime_of[0], GEN_STREAMS);
+    assert_int_equal(source.regime_of[1], GEN_PROMPTS);
+    assert_int_equal(source.regime_of[2], GEN_PROMPTS);
+    assert_true(source.joint[GEN_PROMPTS] && !source.joint[GEN_STREAMS]);
+    assert_true(source.units[GEN_PROMPTS] >> GEN_UNIT_SHORT & 1);
+    assert_false(source.units[GEN_STREAMS] >> GEN_UNIT_SHORT & 1);
+    /* 128 rows: each warpgroup has half of them */
+    const uint64_t box = UINT64_C(1) << TILE_BOX_128 * TILE_ENDS, parts = UINT64_C(1)
+                                                                          << TILE_FORM_PARTS;
+    snprintf(words, sizeof words, "#if MPK_UNIT == MPK_UNIT_SHORT\n#define MPK_FORMS 0x%llxull\n",
+             (unsigned long long)(box | parts | UINT64_C(1) << TILE_FORM_JOINT));
+    assert_non_null(strstr(source.text.at, words));
+    arena_free(&a);
 }
 
 /* The kernel for prompts and that for streams have a room each: what prompts need as scratch takes
@@ -352,6 +406,8 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
                                        cmocka_unit_test(test_scratch_is_asked_in_order),
+                                       cmocka_unit_test(test_parts_of_short_tasks),
+                                       cmocka_unit_test(test_short_tasks_by_boxes),
                                        cmocka_unit_test(test_rooms_of_two_kernels),
                                        cmocka_unit_test(test_shapes_stand_once),
                                        cmocka_unit_test(test_order_of_few_tokens),

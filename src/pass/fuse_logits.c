@@ -18,6 +18,7 @@
  */
 #include "op/peaks.h"
 #include "pass/fuse.h"
+#include "shape/linear_stream_shape.h"
 
 /* Operands and results of sample, operands of logits, by index. */
 enum { SAMPLE_INPUTS = 9, SAMPLE_PEAKS = 8, SAMPLE_OUTPUTS = 3 };
@@ -86,6 +87,16 @@ static const ir_op *find_product(const rewrite *w, ir_tensor_id logits)
     return fits ? linear : NULL;
 }
 
+/* May `logits` gather rows of x itself?  Not where products copy boxes of x; teams of warps do not
+ * (device/task/linear_team.cuh). */
+static bool may_gather(const rewrite *w, const ir_tensor *rows)
+{
+    uint32_t most = w->s->options->even_over;
+    if (most && most < TEAM_MOST_TOKENS && rows->dims[1] <= TEAM_MOST_SIDE)
+        most = TEAM_MOST_TOKENS;
+    return !most || rows->dims[0] <= most;
+}
+
 /* Follow logits back: what bends them, the product, then a norm and a gather of rows before it,
  * each only if nothing else reads it.  What is not there stays IR_NONE.  False: there is no such
  * product, or an operand is overwritten before it. */
@@ -113,9 +124,7 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         out->eps = rewrite_attribute(norm, "eps")->f;
     }
     const ir_op *gather = rewrite_producer(w, out->in[LOGITS_X], "gather");
-    const uint32_t most = w->s->options->even_over;
-    if (gather && is_private(w, gather, 1) &&
-        (!most || tensor_of(w, gather->out[0])->dims[0] <= most) &&
+    if (gather && is_private(w, gather, 1) && may_gather(w, tensor_of(w, gather->out[0])) &&
         tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
         out->in[LOGITS_X] = rewrite_input(w, gather, 0);
         out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);

@@ -658,6 +658,11 @@ static void test_large_requests(void **state)
         assert_int_equal(ask(&b, "/v1/completions", large.at), 503);
         check_has(&b, "the server holds too many large requests");
     }
+    text_free(&large);
+    large = (text){0};
+    text_print(&large, "{\"prompt\":\"%0*d\"}", LEFT_BYTES / 2, 1); /* held, but not its tokens */
+    assert_int_equal(ask(&b, "/tokenize", large.at), 503);
+    check_has(&b, "the server holds too many large requests");
     assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 200);
     text_free(&large);
     close_bed(&b);

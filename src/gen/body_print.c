@@ -395,21 +395,19 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
-/* The operator that makes x is searched for and its body chosen again, since a record does not hold
- * what other operators have become. */
+/* The body of the operator that makes x is chosen again, since a record does not hold what other
+ * operators have become. */
 bool gen_follows_many(const gen_call *c)
 {
-    gen_call maker = *c;
     const ir_tensor_id x = c->op->in[0];
-    for (size_t i = 0; i < c->ir->ops.n && x != IR_NONE; i++) {
-        maker.op = &c->ir->ops.at[i];
-        maker.box = NULL;
-        if (maker.op->n_in && maker.op->n_out && maker.op->out[0] == x) {
-            const gen_body *body = gen_body_choose(&maker, UINT32_MAX);
-            return body && body->many;
-        }
-    }
-    return false;
+    const ir_op_id by = x == IR_NONE ? IR_NONE : c->ir->tensors.at[x].producer;
+    if (by == IR_NONE || !c->ir->ops.at[by].n_in)
+        return false;
+    gen_call maker = *c;
+    maker.op = &c->ir->ops.at[by];
+    maker.box = NULL;
+    const gen_body *body = gen_body_choose(&maker, UINT32_MAX);
+    return body && body->many;
 }
 
 /* Equal caches have one number, so instances of different layers have the same text. */

@@ -121,7 +121,7 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
 
 /* ---- the request ---- */
 
-/* *to borrows from the body; an absent optional text is empty, never NULL. */
+/* *to borrows from the body; an absent optional text is empty. */
 static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed,
                             str *to)
 {
@@ -131,7 +131,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is missing", name);
     if (v && v->kind != JSON_KIND_STRING)
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' must be a string", name);
-    if (v && v->text.n)
+    if (v)
         *to = v->text;
     return MPK_OK;
 }

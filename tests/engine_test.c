@@ -259,8 +259,6 @@ static void test_image_runs_the_same(void **state)
     o.max_batch += 2;
     check_fails(cx, MPK_EARG, "max_batch", mpk_engine_open(cx, path, &o, &e));
     o.max_batch--;
-    o.own_experts = true;
-    check_fails(cx, MPK_EARG, "own_experts", mpk_engine_open(cx, path, &o, &e));
     o.threads = 3;
     check_fails(cx, MPK_EARG, "threads", mpk_engine_open(cx, path, &o, &e));
     FILE *f = fopen(path, "r+b");

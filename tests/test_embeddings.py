@@ -309,6 +309,11 @@ def test_long_inputs_are_cut(server):
     long = list(range(250)) * 2
     cut = vector(server.post("/v1/embeddings", {"input": long, "truncate_prompt_tokens": -1}))
     assert cut == vector(server.post("/v1/embeddings", {"input": long[-256:]}))
+    words = "in the " * 20000  # more bytes than 256 tokens can have: refused before they are counted
+    refused = server.post("/v1/embeddings", {"input": ["a", words]}, 400)["error"]
+    assert refused["code"] == "context_length_exceeded" and f"{len(words)} bytes" in refused["message"]
+    cut = vector(server.post("/v1/embeddings", {"input": words, "truncate_prompt_tokens": -1}))
+    assert cut == vector(server.post("/v1/embeddings", {"input": words[70:], "truncate_prompt_tokens": -1}))
 
 
 def test_a_server_of_text_says_so(tmp_path):

@@ -68,8 +68,8 @@ def test_experts_that_peers_own(tmp_path, width, skewed):
         assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
         again = support.score(folder, TOKENS, tmp_path, "--gpus", peers, "--threads", 2 * peers, *asked)
         assert (several == again).all()
-        memory = [json.loads(support.mpk("inspect", folder, "--json", "--gpus", n, *asked)[0])["memory"]
-                  for n in (1, peers)]
+        memory = [json.loads(support.mpk("inspect", folder, "--json", *words)[0])["memory"]
+                  for words in ([], ["--gpus", peers, *asked])]
         assert memory[0]["weights_bytes"] <= memory[1]["weights_bytes"] <= 1.5 * memory[0]["weights_bytes"]
 
 
@@ -78,9 +78,10 @@ def test_an_image_keeps_whose_the_experts_are(models, tmp_path):
     support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2, "--own-experts")
     own = support.score(models["mixture"], TOKENS, tmp_path, "--gpus", 2, "--own-experts")
     assert (support.score(image, TOKENS, tmp_path) == own).all()
-    support.mpk("inspect", image, "--own-experts")
+    support.mpk("inspect", image, "--gpus", 2, "--own-experts")
+    assert "gpus is 1" in support.mpk("inspect", models["mixture"], "--own-experts", code=1)[1]
     support.mpk("compile", models["mixture"], "-o", image, "--gpus", 2, "--threads", 2)
-    error = support.mpk("inspect", image, "--own-experts", code=1)[1]
+    error = support.mpk("inspect", image, "--gpus", 2, "--own-experts", code=1)[1]
     assert "compiled without own_experts" in error
 
 

@@ -400,8 +400,9 @@ def test_the_parameters_of_official_clients(path, call):
 
 
 def test_what_messages_and_responses_take_in_part(busy):
-    thinking = {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}
-    assert busy.ask("POST", "/v1/messages", {**BODIES["/v1/messages"], **thinking})[0] == 200
+    for word in ("clear_thinking", "clear_thinking_20251015"):
+        thinking = {"context_management": {"edits": [{"type": word, "keep": "all"}]}}
+        assert busy.ask("POST", "/v1/messages", {**BODIES["/v1/messages"], **thinking})[0] == 200
     nameless = {"context_management": {"edits": [{}]}}
     assert busy.ask("POST", "/v1/messages", {**BODIES["/v1/messages"], **nameless})[0] == 400
     assert busy.ask("POST", "/v1/responses", {**BODIES["/v1/responses"], "input": [{"role": "user"}]})[0] == 200

@@ -69,3 +69,10 @@ def test_refusals(filler, server):
         assert "cannot fill gaps" in server.post(path, body, 400)["error"]["message"]
     long = filler.post("/infill", {"input_prefix": "the " * 400, "input_suffix": "b"}, 400)["error"]
     assert long["code"] == "context_length_exceeded"
+    words = "the " * 40000
+    for more in ({"prompt": words}, {"input_extra": [{"text": words}]}, {"input_extra": [{"text": "the " * 900}] * 2}):
+        asked = {"input_prefix": "a", "input_suffix": "b", **more}
+        long = filler.post("/infill", asked, 400)["error"]
+        assert long["code"] == "context_length_exceeded" and "bytes" in long["message"]
+    long = filler.post("/completion", {"prompt": [1, words]}, 400)["error"]
+    assert long["code"] == "context_length_exceeded" and f"{len(words)} bytes" in long["message"]

@@ -86,7 +86,11 @@ PYTHON = (
     ("src/net/net_chat", ("test_serve_apis",)),
     ("src/net/net_chunk", ("test_serve_tools",)),
     ("src/net/net_embed", ("test_embeddings",)),
+    ("src/net/net_infill", ("test_serve_infill",)),
+    ("src/net/net_llama", ("test_serve_llama",)),
+    ("src/net/net_messages_read", ("test_serve_apis",)),
     ("src/net/net_tokens", ("test_serve",)),
+    ("src/net/net_work", ("test_serve",)),
 )
 VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change

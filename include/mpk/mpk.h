@@ -253,7 +253,8 @@ typedef struct mpk_engine_options {
     const char *draft_model;
     /* 1: with several gpus each peer has some experts whole (expert parallelism), wherever there
      * are as many experts as peers; 0: a share of every expert, which keeps all peers equally busy
-     * whatever the router does, and whole ones only where experts cannot be cut (docs/gpus.md) */
+     * whatever the router does, and whole ones only where experts cannot be cut (docs/gpus.md).
+     * MPK_EARG: 1 with fewer than two gpus. */
     uint32_t own_experts;
     /* 1: a draft model draws with random numbers of its own, so that its drafts stand only as often
      * as two draws agree (a measurement: by 0 they stand wherever both models agree) */

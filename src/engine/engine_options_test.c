@@ -58,8 +58,10 @@ static void test_engine_counts(void **state)
     engine_refuses("gpus", .gpus = IR_MAX_PEERS + 1);
     engine_takes(.embeddings = 1);
     engine_refuses("embeddings", .embeddings = 2);
-    engine_takes(.own_experts = 1);
-    engine_refuses("own_experts", .own_experts = 2);
+    engine_takes(.gpus = 2, .own_experts = 1);
+    engine_refuses("own_experts is 2", .gpus = 2, .own_experts = 2);
+    engine_refuses("but gpus is 1", .own_experts = 1);
+    engine_refuses("but gpus is 1", .gpus = 1, .own_experts = 1);
     engine_takes(.drafts_apart = 1);
     engine_refuses("drafts_apart", .drafts_apart = 2);
     engine_takes(.keep_blocks = 1);

@@ -90,8 +90,8 @@ static void print_array(const block_printer *w, int8_t tile)
         LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
 }
 
-/* The same in front of the first step that writes it; one that an early step writes is in front of
- * the loop. */
+/* Declare a fragment in front of the first step that writes it.  One that an early step writes is
+ * declared in front of the loop. */
 static void print_fragment(const block_printer *w, const block_step *s)
 {
     for (uint32_t i = 0; i < w->p->n_steps; i++) {
@@ -122,7 +122,7 @@ static void print_add(const block_printer *w, const block_step *s)
          w->p->tiles[s->from[0]].name);
 }
 
-/* Along the rows of a tile: the total or the largest, a number for each row. */
+/* A reduction along the rows of a tile: its total or its largest entry, one number for each row. */
 static void print_reduction(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -130,7 +130,7 @@ static void print_reduction(const block_printer *w, const block_step *s)
          w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
 }
 
-/* All entries of a fragment the same: what sums and maxima begin with. */
+/* Set all entries of a fragment to one value, with which a sum or a maximum begins. */
 static void print_fill(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -141,7 +141,7 @@ static void print_fill(const block_printer *w, const block_step *s)
 
 /* ---- loops ---- */
 
-/* Until the loads of an iteration have arrived. */
+/* Wait until the loads of an iteration have arrived. */
 static void print_wait(const block_printer *w, const block_step *s)
 {
     if (!w->has_early)
@@ -151,7 +151,8 @@ static void print_wait(const block_printer *w, const block_step *s)
     text_print(w->out, "block_%swait<%u>();\n", w->p->by_groups ? "group_" : "", s->pending);
 }
 
-/* The steps of a loop that its iterations before 0 have: all loads, or early steps, or waits. */
+/* Print those steps of a loop that have this verb and are early or not, as an iteration before 0
+ * has them. */
 static void print_those(block_printer *w, const block_step *loop, block_verb verb, bool early)
 {
     const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
@@ -225,8 +226,8 @@ static void print_loop(block_printer *w, const block_step *s)
         LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)iteration * %d;\n", x, x, tile);
 }
 
-/* The end of a loop; loads after it do not run ahead, and products of warpgroups end with their
- * iteration.  Or that of what stands after `grown`. */
+/* Close the braces of a loop, or of what follows BLOCK_GROWN.  Loads after a loop do not run ahead;
+ * products of warpgroups end with their iteration. */
 static void print_end(block_printer *w)
 {
     if (!w->grown && w->ahead && w->p->by_groups)
@@ -262,7 +263,7 @@ typedef struct run {
     bool is_rows;
 } run;
 
-/* Steps that do the same for each entry of a fragment. */
+/* Does the step do the same for each entry of a fragment, on its own? */
 static bool is_of_entries(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE ||
@@ -286,7 +287,7 @@ static void print_array_entry(const block_printer *w, int8_t tile)
                w->p->tiles[tile].name);
 }
 
-/* A tile as an operand: the constant, or the array. */
+/* Print a tile as an operand: the constant v_NAME or the entry of the array. */
 static void print_entry(const run *r, int8_t tile)
 {
     if (is_made(r, tile))
@@ -316,8 +317,8 @@ static bool has_weights(const block_program *p)
     return false;
 }
 
-/* Is the tile what weights are the exponentials of?  Then it is kept as powers of 2, which the
- * hardware's exponential takes. */
+/* Are a softmax's weights the exponentials of this tile, in a program of warpgroups?  Then its
+ * entries are exponents of 2, the only base of the hardware's exponential. */
 static bool has_powers(const block_printer *w, int8_t tile)
 {
     bool found = false;
@@ -417,7 +418,7 @@ static void open_entries(block_printer *w, int8_t tile)
     w->indent += BLOCK_STEP;
 }
 
-/* Where the entry lies along an axis of its tile. */
+/* Print the entry's place along an axis of its tile. */
 static void print_position(const block_printer *w, int8_t tile, int side)
 {
     if (!side)
@@ -428,7 +429,7 @@ static void print_position(const block_printer *w, int8_t tile, int side)
         text_print(w->out, "block_column(warps, %d, rb, re)", block_extent(w->p, tile, 1));
 }
 
-/* Where the entry lies: a variable named after each axis, and whether it is inside the box. */
+/* Print the entry's place as variables named after the axes, and whether it lies inside the box. */
 static void print_places(const block_printer *w, int8_t tile)
 {
     const block_tile *t = &w->p->tiles[tile];
@@ -484,7 +485,7 @@ static run find_run(block_printer *w, uint32_t i)
     return r;
 }
 
-/* Are entries of a fragment multiplied by a number for each row, which is mostly 1? */
+/* Does the step multiply a fragment's entries by one number for each row, which is mostly 1? */
 static bool is_rescaling(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_MAP && s->n_from == 2 && s->to == s->from[0] && !is_line(w, s->to) &&
@@ -545,7 +546,8 @@ static uint32_t print_sums(const block_printer *w, int8_t sum, uint32_t offset)
     return offset + parts * (uint32_t)rows * (uint32_t)(columns + BLOCK_ROW_GAP) * 4;
 }
 
-/* A row's sums, all parts of them, into r_NAME. */
+/* Add up all parts of a row's sums in shared memory, into v_NAME; returns where the next sum
+ * begins. */
 static uint32_t print_take_sums(const block_printer *w, int8_t sum, uint32_t offset)
 {
     const int8_t of = block_parts_of(w->p, sum);
@@ -558,14 +560,14 @@ static uint32_t print_take_sums(const block_printer *w, int8_t sum, uint32_t off
     return offset + parts * (uint32_t)rows * (uint32_t)(columns + BLOCK_ROW_GAP) * 4;
 }
 
-/* "operand, where its entries are": of a row, from column n on. */
+/* Print the arguments "operand, offset of its entries" for a row, from column n on. */
 static void print_row_of(const block_printer *w, const block_operand *o)
 {
     text_print(w->out, "%s, g_%s, ", o->name, o->name);
     print_offset(w, o);
 }
 
-/* Has the operand one row for all of the result, or one number? */
+/* Is the operand the same for all rows of the result (a row of its own, or one number)? */
 static bool is_of_columns(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_LOAD &&

@@ -40,7 +40,7 @@ static bool is_found(const block_printer *w, const block_step *loop, const block
            super_is_copied(w->p, s->to, &w->p->operands[s->operand]);
 }
 
-/* The same of a patch: its copies, and which pixels this lane's rows begin with. */
+/* In front of a loop: the copies of a patch, and the pixels with which this lane's rows begin. */
 static void print_found_patch(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
@@ -97,7 +97,7 @@ static void print_found_reads(const block_printer *w, const block_step *s, int s
          str_bool(t->axis[1 - side] == y->axis[side]), fields);
 }
 
-/* Of all loads from the loop's beginning to its end. */
+/* Print all that is found in front of a loop, for each load from its beginning to its end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
     const uint32_t begin = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, begin);
@@ -191,7 +191,7 @@ static void print_iteration_load(const block_printer *w, const block_tile *t,
                (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
 }
 
-/* The name of what brings a tile. */
+/* The function of block.cuh that loads the tile. */
 static const char *load_name(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
@@ -265,7 +265,7 @@ static void print_next(const block_printer *w, const block_step *loop)
          (long long)a->run, a->tile);
 }
 
-/* In the first iteration without loads: the operands of the end by rows that are fetched. */
+/* In the first iteration that loads nothing: fetch the operands of the end by rows. */
 static void print_fetches(const block_printer *w, const block_step *loop)
 {
     const block_program *p = w->p;
@@ -292,8 +292,8 @@ static void print_fetches(const block_printer *w, const block_step *loop)
     }
 }
 
-/* The loads from step i on that follow each other: one group of copies, which a later step waits
- * for. Returns the last of them.  In iterations before 0 the loop's body ends here. */
+/* Print the loads from step i on that follow each other as one group of copies, for which a later
+ * step waits.  Returns the last of them.  In iterations before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
 {
     const block_step *loop = w->ahead;

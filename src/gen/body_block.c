@@ -5,25 +5,25 @@
  * An operator is described to super as a product with axes m, n and k and, after it, an expression
  * of its sums; super chooses a program for the shape, and block_print.c prints it.  linear with
  * three weights is three such products, each for columns of its own: n_lo and n_hi bound those of
- * the task's box, and where none are left the program does nothing.  Rank 5: above the generic
- * bodies, below those for streamed weights. */
+ * the task's box, and a program without columns does nothing.  The rank, 5, is above that of
+ * generic bodies and below that of bodies for streamed weights. */
 #include "gen/block_print.h"
 #include "gen/body_print.h"
 #include "gen/choices.h"
 
 enum { X, W0, B0 = 4, NORM = 7, RESIDUAL, EPS = 0, GLU, ACT = 3, FACTOR };
 enum { A, B };
-/* Fewer rows in fp32 are faster by teams of threads that each take a row of the weight
+/* With fewer rows in fp32, teams of threads that each take a row of the weight are faster
  * (linear.cuh). */
 enum { FEWEST_F32_ROWS = 9 };
-/* A step of up to FEW_ROWS tokens runs in the smallest graph that holds it, so company decides in
- * which.  A token's bits must not depend on that: all those graphs sum in one order, hence run one
- * program. */
+/* A step of up to FEW_ROWS tokens runs in the smallest graph that holds it, so the number of other
+ * tokens decides which graph a token is in.  Its bits must not depend on that, so all these graphs
+ * run one program, which sums in one order. */
 enum { FEW_ROWS = 16 };
 
 /* ---- what is asked of super ---- */
 
-/* Strides of a matrix's rows and columns; those of an axis of one entry do not matter. */
+/* A matrix as an operand of a program.  The stride of an axis of one entry does not matter. */
 static block_operand matrix(const char *name, const ir_tensor *t, int row_axis, int column_axis)
 {
     const uint32_t r = t->rank;
@@ -33,7 +33,7 @@ static block_operand matrix(const char *name, const ir_tensor *t, int row_axis, 
     return o;
 }
 
-/* What a task has to do: the size of its box of the result, and how many products of a batch. */
+/* Fill in the work of a task: the size of its box of the result, and its products of a batch. */
 static void fill_box(const gen_call *c, super_product *s)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -46,7 +46,8 @@ static void fill_box(const gen_call *c, super_product *s)
     s->box_columns = s->box_columns < s->columns ? s->box_columns : s->columns;
 }
 
-/* Batch axes are not part of the program: the printed loop over them moves the pointers. */
+/* The product of two matrices of a batch.  Batch axes are not part of it: the printed loop over
+ * them moves the pointers. */
 static super_product product_of_batch(const gen_call *c)
 {
     const ir_tensor *a = gen_input(c, A), *b = gen_input(c, B), *y = gen_output(c, 0);
@@ -69,8 +70,8 @@ static bool is_few(const gen_call *c)
     return y->live != IR_ALL && y->dims[0] <= FEW_ROWS;
 }
 
-/* What the choice reads of the graph's size and of its cut into tasks becomes the same for all
- * graphs of few tokens. */
+/* Give all graphs of few tokens the same size and the same cut into tasks, as far as the choice
+ * reads them. */
 static void forget_size(const gen_call *c, super_product *s)
 {
     const int64_t share = (s->columns + c->n_workers - 1) / c->n_workers;
@@ -78,7 +79,7 @@ static void forget_size(const gen_call *c, super_product *s)
     s->box_columns = (share + 7) / 8 * 8;
 }
 
-/* The columns of linear that weight i makes; with a gate all of them, by two weights. */
+/* The product that makes weight i's columns of linear; with a gate, all columns by two weights. */
 static super_product product_of_weight(const gen_call *c, uint32_t i)
 {
     static const char *const weights[] = {"in_w0", "in_w1", "in_w2"}, *const biases[] = {"in_b0",
@@ -129,7 +130,7 @@ static const char *expression_of(str activation)
     return activation.n ? gelu_tanh : "t0";
 }
 
-/* Has the product a factor? */
+/* Is the product multiplied by a constant factor? */
 static bool is_scaled(const gen_call *c)
 {
     return c->op->attributes[FACTOR].f != 1;
@@ -166,14 +167,14 @@ static mpk_status write_expression(mpk_context *cx, const gen_call *c, uint32_t 
     return MPK_OK;
 }
 
-/* batch_matmul, or linear: the two operators of this file. */
+/* Is the operator batch_matmul?  Else it is linear. */
 static bool is_batch(const gen_call *c)
 {
     return strcmp(c->op->def->name, "batch_matmul") == 0;
 }
 
-/* Products of this operator: one, or of linear one for each weight without a gate, since each
- * covers columns of its own. */
+/* How many products the operator is: linear without a gate has one for each weight, which covers
+ * columns of its own; all else is one product. */
 static uint32_t count_products(const gen_call *c)
 {
     uint32_t n = 1;
@@ -214,8 +215,8 @@ static bool accepts_linear(const gen_call *c)
     return floats;
 }
 
-/* For the program that needs most, since a task runs one after the other.  Print has chosen
- * already, so nothing is searched here and nothing can fail. */
+/* The scratch of the program that needs most, since a task runs its programs one after the other.
+ * `print` has chosen them already, so nothing is searched here and nothing can fail. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     mpk_context quiet = {0};
@@ -229,9 +230,9 @@ static uint32_t scratch_bytes(const gen_call *c)
 }
 
 /* A loop over the batch entries of the task's box around the program, which sees one matrix.
- * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast.  Its event is
- * waited for in the first iteration, when all that does not depend on it is done, or at once by a
- * task without work. */
+ * Pointers are moved by mpk_spread, so that a batch axis of one entry is broadcast.  The body
+ * waits for its event in the first iteration, after all that does not depend on it; a task without
+ * work waits at once. */
 static mpk_status print_batch(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank;
@@ -303,8 +304,8 @@ static mpk_status print_weight(mpk_context *cx, const gen_call *c, uint32_t i, i
     return MPK_OK;
 }
 
-/* One block after the other, each for the columns of one weight; `column` is where the next
- * begin. */
+/* Print the programs of all weights, each in a block of its own; `column` is where the columns of
+ * the next weight begin. */
 static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     int64_t column = 0;

@@ -1,7 +1,7 @@
 /* body_block_conv.c - convolutions of f32, f16 and bf16 as block programs: for each group the
  * product of its filters with the windows of its channels (src/super, device/task/block.cuh,
  * docs/superoptimizer.md).  With `last` the product is transposed: its rows are places, its columns
- * filters.  Any stride, padding, dilation and layout of x; transposed ones and
+ * filters.  Any stride, padding, dilation and layout of x is taken; transposed convolutions and
  * groups of few filters run by windows.cuh.  A body waits for its event itself, once it knows what
  * it has to do: its code and arithmetic up to there take 1 to 2 us.
  *
@@ -25,9 +25,10 @@
 
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
-/* Fewer leave most of a tile empty: a thread for each entry of the result is as fast. */
+/* With fewer filters or entries most of a tile is empty, and a thread for each entry of the result
+ * is as fast. */
 enum { FEWEST_FILTERS = 4, FEWEST_ENTRIES = 16 };
-/* Leaves five pages of an H100's shared memory. */
+/* Bytes of shared memory for tiles, which leave five pages of an H100's. */
 enum { MOST_ROOM = 128 << 10 };
 
 /* A list may be shorter than the spatial axes; `otherwise` is the operator's default. */
@@ -37,7 +38,7 @@ static int number(const gen_call *c, uint32_t list, uint32_t i, int otherwise)
     return i < a->ints.n ? (int)a->ints.at[i] : otherwise;
 }
 
-/* Axes of the result: that of the filters, and the first of the places. */
+/* Are filters the last axis of the result?  The axes of filters and places follow from that. */
 static bool is_last(const gen_call *c)
 {
     return c->op->attributes[LAST].i;
@@ -95,7 +96,7 @@ static bool has_channels_last(const gen_call *c)
     return w->dims[1] > 1 && w->stride[1] == 1 && w->stride[w->rank - 1] == w->dims[1] &&
            are_neighbours(w, 2, w->rank);
 }
-/* In this order or as [channels, kernel], without gaps. */
+/* Do filters lie without gaps, as [kernel, channels] or as [channels, kernel]? */
 static bool is_dense(const gen_call *c)
 {
     const ir_tensor *w = gen_input(c, W);
@@ -154,7 +155,7 @@ static void fill_box(const gen_call *c, super_product *s)
     s->box_columns = is_last(c) ? own : places;
 }
 
-/* A kernel of one entry that goes over every place: then the second factor is x as it lies. */
+/* Is the kernel one entry that visits every place?  Then the second factor is x itself. */
 static bool is_pointwise(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
@@ -172,7 +173,7 @@ static int64_t stride_along(const gen_call *c, const ir_tensor *t, uint32_t axis
     return axis < missing || t->dims[axis - missing] == 1 ? 0 : t->stride[axis - missing];
 }
 
-/* Has it one entry for all places? */
+/* Has the operand one entry for all places? */
 static bool is_spread(const gen_call *c, const ir_tensor *t)
 {
     bool spread = true;
@@ -181,7 +182,7 @@ static bool is_spread(const gen_call *c, const ir_tensor *t)
     return spread;
 }
 
-/* Or one for each, which are neighbours? */
+/* Has the operand one entry for all places, or one for each, all with one stride? */
 static bool is_regular(const gen_call *c, const ir_tensor *t)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -192,7 +193,7 @@ static bool is_regular(const gen_call *c, const ir_tensor *t)
     return is_spread(c, t) || (whole && are_neighbours(t, first, end));
 }
 
-/* What the convolution itself gives is rounded as its result would be. */
+/* The convolution's own result as an expression, rounded as if it were stored. */
 static const char *rounded(const gen_call *c, bool has_bias)
 {
     static const char *const texts[][2] = {
@@ -209,8 +210,8 @@ static uint32_t last_place(const gen_call *c)
     return first_place(c) + gen_output(c, 0)->rank - 3;
 }
 
-/* Rows are the filters of a group, columns places, or with `last` the other way round; window: of
- * the factor that is x, NULL where it has strides. */
+/* The product of a group: rows are its filters, columns places, or with `last` the other way
+ * round.  window: where to read the factor x; NULL if x is read by strides. */
 static super_product product_of(const gen_call *c, const block_window *window)
 {
     const int place = is_last(c) ? SUPER_M : SUPER_N;
@@ -276,9 +277,8 @@ static bool accepts_more(const gen_call *c)
     return regular;
 }
 
-/* A group with enough filters and depth to fill tiles, offsets that fit an int, and filters that
- * lie one after the other.  Operands of what follows have one entry for all places, or one for
- * each. */
+/* Taken are groups with enough filters and depth to fill tiles, offsets that fit an int and filters
+ * without gaps; operands of what follows have one entry for all places, or one for each. */
 static bool accepts(const gen_call *c)
 {
     const super_product s = product_of(c, NULL);
@@ -288,8 +288,8 @@ static bool accepts(const gen_call *c)
            are_neighbours(gen_output(c, 0), first_place(c), last_place(c) + 1) && accepts_more(c);
 }
 
-/* Shared memory for tiles.  Where most products are convolutions it is worth more to them, as
- * copies of tiles in flight, than as pages to the few whose weights the loader brings. */
+/* Bytes of shared memory for tiles.  In a graph whose products are mostly convolutions, copies of
+ * tiles in flight gain more from it than pages for the few products whose weights are loaded. */
 static uint32_t room_of(const gen_call *c)
 {
     uint32_t n_convs = 0, n_linears = 0;
@@ -318,7 +318,7 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     return gen_choose_product(cx, c->arena, c->choices, &s, &target, out);
 }
 
-/* Print has chosen already: the answer is there. */
+/* `print` has chosen the program already, so this is a look-up. */
 static uint32_t scratch_bytes(const gen_call *c)
 {
     mpk_context quiet = {0};
@@ -333,8 +333,8 @@ static void print_pointer(const char *name, const char *at, text *out)
                strcmp(name, "out_y") == 0 ? "" : "const ", name, name, at, name);
 }
 
-/* Where the operands of what follows begin for the image and group at hand; `first` is the group's
- * first filter. */
+/* Print pointers to the operands of what follows, for the image and group at hand; `first` is the
+ * group's first filter. */
 static void print_more(const gen_call *c, text *out)
 {
     for (uint32_t i = 0; i < MOST_MORE && gen_input(c, MORE + i); i++) {

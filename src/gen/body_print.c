@@ -30,8 +30,7 @@ bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
     return true;
 }
 
-/* fp32 or the given type of 16 bits, and one entry after the other: bodies read such vectors by
- * index. */
+/* Can bodies read the vector by index: fp32 or the given type of 16 bits, entries side by side? */
 bool gen_is_vector(const ir_tensor *t, ir_dtype halves)
 {
     return !t || ((t->dtype == halves || t->dtype == IR_F32) && t->stride[0] == 1);
@@ -59,7 +58,7 @@ const char *gen_glu_name(str glu)
     return glu.n ? "GELU_TANH" : "NONE";
 }
 
-/* To a whole number of units. */
+/* n, rounded up to a whole number of units. */
 static int64_t round_up(int64_t n, int64_t unit)
 {
     return (n + unit - 1) / unit * unit;
@@ -90,8 +89,8 @@ void gen_shape_columns(const gen_pack *p, stream_shape *out)
     out->last = (int)(units - STREAM_PAGE_UNITS * (out->pages - 1));
 }
 
-/* As gen_glu_name, but of gates alone: an activation after the product, which may be relu, is
- * refused by the records that call this. */
+/* As gen_glu_name, but for gates alone.  The records that call it refuse an activation after the
+ * product, which may be relu. */
 int gen_shape_glu(str glu)
 {
     if (str_is(glu, "silu"))
@@ -135,7 +134,7 @@ void gen_print_stream_shape(const stream_shape *s, text *out)
 #undef PRINT_INTS
 }
 
-/* NULL: absent, whether left out at the end or by name in the middle. */
+/* NULL if the operand is absent, whether it was left out at the end or in the middle. */
 const ir_tensor *gen_input(const gen_call *c, uint32_t i)
 {
     return i < c->op->n_in && c->op->in[i] != IR_NONE ? &c->ir->tensors.at[c->op->in[i]] : NULL;
@@ -146,7 +145,7 @@ const ir_tensor *gen_output(const gen_call *c, uint32_t i)
     return &c->ir->tensors.at[c->op->out[i]];
 }
 
-/* An element of its own for each entry, no blocks; absent tensors are plain. */
+/* Has each entry an element of its own, which dtypes of blocks lack?  Absent tensors are plain. */
 static bool is_plain(const ir_tensor *t)
 {
     return !t || ir_dtype_table[t->dtype].block_elements == 1;
@@ -163,7 +162,7 @@ bool gen_accepts_plain(const gen_call *c)
     return plain;
 }
 
-/* Of a page [G, P, K] the rows of a head must be neighbours; pages and heads may lie anywhere. */
+/* In a page [G, P, K] the rows of a head must be neighbours; pages and heads may lie anywhere. */
 bool gen_accepts_caches(const gen_call *c, uint32_t first, uint32_t n)
 {
     for (uint32_t i = first; i < first + n; i++) {
@@ -174,7 +173,7 @@ bool gen_accepts_caches(const gen_call *c, uint32_t first, uint32_t n)
     return gen_accepts_plain(c);
 }
 
-/* For bodies whose only need is a reduction over the threads of the block. */
+/* The scratch of a body that only reduces over the threads of its block. */
 uint32_t gen_scratch_reduce(const gen_call *c)
 {
     (void)c;
@@ -187,7 +186,7 @@ static const char *const dtype_names[IR_DTYPES] = {
     [IR_I32] = "MPK_I32", [IR_I64] = "MPK_I64", [IR_BOOL] = "MPK_BOOL", [IR_U8] = "MPK_U8",
     [IR_I8] = "MPK_I8",   [IR_I16] = "MPK_I16"};
 
-/* NULL for dtypes of blocks, which have no row: no body reads them. */
+/* NULL for dtypes of blocks: no body reads them, so the table has no row for them. */
 const char *gen_dtype_name(ir_dtype dtype)
 {
     return dtype_names[dtype];
@@ -204,7 +203,7 @@ static void print_name(const op_operand *operands, uint32_t n, uint32_t i, const
         text_print(out, "%s_%s", kind, o->name);
 }
 
-/* "{2, 3}": dims or strides. */
+/* Print dims or strides: "{2, 3}". */
 static void print_numbers(uint32_t n, const int64_t *numbers, text *out)
 {
     text_print(out, "{");
@@ -223,7 +222,7 @@ void gen_print_list(const gen_call *c, uint32_t attribute, uint32_t n, int64_t o
     }
 }
 
-/* The next power of two, 8 at most: what loops over rows are unrolled by. */
+/* By how many rows a loop over n of them is unrolled: the next power of two, at most 8. */
 int gen_rows_at_once(int64_t n)
 {
     int rows = 1;
@@ -258,8 +257,8 @@ static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text 
     text_print(out, "};\n");
 }
 
-/* Operands are constexpr, so the compiler folds strides and dtypes, and an operand that is absent
- * vanishes from the code. */
+/* Print the views of all operands.  They are constexpr, so the compiler folds strides and dtypes
+ * and drops the code for absent operands. */
 static void print_views(const gen_call *c, int any_rows, text *out)
 {
     const op_def *def = c->op->def;
@@ -287,8 +286,8 @@ void gen_print_head(const gen_call *c, uint32_t n, text *out)
     print_head(c, n, ROWS_AS_THEY_ARE, out);
 }
 
-/* For bodies that wait themselves (device_body.h): t ends where the living entries do, as it does
- * for all others. */
+/* The head of a body that waits for its event itself (device_body.h).  It cuts t to the entries
+ * that are alive, which the dispatcher does for all other bodies. */
 static void print_head_of_waiting(const gen_call *c, const char *linkage, uint32_t n, text *out)
 {
     text_print(out,
@@ -303,13 +302,14 @@ void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out)
     print_head_of_waiting(c, "static __device__ __noinline__", n, out);
 }
 
-/* The same with products of warpgroups, which must stand in the kernel's own function (gpu.md). */
+/* The head of a body that waits and multiplies by warpgroups: such a body must be inlined into the
+ * kernel (gpu.md). */
 void gen_print_head_of_groups(const gen_call *c, uint32_t n, text *out)
 {
     print_head_of_waiting(c, "MPK_FN", n, out);
 }
 
-/* For bodies that ask the task how many rows count: steps of any size then share the instance. */
+/* The head of a body that asks the task how many rows count, so steps of all sizes share it. */
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out)
 {
     print_head(c, n, ANY_LIVE_ROWS, out);
@@ -321,7 +321,7 @@ void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out)
     print_head(c, n, ANY_ROWS, out);
 }
 
-/* The call up to its last operand: attributes and the end are the caller's. */
+/* Print a call up to its last operand; the caller adds attributes and the closing parenthesis. */
 void gen_print_call(const gen_call *c, const char *function, text *out)
 {
     const op_def *def = c->op->def;
@@ -369,7 +369,7 @@ static void print_real(double x, int digits, text *out)
         text_print(out, ".0");
 }
 
-/* Of a number that no literal spells. */
+/* The constant for a number that no literal spells: an infinity or NaN. */
 static const char *constant_of(double x)
 {
     if (isnan(x))
@@ -395,21 +395,19 @@ void gen_print_float(float x, text *out)
     text_print(out, "f");
 }
 
-/* The operator that makes x is searched for and its body chosen again, since a record does not hold
- * what other operators have become. */
+/* The body of the operator that makes x is chosen again, since a record does not hold what other
+ * operators have become. */
 bool gen_follows_many(const gen_call *c)
 {
-    gen_call maker = *c;
     const ir_tensor_id x = c->op->in[0];
-    for (size_t i = 0; i < c->ir->ops.n && x != IR_NONE; i++) {
-        maker.op = &c->ir->ops.at[i];
-        maker.box = NULL;
-        if (maker.op->n_in && maker.op->n_out && maker.op->out[0] == x) {
-            const gen_body *body = gen_body_choose(&maker, UINT32_MAX);
-            return body && body->many;
-        }
-    }
-    return false;
+    const ir_op_id by = x == IR_NONE ? IR_NONE : c->ir->tensors.at[x].producer;
+    if (by == IR_NONE || !c->ir->ops.at[by].n_in)
+        return false;
+    gen_call maker = *c;
+    maker.op = &c->ir->ops.at[by];
+    maker.box = NULL;
+    const gen_body *body = gen_body_choose(&maker, UINT32_MAX);
+    return body && body->many;
 }
 
 /* Equal caches have one number, so instances of different layers have the same text. */

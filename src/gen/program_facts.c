@@ -45,8 +45,9 @@ uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_ar
     return most;
 }
 
-/* Tokens of a step from which loads by boxes repay the switch to another kernel: where the layers'
- * products come by boxes, and where teams of warps multiply, or experts take most of the time. */
+/* The shortest steps whose loads by tensor maps save more time than the switch to another kernel
+ * takes: where the layers' products come by boxes; and where teams of warps multiply, or experts
+ * take most of the time. */
 enum { FEWEST_BY_BOXES = 33, FEWEST_IN_PROMPTS = 65 };
 
 /* Has it products of many tokens, in steps that are long enough? */

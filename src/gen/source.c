@@ -53,13 +53,13 @@ typedef struct emitter {
 
 /* ---- choice ---- */
 
-/* Is this a view of memory that is there already? */
+/* Does the operator only give another view of memory that exists, so that it has no task? */
 static bool is_no_work(const ir_graph *g, const ir_op *op)
 {
     return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
 }
 
-/* May there be a ring for JIT tasks beside that for the others? */
+/* Has any graph JIT tasks?  Their loads may have a ring of their own beside that of the others. */
 static bool has_jit(const emitter *e)
 {
     bool any = false;
@@ -127,13 +127,13 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
     return MPK_OK;
 }
 
-/* Is it for the host, which has room? */
+/* Is the source one of bodies alone?  Tests run it on the host, where memory has no limit. */
 static bool is_tested(const emitter *e)
 {
     return e->whole == GEN_BODIES || e->whole == GEN_GENERIC;
 }
 
-/* What leaves each ring its least pages. */
+/* The largest scratch of a body, in bytes, that leaves each ring its least pages; 0: no limit. */
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
@@ -141,7 +141,7 @@ static uint32_t most_scratch(const emitter *e)
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
-/* An operator as records see it. */
+/* The call that a body's record gets for this operator (device_body.h). */
 static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
 {
     const gen_graph *g = &e->graphs[graph];
@@ -192,7 +192,8 @@ static bool may_have_regimes(const emitter *e)
     return !has_jit(e) && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
 }
 
-/* Divide the graphs; if they are all of one kind there is one regime. */
+/* Give each graph its regime, and each instance the regimes whose graphs use it.  Graphs that are
+ * all of one kind have one regime. */
 static mpk_status find_regimes(emitter *e)
 {
     uint32_t n_prompts = 0;
@@ -211,7 +212,7 @@ static mpk_status find_regimes(emitter *e)
     return MPK_OK;
 }
 
-/* Has a call a product that comes by boxes, where there are tensor maps? */
+/* Has the program, a call, a task whose body would load boxes if there were tensor maps? */
 static bool wants_boxes(emitter *e)
 {
     const gen_graph *g = &e->graphs[0];
@@ -227,8 +228,8 @@ static bool wants_boxes(emitter *e)
     return wanted;
 }
 
-/* Whether the host makes tensor maps (src/cuda/tables.c): for prompts, and for calls with such
- * products.  A call's ring must have them all, so there are no JIT tasks then. */
+/* Decide for which regimes the host makes tensor maps (src/cuda/tables.c): for prompts, and for a
+ * call that wants boxes.  Its ring must have all pages, so a call with JIT tasks wants none. */
 static void find_maps(emitter *e)
 {
     if (!(e->arch->features & GEN_WGMMA))
@@ -237,8 +238,8 @@ static void find_maps(emitter *e)
     e->maps[GEN_STREAMS] = e->whole == GEN_CALL && wants_boxes(e);
 }
 
-/* Divide the shared memory of an SM: scratch for the body that needs most, the rest in pages of
- * the loader's ring. */
+/* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the
+ * rest becomes pages of the loader's ring. */
 static void find_room(emitter *e, uint32_t regime)
 {
     const gen_arch *a = e->arch;
@@ -275,7 +276,8 @@ static bool is_short(const gen_body *b)
     return unit_of(b) == GEN_UNIT_PRODUCTS;
 }
 
-/* The first four are there in any case: the roles have code without any body. */
+/* Collect the units of a regime.  The first four always exist, because the roles of warps have
+ * code even where no body stands beside them. */
 static void find_units(emitter *e, uint32_t regime)
 {
     const bool shares = e->forms[regime] >> TILE_FORM_PARTS & 1, joint = e->short_forms[regime];
@@ -299,8 +301,8 @@ static gen_maps maps_of(const emitter *e, uint32_t regime)
     return e->whole == GEN_KERNEL ? GEN_MAPS_ALL : GEN_MAPS_SOME;
 }
 
-/* All that tasks of a graph need of the code for many tokens; everything where they are not
- * known. */
+/* Add the forms of products of many tokens (linear_tile_shape.h) that the tasks of a graph need:
+ * all of them if the tasks are not known yet. */
 static void add_forms(emitter *e, uint32_t graph)
 {
     const gen_graph *g = &e->graphs[graph];
@@ -337,12 +339,12 @@ static const char unit_macros[] =
     "#ifndef MPK_REGIME\n#define MPK_REGIME 0 /* whose kernel this is */\n#endif\n"
     "#if MPK_UNIT > 1\n#define MPK_ELSEWHERE extern\n#else\n#define MPK_ELSEWHERE\n#endif\n";
 
-/* As gen_unit. */
+/* Names of the units, by gen_unit. */
 static const char *const unit_names[] = {"KERNEL", "ROLES", "STEP",     "PLAIN", "SOME", "EXPERTS",
                                          "HEADS",  "ROWS",  "PRODUCTS", "PARTS", "SHORT"};
 
-/* Are there JIT tasks, and bodies of theirs that load?  Without these, all pages are for AOT
- * tasks. */
+/* *any: are there JIT tasks?  *loads: do bodies of JIT tasks load?  If not, AOT tasks have all
+ * pages. */
 static void find_jit(const emitter *e, bool *any, bool *loads)
 {
     *any = *loads = false;
@@ -354,7 +356,8 @@ static void find_jit(const emitter *e, bool *any, bool *loads)
             }
 }
 
-/* What differs between regimes stands between these; that of the last one in the #else. */
+/* Text that differs between regimes stands between begin_regime and end_regimes, one branch of an
+ * #if for each; the last regime has the #else. */
 static void begin_regime(emitter *e, uint32_t regime)
 {
     if (regime + 1 < e->n_regimes)
@@ -369,13 +372,13 @@ static void end_regimes(emitter *e)
         text_print(&e->out, "\n#endif\n");
 }
 
-/* Of the smaller ring; tests run bodies in one of half the pages, as if there were JIT tasks. */
+/* Pages of the smaller ring.  Tests always run bodies in half of the pages, as JIT tasks would. */
 static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
 {
     return e->arch->features & GEN_RING && (jit || is_tested(e)) ? n_pages / 2 : n_pages;
 }
 
-/* Not printed for GEN_BODIES, where each task that is tested brings its own bits. */
+/* The forms that tasks need.  GEN_BODIES gets none, because each tested task brings its own. */
 static void print_forms(emitter *e, uint32_t regime)
 {
     const uint64_t most = e->forms[regime], of_short = e->short_forms[regime];
@@ -393,7 +396,7 @@ static void print_forms(emitter *e, uint32_t regime)
                e->maps[regime]);
 }
 
-/* Sizes that differ between the regimes, each in its own branch of the preprocessor. */
+/* The sizes of each regime: pages, scratch, units and forms. */
 static void print_rooms(emitter *e)
 {
     bool jit, loads;
@@ -421,8 +424,8 @@ static void print_rooms(emitter *e)
     end_regimes(e);
 }
 
-/* What the headers of device/ are compiled by; each row says what it means, since people read the
- * text, too. */
+/* The constants by which the headers of device/ are compiled.  Each line says what it means,
+ * because people read the text, too. */
 static void print_constants(emitter *e)
 {
     const gen_arch *a = e->arch;
@@ -467,8 +470,8 @@ static void print_constants(emitter *e)
     text_print(&e->out, "\n");
 }
 
-/* Sizes of KV caches: for a kernel only their number.  Bodies that are tested alone have no host
- * that could set them. */
+/* The table of KV caches.  A kernel has only their number, since the host sets the sizes; bodies
+ * that are tested alone have no such host, so their table is filled in. */
 static void print_caches(emitter *e)
 {
     const bool told = is_tested(e); /* sizes stand in the text */
@@ -503,7 +506,7 @@ static mpk_status print_headers(emitter *e)
     return MPK_OK;
 }
 
-/* For readers of the text: which operators an instance serves. */
+/* A comment in the text that says which operators an instance serves. */
 static void print_use(emitter *e, uint32_t i)
 {
     const gen_instance *k = &e->instances.at[i];
@@ -521,7 +524,7 @@ static bool has_shape(const emitter *e, uint32_t i, const char *shape)
     return routine && strcmp(routine->shape, shape) == 0;
 }
 
-/* The first instance with a shape of this kind, and the end past the last one. */
+/* The first instance with a shape of this kind; *end is one past the last such. */
 static uint32_t find_shapes(const emitter *e, const char *shape, uint32_t *end)
 {
     uint32_t first = 0;
@@ -533,8 +536,8 @@ static uint32_t find_shapes(const emitter *e, const char *shape, uint32_t *end)
     return first;
 }
 
-/* Shapes of one kind, by number of the instance from the first such on.  A kernel has 64 KB of
- * constant memory, so the unit of the kernel defines the table and the others refer to it. */
+/* The table of all shapes of one kind: entry i belongs to instance first + i.  A kernel has 64 KB
+ * of constant memory, so the unit of the kernel defines the table and the others refer to it. */
 static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t end)
 {
     text_print(&e->out,
@@ -553,7 +556,8 @@ static void print_shapes(emitter *e, const char *shape, uint32_t first, uint32_t
     text_print(&e->out, "};\n#endif\n");
 }
 
-/* Functions as they are; shapes of a kind in one table, where the first of the kind stands. */
+/* Print all instances in order: one with a function of its own as it is; shapes of a kind as one
+ * table, in the place of the first. */
 static void print_instances(emitter *e)
 {
     for (uint32_t i = 0; i < e->instances.n; i++) {
@@ -580,8 +584,8 @@ typedef enum {
     OF_UNIT /* + gen_unit */
 } choice;
 
-/* Bodies for some or many tokens, those that wait and plain ones are disjoint; OF_LOADING,
- * OF_MANY_WAITING and the units are asked besides and overlap with these. */
+/* Is the body in the set?  OF_MANY, OF_SOME, OF_WAITING and OF_PLAIN are disjoint and hold all
+ * bodies; the other sets overlap with these. */
 static bool is_chosen(const gen_body *b, choice of)
 {
     if (of == OF_UNIT + GEN_UNIT_PARTS)
@@ -599,14 +603,14 @@ static bool is_chosen(const gen_body *b, choice of)
     return of == (b->waits ? OF_WAITING : OF_PLAIN);
 }
 
-/* Of the regime whose switches are printed. */
+/* Is instance i in the set, and used by the regime whose switches are printed (e->regime)? */
 static bool is_of(const emitter *e, uint32_t i, choice of)
 {
     const gen_instance *k = &e->instances.at[i];
     return k->regimes >> e->regime & 1 && is_chosen(k->body, of);
 }
 
-/* Is i the first instance of the regime with its routine? */
+/* Is i the first instance of the set that calls its routine? */
 static bool is_first_of_routine(const emitter *e, uint32_t i, choice of)
 {
     for (uint32_t k = 0; k < i; k++)
@@ -615,7 +619,7 @@ static bool is_first_of_routine(const emitter *e, uint32_t i, choice of)
     return e->instances.at[i].routine != NULL;
 }
 
-/* One call for all instances with this routine. */
+/* At the first instance that calls a routine: one case for all instances of the set that do. */
 static void print_shared_case(emitter *e, uint32_t first, choice of)
 {
     const gen_routine *r = e->instances.at[first].routine;

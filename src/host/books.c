@@ -78,10 +78,11 @@ bool host_books_are_busy(host_books *b)
 
 /* ---- the token arena: first fit among the regions of the requests that were sent ---- */
 
-/* Does [at, at + n) overlap a region in use?  *end is then the first place after it. */
+/* Does [at, at + n) overlap a region in use?  *end is then the first place after it.  Only requests
+ * that were sent have regions, so the cost does not grow with those that wait. */
 static bool taken(const host_books *b, uint64_t at, uint64_t n, uint64_t *end)
 {
-    for (size_t i = 0; i < b->entries.n; i++) {
+    for (size_t i = 0; i < b->entries_unsent; i++) {
         const host_region *r = &b->entries.at[i]->region;
         if (r->n && at < r->at + r->n && r->at < at + n) {
             *end = r->at + r->n;

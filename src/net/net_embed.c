@@ -143,7 +143,9 @@ static mpk_status cut(const embedder *e, mpk_tokens *input)
     return MPK_OK;
 }
 
-/* The tokens of a text, with those around it that the tokenizer adds, in the exchange's arena. */
+/* The tokens of a text, with those around it that the tokenizer adds, in the exchange's arena.  A
+ * text that no context can hold is refused first, since tokenizing megabytes takes seconds; one
+ * that is to be cut has to be tokenized whole, because its last tokens are kept. */
 static mpk_status tokenize(const embedder *e, str words, mpk_tokens *out)
 {
     net_exchange *x = e->x;
@@ -152,6 +154,11 @@ static mpk_status tokenize(const embedder *e, str words, mpk_tokens *out)
     size_t n;
     if (!tokenizer)
         REFUSE(x, "input", "the model has no tokenizer: give token ids");
+    if (!e->truncate && words.n > x->server->most_text_bytes)
+        return net_refuse(x->cx, &x->refusal, 400, "input", "context_length_exceeded",
+                          "This model's maximum context length is %u tokens. However, an input has "
+                          "%zu bytes, more than that many tokens can hold.",
+                          net_work_context(x->server), words.n);
     TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, e->special, &ids, &n));
     kept = arena_alloc(&x->arena, n, sizeof *kept);
     if (kept)
@@ -178,16 +185,22 @@ static mpk_status read_input(embedder *e, const json_value *v, const char *name,
     return MPK_OK;
 }
 
-/* Compute the vectors of n texts, TEXTS_A_CALL at a time; between two calls the client may have
- * gone. */
+/* Is the work still wanted?  No if the client has gone or the server cuts its answers off. */
+static mpk_status look_around(net_exchange *x)
+{
+    if (x->server->cancelling || net_exchange_is_gone(x))
+        return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
+                          "the server is stopping, or the client has gone");
+    return MPK_OK;
+}
+
+/* Compute the vectors of n texts, TEXTS_A_CALL at a time. */
 static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, float *rows)
 {
     net_exchange *x = e->x;
     for (size_t at = 0; at < n; at += TEXTS_A_CALL) {
         const size_t some = n - at < TEXTS_A_CALL ? n - at : TEXTS_A_CALL;
-        if (x->server->cancelling || net_exchange_is_gone(x))
-            return net_refuse(x->cx, &x->refusal, 503, NULL, "stopping",
-                              "the server is stopping, or the client has gone");
+        TRY(look_around(x));
         TRY(judge(x,
                   mpk_embed(x->cx, x->server->engine, texts + at, some, &e->options,
                             rows + at * size_of(e)),
@@ -196,10 +209,21 @@ static mpk_status embed_texts(embedder *e, const mpk_tokens *texts, size_t n, fl
     return MPK_OK;
 }
 
+/* Read n inputs and compute their vectors. */
+static mpk_status embed_inputs(embedder *e, const json_value *inputs, const char *name,
+                               mpk_tokens *texts, size_t n, float *rows)
+{
+    for (size_t i = 0; i < n; i++) {
+        TRY(look_around(e->x));
+        TRY(read_input(e, &inputs[i], name, &texts[i]));
+    }
+    return embed_texts(e, texts, n, rows);
+}
+
 /* The vectors of a member that is one input or a list of inputs: *rows is f32[n, size] in the
  * arena. A list whose first item is a number is one input given as token ids. What the reply will
  * take is reserved before anything is computed, so a huge request is refused and not half done; the
- * time limit of the connection does not run while the engine works. */
+ * time limit of the connection does not run while texts are tokenized and vectors computed. */
 static mpk_status embed_member(embedder *e, const json_value *body, const char *name, float **rows,
                                size_t *n)
 {
@@ -213,10 +237,8 @@ static mpk_status embed_member(embedder *e, const json_value *body, const char *
     TRY(net_exchange_hold(x, (uint64_t)*n * size_of(e) * (sizeof **rows + NUMBER_BYTES)));
     NEW(x->cx, &x->arena, texts, *n);
     NEW(x->cx, &x->arena, *rows, *n * size_of(e));
-    for (size_t i = 0; i < *n; i++)
-        TRY(read_input(e, many ? &v->items[i] : v, name, &texts[i]));
     net_exchange_stop_clock(x, true);
-    mpk_status status = embed_texts(e, texts, *n, *rows);
+    mpk_status status = embed_inputs(e, many ? v->items : v, name, texts, *n, *rows);
     net_exchange_stop_clock(x, false);
     return status;
 }

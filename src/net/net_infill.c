@@ -97,19 +97,13 @@ static mpk_status add_extra(filler *f, const json_value *extra, size_t i)
     return net_ids_add_text(f->x, &f->ids, words->text, false);
 }
 
-/* The texts are limited before they are tokenized, since tokenizing takes time. */
+/* The prompt of a gap: the marks of the model with the texts between them. */
 mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **ids, size_t *n)
 {
     filler f = {.x = x, .tokenizer = mpk_engine_tokenizer(x->server->engine)};
     if (!f.tokenizer)
         return net_refuse(x->cx, &x->refusal, 400, NULL, NULL,
                           "the model has no tokenizer, so it cannot fill gaps");
-    if (gap->before.n + gap->after.n > x->server->most_text_bytes)
-        return net_refuse(x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
-                          "This model's maximum context length is %u tokens. However, the texts "
-                          "around the gap have %zu "
-                          "bytes, more than that many tokens can hold.",
-                          net_work_context(x->server), gap->before.n + gap->after.n);
     TRY(find_marks(&f));
     TRY(add_begin(&f));
     for (size_t i = 0; gap->extras && i < gap->extras->n; i++)
@@ -127,7 +121,7 @@ mpk_status net_infill_ids(net_exchange *x, const net_gap *gap, const int32_t **i
 
 /* ---- the request ---- */
 
-/* *to borrows from the body; an absent optional text is empty, never NULL. */
+/* *to borrows from the body; an absent optional text is empty. */
 static mpk_status read_text(net_exchange *x, const json_value *body, const char *name, bool needed,
                             str *to)
 {
@@ -137,7 +131,7 @@ static mpk_status read_text(net_exchange *x, const json_value *body, const char 
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' is missing", name);
     if (v && v->kind != JSON_KIND_STRING)
         return net_refuse(x->cx, &x->refusal, 400, name, NULL, "'%s' must be a string", name);
-    if (v && v->text.n)
+    if (v)
         *to = v->text;
     return MPK_OK;
 }

@@ -155,8 +155,7 @@ static mpk_status read_mixed(net_exchange *x, const json_value *list, bool speci
         const json_value *v = &list->items[i];
         if (v->kind == JSON_KIND_STRING)
             TRY(net_ids_add_text(x, &ids, v->text, special && i == 0));
-        else if (v->kind == JSON_KIND_NUMBER && v->is_integer && v->integer >= 0 &&
-                 v->integer <= INT32_MAX)
+        else if (v->is_integer && v->integer >= 0 && v->integer <= INT32_MAX)
             TRY(net_ids_add(x, &ids, (int32_t)v->integer));
         else
             return refuse_prompt(x);

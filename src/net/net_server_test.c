@@ -654,10 +654,12 @@ static void test_large_requests(void **state)
     SCRIPT(&b, "a");
     text_print(&large, "{\"prompt\":\"%0*d\"}", 2 * LEFT_BYTES, 1);
     b.server->held_bytes = NET_HELD_BYTES - LEFT_BYTES;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 3; i++)
         assert_int_equal(ask(&b, "/v1/completions", large.at), 503);
-        check_has(&b, "the server holds too many large requests");
-    }
+    check_has(&b, "the server holds too many large requests");
+    large.n = 0;
+    text_print(&large, "{\"prompt\":\"%0*d\"}", LEFT_BYTES / 2, 1); /* held, but not its tokens */
+    assert_int_equal(ask(&b, "/tokenize", large.at), 503);
     assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 200);
     text_free(&large);
     close_bed(&b);
@@ -698,6 +700,9 @@ static void test_no_memory(void **state)
     bed b = {0};
     open_bed(&b);
     SCRIPT(&b, "a");
+    b.engine.submit = MPK_EUNSUPPORTED; /* and the request has no form */
+    ask(&b, "/v1/completions", "{\"prompt\":\"x\"}");
+    check_has(&b, "\"param\":\"prompt\"");
     b.engine.submit = MPK_ENOMEM;
     assert_int_equal(ask(&b, "/v1/completions", "{\"prompt\":\"x\"}"), 500);
     check_has(&b, "\"type\":\"server_error\"");

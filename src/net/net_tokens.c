@@ -18,11 +18,17 @@ mpk_status net_ids_add(net_exchange *x, net_ids *to, int32_t id)
 }
 
 /* special: marks such as <|im_start|> in the text become their tokens; only where the text is the
- * server's own or the client asked for it. */
+ * server's own or the client asked for it.  A list that no context can hold is refused before the
+ * text is tokenized, since megabytes take seconds. */
 mpk_status net_ids_add_text(net_exchange *x, net_ids *to, str words, bool special)
 {
     int32_t *ids;
     size_t n;
+    if (to->n > net_work_context(x->server) || words.n > x->server->most_text_bytes)
+        return net_refuse(x->cx, &x->refusal, 400, NULL, "context_length_exceeded",
+                          "This model's maximum context length is %u tokens. However, the request "
+                          "has %zu tokens and a text of %zu bytes after them.",
+                          net_work_context(x->server), to->n, words.n);
     TRY(mpk_tokenize(x->cx, mpk_engine_tokenizer(x->server->engine), words.n ? words.at : "",
                      words.n, special, &ids, &n));
     mpk_status status = MPK_OK;
@@ -73,12 +79,17 @@ static mpk_status read_content(net_exchange *x, const json_value *body, text *wo
     return MPK_OK;
 }
 
+/* Bytes that the tokens of a text take for each of its bytes, if each is a token: ids of 4 bytes,
+ * and a reply of digits and a comma that grows by doubling. */
+enum { TOKEN_BYTES = 16 };
+
 /* max_model_len is in vLLM's reply, and lets a client count what fits. */
 static mpk_status write_ids(net_exchange *x, const mpk_tokenizer *tokenizer, str words,
                             bool special, text *reply)
 {
     int32_t *ids;
     size_t n;
+    TRY(net_exchange_hold(x, (uint64_t)words.n * TOKEN_BYTES));
     TRY(mpk_tokenize(x->cx, tokenizer, words.n ? words.at : "", words.n, special, &ids, &n));
     text_print(reply, "{\"tokens\":[");
     for (size_t i = 0; i < n; i++)

@@ -93,6 +93,11 @@ static void examples(void **state)
     check_fused("input %a : bf16[3, 70]\ninput %b : bf16[70]\n%s = add(%a, %b)\n%y = mul(%s, "
                 "%s)\noutput %y\n",
                 1, "t0 = bf16(x0 + x1); bf16(t0 * t0)");
+    /* t9 of the second map is another temporary than t9, the result of the first */
+    check_fused("input %a : f32[3, 7]\n%b = map(%a) {expr = \"t8 = x0 * 3; t8 + 1\", dtype = "
+                "\"f32\"}\n%c = map(%a) {expr = \"t9 = x0 - 2; t9 * t9\", dtype = \"f32\"}\n%y = "
+                "mul(%b, %c)\noutput %y\n",
+                1, NULL);
     check_fused("input %a : f32[3, 7]\n%c = cast(%a) {dtype = \"i32\"}\n%m = map(%c, %a) {expr = "
                 "\"t0 = x0 * 2; where(x1 "
                 "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = "

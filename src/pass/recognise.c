@@ -355,9 +355,8 @@ static ir_tensor_id flat_of(const rewrite *w, ir_tensor_id t)
 /* Does each row of the last axis of the result depend on that row of the operands alone? */
 static bool works_on_rows(const ir_op *op)
 {
-    return op->n_out == 1 &&
-           (op->def->flags & OP_ELEMENTWISE || strcmp(op->def->name, "rms_norm") == 0 ||
-            strcmp(op->def->name, "layer_norm") == 0);
+    return op->def->flags & OP_ELEMENTWISE || strcmp(op->def->name, "rms_norm") == 0 ||
+           strcmp(op->def->name, "layer_norm") == 0;
 }
 
 /* May an operand stay as it is, because it is the same for every row (a row of weights, a

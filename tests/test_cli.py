@@ -559,6 +559,14 @@ def test_a_configuration_alone_is_a_model(tmp_path):
     fails("run", CONFIGURATION.parent / "qwen3-8b", *large, "-p", "x", code=1, needle="GiB.*free|free.*GiB")
 
 
+def test_no_tokenizer_is_made_up_beside_weights(tmp_path):
+    """A folder that has weights is a model of its own: made-up numbers in their place bring no made-up texts."""
+    folder = tiny.model(tmp_path / "model")
+    for path in folder.glob("*token*"):
+        path.unlink()
+    fails("run", folder, "--random-weights=1", "-p", "x", code=1, needle="tokenizer")
+
+
 def mixture(folder, **more):
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(dict(

@@ -81,6 +81,7 @@ FILES = (
 # Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
 PYTHON = (
     ("src/engine/engine_chat", ("test_jinja",)),
+    ("src/engine/engine_compile", ("test_cli",)),
     ("src/engine/engine_embed", ("test_embeddings",)),
     ("src/net/net_calls", ("test_serve_tools",)),
     ("src/net/net_chat", ("test_serve_apis",)),

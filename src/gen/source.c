@@ -270,12 +270,6 @@ static gen_unit unit_of(const gen_body *b)
     return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
-/* May the body have tasks in the unit of those of at most 64 tokens? */
-static bool is_short(const gen_body *b)
-{
-    return unit_of(b) == GEN_UNIT_PRODUCTS;
-}
-
 /* Collect the units of a regime.  The first four always exist, because the roles of warps have
  * code even where no body stands beside them. */
 static void find_units(emitter *e, uint32_t regime)
@@ -286,9 +280,9 @@ static void find_units(emitter *e, uint32_t regime)
     for (size_t i = 0; i < e->instances.n; i++) {
         const gen_body *b = e->instances.at[i].body;
         if (e->instances.at[i].regimes >> regime & 1)
-            e->units[regime] |= 1u << unit_of(b) |
-                                (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS |
-                                (uint32_t)(is_short(b) && joint) << GEN_UNIT_SHORT;
+            e->units[regime] |=
+                1u << unit_of(b) | (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS |
+                (uint32_t)(unit_of(b) == GEN_UNIT_PRODUCTS && joint) << GEN_UNIT_SHORT;
     }
 }
 
@@ -590,8 +584,8 @@ static bool is_chosen(const gen_body *b, choice of)
 {
     if (of == OF_UNIT + GEN_UNIT_PARTS)
         return b->parts;
-    if (of == OF_UNIT + GEN_UNIT_SHORT)
-        return is_short(b);
+    if (of == OF_UNIT + GEN_UNIT_SHORT) /* tasks of at most 64 tokens */
+        return unit_of(b) == GEN_UNIT_PRODUCTS;
     if (of >= OF_UNIT)
         return unit_of(b) == (gen_unit)(of - OF_UNIT);
     if (of == OF_LOADING)

@@ -699,8 +699,8 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
                        int first, int row, bool anew, float *s_scale, mpk_ring *ring)
 {
     constexpr int M = JOINT ? N / 2 : N;
-    const int warp = mpk_thread() / 32 % 4, skip = JOINT ? mpk_thread() / 128 * (M / 8) : 0,
-              groups = JOINT && q.groups - skip > M / 8 ? M / 8 : q.groups - skip;
+    const int warp = mpk_thread() / 32 % 4, skip = JOINT ? mpk_thread() / 128 * (M / 8) : 0;
+    const int left = q.groups - skip, groups = JOINT && left > M / 8 ? M / 8 : left;
     float sum[M / 2], square[4] = {0, 0, 0, 0};
     box_sum<N, M>(b, skip, ring, sum, square);
     if (anew && !squares_are_summed(t))

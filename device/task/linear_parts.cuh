@@ -148,8 +148,8 @@ MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
 template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
 {
     /* groups that the warpgroup has, and the first of them */
-    const int groups = p.joint ? p.groups / 2 : p.groups,
-              begin = p.joint ? mpk_thread() / 128 * groups : 0;
+    const int groups = p.joint ? p.groups / 2 : p.groups;
+    const int begin = p.joint ? mpk_thread() / 128 * groups : 0;
     const int g = mpk_thread() % 32 / 4, c = mpk_thread() % 4, token = mpk_thread() / 32 * 16 + g;
     const int own = parts_own(p), first = parts_first(p) - begin;
     const int at = c / 2 * PARTS_ROW + token * 16 + c % 2 * 8;

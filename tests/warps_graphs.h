@@ -481,6 +481,8 @@ static const char *const prefill_graphs[] = {
           "heads = 2, splits = 5, unit = 64"),
     SPLIT("200", "384", "32", "64", "2", "5", "12", "1", "", "",
           "heads = 4, splits = 3, unit = 64"),
+    SPLIT("40", "768", "64", "128", "40", "11", "430", "1", NORMS, ", %qn, %kn",
+          "heads = 4, splits = 2, unit = 64"),
     PLAIN("33", "1024", "1024"),
     GATED("33", "300", "1024", "silu"),
     GATED("100", "131", "1024", "silu"),

@@ -93,6 +93,20 @@ static void empty_parts(bed *b)
     }
 }
 
+/* Where each token of attention_split has a slot of its own, the contexts of half of them are short
+ * and end next to where pages do, or their halves: such pieces meet long ones. */
+static void mix_contexts(bed *b)
+{
+    static const int32_t ends[] = {0, 1, 31, 32, 33, 63, 64, 65};
+    operand positions = named(b, "positions"), pages = named(b, "pages");
+    if (strcmp(b->op->def->name, "attention_split") != 0 ||
+        positions.tensor->dims[0] > pages.tensor->dims[0])
+        return;
+    for (int64_t t = 0; t < positions.tensor->dims[0]; t++)
+        if (next_random(b, 2))
+            ((int32_t *)positions.data)[t] = ends[next_random(b, 8)];
+}
+
 /* Positions of each page that a token alive sees. */
 static void count_seen(const bed *b, const ir_tensor *cache, int64_t *seen)
 {
@@ -378,6 +392,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     skew_experts(&b);
     avoid_empty(&b);
     empty_parts(&b);
+    mix_contexts(&b);
     poison_dead(&b);
     poison_caches(&b);
     poison_pieces(&b);

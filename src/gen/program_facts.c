@@ -57,7 +57,7 @@ bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses)
     for (uint32_t i = 0; i < g->ir->ops.n; i++) {
         const gen_body *b = uses[i].body;
         many |= b && b->many;
-        boxes |= b && b->parts;
+        boxes |= b && b->parts && gen_comes_by_boxes(g->ir, i);
         experts |= b && strcmp(b->op, "expert_linear") == 0;
     }
     return many && g->n_tokens >= (boxes && !experts ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS);

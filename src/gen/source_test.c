@@ -344,6 +344,7 @@ static void test_short_tasks_by_boxes(void **state)
     const gen_arch *arch = gen_arch_find("sm_90a");
     gen_graph made[SIZES];
     gen_source source;
+    ir_graph *biased;
     char words[200];
     for (int i = 0; i < SIZES; i++) {
         ir_graph *g;
@@ -367,6 +368,16 @@ static void test_short_tasks_by_boxes(void **state)
     snprintf(words, sizeof words, "#if MPK_UNIT == MPK_UNIT_SHORT\n#define MPK_FORMS 0x%llxull\n",
              (unsigned long long)(box | parts | UINT64_C(1) << TILE_FORM_JOINT));
     assert_non_null(strstr(source.text.at, words));
+    /* a product with a bias does not come by boxes in such a kernel */
+    check_ok(&cx, ir_parse(&cx, &a,
+                           STR("input %x : bf16[64, 2048] live=tokens\n"
+                               "const %w : bf16[2048, 2048]\nconst %b : bf16[2048]\n"
+                               "%y = linear(%x, %w, _, _, %b)\n"),
+                           &biased));
+    made[1].ir = biased;
+    check_ok(&cx, gen_source_make(&cx, &a, SIZES, made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_int_equal(source.regime_of[1], GEN_STREAMS);
+    assert_false(source.joint[GEN_PROMPTS]);
     arena_free(&a);
 }
 

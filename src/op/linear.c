@@ -172,7 +172,10 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     if (is_narrow(y, shape_input(g, op, X)))
         axes[0] = (op_axis){.grain = 1, .tile = 16, .together = 64};
     const bool teams = y->live != IR_ALL && is_for_four_teams(y, w);
-    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = !teams};
+    /* products of few tokens share tiles by boxes alone, and weights in blocks take none */
+    const bool shares =
+        !teams && (y->dims[0] > FEW_ROWS || ir_dtype_table[w->dtype].block_elements == 1);
+    axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = shares};
     if (is_for_boxes(y, shape_input(g, op, X), w))
         axes[1].tile = columns_of_boxes(y, has_glu(op));
     if (teams)

@@ -693,7 +693,7 @@ MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
 
 /* A lot of a task that has its tile alone.  first: number of its first group; s_scale: place of
  * its tokens' factors, which are there unless `anew`.  JOINT: the warpgroup has half of the rows;
- * groups of its half that the pass has not got are not stored. */
+ * groups of its half that the pass lacks are not stored. */
 template <int LOOP, int N, bool JOINT>
 MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
                        int first, int row, bool anew, float *s_scale, mpk_ring *ring)

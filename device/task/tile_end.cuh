@@ -35,8 +35,8 @@
 /* In units, tasks that share a tile have one of their own, without the loops of the others. */
 #define TILE_ALL_SHARE (MPK_UNIT == MPK_UNIT_PARTS)
 #define TILE_SOME_SHARE (TILE_HAS(TILE_FORM_PARTS) && MPK_UNIT != MPK_UNIT_PRODUCTS)
-/* So have tasks of at most 64 tokens, if some of these are joint; then MPK_FORMS of the units of
- * others has no forms of these. */
+/* Tasks of at most 64 tokens have a unit of their own too, if some of them are joint; MPK_FORMS of
+ * the other products' units then has no forms of theirs. */
 #define TILE_ALL_SHORT (MPK_UNIT == MPK_UNIT_SHORT)
 #define TILE_SOME_JOINT TILE_HAS(TILE_FORM_JOINT)
 

@@ -98,7 +98,8 @@ static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_
     return (memory > cache ? memory : cache) + sums;
 }
 
-/* How many tasks are to share a tile, a power of two; 1: they are better alone. */
+/* How many tasks are to share a tile, a power of two; 1: they are better alone.  Of at most 64
+ * tokens the rows of the tile decide (tile_parts_of_short), not the bytes. */
 static uint32_t choose(const gen_pack *p, const grid *d)
 {
     const uint32_t per_group = p->order == GEN_PAIRED ? ROWS / 2 : ROWS,

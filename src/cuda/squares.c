@@ -43,7 +43,8 @@ static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
 
 /* How many sums a task leaves of a token: one if it shares its tile, else one for each pass over
  * its rows of w, 8 columns of y a group, as tile_pass_at cuts them.  0: its tasks are not alike, or
- * of few tokens: then half of a pass's rows are each warpgroup's. */
+ * have their tiles alone and at most 64 tokens, so that each warpgroup has half of a pass's rows
+ * and would leave a sum of its own. */
 static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
 {
     if (p->n != 1)

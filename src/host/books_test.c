@@ -1,7 +1,6 @@
 /* The host's books against a machine that the test plays: rings in plain memory, admitted and
  * answered by hand. */
 #include <stdlib.h>
-#include <time.h>
 
 #include "base/rng.h"
 #include "check.h"
@@ -540,56 +539,6 @@ static void test_full_arena(void **state)
     fake_close(f);
 }
 
-/* Processor time, which other processes do not add to. */
-static uint64_t thread_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static void submit_short(mpk_context *cx, fake *f, uint32_t n)
-{
-    const int32_t token = 0;
-    uint64_t id;
-    for (uint32_t i = 0; i < n; i++)
-        check_ok(cx, machine_submit(cx, &f->base,
-                                    &(machine_request){.tokens = &token, .n_tokens = 1}, &id));
-}
-
-/* The time in which 500 requests end and as many are sent. */
-static uint64_t work_ns(mpk_context *cx, fake *f)
-{
-    const uint64_t begin = thread_ns();
-    for (int i = 0; i < 500; i++) {
-        rt_request r;
-        rt_token out;
-        uint32_t n;
-        assert_true(take_request(f, &r));
-        assert_true(tell(f, (rt_token){.id = r.id, .reason = RT_LENGTH}));
-        check_ok(cx, machine_drain(cx, &f->base, &out, 1, 0, &n));
-        assert_int_equal(n, 1);
-    }
-    return thread_ns() - begin;
-}
-
-/* Finding a place in the arena costs the same however many requests wait. */
-static void test_long_queue(void **state)
-{
-    (void)state;
-    enum { SLACK_NS = 60000000 };
-    mpk_context cx = {0};
-    fake *f = fake_open(&cx, &plain);
-    submit_short(&cx, f, 1000);
-    const uint64_t first = work_ns(&cx, f);
-    submit_short(&cx, f, 80000);
-    const uint64_t last = work_ns(&cx, f);
-    if (last > 4 * first + SLACK_NS)
-        fail_msg("500 requests took %g ms of few, %g ms of many", (double)first / 1e6,
-                 (double)last / 1e6);
-    fake_close(f);
-}
-
 /* Token 0 is a token like others: a request that the machine samples for does not wait for any
  * after it.  A mask for a request that has ended is dropped. */
 static void test_token_0(void **state)
@@ -703,11 +652,15 @@ static void test_waking_and_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_many_requests),      cmocka_unit_test(test_waiting_and_cancelling),
-        cmocka_unit_test(test_priorities),         cmocka_unit_test(test_lent_logits),
-        cmocka_unit_test(test_lent_logprobs),      cmocka_unit_test(test_who_drafts),
-        cmocka_unit_test(test_waking_and_failing), cmocka_unit_test(test_full_arena),
-        cmocka_unit_test(test_long_queue),         cmocka_unit_test(test_token_0),
+        cmocka_unit_test(test_many_requests),
+        cmocka_unit_test(test_waiting_and_cancelling),
+        cmocka_unit_test(test_priorities),
+        cmocka_unit_test(test_lent_logits),
+        cmocka_unit_test(test_lent_logprobs),
+        cmocka_unit_test(test_who_drafts),
+        cmocka_unit_test(test_waking_and_failing),
+        cmocka_unit_test(test_full_arena),
+        cmocka_unit_test(test_token_0),
         cmocka_unit_test(test_most_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -145,19 +145,6 @@ bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n)
     return !is_gated(&c) && !is_logits(&c) && is_boxed(&c, &first);
 }
 
-/* The same by boxes, of a task whose warpgroups have the same tokens. */
-static uint64_t loops_of_joint(const gen_call *c, int groups, int end)
-{
-    const int per_pass = tile_groups_of_pass(1, groups, 1, 0);
-    uint64_t forms = UINT64_C(1) << TILE_FORM_JOINT;
-    for (int at = 0; at < groups; at += per_pass) {
-        const int n = groups - at < per_pass ? groups - at : per_pass,
-                  loop = tile_loop_of_joint(n, is_gated(c));
-        forms |= UINT64_C(1) << (loop * TILE_ENDS + end);
-    }
-    return forms;
-}
-
 /* The loops (tile_loop_of) of all passes over a task's groups of rows, each with the end of the
  * operator, as bits of MPK_FORMS.  The last pass may be narrower than the others and so another
  * loop. */
@@ -167,10 +154,12 @@ static uint64_t loops_of(const gen_call *c, int groups, bool wide, bool boxed, b
     const bool wgmma = c->needs & GEN_WGMMA;
     const int per_pass = tile_groups_of_pass(wgmma, groups, boxed, one_wide && !wide);
     const int thin = tile_is_thin(c->needs & GEN_ROOM, wide, groups);
+    const bool joint = boxed && !wide && !thin; /* both warpgroups have the task's tokens */
     uint64_t forms = 0;
     for (int at = 0; at < groups; at += per_pass) {
         const int n = groups - at < per_pass ? groups - at : per_pass;
-        const int loop = tile_loop_of(wgmma, wide, boxed, thin, n, one_wide);
+        const int loop = joint ? tile_loop_of_joint(n, is_gated(c))
+                               : tile_loop_of(wgmma, wide, boxed, thin, n, one_wide);
         forms |= UINT64_C(1) << (loop * TILE_ENDS + end);
     }
     return forms;
@@ -183,6 +172,8 @@ static bool has_thin_boxes(const gen_call *c, int groups, bool wide)
            tile_is_thin(c->needs & GEN_ROOM, wide, groups);
 }
 
+_Static_assert((int)RT_SHORT_TOKENS == (int)TILE_TOKENS, "tasks that are not wide are short");
+
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too
  * few leaves a task without its loop.  Where maps may be missing the loop without boxes is there
  * too. */
@@ -191,26 +182,25 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
     const int shift = is_gated(c) ? 2 : 3;
     const int groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift);
     const int64_t tokens = box->hi[0] - box->lo[0];
-    const bool wide = tokens > TILE_TOKENS,
+    const bool wide = tokens > TILE_TOKENS, one_wide = maps != GEN_MAPS_NONE,
                can_be_boxed = maps != GEN_MAPS_NONE && is_boxed(c, box),
-               boxed = wide && can_be_boxed, one_wide = maps != GEN_MAPS_NONE,
                may_be_joint = !wide && maps == GEN_MAPS_ALL && can_be_boxed,
-               joint = may_be_joint && tile_is_joint(wide, groups);
+               joint = may_be_joint && tile_is_joint(wide, groups),
+               boxed = joint || (wide && can_be_boxed),
+               is_thin_box = has_thin_boxes(c, groups, wide);
     const int end = end_of(c);
-    uint64_t bits = 0;
-    if (joint)
-        bits |= loops_of_joint(c, groups, end);
+    uint64_t bits = joint ? UINT64_C(1) << TILE_FORM_JOINT : 0;
+    /* whether a thin task shares its tile is decided later (src/cuda/parts.c) */
     if (may_be_joint && !joint && !is_logits(c) &&
         tile_parts_of_short(tokens, groups, gen_input(c, X)->dims[1]) > 1)
         bits |= UINT64_C(1) << TILE_FORM_JOINT | UINT64_C(1) << TILE_FORM_PARTS;
-    const bool is_thin_box = !joint && has_thin_boxes(c, groups, wide);
-    if (!joint && !((boxed || is_thin_box) && maps == GEN_MAPS_ALL))
+    if (!((boxed || is_thin_box) && maps == GEN_MAPS_ALL))
         bits |= loops_of(c, groups, wide, false, one_wide, end);
     if (boxed || is_thin_box)
         bits |= loops_of(c, groups, wide, true, one_wide, end);
     if ((boxed || may_be_joint) && has_ends(c))
         bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
-    if ((boxed || joint) && !is_logits(c) && box->hi[0] - box->lo[0] <= RT_PART_TOKENS)
+    if (boxed && !is_logits(c) && tokens <= RT_PART_TOKENS)
         bits |= UINT64_C(1) << TILE_FORM_PARTS;
     if (act_of(c).n)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;

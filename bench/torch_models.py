@@ -100,6 +100,106 @@ def whisper(batch):
     return WhisperEncoder(config), (torch.randn(batch, 80, 3000),), {}
 
 
+def mamba(batch):
+    """Four layers of Mamba-130M, 64 tokens: the scan is unrolled, so a graph of all 24 takes minutes to compile."""
+    import transformers as t
+
+    return t.MambaModel(t.MambaConfig(hidden_size=768, num_hidden_layers=4, use_cache=False)), (), ids(batch, 64)
+
+
+def mamba_step(batch):
+    """Mamba-130M, one token after others: the state of each layer is an input."""
+    from torch import nn
+    import torch
+
+    class Layer(nn.Module):
+        def __init__(self, d=768, inner=1536, states=16, rank=48, window=4):
+            super().__init__()
+            self.norm = nn.RMSNorm(d)
+            self.enter, self.leave = nn.Linear(d, 2 * inner, bias=False), nn.Linear(inner, d, bias=False)
+            self.conv = nn.Parameter(torch.randn(inner, window) / 2)
+            self.conv_bias = nn.Parameter(torch.zeros(inner))
+            self.select, self.widen = nn.Linear(inner, rank + 2 * states, bias=False), nn.Linear(rank, inner)
+            self.decay, self.skip = nn.Parameter(torch.rand(inner, states)), nn.Parameter(torch.ones(inner))
+            self.sizes = [rank, states, states]
+
+        def forward(self, x, window, state):
+            h, gate = self.enter(self.norm(x)).chunk(2, dim=-1)
+            window = torch.cat([window[..., 1:], h[..., None]], dim=-1)
+            h = nn.functional.silu((window * self.conv).sum(-1) + self.conv_bias)
+            step, into, out = self.select(h).split(self.sizes, dim=-1)
+            step = nn.functional.softplus(self.widen(step))[..., None]
+            state = torch.exp(-torch.exp(self.decay) * step) * state + step * into[:, None, :] * h[..., None]
+            y = (state * out[:, None, :]).sum(-1) + self.skip * h
+            return x + self.leave(y * nn.functional.silu(gate)), window, state
+
+    class Step(nn.Module):
+        def __init__(self, layers=24):
+            super().__init__()
+            self.layers, self.norm = nn.ModuleList(Layer() for _ in range(layers)), nn.RMSNorm(768)
+
+        def forward(self, x, windows, states):
+            left = []
+            for layer, window, state in zip(self.layers, windows, states):
+                x, window, state = layer(x, window, state)
+                left += [window, state]
+            return self.norm(x), left
+
+    return Step(), (torch.randn(batch, 768), [torch.randn(batch, 1536, 4) for _ in range(24)],
+                    [torch.randn(batch, 1536, 16) for _ in range(24)]), {}
+
+
+def unet_block(batch):
+    """A stage of Stable Diffusion 1.5's U-Net at 320 channels of 64 x 64: a residual block of convolutions that adds
+    the time's embedding, and a transformer that attends to itself and to 77 tokens of text."""
+    from torch import nn
+    import torch
+    import torch.nn.functional as f
+
+    class Attention(nn.Module):
+        def __init__(self, d, of, heads=8):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(n, d, bias=False) for n in (d, of, of))
+            self.o, self.heads = nn.Linear(d, d), heads
+
+        def forward(self, x, of):
+            q, k, v = (w(y).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                       for w, y in ((self.q, x), (self.k, of), (self.v, of)))
+            return self.o(f.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    class Block(nn.Module):
+        def __init__(self, d=320, time=1280, text=768):
+            super().__init__()
+            self.norms = nn.ModuleList(nn.GroupNorm(32, d, eps=1e-5) for _ in range(3))
+            self.convs = nn.ModuleList(nn.Conv2d(d, d, 3, padding=1) for _ in range(2))
+            self.time, self.enter, self.leave = nn.Linear(time, d), nn.Conv2d(d, d, 1), nn.Conv2d(d, d, 1)
+            self.lines = nn.ModuleList(nn.LayerNorm(d) for _ in range(3))
+            self.own, self.cross = Attention(d, d), Attention(d, text)
+            self.widen, self.narrow = nn.Linear(d, 8 * d), nn.Linear(4 * d, d)
+
+        def forward(self, x, time, text):
+            h = self.convs[0](f.silu(self.norms[0](x))) + self.time(f.silu(time)).unflatten(1, (-1, 1, 1))
+            x = x + self.convs[1](f.silu(self.norms[1](h)))
+            h = self.enter(self.norms[2](x)).flatten(2).transpose(1, 2)
+            y = self.lines[0](h)
+            h = h + self.own(y, y)
+            h = h + self.cross(self.lines[1](h), text)
+            up, gate = self.widen(self.lines[2](h)).chunk(2, dim=-1)
+            h = h + self.narrow(up * f.gelu(gate))
+            return x + self.leave(h.transpose(1, 2).unflatten(2, x.shape[2:]))
+
+    return Block(), (torch.randn(batch, 320, 64, 64), torch.randn(batch, 1280), torch.randn(batch, 77, 768)), {}
+
+
+def llama_prefill(batch):
+    """Llama 3.2 1B, a prompt of 512 tokens."""
+    import transformers as t
+
+    config = t.LlamaConfig(hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
+                           head_dim=64, intermediate_size=8192, vocab_size=128256, use_cache=False)
+    return t.LlamaModel(config), (), ids(batch, 512)
+
+
 def torchvision(name):
     def make(batch):
         import torchvision
@@ -123,6 +223,10 @@ MODELS = {
     "swin_t": torchvision("swin_t"),
     "clip_text": clip,
     "whisper": whisper,
+    "mamba": mamba,
+    "mamba_step": mamba_step,
+    "unet_block": unet_block,
+    "llama_prefill": llama_prefill,
 }
 
 

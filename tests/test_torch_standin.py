@@ -61,6 +61,24 @@ def test_weights_by_columns_are_those_of_a_linear(device, dtype, kind):
     assert (kinds == ["transpose", "linear"]) == (kind == "linear")
 
 
+def test_a_block_between_convolutions_keeps_channels_last():
+    """group_norm, what is added, and rows [N, places, C] lie as convolutions leave them: one copy, of the input."""
+
+    def block(x, w, b, more):
+        h = torch.conv2d(torch.nn.functional.group_norm(x, 4, b, b), w, padding=1) + more
+        y = torch.nn.functional.silu(torch.nn.functional.group_norm(h, 4, b, b))
+        rows = torch.conv2d(y, w, padding=1).flatten(2).transpose(1, 2)
+        image = torch.relu(rows).transpose(1, 2).unflatten(2, (9, 9))
+        return (x + image).sum() + torch.conv2d(image, w).sum()
+
+    e, _, unsupported, _ = lowered(
+        block, (2, 16, 9, 9), (16, 16, 3, 3), (16,), (2, 16, 1, 1), dtype=torch.bfloat16
+    )
+    text = e.graph.text()
+    assert not unsupported and text.count("copy(") == 1
+    assert text.count("group_norm(") == 2 and text.count("groups = 4, last = 1") == 1
+
+
 @pytest.mark.parametrize("device, dtype, last", [
     ("cuda:0", torch.bfloat16, True), ("cuda:0", torch.float32, True), ("cuda:0", torch.float64, False),
     ("cpu", torch.bfloat16, False)

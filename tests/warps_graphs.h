@@ -760,7 +760,9 @@ static const char *const block_rows[] = {
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
     "input %q : bf16[2, 3, 49, 32]\ninput %k : bf16[2, 3, 49, 32]\ninput %v : bf16[2, 3, 49, "
     "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
-    /* by warpgroups where there are products of these: heads of 49 to 64 entries, many rows */
+    /* by warpgroups where there are products of these: heads of up to 64 entries, many rows */
+    "input %q : bf16[1, 2, 200, 40]\ninput %k : bf16[1, 2, 300, 40]\ninput %v : bf16[1, 2, 300, "
+    "40]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\n",
     "input %q : bf16[1, 2, 300, 64]\ninput %k : bf16[1, 1, 333, 64]\ninput %v : bf16[1, 1, 333, "
     "64]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\n",
     "input %q : f16[1, 2, 200, 64]\ninput %k : f16[1, 2, 200, 64]\ninput %v : f16[1, 2, 200, "

@@ -44,21 +44,6 @@ struct alignas(16) copies_quad {
     rt_u64 at[2];
 };
 
-/* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples
- * of such a piece from the tensor's start?  All other strides have to be multiples too, or the
- * rows after the first would not be aligned. */
-MPK_FN bool copies_are_whole(const mpk_view &v, int unit)
-{
-    bool whole = v.rank > 0; /* until an axis is not */
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i == v.rank - 1)
-            whole = whole && v.stride[i] == 1 && v.dims[i] % unit == 0;
-        else if (i < v.rank)
-            whole = whole && v.stride[i] % unit == 0;
-    return whole;
-}
-
 /* How a box is moved: in items of `unit` entries.  box: that of the output with its last axis
  * counted in items from 0; first: the place on that axis of item 0, in elements. */
 struct copies_lots {
@@ -82,7 +67,7 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool ali
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == y.rank - 1) {
-            if (aligned && copies_are_whole(x, most) && copies_are_whole(y, most) &&
+            if (aligned && mpk_has_pieces(x, most) && mpk_has_pieces(y, most) &&
                 box.lo[i] % most == 0 && box.hi[i] % most == 0)
                 l.unit = most;
             l.first = box.lo[i];

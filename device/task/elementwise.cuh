@@ -2,15 +2,17 @@
  * silu_mul, cast, and sums of several operands.
  *
  * Input: views of any plain dtype and strides, broadcast to the result; output: the task's box.
- * A thread takes entries thread, thread + MPK_THREADS, ... of the box in row-major order; no
- * scratch, no barriers. Generic bodies, which src/gen/body_elementwise.c prints; fused chains of
- * such operators are `map` (map.cuh). Cost: memory.
+ * A thread takes items thread, thread + MPK_THREADS, ... of the box in row-major order: eights
+ * (eights.cuh) where all operands have them, else entries.  No scratch, no barriers.  Generic
+ * bodies, which src/gen/body_elementwise.c prints; fused chains of such operators are `map`
+ * (map.cuh).  Cost: memory.
  */
 #ifndef TASK_ELEMENTWISE_CUH
 #define TASK_ELEMENTWISE_CUH
 
 #include "tile/view.cuh"
 #include "task/activate.cuh"
+#include "task/eights.cuh"
 
 /* The functions; the first two are defined for integers and f64 too. */
 enum {
@@ -42,11 +44,48 @@ MPK_FN float elementwise_float(int f, float a, float b)
     }
 }
 
+/* May x be read by eights at places of y?  Along other axes than the last it may be broadcast. */
+MPK_FN bool elementwise_has_eights(const mpk_view &x, const mpk_view &y)
+{
+    return eight_fits(x) && eight_fits(y) && x.dims[x.rank - 1] == y.dims[y.rank - 1];
+}
+/* elementwise_run where operands have eights; false: they have none in this box. */
+MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
+                                  const mpk_view &y)
+{
+    const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
+    char *g_y = mpk_data(t, y);
+    const int last = y.rank - 1;
+    mpk_box box = mpk_box_of(t, y.rank);
+    if (!eight_counts(box, last, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
+        return false;
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        at[last] *= EIGHT;
+        const eight p = eight_load(a, g_a, mpk_spread(a, y.rank, at));
+        eight q = {}, result = {};
+        if (mpk_is_there(b))
+            q = eight_load(b, g_b, mpk_spread(b, y.rank, at));
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++)
+            eight_put(y.dtype, result, k,
+                      elementwise_float(f, eight_get(a.dtype, p, k),
+                                        mpk_is_there(b) ? eight_get(b.dtype, q, k) : 0));
+        eight_store(y, g_y, mpk_offset(y, at), result);
+    }
+    return true;
+}
+
 /* y = f(a, b); b absent: y = f(a).  f64 is computed in double, integers modulo 2^64, so that
  * they wrap around in every width, and other floats in fp32, rounded once. */
 MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
                             const mpk_view &y)
 {
+    if (elementwise_has_eights(a, y) && (!mpk_is_there(b) || elementwise_has_eights(b, y)) &&
+        elementwise_by_eights(t, f, a, b, y))
+        return;
     const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
     char *g_y = mpk_data(t, y);
     mpk_box box = mpk_box_of(t, y.rank);
@@ -109,9 +148,35 @@ MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const 
         mpk_put(y, g_y, to, mpk_get(x, g_x, from));
 }
 
+/* cast_run between floats that have eights; false: they have none in this box. */
+MPK_FN bool cast_by_eights(const mpk_task &t, const mpk_view &x, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    const int last = y.rank - 1;
+    mpk_box box = mpk_box_of(t, y.rank);
+    if (!eight_counts(box, last, (rt_u64)g_x | (rt_u64)g_y))
+        return false;
+    rt_u64 n = mpk_count(box, y.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, y.rank, i, at);
+        at[last] *= EIGHT;
+        const eight p = eight_load(x, g_x, mpk_offset(x, at));
+        eight result = {};
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++)
+            eight_put(y.dtype, result, k, eight_get(x.dtype, p, k));
+        eight_store(y, g_y, mpk_offset(y, at), result);
+    }
+    return true;
+}
+
 /* y = x, of the same shape, in another dtype. */
 MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
+    if (eight_fits(x) && eight_fits(y) && cast_by_eights(t, x, y))
+        return;
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     mpk_box box = mpk_box_of(t, y.rank);

@@ -11,7 +11,7 @@
 #ifndef TASK_MAP_CUH
 #define TASK_MAP_CUH
 
-#include "tile/view.cuh"
+#include "task/eights.cuh"
 
 /* What the tables expect of their compiler.  The source of a kernel includes no header, so the
  * names of <stdint.h> and <math.h> are made here; the emulator has the headers. */
@@ -83,38 +83,6 @@ FLOAT_TEST(MAP_FLOAT_TESTS)
 WHOLE(MAP_WHOLES)
 BITS(MAP_BITWISE)
 LOGIC(MAP_LOGICAL)
-
-/* Eight neighbours of 16 bits, which one instruction loads or stores. */
-struct alignas(16) map_piece {
-    rt_u64 at[2];
-};
-enum { MAP_PIECE = 8 };
-/* Does a box consist of whole pieces along axis `last`, and is `start`, the addresses of all
- * operands together, aligned to 16 bytes?  Then the axis counts pieces from here on. */
-MPK_FN bool map_in_pieces(mpk_box &box, int last, rt_u64 start)
-{
-    if ((start & 15) || (box.lo[last] | box.hi[last]) % MAP_PIECE)
-        return false;
-    box.lo[last] /= MAP_PIECE;
-    box.hi[last] /= MAP_PIECE;
-    return true;
-}
-/* The piece of v with entry `at` as its first, of dtype bf16 or f16; entry k of it by map_entry. */
-MPK_FN map_piece &map_piece_at(const mpk_task &t, const mpk_view &v, const rt_i64 *at)
-{
-    return *(map_piece *)(mpk_data(t, v) + 2 * mpk_offset(v, at));
-}
-MPK_FN float map_entry(int dtype, const map_piece &p, int k)
-{
-    const rt_u16 bits = (rt_u16)(p.at[k / 4] >> k % 4 * 16);
-    return mpk_get(mpk_view{0, dtype}, (const char *)&bits, 0);
-}
-MPK_FN void map_put_entry(int dtype, map_piece &p, int k, float x)
-{
-    rt_u16 bits;
-    mpk_put(mpk_view{0, dtype}, (char *)&bits, 0, x);
-    p.at[k / 4] |= (rt_u64)bits << k % 4 * 16;
-}
 
 /* x as it comes back from a tensor of an integer dtype: the low bits.  An instance keeps a
  * step's value so where the expression casts; map_keep_real does it for a real, held at the ends

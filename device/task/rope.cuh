@@ -6,13 +6,15 @@
  *
  *   (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
  *
- * A thread does an entry of the result (of rope_table a pair); no scratch, no barriers.
+ * A thread does an entry of the result (of rope_table a pair; of rotate eight neighbours where rows
+ * have them); no scratch, no barriers.
  * heads.cuh rotates heads by the same functions.  These are the generic bodies; rope_tile.cuh
  * rotates heads of bf16 for many tokens. Cost: memory.
  */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
 
+#include "task/eights.cuh"
 #include "tile/view.cuh"
 
 /* cos and sin of a position times the amplitude.  The angle is an fp32 number, as in
@@ -95,9 +97,53 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
     }
 }
 
-/* The body of rotate: y = x cos + (-x2, x1) sin; both products and the sum are rounded, as in
- * src/op/rotate.h.  Here the tables have an angle for each entry, not for each pair, and are
- * broadcast to x; the first `width` entries are rotated. */
+/* One entry of rotate, whose partner is `other`: both products and the sum are rounded, as in
+ * src/op/rotate.h. */
+MPK_FN float rotate_entry(int dtype, float value, float other, bool is_first, float cosine,
+                          float sine)
+{
+    return mpk_round(dtype, value * cosine) + mpk_round(dtype, (is_first ? -other : other) * sine);
+}
+
+/* rotate_run where rows are read by eights, none of which has entries of both halves; false: they
+ * are not in this box. */
+MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
+                             const mpk_view &sine, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
+    char *g_y = mpk_data(t, y);
+    const int last = x.rank - 1;
+    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2;
+    mpk_box box = mpk_box_of(t, x.rank);
+    if (!eight_counts(box, last, (rt_u64)g_x | (rt_u64)g_cosine | (rt_u64)g_sine | (rt_u64)g_y))
+        return false;
+    rt_u64 n = mpk_count(box, x.rank);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+        rt_i64 at[RT_MAX_RANK];
+        mpk_place(box, x.rank, i, at);
+        const rt_i64 e = at[last] *= EIGHT;
+        const rt_i64 from = mpk_offset(x, at);
+        eight value = eight_load(x, g_x, from);
+        if (e < width) {
+            const eight other = eight_load(x, g_x, from + (e < half ? half : -half)),
+                        c = eight_load(cosine, g_cosine, mpk_spread(cosine, x.rank, at)),
+                        s = eight_load(sine, g_sine, mpk_spread(sine, x.rank, at));
+            eight result = {};
+#pragma unroll
+            for (int k = 0; k < EIGHT; k++)
+                eight_put(x.dtype, result, k,
+                          rotate_entry(x.dtype, eight_get(x.dtype, value, k),
+                                       eight_get(x.dtype, other, k), e < half,
+                                       eight_get(cosine.dtype, c, k), eight_get(sine.dtype, s, k)));
+            value = result;
+        }
+        eight_store(y, g_y, mpk_offset(y, at), value);
+    }
+    return true;
+}
+
+/* The body of rotate: y = x cos + (-x2, x1) sin.  Here the tables have an angle for each entry, not
+ * for each pair, and are broadcast to x; the first `width` entries are rotated. */
 MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                        const mpk_view &sine, const mpk_view &y)
 {
@@ -106,6 +152,9 @@ MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cos
     const int last = x.rank - 1;
     const rt_i64 width = cosine.dims[cosine.rank - 1],
                  half = width / 2; /* entries that are rotated */
+    if (eight_fits(x) && eight_fits(y) && eight_fits(cosine) && eight_fits(sine) &&
+        half % EIGHT == 0 && rotate_by_eights(t, x, cosine, sine, y))
+        return;
     mpk_box box = mpk_box_of(t, x.rank);
     rt_u64 n = mpk_count(box, x.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
@@ -115,10 +164,9 @@ MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cos
         float value = mpk_get(x, g_x, from);
         if (e < width) {
             float other = mpk_get(x, g_x, from + (e < half ? half : -half) * x.stride[last]);
-            float product = value * mpk_get(cosine, g_cosine, mpk_spread(cosine, x.rank, at));
-            other =
-                (e < half ? -other : other) * mpk_get(sine, g_sine, mpk_spread(sine, x.rank, at));
-            value = mpk_round(x.dtype, product) + mpk_round(x.dtype, other);
+            value = rotate_entry(x.dtype, value, other, e < half,
+                                 mpk_get(cosine, g_cosine, mpk_spread(cosine, x.rank, at)),
+                                 mpk_get(sine, g_sine, mpk_spread(sine, x.rank, at)));
         }
         mpk_put(y, g_y, mpk_offset(y, at), value);
     }

@@ -1,4 +1,4 @@
-/* sdpa.cuh - attention over tensors, and group_norm: softmax(scale q k^T + mask) v with grouped
+/* sdpa.cuh - attention over tensors: softmax(scale q k^T + mask) v with grouped
  * heads.
  *
  * Input: q [B, H, L, K], k [B, G, S, K], v [B, G, S, Kv], a mask that is broadcast to [B, H, L,
@@ -164,48 +164,6 @@ MPK_FN void sdpa_run(const mpk_task &t, const mpk_view &q, const mpk_view &k, co
         mpk_place(box, 3, i, at);
         sdpa_row(t, q, k, v, mask, y, how, at);
     }
-}
-
-/* A group of channels of a batch entry at a time, by all threads.  The box has whole groups.  As in
- * layer_norm_run the variance is a sum around the mean, so x is read three times; the barriers are
- * those of the sums. */
-MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                           const mpk_view &bias, const mpk_view &y, rt_i64 groups, double eps)
-{
-    const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight), *g_bias = mpk_data(t, bias);
-    char *g_y = mpk_data(t, y);
-    rt_u32 channels = (rt_u32)(x.dims[1] / groups);  /* of a group */
-    mpk_box box = mpk_box_of(t, x.rank), part = box; /* part: one group */
-    rt_i64 at[RT_MAX_RANK];
-    for (rt_u32 entry = box.lo[0]; entry < box.hi[0]; entry++)
-        for (rt_u32 c = box.lo[1]; c < box.hi[1]; c += channels) {
-            part.lo[0] = entry;
-            part.hi[0] = entry + 1;
-            part.lo[1] = c;
-            part.hi[1] = c + channels;
-            rt_u64 n = mpk_count(part, x.rank);
-            double sum = 0, squares = 0; /* the second around the mean */
-            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-                mpk_place(part, x.rank, i, at);
-                sum += mpk_get_double(x, g_x, mpk_offset(x, at));
-            }
-            double mean = mpk_sum(t, MPK_THREADS, sum) / (double)n;
-            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-                mpk_place(part, x.rank, i, at);
-                double away = mpk_get_double(x, g_x, mpk_offset(x, at)) - mean;
-                squares += away * away;
-            }
-            double factor = 1.0 / sqrt(mpk_sum(t, MPK_THREADS, squares) / (double)n + eps);
-            for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-                mpk_place(part, x.rank, i, at);
-                double value = (mpk_get_double(x, g_x, mpk_offset(x, at)) - mean) * factor;
-                if (mpk_is_there(weight))
-                    value *= mpk_get_double(weight, g_weight, at[1] * weight.stride[0]);
-                if (mpk_is_there(bias))
-                    value += mpk_get_double(bias, g_bias, at[1] * bias.stride[0]);
-                mpk_put_double(y, g_y, mpk_offset(y, at), value);
-            }
-        }
 }
 
 #endif

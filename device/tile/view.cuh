@@ -9,7 +9,7 @@
  *
  *   views       mpk_view, mpk_data, mpk_live
  *   numbers     conversions, mpk_get..., mpk_put...
- *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread
+ *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread, mpk_has_pieces
  *   groups      mpk_group, mpk_sum, mpk_max, mpk_largest
  */
 #ifndef TILE_VIEW_CUH
@@ -383,6 +383,21 @@ MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
             offset += at[i] * v.stride[axis];
     }
     return offset;
+}
+
+/* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples
+ * of such a piece from the tensor's start?  All other strides have to be multiples too, or the
+ * rows after the first would not be aligned; but that of an axis of one entry may be any number. */
+MPK_FN bool mpk_has_pieces(const mpk_view &v, int unit)
+{
+    bool whole = v.rank > 0; /* until an axis is not */
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == v.rank - 1)
+            whole = whole && v.stride[i] == 1 && v.dims[i] % unit == 0;
+        else if (i < v.rank)
+            whole = whole && (v.dims[i] == 1 || v.stride[i] % unit == 0);
+    return whole;
 }
 
 /* ---- groups of threads, and reductions over a group ---- */

@@ -212,11 +212,12 @@ class Emitter:
         return [Val(t.shape, FROM_IR[t.dtype], t) for t in made]
 
     def is_channels_last(self, operands: Sequence[Val | None]) -> bool:
-        """Are these images on a GPU whose channels lie last, all that are as large as what becomes of them?"""
+        """Are these images on a GPU whose channels lie last?  Of those that are as large as what becomes of them one is
+        enough, since what reads the result is likely a convolution; of sequences [N, C, T] all have to."""
         given = [v for v in operands if v is not None]
         shape = torch.broadcast_shapes(*(v.shape for v in given))
-        whole = [v for v in given if v.shape == tuple(shape)]
-        return self.on_gpu and bool(whole) and all(lies_channels_last(v) for v in whole)
+        laid = [lies_channels_last(v) for v in given if v.shape == tuple(shape)]
+        return self.on_gpu and bool(laid) and (any(laid) if len(shape) > 3 else all(laid))
 
     def op_channels_last(self, kind: str, operands: Sequence[Val], attributes: dict) -> Val:
         """The same of what lies there."""
@@ -283,6 +284,9 @@ class Emitter:
             return self.folded(val.data.reshape(shape))
         if len(shape) > mg.MAX_RANK:
             raise Unsupported(f"rank {len(shape)}, above {mg.MAX_RANK}")
+        if lies_channels_last(val) and len(shape) >= 3 and shape[:2] == val.shape[:2]:  # only places are regrouped
+            laid = self.reshape(val.permuted[0], (shape[0], *shape[2:], shape[1]))
+            return self.permute(laid, channels_first(len(shape)))
         return self.op("reshape", val, shape=shape)
 
     def permute(self, val: Val, axes: Sequence[int]) -> Val:

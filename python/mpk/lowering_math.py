@@ -533,7 +533,10 @@ def group_norm(
             for v in torch.native_group_norm(torch.empty(x.shape, dtype=x.dtype), None, None, n, c, hw, groups, eps)
         ]
     grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
-    y = e.op("group_norm", x, weight, bias, groups=groups, eps=float(eps))
+    last = int(e.on_gpu and lies_channels_last(x))  # as convolutions leave and read it
+    y = e.op("group_norm", e.permute(x, channels_last(x.rank)) if last else x, weight, bias, groups=groups,
+             eps=float(eps), last=last)
+    y = e.permute(y, channels_first(y.rank)) if last else y
 
     def stats() -> tuple[Val, Val]:
         return variance(e, grouped, [2], 0, False)

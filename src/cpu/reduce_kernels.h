@@ -202,7 +202,7 @@ static void layer_norm_run(const op_call *call, const ir_box *box, void *scratch
 }
 
 /* Attributes of group_norm, by index. */
-enum { GN_GROUPS, GN_EPS };
+enum { GN_GROUPS, GN_EPS, GN_LAST };
 
 /* Are the axes from channels on contiguous in row-major order, so that a group is one row? */
 static bool channels_are_dense(const op_view *v)
@@ -216,8 +216,9 @@ static bool channels_are_dense(const op_view *v)
 
 static bool group_norm_accepts(const op_call *call)
 {
-    return channels_are_dense(&call->in[LN_X]) && channels_are_dense(&call->out[0]) &&
-           reduce_takes_weight(call, LN_WEIGHT) && reduce_takes_weight(call, LN_BIAS);
+    return !call->attributes[GN_LAST].i && channels_are_dense(&call->in[LN_X]) &&
+           channels_are_dense(&call->out[0]) && reduce_takes_weight(call, LN_WEIGHT) &&
+           reduce_takes_weight(call, LN_BIAS);
 }
 
 /* (x - mean) * scale + shift over n elements of a channel. */

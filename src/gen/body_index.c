@@ -1,5 +1,6 @@
 /* body_index.c - generic bodies of operators that choose where elements come from or go to, and of
- * those along lines (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, sdpa.cuh).
+ * those along lines (device/task/index.cuh, scatter.cuh, lines.cuh, sort.cuh, group_norm.cuh,
+ * sdpa.cuh).
  *
  * Each printer writes the head with the operands, then a call with the attributes as constants;
  * GEN_PRINTER makes those that need no more.  The bytes of scratch are counted as the device code
@@ -39,7 +40,7 @@ GEN_PRINTER(iota, "iota_run", "d1d2")
 GEN_PRINTER(triangle, "triangle_run", "i0b1")
 GEN_PRINTER(take_along, "take_along_run", "i0")
 GEN_PRINTER(search_sorted, "search_sorted_run", "b0")
-GEN_PRINTER(group_norm, "group_norm_run", "i0d1")
+GEN_PRINTER(group_norm, "group_norm_run", "i0d1i2")
 
 /* Axes become a set of bits. */
 static mpk_status print_flip(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -290,7 +291,7 @@ const gen_body gen_body_topk = GEN_BODY("topk", "sort", print_topk, scratch_of_s
 const gen_body gen_body_search_sorted =
     GEN_BODY("search_sorted", "lines", print_search_sorted, NULL);
 const gen_body gen_body_group_norm =
-    GEN_BODY("group_norm", "sdpa", print_group_norm, gen_scratch_reduce);
+    GEN_BODY("group_norm", "group_norm", print_group_norm, gen_scratch_reduce);
 const gen_body gen_body_sdpa = {.op = "sdpa",
                                 .name = "sdpa",
                                 .accepts = accepts_sdpa,

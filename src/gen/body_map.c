@@ -8,18 +8,17 @@
  *       mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v4);
  *   }
  *
- * Where all operands have 16 bits and the places of y, a loop over pieces of eight neighbours
- * stands before it, with a load and a store of 16 bytes for each operand; a box that pieces do not
- * fill takes the loop above. */
+ * Where all operands are floats of 16 or 32 bits whose last axis is y's, a loop over eights
+ * (device/task/eights.cuh) stands before it; a box that they do not fill takes the loop above. */
 #include "gen/body_print.h"
 
 #include <stdio.h>
 
 #include "gen/map_print.h"
 
-/* Steps that a loop by pieces may have, since it has each eight times; entries of a piece
- * (MAP_PIECE). */
-enum { MOST_STEPS_OF_PIECE = 24, PIECE = 8 };
+/* Steps that a loop by eights may have, since it has each eight times; EIGHT as in
+ * device/task/eights.cuh. */
+enum { MOST_STEPS_OF_EIGHT = 24, EIGHT = 8 };
 
 /* How the names of mpk_get* and mpk_put* end for a value of this type. */
 static const char *access_suffix(map_type type)
@@ -61,59 +60,62 @@ void gen_print_map_loop(const gen_call *c, const map_program *p, const char *con
                access_suffix(p->steps[p->result].type), p->result);
 }
 
-/* Can eight neighbours along the last axis of t, at places of y, be one load or store? */
-static bool has_pieces(const ir_tensor *t, const ir_tensor *y)
+/* Can t be read by eights along the last axis of y, by which it may be broadcast along others? */
+static bool has_eights(const ir_tensor *t, const ir_tensor *y)
 {
-    const uint32_t last = y->rank - 1;
-    bool has = (t->dtype == IR_BF16 || t->dtype == IR_F16) && t->rank == y->rank &&
-               t->offset % PIECE == 0 && t->stride[last] == 1;
-    for (uint32_t i = 0; has && i <= last; i++)
-        has =
-            t->dims[i] == y->dims[i] && (i == last || t->dims[i] == 1 || t->stride[i] % PIECE == 0);
+    const uint32_t last = t->rank - 1;
+    bool has = (t->dtype == IR_BF16 || t->dtype == IR_F16 || t->dtype == IR_F32) && t->rank &&
+               t->dims[last] == y->dims[y->rank - 1] && t->offset % EIGHT == 0 &&
+               t->stride[last] == 1;
+    for (uint32_t i = 0; has && i < last; i++)
+        has = t->dims[i] == 1 || t->stride[i] % EIGHT == 0;
     return has;
 }
 
-static bool accepts_pieces(const gen_call *c, const map_program *p)
+static bool accepts_eights(const gen_call *c, const map_program *p)
 {
     const ir_tensor *y = gen_output(c, 0);
-    bool accepts = y->rank && y->dims[y->rank - 1] % PIECE == 0 && has_pieces(y, y) &&
-                   p->steps[p->result].type == MAP_F && p->n <= MOST_STEPS_OF_PIECE;
+    bool accepts = y->rank && y->dims[y->rank - 1] % EIGHT == 0 && has_eights(y, y) &&
+                   p->steps[p->result].type == MAP_F && p->n <= MOST_STEPS_OF_EIGHT;
     for (uint32_t i = 0; i < c->op->n_in; i++)
-        accepts = accepts && has_pieces(gen_input(c, i), y);
+        accepts = accepts && has_eights(gen_input(c, i), y);
     return accepts;
 }
 
-/* An entry of a piece that has been read. */
+/* An entry of an eight that has been read. */
 static void print_entry(const void *of, const map_step *s, text *out)
 {
     (void)of;
     const unsigned i = (unsigned)s->number;
-    text_print(out, "map_entry(in_x%u.dtype, piece%u, k)", i, i);
+    text_print(out, "eight_get(in_x%u.dtype, of%u, k)", i, i);
 }
 
-/* The loop over pieces, which ends the body where it can run. */
-static void print_pieces(const gen_call *c, const map_program *p, text *out)
+/* The loop over eights, which ends the body where it can run. */
+static void print_eights(const gen_call *c, const map_program *p, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank, n = c->op->n_in;
-    text_print(out, "    mpk_box pieces = mpk_box_of(t, %u);\n    rt_u64 start = ", rank);
+    text_print(out, "    mpk_box eights = mpk_box_of(t, %u);\n    rt_u64 start = ", rank);
     for (uint32_t i = 0; i < n; i++)
         text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
     text_print(out,
-               "(rt_u64)mpk_data(t, out_y);\n    if (map_in_pieces(pieces, %u, start)) {\n"
-               "        rt_u64 n_pieces = mpk_count(pieces, %u);\n"
-               "        for (rt_u64 i = (rt_u64)mpk_thread(); i < n_pieces; i += MPK_THREADS) {\n"
-               "            rt_i64 at[RT_MAX_RANK];\n            mpk_place(pieces, %u, i, at);\n"
-               "            at[%u] *= MAP_PIECE;\n",
+               "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
+               "        rt_u64 n_eights = mpk_count(eights, %u);\n"
+               "        for (rt_u64 i = (rt_u64)mpk_thread(); i < n_eights; i += MPK_THREADS) {\n"
+               "            rt_i64 at[RT_MAX_RANK];\n            mpk_place(eights, %u, i, at);\n"
+               "            at[%u] *= EIGHT;\n",
                rank - 1, rank, rank, rank - 1);
     for (uint32_t i = 0; i < n; i++)
-        text_print(out, "            const map_piece piece%u = map_piece_at(t, in_x%u, at);\n", i,
-                   i);
-    text_print(out, "            map_piece y = {};\n#pragma unroll\n"
-                    "            for (int k = 0; k < MAP_PIECE; k++) {\n");
+        text_print(out,
+                   "            const eight of%u =\n                "
+                   "eight_load(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at));\n",
+                   i, i, i, i, rank);
+    text_print(out, "            eight y = {};\n#pragma unroll\n"
+                    "            for (int k = 0; k < EIGHT; k++) {\n");
     gen_print_map(&(gen_map){p, "v", 16, NULL, print_entry, false}, out);
     text_print(out,
-               "                map_put_entry(out_y.dtype, y, k, v%u);\n            }\n"
-               "            map_piece_at(t, out_y, at) = y;\n        }\n        return;\n    }\n",
+               "                eight_put(out_y.dtype, y, k, v%u);\n            }\n"
+               "            eight_store(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), y);\n"
+               "        }\n        return;\n    }\n",
                p->result);
 }
 
@@ -130,8 +132,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     gen_print_head(c, n, out);
     map_program p;
     TRY(map_compile(cx, c->op->attributes[0].s, c->op->n_in, dtypes, &p));
-    if (accepts_pieces(c, &p))
-        print_pieces(c, &p, out);
+    if (accepts_eights(c, &p))
+        print_eights(c, &p, out);
     gen_print_map_loop(c, &p, names, out);
     text_print(out, "}\n");
     return MPK_OK;

@@ -6,6 +6,7 @@
  */
 #include "op/activate.h"
 #include "op/elementwise.h"
+#include "op/runs.h"
 
 /* The attribute chooses between two functions, once for a box. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
@@ -30,7 +31,7 @@ const op_def op_gelu = {
     OP_ATTRIBUTES(attributes),
     .flags = OP_ELEMENTWISE,
     .infer = elementwise_infer_unary,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = shape_reads_broadcast,
     .ref = ref,
     OP_CASES(cases),

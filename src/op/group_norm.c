@@ -1,5 +1,5 @@
 /* group_norm.c - channels in groups, each normalised over its channels and all places.  x [N, C,
- * ..], weight, bias [C] or absent -> x's shape and dtype.
+ * ..], or with `last` [N, .., C]; weight, bias [C] or absent -> x's shape and dtype.
  *
  * (x - mean) / sqrt(variance + eps) * weight + bias.  Mean and variance are sums in double in
  * row-major order, the variance around the mean.  A group of a batch entry is never cut, so the
@@ -12,7 +12,13 @@
 
 /* Inputs and attributes, by index. */
 enum { X, WEIGHT, BIAS };
-enum { GROUPS, EPS };
+enum { GROUPS, EPS, LAST };
+
+/* The axis of the channels. */
+static uint32_t channel_axis(uint32_t rank, const ir_attribute *a)
+{
+    return a[LAST].i ? rank - 1 : 1;
+}
 
 /* Weight and bias have an entry for each channel, not for each group. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -23,10 +29,11 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     CHECK(cx, x->rank >= 2, MPK_ESHAPE,
           "group_norm: input x (%%%.*s) has rank %u, expected 2 or more", STR_ARG(x->name),
           x->rank);
-    CHECK(cx, groups > 0 && x->dims[1] % groups == 0, MPK_ESHAPE,
-          "group_norm: %lld groups for %lld channels", (long long)groups, (long long)x->dims[1]);
-    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
-    TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, &x->dims[1]));
+    const int64_t *channels = &x->dims[channel_axis(x->rank, op->attributes)];
+    CHECK(cx, groups > 0 && *channels % groups == 0, MPK_ESHAPE,
+          "group_norm: %lld groups for %lld channels", (long long)groups, (long long)*channels);
+    TRY(shape_expect(cx, g, op, WEIGHT, SHAPE_REAL_NUMBER, 1, channels));
+    TRY(shape_expect(cx, g, op, BIAS, SHAPE_REAL_NUMBER, 1, channels));
     shape_like(x, out);
     return MPK_OK;
 }
@@ -34,20 +41,22 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 /* Cuts fall between groups. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
+    const ir_tensor *x = shape_input(g, op, X);
+    const uint32_t channels = channel_axis(x->rank, op->attributes);
     axes[0].grain = 1;
-    axes[1].grain = shape_input(g, op, X)->dims[1] / op->attributes[GROUPS].i;
+    axes[channels].grain = x->dims[channels] / op->attributes[GROUPS].i;
 }
 
-/* Weight and bias have one axis, the channels: axis 1 of the box. */
+/* Weight and bias have one axis, the channels. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
-    (void)g, (void)op;
+    const uint32_t channels = channel_axis(shape_input(g, op, X)->rank, op->attributes);
     *read = *box;
     if (input == X)
         return;
-    read->lo[0] = box->lo[1];
-    read->hi[0] = box->hi[1];
+    read->lo[0] = box->lo[channels];
+    read->hi[0] = box->hi[channels];
 }
 
 /* The sum of (x - mean)^power over a group, power 1 or 2, in row-major order. */
@@ -69,6 +78,7 @@ static void normalise(const op_call *call, const ir_box *group)
 {
     const op_view *x = &call->in[X], *y = &call->out[0], *weight = &call->in[WEIGHT],
                   *bias = &call->in[BIAS];
+    const uint32_t channels = channel_axis(x->rank, call->attributes);
     double n = (double)ir_box_elements(group, x->rank), mean = sum_group(x, group, 0, 1) / n;
     double factor = 1 / sqrt(sum_group(x, group, mean, 2) / n + call->attributes[EPS].f);
     int64_t at[IR_MAX_RANK];
@@ -76,9 +86,9 @@ static void normalise(const op_call *call, const ir_box *group)
     do {
         double value = (walk_load_double(x, walk_offset(x, at)) - mean) * factor;
         if (weight->data)
-            value *= walk_load_double(weight, at[1] * weight->stride[0]);
+            value *= walk_load_double(weight, at[channels] * weight->stride[0]);
         if (bias->data)
-            value += walk_load_double(bias, at[1] * bias->stride[0]);
+            value += walk_load_double(bias, at[channels] * bias->stride[0]);
         walk_store_double(y, walk_offset(y, at), value);
     } while (walk_next(group, x->rank, at));
 }
@@ -87,28 +97,33 @@ static void normalise(const op_call *call, const ir_box *group)
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    int64_t channels = call->in[X].dims[1] / call->attributes[GROUPS].i;
+    const uint32_t axis = channel_axis(call->in[X].rank, call->attributes);
+    int64_t channels = call->in[X].dims[axis] / call->attributes[GROUPS].i;
     ir_box group = *box;
     for (int64_t n = box->lo[0]; n < box->hi[0]; n++)
-        for (int64_t c = box->lo[1]; c < box->hi[1]; c += channels) {
+        for (int64_t c = box->lo[axis]; c < box->hi[axis]; c += channels) {
             group.lo[0] = n;
             group.hi[0] = n + 1;
-            group.lo[1] = c;
-            group.hi[1] = c + channels;
+            group.lo[axis] = c;
+            group.hi[axis] = c + channels;
             normalise(call, &group);
         }
 }
 
 static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"bias", OP_OPTIONAL}},
                         out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_NEEDED("groups", INT), SHAPE_REAL("eps", 1e-5)};
-/* Three groups with weight and bias; one group (a layer norm over all places); no places at all. */
+static const op_attribute attributes[] = {SHAPE_NEEDED("groups", INT), SHAPE_REAL("eps", 1e-5),
+                                          SHAPE_INT("last", 0)};
+/* Three groups with weight and bias; one group (a layer norm over all places); no places at all;
+ * channels last, and more entries of a group than threads have loads in flight. */
 static const op_case cases[] = {
     {"input %x : f32[7, 6, 5] live=tokens\nconst %w : f32[6]\nconst %b : bf16[6]\n%y = "
      "group_norm(%x, %w, %b) {groups "
      "= 3}\n"},
     {"input %x : bf16[2, 4, 3, 5]\n%y = group_norm(%x, _, _) {groups = 1, eps = 0.001}\n"},
     {"input %x : f64[2, 4]\nconst %b : f64[4]\n%y = group_norm(%x, _, %b) {groups = 2}\n"},
+    {"input %x : bf16[2, 23, 31, 12]\nconst %w : bf16[12]\nconst %b : f32[12]\n%y = "
+     "group_norm(%x, %w, %b) {groups = 3, last = 1}\n"},
 };
 
 const op_def op_group_norm = {

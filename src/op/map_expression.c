@@ -203,7 +203,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("expr", STR), SHAPE_WORD("dtype", "")};
 /* Broadcasting with mixed dtypes; precedence; functions of each kind; temporaries; integers,
- * doubles, truths; rows of whole pieces of eight; a scalar. */
+ * doubles, truths; rows of whole eights, alike and broadcast; a scalar. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\n%y = map(%a) {expr = \"x0 * sigmoid(x0) + 1.5\"}\n"},
     {"input %a : bf16[3, 1, 17]\ninput %b : f32[5, 1]\ninput %c : i32[17]\n"
@@ -225,6 +225,9 @@ static const op_case cases[] = {
      "dtype = \"bool\"}\n"},
     {"input %a : bf16[5, 104]\ninput %b : bf16[5, 104]\n%y = map(%a, %b) {expr = \"x0 * x1 - "
      "1\"}\n"},
+    {"input %a : f32[3, 1, 40]\ninput %b : bf16[3, 5, 40]\ninput %c : f32[40]\n%y = map(%a, %b, "
+     "%c) "
+     "{expr = \"x0 * x1 + x2\"}\n"},
     {"input %a : bool[]\n%y = map(%a) {expr = \"(x0 == 1) != (x0 <= 0)\"}\n"},
 };
 

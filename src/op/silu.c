@@ -6,6 +6,7 @@
  */
 #include "op/activate.h"
 #include "op/elementwise.h"
+#include "op/runs.h"
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
@@ -18,6 +19,7 @@ static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\n%y = silu(%x)\n"},
     {"input %x : bf16[3, 5, 17]\n%y = silu(%x)\n"},
     {"input %x : f16[1]\n%y = silu(%x)\n"},
+    {"input %x : bf16[3, 5, 24]\n%y = silu(%x)\n"},
 };
 
 const op_def op_silu = {
@@ -27,7 +29,7 @@ const op_def op_silu = {
     OP_OUTPUTS(out),
     .flags = OP_ELEMENTWISE,
     .infer = elementwise_infer_unary,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = shape_reads_broadcast,
     .ref = ref,
     OP_CASES(cases),

@@ -6,6 +6,7 @@
  */
 #include "op/activate.h"
 #include "op/elementwise.h"
+#include "op/runs.h"
 
 /* Floats only: there is no silu of integers. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -41,7 +42,7 @@ const op_def op_silu_mul = {
     OP_OUTPUTS(out),
     .flags = OP_ELEMENTWISE,
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = runs_axes,
     .reads = shape_reads_broadcast,
     .ref = ref,
     OP_CASES(cases),

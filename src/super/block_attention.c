@@ -14,11 +14,11 @@
  *   along_rows 2 is warps 2 x 1 x 4: two warps divide the rows of a tile; of its keys the first
  *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
  *
- * Where there are products of warpgroups, one more candidate takes heads of 64 entries: 128 rows,
- * 64 keys an iteration.  Its scores are made an iteration early, so that a warp's exponentials run
- * while the tensor cores make the next scores and add the last values.  What weights are relative
- * to follows the largest score loosely: most iterations compare, and neither exchange nor rescale
- * anything.
+ * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries, with
+ * zeros up to 64: 128 rows, 64 keys an iteration.  Its scores are made an iteration early, so that
+ * a warp's exponentials run while the tensor cores make the next scores and add the last values.
+ * What weights are relative to follows the largest score loosely: most iterations compare, and
+ * neither exchange nor rescale anything.
  *
  * Cost of a search: 48 recipes and that one, a proof for the best.
  */
@@ -28,6 +28,8 @@
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
+/* Columns of a head in products of warpgroups. */
+enum { GROUP_WIDTH = 64 };
 /* Weights may be e to this. */
 #define HEADROOM 5.0
 
@@ -321,13 +323,19 @@ static void add_group_iteration(block_program *p, const super_attention *s, cons
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
 }
 
+/* The columns of a tile for heads of n entries. */
+static int32_t width_of(const recipe *c, int64_t n)
+{
+    return c->by_groups && n < GROUP_WIDTH ? GROUP_WIDTH : rounded(n);
+}
+
 /* The text of a candidate.  q is loaded once and stays for all iterations; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
  * last tile.  Of warpgroups an iteration reads its values and the next one's keys, while the tiles
  * of two more are on their way. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
-    const int32_t tiles[] = {c->m, c->s, rounded(s->width), rounded(s->values)};
+    const int32_t tiles[] = {c->m, c->s, width_of(c, s->width), width_of(c, s->values)};
     const uint8_t parts = 8 / c->along_rows;
     kept t;
     add_frame(p, s, tiles);

@@ -585,7 +585,7 @@ static void test_groups(void **state)
     for (int mask = 0; mask < 3; mask++) {
         const bool causal = draw(2);
         super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
-                                         49 + (int64_t)draw(16), causal, draw(2) * 50, mask);
+                                         33 + (int64_t)draw(32), causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
         s.group_bytes = 80 << 10;
         choose_attention(&s, &choice);

@@ -1,0 +1,79 @@
+/* eights.cuh - eight neighbouring entries of a row, as generic bodies load and store them: 16 bytes
+ * of a 16-bit dtype, twice 16 of fp32.
+ *
+ * Several loads can be in flight before an entry is converted.  Bodies that keep such pieces in
+ * registers as floats have pieces.cuh, which needs a GPU's instructions; this file does not.  Used
+ * by elementwise.cuh, map.cuh and rope.cuh.
+ */
+#ifndef TASK_EIGHTS_CUH
+#define TASK_EIGHTS_CUH
+
+#include "tile/view.cuh"
+
+enum { EIGHT = 8 };
+/* What one instruction loads or stores. */
+struct alignas(16) eight_quad {
+    rt_u64 at[2];
+};
+/* As it lies in memory; the second quad of fp32 alone. */
+struct eight {
+    eight_quad at[2];
+};
+
+/* Can rows of v be taken by eights: floats of 16 or 32 bits, neighbours along the last axis, whole
+ * eights in each row, and rows that begin at multiples of one?  A constant of the instance. */
+MPK_FN bool eight_fits(const mpk_view &v)
+{
+    return (v.dtype == MPK_F32 || v.dtype == MPK_F16 || v.dtype == MPK_BF16) &&
+           mpk_has_pieces(v, EIGHT);
+}
+/* Does a box consist of whole eights along axis `last`, and is `start`, the addresses of all
+ * operands together, aligned to 16 bytes?  Then the axis counts eights from here on. */
+MPK_FN bool eight_counts(mpk_box &box, int last, rt_u64 start)
+{
+    if ((start & 15) || (box.lo[last] | box.hi[last]) % EIGHT)
+        return false;
+    box.lo[last] /= EIGHT;
+    box.hi[last] /= EIGHT;
+    return true;
+}
+
+/* The eight whose first entry is at offset `from` of v, in elements; g: v's data. */
+MPK_FN eight eight_load(const mpk_view &v, const char *g, rt_i64 from)
+{
+    const eight_quad *at = (const eight_quad *)(g + from * mpk_dtype_bytes(v.dtype));
+    eight e = {};
+    e.at[0] = at[0];
+    if (v.dtype == MPK_F32)
+        e.at[1] = at[1];
+    return e;
+}
+MPK_FN void eight_store(const mpk_view &v, char *g, rt_i64 to, const eight &e)
+{
+    eight_quad *at = (eight_quad *)(g + to * mpk_dtype_bytes(v.dtype));
+    at[0] = e.at[0];
+    if (v.dtype == MPK_F32)
+        at[1] = e.at[1];
+}
+
+/* Entry k, 0 to 7, a constant after the caller's loop is unrolled. */
+MPK_FN float eight_get(int dtype, const eight &e, int k)
+{
+    if (dtype == MPK_F32)
+        return __uint_as_float((rt_u32)(e.at[k / 4].at[k / 2 % 2] >> k % 2 * 32));
+    const rt_u16 bits = (rt_u16)(e.at[0].at[k / 4] >> k % 4 * 16);
+    return mpk_get(mpk_view{0, dtype}, (const char *)&bits, 0);
+}
+/* The entry was 0 before. */
+MPK_FN void eight_put(int dtype, eight &e, int k, float x)
+{
+    if (dtype == MPK_F32) {
+        e.at[k / 4].at[k / 2 % 2] |= (rt_u64)__float_as_uint(x) << k % 2 * 32;
+        return;
+    }
+    rt_u16 bits;
+    mpk_put(mpk_view{0, dtype}, (char *)&bits, 0, x);
+    e.at[0].at[k / 4] |= (rt_u64)bits << k % 4 * 16;
+}
+
+#endif

@@ -25,13 +25,18 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Rows of blocks are cut at blocks. */
+/* Rows of blocks are cut at blocks, others into runs. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
-    runs_axes(g, op, axes);
+    const int64_t block = ir_dtype_table[x->dtype].block_elements;
+    if (block == 1) {
+        runs_axes(g, op, axes);
+        return;
+    }
+    shape_axes_all(g, op, axes);
     if (x->rank)
-        axes[x->rank - 1].grain = ir_dtype_table[x->dtype].block_elements;
+        axes[x->rank - 1].grain = block;
 }
 
 /* Scratch: a run of the box as floats. */

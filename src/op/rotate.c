@@ -104,8 +104,10 @@ static const op_case cases[] = {
     CASE("bf16[1, 4, 7, 48]", "bf16[7, 32]"),
     CASE("f16[9, 10]", "f32[2]"),
     CASE("bf16[2, 3, 5, 64]", "bf16[5, 64]"),
-    {"input %x : bf16[1, 5, 2, 64]\ninput %c : bf16[1, 5, 64]\ninput %s : bf16[1, 5, 64]\n"
-     "%t = transpose(%x) {perm = [0, 2, 1, 3]}\n%y = rotate(%t, %c, %s)\n"},
+    {"input %w : bf16[5, 256]\ninput %c : bf16[1, 5, 64]\ninput %s : bf16[1, 5, 64]\n"
+     "%l = slice(%w) {starts = [0, 128], stops = [5, 256]}\n"
+     "%h = reshape(%l) {shape = [1, 5, 2, 64]}\n"
+     "%x = transpose(%h) {perm = [0, 2, 1, 3]}\n%y = rotate(%x, %c, %s)\n"},
 };
 
 const op_def op_rotate = {

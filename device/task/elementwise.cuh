@@ -21,7 +21,8 @@ enum {
     ELEMENTWISE_SILU,
     ELEMENTWISE_GELU,
     ELEMENTWISE_GELU_TANH,
-    ELEMENTWISE_SILU_MUL /* silu(a) b, the gate of a feed-forward layer */
+    ELEMENTWISE_SILU_MUL, /* silu(a) b, the gate of a feed-forward layer */
+    ELEMENTWISE_SAME      /* a: cast by eights */
 };
 
 /* f(a, b) in fp32; functions of one operand ignore b.  f is a constant of the instance, so one
@@ -39,6 +40,8 @@ MPK_FN float elementwise_float(int f, float a, float b)
         return activate_silu(a);
     case ELEMENTWISE_GELU:
         return activate_gelu(a);
+    case ELEMENTWISE_SAME:
+        return a;
     default:
         return activate_gelu_tanh(a);
     }
@@ -148,34 +151,11 @@ MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const 
         mpk_put(y, g_y, to, mpk_get(x, g_x, from));
 }
 
-/* cast_run between floats that have eights; false: they have none in this box. */
-MPK_FN bool cast_by_eights(const mpk_task &t, const mpk_view &x, const mpk_view &y)
-{
-    const char *g_x = mpk_data(t, x);
-    char *g_y = mpk_data(t, y);
-    const int last = y.rank - 1;
-    mpk_box box = mpk_box_of(t, y.rank);
-    if (!eight_counts(box, last, (rt_u64)g_x | (rt_u64)g_y))
-        return false;
-    rt_u64 n = mpk_count(box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK];
-        mpk_place(box, y.rank, i, at);
-        at[last] *= EIGHT;
-        const eight p = eight_load(x, g_x, mpk_offset(x, at));
-        eight result = {};
-#pragma unroll
-        for (int k = 0; k < EIGHT; k++)
-            eight_put(y.dtype, result, k, eight_get(x.dtype, p, k));
-        eight_store(y, g_y, mpk_offset(y, at), result);
-    }
-    return true;
-}
-
 /* y = x, of the same shape, in another dtype. */
 MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
-    if (eight_fits(x) && eight_fits(y) && cast_by_eights(t, x, y))
+    const mpk_view nothing = {-1};
+    if (eight_fits(x) && eight_fits(y) && elementwise_by_eights(t, ELEMENTWISE_SAME, x, nothing, y))
         return;
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);

@@ -8,14 +8,12 @@
  * Models whose name ends in "invariant" are compiled and served so that company changes no bit:
  * requests alone and together, logits and tokens.  Models whose name ends in "peers2" are shared by
  * two GPUs, or by two halves of the only one; likewise "peers3" and "peers4"; with "own" each has
- * some experts whole.  Those that end in
- * "prompts" have a graph for 512 tokens, which runs on the kernel for prompts; in those that end in
- * "streams" the tasks of steps of 128 and 256 tokens share tiles, and where matrices are wide those
- * of 64 tokens; those in "drafts" give requests
- * the same tokens with speculation as without, those in "ahead" with themselves as draft model, and
- * "invariant" ones the same bits.  The one that ends in "small" is as small as one can
- * be that runs all kinds of warps and bodies, on few workers, for the sanitizers
- * (tools/sanitize_cuda.py).
+ * some experts whole.  Those with "prompts" have a graph for 512 tokens, which runs on the kernel
+ * for prompts; in those with "streams" the tasks of steps of 128 and 256 tokens share tiles, and
+ * where matrices are wide those of 64 tokens.  Those with "drafts" give requests the same tokens
+ * with speculation as without, those with "ahead" with themselves as draft model, and "invariant"
+ * ones the same bits.  The one with "small" is as small as one can be that runs all kinds of warps
+ * and bodies, on few workers, for the sanitizers (tools/sanitize_cuda.py).
  *
  * The work is done by child processes, one after the other: one that loses its GPU, or hangs, is
  * replaced, and the next item goes on.  Before, all programs are compiled by as many processes as
@@ -215,6 +213,7 @@ static void list_items(int n, char **names)
         "mixtral-bf16-peers2",
         "qwen3_moe-f32-own-peers2",
         "mixtral-bf16-own-peers2",
+        "qwen3-bf16-wide-streams-peers2",
         "llama-f32-peers3",
         "qwen3-bf16-peers4",
     };

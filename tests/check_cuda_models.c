@@ -128,8 +128,10 @@ static const uint32_t *sizes_of(const item *it)
                           streams[4] = {1, 8, 128, 256}, wide[4] = {1, 8, 64, 128};
     if (it->invariant)
         return invariant;
+    if (it->wide)
+        return wide;
     if (it->streams)
-        return it->wide ? wide : streams;
+        return streams;
     if (it->prompts)
         return prompts;
     return it->n_peers ? peers : usual;
@@ -162,7 +164,7 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     }
     pass_options plain = {.fusion = PASS_FUSE_FULL}, fast = plain;
     fast.splits = check_workers_of(it) / config.n_kv_heads / (invariant ? 8 : 1);
-    fast.split_tokens = it->n_peers ? 64 : it->streams ? 128 : SPLIT_TOKENS;
+    fast.split_tokens = it->streams ? 128 : it->n_peers ? 64 : SPLIT_TOKENS;
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;

@@ -158,8 +158,8 @@ mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
     return MPK_OK;
 }
 
-/* Fill in which part of which tile the task has, and its worker at the meeting of that tile in the
- * block of tables.  Without maps (e->maps) the task copies no boxes, and has its tile alone. */
+/* Fill in which part of which tile the task has, and its worker, as its GPU counts them, at the
+ * meeting of that tile in the block of tables.  Without maps (e->maps) the task copies no boxes, and has its tile alone. */
 void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_entry *e)
 {
     if (e->op == RT_NONE || m->parts[e->op].n < 2 || !e->maps)
@@ -172,5 +172,5 @@ void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_en
     e->parts = p->n;
     e->part = across % p->n;
     e->meeting = m->table_block + at;
-    meeting->workers[e->part] = t->worker;
+    meeting->workers[e->part] = t->worker - m->peer * cuda_workers(m);
 }

@@ -44,7 +44,18 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
 
 static const char four_workers[] = "capability:90,sms:4,memory:67108864";
 
-/* The same program for few tokens and for many. */
+/* Two GPUs, of which the second has a product more. */
+#define OF_TWO(tokens)                                     \
+    "peer all\n"                                           \
+    "input %x : bf16[" tokens ", 4096] live=tokens\n"      \
+    "const %a : bf16[192, 4096]\nconst %b : bf16[96, 4096]\n" \
+    "peer 0\n%h = linear(%x, %a)\n"                        \
+    "peer 1\n%i = linear(%x, %a)\n%j = linear(%x, %b)\n"   \
+    "output %h\noutput %i\noutput %j\n"
+
+static const char two_gpus[] = "capability:90,sms:6,memory:67108864,gpus:2";
+
+/* The same program for few tokens and for many; n_workers: of a GPU. */
 static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *few,
                            const char *many)
 {
@@ -52,8 +63,7 @@ static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *f
     const char *const texts[2] = {few, many};
     const uint32_t n_tokens[2] = {FEW, MANY};
     ir_graph *g[2];
-    pass_options o = {.n_workers = n_workers,
-                      .page_bytes = 16384,
+    pass_options o = {.page_bytes = 16384,
                       .pages_per_worker = 1024,
                       .launch = PASS_LAUNCH_AOT,
                       .relaxed = true,
@@ -65,6 +75,8 @@ static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *f
     assert_non_null(b->fake);
     for (uint32_t i = 0; i < 2; i++)
         check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(texts[i]), &g[i]));
+    o.n_peers = ir_count_peers(g[0]);
+    o.n_workers = n_workers * o.n_peers;
     check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 2, g, n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
     b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
@@ -97,10 +109,10 @@ static void come(const rt_task *t, const rt_entry *e, const rt_meeting *m, uint3
     p->came++;
 }
 
-/* How many meetings there are; all of them are full. */
-static uint32_t check_meetings(const bed *b)
+/* How many meetings a GPU's tasks come to; all of them are full. */
+static uint32_t check_meetings_of(const bed *b, const cuda_machine *m)
 {
-    const cuda_machine *m = cuda_of(b->m);
+    uint32_t n = 0;
     char *block = calloc(1, m->layout.n_bytes);
     party *parties = calloc(m->n_meetings + 1, sizeof *parties);
     assert_true(block && parties);
@@ -108,23 +120,35 @@ static uint32_t check_meetings(const bed *b)
         const rt_graph *graph = (const rt_graph *)image_table(b->image.block, RT_GRAPHS) + g;
         const rt_task *tasks = (const rt_task *)image_table(b->image.block, RT_TASKS);
         for (uint32_t i = 0; i < graph->n_tasks; i++) {
-            const rt_task *t = &tasks[graph->first_task + i];
-            rt_entry e = {.op = t->op == RT_NONE ? RT_NONE : graph->first_op + t->op, .maps = 1};
-            cuda_fill_parts(m, t, block, &e);
+            rt_task t = tasks[graph->first_task + i];
+            if (t.worker / WORKERS != m->peer)
+                continue;
+            rt_entry e = {.op = t.op == RT_NONE ? RT_NONE : graph->first_op + t.op, .maps = 1};
+            cuda_fill_parts(m, &t, block, &e);
             if (!e.parts)
                 continue;
             assert_int_equal(b->image.n_graphs > 1 ? g : 1, 1);
             const uint64_t at = e.meeting - m->table_block;
             const uint64_t k = (at - m->layout.meetings) / sizeof(rt_meeting);
             assert_true(at >= m->layout.meetings && k < m->n_meetings);
-            come(t, &e, (const rt_meeting *)(void *)(block + at), i, &parties[k]);
+            t.worker %= WORKERS; /* as its GPU counts them */
+            come(&t, &e, (const rt_meeting *)(void *)(block + at), i, &parties[k]);
         }
     }
-    for (uint32_t k = 0; k < m->n_meetings; k++)
-        assert_true(parties[k].n > 1 && parties[k].came == parties[k].n);
-    const uint32_t n = m->n_meetings;
+    for (uint32_t k = 0; k < m->n_meetings; k++) {
+        assert_int_equal(parties[k].came, parties[k].n);
+        n += parties[k].n > 1;
+    }
     free(parties);
     free(block);
+    return n;
+}
+
+/* Of a single GPU, whose tasks come to all that there are. */
+static uint32_t check_meetings(const bed *b)
+{
+    const uint32_t n = check_meetings_of(b, cuda_of(b->m));
+    assert_int_equal(n, cuda_of(b->m)->n_meetings);
     return n;
 }
 
@@ -158,6 +182,17 @@ static void test_uneven_products(void **state)
     (void)state;
     bed *b = set_up_regimes(settings, WORKERS, PRODUCTS("4", "184"), PRODUCTS("128", "184"));
     assert_int_equal(check_meetings(b), 3);
+    tear_down(b);
+}
+
+/* Each GPU has tiles of its own, and counts its workers from 0. */
+static void test_two_gpus(void **state)
+{
+    (void)state;
+    bed *b = set_up_regimes(two_gpus, WORKERS, OF_TWO("4"), OF_TWO("128"));
+    const cuda_machine *first = cuda_of(b->m);
+    assert_int_equal(check_meetings_of(b, first->peers[0]), 3);
+    assert_int_equal(check_meetings_of(b, first->peers[1]), 6);
     tear_down(b);
 }
 
@@ -260,6 +295,7 @@ int main(void)
         cmocka_unit_test(test_products_that_share),
         cmocka_unit_test(test_a_product_without_boxes),
         cmocka_unit_test(test_uneven_products),
+        cmocka_unit_test(test_two_gpus),
         cmocka_unit_test(test_no_maps),
         cmocka_unit_test(test_squares),
         cmocka_unit_test(test_squares_of_passes),

@@ -111,7 +111,7 @@ enum {
 typedef struct rt_meeting {
     /* tasks whose sums of a warp's tokens are there, over all steps, modulo 2^32 */
     rt_word arrived[RT_PART_WARPS];
-    rt_u32 workers[RT_MOST_PARTS];
+    rt_u32 workers[RT_MOST_PARTS]; /* of this GPU: indices into rt_kernel.rooms */
     rt_u32 reserved[8];
 } rt_meeting;
 

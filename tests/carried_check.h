@@ -232,15 +232,18 @@ static inline const uint8_t *carried_done(carried_graph *c, uint32_t event)
     return done;
 }
 
-/* Where a root lies that is not carried: an area, or IR_NONE for the block of its peer. */
+/* Where a root lies that is not carried: an area, or IR_NONE for the block of its peer.  What is
+ * sent lies in the block as in the area of temporaries. */
 static inline uint32_t carried_place(const carried_graph *c, ir_tensor_id root, uint64_t *at)
 {
     const ir_tensor *t = &c->ir->tensors.at[root];
     const cuda_flow *flow =
         carried_flow(c, t->producer == IR_NONE ? 0 : c->ir->ops.at[t->producer].peer);
     const tg_place *place = &c->first->machine.image.places[c->graph][root];
-    *at = flow->at[root] == CUDA_IN_AREA ? place->offset : flow->at[root];
-    return flow->at[root] == CUDA_IN_AREA ? (uint32_t)place->area : IR_NONE;
+    const bool as_in_area =
+        flow->at[root] == CUDA_IN_AREA || (flow->sends[root] && !flow->is_carried[root]);
+    *at = as_in_area ? place->offset : flow->at[root];
+    return as_in_area ? (uint32_t)place->area : IR_NONE;
 }
 
 static inline bool carried_share_memory(const carried_graph *c, ir_tensor_id a, ir_tensor_id b)
@@ -394,12 +397,23 @@ static inline void carried_check_sent(const carried_graph *c, ir_tensor_id id)
     }
 }
 
-/* Do two results lie apart in a peer's block?  It has what is carried first. */
+static inline bool carried_is_sent(const cuda_flow *flow, ir_tensor_id id)
+{
+    return flow->sends[id] && !flow->is_carried[id];
+}
+
+/* Do two results lie apart in a peer's block?  Two that are sent may share bytes, if they share the
+ * same ones of the temporaries. */
 static inline bool carried_is_apart(const carried_graph *c, uint32_t peer, ir_tensor_id a,
                                     ir_tensor_id b)
 {
-    const uint64_t *at = carried_flow(c, peer)->at;
-    return a == b || at[a] == CUDA_IN_AREA || at[b] == CUDA_IN_AREA ||
+    const cuda_flow *flow = carried_flow(c, peer);
+    const uint64_t *at = flow->at;
+    const tg_place *places = c->first->machine.image.places[c->graph];
+    return a == b ||
+           (carried_is_sent(flow, a) && carried_is_sent(flow, b) &&
+            at[a] - at[b] == places[a].offset - places[b].offset) ||
+           at[a] == CUDA_IN_AREA || at[b] == CUDA_IN_AREA ||
            at[a] + (uint64_t)ir_bytes(&c->ir->tensors.at[a]) <= at[b] ||
            at[b] + (uint64_t)ir_bytes(&c->ir->tensors.at[b]) <= at[a];
 }
@@ -415,12 +429,16 @@ static inline void carried_check_place(const carried_graph *c, ir_tensor_id id)
         if (flow->at[id] == CUDA_IN_AREA)
             continue;
         assert_int_equal(c->first->machine.image.places[c->graph][id].area, TG_TEMPS);
-        if (flow->is_carried[id] && flow->sends[id])
+        if (flow->sends[id])
             assert_int_equal(flow->at[id], carried_flow(c, 0)->at[id]);
         else
             assert_true(by != IR_NONE && c->ir->ops.at[by].peer == p);
-        assert_true(flow->is_carried[id] == (flow->at[id] < block->n_carried));
-        assert_true(flow->at[id] + (uint64_t)ir_bytes(&c->ir->tensors.at[id]) <= block->n_bytes);
+        const uint64_t end = flow->at[id] + (uint64_t)ir_bytes(&c->ir->tensors.at[id]);
+        assert_true(carried_is_sent(flow, id) == (flow->at[id] < block->n_sent));
+        assert_true(flow->is_carried[id] == (flow->at[id] >= block->n_sent &&
+                                             flow->at[id] < block->n_sent + block->n_carried));
+        assert_true(!carried_is_sent(flow, id) || end <= block->n_sent);
+        assert_true(end <= block->n_bytes);
         for (ir_tensor_id other = 0; other < id; other++)
             assert_true(carried_is_apart(c, p, id, other));
     }

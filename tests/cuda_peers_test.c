@@ -180,13 +180,15 @@ static void test_requests(void **state)
 
 /* ---- carried words ---- */
 
-/* A small model of a random family, fused as for GPUs, with bodies that carry: steps of one token,
- * and of as many as are streamed, or split among teams. */
+/* A small model of a random family, fused as for GPUs: steps of one token, and of as many as are
+ * streamed or split among teams, whose bodies carry; or of many tokens alone, which would be a
+ * kernel of their own beside others: products of these send boxes. */
 static void make_fast_model(bed *b, uint32_t n_gpus)
 {
     static const char *const families[] = {"llama", "qwen3", "mixtral"};
     static ir_dtype dtype = IR_BF16;
-    const uint32_t n_tokens[] = {1, random_below(&b->random, 2) ? 16 : 32};
+    static const uint32_t steps[][2] = {{1, 16}, {1, 32}, {80}};
+    const uint32_t *n_tokens = steps[random_below(&b->random, 3)], n_graphs = n_tokens[1] ? 2 : 1;
     const bool experts = random_below(&b->random, 3) == 0;
     const uint32_t kv_heads = 1u << random_below(&b->random, 3);
     const model_config c = {.family = str_from(families[experts ? 2 : random_below(&b->random, 2)]),
@@ -225,9 +227,9 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .page_bytes = 16384,
                             .pages_per_worker = 1 << 16};
     ir_graph *g[2];
-    for (int i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < n_graphs; i++) {
         const model_shape s = {.n_tokens = n_tokens[i],
-                               .n_rows = i ? 3 : 1,
+                               .n_rows = n_tokens[i] < 3 ? n_tokens[i] : 3,
                                .n_slots = 3,
                                .n_pages = 9,
                                .page_tokens = 64,
@@ -236,13 +238,13 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                                .activation_dtype = IR_BF16};
         check_ok(&b->cx, model_build(&b->cx, &b->arena, &c, &s, &w, &g[i]));
     }
-    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, 2, g, n_tokens, &b->program));
+    check_ok(&b->cx, pass_compile(&b->cx, &b->arena, &o, n_graphs, g, n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->arena, &b->program, &b->image));
     make_weights(b);
 }
 
-/* Which bytes of the blocks are carried from one GPU to another: every GPU that a term is sent to
- * has it at the same place, and nothing else there. */
+/* Which bytes of the blocks are carried or sent from one GPU to another: every GPU that a term is
+ * sent to has it at the same place, and nothing else there. */
 static void check_places(const bed *b)
 {
     const cuda_machine *const *m = (const cuda_machine *const *)cuda_of(b->m)->peers;
@@ -260,7 +262,8 @@ static void check_places(const bed *b)
 }
 
 /* Requests on GPUs that carry words to each other get the answers of a CPU, which counts events. */
-static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_t *sent)
+static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_t *sent,
+                          uint32_t *boxes)
 {
     static answers here, there, again;
     bed b = {.random.seed = of};
@@ -285,6 +288,7 @@ static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_
     assert_memory_equal(&here, &again, sizeof here);
     *quiet += b.gpus.quiet;
     *sent += b.gpus.sent;
+    *boxes += b.gpus.boxes_sent;
     free(b.gpus.words);
     tear_down(&b);
 }
@@ -293,12 +297,13 @@ static void test_carried(void **state)
 {
     (void)state;
     const uint32_t least = check_thorough() || CHECK_SHARE == 1 ? 8 : 3;
-    uint32_t quiet = 0, sent = 0;
-    /* every second model or so has no task that polls, one in four sends nothing */
-    for (uint32_t n = 0; n < least || ((!quiet || sent <= 1000) && n < 60); n++)
-        check_carried(seed + n, 2 + n % 3, &quiet, &sent);
-    print_message("%u tasks that poll, %u results sent\n", quiet, sent);
-    assert_true(quiet > 0 && sent > 1000);
+    uint32_t quiet = 0, sent = 0, boxes = 0;
+    /* every second model or so has no task that polls, one in four sends no word */
+    for (uint32_t n = 0; n < least || ((!quiet || sent <= 1000 || !boxes) && n < 60); n++)
+        check_carried(seed + n, 2 + n % 3, &quiet, &sent, &boxes);
+    print_message("%u tasks that poll, %u results sent word by word, %u boxes\n", quiet, sent,
+                  boxes);
+    assert_true(quiet > 0 && sent > 1000 && boxes > 0);
 }
 
 /* ---- memory ---- */

@@ -46,6 +46,7 @@ typedef struct hidden_store {
     op_view view;
     ir_tensor_id tensor;
     ir_box box;
+    uint32_t peer, sends; /* whose it is, and for whom it is stored too (rt_entry.sends) */
 } hidden_store;
 
 typedef struct emulated_worker {
@@ -76,7 +77,7 @@ typedef struct gpus {
     void *const *weights;        /* [weights of the image] for operators that have packed copies */
     late_word *words;            /* [MAX_WORDS] */
     uint32_t n_words;
-    uint32_t n, launches, steps, late_stores, remote_reads, quiet, sent;
+    uint32_t n, launches, steps, late_stores, remote_reads, quiet, sent, boxes_sent;
     int dies;  /* this GPU's kernel ends without a word; -1: none does */
     int hangs; /* the tasks of this GPU's worker 0 do not end; -1: of none */
 } gpus;
@@ -116,13 +117,33 @@ static inline char *gpus_shown(gpus *s, ir_tensor_id tensor)
            ir_row_bytes(ir->tensors.at[tensor].dtype, ir->tensors.at[tensor].offset);
 }
 
-static inline void gpus_show(gpus *s, const hidden_store *h)
+static inline void gpus_copy(const hidden_store *h, void *data)
 {
     op_view to = h->view;
     op_call call = {.op = NULL, .n_in = 1, .n_out = 1, .in = {h->view}};
-    to.data = gpus_shown(s, h->tensor);
+    to.data = data;
     call.out[0] = to;
     op_find(STR("copy"))->ref(&call, &h->box, NULL);
+}
+
+/* Into the memory of the GPUs that it is sent to. */
+static inline void gpus_send_box(const gpus *s, const hidden_store *h)
+{
+    for (uint32_t q = 0; q < s->n; q++)
+        if (h->sends >> q & 1) {
+            const rt_u64 there =
+                (rt_u64)(uintptr_t)h->view.data + s->kernels[h->peer]->peers[q].away;
+            assert_true(q != h->peer && s->fake->device_of(there) == (int)q &&
+                        s->fake->may_touch((int)h->peer, there, 1));
+            gpus_copy(h, (void *)(uintptr_t)there);
+        }
+}
+
+static inline void gpus_show(gpus *s, const hidden_store *h)
+{
+    gpus_copy(h, gpus_shown(s, h->tensor));
+    gpus_send_box(s, h);
+    s->boxes_sent += h->sends != 0;
 }
 
 /* The worker counts its task, at system scope or not. */
@@ -282,7 +303,7 @@ static inline void gpus_check_empty(const gpus *s)
     assert_int_equal(s->n_words, 0);
     for (uint32_t p = 0; p < s->n && s->machine; p++) {
         const cuda_machine *m = s->machine->peers[p];
-        const rt_u32 *at = (const rt_u32 *)(uintptr_t)m->carried_block;
+        const rt_u32 *at = (const rt_u32 *)(uintptr_t)(m->carried_block + m->carriers.n_sent);
         for (uint64_t i = 0; i < m->carriers.n_carried / sizeof *at; i++)
             assert_int_equal(at[i], RT_EMPTY);
     }
@@ -358,7 +379,11 @@ static inline void gpus_compute(gpus *s, uint32_t p, rt_u32 graph, emulated_work
     op->def->ref(call, box, scratch);
     free(scratch);
     for (uint32_t i = 0; i < op->n_out; i++) {
-        hidden_store h = {.view = call->out[i], .tensor = op->out[i], .box = *box};
+        hidden_store h = {.view = call->out[i],
+                          .tensor = op->out[i],
+                          .box = *box,
+                          .peer = p,
+                          .sends = gpus_carries(s, p, graph, op->out[i]) ? 0 : e->sends};
         if (i && op->def->writes)
             op->def->writes(ir, op, i, box, &h.box);
         if (gpus_carries(s, p, graph, op->out[i]))

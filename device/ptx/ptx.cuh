@@ -125,6 +125,12 @@ MPK_FN void ptx_store_word_system(void *p, rt_u32 v)
 {
     asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+MPK_FN void ptx_store_words_system(void *p, const mpk_words &v)
+{
+    asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
 /* Adds without a result (red, not atom), so the thread does not wait for an answer.  The release
  * covers all that the thread has written or has seen, by barriers too: so one thread publishes
  * what eight warps wrote. */

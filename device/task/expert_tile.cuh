@@ -599,9 +599,10 @@ MPK_FN void expert_tile_ask_biases(const mpk_task &t, const expert_tile_ends_sha
 }
 
 /* Four columns of y from eight sums: a gate's and what it lets through in turn.  limit: with
- * ENDS. */
+ * ENDS; sends: rt_entry.sends. */
 template <int ENDS>
-MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation, float limit)
+MPK_FN void expert_tile_store_pairs(rt_u32 sends, rt_u16 *y, const box_sums &v, int activation,
+                                    float limit)
 {
     float a[4]; /* columns of y */
 #pragma unroll
@@ -609,7 +610,9 @@ MPK_FN void expert_tile_store_pairs(rt_u16 *y, const box_sums &v, int activation
         a[i] = ENDS && activation == ACTIVATE_SWIGLU_OAI
                    ? activate_limited(v.at[2 * i], v.at[2 * i + 1], limit)
                    : tile_activate(activation, v.at[2 * i]) * v.at[2 * i + 1];
-    ptx_store_two_words(y, ptx_pack_bf16(a[0], a[1]), ptx_pack_bf16(a[2], a[3]));
+    const rt_u32 low = ptx_pack_bf16(a[0], a[1]), high = ptx_pack_bf16(a[2], a[3]);
+    ptx_store_two_words(y, low, high);
+    mpk_send_two_words(sends, y, low, high);
 }
 
 /* Scratch to y: a warp's 16 rows and 8 groups from `group` of the expert on; s_list: pairs of
@@ -628,6 +631,7 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
                 (rt_u64)mpk_lo(t, 0) * (rt_u32)s.of_token * (rt_u32)s.rows + column;
     s_sum += row * TILE_ROW + lane % 8 * 8;
     const float limit = ENDS ? ((const expert_tile_ends_shape &)s).limit : 0;
+    const rt_u32 sends = t.e->sends;
 #pragma unroll 1
     for (int i = row; i < 16 && i < n; i += 4, s_sum += 4 * TILE_ROW) {
         box_sums v = box_get(s_sum, s_scale + i);
@@ -637,9 +641,9 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
                 v.at[k] += s_bias[lane % 8 * 8 + k];
         rt_u16 *to = y + (rt_u64)s_list[i] * (rt_u32)s.rows;
         if (activation != ACTIVATE_NONE)
-            expert_tile_store_pairs<ENDS>(to, v, activation, limit);
+            expert_tile_store_pairs<ENDS>(sends, to, v, activation, limit);
         else
-            box_store((rt_u64)to, v, {0, 0, 0, 0});
+            box_store(sends, (rt_u64)to, v, {0, 0, 0, 0});
     }
 }
 

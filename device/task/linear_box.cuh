@@ -265,6 +265,7 @@ struct box_end {
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
     int column;         /* of y, the first */
+    rt_u32 sends;       /* rt_entry.sends */
 };
 
 /* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
@@ -293,6 +294,7 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
     e.column = column;
+    e.sends = t.e->sends;
     return e;
 }
 
@@ -309,8 +311,9 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns. */
-MPK_FN mpk_words box_store(rt_u64 y, const box_sums &v, const mpk_words &residual)
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns; sends:
+ * rt_entry.sends. */
+MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
     rt_u32 words[4];
@@ -319,6 +322,7 @@ MPK_FN mpk_words box_store(rt_u64 y, const box_sums &v, const mpk_words &residua
         words[i] = halves_pack(v.at[2 * i] + halves_low(r[i]), v.at[2 * i + 1] + halves_high(r[i]));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words((void *)y, stored);
+    mpk_send_words(sends, (void *)y, stored);
     return stored;
 }
 
@@ -351,9 +355,9 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e,
         box_finish_sums(s, bias, &b);
         mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
-            y[0] = box_store(e.y + at + (rt_u32)i * further, a, residual[i]);
+            y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i]);
         if (4 * i + 4 < tokens)
-            y[1] = box_store(e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+            y[1] = box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
         if (e.squares) {
             square[i] = squares_add(y[0], square[i]);
             square[i + 1] = squares_add(y[1], square[i + 1]);
@@ -428,7 +432,7 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
         box_finish_sums(s, bias, &v);
         mpk_words y = {}; /* what is stored */
         if (4 * i < tokens)
-            y = box_store(e.y + at + (rt_u32)i * further, v, residual[0]);
+            y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual[0]);
         const float added = e.squares ? squares_add(y, square[0]) : 0;
 #pragma unroll
         for (int k = 0; k < 3; k++) {
@@ -529,8 +533,9 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
 #pragma unroll 4
         for (int i = 0; i < 16 && i < e.tokens; i++) {
             const uint2 v = *(const uint2 *)(s_y + i * BOX_ROW + lane * 8);
-            ptx_store_two_words((void *)(e.y + (rt_u64)((rt_u32)i * e.row_bytes) + lane * 8), v.x,
-                                v.y);
+            void *y = (void *)(e.y + (rt_u64)((rt_u32)i * e.row_bytes) + lane * 8);
+            ptx_store_two_words(y, v.x, v.y);
+            mpk_send_two_words(e.sends, y, v.x, v.y);
         }
 }
 

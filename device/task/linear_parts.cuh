@@ -309,7 +309,9 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
         for (int i = 0; i < 4; i++)
             v[i] =
                 tile_activate(s.activation, sums.at[2 * i] * scale) * (sums.at[2 * i + 1] * scale);
-        ptx_store_two_words(y, halves_pack(v[0], v[1]), halves_pack(v[2], v[3]));
+        const rt_u32 low = halves_pack(v[0], v[1]), high = halves_pack(v[2], v[3]);
+        ptx_store_two_words(y, low, high);
+        mpk_send_two_words(t.e->sends, y, low, high);
         return 0;
     }
     box_sums bias = {};
@@ -327,6 +329,7 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
                                sums.at[2 * i + 1] + halves_high(residual[i]));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words(y, stored);
+    mpk_send_words(t.e->sends, y, stored);
     return squares_add(stored, 0);
 }
 

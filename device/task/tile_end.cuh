@@ -110,6 +110,7 @@ struct tile_end {
     int norm, columns;      /* of x */
     int after;
     float eps;
+    rt_u32 sends; /* rt_entry.sends */
 };
 
 /* Copied once into registers: read through the task, they would be loaded again after every
@@ -127,6 +128,7 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
     e.columns = s.columns;
     e.after = s.after;
     e.eps = s.eps;
+    e.sends = t.e->sends;
     return e;
 }
 
@@ -138,12 +140,17 @@ MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
     const rt_u32 v = halves_pack(a, b); /* the two columns */
     if (column >= e.lo && column + 1 < e.hi && e.rows % 2 == 0) {
         ptx_store_word(y, v);
+        mpk_send(e.sends, (rt_u32 *)y, v);
         return;
     }
-    if (column >= e.lo && column < e.hi)
+    if (column >= e.lo && column < e.hi) {
         y[0] = (rt_u16)v;
-    if (column + 1 >= e.lo && column + 1 < e.hi)
+        mpk_send(e.sends, y, (rt_u16)v);
+    }
+    if (column + 1 >= e.lo && column + 1 < e.hi) {
         y[1] = (rt_u16)(v >> 16);
+        mpk_send(e.sends, y + 1, (rt_u16)(v >> 16));
+    }
 }
 
 /* Two neighbours as one word where both are the task's and the row is aligned for it, else one by

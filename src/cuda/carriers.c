@@ -29,7 +29,7 @@
  * Where several GPUs share the program, each has a gate and an end of its own, and a term that
  * others add crosses: its writer stores each word into the memory of every GPU that polls it, at
  * the same offset of the block, and each of these clears its own copy (docs/gpus.md, "Carried
- * words").
+ * words").  sent.c has those that cross and are not carried.
  *
  * Graphs in which there is no such event, and graphs with JIT tasks, use counters alone.  With JIT
  * tasks it would not be sound: a worker that polls for a word cannot run the JIT task in its own
@@ -502,10 +502,10 @@ static bool needs_own_place(const flow *f, ir_tensor_id id)
            f->m->machine.image.places[f->index][id].area == TG_TEMPS;
 }
 
-/* The next place of its part of the block, *n bytes from that part's beginning. */
+/* The next place of its part of the block, *n bytes from where the carried part begins. */
 static void place_at(flow *f, ir_tensor_id id, uint64_t *n)
 {
-    f->out->at[id] = *n;
+    f->out->at[id] = f->m->carriers.n_sent + *n;
     *n += ((uint64_t)ir_bytes(&f->ir->tensors.at[id]) + CUDA_CARRY_ALIGN - 1) / CUDA_CARRY_ALIGN *
           CUDA_CARRY_ALIGN;
 }
@@ -538,9 +538,10 @@ static void move_rest(const cuda_machine *m, cuda_carriers *c)
 {
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++)
         for (ir_tensor_id t = 0; t < m->machine.image.ir[i]->tensors.n; t++)
-            if (c->flows[i].at[t] != CUDA_IN_AREA && !c->flows[i].is_carried[t])
+            if (c->flows[i].at[t] != CUDA_IN_AREA && !c->flows[i].is_carried[t] &&
+                !c->flows[i].sends[t])
                 c->flows[i].at[t] += c->n_carried;
-    c->n_bytes = c->n_carried + c->n_rest;
+    c->n_bytes = c->n_sent + c->n_carried + c->n_rest;
 }
 
 /* One box, in lots of rows. */
@@ -657,6 +658,7 @@ static mpk_status plan_graphs(mpk_context *cx, arena *scratch, cuda_machine *m)
     NEW(cx, scratch, flows, n);
     for (uint32_t i = 0; i < n; i++)
         TRY(begin_flow(cx, scratch, m, i, &flows[i]));
+    TRY(cuda_plan_sent(cx, m));
     TRY(thread_each(cx, n, find_one, flows));
     for (uint32_t i = 0; i < n; i++)
         TRY(plan_graph(cx, m, &flows[i]));

@@ -7,6 +7,7 @@
  *   weights.c      which copies of a weight are needed
  *   upload.c       host memory -> GPU, packed on the way
  *   carriers.c     results that tell by themselves when they are there
+ *   sent.c         results that are stored into the memory of all GPUs that read them
  *   boxes.c        tensor maps for bodies that copy boxes
  *   parts.c        products whose tiles several tasks sum together
  *   squares.c      norms of products whose squares are summed where x is made
@@ -25,7 +26,8 @@
  *
  *   weight_block    packed copies, then plain ones                       weights.c
  *   areas[]         KV cache and other state; step inputs and outputs; temporaries
- *   carried_block   carried tensors of all graphs, then what quiet tasks write besides
+ *   carried_block   results that are sent, carried tensors of all graphs, then what quiet tasks
+ *                   write besides
  *   parts_block     sums of products that tasks share, of all workers; then squares of rows
  *   table_block     everything that cuda_layout has an offset for        tables.c
  *   mailbox, ring_block, logits, masks                                   pinned, on the host
@@ -100,10 +102,12 @@ typedef struct cuda_weight_plan {
 typedef struct cuda_flow {
     /* [tensors] of a root: place in the block of what is carried, CUDA_IN_AREA: in its area */
     uint64_t *at;
-    /* [tensors]; what has a place in the block and is not carried is written by quiet tasks */
+    /* [tensors]; what has a place in the block, is not carried and not sent is written by quiet
+     * tasks */
     bool *is_carried;
-    /* [tensors] bit p: peer p polls it in its own memory, at the same place of its block; 0: it is
-     * polled where it is made alone */
+    /* [tensors] bit p: its writer stores it into the memory of peer p, at the same place of its
+     * block.  What is carried is polled there, by its own peer too if it does; what is not is read
+     * by other peers than its own (sent.c).  0: it stays where it is made */
     uint32_t *sends;
     /* operators of this peer between these poll what they read; RT_NONE: none does */
     ir_op_id gate, end;
@@ -114,9 +118,9 @@ typedef struct cuda_carriers {
     cuda_flow *flows;     /* [n_graphs] */
     VEC(rt_clear) clears; /* `at`: in the block */
     rt_u32 *first_clear;  /* [n_graphs * n_workers + 1] */
-    /* of the block, which all graphs share: n_carried, and n_rest after them */
+    /* of the block, which all graphs share: n_sent, the same on all peers, n_carried, n_rest */
     uint64_t n_bytes;
-    uint64_t n_carried, n_rest;
+    uint64_t n_sent, n_carried, n_rest;
 } cuda_carriers;
 
 /* ---- tiles that tasks share ---- */
@@ -462,6 +466,12 @@ bool cuda_is_quiet(const cuda_machine *m, uint32_t graph, uint32_t op);
 void cuda_carry_pattern(const cuda_machine *m, uint32_t graph, uint32_t op, rt_entry *e);
 /* A worker's list, whose entries are filled: its gate, and the one entry that clears. */
 void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, uint32_t n);
+
+/* ---- sent.c ---- */
+
+/* Decide which results that are not carried are sent to other peers: `sends` and `at` of all
+ * flows, and n_sent. */
+mpk_status cuda_plan_sent(mpk_context *cx, cuda_machine *m);
 
 /* ---- upload.c ---- */
 

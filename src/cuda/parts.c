@@ -159,7 +159,8 @@ mpk_status cuda_plan_parts(mpk_context *cx, cuda_machine *m)
 }
 
 /* Fill in which part of which tile the task has, and its worker, as its GPU counts them, at the
- * meeting of that tile in the block of tables.  Without maps (e->maps) the task copies no boxes, and has its tile alone. */
+ * meeting of that tile in the block of tables.  Without maps (e->maps) the task copies no boxes,
+ * and has its tile alone. */
 void cuda_fill_parts(const cuda_machine *m, const rt_task *t, char *block, rt_entry *e)
 {
     if (e->op == RT_NONE || m->parts[e->op].n < 2 || !e->maps)

@@ -207,10 +207,10 @@ cuda_address cuda_tensor_address(const cuda_machine *of, uint32_t graph, ir_tens
     ir_strides(g, tensor, stride, &offset);
     uint64_t bytes = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
     const ir_tensor_id root = tg_root(g, tensor);
+    const cuda_flow *flow = &of->carriers.flows[graph];
     const uint64_t own = m->carriers.flows[graph].at[root];
-    if (of->carriers.flows[graph]
-            .is_carried[root]) /* another peer's: the copy that it sends here */
-        return of->carried_block + of->carriers.flows[graph].at[root] + bytes;
+    if (flow->is_carried[root] || flow->sends[root]) /* another peer's: the copy that it has here */
+        return of->carried_block + flow->at[root] + bytes;
     if (own != CUDA_IN_AREA)
         return m->carried_block + own + bytes;
     if (p->area != TG_WEIGHTS)

@@ -74,8 +74,9 @@ typedef struct rt_entry {
     rt_u32 parts;
     rt_u64 meeting; /* device address of the tile's rt_meeting */
     rt_u32 part;
-    /* bit p: peer p polls the result, which is stored into its memory too (rt_peer.away); 0: it is
-     * stored here alone */
+    /* bit p: the result is stored into the memory of peer p too (rt_peer.away).  A carried one goes
+     * to the peers that poll it, this one among them if it does; any other stays here and goes to
+     * the other peers that read it.  0: it is stored here alone */
     rt_u32 sends;
     /* device address of the operator's tensor maps, rt_map[RT_MAPS]: of its first input, of its
      * packed weights, and of these in boxes of half as many rows, for a body that copies boxes of

@@ -4,8 +4,8 @@
  * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
  * requests all parts of its piece before it waits for one or adds any, so that a sum takes one trip
  * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens a thread has many
- * pieces, and requests SUM_AHEAD of them at a time: one trip for each piece would leave the link
- * idle for most of the time.
+ * pieces: it takes them in batches, and requests one before it adds the one before, so that memory
+ * is never idle.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH
@@ -65,18 +65,59 @@ MPK_FN rt_u64 sum_place(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32
     return (rt_u64)(mpk_lo(t, 0) + i / pieces) * columns + mpk_lo(t, 1) + i % pieces * 8;
 }
 
-enum { SUM_AHEAD = 4 };
+/* Pieces of a thread, MPK_THREADS apart: as many as two batches of all parts have registers. */
+template <int N> struct sum_batch {
+    enum { PIECES = N <= 3 ? 4 : N <= 6 ? 2 : 1, STEP = PIECES * MPK_THREADS };
+    mpk_words v[PIECES][N];
+};
 
-/* SUM_AHEAD pieces of a thread, MPK_THREADS apart. */
-template <int N> MPK_FN void sum_pieces(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i)
+/* Is the batch from piece i on whole? */
+template <int N> MPK_FN bool sum_has(rt_u32 i, rt_u32 n)
 {
-    mpk_words v[SUM_AHEAD][N];
+    return i + (sum_batch<N>::PIECES - 1) * MPK_THREADS < n;
+}
+
+template <int N>
+MPK_FN void sum_ask(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i, sum_batch<N> *b)
+{
 #pragma unroll
-    for (int a = 0; a < SUM_AHEAD; a++)
-        sum_bring<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), v[a]);
+    for (int a = 0; a < sum_batch<N>::PIECES; a++)
+        sum_bring<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), b->v[a]);
+}
+
+template <int N>
+MPK_FN void sum_put(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i,
+                    const sum_batch<N> &b)
+{
 #pragma unroll
-    for (int a = 0; a < SUM_AHEAD; a++)
-        sum_store<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), v[a]);
+    for (int a = 0; a < sum_batch<N>::PIECES; a++)
+        sum_store<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), b.v[a]);
+}
+
+/* All whole batches from piece i on; returns the first piece after them. */
+template <int N>
+MPK_FN rt_u32 sum_batches(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i, rt_u32 n)
+{
+    const rt_u32 step = sum_batch<N>::STEP;
+    sum_batch<N> a, b; /* in turn */
+    if (!sum_has<N>(i, n))
+        return i;
+    sum_ask<N>(t, columns, pieces, i, &a);
+#pragma unroll 1
+    while (sum_has<N>(i + step, n)) {
+        sum_ask<N>(t, columns, pieces, i + step, &b);
+        sum_put<N>(t, columns, pieces, i, a);
+        i += step;
+        if (!sum_has<N>(i + step, n)) {
+            sum_put<N>(t, columns, pieces, i, b);
+            return i + step;
+        }
+        sum_ask<N>(t, columns, pieces, i + step, &a);
+        sum_put<N>(t, columns, pieces, i, b);
+        i += step;
+    }
+    sum_put<N>(t, columns, pieces, i, a);
+    return i + step;
 }
 
 /* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8 as the bounds of all boxes; the
@@ -88,9 +129,7 @@ template <int N, bool MANY> MPK_FN void sum_rows(const mpk_task &t, rt_u32 colum
     const rt_u32 n = (mpk_end(t) - mpk_lo(t, 0)) * pieces; /* pieces of the box */
     rt_u32 i = (rt_u32)mpk_thread();
     if (MANY)
-#pragma unroll 1
-        for (; i + (SUM_AHEAD - 1) * MPK_THREADS < n; i += SUM_AHEAD * MPK_THREADS)
-            sum_pieces<N>(t, columns, pieces, i);
+        i = sum_batches<N>(t, columns, pieces, i, n);
 #pragma unroll 1
     for (; i < n; i += MPK_THREADS) {
         const rt_u64 at = sum_place(t, columns, pieces, i);

@@ -1,5 +1,6 @@
 /* one_kernel_test.c - a model's kernel is the same for any number of requests and any context, so
- * that one that was compiled for some serves all: what differs is told to it when it is loaded.
+ * that one that was compiled for some serves all: what differs is told to it when it is loaded.  It
+ * has no more code for many layers than for a few.
  */
 #include "check.h"
 
@@ -11,6 +12,8 @@ enum { WORKERS = 132, GRAPHS = 3 };
 
 typedef struct size {
     uint32_t slots, slot_pages, n_pages, kv_heads;
+    uint32_t layers, width; /* 0: two, and the model's own */
+    uint32_t peers;
 } size;
 
 static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *name, uint32_t rank,
@@ -23,13 +26,14 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
 
 static ir_graph *build(mpk_context *cx, arena *a, size of, uint32_t n_tokens)
 {
+    const uint32_t width = of.width ? of.width : 256;
     const model_config config = {.family = STR("qwen3"),
-                                 .n_layers = 2,
-                                 .hidden_size = 256,
+                                 .n_layers = of.layers ? of.layers : 2,
+                                 .hidden_size = width,
                                  .n_heads = 4,
                                  .n_kv_heads = of.kv_heads,
                                  .head_size = 64,
-                                 .ffn_size = 512,
+                                 .ffn_size = 2 * width,
                                  .vocab_size = 1024,
                                  .max_positions = 4096,
                                  .norm_eps = 1e-6,
@@ -55,7 +59,9 @@ static ir_graph *build(mpk_context *cx, arena *a, size of, uint32_t n_tokens)
 static void make(mpk_context *cx, arena *a, size of, gen_source *out)
 {
     static const uint32_t n_tokens[GRAPHS] = {1, 16, 64};
-    const pass_options options = {.n_workers = WORKERS,
+    const pass_options options = {.n_workers = WORKERS * (of.peers ? of.peers : 1),
+                                  .n_peers = of.peers,
+                                  .launch = of.peers > 1 ? PASS_LAUNCH_AOT : PASS_LAUNCH_AUTO,
                                   .page_bytes = 16384,
                                   .pages_per_worker = 1 << 16,
                                   .fusion = PASS_FUSE_FULL,
@@ -78,7 +84,10 @@ static void make(mpk_context *cx, arena *a, size of, gen_source *out)
 static void any_batch_and_context_have_one_kernel(void **state)
 {
     (void)state;
-    static const size sizes[] = {{1, 20, 20, 2}, {4, 20, 80, 2}, {1, 36, 36, 2}, {16, 36, 100, 2}};
+    static const size sizes[] = {{.slots = 1, .slot_pages = 20, .n_pages = 20, .kv_heads = 2},
+                                 {.slots = 4, .slot_pages = 20, .n_pages = 80, .kv_heads = 2},
+                                 {.slots = 1, .slot_pages = 36, .n_pages = 36, .kv_heads = 2},
+                                 {.slots = 16, .slot_pages = 36, .n_pages = 100, .kv_heads = 2}};
     mpk_context cx = {0};
     arena a = {0};
     gen_source first, other;
@@ -93,13 +102,38 @@ static void any_batch_and_context_have_one_kernel(void **state)
         assert_int_equal(other.caches[0].slot_pages, of->slot_pages);
         assert_int_equal(other.caches[0].n_pages, of->n_pages);
     }
-    make(&cx, &a, (size){1, 20, 20, 1}, &other); /* another model is another kernel */
+    make(&cx, &a, (size){.slots = 1, .slot_pages = 20, .n_pages = 20, .kv_heads = 1},
+         &other); /* another model is another kernel */
     assert_string_not_equal(other.text.at, first.text.at);
     arena_free(&a);
 }
 
+/* Twice the layers are not one instance more. */
+static void every_layer_runs_the_same_code(void **state)
+{
+    (void)state;
+    /* of 64 tokens, those of a wide model on two peers are of two units in turn: the product of
+     * heads is short of columns, that of the feed-forward layer is not */
+    static const size sizes[] = {
+        {.width = 256, .peers = 1}, {.width = 256, .peers = 2}, {.width = 2048, .peers = 2}};
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        arena a = {0};
+        gen_source few, many;
+        size of = sizes[i];
+        of.slots = 1, of.slot_pages = of.n_pages = 20, of.kv_heads = 2;
+        of.layers = 3;
+        make(&cx, &a, of, &few);
+        of.layers = 6;
+        make(&cx, &a, of, &many);
+        assert_int_equal(many.n_instances, few.n_instances);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_batch_and_context_have_one_kernel)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(any_batch_and_context_have_one_kernel),
+                                       cmocka_unit_test(every_layer_runs_the_same_code)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

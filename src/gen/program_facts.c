@@ -1,6 +1,6 @@
 /* program_facts.c - what one kernel for several graphs has to know of all of them (see source.h):
  * the 16-bit type that its products multiply, its peers, the pages that its rings hold at least.
- * Which graphs belong to the kernel for prompts.
+ * Which graphs belong to the kernel for prompts, and which bodies to which of its units.
  *
  * Each is one walk over operators or tensors.  source.c asks once a kernel, or once a graph; tests
  * of bodies ask for graphs of their own. */
@@ -19,6 +19,16 @@ ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs)
             seen[1] |= graphs[g].ir->tensors.at[i].dtype == IR_BF16;
         }
     return seen[0] && !seen[1] ? IR_F16 : IR_BF16;
+}
+
+/* Those for many tokens say theirs. */
+gen_unit gen_unit_of(const gen_body *b)
+{
+    if (b->many)
+        return (gen_unit)b->many;
+    if (b->some)
+        return GEN_UNIT_SOME;
+    return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
 }
 
 /* The most peers that any graph keeps busy. */

@@ -88,29 +88,39 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
     return MPK_OK;
 }
 
+/* The instance of this text, body and routine; RT_NONE: there is none yet.  Equal text is not
+ * enough: two bodies may print alike, and a routine's shape says nothing of its function.  Those
+ * that print alike are a list: last is its head, and each names the one before. */
+static uint32_t find_instance(const emitter *e, const gen_body *body, const gen_routine *routine,
+                              uint32_t last)
+{
+    const gen_instance *all = e->instances.at;
+    while (last != RT_NONE && (all[last].body != body || all[last].routine != routine))
+        last = all[last].before;
+    return last;
+}
+
 /* The number of the operator's code: that of an equal instance, or the next.  To be compared, an
  * instance is printed as number 0, for its own number is part of the text. */
 static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body *body,
                                   uint32_t graph, uint32_t op, uint32_t *number)
 {
     str key;
-    uint64_t found;
+    uint64_t last = RT_NONE;
     const size_t n_choices = e->choices.made.n; /* to tell whether print has made one */
     arena_mark mark = arena_get_mark(e->arena); /* where the text may be given back to */
     TRY(print_instance(e, c, body, 0, &key));
     const gen_routine *routine = body->routine ? body->routine(c) : NULL;
     const uint32_t scratch_bytes = body->scratch_bytes ? body->scratch_bytes(c) : 0;
-    /* Equal text is not enough: two bodies may print alike, and a routine's shape says nothing
-     * of its function. */
-    if (map_get(&e->numbers, key, &found) && e->instances.at[found].body == body &&
-        e->instances.at[found].routine == routine) {
+    map_get(&e->numbers, key, &last);
+    *number = find_instance(e, body, routine, (uint32_t)last);
+    if (*number != RT_NONE) {
         if (e->choices.made.n == n_choices) /* what was chosen meanwhile lies in the arena, too */
             arena_reset(e->arena, mark);
-        gen_instance *known = &e->instances.at[found];
+        gen_instance *known = &e->instances.at[*number];
         known->uses++;
         known->scratch_bytes =
             scratch_bytes > known->scratch_bytes ? scratch_bytes : known->scratch_bytes;
-        *number = (uint32_t)found;
         return MPK_OK;
     }
     *number = (uint32_t)e->instances.n;
@@ -120,6 +130,7 @@ static mpk_status number_instance(emitter *e, const gen_call *c, const gen_body 
                          .uses = 1,
                          .graph = graph,
                          .op = op,
+                         .before = (uint32_t)last,
                          .scratch_bytes = scratch_bytes};
     TRY(print_instance(e, c, body, *number, &made.text));
     made.programs = e->choices.noted;
@@ -260,16 +271,6 @@ static void find_room(emitter *e, uint32_t regime)
 
 /* ---- what a regime needs ---- */
 
-/* The unit in which a body stands (device/units.cuh). */
-static gen_unit unit_of(const gen_body *b)
-{
-    if (b->many)
-        return (gen_unit)b->many;
-    if (b->some)
-        return GEN_UNIT_SOME;
-    return b->waits ? GEN_UNIT_KERNEL : GEN_UNIT_PLAIN;
-}
-
 /* Collect the units of a regime.  The first four always exist, because the roles of warps have
  * code even where no body stands beside them. */
 static void find_units(emitter *e, uint32_t regime)
@@ -281,8 +282,8 @@ static void find_units(emitter *e, uint32_t regime)
         const gen_body *b = e->instances.at[i].body;
         if (e->instances.at[i].regimes >> regime & 1)
             e->units[regime] |=
-                1u << unit_of(b) | (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS |
-                (uint32_t)(unit_of(b) == GEN_UNIT_PRODUCTS && joint) << GEN_UNIT_SHORT;
+                1u << gen_unit_of(b) | (uint32_t)(b->parts && shares) << GEN_UNIT_PARTS |
+                (uint32_t)(gen_unit_of(b) == GEN_UNIT_PRODUCTS && joint) << GEN_UNIT_SHORT;
     }
 }
 
@@ -585,9 +586,9 @@ static bool is_chosen(const gen_body *b, choice of)
     if (of == OF_UNIT + GEN_UNIT_PARTS)
         return b->parts;
     if (of == OF_UNIT + GEN_UNIT_SHORT) /* tasks of at most 64 tokens */
-        return unit_of(b) == GEN_UNIT_PRODUCTS;
+        return gen_unit_of(b) == GEN_UNIT_PRODUCTS;
     if (of >= OF_UNIT)
-        return unit_of(b) == (gen_unit)(of - OF_UNIT);
+        return gen_unit_of(b) == (gen_unit)(of - OF_UNIT);
     if (of == OF_LOADING)
         return b->loads;
     if (of == OF_MANY_WAITING)

@@ -62,6 +62,7 @@ typedef struct gen_instance {
     uint32_t uses;      /* operators of all graphs that share it */
     uint32_t regimes;   /* bit r: some of them are in a graph of regime r */
     uint32_t graph, op; /* the first of them */
+    uint32_t before;    /* an instance of another body or routine that prints alike; RT_NONE */
     gen_programs programs;
     str text; /* as it stands in the source */
 } gen_instance;
@@ -131,6 +132,8 @@ uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs);
 /* Does the graph belong to the kernel for prompts, if the program has two?  uses: of its
  * operators. */
 bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses);
+/* The unit in which a body stands (device/units.cuh). */
+gen_unit gen_unit_of(const gen_body *b);
 /* The most pages of a ring that a body of an operator of these graphs may take before it lets one
  * go, on this architecture: a ring with fewer would wait for ever. */
 uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_arch *arch);

@@ -1,8 +1,8 @@
 /* source_test.c - what a source says of its programs: JIT tasks take pages of their own from the
  * ring only if one of their bodies loads; no block program is searched that is not taken; products
- * of few tokens run one block program, whatever the size of the graph; operators whose text is the
- * same share an instance; a kernel has each table of shapes once, and of the code for many tokens
- * what its tasks need. */
+ * of few tokens run one block program, whatever the size of the graph; operators of one body whose
+ * text is the same share an instance; a kernel has each table of shapes once, and of the code for
+ * many tokens what its tasks need. */
 #include "check.h"
 
 #include "gen/source.h"
@@ -229,6 +229,41 @@ static void test_boxes_that_print_alike(void **state)
     arena_free(&a);
 }
 
+/* Sums of 64 tokens are of the unit of the product before them, and print alike in both units:
+ * where the two take turns, each is one instance for all layers. */
+static void test_sums_that_print_alike(void **state)
+{
+    enum { LAYERS = 5, EACH = 4, OPS = EACH * LAYERS };
+    (void)state;
+    mpk_context cx = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    arena a = {0};
+    ir_graph *g;
+    gen_source source;
+    text words = {0};
+    text_print(&words, "input %%z : bf16[64, 1024] live=tokens\n"
+                       "input %%s0 : bf16[64, 2048] live=tokens\n"
+                       "const %%o : bf16[2048, 1024]\nconst %%d : bf16[2048, 2048]\n");
+    for (int i = 0; i < LAYERS; i++)
+        text_print(&words,
+                   "%%a%d = linear(%%z, %%o)\n%%r%d = add_parts(%%a%d, %%s%d)\n"
+                   "%%b%d = linear(%%r%d, %%d)\n%%s%d = add_parts(%%b%d, %%r%d)\n",
+                   i, i, i, i, i, i, i + 1, i, i);
+    check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+    assert_int_equal(g->ops.n, OPS);
+    gen_graph made = {.ir = g, .n_tokens = 64};
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+    assert_int_equal(gen_unit_of(source.uses[0][1].body), GEN_UNIT_SOME);
+    assert_int_equal(gen_unit_of(source.uses[0][3].body), GEN_UNIT_HEADS);
+    assert_int_equal(source.n_instances, EACH);
+    for (int i = 0; i < OPS; i++)
+        assert_int_equal(source.uses[0][i].instance, i % EACH);
+    for (int i = 0; i < EACH; i++)
+        assert_int_equal(source.instances[i].uses, LAYERS);
+    text_free(&words);
+    arena_free(&a);
+}
+
 /* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
  * fp32 may sum. */
 static void test_windows_of_planes(void **state)
@@ -423,6 +458,7 @@ int main(void)
                                        cmocka_unit_test(test_shapes_stand_once),
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),
+                                       cmocka_unit_test(test_sums_that_print_alike),
                                        cmocka_unit_test(test_windows_of_planes),
                                        cmocka_unit_test(test_code_that_tasks_need),
                                        cmocka_unit_test(test_units_of_many)};

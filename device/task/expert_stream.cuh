@@ -6,8 +6,9 @@
  * residual), or with a row for each pair and no gate, as products of heads are (DeepSeek).  A task
  * of the last one is some columns of the result for all pairs of its tokens, so it has the same
  * share of every active expert.  In the first one, where tokens have an even number of experts,
- * chunks take two rounds (OP_SHARES): a task has some groups of every other chunk.  So its share
- * may be three groups of two chunks, where columns alone leave one or two of each.
+ * chunks take two rounds or four (OP_SHARES): a task has some groups of every other chunk, or of
+ * every fourth.  So its share may be three groups of two chunks, where columns alone leave one or
+ * two of each.
  *
  * Idea: the pairs are sorted by expert, and cut into chunks of one expert and at most 8 pairs
  * (WIDE: 16), which are the rows of an operand as in linear_stream.cuh.  A chunk is worked a page

@@ -7,6 +7,7 @@
  * as body_linear_stream.c packs them, one expert after the other.
  */
 #include "gen/body_experts.h"
+#include "op/experts.h"
 #include "shape/expert_stream_shape.h"
 
 /* Steps of few tokens have chunks of EXPERT_FEW_ROWS pairs, longer ones of EXPERT_MANY_ROWS: two
@@ -148,7 +149,7 @@ static void fill_shape(const gen_call *c, expert_shape *s)
         .range = (int)range_of(c),
         .block = (int)block_of(c),
         .split = gen_input(c, X)->rank == 3,
-        .rounds = gen_input(c, W1) && of_token % 2 == 0 ? 2 : 1,
+        .rounds = gen_input(c, W1) ? experts_rounds(of_token, gen_input(c, W0)->dims[1]) : 1,
     };
     gen_shape_columns(&p, &s->of);
     place_scratch(c, &s->at);

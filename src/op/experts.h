@@ -10,6 +10,20 @@
  * them the heads of latent attention are experts (model_decoder.c). */
 enum { EXPERTS_MOST_PER_TOKEN = 64, EXPERTS_MOST_GROUPS = 64, EXPERTS_MOST_PLAIN = 128 };
 
+/* Gated products of pairs, where a body deals out chunks of pairs (OP_SHARES): the 8 packed rows
+ * that are 4 columns of y are so many slots, one for each chunk in turn, and a task's box is its
+ * slots.  Tokens have a multiple of so many experts, so that the chunks of one token alone are as
+ * many for each slot.  Four where columns are few: 384 of them, a half of Qwen3-30B-A3B's, are 192
+ * slots of every other chunk, one or two for each of 132 workers, but 384 of every fourth, two or
+ * three. */
+static inline int experts_rounds(int64_t of_token, int64_t columns)
+{
+    const int64_t few = 512;
+    if (of_token % 4 == 0 && columns < few)
+        return 4;
+    return of_token % 2 ? 1 : 2;
+}
+
 /* The expert of pair (token t, number j); -1 if there is none of that number: such a pair counts
  * as zeros. */
 static inline int64_t experts_of_pair(const op_view *ids, int64_t t, int64_t j, int64_t n_experts)

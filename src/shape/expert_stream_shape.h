@@ -59,7 +59,7 @@ typedef struct expert_places {
  *   range               tokens whose pairs are sorted together, at most
  *   block               groups of columns that are worked together, at most the slots
  *   split               1: x has a row for each pair
- *   rounds               2: a task has groups of every other chunk, 1: of all */
+ *   rounds              1, 2 or 4: a task has groups of all chunks, every other or every fourth */
 /* clang-format off */
 #define EXPERT_SHAPE_FIELDS(STREAM, INT, UNSIGNED, PLACES)                      \
     STREAM(of) INT(ids) INT(scale) INT(experts) INT(of_token) UNSIGNED(inverse) \

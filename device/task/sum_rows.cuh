@@ -3,9 +3,9 @@
  *
  * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
  * requests all parts of its piece before it waits for one or adds any, so that a sum takes one trip
- * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens a thread has many
- * pieces: it takes them in batches, and requests one before it adds the one before, so that memory
- * is never idle.
+ * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens parts are there when the task begins, and a
+ * thread has many pieces: it takes them in batches, and requests one before it adds the one before,
+ * so that memory is never idle.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH
@@ -71,53 +71,69 @@ template <int N> struct sum_batch {
     mpk_words v[PIECES][N];
 };
 
-/* Is the batch from piece i on whole? */
-template <int N> MPK_FN bool sum_has(rt_u32 i, rt_u32 n)
-{
-    return i + (sum_batch<N>::PIECES - 1) * MPK_THREADS < n;
-}
-
-template <int N>
-MPK_FN void sum_ask(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i, sum_batch<N> *b)
+template <int N> MPK_FN void sum_ask(const mpk_task &t, rt_u64 at, sum_batch<N> *b)
 {
 #pragma unroll
     for (int a = 0; a < sum_batch<N>::PIECES; a++)
-        sum_bring<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), b->v[a]);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            b->v[a][k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at + a * MPK_THREADS * 8);
 }
 
-template <int N>
-MPK_FN void sum_put(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i,
-                    const sum_batch<N> &b)
+template <int N> MPK_FN void sum_put(const mpk_task &t, rt_u64 at, const sum_batch<N> &b)
 {
 #pragma unroll
     for (int a = 0; a < sum_batch<N>::PIECES; a++)
-        sum_store<N>(t, sum_place(t, columns, pieces, i + a * MPK_THREADS), b.v[a]);
+        sum_store<N>(t, at + a * MPK_THREADS * 8, b.v[a]);
 }
 
-/* All whole batches from piece i on; returns the first piece after them. */
-template <int N>
-MPK_FN rt_u32 sum_batches(const mpk_task &t, rt_u32 columns, rt_u32 pieces, rt_u32 i, rt_u32 n)
+/* Whole rows of parts that are all there are one range of pieces.  All whole batches of it, each
+ * requested before the one before is added.  at: of the thread's first piece, whose number is i, of
+ * n.  Returns the number of the first piece after them. */
+template <int N> MPK_FN rt_u32 sum_batches(const mpk_task &t, rt_u64 at, rt_u32 i, rt_u32 n)
 {
-    const rt_u32 step = sum_batch<N>::STEP;
-    sum_batch<N> a, b; /* in turn */
-    if (!sum_has<N>(i, n))
+    const rt_u32 step = sum_batch<N>::STEP, last = step - MPK_THREADS; /* piece of a batch */
+    sum_batch<N> a, b;                                                 /* in turn */
+    if (i + last >= n)
         return i;
-    sum_ask<N>(t, columns, pieces, i, &a);
+    sum_ask<N>(t, at, &a);
 #pragma unroll 1
-    while (sum_has<N>(i + step, n)) {
-        sum_ask<N>(t, columns, pieces, i + step, &b);
-        sum_put<N>(t, columns, pieces, i, a);
-        i += step;
-        if (!sum_has<N>(i + step, n)) {
-            sum_put<N>(t, columns, pieces, i, b);
-            return i + step;
+    for (; i + step + last < n; i += 2 * step, at += 2 * step * 8) {
+        sum_ask<N>(t, at + step * 8, &b);
+        sum_put<N>(t, at, a);
+        if (i + 2 * step + last >= n) {
+            sum_put<N>(t, at + step * 8, b);
+            return i + 2 * step;
         }
-        sum_ask<N>(t, columns, pieces, i + step, &a);
-        sum_put<N>(t, columns, pieces, i, b);
-        i += step;
+        sum_ask<N>(t, at + 2 * step * 8, &a);
+        sum_put<N>(t, at + step * 8, b);
     }
-    sum_put<N>(t, columns, pieces, i, a);
+    sum_put<N>(t, at, a);
     return i + step;
+}
+
+/* The rest of the range, less than a batch: pieces beyond the end are read as the first one. */
+template <int N> MPK_FN void sum_rest(const mpk_task &t, rt_u64 at, rt_u32 i, rt_u32 n)
+{
+    mpk_words v[sum_batch<N>::PIECES][N];
+#pragma unroll
+    for (int a = 0; a < sum_batch<N>::PIECES; a++) {
+        const rt_u32 further = i + a * MPK_THREADS < n ? a * MPK_THREADS * 8 : 0;
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            v[a][k] = mpk_load_terms(mpk_at<const rt_u16>(t, k) + at + further);
+    }
+#pragma unroll
+    for (int a = 0; a < sum_batch<N>::PIECES; a++)
+        if (i + a * MPK_THREADS < n)
+            sum_store<N>(t, at + a * MPK_THREADS * 8, v[a]);
+}
+
+template <int N> MPK_FN void sum_range(const mpk_task &t, rt_u64 at, rt_u32 n)
+{
+    const rt_u32 i = (rt_u32)mpk_thread(), next = sum_batches<N>(t, at + i * 8, i, n);
+    if (next < n)
+        sum_rest<N>(t, at + next * 8, next, n);
 }
 
 /* N parts, inputs 0 to N - 1, of rows of `columns`, a multiple of 8 as the bounds of all boxes; the
@@ -127,16 +143,16 @@ template <int N, bool MANY> MPK_FN void sum_rows(const mpk_task &t, rt_u32 colum
     mpk_wait(t);
     const rt_u32 pieces = (mpk_hi(t, 1) - mpk_lo(t, 1)) / 8;
     const rt_u32 n = (mpk_end(t) - mpk_lo(t, 0)) * pieces; /* pieces of the box */
-    rt_u32 i = (rt_u32)mpk_thread();
-    if (MANY)
-        i = sum_batches<N>(t, columns, pieces, i, n);
+    if (MANY && !t.e->carried && pieces * 8 == columns)
+        sum_range<N>(t, (rt_u64)mpk_lo(t, 0) * columns, n);
+    else
 #pragma unroll 1
-    for (; i < n; i += MPK_THREADS) {
-        const rt_u64 at = sum_place(t, columns, pieces, i);
-        mpk_words v[N];
-        sum_bring<N>(t, at, v);
-        sum_store<N>(t, at, v);
-    }
+        for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
+            const rt_u64 at = sum_place(t, columns, pieces, i);
+            mpk_words v[N];
+            sum_bring<N>(t, at, v);
+            sum_store<N>(t, at, v);
+        }
     mpk_trigger(t);
 }
 

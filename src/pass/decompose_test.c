@@ -497,7 +497,7 @@ int main(void)
                                        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
                                        cmocka_unit_test(places_of_a_task_belong_to_one_image),
                                        cmocka_unit_test(products_of_calls_are_cut_for_boxes),
-        cmocka_unit_test(terms_of_peers_come_in_two_rounds),
+                                       cmocka_unit_test(terms_of_peers_come_in_two_rounds),
                                        cmocka_unit_test(degrees_are_taken_or_refused),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,11 +1,11 @@
 /* sum_rows.cuh - add_parts of bf16 by rows: 8 columns of all parts at a time, added in fp32 in the
  * order of the parts.
  *
- * Parts are carried to where they are added (docs/gpus.md), or lie in other GPUs' memory.  A thread
- * requests all parts of its piece before it waits for one or adds any, so that a sum takes one trip
- * to L2, or over the link.  Cost: the bytes of the parts.  With many tokens parts are there when the task begins, and a
- * thread has many pieces: it takes them in batches, and requests one before it adds the one before,
- * so that memory is never idle.
+ * Parts are carried to where they are added, sent there (docs/gpus.md), or lie in other GPUs'
+ * memory.  A thread requests all parts of its piece before it waits for one or adds any, so that a
+ * sum takes one trip to L2, or over the link.  With many tokens parts are there when the task
+ * begins, and a thread has many pieces: it takes them in batches, and requests one before it adds
+ * the one before, so that memory is never idle.  Cost: the bytes of the parts.
  */
 #ifndef TASK_SUM_ROWS_CUH
 #define TASK_SUM_ROWS_CUH

@@ -136,18 +136,20 @@ static bool build_regime(const gen_source *source, const gen_arch *arch, uint32_
     return builds;
 }
 
-/* Is the kernel of this regime built in this way for this architecture?  One architecture gets one
- * of the four, as the seed says; prompts on an architecture with products of warpgroups are always
- * linked.  A thorough check builds all. */
+/* Is the kernel of this regime built in this way for this architecture?  A build takes a minute, so
+ * the seed says which: those of prompts in units where there are products of warpgroups, or, as
+ * often, one of all.  A thorough check builds all. */
 static bool is_drawn(const gen_arch *arch, uint32_t regime, bool in_units)
 {
     uint64_t n = 0;
     while (gen_arch_table[n].name)
         n++;
-    return check_thorough() ||
-           ((uint64_t)(arch - gen_arch_table) == seed % n &&
-            seed / n % (2 * GEN_REGIMES) == 2 * regime + in_units) ||
-           (in_units && regime == GEN_PROMPTS && arch->features & GEN_WGMMA);
+    if (check_thorough())
+        return true;
+    if (seed % 2)
+        return in_units && regime == GEN_PROMPTS && arch->features & GEN_WGMMA;
+    return (uint64_t)(arch - gen_arch_table) == seed / 2 % n &&
+           seed / 2 / n % (2 * GEN_REGIMES) == 2 * regime + in_units;
 }
 
 /* The kernel of each regime in units and as a whole, as far as drawn; where there is no linker, as

@@ -17,6 +17,10 @@
  * of a tile end together, while the products of the next tile begin.  The order of sums is that of
  * columns, warps and experts, so a token's bits do not depend on what else is in the step.
  *
+ * Where a row of w has few columns, two groups of 8 rows stand side by side in a page, a strip, and
+ * four warps have the columns of each (sides): as many pages as for rows of twice the columns, half
+ * as many of each.
+ *
  * The loader needs to know how many pairs each expert has, and nothing else: it waits for the ids,
  * not for x, so that the weights of the last product arrive while the first one is made
  * (expert_stream_load.cuh).
@@ -177,7 +181,7 @@ MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 fi
 template <int WIDE> struct expert_work {
     rt_u32 first;           /* token */
     int tokens, chunks;     /* of the range; of the round */
-    int group, n;           /* the block's first group, and how many */
+    int group, n;           /* the block's first strip, and how many */
     stream_from<WIDE> from; /* rows of the piece that is requested next */
     int chunk, page;        /* the piece of x that is requested next; from.at: where its rows lie */
     int round;              /* has chunks round, round + s.rounds, ... */
@@ -195,6 +199,21 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
                               int i)
 {
     return expert_chunk(t, s, i * s.rounds + w.round);
+}
+
+/* Groups of the block, of 8 columns of y (gated: 4) each; the first of them in the operator. */
+template <int WIDE> MPK_FN int expert_groups_in(const expert_shape &s, const expert_work<WIDE> &w)
+{
+    return expert_has_sides(s) ? 2 * w.n : w.n;
+}
+template <int WIDE> MPK_FN int expert_first_group(const expert_shape &s, const expert_work<WIDE> &w)
+{
+    return expert_has_sides(s) ? 2 * w.group : w.group;
+}
+/* The thread among those that have all columns of a group: all, or those of one side. */
+MPK_FN int expert_thread(const expert_shape &s)
+{
+    return expert_has_sides(s) ? mpk_thread() % (MPK_THREADS / 2) : mpk_thread();
 }
 
 /* Where the row of a pair begins in x, in entries from the row of the range's first token. */
@@ -219,7 +238,7 @@ template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_
 template <int WIDE, int KIND>
 MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
-    const int thread = mpk_thread(), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
+    const int thread = expert_thread(s), warp = thread / 32, g = thread % 32 / 4, c = thread % 4;
     const rt_u32 chunk = w->chunk < w->chunks ? expert_chunk_in(t, s, *w, w->chunk) : 0,
                  first = chunk & 0xffff;
 #pragma unroll
@@ -296,14 +315,14 @@ MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of 
     return {at.slot, at.page + 1};
 }
 
-/* The piece at `at` and the next one, of two groups each: their products do not wait for one
+/* The piece at `at` and the next one, of N strips each: their products do not wait for one
  * another. */
-template <int KIND>
+template <int N, int KIND>
 MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
                               expert_ahead<0> *a, expert_ahead<0> *b)
 {
-    const expert_place_of further = expert_next(s, at, 2);                 /* the second piece */
+    const expert_place_of further = expert_next(s, at, N);                 /* the second piece */
     const int thread = mpk_thread(), slot = at.slot, other = further.slot; /* of the sums */
     /* Wait, take copies, and request the pieces after the next before the products begin. */
     expert_await<0>(t, s, *w, at.page, a);
@@ -313,33 +332,38 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
     stream_order_x<1, 0>(1, z);
     expert_ask<0, KIND>(t, s, w, a);
     expert_ask<0, KIND>(t, s, w, b);
-    const mpk_words(*const of[4])[1] = {x.at[0], x.at[0], z.at[0], z.at[0]};
-    float sums[4][4]; /* two groups of each piece */
-    stream_pages<4, 0>(ring, of, s.of.last, thread, sums);
+    const mpk_words(*of[2 * N])[1];
+    float sums[2 * N][4]; /* of the strips of each piece */
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N; i++) {
+        of[i] = x.at[0];
+        of[N + i] = z.at[0];
+    }
+    stream_pages<2 * N, 0>(ring, of, s.of.last, thread, sums);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
         const float *before = stream_sums<0>(s_parts, slot + i, thread);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sums[i][e] = at.page ? before[e] + sums[i][e] : sums[i][e];
-            sums[2 + i][e] = other == slot ? sums[i][e] + sums[2 + i][e] : sums[2 + i][e];
+            sums[N + i][e] = other == slot ? sums[i][e] + sums[N + i][e] : sums[N + i][e];
         }
         /* of two pages of one chunk the sums are one; of two chunks each has its own */
         if (other != slot)
             stream_put<0>(s_parts, slot + i, thread, sums[i]);
-        stream_put<0>(s_parts, other + i, thread, sums[2 + i]);
+        stream_put<0>(s_parts, other + i, thread, sums[N + i]);
     }
 }
 
-/* Are pieces worked by twos?  Not where the last page of a chunk is shorter than those before,
- * in a ring of fewer than four pages, or where lanes copy them (more values went to the stack
- * there). */
-MPK_FN bool expert_pairs_up(const expert_shape &s, int groups, const mpk_ring &ring)
+/* Are pieces of n strips worked by twos?  Not where the last page of a chunk is shorter than those
+ * before, in a ring of fewer than four pages, or where lanes copy them (more values went to the
+ * stack there). */
+MPK_FN bool expert_pairs_up(const expert_shape &s, int n, const mpk_ring &ring)
 {
-    return MPK_BULK && groups == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
+    return MPK_BULK && n == 2 && (s.of.pages == 1 || s.of.last == 4) && ring.n >= 4;
 }
 
-/* Multiply a piece that has been requested with all groups of the block; sums from `slot` on. */
+/* Multiply a piece that has been requested with all strips of the block; sums from `slot` on. */
 template <int WIDE, int KIND>
 MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring, char *s_parts, int slot, int page, expert_ahead<WIDE> *a)
@@ -349,7 +373,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     stream_order_x<1, WIDE>(1, x);
     expert_ask<WIDE, KIND>(t, s, w, a);
-    int i = 0;                                /* group of the block */
+    int i = 0;                                /* strip of the block */
     if (!WIDE && w->n == 3 && ring->n >= 3) { /* nearly always, where tasks have three */
         expert_multiply<3, WIDE>(ring, x, s_parts, slot, page, blocks, thread);
         return;
@@ -390,10 +414,11 @@ template <int WIDE>
 MPK_FN expert_biases expert_ask_biases(const mpk_task &t, const expert_shape &s,
                                        const expert_work<WIDE> &w, int chunk, int n)
 {
-    const int warp = mpk_thread() / 32, c = mpk_thread() % 4, group = w.group + warp % w.n;
-    if (warp >= n * w.n)
+    const int warp = mpk_thread() / 32, c = mpk_thread() % 4, groups = expert_groups_in(s, w),
+              group = expert_first_group(s, w) + warp % groups;
+    if (warp >= n * groups)
         return {0, 0};
-    const rt_u32 place = expert_chunk_in(t, s, w, chunk + warp / w.n) & 0xffff,
+    const rt_u32 place = expert_chunk_in(t, s, w, chunk + warp / groups) & 0xffff,
                  e = expert_at<const rt_u16>(t, s.at.ids)[expert_pair(t, s, place)];
     if (s.scale < 0)
         return {expert_bias_at(t, s, 0, e, group * 4 + c),
@@ -455,7 +480,7 @@ MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expe
                             rt_u32 chunk, int i, const float *total)
 {
     const int thread = mpk_thread(), g = thread % 32 / 4,
-              column = (w.group + i) * 8 + thread % 4 * 2;
+              column = (expert_first_group(s, w) + i) * 8 + thread % 4 * 2;
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m;
@@ -477,14 +502,14 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
                               const expert_biases &bias)
 {
-    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4, groups = expert_groups_in(s, w);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
         const rt_u32 row = g + 8 * m, place = (chunk & 0xffff) + row;
         if (row >= chunk >> 16) /* no pair */
             continue;
         const float weight = expert_at<const float>(t, s.at.weights)[expert_pair(t, s, place)];
-        float *to = s_totals + ((place - base) * w.n + i) * 8 + 2 * c;
+        float *to = s_totals + ((place - base) * groups + i) * 8 + 2 * c;
         to[0] = weight * (KIND == EXPERT_KIND_ENDS ? total[2 * m] + bias.first : total[2 * m]);
         to[1] =
             weight * (KIND == EXPERT_KIND_ENDS ? total[2 * m + 1] + bias.second : total[2 * m + 1]);
@@ -498,17 +523,18 @@ template <int WIDE>
 MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 first, rt_u32 end, const float *s_totals)
 {
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8;
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8,
+              groups = expert_groups_in(s, w);
 #pragma unroll 1
-    for (rt_u32 base = first; base < end && warp < w.n; base += 4) {
+    for (rt_u32 base = first; base < end && warp < groups; base += 4) {
         const rt_u32 place = base + lane / 8; /* four places at a time */
         const bool there = place < end;       /* lanes without a place take part in votes */
         const rt_u32 token = there ? expert_token(s, expert_pair(t, s, place)) : 0;
-        const float v = there ? s_totals[((place - first) * w.n + warp) * 8 + column] : 0;
+        const float v = there ? s_totals[((place - first) * groups + warp) * 8 + column] : 0;
         const rt_u32 same = __match_any_sync(0xffffffffu, there ? token : ~place); /* one token */
         /* how many of the four places before this one have the same token */
         const int order = __popc(same & 0x01010101u << column & ((1u << lane) - 1));
-        float *to = expert_at<float>(t, s.at.sums) + (token * w.n + warp) * 8 + column;
+        float *to = expert_at<float>(t, s.at.sums) + (token * groups + warp) * 8 + column;
 #pragma unroll 1
         for (int k = 0; __any_sync(0xffffffffu, order >= k); k++) {
             if (order == k && there)
@@ -525,10 +551,11 @@ struct expert_two {
 };
 /* Two neighbouring columns of a token's result: the unit in which sums by weight are added and
  * stored. */
-template <int WIDE> MPK_FN expert_two expert_two_of(const expert_work<WIDE> &w, int i)
+template <int WIDE>
+MPK_FN expert_two expert_two_of(const expert_shape &s, const expert_work<WIDE> &w, int i)
 {
-    const int words = w.n * 4; /* of a token's columns of the block */
-    return {w.first + i / words, w.group * 8 + i % words * 2};
+    const int words = expert_groups_in(s, w) * 4; /* of a token's columns of the block */
+    return {w.first + i / words, expert_first_group(s, w) * 8 + i % words * 2};
 }
 MPK_FN const rt_u32 *expert_residual(const mpk_task &t, const expert_shape &s, const expert_two &at)
 {
@@ -540,8 +567,8 @@ template <int WIDE>
 MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
                                   const expert_work<WIDE> &w, int i)
 {
-    return s.of.residual >= 0 && i < w.tokens * w.n * 4
-               ? ptx_load_word(expert_residual(t, s, expert_two_of<WIDE>(w, i)))
+    return s.of.residual >= 0 && i < w.tokens * expert_groups_in(s, w) * 4
+               ? ptx_load_word(expert_residual(t, s, expert_two_of<WIDE>(s, w, i)))
                : 0;
 }
 
@@ -551,10 +578,10 @@ template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
 {
-    const float *s_sums = expert_at<const float>(t, s.at.sums); /* [token][8 n columns] */
+    const float *s_sums = expert_at<const float>(t, s.at.sums); /* [token][columns of the block] */
 #pragma unroll 1
-    for (int i = mpk_thread(); i < w.tokens * w.n * 4; i += MPK_THREADS) {
-        const expert_two at = expert_two_of<WIDE>(w, i);
+    for (int i = mpk_thread(); i < w.tokens * expert_groups_in(s, w) * 4; i += MPK_THREADS) {
+        const expert_two at = expert_two_of<WIDE>(s, w, i);
         if (s.of.residual >= 0 && mpk_carries(t, s.of.residual))
             residual = mpk_carried_word(expert_residual(t, s, at), residual);
         expert_store(t, s, at.token, at.column, s_sums[i * 2] + ptx_low_bf16(residual),
@@ -565,24 +592,36 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 
 /* ---- the body ---- */
 
+/* Add the warps' sums of group i of a tile, in their order: those of all, or of one side of a
+ * strip. */
+template <int WIDE>
+MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, float *total)
+{
+    const int lane = mpk_thread() % 32;
+    if (expert_has_sides(s))
+        stream_total<WIDE, 4>(s_parts, i, lane, total);
+    else
+        stream_total<WIDE, 8>(s_parts, i, lane, total);
+}
+
 /* End a tile of n chunks from `chunk` on, whose parts are complete: each warp ends one group of one
  * chunk. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             int chunk, int n, int tile, const expert_biases &bias)
 {
-    const int warp = mpk_thread() / 32;
-    if (warp >= n * w.n) /* fewer groups than warps */
+    const int warp = mpk_thread() / 32, groups = expert_groups_in(s, w), group = warp % groups;
+    if (warp >= n * groups) /* fewer groups than warps */
         return;
-    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / w.n);
+    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / groups);
     float total[4]; /* of one group of one chunk */
-    stream_total<WIDE>(expert_parts<WIDE>(t, tile), warp, mpk_thread() % 32, total);
+    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), warp, total);
     if (KIND == EXPERT_KIND_ROWS)
-        expert_end_rows<WIDE>(t, s, w, mine, warp % w.n, total);
+        expert_end_rows<WIDE>(t, s, w, mine, group, total);
     else if (s.scale < 0)
-        expert_end_pairs<WIDE, KIND>(t, s, w, mine, warp % w.n, total, bias);
+        expert_end_pairs<WIDE, KIND>(t, s, w, mine, group, total, bias);
     else
-        expert_put_totals<WIDE, KIND>(t, s, w, mine, warp % w.n,
+        expert_put_totals<WIDE, KIND>(t, s, w, mine, group,
                                       expert_chunk_in(t, s, w, chunk) & 0xffff,
                                       expert_totals(t, s, tile), total, bias);
 }
@@ -604,14 +643,21 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
                                expert_ahead<0> *odd)
 {
-    expert_place_of at = {0, 0}; /* first slot, first page */
-    int left = n * s.of.pages;   /* pieces of the tile */
-    if (expert_pairs_up(s, w->n, *ring))
+    expert_place_of at = {0, 0};                        /* first slot, first page */
+    int left = n * s.of.pages;                          /* pieces of the tile */
+    if (MPK_BULK && expert_has_sides(s) && w->n == 1) { /* a page each */
 #pragma unroll 1
         for (; left > 1; left -= 2) {
-            expert_two_pieces<KIND>(t, s, w, ring, s_parts, at, even, odd);
+            expert_two_pieces<1, KIND>(t, s, w, ring, s_parts, at, even, odd);
+            at = expert_next(s, expert_next(s, at, 1), 1);
+        }
+    } else if (expert_pairs_up(s, w->n, *ring)) {
+#pragma unroll 1
+        for (; left > 1; left -= 2) {
+            expert_two_pieces<2, KIND>(t, s, w, ring, s_parts, at, even, odd);
             at = expert_next(s, expert_next(s, at, 2), 2);
         }
+    }
 #pragma unroll 1
     for (; left; left--) {
         expert_piece<0, KIND>(t, s, w, ring, s_parts, at.slot, at.page, even);
@@ -641,13 +687,13 @@ template <int WIDE, int KIND>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
-    const int at_once = expert_sizes<WIDE>::SLOTS / w->n;
+    const int groups = expert_groups_in(s, *w), at_once = expert_sizes<WIDE>::SLOTS / groups;
     const bool sums = s.scale >= 0; /* pairs are summed */
     expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
     int before = 0;                 /* first chunk of the tile before */
     if (sums)
 #pragma unroll 1
-        for (int i = mpk_thread(); i < w->tokens * w->n * 8; i += MPK_THREADS)
+        for (int i = mpk_thread(); i < w->tokens * groups * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
     w->chunk = w->page = 0;
     /* The first pieces are requested before anything is multiplied. */
@@ -705,7 +751,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     mpk_wait(t);
     const expert_shape &s = *expert_copy_shape(t, shape);
     const expert_groups g = expert_groups_of(t.e, s);
-    stream_find_last<WIDE>(s.of, mpk_thread(), &w.from);
+    stream_find_last<WIDE>(s.of, expert_thread(s), &w.from);
     const rt_u32 end = mpk_end(t); /* of the tokens that are alive */
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {
@@ -717,7 +763,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
         const int chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token); /* of all rounds */
 #pragma unroll 1
         for (w.round = 0; w.round < s.rounds; w.round++) {
-            rt_u32 n; /* groups in the round */
+            rt_u32 n; /* strips in the round */
             const rt_u32 group = expert_in_round(g, (rt_u32)w.round, &n);
             w.chunks = (chunks - w.round + s.rounds - 1) / s.rounds;
 #pragma unroll 1

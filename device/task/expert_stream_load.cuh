@@ -9,6 +9,7 @@
 #define TASK_EXPERT_STREAM_LOAD_CUH
 
 #include "shape/expert_stream_shape.h"
+#include "shape/linear_tile_shape.h"
 #include "tile/ring.cuh"
 
 enum {
@@ -115,25 +116,33 @@ MPK_FN void expert_load_counts(mpk_load &l, const expert_shape &s, rt_u32 first,
     }
 }
 
-/* What a task has: n slots from `first` on.  Slot i is group i of the chunks 0, rounds ..., slot
- * of_expert + i is group i of the chunks 1, rounds + 1 ...; without rounds a slot is a group. */
+/* Has a strip two groups (expert_shape.sides)?  Where no product of the kernel has such, their code
+ * is left out. */
+MPK_FN bool expert_has_sides(const expert_shape &s)
+{
+    return MPK_FORMS >> TILE_FORM_SIDES & 1 && s.sides == 2;
+}
+
+/* What a task has: n slots from `first` on.  Slot i is strip i of the chunks 0, rounds ..., slot
+ * of_expert + i is strip i of the chunks 1, rounds + 1 ...; without rounds a slot is a strip. */
 struct expert_groups {
     rt_u32 first, n, of_expert, bytes, last_bytes; /* last_bytes: of a group's last page */
 };
 
-/* A group is 8 rows of packed weights: 8 columns of y, or with a gate 4, which have rows of both.
- * Its pages are 16 KB but the last, which has s.last blocks of 4 KB.  Gated, a slot belongs to the
- * task that has its first column of y, if columns are dealt evenly to slots: boxes may end
- * anywhere.  Sums have a residual, of which a task may read its box alone. */
+/* A strip is one or two groups of 8 rows of packed weights: 8 columns of y each, or with a gate 4,
+ * which have rows of both.  Its pages are 16 KB but the last, which has s.last blocks of 4 KB.
+ * Gated, a slot belongs to the task that has its first column of y, if columns are dealt evenly to
+ * slots: boxes may end anywhere.  Sums have a residual, of which a task may read its box alone. */
 MPK_FN expert_groups expert_groups_of(const rt_entry *e, const expert_shape &s)
 {
     const bool gated = s.of.glu != GLU_NONE;
-    const rt_u32 axis = e->rank - 1, shift = gated ? 2 : 3,
-                 width = gated ? 4 / (rt_u32)s.rounds : 8; /* columns of a slot */
-    expert_groups g;                                       /* of the box */
+    const rt_u32 axis = e->rank - 1, of_group = gated ? 2 : 3, /* columns, as a shift */
+        shift = expert_has_sides(s) ? of_group + 1 : of_group, /* columns of a strip */
+        width = gated ? 4 / (rt_u32)s.rounds : 1u << shift;    /* columns of a slot */
+    expert_groups g;                                           /* of the box */
     g.first = (e->lo[axis] + (gated ? width - 1 : 0)) / width;
     g.n = (e->hi[axis] + width - 1) / width - g.first;
-    g.of_expert = (rt_u32)s.of.rows >> shift; /* groups of an expert */
+    g.of_expert = (rt_u32)s.of.rows >> shift; /* strips of an expert */
     g.last_bytes = s.of.last * 4096;
     g.bytes = (s.of.pages - 1) * 16384 + g.last_bytes;
     return g;
@@ -224,7 +233,7 @@ template <int WIDE> MPK_FN void expert_stream_load(mpk_load &l, const expert_sha
         expert_load_counts(l, s, first, mpk_smaller(end - first, s.range), &counts);
 #pragma unroll 1
         for (rt_u32 round = 0; round < (rt_u32)s.rounds; round++) {
-            rt_u32 n; /* groups in the round */
+            rt_u32 n; /* strips in the round */
             const rt_u32 group = expert_in_round(g, round, &n);
 #pragma unroll 1
             for (rt_u32 q = 0; q < n; q += s.block)

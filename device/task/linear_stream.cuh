@@ -365,15 +365,16 @@ MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int 
     stream_store_two(t, y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
 }
 
-/* Add the warps' sums of one group, in their order: this warp's group of the tile. */
-template <int WIDE> MPK_FN void stream_total(const char *s_parts, int group, int lane, float *total)
+/* Add the sums of one group's warps, in their order: this warp's group of the tile. */
+template <int WIDE, int WARPS = 8>
+MPK_FN void stream_total(const char *s_parts, int group, int lane, float *total)
 {
-    const float *from = (const float *)s_parts + (group * 8 * 32 + lane) * (WIDE ? 4 : 2);
+    const float *from = (const float *)s_parts + (group * WARPS * 32 + lane) * (WIDE ? 4 : 2);
 #pragma unroll
     for (int e = 0; e < 4; e++)
         total[e] = 0;
 #pragma unroll
-    for (int w = 0; w < 8; w++)
+    for (int w = 0; w < WARPS; w++)
 #pragma unroll
         for (int e = 0; e < (WIDE ? 4 : 2); e++)
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];

@@ -9,6 +9,7 @@
 #include "gen/body_experts.h"
 #include "op/experts.h"
 #include "shape/expert_stream_shape.h"
+#include "shape/linear_tile_shape.h"
 
 /* Steps of few tokens have chunks of EXPERT_FEW_ROWS pairs, longer ones of EXPERT_MANY_ROWS: two
  * instances of the routine. */
@@ -70,7 +71,14 @@ static int kind_of(const gen_call *c)
     return gen_input(c, W1) || gen_input(c, SCALE) ? EXPERT_KIND_PLAIN : EXPERT_KIND_ROWS;
 }
 
-/* The experts' rows one after the other: an expert is a whole number of groups. */
+/* Groups in a strip. */
+static int sides_of(const gen_call *c)
+{
+    const int64_t *w = gen_input(c, W0)->dims;
+    return gen_input(c, W1) ? 1 : experts_sides(w[1], w[2]);
+}
+
+/* The experts' rows one after the other: an expert is a whole number of strips. */
 static void pack(const gen_call *c, gen_pack *out)
 {
     const ir_tensor *w = gen_input(c, W0);
@@ -89,15 +97,16 @@ static void pack(const gen_call *c, gen_pack *out)
     if (NORM < c->op->n_in)
         out->scale = c->op->in[NORM];
     out->rows = out->n_weights * w->dims[0] * w->dims[1];
-    gen_pad_pack(out, 8);
+    gen_pad_pack(out, 8, STREAM_UNIT_COLUMNS / sides_of(c));
 }
 
-/* Groups of columns at once. */
+/* Strips of columns at once: their groups are ended by a warp each. */
 static int64_t block_of(const gen_call *c)
 {
+    const int sides = sides_of(c);
     if (is_few(c))
-        return EXPERT_FEW_SLOTS;
-    return gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS;
+        return EXPERT_FEW_SLOTS / sides;
+    return (gen_input(c, SCALE) ? EXPERT_SUMMED_BLOCK : EXPERT_MANY_SLOTS) / sides;
 }
 
 /* Where each list begins in scratch; the widths are those of the device's types.  Chunks: each
@@ -108,7 +117,7 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     const int64_t most =
         pairs / (is_few(c) ? EXPERT_FEW_ROWS : EXPERT_MANY_ROWS) + gen_input(c, W0)->dims[0];
     const int64_t chunks = most < pairs ? most : pairs;
-    const int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * 8 : 0;
+    const int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * sides_of(c) * 8 : 0;
     at->totals = EXPERT_SHAPE + EXPERT_SHAPE_BYTES;
     at->counts = at->totals + 2 * EXPERT_TOTALS * 4;
     at->norms = at->counts + 8 * 4;
@@ -150,8 +159,9 @@ static void fill_shape(const gen_call *c, expert_shape *s)
         .block = (int)block_of(c),
         .split = gen_input(c, X)->rank == 3,
         .rounds = gen_input(c, W1) ? experts_rounds(of_token, gen_input(c, W0)->dims[1]) : 1,
+        .sides = sides_of(c),
     };
-    gen_shape_columns(&p, &s->of);
+    gen_shape_columns(&p, &s->of, s->sides);
     place_scratch(c, &s->at);
 }
 
@@ -212,6 +222,13 @@ static uint32_t scratch_bytes(const gen_call *c)
     return (uint32_t)place_scratch(c, &at);
 }
 
+/* The code of strips of two groups is there only where some product has them. */
+static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
+{
+    (void)box, (void)maps;
+    return sides_of(c) > 1 ? UINT64_C(1) << TILE_FORM_SIDES : 0;
+}
+
 const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .name = "expert_stream",
                                          .needs = GEN_RING,
@@ -225,7 +242,8 @@ const gen_body gen_body_expert_stream = {.op = "expert_linear",
                                          .print = print,
                                          .routine = routine,
                                          .pack = pack,
-                                         .scratch_bytes = scratch_bytes};
+                                         .scratch_bytes = scratch_bytes,
+                                         .forms = forms};
 
 /* Neither operands nor results are carried: operands are views, and a reader of the result takes a
  * range of columns, between which there are others. */
@@ -239,4 +257,5 @@ const gen_body gen_body_expert_rows = {.op = "expert_linear",
                                        .print = print,
                                        .routine = routine,
                                        .pack = pack,
-                                       .scratch_bytes = scratch_bytes};
+                                       .scratch_bytes = scratch_bytes,
+                                       .forms = forms};

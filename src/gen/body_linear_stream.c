@@ -33,7 +33,7 @@ static void pack(const gen_call *c, gen_pack *out)
         out->w[out->n_weights++] = c->op->in[W0 + i];
         out->rows += gen_input(c, W0 + i)->dims[0];
     }
-    gen_pad_pack(out, glu ? 16 : 8);
+    gen_pad_pack(out, glu ? 16 : 8, STREAM_UNIT_COLUMNS);
 }
 
 /* Biases of the weights of a linear; bias_rows tells the body which rows of the result each of them
@@ -91,7 +91,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         s->output = TO_LOGITS;
         s->peaks = (int)gen_operand_of_output(c->op, 1);
     }
-    gen_shape_columns(&p, s);
+    gen_shape_columns(&p, s, 1);
     fill_biases(c, s);
 }
 

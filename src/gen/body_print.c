@@ -65,7 +65,7 @@ static int64_t round_up(int64_t n, int64_t unit)
 }
 
 /* Columns are padded to the unit of a stream's pages, so that every page but the last is full. */
-void gen_pad_pack(gen_pack *p, int64_t row_unit)
+void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit)
 {
     p->padded_rows = round_up(p->rows, row_unit);
     if (p->form) {
@@ -74,15 +74,16 @@ void gen_pad_pack(gen_pack *p, int64_t row_unit)
                      RT_SLAB_BYTES(p->form);
         return;
     }
-    p->padded_columns = round_up(p->columns, STREAM_UNIT_COLUMNS);
+    p->padded_columns = round_up(p->columns, column_unit);
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
 }
 
 /* A page holds STREAM_PAGE_UNITS units of columns of a group of rows; `last` is how many the last
- * page of a row has, 1 to STREAM_PAGE_UNITS. */
-void gen_shape_columns(const gen_pack *p, stream_shape *out)
+ * page of a row has, 1 to STREAM_PAGE_UNITS.  Groups side by side are as one with the columns of
+ * all of them. */
+void gen_shape_columns(const gen_pack *p, stream_shape *out, int sides)
 {
-    const int64_t units = p->padded_columns / STREAM_UNIT_COLUMNS;
+    const int64_t units = p->padded_columns * sides / STREAM_UNIT_COLUMNS;
     out->columns = (int)p->columns;
     out->columns_inverse = 1 / (float)p->columns;
     out->pages = (int)((units + STREAM_PAGE_UNITS - 1) / STREAM_PAGE_UNITS);

@@ -86,11 +86,12 @@ bool gen_follows_many(const gen_call *c);
 /* "SILU" ... "NONE" of an attribute `glu` or `act`: what follows the prefix of a shape's
  * enumeration. */
 const char *gen_glu_name(str glu);
-/* What follows from rows and columns: both padded, rows to multiples of `row_unit`, and the
- * bytes. */
-void gen_pad_pack(gen_pack *p, int64_t row_unit);
-/* columns, columns_inverse, pages and last of the shape that reads it. */
-void gen_shape_columns(const gen_pack *p, stream_shape *out);
+/* What follows from rows and columns: both padded, rows to multiples of `row_unit`, columns of
+ * `column_unit` (with a form of RT_SLAB_COLUMNS), and the bytes. */
+void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit);
+/* columns, columns_inverse, pages and last of the shape that reads it, `sides` groups side by
+ * side. */
+void gen_shape_columns(const gen_pack *p, stream_shape *out, int sides);
 /* GLU_* of an attribute `glu`. */
 int gen_shape_glu(str glu);
 /* A field of a shape as part of an initializer, with its name: ints, or a float. */

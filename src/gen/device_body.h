@@ -93,7 +93,8 @@ typedef struct gen_pack {
     gen_order order;
     uint32_t form;
     int64_t rows, columns; /* of the result, before padding */
-    /* multiples of 8 (paired: 16) and of 256 (with a form: of RT_SLAB_COLUMNS) */
+    /* multiples of 8 (paired: 16) and of 256 (experts_sides 2: of 128; with a form: of
+     * RT_SLAB_COLUMNS) */
     int64_t padded_rows, padded_columns;
     uint64_t n_bytes; /* without a form padded_rows * padded_columns * 2 */
 } gen_pack;

@@ -93,15 +93,15 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 
 /* Columns are cut as those of linear.  The pairs of a token stay together, and with whole tiles so
  * do all tokens, since an expert's weights are read once for them.  A tile is 8 packed rows: 8
- * columns, or 4 of a gated product.  Where tokens have an even number of experts, 2 columns of the
- * box stand for the 4 columns of 8 packed rows in every other chunk of pairs, or 1 for those in
- * every fourth (experts_rounds; docs/gpu.md, "Experts"). */
+ * columns, or 4 of a gated product; of short rows 16 (experts_sides).  Where tokens have an even
+ * number of experts, 2 columns of the box stand for the 4 columns of 8 packed rows in every other
+ * chunk of pairs, or 1 for those in every fourth (experts_rounds; docs/gpu.md, "Experts"). */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
-    int64_t tile = 8;
+    const int64_t *w = shape_input(g, op, W0)->dims;
+    int64_t tile = 8 * experts_sides(w[1], w[2]);
     if (shape_input(g, op, W1))
-        tile =
-            4 / experts_rounds(shape_input(g, op, IDS)->dims[1], shape_input(g, op, W0)->dims[1]);
+        tile = 4 / experts_rounds(shape_input(g, op, IDS)->dims[1], w[1]);
     axes[0] = (op_axis){.grain = 1, .tile = g->tensors.at[op->out[0]].dims[0]};
     axes[g->tensors.at[op->out[0]].rank - 1] = (op_axis){.grain = 1, .fastest = 8, .tile = tile};
 }

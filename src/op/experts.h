@@ -24,6 +24,15 @@ static inline int experts_rounds(int64_t of_token, int64_t columns)
     return of_token % 2 ? 1 : 2;
 }
 
+/* Groups of 8 rows of a weight [E, rows, columns] without a gate that a body takes side by side,
+ * half of its warps each, where a group's columns leave half of them idle or waiting.  Not of few
+ * rows, which have too few pairs of groups for all workers. */
+static inline int experts_sides(int64_t rows, int64_t columns)
+{
+    const int64_t most_columns = 512, fewest_rows = 2048;
+    return columns <= most_columns && rows >= fewest_rows && rows % 16 == 0 ? 2 : 1;
+}
+
 /* The expert of pair (token t, number j); -1 if there is none of that number: such a pair counts
  * as zeros. */
 static inline int64_t experts_of_pair(const op_view *ids, int64_t t, int64_t j, int64_t n_experts)

@@ -57,13 +57,15 @@ typedef struct expert_places {
  *   experts, of_token   how many there are; how many a token has
  *   inverse             of of_token, times 2^20, rounded up
  *   range               tokens whose pairs are sorted together, at most
- *   block               groups of columns that are worked together, at most the slots
+ *   block               strips of columns that are worked together, at most the slots
  *   split               1: x has a row for each pair
- *   rounds              1, 2 or 4: a task has groups of all chunks, every other or every fourth */
+ *   rounds              1, 2 or 4: a task has groups of all chunks, every other or every fourth
+ *   sides               groups of a strip, which stand side by side in a page: 1; or 2 of one page
+ *                       each, not gated, columns of each for four of the warps */
 /* clang-format off */
 #define EXPERT_SHAPE_FIELDS(STREAM, INT, UNSIGNED, PLACES)                      \
     STREAM(of) INT(ids) INT(scale) INT(experts) INT(of_token) UNSIGNED(inverse) \
-    INT(range) INT(block) INT(split) INT(rounds) PLACES(at)
+    INT(range) INT(block) INT(split) INT(rounds) INT(sides) PLACES(at)
 /* clang-format on */
 
 #define FIELD_STREAM(name) stream_shape name;
@@ -73,7 +75,7 @@ typedef struct expert_shape {
 } expert_shape;
 SHAPE_ASSERT(expert_places_has_no_padding, sizeof(expert_places) == 8 * 4);
 SHAPE_ASSERT(expert_shape_has_no_padding,
-             sizeof(expert_shape) == sizeof(stream_shape) + (9 + 8) * 4);
+             sizeof(expert_shape) == sizeof(stream_shape) + (10 + 8) * 4);
 
 /* The same of experts with biases, or a gate with a limit: operands and dtypes of the biases are
  * those of `of`, bias[0] of w0 and bias[1] of w1.  A kind of its own, so that programs without

@@ -119,6 +119,7 @@ enum {
     TILE_FORM_STREAM_AFTER = TILE_FORM_BOX_ENDS + 1,
     TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
     TILE_FORM_JOINT = TILE_FORM_BEND + 1,        /* boxes of at most 64 tokens */
+    TILE_FORM_SIDES = TILE_FORM_JOINT + 1,       /* two groups of experts side by side */
 };
 
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both

@@ -510,9 +510,8 @@ static mpk_status plan(mpk_context *cx, cuda_machine *m)
     m->device_ns = clock_ns() - begin;
     TRY(cuda_plan_program(cx, m));
     if (!m->options.in_flight)
-        m->options.in_flight =
-            cuda_weights_in_flight(&m->weights, m->machine.image.block->n_workers,
-                                   cuda_gpu_facts(m->gpu)->memory_bytes_s, &m->arch);
+        m->options.in_flight = cuda_weights_in_flight(
+            &m->weights, cuda_workers(m), cuda_gpu_facts(m->gpu)->memory_bytes_s, &m->arch);
     return cuda_check_memory(cx, m);
 }
 

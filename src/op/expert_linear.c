@@ -339,6 +339,9 @@ static const op_case cases[] = {
     SUMMED("1", "f32", "8", "13", "64", "24", "bf16"),
     SUMMED("7", "f32", "1", "5", "33", "65", "f32"),
     SUMMED("33", "bf16", "8", "11", "70", "40", "bf16"),
+    /* a GPU's part of experts that several share: rounds of four, two groups a page */
+    GATED("2", "bf16", "4", "9", "320", "64", "bf16"),
+    SUMMED("3", "bf16", "4", "5", "2048", "384", "bf16"),
     SUMMED("7", "f32", "2", "3", "33", "64", "q4_1"),
     SUMMED("3", "f32", "2", "3", "9", "256", "q4_k"),
     SUMMED("3", "f32", "2", "3", "9", "256", "q5_k"),

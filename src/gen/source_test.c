@@ -264,6 +264,45 @@ static void test_sums_that_print_alike(void **state)
     arena_free(&a);
 }
 
+/* Rows of at most 512 columns stand two groups side by side, padded to 128 columns, if there are
+ * many: in the copy that few and many tokens share.  Others are padded to 256. */
+static void test_rows_side_by_side(void **state)
+{
+    static const struct {
+        int tokens, rows, columns, padded;
+    } cases[] = {{1, 2048, 384, 384},   {64, 2048, 384, 384}, {150, 2048, 384, 384},
+                 {1, 1024, 384, 512},   {1, 2056, 384, 512},  {1, 2048, 640, 768},
+                 {150, 1024, 384, 512}, {1, 4096, 40, 128}};
+    (void)state;
+    mpk_context cx = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int tokens = cases[i].tokens, rows = cases[i].rows, columns = cases[i].columns;
+        arena a = {0};
+        ir_graph *g;
+        gen_source source;
+        text words = {0};
+        text_print(&words,
+                   "input %%x : bf16[%d, 2, %d] live=tokens\ninput %%i : i32[%d, 2] live=tokens\n"
+                   "const %%w : bf16[4, %d, %d]\n",
+                   tokens, columns, tokens, rows, columns);
+        /* of many tokens the last product leaves rows of pairs */
+        if (tokens <= 128)
+            text_print(&words, "input %%s : f32[%d, 2] live=tokens\n", tokens);
+        text_print(&words, "%%y = expert_linear(%%x, %%i, %%w%s)\n",
+                   tokens <= 128 ? ", _, %s" : "");
+        check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+        gen_graph made = {.ir = g, .n_tokens = (uint32_t)tokens};
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+        const gen_use *use = &source.uses[0][0];
+        assert_string_equal(use->body->name, tokens <= 128 ? "expert_stream" : "expert_tile");
+        assert_int_equal(use->pack.padded_columns, cases[i].padded);
+        assert_int_equal(use->pack.n_bytes, 2ull * 4 * (uint64_t)rows * (uint64_t)cases[i].padded);
+        text_free(&words);
+        arena_free(&a);
+    }
+}
+
 /* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
  * fp32 may sum. */
 static void test_windows_of_planes(void **state)
@@ -459,6 +498,7 @@ int main(void)
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),
                                        cmocka_unit_test(test_sums_that_print_alike),
+                                       cmocka_unit_test(test_rows_side_by_side),
                                        cmocka_unit_test(test_windows_of_planes),
                                        cmocka_unit_test(test_code_that_tasks_need),
                                        cmocka_unit_test(test_units_of_many)};

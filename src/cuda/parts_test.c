@@ -45,12 +45,12 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
 static const char four_workers[] = "capability:90,sms:4,memory:67108864";
 
 /* Two GPUs, of which the second has a product more. */
-#define OF_TWO(tokens)                                     \
-    "peer all\n"                                           \
-    "input %x : bf16[" tokens ", 4096] live=tokens\n"      \
+#define OF_TWO(tokens)                                        \
+    "peer all\n"                                              \
+    "input %x : bf16[" tokens ", 4096] live=tokens\n"         \
     "const %a : bf16[192, 4096]\nconst %b : bf16[96, 4096]\n" \
-    "peer 0\n%h = linear(%x, %a)\n"                        \
-    "peer 1\n%i = linear(%x, %a)\n%j = linear(%x, %b)\n"   \
+    "peer 0\n%h = linear(%x, %a)\n"                           \
+    "peer 1\n%i = linear(%x, %a)\n%j = linear(%x, %b)\n"      \
     "output %h\noutput %i\noutput %j\n"
 
 static const char two_gpus[] = "capability:90,sms:6,memory:67108864,gpus:2";

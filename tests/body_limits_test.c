@@ -58,7 +58,8 @@ static const gen_body *choose(const ir_graph *g)
                   .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
                   .n_workers = arch->n_sms,
                   .needs = arch->features,
-                  .halves = IR_BF16};
+                  .halves = IR_BF16,
+                  .maps = true};
     return gen_body_choose(&c, UINT32_MAX);
 }
 

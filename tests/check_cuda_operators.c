@@ -33,7 +33,8 @@ static bool has_code(const ir_graph *g)
                       .n_tokens = 1,
                       .n_workers = checks->arch.n_sms,
                       .needs = checks->arch.features,
-                      .halves = gen_find_halves(1, &(gen_graph){.ir = g})};
+                      .halves = gen_find_halves(1, &(gen_graph){.ir = g}),
+                      .maps = true};
         if (is_work(g, c.op) && !gen_body_choose(&c, UINT32_MAX))
             return false;
     }
@@ -264,7 +265,8 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
                   .n_tokens = 1,
                   .n_workers = checks->arch.n_sms,
                   .needs = checks->arch.features,
-                  .halves = gen_find_halves(1, &(gen_graph){.ir = g})};
+                  .halves = gen_find_halves(1, &(gen_graph){.ir = g}),
+                  .maps = true};
     const gen_body *body = gen_body_choose(&c, UINT32_MAX);
     TRY(machine_read_tensor(cx, m, 0, op->out[o], got));
     machine_gather(g, op->out[o], v->data[op->out[o]], expected);

@@ -12,6 +12,7 @@
 
 #include "base/rng.h"
 #include "gen/body_print.h"
+#include "gen/image_of.h"
 #include "gen/packed_form.h"
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
@@ -408,13 +409,51 @@ static inline rt_map make_map(const gen_boxes *m, const void *at)
                      m->swizzled}};
 }
 
+/* The same of images: boxes of 64 channels of 64 places. */
+static inline rt_map make_image_map(const gen_image *m, const void *at)
+{
+    struct {
+        const void *at;
+        uint64_t width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
+        int in[2], n, first[2], end[2], step[2];
+    } made = {at,
+              (uint64_t)m->channels * 2,
+              (uint64_t)m->n * m->in[0] * m->in[1],
+              (uint64_t)m->channels * 2,
+              2,
+              128,
+              64,
+              1,
+              {m->in[1], m->in[0]},
+              m->n,
+              {0},
+              {0},
+              {0}};
+    rt_map copy = {{0}};
+    for (int i = 0; i < 2; i++) {
+        made.first[i] = -m->padding[1 - i];
+        made.end[i] =
+            m->in[1 - i] + m->padding[1 - i] - m->dilation[1 - i] * (m->kernel[1 - i] - 1);
+        made.step[i] = m->stride[1 - i];
+    }
+    assert_true(sizeof made <= sizeof copy);
+    memcpy(&copy, &made, sizeof made);
+    return copy;
+}
+
 /* maps: room for RT_MAPS. */
 static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_entry *e)
 {
-    const gen_boxes x = gen_boxes_of_x(tensor(b, b->op->in[0])),
-                    w = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, false),
+    const gen_boxes w = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, false),
                     few = gen_boxes_of_packed(b->s->use->body, &b->s->use->pack, true);
-    maps[0] = make_map(&x, b->values.data[b->op->in[0]]);
+    const void *x = b->values.data[b->op->in[0]];
+    if (b->s->use->body->images) {
+        const gen_image image = gen_image_of(b->g, b->op);
+        maps[0] = make_image_map(&image, x);
+    } else {
+        const gen_boxes boxes = gen_boxes_of_x(tensor(b, b->op->in[0]));
+        maps[0] = make_map(&boxes, x);
+    }
     maps[1] = make_map(&w, packed);
     maps[2] = make_map(&few, packed);
     e->maps = (rt_u64)(uintptr_t)maps;
@@ -446,7 +485,8 @@ static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype hal
                         .n_tokens = 1,
                         .n_workers = 4,
                         .needs = arch->features,
-                        .halves = halves};
+                        .halves = halves,
+                        .maps = true};
     return body->forms ? body->forms(&c, box, maps ? GEN_MAPS_ALL : GEN_MAPS_NONE) : 0;
 }
 

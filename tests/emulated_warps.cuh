@@ -49,10 +49,12 @@ enum {
 };
 
 /* What stands in an rt_map here: rows of width_bytes, stride_bytes apart; boxes of element_bytes
- * wide elements. */
+ * wide elements.  Of images, whose channels are rows' columns: places of a line and lines, images
+ * (0: a matrix), at which of the places windows begin, and the steps between them. */
 struct emulated_map {
     const char *at;
     rt_u64 width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
+    int in[2], n, first[2], end[2], step[2];
 };
 
 struct emulated_copy {
@@ -62,6 +64,7 @@ struct emulated_copy {
     rt_u64 *barrier;
     const emulated_map *map; /* NULL, or `from` is not used: the box at (row, column) */
     int column, row;
+    int begin[2], image, within[2]; /* of images: the first window, and which entry of windows */
 };
 
 typedef void *emulated_place[5]; /* as __builtin_setjmp wants it */
@@ -470,19 +473,7 @@ static inline rt_u32 ptx_barrier_look(rt_u64 *b, rt_u32 parity)
 
 /* ---- copies ---- */
 
-static inline void emulated_do_box(const emulated_copy *c)
-{
-    const emulated_map *m = c->map;
-    for (rt_u64 i = 0; i < m->box_rows; i++)
-        for (rt_u64 k = 0; k < m->box_bytes; k += 16) {
-            const rt_u64 row = (rt_u64)c->row + i, byte = (rt_u64)c->column * m->element_bytes + k;
-            char *to = (char *)c->to + i * m->box_bytes + (m->swizzled ? k ^ (i % 8) * 16 : k);
-            memset(to, 0, 16);
-            if (row < m->n_rows && byte < m->width_bytes)
-                memcpy(to, m->at + row * m->stride_bytes + byte,
-                       byte + 16 < m->width_bytes ? 16 : m->width_bytes - byte);
-        }
-}
+static inline void emulated_do_box(const emulated_copy *c); /* emulated_boxes.cuh */
 static inline void emulated_do(const emulated_copy *c)
 {
     if (c->map)
@@ -571,22 +562,7 @@ static inline void ptx_fetch_bulk(const void *from, rt_u32 n_bytes)
     for (rt_u32 i = 0; i < n_bytes; i += 16)
         (void)at[i];
 }
-static inline void ptx_fetch_map(const void *map)
-{
-    if (!((const emulated_map *)map)->box_rows)
-        abort();
-}
-static inline void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64 *b)
-{
-    const emulated_map *m = (const emulated_map *)map;
-    emulated_copy c = {mpk_s + to, 0, (rt_u32)(m->box_bytes * m->box_rows), 0, b, m, column, row};
-    if (to % 1024)
-        abort();
-    if (emulated_n_bulk == EMULATED_COPIES || emulated_random(2))
-        emulated_do(&c);
-    else
-        emulated_bulk[emulated_n_bulk++] = c;
-}
+#include "tests/emulated_boxes.cuh"
 static inline void ptx_copy_bulk_once(rt_u32 to, const void *from, rt_u32 n_bytes, rt_u64 *b,
                                       rt_u64)
 {

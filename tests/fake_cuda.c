@@ -392,6 +392,45 @@ ENTRY cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s)
 
 /* A map holds here what it is of: the address, sizes of the matrix and of the box; no kernel of the
  * stand-in copies by it. */
+/* Notes address, sizes, corners, and what a box is. */
+ENTRY cuTensorMapEncodeIm2col(void *map, int dtype, unsigned rank, uint64_t at,
+                              const uint64_t *dims, const uint64_t *strides, const int *first,
+                              const int *last, uint32_t channels, uint32_t places,
+                              const uint32_t *steps, int interleave, int swizzle, int promotion,
+                              int fill);
+ENTRY cuTensorMapEncodeIm2col(void *map, int dtype, unsigned rank, uint64_t at,
+                              const uint64_t *dims, const uint64_t *strides, const int *first,
+                              const int *last, uint32_t channels, uint32_t places,
+                              const uint32_t *steps, int interleave, int swizzle, int promotion,
+                              int fill)
+{
+    (void)dtype, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
+    ENTER("cuTensorMapEncodeIm2col");
+    bool wrong = rank != 4 || at % 16 || steps[0] != 1 || steps[3] != 1 || channels > 64 ||
+                 places > 1024 || strides[1] != strides[0] * dims[1] ||
+                 strides[2] != strides[1] * dims[2];
+    for (unsigned i = 0; i < 2 && !wrong; i++)
+        wrong = steps[1 + i] > 8 || first[i] < -128 || first[i] > 127 || last[i] < -128 ||
+                last[i] > 127 || strides[i] % 16;
+    if (wrong)
+        return INVALID;
+    const uint64_t words[16] = {at,
+                                dims[0],
+                                dims[1],
+                                dims[2],
+                                dims[3],
+                                channels,
+                                places,
+                                (uint64_t)(int64_t)first[0],
+                                (uint64_t)(int64_t)first[1],
+                                (uint64_t)(int64_t)last[0],
+                                (uint64_t)(int64_t)last[1],
+                                steps[1],
+                                steps[2]};
+    memcpy(map, words, sizeof words);
+    return 0;
+}
+
 ENTRY cuTensorMapEncodeTiled(void *map, int dtype, unsigned rank, uint64_t at, const uint64_t *dims,
                              const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
                              int interleave, int swizzle, int promotion, int fill);

@@ -46,7 +46,8 @@ static mpk_status gather_case(device *d, uint32_t number, const char *graph)
                   .n_tokens = (uint32_t)(y->rank ? y->dims[0] : 1),
                   .n_workers = 4,
                   .needs = d->arch->features,
-                  .halves = d->halves};
+                  .halves = d->halves,
+                  .maps = true};
     s.def = op->def;
     if (op->def->flags & OP_VIEW && y->shares != IR_NONE)
         return MPK_OK;
@@ -72,7 +73,7 @@ static void gather_in_f16(device *d, const char *const *graphs, size_t n, uint32
 {
     for (uint32_t i = 0; i < n; i++) {
         const char *made, *at = graphs[i];
-        if (!strstr(at, "= linear(") && !strstr(at, "= logits("))
+        if (!strstr(at, "= linear(") && !strstr(at, "= logits(") && !strstr(at, "= conv_flat("))
             continue;
         text changed = {0};
         for (const char *next; (next = strstr(at, "bf16")); at = next + 1)
@@ -159,12 +160,14 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, block_products, sizeof block_products / sizeof *block_products, 350);
     gather_graphs(&hopper, block_windows, sizeof block_windows / sizeof *block_windows, 370);
     gather_graphs(&hopper, block_rows, sizeof block_rows / sizeof *block_rows, 390);
+    gather_graphs(&hopper, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_streams(&ampere);
     gather_streams(&geforce);
     gather_in_f16(&hopper_f16, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_in_f16(&hopper_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_in_f16(&hopper_f16, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
     gather_in_f16(&blackwell_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs,
                   200);
     keep_drawn(&hopper, 6, 0);

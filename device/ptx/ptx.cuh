@@ -293,6 +293,21 @@ MPK_FN void ptx_copy_box(rt_u32 to, const void *map, int column, int row, rt_u64
                  "l"(map), "r"(column), "r"(row), "r"(ptx_shared(b))
                  : "memory");
 }
+/* One thread: a box of windows of images, by a map that knows them (src/cuda/boxes.c): the channels
+ * from `channel` on of as many windows as the map says, the first of which begins at (n, down,
+ * right) of x, each at the entry that lies `along` places and `below` lines from its beginning.
+ * Windows follow each other over the ends of lines and images; what lies outside becomes zero and
+ * is counted all the same.  to: ptx_shared. */
+MPK_FN void ptx_copy_image(rt_u32 to, const void *map, int channel, int right, int down, int n,
+                           int along, int below, rt_u64 *b)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes "
+        "[%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};" ::"r"(to),
+        "l"(map), "r"(channel), "r"(right), "r"(down), "r"(n), "r"(ptx_shared(b)),
+        "h"((rt_u16)along), "h"((rt_u16)below)
+        : "memory");
+}
 /* Bring a map near, so that the first copy by it does not wait for it. */
 MPK_FN void ptx_fetch_map(const void *map)
 {

@@ -18,6 +18,21 @@ struct box_sums {
     float at[8];
 };
 
+/* Eight neighbouring entries of a vector: f32, or halves. */
+MPK_FN box_sums box_load(const mpk_task &t, int operand, int is_f32, int column)
+{
+    if (is_f32) {
+        const float *at = mpk_at<const float>(t, operand) + column;
+        const mpk_words a = ptx_load_words(at), b = ptx_load_words(at + 4);
+        return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
+                 __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
+                 __uint_as_float(b.z), __uint_as_float(b.w)}};
+    }
+    const mpk_words w = ptx_load_words(mpk_at<const rt_u16>(t, operand) + column);
+    return {{halves_low(w.x), halves_high(w.x), halves_low(w.y), halves_high(w.y), halves_low(w.z),
+             halves_high(w.z), halves_low(w.w), halves_high(w.w)}};
+}
+
 /* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh or
  * by a sigmoid. */
 MPK_FN float box_exponent(int activation, float x)
@@ -41,16 +56,7 @@ MPK_FN box_sums box_bias(const mpk_task &t, const tile_shape &s, int column)
         }
     if (s.bias[i] < 0)
         return {};
-    if (s.bias_type[i]) {
-        const float *at = mpk_at<const float>(t, s.bias[i]) + column;
-        const mpk_words a = ptx_load_words(at), b = ptx_load_words(at + 4);
-        return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
-                 __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
-                 __uint_as_float(b.z), __uint_as_float(b.w)}};
-    }
-    const mpk_words w = ptx_load_words(mpk_at<const rt_u16>(t, s.bias[i]) + column);
-    return {{halves_low(w.x), halves_high(w.x), halves_low(w.y), halves_high(w.y), halves_low(w.z),
-             halves_high(w.z), halves_low(w.w), halves_high(w.w)}};
+    return box_load(t, s.bias[i], s.bias_type[i], column);
 }
 
 /* GELU of eight values, x (1 - erfc(x / sqrt 2) / 2).  erfc(z) exp(z^2) of z >= 0 is a polynomial
@@ -97,13 +103,67 @@ MPK_FN void box_activate(int activation, box_sums *v)
         v->at[i] = __fdividef(v->at[i], part[i]);
 }
 
-/* What comes between eight scaled sums and their residual. */
-MPK_FN void box_finish_sums(const tile_shape &s, const box_sums &bias, box_sums *v)
+#if MPK_IMAGES
+/* Of a convolution's vector of filters; `otherwise` each where it is absent. */
+MPK_FN box_sums box_vector(const mpk_task &t, const tile_vector &v, int column, float otherwise)
 {
+    if (v.operand >= 0)
+        return box_load(t, v.operand, v.is_f32, column);
+    const float x = otherwise;
+    return {{x, x, x, x, x, x, x, x}};
+}
+#endif
+
+/* What eight columns of y have in common for all tokens. */
+struct box_ends {
+    box_sums bias;
+#if MPK_IMAGES
+    box_sums scale; /* of a convolution */
+#endif
+};
+#define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
+
+/* That of the columns from `column` on, if some task of the kernel has any. */
+MPK_FN box_ends box_ends_of(const mpk_task &t, const tile_shape &s, int column)
+{
+    box_ends e = {};
+#if MPK_IMAGES
+    if (TILE_IS_IMAGE(s)) {
+        const box_sums shift = box_vector(t, s.image.shift, column, 0);
+        e.scale = box_vector(t, s.image.scale, column, 1);
+        e.bias = box_vector(t, s.image.bias, column, 0);
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            e.bias.at[i] += shift.at[i];
+        return e;
+    }
+#endif
+    if (TILE_HAS(TILE_FORM_BOX_ENDS))
+        e.bias = box_bias(t, s, column);
+    return e;
+}
+
+/* A value of y, at last. */
+MPK_FN float box_last(bool relu, float x)
+{
+    return relu && x < 0 ? 0 : x;
+}
+
+/* What comes between eight scaled sums and their residual. */
+MPK_FN void box_finish_sums(const tile_shape &s, const box_ends &ends, box_sums *v)
+{
+#if MPK_IMAGES
+    if (TILE_IS_IMAGE(s)) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v->at[i] = v->at[i] * ends.scale.at[i] + ends.bias.at[i];
+        return;
+    }
+#endif
     if (TILE_HAS(TILE_FORM_BOX_ENDS))
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v->at[i] += bias.at[i];
+            v->at[i] += ends.bias.at[i];
     if (TILE_HAS(TILE_FORM_BOX_ENDS) && s.after != ACTIVATE_NONE)
         box_activate(s.after, v);
 }

@@ -643,7 +643,7 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
         if (activation != ACTIVATE_NONE)
             expert_tile_store_pairs<ENDS>(sends, to, v, activation, limit);
         else
-            box_store(sends, (rt_u64)to, v, {0, 0, 0, 0});
+            box_store(sends, (rt_u64)to, v, {0, 0, 0, 0}, false);
     }
 }
 

@@ -64,14 +64,19 @@ MPK_FN rt_u64 *box_full(void)
     return mpk_w.box_full[mpk_thread() / 128];
 }
 
-/* One thread of the warpgroup: request the box of x of step `step`, from column `column` and token
- * `row` on.  Its stage is free: see box_begin. */
-MPK_FN void box_ask(const mpk_task &t, const box_lot &b, int step, int column, int row)
+/* One thread of the warpgroup: request the box of x of step `step` of the lot, which is number `at`
+ * of the task's, from token `row` on.  Its stage is free: see box_begin. */
+MPK_FN void box_ask(const mpk_task &t, const tile_shape &s, const box_lot &b, int step, int at,
+                    int row)
 {
     const rt_u32 fill = b.fill + (rt_u32)step; /* names the stage and its phase */
     rt_u64 *full = box_full() + fill % MPK_BOXES;
     ptx_barrier_expect(full, TILE_STAGE);
-    ptx_copy_box(ptx_shared(box_stage(fill)), (const rt_map *)t.e->maps, column, row, full);
+    const rt_u32 to = ptx_shared(box_stage(fill));
+    if (TILE_IS_IMAGE(s))
+        image_ask(to, (const rt_map *)t.e->maps, s, row, at, full);
+    else
+        ptx_copy_box(to, (const rt_map *)t.e->maps, at * TILE_BOX_COLUMNS, row, full);
 }
 
 /* The barrier of the stage of fill `fill`. */
@@ -311,15 +316,17 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns; sends:
- * rt_entry.sends. */
-MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual)
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns.  sends:
+ * rt_entry.sends; relu: box_last. */
+MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual,
+                           bool relu)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] = halves_pack(v.at[2 * i] + halves_low(r[i]), v.at[2 * i + 1] + halves_high(r[i]));
+        words[i] = halves_pack(box_last(relu, v.at[2 * i] + halves_low(r[i])),
+                               box_last(relu, v.at[2 * i + 1] + halves_high(r[i])));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words((void *)y, stored);
     mpk_send_words(sends, (void *)y, stored);
@@ -342,22 +349,24 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e,
         for (int i = 0; i < 4; i++)
             ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
                               &residual[i]);
-    box_sums bias = {};
-    if (TILE_HAS(TILE_FORM_BOX_ENDS) && tokens > 0)
-        bias = box_bias(t, s, e.column + group * 8);
+    const bool relu = TILE_HAS_RELU(s);
+    box_ends ends = {};
+    if (BOX_HAS_ENDS && tokens > 0)
+        ends = box_ends_of(t, s, e.column + group * 8);
     s_sum += first * TILE_ROW + lane % 8 * 8;
     s_scale += first;
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
         box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
                  b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
-        box_finish_sums(s, bias, &a);
-        box_finish_sums(s, bias, &b);
+        box_finish_sums(s, ends, &a);
+        box_finish_sums(s, ends, &b);
         mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
-            y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i]);
+            y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i], relu);
         if (4 * i + 4 < tokens)
-            y[1] = box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1]);
+            y[1] =
+                box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1], relu);
         if (e.squares) {
             square[i] = squares_add(y[0], square[i]);
             square[i + 1] = squares_add(y[1], square[i + 1]);
@@ -419,9 +428,10 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
         for (int i = 0; i < 4; i++)
             ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
                               &residual[i]);
-    box_sums bias = {};
-    if (TILE_HAS(TILE_FORM_BOX_ENDS) && tokens > 0)
-        bias = box_bias(t, s, e.column + group * 8);
+    const bool relu = TILE_HAS_RELU(s);
+    box_ends ends = {};
+    if (BOX_HAS_ENDS && tokens > 0)
+        ends = box_ends_of(t, s, e.column + group * 8);
     tile_put(sum, s_sum); /* the warp's own part of the scratch: __syncwarp is enough */
     __syncwarp();
     s_sum += first * TILE_ROW + lane % 8 * 8;
@@ -429,10 +439,10 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {
         box_sums v = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i);
-        box_finish_sums(s, bias, &v);
+        box_finish_sums(s, ends, &v);
         mpk_words y = {}; /* what is stored */
         if (4 * i < tokens)
-            y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual[0]);
+            y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual[0], relu);
         const float added = e.squares ? squares_add(y, square[0]) : 0;
 #pragma unroll
         for (int k = 0; k < 3; k++) {
@@ -656,7 +666,7 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
         ptx_fence_bulk(); /* and x was written by ordinary stores */
     tile_meet();
     if (ptx_elect() && warp < b.steps)
-        box_ask(t, b, warp, (q.begin + warp) * TILE_BOX_COLUMNS, row);
+        box_ask(t, s, b, warp, q.begin + warp, row);
     __syncwarp();
     if (part)
         parts_begin(t, p);
@@ -783,7 +793,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
         row += half * TILE_TOKENS;
     const box_lot b = box_lot_of(t, s, q, anew);
     box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
-    if (TILE_SOME_JOINT && (TILE_ALL_SHORT || p.joint))
+    if (TILE_SOME_JOINT && (TILE_ALL_SHORT ? !TILE_IS_IMAGE(s) : p.joint))
         box_run_lot<true>(t, s, q, b, part, first, row, anew, s_scale, ring);
     else
         box_run_lot<false>(t, s, q, b, part, first, row, anew, s_scale, ring);

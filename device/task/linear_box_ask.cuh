@@ -16,6 +16,7 @@
 #define TASK_LINEAR_BOX_ASK_CUH
 
 #include "ptx/matrix.cuh"
+#include "task/box_image.cuh"
 #include "task/tile_plan.cuh"
 
 #if MPK_WGMMA
@@ -128,8 +129,10 @@ MPK_FN bool box_has_x(const mpk_load &l, int row)
     return row < (int)mpk_end(t);
 }
 
-/* The asking lane: the boxes of x of step `step`, one for each warpgroup. */
-MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
+/* The asking lane: the boxes of x of step `step`, one for each warpgroup.  image: of x that is
+ * images, at that step. */
+MPK_FN void box_ask_x(const mpk_load &l, const tile_shape &s, const box_asker_x &x, int step,
+                      image_asker *image)
 {
     const rt_u32 stage = (x.fill + (rt_u32)step) % MPK_BOXES,
                  to = l.s_pages + MPK_PAGES * MPK_PAGE_BYTES + stage * TILE_STAGE;
@@ -138,8 +141,13 @@ MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
     for (int half = 0; half < 2; half++) {
         rt_u64 *full = &mpk_w.box_full[half][stage];
         ptx_barrier_expect(full, TILE_STAGE);
-        ptx_copy_box(to + (rt_u32)(half * TILE_X), x.map, column, x.row + half * x.apart, full);
+        if (TILE_IS_IMAGE(s))
+            image_ask_half(to + (rt_u32)(half * TILE_X), x.map, *image, half, full);
+        else
+            ptx_copy_box(to + (rt_u32)(half * TILE_X), x.map, column, x.row + half * x.apart, full);
     }
+    if (TILE_IS_IMAGE(s))
+        image_next(s, image);
 }
 
 /* The asking lane: what a pass reads in one lot, step by step: pages of w, and x of the steps
@@ -150,8 +158,8 @@ MPK_FN void box_ask_x(const mpk_load &l, const box_asker_x &x, int step)
  * last w only x is left: its time comes when the pages that follow would be empty.  So x is never
  * requested for a pass that no body has begun. */
 template <int PAGES>
-MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int row, int apart,
-                         box_asker *a)
+MPK_FN void box_ask_pass(const mpk_load &l, const tile_shape &s, const tile_pass &q, int group,
+                         int row, int apart, box_asker *a)
 {
     const int lap = (int)a->ring.n / PAGES, lag = lap > MPK_BOXES ? lap - MPK_BOXES : 0;
     if (box_is_odd<PAGES>(a->ring))
@@ -160,6 +168,7 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int r
         return;
     const box_asker_w w = box_asker_w_of<PAGES>(l, q, group);
     box_asker_x x = {(const rt_map *)l.e->maps, q.begin * TILE_BOX_COLUMNS, row, apart, 0};
+    image_asker image = {};
     rt_u32 at = a->ring.at, parity = a->ring.parity;
     bool has_x = false;
 #pragma unroll 1
@@ -175,9 +184,11 @@ MPK_FN void box_ask_pass(const mpk_load &l, const tile_pass &q, int group, int r
         if (behind == MPK_BOXES) {
             has_x = box_has_x(l, row);
             x.fill = mpk_w.box_fills[0];
+            if (TILE_IS_IMAGE(s))
+                image = image_asker_of(s, q.begin + MPK_BOXES, row, apart);
         }
         if (has_x)
-            box_ask_x(l, x, behind);
+            box_ask_x(l, s, x, behind, &image);
         at += PAGES;
         if (at == a->ring.n) {
             at = 0;
@@ -223,9 +234,9 @@ MPK_FN void box_load(mpk_load &l, const tile_plan &p, const tile_shape &s)
             for (int lot = 0; lot < p.lots && !a.over; lot++) {
                 const int row = (int)l.e->lo[0] + 2 * TILE_TOKENS * lot;
                 if (q.pages == 2)
-                    box_ask_pass<2>(l, q, p.first + at, row, apart, &a);
+                    box_ask_pass<2>(l, s, q, p.first + at, row, apart, &a);
                 else
-                    box_ask_pass<1>(l, q, p.first + at, row, apart, &a);
+                    box_ask_pass<1>(l, s, q, p.first + at, row, apart, &a);
             }
         }
     box_have_asked(l, a, asks);

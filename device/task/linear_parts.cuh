@@ -314,19 +314,20 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
         mpk_send_two_words(t.e->sends, y, low, high);
         return 0;
     }
-    box_sums bias = {};
-    if (TILE_HAS(TILE_FORM_BOX_ENDS))
-        bias = box_bias(t, s, group << 3);
+    const bool relu = TILE_HAS_RELU(s);
+    box_ends ends = {};
+    if (BOX_HAS_ENDS)
+        ends = box_ends_of(t, s, group << 3);
     const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sums.at[i] *= scale;
-    box_finish_sums(s, bias, &sums);
+    box_finish_sums(s, ends, &sums);
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        words[i] = halves_pack(sums.at[2 * i] + halves_low(residual[i]),
-                               sums.at[2 * i + 1] + halves_high(residual[i]));
+        words[i] = halves_pack(box_last(relu, sums.at[2 * i] + halves_low(residual[i])),
+                               box_last(relu, sums.at[2 * i + 1] + halves_high(residual[i])));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words(y, stored);
     mpk_send_words(t.e->sends, y, stored);

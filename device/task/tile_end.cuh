@@ -44,6 +44,29 @@
  * of neighbouring g store (8 g + 2 c banks on) meet no conflict within each half of the warp. */
 enum { TILE_ROW = 72 };
 
+#if MPK_IMAGES
+/* A vector of filters: its operand, -1: absent; 0: 16 bits, 1: f32. */
+struct tile_vector {
+    int operand, is_f32;
+};
+/* Of a convolution (box_image.cuh): what its rows and columns are.  Of two numbers the first is of
+ * lines, the second of places in a line. */
+struct tile_image {
+    int channels; /* of x; 0: the product is no convolution */
+    int across;   /* places of a window's line: entries of the kernel's times the dilation */
+    int rows;     /* of y */
+    int out[2];   /* places of y */
+    int stride[2], padding[2], dilation[2];
+    tile_vector scale, bias, shift; /* y = sum scale + bias + shift + residual */
+    int relu;                       /* 1: what of that is less than 0 becomes 0 */
+};
+#define TILE_IS_IMAGE(s) ((s).image.channels != 0)
+#define TILE_HAS_RELU(s) ((s).image.relu != 0)
+#else
+#define TILE_IS_IMAGE(s) false
+#define TILE_HAS_RELU(s) false
+#endif
+
 /* A use of the body: where the operands stand in rt_entry.at, and what surrounds the product.
  * In constant memory; gen/body_linear_tile.c prints it field by field. */
 struct tile_shape {
@@ -59,6 +82,9 @@ struct tile_shape {
     int gathered, tokens;
     int peaks;       /* operand of the peaks: y is f32; -1: y has 16 bits */
     float cap, rate; /* of logits (peaks.cuh); read only where there are peaks */
+#if MPK_IMAGES
+    tile_image image;
+#endif
 };
 
 /* Bias i of row `row` of the packed weights; 0 where there is none. */

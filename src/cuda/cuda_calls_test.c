@@ -356,13 +356,78 @@ static void test_maps_of_x(void **state)
     tear_down(b);
 }
 
+/* Two convolutions, whose images are temporaries; the second has steps of two places. */
+static const char images[] = "input %x : bf16[2, 12, 10, 64]\n"
+                             "const %w : bf16[64, 3, 3, 64]\n"
+                             "const %v : bf16[128, 64]\n"
+                             "%n = silu(%x)\n"
+                             "%y = conv_flat(%n, %w) {kernel = [3, 3], padding = [1, 2], "
+                             "dilation = [1, 2], relu = 1}\n"
+                             "%m = reshape(%y) {shape = [2, 12, 10, 64]}\n"
+                             "%z = conv_flat(%m, %v) {stride = [2, 3]}\n"
+                             "output %z\n";
+
+/* The map of x knows the image, the first and last places of windows, and their steps; weights of
+ * more than two axes are packed by filters. */
+static void test_maps_of_images(void **state)
+{
+    (void)state;
+    bed *b = set_up(images);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    const cuda_machine *m = cuda_of(b->m);
+    const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
+    const ir_graph *g = b->image.ir[0];
+    uint32_t seen[2] = {0};
+    for (uint64_t i = 0; i < m->layout.n_tasks; i++) {
+        const rt_entry *e = &entries[i];
+        if (e->body == RT_NONE || strcmp(g->ops.at[e->op].def->name, "conv_flat") != 0)
+            continue;
+        const bool is_second = g->ops.at[e->op].out[0] == ir_find(g, "z");
+        const uint64_t *noted = (const uint64_t *)(uintptr_t)e->maps;
+        /* address; channels, places, lines, images; what a box is; corners; steps */
+        const uint64_t one[] = {e->at[0],     64,           10,           12,           2, 64, 64,
+                                (uint64_t)-2, (uint64_t)-1, (uint64_t)-2, (uint64_t)-1, 1, 1},
+                       two[] = {e->at[0], 64, 10, 12, 2, 64, 64, 0, 0, 0, 0, 3, 2};
+        assert_non_null(noted);
+        assert_memory_equal(noted, is_second ? two : one, sizeof one);
+        seen[is_second]++;
+    }
+    assert_true(seen[0] && seen[1]);
+    assert_int_equal(m->weights.packed.n, 2);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(m->weights.packed.at[i].parts[0].n_rows,
+                         m->weights.packed.at[i].columns == 576 ? 64 : 128);
+    tear_down(b);
+}
+
+/* A driver that makes no such maps, and images that the caller may have anywhere, are refused:
+ * nothing else copies windows. */
+static void test_images_without_maps(void **state)
+{
+    char words[512];
+    (void)state;
+    bed *b = set_up(images);
+    snprintf(words, sizeof words, "%s,fail:cuTensorMapEncodeIm2col:2", settings);
+    setenv("MPK_FAKE_CUDA", words, 1);
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "images", start_as(b, CUDA_CALLS));
+    setenv("MPK_FAKE_CUDA", settings, 1);
+    tear_down(b);
+    b = set_up("input %x : bf16[2, 12, 10, 64]\nconst %w : bf16[64, 64]\n%y = conv_flat(%x, %w)\n"
+               "output %y\n");
+    check_fails(&b->cx, MPK_EUNSUPPORTED, "images", start_as(b, CUDA_CALLS));
+    tear_down(b);
+}
+
 int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),         cmocka_unit_test(test_order_of_calls),
-        cmocka_unit_test(test_wrong_calls),   cmocka_unit_test(test_addresses_that_failed),
-        cmocka_unit_test(test_maps_of_calls), cmocka_unit_test(test_maps_of_x),
+        cmocka_unit_test(test_calls),          cmocka_unit_test(test_order_of_calls),
+        cmocka_unit_test(test_wrong_calls),    cmocka_unit_test(test_addresses_that_failed),
+        cmocka_unit_test(test_maps_of_calls),  cmocka_unit_test(test_maps_of_x),
+        cmocka_unit_test(test_maps_of_images), cmocka_unit_test(test_images_without_maps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

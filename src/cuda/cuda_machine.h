@@ -41,6 +41,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/driver.h"
+#include "gen/image_of.h"
 #include "gen/source.h"
 #include "rt/rt_blocks.h"
 #include "rt/rt_pack.h"
@@ -502,6 +503,8 @@ cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tenso
  * this driver makes none (older than CUDA 12.0), or none of such a matrix: its address and rows are
  * not multiples of 16 bytes. */
 bool cuda_map_boxes(const cuda_gpu *g, const gen_boxes *m, cuda_address at, void *out);
+/* The same of windows of images, whose first byte is at `at`. */
+bool cuda_map_images(const cuda_gpu *g, const gen_image *m, cuda_address at, void *out);
 
 /* ---- parts.c ---- */
 

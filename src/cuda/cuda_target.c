@@ -176,6 +176,8 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
         to->even_over = EVEN_OVER;
         to->even_up_to = EVEN_UP_TO;
     }
+    /* maps of images name temporaries, and rings of JIT tasks are too short for boxes */
+    to->flatten = groups && o->mode == MPK_MODE_CALLS && to->launch != PASS_LAUNCH_JIT;
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;

@@ -60,12 +60,14 @@ static bool joins(const rt_task *t, uint32_t fewest, grid *d, bool *seen)
     return columns == d->n_columns && t->lo[1] % columns == 0;
 }
 
-/* false: its tasks are not alike, there are two on one worker, or others stand between them. */
+/* false: its tasks are not alike, there are two on one worker, or others stand between them.  Of
+ * images all tasks are as those of many tokens. */
 static bool find_grid(const cuda_machine *m, uint32_t graph, uint32_t op, bool *seen, grid *d)
 {
     const rt_task *tasks = tasks_of(m, graph);
-    const uint32_t fewest =
-        m->source.joint[m->source.regime_of[graph]] ? TILE_FEWEST_SHARING : RT_SHORT_TOKENS + 1;
+    const bool images = m->source.uses[graph][op].body->images,
+               joint = m->source.joint[m->source.regime_of[graph]];
+    const uint32_t fewest = images ? 1 : joint ? TILE_FEWEST_SHARING : RT_SHORT_TOKENS + 1;
     memset(seen, 0, m->machine.image.block->n_workers * sizeof *seen);
     *d = (grid){0};
     for (uint32_t t = 0; t < graph_of(m, graph)->n_tasks; t++) {
@@ -100,7 +102,7 @@ static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_
 
 /* How many tasks are to share a tile, a power of two; 1: they are better alone.  Of at most 64
  * tokens the rows of the tile decide (tile_parts_of_short), not the bytes. */
-static uint32_t choose(const gen_pack *p, const grid *d)
+static uint32_t choose(const gen_pack *p, bool images, const grid *d)
 {
     const uint32_t per_group = p->order == GEN_PAIRED ? ROWS / 2 : ROWS,
                    groups = d->n_columns / per_group;
@@ -108,7 +110,7 @@ static uint32_t choose(const gen_pack *p, const grid *d)
     double least = cost_of(p, d, groups, 1);
     if (d->n_columns % per_group)
         return 1;
-    if (d->n_tokens <= RT_SHORT_TOKENS) {
+    if (d->n_tokens <= RT_SHORT_TOKENS && !images) {
         const uint32_t n = (uint32_t)tile_parts_of_short(d->n_tokens, (int)groups, p->columns);
         return d->n_across % n ? 1 : n;
     }
@@ -133,8 +135,9 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
         if (use->instance == RT_NONE || !use->body->parts || !find_grid(m, graph, op, seen, &d))
             continue;
         /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
-        const bool may_share = gen_comes_by_boxes(m->machine.image.ir[graph], op);
-        parts[op] = (cuda_parts){.n = may_share ? choose(&use->pack, &d) : 1,
+        const bool may_share =
+            use->body->images || gen_comes_by_boxes(m->machine.image.ir[graph], op);
+        parts[op] = (cuda_parts){.n = may_share ? choose(&use->pack, use->body->images, &d) : 1,
                                  .n_across = d.n_across,
                                  .first_meeting = m->n_meetings};
         if (parts[op].n > 1)

@@ -37,7 +37,7 @@ static bool is_product(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const gen_use *use = &m->source.uses[graph][op];
     const ir_op *o = &program_of(m, graph)->ops.at[op];
-    return use->instance != RT_NONE && use->body->parts &&
+    return use->instance != RT_NONE && use->body->parts && !use->body->images &&
            gen_operand_of_output(o, o->n_out) <= RT_SQUARES_OF_X;
 }
 

@@ -268,6 +268,29 @@ static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
     return 0;
 }
 
+/* The map of operand 0: of images, or of a matrix. */
+static bool map_x(const cuda_machine *m, const ir_graph *g, uint32_t at, const gen_use *use,
+                  cuda_address x, rt_map *out)
+{
+    if (use->body->images) {
+        const gen_image image = gen_image_of(g, &g->ops.at[at]);
+        return cuda_map_images(m->gpu, &image, x, out);
+    }
+    const gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]);
+    return cuda_map_boxes(m->gpu, &boxes, x, out);
+}
+
+/* A body that copies windows of images has no other way to read them: x must stay where it is,
+ * which pass flatten sees to, and the driver must make its map. */
+static mpk_status check_images(mpk_context *cx, const ir_op *op, const gen_use *use, rt_u64 maps)
+{
+    CHECK(cx, maps || use->instance == RT_NONE || !use->body->images, MPK_EUNSUPPORTED,
+          "operator %s (%%%.*s): this driver makes no tensor map of its images, by which kernels "
+          "copy windows: they came with CUDA 12.0; update the driver",
+          op->def->name, STR_ARG(op->name));
+    return MPK_OK;
+}
+
 /* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
  * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way; but a
  * kernel for prompts has no code for that (maps_of in gen/source.c).  In a kernel that copies boxes
@@ -289,11 +312,10 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
     const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
     rt_map *maps = (rt_map *)(void *)(block + offset);
-    const gen_boxes x = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]),
-                    w = gen_boxes_of_packed(use->body, &use->pack, false),
+    const gen_boxes w = gen_boxes_of_packed(use->body, &use->pack, false),
                     few = gen_boxes_of_packed(use->body, &use->pack, true);
     /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
-    if (cuda_map_boxes(m->gpu, &x, e->at[0], &maps[0]) &&
+    if (map_x(m, g, at, use, e->at[0], &maps[0]) &&
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = m->table_block + offset;
@@ -406,6 +428,8 @@ static mpk_status fill_entries(mpk_context *cx, const cuda_machine *m, arena *sc
                 rt_entry *e = &all[graph_of(m, i)->first_op + k];
                 TRY(fill_pattern(cx, m, i, k, e));
                 TRY(fill_maps(cx, m, i, k, block, &all[graph_of(m, i)->first_op]));
+                TRY(check_images(cx, &m->machine.image.ir[i]->ops.at[k], &m->source.uses[i][k],
+                                 e->maps));
             }
     NEW(cx, scratch, kinds, image_count(m->machine.image.block, RT_EVENTS));
     for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {

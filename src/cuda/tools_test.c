@@ -173,6 +173,27 @@ static void as_a_whole_and_in_units(void **state)
     }
 }
 
+/* The call of a graph, compiled as a whole; its source holds `words`. */
+static void build_call(const char *graph_text, uint32_t n_tokens, const char *words)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    arena a = {0};
+    ir_graph *ir;
+    gen_source source;
+    cuda_tools t;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(graph_text), &ir));
+    const gen_graph graph = {.ir = ir, .n_tokens = n_tokens};
+    check_ok(&cx, gen_source_make(&cx, &a, 1, &graph, arch->n_sms, arch, GEN_CALL, &source));
+    assert_non_null(strstr(source.text.at, words));
+    assert_true(source.maps[0] || source.maps[GEN_PROMPTS]);
+    const cuda_source s = {
+        .name = "call.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
+    open_or_skip(&s, &t);
+    build_one(&t, &s);
+    cuda_tools_close(&t);
+    arena_free(&a);
+}
+
 /* A call with products by boxes beside attention by warpgroups, which one function holds: neither
  * waits after each product. */
 static void call_of_attention(void **state)
@@ -183,22 +204,18 @@ static void call_of_attention(void **state)
                                 "input %v : bf16[2, 8, 1500, 64]\n"
                                 "%y = linear(%x, %w)\n%z = sdpa(%q, %k, %v)\n"
                                 "output %y\noutput %z\n";
-    const gen_arch *arch = gen_arch_find("sm_90a");
-    arena a = {0};
-    ir_graph *ir;
-    gen_source source;
-    cuda_tools t;
-    check_ok(&cx, ir_parse(&cx, &a, str_from(layer), &ir));
-    const gen_graph graph = {.ir = ir, .n_tokens = 1500};
-    check_ok(&cx, gen_source_make(&cx, &a, 1, &graph, arch->n_sms, arch, GEN_CALL, &source));
-    assert_non_null(strstr(source.text.at, "block_group_multiply(r_"));
-    assert_true(source.maps[0] || source.maps[GEN_PROMPTS]);
-    const cuda_source s = {
-        .name = "call.cu", .code = source.text, .arch = arch, .keep_folder = getenv("MPK_KEEP")};
-    open_or_skip(&s, &t);
-    build_one(&t, &s);
-    cuda_tools_close(&t);
-    arena_free(&a);
+    build_call(layer, 1500, "block_group_multiply(r_");
+}
+
+/* The same of a convolution of images, whose boxes are windows. */
+static void call_of_images(void **state)
+{
+    (void)state;
+    build_call("input %x : bf16[8, 28, 28, 128]\nconst %w : bf16[128, 3, 3, 128]\n"
+               "const %s : f32[128]\nconst %b : f32[128]\ninput %r : bf16[6272, 128]\n"
+               "%y = conv_flat(%x, %w, %s, %b, _, %r) {kernel = [3, 3], padding = [1, 1], relu = "
+               "1}\noutput %y\n",
+               8, "#define MPK_IMAGES 1");
 }
 
 /* Keys of both ways, and what is kept of units. */
@@ -280,9 +297,9 @@ static void no_linker(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opened_again), cmocka_unit_test(as_a_whole_and_in_units),
-        cmocka_unit_test(call_of_attention), cmocka_unit_test(tools_and_files),
-        cmocka_unit_test(no_linker)};
+        cmocka_unit_test(opened_again),      cmocka_unit_test(as_a_whole_and_in_units),
+        cmocka_unit_test(call_of_attention), cmocka_unit_test(call_of_images),
+        cmocka_unit_test(tools_and_files),   cmocka_unit_test(no_linker)};
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -23,7 +23,31 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
-/* A weight as a matrix: all axes but the last are its rows. */
+/* The weight of the image that a tensor (or the root of a view) is; IR_NONE: it is none. */
+static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const tg_place *p = &m->machine.image.places[graph][tensor];
+    return p->area == TG_WEIGHTS ? (uint32_t)p->offset : IR_NONE;
+}
+
+/* Of a weight with more than two axes that a body packs, the rows are those that it packs: a filter
+ * of a convolution is a row, whose entries have axes of their own. */
+static void find_rows(cuda_machine *m, uint32_t graph, const gen_use *use)
+{
+    for (uint32_t k = 0; use->instance != RT_NONE && k < use->pack.n_weights; k++) {
+        const uint32_t weight = weight_of(m, graph, use->pack.w[k]);
+        if (weight == IR_NONE || m->machine.image.weights[weight].rank <= 2)
+            continue;
+        cuda_resident *r = &m->weights.weights[weight];
+        const uint64_t all = r->n_rows * r->columns, columns = (uint64_t)use->pack.columns;
+        if (all % columns == 0) {
+            r->n_rows = all / columns;
+            r->columns = columns;
+        }
+    }
+}
+
+/* A weight as a matrix: all axes but the last are its rows, unless a body packs it otherwise. */
 static void measure(cuda_machine *m)
 {
     const program_image *image = &m->machine.image;
@@ -34,20 +58,18 @@ static void measure(cuda_machine *m)
         r->columns = w->rank ? (uint64_t)w->dims[w->rank - 1] : 1;
         for (uint32_t d = 0; d + 1 < w->rank; d++)
             r->n_rows *= (uint64_t)w->dims[d];
-        m->weights.largest_row = larger(m->weights.largest_row, r->columns * CUDA_ELEMENT_BYTES);
     }
-}
-
-/* The weight of the image that a tensor (or the root of a view) is; IR_NONE: it is none. */
-static uint32_t weight_of(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
-{
-    const tg_place *p = &m->machine.image.places[graph][tensor];
-    return p->area == TG_WEIGHTS ? (uint32_t)p->offset : IR_NONE;
+    for (uint32_t g = 0; g < image->n_graphs; g++)
+        for (uint32_t k = 0; k < image->ir[g]->ops.n; k++)
+            find_rows(m, g, &m->source.uses[g][k]);
+    for (uint32_t i = 0; i < image->n_weights; i++)
+        m->weights.largest_row =
+            larger(m->weights.largest_row, m->weights.weights[i].columns * CUDA_ELEMENT_BYTES);
 }
 
 /* Rows of a weight that a tensor (the weight, or a view of whole rows of it) stands for.
  * MPK_EUNSUPPORTED: it is not a weight, or cuts rows, which packing cannot follow.  Axes of length
- * 1 may have any stride. */
+ * 1 may have any stride, and those after the rows may be several. */
 static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t graph,
                             ir_tensor_id tensor, cuda_part *out)
 {
@@ -58,15 +80,18 @@ static mpk_status find_part(mpk_context *cx, const cuda_machine *m, uint32_t gra
           "tensor %%%.*s is packed for a body but is not a weight", STR_ARG(t->name));
     int64_t stride[IR_MAX_RANK], offset, columns = (int64_t)m->weights.weights[weight].columns;
     ir_strides(g, tensor, stride, &offset);
-    int64_t rows = 1;
-    bool whole = t->rank > 0 && t->dims[t->rank - 1] == columns && stride[t->rank - 1] == 1 &&
-                 offset % columns == 0;
-    for (uint32_t i = t->rank - 1; whole && i-- > 0; rows *= t->dims[i])
-        whole = t->dims[i] == 1 || stride[i] == rows * columns;
-    CHECK(cx, whole, MPK_EUNSUPPORTED,
+    int64_t n = 1; /* entries of the axes so far, from the last one on */
+    bool whole = t->rank > 0 && offset % columns == 0, ends = false;
+    for (uint32_t i = t->rank; whole && i-- > 0;) {
+        whole = t->dims[i] == 1 || stride[i] == n;
+        n *= t->dims[i];
+        ends = ends || n == columns; /* a row ends with an axis */
+    }
+    CHECK(cx, whole && ends, MPK_EUNSUPPORTED,
           "tensor %%%.*s is packed for a body but is not whole rows of a weight", STR_ARG(t->name));
-    *out = (cuda_part){
-        .weight = weight, .first_row = (uint64_t)(offset / columns), .n_rows = (uint64_t)rows};
+    *out = (cuda_part){.weight = weight,
+                       .first_row = (uint64_t)(offset / columns),
+                       .n_rows = (uint64_t)(n / columns)};
     return MPK_OK;
 }
 
@@ -89,6 +114,8 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
     uint64_t rows = 0;
     for (uint32_t k = 0; k < p->n_weights; k++) {
         TRY(find_part(cx, m, graph, p->w[k], &out->parts[k]));
+        CHECK(cx, m->weights.weights[out->parts[k].weight].columns == (uint64_t)p->columns,
+              MPK_EUNSUPPORTED, "two operators pack rows of other lengths of one weight");
         out->parts[k].base_row = rows;
         rows += out->parts[k].n_rows;
     }

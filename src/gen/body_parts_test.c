@@ -49,6 +49,12 @@ typedef struct case_of {
     "]\nconst %w : bf16[" rows ", " columns "]\nconst %b : " bias "[" rows        \
     "]\n%y = linear(%x, %w, _, _, %b, _, _, _, %r) {act = \"" name "\"}\n"
 
+/* A convolution of images: every row of x that a window has lies in one of them. */
+#define IMAGE(x, rows, filters, columns, rest)                                                 \
+    "input %x : bf16[" x "]\ninput %r : bf16[" rows ", " filters "]\nconst %w : bf16[" filters \
+    ", " columns "]\nconst %s : f32[" filters "]\nconst %b : bf16[" filters                    \
+    "]\n%y = conv_flat(%x, %w, %s, %b, _, %r) {" rest "}\n"
+
 static const case_of cases[] = {
     {SUM("100", "64", "512"), 8, 8, 0},  /* 8 rows of a task, one step each */
     {SUM("128", "128", "648"), 4, 4, 0}, /* a whole box, uneven steps */
@@ -81,6 +87,13 @@ static const case_of cases[] = {
     {GATED("90", "144", "192"), 1, 1, 64},  /* alone: two passes, 24 groups and 12 */
     {SUM("90", "40", "648"), 1, 1, 64},     /* thin */
     {NORM("90", "24", "1288"), 1, 1, 30},
+    /* images, of which few places are a tile too */
+    {IMAGE("2, 7, 7, 64", "98", "128", "576", "kernel = [3, 3], padding = [1, 1], relu = 1"), 4, 4,
+     0},
+    {IMAGE("1, 7, 7, 128", "49", "256", "1152", "kernel = [3, 3], padding = [1, 1]"), 8, 8, 0},
+    {IMAGE("2, 5, 6, 192", "12", "128", "192", "stride = [2, 3], relu = 1"), 4, 2, 0},
+    {IMAGE("1, 20, 15, 64", "240", "264", "256", "kernel = [1, 4], padding = [0, 0], relu = 1"), 1,
+     1, 0}, /* alone */
 };
 enum { CASES = sizeof cases / sizeof *cases };
 
@@ -274,6 +287,8 @@ static void check_squares(product *p)
 static void make_squares(product *p)
 {
     const ir_op_id op = (ir_op_id)(p->b.g->ops.n - 1);
+    if (p->b.s->use->body->images) /* no norm is before or after one (src/cuda/squares.c) */
+        return;
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
         give_squares(p);
     /* each warpgroup of a joint task that is alone would leave sums of its own */

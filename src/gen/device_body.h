@@ -65,6 +65,7 @@ typedef struct gen_call {
     gen_caches *caches;
     const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
     gen_choices *choices;
+    bool maps; /* the host can make tensor maps of what stays at its address */
 } gen_call;
 
 /* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns],
@@ -168,6 +169,7 @@ typedef struct gen_body {
     /* copies boxes of its first input and of its packed weights by tensor maps (rt_entry.maps),
      * which the host makes where it knows the addresses: gen_boxes_of_x, gen_boxes_of_packed */
     bool maps;
+    bool images;     /* its first input is images, of which it copies windows by such a map */
     bool long_boxes; /* those of weights: half the groups, twice the columns */
     uint32_t pages;  /* that it takes of a ring before it lets one go, if more than 2 */
     /* its tasks may share a tile, a part of the columns each (rt_meeting) */

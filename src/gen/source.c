@@ -46,9 +46,9 @@ typedef struct emitter {
     uint32_t units[GEN_REGIMES];    /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
-    bool maps[GEN_REGIMES]; /* MPK_MAPS */
-    map printed;            /* names of texts that stand in the source */
-    text out;               /* the source so far */
+    bool images, maps[GEN_REGIMES]; /* MPK_IMAGES; MPK_MAPS */
+    map printed;                    /* names of texts that stand in the source */
+    text out;                       /* the source so far */
 } emitter;
 
 /* ---- choice ---- */
@@ -166,6 +166,7 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
                       .arena = e->arena,
                       .caches = &e->caches,
                       .choices = &e->choices,
+                      .maps = !has_jit(e),
                       .box = g->boxes ? &g->boxes[op] : NULL};
 }
 
@@ -187,6 +188,7 @@ static mpk_status choose_all(emitter *e)
             if (!use->body)
                 return gen_fail_no_body(e->cx, &c, highest, e->arch->name, has_jit(e));
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
+            e->images |= use->body->images;
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);
         }
@@ -239,14 +241,14 @@ static bool wants_boxes(emitter *e)
     return wanted;
 }
 
-/* Decide for which regimes the host makes tensor maps (src/cuda/tables.c): for prompts, and for a
- * call that wants boxes.  Its ring must have all pages, so a call with JIT tasks wants none. */
+/* Decide for which regimes the host makes tensor maps (src/cuda/tables.c): for prompts, images, and
+ * a call that wants boxes.  Its ring must have all pages, so a call with JIT tasks wants none. */
 static void find_maps(emitter *e)
 {
     if (!(e->arch->features & GEN_WGMMA))
         return;
     e->maps[GEN_PROMPTS] = true;
-    e->maps[GEN_STREAMS] = e->whole == GEN_CALL && wants_boxes(e);
+    e->maps[GEN_STREAMS] = e->images || (e->whole == GEN_CALL && wants_boxes(e));
 }
 
 /* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the
@@ -452,6 +454,7 @@ static void print_constants(emitter *e)
         {"BULK", a->features & GEN_BULK ? 1 : 0, "bulk copies, else the loader's lanes copy"},
         {"WGMMA", a->features & GEN_WGMMA ? 1 : 0, "warpgroup products"},
         {"ROOM", a->features & GEN_ROOM ? 1 : 0, "of shared memory for large scratch"},
+        {"IMAGES", e->images, "some products are convolutions of images"},
         {"HALVES_F16", e->halves == IR_F16, "1: streamed products multiply f16, else bf16"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -10,7 +10,7 @@
  * on the tGraph uses anew; the program keeps only the linear graphs.  Memory is planned after all
  * graphs are compiled, because weights, state and step tensors are shared by name across graphs.
  *
- *   simplify shard recognise fuse_ops fuse_map narrow          the tensor program
+ *   simplify shard recognise fuse_ops fuse_map flatten narrow  the tensor program
  *   decompose depend drop_implied fuse_events                  tasks and events
  *   postpone merge_forks (coarsen_events)
  *   label_launch normalize linearize assign                    one linear graph
@@ -102,8 +102,8 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
 /* One graph through the pipeline.  The order matters: a program is sharded before anything is
  * fused, so that rules see the pieces that a peer has; recognise comes before fuse_ops, whose
  * patterns are made of the operators that it finds; fuse_map comes after both and takes the
- * element-wise operators that are left; narrow comes last, so that no rule has to tell linears
- * with 8-bit activations from others. */
+ * element-wise operators that are left; flatten reads what it has put behind convolutions; narrow
+ * comes last, so that no rule has to tell linears with 8-bit activations from others. */
 static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
@@ -112,6 +112,8 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
     TRY(pass_recognise(s, &ir));
     TRY(pass_fuse_ops(s, &ir));
     TRY(pass_fuse_map(s, &ir));
+    if (s->options->flatten)
+        TRY(pass_flatten(s, &ir));
     if (s->options->narrow)
         TRY(pass_narrow(s, &ir));
     TRY(verify_program(s, ir, &verify_ns));

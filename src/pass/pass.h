@@ -100,6 +100,8 @@ typedef struct pass_options {
     bool narrow;
     /* fuse rows, norm, vocabulary product and the search for the largest logit */
     bool logits;
+    /* convolutions of images that stay at their address are products of rows (conv_flat) */
+    bool flatten;
     /* this many graphs at the end are a draft model's: they share step inputs and outputs with the
      * others, by name, and have weights and state of their own */
     uint32_t n_draft_graphs;
@@ -143,6 +145,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
       ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:"                   \
       "relaxed=1:logits=1, for a CPU :context_tasks=N")                                        \
     X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
+    X(flatten, "convolutions of images become products of rows (tensor program)")              \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")
 
 /* On the tGraph, after decompose and depend; arrays are in the scratch arena up to linearize, in

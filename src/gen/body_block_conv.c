@@ -289,15 +289,13 @@ static bool accepts(const gen_call *c)
 }
 
 /* Bytes of shared memory for tiles.  In a graph whose products are mostly convolutions, copies of
- * tiles in flight gain more from it than pages for the few products whose weights are loaded, as
- * those of conv_flat are too. */
+ * tiles in flight gain more from it than pages for the few products whose weights are loaded. */
 static uint32_t room_of(const gen_call *c)
 {
     uint32_t n_convs = 0, n_linears = 0;
     for (size_t i = 0; i < c->ir->ops.n; i++) {
         n_convs += strcmp(c->ir->ops.at[i].def->name, "conv") == 0;
-        n_linears += strcmp(c->ir->ops.at[i].def->name, "linear") == 0 ||
-                     strcmp(c->ir->ops.at[i].def->name, "conv_flat") == 0;
+        n_linears += strcmp(c->ir->ops.at[i].def->name, "linear") == 0;
     }
     if (n_convs <= n_linears || !(c->needs & GEN_ROOM))
         return super_target_usual.scratch_bytes;

@@ -12,7 +12,8 @@
  *
  * What follows the convolution (expr) stays with it if it is a scale and terms of filters, a term
  * as large as the result, and a last comparison with 0, in any order of terms; roundings between
- * them are left out.  Anything else becomes a map after it, which has the bits of expr.
+ * them are left out.  A scale of that term goes to the convolution which makes it, if one does.
+ * Anything else becomes a map after it, which has the bits of expr.
  *
  * Called by compile.c after fuse_map, whose expressions it reads, if the target asks for it
  * (pass_options.flatten).  Cost: linear in the program.
@@ -35,9 +36,11 @@ enum {
 /* What follows a convolution, as conv_flat has it; tensors as conv's operands are. */
 typedef struct ends {
     ir_tensor_id scale, terms[2], residual; /* IR_NONE: absent */
+    ir_tensor_id of_residual;               /* its scale, which conv_flat has not */
     uint32_t n_terms, n_products;           /* how often x0 was met */
     bool relu;
 } ends;
+static const ends no_ends = {IR_NONE, {IR_NONE, IR_NONE}, IR_NONE, IR_NONE, 0, 0, false};
 
 typedef struct flattener {
     rewrite w;
@@ -163,7 +166,26 @@ static ir_tensor_id operand_of(const reading *r, const map_step *s)
                                              : IR_NONE;
 }
 
-/* A term: x0, an operand, or x0 times one. */
+/* A product: x0 or an operand as large as the result, times a scale of filters. */
+static bool read_product(const reading *r, const map_step *a, const map_step *b)
+{
+    const ir_tensor *y = &r->w->g->tensors.at[r->conv->out[0]];
+    const ir_tensor_id whole = operand_of(r, a), scale = operand_of(r, b);
+    if (scale == IR_NONE || !is_vector(&r->w->g->tensors.at[scale], y))
+        return false;
+    if (a->kind == MAP_INPUT && !a->number && r->to->scale == IR_NONE) {
+        r->to->scale = scale;
+        r->to->n_products++;
+        return true;
+    }
+    if (whole == IR_NONE || r->to->residual != IR_NONE || !is_whole(&r->w->g->tensors.at[whole], y))
+        return false;
+    r->to->residual = whole;
+    r->to->of_residual = scale;
+    return true;
+}
+
+/* A term: x0, an operand, or a product. */
 static bool read_term(const reading *r, const map_step *s)
 {
     const ir_tensor *y = &r->w->g->tensors.at[r->conv->out[0]];
@@ -183,18 +205,7 @@ static bool read_term(const reading *r, const map_step *s)
     if (s->kind != MAP_CALL || s->number != MAP_MULTIPLY)
         return false;
     const map_step *a = before_rounding(r, s->arg[0]), *b = before_rounding(r, s->arg[1]);
-    if (b->kind == MAP_INPUT && !b->number) {
-        const map_step *c = a;
-        a = b;
-        b = c;
-    }
-    const ir_tensor_id scale = operand_of(r, b);
-    if (a->kind != MAP_INPUT || a->number || scale == IR_NONE || r->to->scale != IR_NONE ||
-        !is_vector(&r->w->g->tensors.at[scale], y))
-        return false;
-    r->to->scale = scale;
-    r->to->n_products++;
-    return true;
+    return read_product(r, a, b) || read_product(r, b, a);
 }
 
 /* A sum of terms. Recursion is as deep as the sums of an expression, which has few operands. */
@@ -231,7 +242,7 @@ static bool find_ends(const rewrite *w, const ir_op *conv, ends *to)
     ir_dtype dtypes[1 + MOST_MORE] = {y->dtype};
     map_program program;
     uint32_t n = 1;
-    *to = (ends){.scale = IR_NONE, .terms = {IR_NONE, IR_NONE}, .residual = IR_NONE};
+    *to = no_ends;
     if (bias != IR_NONE)
         to->terms[to->n_terms++] = bias;
     if (bias != IR_NONE && !is_vector(&w->g->tensors.at[bias], y))
@@ -313,6 +324,38 @@ static mpk_status add_map(flattener *f, ir_op_id op, ir_tensor_id product, ir_te
     return rewrite_add(w, w->keys.at[op], "map", n, in, sets, out);
 }
 
+/* The residual's scale goes to the convolution that makes the residual, if that has nothing behind
+ * it and no other reader: it is made anew in front of operator `op`, where the scale is there.
+ * *done: false if the residual is no such one. */
+static mpk_status scale_residual(flattener *f, ir_op_id op, ends *e, bool *done)
+{
+    enum { FLAT_SCALE = 2, FLAT_RESIDUAL = 5, FLAT_INPUTS };
+    rewrite *w = &f->w;
+    const uint32_t key = w->keys.at[op];
+    const ir_op *reshape = rewrite_producer(w, e->residual, "reshape");
+    const ir_op *flat =
+        reshape ? rewrite_producer(w, rewrite_input(w, reshape, 0), "conv_flat") : NULL;
+    ir_tensor_id in[FLAT_INPUTS], made;
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    *done = e->of_residual == IR_NONE;
+    if (*done || !flat || w->uses.at[e->residual] != 1 || rewrite_attribute(flat, "relu")->i)
+        return MPK_OK;
+    for (uint32_t i = 0; i < FLAT_INPUTS; i++)
+        in[i] = rewrite_input(w, flat, i);
+    for (uint32_t i = FLAT_SCALE; i <= FLAT_RESIDUAL; i++)
+        if (in[i] != IR_NONE)
+            return MPK_OK;
+    if (!rewrite_are_current(w, in, FLAT_SCALE, key))
+        return MPK_OK;
+    TRY(rewrite_copy_attributes(w, flat, sets));
+    const ir_tensor y = w->g->tensors.at[e->residual];
+    TRY(add_vector(w, key, e->of_residual, y.dims[3], &in[FLAT_SCALE]));
+    TRY(rewrite_add(w, key, "conv_flat", FLAT_INPUTS, in, sets, &made));
+    TRY(rewrite_reshape(w, key, made, y.rank, y.dims, &e->residual));
+    *done = true;
+    return MPK_OK;
+}
+
 /* A bias that is no vector keeps the convolution as it is. */
 static mpk_status replace(flattener *f, ir_op_id op)
 {
@@ -321,9 +364,12 @@ static mpk_status replace(flattener *f, ir_op_id op)
     const ir_tensor_id bias = rewrite_input(w, &w->g->ops.at[op], BIAS);
     ends e;
     ir_tensor_id made;
-    const bool whole = find_ends(w, &w->g->ops.at[op], &e);
+    bool whole = find_ends(w, &w->g->ops.at[op], &e);
+    if (whole)
+        TRY(scale_residual(f, op, &e, &whole));
     if (!whole) {
-        e = (ends){.scale = IR_NONE, .terms = {bias, IR_NONE}, .residual = IR_NONE};
+        e = no_ends;
+        e.terms[0] = bias;
         if (bias != IR_NONE && !is_vector(&w->g->tensors.at[bias], &w->g->tensors.at[old]))
             return MPK_OK;
     }

@@ -8,6 +8,7 @@
 
 #include "emulated_bed.h"
 #include "warps_graphs.h"
+#include "warps_images.h"
 
 /* As emulated_late of tests/emulated_warps_behind.cuh. */
 typedef struct late_bytes {

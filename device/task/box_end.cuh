@@ -1,10 +1,10 @@
-/* box_end.cuh - what comes between the sums of products by boxes and their residual: biases and an
- * activation of eight neighbouring columns of a token.
+/* box_end.cuh - what comes between the sums of products by boxes and the result: biases and an
+ * activation of eight neighbouring columns of a token, the residual, the store.
  *
- * Input: scaled sums in fp32; output: the same place.  Values are made eight at a time, each step
- * of the chain for all before the next, since ptxas, short of registers, would else make one value
- * after the other.  What no task of the kernel has is not compiled (MPK_FORMS).  Called by
- * linear_box.cuh and linear_parts.cuh.
+ * Input: scaled sums in fp32; output: the same place, or 16 bytes of the result.  Values are made
+ * eight at a time, each step of the chain for all before the next, since ptxas, short of registers,
+ * would else make one value after the other.  What no task of the kernel has is not compiled
+ * (MPK_FORMS).  Called by linear_box.cuh and linear_parts.cuh.
  */
 #ifndef TASK_BOX_END_CUH
 #define TASK_BOX_END_CUH
@@ -147,6 +147,23 @@ MPK_FN box_ends box_ends_of(const mpk_task &t, const tile_shape &s, int column)
 MPK_FN float box_last(bool relu, float x)
 {
     return relu && x < 0 ? 0 : x;
+}
+
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns.  sends:
+ * rt_entry.sends; relu: box_last. */
+MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual,
+                           bool relu)
+{
+    const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
+    rt_u32 words[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        words[i] = halves_pack(box_last(relu, v.at[2 * i] + halves_low(r[i])),
+                               box_last(relu, v.at[2 * i + 1] + halves_high(r[i])));
+    const mpk_words stored = {words[0], words[1], words[2], words[3]};
+    ptx_store_words((void *)y, stored);
+    mpk_send_words(sends, (void *)y, stored);
+    return stored;
 }
 
 /* What comes between eight scaled sums and their residual. */

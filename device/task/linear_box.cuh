@@ -316,23 +316,6 @@ MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns.  sends:
- * rt_entry.sends; relu: box_last. */
-MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual,
-                           bool relu)
-{
-    const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
-    rt_u32 words[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        words[i] = halves_pack(box_last(relu, v.at[2 * i] + halves_low(r[i])),
-                               box_last(relu, v.at[2 * i + 1] + halves_high(r[i])));
-    const mpk_words stored = {words[0], words[1], words[2], words[3]};
-    ptx_store_words((void *)y, stored);
-    mpk_send_words(sends, (void *)y, stored);
-    return stored;
-}
-
 /* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
  * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
  * overlap.  square: those of what is stored are added, a token's each. */

@@ -88,9 +88,8 @@ static mpk_status print_instance(emitter *e, const gen_call *c, const gen_body *
     return MPK_OK;
 }
 
-/* The instance of this text, body and routine; RT_NONE: there is none yet.  Equal text is not
- * enough: two bodies may print alike, and a routine's shape says nothing of its function.  Those
- * that print alike are a list: last is its head, and each names the one before. */
+/* The instance of this body and routine among those that print alike, of which `last` is the latest
+ * and each names the one before; RT_NONE: there is none. */
 static uint32_t find_instance(const emitter *e, const gen_body *body, const gen_routine *routine,
                               uint32_t last)
 {

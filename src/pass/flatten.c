@@ -24,9 +24,11 @@
 /* Operands and attributes of conv. */
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 /* FEWEST_PRODUCTS: with fewer a block program takes as long, since a task of this kind begins and
- * ends in some microseconds.  CHANNELS: of a box.  The others are what tensor maps hold. */
+ * ends in some microseconds; FEWEST_OF_ONE: of kernels of one entry, whose short sums end sooner.
+ * CHANNELS: of a box.  The others are what tensor maps hold. */
 enum {
     FEWEST_PRODUCTS = 1 << 28,
+    FEWEST_OF_ONE = 1 << 30,
     CHANNELS = 64,
     MOST_STRIDE = 8,
     MOST_WITHIN = 255,
@@ -109,13 +111,15 @@ static bool is_taken(const flattener *f, const ir_op *conv)
     const ir_tensor *x = &w->g->tensors.at[rewrite_input(w, conv, X)],
                     *filters = &w->g->tensors.at[rewrite_input(w, conv, W)],
                     *y = &w->g->tensors.at[conv->out[0]];
+    const int64_t least =
+        filters->dims[2] * filters->dims[3] == 1 ? FEWEST_OF_ONE : FEWEST_PRODUCTS;
     const bool is_half = x->dtype == IR_BF16 || (x->dtype == IR_F16 && !f->has_bf16);
     return x->rank == 4 && rewrite_attribute(conv, "last")->i &&
            rewrite_attribute(conv, "groups")->i == 1 && !rewrite_attribute(conv, "transposed")->i &&
            is_half && filters->dtype == x->dtype && y->dtype == x->dtype && y->live == IR_ALL &&
            x->dims[1] % CHANNELS == 0 && filters->dims[0] % 8 == 0 && fits_map(conv, filters) &&
            lies_as(x, order) && ir_elements(y) < INT32_MAX && ir_elements(x) < INT32_MAX &&
-           ir_elements(y) / filters->dims[0] * ir_elements(filters) >= FEWEST_PRODUCTS &&
+           ir_elements(y) / filters->dims[0] * ir_elements(filters) >= least &&
            stays(f, rewrite_input(w, conv, X)) &&
            find_filters(w, rewrite_input(w, conv, W)) != IR_NONE;
 }

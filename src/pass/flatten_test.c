@@ -58,7 +58,11 @@ static const struct {
     /* a residual that another convolution makes, with a scale of its own; one that is read twice */
     {TWO("%y"), 2, 0},
     {TWO("%d"), 2, 1},
-    /* few products */
+    /* few products; of a kernel of one entry four times as many are few */
+    {"input %i : bf16[1, 256, 256, 64]\nconst %u : bf16[128, 1, 1, 64]\n%n = silu(%i)\n"
+     "%x = transpose(%n) {perm = [0, 3, 1, 2]}\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\n"
+     "%y = conv(%x, %w, _) {last = 1}\n%z = silu(%y)\noutput %z\n",
+     0, 0},
     {CONV("bf16", "50, 64", "%x, %w, _) {padding = [1, 1]"), 0, 0},
 };
 

@@ -51,8 +51,8 @@ typedef struct axis_cut {
     int64_t unit;
 } axis_cut;
 
-/* Products whose results other peers read come in two rounds if each has at least these columns, a
- * pass of the body (see halve). */
+/* Products whose results other peers read come in two rounds if each has a multiple of these
+ * columns, which are a pass of the body (see halve). */
 enum { ROUND_COLUMNS = 256 };
 
 /* The cuts of all axes of an output; its tiles are their product. */
@@ -443,7 +443,7 @@ static void halve(chooser *c)
     const uint32_t parts = 2 * c->best.at[1].parts;
     axis_cut halves;
     if (c->s->options->whole_tiles && c->crosses && c->out->rank == 2 && !c->forced[1] &&
-        c->axes[1].even && c->out->dims[1] / parts >= ROUND_COLUMNS &&
+        c->axes[1].even && c->out->dims[1] % ((int64_t)parts * ROUND_COLUMNS) == 0 &&
         make_cut(c, 1, parts, &halves))
         c->best.at[1] = halves;
 }

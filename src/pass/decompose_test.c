@@ -413,22 +413,23 @@ static void products_of_calls_are_cut_for_boxes(void **state)
     }
 }
 
-/* Terms that another peer adds come in two rounds, if a task of half the columns has a pass of the
- * body; what one peer reads alone comes in one. */
+/* Terms that another peer adds come in two rounds, if a task of half the columns has whole passes
+ * of the body; what one peer reads alone comes in one. */
 static void terms_of_peers_come_in_two_rounds(void **state)
 {
     static const char terms[] =
         "peer all\ninput %x : bf16[2048, 2048] live=tokens\nconst %w : bf16[4096, 2048]\n"
-        "const %v : bf16[1024, 4096]\n"
+        "const %v : bf16[1024, 4096]\nconst %u : bf16[5120, 1024]\n"
         "peer 0\n%a = linear(%x, %w)\npeer 1\n%b = linear(%x, %w)\n"
         "peer 0\n%c = add_parts(%a, %b)\n%d = linear(%c, %v)\n"
         "peer 1\n%e = add_parts(%a, %b)\n%f = linear(%e, %v)\n%g = linear(%e, %v)\n"
-        "peer 0\n%h = add_parts(%d, %g)\n"
-        "output %h\noutput %f\n";
+        "peer 0\n%h = add_parts(%d, %g)\n%i = linear(%h, %u)\n"
+        "peer 1\n%l = add_parts(%d, %g)\n%j = linear(%l, %u)\n%k = add_parts(%i, %j)\n"
+        "output %f\noutput %k\n";
     static const struct {
         const char *result;
         uint32_t rounds;
-    } rows[] = {{"a", 2}, {"b", 2}, {"c", 1}, {"d", 1}, {"f", 1}, {"g", 1}};
+    } rows[] = {{"a", 2}, {"b", 2}, {"c", 1}, {"d", 1}, {"f", 1}, {"g", 1}, {"i", 1}};
     (void)state;
     arena a = {0};
     tg_program p;

@@ -276,14 +276,15 @@ static void test_masked_drafts(void **state)
 static void test_lost_baseline(void **state)
 {
     (void)state;
-    static const char settings[] = "capability:90,sms:6,memory:67108864";
     mpk_context cx = {0};
     arena a = {0};
     tg_program program;
     program_image image;
     machine *gpu;
     char words[256];
-    const fake_cuda_face *fake = fake_cuda_start(settings);
+    /* said before the machine's thread is there, which reads it */
+    const fake_cuda_face *fake =
+        fake_cuda_start("capability:90,sms:6,memory:67108864,fail:cuGraphLaunch:1:700");
     make_model(&cx, &a, (serve_model){IR_F32, 8, 1, false, 0}, &program, &image);
     machine_weight *made_up = arena_alloc(&a, image.n_weights, sizeof *made_up);
     for (uint32_t i = 0; i < image.n_weights; i++)
@@ -292,9 +293,6 @@ static void test_lost_baseline(void **state)
     cuda_options o = {.code = code.at, .code_bytes = code.n, .mode = CUDA_GRAPH};
     machine_weights w = {.at = made_up, .seed = seed};
     check_ok(&cx, cuda_start(&cx, &image, &w, &o, &gpu));
-    snprintf(words, sizeof words, "%s,fail:cuGraphLaunch:%u:700", settings,
-             fake->calls("cuGraphLaunch") + 1);
-    setenv("MPK_FAKE_CUDA", words, 1);
     const int32_t prompt[] = {1, 2, 3};
     machine_request q = {.tokens = prompt, .n_tokens = 3, .max_tokens = TOKENS, .top_p = 1};
     rt_token got[8];
@@ -304,7 +302,6 @@ static void test_lost_baseline(void **state)
     check_fails(&cx, MPK_EDEVICE, "cuGraphLaunch",
                 machine_drain(&cx, gpu, got, 8, 5000000000u, &n));
     check_fails(&cx, MPK_EDEVICE, "cuGraphLaunch", machine_check(&cx, gpu));
-    setenv("MPK_FAKE_CUDA", settings, 1);
     machine_stop(gpu);
     fake->leaks(words, sizeof words);
     assert_string_equal(words, "");

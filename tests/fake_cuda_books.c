@@ -253,10 +253,13 @@ static const char *entry_name(unsigned i)
 
 static unsigned calls(const char *entry)
 {
+    unsigned n = 0;
+    pthread_mutex_lock(&fake.lock);
     for (int i = 0; i < MAX_ENTRIES && fake.entries[i]; i++)
         if (strcmp(fake.entries[i], entry) == 0)
-            return fake.calls[i];
-    return 0;
+            n = fake.calls[i];
+    pthread_mutex_unlock(&fake.lock);
+    return n;
 }
 
 static void hold(int device, int change)

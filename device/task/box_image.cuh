@@ -38,8 +38,8 @@ struct image_asker {
     image_entry entry;
 };
 
-/* The window of a row.  Of rows behind the last the last one's: they are not stored, and a box then
- * begins within x. */
+/* Where the window of a row begins.  A row beyond the last one is given the last one's window: its
+ * results are not stored, and its box begins within x. */
 MPK_FN image_place image_place_of(const tile_shape &s, int row)
 {
     const tile_image &m = s.image;

@@ -54,8 +54,7 @@ typedef struct flow {
     const rt_task *tasks;
     const rt_range *ranges; /* of the workers of all peers */
     const rt_u32 *lists;
-    bool *can;         /* [tensors] may be carried, as far as its writer and its readers go */
-    uint32_t *readers; /* [tensors] bit p: an operator of peer p reads this root */
+    bool *can; /* [tensors] may be carried, as far as its writer and its readers go */
     ir_op_id ends[IR_MAX_PEERS];
     ir_tensor_id *root;    /* [tensors] */
     uint32_t *torn;        /* [ops] bit o: see mark_torn */
@@ -198,7 +197,7 @@ static bool is_before_end(const flow *f, ir_op_id op)
 /* Do other peers than its own poll a carried tensor? */
 static bool crosses(const flow *f, ir_tensor_id id)
 {
-    return (f->readers[id] & ~(1u << f->ir->tensors.at[id].peer)) != 0;
+    return (f->out->readers[id] & ~(1u << f->ir->tensors.at[id].peer)) != 0;
 }
 
 /* Does each task of the operator read of this root what its own box is, so that all of them
@@ -279,7 +278,7 @@ static bool feeds(const flow *f, ir_op_id op, uint32_t peer)
     const ir_op *o = &f->ir->ops.at[op];
     uint32_t readers = 0;
     for (uint32_t i = 0; i < o->n_out; i++)
-        readers |= f->readers[f->root[o->out[i]]];
+        readers |= f->out->readers[f->root[o->out[i]]];
     return readers >> peer & 1;
 }
 
@@ -420,7 +419,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
                 .out = &m->carriers.flows[graph]};
     NEW(cx, scratch, f->can, f->ir->tensors.n);
     NEW(cx, scratch, f->root, f->ir->tensors.n);
-    NEW(cx, scratch, f->readers, f->ir->tensors.n);
+    NEW(cx, &m->arena, f->out->readers, f->ir->tensors.n);
     NEW(cx, scratch, f->torn, f->ir->ops.n);
     NEW(cx, scratch, f->event_of, f->ir->ops.n);
     NEW(cx, scratch, f->is_late, f->ir->ops.n);
@@ -436,7 +435,7 @@ static mpk_status begin_flow(mpk_context *cx, arena *scratch, cuda_machine *m, u
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         for (uint32_t i = 0; i < f->ir->ops.at[op].n_in; i++)
             if (f->ir->ops.at[op].in[i] != IR_NONE)
-                f->readers[f->root[f->ir->ops.at[op].in[i]]] |= 1u << peer_of(f, op);
+                f->out->readers[f->root[f->ir->ops.at[op].in[i]]] |= 1u << peer_of(f, op);
     f->out->gate = f->out->end = RT_NONE;
     mark_torn(f);
     find_events(f);
@@ -519,7 +518,7 @@ static void place_tensors(flow *f, cuda_carriers *to)
     for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)
         if (f->can[i] && crosses(f, i)) {
             f->out->is_carried[i] = true;
-            f->out->sends[i] = f->readers[i];
+            f->out->sends[i] = f->out->readers[i];
             place_at(f, i, &carried);
         }
     for (ir_tensor_id i = 0; i < f->ir->tensors.n; i++)

@@ -97,16 +97,22 @@ static void run_call(void *user, const fake_launch *l)
 }
 
 /* Weights get addresses that are no memory: nothing on the host may read them. */
+static bed *start_calls(const char *source)
+{
+    bed *b = set_up(source);
+    for (uint32_t i = 0; i < b->image.n_weights; i++)
+        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    return b;
+}
+
 static void set_up_calls(call_bed *c, machine_slots **slots)
 {
-    c->b = set_up(products);
-    for (uint32_t i = 0; i < c->b->image.n_weights; i++)
-        c->b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
+    c->b = start_calls(products);
     for (int i = 0; i < SLOTS; i++) {
         c->roots[i] = ir_find(c->b->image.ir[0], slot_names[i]);
         assert_int_not_equal(c->roots[i], IR_NONE);
     }
-    check_ok(&c->b->cx, start_as(c->b, CUDA_CALLS));
     check_ok(&c->b->cx,
              machine_make_slots(&c->b->cx, c->b->m, &c->b->a, 0, SLOTS, c->roots, slots));
     c->b->fake->kernel(run_call, c);
@@ -284,10 +290,7 @@ typedef struct noted_map {
 static void test_maps_of_calls(void **state)
 {
     (void)state;
-    bed *b = set_up(tall);
-    for (uint32_t i = 0; i < b->image.n_weights; i++)
-        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
-    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    bed *b = start_calls(tall);
     const cuda_machine *m = cuda_of(b->m);
     assert_true(m->source.maps[GEN_STREAMS] && m->source.rooms[GEN_STREAMS].n_pages % 2 == 0);
     const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
@@ -329,10 +332,7 @@ static const char thin[] = "input %x : bf16[384, 64]\n"
 static void test_maps_of_x(void **state)
 {
     (void)state;
-    bed *b = set_up(thin);
-    for (uint32_t i = 0; i < b->image.n_weights; i++)
-        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
-    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    bed *b = start_calls(thin);
     const cuda_machine *m = cuda_of(b->m);
     assert_true(m->source.x_maps[GEN_STREAMS] && !m->source.maps[GEN_STREAMS]);
     const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
@@ -372,10 +372,7 @@ static const char images[] = "input %x : bf16[2, 12, 10, 64]\n"
 static void test_maps_of_images(void **state)
 {
     (void)state;
-    bed *b = set_up(images);
-    for (uint32_t i = 0; i < b->image.n_weights; i++)
-        b->weights[i].at = (const void *)(uintptr_t)(0x100000 * (i + 1));
-    check_ok(&b->cx, start_as(b, CUDA_CALLS));
+    bed *b = start_calls(images);
     const cuda_machine *m = cuda_of(b->m);
     const rt_entry *entries = (const rt_entry *)(uintptr_t)(m->table_block + m->layout.entries);
     const ir_graph *g = b->image.ir[0];

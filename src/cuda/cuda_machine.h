@@ -110,6 +110,8 @@ typedef struct cuda_flow {
      * block.  What is carried is polled there, by its own peer too if it does; what is not is read
      * by other peers than its own (sent.c).  0: it stays where it is made */
     uint32_t *sends;
+    uint32_t
+        *readers; /* [tensors] of a root, bit p: an operator of peer p reads it, by views too */
     /* operators of this peer between these poll what they read; RT_NONE: none does */
     ir_op_id gate, end;
     uint32_t event; /* what they read besides is there before this event of the graph */
@@ -471,7 +473,7 @@ void cuda_carry_list(const cuda_machine *m, uint32_t graph, rt_entry *entries, u
 /* ---- sent.c ---- */
 
 /* Decide which results that are not carried are sent to other peers: `sends` and `at` of all
- * flows, and n_sent. */
+ * flows, whose readers are there, and n_sent. */
 mpk_status cuda_plan_sent(mpk_context *cx, cuda_machine *m);
 
 /* ---- upload.c ---- */

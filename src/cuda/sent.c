@@ -40,42 +40,33 @@ static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
     return m->machine.image.ir[graph];
 }
 
-/* Who touches the storage of each root. */
-typedef struct uses {
-    uint32_t *readers; /* [tensors] bit p: an operator of peer p reads it, by views too */
-    bool *is_apart; /* [tensors] its producer alone writes it, and the program does not return it */
-} uses;
-
-static mpk_status find_uses(mpk_context *cx, arena *scratch, const ir_graph *g, uses *u)
+/* Mark the roots ([tensors]) that their producer alone writes and the program does not return. */
+static mpk_status find_apart(mpk_context *cx, arena *scratch, const ir_graph *g, bool **is_apart)
 {
-    NEW(cx, scratch, u->readers, g->tensors.n);
-    NEW(cx, scratch, u->is_apart, g->tensors.n);
-    memset(u->is_apart, true, g->tensors.n);
+    NEW(cx, scratch, *is_apart, g->tensors.n);
+    memset(*is_apart, true, g->tensors.n);
     for (ir_op_id i = 0; i < g->ops.n; i++) {
         const ir_op *op = &g->ops.at[i];
-        for (uint32_t k = 0; k < op->n_in; k++)
-            if (op->in[k] != IR_NONE)
-                u->readers[tg_root(g, op->in[k])] |= 1u << op->peer;
         for (uint32_t k = 0; k < op->n_out && !(op->def->flags & OP_VIEW); k++)
             if (tg_root(g, op->out[k]) != op->out[k])
-                u->is_apart[tg_root(g, op->out[k])] = false;
+                (*is_apart)[tg_root(g, op->out[k])] = false;
     }
     for (size_t i = 0; i < g->outputs.n; i++)
-        u->is_apart[tg_root(g, g->outputs.at[i])] = false;
+        (*is_apart)[tg_root(g, g->outputs.at[i])] = false;
     return MPK_OK;
 }
 
 /* The peers that the operator's only result is sent to; 0: it stays. */
-static uint32_t peers_of(const cuda_machine *m, uint32_t graph, ir_op_id by, const uses *u)
+static uint32_t peers_of(const cuda_machine *m, uint32_t graph, ir_op_id by, const bool *is_apart)
 {
     const ir_op *op = &program_of(m, graph)->ops.at[by];
     const gen_body *body = m->source.uses[graph][by].body;
     const ir_tensor_id id = op->n_out == 1 ? op->out[0] : IR_NONE;
-    if (!body || !body->sends || body->carries || id == IR_NONE || !u->is_apart[id] ||
+    if (!body || !body->sends || body->carries || id == IR_NONE || !is_apart[id] ||
         tg_root(program_of(m, graph), id) != id ||
         m->machine.image.places[graph][id].area != TG_TEMPS)
         return 0;
-    return u->readers[id] & ~(1u << op->peer);
+    return m->carriers.flows[graph].readers[id] & ~(1u << op->peer);
 }
 
 static int by_place(const void *a, const void *b)
@@ -120,10 +111,10 @@ static uint64_t place_of(const plan *p, uint64_t offset)
 static mpk_status find_sent(mpk_context *cx, arena *scratch, plan *p, uint32_t graph)
 {
     const ir_graph *g = program_of(p->m, graph);
-    uses u = {0};
-    TRY(find_uses(cx, scratch, g, &u));
+    bool *is_apart = NULL;
+    TRY(find_apart(cx, scratch, g, &is_apart));
     for (ir_op_id i = 0; i < g->ops.n; i++) {
-        const uint32_t peers = peers_of(p->m, graph, i, &u);
+        const uint32_t peers = peers_of(p->m, graph, i, is_apart);
         if (!peers)
             continue;
         const ir_tensor_id id = g->ops.at[i].out[0];
@@ -149,7 +140,7 @@ static mpk_status plan_all(mpk_context *cx, arena *scratch, cuda_machine *m)
 }
 
 /* Of programs of several peers alone: one GPU reads what it has made itself.  The flows are there,
- * and nothing in them has a place yet. */
+ * with their readers, and nothing in them has a place yet. */
 mpk_status cuda_plan_sent(mpk_context *cx, cuda_machine *m)
 {
     arena scratch = {0};

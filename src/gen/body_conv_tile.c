@@ -9,14 +9,12 @@
  * host makes maps (gen_call.maps), and in a call where x stays where it is (pass flatten). */
 #include "gen/body_print.h"
 #include "gen/image_of.h"
+#include "op/images.h"
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
 
 enum { X, W, SCALE, BIAS, SHIFT, RESIDUAL };
 enum { KERNEL, STRIDE, PADDING, DILATION, RELU };
-/* What tensor maps of images hold: steps between places, corners of windows and places within one
- * are numbers of few bits. */
-enum { MOST_STRIDE = 8, MOST_CORNER = 127, MOST_WITHIN = 255 };
 
 extern const gen_body gen_body_linear_tile;
 
@@ -36,21 +34,17 @@ gen_image gen_image_of(const ir_graph *g, const ir_op *op)
         m.stride[i] = number(op, STRIDE, i);
         m.padding[i] = number(op, PADDING, i);
         m.dilation[i] = number(op, DILATION, i);
-        const int room = m.in[i] + 2 * m.padding[i] - m.dilation[i] * (m.kernel[i] - 1) - 1;
-        m.out[i] = room / m.stride[i] + 1;
+        m.out[i] =
+            (int)images_places(m.in[i], m.kernel[i], m.stride[i], m.padding[i], m.dilation[i]);
     }
     return m;
 }
 
-/* Do a map's fields hold the image's numbers? */
 static bool fits_map(const gen_image *m)
 {
     bool fits = true;
-    for (int i = 0; i < 2; i++) {
-        const int within = m->dilation[i] * (m->kernel[i] - 1);
-        fits = fits && m->stride[i] <= MOST_STRIDE && within <= MOST_WITHIN &&
-               m->padding[i] <= MOST_CORNER && within - m->padding[i] <= MOST_CORNER;
-    }
+    for (int i = 0; i < 2; i++)
+        fits = fits && images_fit_map(m->kernel[i], m->stride[i], m->padding[i], m->dilation[i]);
     return fits;
 }
 

@@ -14,6 +14,7 @@
  * once for a kernel entry and serves eight filters.  Cost: 2 C / groups k flops an entry of the
  * result.
  */
+#include "op/images.h"
 #include "op/fill.h"
 #include "op/map_program.h"
 #include "op/walk.h"
@@ -40,8 +41,7 @@ static int64_t number(const ir_op *op, uint32_t list, uint32_t i, int64_t otherw
 }
 
 /* Every number is bounded before it is multiplied, so that spans and paddings cannot overflow; k,
- * at least 1, bounds the dilation with it.  With n = 5, k = 3, padding 1 and stride 2 the room is
- * 5 + 2 - 2 - 1 = 4, which gives 4 / 2 + 1 = 3 results. */
+ * at least 1, bounds the dilation with it. */
 static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64_t n, int64_t k,
                              int64_t *out)
 {
@@ -55,12 +55,10 @@ static mpk_status infer_axis(mpk_context *cx, const ir_op *op, uint32_t i, int64
           "conv: stride %lld, padding %lld, dilation %lld or output_padding %lld of axis %u is not "
           "possible",
           (long long)stride, (long long)padding, (long long)dilation, (long long)added, i);
-    int64_t span = dilation * (k - 1);
-    int64_t room = n + 2 * padding - span - 1;
     if (op->attributes[TRANSPOSED].i)
-        *out = (n - 1) * stride - 2 * padding + span + added + 1;
+        *out = (n - 1) * stride - 2 * padding + dilation * (k - 1) + added + 1;
     else
-        *out = room < 0 ? 0 : room / stride + 1;
+        *out = images_places(n, k, stride, padding, dilation);
     CHECK(cx, *out >= 1, MPK_ESHAPE,
           "conv: nothing is left of axis %u, which has %lld entries for a kernel of %lld", i,
           (long long)n, (long long)k);

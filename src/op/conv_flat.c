@@ -16,6 +16,7 @@
  * conv, for GPUs that copy windows by tensor maps.  Cost: 2 K flops an entry of the result.
  */
 #include "op/dot.h"
+#include "op/images.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
@@ -55,11 +56,10 @@ static mpk_status infer_places(mpk_context *cx, const ir_op *op, const ir_tensor
           "conv_flat: kernel %lld, stride %lld, padding %lld or dilation %lld of axis %u is not "
           "possible",
           (long long)kernel, (long long)stride, (long long)padding, (long long)dilation, i);
-    const int64_t room = n + 2 * padding - dilation * (kernel - 1) - 1;
-    CHECK(cx, room >= 0, MPK_ESHAPE,
+    *out = images_places(n, kernel, stride, padding, dilation);
+    CHECK(cx, *out, MPK_ESHAPE,
           "conv_flat: nothing is left of axis %u, which has %lld entries for a kernel of %lld", i,
           (long long)n, (long long)kernel);
-    *out = room / stride + 1;
     return MPK_OK;
 }
 
@@ -124,12 +124,10 @@ static int64_t source(const ir_attribute *attributes, uint32_t i, int64_t place)
 /* Places of the result along the last axis and the one before it. */
 static void count_places(const ir_attribute *attributes, const int64_t *dims, int64_t *places)
 {
-    for (uint32_t i = 0; i < AXES; i++) {
-        const int64_t span = number(attributes, DILATION, i) * (number(attributes, KERNEL, i) - 1);
-        places[i] = (dims[1 + i] + 2 * number(attributes, PADDING, i) - span - 1) /
-                        number(attributes, STRIDE, i) +
-                    1;
-    }
+    for (uint32_t i = 0; i < AXES; i++)
+        places[i] =
+            images_places(dims[1 + i], number(attributes, KERNEL, i), number(attributes, STRIDE, i),
+                          number(attributes, PADDING, i), number(attributes, DILATION, i));
 }
 
 /* Of x the images of the box's rows, and of a single image the lines between the first row's window

@@ -18,6 +18,7 @@
  * Called by compile.c after fuse_map, whose expressions it reads, if the target asks for it
  * (pass_options.flatten).  Cost: linear in the program.
  */
+#include "op/images.h"
 #include "op/map_program.h"
 #include "pass/rewrite.h"
 
@@ -25,15 +26,8 @@
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 /* FEWEST_PRODUCTS: with fewer a block program takes as long, since a task of this kind begins and
  * ends in some microseconds; FEWEST_OF_ONE: of kernels of one entry, whose short sums end sooner.
- * CHANNELS: of a box.  The others are what tensor maps hold. */
-enum {
-    FEWEST_PRODUCTS = 1 << 28,
-    FEWEST_OF_ONE = 1 << 30,
-    CHANNELS = 64,
-    MOST_STRIDE = 8,
-    MOST_WITHIN = 255,
-    MOST_CORNER = 127
-};
+ * CHANNELS: of a box. */
+enum { FEWEST_PRODUCTS = 1 << 28, FEWEST_OF_ONE = 1 << 30, CHANNELS = 64 };
 
 /* What follows a convolution, as conv_flat has it; tensors as conv's operands are. */
 typedef struct ends {
@@ -83,16 +77,12 @@ static ir_tensor_id find_filters(const rewrite *w, ir_tensor_id view)
     return fits ? root : IR_NONE;
 }
 
-/* Do tensor maps hold the numbers of the convolution? */
 static bool fits_map(const ir_op *conv, const ir_tensor *w)
 {
     bool fits = true;
-    for (uint32_t i = 0; i < 2; i++) {
-        const int64_t within = number(conv, "dilation", i) * (w->dims[2 + i] - 1),
-                      padding = number(conv, "padding", i);
-        fits = fits && number(conv, "stride", i) <= MOST_STRIDE && within <= MOST_WITHIN &&
-               padding <= MOST_CORNER && within - padding <= MOST_CORNER;
-    }
+    for (uint32_t i = 0; i < 2; i++)
+        fits = fits && images_fit_map(w->dims[2 + i], number(conv, "stride", i),
+                                      number(conv, "padding", i), number(conv, "dilation", i));
     return fits;
 }
 

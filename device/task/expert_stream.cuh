@@ -50,7 +50,8 @@ template <int WIDE> MPK_FN char *expert_parts(const mpk_task &t, int tile)
 }
 MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
 {
-    return expert_at<float>(t, s.at.totals) + tile % 2 * EXPERT_TOTALS;
+    return expert_at<float>(t, s.at.totals) +
+           tile % 2 * (expert_has_sides(s) ? 2 * EXPERT_TOTALS : EXPERT_TOTALS);
 }
 /* The pair at place i of the pairs sorted by expert; chunk i: its first place, and in the upper
  * half how many pairs it has. */
@@ -69,13 +70,11 @@ MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
     return pair * s.inverse >> 20;
 }
 
-/* A word of an operand.  If the operand is carried, the word is polled until it has been
- * written. */
-MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at)
+/* A word of an operand, of which v has been loaded.  If the operand is carried, the word is polled
+ * until it has been written. */
+MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at, rt_u32 v)
 {
-    const rt_u32 *from = mpk_at<const rt_u32>(t, operand) + at;
-    const rt_u32 v = ptx_load_word(from); /* perhaps not there yet */
-    return mpk_carries(t, operand) ? mpk_carried_word(from, v) : v;
+    return mpk_carries(t, operand) ? mpk_carried_word(mpk_at<const rt_u32>(t, operand) + at, v) : v;
 }
 
 /* Store zeros in the row of a pair whose expert does not exist. */
@@ -93,10 +92,15 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
 #pragma unroll 1
     for (int p = mpk_thread(); p < pairs; p += MPK_THREADS) {
         const rt_u64 at = (rt_u64)first * s.of_token + p; /* of the step */
-        const rt_u32 id = expert_word(t, s.ids, at);
+        /* both are requested before one is waited for */
+        const rt_u32 shown = ptx_load_word(mpk_at<const rt_u32>(t, s.ids) + at),
+                     weight =
+                         s.scale >= 0 ? ptx_load_word(mpk_at<const rt_u32>(t, s.scale) + at) : 0;
+        const rt_u32 id = expert_word(t, s.ids, at, shown);
         expert_at<rt_u16>(t, s.at.ids)[p] = id < (rt_u32)s.experts ? (rt_u16)id : EXPERT_NOBODY;
         if (s.scale >= 0)
-            expert_at<float>(t, s.at.weights)[p] = __uint_as_float(expert_word(t, s.scale, at));
+            expert_at<float>(t, s.at.weights)[p] =
+                __uint_as_float(expert_word(t, s.scale, at, weight));
         else if (id >= (rt_u32)s.experts)
             expert_put_zeros(t, s, at);
     }
@@ -516,15 +520,42 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* Add what a tile has stored for places first to end - 1 to the sums of their tokens.  A warp takes
- * a group, four places at a time, eight lanes each; two places of one token take turns, in their
- * order, which is that of experts. */
+/* Add what a tile has stored for places first to end - 1 to the sums of their tokens.
+ *
+ * Of few tokens a thread has two columns of a token, as in expert_put_sums, and takes the places in
+ * their order, which is that of experts: all warps share the work, and nobody else touches those
+ * sums. */
+MPK_FN void expert_add_few(const mpk_task &t, const expert_shape &s, const expert_work<0> &w,
+                           rt_u32 first, rt_u32 end, const float *s_totals)
+{
+    const int words = expert_groups_in(s, w) * 4; /* of a token */
+#pragma unroll 1
+    for (int i = mpk_thread(); i < w.tokens * words; i += MPK_THREADS) {
+        const rt_u32 token = (rt_u32)i / (rt_u32)words;
+        const float2 *from = (const float2 *)s_totals + (rt_u32)i % (rt_u32)words;
+        float2 *to = (float2 *)expert_at<float>(t, s.at.sums) + i, sum = *to;
+#pragma unroll 4
+        for (rt_u32 place = first; place < end; place++, from += words)
+            if (expert_token(s, expert_pair(t, s, place)) == token) {
+                const float2 v = *from;
+                sum.x += v.x;
+                sum.y += v.y;
+            }
+        *to = sum;
+    }
+}
+/* Of many tokens a warp takes a group, four places at a time, eight lanes each; two places of one
+ * token take turns, in their order. */
 template <int WIDE>
 MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 first, rt_u32 end, const float *s_totals)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8,
               groups = expert_groups_in(s, w);
+    if constexpr (WIDE == 0) {
+        expert_add_few(t, s, w, first, end, s_totals);
+        return;
+    }
 #pragma unroll 1
     for (rt_u32 base = first; base < end && warp < groups; base += 4) {
         const rt_u32 place = base + lane / 8; /* four places at a time */
@@ -604,18 +635,25 @@ MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, floa
         stream_total<WIDE, 8>(s_parts, i, lane, total);
 }
 
-/* End a tile of n chunks from `chunk` on, whose parts are complete: each warp ends one group of one
- * chunk. */
+/* Chunks of a tile: their groups are ended by a warp each.  Of strips of two groups a warp ends two,
+ * where it holds no biases of theirs, since the parts of a strip have room for both. */
 template <int WIDE, int KIND>
-MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                            int chunk, int n, int tile, const expert_biases &bias)
+MPK_FN int expert_of_tile(const expert_shape &s, const expert_work<WIDE> &w)
 {
-    const int warp = mpk_thread() / 32, groups = expert_groups_in(s, w), group = warp % groups;
-    if (warp >= n * groups) /* fewer groups than warps */
-        return;
-    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / groups);
+    if (expert_has_sides(s) && !WIDE && KIND != EXPERT_KIND_ENDS)
+        return expert_sizes<WIDE>::SLOTS / w.n;
+    return expert_sizes<WIDE>::SLOTS / expert_groups_in(s, w);
+}
+
+/* End group i of a tile of chunks from `chunk` on, whose parts are complete. */
+template <int WIDE, int KIND>
+MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                             int chunk, int i, int tile, const expert_biases &bias)
+{
+    const int groups = expert_groups_in(s, w), group = i % groups; /* of its chunk */
+    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + i / groups);
     float total[4]; /* of one group of one chunk */
-    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), warp, total);
+    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), i, total);
     if (KIND == EXPERT_KIND_ROWS)
         expert_end_rows<WIDE>(t, s, w, mine, group, total);
     else if (s.scale < 0)
@@ -624,6 +662,18 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
         expert_put_totals<WIDE, KIND>(t, s, w, mine, group,
                                       expert_chunk_in(t, s, w, chunk) & 0xffff,
                                       expert_totals(t, s, tile), total, bias);
+}
+
+/* End a tile of n chunks: each warp ends one group of one chunk, or two. */
+template <int WIDE, int KIND>
+MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                            int chunk, int n, int tile, const expert_biases &bias)
+{
+    const int warp = mpk_thread() / 32, all = n * expert_groups_in(s, w);
+    if (warp < all) /* else there are fewer groups than warps */
+        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp, tile, bias);
+    if (expert_has_sides(s) && warp + MPK_WARPS < all)
+        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
 }
 
 /* First place of a chunk; for the number after the last chunk's, the end. */
@@ -687,7 +737,7 @@ template <int WIDE, int KIND>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
-    const int groups = expert_groups_in(s, *w), at_once = expert_sizes<WIDE>::SLOTS / groups;
+    const int groups = expert_groups_in(s, *w), at_once = expert_of_tile<WIDE, KIND>(s, *w);
     const bool sums = s.scale >= 0; /* pairs are summed */
     expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
     int before = 0;                 /* first chunk of the tile before */
@@ -725,7 +775,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
                                 expert_place(t, s, *w, w->chunks),
                                 expert_totals(t, s, before / at_once));
-    mpk_sync();
+    if (WIDE) /* else a thread has added what it stores */
+        mpk_sync();
     expert_put_sums<WIDE>(t, s, *w, residual);
     mpk_sync();
 }

@@ -119,7 +119,7 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     const int64_t chunks = most < pairs ? most : pairs;
     const int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * sides_of(c) * 8 : 0;
     at->totals = EXPERT_SHAPE + EXPERT_SHAPE_BYTES;
-    at->counts = at->totals + 2 * EXPERT_TOTALS * 4;
+    at->counts = at->totals + 2 * EXPERT_TOTALS * 4 * sides_of(c);
     at->norms = at->counts + 8 * 4;
     at->weights = (int)(at->norms + range * 4);
     at->chunks = (int)(at->weights + pairs * 4);

@@ -28,14 +28,14 @@ enum {
     EXPERT_MANY_PARTS = EXPERT_MANY_SLOTS * 8 * 32 * 16,
     EXPERT_SHAPE = 2 * EXPERT_FEW_PARTS, /* expert_shape */
     EXPERT_SHAPE_BYTES = 256,
-    EXPERT_TOTALS = 512, /* of a tile: all groups of all its pairs */
+    EXPERT_TOTALS = 512, /* of a tile: all groups of all its pairs; of strips of two groups twice */
 };
 SHAPE_ASSERT(expert_parts_take_the_same_room, (int)EXPERT_FEW_PARTS == (int)EXPERT_MANY_PARTS);
 
 /* Scratch after that, bytes from its beginning; P: pairs of a range.
  *
- *   totals       f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by
- *                place
+ *   totals       f32[2][EXPERT_TOTALS sides] of even and odd tiles that are summed: scaled, place
+ *                by place
  *   counts       u32[8 warps] pairs, and chunks << 16
  *   norms        f32[tokens of a range] 1 / rms of x
  *   weights      f32[P] scales

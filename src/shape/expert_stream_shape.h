@@ -17,6 +17,7 @@ enum {
     EXPERT_LEAST_RANGE = 16, /* tokens that are sorted together, */
     EXPERT_MOST_RANGE = 256,
     EXPERT_MOST_PAIRS = 2048, /* and pairs */
+    EXPERT_AFTER = 4,         /* chunks after the last one that have rows, which are none */
     /* groups at once of many tokens that are summed: their sums take room */
     EXPERT_SUMMED_BLOCK = 2,
 };
@@ -41,7 +42,9 @@ SHAPE_ASSERT(expert_parts_take_the_same_room, (int)EXPERT_FEW_PARTS == (int)EXPE
  *   weights      f32[P] scales
  *   chunks       u32[chunks] first place, and pairs << 16
  *   sums         f32[tokens of a range][8 block]
- *   ids, order   u16[P] a pair's expert; the pairs by expert: places */
+ *   ids, order   u16[P] a pair's expert; the pairs by expert: places
+ *   rows         u32[chunks + EXPERT_AFTER][EXPERT_FEW_ROWS] of strips of two groups and few tokens
+ *                alone, at the next multiple of 4: see expert_rows */
 /* clang-format off */
 #define EXPERT_PLACE_FIELDS(INT)                                                   \
     INT(totals) INT(counts) INT(norms) INT(weights) INT(chunks) INT(sums) INT(ids) \

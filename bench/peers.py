@@ -5,9 +5,9 @@
 
 Input: models/.  Output: a line of JSON for the links, each check and each figure, as they come.  First all kernels are
 compiled side by side.  For each model the logits of a text on one GPU and on N are compared with those of the CPU,
-whose activations are fp32 (KL divergence from the CPU's, nats, mean over tokens).  N GPUs may be at most 1.5 times as far from
-it as one, and must give the same bytes in two runs.  Then mpk bench runs on one GPU, on N, and on N that wait for
-counters (--no-carriers); with --profile once more on N for where the time of a step goes.  Exit code 1 if a check
+whose activations are fp32 (KL divergence from the CPU's, nats, mean over tokens).  N GPUs may be at most 1.5 times as
+far from it as one, and must give the same bytes in two runs.  Then mpk bench runs on one GPU, on N, and on N that wait
+for counters (--no-carriers); with --profile once more on N for where the time of a step goes.  Exit code 1 if a check
 fails.  Standard library only; called by hand, on a machine with GPUs.
 """
 import argparse

@@ -72,6 +72,7 @@ static inline bool compile_emulated(const gen_source *source, const char *before
             continue;
         snprintf(command, sizeof command,
                  "%s -x c++ -std=c++17 -Og -w -fPIC -shared -ffp-contract=off "
+                 "-fsanitize=alignment -fsanitize-undefined-trap-on-error "
                  "-I. -Idevice -Isrc -o "
                  "%s %s -lm -lpthread",
                  compilers[i], object, code);

@@ -5,14 +5,16 @@
 #ifndef EMULATED_WORDS_CUH
 #define EMULATED_WORDS_CUH
 
-struct uint2 {
+struct __align__(8) uint2
+{
     rt_u32 x, y;
 };
 struct __align__(16) uint4
 {
     rt_u32 x, y, z, w;
 };
-struct float2 {
+struct __align__(8) float2
+{
     float x, y;
 };
 struct __align__(16) float4

@@ -123,7 +123,7 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     at->norms = at->counts + 8 * 4;
     at->weights = (int)(at->norms + range * 4);
     at->chunks = (int)(at->weights + pairs * 4);
-    at->sums = (int)(at->chunks + chunks * 4);
+    at->sums = (int)((at->chunks + chunks * 4 + 7) / 8 * 8); /* read by twos */
     at->ids = (int)(at->sums + sums * 4);
     at->order = (int)(at->ids + pairs * 2);
     const int64_t end = at->order + pairs * 2;

@@ -92,6 +92,13 @@ static inline void carried_read_entries(carried_graph *c)
 
 /* ---- what tasks touch ---- */
 
+/* On the peers that have it, or on its own. */
+static inline bool carried_is(const carried_graph *c, ir_tensor_id root)
+{
+    const uint32_t peer = c->ir->tensors.at[root].peer; /* or everywhere */
+    return peer < c->first->n_peers && carried_flow(c, peer)->is_carried[root];
+}
+
 static inline void carried_add_use(carried_graph *c, uint32_t task, uint32_t operand)
 {
     const ir_op *op = &c->ir->ops.at[c->tasks[task].op];
@@ -111,6 +118,9 @@ static inline void carried_add_use(carried_graph *c, uint32_t task, uint32_t ope
         op->def->writes(c->ir, op, operand - op->n_in, &own, &box);
     else
         box = own;
+    if (operand == op->n_in && carried_is(c, t))
+        gen_own_words(c->first->source.uses[c->graph][c->tasks[task].op].body,
+                      &c->ir->tensors.at[t], &box);
     *u = (carried_use){.task = task, .operand = operand, .writes = writes};
     ir_root(c->ir, t, &box, &u->root, &u->box);
     if (ir_box_is_empty(&u->box, c->ir->tensors.at[u->root].rank))
@@ -126,13 +136,6 @@ static inline bool carried_overlap(const carried_graph *c, const carried_use *a,
         if (a->box.lo[i] >= b->box.hi[i] || b->box.lo[i] >= a->box.hi[i])
             return false;
     return true;
-}
-
-/* On the peers that have it, or on its own. */
-static inline bool carried_is(const carried_graph *c, ir_tensor_id root)
-{
-    const uint32_t peer = c->ir->tensors.at[root].peer; /* or everywhere */
-    return peer < c->first->n_peers && carried_flow(c, peer)->is_carried[root];
 }
 
 /* ---- order ---- */

@@ -68,26 +68,26 @@ static const char chain[] = "input %t : bf16[4, 256] live=tokens\n"
 
 /* Experts after products, as in a layer of a mixture: ids and weights come from logits.  And a
  * product after them. */
-#define EXPERTS(n, k)                        \
+#define EXPERTS(n, k, f)                     \
     "input %t : bf16[4, 256] live=tokens\n"  \
     "const %a : bf16[256, 256]\n"            \
     "const %r : bf16[" n ", 256]\n"          \
-    "const %g : bf16[" n ", 96, 256]\n"      \
-    "const %u : bf16[" n ", 96, 256]\n"      \
+    "const %g : bf16[" n ", " f ", 256]\n"   \
+    "const %u : bf16[" n ", " f ", 256]\n"   \
     "%x = silu(%t)\n"                        \
     "%h = linear(%x, %a)\n"                  \
     "%l = linear(%h, %r)\n"                  \
     "%e, %w = route(%l) {experts = " k "}\n" \
     "%i = expert_linear(%x, %e, %g, %u) {glu = \"silu\"}\n"
-#define MIXTURE(n, k)                             \
-    EXPERTS(n, k)                                 \
-    "const %d : bf16[" n ", 256, 96]\n"           \
+#define MIXTURE(n, k, f)                          \
+    EXPERTS(n, k, f)                              \
+    "const %d : bf16[" n ", 256, " f "]\n"        \
     "const %b : bf16[512, 256]\n"                 \
     "%j = expert_linear(%i, %e, %d, _, %w, %h)\n" \
     "%y = linear(%j, %b)\n"                       \
     "output %y\n"
-static const char routed[] = EXPERTS("48", "4") "output %i\n";
-static const char mixture[] = MIXTURE("48", "4");
+static const char routed[] = EXPERTS("48", "4", "96") "output %i\n";
+static const char mixture[] = MIXTURE("48", "4", "96");
 
 /* Takes requests: four slots, with rules and eight masks, without a KV cache. */
 static const char sampler[] =

@@ -22,6 +22,7 @@
 #ifndef TESTS_EMULATED_GPUS_H
 #define TESTS_EMULATED_GPUS_H
 
+#include "gen/body_print.h"
 #include "ir/op.h"
 #include "rt/rt_peers.h"
 #include "rt/rt_step.h"
@@ -376,16 +377,20 @@ static inline void gpus_compute(gpus *s, uint32_t p, rt_u32 graph, emulated_work
     const ir_graph *ir = s->image->ir[graph];
     size_t n = op->def->scratch_bytes ? op->def->scratch_bytes(ir, op, box) : 0;
     void *scratch = aligned_alloc(64, (n + 64) / 64 * 64);
-    op->def->ref(call, box, scratch);
+    ir_box own = *box; /* what the task stores of its first result */
+    if (gpus_carries(s, p, graph, op->out[0]))
+        gen_own_words(s->machine->source.uses[graph][op - ir->ops.at].body,
+                      &ir->tensors.at[op->out[0]], &own);
+    op->def->ref(call, &own, scratch);
     free(scratch);
     for (uint32_t i = 0; i < op->n_out; i++) {
         hidden_store h = {.view = call->out[i],
                           .tensor = op->out[i],
-                          .box = *box,
+                          .box = own,
                           .peer = p,
                           .sends = gpus_carries(s, p, graph, op->out[i]) ? 0 : e->sends};
         if (i && op->def->writes)
-            op->def->writes(ir, op, i, box, &h.box);
+            op->def->writes(ir, op, i, &own, &h.box);
         if (gpus_carries(s, p, graph, op->out[i]))
             gpus_send_result(s, p, e, ir, op->out[i], e->at[gen_operand_of_output(op, i)], call, i,
                              &h.box);

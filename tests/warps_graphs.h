@@ -258,7 +258,7 @@ static const char *const decode_graphs[] = {
     EXPERT_SUMS("70", "264", "3", "7", "40"),
     EXPERT_SUMS("1", "384", "8", "12", "2048"),
     EXPERT_SUMS("16", "384", "4", "9", "2048"),
-    EXPERT_SUMS("5", "104", "3", "4", "2064"),
+    EXPERT_SUMS("5", "104", "8", "30", "2064"),
     EXPERT_SUMS("70", "512", "2", "3", "2048"),
     EXPERT_PAIRS("9", "200", "2", "3", "2048"),
     BIASED_SUMS("7", "320", "3", "4", "2048", "bf16"),

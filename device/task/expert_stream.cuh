@@ -32,148 +32,7 @@
 #define TASK_EXPERT_STREAM_CUH
 
 #include "task/activate.cuh"
-#include "task/expert_stream_load.cuh"
-#include "task/linear_stream.cuh"
-#include "tile/prefix.cuh"
-
-/* ---- pairs, sorted by expert ---- */
-
-template <typename type> MPK_FN type *expert_at(const mpk_task &t, int place)
-{
-    return (type *)(t.s_scratch + place);
-}
-/* In scratch, apart for even and odd tiles: the warps' sums of a tile (parts), and the sums times
- * their pairs' weights (totals). */
-template <int WIDE> MPK_FN char *expert_parts(const mpk_task &t, int tile)
-{
-    return t.s_scratch + tile % 2 * expert_sizes<WIDE>::PARTS;
-}
-MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
-{
-    return expert_at<float>(t, s.at.totals) + tile % 2 * EXPERT_TOTALS;
-}
-/* The pair at place i of the pairs sorted by expert; chunk i: its first place, and in the upper
- * half how many pairs it has. */
-MPK_FN rt_u32 expert_pair(const mpk_task &t, const expert_shape &s, rt_u32 i)
-{
-    return expert_at<const rt_u16>(t, s.at.order)[i];
-}
-MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
-{
-    return expert_at<const rt_u32>(t, s.at.chunks)[i];
-}
-
-/* The token of a pair, counted from the range's first: pair / of_token as a multiplication. */
-MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
-{
-    return pair * s.inverse >> 20;
-}
-
-/* A word of an operand.  If the operand is carried, the word is polled until it has been
- * written. */
-MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at)
-{
-    const rt_u32 *from = mpk_at<const rt_u32>(t, operand) + at;
-    const rt_u32 v = ptx_load_word(from); /* perhaps not there yet */
-    return mpk_carries(t, operand) ? mpk_carried_word(from, v) : v;
-}
-
-/* Store zeros in the row of a pair whose expert does not exist. */
-MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pair)
-{
-    rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows; /* the pair's row */
-    for (rt_u32 c = t.e->lo[2]; c < t.e->hi[2]; c++)
-        y[c] = 0;
-}
-
-/* All threads: copy experts and scales of a range's pairs to scratch; poll those that are
- * carried. */
-MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 first, int pairs)
-{
-#pragma unroll 1
-    for (int p = mpk_thread(); p < pairs; p += MPK_THREADS) {
-        const rt_u64 at = (rt_u64)first * s.of_token + p; /* of the step */
-        const rt_u32 id = expert_word(t, s.ids, at);
-        expert_at<rt_u16>(t, s.at.ids)[p] = id < (rt_u32)s.experts ? (rt_u16)id : EXPERT_NOBODY;
-        if (s.scale >= 0)
-            expert_at<float>(t, s.at.weights)[p] = __uint_as_float(expert_word(t, s.scale, at));
-        else if (id >= (rt_u32)s.experts)
-            expert_put_zeros(t, s, at);
-    }
-}
-
-/* All threads: thread e lists the pairs of expert e in their order, and its chunks.  Returns how
- * many chunks there are.  It is a counting sort: count, prefix sum over experts, place. */
-template <int WIDE> MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
-{
-    const rt_u16 *s_ids = expert_at<const rt_u16>(t, s.at.ids); /* of the range's pairs */
-    const rt_u32 rows = expert_sizes<WIDE>::ROWS, e = (rt_u32)mpk_thread(), lane = e % 32;
-    rt_u32 n = 0, all; /* pairs of this thread's expert; of all, chunks above */
-    mpk_sync();
-#pragma unroll 1
-    for (int p = 0; p < pairs; p += 32)
-        n += __popc(
-            expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e));
-    /* One prefix sum for two counts of 16 bits, pairs and chunks: neither half overflows, since a
-     * range has at most 2,048 pairs. */
-    const rt_u32 before = mpk_prefix_threads(n | (n + rows - 1) / rows << 16,
-                                             expert_at<rt_u32>(t, s.at.counts), &all);
-    rt_u32 place = before & 0xffff, chunk = before >> 16; /* where this expert's begin */
-    for (rt_u32 i = 0; i < n; i += rows)
-        expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
-#pragma unroll 1
-    for (int p = 0; p < pairs; p += 32) {
-        rt_u32 mine =
-            expert_with(expert_show(p + (int)lane < pairs ? s_ids[p + lane] : EXPERT_NOBODY), e);
-        for (; mine; mine &= mine - 1)
-            expert_at<rt_u16>(t, s.at.order)[place++] = (rt_u16)(p + __ffs((int)mine) - 1);
-        __syncwarp();
-    }
-    mpk_sync();
-    return (int)(all >> 16);
-}
-
-/* ---- norms ---- */
-
-/* Store 1 / rms of the rows of x of n tokens from `first` on.  A warp takes a row; a lane adds its
- * pieces of 8 columns in rising order. */
-MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
-{
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;
-    const bool carried = mpk_carries(t, s.of.x); /* then words are polled */
-#pragma unroll 1
-    for (int token = warp; token < n; token += MPK_WARPS) {
-        const char *from =
-            mpk_at<const char>(t, s.of.x) + (rt_u64)(first + token) * s.of.columns * 2;
-        float sum = 0; /* of the lane's pieces, in their order */
-#pragma unroll 1
-        for (int i = lane; i < pieces; i += 128) {
-            mpk_words v[4]; /* in flight together */
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                v[k] = {0, 0, 0, 0};
-                ptx_load_words_if(from + (i + k * 32) * 16, i + k * 32 < pieces, &v[k]);
-            }
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                while (carried && mpk_is_empty(v[k]) && !ptx_load_flag(&mpk_w.abort))
-                    v[k] = ptx_load_words(from + (i + k * 32) * 16);
-                const rt_u32 words[4] = {v[k].x, v[k].y, v[k].z, v[k].w};
-#pragma unroll
-                for (int w = 0; w < 4; w++) {
-                    const float a = ptx_low_bf16(words[w]), b = ptx_high_bf16(words[w]);
-                    sum = fmaf(b, b, fmaf(a, a, sum));
-                }
-            }
-        }
-        __syncwarp();
-#pragma unroll
-        for (int d = 16; d; d /= 2)
-            sum += __shfl_xor_sync(0xffffffffu, sum, d);
-        if (lane == 0)
-            expert_at<float>(t, s.at.norms)[token] = rsqrtf(sum * s.of.columns_inverse + s.of.eps);
-    }
-}
+#include "task/expert_pairs.cuh"
 
 /* ---- products ---- */
 
@@ -216,22 +75,27 @@ MPK_FN int expert_thread(const expert_shape &s)
     return expert_has_sides(s) ? mpk_thread() % (MPK_THREADS / 2) : mpk_thread();
 }
 
-/* Where the row of a pair begins in x, in entries from the row of the range's first token. */
-template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pair)
-{
-    if (KIND == EXPERT_KIND_ROWS) {
-        const expert_rows_shape &r = (const expert_rows_shape &)s;
-        const rt_u32 token = expert_token(s, pair);
-        return token * r.token + (pair - token * s.of_token) * r.row;
-    }
-    return (s.split ? pair : expert_token(s, pair)) * s.of.columns;
-}
 /* Where the row of token `first` begins in x, in bytes. */
 template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_u32 first)
 {
     if (KIND == EXPERT_KIND_ROWS)
         return (rt_u64)first * ((const expert_rows_shape &)s).token * 2;
     return (rt_u64)first * (s.split ? s.of_token : 1) * s.of.columns * 2;
+}
+
+/* Where this lane's row of x of a chunk lies by the list, as in from.at.  rows: the list from the
+ * lane's row of the first chunk on; mine: bytes of the lane's first columns. */
+MPK_FN rt_u32 expert_listed(rt_u32 row, rt_u32 mine)
+{
+    return row == STREAM_NONE ? STREAM_NONE : row + mine;
+}
+MPK_FN const rt_u32 *expert_lane_rows(const mpk_task &t, const expert_shape &s)
+{
+    return expert_rows(t, s) + mpk_thread() % 32 / 4;
+}
+MPK_FN rt_u32 expert_lane_bytes(int side)
+{
+    return (rt_u32)(side / 32 * 128 + side % 4 * 8) * 2;
 }
 
 /* Set w->from.at to where this lane's rows of chunk w->chunk begin; STREAM_NONE: no such row. */
@@ -315,14 +179,14 @@ MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of 
     return {at.slot, at.page + 1};
 }
 
-/* The piece at `at` and the next one, of N strips each: their products do not wait for one
+/* The piece at `at` and the next one, of two strips each: their products do not wait for one
  * another. */
-template <int N, int KIND>
+template <int KIND>
 MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
                               expert_ahead<0> *a, expert_ahead<0> *b)
 {
-    const expert_place_of further = expert_next(s, at, N);                 /* the second piece */
+    const expert_place_of further = expert_next(s, at, 2);                 /* the second piece */
     const int thread = mpk_thread(), slot = at.slot, other = further.slot; /* of the sums */
     /* Wait, take copies, and request the pieces after the next before the products begin. */
     expert_await<0>(t, s, *w, at.page, a);
@@ -332,27 +196,80 @@ MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_w
     stream_order_x<1, 0>(1, z);
     expert_ask<0, KIND>(t, s, w, a);
     expert_ask<0, KIND>(t, s, w, b);
-    const mpk_words(*of[2 * N])[1];
-    float sums[2 * N][4]; /* of the strips of each piece */
+    const mpk_words(*const of[4])[1] = {x.at[0], x.at[0], z.at[0], z.at[0]};
+    float sums[4][4]; /* of the strips of each piece */
+    stream_pages<4, 0>(ring, of, s.of.last, thread, sums);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        of[i] = x.at[0];
-        of[N + i] = z.at[0];
-    }
-    stream_pages<2 * N, 0>(ring, of, s.of.last, thread, sums);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
+    for (int i = 0; i < 2; i++) {
         const float *before = stream_sums<0>(s_parts, slot + i, thread);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             sums[i][e] = at.page ? before[e] + sums[i][e] : sums[i][e];
-            sums[N + i][e] = other == slot ? sums[i][e] + sums[N + i][e] : sums[N + i][e];
+            sums[2 + i][e] = other == slot ? sums[i][e] + sums[2 + i][e] : sums[2 + i][e];
         }
         /* of two pages of one chunk the sums are one; of two chunks each has its own */
         if (other != slot)
             stream_put<0>(s_parts, slot + i, thread, sums[i]);
-        stream_put<0>(s_parts, other + i, thread, sums[N + i]);
+        stream_put<0>(s_parts, other + i, thread, sums[2 + i]);
     }
+}
+
+/* Wait for two pieces of one page each: one look at both, if they are there. */
+MPK_FN void expert_await_two(const mpk_task &t, const expert_shape &s, const expert_work<0> &w,
+                             expert_ahead<0> *a, expert_ahead<0> *b)
+{
+    rt_u32 most = 0; /* of all words: RT_EMPTY if any is */
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        most = mpk_larger(most, mpk_larger(mpk_largest_word(a->x.at[0][j][0]),
+                                           mpk_largest_word(b->x.at[0][j][0])));
+    if (__any_sync(0xffffffffu, most == RT_EMPTY)) {
+        expert_await<0>(t, s, w, 0, a);
+        expert_await<0>(t, s, w, 0, b);
+    }
+}
+
+/* Issue the loads of a piece of one page, whose row lies at `row`. */
+MPK_FN void expert_ask_row(const expert_work<0> &w, rt_u32 row, expert_ahead<0> *a)
+{
+    stream_from<0> from = w.from;
+    a->at[0] = from.at[0] = row;
+    stream_clear_x<1, 0>(a->x);
+    stream_ask_page<0, false, false>(from, 0, true, a->x.at[0]);
+}
+
+/* Multiply the pieces of n chunks with one strip of two groups, two at a time; one may be left.  A
+ * warp takes some five cycles for each of its instructions, so there are few: what a chunk needs is
+ * in a list (expert_rows), and is read while the products of the chunks before are computed. */
+MPK_FN void expert_strips(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
+                          mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
+                          expert_ahead<0> *odd)
+{
+    const int thread = mpk_thread(), last = s.of.last;
+    const bool carried = mpk_carries(t, s.of.x);
+    const rt_u32 mine = expert_lane_bytes(thread % (MPK_THREADS / 2));
+    const rt_u32 *rows = expert_lane_rows(t, s) + (w->chunk + 2) * EXPERT_FEW_ROWS;
+    rt_u32 after = expert_listed(rows[-EXPERT_FEW_ROWS], mine); /* of the piece after w->chunk's */
+#pragma unroll 1
+    for (int i = 0; i + 1 < n; i += 2) {
+        if (carried)
+            expert_await_two(t, s, *w, even, odd);
+        stream_x<1, 0> x = even->x, z = odd->x; /* copies: these take the next pieces */
+        stream_order_x<1, 0>(1, x);
+        stream_order_x<1, 0>(1, z);
+        expert_ask_row(*w, w->from.at[0], even);
+        expert_ask_row(*w, after, odd);
+        const rt_u32 next = rows[0], further = rows[EXPERT_FEW_ROWS];
+        rows += 2 * EXPERT_FEW_ROWS;
+        const mpk_words(*const of[2])[1] = {x.at[0], z.at[0]};
+        float sums[2][4];
+        stream_pages<2, 0>(ring, of, last, thread, sums);
+        w->from.at[0] = expert_listed(next, mine);
+        after = expert_listed(further, mine);
+        stream_put<0>(s_parts, i, thread, sums[0]);
+        stream_put<0>(s_parts, i + 1, thread, sums[1]);
+    }
+    w->chunk += n / 2 * 2;
 }
 
 /* Are pieces of n strips worked by twos?  Not where the last page of a chunk is shorter than those
@@ -516,15 +433,42 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
     }
 }
 
-/* Add what a tile has stored for places first to end - 1 to the sums of their tokens.  A warp takes
- * a group, four places at a time, eight lanes each; two places of one token take turns, in their
- * order, which is that of experts. */
+/* Add what a tile has stored for places first to end - 1 to the sums of their tokens.
+ *
+ * Of few tokens a thread has two columns of a token, as in expert_put_sums, and takes the places in
+ * their order, which is that of experts: all warps share the work, and nobody else touches those
+ * sums. */
+MPK_FN void expert_add_few(const mpk_task &t, const expert_shape &s, const expert_work<0> &w,
+                           rt_u32 first, rt_u32 end, const float *s_totals)
+{
+    const int words = expert_groups_in(s, w) * 4; /* of a token */
+#pragma unroll 1
+    for (int i = mpk_thread(); i < w.tokens * words; i += MPK_THREADS) {
+        const rt_u32 token = (rt_u32)i / (rt_u32)words;
+        const float2 *from = (const float2 *)s_totals + (rt_u32)i % (rt_u32)words;
+        float2 *to = (float2 *)expert_at<float>(t, s.at.sums) + i, sum = *to;
+#pragma unroll 4
+        for (rt_u32 place = first; place < end; place++, from += words)
+            if (expert_token(s, expert_pair(t, s, place)) == token) {
+                const float2 v = *from;
+                sum.x += v.x;
+                sum.y += v.y;
+            }
+        *to = sum;
+    }
+}
+/* Of many tokens a warp takes a group, four places at a time, eight lanes each; two places of one
+ * token take turns, in their order. */
 template <int WIDE>
 MPK_FN void expert_add_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 first, rt_u32 end, const float *s_totals)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, column = lane % 8,
               groups = expert_groups_in(s, w);
+    if constexpr (WIDE == 0) {
+        expert_add_few(t, s, w, first, end, s_totals);
+        return;
+    }
 #pragma unroll 1
     for (rt_u32 base = first; base < end && warp < groups; base += 4) {
         const rt_u32 place = base + lane / 8; /* four places at a time */
@@ -604,18 +548,25 @@ MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, floa
         stream_total<WIDE, 8>(s_parts, i, lane, total);
 }
 
-/* End a tile of n chunks from `chunk` on, whose parts are complete: each warp ends one group of one
- * chunk. */
+/* Chunks of a tile: their groups are ended by a warp each.  Of strips of two groups a warp ends two
+ * unless it holds biases of one: the parts of a strip have room for both. */
 template <int WIDE, int KIND>
-MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
-                            int chunk, int n, int tile, const expert_biases &bias)
+MPK_FN int expert_of_tile(const expert_shape &s, const expert_work<WIDE> &w)
 {
-    const int warp = mpk_thread() / 32, groups = expert_groups_in(s, w), group = warp % groups;
-    if (warp >= n * groups) /* fewer groups than warps */
-        return;
-    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + warp / groups);
+    if (expert_has_sides(s) && !WIDE && KIND != EXPERT_KIND_ENDS)
+        return expert_sizes<WIDE>::SLOTS / w.n;
+    return expert_sizes<WIDE>::SLOTS / expert_groups_in(s, w);
+}
+
+/* End group i of a tile of chunks from `chunk` on, whose parts are complete. */
+template <int WIDE, int KIND>
+MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                             int chunk, int i, int tile, const expert_biases &bias)
+{
+    const int groups = expert_groups_in(s, w), group = i % groups; /* of its chunk */
+    const rt_u32 mine = expert_chunk_in(t, s, w, chunk + i / groups);
     float total[4]; /* of one group of one chunk */
-    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), warp, total);
+    expert_total<WIDE>(s, expert_parts<WIDE>(t, tile), i, total);
     if (KIND == EXPERT_KIND_ROWS)
         expert_end_rows<WIDE>(t, s, w, mine, group, total);
     else if (s.scale < 0)
@@ -624,6 +575,18 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
         expert_put_totals<WIDE, KIND>(t, s, w, mine, group,
                                       expert_chunk_in(t, s, w, chunk) & 0xffff,
                                       expert_totals(t, s, tile), total, bias);
+}
+
+/* End a tile of n chunks: each warp ends one group of one chunk, or two. */
+template <int WIDE, int KIND>
+MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
+                            int chunk, int n, int tile, const expert_biases &bias)
+{
+    const int warp = mpk_thread() / 32, all = n * expert_groups_in(s, w);
+    if (warp < all) /* else there are fewer groups than warps */
+        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp, tile, bias);
+    if (expert_has_sides(s) && warp + MPK_WARPS < all)
+        expert_end_group<WIDE, KIND>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
 }
 
 /* First place of a chunk; for the number after the last chunk's, the end. */
@@ -646,15 +609,13 @@ MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_
     expert_place_of at = {0, 0};                        /* first slot, first page */
     int left = n * s.of.pages;                          /* pieces of the tile */
     if (MPK_BULK && expert_has_sides(s) && w->n == 1) { /* a page each */
-#pragma unroll 1
-        for (; left > 1; left -= 2) {
-            expert_two_pieces<1, KIND>(t, s, w, ring, s_parts, at, even, odd);
-            at = expert_next(s, expert_next(s, at, 1), 1);
-        }
+        expert_strips(t, s, w, ring, s_parts, n, even, odd);
+        at.slot = n / 2 * 2;
+        left = n % 2;
     } else if (expert_pairs_up(s, w->n, *ring)) {
 #pragma unroll 1
         for (; left > 1; left -= 2) {
-            expert_two_pieces<2, KIND>(t, s, w, ring, s_parts, at, even, odd);
+            expert_two_pieces<KIND>(t, s, w, ring, s_parts, at, even, odd);
             at = expert_next(s, expert_next(s, at, 2), 2);
         }
     }
@@ -687,7 +648,7 @@ template <int WIDE, int KIND>
 MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w,
                          mpk_ring *ring)
 {
-    const int groups = expert_groups_in(s, *w), at_once = expert_sizes<WIDE>::SLOTS / groups;
+    const int groups = expert_groups_in(s, *w), at_once = expert_of_tile<WIDE, KIND>(s, *w);
     const bool sums = s.scale >= 0; /* pairs are summed */
     expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
     int before = 0;                 /* first chunk of the tile before */
@@ -725,7 +686,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_add_totals<WIDE>(t, s, *w, expert_place(t, s, *w, before),
                                 expert_place(t, s, *w, w->chunks),
                                 expert_totals(t, s, before / at_once));
-    mpk_sync();
+    if (WIDE) /* else a thread has added what it stores */
+        mpk_sync();
     expert_put_sums<WIDE>(t, s, *w, residual);
     mpk_sync();
 }
@@ -760,7 +722,7 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
         if (s.of.norm)
             expert_put_norms(t, s, w.first, w.tokens);
         expert_take_pairs(t, s, w.first, w.tokens * s.of_token);
-        const int chunks = expert_sort<WIDE>(t, s, w.tokens * s.of_token); /* of all rounds */
+        const int chunks = expert_sort<WIDE, KIND>(t, s, w.tokens * s.of_token); /* of all rounds */
 #pragma unroll 1
         for (w.round = 0; w.round < s.rounds; w.round++) {
             rt_u32 n; /* strips in the round */

@@ -282,7 +282,7 @@ GATES = {aten.gelu.default, aten.silu.default}
 
 
 def columns_of(half: Any) -> tuple[torch.fx.Node, int] | None:
-    """The product of which this is a view of neighbouring columns, of all rows in their order, and the first of them."""
+    """The product of which this is a view of neighbouring columns, of all rows in order, and the first of them."""
     product = base_of(half)[0] if isinstance(half, torch.fx.Node) else None
     if product is not None and product.target is aten._unsafe_view.default:  # of a product without bias
         product = product.args[0]

@@ -113,7 +113,8 @@ static void mark_before(flow *f, uint32_t event)
 
 /* ---- tensors ---- */
 
-/* What a task writes of output number `output`; its own box is of the first one. */
+/* What a task writes of output number `output`, or what counts as that (gen_own_words); its own box
+ * is of the first one. */
 static void box_of_output(const flow *f, const rt_task *task, uint32_t output, ir_box *box)
 {
     const ir_op *op = &f->ir->ops.at[task->op];
@@ -125,6 +126,8 @@ static void box_of_output(const flow *f, const rt_task *task, uint32_t output, i
     *box = first;
     if (output && op->def->writes)
         op->def->writes(f->ir, op, output, &first, box);
+    if (!output)
+        gen_own_words(body_of(f, task->op), &f->ir->tensors.at[op->out[0]], box);
 }
 
 /* Does a word hold two entries?  A body that rounds never stores a half whose bits are those of

@@ -169,14 +169,14 @@ static void test_carried_norms(void **state)
 static void test_short_rows(void **state)
 {
     (void)state;
-    check_carriers(MIXTURE("50", "3"), CUDA_PERSISTENT, 12);
+    check_carriers(MIXTURE("50", "3", "96"), CUDA_PERSISTENT, 12);
 }
 
 /* Logits whose columns are cut at odd places share words between tasks: they are not carried. */
 static void test_torn_results(void **state)
 {
     (void)state;
-    static const char torn[] = MIXTURE("18", "4");
+    static const char torn[] = MIXTURE("18", "4", "96");
     bed *b = set_up(torn);
     check_ok(&b->cx, start(b));
     const ir_graph *ir = b->image.ir[0];
@@ -189,6 +189,30 @@ static void test_torn_results(void **state)
     assert_true(is_torn);
     assert_false(is_carried(b, "l"));
     tear_down(b);
+}
+
+/* Columns of experts' first product in shares that begin and end within a word: bodies store whole
+ * words, so all is carried, and each word is cleared once. */
+static void test_shares_within_words(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"h", "l", "e", "w", "i"};
+    static const char shared[] = MIXTURE("48", "4", "40");
+    bed *b = set_up(shared);
+    check_ok(&b->cx, start(b));
+    const ir_graph *ir = b->image.ir[0];
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    const rt_task *tasks = (const rt_task *)image_table(b->image.block, RT_TASKS) + g->first_task;
+    bool is_odd = false;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        is_odd = is_odd ||
+                 (tasks[t].op == ir->tensors.at[ir_find(ir, "i")].producer && tasks[t].lo[2] % 2);
+    assert_true(is_odd);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        assert_true(is_carried(b, names[i]));
+    carried_check(cuda_of(b->m), 0);
+    tear_down(b);
+    check_carriers(shared, CUDA_PERSISTENT, 12);
 }
 
 /* Only bodies that carry poll: what another body reads, too, is not carried.  Nor does the end have
@@ -670,6 +694,7 @@ int main(void)
         cmocka_unit_test(test_carried_norms),
         cmocka_unit_test(test_short_rows),
         cmocka_unit_test(test_torn_results),
+        cmocka_unit_test(test_shares_within_words),
         cmocka_unit_test(test_readers_that_do_not_poll),
         cmocka_unit_test(test_end_follows_all),
         cmocka_unit_test(test_end_has_a_task_for_each_worker),

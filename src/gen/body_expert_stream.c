@@ -119,14 +119,18 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     const int64_t chunks = most < pairs ? most : pairs;
     const int64_t sums = gen_input(c, SCALE) ? range * block_of(c) * sides_of(c) * 8 : 0;
     at->totals = EXPERT_SHAPE + EXPERT_SHAPE_BYTES;
-    at->counts = at->totals + 2 * EXPERT_TOTALS * 4;
+    at->counts = at->totals + 2 * EXPERT_TOTALS * 4 * sides_of(c);
     at->norms = at->counts + 8 * 4;
     at->weights = (int)(at->norms + range * 4);
     at->chunks = (int)(at->weights + pairs * 4);
     at->sums = (int)(at->chunks + chunks * 4);
     at->ids = (int)(at->sums + sums * 4);
     at->order = (int)(at->ids + pairs * 2);
-    return at->order + pairs * 2;
+    const int64_t end = at->order + pairs * 2;
+    if (!is_few(c) || sides_of(c) == 1)
+        return end;
+    /* rows of x of each chunk, and of some after the last one (expert_rows) */
+    return (end + 3) / 4 * 4 + (chunks + EXPERT_AFTER) * EXPERT_FEW_ROWS * 4;
 }
 
 /* `inverse` replaces the division of a pair's number by of_token with a product and a shift of 20

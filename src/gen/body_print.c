@@ -30,6 +30,15 @@ bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
     return true;
 }
 
+/* A result with a row for each pair has three axes. */
+void gen_own_words(const gen_body *body, const ir_tensor *t, ir_box *box)
+{
+    if (!body || !body->shares || t->rank != 3 || (t->dtype != IR_BF16 && t->dtype != IR_F16))
+        return;
+    box->lo[2] -= box->lo[2] % 2;
+    box->hi[2] -= box->hi[2] % 2;
+}
+
 /* Can bodies read the vector by index: fp32 or the given type of 16 bits, entries side by side? */
 bool gen_is_vector(const ir_tensor *t, ir_dtype halves)
 {

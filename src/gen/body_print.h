@@ -75,6 +75,10 @@ const char *gen_dtype_name(ir_dtype dtype);
 /* Absent, or of this dtype with rows one after the other, from a multiple of 16 bytes on: bodies
  * copy such tensors by 16 bytes. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
+/* A task's box of a result becomes the box of the words that count as its own.  Where tasks share
+ * the work of rows of pairs (gen_body.shares), boxes may begin and end within a word, but bodies
+ * store whole words: each counts as the task's whose box has its second half.  body may be NULL. */
+void gen_own_words(const gen_body *body, const ir_tensor *t, ir_box *box);
 /* Absent, or neighbours of these halves or f32: a bias, the weight of a norm. */
 bool gen_is_vector(const ir_tensor *t, ir_dtype halves);
 /* Absent, or a weight that can be packed into a stream (gen_pack): a constant of these halves, rows

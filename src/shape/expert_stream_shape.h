@@ -17,6 +17,7 @@ enum {
     EXPERT_LEAST_RANGE = 16, /* tokens that are sorted together, */
     EXPERT_MOST_RANGE = 256,
     EXPERT_MOST_PAIRS = 2048, /* and pairs */
+    EXPERT_AFTER = 4,         /* chunks after the last one that have rows, which are none */
     /* groups at once of many tokens that are summed: their sums take room */
     EXPERT_SUMMED_BLOCK = 2,
 };
@@ -28,20 +29,22 @@ enum {
     EXPERT_MANY_PARTS = EXPERT_MANY_SLOTS * 8 * 32 * 16,
     EXPERT_SHAPE = 2 * EXPERT_FEW_PARTS, /* expert_shape */
     EXPERT_SHAPE_BYTES = 256,
-    EXPERT_TOTALS = 512, /* of a tile: all groups of all its pairs */
+    EXPERT_TOTALS = 512, /* of a tile: all groups of all its pairs; of strips of two groups twice */
 };
 SHAPE_ASSERT(expert_parts_take_the_same_room, (int)EXPERT_FEW_PARTS == (int)EXPERT_MANY_PARTS);
 
 /* Scratch after that, bytes from its beginning; P: pairs of a range.
  *
- *   totals       f32[2][EXPERT_TOTALS] of even and odd tiles that are summed: scaled, place by
- *                place
+ *   totals       f32[2][EXPERT_TOTALS sides] of even and odd tiles that are summed: scaled, place
+ *                by place
  *   counts       u32[8 warps] pairs, and chunks << 16
  *   norms        f32[tokens of a range] 1 / rms of x
  *   weights      f32[P] scales
  *   chunks       u32[chunks] first place, and pairs << 16
  *   sums         f32[tokens of a range][8 block]
- *   ids, order   u16[P] a pair's expert; the pairs by expert: places */
+ *   ids, order   u16[P] a pair's expert; the pairs by expert: places
+ *   rows         u32[chunks + EXPERT_AFTER][EXPERT_FEW_ROWS] of strips of two groups and few tokens
+ *                alone, at the next multiple of 4: see expert_rows */
 /* clang-format off */
 #define EXPERT_PLACE_FIELDS(INT)                                                   \
     INT(totals) INT(counts) INT(norms) INT(weights) INT(chunks) INT(sums) INT(ids) \

@@ -266,3 +266,29 @@ def test_terms_of_weights_are_added_once(case):
     torch.testing.assert_close(gm(*values), expected)
     sums = [node for node in gm.graph.nodes if node.target is torch.ops.aten.add.Tensor]
     assert sum(node not in steady for node in sums) == (2 if case % 4 == 3 and batch > 1 else 1)
+
+
+class Gated(nn.Module):
+    """A feed-forward layer whose gate is one half of a product's columns."""
+
+    def __init__(self, width, bias, act, first, twice):
+        super().__init__()
+        self.widen, self.act, self.first, self.twice = nn.Linear(width, 48, bias=bias), act, first, twice
+
+    def forward(self, x):
+        halves = self.widen(x).chunk(2, dim=-1)
+        y = halves[1 - self.first] * self.act(halves[self.first])
+        return y + halves[self.first] if self.twice else y
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_halves_of_a_product_are_products(case):
+    """Where one is the gate of the other and nothing else reads them; gate and product are then one operator."""
+    bias, first, twice = case & 1 > 0, case >> 1 & 1, case > 5
+    act = (nn.functional.gelu, nn.functional.silu, lambda x: nn.functional.gelu(x, approximate="tanh"))[case % 3]
+    net, x = Gated(24, bias, act, first, twice).bfloat16(), torch.randn(2, 19, 24).bfloat16()
+    fast, reports = compiled(net)
+    for _ in range(2):
+        torch.testing.assert_close(fast(x), net(x), rtol=2e-2, atol=2e-2)
+        net.widen.weight.mul_(1.5)
+    assert not reports[0].fallbacks and reports[0].n_once == (0 if twice else 4 if bias else 2)

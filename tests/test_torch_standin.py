@@ -62,7 +62,7 @@ def test_weights_by_columns_are_those_of_a_linear(device, dtype, kind):
 
 
 def test_a_block_between_convolutions_keeps_channels_last():
-    """group_norm, what is added, and rows [N, places, C] lie as convolutions leave them: one copy, of the input."""
+    """group_norm, what is added, and rows [N, places, C] lie as convolutions leave them: the input alone is copied."""
 
     def block(x, w, b, more):
         h = torch.conv2d(torch.nn.functional.group_norm(x, 4, b, b), w, padding=1) + more
@@ -75,8 +75,21 @@ def test_a_block_between_convolutions_keeps_channels_last():
         block, (2, 16, 9, 9), (16, 16, 3, 3), (16,), (2, 16, 1, 1), dtype=torch.bfloat16
     )
     text = e.graph.text()
-    assert not unsupported and text.count("copy(") == 1
+    assert not unsupported and text.count("copy(") == 2  # of one transposed input: pass simplify makes one of them
     assert text.count("group_norm(") == 2 and text.count("groups = 4, last = 1") == 1
+
+
+def test_group_norms_of_many_places_are_cut_along_them():
+    """On a GPU: moments of parts, then a norm by them that has the activation after it."""
+
+    def norms(x, b):
+        return torch.nn.functional.silu(torch.nn.functional.group_norm(x, 4, b, b)).sum()
+
+    for places, split in ((16, 1), (15, 0)):
+        e, _, unsupported, _ = lowered(norms, (2, 16, places, 16), (16,), dtype=torch.bfloat16)
+        text = e.graph.text()
+        assert not unsupported and text.count("group_moments(") == text.count("group_scale(") == split
+        assert text.count("group_norm(") == 1 - split and text.count("parts = 8}") == split
 
 
 @pytest.mark.parametrize("device, dtype, last", [

@@ -222,9 +222,17 @@ class Emitter:
     def op_channels_last(self, kind: str, operands: Sequence[Val], attributes: dict) -> Val:
         """The same of what lies there."""
         rank = max(v.rank for v in operands)
+        shape = torch.broadcast_shapes(*(v.shape for v in operands))
         wide = [self.reshape(v, (1,) * (rank - v.rank) + v.shape) for v in operands]
-        y = self.op(kind, *(self.permute(v, channels_last(rank)) for v in wide), **attributes)
+        y = self.op(kind, *(self.laid_channels_last(v, shape) for v in wide), **attributes)
         return self.permute(y, channels_first(rank))
+
+    def laid_channels_last(self, val: Val, shape: Sequence[int]) -> Val:
+        """[N, C, ..] as [N, .., C].  An image of this shape is copied there unless it lies so: the copy, which a
+        convolution or a norm may need as well, goes by tiles, where reads of single entries would be far apart."""
+        laid = self.permute(val, channels_last(val.rank))
+        far = val.rank > 3 and val.shape == tuple(shape) and not lies_channels_last(val) and val.shape[1] >= 8
+        return self.op("copy", laid) if far else laid
 
     def overwrite(self) -> dict[str, int]:
         """The attribute of an operator that writes the node's first argument in place where it may."""

@@ -523,6 +523,11 @@ def layer_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, bia
     return [y, lambda: e.reshape(reduce(e, x, "mean", axes, True, wide), stats_shape), rstd]
 
 
+# A group norm of many places is cut along them on a GPU, which has more workers than an image has groups: into so many
+# parts, of at least so many places (group_moments).
+MOST_GROUPS, FEWEST_PLACES, NORM_TASKS, PART_PLACES = 1024, 256, 128, 32
+
+
 @lower(aten.native_group_norm)
 def group_norm(
     e: Emitter, x: Val, weight: Val | None, bias: Val | None, n: int, c: int, hw: int, groups: int, eps: float
@@ -533,9 +538,16 @@ def group_norm(
             for v in torch.native_group_norm(torch.empty(x.shape, dtype=x.dtype), None, None, n, c, hw, groups, eps)
         ]
     grouped = e.reshape(x, (n, groups, x.numel // (n * groups)))
-    last = int(e.on_gpu and lies_channels_last(x))  # as convolutions leave and read it
-    y = e.op("group_norm", e.permute(x, channels_last(x.rank)) if last else x, weight, bias, groups=groups,
-             eps=float(eps), last=last)
+    is_split = e.on_gpu and x.rank >= 4 and x.dtype in SHORT and groups <= MOST_GROUPS and hw >= FEWEST_PLACES
+    laid = with_channels_last(e, x, 0) if is_split else x
+    last = int(e.on_gpu and lies_channels_last(laid))  # as convolutions leave and read it
+    image = e.permute(laid, channels_last(x.rank)) if last else x
+    if is_split and last:
+        parts = max(1, min(NORM_TASKS // n, hw // PART_PLACES))
+        moments = e.op("group_moments", image, groups=groups, parts=parts)
+        y = e.op("group_scale", image, moments, weight, bias, eps=float(eps))
+    else:
+        y = e.op("group_norm", image, weight, bias, groups=groups, eps=float(eps), last=last)
     y = e.permute(y, channels_first(y.rank)) if last else y
 
     def stats() -> tuple[Val, Val]:

@@ -13,6 +13,7 @@ on a GPU, whose programs keep copies of weights under the same conditions.
 
 from __future__ import annotations
 
+import math
 import operator
 import threading
 from collections.abc import Callable, Collection
@@ -277,6 +278,71 @@ def lay_by_rows(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
         node.replace_input_with(b, laid[b])
 
 
+GATES = {aten.gelu.default, aten.silu.default}
+
+
+def columns_of(half: Any) -> tuple[torch.fx.Node, int] | None:
+    """The product of which this is a view of neighbouring columns, of all rows in order, and the first of them."""
+    product = base_of(half)[0] if isinstance(half, torch.fx.Node) else None
+    if product is not None and product.target is aten._unsafe_view.default:  # of a product without bias
+        product = product.args[0]
+    if product is None or product is half or product.target not in PRODUCTS:
+        return None
+    fake, whole = half.meta["val"], product.meta["val"]
+    n, rows, step = fake.shape[-1], math.prod(fake.shape[:-1]), whole.shape[1]
+    strides = [math.prod(fake.shape[i + 1 : -1]) * step for i in range(fake.dim() - 1)]
+    lies_so = fake.dim() > 1 and rows == whole.shape[0] and list(fake.stride()) == [*strides, 1]
+    return (product, fake.storage_offset()) if lies_so and whole.is_contiguous() and n < step else None
+
+
+def gate_of(node: torch.fx.Node, steady: Nodes) -> tuple | None:
+    """(product, half, gate, first column of each) if the node is half * act(gate), both halves of the columns of one
+    product by a weight [F, D] of 16 bits, which nothing else reads."""
+    if node.target is not aten.mul.Tensor or not all(isinstance(n, torch.fx.Node) for n in node.args):
+        return None
+    for up, act in (node.args, node.args[::-1]):
+        gate = act.args[0] if act.target in GATES and len(act.users) == 1 else None
+        found = columns_of(up), columns_of(gate)
+        if None in found or found[0][0] is not found[1][0] or len(up.users) != 1 or len(gate.users) != 1:
+            continue
+        product, starts = found[0][0], [start for _, start in found]
+        terms = [n for n in product.args if isinstance(n, torch.fx.Node)]
+        weight, n, width = terms[-1], up.meta["val"].shape[-1], product.meta["val"].shape[1]
+        alone = sorted(starts) == [0, n] and gate.meta["val"].shape[-1] == n and 2 * n == width
+        by_rows = weight.target in (aten.t.default, aten.permute.default) and weight.args[0] in steady
+        short = weight.meta["val"].dtype in (torch.float16, torch.bfloat16) and weight.meta["val"].stride(0) == 1
+        biased = len(terms) == 2 or terms[0] in steady and terms[0].meta["val"].dim() == 1
+        if alone and by_rows and short and biased and not product.kwargs:
+            return product, up, gate, starts
+    return None
+
+
+def part_gates(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
+    """Where columns of a product are a gate and what it multiplies, each gets a product of its own, by rows of the
+    weight that are copied once: the compiler makes one gated product of both."""
+    for node in list(gm.graph.nodes):
+        found = gate_of(node, steady)
+        if found is None:
+            continue
+        product, *halves, starts = found
+        *bias, x, weight = product.args
+        for half, start in zip(halves, starts):
+            n, width = half.meta["val"].shape[-1], product.meta["val"].shape[1]
+            cut = [-start, start + n - width]
+            with gm.graph.inserting_before(product):
+                terms = [call(gm.graph, aten.constant_pad_nd.default, b, cut) for b in bias]
+                rows = call(gm.graph, aten.constant_pad_nd.default, weight.args[0], [0, 0, *cut])
+                turned = call(gm.graph, aten.t.default, rows)
+                part = call(gm.graph, product.target, *terms, x, turned)
+                laid = call(gm.graph, aten.reshape.default, part, list(half.meta["val"].shape))
+            steady.update((*terms, rows, turned))
+            half.replace_all_uses_with(laid)
+        for half in halves:
+            while not half.users and half is not x:
+                dead, half = half, x if half is product else half.args[0]
+                gm.graph.erase_node(dead)
+
+
 def filters_of(node: torch.fx.Node, steady: Nodes) -> torch.fx.Node | None:
     """The weight of a convolution of images, if it can be laid with its channels last."""
     if node.target is not aten.convolution.default or node in steady or node.args[1] not in steady or node.args[6]:
@@ -395,6 +461,7 @@ def compile_once(
     steady = steady_nodes(rest)
     fold_factors(rest, steady)
     join_terms(rest, steady)
+    part_gates(rest, steady)
     lay_by_rows(rest, steady)
     lay_channels_last(rest, steady)
     kept = kept_nodes(rest, steady)

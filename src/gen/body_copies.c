@@ -2,7 +2,10 @@
  * (device/task/copies.cuh).
  *
  * They take any plain dtype and any strides.  transfer, which brings a tensor of another peer, is a
- * copy: that peer's memory has addresses here. */
+ * copy: that peer's memory has addresses here.  A copy that turns rows into columns goes by tiles,
+ * by a record of rank 5:
+ *
+ *   copy_turned<1, 3>(t, in_x, out_y);      x's neighbours lie along axis 1, y's along axis 3 */
 #include "gen/body_print.h"
 
 GEN_PRINTER(copy, "copy_run", "")
@@ -36,6 +39,60 @@ static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, t
     return MPK_OK;
 }
 
+/* ---- copies whose neighbours lie along another axis (device/task/copies_turned.cuh) ---- */
+
+enum { PIECE = 8, TURNED_BYTES = 16 << 10 };
+
+/* Are the strides of all axes but `along`, which has neighbours, whole pieces? */
+static bool has_pieces(const ir_tensor *t, uint32_t along)
+{
+    bool has = t->stride[along] == 1 && t->offset % PIECE == 0;
+    for (uint32_t i = 0; i < t->rank; i++)
+        has = has && (i == along || t->dims[i] == 1 || t->stride[i] % PIECE == 0);
+    return has;
+}
+
+/* The axis along which x has neighbours, if it is not the last and both tensors have whole pieces
+ * of 16-bit entries along their own; else -1. */
+static int turned_axis(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, 0), *y = gen_output(c, 0);
+    const uint32_t last = y->rank - 1;
+    if (!y->rank || (x->dtype != IR_BF16 && x->dtype != IR_F16) || y->dtype != x->dtype ||
+        !has_pieces(y, last) || y->dims[last] % PIECE)
+        return -1;
+    for (uint32_t i = 0; i < last; i++)
+        if (x->dims[i] > 1 && x->dims[i] % PIECE == 0 && has_pieces(x, i))
+            return (int)i;
+    return -1;
+}
+
+static bool accepts_turned(const gen_call *c)
+{
+    return gen_accepts_plain(c) && turned_axis(c) >= 0;
+}
+
+static mpk_status print_turned(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    (void)cx;
+    gen_print_head(c, n, out);
+    text_print(out, "    copy_turned<%d, %u>(t, in_x, out_y);\n}\n", turned_axis(c),
+               gen_output(c, 0)->rank - 1);
+    return MPK_OK;
+}
+
+static uint32_t scratch_of_turned(const gen_call *c)
+{
+    (void)c;
+    return TURNED_BYTES;
+}
+
+const gen_body gen_body_copy_turned = {.op = "copy",
+                                       .name = "copies_turned",
+                                       .rank = 5,
+                                       .accepts = accepts_turned,
+                                       .print = print_turned,
+                                       .scratch_bytes = scratch_of_turned};
 const gen_body gen_body_copy = GEN_BODY("copy", "copies", print_copy, NULL);
 const gen_body gen_body_transfer = GEN_BODY("transfer", "copies", print_transfer, NULL);
 const gen_body gen_body_reshape = GEN_BODY("reshape", "copies", print_reshape, NULL);

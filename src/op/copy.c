@@ -16,14 +16,18 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     return MPK_OK;
 }
 
-/* Rows of blocks are cut at blocks. */
+/* Rows of blocks are cut at blocks.  An axis along which x has neighbours is cut as the last axis,
+ * along which the copy has them. */
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     const ir_tensor *x = shape_input(g, op, 0);
     const int64_t grain = ir_dtype_table[x->dtype].block_elements;
     if (grain == 1)
         runs_axes(g, op, axes);
-    else
+    for (uint32_t i = 0; grain == 1 && i + 1 < x->rank; i++)
+        if (x->stride[i] == 1 && x->dims[i] > 1 && x->stride[x->rank - 1] != 1)
+            axes[i].tile = runs_of(x->dims[i]);
+    if (grain != 1)
         shape_axes_all(g, op, axes);
     if (x->rank)
         axes[x->rank - 1].grain = grain;
@@ -41,6 +45,8 @@ static const op_case cases[] = {
     {"input %x : f32[7, 320] live=tokens\n%y = copy(%x)\n"},
     {"input %x : bool[3, 4]\n%y = copy(%x)\n"},
     {"const %x : q6_k[3, 512]\n%y = copy(%x)\n"},
+    {"input %z : bf16[2, 72, 3, 88]\n%x = transpose(%z) {perm = [0, 2, 3, 1]}\n%y = copy(%x)\n"},
+    {"input %z : f16[3, 136, 72]\n%x = transpose(%z) {perm = [0, 2, 1]}\n%y = copy(%x)\n"},
 };
 
 const op_def op_copy = {

@@ -2,6 +2,7 @@
  *
  *   glu        act(linear(x, g)) * linear(x, u)             -> linear(x, g, u) {glu = act}
  *   act        act(linear(x, w)), relaxed                   -> linear(x, w) {act = act}
+ *              likewise for group_scale
  *   siblings   linear(x, a), linear(x, b), linear(x, c)     -> slices of linear(x, a, b, c)
  *   residual   linear(x, w) + r                             -> linear(x, w, residual = r)
  *   scaled     r + linear(x, w) * f, relaxed                -> the same {factor = f}
@@ -193,6 +194,28 @@ static mpk_status apply_act(rewrite *w, ir_op_id id)
         return MPK_OK;
     p.act = str_from(act);
     TRY(fuse_add_linear(w, w->keys.at[id], &p, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
+/* The same of group_scale, whose bodies apply them all. */
+static mpk_status apply_scale_act(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    const char *act = w->s->options->relaxed ? activation_of(w, op) : NULL;
+    const ir_op *scale = act ? rewrite_producer(w, rewrite_input(w, op, 0), "group_scale") : NULL;
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    ir_tensor_id in[4], out, old = op->out[0];
+    if (!scale || !w->uses.at[old] || !is_private(w, scale, 1) ||
+        rewrite_attribute(scale, "act")->s.n || !may_stand_at(w, scale, w->keys.at[id]))
+        return MPK_OK;
+    for (uint32_t i = 0; i < 4; i++)
+        in[i] = rewrite_input(w, scale, i);
+    TRY(rewrite_copy_attributes(w, scale, sets));
+    for (ir_set *s = sets; s->name; s++)
+        if (strcmp(s->name, "act") == 0)
+            s->s = act;
+    TRY(rewrite_add(w, w->keys.at[id], "group_scale", 4, in, sets, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;
 }
@@ -473,6 +496,8 @@ mpk_status fuse_linears(rewrite *w)
         TRY(apply_glu(w, o));
     for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
         TRY(apply_act(w, o));
+    for (ir_op_id o = 0; o < n && level == PASS_FUSE_FULL; o++)
+        TRY(apply_scale_act(w, o));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_siblings(w, o, n));
     for (ir_op_id o = 0; o < n; o++)

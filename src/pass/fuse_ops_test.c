@@ -446,6 +446,9 @@ static void what_follows_a_product(void **state)
         {"linear(%t, %a)", "", "%s = silu(%l)\noutput %s\n", NULL},
         {"linear(%t, %a)", "", "%s = gelu(%l)\noutput %s\n", NULL},
         {"linear(%t, %a)", "", "%s = map(%l) {expr = \"max(x0, 0)\"}\noutput %s\n", "map"},
+        {"group_scale(%s0, %s1, _, %m)", "", "%s = silu(%l)\noutput %s\n", NULL},
+        {"group_scale(%s0, %s1, _, %m)", "", "%s = silu(%l)\noutput %s\noutput %l\n", "silu"},
+        {"group_scale(%s0, %s1, _, %m) {act = \"relu\"}", "", "%s = silu(%l)\noutput %s\n", "silu"},
         /* a residual */
         {"linear(%x, %a)", "", "%y = add(%l, %r)\noutput %y\n", NULL},
         {"linear(%x, %a)", "", "%y = add(%r, %l)\noutput %y\n", NULL},
@@ -485,6 +488,7 @@ static void what_follows_a_product(void **state)
                  "const %%a : f32[8, 32]\nconst %%b : f32[8, 32]\ninput %%v : f32[1, 8]\n"
                  "input %%i : f32[1, 32]\ninput %%f : f32[16, 32]\ninput %%g : f32[17, 32]\n"
                  "input %%t : f32[20, 32] live=tokens\n"
+                 "input %%s0 : f32[2, 3, 32]\ninput %%s1 : f32[2, 2, 4, 2]\n"
                  "const %%n : f32[8]\nconst %%m : f32[32]\n%%l = %s\n%s%s",
                  rows[i].product, rows[i].between, rows[i].more);
         check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));

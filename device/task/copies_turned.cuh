@@ -1,0 +1,168 @@
+/* copies_turned.cuh - copies of 16-bit entries whose neighbours lie along another axis in x than in
+ * y, as of images [N, C, ..] that become [N, .., C], by tiles through shared memory.
+ *
+ * Input: x, whose axis AXIS has neighbours; output: the task's box of y, whose last axis has.  A
+ * tile is 64 entries of both axes: 64 rows of 128 bytes in scratch, one for each entry of the last
+ * axis, as x has them.  Pieces of 16 bytes are loaded along AXIS and stored along the last axis, so
+ * that eight threads have a line of 128 bytes both times:
+ *
+ *   row j of scratch   | entries of AXIS 0-7 | 8-15 | ... | 56-63 |     piece p at p ^ (j / 8)
+ *   piece q of y's row a = entry a of rows 8 q .. 8 q + 7
+ *
+ * which leaves no two lanes of a warp in the same bank.  The pieces of the next tiles are loaded
+ * before those at hand are stored.  Boxes without whole pieces and addresses that are not aligned
+ * go entry by entry (copy_run).  Barriers: two for each round of tiles.  Cost: memory.
+ */
+#ifndef TASK_COPIES_TURNED_CUH
+#define TASK_COPIES_TURNED_CUH
+
+#include "task/copies.cuh"
+
+/* TURNED_TILES: of a round.  TURNED_SIDE: entries of a tile's side; TURNED_PIECES: of a tile.
+ * TURNED_OWN: those of a thread. */
+enum {
+    TURNED_TILES = 2,
+    TURNED_SIDE = 64,
+    TURNED_PIECE = 8,
+    TURNED_PIECES = TURNED_SIDE * TURNED_SIDE / TURNED_PIECE,
+    TURNED_ROW_BYTES = TURNED_SIDE * 2,
+    TURNED_TILE_BYTES = TURNED_SIDE * TURNED_ROW_BYTES,
+    TURNED_OWN = (TURNED_PIECES + MPK_THREADS - 1) / MPK_THREADS
+};
+
+/* A tile: where it begins in x and y, in entries, and how far the box goes from there. */
+struct turned_tile {
+    rt_i64 from, to;
+    int along, last; /* entries of AXIS and of the last axis, TURNED_SIDE at most */
+};
+
+/* An entry of an array of axes by a number that is a constant of the instance. */
+template <int AXIS, typename T> MPK_FN T turned_at(const T *of)
+{
+    T value = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == AXIS)
+            value = of[i];
+    return value;
+}
+
+/* Tile number i of n; one after the last is empty. */
+template <int AXIS, int LAST>
+MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_box &box,
+                               const mpk_box &tiles, rt_u64 i, rt_u64 n)
+{
+    rt_i64 at[RT_MAX_RANK];
+    mpk_place(tiles, y.rank, i < n ? i : 0, at);
+    turned_tile tile = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < RT_MAX_RANK; k++)
+        if (k == AXIS || k == LAST) {
+            at[k] = box.lo[k] + at[k] * TURNED_SIDE;
+            const rt_i64 left = i < n ? box.hi[k] - at[k] : 0;
+            const int side = left < TURNED_SIDE ? (int)left : TURNED_SIDE;
+            if (k == AXIS)
+                tile.along = side;
+            else
+                tile.last = side;
+        }
+    tile.from = mpk_offset(x, at);
+    tile.to = mpk_offset(y, at);
+    return tile;
+}
+
+/* Load this thread's pieces of a tile. */
+template <int LAST>
+MPK_FN void turned_load(const mpk_view &x, const char *g_x, const turned_tile &tile,
+                        copies_quad (&r)[TURNED_OWN])
+{
+#pragma unroll
+    for (int k = 0; k < TURNED_OWN; k++) {
+        const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, j = q / TURNED_PIECE;
+        if (j < tile.last && p * TURNED_PIECE < tile.along)
+            r[k] = *(const copies_quad *)(g_x + (tile.from + p * TURNED_PIECE +
+                                                 j * turned_at<LAST>(x.stride)) *
+                                                    2);
+    }
+}
+
+/* Put them into scratch. */
+MPK_FN void turned_keep(char *s_tile, const turned_tile &tile, const copies_quad (&r)[TURNED_OWN])
+{
+#pragma unroll
+    for (int k = 0; k < TURNED_OWN; k++) {
+        const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, j = q / TURNED_PIECE;
+        if (j < tile.last && p * TURNED_PIECE < tile.along)
+            *(copies_quad *)(s_tile + j * TURNED_ROW_BYTES +
+                             (p ^ j / TURNED_PIECE) * TURNED_PIECE * 2) = r[k];
+    }
+}
+
+/* Store pieces of y. */
+template <int AXIS>
+MPK_FN void turned_store(const mpk_view &y, char *g_y, const turned_tile &tile, const char *s_tile)
+{
+#pragma unroll
+    for (int k = 0; k < TURNED_OWN; k++) {
+        const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, a = q / TURNED_PIECE;
+        if (a >= tile.along || p * TURNED_PIECE >= tile.last)
+            continue;
+        const char *s = s_tile + p * TURNED_PIECE * TURNED_ROW_BYTES +
+                        (a / TURNED_PIECE ^ p) * TURNED_PIECE * 2 + a % TURNED_PIECE * 2;
+        copies_quad quad = {{0, 0}};
+#pragma unroll
+        for (int i = 0; i < TURNED_PIECE; i++)
+            quad.at[i / 4] |= (rt_u64) * (const rt_u16 *)(s + i * TURNED_ROW_BYTES) << i % 4 * 16;
+        *(copies_quad *)(g_y + (tile.to + p * TURNED_PIECE + a * turned_at<AXIS>(y.stride)) * 2) =
+            quad;
+    }
+}
+
+/* The body of copy where x's neighbours lie along AXIS and y's along LAST, its last axis. */
+template <int AXIS, int LAST>
+MPK_FN void copy_turned(const mpk_task &t, const mpk_view &x, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y), *s_tiles = t.s_scratch;
+    const mpk_box box = mpk_box_of(t, y.rank);
+    mpk_box tiles = box; /* both axes counted in tiles */
+    bool whole = copies_aligned(g_x, g_y);
+#pragma unroll
+    for (int k = 0; k < RT_MAX_RANK; k++)
+        if (k == AXIS || k == LAST) {
+            whole = whole && box.lo[k] % TURNED_PIECE == 0 && box.hi[k] % TURNED_PIECE == 0;
+            tiles.lo[k] = 0;
+            tiles.hi[k] =
+                box.hi[k] > box.lo[k] ? (box.hi[k] - box.lo[k] + TURNED_SIDE - 1) / TURNED_SIDE : 0;
+        }
+    if (!whole) {
+        copy_run(t, x, y);
+        return;
+    }
+    const rt_u64 n = mpk_count(tiles, y.rank);
+    turned_tile tile[TURNED_TILES];
+    copies_quad r[TURNED_TILES][TURNED_OWN]; /* of the tiles that come next */
+    for (rt_u64 i = 0; i < n + TURNED_TILES; i += TURNED_TILES) {
+        turned_tile next[TURNED_TILES];
+        if (i) {
+            mpk_sync();
+#pragma unroll
+            for (int k = 0; k < TURNED_TILES; k++)
+                turned_keep(s_tiles + k * TURNED_TILE_BYTES, tile[k], r[k]);
+            mpk_sync();
+        }
+#pragma unroll
+        for (int k = 0; k < TURNED_TILES; k++) {
+            next[k] = turned_find<AXIS, LAST>(x, y, box, tiles, i + k, n);
+            turned_load<LAST>(x, g_x, next[k], r[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < TURNED_TILES; k++) {
+            if (i)
+                turned_store<AXIS>(y, g_y, tile[k], s_tiles + k * TURNED_TILE_BYTES);
+            tile[k] = next[k];
+        }
+    }
+}
+
+#endif

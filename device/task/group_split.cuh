@@ -1,0 +1,376 @@
+/* group_split.cuh - group norms whose groups are shared by tasks: moments of parts of the places
+ * (group_moments), then the places normalised by them, with an activation (group_scale).
+ *
+ * Input: x [N, .., C] of floats; moments f32 [N, parts, groups, 2], a mean and the squares of the
+ * distances from it for each part and group (src/op/moments.h).
+ *
+ * Where rows of channels are eights (eights.cuh) and places lie evenly, a thread keeps one eight of
+ * channels for all its places, so that what it needs of their groups stays in registers; C / 8
+ * threads have a place:
+ *
+ *   thread    0        1           C/8 - 1    C/8
+ *   place     0        0      ...  0          1     ...   then all some places further
+ *   channels  0-7      8-15        .. C - 1   0-7
+ *
+ * Sums of channels meet in scratch, first over the threads of a channel, then over the channels of
+ * a group: in fp32 and in an order that follows from the shape alone.  What this does not take goes
+ * entry by entry.  Barriers: mpk_sync.  Cost: x twice for the moments, from memory and then from
+ * caches; once to normalise it.
+ */
+#ifndef TASK_GROUP_SPLIT_CUH
+#define TASK_GROUP_SPLIT_CUH
+
+#include "task/activate.cuh"
+#include "task/eights.cuh"
+
+enum { GROUP_SPLIT_LOADS = 4 }; /* of a thread at a time */
+
+/* The image: places of an entry, and those of a part. */
+struct group_split_image {
+    rt_u32 channels, places, each; /* each: of a part */
+    rt_i64 step;                   /* from a place to the next, if they lie evenly */
+    bool by_eights;
+};
+
+/* Constants of the instance, but for the alignment of the address.  parts: of the moments. */
+MPK_FN group_split_image group_split_of(const mpk_view &x, const char *g_x, rt_i64 parts)
+{
+    group_split_image m = {1, 1, 0, 1, eight_fits(x) && ((rt_u64)g_x & 15) == 0};
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i >= 0; i--)
+        if (i == x.rank - 1) {
+            m.channels = (rt_u32)x.dims[i];
+        } else if (i < x.rank && i > 0) {
+            if (m.places == 1)
+                m.step = x.stride[i];
+            else
+                m.by_eights = m.by_eights && (x.dims[i] == 1 || x.stride[i] == m.places * m.step);
+            m.places *= (rt_u32)x.dims[i];
+        }
+    m.each = (m.places + (rt_u32)parts - 1) / (rt_u32)parts;
+    m.by_eights = m.by_eights && m.channels / EIGHT <= MPK_THREADS;
+    return m;
+}
+
+/* Where place number `place` of an entry begins, in elements. */
+MPK_FN rt_i64 group_split_place(const mpk_view &x, rt_i64 entry, rt_u32 place)
+{
+    rt_i64 from = entry * x.stride[0];
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i > 0; i--)
+        if (i < x.rank - 1) {
+            const rt_u32 rest = place / (rt_u32)x.dims[i];
+            from += (place - rest * (rt_u32)x.dims[i]) * x.stride[i];
+            place = rest;
+        }
+    return from;
+}
+
+/* The thread's place among those that are made together, and its first channel; `active`: it has
+ * one. */
+struct group_split_share {
+    rt_u32 place, channel, together;
+    bool active;
+};
+MPK_FN group_split_share group_split_share_of(const group_split_image &m)
+{
+    const rt_u32 row = m.channels / EIGHT, thread = (rt_u32)mpk_thread(); /* threads of a place */
+    group_split_share s = {thread / row, thread % row * EIGHT, MPK_THREADS / row, false};
+    s.active = s.place < s.together;
+    return s;
+}
+
+/* ---- moments ---- */
+
+/* Add (x - mean)^POWER of places lo to hi - 1 to the sums of the thread's channels; g: the entry.
+ */
+template <int POWER>
+MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_image &m,
+                            const group_split_share &s, rt_u32 lo, rt_u32 hi,
+                            const float (&r_mean)[EIGHT], float (&r_sum)[EIGHT])
+{
+    for (rt_u32 place = lo + s.place; s.active && place < hi;
+         place += s.together * GROUP_SPLIT_LOADS) {
+        eight of[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+            const rt_u32 at = place + k * s.together;
+            of[k] = eight_load(x, g, (at < hi ? at : place) * m.step + s.channel);
+        }
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
+#pragma unroll
+            for (int i = 0; i < EIGHT; i++) {
+                const float away = eight_get(x.dtype, of[k], i) - r_mean[i];
+                const float term = POWER == 2 ? away * away : away;
+                r_sum[i] += place + k * s.together < hi ? term : 0;
+            }
+    }
+}
+
+/* Sums of channels become sums of groups, s_group[groups].  s_sums: [places that are made together]
+ * [channels]. */
+MPK_FN void group_split_gather(const group_split_image &m, const group_split_share &s,
+                               rt_u32 groups, const float (&r_sum)[EIGHT], float *s_sums,
+                               float *s_group)
+{
+    const rt_u32 channels = m.channels / groups; /* of a group */
+    mpk_sync();
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++)
+        if (s.active)
+            s_sums[s.place * m.channels + s.channel + i] = r_sum[i];
+    mpk_sync();
+    for (rt_u32 c = (rt_u32)mpk_thread(); c < m.channels; c += MPK_THREADS) {
+        float sum = 0;
+        for (rt_u32 k = 0; k < s.together; k++)
+            sum += s_sums[k * m.channels + c];
+        s_sums[c] = sum;
+    }
+    mpk_sync();
+    for (rt_u32 g = (rt_u32)mpk_thread(); g < groups; g += MPK_THREADS) {
+        float sum = 0;
+        for (rt_u32 k = 0; k < channels; k++)
+            sum += s_sums[g * channels + k];
+        s_group[g] = sum;
+    }
+    mpk_sync();
+}
+
+/* A part by eights.  Scratch: s_group [groups], then s_sums, 8 floats a thread. */
+MPK_FN void group_split_part(const mpk_task &t, const mpk_view &x, const char *g, const mpk_view &y,
+                             char *g_y, rt_i64 to, const group_split_image &m, rt_u32 groups,
+                             rt_u32 lo, rt_u32 hi)
+{
+    float *s_group = (float *)t.s_scratch, *s_sums = s_group + groups;
+    const group_split_share s = group_split_share_of(m);
+    const rt_u32 channels = m.channels / groups; /* of a group */
+    const float by = 1.0f / (float)((hi - lo) * channels);
+    float r_mean[EIGHT] = {}, r_sum[EIGHT] = {}, r_spread[EIGHT] = {};
+    group_split_add<1>(x, g, m, s, lo, hi, r_mean, r_sum);
+    group_split_gather(m, s, groups, r_sum, s_sums, s_group);
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++)
+        if (s.active)
+            r_mean[i] = s_group[(s.channel + i) / channels] * by;
+    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS)
+        mpk_put(y, g_y, to + k * y.stride[2], s_group[k] * by);
+    group_split_add<2>(x, g, m, s, lo, hi, r_mean, r_spread);
+    group_split_gather(m, s, groups, r_spread, s_sums, s_group);
+    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS)
+        mpk_put(y, g_y, to + k * y.stride[2] + y.stride[3], s_group[k]);
+    mpk_sync(); /* a part without places comes next, which uses scratch at once */
+}
+
+/* The sum of (x - mean)^POWER over a group's entries of a part, entry by entry; all threads get it.
+ */
+template <int POWER>
+MPK_FN double group_split_sum(const mpk_task &t, const mpk_view &x, const char *g_x, rt_i64 entry,
+                              rt_u32 channel, rt_u32 channels, rt_u32 lo, rt_u32 hi, double mean)
+{
+    double sum = 0;
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < (hi - lo) * channels; i += MPK_THREADS) {
+        const rt_i64 from = group_split_place(x, entry, lo + i / channels);
+        const double away =
+            mpk_get_double(x, g_x, from + (channel + i % channels) * x.stride[x.rank - 1]) - mean;
+        sum += POWER == 2 ? away * away : away;
+    }
+    return mpk_sum(t, MPK_THREADS, sum);
+}
+
+/* The body of group_moments: parts of the box one after the other. */
+MPK_FN void group_moments_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    const mpk_box box = mpk_box_of(t, 4);
+    const group_split_image m = group_split_of(x, g_x, y.dims[1]);
+    const rt_u32 groups = (rt_u32)y.dims[2], channels = m.channels / groups; /* of a group */
+    for (rt_i64 entry = box.lo[0]; entry < box.hi[0]; entry++)
+        for (rt_u32 part = box.lo[1]; part < box.hi[1]; part++) {
+            const rt_u32 lo = part * m.each, end = lo + m.each,
+                         hi = end < m.places ? end : m.places;
+            const rt_i64 to = entry * y.stride[0] + part * y.stride[1];
+            if (lo < hi && m.by_eights) {
+                group_split_part(t, x, g_x + entry * x.stride[0] * mpk_dtype_bytes(x.dtype), y, g_y,
+                                 to, m, groups, lo, hi);
+                continue;
+            }
+            for (rt_u32 k = 0; k < groups; k++) {
+                const rt_u32 last = lo < hi ? hi : lo; /* of a part without places none */
+                const double n = lo < hi ? (double)((hi - lo) * channels) : 1;
+                const double mean =
+                    group_split_sum<1>(t, x, g_x, entry, k * channels, channels, lo, last, 0) / n;
+                const double spread =
+                    group_split_sum<2>(t, x, g_x, entry, k * channels, channels, lo, last, mean);
+                if (mpk_thread() == 0) {
+                    mpk_put_double(y, g_y, to + k * y.stride[2], mean);
+                    mpk_put_double(y, g_y, to + k * y.stride[2] + y.stride[3], spread);
+                }
+            }
+        }
+}
+
+/* ---- normalising ---- */
+
+/* What a task knows of an entry's groups, in scratch: their means, and 1 / sqrt(variance + eps). */
+struct group_split_norms {
+    float *s_mean, *s_factor;
+};
+
+/* Join the moments of all parts.  Distances are from the mean of part 0, whose square is at most
+ * the variance times the number of parts: little of 24 bits cancels.  Some threads have a group,
+ * each some of the parts; a barrier before scratch is written, and one after. */
+MPK_FN group_split_norms group_split_join(const mpk_task &t, const mpk_view &moments,
+                                          const group_split_image &m, rt_i64 entry, double eps)
+{
+    const char *g = mpk_data(t, moments);
+    const rt_u32 groups = (rt_u32)moments.dims[2], parts = (rt_u32)moments.dims[1],
+                 channels = m.channels / groups,
+                 shares = groups < MPK_THREADS ? MPK_THREADS / groups : 1;
+    const group_split_norms norms = {(float *)t.s_scratch, (float *)t.s_scratch + groups};
+    float *s_sums = norms.s_factor + groups, *s_spreads = s_sums + shares * groups;
+    mpk_sync();
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < shares * groups; i += MPK_THREADS) {
+        const rt_i64 from = entry * moments.stride[0] + i % groups * moments.stride[2];
+        const float first = mpk_get(moments, g, from);
+        float sum = 0, spread = 0;
+#pragma unroll 4
+        for (rt_u32 part = i / groups; part < parts; part += shares) {
+            const rt_u32 lo = part * m.each, end = lo + m.each,
+                         hi = end < m.places ? end : m.places;
+            const rt_i64 at = from + part * moments.stride[1];
+            const float n = lo < hi ? (float)((hi - lo) * channels) : 0;
+            const float away = mpk_get(moments, g, at) - first;
+            sum += n * away;
+            spread += mpk_get(moments, g, at + moments.stride[3]) + n * away * away;
+        }
+        s_sums[i] = sum;
+        s_spreads[i] = spread;
+    }
+    mpk_sync();
+    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS) {
+        float sum = 0, spread = 0;
+        for (rt_u32 i = 0; i < shares; i++) {
+            sum += s_sums[i * groups + k];
+            spread += s_spreads[i * groups + k];
+        }
+        const float by = 1.0f / ((float)m.places * (float)channels), away = sum * by;
+        const float variance = spread * by - away * away;
+        norms.s_mean[k] =
+            mpk_get(moments, g, entry * moments.stride[0] + k * moments.stride[2]) + away;
+        norms.s_factor[k] = 1.0f / sqrtf((variance > 0 ? variance : 0) + (float)eps);
+    }
+    mpk_sync();
+    return norms;
+}
+
+/* One entry's channel as factor and term: y = x * factor + term. */
+struct group_split_line {
+    float factor, term;
+};
+MPK_FN group_split_line group_split_line_of(const mpk_task &t, const mpk_view &weight,
+                                            const mpk_view &bias, const group_split_norms &norms,
+                                            rt_u32 c, rt_u32 channels)
+{
+    group_split_line r = {norms.s_factor[c / channels], 0};
+    if (mpk_is_there(weight))
+        r.factor *= mpk_get(weight, mpk_data(t, weight), c * weight.stride[0]);
+    if (mpk_is_there(bias))
+        r.term = mpk_get(bias, mpk_data(t, bias), c * bias.stride[0]);
+    return r;
+}
+
+/* Places lo to hi - 1 of an entry by eights. */
+MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
+                             const mpk_view &bias, const mpk_view &y, const group_split_image &m,
+                             const group_split_norms &norms, rt_u32 channels, rt_i64 entry,
+                             rt_u32 lo, rt_u32 hi, int act)
+{
+    const char *g_x = mpk_data(t, x) + entry * x.stride[0] * mpk_dtype_bytes(x.dtype);
+    char *g_y = mpk_data(t, y) + entry * y.stride[0] * mpk_dtype_bytes(y.dtype);
+    const group_split_share s = group_split_share_of(m);
+    const group_split_image of = group_split_of(y, g_y, 1);
+    float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        const rt_u32 c = s.active ? s.channel + i : 0;
+        const group_split_line line = group_split_line_of(t, weight, bias, norms, c, channels);
+        r_mean[i] = norms.s_mean[c / channels];
+        r_factor[i] = line.factor;
+        r_term[i] = line.term;
+    }
+    for (rt_u32 place = lo + s.place; s.active && place < hi;
+         place += s.together * GROUP_SPLIT_LOADS) {
+        eight in[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+            const rt_u32 at = place + k * s.together;
+            in[k] = eight_load(x, g_x, (at < hi ? at : place) * m.step + s.channel);
+        }
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+            const rt_u32 at = place + k * s.together;
+            eight out = {};
+#pragma unroll
+            for (int i = 0; i < EIGHT; i++) {
+                const float value =
+                    (eight_get(x.dtype, in[k], i) - r_mean[i]) * r_factor[i] + r_term[i];
+                eight_put(y.dtype, out, i, act == ACTIVATE_NONE ? value : activate(act, value));
+            }
+            if (at < hi)
+                eight_store(y, g_y, at * of.step + s.channel, out);
+        }
+    }
+}
+
+/* The number of a place of the box's first entry or of its last one, counted in places. */
+MPK_FN rt_u32 group_split_number(const mpk_view &x, const mpk_box &box, bool last)
+{
+    rt_u32 number = 0;
+#pragma unroll
+    for (int i = 1; i < RT_MAX_RANK; i++)
+        if (i < x.rank - 1)
+            number = number * (rt_u32)x.dims[i] + (last ? box.hi[i] - 1 : box.lo[i]);
+    return number;
+}
+
+/* The body of group_scale, whose box has whole rows of channels. */
+MPK_FN void group_scale_run(const mpk_task &t, const mpk_view &x, const mpk_view &moments,
+                            const mpk_view &weight, const mpk_view &bias, const mpk_view &y,
+                            double eps, int act)
+{
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
+    const group_split_image m = group_split_of(x, g_x, moments.dims[1]),
+                            of = group_split_of(y, g_y, 1);
+    const rt_u32 channels = m.channels / (rt_u32)moments.dims[2]; /* of a group */
+    const mpk_box box = mpk_box_of(t, y.rank);
+    mpk_box one = box; /* an entry of it */
+    if (!mpk_count(box, y.rank))
+        return;
+    for (rt_u32 entry = box.lo[0]; entry < box.hi[0]; entry++) {
+        const group_split_norms norms = group_split_join(t, moments, m, entry, eps);
+        one.lo[0] = entry;
+        one.hi[0] = entry + 1;
+        const rt_u64 n = mpk_count(one, y.rank);
+        const rt_u32 lo = group_split_number(x, one, false),
+                     hi = group_split_number(x, one, true) + 1;
+        if (m.by_eights && of.by_eights && (rt_u64)(hi - lo) * m.channels == n) {
+            group_split_rows(t, x, weight, bias, y, m, norms, channels, entry, lo, hi, act);
+            continue;
+        }
+        for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+            rt_i64 at[RT_MAX_RANK];
+            mpk_place(one, y.rank, i, at);
+            const rt_u32 c = (rt_u32)(i % m.channels);
+            const group_split_line line = group_split_line_of(t, weight, bias, norms, c, channels);
+            const float value =
+                (mpk_get(x, g_x, mpk_offset(x, at)) - norms.s_mean[c / channels]) * line.factor +
+                line.term;
+            mpk_put(y, g_y, mpk_offset(y, at), act == ACTIVATE_NONE ? value : activate(act, value));
+        }
+    }
+}
+
+#endif

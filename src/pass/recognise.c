@@ -6,7 +6,8 @@
  *
  *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype
  *           may be cast to f32 where it is squared alone
- *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
+ *   weight  rms_norm(x) * w -> rms_norm(x, w), whatever w's dtype; casts to and from f32 around it
+ *           go too
  *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
  *   gelu    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) -> gelu(x) {tanh}
  *   quick   x * sigmoid(1.702 x) -> map(x) of one expression, which linear takes in by its name
@@ -132,7 +133,7 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     const ir_tensor *y = tensor_of(w, op->out[0]);
-    if (strcmp(op->def->name, "mul") != 0 || !may_skip_rounding(w, op))
+    if (!is_product(op) || !is_small_float(y->dtype) || !may_skip_rounding(w, op))
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id weight = rewrite_input(w, op, side);

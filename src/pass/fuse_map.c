@@ -1,7 +1,7 @@
-/* fuse_map.c - chains and small trees of element-wise operators become one map.
+/* fuse_map.c - chains and small graphs of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is merged into the map of its reader if
- * nothing else reads its result and both results have the same shape.  Within the expression its
+ * Input and output: a tensor program.  An operator is merged into the map of its readers if all of
+ * them are part of it and its result has the shape of the map's.  Within the expression its
  * value is rounded to its dtype, so the result has the bits of the single operators:
  *
  *   %a = silu(%gate) : bf16[4, 64]
@@ -175,17 +175,27 @@ static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
     return n;
 }
 
-/* The operator that makes operand t of `reader`, if it may become part of the same map; NULL
- * otherwise.  All reads of t must be by `reader`, so that t needs no storage any more. */
-static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tensor_id t)
+/* Reads of t by all members together. */
+static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < group->n; i++)
+        n += count_operand(&f->w->g->ops.at[group->members[i]], t);
+    return n;
+}
+
+/* The operator that makes t, an operand of a member, if it may become a member too; NULL
+ * otherwise.  All reads of t must be by members, so that t needs no storage any more. */
+static const ir_op *find_member(const map_fuser *f, const map_group *group, ir_tensor_id t)
 {
     const ir_graph *g = f->w->g;
     const ir_tensor *made = &g->tensors.at[t];
-    if (made->producer == IR_NONE || made->shares != IR_NONE || f->w->is_output[t])
+    if (made->producer == IR_NONE || made->shares != IR_NONE || f->w->is_output[t] ||
+        f->is_taken[made->producer])
         return NULL;
     const ir_op *op = &g->ops.at[made->producer];
-    if (!expression_of(op).n || f->w->uses.at[t] != count_operand(reader, t) ||
-        !same_shape(made, &g->tensors.at[reader->out[0]]))
+    if (!expression_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
+        !same_shape(made, &g->tensors.at[g->ops.at[group->members[0]].out[0]]))
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
         if (f->is_written[tg_root(g, op->in[i])])
@@ -193,9 +203,28 @@ static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tens
     return op;
 }
 
+/* Add the producer of operand t if it may be a member and the limits allow it. */
+static void take_member(map_fuser *f, map_group *group, ir_tensor_id t)
+{
+    const ir_op *op = group->n < FUSE_MEMBERS ? find_member(f, group, t) : NULL;
+    if (!op)
+        return;
+    uint32_t steps = count_steps(f, op), temps = count_temps(op);
+    uint32_t n_in = group->n_in + op->n_in - count_reads(f, group, t);
+    if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
+        n_in > FUSE_INPUTS)
+        return;
+    group->n_steps += steps;
+    group->n_temps += temps;
+    group->n_in = n_in;
+    group->members[group->n++] = f->w->g->tensors.at[t].producer;
+    f->is_taken[f->w->g->tensors.at[t].producer] = true;
+}
+
 /* Fill the group that ends in operator `first`: breadth first, the producers of its members, and
- * theirs, as far as the limits allow.  A producer beyond a limit stays an operator of its own,
- * and so may begin a group of its own later. */
+ * theirs, as far as the limits allow; again after each new member, which may have been the last
+ * reader from outside of an older one's operand.  A producer beyond a limit stays an operator of
+ * its own, and so may begin a group of its own later. */
 static void gather(map_fuser *f, ir_op_id first, map_group *group)
 {
     const ir_graph *g = f->w->g;
@@ -203,22 +232,12 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
     *group = (map_group){.members = {first}, .n = 1, .n_in = root->n_in};
     group->n_steps = count_steps(f, root);
     group->n_temps = count_temps(root);
-    for (uint32_t m = 0; group->n_steps && m < group->n; m++) {
-        const ir_op *reader = &g->ops.at[group->members[m]];
-        for (uint32_t i = 0; i < reader->n_in && group->n < FUSE_MEMBERS; i++) {
-            const ir_op *op = find_member(f, reader, reader->in[i]);
-            if (!op || f->is_taken[g->tensors.at[reader->in[i]].producer])
-                continue;
-            uint32_t steps = count_steps(f, op), temps = count_temps(op);
-            uint32_t n_in = group->n_in + op->n_in - count_operand(reader, reader->in[i]);
-            if (!steps || group->n_steps + steps > FUSE_STEPS ||
-                group->n_temps + temps > FUSE_TEMPS || n_in > FUSE_INPUTS)
-                continue;
-            group->n_steps += steps;
-            group->n_temps += temps;
-            group->n_in = n_in;
-            group->members[group->n++] = g->tensors.at[reader->in[i]].producer;
-            f->is_taken[g->tensors.at[reader->in[i]].producer] = true;
+    for (uint32_t before = 0; group->n_steps && before < group->n;) {
+        before = group->n;
+        for (uint32_t m = 0; m < group->n; m++) {
+            const ir_op *reader = &g->ops.at[group->members[m]];
+            for (uint32_t i = 0; i < reader->n_in; i++)
+                take_member(f, group, reader->in[i]);
         }
     }
 }
@@ -341,15 +360,6 @@ static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
     }
     return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->live == IR_ALL &&
            (is_spread || is_whole);
-}
-
-/* Reads of t by all members together. */
-static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < group->n; i++)
-        n += count_operand(&f->w->g->ops.at[group->members[i]], t);
-    return n;
 }
 
 /* Is t the result of a convolution that the group can follow, `to` being the group's text?  The

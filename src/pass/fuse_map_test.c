@@ -103,12 +103,24 @@ static void examples(void **state)
                 "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = "
                 "gelu(%s)\noutput %y\n",
                 1, NULL);
-    /* read twice, an output, or of another shape: stays */
-    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, "
-                "%t)\noutput %y\n",
-                2,
-                "t0 = f32(x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))); "
-                "f32(x0 + t0)");
+    /* read twice, in the map alone: computed once */
+    check_fused(
+        "input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, "
+        "%t)\noutput %y\n",
+        1,
+        "t0 = f32(x0 / (1 + exp(-x0))); t1 = f32(t0 / (1 + exp(-1.59576912160573072 * (t0 + "
+        "0.044715 * t0 * t0 * t0)))); f32(t0 + t1)");
+    /* by three, of which the last joins by way of another */
+    check_fused(
+        "input %a : bf16[3, 7]\n%c = cast(%a) {dtype = \"f32\"}\n%e = map(%c) {expr = "
+        "\"exp(x0)\"}\n%l = map(%e) {expr = \"log1p(x0)\"}\n%b = map(%c) {expr = \"x0 > "
+        "20\", dtype = \"bool\"}\n%w = map(%b, %c, %l) {expr = \"where(x0, x1, x2)\", dtype "
+        "= \"f32\"}\n%y = cast(%w) {dtype = \"bf16\"}\noutput %y\n",
+        1, NULL);
+    /* also read elsewhere, an output, or of another shape: stays */
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%z = add(%s, "
+                "%t)\n%y = softmax(%s) {axis = 1}\noutput %z\noutput %y\n",
+                3, NULL);
     check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%y = silu(%s)\noutput %s\noutput %y\n", 2,
                 NULL);
     check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, "

@@ -153,6 +153,49 @@ static void a_norm_that_rounds_after_its_weight(void **state)
     arena_free(&a);
 }
 
+/* recognise as for a GPU of this many workers. */
+static ir_graph *recognise_relaxed(arena *a, ir_graph *g, uint32_t n_workers)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = n_workers, .relaxed = true};
+    check_ok(&cx, pass_recognise(&(pass_state){&cx, a, &scratch, &options}, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    arena_free(&scratch);
+    return g;
+}
+
+/* Short rows by one column, for all workers: a sum of products; for few rows, long ones, or ones
+ * that lie apart the product stays. */
+static void a_product_by_one_column_is_a_sum(void **state)
+{
+    (void)state;
+    static const char source[] = "input %s : f32[2, 30, 16]\ninput %b : f32[2, 16, 1]\n"
+                                 "%a = silu(%s)\n%p = batch_matmul(%a, %b)\n"
+                                 "%y = silu(%p)\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise_relaxed(&a, g, 60);
+    assert_int_equal(count_of(after, "reduce"), 1);
+    assert_int_equal(count_of(after, "batch_matmul"), 0);
+    check_near(&a, g, after);
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 61), "batch_matmul"), 1);
+    assert_int_equal(count_of(recognise(&a, g, false), "batch_matmul"), 1);
+    g = parse_with(&a, source, "[2, 16, 1]\n%a = silu(%s)\n%p = batch_matmul(%a, %b)",
+                   "[1, 16]\n%a = silu(%s)\n%p = batch_matmul(%a, %b) {transpose_b = 1}");
+    after = recognise_relaxed(&a, g, 60);
+    assert_int_equal(count_of(after, "reduce"), 1);
+    assert_int_equal(count_of(after, "transpose"), 0);
+    check_near(&a, g, after);
+    g = parse_with(&a, source, "2, 16, 1", "2, 16, 3");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    g = parse(&a, "input %s : f32[2, 16, 30]\ninput %b : f32[2, 16, 1]\n%t = transpose(%s) {perm = "
+                  "[0, 2, 1]}\n%a = silu(%t)\n%p = batch_matmul(%a, %b)\noutput %p\n");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    g = parse(&a, "input %a : f32[2, 30, 72]\ninput %b : f32[2, 72, 1]\n%p = batch_matmul(%a, "
+                  "%b)\noutput %p\n");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    arena_free(&a);
+}
+
 /* T5 casts x where it squares it, and multiplies x as it is. */
 static void a_norm_that_casts_its_squares_alone(void **state)
 {
@@ -700,6 +743,7 @@ int main(void)
         cmocka_unit_test(low_precision_keeps_its_roundings),
         cmocka_unit_test(a_norm_that_rounds_after_its_weight),
         cmocka_unit_test(a_norm_that_casts_its_squares_alone),
+        cmocka_unit_test(a_product_by_one_column_is_a_sum),
         cmocka_unit_test(means_of_columns_are_no_norm),
         cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(an_output_still_owns_its_bytes),

@@ -5,7 +5,9 @@
  *           task waits for the gate's event alone, and for the words that it polls
  *   words   what is carried is read by polls alone, in whole words
  *   clear   all tasks that touch carried words come before the event with which a worker clears,
- *           and workers clear what the lists of their number write, no more and no less
+ *           and workers clear what the lists of their number write, no more and no less; where
+ *           tasks share out an operator's work (OP_SHARES), a share that begins with the second
+ *           half of a word leaves the word to the share before
  *
  * For carriers_test.c and cuda_peers_test.c. */
 #ifndef TESTS_CARRIED_CHECK_H
@@ -111,6 +113,11 @@ static inline void carried_add_use(carried_graph *c, uint32_t task, uint32_t ope
         op->def->writes(c->ir, op, operand - op->n_in, &own, &box);
     else
         box = own;
+    if (writes && op->def->flags & OP_SHARES && ir_row_bytes(c->ir->tensors.at[t].dtype, 1) == 2) {
+        const uint32_t last = c->ir->tensors.at[t].rank - 1;
+        box.lo[last] += box.lo[last] % 2;
+        box.hi[last] += box.hi[last] % 2;
+    }
     *u = (carried_use){.task = task, .operand = operand, .writes = writes};
     ir_root(c->ir, t, &box, &u->root, &u->box);
     if (ir_box_is_empty(&u->box, c->ir->tensors.at[u->root].rank))

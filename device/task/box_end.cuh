@@ -162,7 +162,7 @@ MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_
                                box_last(relu, v.at[2 * i + 1] + halves_high(r[i])));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words((void *)y, stored);
-    mpk_send_words(sends, (void *)y, stored);
+    mpk_send(sends, (mpk_words *)y, stored);
     return stored;
 }
 

@@ -330,7 +330,7 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
                                box_last(relu, sums.at[2 * i + 1] + halves_high(residual[i])));
     const mpk_words stored = {words[0], words[1], words[2], words[3]};
     ptx_store_words(y, stored);
-    mpk_send_words(t.e->sends, y, stored);
+    mpk_send(t.e->sends, (mpk_words *)y, stored);
     return squares_add(stored, 0);
 }
 

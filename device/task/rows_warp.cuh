@@ -1,5 +1,5 @@
 /* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours, in fp32: a
- * warp a row, or all warps a long row.
+ * warp a row, a part of a warp a short one, or all warps a long one.
  *
  * Input: x, of norms weight and bias, and of rms_norm a residual; output: the task's box, which
  * has whole rows.  A row of at most ROWS_MOST entries, or ROWS_LONG of all warps, is loaded once,
@@ -9,9 +9,9 @@
  * and spilled words come from L2.
  * What is added up, and in which order, follows from the row's length alone.
  *
- * LANES threads have a row, 32 or all MPK_THREADS.  PIECES, how many pieces each has, is the row's
- * length rounded up to 8 LANES entries; piece c of lane l begins at (LANES c + l) * 8, so that
- * they read neighbouring pieces at once, here of a warp:
+ * LANES threads have a row: 8, 16, 32 or all MPK_THREADS.  PIECES, how many pieces each has, is the
+ * row's length rounded up to 8 LANES entries; piece c of lane l begins at (LANES c + l) * 8, so
+ * that they read neighbouring pieces at once, here of a warp:
  *
  *   entries   0-7     8-15    ...  248-255 | 256-263 ...
  *   lane      0       1            31      | 0
@@ -22,8 +22,10 @@
  *
  * A row alone is a chain: its load, its sums, the loads of weight and bias, its store.  So the next
  * rows are loaded while these are made, weight and bias are loaded once, and where a task has many
- * short rows a warp makes N of them at a time.  Cost: one load of the row, two sums over a warp; of
- * a long row each sum has a barrier of all warps (rows_meeting).
+ * short rows the lanes of a row make N of them at a time.  Where these are a part of a warp, the
+ * warp makes as many rows together as it has parts, by the same instructions.  Cost: one load of
+ * the row, two sums over its lanes; of a long row each sum has a barrier of all warps
+ * (rows_meeting).
  */
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
@@ -94,12 +96,18 @@ template <int LANES> MPK_FN rt_i64 rows_first(int c)
     return (rt_i64)(c * LANES + mpk_thread() % LANES) * ROWS_PIECE;
 }
 
-/* The sum over all lanes.  A butterfly: every lane adds the same pairs in the same order and
- * ends with the same bits, so no lane has to tell the others. */
-MPK_FN float rows_lanes_sum(float x)
+/* The lanes of a row that one warp has. */
+template <int LANES> MPK_FN constexpr int rows_in_warp()
+{
+    return LANES < 32 ? LANES : 32;
+}
+
+/* The sum over these lanes.  A butterfly: every lane adds the same pairs in the same order and ends
+ * with the same bits, so no lane has to tell the others. */
+template <int LANES> MPK_FN float rows_lanes_sum(float x)
 {
 #pragma unroll
-    for (int apart = 16; apart; apart /= 2)
+    for (int apart = rows_in_warp<LANES>() / 2; apart; apart /= 2)
         x += __shfl_xor_sync(0xffffffffu, x, apart);
     return x;
 }
@@ -109,11 +117,11 @@ MPK_FN float rows_larger(float a, float b)
 {
     return b > a || b != b ? b : a;
 }
-/* The largest over all lanes, in each of them; a NaN in any lane is the answer. */
-MPK_FN float rows_lanes_largest(float x)
+/* The largest over these lanes, in each of them; a NaN in any lane is the answer. */
+template <int LANES> MPK_FN float rows_lanes_largest(float x)
 {
 #pragma unroll
-    for (int apart = 16; apart; apart /= 2)
+    for (int apart = rows_in_warp<LANES>() / 2; apart; apart /= 2)
         x = rows_larger(x, __shfl_xor_sync(0xffffffffu, x, apart));
     return x;
 }
@@ -138,8 +146,8 @@ MPK_FN const float *rows_meet(rows_meeting &meeting, float x)
 /* The sum over the lanes of a row, in each of them. */
 template <int LANES> MPK_FN float rows_total_of(rows_meeting &meeting, float x)
 {
-    x = rows_lanes_sum(x);
-    if (LANES == 32)
+    x = rows_lanes_sum<LANES>(x);
+    if (LANES <= 32)
         return x;
     const float *s = rows_meet(meeting, x);
     x = s[0];
@@ -151,8 +159,8 @@ template <int LANES> MPK_FN float rows_total_of(rows_meeting &meeting, float x)
 /* The largest over them; a NaN in any is the answer. */
 template <int LANES> MPK_FN float rows_largest_of(rows_meeting &meeting, float x)
 {
-    x = rows_lanes_largest(x);
-    if (LANES == 32)
+    x = rows_lanes_largest<LANES>(x);
+    if (LANES <= 32)
         return x;
     const float *s = rows_meet(meeting, x);
     x = s[0];
@@ -347,27 +355,31 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
     }
 }
 
-/* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them.
- * Lines are dealt to the eight warps in turn, and a warp never waits for another; or all warps
- * share each line, and come to the same barriers.  A line has columns [first, first + n), n being
- * x's last dimension.  The next short lines are loaded while these are computed. */
+/* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them,
+ * or of N for each part of the warp that has a row.  Lines are dealt to the eight warps in turn,
+ * and a warp never waits for another; or all warps share each line, and come to the same barriers.
+ * The parts of a warp stay together: it goes on while the first of them has a line.  A line has
+ * columns [first, first + n), n being x's last dimension.  The next short lines are loaded while
+ * these are computed. */
 template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 first,
                       const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
 {
     constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
     constexpr rt_u32 ROUND = MPK_THREADS / LANES * N; /* lines of all warps */
+    constexpr int WARP = LANES < 32 ? 32 : LANES;     /* threads that stay together */
     mpk_box box = mpk_box_of(t, last);
     const rt_u32 lines = (rt_u32)mpk_count(box, last);
+    rt_u32 of_warp = (rt_u32)(mpk_thread() / WARP * (WARP / LANES) * N); /* the first of them */
     rt_u32 line = (rt_u32)(mpk_thread() / LANES * N);
     box.lo[last] = (rt_u32)first;
     rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (AHEAD && line < lines)
+        if (AHEAD && of_warp < lines)
             rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
-    for (; line < lines; line += ROUND) {
+    for (; of_warp < lines; of_warp += ROUND, line += ROUND) {
         const rt_u32 after = line + ROUND;
 #pragma unroll
         for (int k = 0; k < N; k++) {
@@ -377,7 +389,7 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
                 continue;
             }
             row[k] = next[k];
-            if (after < lines)
+            if (of_warp + ROUND < lines)
                 rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, after + k, lines, rest,
                                         &next[k]);
         }

@@ -336,21 +336,10 @@ MPK_FN void mpk_put_word(const mpk_task &t, void *to, rt_u32 v)
     ptx_store_word(to, v);
 }
 
-/* What has been stored of a result that is not polled goes to other GPUs that read it, too (bits of
- * rt_entry.sends), at the same distance from the place here.  The task's count says when all of it
- * is there: it has system scope, since tasks of those GPUs wait for it. */
-MPK_FN void mpk_send_words(rt_u32 sends, void *to, const mpk_words &v)
-{
-#if MPK_PEERS > 1
-#pragma unroll
-    for (int p = 0; p < MPK_PEERS; p++)
-        if (sends >> p & 1)
-            ptx_store_words_system((char *)to + mpk_w.away[p], v);
-#else
-    (void)sends, (void)to, (void)v;
-#endif
-}
-/* The same of one word, half of one or two, at a multiple of its size. */
+/* What has been stored of a result that is not polled, at a multiple of its size, goes to the other
+ * GPUs that read it, too (bits of rt_entry.sends), at the same distance from the place here.  The
+ * task's count says when all of it is there: it has system scope, since tasks of those GPUs wait
+ * for it. */
 template <class T> MPK_FN void mpk_send(rt_u32 sends, T *to, T v)
 {
 #if MPK_PEERS > 1

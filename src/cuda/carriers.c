@@ -134,8 +134,15 @@ static bool has_halves(const ir_tensor *t)
     return t->dtype == IR_BF16 || t->dtype == IR_F16;
 }
 
-/* Mark the outputs whose tasks do not have boxes of whole words.  All other outputs are written by
- * whole words, and read by whole words together with what lies beside them. */
+/* Is a task's box a share of the work instead of what it writes?  Then its body writes groups of
+ * columns, which begin and end with a word, wherever shares do. */
+static bool has_shares(const flow *f, ir_op_id op)
+{
+    return f->ir->ops.at[op].def->flags & OP_SHARES;
+}
+
+/* Mark the outputs whose tasks do not write whole words.  All other outputs are written by whole
+ * words, and read by whole words together with what lies beside them. */
 static void mark_torn(flow *f)
 {
     for (uint32_t i = 0; i < f->g->n_tasks; i++) {
@@ -143,7 +150,7 @@ static void mark_torn(flow *f)
         for (uint32_t o = 0; task->op != RT_NONE && o < f->ir->ops.at[task->op].n_out; o++) {
             const ir_tensor *t = &f->ir->tensors.at[f->ir->ops.at[task->op].out[o]];
             ir_box box;
-            if (!has_halves(t) || !t->rank)
+            if (!has_halves(t) || !t->rank || has_shares(f, task->op))
                 continue;
             box_of_output(f, task, o, &box);
             if (box.lo[t->rank - 1] % 2 || box.hi[t->rank - 1] % 2)
@@ -556,9 +563,10 @@ static mpk_status add_clear(mpk_context *cx, cuda_machine *m, rt_clear whole)
     return MPK_OK;
 }
 
-/* What one task writes of one output: rows along the first axis, once for each place along those in
- * between.  Example, bf16 [tokens, 4096], box [0..16) x [512..1024): one clear of 16 rows of 1,024
- * bytes, 8,192 apart, in units of 16 bytes, of which only the rows of live tokens are cleared. */
+/* What one task writes of one output, or its share of that: rows along the first axis, once for
+ * each place along those in between.  A word belongs to the box that has its first column.
+ * Example, bf16 [tokens, 4096], box [0..16) x [512..1024): one clear of 16 rows of 1,024 bytes,
+ * 8,192 apart, in units of 16 bytes, of which only the rows of live tokens are cleared. */
 static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, const rt_task *task,
                              uint32_t output)
 {
@@ -567,10 +575,12 @@ static mpk_status add_clears(mpk_context *cx, cuda_machine *m, const flow *f, co
     const uint32_t last = t->rank - 1, word = has_halves(t) ? 2 : 1;
     ir_box box;
     box_of_output(f, task, output, &box);
+    box.lo[last] += box.lo[last] % word;
+    box.hi[last] += box.hi[last] % word;
     int64_t middle = 1, live = t->live == IR_TOKENS ? RT_TOKENS : RT_ALL;
     for (uint32_t i = 1; i < last; i++)
         middle *= box.hi[i] - box.lo[i];
-    for (int64_t k = 0; k < middle; k++) {
+    for (int64_t k = 0; k < middle && box.lo[last] < box.hi[last]; k++) {
         int64_t offset = last ? box.lo[0] * t->stride[0] : 0, rest = k;
         for (uint32_t i = last; i-- > 1; rest /= box.hi[i] - box.lo[i])
             offset += (box.lo[i] + rest % (box.hi[i] - box.lo[i])) * t->stride[i];

@@ -135,6 +135,42 @@ static void test_carried_experts(void **state)
     check_carriers(mixture, CUDA_PERSISTENT, 12);
 }
 
+/* Shares of few columns of a gated product are cut within words, but its body writes four columns
+ * at a time: they are carried. */
+static void test_carried_shares(void **state)
+{
+    (void)state;
+    static const char shared[] = "input %t : bf16[4, 256] live=tokens\n"
+                                 "const %a : bf16[256, 256]\n"
+                                 "const %r : bf16[48, 256]\n"
+                                 "const %g : bf16[48, 40, 256]\n"
+                                 "const %u : bf16[48, 40, 256]\n"
+                                 "const %d : bf16[48, 256, 40]\n"
+                                 "const %b : bf16[512, 256]\n"
+                                 "%x = silu(%t)\n"
+                                 "%h = linear(%x, %a)\n"
+                                 "%l = linear(%h, %r)\n"
+                                 "%e, %w = route(%l) {experts = 4}\n"
+                                 "%i = expert_linear(%x, %e, %g, %u) {glu = \"silu\"}\n"
+                                 "%j = expert_linear(%i, %e, %d, _, %w, %h)\n"
+                                 "%y = linear(%j, %b)\n"
+                                 "output %y\n";
+    bed *b = set_up(shared);
+    check_ok(&b->cx, start(b));
+    const ir_graph *ir = b->image.ir[0];
+    const ir_tensor_id i = ir_find(ir, "i");
+    const rt_graph *g = image_table(b->image.block, RT_GRAPHS);
+    const rt_task *tasks = (const rt_task *)image_table(b->image.block, RT_TASKS) + g->first_task;
+    bool is_odd = false;
+    for (uint32_t t = 0; t < g->n_tasks; t++)
+        is_odd = is_odd || (tasks[t].op == ir->tensors.at[i].producer && tasks[t].lo[2] % 2);
+    assert_true(is_odd);
+    assert_true(is_carried(b, "i"));
+    carried_check(cuda_of(b->m), 0);
+    tear_down(b);
+    check_carriers(shared, CUDA_PERSISTENT, 12);
+}
+
 /* Norms behind products, of whole rows with a residual and of two parts of a row, poll what they
  * read, and what they write is polled: so all of a layer is carried. */
 static void test_carried_norms(void **state)
@@ -667,6 +703,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_carriers),
         cmocka_unit_test(test_carried_experts),
+        cmocka_unit_test(test_carried_shares),
         cmocka_unit_test(test_carried_norms),
         cmocka_unit_test(test_short_rows),
         cmocka_unit_test(test_torn_results),

@@ -1,5 +1,5 @@
-/* body_rows_warp.c - norms and softmax of rows of floats by a warp each, of long rows by all warps
- * of the worker (device/task/rows_warp.cuh).
+/* body_rows_warp.c - norms and softmax of rows of floats by a warp each, of short rows by a part of
+ * a warp, of long rows by all warps of the worker (device/task/rows_warp.cuh).
  *
  * A lane keeps its pieces of a row in registers, so a row is read once; ROWS_MOST entries are what
  * those of a warp hold, ROWS_LONG those of all.  Longer rows take the generic bodies of
@@ -12,6 +12,9 @@
 /* Rows of up to PAIR_PIECES pieces are made two at a time in operators of PAIR_ROWS rows and more:
  * some twenty for each worker of a large GPU. */
 enum { PAIR_PIECES = 2, PAIR_ROWS = 2560 };
+
+/* Pieces of a lane at most where a row has a part of a warp; ROWS_KEPT of the device's. */
+enum { PART_PIECES = 3 };
 
 /* What a lane can widen to fp32 without losing bits. */
 static bool is_short_float(ir_dtype dtype)
@@ -66,10 +69,16 @@ static int64_t width_of(const gen_call *c)
     return width;
 }
 
-/* Threads that share a row. */
+/* Threads that share a row.  To find a row and to add up what its lanes have takes as long for few
+ * entries as for many.  So a short row gets as few lanes as PART_PIECES pieces each allow, and a
+ * warp several such rows. */
 static int64_t lanes_of(const gen_call *c)
 {
-    return width_of(c) > ROWS_MOST ? GEN_BODY_THREADS : 32;
+    const int64_t width = width_of(c);
+    for (int64_t lanes = 8; lanes < 32; lanes *= 2)
+        if (width <= lanes * PART_PIECES * ROWS_PIECE)
+            return lanes;
+    return width > ROWS_MOST ? GEN_BODY_THREADS : 32;
 }
 
 /* Warps that share a row exchange what they have of its sums. */
@@ -86,7 +95,7 @@ static void print_name(const gen_call *c, const char *name, char *out, size_t si
     const int64_t width = width_of(c), lanes = lanes_of(c), all = lanes * ROWS_PIECE,
                   pieces = (width + all - 1) / all, row = x->dims[x->rank - 1];
     const bool two =
-        lanes == 32 && pieces <= PAIR_PIECES && row && ir_elements(x) / row >= PAIR_ROWS;
+        lanes <= 32 && pieces <= PAIR_PIECES && row && ir_elements(x) / row >= PAIR_ROWS;
     snprintf(out, size, "%s_rows<%d, %d, %d>", name, (int)pieces, two ? 2 : 1, (int)lanes);
 }
 

@@ -51,10 +51,6 @@ typedef struct axis_cut {
     int64_t unit;
 } axis_cut;
 
-/* Products whose results other peers read come in two rounds if each has a multiple of these
- * columns, which are a pass of the body (see halve). */
-enum { ROUND_COLUMNS = 256 };
-
 /* The cuts of all axes of an output; its tiles are their product. */
 typedef struct tile_grid {
     axis_cut at[IR_MAX_RANK];
@@ -73,7 +69,6 @@ typedef struct chooser {
     uint32_t workers; /* workers that may run it: those of its peer */
     uint64_t most;    /* the most tasks that a grid may have */
     bool even;        /* axes marked op_axis.even are cut into equal parts only */
-    bool crosses;     /* operators of other peers read the output */
     tile_grid grid, best;
     double best_cost;
     bool found;
@@ -435,19 +430,6 @@ static mpk_status check_tiles_apart(const chooser *c, const ir_box *tiles, size_
     return MPK_OK;
 }
 
-/* A result of whole tiles that crosses to other peers: two tasks in the place of each, one after
- * the other on its worker.  While those of the second round multiply, what the first round has sent
- * arrives, and sums of it may begin. */
-static void halve(chooser *c)
-{
-    const uint32_t parts = 2 * c->best.at[1].parts;
-    axis_cut halves;
-    if (c->s->options->whole_tiles && c->crosses && c->out->rank == 2 && !c->forced[1] &&
-        c->axes[1].even && c->out->dims[1] % ((int64_t)parts * ROUND_COLUMNS) == 0 &&
-        make_cut(c, 1, parts, &halves))
-        c->best.at[1] = halves;
-}
-
 /* Search all cuts that the record allows, within the most tasks that the options allow; the
  * result is c->best.  Tasks of uneven length get several per worker, so that a scheduler can
  * even them out; where lengths rise there are two, a short and a long one.  MPK_EARG: no grid
@@ -472,7 +454,6 @@ static mpk_status choose_grid(chooser *c)
     try_axes(c, 0, 1);
     CHECK(c->s->cx, c->found, MPK_EARG, "%.*s: no cut fits the degrees that were asked for",
           STR_ARG(c->op->name));
-    halve(c);
     return MPK_OK;
 }
 
@@ -493,7 +474,6 @@ static void print_key(const chooser *c, text *key)
         }
     }
     text_add(key, (const char *)c->out->dims, c->out->rank * sizeof *c->out->dims);
-    text_add(key, (const char *)&c->crosses, sizeof c->crosses);
     for (uint32_t i = 0; i < op->def->n_attributes; i++) {
         const ir_attribute *a = &op->attributes[i];
         text_add(key, (const char *)&a->i, sizeof a->i);
@@ -572,20 +552,6 @@ static mpk_status push_tiles(decomposer *d, ir_op_id op, const tile_grid *grid)
     return MPK_OK;
 }
 
-/* Mark the tensors that operators of other peers than their producer's read. */
-static mpk_status find_crossing(mpk_context *cx, arena *scratch, const ir_graph *ir, bool **crosses)
-{
-    NEW(cx, scratch, *crosses, ir->tensors.n);
-    for (ir_op_id i = 0; i < ir->ops.n; i++)
-        for (uint32_t k = 0; k < ir->ops.at[i].n_in; k++) {
-            const ir_tensor_id id = ir->ops.at[i].in[k];
-            const ir_op_id by = id == IR_NONE ? IR_NONE : ir->tensors.at[id].producer;
-            if (by != IR_NONE && ir->ops.at[by].peer != ir->ops.at[i].peer)
-                (*crosses)[id] = true;
-        }
-    return MPK_OK;
-}
-
 /* Views have no tasks: their readers depend on the writers of the storage.  An operator's tasks
  * are neighbours in the list, which tg_fill_op_tasks and assign rely on.  The graph is allocated
  * in the scratch arena.  MPK_EARG: a degree that matches no operator or is impossible;
@@ -597,19 +563,13 @@ mpk_status pass_decompose(pass_state *s, const ir_graph *ir, tg_graph **out)
     TRY(check_degrees_match(s, ir));
     uint32_t workers = s->options->n_workers / (s->options->n_peers > 1 ? s->options->n_peers : 1);
     TRY(tg_create(s->cx, s->scratch, ir, s->options->n_workers, &g));
-    bool *crosses;
-    TRY(find_crossing(s->cx, s->scratch, ir, &crosses));
     for (ir_op_id o = 0; o < ir->ops.n; o++) {
         const ir_op *op = &ir->ops.at[o];
         tile_grid grid;
         if (!tg_op_has_tasks(ir, op))
             continue;
-        d.c = (chooser){.s = s,
-                        .ir = ir,
-                        .op = op,
-                        .out = &ir->tensors.at[op->out[0]],
-                        .workers = workers,
-                        .crosses = crosses[op->out[0]]};
+        d.c = (chooser){
+            .s = s, .ir = ir, .op = op, .out = &ir->tensors.at[op->out[0]], .workers = workers};
         TRY(find_grid(&d, &grid));
         TRY(push_tiles(&d, o, &grid));
     }

@@ -413,50 +413,6 @@ static void products_of_calls_are_cut_for_boxes(void **state)
     }
 }
 
-/* Terms that another peer adds come in two rounds, if a task of half the columns has whole passes
- * of the body; what one peer reads alone comes in one. */
-static void terms_of_peers_come_in_two_rounds(void **state)
-{
-    static const char terms[] =
-        "peer all\ninput %x : bf16[2048, 2048] live=tokens\nconst %w : bf16[4096, 2048]\n"
-        "const %v : bf16[1024, 4096]\nconst %u : bf16[5120, 1024]\n"
-        "peer 0\n%a = linear(%x, %w)\npeer 1\n%b = linear(%x, %w)\n"
-        "peer 0\n%c = add_parts(%a, %b)\n%d = linear(%c, %v)\n"
-        "peer 1\n%e = add_parts(%a, %b)\n%f = linear(%e, %v)\n%g = linear(%e, %v)\n"
-        "peer 0\n%h = add_parts(%d, %g)\n%i = linear(%h, %u)\n"
-        "peer 1\n%l = add_parts(%d, %g)\n%j = linear(%l, %u)\n%k = add_parts(%i, %j)\n"
-        "output %f\noutput %k\n";
-    static const struct {
-        const char *result;
-        uint32_t rounds;
-    } rows[] = {{"a", 2}, {"b", 2}, {"c", 1}, {"d", 1}, {"f", 1}, {"g", 1}, {"i", 1}};
-    (void)state;
-    arena a = {0};
-    tg_program p;
-    ir_graph *ir;
-    uint32_t n_tokens = 2048;
-    const pass_options options = {.n_workers = 2 * WORKERS,
-                                  .n_peers = 2,
-                                  .launch = PASS_LAUNCH_AOT,
-                                  .whole_tiles = true,
-                                  .relaxed = true,
-                                  .page_bytes = 1 << 20,
-                                  .pages_per_worker = 1 << 10,
-                                  .verify = true};
-    check_ok(&cx, ir_parse(&cx, &a, STR(terms), &ir));
-    check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
-    const tg_graph *g = p.graphs[0].tg;
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        uint32_t n[2 * WORKERS] = {0}, most = 0;
-        const ir_op_id op = g->ir->tensors.at[ir_find(g->ir, rows[i].result)].producer;
-        for (tg_task_id t = 0; t < g->n_tasks; t++)
-            if (g->tasks[t].op == op && ++n[g->tasks[t].worker] > most)
-                most = n[g->tasks[t].worker];
-        assert_int_equal(most, rows[i].rounds);
-    }
-    arena_free(&a);
-}
-
 /* A number of parts that a user asks for is taken as it is, or refused: an axis has no more parts
  * than units, and none without axes. */
 static void degrees_are_taken_or_refused(void **state)
@@ -498,7 +454,6 @@ int main(void)
                                        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
                                        cmocka_unit_test(places_of_a_task_belong_to_one_image),
                                        cmocka_unit_test(products_of_calls_are_cut_for_boxes),
-                                       cmocka_unit_test(terms_of_peers_come_in_two_rounds),
                                        cmocka_unit_test(degrees_are_taken_or_refused),
                                        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -170,6 +170,38 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
+/* The body of concat where an input has few neighbours in a row of y.  find(at, g): in elements,
+ * from *g on, where entry `at` of y is; `at` is changed.  A thread has several entries under way,
+ * since each is a trip to memory. */
+template <class FIND>
+MPK_FN void concat_slivers(const mpk_task &t, const mpk_view &y, const FIND &find)
+{
+    char *g_y = mpk_data(t, y);
+    const mpk_box box = mpk_box_of(t, y.rank);
+    const rt_u64 n = mpk_count(box, y.rank);
+    enum { TOGETHER = 4 };
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += TOGETHER * MPK_THREADS) {
+        const char *g_from[TOGETHER];
+        rt_i64 from[TOGETHER], to[TOGETHER];
+        rt_u64 r_value[TOGETHER] = {};
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            rt_i64 at[RT_MAX_RANK];
+            const rt_u64 item = i + (rt_u64)(j * MPK_THREADS);
+            mpk_place(box, y.rank, item < n ? item : i, at);
+            to[j] = mpk_offset(y, at);
+            from[j] = find(at, &g_from[j]);
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            copies_move(y.dtype, (char *)&r_value[j], 0, g_from[j], from[j]);
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (i + (rt_u64)(j * MPK_THREADS) < n)
+                copies_move(y.dtype, g_y, to[j], (const char *)&r_value[j], 0);
+    }
+}
+
 /* The body of gather: y[i, ..] = x[index[i], ..]; zeros for a number that names no live row.
  * The id is read again for each element, from the cache. */
 MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,

@@ -360,7 +360,7 @@ static void log_softmax_run(const op_call *call, const ir_box *box, void *scratc
 /* ---- reduce ---- */
 
 /* Attributes of reduce, by index. */
-enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE };
+enum { RD_AXES, RD_KEEP, RD_KIND, RD_DTYPE, RD_EXPR, RD_INPUTS, RD_THEN };
 /* entries of the result that are computed together; rows that are summed in fp32 */
 enum { RD_STRIP = 512, RD_ROWS = 8 };
 typedef enum reduce_fast { FAST_SUM, FAST_MEAN, FAST_MAX, FAST_MIN, FAST_NONE } reduce_fast;
@@ -384,11 +384,13 @@ static bool is_reduced(const op_call *call, uint32_t axis)
     return false;
 }
 
-/* Accepts sums, means and extremes of contiguous rows; not reductions of a partly alive axis 0. */
+/* Accepts sums, means and extremes of contiguous rows; not reductions of a partly alive axis 0, nor
+ * expressions. */
 static bool reduce_accepts(const op_call *call)
 {
     const op_view *x = &call->in[0];
-    return reduce_kind_of(call) < FAST_NONE && reduce_takes(x) &&
+    const bool plain = !call->attributes[RD_EXPR].s.n && !call->attributes[RD_THEN].s.n;
+    return plain && reduce_kind_of(call) < FAST_NONE && reduce_takes(x) &&
            row_is_float(call->out[0].dtype) && (x->live == IR_ALL || !is_reduced(call, 0));
 }
 

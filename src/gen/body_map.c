@@ -8,25 +8,14 @@
  *       mpk_put(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v4);
  *   }
  *
- * Where all operands are floats of 16 or 32 bits whose last axis is y's, a loop over eights
- * (device/task/eights.cuh) stands before it; a box that they do not fill takes the loop above. */
+ * Where all operands are floats of 16 or 32 bits whose last axis is y's or has one entry, a loop
+ * over eights (device/task/eights.cuh) stands before it; a box that they do not fill takes the loop
+ * above. */
 #include "gen/body_print.h"
 
 #include <stdio.h>
 
 #include "gen/map_print.h"
-
-/* Steps that a loop by eights may have, since it has each eight times; EIGHT as in
- * device/task/eights.cuh. */
-enum { MOST_STEPS_OF_EIGHT = 24, EIGHT = 8 };
-
-/* How the names of mpk_get* and mpk_put* end for a value of this type. */
-static const char *access_suffix(map_type type)
-{
-    if (type == MAP_F)
-        return "";
-    return type == MAP_D ? "_double" : "_int";
-}
 
 /* An expression's operands, by the names of their constants. */
 typedef struct operands {
@@ -41,7 +30,7 @@ static void print_input(const void *of, const map_step *s, text *out)
     const operands *o = of;
     const char *name = o->names[s->number];
     text_print(out, "mpk_get%s(%s, mpk_data(t, %s), mpk_spread(%s, %u, at))",
-               access_suffix(s->type), name, name, name, o->rank);
+               gen_access_suffix(s->type), name, name, name, o->rank);
 }
 
 /* The result's step may have another type than y, into which mpk_put converts. */
@@ -57,46 +46,30 @@ void gen_print_map_loop(const gen_call *c, const map_program *p, const char *con
     gen_print_map(&(gen_map){p, "v", 8, &o, print_input, false}, out);
     text_print(out,
                "        mpk_put%s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n",
-               access_suffix(p->steps[p->result].type), p->result);
+               gen_access_suffix(p->steps[p->result].type), p->result);
 }
 
-/* Can t be read by eights along the last axis of y, by which it may be broadcast along others? */
-static bool has_eights(const ir_tensor *t, const ir_tensor *y)
-{
-    const uint32_t last = t->rank - 1;
-    bool has = (t->dtype == IR_BF16 || t->dtype == IR_F16 || t->dtype == IR_F32) && t->rank &&
-               t->dims[last] == y->dims[y->rank - 1] && t->offset % EIGHT == 0 &&
-               t->stride[last] == 1;
-    for (uint32_t i = 0; has && i < last; i++)
-        has = t->dims[i] == 1 || t->stride[i] % EIGHT == 0;
-    return has;
-}
-
+/* y has to consist of eights; operands may be broadcast along any axis. */
 static bool accepts_eights(const gen_call *c, const map_program *p)
 {
     const ir_tensor *y = gen_output(c, 0);
-    bool accepts = y->rank && y->dims[y->rank - 1] % EIGHT == 0 && has_eights(y, y) &&
-                   p->steps[p->result].type == MAP_F && p->n <= MOST_STEPS_OF_EIGHT;
+    const int64_t last = y->rank ? y->dims[y->rank - 1] : 0;
+    bool accepts = last && gen_is_whole_of_eights(y, last) && p->steps[p->result].type == MAP_F &&
+                   p->n <= GEN_STEPS_OF_EIGHT;
     for (uint32_t i = 0; i < c->op->n_in; i++)
-        accepts = accepts && has_eights(gen_input(c, i), y);
+        accepts = accepts && gen_has_eights(gen_input(c, i), last);
     return accepts;
-}
-
-/* An entry of an eight that has been read. */
-static void print_entry(const void *of, const map_step *s, text *out)
-{
-    (void)of;
-    const unsigned i = (unsigned)s->number;
-    text_print(out, "eight_get(in_x%u.dtype, of%u, k)", i, i);
 }
 
 /* The loop over eights, which ends the body where it can run. */
 static void print_eights(const gen_call *c, const map_program *p, text *out)
 {
     const uint32_t rank = gen_output(c, 0)->rank, n = c->op->n_in;
+    const gen_eights e = {c, gen_output(c, 0)->dims[rank - 1], n, rank};
     text_print(out, "    mpk_box eights = mpk_box_of(t, %u);\n    rt_u64 start = ", rank);
     for (uint32_t i = 0; i < n; i++)
-        text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
+        if (gen_is_whole_of_eights(gen_input(c, i), e.last))
+            text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
     text_print(out,
                "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
                "        rt_u64 n_eights = mpk_count(eights, %u);\n"
@@ -104,14 +77,10 @@ static void print_eights(const gen_call *c, const map_program *p, text *out)
                "            rt_i64 at[RT_MAX_RANK];\n            mpk_place(eights, %u, i, at);\n"
                "            at[%u] *= EIGHT;\n",
                rank - 1, rank, rank, rank - 1);
-    for (uint32_t i = 0; i < n; i++)
-        text_print(out,
-                   "            const eight of%u =\n                "
-                   "eight_load(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at));\n",
-                   i, i, i, i, rank);
+    gen_print_eights(&e, 12, out);
     text_print(out, "            eight y = {};\n#pragma unroll\n"
                     "            for (int k = 0; k < EIGHT; k++) {\n");
-    gen_print_map(&(gen_map){p, "v", 16, NULL, print_entry, false}, out);
+    gen_print_map(&(gen_map){p, "v", 16, &e, gen_print_entry_of_eight, false}, out);
     text_print(out,
                "                eight_put(out_y.dtype, y, k, v%u);\n            }\n"
                "            eight_store(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), y);\n"

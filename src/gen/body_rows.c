@@ -39,31 +39,6 @@ static mpk_status print_log_softmax(mpk_context *cx, const gen_call *c, uint32_t
     return MPK_OK;
 }
 
-/* Axes travel as a set of bits; n_reduced is what a mean divides by. */
-static mpk_status print_reduce(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    static const char *const kinds[][2] = {
-        {"sum", "SUM"},   {"mean", "MEAN"},           {"max", "MAX"}, {"min", "MIN"},
-        {"prod", "PROD"}, {"logsumexp", "LOGSUMEXP"}, {"any", "ANY"}, {"all", "ALL"}};
-    const ir_attribute *axes = &c->op->attributes[0], *keep = &c->op->attributes[1],
-                       *kind = &c->op->attributes[2];
-    unsigned set = 0, k = 0; /* axes, a bit each; index of the kind */
-    int64_t n_reduced = 1;
-    for (uint32_t i = 0; i < axes->ints.n; i++) {
-        set |= 1u << axes->ints.at[i];
-        n_reduced *= gen_input(c, 0)->dims[axes->ints.at[i]];
-    }
-    while (k < sizeof kinds / sizeof *kinds && !str_is(kind->s, kinds[k][0]))
-        k++;
-    CHECK(cx, k < sizeof kinds / sizeof *kinds, MPK_EUNSUPPORTED,
-          "reduce: no code for kind \"%.*s\"", STR_ARG(kind->s));
-    gen_print_head(c, n, out);
-    gen_print_call(c, "reduce_run", out);
-    text_print(out, ", REDUCE_%s, %u, %s, %lld);\n}\n", kinds[k][1], set,
-               keep->i ? "true" : "false", (long long)n_reduced);
-    return MPK_OK;
-}
-
 const gen_body gen_body_rms_norm = GEN_BODY("rms_norm", "rows", print_rms_norm, gen_scratch_reduce);
 const gen_body gen_body_rms_norm_parts =
     GEN_BODY("rms_norm_parts", "rows", print_rms_norm_parts, gen_scratch_reduce);
@@ -72,7 +47,6 @@ const gen_body gen_body_layer_norm =
 const gen_body gen_body_softmax = GEN_BODY("softmax", "rows", print_softmax, gen_scratch_reduce);
 const gen_body gen_body_log_softmax =
     GEN_BODY("log_softmax", "rows", print_log_softmax, gen_scratch_reduce);
-const gen_body gen_body_reduce = GEN_BODY("reduce", "rows", print_reduce, gen_scratch_reduce);
 const gen_body gen_body_argmax = GEN_BODY("argmax", "rows", print_argmax, gen_scratch_reduce);
 const gen_body gen_body_argmax_partial =
     GEN_BODY("argmax_partial", "rows", print_argmax_partial, gen_scratch_reduce);

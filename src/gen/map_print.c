@@ -135,3 +135,54 @@ void gen_print_map(const gen_map *m, text *out)
     for (uint32_t i = 0; i < m->program->n; i++)
         print_step(m, i, out);
 }
+
+const char *gen_access_suffix(map_type type)
+{
+    if (type == MAP_F)
+        return "";
+    return type == MAP_D ? "_double" : "_int";
+}
+
+/* ---- by eights ---- */
+
+static bool is_small_float(const ir_tensor *t)
+{
+    return t->dtype == IR_BF16 || t->dtype == IR_F16 || t->dtype == IR_F32;
+}
+
+bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last)
+{
+    bool whole = is_small_float(t) && t->rank && t->dims[t->rank - 1] == last &&
+                 last % GEN_EIGHT == 0 && t->offset % GEN_EIGHT == 0 && t->stride[t->rank - 1] == 1;
+    for (uint32_t i = 0; whole && i + 1 < t->rank; i++)
+        whole = t->dims[i] == 1 || t->stride[i] % GEN_EIGHT == 0;
+    return whole;
+}
+
+bool gen_has_eights(const ir_tensor *t, int64_t last)
+{
+    const bool spread = is_small_float(t) && (!t->rank || t->dims[t->rank - 1] == 1);
+    return spread || gen_is_whole_of_eights(t, last);
+}
+
+void gen_print_eights(const gen_eights *e, int indent, text *out)
+{
+    for (uint32_t i = 0; i < e->n_inputs; i++) {
+        const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
+        static const char *const ways[][2] = {{"float", "mpk_get"}, {"eight", "eight_load"}};
+        text_print(out,
+                   "%*sconst %s of%u =\n%*s%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, "
+                   "at));\n",
+                   indent, "", ways[whole][0], i, indent + 4, "", ways[whole][1], i, i, i, e->rank);
+    }
+}
+
+void gen_print_entry_of_eight(const void *of, const map_step *s, text *out)
+{
+    const gen_eights *e = of;
+    const unsigned i = (unsigned)s->number;
+    if (gen_is_whole_of_eights(gen_input(e->c, i), e->last))
+        text_print(out, "eight_get(in_x%u.dtype, of%u, k)", i, i);
+    else
+        text_print(out, "of%u", i);
+}

@@ -4,6 +4,7 @@
 #define GEN_MAP_PRINT_H
 
 #include "base/str.h"
+#include "gen/device_body.h"
 #include "op/map_program.h"
 
 /* A program and how its steps are written: step i is a constant PREFIXi, and print_input writes the
@@ -21,6 +22,31 @@ typedef struct gen_map {
 
 /* A line for each step; the program's result is PREFIXresult.  The text needs task/map.cuh. */
 void gen_print_map(const gen_map *m, text *out);
+/* How the names of mpk_get* and mpk_put* end for a value of this type. */
+const char *gen_access_suffix(map_type type);
+
+/* ---- by eights (device/task/eights.cuh) ---- */
+
+/* EIGHT of the device; steps that a loop by eights may have, since it has each eight times. */
+enum { GEN_EIGHT = 8, GEN_STEPS_OF_EIGHT = 24 };
+
+/* Operands that are read by eights along an axis of `last` entries, the last of `rank`: the first
+ * n_inputs of a call, in_x0 and up. */
+typedef struct gen_eights {
+    const gen_call *c;
+    int64_t last;
+    uint32_t n_inputs, rank;
+} gen_eights;
+
+/* Do the rows of t consist of eights along an axis of `last` entries? */
+bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last);
+/* The same, or is t broadcast along it?  Along other axes it may be, too. */
+bool gen_has_eights(const ir_tensor *t, int64_t last);
+/* "const eight of0 = ...;" of each operand at `at`; a float of one that is broadcast. */
+void gen_print_eights(const gen_eights *e, int indent, text *out);
+/* print_input of a map whose operands these are (`of`: gen_eights), at entry k. */
+void gen_print_entry_of_eight(const void *of, const map_step *s, text *out);
+
 /* "block_power...(...)", where step `distance` is what an exponential is taken of: the power of 2
  * that this is.  The steps are printed. */
 void gen_print_power(const gen_map *m, uint32_t distance, text *out);

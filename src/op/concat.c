@@ -89,7 +89,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", OP_VARIADIC}}, out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_NEEDED("axis", INT)};
-/* Unequal widths; along axis 0; blocks; a single input. */
+/* Unequal widths; along axis 0; blocks; a single input; few neighbours. */
 static const op_case cases[] = {
     {"input %a : f32[7, 320] live=tokens\ninput %b : f32[7, 17] live=tokens\n%y = concat(%a, %b) "
      "{axis = 1}\n"},
@@ -97,6 +97,9 @@ static const op_case cases[] = {
      "{axis = 0}\n"},
     {"const %a : q4_0[2, 64]\nconst %b : q4_0[2, 32]\n%y = concat(%a, %b) {axis = 1}\n"},
     {"input %a : f16[2, 3]\n%y = concat(%a) {axis = 1}\n"},
+    {"input %a : bf16[70, 3]\ninput %b : bf16[70, 1]\ninput %c : bf16[70, 2]\n%y = concat(%a, %b, "
+     "%c, %b) {axis = 1}\n"},
+    {"input %a : u8[5, 40, 1]\ninput %b : u8[5, 40, 2]\n%y = concat(%a, %b) {axis = 2}\n"},
 };
 
 const op_def op_concat = {

@@ -182,7 +182,9 @@ static mpk_status emit_round(map_parser *p, ir_dtype dtype, map_value v, map_val
     else if (v.is_number)
         TRY(convert(p, v, MAP_D, &v));
     *out = v;
-    if (!is_small && dtype != IR_F16 && dtype != IR_BF16)
+    const map_step *made = v.is_number ? NULL : &p->program->steps[v.step];
+    const bool is_round = made && made->kind == MAP_ROUND && made->number == dtype;
+    if (is_round || (!is_small && dtype != IR_F16 && dtype != IR_BF16))
         return MPK_OK;
     return emit(
         p, (map_step){.kind = MAP_ROUND, .type = type, .number = dtype, .arg = {(uint16_t)v.step}},

@@ -125,17 +125,16 @@ static void round_run(const map_lane *x, map_type from, ir_dtype dtype, int64_t 
     }
 }
 
-/* Evaluate n <= MAP_RUN elements along the last axis from entry `at` of the result on. Step by step
- * for the whole run rather than element by element: what a step is gets decided once for MAP_RUN
- * elements, and each loop is one that compilers vectorise. */
-static void run_program(const map_program *program, const op_call *call, const int64_t *at,
-                        int64_t n, map_lane *lanes)
+/* Step by step for the whole run rather than element by element: what a step is gets decided once
+ * for MAP_RUN elements, and each loop is one that compilers vectorise. */
+void map_evaluate(const map_program *program, const op_view *in, uint32_t rank, const int64_t *at,
+                  int64_t n, map_lane *lanes)
 {
     for (uint32_t s = 0; s < program->n; s++) {
         const map_step *step = &program->steps[s], *first = &program->steps[step->arg[0]];
         map_lane *to = &lanes[step->slot], *a = &lanes[first->slot];
         if (step->kind == MAP_INPUT) {
-            load_run(&call->in[step->number], step->type, call->out[0].rank, at, n, to);
+            load_run(&in[step->number], step->type, rank, at, n, to);
         } else if (step->kind == MAP_NUMBER) {
             set_run(step, n, to);
         } else if (step->kind == MAP_CONVERT) {
@@ -193,7 +192,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     do {
         for (at[last] = box->lo[last]; at[last] < end; at[last] += MAP_RUN) {
             int64_t n = end - at[last] < MAP_RUN ? end - at[last] : MAP_RUN;
-            run_program(program, call, at, n, lanes);
+            map_evaluate(program, call->in, y->rank, at, n, lanes);
             store_run(y, &lanes[result->slot], result->type, at, n);
         }
         at[last] = box->lo[last];

@@ -53,7 +53,7 @@ typedef struct map_program {
     map_step steps[MAP_STEPS];
 } map_program;
 
-/* The operator's record; conv applies it to its own result (`expr`). */
+/* The operator's record; conv and reduce apply it to their own results (`expr`, `then`). */
 extern const op_def op_map;
 
 /* Compile an expression.  MPK_EFORMAT with the character at which the text stops making sense.
@@ -74,6 +74,11 @@ typedef union map_lane {
  * those that they lack. */
 typedef void map_loop(map_lane *restrict y, const map_lane *a, const map_lane *b, const map_lane *c,
                       int64_t n);
+
+/* Evaluate n <= MAP_RUN elements along the last axis from entry `at` on, of operands that are
+ * broadcast to this rank; lanes: MAP_SLOTS, the result in that of program->result's slot. */
+void map_evaluate(const map_program *program, const op_view *in, uint32_t rank, const int64_t *at,
+                  int64_t n, map_lane *lanes);
 
 /* Types that a function takes, and its result's. */
 typedef enum map_rule {

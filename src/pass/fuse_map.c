@@ -1,7 +1,7 @@
-/* fuse_map.c - chains and small trees of element-wise operators become one map.
+/* fuse_map.c - chains and small graphs of element-wise operators become one map.
  *
- * Input and output: a tensor program.  An operator is merged into the map of its reader if
- * nothing else reads its result and both results have the same shape.  Within the expression its
+ * Input and output: a tensor program.  An operator is merged into the map of its readers if all of
+ * them are part of it and its result has the shape of the map's.  Within the expression its
  * value is rounded to its dtype, so the result has the bits of the single operators:
  *
  *   %a = silu(%gate) : bf16[4, 64]
@@ -10,8 +10,12 @@
  *
  * An operator that reads storage written in place by any operator is not merged, because its
  * reader may come after that write.  With options->relaxed, which a GPU has, a map follows the
- * convolution that makes one of its operands: conv(x, w, bias, the other operands) {expr}; the
- * bits stay the same.
+ * convolution or the reduction that makes one of its operands, and then a reduction takes in the
+ * operator that makes what it reduces; the bits stay the same:
+ *
+ *   map(conv(x, w, bias), a)     -> conv(x, w, bias, a) {expr = "x0 + x1"}
+ *   map(reduce(mul(a, b)), c)    -> reduce(a, b, c) {expr = "bf16(x0 * x1)", inputs = 2,
+ *                                                    then = "bf16(x0 + x1)"}
  *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers
  * its producers, and theirs, within the limits of an expression.  Then the text is written,
@@ -175,17 +179,27 @@ static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
     return n;
 }
 
-/* The operator that makes operand t of `reader`, if it may become part of the same map; NULL
- * otherwise.  All reads of t must be by `reader`, so that t needs no storage any more. */
-static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tensor_id t)
+/* Reads of t by all members together. */
+static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < group->n; i++)
+        n += count_operand(&f->w->g->ops.at[group->members[i]], t);
+    return n;
+}
+
+/* The operator that makes t, an operand of a member, if it may become a member too; NULL
+ * otherwise.  All reads of t must be by members, so that t needs no storage any more. */
+static const ir_op *find_member(const map_fuser *f, const map_group *group, ir_tensor_id t)
 {
     const ir_graph *g = f->w->g;
     const ir_tensor *made = &g->tensors.at[t];
-    if (made->producer == IR_NONE || made->shares != IR_NONE || f->w->is_output[t])
+    if (made->producer == IR_NONE || made->shares != IR_NONE || f->w->is_output[t] ||
+        f->is_taken[made->producer])
         return NULL;
     const ir_op *op = &g->ops.at[made->producer];
-    if (!expression_of(op).n || f->w->uses.at[t] != count_operand(reader, t) ||
-        !same_shape(made, &g->tensors.at[reader->out[0]]))
+    if (!expression_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
+        !same_shape(made, &g->tensors.at[g->ops.at[group->members[0]].out[0]]))
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
         if (f->is_written[tg_root(g, op->in[i])])
@@ -193,9 +207,28 @@ static const ir_op *find_member(const map_fuser *f, const ir_op *reader, ir_tens
     return op;
 }
 
+/* Add the producer of operand t if it may be a member and the limits allow it. */
+static void take_member(map_fuser *f, map_group *group, ir_tensor_id t)
+{
+    const ir_op *op = group->n < FUSE_MEMBERS ? find_member(f, group, t) : NULL;
+    if (!op)
+        return;
+    uint32_t steps = count_steps(f, op), temps = count_temps(op);
+    uint32_t n_in = group->n_in + op->n_in - count_reads(f, group, t);
+    if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
+        n_in > FUSE_INPUTS)
+        return;
+    group->n_steps += steps;
+    group->n_temps += temps;
+    group->n_in = n_in;
+    group->members[group->n++] = f->w->g->tensors.at[t].producer;
+    f->is_taken[f->w->g->tensors.at[t].producer] = true;
+}
+
 /* Fill the group that ends in operator `first`: breadth first, the producers of its members, and
- * theirs, as far as the limits allow.  A producer beyond a limit stays an operator of its own,
- * and so may begin a group of its own later. */
+ * theirs, as far as the limits allow; again after each new member, which may have been the last
+ * reader from outside of an older one's operand.  A producer beyond a limit stays an operator of
+ * its own, and so may begin a group of its own later. */
 static void gather(map_fuser *f, ir_op_id first, map_group *group)
 {
     const ir_graph *g = f->w->g;
@@ -203,22 +236,12 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
     *group = (map_group){.members = {first}, .n = 1, .n_in = root->n_in};
     group->n_steps = count_steps(f, root);
     group->n_temps = count_temps(root);
-    for (uint32_t m = 0; group->n_steps && m < group->n; m++) {
-        const ir_op *reader = &g->ops.at[group->members[m]];
-        for (uint32_t i = 0; i < reader->n_in && group->n < FUSE_MEMBERS; i++) {
-            const ir_op *op = find_member(f, reader, reader->in[i]);
-            if (!op || f->is_taken[g->tensors.at[reader->in[i]].producer])
-                continue;
-            uint32_t steps = count_steps(f, op), temps = count_temps(op);
-            uint32_t n_in = group->n_in + op->n_in - count_operand(reader, reader->in[i]);
-            if (!steps || group->n_steps + steps > FUSE_STEPS ||
-                group->n_temps + temps > FUSE_TEMPS || n_in > FUSE_INPUTS)
-                continue;
-            group->n_steps += steps;
-            group->n_temps += temps;
-            group->n_in = n_in;
-            group->members[group->n++] = g->tensors.at[reader->in[i]].producer;
-            f->is_taken[g->tensors.at[reader->in[i]].producer] = true;
+    for (uint32_t before = 0; group->n_steps && before < group->n;) {
+        before = group->n;
+        for (uint32_t m = 0; m < group->n; m++) {
+            const ir_op *reader = &g->ops.at[group->members[m]];
+            for (uint32_t i = 0; i < reader->n_in; i++)
+                take_member(f, group, reader->in[i]);
         }
     }
 }
@@ -325,12 +348,16 @@ static void sort_members(map_group *group)
         }
 }
 
-/* ---- maps after convolutions ---- */
+/* ---- maps after convolutions and reductions ---- */
 
-/* Can conv take operand t along?  It must be a float that has one entry for all places of y,
- * such as a bias per channel, or one for each place.  last: y has its channels in the last axis,
- * else in the second. */
-static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
+static bool is_small_float(ir_dtype dtype)
+{
+    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
+}
+
+/* Has t one entry for all places of y, such as a bias per channel, or one for each place, as conv
+ * wants it?  last: y has its channels in the last axis, else in the second. */
+static bool is_one_or_all(const ir_tensor *t, const ir_tensor *y, bool last)
 {
     bool is_spread = true, is_whole = t->rank == y->rank;
     for (uint32_t i = 1; i <= t->rank; i++) {
@@ -339,47 +366,49 @@ static bool may_follow(const ir_tensor *t, const ir_tensor *y, bool last)
         is_spread = is_spread && (n == 1 || !is_place);
         is_whole = is_whole && (n == all || !is_place);
     }
-    return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->live == IR_ALL &&
-           (is_spread || is_whole);
+    return is_spread || is_whole;
 }
 
-/* Reads of t by all members together. */
-static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
+/* Can a group follow this convolution or reduction, with its other operands?  y: the group's
+ * result. */
+static bool takes_group(const map_fuser *f, const ir_op *op, const map_writer *to,
+                        const ir_tensor *y)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < group->n; i++)
-        n += count_operand(&f->w->g->ops.at[group->members[i]], t);
-    return n;
+    const rewrite *w = f->w;
+    const bool is_conv = strcmp(op->def->name, "conv") == 0;
+    const uint32_t most = is_conv ? CONV_MORE : FUSE_INPUTS - op->n_in;
+    if (rewrite_attribute(op, is_conv ? "expr" : "then")->s.n || to->n_in > most + 1)
+        return false;
+    for (uint32_t i = 0; i < to->n_in; i++) {
+        const ir_tensor *t = &w->g->tensors.at[to->in[i]];
+        if (!is_small_float(t->dtype) || t->live != IR_ALL ||
+            (is_conv && !is_one_or_all(t, y, rewrite_attribute(op, "last")->i)))
+            return false;
+    }
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE && f->is_written[tg_root(w->g, op->in[i])])
+            return false;
+    return is_conv || (is_small_float(y->dtype) && w->g->tensors.at[op->in[0]].live == IR_ALL);
 }
 
-/* Is t the result of a convolution that the group can follow, `to` being the group's text?  The
- * convolution must have no expression yet, only readers within the group, and operands that
- * nothing writes in place, since they are read later now. */
+/* Is t the result of a convolution or a reduction that the group can follow, `to` being the group's
+ * text?  It must have no expression yet, only readers within the group, and operands that nothing
+ * writes in place, since they are read later now. */
 static bool may_stand_behind(const map_fuser *f, const map_group *group, const map_writer *to,
                              ir_tensor_id t)
 {
     const rewrite *w = f->w;
-    const ir_op *conv = rewrite_producer(w, t, "conv");
+    const ir_op *op = rewrite_producer(w, t, "conv");
     const ir_tensor *made = &w->g->tensors.at[t],
                     *y = &w->g->tensors.at[w->g->ops.at[group->members[group->n - 1]].out[0]];
-    if (!conv || rewrite_attribute(conv, "expr")->s.n || w->is_output[t] ||
-        made->dtype != y->dtype || !same_shape(made, y) || to->n_in > CONV_MORE + 1 ||
-        w->uses.at[t] != count_reads(f, group, t))
-        return false;
-    for (uint32_t i = 0; i < to->n_in; i++)
-        if (!may_follow(&w->g->tensors.at[to->in[i]], y, rewrite_attribute(conv, "last")->i))
-            return false;
-    for (uint32_t i = 0; i < CONV_INPUTS; i++) {
-        const ir_tensor_id own = rewrite_input(w, conv, i);
-        if (own != IR_NONE && f->is_written[tg_root(w->g, own)])
-            return false;
-    }
-    return true;
+    op = op ? op : rewrite_producer(w, t, "reduce");
+    return op && !w->is_output[t] && made->dtype == y->dtype && same_shape(made, y) &&
+           w->uses.at[t] == count_reads(f, group, t) && takes_group(f, op, to, y);
 }
 
-/* The last of the group's operands that is such a convolution, or IR_NONE; always IR_NONE unless
+/* The last of the group's operands that is such a result, or IR_NONE; always IR_NONE unless
  * relaxed. */
-static ir_tensor_id find_conv(const map_fuser *f, const map_group *group, const map_writer *to)
+static ir_tensor_id find_before(const map_fuser *f, const map_group *group, const map_writer *to)
 {
     for (uint32_t i = to->n_in; i-- > 0 && f->w->s->options->relaxed;)
         if (may_stand_behind(f, group, to, to->in[i]))
@@ -390,7 +419,7 @@ static ir_tensor_id find_conv(const map_fuser *f, const map_group *group, const 
 /* ---- replacements ---- */
 
 /* Write the text of the group.  Members are written producers first, which is their order;
- * operand `first`, if any, becomes x0, which is how conv names its own product. */
+ * operand `first`, if any, becomes x0, which is how conv and reduce name their own results. */
 static void write_group(map_fuser *f, const map_group *group, ir_tensor_id first, map_writer *to)
 {
     *to = (map_writer){.f = f};
@@ -413,27 +442,43 @@ static mpk_status add_map(map_fuser *f, const map_group *group, const map_writer
     return rewrite_add(w, w->keys.at[root], "map", to->n_in, to->in, set, out);
 }
 
-/* The convolution that makes x0 again, with the group's expression and its other operands. */
-static mpk_status add_conv(map_fuser *f, const map_group *group, const map_writer *to,
-                           ir_tensor_id *out)
+/* Add `op` again in the place of another operator, with these operands and `n` attributes set. */
+static mpk_status add_again(map_fuser *f, const ir_op *op, ir_op_id place, uint32_t n_in,
+                            const ir_tensor_id *in, uint32_t n, const ir_set *set,
+                            ir_tensor_id *out)
 {
     rewrite *w = f->w;
-    const ir_op *conv = rewrite_producer(w, to->in[0], "conv");
-    ir_tensor_id in[CONV_INPUTS + CONV_MORE];
     ir_set sets[IR_MAX_ATTRIBUTES + 1];
-    for (uint32_t i = 0; i < CONV_INPUTS; i++)
-        in[i] = rewrite_input(w, conv, i);
-    for (uint32_t i = 0; i < CONV_MORE; i++)
-        in[CONV_INPUTS + i] = i + 1 < to->n_in ? to->in[i + 1] : IR_NONE;
-    TRY(rewrite_copy_attributes(w, conv, sets));
+    TRY(rewrite_copy_attributes(w, op, sets));
     for (uint32_t i = 0; sets[i].name; i++)
-        if (strcmp(sets[i].name, "expr") == 0)
-            sets[i].s = to->out.at;
-    return rewrite_add(w, w->keys.at[group->members[group->n - 1]], "conv", CONV_INPUTS + CONV_MORE,
-                       in, sets, out);
+        for (uint32_t k = 0; k < n; k++)
+            if (strcmp(sets[i].name, set[k].name) == 0)
+                sets[i] = set[k];
+    return rewrite_add(w, w->keys.at[place], op->def->name, n_in, in, sets, out);
 }
 
-/* Replace one group.  The text is written twice if a convolution is found: its result must be
+/* The convolution or reduction that makes x0 again, with the group's expression and its other
+ * operands; places of conv's operands are fixed. */
+static mpk_status add_behind(map_fuser *f, const map_group *group, const map_writer *to,
+                             ir_tensor_id *out)
+{
+    const rewrite *w = f->w;
+    const ir_op *conv = rewrite_producer(w, to->in[0], "conv"),
+                *op = conv ? conv : rewrite_producer(w, to->in[0], "reduce");
+    const uint32_t own = conv ? CONV_INPUTS : op->n_in;
+    ir_tensor_id in[IR_MAX_INPUTS];
+    uint32_t n = 0;
+    for (; n < own; n++)
+        in[n] = rewrite_input(w, op, n);
+    for (uint32_t i = 1; i < to->n_in; i++)
+        in[n++] = to->in[i];
+    while (conv && n < CONV_INPUTS + CONV_MORE)
+        in[n++] = IR_NONE;
+    const ir_set set = {.name = conv ? "expr" : "then", .s = to->out.at};
+    return add_again(f, op, group->members[group->n - 1], n, in, 1, &set, out);
+}
+
+/* Replace one group.  The text is written twice if it can stand behind an operand: that must be
  * x0.  If the text or the number of operands is beyond what an operator may have, or the group
  * is a single operator, all stays as it was. */
 static mpk_status replace_group(map_fuser *f, map_group *group)
@@ -443,17 +488,90 @@ static mpk_status replace_group(map_fuser *f, map_group *group)
     sort_members(group);
     const ir_tensor_id old = f->w->g->ops.at[group->members[group->n - 1]].out[0];
     write_group(f, group, IR_NONE, &to);
-    const ir_tensor_id conv = fits(&to) ? find_conv(f, group, &to) : IR_NONE;
+    const ir_tensor_id before = fits(&to) ? find_before(f, group, &to) : IR_NONE;
     ir_tensor_id made = IR_NONE;
-    if (conv != IR_NONE) {
+    if (before != IR_NONE) {
         text_free(&to.out);
-        write_group(f, group, conv, &to);
-        status = fits(&to) ? add_conv(f, group, &to, &made) : MPK_OK;
+        write_group(f, group, before, &to);
+        status = fits(&to) ? add_behind(f, group, &to, &made) : MPK_OK;
     } else if (group->n > 1 && fits(&to)) {
         status = add_map(f, group, &to, &made);
     }
     if (status == MPK_OK && made != IR_NONE)
         rewrite_replace(f->w, old, made);
+    text_free(&to.out);
+    return status;
+}
+
+/* ---- what is reduced ---- */
+
+/* Would a reduction have as many workers as the operator that makes what it reduces?  x and y: its
+ * operand and its result.  A worker reads a few thousand entries in the time that a boundary
+ * between two operators takes. */
+static bool has_lines_for_all(const pass_options *o, const ir_tensor *x, const ir_tensor *y)
+{
+    enum { FEW_ENTRIES = 1 << 13 };
+    const int64_t workers = o->n_workers, lines = ir_elements(y);
+    return lines >= workers || ir_elements(x) <= FEW_ENTRIES * lines;
+}
+
+/* Are rows of t neighbours in memory, as those of what is made of it would be? */
+static bool lies_by_rows(const ir_tensor *t)
+{
+    return !t->rank || t->dims[t->rank - 1] == 1 || t->stride[t->rank - 1] == 1;
+}
+
+/* The operator that makes what `reduce` reduces, if it can be taken in; NULL otherwise. */
+static const ir_op *find_terms(const map_fuser *f, const ir_op *reduce)
+{
+    static const char *const kinds[] = {"sum", "mean", "max", "min", "prod"};
+    const ir_graph *g = f->w->g;
+    const ir_tensor_id t = reduce->in[0];
+    const ir_tensor *x = &g->tensors.at[t], *y = &g->tensors.at[reduce->out[0]];
+    const str kind = rewrite_attribute(reduce, "kind")->s;
+    bool takes = false;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        takes = takes || str_is(kind, kinds[i]);
+    if (!takes || rewrite_attribute(reduce, "expr")->s.n || x->producer == IR_NONE ||
+        x->shares != IR_NONE || f->w->is_output[t] || f->w->uses.at[t] != 1 || x->live != IR_ALL ||
+        !is_small_float(x->dtype) || !is_small_float(y->dtype) ||
+        !has_lines_for_all(f->w->s->options, x, y))
+        return NULL;
+    const ir_op *op = &g->ops.at[x->producer];
+    if (!count_steps(f, op) || op->n_in + reduce->n_in - 1 > FUSE_INPUTS)
+        return NULL;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (f->is_written[tg_root(g, op->in[i])] || !lies_by_rows(&g->tensors.at[op->in[i]]) ||
+            g->tensors.at[op->in[i]].live != IR_ALL)
+            return NULL;
+    return op;
+}
+
+/* Put the expression of what it reduces into a reduction. */
+static mpk_status take_in_terms(map_fuser *f, ir_op_id id)
+{
+    const ir_graph *g = f->w->g;
+    const ir_op *reduce = &g->ops.at[id], *op = find_terms(f, reduce);
+    map_writer to = {0};
+    ir_tensor_id in[IR_MAX_INPUTS], out;
+    if (!op)
+        return MPK_OK;
+    const ir_tensor_id old = reduce->out[0];
+    map_group group = {.members = {(ir_op_id)(op - g->ops.at)}, .n = 1};
+    write_group(f, &group, IR_NONE, &to);
+    mpk_status status = MPK_OK;
+    if (fits(&to)) {
+        const uint32_t n = to.n_in + reduce->n_in - 1;
+        memcpy(in, to.in, to.n_in * sizeof *in);
+        memcpy(in + to.n_in, reduce->in + 1, (reduce->n_in - 1) * sizeof *in);
+        const ir_set set[] = {
+            {.name = "expr", .s = to.out.at},
+            {.name = "inputs", .i = to.n_in},
+            {.name = "dtype", .s = ir_dtype_table[g->tensors.at[old].dtype].name}};
+        status = add_again(f, reduce, id, n, in, 3, set, &out);
+        if (status == MPK_OK)
+            rewrite_replace(f->w, old, out);
+    }
     text_free(&to.out);
     return status;
 }
@@ -475,14 +593,12 @@ static mpk_status begin(map_fuser *f, rewrite *w)
 }
 
 /* From the last operator to the first: a reader takes its producers before these could start
- * groups of their own.  Only at level PASS_FUSE_FULL. */
-mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
+ * groups of their own. */
+static mpk_status make_maps(pass_state *s, ir_graph **g)
 {
     rewrite w;
     map_fuser f;
     map_group group;
-    if (s->options->fusion != PASS_FUSE_FULL)
-        return MPK_OK;
     TRY(rewrite_begin(s, *g, &w));
     TRY(begin(&f, &w));
     for (ir_op_id o = (ir_op_id)w.g->ops.n; o-- > 0;) {
@@ -492,4 +608,27 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
         TRY(replace_group(&f, &group));
     }
     return rewrite_end(&w, g);
+}
+
+/* Once maps are whole, what reductions are made of is one operator at most. */
+static mpk_status make_reductions(pass_state *s, ir_graph **g)
+{
+    rewrite w;
+    map_fuser f;
+    TRY(rewrite_begin(s, *g, &w));
+    TRY(begin(&f, &w));
+    const ir_op_id n = (ir_op_id)w.g->ops.n;
+    for (ir_op_id o = 0; o < n; o++)
+        if (strcmp(w.g->ops.at[o].def->name, "reduce") == 0)
+            TRY(take_in_terms(&f, o));
+    return rewrite_end(&w, g);
+}
+
+/* Only at level PASS_FUSE_FULL. */
+mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
+{
+    if (s->options->fusion != PASS_FUSE_FULL)
+        return MPK_OK;
+    TRY(make_maps(s, g));
+    return s->options->relaxed ? make_reductions(s, g) : MPK_OK;
 }

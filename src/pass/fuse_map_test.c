@@ -103,12 +103,24 @@ static void examples(void **state)
                 "> 1e-1, t0, x0)\", dtype = \"i64\"}\n%s = cast(%m) {dtype = \"f32\"}\n%y = "
                 "gelu(%s)\noutput %y\n",
                 1, NULL);
-    /* read twice, an output, or of another shape: stays */
-    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, "
-                "%t)\noutput %y\n",
-                2,
-                "t0 = f32(x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))); "
-                "f32(x0 + t0)");
+    /* read twice, in the map alone: computed once */
+    check_fused(
+        "input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%y = add(%s, "
+        "%t)\noutput %y\n",
+        1,
+        "t0 = f32(x0 / (1 + exp(-x0))); t1 = f32(t0 / (1 + exp(-1.59576912160573072 * (t0 + "
+        "0.044715 * t0 * t0 * t0)))); f32(t0 + t1)");
+    /* by three, of which the last joins by way of another */
+    check_fused(
+        "input %a : bf16[3, 7]\n%c = cast(%a) {dtype = \"f32\"}\n%e = map(%c) {expr = "
+        "\"exp(x0)\"}\n%l = map(%e) {expr = \"log1p(x0)\"}\n%b = map(%c) {expr = \"x0 > "
+        "20\", dtype = \"bool\"}\n%w = map(%b, %c, %l) {expr = \"where(x0, x1, x2)\", dtype "
+        "= \"f32\"}\n%y = cast(%w) {dtype = \"bf16\"}\noutput %y\n",
+        1, NULL);
+    /* also read elsewhere, an output, or of another shape: stays */
+    check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%t = gelu(%s) {tanh = 1}\n%z = add(%s, "
+                "%t)\n%y = softmax(%s) {axis = 1}\noutput %z\noutput %y\n",
+                3, NULL);
     check_fused("input %a : f32[3, 7]\n%s = silu(%a)\n%y = silu(%s)\noutput %s\noutput %y\n", 2,
                 NULL);
     check_fused("input %a : f32[7]\ninput %b : f32[3, 7]\n%s = silu(%a)\n%y = silu_mul(%s, "
@@ -297,12 +309,136 @@ static void limits(void **state)
                 2, NULL);
 }
 
+/* With relaxed the program becomes n operators, the last one a reduction with these expressions;
+ * without, one more at least. */
+static void check_reduced(const char *source, size_t n, const char *expr, int64_t inputs,
+                          const char *then)
+{
+    enum { EXPR = 4, INPUTS, THEN };
+    arena a = {0};
+    ir_graph *plain = parse(&a, source), *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
+    assert_int_equal(fused->ops.n, n);
+    const ir_op *last = &fused->ops.at[n - 1];
+    assert_string_equal(last->def->name, "reduce");
+    const ir_attribute *found = last->attributes;
+    if (!str_is(found[EXPR].s, expr) || !str_is(found[THEN].s, then) || found[INPUTS].i != inputs)
+        fail_msg("found \"%.*s\" of %lld, \"%.*s\"", STR_ARG(found[EXPR].s),
+                 (long long)found[INPUTS].i, STR_ARG(found[THEN].s));
+    check_same(plain, fused, base_seed);
+    arena_free(&a);
+}
+
+/* What is reduced, and what follows, join the reduction: in one graph, or not at all. */
+static void around_reductions(void **state)
+{
+    static const char operands[] =
+        "input %%x : bf16[2, 70, 16]\ninput %%w : bf16[2, 1, 16]\ninput %%b : f32[70]\n"
+        "input %%s : bf16[2, 70]\n%s";
+    static const char terms[] = "%m = mul(%x, %w)\n%r = reduce(%m) {axes = [2]}\n";
+    static const struct {
+        const char *steps;
+        size_t n;
+        const char *expr;
+        int64_t inputs;
+        const char *then;
+    } rows[] = {
+        {"%o = add(%r, %s)\n%q = map(%o, %b) {expr = \"x0 * x1\", dtype = \"f32\"}\n%y = cast(%q) "
+         "{dtype = \"bf16\"}\noutput %y\n",
+         1, "bf16(x0 * x1)", 2, "t0 = bf16(x0 + x1); t1 = f32(t0 * x2); bf16(t1)"},
+        {"%y = mul(%r, %r)\noutput %y\n", 1, "bf16(x0 * x1)", 2, "bf16(x0 * x0)"},
+        /* what others read stays */
+        {"output %m\noutput %r\n", 2, "", 1, ""},
+        {"%y = silu(%r)\n%z = softmax(%r) {axis = 1}\n%q = add(%y, %z)\n%e = reduce(%q) {axes = "
+         "[1]}\noutput %e\n",
+         3, "t0 = bf16(x0 / (1 + exp(-x0))); bf16(bf16(t0 + x1))", 2, ""},
+        /* and so does what has another dtype than the sum, or is no sum */
+        {"%q = cast(%r) {dtype = \"f32\"}\n%y = reduce(%q) {axes = [1], kind = \"any\"}\noutput "
+         "%y\n",
+         3, "", 1, ""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        text source = {0};
+        text both = {0};
+        text_print(&both, "%s%s", terms, rows[i].steps);
+        text_print(&source, operands, both.at);
+        check_reduced(source.at, rows[i].n, rows[i].expr, rows[i].inputs, rows[i].then);
+        text_free(&source);
+        text_free(&both);
+    }
+    /* a sum of all has fewer workers than the product: of a small tensor that does not matter */
+    check_reduced("input %x : f32[300, 200]\n%m = mul(%x, %x)\n%y = reduce(%m) {axes = [0, "
+                  "1]}\noutput %y\n",
+                  2, "", 1, "");
+    check_reduced("input %x : f32[30, 200]\n%m = mul(%x, %x)\n%y = reduce(%m) {axes = [0, "
+                  "1]}\noutput %y\n",
+                  1, "f32(x0 * x0)", 1, "");
+    /* rows that lie apart are read better by the product */
+    check_reduced("input %x : f32[30, 40]\n%t = transpose(%x) {perm = [1, 0]}\n%m = mul(%t, "
+                  "%t)\n%y = reduce(%m) {axes = [1]}\noutput %y\n",
+                  3, "", 1, "");
+    /* what is read must not have been overwritten */
+    check_reduced("state %c : f32[4, 5]\ninput %v : f32[5]\ninput %i : i32[]\n%old = mul(%c, "
+                  "%c)\n%r = reduce(%old) {axes = [1]}\n%new = index_put(%c, %v, %i) {in_place = "
+                  "1}\n%s = reduce(%new) {axes = [1]}\noutput %r\noutput %s\n",
+                  4, "", 1, "");
+}
+
+/* The next number below n. */
+static size_t draw(uint64_t seed, uint64_t *used, size_t n)
+{
+    return rng_u64(seed, (*used)++) % n;
+}
+
+/* Random reductions of random maps, and maps of these, give the same bits. */
+static void random_reductions(void **state)
+{
+    static const char *const kinds[] = {"sum", "mean", "max", "min", "prod", "logsumexp"};
+    static const char *const dtypes[] = {"f32", "bf16", "f16"};
+    static const char *const shapes[] = {"6, 5, 24", "1, 5, 24", "24", "6, 1, 1", "5, 1", ""};
+    static const char *const axes[] = {"2", "1", "0", "0, 2", "2, 1", "1, 0, 2"};
+    static const char *const of_two[] = {"x0 * x1", "exp(min(x0, 1)) - x1", "max(x0, x1)"};
+    static const char *const results[] = {"6, 5, 1", "6, 1, 24", "1, 5, 24",
+                                          "1, 5, 1", "6, 1, 1",  "1, 1, 1"};
+    size_t before = 0, after = 0;
+    (void)state;
+    for (uint64_t round = 0; round < 200; round++) {
+        const uint64_t seed = base_seed + round;
+        uint64_t used = 0;
+        arena a = {0};
+        text out = {0};
+#define PICK(array) array[draw(seed, &used, sizeof(array) / sizeof *(array))]
+        const size_t along = draw(seed, &used, 6);
+        text_print(&out, "input %%a : %s[6, 5, 24]\n", PICK(dtypes));
+        text_print(&out, "input %%b : %s", PICK(dtypes));
+        text_print(&out, "[%s]\n", PICK(shapes));
+        text_print(&out, "input %%c : %s[%s]\n", PICK(dtypes), results[along]);
+        text_print(&out, "%%m = map(%%a, %%b) {expr = \"%s\"", PICK(of_two));
+        text_print(&out, ", dtype = \"%s\"}\n%%r = reduce(%%m) {axes = [%s], keep = 1",
+                   PICK(dtypes), axes[along]);
+        text_print(&out, ", kind = \"%s\"", PICK(kinds));
+        text_print(&out, ", dtype = \"%s\"}\n", PICK(dtypes));
+        text_print(&out, "%%s = map(%%c, %%r) {expr = \"%s\"", PICK(of_two));
+        text_print(&out, ", dtype = \"%s\"}\n%%y = silu(%%s)\noutput %%y\n", PICK(dtypes));
+#undef PICK
+        ir_graph *plain = parse(&a, out.at), *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
+        before += plain->ops.n;
+        after += fused->ops.n;
+        check_same(plain, fused, seed);
+        text_free(&out);
+        arena_free(&a);
+    }
+    assert_true(after < before / 2);
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(examples),
                                        cmocka_unit_test(nothing_moves_past_a_write),
                                        cmocka_unit_test(behind_convolutions),
+                                       cmocka_unit_test(around_reductions),
+                                       cmocka_unit_test(random_reductions),
                                        cmocka_unit_test(limits),
                                        cmocka_unit_test(numbers_of_inputs),
                                        cmocka_unit_test(random_programs)};

@@ -6,7 +6,8 @@
  *
  *   norm    x * rsqrt(mean(x^2 over the last axis) + eps) -> rms_norm(x); x in a shorter dtype
  *           may be cast to f32 where it is squared alone
- *   weight  rms_norm(x) * w -> rms_norm(x, w); casts to and from f32 around it go too
+ *   weight  rms_norm(x) * w -> rms_norm(x, w), whatever w's dtype; casts to and from f32 around it
+ *           go too
  *   cast    rms_norm(x in f32, w), rounded to x's dtype -> rms_norm(x, w), which has the same bits
  *   gelu    0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) -> gelu(x) {tanh}
  *   quick   x * sigmoid(1.702 x) -> map(x) of one expression, which linear takes in by its name
@@ -18,6 +19,8 @@
  *   back    reshapes of a, the last one with a's shape -> a, unless a is overwritten
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
+ *   column  batch_matmul of short rows by one column, for a GPU -> reduce(map(a, b)), a sum of
+ *           products, which fuse_map makes one operator with what makes a
  *
  * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and
  * these, gelu and quick round less often; all other rules keep the bits.
@@ -132,7 +135,7 @@ static mpk_status apply_weight(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     const ir_tensor *y = tensor_of(w, op->out[0]);
-    if (strcmp(op->def->name, "mul") != 0 || !may_skip_rounding(w, op))
+    if (!is_product(op) || !is_small_float(y->dtype) || !may_skip_rounding(w, op))
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id weight = rewrite_input(w, op, side);
@@ -526,15 +529,73 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* ---- rule column ---- */
+
+/* Are rows of t neighbours in memory, and, if an element-wise operator makes it, those of its
+ * operands? */
+static bool lies_by_rows(const rewrite *w, ir_tensor_id t)
+{
+    const ir_tensor *x = tensor_of(w, t);
+    const ir_op *op = x->producer == IR_NONE ? NULL : &w->g->ops.at[x->producer];
+    bool lies = !x->rank || x->dims[x->rank - 1] == 1 || x->stride[x->rank - 1] == 1;
+    for (uint32_t i = 0; lies && op && op->def->flags & OP_ELEMENTWISE && i < op->n_in; i++) {
+        const ir_tensor *in = tensor_of(w, rewrite_input(w, op, i));
+        lies = !in->rank || in->dims[in->rank - 1] == 1 || in->stride[in->rank - 1] == 1;
+    }
+    return lies;
+}
+
+/* Is it a product of short rows by one column, with rows for all workers? */
+static bool is_of_column(const rewrite *w, const ir_op *op)
+{
+    enum { SHORT = 64 };
+    const ir_tensor *a = tensor_of(w, rewrite_input(w, op, 0)),
+                    *b = tensor_of(w, rewrite_input(w, op, 1)), *y = tensor_of(w, op->out[0]);
+    return y->dims[y->rank - 1] == 1 && a->dims[a->rank - 1] <= SHORT && a->live == IR_ALL &&
+           b->live == IR_ALL && is_small_float(a->dtype) && is_small_float(b->dtype) &&
+           is_small_float(y->dtype) && ir_elements(y) >= w->s->options->n_workers &&
+           lies_by_rows(w, rewrite_input(w, op, 0));
+}
+
+/* Rule column, for a GPU.  The product is of f32, which holds those of two bf16. */
+static mpk_status apply_column(rewrite *w, ir_op_id id)
+{
+    const ir_op op = w->g->ops.at[id];
+    const uint32_t key = w->keys.at[id];
+    if (!w->s->options->relaxed || strcmp(op.def->name, "batch_matmul") != 0 ||
+        !is_of_column(w, &op))
+        return MPK_OK;
+    ir_tensor_id in[2] = {rewrite_input(w, &op, 0), rewrite_input(w, &op, 1)}, products, out;
+    const int64_t rank = tensor_of(w, in[1])->rank, last = tensor_of(w, op.out[0])->rank - 1;
+    int64_t perm[IR_MAX_RANK];
+    for (int64_t i = 0; i < rank; i++)
+        perm[i] = i < rank - 2 ? i : 2 * rank - 3 - i;
+    if (!rewrite_attribute(&op, "transpose_b")->i)
+        TRY(rewrite_add(w, key, "transpose", 1, &in[1],
+                        (ir_set[]){{.name = "perm", .ints = perm, .n_ints = (uint32_t)rank}, {0}},
+                        &in[1]));
+    TRY(rewrite_add(
+        w, key, "map", 2, in,
+        (ir_set[]){{.name = "expr", .s = "x0 * x1"}, {.name = "dtype", .s = "f32"}, {0}},
+        &products));
+    TRY(rewrite_add(
+        w, key, "reduce", 1, &products,
+        (ir_set[]){{.name = "axes", .ints = &last, .n_ints = 1},
+                   {.name = "keep", .i = 1},
+                   {.name = "dtype", .s = ir_dtype_table[tensor_of(w, op.out[0])->dtype].name},
+                   {0}},
+        &out));
+    rewrite_replace(w, op.out[0], out);
+    return MPK_OK;
+}
+
 /* Rounds of two rules.  Each round works on the program that the rounds before it left, since a
  * rule's pattern is made of results of the rules before: weight needs norm, cast needs weight. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {{apply_row_norm, apply_log},
-                                                                   {apply_weight, apply_gelu},
-                                                                   {apply_cast, apply_quick_gelu},
-                                                                   {apply_flat, apply_back},
-                                                                   {apply_same, apply_result}};
+    static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {
+        {apply_row_norm, apply_log}, {apply_weight, apply_gelu}, {apply_cast, apply_quick_gelu},
+        {apply_flat, apply_back},    {apply_same, apply_result}, {apply_column, NULL}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE;
          i++) {
         rewrite w;

@@ -127,6 +127,75 @@ static void low_precision_keeps_its_roundings(void **state)
     arena_free(&a);
 }
 
+/* RMSNorm of PyTorch multiplies by the weight in f32 and rounds once: one norm, in any target. */
+static void a_norm_that_rounds_after_its_weight(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : bf16[3, 16]\nconst %n : bf16[16]\n%f = cast(%x) {dtype = \"f32\"}\n"
+        "%p = map(%f) {expr = \"pow(x0, 2)\"}\n"
+        "%m = reduce(%p) {axes = [1], keep = 1, kind = \"mean\"}\n"
+        "%e = map(%m) {expr = \"x0 + 1e-05\"}\n%r = map(%e) {expr = \"rsqrt(x0)\"}\n"
+        "%z = mul(%f, %r)\n%h = map(%z, %n) {expr = \"x0 * x1\", dtype = \"f32\"}\n"
+        "%b = cast(%h) {dtype = \"bf16\"}\n%y = cast(%b) {dtype = \"f32\"}\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise(&a, g, false);
+    assert_int_equal(after->ops.n, 2); /* and the cast of the result */
+    assert_int_equal(count_of(after, "rms_norm"), 1);
+    /* both round a sum that they add in another order: by a place of bf16 at most */
+    int64_t n, m;
+    const float *one = evaluate(&a, g, &n), *two = evaluate(&a, after, &m);
+    for (int64_t i = 0; i < n && n == m; i++)
+        assert_true(fabsf(one[i] - two[i]) <= 0x1p-7f * fabsf(one[i]));
+    assert_int_equal(n, m);
+    g = parse_with(&a, source, "x0 * x1", "x0 + x1");
+    assert_int_equal(count_of(recognise(&a, g, false), "map"), 1);
+    arena_free(&a);
+}
+
+/* recognise as for a GPU of this many workers. */
+static ir_graph *recognise_relaxed(arena *a, ir_graph *g, uint32_t n_workers)
+{
+    arena scratch = {0};
+    pass_options options = {.n_workers = n_workers, .relaxed = true};
+    check_ok(&cx, pass_recognise(&(pass_state){&cx, a, &scratch, &options}, &g));
+    check_ok(&cx, ir_verify(&cx, g));
+    arena_free(&scratch);
+    return g;
+}
+
+/* Short rows by one column, for all workers: a sum of products; for few rows, long ones, or ones
+ * that lie apart the product stays. */
+static void a_product_by_one_column_is_a_sum(void **state)
+{
+    (void)state;
+    static const char source[] = "input %s : f32[2, 30, 16]\ninput %b : f32[2, 16, 1]\n"
+                                 "%a = silu(%s)\n%p = batch_matmul(%a, %b)\n"
+                                 "%y = silu(%p)\noutput %y\n";
+    arena a = {0};
+    ir_graph *g = parse(&a, source), *after = recognise_relaxed(&a, g, 60);
+    assert_int_equal(count_of(after, "reduce"), 1);
+    assert_int_equal(count_of(after, "batch_matmul"), 0);
+    check_near(&a, g, after);
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 61), "batch_matmul"), 1);
+    assert_int_equal(count_of(recognise(&a, g, false), "batch_matmul"), 1);
+    g = parse_with(&a, source, "[2, 16, 1]\n%a = silu(%s)\n%p = batch_matmul(%a, %b)",
+                   "[1, 16]\n%a = silu(%s)\n%p = batch_matmul(%a, %b) {transpose_b = 1}");
+    after = recognise_relaxed(&a, g, 60);
+    assert_int_equal(count_of(after, "reduce"), 1);
+    assert_int_equal(count_of(after, "transpose"), 0);
+    check_near(&a, g, after);
+    g = parse_with(&a, source, "2, 16, 1", "2, 16, 3");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    g = parse(&a, "input %s : f32[2, 16, 30]\ninput %b : f32[2, 16, 1]\n%t = transpose(%s) {perm = "
+                  "[0, 2, 1]}\n%a = silu(%t)\n%p = batch_matmul(%a, %b)\noutput %p\n");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    g = parse(&a, "input %a : f32[2, 30, 72]\ninput %b : f32[2, 72, 1]\n%p = batch_matmul(%a, "
+                  "%b)\noutput %p\n");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
+    arena_free(&a);
+}
+
 /* T5 casts x where it squares it, and multiplies x as it is. */
 static void a_norm_that_casts_its_squares_alone(void **state)
 {
@@ -672,7 +741,9 @@ int main(void)
         cmocka_unit_test(squares_however_written),
         cmocka_unit_test(what_is_nearly_a_norm_stays),
         cmocka_unit_test(low_precision_keeps_its_roundings),
+        cmocka_unit_test(a_norm_that_rounds_after_its_weight),
         cmocka_unit_test(a_norm_that_casts_its_squares_alone),
+        cmocka_unit_test(a_product_by_one_column_is_a_sum),
         cmocka_unit_test(means_of_columns_are_no_norm),
         cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(an_output_still_owns_its_bytes),

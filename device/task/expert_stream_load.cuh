@@ -169,10 +169,9 @@ MPK_FN void expert_load_chunk(mpk_load &l, const expert_groups &g, const char *f
             load_from(&l, from + i * g.bytes + p * 16384, p + 1 == pages ? g.last_bytes : 16384);
 }
 
-/* All lanes: which experts are hit is not known yet, but of as many pairs as experts nearly two
- * thirds are, and of more nearly all: the columns of the box of the first ones come to L2 while
- * attention and the router leave memory idle.  A layer's last product knows the ids before it is
- * due.  end: of the tokens alive. */
+/* All lanes: which experts are hit is not known yet, but where pairs are many nearly all are:
+ * the columns of the box of the first ones come to L2 while attention and the router leave
+ * memory idle. A layer's last product knows the ids before it is due.  end: of the tokens alive. */
 MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_groups &g,
                          rt_u32 end)
 {
@@ -180,7 +179,7 @@ MPK_FN void expert_fetch(const mpk_load &l, const expert_shape &s, const expert_
     const rt_u32 e = (rt_u32)mpk_thread() % 32; /* an expert a lane, as if it had one chunk */
     rt_u32 n;                                   /* groups of it */
     const rt_u32 group = expert_in_round(g, e % s.rounds, &n), bytes = n * g.bytes;
-    if (s.scale < 0 && end * s.of_token >= (rt_u32)s.experts && e < (rt_u32)s.experts && n &&
+    if (s.scale < 0 && end * s.of_token >= 2 * s.experts && e < (rt_u32)s.experts && n &&
         (e / s.rounds + 1) * bytes <= EXPERT_FETCHED)
         ptx_fetch_bulk(
             (const char *)l.e->at[RT_PACKED] + ((rt_u64)e * g.of_expert + group) * g.bytes, bytes);

@@ -281,16 +281,30 @@ MPK_FN group_split_line group_split_line_of(const mpk_task &t, const mpk_view &w
     return r;
 }
 
-/* Places lo to hi - 1 of an entry by eights. */
+/* Where place number `place` of a box of an entry begins, in elements: a box may cut the image
+ * along any axis, so its places need not lie evenly. */
+MPK_FN rt_i64 group_split_in_box(const mpk_view &v, const mpk_box &box, rt_u32 place)
+{
+    rt_i64 from = box.lo[0] * v.stride[0];
+#pragma unroll
+    for (int i = RT_MAX_RANK - 1; i > 0; i--)
+        if (i < v.rank - 1) {
+            const rt_u32 size = (rt_u32)(box.hi[i] - box.lo[i]), rest = place / size;
+            from += (box.lo[i] + (place - rest * size)) * v.stride[i];
+            place = rest;
+        }
+    return from;
+}
+
+/* n places of a box of an entry by eights. */
 MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                              const mpk_view &bias, const mpk_view &y, const group_split_image &m,
-                             const group_split_norms &norms, rt_u32 channels, rt_i64 entry,
-                             rt_u32 lo, rt_u32 hi, int act)
+                             const group_split_norms &norms, rt_u32 channels, const mpk_box &box,
+                             rt_u32 n, int act)
 {
-    const char *g_x = mpk_data(t, x) + entry * x.stride[0] * mpk_dtype_bytes(x.dtype);
-    char *g_y = mpk_data(t, y) + entry * y.stride[0] * mpk_dtype_bytes(y.dtype);
+    const char *g_x = mpk_data(t, x);
+    char *g_y = mpk_data(t, y);
     const group_split_share s = group_split_share_of(m);
-    const group_split_image of = group_split_of(y, g_y, 1);
     float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
@@ -300,13 +314,12 @@ MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_vie
         r_factor[i] = line.factor;
         r_term[i] = line.term;
     }
-    for (rt_u32 place = lo + s.place; s.active && place < hi;
-         place += s.together * GROUP_SPLIT_LOADS) {
+    for (rt_u32 place = s.place; s.active && place < n; place += s.together * GROUP_SPLIT_LOADS) {
         eight in[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
 #pragma unroll
         for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
             const rt_u32 at = place + k * s.together;
-            in[k] = eight_load(x, g_x, (at < hi ? at : place) * m.step + s.channel);
+            in[k] = eight_load(x, g_x, group_split_in_box(x, box, at < n ? at : place) + s.channel);
         }
 #pragma unroll
         for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
@@ -318,21 +331,10 @@ MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_vie
                     (eight_get(x.dtype, in[k], i) - r_mean[i]) * r_factor[i] + r_term[i];
                 eight_put(y.dtype, out, i, act == ACTIVATE_NONE ? value : activate(act, value));
             }
-            if (at < hi)
-                eight_store(y, g_y, at * of.step + s.channel, out);
+            if (at < n)
+                eight_store(y, g_y, group_split_in_box(y, box, at) + s.channel, out);
         }
     }
-}
-
-/* The number of a place of the box's first entry or of its last one, counted in places. */
-MPK_FN rt_u32 group_split_number(const mpk_view &x, const mpk_box &box, bool last)
-{
-    rt_u32 number = 0;
-#pragma unroll
-    for (int i = 1; i < RT_MAX_RANK; i++)
-        if (i < x.rank - 1)
-            number = number * (rt_u32)x.dims[i] + (last ? box.hi[i] - 1 : box.lo[i]);
-    return number;
 }
 
 /* The body of group_scale, whose box has whole rows of channels. */
@@ -354,10 +356,9 @@ MPK_FN void group_scale_run(const mpk_task &t, const mpk_view &x, const mpk_view
         one.lo[0] = entry;
         one.hi[0] = entry + 1;
         const rt_u64 n = mpk_count(one, y.rank);
-        const rt_u32 lo = group_split_number(x, one, false),
-                     hi = group_split_number(x, one, true) + 1;
-        if (m.by_eights && of.by_eights && (rt_u64)(hi - lo) * m.channels == n) {
-            group_split_rows(t, x, weight, bias, y, m, norms, channels, entry, lo, hi, act);
+        if (m.by_eights && of.by_eights) {
+            group_split_rows(t, x, weight, bias, y, m, norms, channels, one,
+                             (rt_u32)(n / m.channels), act);
             continue;
         }
         for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {

@@ -16,14 +16,11 @@
 #ifndef TASK_COPIES_TURNED_CUH
 #define TASK_COPIES_TURNED_CUH
 
+#include "shape/copies_turned_shape.h"
 #include "task/copies.cuh"
 
-/* TURNED_TILES: of a round.  TURNED_SIDE: entries of a tile's side; TURNED_PIECES: of a tile.
- * TURNED_OWN: those of a thread. */
+/* TURNED_PIECES: of a tile; TURNED_OWN: those of a thread. */
 enum {
-    TURNED_TILES = 2,
-    TURNED_SIDE = 64,
-    TURNED_PIECE = 8,
     TURNED_PIECES = TURNED_SIDE * TURNED_SIDE / TURNED_PIECE,
     TURNED_ROW_BYTES = TURNED_SIDE * 2,
     TURNED_TILE_BYTES = TURNED_SIDE * TURNED_ROW_BYTES,

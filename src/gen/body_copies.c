@@ -7,6 +7,7 @@
  *
  *   copy_turned<1, 3>(t, in_x, out_y);      x's neighbours lie along axis 1, y's along axis 3 */
 #include "gen/body_print.h"
+#include "shape/copies_turned_shape.h"
 
 GEN_PRINTER(copy, "copy_run", "")
 GEN_PRINTER(transfer, "copy_run", "")
@@ -79,14 +80,12 @@ static mpk_status print_concat(mpk_context *cx, const gen_call *c, uint32_t n, t
 
 /* ---- copies whose neighbours lie along another axis (device/task/copies_turned.cuh) ---- */
 
-enum { PIECE = 8, TURNED_BYTES = 16 << 10 };
-
 /* Are the strides of all axes but `along`, which has neighbours, whole pieces? */
 static bool has_pieces(const ir_tensor *t, uint32_t along)
 {
-    bool has = t->stride[along] == 1 && t->offset % PIECE == 0;
+    bool has = t->stride[along] == 1 && t->offset % TURNED_PIECE == 0;
     for (uint32_t i = 0; i < t->rank; i++)
-        has = has && (i == along || t->dims[i] == 1 || t->stride[i] % PIECE == 0);
+        has = has && (i == along || t->dims[i] == 1 || t->stride[i] % TURNED_PIECE == 0);
     return has;
 }
 
@@ -97,10 +96,10 @@ static int turned_axis(const gen_call *c)
     const ir_tensor *x = gen_input(c, 0), *y = gen_output(c, 0);
     const uint32_t last = y->rank - 1;
     if (!y->rank || (x->dtype != IR_BF16 && x->dtype != IR_F16) || y->dtype != x->dtype ||
-        !has_pieces(y, last) || y->dims[last] % PIECE)
+        !has_pieces(y, last) || y->dims[last] % TURNED_PIECE)
         return -1;
     for (uint32_t i = 0; i < last; i++)
-        if (x->dims[i] > 1 && x->dims[i] % PIECE == 0 && has_pieces(x, i))
+        if (x->dims[i] > 1 && x->dims[i] % TURNED_PIECE == 0 && has_pieces(x, i))
             return (int)i;
     return -1;
 }

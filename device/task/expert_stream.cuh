@@ -435,9 +435,10 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
 
 /* Add what a tile has stored for places first to end - 1 to the sums of their tokens.
  *
- * Of few tokens a thread has two columns of a token, as in expert_put_sums, and takes the places in
- * their order, which is that of experts: all warps share the work, and nobody else touches those
- * sums. */
+ * Of few tokens each thread has two columns of a token's sums, those that it stores in
+ * expert_put_sums.  It adds the places in their order, which rises with the expert's number, so the
+ * bits of a sum do not depend on how threads run; no other thread reads or writes these sums.
+ */
 MPK_FN void expert_add_few(const mpk_task &t, const expert_shape &s, const expert_work<0> &w,
                            rt_u32 first, rt_u32 end, const float *s_totals)
 {

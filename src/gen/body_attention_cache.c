@@ -168,8 +168,8 @@ static bool is_piece(const gen_call *c, uint32_t operand, int64_t words)
     for (int i = 0; i < 3; i++)
         if (t->dims[i] > 1 && t->stride[i] % unit)
             return false;
-    return (t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16) && t->stride[3] == 1 &&
-           offset % unit == 0 && t->dims[2] * t->stride[2] < INT32_MAX / 8;
+    return gen_is_short_float(t) && t->stride[3] == 1 && offset % unit == 0 &&
+           t->dims[2] * t->stride[2] < INT32_MAX / 8;
 }
 
 /* The results are stored row by row. */

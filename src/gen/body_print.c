@@ -30,6 +30,11 @@ bool gen_is_dense(const ir_tensor *t, ir_dtype dtype)
     return true;
 }
 
+bool gen_is_short_float(const ir_tensor *t)
+{
+    return t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16;
+}
+
 /* A result with a row for each pair has three axes. */
 void gen_own_words(const gen_body *body, const ir_tensor *t, ir_box *box)
 {

@@ -75,6 +75,8 @@ const char *gen_dtype_name(ir_dtype dtype);
 /* Absent, or of this dtype with rows one after the other, from a multiple of 16 bytes on: bodies
  * copy such tensors by 16 bytes. */
 bool gen_is_dense(const ir_tensor *t, ir_dtype dtype);
+/* Is it of a dtype that fp32 holds without losing bits: f32, f16, bf16? */
+bool gen_is_short_float(const ir_tensor *t);
 /* A task's box of a result becomes the box of the words that count as its own.  Where tasks share
  * the work of rows of pairs (gen_body.shares), boxes may begin and end within a word, but bodies
  * store whole words: each counts as the task's whose box has its second half.  body may be NULL. */

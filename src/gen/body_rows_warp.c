@@ -16,17 +16,11 @@ enum { PAIR_PIECES = 2, PAIR_ROWS = 2560 };
 /* Pieces of a lane at most where a row has a part of a warp; ROWS_KEPT of the device's. */
 enum { PART_PIECES = 3 };
 
-/* What a lane can widen to fp32 without losing bits. */
-static bool is_short_float(ir_dtype dtype)
-{
-    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
-}
-
 /* Absent, or neighbours of such a float. */
 static bool is_line(const ir_tensor *t)
 {
     return !t ||
-           (is_short_float(t->dtype) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
+           (gen_is_short_float(t) && (t->stride[t->rank - 1] == 1 || t->dims[t->rank - 1] == 1));
 }
 
 /* Operators of x whose other inputs are vectors along its last axis, or like x. */

@@ -16,12 +16,6 @@ enum { MOST_KERNEL = 8, MOST_APART = 4, PLACES = 2, THREADS = 256 };
 /* Shared memory of a tile of a staged convolution; entries of a window from which that pays. */
 enum { STAGE_BYTES = 32 << 10, FEWEST_STAGED = 9 };
 
-/* What a lane can widen to fp32 without losing bits. */
-static bool is_short_float(const ir_tensor *t)
-{
-    return t->dtype == IR_F32 || t->dtype == IR_F16 || t->dtype == IR_BF16;
-}
-
 /* Attribute `list` for spatial axis i. */
 static int64_t number(const gen_call *c, uint32_t list, uint32_t i, int64_t otherwise)
 {
@@ -36,7 +30,7 @@ static bool accepts_conv(const gen_call *c)
     const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS);
     const ir_attribute *a = c->op->attributes;
     return gen_accepts_plain(c) && x->rank == 4 && a[LAST].i && !a[TRANSPOSED].i && !a[EXPR].s.n &&
-           is_short_float(x) && is_short_float(w) && (!bias || is_short_float(bias)) &&
+           gen_is_short_float(x) && gen_is_short_float(w) && (!bias || gen_is_short_float(bias)) &&
            a[GROUPS].i == x->dims[1] && w->dims[0] == x->dims[1] && x->stride[1] == 1 &&
            w->stride[0] == 1 && (!bias || bias->stride[0] == 1) && w->dims[3] <= MOST_KERNEL &&
            number(c, STRIDE, 1, 1) <= MOST_APART && number(c, DILATION, 1, 1) <= MOST_APART;
@@ -145,7 +139,7 @@ static bool accepts_pool(const gen_call *c)
 {
     enum { CHANNELS = 2, COLUMNS = 1, RANK = 5 };
     const ir_tensor *x = gen_input(c, X), *values = gen_output(c, 0), *indices = gen_output(c, 1);
-    return gen_accepts_plain(c) && x->rank == RANK && is_short_float(x) &&
+    return gen_accepts_plain(c) && x->rank == RANK && gen_is_short_float(x) &&
            !c->op->attributes[POOL_OUTPUT].ints.n &&
            windows_number(c, POOL_KERNEL, CHANNELS) == 1 &&
            windows_number(c, POOL_STRIDE, CHANNELS) == 1 &&

@@ -145,14 +145,9 @@ const char *gen_access_suffix(map_type type)
 
 /* ---- by eights ---- */
 
-static bool is_small_float(const ir_tensor *t)
-{
-    return t->dtype == IR_BF16 || t->dtype == IR_F16 || t->dtype == IR_F32;
-}
-
 bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last)
 {
-    bool whole = is_small_float(t) && t->rank && t->dims[t->rank - 1] == last &&
+    bool whole = gen_is_short_float(t) && t->rank && t->dims[t->rank - 1] == last &&
                  last % GEN_EIGHT == 0 && t->offset % GEN_EIGHT == 0 && t->stride[t->rank - 1] == 1;
     for (uint32_t i = 0; whole && i + 1 < t->rank; i++)
         whole = t->dims[i] == 1 || t->stride[i] % GEN_EIGHT == 0;
@@ -161,7 +156,7 @@ bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last)
 
 bool gen_has_eights(const ir_tensor *t, int64_t last)
 {
-    const bool spread = is_small_float(t) && (!t->rank || t->dims[t->rank - 1] == 1);
+    const bool spread = gen_is_short_float(t) && (!t->rank || t->dims[t->rank - 1] == 1);
     return spread || gen_is_whole_of_eights(t, last);
 }
 

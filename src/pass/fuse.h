@@ -43,6 +43,12 @@ static inline bool is_small_float(ir_dtype dtype)
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
 }
 
+/* Are rows of t neighbours in memory, as those of what is made of it would be? */
+static inline bool lies_by_rows(const ir_tensor *t)
+{
+    return !t->rank || t->dims[t->rank - 1] == 1 || t->stride[t->rank - 1] == 1;
+}
+
 /* GELU by a sigmoid as recognise writes it for map; linear calls it quick_gelu. */
 #define FUSE_QUICK_GELU "x0 / (1 + exp(-1.702 * x0))"
 

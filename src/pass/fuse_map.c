@@ -25,7 +25,7 @@
  * in the program.
  */
 #include "op/map_program.h"
-#include "pass/rewrite.h"
+#include "pass/fuse.h"
 #include "rt/rt_lane.h"
 
 /* Limits of a group: operators, steps of the compiled expression, temporaries, bytes of text.
@@ -350,11 +350,6 @@ static void sort_members(map_group *group)
 
 /* ---- maps after convolutions and reductions ---- */
 
-static bool is_small_float(ir_dtype dtype)
-{
-    return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16;
-}
-
 /* Has t one entry for all places of y, such as a bias per channel, or one for each place, as conv
  * wants it?  last: y has its channels in the last axis, else in the second. */
 static bool is_one_or_all(const ir_tensor *t, const ir_tensor *y, bool last)
@@ -513,12 +508,6 @@ static bool has_lines_for_all(const pass_options *o, const ir_tensor *x, const i
     enum { FEW_ENTRIES = 1 << 13 };
     const int64_t workers = o->n_workers, lines = ir_elements(y);
     return lines >= workers || ir_elements(x) <= FEW_ENTRIES * lines;
-}
-
-/* Are rows of t neighbours in memory, as those of what is made of it would be? */
-static bool lies_by_rows(const ir_tensor *t)
-{
-    return !t->rank || t->dims[t->rank - 1] == 1 || t->stride[t->rank - 1] == 1;
 }
 
 /* The operator that makes what `reduce` reduces, if it can be taken in; NULL otherwise. */

@@ -533,16 +533,14 @@ static mpk_status apply_result(rewrite *w, ir_op_id id)
 
 /* Are rows of t neighbours in memory, and, if an element-wise operator makes it, those of its
  * operands? */
-static bool lies_by_rows(const rewrite *w, ir_tensor_id t)
+static bool is_of_rows(const rewrite *w, ir_tensor_id t)
 {
     const ir_tensor *x = tensor_of(w, t);
     const ir_op *op = x->producer == IR_NONE ? NULL : &w->g->ops.at[x->producer];
-    bool lies = !x->rank || x->dims[x->rank - 1] == 1 || x->stride[x->rank - 1] == 1;
-    for (uint32_t i = 0; lies && op && op->def->flags & OP_ELEMENTWISE && i < op->n_in; i++) {
-        const ir_tensor *in = tensor_of(w, rewrite_input(w, op, i));
-        lies = !in->rank || in->dims[in->rank - 1] == 1 || in->stride[in->rank - 1] == 1;
-    }
-    return lies;
+    bool is = lies_by_rows(x);
+    for (uint32_t i = 0; is && op && op->def->flags & OP_ELEMENTWISE && i < op->n_in; i++)
+        is = lies_by_rows(tensor_of(w, rewrite_input(w, op, i)));
+    return is;
 }
 
 /* Is it a product of short rows by one column, with rows for all workers? */
@@ -554,7 +552,7 @@ static bool is_of_column(const rewrite *w, const ir_op *op)
     return y->dims[y->rank - 1] == 1 && a->dims[a->rank - 1] <= SHORT && a->live == IR_ALL &&
            b->live == IR_ALL && is_small_float(a->dtype) && is_small_float(b->dtype) &&
            is_small_float(y->dtype) && ir_elements(y) >= w->s->options->n_workers &&
-           lies_by_rows(w, rewrite_input(w, op, 0));
+           is_of_rows(w, rewrite_input(w, op, 0));
 }
 
 /* Rule column, for a GPU.  The product is of f32, which holds those of two bf16. */

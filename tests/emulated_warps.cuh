@@ -293,6 +293,10 @@ struct __align__(16) mpk_words
     rt_u32 x, y, z, w;
 };
 
+static inline void ptx_keep_eight(float *v)
+{
+    (void)v;
+}
 static inline rt_u32 ptx_keep(rt_u32 v)
 {
     return v;
@@ -592,6 +596,10 @@ static inline void emulated_arrive(void)
 static inline float ptx_exp2(float x)
 {
     return exp2f(x);
+}
+static inline float ptx_rcp(float x)
+{
+    return 1 / x;
 }
 static inline float ptx_log2(float x)
 {

@@ -36,6 +36,16 @@ MPK_FN rt_u32 ptx_keep(rt_u32 v)
     return kept;
 }
 
+/* Eight values, all of them before what follows: else ptxas makes one after the other all the way,
+ * and the thread waits for each step of each.  Only a meeting of the lanes holds it back; those
+ * that are here meet, whichever they are. */
+MPK_FN void ptx_keep_eight(float *v)
+{
+    asm volatile("{.reg .b32 lanes; activemask.b32 lanes; bar.warp.sync lanes;}"
+                 : "+f"(v[0]), "+f"(v[1]), "+f"(v[2]), "+f"(v[3]), "+f"(v[4]), "+f"(v[5]),
+                   "+f"(v[6]), "+f"(v[7]));
+}
+
 /* ---- global memory, relaxed at device scope: seen by every SM, cached in L2 only ---- */
 
 /* p is a multiple of 16.  Each word is whole, but four of them are not one access: some may be
@@ -388,6 +398,13 @@ MPK_FN float ptx_exp2(float x)
 {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+/* 1 / x within 1 ulp; 0 where that would be subnormal. */
+MPK_FN float ptx_rcp(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 /* log2(x) by the hardware; log2(0) is -inf. */

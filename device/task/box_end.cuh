@@ -2,9 +2,8 @@
  * activation of eight neighbouring columns of a token, the residual, the store.
  *
  * Input: scaled sums in fp32; output: the same place, or 16 bytes of the result.  Values are made
- * eight at a time, each step of the chain for all before the next, since ptxas, short of registers,
- * would else make one value after the other.  What no task of the kernel has is not compiled
- * (MPK_FORMS).  Called by linear_box.cuh and linear_parts.cuh.
+ * eight at a time.  What no task of the kernel has is not compiled (MPK_FORMS).  Called by
+ * box_put.cuh and linear_parts.cuh.
  */
 #ifndef TASK_BOX_END_CUH
 #define TASK_BOX_END_CUH
@@ -13,13 +12,8 @@
 
 #if MPK_WGMMA
 
-/* Eight sums of a row. */
-struct box_sums {
-    float at[8];
-};
-
 /* Eight neighbouring entries of a vector: f32, or halves. */
-MPK_FN box_sums box_load(const mpk_task &t, int operand, int is_f32, int column)
+MPK_FN tile_eight box_load(const mpk_task &t, int operand, int is_f32, int column)
 {
     if (is_f32) {
         const float *at = mpk_at<const float>(t, operand) + column;
@@ -33,19 +27,8 @@ MPK_FN box_sums box_load(const mpk_task &t, int operand, int is_f32, int column)
              halves_high(w.z), halves_low(w.w), halves_high(w.w)}};
 }
 
-/* x / (1 + 2^box_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh or
- * by a sigmoid. */
-MPK_FN float box_exponent(int activation, float x)
-{
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU) && activation == ACTIVATE_QUICK_GELU)
-        return x * (-1.44269504f * 1.702f);
-    const bool silu =
-        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
-    return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);
-}
-
 /* The biases of eight columns of y from `column` on, all of one weight; zeros where it has none. */
-MPK_FN box_sums box_bias(const mpk_task &t, const tile_shape &s, int column)
+MPK_FN tile_eight box_bias(const mpk_task &t, const tile_shape &s, int column)
 {
     int i = 0; /* the weight */
 #pragma unroll
@@ -59,53 +42,9 @@ MPK_FN box_sums box_bias(const mpk_task &t, const tile_shape &s, int column)
     return box_load(t, s.bias[i], s.bias_type[i], column);
 }
 
-/* GELU of eight values, x (1 - erfc(x / sqrt 2) / 2).  erfc(z) exp(z^2) of z >= 0 is a polynomial
- * of 1 / (1 + z / 2) to 4e-5 of itself, a tenth of what half an f16 tells: two thirds of the
- * instructions of erff. */
-MPK_FN void box_gelu(box_sums *v)
-{
-    float part[8]; /* what a value loses */
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const float z = fabsf(v->at[i]) * 0.70710678f, u = __fdividef(1, 1 + 0.5f * z);
-        float half = -0.03370857f; /* of erfc(z) exp(z^2), coefficient after coefficient */
-        half = half * u + 0.00928089f;
-        half = half * u + 0.13622748f;
-        half = half * u + 0.10261191f;
-        half = half * u + 0.14475294f;
-        half = half * u + 0.14081881f;
-        part[i] = half * u * ptx_exp2(z * z * -1.44269504f);
-    }
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v->at[i] *= v->at[i] < 0 ? part[i] : 1 - part[i];
-}
-
-/* An activation of eight values; each step is made for all before the next, as in box_gate. */
-MPK_FN void box_activate(int activation, box_sums *v)
-{
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU) {
-        box_gelu(v);
-        return;
-    }
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_RELU) && activation == ACTIVATE_RELU) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            v->at[i] = activate_relu(v->at[i]);
-        return;
-    }
-    float part[8];
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        part[i] = 1 + ptx_exp2(box_exponent(activation, v->at[i]));
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v->at[i] = __fdividef(v->at[i], part[i]);
-}
-
 #if MPK_IMAGES
 /* Of a convolution's vector of filters; `otherwise` each where it is absent. */
-MPK_FN box_sums box_vector(const mpk_task &t, const tile_vector &v, int column, float otherwise)
+MPK_FN tile_eight box_vector(const mpk_task &t, const tile_vector &v, int column, float otherwise)
 {
     if (v.operand >= 0)
         return box_load(t, v.operand, v.is_f32, column);
@@ -116,9 +55,9 @@ MPK_FN box_sums box_vector(const mpk_task &t, const tile_vector &v, int column, 
 
 /* What eight columns of y have in common for all tokens. */
 struct box_ends {
-    box_sums bias;
+    tile_eight bias;
 #if MPK_IMAGES
-    box_sums scale; /* of a convolution */
+    tile_eight scale; /* of a convolution */
 #endif
 };
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
@@ -129,7 +68,7 @@ MPK_FN box_ends box_ends_of(const mpk_task &t, const tile_shape &s, int column)
     box_ends e = {};
 #if MPK_IMAGES
     if (TILE_IS_IMAGE(s)) {
-        const box_sums shift = box_vector(t, s.image.shift, column, 0);
+        const tile_eight shift = box_vector(t, s.image.shift, column, 0);
         e.scale = box_vector(t, s.image.scale, column, 1);
         e.bias = box_vector(t, s.image.bias, column, 0);
 #pragma unroll
@@ -151,7 +90,7 @@ MPK_FN float box_last(bool relu, float x)
 
 /* Eight columns of a token with their residual, as one store of 16 bytes, which it returns.  sends:
  * rt_entry.sends; relu: box_last. */
-MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_words &residual,
+MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const tile_eight &v, const mpk_words &residual,
                            bool relu)
 {
     const rt_u32 r[4] = {residual.x, residual.y, residual.z, residual.w}; /* zeros: none */
@@ -167,7 +106,7 @@ MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const box_sums &v, const mpk_
 }
 
 /* What comes between eight scaled sums and their residual. */
-MPK_FN void box_finish_sums(const tile_shape &s, const box_ends &ends, box_sums *v)
+MPK_FN void box_finish_sums(const tile_shape &s, const box_ends &ends, tile_eight *v)
 {
 #if MPK_IMAGES
     if (TILE_IS_IMAGE(s)) {
@@ -182,7 +121,7 @@ MPK_FN void box_finish_sums(const tile_shape &s, const box_ends &ends, box_sums 
         for (int i = 0; i < 8; i++)
             v->at[i] += ends.bias.at[i];
     if (TILE_HAS(TILE_FORM_BOX_ENDS) && s.after != ACTIVATE_NONE)
-        box_activate(s.after, v);
+        tile_activate_eight(s.after, v);
 }
 
 #endif

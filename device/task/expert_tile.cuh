@@ -601,7 +601,7 @@ MPK_FN void expert_tile_ask_biases(const mpk_task &t, const expert_tile_ends_sha
 /* Four columns of y from eight sums: a gate's and what it lets through in turn.  limit: with
  * ENDS; sends: rt_entry.sends. */
 template <int ENDS>
-MPK_FN void expert_tile_store_pairs(rt_u32 sends, rt_u16 *y, const box_sums &v, int activation,
+MPK_FN void expert_tile_store_pairs(rt_u32 sends, rt_u16 *y, const tile_eight &v, int activation,
                                     float limit)
 {
     float a[4]; /* columns of y */
@@ -634,7 +634,7 @@ MPK_FN void expert_tile_finish(const mpk_task &t, const expert_tile_shape &s, co
     const rt_u32 sends = t.e->sends;
 #pragma unroll 1
     for (int i = row; i < 16 && i < n; i += 4, s_sum += 4 * TILE_ROW) {
-        box_sums v = box_get(s_sum, s_scale + i);
+        tile_eight v = box_get(s_sum, s_scale + i);
         if (ENDS)
 #pragma unroll
             for (int k = 0; k < 8; k++)

@@ -397,8 +397,8 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
     for (int u = 0; u < N / 64 && TILE_GROUPS * u < groups; u++) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit<LOOP>(t, s.tile, row + 16 * warp, p.first + at + TILE_GROUPS * u, s_sum,
-                               s_square + 16 * warp);
+        tile_finish_unit<LOOP, true>(t, s.tile, row + 16 * warp, p.first + at + TILE_GROUPS * u,
+                                     s_sum, s_square + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */

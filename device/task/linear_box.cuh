@@ -32,6 +32,7 @@
 #define TASK_LINEAR_BOX_CUH
 
 #include "ptx/matrix.cuh"
+#include "task/box_put.cuh"
 #include "task/linear_box_ask.cuh"
 #include "task/linear_parts.cuh"
 
@@ -47,12 +48,6 @@ struct box_lot {
     bool squares; /* are to be summed */
 };
 
-/* This warpgroup's part of the scratch.  Written with mpk_s instead of t.s_scratch, so that the
- * compiler knows it as shared memory and keeps no 64-bit address. */
-MPK_FN char *box_scratch(void)
-{
-    return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
-}
 /* The stage of fill `fill`: 64 tokens in rows of 128 bytes. */
 MPK_FN char *box_stage(rt_u32 fill)
 {
@@ -236,17 +231,6 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
         box_arrive<PAGES>(held);
 }
 
-/* Sums of squares of the thread's four tokens, over the eight lanes that have a piece of them. */
-MPK_FN void box_sum_squares(float *square)
-{
-#pragma unroll
-    for (int m = 0; m < 4; m++)
-    /* eight neighbouring lanes have the pieces of a token */
-#pragma unroll
-        for (int d = 1; d < 8; d *= 2)
-            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
-}
-
 /* The factors of the warpgroup's 64 tokens: those of an rms_norm by its sums of squares, or
  * `factor`. */
 template <typename shape>
@@ -259,345 +243,6 @@ MPK_FN void box_put_scales(const shape &s, float factor, float *square, float *s
         if (i % 8 == 0)
             s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : factor;
     }
-}
-
-/* ---- the end of a tile ---- */
-
-/* Where a warp's 16 tokens and the pass's groups go. */
-struct box_end {
-    rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
-    rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
-    rt_u32 row_bytes;   /* of both */
-    int tokens, groups; /* alive; that there are */
-    int column;         /* of y, the first */
-    rt_u32 sends;       /* rt_entry.sends */
-};
-
-/* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
- * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
-MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
-{
-    const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
-    if (!TILE_HAS(TILE_FORM_PARTS) || !at)
-        return 0;
-    const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
-    const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
-    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * 4;
-}
-
-/* Computed after the products: during them it would hold registers. */
-MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
-{
-    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3); /* of y */
-    const rt_u32 bytes = s.peaks >= 0 ? 4 : 2;                           /* of a column of y */
-    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * bytes;
-    box_end e; /* addresses of the warp's own tokens */
-    e.y = t.e->at[s.y] + at;
-    e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
-    e.row_bytes = (rt_u32)s.rows * bytes;
-    e.squares = squares_of_pass(t, s, row, group);
-    e.tokens = (int)t.hi0 - row;
-    e.groups = groups;
-    e.column = column;
-    e.sends = t.e->sends;
-    return e;
-}
-
-/* Eight sums of a token from scratch, scaled. */
-MPK_FN box_sums box_get(const float *s_sum, const float *s_scale)
-{
-    const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
-    const rt_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    const float scale = *s_scale; /* of the token's norm */
-    box_sums v;
-#pragma unroll
-    for (int i = 0; i < 8; i++)
-        v.at[i] = __uint_as_float(words[i]) * scale;
-    return v;
-}
-
-/* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
- * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
- * overlap.  square: those of what is stored are added, a token's each. */
-MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                       const float *s_sum, const float *s_scale, float *square)
-{
-    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
-    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
-    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
-    const int tokens = group < e.groups ? e.tokens - first : 0;
-    mpk_words residual[4] = {}; /* all in flight before the sums are read */
-    if (e.residual)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
-                              &residual[i]);
-    const bool relu = TILE_HAS_RELU(s);
-    box_ends ends = {};
-    if (BOX_HAS_ENDS && tokens > 0)
-        ends = box_ends_of(t, s, e.column + group * 8);
-    s_sum += first * TILE_ROW + lane % 8 * 8;
-    s_scale += first;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        box_sums a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
-                 b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
-        box_finish_sums(s, ends, &a);
-        box_finish_sums(s, ends, &b);
-        mpk_words y[2] = {}; /* what is stored */
-        if (4 * i < tokens)
-            y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i], relu);
-        if (4 * i + 4 < tokens)
-            y[1] =
-                box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1], relu);
-        if (e.squares) {
-            square[i] = squares_add(y[0], square[i]);
-            square[i + 1] = squares_add(y[1], square[i + 1]);
-        }
-    }
-}
-
-/* Sums of squares of the warp's tokens, over the eight lanes that have a token: a float each. */
-MPK_FN void box_put_squares(const box_end &e, float *square)
-{
-    const int lane = mpk_thread() % 32, first = lane / 8;
-    box_sum_squares(square);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (lane % 8 == 0 && first + 4 * i < e.tokens)
-            ptx_store_word((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW,
-                           __float_as_uint(square[i]));
-}
-
-/* All units, one after the other; unrolled, so that sums give their registers back. */
-template <int N>
-MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
-                    float *s_sum, const float *s_scale)
-{
-    float square[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u * TILE_GROUPS < e.groups) {
-            /* The warp's own part of the scratch: __syncwarp is enough. */
-            tile_put(sum + 32 * u, s_sum);
-            __syncwarp();
-            box_finish(t, s, e, u, s_sum, s_scale, square);
-            __syncwarp();
-        }
-    if (e.squares)
-        box_put_squares(e, square);
-}
-
-/* ---- the same in a call ----
- *
- * It runs the ends of many operators once each, and what runs once comes from L2, 3.5 us for 1,000
- * instructions.  So all units and tokens share their code, and what is in registers moves to where
- * that of the first one was.  (The emulator runs both.) */
-#ifndef BOX_IS_SHORT
-#define BOX_IS_SHORT MPK_CALLS
-#endif
-
-/* Unit u as box_finish makes it, one token after the other; sum: those of the unit. */
-MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                             const float *sum, float *s_sum, const float *s_scale, float *square)
-{
-    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
-    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
-    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
-    const int tokens = group < e.groups ? e.tokens - first : 0;
-    mpk_words residual[4] = {}; /* in flight, as the bias, while sums go through scratch */
-    if (e.residual)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
-                              &residual[i]);
-    const bool relu = TILE_HAS_RELU(s);
-    box_ends ends = {};
-    if (BOX_HAS_ENDS && tokens > 0)
-        ends = box_ends_of(t, s, e.column + group * 8);
-    tile_put(sum, s_sum); /* the warp's own part of the scratch: __syncwarp is enough */
-    __syncwarp();
-    s_sum += first * TILE_ROW + lane % 8 * 8;
-    s_scale += first;
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-        box_sums v = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i);
-        box_finish_sums(s, ends, &v);
-        mpk_words y = {}; /* what is stored */
-        if (4 * i < tokens)
-            y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual[0], relu);
-        const float added = e.squares ? squares_add(y, square[0]) : 0;
-#pragma unroll
-        for (int k = 0; k < 3; k++) {
-            residual[k] = residual[k + 1];
-            square[k] = square[k + 1];
-        }
-        square[3] = added;
-    }
-    __syncwarp();
-}
-
-template <int N>
-MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
-                          float *s_sum, const float *s_scale)
-{
-    float square[4] = {0, 0, 0, 0};
-#pragma unroll 1
-    for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
-        box_finish_short(t, s, e, u, sum, s_sum, s_scale, square);
-#pragma unroll
-        for (int i = 0; i < N / 2 - 32; i++)
-            sum[i] = sum[i + 32];
-    }
-    if (e.squares)
-        box_put_squares(e, square);
-}
-
-enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */
-
-/* Rows of w are pairs: the sums of a gate and of what it lets through become one value.  from:
- * the sums of four groups; to: of group n column lane % 4 of token lane / 4 (to[2 n]) and of the
- * token 8 on (to[2 n + 1]).  to may be from, or before it, since to[i] is made from from[2 i] and
- * from[2 i + 1].
- *
- * One value is a chain of 90 cycles.  So each step of it is made for all eight before the next: in
- * the place of their sums, or ptxas, short of registers, makes one value after the other. */
-MPK_FN void box_gate(int activation, const float *scale, float *from, float *to)
-{
-    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU) {
-#pragma unroll
-        for (int i = 0; i < BOX_GATED; i++)
-            to[i] = activate_gelu(from[2 * i] * scale[i % 2]) * (from[2 * i + 1] * scale[i % 2]);
-        return;
-    }
-#pragma unroll
-    for (int i = 0; i < BOX_GATED; i++) {
-        const float gate = from[2 * i] * scale[i % 2];
-        from[2 * i + 1] *= scale[i % 2] * gate;
-        from[2 * i] = ptx_exp2(box_exponent(activation, gate));
-    }
-#pragma unroll
-    for (int i = 0; i < BOX_GATED; i++)
-        from[2 * i] = __fdividef(1, 1 + from[2 * i]);
-#pragma unroll
-    for (int i = 0; i < BOX_GATED; i++)
-        to[i] = from[2 * i] * from[2 * i + 1];
-}
-
-/* Two neighbouring columns as a word.  Lanes c and c + 1 (c even) have one column each of two
- * groups; they exchange, so that the even lane gets both columns of the first group and the odd
- * lane both of the second. */
-MPK_FN rt_u32 box_pair(float first, float second)
-{
-    const bool odd = mpk_thread() % 2; /* of two lanes that share four columns */
-    const float other = __shfl_xor_sync(0xffffffffu, odd ? first : second, 1);
-    return odd ? halves_pack(other, second) : halves_pack(first, other);
-}
-
-enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
-
-/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group;
- * then a lane stores the four of its group for one token after the other, so a warp stores a
- * row.  Groups that the task does not have are left out, four at a time: each is some hundred
- * instructions that no cache holds, since a task runs them once. */
-template <int N>
-MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
-                          const float *s_scale)
-{
-    const int lane = mpk_thread() % 32, g = lane / 4; /* the lane's tokens are g and g + 8 */
-    const float scale[2] = {s_scale[g], s_scale[g + 8]};
-    char *to = s_y + g * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
-#pragma unroll
-    for (int n = 0; n < N / 8; n += 4) {
-        if (n >= e.groups)
-            continue;
-        float *v = sum + 4 * n; /* the values take the place of sums */
-        box_gate(activation, scale, v, v);
-#pragma unroll
-        for (int i = 0; i < 4; i += 2) {
-            *(rt_u32 *)(to + 8 * (n + i)) = box_pair(v[2 * i], v[2 * i + 2]);
-            *(rt_u32 *)(to + 8 * BOX_ROW + 8 * (n + i)) = box_pair(v[2 * i + 1], v[2 * i + 3]);
-        }
-    }
-    __syncwarp();
-    /* a lane stores its group of four columns, token by token: the warp stores whole rows of 8 n
-     * bytes */
-    if (lane < e.groups)
-#pragma unroll 4
-        for (int i = 0; i < 16 && i < e.tokens; i++) {
-            const uint2 v = *(const uint2 *)(s_y + i * BOX_ROW + lane * 8);
-            void *y = (void *)(e.y + (rt_u64)((rt_u32)i * e.row_bytes) + lane * 8);
-            ptx_store_two_words(y, v.x, v.y);
-            mpk_send_two_words(e.sends, y, v.x, v.y);
-        }
-}
-
-/* The largest of 4 neighbouring logits and its column; has: whether the columns are there. */
-MPK_FN peak box_peak(const float *v, int column, bool has)
-{
-    const peak p = peak_of_pair(v[0], v[1], column, has, has),
-               q = peak_of_pair(v[2], v[3], column + 2, has, has);
-    return q.at >= 0 && (p.at < 0 || q.best > p.best) ? q : p;
-}
-
-/* Where the peaks of a warp's 16 tokens and the pass's units go. */
-struct box_peaks {
-    rt_u64 at; /* address of the first token's first unit */
-    rt_u32 row_bytes;
-    int column;      /* of y, of the first group */
-    float cap, rate; /* as logits_bent takes them */
-};
-
-/* Unit u of logits.  A lane has four columns of every second token, so that one instruction stores
- * whole rows of 256 bytes; sixteen lanes find the largest of a token. */
-MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, const float *s_sum,
-                              const float *s_scale)
-{
-    const int lane = mpk_thread() % 32, first = lane / 16, at = u * 64 + lane % 16 * 4;
-    const bool has = at < 8 * e.groups; /* the pass may end within the unit */
-    s_sum += first * TILE_ROW + lane % 16 * 4;
-    s_scale += first;
-#pragma unroll 4
-    for (int i = 0; i < 16; i += 2) {
-        const int token = first + i; /* of the warp's 16 */
-        const mpk_words w = ptx_load_shared_words(s_sum + i * TILE_ROW);
-        const float scale = s_scale[i],
-                    v[4] = {logits_bent(__uint_as_float(w.x) * scale, to.cap, to.rate),
-                            logits_bent(__uint_as_float(w.y) * scale, to.cap, to.rate),
-                            logits_bent(__uint_as_float(w.z) * scale, to.cap, to.rate),
-                            logits_bent(__uint_as_float(w.w) * scale, to.cap, to.rate)};
-        const peak p = peak_of_lanes<16>(box_peak(v, to.column + at, has));
-        if (token >= e.tokens)
-            continue;
-        if (has)
-            ptx_store_words((void *)(e.y + (rt_u64)(rt_u32)token * e.row_bytes + (rt_u32)at * 4),
-                            {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                             __float_as_uint(v[3])});
-        if (lane % 16 == 0)
-            ptx_store_two_words((void *)(to.at + (rt_u64)(rt_u32)token * to.row_bytes + 8 * u),
-                                __float_as_uint(p.best), __float_as_uint((float)p.at));
-    }
-}
-
-/* All units of logits, for a warp's 16 tokens from `row` on; group: the pass's first. */
-template <int N>
-MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e, int row,
-                           int group, const float *sum, float *s_sum, const float *s_scale)
-{
-    box_peaks to; /* where the unit's peaks go */
-    to.row_bytes = (rt_u32)(s.rows + 63) / 64 * 8;
-    to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)row * to.row_bytes + group / TILE_GROUPS * 8;
-    to.column = group * 8;
-    to.cap = s.cap;
-    to.rate = s.rate;
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u * TILE_GROUPS < e.groups) {
-            tile_put(sum + 32 * u, s_sum);
-            __syncwarp();
-            box_finish_logits(e, to, u, s_sum, s_scale);
-            __syncwarp();
-        }
 }
 
 /* ---- a lot of a pass ---- */
@@ -638,21 +283,25 @@ static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
  * factors whose squares are summed already go to s_scale meanwhile.  The meeting stands between the
  * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
  * which requests the boxes after these, has an arrival of each warp after it.  first: lot of the
- * task. */
+ * task, which waits for its event here, after all that does not depend on it. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p,
                       const tile_pass &q, bool part, const box_lot &b, int row, bool first,
                       bool anew, float *s_scale)
 {
     const int warp = mpk_thread() / 32 % 4;
-    ptx_fence_shared(); /* stages were sums, or another task's */
     if (first)
-        ptx_fence_bulk(); /* and x was written by ordinary stores */
+        mpk_take_scratch();
+    ptx_fence_shared(); /* stages were sums, or another task's */
     tile_meet();
+    if (part)
+        parts_begin(t, p);
+    if (first) {
+        mpk_wait(t);
+        ptx_fence_bulk(); /* x was written by ordinary stores */
+    }
     if (ptx_elect() && warp < b.steps)
         box_ask(t, s, b, warp, q.begin + warp, row);
     __syncwarp();
-    if (part)
-        parts_begin(t, p);
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
 }

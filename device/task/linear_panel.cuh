@@ -116,7 +116,7 @@ MPK_FN void panel_end(const mpk_task &t, const tile_shape &s, int row, int first
     for (int b = 0; b < 2; b++) {
         tile_put_unit<128>(sum, b, s_sum);
         __syncwarp();
-        tile_finish_unit<TILE_PANEL>(t, s, row + 16 * b, first, s_sum, s_square + 16 * b);
+        tile_finish_unit<TILE_PANEL, true>(t, s, row + 16 * b, first, s_sum, s_square + 16 * b);
         __syncwarp();
     }
 }

@@ -107,8 +107,8 @@ MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
         __nanosleep(20);
 }
 
-/* Warp 1, while the first boxes are in flight: note where the partners' sums are, a lane each,
- * and wait until the own room is free. */
+/* Warp 1, while the task's event is awaited: note where the partners' sums are, a lane each, and
+ * wait until the own room is free.  That ends: those who read it last are tasks before this one. */
 MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
 {
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, parts = t.e->parts; /* a partner a lane */
@@ -300,9 +300,9 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
 {
     char *y = mpk_at<char>(t, s.y) + parts_at(s, row, group);
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + PARTS_ROW);
-    box_sums sums = {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
-                      __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
-                      __uint_as_float(b.z), __uint_as_float(b.w)}};
+    tile_eight sums = {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
+                        __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
+                        __uint_as_float(b.z), __uint_as_float(b.w)}};
     if (s.activation != ACTIVATE_NONE) {
         float v[4]; /* the gated columns */
 #pragma unroll

@@ -39,6 +39,7 @@
 #include "ptx/matrix.cuh"
 #include "task/linear_box.cuh"
 #include "task/linear_panel.cuh"
+#include "task/thin_end.cuh"
 #include "task/tile_copy.cuh"
 
 /* ---- the loader's part ---- */
@@ -397,15 +398,18 @@ MPK_FN box_lot tile_thin_lot(const tile_shape &s)
     return {mpk_w.box_fills[mpk_thread() / 128], (s.columns + 255) / 256 * 2, s.norm != 0};
 }
 
-/* All warps: what boxes of a thin task's x begin with.  Those of the first two steps, as many as
- * there are stages, are requested, by a warp each.  The fences and the meeting stand between the
- * last other uses of the stages and of x, and the first copy (box_begin). */
+/* All warps: what boxes of a thin task's x begin with: the task waits for its event.  Boxes of the
+ * first two steps, as many as there are stages, are requested, by a warp each.  The fences and the
+ * meeting stand between the last other uses of the stages and of x, and the first copy
+ * (box_begin). */
 MPK_FN void tile_begin_thin_box(const mpk_task &t, const box_lot &b, int row)
 {
     const int warp = mpk_thread() / 32 % 4;
+    mpk_take_scratch();
     ptx_fence_shared(); /* stages were sums, or another task's */
-    ptx_fence_bulk();   /* x was written by ordinary stores */
     tile_meet();
+    mpk_wait(t);
+    ptx_fence_bulk(); /* x was written by ordinary stores */
     if (2 * warp < b.steps && warp < MPK_BOXES / 2 && ptx_elect())
         tile_ask_thin(t, b, mpk_thread() / 128, warp, row);
     __syncwarp();
@@ -590,7 +594,8 @@ template <int LOOP, int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
                         int row, int piece, mpk_ring *ring)
 {
-    constexpr bool WIDE = LOOP == TILE_WIDE_128 || LOOP == TILE_WIDE_192;
+    constexpr bool WIDE = LOOP == TILE_WIDE_128 || LOOP == TILE_WIDE_192,
+                   THIN = LOOP == TILE_THIN || LOOP == TILE_THIN_BOX;
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
@@ -598,8 +603,16 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
     tile_copy c;                          /* what this thread brings of x */
     int square_row = thread % 128 / 4;    /* the first of the two */
-    if (LOOP != TILE_THIN_BOX)
+    /* y from registers (thin_end.cuh); a constant where no task of the loop has another end */
+    const bool others = TILE_HAS_END(LOOP, TILE_END_LOGITS) || TILE_HAS_END(LOOP, TILE_END_PAIRS),
+               plain = !others || (s.peaks < 0 && s.activation == ACTIVATE_NONE),
+               stores = THIN && TILE_HAS_END(LOOP, TILE_END_PLAIN) && plain;
+    thin_residual residual = {};
+    if (LOOP != TILE_THIN_BOX) {
         tile_copy_begin(t, s, row, s_x, &c);
+        if (stores)
+            residual = thin_ask(t, s, q.groups, first, row);
+    }
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
@@ -607,6 +620,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     if (LOOP == TILE_THIN_BOX) {
         const box_lot b = tile_thin_lot(s);
         tile_begin_thin_box(t, b, row);
+        if (stores)
+            residual = thin_ask(t, s, q.groups, first, row);
         tile_columns_thin_box(t, piece, q.groups, b, row, ring, sum, square);
         square_row = tile_thin_row(thread % 128);
         if (thread % 128 == 0)
@@ -620,6 +635,12 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
     tile_put_squares(square, square_row, s_square);
+    if (stores) {
+        float whole[2 * TILE_GROUPS] = {}; /* the sums of both warpgroups */
+        const float scale = thin_join(t, s, q.groups, sum, whole);
+        thin_finish(t, s, q.groups, first, row, residual, whole, scale);
+        return;
+    }
     if (WIDE)
         tile_meet(); /* stages of x give way to sums */
     else
@@ -628,9 +649,9 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
-        tile_finish_unit<LOOP>(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
-                               (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) +
-                                   16 * warp);
+        tile_finish_unit<LOOP, !THIN>(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
+                                      (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) +
+                                          16 * warp);
         __syncwarp();
     }
     if (WIDE)
@@ -648,13 +669,18 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_run_as<LOOP, N>(t, s, q, first, row, piece, ring);
 }
 
+/* Does x of the thin task come by boxes?  Then its loop waits for the event. */
+MPK_FN bool tile_has_thin_boxes(const mpk_task &t, const tile_shape &s, const tile_plan &p)
+{
+    return MPK_WGMMA && TILE_HAS_LOOP(TILE_THIN_BOX) && p.piece && t.e->maps && s.gathered < 0;
+}
+
 /* Called by linear_tile for a lot of a pass that comes neither by boxes nor by panels. */
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
-    const bool x_boxes =
-        MPK_WGMMA && TILE_HAS_LOOP(TILE_THIN_BOX) && p.piece && t.e->maps && s.gathered < 0;
-    const int loop = tile_loop_of(MPK_WGMMA, p.wide, x_boxes, p.piece != 0, q.groups, MPK_ONE_WIDE);
+    const int loop = tile_loop_of(MPK_WGMMA, p.wide, tile_has_thin_boxes(t, s, p), p.piece != 0,
+                                  q.groups, MPK_ONE_WIDE);
 #if MPK_WGMMA
     tile_run_if<TILE_THIN_BOX, 64>(t, s, q, first, row, p.piece, loop, ring);
     tile_run_if<TILE_WIDE_128, 128>(t, s, q, first, row, 0, loop, ring);
@@ -667,9 +693,10 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
 
 enum { TILE_LOTS = 1 << 14 }; /* more than a task has: 64 or 128 tokens each */
 
-/* All body threads, once the task's event is activated.  `place` is the group of the task at which
- * the pass begins, times TILE_LOTS, and the lot: one register.  Part of the kernel's own function
- * or of its unit's: in one that another calls, ptxas would wait after every product (C7510). */
+/* All body threads.  The task waits for its event where it first reads x, and triggers itself.
+ * `place` is the group of the task at which the pass begins, times TILE_LOTS, and the lot: one
+ * register.  Part of the kernel's own function or of its unit's: in one that another calls, ptxas
+ * would wait after every product (C7510). */
 MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
 {
     const int half = mpk_thread() / 128; /* the warpgroup */
@@ -683,20 +710,22 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         const tile_plan p = tile_plan_of(t.e, s);
         const int lot = (int)(place % TILE_LOTS), at = (int)(place / TILE_LOTS),
                   row = (int)t.e->lo[0] + 2 * TILE_TOKENS * lot;
-        if (at >= p.groups)
+        if (at >= p.groups) /* never of the first pass: no box is empty */
             break;
+        const bool is_first = place == 0, dead = row >= (int)t.hi0;
         place = lot + 1 < p.lots ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_LOTS;
         const tile_pass q = tile_pass_at(p, s, at);
         const bool boxed = TILE_ALL_SHARE || p.boxed;
+        if (is_first && (dead || !(boxed || tile_has_thin_boxes(t, s, p))))
+            mpk_wait(t);
         /* No token of the lot is alive, but its pages have been loaded: let them go. */
-        if (row >= (int)t.hi0 && !boxed && p.piece &&
-            (TILE_HAS_LOOP(TILE_THIN) || TILE_HAS_LOOP(TILE_THIN_BOX)))
+        if (dead && !boxed && p.piece && (TILE_HAS_LOOP(TILE_THIN) || TILE_HAS_LOOP(TILE_THIN_BOX)))
             tile_drop_thin(s, p.piece, &ring);
 #if MPK_MAPS
-        else if (row >= (int)t.hi0 && boxed)
+        else if (dead && boxed)
             box_drop(q, &ring);
 #endif
-        else if (row >= (int)t.hi0)
+        else if (dead)
             tile_drop(q, &ring);
 #if MPK_MAPS
         else if (boxed)
@@ -710,6 +739,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             tile_run(t, s, p, q, p.first + at, p.wide ? row + half * TILE_TOKENS : row, &ring);
     }
     *t.ring = ring;
+    mpk_trigger(t);
 }
 
 #endif

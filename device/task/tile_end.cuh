@@ -127,6 +127,74 @@ MPK_FN float tile_activate(int activation, float x)
     return __fdividef(x, 1 + __expf(-u));
 }
 
+/* Eight values that a lane makes at a time. */
+struct tile_eight {
+    float at[8];
+};
+
+/* x / (1 + 2^tile_exponent(x)) is the activation of x (activate.cuh): SILU, or GELU by tanh or
+ * by a sigmoid. */
+MPK_FN float tile_exponent(int activation, float x)
+{
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU) && activation == ACTIVATE_QUICK_GELU)
+        return x * (-1.44269504f * 1.702f);
+    const bool silu =
+        !TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || activation == ACTIVATE_SILU;
+    return silu ? x * -1.44269504f : x * (1 + 0.044715f * x * x) * (-1.44269504f * 1.59576912f);
+}
+
+/* GELU of eight values, x (1 - erfc(x / sqrt 2) / 2).  erfc(z) exp(z^2) of z >= 0 is a polynomial
+ * of 1 / (1 + z / 2) to 4e-5 of itself, a tenth of what half an f16 tells: half of the
+ * instructions of erff. */
+MPK_FN void tile_gelu_eight(tile_eight *v)
+{
+    float u[8], half[8]; /* 1 / (1 + z / 2); erfc(z) exp(z^2) / 2, coefficient after coefficient */
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        u[i] = ptx_rcp(1 + 0.35355339f * fabsf(v->at[i]));
+    ptx_keep_eight(u);
+    const float of[] = {0.00928089f, 0.13622748f, 0.10261191f, 0.14475293f, 0.14081881f};
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        half[i] = -0.03370857f * u[i] + of[0];
+#pragma unroll
+    for (int k = 1; k < 5; k++)
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            half[i] = half[i] * u[i] + of[k];
+    ptx_keep_eight(half);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        half[i] *= u[i] * ptx_exp2(v->at[i] * v->at[i] * -0.72134752f); /* what a value loses */
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v->at[i] *= v->at[i] < 0 ? half[i] : 1 - half[i];
+}
+
+/* An activation of eight values.  One value is a chain of some 100 cycles, so each step of it is
+ * made for all before the next. */
+MPK_FN void tile_activate_eight(int activation, tile_eight *v)
+{
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU) && activation == ACTIVATE_GELU) {
+        tile_gelu_eight(v);
+        return;
+    }
+    if (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_RELU) && activation == ACTIVATE_RELU) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            v->at[i] = activate_relu(v->at[i]);
+        return;
+    }
+    float part[8];
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        part[i] = 1 + ptx_exp2(tile_exponent(activation, v->at[i]));
+    ptx_keep_eight(part);
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        v->at[i] *= ptx_rcp(part[i]);
+}
+
 /* Where a tile goes; read before the first store, or it would be read again after each. */
 struct tile_end {
     rt_u16 *y;
@@ -311,8 +379,8 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
 }
 
 /* Which of the three ends a task has is told by its shape; ends that no task of this loop has
- * are not compiled (MPK_FORMS). */
-template <int LOOP>
+ * are not compiled (MPK_FORMS).  PLAIN: plain ends are among those that come here. */
+template <int LOOP, bool PLAIN>
 MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
                              const float *s_sum, const float *s_square)
 {
@@ -320,7 +388,7 @@ MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, in
         tile_finish_logits(t, s, row, group, s_sum, s_square);
     else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         tile_finish_pairs(t, s, row, group, s_sum, s_square);
-    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
+    else if (PLAIN && TILE_HAS_END(LOOP, TILE_END_PLAIN))
         tile_finish(t, s, row, group, s_sum, s_square);
 }
 

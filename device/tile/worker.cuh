@@ -247,6 +247,15 @@ MPK_FN void mpk_await_scratch(rt_u32 ordinal)
 }
 #endif
 
+/* A body may take its scratch before it calls mpk_wait, to be ready when the event comes. */
+MPK_FN void mpk_take_scratch(void)
+{
+#if MPK_RING
+    if (!mpk_w.direct)
+        mpk_await_scratch(mpk_ordinal(mpk_thread()));
+#endif
+}
+
 /* Wait until the task may begin.  Every body, or its caller, calls this in all threads before it
  * touches its scratch or reads an operand that is not carried.  After it, what the event's tasks
  * wrote is visible to the calling thread (unless the task is quiet, and reads carried operands

@@ -8,78 +8,57 @@
 #ifndef TASK_BOX_END_CUH
 #define TASK_BOX_END_CUH
 
-#include "task/tile_end.cuh"
+#include "task/tile_plan.cuh"
 
 #if MPK_WGMMA
 
-/* Eight neighbouring entries of a vector: f32, or halves. */
-MPK_FN tile_eight box_load(const mpk_task &t, int operand, int is_f32, int column)
-{
-    if (is_f32) {
-        const float *at = mpk_at<const float>(t, operand) + column;
-        const mpk_words a = ptx_load_words(at), b = ptx_load_words(at + 4);
-        return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z),
-                 __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
-                 __uint_as_float(b.z), __uint_as_float(b.w)}};
-    }
-    const mpk_words w = ptx_load_words(mpk_at<const rt_u16>(t, operand) + column);
-    return {{halves_low(w.x), halves_high(w.x), halves_low(w.y), halves_high(w.y), halves_low(w.z),
-             halves_high(w.z), halves_low(w.w), halves_high(w.w)}};
-}
-
-/* The biases of eight columns of y from `column` on, all of one weight; zeros where it has none. */
-MPK_FN tile_eight box_bias(const mpk_task &t, const tile_shape &s, int column)
-{
-    int i = 0; /* the weight */
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        if (i == k && column >= s.bias_rows[k]) {
-            column -= s.bias_rows[k];
-            i = k + 1;
-        }
-    if (s.bias[i] < 0)
-        return {};
-    return box_load(t, s.bias[i], s.bias_type[i], column);
-}
-
-#if MPK_IMAGES
-/* Of a convolution's vector of filters; `otherwise` each where it is absent. */
-MPK_FN tile_eight box_vector(const mpk_task &t, const tile_vector &v, int column, float otherwise)
-{
-    if (v.operand >= 0)
-        return box_load(t, v.operand, v.is_f32, column);
-    const float x = otherwise;
-    return {{x, x, x, x, x, x, x, x}};
-}
-#endif
-
-/* What eight columns of y have in common for all tokens. */
-struct box_ends {
-    tile_eight bias;
-#if MPK_IMAGES
-    tile_eight scale; /* of a convolution */
-#endif
-};
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
 
-/* That of the columns from `column` on, if some task of the kernel has any. */
-MPK_FN box_ends box_ends_of(const mpk_task &t, const tile_shape &s, int column)
+/* This warpgroup's biases of the pass's columns, in scratch; of images factors follow. */
+MPK_FN float *box_biases(void)
 {
-    box_ends e = {};
+    return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_BEFORE_BIASES_OF(MPK_ROOM)) +
+           mpk_thread() / 128 * TILE_BIASES;
+}
 #if MPK_IMAGES
-    if (TILE_IS_IMAGE(s)) {
-        const tile_eight shift = box_vector(t, s.image.shift, column, 0);
-        e.scale = box_vector(t, s.image.scale, column, 1);
-        e.bias = box_vector(t, s.image.bias, column, 0);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            e.bias.at[i] += shift.at[i];
-        return e;
-    }
+enum { BOX_FACTORS = 2 * TILE_BIASES }; /* from a column's bias to its factor */
+
+/* Of a convolution's vector of filters; `otherwise` where it is absent. */
+MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, float otherwise)
+{
+    if (v.operand < 0)
+        return otherwise;
+    return v.is_f32 ? mpk_at<const float>(t, v.operand)[filter]
+                    : halves_low(mpk_at<const rt_u16>(t, v.operand)[filter]);
+}
 #endif
-    if (TILE_HAS(TILE_FORM_BOX_ENDS))
-        e.bias = box_bias(t, s, column);
-    return e;
+
+/* A warpgroup: what n columns of y from `column` on have in common for all tokens, to scratch.  A
+ * meeting of the warpgroup has to follow. */
+MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int column, int n)
+{
+#pragma unroll 1
+    for (int i = mpk_thread() % 128; i < n; i += 128) {
+        float *s_bias = box_biases() + i;
+#if MPK_IMAGES
+        if (TILE_IS_IMAGE(s)) {
+            s_bias[0] = box_filter(t, s.image.bias, column + i, 0) +
+                        box_filter(t, s.image.shift, column + i, 0);
+            s_bias[BOX_FACTORS] = box_filter(t, s.image.scale, column + i, 1);
+            continue;
+        }
+#endif
+        s_bias[0] = tile_bias_of(t, s, column + i);
+    }
+}
+
+/* Eight neighbours in scratch. */
+MPK_FN tile_eight box_eight(const float *s_at)
+{
+    const mpk_words a = ptx_load_shared_words(s_at), b = ptx_load_shared_words(s_at + 4);
+    return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w),
+             __uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z),
+             __uint_as_float(b.w)}};
 }
 
 /* A value of y, at last. */
@@ -105,23 +84,27 @@ MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const tile_eight &v, const mp
     return stored;
 }
 
-/* What comes between eight scaled sums and their residual. */
-MPK_FN void box_finish_sums(const tile_shape &s, const box_ends &ends, tile_eight *v)
+/* What comes between eight scaled sums and their residual; s_bias: of the first one's column;
+ * after: s.after. */
+MPK_FN void box_finish_sums(const tile_shape &s, int after, const float *s_bias, tile_eight *v)
 {
+    if (!BOX_HAS_ENDS)
+        return;
+    const tile_eight bias = box_eight(s_bias);
 #if MPK_IMAGES
     if (TILE_IS_IMAGE(s)) {
+        const tile_eight factor = box_eight(s_bias + BOX_FACTORS);
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            v->at[i] = v->at[i] * ends.scale.at[i] + ends.bias.at[i];
+            v->at[i] = v->at[i] * factor.at[i] + bias.at[i];
         return;
     }
 #endif
-    if (TILE_HAS(TILE_FORM_BOX_ENDS))
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            v->at[i] += ends.bias.at[i];
-    if (TILE_HAS(TILE_FORM_BOX_ENDS) && s.after != ACTIVATE_NONE)
-        tile_activate_eight(s.after, v);
+    for (int i = 0; i < 8; i++)
+        v->at[i] += bias.at[i];
+    if (after != ACTIVATE_NONE)
+        tile_activate_eight(after, v);
 }
 
 #endif

@@ -41,7 +41,7 @@ struct box_end {
     rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
-    int column;         /* of y, the first */
+    int staged;         /* place of the first column's bias in scratch */
     rt_u32 sends;       /* rt_entry.sends */
 };
 
@@ -58,7 +58,8 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
 }
 
 /* Computed after the products: during them it would hold registers. */
-MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups)
+MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups,
+                          int skip)
 {
     const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3); /* of y */
     const rt_u32 bytes = s.peaks >= 0 ? 4 : 2;                           /* of a column of y */
@@ -70,7 +71,7 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
     e.squares = squares_of_pass(t, s, row, group);
     e.tokens = (int)t.hi0 - row;
     e.groups = groups;
-    e.column = column;
+    e.staged = skip * 8;
     e.sends = t.e->sends;
     return e;
 }
@@ -78,13 +79,11 @@ MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int g
 /* Eight sums of a token from scratch, scaled. */
 MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
 {
-    const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + 4);
-    const rt_u32 words[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
     const float scale = *s_scale; /* of the token's norm */
-    tile_eight v;
+    tile_eight v = box_eight(s_sum);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        v.at[i] = __uint_as_float(words[i]) * scale;
+        v.at[i] *= scale;
     return v;
 }
 
@@ -105,17 +104,16 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e,
             ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
                               &residual[i]);
     const bool relu = TILE_HAS_RELU(s);
-    box_ends ends = {};
-    if (BOX_HAS_ENDS && tokens > 0)
-        ends = box_ends_of(t, s, e.column + group * 8);
+    const int after = s.after;
+    const float *s_bias = box_biases() + e.staged + group * 8;
     s_sum += first * TILE_ROW + lane % 8 * 8;
     s_scale += first;
 #pragma unroll
     for (int i = 0; i < 4; i += 2) {
         tile_eight a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
                    b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
-        box_finish_sums(s, ends, &a);
-        box_finish_sums(s, ends, &b);
+        box_finish_sums(s, after, s_bias, &a);
+        box_finish_sums(s, after, s_bias, &b);
         mpk_words y[2] = {}; /* what is stored */
         if (4 * i < tokens)
             y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i], relu);
@@ -188,18 +186,19 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
     const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
     const int tokens = group < e.groups ? e.tokens - first : 0;
     /* in flight, as the bias, while sums go through scratch */
+    char *s_residual = box_residual();
     if (e.residual) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             if (4 * i < tokens)
-                ptx_copy_async(box_residual() + 512 * i,
+                ptx_copy_async(s_residual + 512 * i,
                                (const void *)(e.residual + at + (rt_u32)i * further), true);
         ptx_copy_async_commit();
     }
     const bool relu = TILE_HAS_RELU(s);
-    box_ends ends = {};
-    if (BOX_HAS_ENDS && tokens > 0)
-        ends = box_ends_of(t, s, e.column + group * 8);
+    /* kept, or found again for each token */
+    const int after = (int)ptx_keep((rt_u32)s.after);
+    const float *s_bias = box_biases() + e.staged + group * 8;
     tile_put(sum, s_sum); /* the warp's own part of the scratch: __syncwarp is enough */
     ptx_copy_async_wait<0>();
     __syncwarp();
@@ -208,10 +207,10 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
 #pragma unroll 1
     for (int i = 0; i < 4; i++) {
         tile_eight v = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i);
-        box_finish_sums(s, ends, &v);
+        box_finish_sums(s, after, s_bias, &v);
         mpk_words y = {}, residual = {}; /* what is stored */
         if (e.residual)
-            residual = ptx_load_shared_words(box_residual() + 512 * i);
+            residual = ptx_load_shared_words(s_residual + 512 * i);
         if (4 * i < tokens)
             y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual, relu);
         const float added = e.squares ? squares_add(y, square[0]) : 0;

@@ -282,13 +282,14 @@ static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
 /* What all lots begin with: the first MPK_BOXES boxes of x are requested, by a warp each, and
  * factors whose squares are summed already go to s_scale meanwhile.  The meeting stands between the
  * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
- * which requests the boxes after these, has an arrival of each warp after it.  first: lot of the
- * task, which waits for its event here, after all that does not depend on it. */
+ * which requests the boxes after these, has an arrival of each warp after it.  The task waits for
+ * its event in its first lot, after all that does not depend on it.  Biases stay for all lots. */
 MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p,
-                      const tile_pass &q, bool part, const box_lot &b, int row, bool first,
+                      const tile_pass &q, bool part, const box_lot &b, int at, int lot, int row,
                       bool anew, float *s_scale)
 {
     const int warp = mpk_thread() / 32 % 4;
+    const bool first = at == 0 && lot == 0;
     if (first)
         mpk_take_scratch();
     ptx_fence_shared(); /* stages were sums, or another task's */
@@ -304,6 +305,9 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
     __syncwarp();
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
+    if (BOX_HAS_ENDS && lot == 0 && s.activation == ACTIVATE_NONE)
+        box_put_biases(t, s, 8 * (p.first + (part ? parts_first(p) : at)),
+                       8 * (part ? parts_own(p) : q.groups));
 }
 
 /* The lot's sums.  All boxes that were requested have been waited for at the end, so stages and
@@ -354,7 +358,7 @@ MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &
         box_put_scales(s, s.eps, square, s_scale);
     tile_meet(); /* stages of x give way to sums */
     first += skip;
-    const box_end e = box_end_of(t, s, row + 16 * warp, first, groups);
+    const box_end e = box_end_of(t, s, row + 16 * warp, first, groups, skip);
     char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4; /* the warp's, of the stages' room */
     if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
         box_put_logits<M>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
@@ -424,7 +428,7 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     if (!p.joint)
         row += half * TILE_TOKENS;
     const box_lot b = box_lot_of(t, s, q, anew);
-    box_begin(t, s, p, q, part, b, row, at == 0 && lot == 0, anew, s_scale);
+    box_begin(t, s, p, q, part, b, at, lot, row, anew, s_scale);
     if (TILE_SOME_JOINT && (TILE_ALL_SHORT ? !TILE_IS_IMAGE(s) : p.joint))
         box_run_lot<true>(t, s, q, b, part, first, row, anew, s_scale, ring);
     else

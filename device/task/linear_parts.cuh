@@ -293,10 +293,10 @@ MPK_FN rt_u64 parts_at(const tile_shape &s, int row, int group)
     return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
 }
 
-/* Make a group's columns of y for one token, scaled; s_sum: its sums; r: the residual.  Returns the
- * sum of the columns' squares; 0 where they are gated. */
+/* Make a group's columns of y for one token, scaled; s_bias: its biases; s_sum: its
+ * sums; r: the residual.  Returns the sum of the columns' squares; 0 where they are gated. */
 MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_sum, float scale,
-                         int row, int group, const mpk_words &r)
+                         int row, int group, const float *s_bias, const mpk_words &r)
 {
     char *y = mpk_at<char>(t, s.y) + parts_at(s, row, group);
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + PARTS_ROW);
@@ -315,15 +315,12 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
         return 0;
     }
     const bool relu = TILE_HAS_RELU(s);
-    box_ends ends = {};
-    if (BOX_HAS_ENDS)
-        ends = box_ends_of(t, s, group << 3);
     const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
     rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sums.at[i] *= scale;
-    box_finish_sums(s, ends, &sums);
+    box_finish_sums(s, s.after, s_bias, &sums);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         words[i] = halves_pack(box_last(relu, sums.at[2 * i] + halves_low(residual[i])),
@@ -375,6 +372,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
     parts_leave(t);
     ptx_copy_async_wait<0>();
     float square = 0;
+    const float *s_bias = box_biases();
 #pragma unroll 1
     for (int g = l.half; g < l.own; g += 2) {
         mpk_words r = {};
@@ -383,7 +381,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
         else if (s.residual >= 0)
             r = ptx_load_words(mpk_at<const char>(t, s.residual) + parts_at(s, row, group + g));
         square += parts_store(t, s, parts_scratch() + 2 * g * PARTS_ROW + token * 16, scale, row,
-                              group + g, r);
+                              group + g, s_bias + 8 * g, r);
     }
     if (t.e->at[RT_SQUARES_OF_Y]) {
         /* the sum of the even groups, then that of the odd ones */

@@ -51,17 +51,6 @@ MPK_FN int tile_piece_of(int groups)
     return groups > 4 ? 4 : groups > 2 ? 8 : groups > 1 ? 16 : 32;
 }
 
-/* May biases be read 16 bytes at a time for a group of 8 columns?  Then those of a weight begin
- * with a group, and lie at aligned addresses. */
-MPK_FN bool tile_has_whole_biases(const rt_entry *e, const tile_shape &s)
-{
-    bool whole = true;
-#pragma unroll
-    for (int i = 0; i < 3; i++)
-        whole &= s.bias_rows[i] % 8 == 0 && (s.bias[i] < 0 || e->at[s.bias[i]] % 16 == 0);
-    return whole && s.activation == ACTIVATE_NONE;
-}
-
 /* Does the task come by boxes?  Then a group of packed rows is 8 columns of y, or 4 with an
  * activation, that lie together as aligned words.  Logits begin with a whole block of those that
  * have a peak. */
@@ -73,7 +62,7 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
     const bool has_bias = (s.bias[0] & s.bias[1] & s.bias[2]) >= 0;
     return e->maps && (TILE_HAS(TILE_FORM_BOX_ENDS) || s.after == ACTIVATE_NONE) &&
            s.gathered < 0 && (s.peaks < 0 || e->lo[1] % 64 == 0) &&
-           (!has_bias || (TILE_HAS(TILE_FORM_BOX_ENDS) && tile_has_whole_biases(e, s))) &&
+           (!has_bias || (TILE_HAS(TILE_FORM_BOX_ENDS) && s.activation == ACTIVATE_NONE)) &&
            ((e->lo[1] | e->hi[1] | (rt_u32)s.rows) & whole) == 0 && ((e->at[s.y] | last) & 15) == 0;
 #else
     (void)e, (void)s;

@@ -112,7 +112,7 @@ static const gen_routine *routine(const gen_call *c)
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return TILE_SCRATCH_OF(c->needs & GEN_ROOM);
+    return TILE_SCRATCH_OF(c->needs & GEN_ROOM) + TILE_BIASES_OF(1); /* and factors */
 }
 
 /* The loops of all passes of a task, whatever its rows (tile_plan.cuh); one of at most 128 rows may

@@ -106,14 +106,11 @@ static bool has_ends(const gen_call *c)
     return has_bias(c) || act_of(c).n;
 }
 
-/* As tile_has_whole_biases, where operands are aligned.  Only in calls: they spill registers at the
- * ends of all products of a kernel for prompts. */
+/* Biases and activations of columns by boxes.  Only in calls: they spill registers at the ends of
+ * all products of a kernel for prompts. */
 static bool may_have_ends(const gen_call *c)
 {
-    bool whole = !is_gated(c) && gen_output(c, 0)->live == IR_ALL;
-    for (uint32_t i = 0; i < 3; i++)
-        whole = whole && !(linear_input(c, W0 + i) && linear_input(c, W0 + i)->dims[0] % 8);
-    return whole;
+    return !is_gated(c) && gen_output(c, 0)->live == IR_ALL;
 }
 
 /* As tile_is_boxed, where there are maps and operands are aligned. */

@@ -403,7 +403,8 @@ static void run_all(product *products, uint64_t seed)
                 fill_task(&products[k], i, &w->entries[w->n], &w->forms[w->n]);
                 w->n++;
                 memcpy(w->live, products[k].b.values.live, sizeof w->live);
-                w->scratch_bytes = source.instances[products[k].b.s->instance].scratch_bytes;
+                const uint32_t n = source.instances[products[k].b.s->instance].scratch_bytes;
+                w->scratch_bytes = n > w->scratch_bytes ? n : w->scratch_bytes;
             }
         if (w->n)
             w->entries[w->n - 1].is_last = 1;

@@ -1,0 +1,198 @@
+/* body_recur.c - the body of recur (device/task/recur.cuh).  What an instance has after its head,
+ * of 64 steps of one operand, 8 of them read ahead:
+ *
+ *   mpk_box box = recur_lines(t, 3);
+ *   rt_u64 n = mpk_count(box, 3);
+ *   for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
+ *       rt_i64 at[RT_MAX_RANK];
+ *       mpk_place(box, 3, i, at);
+ *       const rt_i64 from0 = mpk_spread(in_x0, 3, at), to = mpk_offset(out_y, at);
+ *       float now0[8], next0[8];
+ *       const auto load0 = [&](int step) { return mpk_get(in_x0, ..., from0 + step * 1536); };
+ *       float before = 0.0f;
+ *       ... now0 of steps 0 to 7 ...
+ *       for (int first = 0; first < 64; first += 8) {
+ *           ... next0 of steps first + 8 and up ...
+ *           for (int k = 0; k < 8 && first + k < 64; k++) {
+ *               ... the steps of the expression, v0 and up ...
+ *               before = mpk_round(MPK_F32, v2);
+ *               mpk_put(out_y, mpk_data(t, out_y), to + (first + k) * 1536, before);
+ *           }
+ *           ... now0 = next0 ...
+ *       }
+ *   }
+ *
+ * Operands that are the same in all steps are read once. */
+#include "gen/body_print.h"
+
+#include "gen/map_print.h"
+
+/* Attributes, by index. */
+enum { EXPRESSION, DTYPE, START };
+
+/* A call and its program. */
+typedef struct recurrence {
+    const gen_call *c;
+    map_program program;
+    uint32_t n; /* operands of the expression without the value before, xn */
+    uint32_t rank;
+    int64_t n_steps, ahead;
+    bool given, first;             /* the attribute `start` */
+    map_type types[IR_MAX_INPUTS]; /* as what each is read; MAP_TYPES: it is not */
+} recurrence;
+
+/* From one step to the next, in elements; 0: the operand is the same in all. */
+static int64_t stride_of(const recurrence *r, uint32_t i)
+{
+    const ir_tensor *t = gen_input(r->c, i);
+    return t->rank == r->rank && t->dims[0] != 1 ? t->stride[0] : 0;
+}
+
+/* Is operand i read from step to step? */
+static bool has_steps(const recurrence *r, uint32_t i)
+{
+    return r->types[i] != MAP_TYPES && stride_of(r, i);
+}
+
+/* Steps that are read ahead: fewer of long expressions, which the loop has as often. */
+static int64_t steps_ahead(const recurrence *r)
+{
+    enum { SHORT = 32, LONG = 64, MOST = 8 };
+    const uint32_t n = r->program.n;
+    const int64_t ahead = n <= SHORT ? MOST : n <= LONG ? MOST / 2 : 1;
+    return ahead < r->n_steps ? ahead : r->n_steps;
+}
+
+static mpk_status describe(mpk_context *cx, const gen_call *c, recurrence *r)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    const str start = c->op->attributes[START].s;
+    ir_dtype dtypes[IR_MAX_INPUTS];
+    *r = (recurrence){.c = c, .rank = y->rank, .n_steps = y->dims[0]};
+    r->given = str_is(start, "given");
+    r->first = str_is(start, "first");
+    r->n = c->op->n_in - r->given;
+    for (uint32_t i = 0; i < r->n; i++)
+        dtypes[i] = gen_input(c, i)->dtype;
+    dtypes[r->n] = y->dtype;
+    TRY(map_compile(cx, c->op->attributes[EXPRESSION].s, r->n + 1, dtypes, &r->program));
+    for (uint32_t i = 0; i < IR_MAX_INPUTS; i++)
+        r->types[i] = MAP_TYPES;
+    for (uint32_t i = 0; i < r->program.n; i++)
+        if (r->program.steps[i].kind == MAP_INPUT)
+            r->types[r->program.steps[i].number] = r->program.steps[i].type;
+    if (r->first)
+        r->types[0] = MAP_F;
+    r->ahead = steps_ahead(r);
+    return MPK_OK;
+}
+
+static const char *type_name(const recurrence *r, uint32_t i)
+{
+    static const char *const names[MAP_TYPES] = {"rt_i64", "rt_i64", "float", "double"};
+    return names[r->types[i]];
+}
+
+/* What each operand is read by: a lambda for one that has steps, else a constant. */
+static void print_operands(const recurrence *r, text *out)
+{
+    for (uint32_t i = 0; i < r->n; i++) {
+        if (r->types[i] == MAP_TYPES)
+            continue;
+        const char *suffix = gen_access_suffix(r->types[i]), *type = type_name(r, i);
+        text_print(out, "        const rt_i64 from%u = mpk_spread(in_x%u, %u, at);\n", i, i,
+                   r->rank);
+        if (has_steps(r, i))
+            text_print(out,
+                       "        %s now%u[%d], next%u[%d];\n"
+                       "        const auto load%u = [&](int step) {\n"
+                       "            return mpk_get%s(in_x%u, mpk_data(t, in_x%u), from%u + step * "
+                       "%lldll);\n        };\n",
+                       type, i, (int)r->ahead, i, (int)r->ahead, i, suffix, i, i, i,
+                       (long long)stride_of(r, i));
+        else
+            text_print(out,
+                       "        const %s x%u = mpk_get%s(in_x%u, mpk_data(t, in_x%u), from%u);\n",
+                       type, i, suffix, i, i, i);
+    }
+}
+
+/* Load `now` or `next` of all operands with steps, from step `first` on. */
+static void print_loads(const recurrence *r, int indent, const char *to, const char *first,
+                        text *out)
+{
+    text_print(out, "#pragma unroll\n%*sfor (int k = 0; k < %d; k++)\n%*sif (%s + k < %lld) {\n",
+               indent, "", (int)r->ahead, indent + 4, "", first, (long long)r->n_steps);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (has_steps(r, i))
+            text_print(out, "%*s%s%u[k] = load%u(%s + k);\n", indent + 8, "", to, i, i, first);
+    text_print(out, "%*s}\n", indent + 4, "");
+}
+
+/* An operand of the expression: the value before, or as it has been read. */
+static void print_input(const void *of, const map_step *s, text *out)
+{
+    const recurrence *r = of;
+    if (s->number == r->n)
+        text_print(out, "before");
+    else
+        text_print(out, has_steps(r, s->number) ? "now%u[k]" : "x%u", s->number);
+}
+
+/* The value before step 0. */
+static void print_start(const recurrence *r, text *out)
+{
+    const unsigned last = r->c->op->n_in - 1;
+    if (r->given)
+        text_print(out,
+                   "        float before = mpk_get(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, "
+                   "%u, at));\n",
+                   last, last, last, r->rank);
+    else
+        text_print(out, "        float before = 0.0f;\n");
+}
+
+/* One step.  Where the first value is that of x0, step 0 has no value before. */
+static void print_step(const recurrence *r, text *out)
+{
+    const ir_tensor *y = gen_output(r->c, 0);
+    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++)\n", (int)r->ahead);
+    text_print(out, "                if (first + k < %lld) {\n", (long long)r->n_steps);
+    gen_print_map(&(gen_map){&r->program, "v", 20, r, print_input, false}, out);
+    text_print(out, "                    before = mpk_round(%s, ", gen_dtype_name(y->dtype));
+    if (r->first)
+        text_print(out, has_steps(r, 0) ? "first + k == 0 ? now0[k] : " : "first + k == 0 ? x0 : ");
+    text_print(out,
+               "v%u);\n                    mpk_put(out_y, mpk_data(t, out_y), to + (first + k) * "
+               "%lldll, before);\n                }\n",
+               r->program.result, (long long)y->stride[0]);
+}
+
+static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    recurrence r;
+    TRY(describe(cx, c, &r));
+    gen_print_head(c, n, out);
+    text_print(out,
+               "    mpk_box box = recur_lines(t, %u);\n    rt_u64 n = mpk_count(box, %u);\n"
+               "    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {\n"
+               "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
+               "        const rt_i64 to = mpk_offset(out_y, at);\n",
+               r.rank, r.rank, r.rank);
+    print_operands(&r, out);
+    print_start(&r, out);
+    print_loads(&r, 8, "now", "0", out);
+    text_print(out, "        for (int first = 0; first < %lld; first += %d) {\n",
+               (long long)r.n_steps, (int)r.ahead);
+    text_print(out, "            const int after = first + %d;\n", (int)r.ahead);
+    print_loads(&r, 12, "next", "after", out);
+    print_step(&r, out);
+    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++) {\n", (int)r.ahead);
+    for (uint32_t i = 0; i < r.n; i++)
+        if (has_steps(&r, i))
+            text_print(out, "                now%u[k] = next%u[k];\n", i, i);
+    text_print(out, "            }\n        }\n    }\n}\n");
+    return MPK_OK;
+}
+
+const gen_body gen_body_recur = GEN_BODY("recur", "recur", print, NULL);

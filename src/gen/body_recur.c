@@ -58,8 +58,9 @@ static bool has_steps(const recurrence *r, uint32_t i)
 static int64_t steps_ahead(const recurrence *r)
 {
     enum { SHORT = 32, LONG = 64, MOST = 8 };
-    const uint32_t n = r->program.n;
-    const int64_t ahead = n <= SHORT ? MOST : n <= LONG ? MOST / 2 : 1;
+    int64_t ahead = 1;
+    if (r->program.n <= LONG)
+        ahead = r->program.n <= SHORT ? MOST : MOST / 2;
     return ahead < r->n_steps ? ahead : r->n_steps;
 }
 
@@ -161,7 +162,7 @@ static void print_step(const recurrence *r, text *out)
     gen_print_map(&(gen_map){&r->program, "v", 20, r, print_input, false}, out);
     text_print(out, "                    before = mpk_round(%s, ", gen_dtype_name(y->dtype));
     if (r->first)
-        text_print(out, has_steps(r, 0) ? "first + k == 0 ? now0[k] : " : "first + k == 0 ? x0 : ");
+        text_print(out, "first + k == 0 ? %s : ", has_steps(r, 0) ? "now0[k]" : "x0");
     text_print(out,
                "v%u);\n                    mpk_put(out_y, mpk_data(t, out_y), to + (first + k) * "
                "%lldll, before);\n                }\n",

@@ -67,7 +67,8 @@ class Combine:
         names = [f"{side}{i}" for side in "lr" for i in range(len(xs))] + [f"m{i}" for i in range(len(more))]
         kinds = [(x.shape[1:], x.dtype) for x in (*xs, *xs)] + [(m.shape, m.dtype) for m in more]
         values: dict[torch.fx.Node, Any] = {}
-        given = iter(Val(tuple(shape), dtype, name) for name, (shape, dtype) in zip(names, kinds))  # type: ignore[arg-type]
+        words: Any = zip(names, kinds)  # in the place of tensors
+        given = iter([Val(tuple(shape), dtype, name) for name, (shape, dtype) in words])
         for node in gm.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(given)
@@ -105,7 +106,7 @@ def scan(e: Emitter, gm: torch.fx.GraphModule, xs: Sequence[Val], more: Sequence
     """All states along axis 0 of those of xs that are read."""
     if any(x.dtype not in STATES for x in xs):
         raise Unsupported("a scan of other numbers than f32, f16 and bf16")
-    combine, states = Combine(e, gm, xs, more), {}
+    combine, states, given = Combine(e, gm, xs, more), {}, {"r": xs, "m": more}
 
     def states_of(i: int, asked: tuple[int, ...] = ()) -> Val:
         if i in asked:
@@ -115,7 +116,7 @@ def scan(e: Emitter, gm: torch.fx.GraphModule, xs: Sequence[Val], more: Sequence
             others = []
             for word in words:
                 at = int(word[1:])
-                others.append(late(states_of(at, (*asked, i))) if word[0] == "l" else (xs if word[0] == "r" else more)[at])
+                others.append(late(states_of(at, (*asked, i))) if word[0] == "l" else given[word[0]][at])
             text = combine.expression(i, [f"r{i}", *words, f"l{i}"])
             states[i] = e.op("recur", xs[i], *others, expr=text, dtype=dtype_name(xs[i].dtype), start="first")
         return states[i]

@@ -207,6 +207,10 @@ static const op_case cases[] = {
      "= \"given\"}\n"},
     {"input %a : i32[7, 5]\ninput %m : bool[7, 1]\n%y = recur(%a, %m) {expr = \"where(x1, 0.0, x2 "
      "* 0.5) + sin(f32(x0))\"}\n"},
+    {"input %a : f32[5, 16]\ninput %d : bf16[2, 5, 9]\n%p = reshape(%a) {shape = [1, 1, 5, 16]}\n"
+     "%e = expand(%p) {shape = [9, 2, 5, 16]}\n%t = transpose(%d) {perm = [2, 0, 1]}\n%s = "
+     "reshape(%t) {shape = [9, 2, 5, 1]}\n%y = recur(%e, %s) {expr = \"t0 = exp(min(x0 * x1, 0)); "
+     "t0 * x2 + x1\"}\n"},
     {"input %a : f32[1, 8, 72]\n%y = recur(%a) {expr = \"x0 - x1\", dtype = \"f16\"}\n"},
 };
 

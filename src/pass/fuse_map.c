@@ -17,6 +17,10 @@
  *   map(reduce(mul(a, b)), c)    -> reduce(a, b, c) {expr = "bf16(x0 * x1)", inputs = 2,
  *                                                    then = "bf16(x0 + x1)"}
  *
+ * and a recurrence takes in the operators that make its operands for it alone:
+ *
+ *   recur(map(a, b), c)          -> recur(a, b, c) {expr = "t0 = f32(exp(x0 * x1)); ..."}
+ *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers
  * its producers, and theirs, within the limits of an expression.  Then the text is written,
  * producers first, with operands and temporaries renamed.  The text is parsed again by the
@@ -383,6 +387,87 @@ static mpk_status take_in_terms(map_fuser *f, ir_op_id id)
     return status;
 }
 
+/* ---- what steps of a recurrence read ---- */
+
+/* The operator that makes operand i of a recurrence, if it can be taken in; NULL otherwise.  It is
+ * computed as often as before: its result has the shape of the states. */
+static const ir_op *find_step(const map_fuser *f, const ir_op *recur, uint32_t i)
+{
+    const ir_graph *g = f->w->g;
+    const ir_tensor *x = &g->tensors.at[recur->in[i]], *y = &g->tensors.at[recur->out[0]];
+    const bool first = str_is(rewrite_attribute(recur, "start")->s, "first");
+    const ir_op *op = x->producer == IR_NONE ? NULL : &g->ops.at[x->producer];
+    if ((first && i == 0) || !op || !count_steps(f, op) || x->shares != IR_NONE ||
+        f->w->is_output[recur->in[i]] || f->w->uses.at[recur->in[i]] != 1 || !same_shape(x, y))
+        return NULL;
+    for (uint32_t k = 0; k < op->n_in; k++)
+        if (f->is_written[tg_root(g, op->in[k])] || g->tensors.at[op->in[k]].live != IR_ALL)
+            return NULL;
+    return op;
+}
+
+/* Write the text of a recurrence with all operators that it takes in, if in[n] are its first
+ * operands; its own result stands for the value before.  False: it takes in none, or too much. */
+static bool write_steps(const map_fuser *f, const ir_op *recur, const ir_tensor_id *in, uint32_t n,
+                        map_writer *to)
+{
+    const bool given = str_is(rewrite_attribute(recur, "start")->s, "given");
+    uint32_t n_taken = 0, n_temps = 0, n_steps = 0, n_in = n + recur->n_in;
+    ir_op step = *recur;
+    step.def = &op_map;
+    step.n_in = recur->n_in + !given;
+    step.in[step.n_in - 1] = recur->out[0];
+    *to = (map_writer){.w = f->w, .n_in = n};
+    memcpy(to->in, in, n * sizeof *in);
+    for (uint32_t i = 0; i < recur->n_in - given; i++) {
+        const ir_op *op = find_step(f, recur, i);
+        if (!op)
+            continue;
+        n_taken++;
+        n_in += op->n_in;
+        n_temps += map_text_count_temps(op);
+        n_steps += count_steps(f, op);
+        if (n_in >= IR_MAX_INPUTS || n_steps > FUSE_STEPS / 2 || n_taken == FUSE_MEMBERS ||
+            n_temps + map_text_count_temps(&step) > FUSE_TEMPS)
+            return false;
+        map_text_add(to, op, false);
+    }
+    map_text_add(to, &step, true);
+    return n_taken && map_text_fits(to);
+}
+
+/* Put what makes the operands of a recurrence into its expression.  The text is written twice: the
+ * value before is the last operand. */
+static mpk_status take_in_steps(map_fuser *f, ir_op_id id)
+{
+    const ir_op recur = f->w->g->ops.at[id];
+    const bool given = str_is(rewrite_attribute(&recur, "start")->s, "given");
+    const bool first = str_is(rewrite_attribute(&recur, "start")->s, "first");
+    ir_tensor_id in[IR_MAX_INPUTS] = {recur.in[0]}, out;
+    map_writer to;
+    uint32_t n = first;
+    bool fits = write_steps(f, &recur, in, n, &to);
+    for (uint32_t i = n; fits && i < to.n_in; i++)
+        if (to.in[i] != recur.out[0])
+            in[n++] = to.in[i];
+    fits = fits && n + 1 < FUSE_INPUTS;
+    text_free(&to.out);
+    if (!fits)
+        return MPK_OK;
+    in[n] = recur.out[0];
+    mpk_status status = MPK_OK;
+    if (write_steps(f, &recur, in, n + 1, &to)) {
+        if (given)
+            in[n] = recur.in[recur.n_in - 1];
+        const ir_set set = {.name = "expr", .s = to.out.at};
+        status = add_again(f, &recur, id, n + given, in, 1, &set, &out);
+        if (status == MPK_OK)
+            rewrite_replace(f->w, recur.out[0], out);
+    }
+    text_free(&to.out);
+    return status;
+}
+
 /* is_written: some operator, not a view, has a result that shares the storage of this root. */
 static mpk_status begin(map_fuser *f, rewrite *w)
 {
@@ -417,8 +502,9 @@ static mpk_status make_maps(pass_state *s, ir_graph **g)
     return rewrite_end(&w, g);
 }
 
-/* Once maps are whole, what reductions are made of is one operator at most. */
-static mpk_status make_reductions(pass_state *s, ir_graph **g)
+/* Once maps are whole, what reductions and steps of recurrences are made of is one operator at
+ * most. */
+static mpk_status take_in_operands(pass_state *s, ir_graph **g)
 {
     rewrite w;
     map_fuser f;
@@ -428,6 +514,8 @@ static mpk_status make_reductions(pass_state *s, ir_graph **g)
     for (ir_op_id o = 0; o < n; o++)
         if (strcmp(w.g->ops.at[o].def->name, "reduce") == 0)
             TRY(take_in_terms(&f, o));
+        else if (strcmp(w.g->ops.at[o].def->name, "recur") == 0)
+            TRY(take_in_steps(&f, o));
     return rewrite_end(&w, g);
 }
 
@@ -437,5 +525,5 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
     if (s->options->fusion != PASS_FUSE_FULL)
         return MPK_OK;
     TRY(make_maps(s, g));
-    return s->options->relaxed ? make_reductions(s, g) : MPK_OK;
+    return s->options->relaxed ? take_in_operands(s, g) : MPK_OK;
 }

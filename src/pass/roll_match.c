@@ -3,7 +3,8 @@
  * Input: a program, two of its tensors; the operators of steps are those that is_known
  * names.  Lifting an operator adds the axis of steps in front:
  *
- *   slice(%x) {starts = [0, 4], stops = [9, 5]}   ->  [n, 9, 1]: a view of %x, transposed
+ *   slice(%x) {starts = [0, 4], stops = [9, 5]}   ->  [n, 9, 1]: a view of %x, transposed; or, of
+ *                                                     a state, what makes %x, of such views
  *   reshape, transpose, expand, slice             ->  the same of the axes behind
  *   reduce {axes = [1]}                           ->  {axes = [2]}
  *   element-wise, batch_matmul                    ->  operands get axes of 1 up to its rank
@@ -264,29 +265,90 @@ static void put_behind(const ir_attribute *list, int64_t first, int64_t add, int
         to[i + 1] = list->ints.at[i] + add;
 }
 
-/* Entries of one tensor: its steps first, and where they were one entry. */
-static mpk_status lift_entries(rewrite *w, uint32_t key, const ir_op *op, uint32_t axis,
-                               int64_t before, int64_t n, ir_tensor_id *out)
+static bool has_shape(const ir_tensor *t, const ir_tensor *of)
+{
+    return t->rank == of->rank && memcmp(t->dims, of->dims, t->rank * sizeof *t->dims) == 0;
+}
+
+/* Where the entries of steps lie: `op` is the slice of step `before`, along `axis`. */
+typedef struct entries {
+    const ir_op *op;
+    uint32_t axis, key;
+    int64_t before, n;
+} entries;
+
+/* Entries of a tensor of the shape of what is sliced: its steps first, and where they were one
+ * entry. */
+static mpk_status add_entries(rewrite *w, const entries *e, ir_tensor_id from, ir_tensor_id *out)
 {
     int64_t starts[IR_MAX_RANK], stops[IR_MAX_RANK], perm[IR_MAX_RANK], dims[IR_MAX_RANK + 1];
-    const ir_tensor y = *tensor_of(w, op->out[0]);
+    const ir_tensor y = *tensor_of(w, e->op->out[0]);
+    const uint32_t axis = e->axis;
     for (uint32_t i = 0; i < y.rank; i++) {
-        starts[i] = rewrite_attribute(op, "starts")->ints.at[i];
-        stops[i] = rewrite_attribute(op, "stops")->ints.at[i];
+        starts[i] = rewrite_attribute(e->op, "starts")->ints.at[i];
+        stops[i] = rewrite_attribute(e->op, "stops")->ints.at[i];
         perm[i] = i == 0 ? axis : i - (i <= axis);
         dims[i + 1] = y.dims[i];
     }
-    dims[0] = n;
-    starts[axis] -= before;
-    stops[axis] = starts[axis] + n;
-    TRY(rewrite_add(w, key, "slice", 1, op->in,
+    dims[0] = e->n;
+    starts[axis] -= e->before;
+    stops[axis] = starts[axis] + e->n;
+    TRY(rewrite_add(w, e->key, "slice", 1, &from,
                     (ir_set[]){{.name = "starts", .ints = starts, .n_ints = y.rank},
                                {.name = "stops", .ints = stops, .n_ints = y.rank},
                                {0}},
                     out));
-    TRY(rewrite_add(w, key, "transpose", 1, out,
+    TRY(rewrite_add(w, e->key, "transpose", 1, out,
                     (ir_set[]){{.name = "perm", .ints = perm, .n_ints = y.rank}, {0}}, out));
-    return rewrite_reshape(w, key, *out, y.rank + 1, dims, out);
+    return rewrite_reshape(w, e->key, *out, y.rank + 1, dims, out);
+}
+
+/* Are entries of single steps all that is read of t? */
+static bool is_read_by_steps(const rewrite *w, ir_tensor_id t)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < w->g->ops.n; i++)
+        n += is_op(&w->g->ops.at[i], "slice") && w->g->ops.at[i].in[0] == t;
+    return n == w->uses.at[t] && t < w->n_source && !w->is_output[t];
+}
+
+/* Can an operator that makes a whole tensor make its entries in the order of the steps instead? */
+static const ir_op *find_movable(const roll_match *m, ir_tensor_id t)
+{
+    const ir_op *op = maker_of(m->w, t);
+    bool movable = op && is_elementwise(op) && m->w->g->tensors.at[t].shares == IR_NONE;
+    for (uint32_t i = 0; movable && i < op->n_in; i++)
+        movable = is_lasting(m, op->in[i]);
+    return movable ? op : NULL;
+}
+
+/* Entries of t.  An element-wise operator that makes t for these steps alone is moved behind the
+ * views, where it can join the recurrence (fuse_map); so are those before it. */
+static mpk_status lift_entries(rewrite *w, const roll_match *m, const entries *e, ir_tensor_id t,
+                               bool is_private, ir_tensor_id *out)
+{
+    const ir_op *movable = is_private && m->state != IR_NONE ? find_movable(m, t) : NULL;
+    if (!movable)
+        return add_entries(w, e, t, out);
+    const ir_op op = *movable;
+    const ir_tensor x = *tensor_of(w, t);
+    ir_tensor_id in[IR_MAX_INPUTS];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    for (uint32_t i = 0; i < op.n_in; i++) {
+        const ir_tensor *a = tensor_of(w, op.in[i]);
+        const bool whole =
+            a->rank == x.rank && memcmp(a->dims, x.dims, sizeof *x.dims * x.rank) == 0;
+        in[i] = op.in[i];
+        if (!whole)
+            TRY(rewrite_add(w, e->key, "expand", 1, &in[i],
+                            (ir_set[]){{.name = "shape", .ints = x.dims, .n_ints = x.rank}, {0}},
+                            &in[i]));
+        const bool alone =
+            whole && w->uses.at[in[i]] == 1 && in[i] < w->n_source && !w->is_output[in[i]];
+        TRY(lift_entries(w, m, e, in[i], alone, &in[i]));
+    }
+    TRY(rewrite_copy_attributes(w, &op, sets));
+    return rewrite_add(w, e->key, op.def->name, op.n_in, in, sets, out);
 }
 
 /* The operator again with one more axis in front: of its lists, which `lists` is room for. */
@@ -310,6 +372,32 @@ static mpk_status add_lifted(rewrite *w, uint32_t key, const ir_op *op, const ir
         sets[i].n_ints = list->ints.n + !sums;
     }
     return rewrite_add(w, key, op->def->name, op->n_in, in, sets, out);
+}
+
+/* Do all operands have the shape of the result? */
+static bool is_even(const rewrite *w, const ir_op *op)
+{
+    bool even = true;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        even = even && has_shape(tensor_of(w, op->in[i]), tensor_of(w, op->out[0]));
+    return even;
+}
+
+/* A lifted view of t, or of the operands of element-wise operators that have been moved. */
+static mpk_status add_view(rewrite *w, uint32_t key, const ir_op *view, ir_tensor_id t, int64_t n,
+                           ir_tensor_id *out)
+{
+    int64_t lists[3][IR_MAX_RANK + 1];
+    const ir_op *maker = maker_of(w, t);
+    if (t < w->n_source || !is_elementwise(maker) || !is_even(w, maker))
+        return add_lifted(w, key, view, &t, n, lists, out);
+    const ir_op op = *maker;
+    ir_tensor_id in[IR_MAX_INPUTS];
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    for (uint32_t i = 0; i < op.n_in; i++)
+        TRY(add_view(w, key, view, op.in[i], n, &in[i]));
+    TRY(rewrite_copy_attributes(w, &op, sets));
+    return rewrite_add(w, key, op.def->name, op.n_in, in, sets, out);
 }
 
 mpk_status roll_lift_operand(rewrite *w, roll_match *m, uint32_t key, ir_tensor_id a,
@@ -339,14 +427,18 @@ mpk_status roll_lift(rewrite *w, roll_match *m, uint32_t key, ir_tensor_id a, in
     const uint32_t axis =
         is_op(&op, "slice") && !same_attributes(&op, of_b) ? axis_of_steps(&op, of_b) : IR_MAX_RANK;
     if (axis != IR_MAX_RANK) {
-        TRY(lift_entries(w, key, &op, axis, before, n, &pair->lifted));
+        const entries e = {&op, axis, key, before, n};
+        TRY(lift_entries(w, m, &e, op.in[0], is_read_by_steps(w, op.in[0]), &pair->lifted));
     } else {
         const bool spread = is_elementwise(&op) || is_op(&op, "batch_matmul");
         const uint32_t rank = tensor_of(w, a)->rank;
         for (uint32_t i = 0; i < op.n_in; i++)
             TRY(roll_lift_operand(w, m, key, op.in[i], before, n,
                                   spread ? rank : tensor_of(w, op.in[i])->rank, &in[i]));
-        TRY(add_lifted(w, key, &op, in, n, lists, &pair->lifted));
+        if (is_view(&op) && m->state != IR_NONE)
+            TRY(add_view(w, key, &op, in[0], n, &pair->lifted));
+        else
+            TRY(add_lifted(w, key, &op, in, n, lists, &pair->lifted));
     }
     *out = pair->lifted;
     return MPK_OK;

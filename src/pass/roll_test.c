@@ -9,14 +9,17 @@
 
 static uint64_t base_seed;
 
-/* simplify and roll as compile.c runs them, then a proof that the result is a valid program. */
-static ir_graph *roll_as(arena *a, ir_graph *g, pass_fusion fusion)
+/* simplify and roll as compile.c runs them, and perhaps fuse_map as for a GPU, then a proof that
+ * the result is a valid program. */
+static ir_graph *roll_as(arena *a, ir_graph *g, pass_fusion fusion, bool fused)
 {
     arena scratch = {0};
-    const pass_options options = {.n_workers = 2, .fusion = fusion};
+    const pass_options options = {.n_workers = 2, .fusion = fusion, .relaxed = fused};
     pass_state s = {&cx, a, &scratch, &options};
     check_ok(&cx, pass_simplify(&s, &g));
     check_ok(&cx, pass_roll(&s, &g));
+    if (fused)
+        check_ok(&cx, pass_fuse_map(&s, &g));
     arena_free(&scratch);
     check_ok(&cx, ir_verify(&cx, g));
     return g;
@@ -36,29 +39,38 @@ static void evaluate(arena *a, const ir_graph *g, uint64_t seed, ir_values *valu
     check_ok(&cx, ir_eval(&cx, a, g, values));
 }
 
-/* The rolled program has so many recurs, and its outputs the bytes that they had.  Returns how many
- * operators it has. */
-static size_t check_rolled(const char *source, size_t n_recurs, uint64_t seed)
+/* The outputs of both programs have the same names and bytes. */
+static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
 {
     arena a = {0};
     ir_values x, y;
-    ir_graph *plain;
-    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &plain));
-    const ir_graph *rolled = roll_as(&a, plain, PASS_FUSE_FULL);
-    if (count_of(rolled, "recur") != n_recurs)
-        fail_msg("%zu recurs, expected %zu:\n%s", count_of(rolled, "recur"), n_recurs, source);
-    assert_int_equal(count_of(roll_as(&a, plain, PASS_FUSE_NONE), "recur"), 0);
-    evaluate(&a, plain, seed, &x);
-    evaluate(&a, rolled, seed, &y);
-    assert_int_equal(plain->outputs.n, rolled->outputs.n);
-    for (size_t i = 0; i < plain->outputs.n; i++) {
-        const ir_tensor *t = &plain->tensors.at[plain->outputs.at[i]];
-        const ir_tensor *u = &rolled->tensors.at[rolled->outputs.at[i]];
-        assert_true(str_equal(t->name, u->name));
-        assert_memory_equal(x.data[plain->outputs.at[i]], y.data[rolled->outputs.at[i]],
+    evaluate(&a, one, seed, &x);
+    evaluate(&a, two, seed, &y);
+    assert_int_equal(one->outputs.n, two->outputs.n);
+    for (size_t i = 0; i < one->outputs.n; i++) {
+        const ir_tensor *t = &one->tensors.at[one->outputs.at[i]];
+        assert_true(str_equal(t->name, two->tensors.at[two->outputs.at[i]].name));
+        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]],
                             (size_t)ir_bytes(t));
     }
-    const size_t n = rolled->ops.n;
+    arena_free(&a);
+}
+
+/* The rolled program has so many recurs, and its outputs the bytes that they had, also where recurs
+ * have taken in what makes their operands.  Returns how many operators it has then. */
+static size_t check_rolled(const char *source, size_t n_recurs, uint64_t seed)
+{
+    arena a = {0};
+    ir_graph *plain;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &plain));
+    const ir_graph *rolled = roll_as(&a, plain, PASS_FUSE_FULL, false);
+    const ir_graph *fused = roll_as(&a, plain, PASS_FUSE_FULL, true);
+    if (count_of(rolled, "recur") != n_recurs)
+        fail_msg("%zu recurs, expected %zu:\n%s", count_of(rolled, "recur"), n_recurs, source);
+    assert_int_equal(count_of(roll_as(&a, plain, PASS_FUSE_NONE, false), "recur"), 0);
+    check_same(plain, rolled, seed);
+    check_same(plain, fused, seed);
+    const size_t n = fused->ops.n;
     arena_free(&a);
     return n;
 }
@@ -111,6 +123,12 @@ static void print_state(loop *l, uint32_t form, uint32_t i, bool zeros)
     snprintf(before, sizeof before, i ? "%%s%u" : "%%h", i - 1);
     print_entry(l, "a", i);
     print_entry(l, "x", i);
+    if (form == 2)
+        text_print(
+            &l->out,
+            "%%v%u = mul(%%x%u, %%w)\n%%u%u = reshape(%%v%u) {shape = [%u, 1, %u]}\n%%x%u_ = "
+            "reshape(%%u%u) {shape = [%u, %u]}\n",
+            i, i, i, i, l->rows, l->columns, i, i, l->rows, l->columns);
     if (i == 0 && zeros)
         text_print(&l->out, "%%p0 = map(%%a0) {expr = \"x0 * 0.0\", dtype = \"%s\"}\n", l->dtype);
     else if (form == 1)
@@ -122,7 +140,7 @@ static void print_state(loop *l, uint32_t form, uint32_t i, bool zeros)
     if (form == 2)
         text_print(&l->out,
                    "%%g%u = map(%%x%u, %%w) {expr = \"sigmoid(x0) * x1\", dtype = \"%s\"}\n"
-                   "%%s%u = map(%%p%u, %%g%u, %%x%u) {expr = \"max(x0 + x1, x2 - 1)\", dtype = "
+                   "%%s%u = map(%%p%u, %%g%u, %%x%u_) {expr = \"max(x0 + x1, x2 - 1)\", dtype = "
                    "\"%s\"}\n",
                    i, i, l->dtype, i, i, i, i, l->dtype);
     else
@@ -184,11 +202,15 @@ static void random_loops(void **state)
         l.dtype = dtypes[draw(&l, 3)];
         const uint32_t form = draw(&l, 3), result = draw(&l, 4);
         const bool zeros = draw(&l, 2);
-        for (const char *name = "ax"; *name; name++) {
+        for (const char *name = "ix"; *name; name++) {
             text_print(&l.out, "input %%%c : %s", *name, l.dtype);
             print_shape(&l, 0, l.steps, false);
             text_print(&l.out, "\n");
         }
+        text_print(&l.out,
+                   "input %%j : f32[%u]\n%%b = map(%%j, %%i) {expr = \"exp(x0) - x1\", "
+                   "dtype = \"f32\"}\n%%a = cast(%%b) {dtype = \"%s\"}\n",
+                   l.axis < 2 ? l.columns : l.steps, l.dtype);
         text_print(&l.out, "input %%c : %s[%u, %u, 1]\ninput %%w : %s[%u]\ninput %%h : %s[%u, 1]\n",
                    l.dtype, l.steps, l.columns, l.dtype, l.columns, l.dtype,
                    draw(&l, 2) ? l.rows : 1);
@@ -256,6 +278,36 @@ static void examples(void **state)
                 0);
 }
 
+/* What makes operands for a recurrence alone is part of it: one operator is left. */
+static void operands_are_taken_in(void **state)
+{
+    text out = {0};
+    (void)state;
+    text_print(&out,
+               "input %%t : f32[3, 4, 40, 1]\ninput %%w : f32[4, 1, 8]\ninput %%u : bf16[3, 1, "
+               "40, 8]\ninput %%s-1 : f32[8]\n%%m = mul(%%t, %%w)\n%%a = map(%%m) {expr = "
+               "\"exp(x0)\"}\n%%b = map(%%t, %%u) {expr = \"x0 * x1\"}\n");
+    for (int i = 0; i < 40; i++)
+        for (const char *x = "ab"; *x; x++)
+            text_print(&out,
+                       "%%%c_%d = slice(%%%c) {starts = [0, 0, %d, 0], stops = [3, 4, %d, "
+                       "8]}\n%%%c%d = reshape(%%%c_%d) {shape = [3, 4, 8]}\n",
+                       *x, i, *x, i, i + 1, *x, i, *x, i);
+    for (int i = 0; i < 40; i++)
+        text_print(&out, "%%p%d = mul(%%a%d, %%s%d)\n%%s%d = add(%%p%d, %%b%d)\n", i, i, i - 1, i,
+                   i, i);
+    text_print(&out, "output %%s39\n");
+    arena a = {0};
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(out.at), &g));
+    const ir_graph *fused = roll_as(&a, g, PASS_FUSE_FULL, true);
+    assert_int_equal(count_of(fused, "recur"), 1);
+    assert_int_equal(count_of(fused, "map") + count_of(fused, "mul"), 0);
+    arena_free(&a);
+    check_rolled(out.at, 1, base_seed);
+    text_free(&out);
+}
+
 /* An operator that writes an operand in place comes between the steps. */
 static void nothing_moves_past_a_write(void **state)
 {
@@ -270,6 +322,7 @@ int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {cmocka_unit_test(random_loops), cmocka_unit_test(examples),
+                                       cmocka_unit_test(operands_are_taken_in),
                                        cmocka_unit_test(nothing_moves_past_a_write)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,7 @@
  *
  * An instance prints its own loop: a thread has an entry of a step and walks all steps of it, the
  * value before in a register.  What it reads does not depend on that value, so it is read ahead:
- * while RECUR_AHEAD steps are computed, the operands of the next ones are on their way. */
+ * while some steps are computed, the operands of the next ones are on their way. */
 #ifndef TASK_RECUR_CUH
 #define TASK_RECUR_CUH
 
@@ -15,6 +15,11 @@ MPK_FN mpk_box recur_lines(const mpk_task &t, int rank)
     box.lo[0] = 0;
     box.hi[0] = 1;
     return box;
+}
+
+MPK_FN int recur_least(int a, int b)
+{
+    return a < b ? a : b;
 }
 
 #endif

@@ -3,24 +3,33 @@
  *
  *   mpk_box box = recur_lines(t, 3);
  *   rt_u64 n = mpk_count(box, 3);
+ *   const char *const data0 = mpk_data(t, in_x0);
+ *   char *const data = mpk_data(t, out_y);
  *   for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
  *       rt_i64 at[RT_MAX_RANK];
  *       mpk_place(box, 3, i, at);
- *       const rt_i64 from0 = mpk_spread(in_x0, 3, at), to = mpk_offset(out_y, at);
- *       float now0[8], next0[8];
- *       const auto load0 = [&](int step) { return mpk_get(in_x0, ..., from0 + step * 1536); };
+ *       const rt_i64 to = mpk_offset(out_y, at), from0 = mpk_spread(in_x0, 3, at);
+ *       const auto load0 = [&](int step) { return mpk_get(in_x0, data0, from0 + step * 1536ll); };
+ *       float now0[8];
  *       float before = 0.0f;
  *       ... now0 of steps 0 to 7 ...
  *       for (int first = 0; first < 64; first += 8) {
- *           ... next0 of steps first + 8 and up ...
- *           for (int k = 0; k < 8 && first + k < 64; k++) {
+ *           const int after = recur_least(first + 8, 56);
+ *           float next0[8];
+ *           ... next0 of steps after and up ...
+ *           for (int k = 0; k < 8; k++) {
  *               ... the steps of the expression, v0 and up ...
  *               before = mpk_round(MPK_F32, v2);
- *               mpk_put(out_y, mpk_data(t, out_y), to + (first + k) * 1536, before);
+ *               mpk_put(out_y, data, to + (first + k) * 1536ll, before);
  *           }
  *           ... now0 = next0 ...
  *       }
  *   }
+ *
+ * After the last steps those before are read once more, which costs less than a question at each
+ * read.  Where the steps are no multiple of those read ahead, `after` is first + 8, each read is of
+ * step 63 at most, and the computation asks.  Addresses are constants: a store might change what
+ * they are read from.
  *
  * Operands that are the same in all steps are read once. */
 #include "gen/body_print.h"
@@ -94,6 +103,15 @@ static const char *type_name(const recurrence *r, uint32_t i)
     return names[r->types[i]];
 }
 
+/* The addresses of what is read and written. */
+static void print_addresses(const recurrence *r, text *out)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->types[i] != MAP_TYPES)
+            text_print(out, "    const char *const data%u = mpk_data(t, in_x%u);\n", i, i);
+    text_print(out, "    char *const data = mpk_data(t, out_y);\n");
+}
+
 /* What each operand is read by: a lambda for one that has steps, else a constant. */
 static void print_operands(const recurrence *r, text *out)
 {
@@ -105,29 +123,37 @@ static void print_operands(const recurrence *r, text *out)
                    r->rank);
         if (has_steps(r, i))
             text_print(out,
-                       "        %s now%u[%d], next%u[%d];\n"
                        "        const auto load%u = [&](int step) {\n"
-                       "            return mpk_get%s(in_x%u, mpk_data(t, in_x%u), from%u + step * "
-                       "%lldll);\n        };\n",
-                       type, i, (int)r->ahead, i, (int)r->ahead, i, suffix, i, i, i,
-                       (long long)stride_of(r, i));
+                       "            return mpk_get%s(in_x%u, data%u, from%u + step * %lldll);\n"
+                       "        };\n        %s now%u[%d];\n",
+                       i, suffix, i, i, i, (long long)stride_of(r, i), type, i, (int)r->ahead);
         else
-            text_print(out,
-                       "        const %s x%u = mpk_get%s(in_x%u, mpk_data(t, in_x%u), from%u);\n",
-                       type, i, suffix, i, i, i);
+            text_print(out, "        const %s x%u = mpk_get%s(in_x%u, data%u, from%u);\n", type, i,
+                       suffix, i, i, i);
     }
+}
+
+/* Are the steps a multiple of those that are read ahead? */
+static bool is_even(const recurrence *r)
+{
+    return r->n_steps % r->ahead == 0;
 }
 
 /* Load `now` or `next` of all operands with steps, from step `first` on. */
 static void print_loads(const recurrence *r, int indent, const char *to, const char *first,
                         text *out)
 {
-    text_print(out, "#pragma unroll\n%*sfor (int k = 0; k < %d; k++)\n%*sif (%s + k < %lld) {\n",
-               indent, "", (int)r->ahead, indent + 4, "", first, (long long)r->n_steps);
+    text_print(out, "#pragma unroll\n%*sfor (int k = 0; k < %d; k++) {\n", indent, "",
+               (int)r->ahead);
+    if (is_even(r))
+        text_print(out, "%*sconst int step = %s + k;\n", indent + 4, "", first);
+    else
+        text_print(out, "%*sconst int step = recur_least(%s + k, %lld);\n", indent + 4, "", first,
+                   (long long)r->n_steps - 1);
     for (uint32_t i = 0; i < r->n; i++)
         if (has_steps(r, i))
-            text_print(out, "%*s%s%u[k] = load%u(%s + k);\n", indent + 8, "", to, i, i, first);
-    text_print(out, "%*s}\n", indent + 4, "");
+            text_print(out, "%*s%s%u[k] = load%u(step);\n", indent + 4, "", to, i, i);
+    text_print(out, "%*s}\n", indent, "");
 }
 
 /* An operand of the expression: the value before, or as it has been read. */
@@ -153,20 +179,47 @@ static void print_start(const recurrence *r, text *out)
         text_print(out, "        float before = 0.0f;\n");
 }
 
-/* One step.  Where the first value is that of x0, step 0 has no value before. */
-static void print_step(const recurrence *r, text *out)
+/* The steps whose operands have been read.  Where the first value is that of x0, step 0 has no
+ * value before. */
+static void print_steps(const recurrence *r, text *out)
 {
     const ir_tensor *y = gen_output(r->c, 0);
-    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++)\n", (int)r->ahead);
-    text_print(out, "                if (first + k < %lld) {\n", (long long)r->n_steps);
+    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++)", (int)r->ahead);
+    if (!is_even(r))
+        text_print(out, "\n                if (first + k < %lld)", (long long)r->n_steps);
+    text_print(out, " {\n");
     gen_print_map(&(gen_map){&r->program, "v", 20, r, print_input, false}, out);
     text_print(out, "                    before = mpk_round(%s, ", gen_dtype_name(y->dtype));
     if (r->first)
         text_print(out, "first + k == 0 ? %s : ", has_steps(r, 0) ? "now0[k]" : "x0");
-    text_print(out,
-               "v%u);\n                    mpk_put(out_y, mpk_data(t, out_y), to + (first + k) * "
-               "%lldll, before);\n                }\n",
-               r->program.result, (long long)y->stride[0]);
+    text_print(
+        out,
+        "v%u);\n                    mpk_put(out_y, data, to + (first + k) * %lldll, before);\n"
+        "                }\n",
+        r->program.result, (long long)y->stride[0]);
+}
+
+/* All steps of an entry, some at a time. */
+static void print_walk(const recurrence *r, text *out)
+{
+    const int ahead = (int)r->ahead;
+    text_print(out, "        for (int first = 0; first < %lld; first += %d) {\n",
+               (long long)r->n_steps, ahead);
+    if (is_even(r))
+        text_print(out, "            const int after = recur_least(first + %d, %lld);\n", ahead,
+                   (long long)(r->n_steps - r->ahead));
+    else
+        text_print(out, "            const int after = first + %d;\n", ahead);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (has_steps(r, i))
+            text_print(out, "            %s next%u[%d];\n", type_name(r, i), i, ahead);
+    print_loads(r, 12, "next", "after", out);
+    print_steps(r, out);
+    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++) {\n", ahead);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (has_steps(r, i))
+            text_print(out, "                now%u[k] = next%u[k];\n", i, i);
+    text_print(out, "            }\n        }\n");
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
@@ -174,25 +227,19 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     recurrence r;
     TRY(describe(cx, c, &r));
     gen_print_head(c, n, out);
+    text_print(out, "    mpk_box box = recur_lines(t, %u);\n    rt_u64 n = mpk_count(box, %u);\n",
+               r.rank, r.rank);
+    print_addresses(&r, out);
     text_print(out,
-               "    mpk_box box = recur_lines(t, %u);\n    rt_u64 n = mpk_count(box, %u);\n"
                "    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n"
                "        const rt_i64 to = mpk_offset(out_y, at);\n",
-               r.rank, r.rank, r.rank);
+               r.rank);
     print_operands(&r, out);
     print_start(&r, out);
     print_loads(&r, 8, "now", "0", out);
-    text_print(out, "        for (int first = 0; first < %lld; first += %d) {\n",
-               (long long)r.n_steps, (int)r.ahead);
-    text_print(out, "            const int after = first + %d;\n", (int)r.ahead);
-    print_loads(&r, 12, "next", "after", out);
-    print_step(&r, out);
-    text_print(out, "#pragma unroll\n            for (int k = 0; k < %d; k++) {\n", (int)r.ahead);
-    for (uint32_t i = 0; i < r.n; i++)
-        if (has_steps(&r, i))
-            text_print(out, "                now%u[k] = next%u[k];\n", i, i);
-    text_print(out, "            }\n        }\n    }\n}\n");
+    print_walk(&r, out);
+    text_print(out, "    }\n}\n");
     return MPK_OK;
 }
 

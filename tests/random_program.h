@@ -49,6 +49,19 @@ static inline void random_op(random_program *b, const char *op, uint32_t n_in,
     b->values[b->n_values++] = out;
 }
 
+/* A recurrence over the rows, if they are all alive. */
+static inline void random_recur(random_program *b, ir_tensor_id x, ir_tensor_id y)
+{
+    static const char *const texts[] = {"x2 * sigmoid(x0) + x1", "max(x2 - 1, x0) - x1 * x1",
+                                        "x0 + x1 * 0.5"},
+                             *const starts[] = {"zero", "first"};
+    if (b->g->tensors.at[x].live == IR_ALL && random_columns(b, x) == random_columns(b, y))
+        random_op(b, "recur", 2, (ir_tensor_id[]){x, y},
+                  (ir_set[]){{.name = "expr", .s = texts[random_below(b, 3)]},
+                             {.name = "start", .s = starts[random_below(b, 2)]},
+                             {0}});
+}
+
 /* One random operator over what is there. */
 static inline void random_grow(random_program *b)
 {
@@ -58,7 +71,7 @@ static inline void random_grow(random_program *b)
                  y = b->values[random_below(b, b->n_values)];
     int64_t width = random_columns(b, x), from = random_below(b, (uint32_t)width),
             to = from + 1 + random_below(b, (uint32_t)(width - from));
-    switch (random_below(b, 5)) {
+    switch (random_below(b, 6)) {
     case 0:
         random_op(b, unary[random_below(b, 5)], 1, &x, NULL);
         break;
@@ -76,6 +89,9 @@ static inline void random_grow(random_program *b)
         if (width + random_columns(b, y) < 100)
             random_op(b, "concat", 2, (ir_tensor_id[]){x, y},
                       (ir_set[]){{.name = "axis", .i = 1}, {0}});
+        break;
+    case 4:
+        random_recur(b, x, y);
         break;
     default:
         random_op(b, "slice", 1, &x,

@@ -23,6 +23,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from mpk import decompositions as own
 from mpk import collectives, lowering, lowering_index, lowering_math, whole  # noqa: F401  (they fill the table)
+from mpk import recurrences  # noqa: F401
 from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program

@@ -444,6 +444,8 @@ def _flat(values: Any) -> list[Any]:
 
 def bind(node: torch.fx.Node) -> list[Any]:
     """The arguments of a node in the order of its schema, defaults filled in."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        return list(node.args)
     if not isinstance(node.target, torch._ops.OpOverload):
         raise Unsupported("not an operator")
     parameters = node.target._schema.arguments

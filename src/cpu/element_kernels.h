@@ -1,4 +1,5 @@
-/* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu.
+/* element_kernels.h - fast bodies of element-wise operators: map, add, mul, gelu and silu, and of
+ * recur, whose steps are maps.
  *
  * A box becomes rows: axes that all operands step through evenly are joined to one.  A row is
  * computed in runs of ELEMENT_RUN elements, with a loop over the run for each step of the
@@ -373,8 +374,8 @@ static const element_function element_functions[] = {
 
 /* ---- map ---- */
 
-/* Attributes of map, by index. */
-enum { MAP_EXPRESSION };
+/* Attributes of map and recur, by index. */
+enum { MAP_EXPRESSION, RECUR_START = 2 };
 
 /* A compiled expression with the loop of each step; at the start of a task's scratch. */
 typedef struct element_program {
@@ -596,6 +597,74 @@ static void map_run(const op_call *call, const ir_box *box, void *scratch)
         }
         at[last] = 0;
     } while (walk_next(&walk.box, last, at));
+}
+
+/* ---- recur ---- */
+
+/* What there is before step 0: "zero", "given" or "first". */
+static bool recur_starts(const op_call *call, const char *how)
+{
+    return str_is(call->attributes[RECUR_START].s, how);
+}
+
+/* One step as a map, whose last operand is the value before: of step 0 what is given or zero, then
+ * the result itself, one step earlier. */
+static op_call recur_step(const op_call *call, int64_t step)
+{
+    static const float zero[1] = {0};
+    op_call of = *call;
+    const op_view *y = &call->out[0];
+    op_view *before = &of.in[call->n_in - recur_starts(call, "given")];
+    of.n_in = (uint32_t)(before - of.in) + 1;
+    if (step == 0) {
+        if (!recur_starts(call, "given"))
+            *before = (op_view){.data = (void *)zero, .dtype = IR_F32};
+        return of;
+    }
+    *before = *y;
+    before->rank--;
+    memmove(before->dims, y->dims + 1, before->rank * sizeof *y->dims);
+    memmove(before->stride, y->stride + 1, before->rank * sizeof *y->stride);
+    before->data = (char *)y->data + ir_row_bytes(y->dtype, (step - 1) * y->stride[0]);
+    return of;
+}
+
+/* As map's, of the second step: the value before has y's dtype. */
+static bool recur_accepts(const op_call *call)
+{
+    const op_call step = recur_step(call, 1);
+    return row_is_float(call->out[0].dtype) && map_accepts(&step);
+}
+
+static size_t recur_scratch_bytes(const op_call *call, const ir_box *box)
+{
+    return map_scratch_bytes(call, box);
+}
+
+/* The values of step 0 are those of operand 0. */
+static void recur_first(const op_call *call, const ir_box *step)
+{
+    const op_view *x = &call->in[0], *y = &call->out[0];
+    int64_t at[IR_MAX_RANK];
+    memcpy(at, step->lo, sizeof at);
+    do
+        op_store(y, walk_offset(y, at), op_load(x, walk_broadcast(x, y->rank, at)));
+    while (walk_next(step, y->rank, at));
+}
+
+/* Step by step, each a map of the box: long rows, where the reference goes along lines. */
+static void recur_run(const op_call *call, const ir_box *box, void *scratch)
+{
+    ir_box step = *box;
+    for (int64_t i = 0; i < call->out[0].dims[0]; i++) {
+        const op_call of = recur_step(call, i);
+        step.lo[0] = i;
+        step.hi[0] = i + 1;
+        if (i == 0 && recur_starts(call, "first"))
+            recur_first(call, &step);
+        else
+            map_run(&of, &step, scratch);
+    }
 }
 
 /* ---- operators of one function ---- */

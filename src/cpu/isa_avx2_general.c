@@ -45,6 +45,13 @@ const cpu_body cpu_body_map_avx2 = {.op = "map",
                                     .accepts = map_accepts,
                                     .scratch_bytes = map_scratch_bytes,
                                     .run = map_run};
+const cpu_body cpu_body_recur_avx2 = {.op = "recur",
+                                      .name = "recur avx2",
+                                      .needs = NEEDS,
+                                      .rank = RANK,
+                                      .accepts = recur_accepts,
+                                      .scratch_bytes = recur_scratch_bytes,
+                                      .run = recur_run};
 const cpu_body cpu_body_add_avx2 = {.op = "add",
                                     .name = "add avx2",
                                     .needs = NEEDS,

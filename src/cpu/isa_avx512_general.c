@@ -46,6 +46,13 @@ const cpu_body cpu_body_map_avx512 = {.op = "map",
                                       .accepts = map_accepts,
                                       .scratch_bytes = map_scratch_bytes,
                                       .run = map_run};
+const cpu_body cpu_body_recur_avx512 = {.op = "recur",
+                                        .name = "recur avx512",
+                                        .needs = NEEDS,
+                                        .rank = RANK,
+                                        .accepts = recur_accepts,
+                                        .scratch_bytes = recur_scratch_bytes,
+                                        .run = recur_run};
 const cpu_body cpu_body_add_avx512 = {.op = "add",
                                       .name = "add avx512",
                                       .needs = NEEDS,

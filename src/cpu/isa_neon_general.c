@@ -32,6 +32,13 @@ const cpu_body cpu_body_map_neon = {.op = "map",
                                     .accepts = map_accepts,
                                     .scratch_bytes = map_scratch_bytes,
                                     .run = map_run};
+const cpu_body cpu_body_recur_neon = {.op = "recur",
+                                      .name = "recur neon",
+                                      .needs = NEEDS,
+                                      .rank = RANK,
+                                      .accepts = recur_accepts,
+                                      .scratch_bytes = recur_scratch_bytes,
+                                      .run = recur_run};
 const cpu_body cpu_body_add_neon = {.op = "add",
                                     .name = "add neon",
                                     .needs = NEEDS,

@@ -10,7 +10,8 @@
  * on the tGraph uses anew; the program keeps only the linear graphs.  Memory is planned after all
  * graphs are compiled, because weights, state and step tensors are shared by name across graphs.
  *
- *   simplify shard recognise fuse_ops fuse_map flatten narrow  the tensor program
+ *   simplify roll shard recognise fuse_ops fuse_map            the tensor program
+ *   flatten narrow
  *   decompose depend drop_implied fuse_events                  tasks and events
  *   postpone merge_forks (coarsen_events)
  *   label_launch normalize linearize assign                    one linear graph
@@ -99,7 +100,8 @@ static mpk_status compile_graph(pass_state *s, tg_compiled *c, uint64_t *verify_
     return MPK_OK;
 }
 
-/* One graph through the pipeline.  The order matters: a program is sharded before anything is
+/* One graph through the pipeline.  The order matters: loops are rolled first, since that leaves
+ * few operators of many; a program is sharded before anything is
  * fused, so that rules see the pieces that a peer has; recognise comes before fuse_ops, whose
  * patterns are made of the operators that it finds; fuse_map comes after both and takes the
  * element-wise operators that are left; flatten reads what it has put behind convolutions; narrow
@@ -108,6 +110,7 @@ static mpk_status compile_program(pass_state *s, ir_graph *ir, tg_compiled *c)
 {
     uint64_t start = clock_ns(), verify_ns = 0;
     TRY(pass_simplify(s, &ir));
+    TRY(pass_roll(s, &ir));
     TRY(pass_shard(s, &ir));
     TRY(pass_recognise(s, &ir));
     TRY(pass_fuse_ops(s, &ir));

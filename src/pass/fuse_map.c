@@ -17,6 +17,10 @@
  *   map(reduce(mul(a, b)), c)    -> reduce(a, b, c) {expr = "bf16(x0 * x1)", inputs = 2,
  *                                                    then = "bf16(x0 + x1)"}
  *
+ * and a recurrence takes in the operators that make its operands for it alone:
+ *
+ *   recur(map(a, b), c)          -> recur(a, b, c) {expr = "t0 = f32(exp(x0 * x1)); ..."}
+ *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers
  * its producers, and theirs, within the limits of an expression.  Then the text is written,
  * producers first, with operands and temporaries renamed.  The text is parsed again by the
@@ -26,18 +30,8 @@
  */
 #include "op/map_program.h"
 #include "pass/fuse.h"
-#include "rt/rt_lane.h"
+#include "pass/map_text.h"
 
-/* Limits of a group: operators, steps of the compiled expression, temporaries, bytes of text.
- * FUSE_INPUTS: with the result, as many operands as a GPU body takes; more would leave the map
- * without a body. */
-enum {
-    FUSE_MEMBERS = 24,
-    FUSE_STEPS = 200,
-    FUSE_TEMPS = 32,
-    FUSE_TEXT = 4096,
-    FUSE_INPUTS = RT_PACKED - 1
-};
 /* Of conv: its own operands (x, w, bias), and the most operands of the expression after it. */
 enum { CONV_INPUTS = 3, CONV_MORE = 9 };
 
@@ -55,31 +49,6 @@ typedef struct map_group {
     uint32_t n_in; /* operands from outside the group, counted once per read */
 } map_group;
 
-/* Expressions that compute the bits of gelu's reference code, erf and tanh form. */
-static const char gelu[] = "0.5 * x0 * erfc(x0 * -0.70710678118654752)";
-static const char gelu_tanh[] =
-    "x0 / (1 + exp(-1.59576912160573072 * (x0 + 0.044715 * x0 * x0 * x0)))";
-
-/* The expression, as the record of map takes it, that has the bits of an operator; empty if
- * there is none.  Operands are x0, x1 ...; a map has an expression already, which may use
- * temporaries t0, t1 ... of its own. */
-static str expression_of(const ir_op *op)
-{
-    static const char *const rows[][2] = {{"add", "x0 + x1"},
-                                          {"mul", "x0 * x1"},
-                                          {"cast", "x0"},
-                                          {"silu", "x0 / (1 + exp(-x0))"},
-                                          {"silu_mul", "x0 / (1 + exp(-x0)) * x1"}};
-    if (strcmp(op->def->name, "map") == 0)
-        return op->attributes[0].s;
-    if (strcmp(op->def->name, "gelu") == 0)
-        return str_from(op->attributes[0].i ? gelu_tanh : gelu);
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (strcmp(op->def->name, rows[i][0]) == 0)
-            return str_from(rows[i][1]);
-    return (str){0};
-}
-
 /* Not a block format: expressions work on single elements. */
 static bool is_plain(ir_dtype dtype)
 {
@@ -92,7 +61,7 @@ static uint32_t count_steps(const map_fuser *f, const ir_op *op)
 {
     map_program program;
     ir_dtype dtypes[IR_MAX_INPUTS];
-    str expression = expression_of(op);
+    str expression = map_text_of(op);
     if (!expression.n || op->n_in > IR_MAX_INPUTS)
         return 0;
     for (uint32_t i = 0; i < op->n_in; i++) {
@@ -103,63 +72,6 @@ static uint32_t count_steps(const map_fuser *f, const ir_op *op)
     if (map_compile(NULL, expression, op->n_in, dtypes, &program) != MPK_OK)
         return 0;
     return program.n + 1; /* and the rounding */
-}
-
-/* ---- words of an expression ---- */
-
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
-static bool is_letter(char c)
-{
-    return (c >= 'a' && c <= 'z') || c == '_';
-}
-
-/* The token of an expression at `at`: a number (with the sign of its exponent), a word, or one
- * other character. */
-static str next_token(str s, size_t at)
-{
-    str token = {s.at + at, 1};
-    bool number = is_digit(s.at[at]) || s.at[at] == '.', word = is_letter(s.at[at]);
-    while ((number || word) && at + token.n < s.n) {
-        char c = s.at[at + token.n], before = s.at[at + token.n - 1];
-        bool sign = number && (before == 'e' || before == 'E') && (c == '+' || c == '-');
-        if (!(is_digit(c) || sign || (word && is_letter(c)) ||
-              (number && (c == '.' || c == 'e' || c == 'E'))))
-            break;
-        token.n++;
-    }
-    return token;
-}
-
-/* Is the token the letter and a number below 100, such as "x12" or "t3"?  *number is written
- * only if its form fits. */
-static bool is_numbered(str token, char letter, uint32_t *number)
-{
-    if (token.n < 2 || token.n > 3 || token.at[0] != letter || !is_digit(token.at[1]))
-        return false;
-    *number = (uint32_t)(token.at[1] - '0');
-    if (token.n == 3 && !is_digit(token.at[2]))
-        return false;
-    if (token.n == 3)
-        *number = *number * 10 + (uint32_t)(token.at[2] - '0');
-    return true;
-}
-
-/* Temporaries of an operator's expression, and one more for its result. */
-static uint32_t count_temps(const ir_op *op)
-{
-    str s = expression_of(op);
-    uint32_t n = 0, number;
-    for (size_t at = 0; at < s.n;) {
-        str token = next_token(s, at);
-        if (is_numbered(token, 't', &number) && number >= n)
-            n = number + 1;
-        at += token.n;
-    }
-    return n + 1;
 }
 
 /* ---- which operators ---- */
@@ -198,7 +110,7 @@ static const ir_op *find_member(const map_fuser *f, const map_group *group, ir_t
         f->is_taken[made->producer])
         return NULL;
     const ir_op *op = &g->ops.at[made->producer];
-    if (!expression_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
+    if (!map_text_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
         !same_shape(made, &g->tensors.at[g->ops.at[group->members[0]].out[0]]))
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
@@ -213,7 +125,7 @@ static void take_member(map_fuser *f, map_group *group, ir_tensor_id t)
     const ir_op *op = group->n < FUSE_MEMBERS ? find_member(f, group, t) : NULL;
     if (!op)
         return;
-    uint32_t steps = count_steps(f, op), temps = count_temps(op);
+    uint32_t steps = count_steps(f, op), temps = map_text_count_temps(op);
     uint32_t n_in = group->n_in + op->n_in - count_reads(f, group, t);
     if (!steps || group->n_steps + steps > FUSE_STEPS || group->n_temps + temps > FUSE_TEMPS ||
         n_in > FUSE_INPUTS)
@@ -235,7 +147,7 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
     const ir_op *root = &g->ops.at[first];
     *group = (map_group){.members = {first}, .n = 1, .n_in = root->n_in};
     group->n_steps = count_steps(f, root);
-    group->n_temps = count_temps(root);
+    group->n_temps = map_text_count_temps(root);
     for (uint32_t before = 0; group->n_steps && before < group->n;) {
         before = group->n;
         for (uint32_t m = 0; m < group->n; m++) {
@@ -244,96 +156,6 @@ static void gather(map_fuser *f, ir_op_id first, map_group *group)
                 take_member(f, group, reader->in[i]);
         }
     }
-}
-
-/* ---- the text ---- */
-
-/* The text under construction and what its names stand for. */
-typedef struct map_writer {
-    const map_fuser *f;
-    text out;
-    /* in[n_in]: the tensor that xK is.  made[n_made]: results of members written so far, and
-     * temp_of: the temporary that holds each. */
-    ir_tensor_id in[IR_MAX_INPUTS], made[FUSE_MEMBERS];
-    /* n_temps: temporaries named so far */
-    uint32_t n_in, n_made, temp_of[FUSE_MEMBERS], n_temps;
-} map_writer;
-
-/* The number of the temporary (returns true) or of the map's operand (false) that stands for
- * tensor t; a new tensor becomes the next operand.  in[] cannot overflow: the group's n_in
- * counts each read, and FUSE_INPUTS bounds that. */
-static bool find_operand(map_writer *to, ir_tensor_id t, uint32_t *number)
-{
-    for (uint32_t k = 0; k < to->n_made; k++)
-        if (to->made[k] == t) {
-            *number = to->temp_of[k];
-            return true;
-        }
-    for (*number = 0; *number < to->n_in && to->in[*number] != t;)
-        ++*number;
-    if (*number == to->n_in)
-        to->in[to->n_in++] = t;
-    return false;
-}
-
-static void write_operand(map_writer *to, ir_tensor_id t)
-{
-    uint32_t number;
-    bool is_temp = find_operand(to, t, &number);
-    text_print(&to->out, "%c%u", is_temp ? 't' : 'x', number);
-}
-
-/* Write a part of an operator's expression: xK becomes its operand's new name, tK is shifted by
- * first_temp. */
-static void write_part(map_writer *to, const ir_op *op, str part, uint32_t first_temp)
-{
-    uint32_t number;
-    for (size_t at = 0; at < part.n;) {
-        str token = next_token(part, at);
-        if (is_numbered(token, 'x', &number) && number < op->n_in)
-            write_operand(to, op->in[number]);
-        else if (is_numbered(token, 't', &number))
-            text_print(&to->out, "t%u", first_temp + number);
-        else
-            text_add(&to->out, token.at, token.n);
-        at += token.n;
-    }
-}
-
-/* Write the statements of an operator.  Its value, the text after the last semicolon, is rounded
- * to the result's dtype and goes to a temporary; that of the last operator is the map's value. */
-static void write_member(map_writer *to, const ir_op *op, bool is_last)
-{
-    str expression = expression_of(op);
-    size_t result = expression.n;
-    while (result > 0 && expression.at[result - 1] != ';')
-        result--;
-    for (uint32_t i = 0, number; i < op->n_in; i++)
-        find_operand(to, op->in[i], &number); /* unused operands too: they give the shape */
-    uint32_t first = to->n_temps;
-    to->n_temps += count_temps(op);
-    write_part(to, op, (str){expression.at, result}, first);
-    text_print(&to->out, result ? " " : "");
-    if (!is_last)
-        text_print(&to->out, "t%u = ", to->n_temps - 1);
-    text_print(&to->out, "%s(", ir_dtype_table[to->f->w->g->tensors.at[op->out[0]].dtype].name);
-    while (result < expression.n && expression.at[result] == ' ')
-        result++;
-    write_part(to, op, (str){expression.at + result, expression.n - result}, first);
-    text_print(&to->out, is_last ? ")" : "); ");
-    to->made[to->n_made] = op->out[0];
-    to->temp_of[to->n_made++] = to->n_temps - 1;
-}
-
-/* Will the record of map take the text and its operands? */
-static bool fits(const map_writer *to)
-{
-    map_program program;
-    ir_dtype dtypes[IR_MAX_INPUTS];
-    for (uint32_t i = 0; i < to->n_in; i++)
-        dtypes[i] = to->f->w->g->tensors.at[to->in[i]].dtype;
-    return !to->out.failed && to->out.n < FUSE_TEXT &&
-           map_compile(NULL, (str){to->out.at, to->out.n}, to->n_in, dtypes, &program) == MPK_OK;
 }
 
 /* Sort members by number, so that each comes after its producers: operators stand in an order in
@@ -417,11 +239,11 @@ static ir_tensor_id find_before(const map_fuser *f, const map_group *group, cons
  * operand `first`, if any, becomes x0, which is how conv and reduce name their own results. */
 static void write_group(map_fuser *f, const map_group *group, ir_tensor_id first, map_writer *to)
 {
-    *to = (map_writer){.f = f};
+    *to = (map_writer){.w = f->w};
     if (first != IR_NONE)
         to->in[to->n_in++] = first;
     for (uint32_t i = 0; i < group->n; i++)
-        write_member(to, &f->w->g->ops.at[group->members[i]], i + 1 == group->n);
+        map_text_add(to, &f->w->g->ops.at[group->members[i]], i + 1 == group->n);
 }
 
 /* A map in the place of the group's last operator; *out is its result. */
@@ -483,13 +305,13 @@ static mpk_status replace_group(map_fuser *f, map_group *group)
     sort_members(group);
     const ir_tensor_id old = f->w->g->ops.at[group->members[group->n - 1]].out[0];
     write_group(f, group, IR_NONE, &to);
-    const ir_tensor_id before = fits(&to) ? find_before(f, group, &to) : IR_NONE;
+    const ir_tensor_id before = map_text_fits(&to) ? find_before(f, group, &to) : IR_NONE;
     ir_tensor_id made = IR_NONE;
     if (before != IR_NONE) {
         text_free(&to.out);
         write_group(f, group, before, &to);
-        status = fits(&to) ? add_behind(f, group, &to, &made) : MPK_OK;
-    } else if (group->n > 1 && fits(&to)) {
+        status = map_text_fits(&to) ? add_behind(f, group, &to, &made) : MPK_OK;
+    } else if (group->n > 1 && map_text_fits(&to)) {
         status = add_map(f, group, &to, &made);
     }
     if (status == MPK_OK && made != IR_NONE)
@@ -549,7 +371,7 @@ static mpk_status take_in_terms(map_fuser *f, ir_op_id id)
     map_group group = {.members = {(ir_op_id)(op - g->ops.at)}, .n = 1};
     write_group(f, &group, IR_NONE, &to);
     mpk_status status = MPK_OK;
-    if (fits(&to)) {
+    if (map_text_fits(&to)) {
         const uint32_t n = to.n_in + reduce->n_in - 1;
         memcpy(in, to.in, to.n_in * sizeof *in);
         memcpy(in + to.n_in, reduce->in + 1, (reduce->n_in - 1) * sizeof *in);
@@ -560,6 +382,87 @@ static mpk_status take_in_terms(map_fuser *f, ir_op_id id)
         status = add_again(f, reduce, id, n, in, 3, set, &out);
         if (status == MPK_OK)
             rewrite_replace(f->w, old, out);
+    }
+    text_free(&to.out);
+    return status;
+}
+
+/* ---- what steps of a recurrence read ---- */
+
+/* The operator that makes operand i of a recurrence, if it can be taken in; NULL otherwise.  It is
+ * computed as often as before: its result has the shape of the states. */
+static const ir_op *find_step(const map_fuser *f, const ir_op *recur, uint32_t i)
+{
+    const ir_graph *g = f->w->g;
+    const ir_tensor *x = &g->tensors.at[recur->in[i]], *y = &g->tensors.at[recur->out[0]];
+    const bool first = str_is(rewrite_attribute(recur, "start")->s, "first");
+    const ir_op *op = x->producer == IR_NONE ? NULL : &g->ops.at[x->producer];
+    if ((first && i == 0) || !op || !count_steps(f, op) || x->shares != IR_NONE ||
+        f->w->is_output[recur->in[i]] || f->w->uses.at[recur->in[i]] != 1 || !same_shape(x, y))
+        return NULL;
+    for (uint32_t k = 0; k < op->n_in; k++)
+        if (f->is_written[tg_root(g, op->in[k])] || g->tensors.at[op->in[k]].live != IR_ALL)
+            return NULL;
+    return op;
+}
+
+/* Write the text of a recurrence with all operators that it takes in, if in[n] are its first
+ * operands; its own result stands for the value before.  False: it takes in none, or too much. */
+static bool write_steps(const map_fuser *f, const ir_op *recur, const ir_tensor_id *in, uint32_t n,
+                        map_writer *to)
+{
+    const bool given = str_is(rewrite_attribute(recur, "start")->s, "given");
+    uint32_t n_taken = 0, n_temps = 0, n_steps = 0, n_in = n + recur->n_in;
+    ir_op step = *recur;
+    step.def = &op_map;
+    step.n_in = recur->n_in + !given;
+    step.in[step.n_in - 1] = recur->out[0];
+    *to = (map_writer){.w = f->w, .n_in = n};
+    memcpy(to->in, in, n * sizeof *in);
+    for (uint32_t i = 0; i < recur->n_in - given; i++) {
+        const ir_op *op = find_step(f, recur, i);
+        if (!op)
+            continue;
+        n_taken++;
+        n_in += op->n_in;
+        n_temps += map_text_count_temps(op);
+        n_steps += count_steps(f, op);
+        if (n_in >= IR_MAX_INPUTS || n_steps > FUSE_STEPS / 2 || n_taken == FUSE_MEMBERS ||
+            n_temps + map_text_count_temps(&step) > FUSE_TEMPS)
+            return false;
+        map_text_add(to, op, false);
+    }
+    map_text_add(to, &step, true);
+    return n_taken && map_text_fits(to);
+}
+
+/* Put what makes the operands of a recurrence into its expression.  The text is written twice: the
+ * value before is the last operand. */
+static mpk_status take_in_steps(map_fuser *f, ir_op_id id)
+{
+    const ir_op recur = f->w->g->ops.at[id];
+    const bool given = str_is(rewrite_attribute(&recur, "start")->s, "given");
+    const bool first = str_is(rewrite_attribute(&recur, "start")->s, "first");
+    ir_tensor_id in[IR_MAX_INPUTS] = {recur.in[0]}, out;
+    map_writer to;
+    uint32_t n = first;
+    bool fits = write_steps(f, &recur, in, n, &to);
+    for (uint32_t i = n; fits && i < to.n_in; i++)
+        if (to.in[i] != recur.out[0])
+            in[n++] = to.in[i];
+    fits = fits && n + 1 < FUSE_INPUTS;
+    text_free(&to.out);
+    if (!fits)
+        return MPK_OK;
+    in[n] = recur.out[0];
+    mpk_status status = MPK_OK;
+    if (write_steps(f, &recur, in, n + 1, &to)) {
+        if (given)
+            in[n] = recur.in[recur.n_in - 1];
+        const ir_set set = {.name = "expr", .s = to.out.at};
+        status = add_again(f, &recur, id, n + given, in, 1, &set, &out);
+        if (status == MPK_OK)
+            rewrite_replace(f->w, recur.out[0], out);
     }
     text_free(&to.out);
     return status;
@@ -591,7 +494,7 @@ static mpk_status make_maps(pass_state *s, ir_graph **g)
     TRY(rewrite_begin(s, *g, &w));
     TRY(begin(&f, &w));
     for (ir_op_id o = (ir_op_id)w.g->ops.n; o-- > 0;) {
-        if (f.is_taken[o] || !expression_of(&w.g->ops.at[o]).n)
+        if (f.is_taken[o] || !map_text_of(&w.g->ops.at[o]).n)
             continue;
         gather(&f, o, &group);
         TRY(replace_group(&f, &group));
@@ -599,8 +502,9 @@ static mpk_status make_maps(pass_state *s, ir_graph **g)
     return rewrite_end(&w, g);
 }
 
-/* Once maps are whole, what reductions are made of is one operator at most. */
-static mpk_status make_reductions(pass_state *s, ir_graph **g)
+/* Once maps are whole, what reductions and steps of recurrences are made of is one operator at
+ * most. */
+static mpk_status take_in_operands(pass_state *s, ir_graph **g)
 {
     rewrite w;
     map_fuser f;
@@ -610,6 +514,8 @@ static mpk_status make_reductions(pass_state *s, ir_graph **g)
     for (ir_op_id o = 0; o < n; o++)
         if (strcmp(w.g->ops.at[o].def->name, "reduce") == 0)
             TRY(take_in_terms(&f, o));
+        else if (strcmp(w.g->ops.at[o].def->name, "recur") == 0)
+            TRY(take_in_steps(&f, o));
     return rewrite_end(&w, g);
 }
 
@@ -619,5 +525,5 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
     if (s->options->fusion != PASS_FUSE_FULL)
         return MPK_OK;
     TRY(make_maps(s, g));
-    return s->options->relaxed ? make_reductions(s, g) : MPK_OK;
+    return s->options->relaxed ? take_in_operands(s, g) : MPK_OK;
 }

@@ -4,7 +4,7 @@
  * compile.c is the page of calls.  A pass is one file named for its verb; `mpk opt --pass=NAME`
  * runs one on the text form.  The engine calls pass_compile; tools and tests call pass_run_text;
  * passes call each other only where a pass restores a promise that another one makes
- * (fuse_events after merge_forks).
+ * (fuse_events after merge_forks, simplify after roll).
  *
  * A pass returns a status and, on failure, leaves its subject in no defined state: the caller
  * drops the arenas.  No pass keeps anything between two calls, so graphs are compiled in
@@ -137,6 +137,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
 /* On the tensor program: *g is replaced by a rewritten copy in the result arena. */
 #define PASS_ON_PROGRAM(X)                                                                     \
     X(simplify, "drop operators that nothing needs, merge equal ones (tensor program)")        \
+    X(roll, "unrolled loops become one recur (tensor program)")                                \
     X(shard, "one program for several peers (tensor program); "                                \
              ":peers=N:gather_bytes=B:own_experts=1")                                          \
     X(recognise, "small operators that together are one that mpk does whole (tensor program)") \

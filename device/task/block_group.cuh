@@ -1,11 +1,11 @@
 /* block_group.cuh - block programs whose products are those of warpgroups: attention (block.cuh,
  * which ends with this file; printed by src/gen/block_print.c).
  *
- * Each of the two warpgroups has 64 rows of 64 sums, 16 rows a warp: a fragment is float[1][8][4],
- * as of a program of eight warps along rows.  Shared factors are tiles of 64 or more rows of 128
- * bytes, BLOCK_SWIZZLED, which is the 128-byte swizzle of matrix.cuh.  Products run in the
- * background until the iteration's end (block_group_end).  Called by the instances that
- * src/gen/body_block_attention.c prints.
+ * Each of the two warpgroups has 64 rows, 16 a warp: a fragment of 64 columns is float[1][8][4], as
+ * of a program of eight warps along rows.  Shared factors are tiles of 64 or more rows that begin
+ * 128 bytes apart, BLOCK_SWIZZLED, which is the 128-byte swizzle of matrix.cuh; products read the
+ * tile's columns alone.  Products run in the background until the iteration's end
+ * (block_group_end).  Called by the instances that src/gen/body_block_attention.c prints.
  *
  *   block_group_wait       copies have arrived; all threads meet
  *   block_copy             tiles of a later iteration
@@ -17,15 +17,14 @@
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
- * Cost of an iteration: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of the tensor cores for
- * both; 32 exponentials a lane, 512 cycles of theirs.
+ * Cost of an iteration with heads of 64 entries: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of
+ * the tensor cores for both (of 40: 3 of 64 columns and 4 of 40, 352); 32 exponentials a lane, 512
+ * cycles of theirs.
  */
 #ifndef TASK_BLOCK_GROUP_CUH
 #define TASK_BLOCK_GROUP_CUH
 
 #if MPK_WGMMA
-
-enum { BLOCK_GROUP_ROWS = 64, BLOCK_GROUP_BYTES = 128, BLOCK_GROUP_COLUMNS = 64 };
 
 /* exp2 of this is exp(x); block_power_of: exp(a c - b). */
 MPK_FN float block_power(float x)
@@ -102,12 +101,20 @@ MPK_FN void block_group_one(int dtype, float *sum, rt_u64 a, rt_u64 b)
     else
         ptx_group_multiply_f16_64(sum, a, b);
 }
-MPK_FN void block_group_one_kept(int dtype, float *sum, const rt_u32 *a, rt_u64 b)
+/* B: eights of the sums' columns. */
+template <int B> MPK_FN void block_group_one_kept(int dtype, float *sum, const rt_u32 *a, rt_u64 b)
 {
-    if (dtype == MPK_BF16)
-        ptx_group_multiply_kept_bf16_64(sum, a, b);
-    else
-        ptx_group_multiply_kept_f16_64(sum, a, b);
+#define BLOCK_KEPT(columns)                                \
+    if (B * 8 == columns && dtype == MPK_BF16)             \
+        ptx_group_multiply_kept_bf16_##columns(sum, a, b); \
+    else if (B * 8 == columns)                             \
+        ptx_group_multiply_kept_f16_##columns(sum, a, b);
+    BLOCK_KEPT(32)
+    BLOCK_KEPT(40)
+    BLOCK_KEPT(48)
+    BLOCK_KEPT(56)
+    BLOCK_KEPT(64)
+#undef BLOCK_KEPT
 }
 
 /* Issue r_sum += a b: rows of tile a are the sums', rows of tile b their columns.  The descriptor
@@ -121,7 +128,7 @@ MPK_FN void block_group_multiply(float (&r_sum)[1][8][4], const block_tile &a, c
         (own & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)own, 0); /* uniform */
     ptx_group_begin();
 #pragma unroll
-    for (int k = 0; k < a.row_bytes; k += 32)
+    for (int k = 0; k < a.columns * 2; k += 32)
         block_group_one(b.dtype, &r_sum[0][0][0], block_group_further(rows, k),
                         block_group_further(columns, k));
     ptx_group_commit();
@@ -129,7 +136,8 @@ MPK_FN void block_group_multiply(float (&r_sum)[1][8][4], const block_tile &a, c
 
 /* Issue r_sum += a b of a in registers, which are rounded: rows of tile b are entries of the sum.
  * In two halves, so that the first can begin while the second's entries are made. */
-MPK_FN void block_group_add(float (&r_sum)[1][8][4], const float (&r_a)[1][8][4],
+template <int B>
+MPK_FN void block_group_add(float (&r_sum)[1][B][4], const float (&r_a)[1][8][4],
                             const block_tile &b, const char *s_b)
 {
     const rt_u64 values = ptx_matrix_of_rows(s_b);
@@ -144,7 +152,7 @@ MPK_FN void block_group_add(float (&r_sum)[1][8][4], const float (&r_a)[1][8][4]
         ptx_group_begin();
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            block_group_one_kept(
+            block_group_one_kept<B>(
                 b.dtype, &r_sum[0][0][0], r_pairs[k],
                 block_group_further(values, (half * 2 + k) * 16 * BLOCK_GROUP_BYTES));
         ptx_group_commit();

@@ -100,6 +100,8 @@ int32_t block_extent(const block_program *p, int8_t tile, int side)
 
 uint32_t block_row_bytes(const block_program *p, int8_t tile)
 {
+    if (p->by_groups)
+        return BLOCK_GROUP_BYTES;
     return (uint32_t)block_extent(p, tile, 1) * ir_dtype_table[p->tiles[tile].dtype].block_bytes;
 }
 

@@ -199,7 +199,8 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to);
 
 /* Entries of a tile along its rows (0) or columns (1); without that axis 1. */
 int32_t block_extent(const block_program *p, int8_t tile, int side);
-/* Of a shared tile: bytes of a row, of one copy, of all. */
+/* Of a shared tile: bytes of a row, which warpgroups' products find 128 bytes apart (of these the
+ * tile's come first, then zeros); of one copy, of all. */
 uint32_t block_row_bytes(const block_program *p, int8_t tile);
 uint32_t block_copy_bytes(const block_program *p, int8_t tile);
 /* How a program ends, if by rows: steps `first` to `last` load fragments, map them, and store the

@@ -14,8 +14,8 @@
  *   along_rows 2 is warps 2 x 1 x 4: two warps divide the rows of a tile; of its keys the first
  *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
  *
- * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries, with
- * zeros up to 64: 128 rows, 64 keys an iteration.  Its scores are made an iteration early, so that
+ * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries: 128
+ * rows, 64 keys an iteration.  Its scores are made an iteration early, so that
  * a warp's exponentials run while the tensor cores make the next scores and add the last values.
  * What weights are relative to follows the largest score loosely: most iterations compare, and
  * neither exchange nor rescale anything.
@@ -28,8 +28,8 @@
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
-/* Columns of a head in products of warpgroups. */
-enum { GROUP_WIDTH = 64 };
+/* The fewest entries of a value in products of warpgroups, whose sums have columns by eights. */
+enum { GROUP_LEAST = 32 };
 /* Weights may be e to this. */
 #define HEADROOM 5.0
 
@@ -323,10 +323,13 @@ static void add_group_iteration(block_program *p, const super_attention *s, cons
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
 }
 
-/* The columns of a tile for heads of n entries. */
-static int32_t width_of(const recipe *c, int64_t n)
+/* The columns of a tile of values: what sums have for each row. */
+static int32_t columns_of(const recipe *c, int64_t values)
 {
-    return c->by_groups && n < GROUP_WIDTH ? GROUP_WIDTH : rounded(n);
+    const int32_t eights = (int32_t)((values + 7) / 8 * 8);
+    if (!c->by_groups)
+        return rounded(values);
+    return eights < GROUP_LEAST ? GROUP_LEAST : eights;
 }
 
 /* The text of a candidate.  q is loaded once and stays for all iterations; keys and values are
@@ -335,7 +338,7 @@ static int32_t width_of(const recipe *c, int64_t n)
  * of two more are on their way. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
-    const int32_t tiles[] = {c->m, c->s, width_of(c, s->width), width_of(c, s->values)};
+    const int32_t tiles[] = {c->m, c->s, rounded(s->width), columns_of(c, s->values)};
     const uint8_t parts = 8 / c->along_rows;
     kept t;
     add_frame(p, s, tiles);
@@ -380,8 +383,11 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define WEIGHT_CYCLES 30.0
 #define ITERATION_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
-/* Of warpgroups: an iteration of 128 rows and 64 keys, measured; a tile's beginning and end. */
-#define GROUP_ITERATION_CYCLES 1400.0
+/* Of warpgroups: an iteration of 128 rows and 64 keys without its products (1,400 with those of 64
+ * entries were measured), and for each entry of a query or of a value both warpgroups' products; a
+ * tile's beginning and end. */
+#define GROUP_ITERATION_CYCLES 890.0
+#define GROUP_ENTRY_CYCLES 4.0
 #define GROUP_TILE_CYCLES 2000.0
 
 static double larger(double a, double b)
@@ -389,13 +395,15 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* The cycles of the longest task of a candidate by warpgroups: exponentials run beside products, so
- * an iteration takes what it takes a warp to go through it. */
+/* The cycles of the longest task of a candidate by warpgroups: an iteration takes what it takes a
+ * warp to go through it. */
 static double group_cost_of(const super_attention *s, const recipe *c)
 {
     const double iterations = (double)((s->keys + c->s - 1) / c->s),
                  tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes;
-    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + iterations * GROUP_ITERATION_CYCLES);
+    const double products = (rounded(s->width) + columns_of(c, s->values)) * GROUP_ENTRY_CYCLES;
+    return tiles *
+           (GROUP_TILE_CYCLES + 3 * LATENCY + iterations * (GROUP_ITERATION_CYCLES + products));
 }
 
 /* The cycles of the longest task, as in product.c.  Exponentials are added to the products,

@@ -11,9 +11,9 @@
 
 /* Warps of a worker; the most loops inside each other. */
 enum { WARPS = 8, MOST_DEPTH = 4 };
-/* A product of warpgroups: rows of all of them, columns and entries of the sum, bytes of a row of a
- * factor. */
-enum { GROUP_ROWS = 128, GROUP_COLUMNS = 64, GROUP_BYTES = 128 };
+/* A product of warpgroups: rows of all of them; the most columns and entries of the sum, and the
+ * fewest columns. */
+enum { GROUP_ROWS = 128, GROUP_MOST = 64, GROUP_LEAST = 32 };
 
 /* The walk over the steps. */
 typedef struct checker {
@@ -83,11 +83,12 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
 }
 
 /* Fragments are fp32 and divide among the warps in whole fields of the unit (BLOCK_SIDE entries
- * a side). */
+ * a side; columns of warpgroups come by eights). */
 static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
     const uint8_t along[2] = {p->warps[0], p->warps[t->is_shared_out ? 2 : 1]};
+    const int32_t fields[2] = {BLOCK_SIDE, p->by_groups ? BLOCK_MMA_COLUMNS : BLOCK_SIDE};
     CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
           "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum",
           t->name, p->name);
@@ -95,7 +96,7 @@ static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t
         CHECK(cx,
               t->axis[side] == BLOCK_NONE ||
                   block_extent(p, i, side) %
-                          (BLOCK_SIDE * (p->unit == BLOCK_MMA ? along[side] : 1)) ==
+                          (fields[side] * (p->unit == BLOCK_MMA ? along[side] : 1)) ==
                       0,
               MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name,
               p->name, block_extent(p, i, side), along[side]);
@@ -196,20 +197,21 @@ static mpk_status check_move(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* A product of warpgroups: 64 columns of sums, 64 rows for each of the two, over 64 entries.  A
- * shared factor has rows of 128 bytes in the order that the tensor cores know.  Beside a first
- * factor in shared memory rows of the second are columns of the sums, beside one in registers they
- * are entries of the sum. */
+/* A product of warpgroups: 64 rows for each of the two, 64 rows of the second factor, 32 to 64
+ * columns of sums.  A shared factor lies in the order that the tensor cores know, up to 64 entries
+ * in a row.  Beside a first factor in shared memory rows of the second are columns of the sums,
+ * beside one in registers they are entries of the sum. */
 static mpk_status check_groups(checker *c, const block_step *s)
 {
     const block_program *p = c->p;
     const block_tile *a = &p->tiles[s->from[0]], *y = &p->tiles[s->to];
+    const int32_t columns = block_extent(p, s->to, 1);
     RULE(c, p->unit == BLOCK_MMA && p->warps[0] == WARPS, "a warpgroup's warps share rows alone");
     RULE(c,
-         block_extent(p, s->to, 0) == GROUP_ROWS && block_extent(p, s->to, 1) == GROUP_COLUMNS &&
-             block_extent(p, s->from[1], 0) == GROUP_COLUMNS,
-         "warpgroups multiply %d x %d by %d x %d", GROUP_ROWS, GROUP_COLUMNS, GROUP_COLUMNS,
-         GROUP_COLUMNS);
+         block_extent(p, s->to, 0) == GROUP_ROWS && block_extent(p, s->from[1], 0) == GROUP_MOST &&
+             columns >= GROUP_LEAST && columns <= GROUP_MOST,
+         "warpgroups do not multiply %d x %d by %d x %d", block_extent(p, s->to, 0),
+         block_extent(p, s->from[0], 1), block_extent(p, s->from[1], 0), columns);
     RULE(c,
          a->space == BLOCK_FRAGMENT
              ? p->tiles[s->from[1]].axis[1] == y->axis[1]
@@ -219,7 +221,7 @@ static mpk_status check_groups(checker *c, const block_step *s)
         const block_tile *t = &p->tiles[s->from[i]];
         RULE(c,
              t->space == BLOCK_FRAGMENT ||
-                 (t->layout == BLOCK_SWIZZLED && block_row_bytes(p, s->from[i]) == GROUP_BYTES),
+                 (t->layout == BLOCK_SWIZZLED && block_extent(p, s->from[i], 1) <= GROUP_MOST),
              "tile %s does not lie as warpgroups read it", t->name);
     }
     return MPK_OK;

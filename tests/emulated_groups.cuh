@@ -39,6 +39,10 @@ static inline rt_u64 ptx_matrix_of_values(const void *first)
 static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
+static inline void ptx_hold(float &x)
+{
+    (void)x;
+}
 
 /* The first n elements of a row of a matrix in the 64-byte swizzle, or of one in rows of 128 or of
  * 32 bytes, to places so far apart. */
@@ -117,12 +121,18 @@ static inline void ptx_group_multiply_own_128(float *c, const rt_u32 *a, rt_u64 
     emulated_group_own_product<128>(true, false, c, a, b);
 }
 #define EMULATED_KEPT(columns)                                                                     \
-    static inline void ptx_group_multiply_kept_bf16_##columns(float *c, const rt_u32 *a, rt_u64 b) \
+    static inline void ptx_group_multiply_kept_bf16_##columns(float *c, const rt_u32 *a, rt_u64 b, \
+                                                              bool more)                           \
     {                                                                                              \
+        for (int i = 0; i < columns / 2 && !more; i++)                                             \
+            c[i] = 0;                                                                              \
         emulated_group_own_product<columns>(true, true, c, a, b);                                  \
     }                                                                                              \
-    static inline void ptx_group_multiply_kept_f16_##columns(float *c, const rt_u32 *a, rt_u64 b)  \
+    static inline void ptx_group_multiply_kept_f16_##columns(float *c, const rt_u32 *a, rt_u64 b,  \
+                                                             bool more)                            \
     {                                                                                              \
+        for (int i = 0; i < columns / 2 && !more; i++)                                             \
+            c[i] = 0;                                                                              \
         emulated_group_own_product<columns>(false, true, c, a, b);                                 \
     }
 EMULATED_KEPT(32)

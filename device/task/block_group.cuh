@@ -4,37 +4,30 @@
  * Each of the two warpgroups has 64 rows, 16 a warp: a fragment of 64 columns is float[1][8][4], as
  * of a program of eight warps along rows.  Shared factors are tiles of 64 or more rows that begin
  * 128 bytes apart, BLOCK_SWIZZLED, which is the 128-byte swizzle of matrix.cuh; products read the
- * tile's columns alone.  Products run in the background until the iteration's end
- * (block_group_end).  Called by the instances that src/gen/body_block_attention.c prints.
+ * tile's columns alone.  Products run in the background until a wait (block_group_arrive), at most
+ * to the iteration's end.  Called by the instances that src/gen/body_block_attention.c prints.
  *
  *   block_group_wait       copies have arrived; all threads meet
- *   block_copy             tiles of a later iteration
- *   largest, powers        of this iteration's scores, 32 a lane
- *   block_group_multiply   the next iteration's scores, in the same registers
- *   exponentials, totals   under these products
- *   block_group_add        weights times values, the first half under exponentials of the second
- *   block_group_end
+ *   block_group_multiply   this iteration's scores, 32 a lane
+ *   block_group_add        the last iteration's weights times its values
+ *   block_group_copy       keys of a later iteration
+ *   block_group_arrive     scores are there
+ *   weights, totals        under the product of the last ones
+ *   block_group_copy       values of a later iteration
+ *   block_group_arrive     sums are there
+ *   block_group_keep       weights for the next iteration
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
- * Cost of an iteration with heads of 64 entries: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of
- * the tensor cores for both (of 40: 3 of 64 columns and 4 of 40, 352); 32 exponentials a lane, 512
- * cycles of theirs.
+ * Within straight code ptxas moves a wait for products up as far as it can; the branches of the
+ * second copy keep it behind the exponentials. Cost of an iteration with heads of 64 entries: 8
+ * wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of the tensor cores for both (of 40: 3 of 64
+ * columns and 4 of 40, 352); 32 exponentials a lane, 512 cycles of theirs.
  */
 #ifndef TASK_BLOCK_GROUP_CUH
 #define TASK_BLOCK_GROUP_CUH
 
 #if MPK_WGMMA
-
-/* exp2 of this is exp(x); block_power_of: exp(a c - b). */
-MPK_FN float block_power(float x)
-{
-    return x * 1.44269504f;
-}
-MPK_FN float block_power_of(float a, float c, float b)
-{
-    return fmaf(a, c * 1.44269504f, b * -1.44269504f);
-}
 
 /* Does an entry of a row of this warp exceed the row's number by more than `room`?  The same answer
  * in all lanes.  What is no number exceeds nothing. */
@@ -80,10 +73,14 @@ template <int N> MPK_FN void block_group_wait(void)
     ptx_fence_shared();
     mpk_sync();
 }
-/* All products have ended. */
-MPK_FN void block_group_end(void)
+/* All products but the N that were issued last have ended, and the sums are theirs: no code that
+ * reads them goes before this. */
+template <int N, int B> MPK_FN void block_group_arrive(float (&r_sum)[1][B][4])
 {
-    ptx_group_wait<0>();
+    ptx_group_wait<N>();
+#pragma unroll
+    for (int i = 0; i < B * 4; i++)
+        ptx_hold(r_sum[0][i / 4][i % 4]);
 }
 
 /* Columns of the sum 16 k and on are 32 k bytes further in the swizzled rows (matrix.cuh), rows of
@@ -101,14 +98,15 @@ MPK_FN void block_group_one(int dtype, float *sum, rt_u64 a, rt_u64 b)
     else
         ptx_group_multiply_f16_64(sum, a, b);
 }
-/* B: eights of the sums' columns. */
-template <int B> MPK_FN void block_group_one_kept(int dtype, float *sum, const rt_u32 *a, rt_u64 b)
+/* B: eights of the sums' columns.  more: the product is added to them, else it replaces them. */
+template <int B>
+MPK_FN void block_group_one_kept(int dtype, float *sum, const rt_u32 *a, rt_u64 b, bool more)
 {
-#define BLOCK_KEPT(columns)                                \
-    if (B * 8 == columns && dtype == MPK_BF16)             \
-        ptx_group_multiply_kept_bf16_##columns(sum, a, b); \
-    else if (B * 8 == columns)                             \
-        ptx_group_multiply_kept_f16_##columns(sum, a, b);
+#define BLOCK_KEPT(columns)                                      \
+    if (B * 8 == columns && dtype == MPK_BF16)                   \
+        ptx_group_multiply_kept_bf16_##columns(sum, a, b, more); \
+    else if (B * 8 == columns)                                   \
+        ptx_group_multiply_kept_f16_##columns(sum, a, b, more);
     BLOCK_KEPT(32)
     BLOCK_KEPT(40)
     BLOCK_KEPT(48)
@@ -134,29 +132,36 @@ MPK_FN void block_group_multiply(float (&r_sum)[1][8][4], const block_tile &a, c
     ptx_group_commit();
 }
 
-/* Issue r_sum += a b of a in registers, which are rounded: rows of tile b are entries of the sum.
- * In two halves, so that the first can begin while the second's entries are made. */
+/* Weights of an iteration for the product in the next, rounded: operands of 16 entries of the sum
+ * each. */
+MPK_FN void block_group_keep(rt_u32 (&r_kept)[4][4], int dtype, const float (&r_a)[1][8][4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const float *r = &r_a[0][i / 4 * 2 + i % 4 / 2][i % 2 * 2];
+        r_kept[i / 4][i % 4] = rows_pair(dtype, r[0], r[1]);
+    }
+}
+/* In front of the first iteration. */
+MPK_FN void block_group_keep_none(rt_u32 (&r_kept)[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        r_kept[i / 4][i % 4] = 0;
+}
+/* Issue r_sum += a b of a that was kept: rows of tile b are entries of the sum.  more: see above.
+ * */
 template <int B>
-MPK_FN void block_group_add(float (&r_sum)[1][B][4], const float (&r_a)[1][8][4],
-                            const block_tile &b, const char *s_b)
+MPK_FN void block_group_add(float (&r_sum)[1][B][4], const rt_u32 (&r_kept)[4][4],
+                            const block_tile &b, const char *s_b, bool more)
 {
     const rt_u64 values = ptx_matrix_of_rows(s_b);
+    ptx_group_begin();
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        rt_u32 r_pairs[2][4]; /* operands of 16 entries of the sum each */
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float *r = &r_a[0][half * 4 + i / 4 * 2 + i % 4 / 2][i % 2 * 2];
-            r_pairs[i / 4][i % 4] = rows_pair(b.dtype, r[0], r[1]);
-        }
-        ptx_group_begin();
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            block_group_one_kept<B>(
-                b.dtype, &r_sum[0][0][0], r_pairs[k],
-                block_group_further(values, (half * 2 + k) * 16 * BLOCK_GROUP_BYTES));
-        ptx_group_commit();
-    }
+    for (int k = 0; k < 4; k++)
+        block_group_one_kept<B>(b.dtype, &r_sum[0][0][0], r_kept[k],
+                                block_group_further(values, k * 16 * BLOCK_GROUP_BYTES), more || k);
+    ptx_group_commit();
 }
 
 #endif

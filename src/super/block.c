@@ -202,13 +202,27 @@ uint32_t block_end_of(const block_program *p, uint32_t step)
     return i;
 }
 
-bool block_has_early(const block_program *p, uint32_t loop)
+bool block_has_late(const block_program *p, uint32_t loop)
 {
     const uint32_t end = block_end_of(p, loop);
     bool any = false;
     for (uint32_t i = loop + 1; i < end && p->steps[loop].ahead; i++)
-        any = any || p->steps[i].is_early;
+        any = any || p->steps[i].is_late;
     return any;
+}
+
+bool block_is_copy(const block_program *p, const block_step *s)
+{
+    return s->verb == BLOCK_LOAD && p->tiles[s->to].space == BLOCK_SHARED;
+}
+
+uint32_t block_groups_of(const block_program *p, uint32_t loop)
+{
+    const uint32_t end = block_end_of(p, loop);
+    uint32_t n = 0;
+    for (uint32_t i = loop + 1; i < end; i++)
+        n += block_is_copy(p, &p->steps[i]) && !block_is_copy(p, &p->steps[i - 1]);
+    return n;
 }
 
 int8_t block_parts_of(const block_program *p, int8_t tile)
@@ -390,8 +404,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
         text_print(out, " %g", s->number);
     if (s->expression)
         text_print(out, " \"%s\"", s->expression);
-    if (s->is_early)
-        text_print(out, " early");
+    if (s->is_late)
+        text_print(out, " late");
     text_print(out, "\n");
 }
 

@@ -21,7 +21,8 @@ typedef struct checker {
     const block_program *p;
     /* loops that are open, and the step under examination */
     uint32_t depth, at;
-    /* of the open loops, the outermost first */
+    /* of the open loops, the outermost first: their steps, and what these say */
+    uint32_t loop[MOST_DEPTH];
     uint8_t ahead[MOST_DEPTH];
     int8_t axis[MOST_DEPTH];
     bool grown; /* the steps at hand stand after one */
@@ -130,6 +131,7 @@ static mpk_status check_loop(checker *c, const block_step *s)
     for (uint32_t i = 0; i < c->depth; i++)
         RULE(c, c->axis[i] != s->axis && !c->ahead[i],
              "the axis is looped over already, or the loop around it is ahead");
+    c->loop[c->depth] = c->at;
     c->ahead[c->depth] = s->ahead;
     c->axis[c->depth++] = s->axis;
     return MPK_OK;
@@ -166,8 +168,14 @@ static mpk_status check_patch(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* One more than the loop at hand is ahead. */
+static uint32_t copies_of(const checker *c)
+{
+    return c->depth ? c->ahead[c->depth - 1] + 1u : 1;
+}
+
 /* A load or store: the tile and the operand must have the same axes, with loops to say where; a
- * shared tile must have one copy more than its loop is ahead. */
+ * shared tile must have one copy more than its loop is ahead, or beside late products more. */
 static mpk_status check_move(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands,
@@ -191,7 +199,9 @@ static mpk_status check_move(checker *c, const block_step *s)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
              "tile %s is not a fragment in one part", t->name);
     else if (t->space == BLOCK_SHARED)
-        RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
+        RULE(c,
+             t->stages == copies_of(c) ||
+                 (c->p->by_groups && c->depth && t->stages > copies_of(c) && copies_of(c) > 1),
              "tile %s has %u copies, which is not one more than its loop is ahead", t->name,
              t->stages);
     return MPK_OK;
@@ -319,15 +329,31 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* An early step stands in a loop that loads two iterations ahead or more: its copies must have
- * come. Products of warpgroups run until a wait, and scores are complete after the next one alone.
- * */
-static mpk_status check_early(checker *c, const block_step *s)
+/* The last step before `end` that writes a tile; NULL: none. */
+static const block_step *find_writer(const checker *c, int8_t tile, uint32_t end)
 {
+    const block_step *found = NULL;
+    for (uint32_t i = 0; i < end; i++)
+        if (c->p->steps[i].to == tile)
+            found = &c->p->steps[i];
+    return found;
+}
+
+/* A late product is one of warpgroups by a fragment, which keeps its factor for an iteration.  Its
+ * sums are zeros in front of the loop: the first iteration's product, which does not count, is made
+ * as well, and the second's takes the place of what it gave. */
+static mpk_status check_late(checker *c, const block_step *s)
+{
+    if (!s->is_late)
+        return MPK_OK;
+    const block_step *zeros = find_writer(c, s->to, c->depth ? c->loop[c->depth - 1] : 0);
     RULE(c,
-         !s->is_early || (c->p->by_groups && c->depth && !c->grown && c->ahead[c->depth - 1] >= 2 &&
-                          (s->verb == BLOCK_FILL || s->verb == BLOCK_MULTIPLY)),
-         "it cannot be early");
+         s->verb == BLOCK_MULTIPLY && c->p->by_groups && c->depth && !c->grown &&
+             c->ahead[c->depth - 1] && s->n_from == 2 && is_tile(c, s->from[0]) &&
+             c->p->tiles[s->from[0]].space == BLOCK_FRAGMENT,
+         "it cannot be late");
+    RULE(c, zeros && zeros->verb == BLOCK_FILL && zeros->number == 0,
+         "its sums are not zeros in front of the loop");
     return MPK_OK;
 }
 
@@ -345,7 +371,7 @@ static mpk_status check_grown(checker *c, const block_step *s)
  */
 static mpk_status check_step(checker *c, const block_step *s)
 {
-    TRY(check_early(c, s));
+    TRY(check_late(c, s));
     RULE(c, !c->grown || s->verb == BLOCK_END || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST,
          "it cannot stand after `grown`");
     switch (s->verb) {
@@ -362,7 +388,9 @@ static mpk_status check_step(checker *c, const block_step *s)
         c->depth--;
         return MPK_OK;
     case BLOCK_WAIT:
-        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending,
+        RULE(c,
+             c->depth &&
+                 c->ahead[c->depth - 1] * block_groups_of(c->p, c->loop[c->depth - 1]) > s->pending,
              "it waits for loads that are not issued yet");
         return MPK_OK;
     case BLOCK_LOAD:

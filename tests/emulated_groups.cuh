@@ -39,6 +39,10 @@ static inline rt_u64 ptx_matrix_of_values(const void *first)
 static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
+static inline rt_u64 ptx_words(rt_u32 low, rt_u32 high)
+{
+    return (rt_u64)high << 32 | low;
+}
 static inline void ptx_hold(float &x)
 {
     (void)x;

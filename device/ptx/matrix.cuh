@@ -57,6 +57,12 @@ MPK_FN void ptx_meet(int id, int n)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
 }
 
+/* The same for threads that need not wait: of those that meet they have arrived. */
+MPK_FN void ptx_arrive(int id, int n)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+
 /* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8
  * ---- */
 
@@ -141,6 +147,13 @@ MPK_FN rt_u64 ptx_matrix_of_values(const void *first)
     const rt_u64 swizzle_32 = 3;
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(256 >> 4) << 32 |
            swizzle_32 << 62;
+}
+/* A descriptor of its words. */
+MPK_FN rt_u64 ptx_words(rt_u32 low, rt_u32 high)
+{
+    rt_u64 both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
 }
 /* All threads of the warpgroup, before the first product and after the sums have been touched
  * otherwise: the tensor core then sees the registers as they are. */

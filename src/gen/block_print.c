@@ -150,13 +150,56 @@ static void print_wait(const block_printer *w, const block_step *s)
     text_print(w->out, "block_%swait<%u>();\n", w->p->by_groups ? "group_" : "", s->pending);
 }
 
+/* The descriptors of a loop's products of warpgroups: of first factors, which no iteration loads,
+ * and of the first copies of second ones. */
+static void print_matrices(const block_printer *w, uint32_t first, uint32_t end)
+{
+    for (uint32_t i = first + 1; i < end; i++) {
+        const block_step *s = &w->p->steps[i];
+        const block_tile *a = &w->p->tiles[s->from[0]], *b = &w->p->tiles[s->from[1]];
+        if (s->verb != BLOCK_MULTIPLY)
+            continue;
+        if (a->space == BLOCK_SHARED)
+            LINE(w, "const rt_u64 rows_%s = block_group_rows(t.s_scratch + tile_%s.offset);\n",
+                 a->name, a->name);
+        LINE(w, "const rt_u64 matrix_%s = ptx_matrix_of_rows(t.s_scratch + tile_%s.offset);\n",
+             b->name, b->name);
+    }
+}
+
+/* Has the tile one copy, or as many as an earlier one? */
+static bool is_counted(const block_program *p, int8_t tile)
+{
+    bool found = p->tiles[tile].stages < 2;
+    for (int8_t i = 0; i < tile; i++)
+        found = found || p->tiles[i].stages == p->tiles[tile].stages;
+    return found;
+}
+
+/* The copies that an iteration of a loop with late steps uses are counted, not divided for:
+ * "int turn_5 = 0;", and how they go on. */
+static void print_counts(const block_printer *w, bool next)
+{
+    for (int8_t i = 0; i < (int8_t)w->p->n_tiles; i++) {
+        const unsigned n = w->p->tiles[i].stages;
+        if (is_counted(w->p, i))
+            continue;
+        if (next)
+            text_print(w->out, ", turn_%u = block_copy_after(turn_%u, %u)", n, n, n);
+        else
+            LINE(w, "int turn_%u = 0;\n", n);
+    }
+}
+
 /* The iterations before 0 of a loop with late steps, which only load. */
 static void print_iterations_before(block_printer *w, const block_step *loop)
 {
     const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
     w->ahead = loop;
     w->has_late = true;
+    w->counts_copies = false;
     block_print_kept(w, loop);
+    print_matrices(w, first, end);
     LINE(w, "#pragma unroll 1\n");
     LINE(w, "for (int iteration = -%u; iteration < 0; iteration++) {\n", loop->ahead);
     w->indent += BLOCK_STEP;
@@ -166,7 +209,13 @@ static void print_iterations_before(block_printer *w, const block_step *loop)
             i = block_print_loads(w, i);
     w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
+    for (uint32_t i = first + 1; i < end; i++)
+        if (w->p->steps[i].verb == BLOCK_TURN)
+            LINE(w, "block_turns_begin<%u>();\n",
+                 w->p->steps[i].pending + block_groups_of(w->p, first));
     LINE(w, "int iteration = 0;\n");
+    print_counts(w, false);
+    w->counts_copies = true;
 }
 
 /* A loop whose loads run ahead begins `ahead` iterations early: iterations before 0 only load.
@@ -188,6 +237,8 @@ static void print_loop(block_printer *w, const block_step *s)
         if (!has_late)
             text_print(w->out, "int iteration = -%u", s->ahead);
         text_print(w->out, "; %s_lo + (rt_i64)iteration * %d < %s_hi; iteration++", x, tile, x);
+        if (has_late)
+            print_counts(w, true);
         if (w->plans_reads)
             text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
         text_print(w->out, ") {\n");
@@ -678,6 +729,10 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
         LINE(w, "mpk_sync();\n");
     else if (s->verb == BLOCK_WAIT)
         print_wait(w, s);
+    else if (s->verb == BLOCK_TURN)
+        LINE(w, "block_turn<%u>();\n", s->pending);
+    else if (s->verb == BLOCK_PASS)
+        LINE(w, "block_turn_pass();\n");
     else if (s->verb == BLOCK_GROWN)
         print_grown(w, s);
     else if (s->verb == BLOCK_FILL)

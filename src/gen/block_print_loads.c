@@ -221,9 +221,11 @@ static void print_load(const block_printer *w, const block_step *s)
     LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
     if (w->ahead && w->plans_reads)
         text_print(w->out, " + next * tile_%s.copy_bytes", t->name);
-    else if (w->ahead)
-        text_print(w->out, " + (iteration + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead,
-                   t->stages, t->name);
+    else if (w->ahead) {
+        text_print(w->out, " + ");
+        block_print_copy_of(w, t, w->ahead->ahead);
+        text_print(w->out, " * tile_%s.copy_bytes", t->name);
+    }
     if (o->window) {
         print_window_load(w, t, o, found);
         return;

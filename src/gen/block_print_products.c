@@ -6,6 +6,16 @@
  * in printed code. */
 #include "gen/block_printer.h"
 
+void block_print_copy_of(const block_printer *w, const block_tile *t, uint32_t after)
+{
+    if (!w->counts_copies)
+        text_print(w->out, "(iteration + %u) %% %u", after, t->stages);
+    else if (after)
+        text_print(w->out, "block_group_copy_of(turn_%u + %u, %u)", t->stages, after, t->stages);
+    else
+        text_print(w->out, "turn_%u", t->stages);
+}
+
 /* A tile in shared memory as arguments: its description, and the copy of it that this iteration
  * reads, where the lane's reads begin if they are planned. */
 static void print_copy(const block_printer *w, const block_step *s, int8_t tile)
@@ -22,25 +32,30 @@ static void print_copy(const block_printer *w, const block_step *s, int8_t tile)
                    t->name, t->name, t->stages, t->name);
         return;
     }
+    if (w->p->by_groups) { /* a late product's is that of the iteration before */
+        text_print(w->out, "tile_%s, block_group_at(matrix_%s, ", t->name, t->name);
+        block_print_copy_of(w, t, s->is_late ? t->stages - 1u : 0);
+        text_print(w->out, " * (tile_%s.copy_bytes / 16))", t->name);
+        return;
+    }
     text_print(w->out, "tile_%s, t.s_scratch + tile_%s.offset", t->name, t->name);
-    if (s->is_late) /* of the iteration before */
-        text_print(w->out, " + (iteration + %u) %% %u * tile_%s.copy_bytes", t->stages - 1u,
-                   t->stages, t->name);
-    else if (t->stages > 1)
+    if (t->stages > 1)
         text_print(w->out, " + iteration %% %u * tile_%s.copy_bytes", t->stages, t->name);
 }
 
-/* Products of warpgroups: "block_group_multiply(r_scores, tile_q, ..., tile_k, ...)" of two shared
- * factors, "block_group_add(r_sums, p_weights, tile_v, ..., iteration != 1)" of one that registers
- * have kept: the first iteration had none to keep, and what its product gave does not count. */
+/* Products of warpgroups: "block_group_multiply(r_scores, tile_q, rows_q, tile_k, ...)" of two
+ * shared factors, "block_group_add(r_sums, p_weights, tile_v, ..., iteration != 1)" of one that
+ * registers have kept: the first iteration had none to keep, and what its product gave does not
+ * count. */
 static void print_group_multiply(block_printer *w, const block_step *s)
 {
     const bool shared = w->p->tiles[s->from[0]].space == BLOCK_SHARED;
+    const char *first = w->p->tiles[s->from[0]].name;
     LINE(w, "block_group_%s(r_%s, ", shared ? "multiply" : "add", w->p->tiles[s->to].name);
     if (shared)
-        print_copy(w, s, s->from[0]);
+        text_print(w->out, "tile_%s, rows_%s", first, first);
     else
-        text_print(w->out, "p_%s", w->p->tiles[s->from[0]].name);
+        text_print(w->out, "p_%s", first);
     text_print(w->out, ", ");
     print_copy(w, s, s->from[1]);
     text_print(w->out, shared ? ");\n" : ", iteration != 1);\n");
@@ -109,7 +124,10 @@ void block_print_keep(const block_printer *w, const block_step *loop)
 
 void block_print_last(block_printer *w, const block_step *loop)
 {
-    LINE(w, "block_group_wait<0>();\n");
+    bool turns = false;
+    for (const block_step *s = loop; s < &w->p->steps[w->p->n_steps]; s++)
+        turns = turns || s->verb == BLOCK_TURN;
+    LINE(w, "block_%s();\n", turns ? "turns_end" : "group_wait<0>");
     for (const block_step *s = loop; (s = find_late(w, loop, s)); s++)
         print_group_multiply(w, s);
     block_print_all_arrivals(w);

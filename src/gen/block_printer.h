@@ -17,6 +17,7 @@ typedef struct block_printer {
     int indent;
     const block_step *ahead; /* the loop at hand, if its loads run ahead by iterations; else NULL */
     bool has_late;           /* it has late steps: iterations before 0 stand in front of it */
+    bool counts_copies;      /* it counts the copies of its tiles: turn_N, the iteration modulo N */
     bool grown;              /* the steps at hand stand after `grown` */
     bool ends_by_rows;
     block_end end; /* then */
@@ -55,6 +56,9 @@ void block_print_all_arrivals(block_printer *w);
 /* In front of a loop, at the end of its iterations, after it: what its late products keep of an
  * iteration for the next; the products of the last iteration. */
 void block_print_kept(const block_printer *w, const block_step *loop);
+/* The number of the copy of a tile that is used `after` iterations from this one, in a loop that
+ * loads ahead. */
+void block_print_copy_of(const block_printer *w, const block_tile *t, uint32_t after);
 void block_print_keep(const block_printer *w, const block_step *loop);
 void block_print_last(block_printer *w, const block_step *loop);
 

@@ -342,9 +342,9 @@ uint32_t block_conflicts(const block_program *p, int8_t tile)
 /* ---- text ---- */
 
 /* In the order of block_verb. */
-static const char *const verb_names[] = {"loop",    "end",      "sync",  "wait",  "load",
-                                         "fill",    "multiply", "add",   "bound", "map",
-                                         "largest", "total",    "grown", "store"};
+static const char *const verb_names[] = {"loop",    "end",   "sync",     "wait", "turn",  "pass",
+                                         "load",    "fill",  "multiply", "add",  "bound", "map",
+                                         "largest", "total", "grown",    "store"};
 
 /* The name of an axis; "-" for the axis that a tile does not have. */
 static const char *axis_name(const block_program *p, int8_t axis)
@@ -385,7 +385,7 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
         text_print(out, " of runs of %lld", (long long)p->axes[s->axis].run);
     if (s->verb == BLOCK_LOOP && s->ahead)
         text_print(out, " ahead %u", s->ahead);
-    if (s->verb == BLOCK_WAIT)
+    if (s->verb == BLOCK_WAIT || s->verb == BLOCK_TURN)
         text_print(out, " %u", s->pending);
     if (s->to != BLOCK_NONE)
         text_print(out, " %s", p->tiles[s->to].name);

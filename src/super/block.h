@@ -28,6 +28,10 @@
  *   wait     PENDING    all groups of loads but the last PENDING have arrived and are seen by all
  *                       threads; also a sync.  Loads of an iteration that stand together are one
  *                       group
+ *   turn     PENDING    the warpgroups in turns, each going on when the other has passed: all loads
+ *                       but those of the last iteration and the last PENDING groups before have
+ *                       arrived and are seen; what was read two turns ago may be overwritten
+ *   pass                the other warpgroup may go on
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
@@ -118,6 +122,8 @@ typedef enum block_verb {
     BLOCK_END,
     BLOCK_SYNC,
     BLOCK_WAIT,
+    BLOCK_TURN,
+    BLOCK_PASS,
     BLOCK_LOAD,
     BLOCK_FILL,
     BLOCK_MULTIPLY,
@@ -140,8 +146,8 @@ typedef struct block_step {
     int8_t axis; /* loop, bound: the axis */
     /* load, store: index of the program's operand */
     int8_t operand;
-    /* loop: iterations that its loads are issued early, 0 to stages - 1; wait: groups that may
-     * still be in flight */
+    /* loop: iterations that its loads are issued early, 0 to stages - 1; wait, turn: groups
+     * that may still be in flight */
     uint8_t ahead, pending;
     bool is_late; /* multiply: of the iteration before */
     block_bound bound;

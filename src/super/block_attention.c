@@ -16,9 +16,10 @@
  *
  * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries: 128
  * rows, 64 keys an iteration.  Values are added an iteration late, so that a warp's exponentials
- * run while the tensor cores multiply the weights of the iteration before.  What weights are
- * relative to follows the largest score loosely: most iterations compare, and neither exchange nor
- * rescale anything.
+ * run while the tensor cores multiply the weights of the iteration before, and the warpgroups take
+ * turns, so that they do so while it makes the other's scores.  What weights are relative to
+ * follows the largest score loosely: most iterations compare, and neither exchange nor rescale
+ * anything.
  *
  * Cost of a search: 48 recipes and that one, a proof for the best.
  */
@@ -28,8 +29,10 @@
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
-/* The fewest entries of a value in products of warpgroups, whose sums have columns by eights. */
-enum { GROUP_LEAST = 32 };
+/* Of products of warpgroups: the fewest entries of a value, as sums have columns by eights; how
+ * many iterations tiles are loaded ahead.  What was read in the last turn may still be read, so
+ * keys have two copies more than that, and values, which are read a turn later, three. */
+enum { GROUP_LEAST = 32, GROUP_AHEAD = 3 };
 /* Weights may be e to this. */
 #define HEADROOM 5.0
 
@@ -309,6 +312,7 @@ static void add_group_iteration(block_program *p, const super_attention *s, cons
     add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
     add_of(p, BLOCK_MULTIPLY, NULL, t->sums, weights, v, BLOCK_NONE);
     p->steps[p->n_steps - 1].is_late = true;
+    block_add_step(p, BLOCK_PASS, BLOCK_NONE);
     add_load(p, k, KEYS);
     add_mask(p, s, s->weights != NULL, scores);
     add_growth(p, s, t, scores, scale);
@@ -355,13 +359,12 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
     add_load(p, q, Q);
     fill_kept(p, &t, parts);
-    add_loop(p, S, (uint8_t)(c->stages - 1));
-    block_step *wait = block_add_step(p, BLOCK_WAIT, BLOCK_NONE);
+    add_loop(p, S, c->by_groups ? GROUP_AHEAD : (uint8_t)(c->stages - 1));
     if (c->by_groups) {
-        wait->pending = (uint8_t)(2 * (c->stages - 1) - 1);
+        block_add_step(p, BLOCK_TURN, BLOCK_NONE)->pending = 2 * GROUP_AHEAD - 3;
         add_group_iteration(p, s, &t, scores, q, k, v);
     } else {
-        wait->pending = (uint8_t)(c->stages - 2);
+        block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
         add_load(p, k, KEYS);
         add_load(p, v, VALUES);
         add_scores(p, s, s->weights != NULL, scores, q, k);
@@ -384,10 +387,10 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define WEIGHT_CYCLES 30.0
 #define ITERATION_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
-/* Of warpgroups: an iteration of 128 rows and 64 keys without its scores (1,400 with these and with
- * sums that nothing hid were measured), and both warpgroups' scores for each entry of a query; a
- * tile's beginning and end. */
-#define GROUP_ITERATION_CYCLES 890.0
+/* Of warpgroups, which take turns: an iteration of 128 rows and 64 keys without its scores, and
+ * both warpgroups' scores for each entry of a query; a tile's beginning and end.  Without turns,
+ * and with sums that nothing hid, 1,400 for heads of 64 entries were measured. */
+#define GROUP_ITERATION_CYCLES 640.0
 #define GROUP_ENTRY_CYCLES 4.0
 #define GROUP_TILE_CYCLES 2000.0
 
@@ -396,8 +399,8 @@ static double larger(double a, double b)
     return a > b ? a : b;
 }
 
-/* The cycles of the longest task of a candidate by warpgroups: nothing runs under an iteration's
- * scores, and sums are made under its exponentials. */
+/* The cycles of the longest task of a candidate by warpgroups: a warpgroup waits for its scores,
+ * and all else of one runs beside what the other does. */
 static double group_cost_of(const super_attention *s, const recipe *c)
 {
     const double iterations = (double)((s->keys + c->s - 1) / c->s),
@@ -461,7 +464,7 @@ static void consider(const super_attention *s, const super_target *t, const reci
 static bool find_next(const super_attention *s, const super_target *t, double least,
                       super_choice *out, recipe *best)
 {
-    static const recipe groups = {128, 64, 8, 4, true};
+    static const recipe groups = {128, 64, 8, GROUP_AHEAD + 2, true};
     out->cycles = -1;
     for (uint8_t along = 1; along <= 8; along *= 2)
         for (int32_t fields = 1; fields <= 2; fields++)

@@ -12,9 +12,9 @@
  * product of two numbers.
  *
  *   before the loop: load into copy 0, group 0
- *   iteration 0: wait 0: group 0 has arrived, interval 2.  Load into copy 1, group 1.  The multiply
- *           reads copy 0: read_in = 2
- *   iteration 1: wait 0: interval 3.  Load into copy 0: allowed, because read_in is not 3
+ *   iteration 0: wait 0: group 0 has arrived, interval 4.  Load into copy 1, group 1.  The multiply
+ *           reads copy 0: read_in = 4
+ *   iteration 1: wait 0: interval 6.  Load into copy 0: allowed, because read_in is below 5
  */
 #include "super/block.h"
 
@@ -30,7 +30,7 @@ enum { OPERAND_SHIFT = 56 };
 typedef struct copy_state {
     bool is_loaded;
     uint32_t group;   /* that its load belongs to */
-    uint32_t read_in; /* interval between syncs in which it was read last; 0: never */
+    uint32_t read_in; /* interval in which it was read last; 0: never */
 } copy_state;
 
 /* The entries of a tile. */
@@ -50,9 +50,10 @@ typedef struct runner {
     tile_state tiles[BLOCK_MOST_TILES];
     int64_t base[BLOCK_MOST_AXES]; /* of the tiles at hand */
     int64_t iteration;             /* of the innermost loop that is ahead */
-    /* groups of loads issued and arrived so far; syncs passed, from 1 on; the square that
+    /* groups of loads issued and arrived so far, and of an iteration of the loop at hand; the
+     * interval: a turn begins one, a sync two, from 2 on; the square that
      * exponentials are powers of; the step at hand, for messages and for `maps` */
-    uint32_t groups, arrived, interval, root, step;
+    uint32_t groups, arrived, per_iteration, interval, root, step;
     uint64_t n_grown; /* times that `grown` was met */
     /* of the map steps, compiled when they first run */
     map_program *maps[BLOCK_MOST_STEPS];
@@ -152,11 +153,12 @@ static uint64_t offset_of(const runner *r, const block_step *s, const block_tile
 }
 
 /* Begin to overwrite a copy.  The invariant of double buffering: between the last read of a copy
- * and its next write lies a sync.  A read of the same interval may be that of a slower warp. */
+ * and its next write lies a sync, or two turns.  A read of the same interval, or of the turn
+ * before, may be that of a slower warp. */
 static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
 {
     copy_state *c = &r->tiles[tile].copies[which];
-    if (c->read_in == r->interval)
+    if (c->read_in + 1 >= r->interval)
         return fault(r, "a load writes over what other warps may still read");
     c->is_loaded = true;
     c->group = r->groups;
@@ -468,11 +470,17 @@ static mpk_status do_step(runner *r, const block_step *s)
 {
     switch (s->verb) {
     case BLOCK_SYNC:
-        r->interval++;
+        r->interval += 2;
         return MPK_OK;
     case BLOCK_WAIT:
-        r->interval++;
+        r->interval += 2;
         r->arrived = r->groups - s->pending;
+        return MPK_OK;
+    case BLOCK_TURN: /* the other warpgroup has waited in its turn before this */
+        r->interval++;
+        r->arrived = r->groups - r->per_iteration - s->pending;
+        return MPK_OK;
+    case BLOCK_PASS:
         return MPK_OK;
     case BLOCK_STORE:
         return do_store(r, s);
@@ -531,7 +539,7 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
 static mpk_status do_late(runner *r, uint32_t loop, uint32_t end, int64_t n_iterations)
 {
     r->arrived = r->groups;
-    r->interval++;
+    r->interval += 2;
     r->iteration = n_iterations;
     for (r->step = loop + 1; r->step < end; r->step++)
         if (r->p->steps[r->step].is_late)
@@ -546,6 +554,7 @@ static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
     const block_step *s = &r->p->steps[loop];
     const int64_t lo = r->run->lo[s->axis], hi = r->run->hi[s->axis], kept = r->base[s->axis];
     int64_t iteration = 0;
+    r->per_iteration = block_groups_of(r->p, loop);
     for (uint32_t i = 0; i < s->ahead; i++)
         TRY(load_iteration(r, loop, end, i));
     for (int64_t at = lo; at < hi; iteration++, at += r->p->axes[s->axis].tile) {
@@ -636,7 +645,7 @@ mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_ru
 {
     runner *r;
     NEW(cx, a, r, 1);
-    *r = (runner){.cx = cx, .arena = a, .p = p, .run = run, .interval = 1};
+    *r = (runner){.cx = cx, .arena = a, .p = p, .run = run, .interval = 2};
     const uint32_t square = field_random(run->seed, UINT64_MAX / 2).p;
     r->root = field_power(square, 2, FIELD_P);
     memset(&run->stored, 0, sizeof run->stored);

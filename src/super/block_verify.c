@@ -25,7 +25,9 @@ typedef struct checker {
     uint32_t loop[MOST_DEPTH];
     uint8_t ahead[MOST_DEPTH];
     int8_t axis[MOST_DEPTH];
-    bool grown; /* the steps at hand stand after one */
+    bool grown;       /* the steps at hand stand after one */
+    bool turn;        /* the steps at hand stand between a turn and its pass */
+    uint32_t n_turns; /* of the loop at hand */
 } checker;
 
 /* CHECK with the step added to the message. */
@@ -357,6 +359,20 @@ static mpk_status check_late(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* Warpgroups take turns in a loop with late products, one in each iteration: the other's loads have
+ * been waited for in its turn before this. */
+static mpk_status check_turn(checker *c, const block_step *s)
+{
+    const uint32_t loop = c->depth ? c->loop[c->depth - 1] : 0;
+    RULE(c,
+         c->depth && c->p->by_groups && !c->grown && !c->n_turns && block_has_late(c->p, loop) &&
+             (c->ahead[c->depth - 1] - 1u) * block_groups_of(c->p, loop) > s->pending,
+         "it is no turn of warpgroups, or waits for loads that are not issued yet");
+    c->turn = true;
+    c->n_turns++;
+    return MPK_OK;
+}
+
 /* Steps that may or may not run: of fragments alone. */
 static mpk_status check_grown(checker *c, const block_step *s)
 {
@@ -384,7 +400,8 @@ static mpk_status check_step(checker *c, const block_step *s)
             c->grown = false;
             return MPK_OK;
         }
-        RULE(c, c->depth > 0, "an end without a loop");
+        RULE(c, c->depth > 0 && !c->turn, "an end without a loop, or of a turn without a pass");
+        c->n_turns = 0;
         c->depth--;
         return MPK_OK;
     case BLOCK_WAIT:
@@ -392,6 +409,12 @@ static mpk_status check_step(checker *c, const block_step *s)
              c->depth &&
                  c->ahead[c->depth - 1] * block_groups_of(c->p, c->loop[c->depth - 1]) > s->pending,
              "it waits for loads that are not issued yet");
+        return MPK_OK;
+    case BLOCK_TURN:
+        return check_turn(c, s);
+    case BLOCK_PASS:
+        RULE(c, c->turn, "it passes a turn that it has not got");
+        c->turn = false;
         return MPK_OK;
     case BLOCK_LOAD:
     case BLOCK_STORE:

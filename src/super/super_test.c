@@ -569,9 +569,18 @@ static void fewer_copies_of_values(block_program *p)
 {
     p->tiles[2].stages--;
 }
+static void forget_turn(block_program *p)
+{
+    drop_step(p, BLOCK_TURN);
+    drop_step(p, BLOCK_PASS);
+}
+static void forget_pass(block_program *p)
+{
+    drop_step(p, BLOCK_PASS);
+}
 static void wait_longer(block_program *p)
 {
-    find_step(p, BLOCK_WAIT)->pending++;
+    find_step(p, BLOCK_TURN)->pending++;
 }
 static void padded_keys(block_program *p)
 {
@@ -597,7 +606,8 @@ static void test_groups(void **state)
         {"sums that begin with one", begin_with_one},
         {"too few copies of keys", fewer_copies_of_keys},
         {"too few copies of values", fewer_copies_of_values},
-        {"no wait for loads", forget_wait},
+        {"no turns", forget_turn},
+        {"turns that never end", forget_pass},
         {"a wait that lets too much be under way", wait_longer},
         {"no barrier before copies are used again", forget_sync},
         {"keys that lie as no warpgroup reads them", padded_keys},
@@ -609,14 +619,14 @@ static void test_groups(void **state)
         super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
                                          33 + (int64_t)draw(32), causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
-        s.group_bytes = 88 << 10;
+        s.group_bytes = 104 << 10;
         choose_attention(&s, &choice);
         assert_true(choice.program.by_groups);
         s.group_bytes--;
         choose_attention(&s, &choice);
         assert_false(choice.program.by_groups);
     }
-    super_attention s = attention_of(200, 330, 64, false, 0, 0); /* the sync at its end counts */
+    super_attention s = attention_of(200, 400, 64, false, 0, 0); /* the sync at its end counts */
     s.box_rows = s.rows;
     s.group_bytes = UINT32_MAX;
     choose_attention(&s, &choice);

@@ -39,17 +39,25 @@ static inline rt_u64 ptx_matrix_of_values(const void *first)
 static inline void ptx_group_begin(void) {}
 static inline void ptx_group_commit(void) {}
 template <int N> static inline void ptx_group_wait(void) {}
+static inline rt_u64 ptx_words(rt_u32 low, rt_u32 high)
+{
+    return (rt_u64)high << 32 | low;
+}
+static inline void ptx_hold(float &x)
+{
+    (void)x;
+}
 
-/* 16 elements of a row of a matrix in the 64-byte swizzle, or of one in rows of 128 or of 32
- * bytes, to places so far apart. */
-static inline void emulated_row(bool is_bf16, rt_u64 matrix, int row, float *to, int apart)
+/* The first n elements of a row of a matrix in the 64-byte swizzle, or of one in rows of 128 or of
+ * 32 bytes, to places so far apart. */
+static inline void emulated_row(bool is_bf16, rt_u64 matrix, int row, int n, float *to, int apart)
 {
     static const rt_u32 row_bytes[3] = {64, 128, 32};
     /* The rings of tests may be larger than what 14 bits, in units of 16 bytes, can name. */
     const rt_u32 width = row_bytes[matrix >> 62],
                  first = (rt_u32)matrix * 16 + row / 8 * ((rt_u32)(matrix >> 32 & 0x3fff) * 16) +
                          row % 8 * width;
-    for (int k = 0; k < 16; k++) {
+    for (int k = 0; k < n; k++) {
         const rt_u32 at = first + k * 2;
         rt_u16 bits;
         memcpy(&bits, mpk_s + (at ^ (at >> 7 & (width / 16 - 1)) << 4), 2);
@@ -68,16 +76,14 @@ template <int N> EMULATED_HOT static void emulated_group_multiply(void)
     emulated_four b[16][N / 4], sum[64][N / 4];
     for (int m = 0; m < 64; m++)
         if (!g->own[0])
-            emulated_row(g->is_bf16, g->a, m, a[m], 1);
+            emulated_row(g->is_bf16, g->a, m, 16, a[m], 1);
         else
             for (int k = 0; k < 16; k++)
                 a[m][k] = emulated_own_element(g, m, k);
     for (int n = 0; n < N && !g->is_transposed; n++)
-        emulated_row(g->is_bf16, g->b, n, (float *)b + n, N);
-    /* 16 columns at a time of row k: 32 bytes further in the swizzled rows */
+        emulated_row(g->is_bf16, g->b, n, 16, (float *)b + n, N);
     for (int k = 0; k < 16 && g->is_transposed; k++)
-        for (int n = 0; n < N; n += 16)
-            emulated_row(g->is_bf16, g->b + (rt_u64)(n / 8), k, (float *)b + k * N + n, 1);
+        emulated_row(g->is_bf16, g->b, k, N, (float *)b + k * N, 1);
     memset(sum, 0, sizeof sum);
     emulated_product<N>(a, b, 64, sum);
     for (int i = 0; i < 128; i++)
@@ -118,14 +124,26 @@ static inline void ptx_group_multiply_own_128(float *c, const rt_u32 *a, rt_u64 
 {
     emulated_group_own_product<128>(true, false, c, a, b);
 }
-static inline void ptx_group_multiply_kept_bf16_64(float *c, const rt_u32 *a, rt_u64 b)
-{
-    emulated_group_own_product<64>(true, true, c, a, b);
-}
-static inline void ptx_group_multiply_kept_f16_64(float *c, const rt_u32 *a, rt_u64 b)
-{
-    emulated_group_own_product<64>(false, true, c, a, b);
-}
+#define EMULATED_KEPT(columns)                                                                     \
+    static inline void ptx_group_multiply_kept_bf16_##columns(float *c, const rt_u32 *a, rt_u64 b, \
+                                                              bool more)                           \
+    {                                                                                              \
+        for (int i = 0; i < columns / 2 && !more; i++)                                             \
+            c[i] = 0;                                                                              \
+        emulated_group_own_product<columns>(true, true, c, a, b);                                  \
+    }                                                                                              \
+    static inline void ptx_group_multiply_kept_f16_##columns(float *c, const rt_u32 *a, rt_u64 b,  \
+                                                             bool more)                            \
+    {                                                                                              \
+        for (int i = 0; i < columns / 2 && !more; i++)                                             \
+            c[i] = 0;                                                                              \
+        emulated_group_own_product<columns>(false, true, c, a, b);                                 \
+    }
+EMULATED_KEPT(32)
+EMULATED_KEPT(40)
+EMULATED_KEPT(48)
+EMULATED_KEPT(56)
+EMULATED_KEPT(64)
 static inline void ptx_group_multiply_bf16_64(float *c, rt_u64 a, rt_u64 b)
 {
     emulated_group_product<64>(true, c, a, b);

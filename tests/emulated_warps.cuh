@@ -414,6 +414,15 @@ static inline void ptx_meet(int id, int n)
 {
     emulated_meet(&emulated_barriers[id], (rt_u32)n, 0);
 }
+static inline void ptx_arrive(int id, int n)
+{
+    emulated_meeting *m = &emulated_barriers[id];
+    if (++m->n < (rt_u32)n)
+        return;
+    m->n = 0;
+    m->round++;
+    emulated_idle = 0;
+}
 static inline void ptx_fence_shared(void) {}
 static inline void ptx_fence_bulk(void) {}
 static inline void ptx_grid_wait(void) {} /* no kernel runs before */

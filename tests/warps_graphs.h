@@ -780,6 +780,10 @@ static const char *const block_rows[] = {
     "64]\n%y = sdpa(%q, %k, %v, _) {causal = 1}\n",
     "input %q : bf16[1, 2, 150, 56]\ninput %k : bf16[1, 2, 256, 56]\ninput %v : bf16[1, 2, 256, "
     "64]\ninput %m : f32[1, 2, 150, 256]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.2, window = 90}\n",
+    "input %q : bf16[1, 1, 140, 44]\ninput %k : bf16[1, 1, 200, 44]\ninput %v : bf16[1, 1, 200, "
+    "24]\n%y = sdpa(%q, %k, %v, _)\n",
+    "input %q : f16[1, 1, 150, 16]\ninput %k : f16[1, 1, 150, 16]\ninput %v : f16[1, 1, 150, "
+    "48]\n%y = sdpa(%q, %k, %v, _)\n",
     "input %q : f16[1, 1, 260, 64]\ninput %k : f16[1, 1, 130, 64]\ninput %v : f16[1, 1, 130, "
     "50]\ninput %m : bool[1, 1, 1, 130]\n%y = sdpa(%q, %k, %v, %m)\n",
 };

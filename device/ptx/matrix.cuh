@@ -57,6 +57,12 @@ MPK_FN void ptx_meet(int id, int n)
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n) : "memory");
 }
 
+/* The same for threads that need not wait: of those that meet they have arrived. */
+MPK_FN void ptx_arrive(int id, int n)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n) : "memory");
+}
+
 /* ---- matrices of 8 x 8 from shared memory: lane l gives the address of row l % 8 of matrix l / 8
  * ---- */
 
@@ -142,6 +148,13 @@ MPK_FN rt_u64 ptx_matrix_of_values(const void *first)
     return (rt_u64)(ptx_shared(first) >> 4 & 0x3fff) | (rt_u64)1 << 16 | (rt_u64)(256 >> 4) << 32 |
            swizzle_32 << 62;
 }
+/* A descriptor of its words. */
+MPK_FN rt_u64 ptx_words(rt_u32 low, rt_u32 high)
+{
+    rt_u64 both;
+    asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(low), "r"(high));
+    return both;
+}
 /* All threads of the warpgroup, before the first product and after the sums have been touched
  * otherwise: the tensor core then sees the registers as they are. */
 MPK_FN void ptx_group_begin(void)
@@ -159,6 +172,11 @@ MPK_FN void ptx_group_commit(void)
 template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+/* The compiler takes x for written here: what reads it stays behind the waits before this. */
+MPK_FN void ptx_hold(float &x)
+{
+    asm volatile("" : "+f"(x)::"memory");
 }
 /* ptx_group_multiply_TYPE_N: c[64 x N] = a[64 x 16] b[16 x N], added to c; all threads of the
  * warpgroup.  a and b are in shared memory (descriptors); the N columns of b are rows in memory.
@@ -226,22 +244,38 @@ PTX_GROUP_MULTIPLY(256, PTX_NAMES_0 PTX_NAMES_32 PTX_NAMES_64 PTX_NAMES_96, "%12
                      : __VA_ARGS__                                                            \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                   \
     }
-/* The same of either type where rows of b in memory are entries of the sum, 64 columns each, in the
- * 128-byte swizzle: the last immediate. */
-#define PTX_GROUP_MULTIPLY_KEPT(type)                                                    \
-    MPK_FN void ptx_group_multiply_kept_##type##_64(float *c, const rt_u32 *a, rt_u64 b) \
-    {                                                                                    \
-        asm volatile("{\n.reg .pred p;\nsetp.eq.b32 p, 0, 0;\n"                          \
-                     "wgmma.mma_async.sync.aligned.m64n64k16.f32." #type "." #type       \
-                     " {" PTX_NAMES_0 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"     \
-                     : PTX_SUMS_32(c, 0)                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));              \
+/* The same of either type where rows of b in memory are entries of the sum, up to 64 columns each,
+ * in the 128-byte swizzle: the last immediate.  more: the product is added to c, else c is it. */
+#define PTX_GROUP_MULTIPLY_KEPT_OF(type, columns, names, name_of_a, name_of_b, name_of_more, ...) \
+    MPK_FN void ptx_group_multiply_kept_##type##_##columns(float *c, const rt_u32 *a, rt_u64 b,   \
+                                                           bool more)                             \
+    {                                                                                             \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " name_of_more ", 0;\n"                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." #type "." #type      \
+                     " {" names "}, {" name_of_a "}, " name_of_b ", p, 1, 1, 1;\n}"               \
+                     : __VA_ARGS__                                                                \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)more));       \
     }
+#define PTX_GROUP_MULTIPLY_KEPT(...)              \
+    PTX_GROUP_MULTIPLY_KEPT_OF(bf16, __VA_ARGS__) \
+    PTX_GROUP_MULTIPLY_KEPT_OF(f16, __VA_ARGS__)
+#define PTX_NAMES_TO_15 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define PTX_NAMES_TO_19 PTX_NAMES_TO_15 ", %16, %17, %18, %19"
+#define PTX_NAMES_TO_23 PTX_NAMES_TO_19 ", %20, %21, %22, %23"
+#define PTX_NAMES_TO_27 PTX_NAMES_TO_23 ", %24, %25, %26, %27"
+#define PTX_SUMS_4(c, i) "+f"(c[i]), "+f"(c[i + 1]), "+f"(c[i + 2]), "+f"(c[i + 3])
+#define PTX_SUMS_16(c, i) PTX_SUMS_8(c, i), PTX_SUMS_8(c, i + 8)
 PTX_GROUP_MULTIPLY_OWN(64, PTX_NAMES_0, "%32, %33, %34, %35", "%36", PTX_SUMS_32(c, 0))
 PTX_GROUP_MULTIPLY_OWN(128, PTX_NAMES_0 PTX_NAMES_32, "%64, %65, %66, %67", "%68",
                        PTX_SUMS_32(c, 0), PTX_SUMS_32(c, 32))
-PTX_GROUP_MULTIPLY_KEPT(bf16)
-PTX_GROUP_MULTIPLY_KEPT(f16)
+PTX_GROUP_MULTIPLY_KEPT(32, PTX_NAMES_TO_15, "%16, %17, %18, %19", "%20", "%21", PTX_SUMS_16(c, 0))
+PTX_GROUP_MULTIPLY_KEPT(40, PTX_NAMES_TO_19, "%20, %21, %22, %23", "%24", "%25", PTX_SUMS_16(c, 0),
+                        PTX_SUMS_4(c, 16))
+PTX_GROUP_MULTIPLY_KEPT(48, PTX_NAMES_TO_23, "%24, %25, %26, %27", "%28", "%29", PTX_SUMS_16(c, 0),
+                        PTX_SUMS_8(c, 16))
+PTX_GROUP_MULTIPLY_KEPT(56, PTX_NAMES_TO_27, "%28, %29, %30, %31", "%32", "%33", PTX_SUMS_16(c, 0),
+                        PTX_SUMS_8(c, 16), PTX_SUMS_4(c, 24))
+PTX_GROUP_MULTIPLY_KEPT(64, PTX_NAMES_0, "%32, %33, %34, %35", "%36", "%37", PTX_SUMS_32(c, 0))
 
 #endif
 

@@ -90,13 +90,12 @@ static void print_array(const block_printer *w, int8_t tile)
         LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
 }
 
-/* Declare a fragment in front of the first step that writes it.  One that an early step writes is
- * declared in front of the loop. */
+/* Declare a fragment in front of the first step that writes it. */
 static void print_fragment(const block_printer *w, const block_step *s)
 {
     for (uint32_t i = 0; i < w->p->n_steps; i++) {
         const block_step *other = &w->p->steps[i];
-        if (other->to == s->to && writes(other) && (other->is_early || other < s))
+        if (other->to == s->to && writes(other) && other < s)
             return;
     }
     print_array(w, s->to);
@@ -144,76 +143,102 @@ static void print_fill(const block_printer *w, const block_step *s)
 /* Wait until the loads of an iteration have arrived. */
 static void print_wait(const block_printer *w, const block_step *s)
 {
-    if (!w->has_early)
+    if (!w->has_late)
         LINE(w, "if (iteration >= 0)\n%*s", BLOCK_STEP, "");
     else
         LINE(w, "%s", "");
     text_print(w->out, "block_%swait<%u>();\n", w->p->by_groups ? "group_" : "", s->pending);
 }
 
-/* Print those steps of a loop that have this verb and are early or not, as an iteration before 0
- * has them. */
-static void print_those(block_printer *w, const block_step *loop, block_verb verb, bool early)
+/* The descriptors of a loop's products of warpgroups: of first factors, which no iteration loads,
+ * and of the first copies of second ones. */
+static void print_matrices(const block_printer *w, uint32_t first, uint32_t end)
 {
-    const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
     for (uint32_t i = first + 1; i < end; i++) {
         const block_step *s = &w->p->steps[i];
-        if (s->verb != verb || s->is_early != early)
+        const block_tile *a = &w->p->tiles[s->from[0]], *b = &w->p->tiles[s->from[1]];
+        if (s->verb != BLOCK_MULTIPLY)
             continue;
-        if (verb == BLOCK_WAIT)
-            print_wait(w, s);
-        else if (verb == BLOCK_FILL)
-            print_fill(w, s);
-        else if (verb == BLOCK_MULTIPLY)
-            block_print_multiply(w, s);
-        else if (block_is_shared_load(w, s))
-            i = block_print_loads(w, i);
+        if (a->space == BLOCK_SHARED)
+            LINE(w, "const rt_u64 rows_%s = block_group_rows(t.s_scratch + tile_%s.offset);\n",
+                 a->name, a->name);
+        LINE(w, "const rt_u64 matrix_%s = ptx_matrix_of_rows(t.s_scratch + tile_%s.offset);\n",
+             b->name, b->name);
     }
 }
 
-/* The iterations before 0 of a loop with early steps: all but the last only load. */
-static void print_iterations_before(block_printer *w, const block_step *s)
+/* Has the tile one copy, or as many as an earlier one? */
+static bool is_counted(const block_program *p, int8_t tile)
 {
-    for (uint32_t i = 0; i < w->p->n_steps; i++)
-        if (w->p->steps[i].is_early && w->p->steps[i].verb == BLOCK_FILL)
-            print_array(w, w->p->steps[i].to);
-    w->ahead = s;
-    w->has_early = true;
+    bool found = p->tiles[tile].stages < 2;
+    for (int8_t i = 0; i < tile; i++)
+        found = found || p->tiles[i].stages == p->tiles[tile].stages;
+    return found;
+}
+
+/* The copies that an iteration of a loop with late steps uses are counted, not divided for:
+ * "int turn_5 = 0;", and how they go on. */
+static void print_counts(const block_printer *w, bool next)
+{
+    for (int8_t i = 0; i < (int8_t)w->p->n_tiles; i++) {
+        const unsigned n = w->p->tiles[i].stages;
+        if (is_counted(w->p, i))
+            continue;
+        if (next)
+            text_print(w->out, ", turn_%u = block_copy_after(turn_%u, %u)", n, n, n);
+        else
+            LINE(w, "int turn_%u = 0;\n", n);
+    }
+}
+
+/* The iterations before 0 of a loop with late steps, which only load. */
+static void print_iterations_before(block_printer *w, const block_step *loop)
+{
+    const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
+    w->ahead = loop;
+    w->has_late = true;
+    w->counts_copies = false;
+    block_print_kept(w, loop);
+    print_matrices(w, first, end);
     LINE(w, "#pragma unroll 1\n");
-    LINE(w, "for (int iteration = -%u; iteration < -1; iteration++) {\n", s->ahead);
+    LINE(w, "for (int iteration = -%u; iteration < 0; iteration++) {\n", loop->ahead);
     w->indent += BLOCK_STEP;
-    print_those(w, s, BLOCK_LOAD, false);
+    block_print_next(w, loop);
+    for (uint32_t i = first + 1; i < end; i++)
+        if (block_is_copy(w->p, &w->p->steps[i]))
+            i = block_print_loads(w, i);
     w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
-    LINE(w, "{\n");
-    w->indent += BLOCK_STEP;
-    LINE(w, "const int iteration = -1;\n");
-    print_those(w, s, BLOCK_WAIT, false);
-    print_those(w, s, BLOCK_LOAD, false);
-    print_those(w, s, BLOCK_FILL, true);
-    print_those(w, s, BLOCK_MULTIPLY, true);
-    LINE(w, "block_group_end();\n");
-    w->indent -= BLOCK_STEP;
-    LINE(w, "}\n");
+    for (uint32_t i = first + 1; i < end; i++)
+        if (w->p->steps[i].verb == BLOCK_TURN)
+            LINE(w, "block_turns_begin<%u>();\n",
+                 w->p->steps[i].pending + block_groups_of(w->p, first));
+    LINE(w, "int iteration = 0;\n");
+    print_counts(w, false);
+    w->counts_copies = true;
 }
 
 /* A loop whose loads run ahead begins `ahead` iterations early: iterations before 0 only load.
- * Where they have early steps too, they stand in front of it. */
+ * Where it has late steps they stand in front of it. */
 static void print_loop(block_printer *w, const block_step *s)
 {
     const char *x = block_axis_of(w, s->axis);
     const int tile = w->p->axes[s->axis].tile;
-    const bool has_early = block_has_early(w->p, (uint32_t)(s - w->p->steps));
+    const bool has_late = block_has_late(w->p, (uint32_t)(s - w->p->steps));
     if (s->ahead)
         block_print_found(w, s);
-    if (has_early)
+    if (has_late)
         print_iterations_before(w, s);
     if (s->ahead && w->plans_reads)
         LINE(w, "int next = 0; /* the copy that loads fill */\n");
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
-        LINE(w, "for (int iteration = %d; %s_lo + (rt_i64)iteration * %d < %s_hi; iteration++",
-             has_early ? 0 : -(int)s->ahead, x, tile, x);
+        LINE(w, "for (");
+        if (!has_late)
+            text_print(w->out, "int iteration = -%u", s->ahead);
+        text_print(w->out, "; %s_lo + (rt_i64)iteration * %d < %s_hi; iteration++", x, tile, x);
+        if (has_late)
+            print_counts(w, true);
         if (w->plans_reads)
             text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
         text_print(w->out, ") {\n");
@@ -224,22 +249,29 @@ static void print_loop(block_printer *w, const block_step *s)
     w->indent += BLOCK_STEP;
     if (s->ahead)
         LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)iteration * %d;\n", x, x, tile);
+    if (has_late)
+        block_print_next(w, s);
 }
 
 /* Close the braces of a loop, or of what follows BLOCK_GROWN.  Loads after a loop do not run ahead;
  * products of warpgroups end with their iteration. */
 static void print_end(block_printer *w)
 {
-    if (!w->grown && w->ahead && w->p->by_groups)
-        LINE(w, "block_group_end();\n");
+    const block_step *loop = w->grown ? NULL : w->ahead;
+    if (loop && w->has_late) {
+        block_print_all_arrivals(w);
+        block_print_keep(w, loop);
+    }
     w->indent -= BLOCK_STEP;
     LINE(w, "}\n");
     if (w->grown) {
         w->grown = false;
         return;
     }
+    if (loop && w->has_late)
+        block_print_last(w, loop);
     w->ahead = NULL;
-    w->has_early = false;
+    w->has_late = false;
 }
 
 /* A comparison of a warp's entries, on which all its lanes agree. */
@@ -267,7 +299,7 @@ typedef struct run {
 static bool is_of_entries(const block_printer *w, const block_step *s)
 {
     return s->verb == BLOCK_MAP || s->verb == BLOCK_STORE ||
-           (s->verb == BLOCK_LOAD && !block_is_shared_load(w, s));
+           (s->verb == BLOCK_LOAD && !block_is_copy(w->p, s));
 }
 
 /* Was the tile made by an earlier step of this run?  Then its entry is the constant v_NAME. */
@@ -317,19 +349,6 @@ static bool has_weights(const block_program *p)
     return false;
 }
 
-/* Are a softmax's weights the exponentials of this tile, in a program of warpgroups?  Then its
- * entries are exponents of 2, the only base of the hardware's exponential. */
-static bool has_powers(const block_printer *w, int8_t tile)
-{
-    bool found = false;
-    for (uint32_t i = 0; i < w->p->n_steps && w->p->by_groups; i++) {
-        const block_step *s = &w->p->steps[i];
-        found = found || (s->verb == BLOCK_MAP && s->to == tile && s->from[0] == tile &&
-                          strcmp(s->expression, "exp(x0)") == 0);
-    }
-    return found;
-}
-
 /* An expression of entries: its result is a constant if another step of the loop takes it, else an
  * entry of the fragment. */
 static mpk_status print_map(const run *r, const block_step *s)
@@ -342,7 +361,6 @@ static mpk_status print_map(const run *r, const block_step *s)
     snprintf(prefix, sizeof prefix, "%s_", name);
     TRY(map_compile(w->cx, str_from(s->expression), s->n_from, dtypes, &m));
     const gen_map g = {&m, prefix, w->indent, r, print_source, has_weights(w->p)};
-    const bool powers = has_powers(w, s->to), taken = powers && s->from[0] == s->to;
     gen_print_map(&g, w->out);
     if (r->is_rows)
         LINE(w, "v_%s[re] = ", name);
@@ -353,12 +371,7 @@ static mpk_status print_map(const run *r, const block_step *s)
         print_array_entry(w, s->to);
         text_print(w->out, " = ");
     }
-    if (taken)
-        text_print(w->out, "ptx_exp2(%s%u)", prefix, m.steps[m.result].arg[0]);
-    else if (powers)
-        gen_print_power(&g, m.result, w->out);
-    else
-        text_print(w->out, "%s%u", prefix, m.result);
+    text_print(w->out, "%s%u", prefix, m.result);
     text_print(w->out, ";\n");
     return MPK_OK;
 }
@@ -697,6 +710,7 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
     const block_step *s = &w->p->steps[*i];
     if (is_added_by_rows(w, s))
         return MPK_OK;
+    block_print_arrivals(w, *i);
     if (w->ends_by_rows && *i == w->end.first) {
         *i = w->end.last;
         return print_rows(w, &w->end);
@@ -705,7 +719,7 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
         print_put(w, s);
     else if (is_of_entries(w, s))
         return print_entries(w, *i, i);
-    else if (block_is_shared_load(w, s))
+    else if (block_is_copy(w->p, s))
         *i = block_print_loads(w, *i);
     else if (s->verb == BLOCK_LOOP)
         print_loop(w, s);
@@ -715,6 +729,10 @@ static mpk_status print_step(block_printer *w, uint32_t *i)
         LINE(w, "mpk_sync();\n");
     else if (s->verb == BLOCK_WAIT)
         print_wait(w, s);
+    else if (s->verb == BLOCK_TURN)
+        LINE(w, "block_turn<%u>();\n", s->pending);
+    else if (s->verb == BLOCK_PASS)
+        LINE(w, "block_turn_pass();\n");
     else if (s->verb == BLOCK_GROWN)
         print_grown(w, s);
     else if (s->verb == BLOCK_FILL)

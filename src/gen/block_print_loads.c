@@ -184,7 +184,7 @@ static void print_iteration_load(const block_printer *w, const block_tile *t,
     const char *x = block_axis_of(w, axis);
     const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
     text_print(w->out, ", copies_%s", t->name);
-    if (!w->has_early)
+    if (!w->has_late)
         text_print(w->out, ", %s, %s", str_bool(t->axis[0] == axis), str_bool(whole));
     text_print(w->out, ", %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
                (long long)o->stride[t->axis[0]], x,
@@ -195,7 +195,7 @@ static void print_iteration_load(const block_printer *w, const block_tile *t,
 static const char *load_name(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
-    if (is_found(w, w->ahead, s) && w->has_early)
+    if (is_found(w, w->ahead, s) && w->has_late)
         return "group_copy";
     if (is_found(w, w->ahead, s))
         return o->window ? "copy_window" : "copy";
@@ -221,9 +221,11 @@ static void print_load(const block_printer *w, const block_step *s)
     LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
     if (w->ahead && w->plans_reads)
         text_print(w->out, " + next * tile_%s.copy_bytes", t->name);
-    else if (w->ahead)
-        text_print(w->out, " + (iteration + %u) %% %u * tile_%s.copy_bytes", w->ahead->ahead,
-                   t->stages, t->name);
+    else if (w->ahead) {
+        text_print(w->out, " + ");
+        block_print_copy_of(w, t, w->ahead->ahead);
+        text_print(w->out, " * tile_%s.copy_bytes", t->name);
+    }
     if (o->window) {
         print_window_load(w, t, o, found);
         return;
@@ -241,15 +243,9 @@ static void print_load(const block_printer *w, const block_step *s)
     text_print(w->out, ");\n");
 }
 
-/* Loads into registers are not copies: they are printed with the entries (block_print.c). */
-bool block_is_shared_load(const block_printer *w, const block_step *s)
-{
-    return s->verb == BLOCK_LOAD && w->p->tiles[s->to].space == BLOCK_SHARED;
-}
-
-/* Where the tiles of the iteration that is loaded begin.  With runs that iteration is number
- * load_round of a round over them, at tile load_tile of each. */
-static void print_next(const block_printer *w, const block_step *loop)
+/* With runs the iteration that is loaded is number load_round of a round over them, at tile
+ * load_tile of each. */
+void block_print_next(const block_printer *w, const block_step *loop)
 {
     const block_axis *a = &w->p->axes[loop->axis];
     const char *x = block_axis_of(w, loop->axis);
@@ -300,7 +296,8 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
     if (loop) {
         const char *x = block_axis_of(w, loop->axis);
         const int tile = w->p->axes[loop->axis].tile;
-        print_next(w, loop);
+        if (!w->has_late) /* else it stands at the iteration's beginning */
+            block_print_next(w, loop);
         if (w->p->axes[loop->axis].run)
             LINE(w, "if (%s_lo + ((rt_i64)iteration + %u) * %d < %s_hi) {\n", x, loop->ahead, tile,
                  x);
@@ -308,7 +305,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
             LINE(w, "if (%s_next < %s_hi) {\n", x, x);
         w->indent += BLOCK_STEP;
     }
-    for (; block_is_shared_load(w, &w->p->steps[i]); i++)
+    for (; block_is_copy(w->p, &w->p->steps[i]); i++)
         print_load(w, &w->p->steps[i]);
     if (loop) {
         w->indent -= BLOCK_STEP;
@@ -316,7 +313,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");
-    if (loop && !w->has_early)
+    if (loop && !w->has_late)
         LINE(w, "if (iteration < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

@@ -95,11 +95,10 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
     s.factor = is_raw ? scale : 1;
     if (is_raw) {
         s.weights = with_number(c->arena, "exp(x0 * ", scale, " - x1)");
-        s.powers = with_number(c->arena, "x0 * ", scale, " - x1");
         s.scaled = with_number(c->arena, "x0 * ", scale, "");
         s.apart = with_number(c->arena, "exp((x0 - x1) * ", scale, ")");
     }
-    CHECK(cx, s.scores && (!is_raw || (s.weights && s.powers && s.scaled && s.apart)), MPK_ENOMEM,
+    CHECK(cx, s.scores && (!is_raw || (s.weights && s.scaled && s.apart)), MPK_ENOMEM,
           "out of memory for the expression of scores");
     return gen_choose_attention(cx, c->arena, c->choices, &s, out);
 }

@@ -48,23 +48,18 @@ static bool is_call(const map_program *p, uint32_t i, uint32_t function)
     return p->steps[i].kind == MAP_CALL && p->steps[i].number == (int64_t)function;
 }
 
-/* Print a weight, exp(distance), or the power of 2 that it is.  Of a c - b with a number c there is
- * a function of its own, which takes one multiplication less. */
-static void print_weight(const gen_map *m, const char *name, uint32_t distance, text *out)
+/* Print a weight, exp(distance).  Of a c - b with a number c there is a function of its own, which
+ * takes one multiplication less. */
+static void print_weight(const gen_map *m, uint32_t distance, text *out)
 {
     const map_program *p = m->program;
     const map_step *d = &p->steps[distance], *scaled = &p->steps[d->arg[0]];
     if (is_call(p, distance, MAP_SUBTRACT) && is_call(p, d->arg[0], MAP_MULTIPLY) &&
         p->steps[scaled->arg[1]].kind == MAP_NUMBER)
-        text_print(out, "block_%s_of(%s%u, %s%u, %s%u)", name, m->prefix, scaled->arg[0], m->prefix,
+        text_print(out, "block_weight_of(%s%u, %s%u, %s%u)", m->prefix, scaled->arg[0], m->prefix,
                    scaled->arg[1], m->prefix, d->arg[1]);
     else
-        text_print(out, "block_%s(%s%u)", name, m->prefix, distance);
-}
-
-void gen_print_power(const gen_map *m, uint32_t distance, text *out)
-{
-    print_weight(m, "power", distance, out);
+        text_print(out, "block_weight(%s%u)", m->prefix, distance);
 }
 
 /* The letter at the name's end is the type of its last argument. */
@@ -82,7 +77,7 @@ static void print_call(const gen_map *m, const map_step *s, text *out)
     const uint32_t third = s->arg[f->arity > 2 ? 2 : 0];
     const map_type type = p->steps[s->arg[f->arity - 1]].type;
     if (m->are_weights && type == MAP_F && strcmp(f->name, "exp") == 0) {
-        print_weight(m, "weight", s->arg[0], out);
+        print_weight(m, s->arg[0], out);
         return;
     }
     text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v,

@@ -47,8 +47,4 @@ void gen_print_eights(const gen_eights *e, int indent, text *out);
 /* print_input of a map whose operands these are (`of`: gen_eights), at entry k. */
 void gen_print_entry_of_eight(const void *of, const map_step *s, text *out);
 
-/* "block_power...(...)", where step `distance` is what an exponential is taken of: the power of 2
- * that this is.  The steps are printed. */
-void gen_print_power(const gen_map *m, uint32_t distance, text *out);
-
 #endif

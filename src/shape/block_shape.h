@@ -29,6 +29,9 @@ enum { BLOCK_PLAIN, BLOCK_SWIZZLED, BLOCK_PADDED, BLOCK_LAYOUTS };
 /* Fields of an mma fragment: 16 rows, 8 columns, 4 entries a lane. */
 enum { BLOCK_MMA_ROWS = 16, BLOCK_MMA_COLUMNS = 8, BLOCK_MMA_DEPTH = 16, BLOCK_SIDE = 16 };
 
+/* Rows of a warpgroup's sums; from a row of a factor to the next in its shared memory, in bytes. */
+enum { BLOCK_GROUP_ROWS = 64, BLOCK_GROUP_BYTES = 128 };
+
 /* Where a product ends by rows (super/block.h), what lies between two rows of sums, so that those
  * of a fragment lie in different banks. */
 enum { BLOCK_ROW_GAP = 8 };

@@ -100,6 +100,8 @@ int32_t block_extent(const block_program *p, int8_t tile, int side)
 
 uint32_t block_row_bytes(const block_program *p, int8_t tile)
 {
+    if (p->by_groups)
+        return BLOCK_GROUP_BYTES;
     return (uint32_t)block_extent(p, tile, 1) * ir_dtype_table[p->tiles[tile].dtype].block_bytes;
 }
 
@@ -200,13 +202,27 @@ uint32_t block_end_of(const block_program *p, uint32_t step)
     return i;
 }
 
-bool block_has_early(const block_program *p, uint32_t loop)
+bool block_has_late(const block_program *p, uint32_t loop)
 {
     const uint32_t end = block_end_of(p, loop);
     bool any = false;
     for (uint32_t i = loop + 1; i < end && p->steps[loop].ahead; i++)
-        any = any || p->steps[i].is_early;
+        any = any || p->steps[i].is_late;
     return any;
+}
+
+bool block_is_copy(const block_program *p, const block_step *s)
+{
+    return s->verb == BLOCK_LOAD && p->tiles[s->to].space == BLOCK_SHARED;
+}
+
+uint32_t block_groups_of(const block_program *p, uint32_t loop)
+{
+    const uint32_t end = block_end_of(p, loop);
+    uint32_t n = 0;
+    for (uint32_t i = loop + 1; i < end; i++)
+        n += block_is_copy(p, &p->steps[i]) && !block_is_copy(p, &p->steps[i - 1]);
+    return n;
 }
 
 int8_t block_parts_of(const block_program *p, int8_t tile)
@@ -326,9 +342,9 @@ uint32_t block_conflicts(const block_program *p, int8_t tile)
 /* ---- text ---- */
 
 /* In the order of block_verb. */
-static const char *const verb_names[] = {"loop",    "end",      "sync",  "wait",  "load",
-                                         "fill",    "multiply", "add",   "bound", "map",
-                                         "largest", "total",    "grown", "store"};
+static const char *const verb_names[] = {"loop",    "end",   "sync",     "wait", "turn",  "pass",
+                                         "load",    "fill",  "multiply", "add",  "bound", "map",
+                                         "largest", "total", "grown",    "store"};
 
 /* The name of an axis; "-" for the axis that a tile does not have. */
 static const char *axis_name(const block_program *p, int8_t axis)
@@ -369,7 +385,7 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
         text_print(out, " of runs of %lld", (long long)p->axes[s->axis].run);
     if (s->verb == BLOCK_LOOP && s->ahead)
         text_print(out, " ahead %u", s->ahead);
-    if (s->verb == BLOCK_WAIT)
+    if (s->verb == BLOCK_WAIT || s->verb == BLOCK_TURN)
         text_print(out, " %u", s->pending);
     if (s->to != BLOCK_NONE)
         text_print(out, " %s", p->tiles[s->to].name);
@@ -388,8 +404,8 @@ static void print_step(const block_program *p, const block_step *s, int depth, t
         text_print(out, " %g", s->number);
     if (s->expression)
         text_print(out, " \"%s\"", s->expression);
-    if (s->is_early)
-        text_print(out, " early");
+    if (s->is_late)
+        text_print(out, " late");
     text_print(out, "\n");
 }
 

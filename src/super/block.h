@@ -26,7 +26,12 @@
  *   end                 of the innermost loop
  *   sync                all threads meet: what they have read may be overwritten
  *   wait     PENDING    all groups of loads but the last PENDING have arrived and are seen by all
- *                       threads; also a sync.  An iteration's loads are one group
+ *                       threads; also a sync.  Loads of an iteration that stand together are one
+ *                       group
+ *   turn     PENDING    the warpgroups in turns, each going on when the other has passed: all loads
+ *                       but those of the last iteration and the last PENDING groups before have
+ *                       arrived and are seen; what was read two turns ago may be overwritten
+ *   pass                the other warpgroup may go on
  *   load     T <- X     a tile at the loops' places; what lies after the end of an axis is 0
  *   fill     T          with `number`
  *   multiply T, A, B    T += A B over the axis that T lacks
@@ -41,9 +46,9 @@
  *                       by more than `number`, and may run if none does
  *   store    X <- T     what lies inside the box
  *
- * An *early* step of a loop that is ahead is that of the next iteration: a product reads the copies
- * of the iteration after, and the first iteration's stands before the loop, after a wait and the
- * loads of all iterations before the last that is ahead.
+ * A *late* product of a loop that is ahead is that of the iteration before: it reads a fragment as
+ * that iteration left it, and that iteration's copies.  The first iteration has none, and that of
+ * the last one follows the loop, after a wait for all loads.
  *
  * What relies on it: super (search and proof), gen (which prints it as CUDA C).
  */
@@ -117,6 +122,8 @@ typedef enum block_verb {
     BLOCK_END,
     BLOCK_SYNC,
     BLOCK_WAIT,
+    BLOCK_TURN,
+    BLOCK_PASS,
     BLOCK_LOAD,
     BLOCK_FILL,
     BLOCK_MULTIPLY,
@@ -139,10 +146,10 @@ typedef struct block_step {
     int8_t axis; /* loop, bound: the axis */
     /* load, store: index of the program's operand */
     int8_t operand;
-    /* loop: iterations that its loads are issued early, 0 to stages - 1; wait: groups that may
-     * still be in flight */
+    /* loop: iterations that its loads are issued early, 0 to stages - 1; wait, turn: groups
+     * that may still be in flight */
     uint8_t ahead, pending;
-    bool is_early; /* fill, multiply: of the next iteration */
+    bool is_late; /* multiply: of the iteration before */
     block_bound bound;
     double number;          /* fill, bound, grown */
     const char *expression; /* map: of x0 ..., in the order of `from` */
@@ -199,7 +206,8 @@ block_step *block_add_step(block_program *p, block_verb verb, int8_t to);
 
 /* Entries of a tile along its rows (0) or columns (1); without that axis 1. */
 int32_t block_extent(const block_program *p, int8_t tile, int side);
-/* Of a shared tile: bytes of a row, of one copy, of all. */
+/* Of a shared tile: bytes of a row, which warpgroups' products find 128 bytes apart (of these the
+ * tile's come first, then zeros); of one copy, of all. */
 uint32_t block_row_bytes(const block_program *p, int8_t tile);
 uint32_t block_copy_bytes(const block_program *p, int8_t tile);
 /* How a program ends, if by rows: steps `first` to `last` load fragments, map them, and store the
@@ -218,8 +226,12 @@ bool block_find_end(const block_program *p, block_end *out);
 uint32_t block_fetched_at(const block_program *p, const block_end *e, uint32_t i);
 /* The step of the `end` that belongs to a loop or to `grown`. */
 uint32_t block_end_of(const block_program *p, uint32_t step);
-/* Has a loop, if it is ahead, an early step? */
-bool block_has_early(const block_program *p, uint32_t loop);
+/* Has a loop, if it is ahead, a late step? */
+bool block_has_late(const block_program *p, uint32_t loop);
+/* Is the step a load into shared memory?  And how many groups an iteration of a loop has of them.
+ * */
+bool block_is_copy(const block_program *p, const block_step *s);
+uint32_t block_groups_of(const block_program *p, uint32_t loop);
 /* The fragment whose parts are added up to `tile`; or tile itself. */
 int8_t block_parts_of(const block_program *p, int8_t tile);
 

@@ -14,11 +14,12 @@
  *   along_rows 2 is warps 2 x 1 x 4: two warps divide the rows of a tile; of its keys the first
  *   of four parts has 0-15, 64-79 ..., the second 16-31, 80-95 ..., and so on
  *
- * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries, with
- * zeros up to 64: 128 rows, 64 keys an iteration.  Its scores are made an iteration early, so that
- * a warp's exponentials run while the tensor cores make the next scores and add the last values.
- * What weights are relative to follows the largest score loosely: most iterations compare, and
- * neither exchange nor rescale anything.
+ * Where there are products of warpgroups, one more candidate takes heads of up to 64 entries: 128
+ * rows, 64 keys an iteration.  Values are added an iteration late, so that a warp's exponentials
+ * run while the tensor cores multiply the weights of the iteration before, and the warpgroups take
+ * turns, so that they do so while it makes the other's scores.  What weights are relative to
+ * follows the largest score loosely: most iterations compare, and neither exchange nor rescale
+ * anything.
  *
  * Cost of a search: 48 recipes and that one, a proof for the best.
  */
@@ -28,8 +29,10 @@
 enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
-/* Columns of a head in products of warpgroups. */
-enum { GROUP_WIDTH = 64 };
+/* Of products of warpgroups: the fewest entries of a value, as sums have columns by eights; how
+ * many iterations tiles are loaded ahead.  What was read in the last turn may still be read, so
+ * keys have two copies more than that, and values, which are read a turn later, three. */
+enum { GROUP_LEAST = 32, GROUP_AHEAD = 3 };
 /* Weights may be e to this. */
 #define HEADROOM 5.0
 
@@ -276,12 +279,14 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
-/* Where scores have grown beyond what weights are relative to it moves to the largest, and what is
- * kept follows.  A weight is at most e^HEADROOM: numbers of 16 bits and totals have room for it. */
-static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t scores)
+/* Where scores have grown beyond what weights are relative to it moves to the largest, and the
+ * total follows; `scale` is what sums are to be multiplied by.  A weight is at most e^HEADROOM:
+ * numbers of 16 bits and totals have room for it. */
+static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t scores,
+                       int8_t scale)
 {
-    const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1),
-                 scale = add_line(p, "rescale", 1);
+    const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1);
+    block_add_step(p, BLOCK_FILL, scale)->number = 1;
     block_step *grown = block_add_step(p, BLOCK_GROWN, t->largest);
     grown->from[grown->n_from++] = scores;
     grown->number = HEADROOM / s->factor;
@@ -290,52 +295,55 @@ static void add_growth(block_program *p, const super_attention *s, const kept *t
     add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, next, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
 }
 
-/* A product of scores that is that of the next iteration. */
-static void add_early_product(block_program *p, int8_t scores, int8_t q, int8_t k)
-{
-    block_add_step(p, BLOCK_FILL, scores)->is_early = true;
-    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
-    p->steps[p->n_steps - 1].is_early = true;
-}
-
-/* An iteration by warpgroups.  Powers take the scores along in registers of their own, so that
- * those of the next iteration can be made while exponentials are taken. */
+/* An iteration by warpgroups.  The product of the last weights runs under this iteration's
+ * exponentials, so sums are rescaled last.  Loads of values stand behind the exponentials: their
+ * branches keep ptxas from taking these behind the wait for that product. */
 static void add_group_iteration(block_program *p, const super_attention *s, const kept *t,
                                 int8_t scores, int8_t q, int8_t k, int8_t v)
 {
-    const int8_t powers = block_add_fragment(p, "powers", M, S), more = add_line(p, "more", 1);
+    const int8_t weights = block_add_fragment(p, "weights", M, S), more = add_line(p, "more", 1),
+                 scale = add_line(p, "rescale", 1);
     int8_t base = t->largest; /* what weights are relative to */
-    p->tiles[powers].is_shared_out = true;
-    add_growth(p, s, t, scores);
-    if (s->powers) {
+    p->tiles[weights].is_shared_out = true;
+    block_add_step(p, BLOCK_FILL, scores);
+    add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
+    add_of(p, BLOCK_MULTIPLY, NULL, t->sums, weights, v, BLOCK_NONE);
+    p->steps[p->n_steps - 1].is_late = true;
+    block_add_step(p, BLOCK_PASS, BLOCK_NONE);
+    add_load(p, k, KEYS);
+    add_mask(p, s, s->weights != NULL, scores);
+    add_growth(p, s, t, scores, scale);
+    if (s->weights) {
         base = add_line(p, "base", 1);
         add_of(p, BLOCK_MAP, s->scaled, base, t->largest, BLOCK_NONE, BLOCK_NONE);
     }
-    add_of(p, BLOCK_MAP, s->powers ? s->powers : "x0 - x1", powers, scores, base, BLOCK_NONE);
-    add_early_product(p, scores, q, k);
-    add_of(p, BLOCK_MAP, "exp(x0)", powers, powers, BLOCK_NONE, BLOCK_NONE);
-    add_of(p, BLOCK_TOTAL, NULL, more, powers, BLOCK_NONE, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, s->weights ? s->weights : "exp(x0 - x1)", weights, scores, base,
+           BLOCK_NONE);
+    add_of(p, BLOCK_TOTAL, NULL, more, weights, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 + x1", t->total, t->total, more, BLOCK_NONE);
-    add_of(p, BLOCK_MULTIPLY, NULL, t->sums, powers, v, BLOCK_NONE);
+    add_load(p, v, VALUES);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
 }
 
-/* The columns of a tile for heads of n entries. */
-static int32_t width_of(const recipe *c, int64_t n)
+/* The columns of a tile of values: what sums have for each row. */
+static int32_t columns_of(const recipe *c, int64_t values)
 {
-    return c->by_groups && n < GROUP_WIDTH ? GROUP_WIDTH : rounded(n);
+    const int32_t eights = (int32_t)((values + 7) / 8 * 8);
+    if (!c->by_groups)
+        return rounded(values);
+    return eights < GROUP_LEAST ? GROUP_LEAST : eights;
 }
 
 /* The text of a candidate.  q is loaded once and stays for all iterations; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
- * last tile.  Of warpgroups an iteration reads its values and the next one's keys, while the tiles
- * of two more are on their way. */
+ * last tile.  Of warpgroups an iteration reads its keys and the last one's values, while the tiles
+ * of two more are on their way, keys and values as groups of their own. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
-    const int32_t tiles[] = {c->m, c->s, width_of(c, s->width), width_of(c, s->values)};
+    const int32_t tiles[] = {c->m, c->s, rounded(s->width), columns_of(c, s->values)};
     const uint8_t parts = 8 / c->along_rows;
     kept t;
     add_frame(p, s, tiles);
@@ -344,22 +352,21 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     p->warps[2] = parts;
     const int8_t q = add_shared(p, "q", s->q.dtype, M, D, 1),
                  k = add_shared(p, "k", s->k.dtype, S, D, c->stages);
-    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, c->stages),
+    const int8_t v = add_shared(p, "v", s->v.dtype, S, E, (uint8_t)(c->stages + c->by_groups)),
                  scores = block_add_fragment(p, "scores", M, S);
     p->tiles[scores].is_shared_out = true;
     add_loop(p, M, 0);
     block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
     add_load(p, q, Q);
     fill_kept(p, &t, parts);
-    add_loop(p, S, (uint8_t)(c->stages - 1));
-    block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending =
-        (uint8_t)(c->stages - (c->by_groups ? 3 : 2));
-    add_load(p, k, KEYS);
-    add_load(p, v, VALUES);
+    add_loop(p, S, c->by_groups ? GROUP_AHEAD : (uint8_t)(c->stages - 1));
     if (c->by_groups) {
-        add_mask(p, s, s->weights != NULL, scores);
+        block_add_step(p, BLOCK_TURN, BLOCK_NONE)->pending = 2 * GROUP_AHEAD - 3;
         add_group_iteration(p, s, &t, scores, q, k, v);
     } else {
+        block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
+        add_load(p, k, KEYS);
+        add_load(p, v, VALUES);
         add_scores(p, s, s->weights != NULL, scores, q, k);
         add_iteration(p, s, &t, scores, v);
     }
@@ -380,22 +387,28 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
 #define WEIGHT_CYCLES 30.0
 #define ITERATION_CYCLES 200.0 /* barrier, row reductions */
 #define TILE_CYCLES 1500.0
-/* Of warpgroups: an iteration of 128 rows and 64 keys, measured; a tile's beginning and end. */
-#define GROUP_ITERATION_CYCLES 1400.0
-#define GROUP_TILE_CYCLES 2000.0
+/* Of warpgroups, which take turns: an iteration of 128 rows and 64 keys without its scores, and
+ * both warpgroups' scores for each entry of a query; a tile's beginning and end, which nothing runs
+ * beside.  Without turns, and with sums that nothing hid, 1,400 an iteration of heads of 64 entries
+ * were measured, and a tile of one iteration takes what it took then. */
+#define GROUP_ITERATION_CYCLES 640.0
+#define GROUP_ENTRY_CYCLES 4.0
+#define GROUP_TILE_CYCLES 2500.0
 
 static double larger(double a, double b)
 {
     return a > b ? a : b;
 }
 
-/* The cycles of the longest task of a candidate by warpgroups: exponentials run beside products, so
- * an iteration takes what it takes a warp to go through it. */
+/* The cycles of the longest task of a candidate by warpgroups: a warpgroup waits for its scores,
+ * and all else of one runs beside what the other does. */
 static double group_cost_of(const super_attention *s, const recipe *c)
 {
     const double iterations = (double)((s->keys + c->s - 1) / c->s),
                  tiles = (double)((s->box_rows + c->m - 1) / c->m) * (double)s->boxes;
-    return tiles * (GROUP_TILE_CYCLES + 3 * LATENCY + iterations * GROUP_ITERATION_CYCLES);
+    const double products = (rounded(s->width) + columns_of(c, s->values)) * GROUP_ENTRY_CYCLES;
+    return tiles *
+           (GROUP_TILE_CYCLES + 3 * LATENCY + iterations * (GROUP_ITERATION_CYCLES + products));
 }
 
 /* The cycles of the longest task, as in product.c.  Exponentials are added to the products,
@@ -452,7 +465,7 @@ static void consider(const super_attention *s, const super_target *t, const reci
 static bool find_next(const super_attention *s, const super_target *t, double least,
                       super_choice *out, recipe *best)
 {
-    static const recipe groups = {128, 64, 8, 4, true};
+    static const recipe groups = {128, 64, 8, GROUP_AHEAD + 2, true};
     out->cycles = -1;
     for (uint8_t along = 1; along <= 8; along *= 2)
         for (int32_t fields = 1; fields <= 2; fields++)

@@ -12,9 +12,9 @@
  * product of two numbers.
  *
  *   before the loop: load into copy 0, group 0
- *   iteration 0: wait 0: group 0 has arrived, interval 2.  Load into copy 1, group 1.  The multiply
- *           reads copy 0: read_in = 2
- *   iteration 1: wait 0: interval 3.  Load into copy 0: allowed, because read_in is not 3
+ *   iteration 0: wait 0: group 0 has arrived, interval 4.  Load into copy 1, group 1.  The multiply
+ *           reads copy 0: read_in = 4
+ *   iteration 1: wait 0: interval 6.  Load into copy 0: allowed, because read_in is below 5
  */
 #include "super/block.h"
 
@@ -30,7 +30,7 @@ enum { OPERAND_SHIFT = 56 };
 typedef struct copy_state {
     bool is_loaded;
     uint32_t group;   /* that its load belongs to */
-    uint32_t read_in; /* interval between syncs in which it was read last; 0: never */
+    uint32_t read_in; /* interval in which it was read last; 0: never */
 } copy_state;
 
 /* The entries of a tile. */
@@ -50,9 +50,10 @@ typedef struct runner {
     tile_state tiles[BLOCK_MOST_TILES];
     int64_t base[BLOCK_MOST_AXES]; /* of the tiles at hand */
     int64_t iteration;             /* of the innermost loop that is ahead */
-    /* groups of loads issued and arrived so far; syncs passed, from 1 on; the square that
+    /* groups of loads issued and arrived so far, and of an iteration of the loop at hand; the
+     * interval: a turn begins one, a sync two, from 2 on; the square that
      * exponentials are powers of; the step at hand, for messages and for `maps` */
-    uint32_t groups, arrived, interval, root, step;
+    uint32_t groups, arrived, per_iteration, interval, root, step;
     uint64_t n_grown; /* times that `grown` was met */
     /* of the map steps, compiled when they first run */
     map_program *maps[BLOCK_MOST_STEPS];
@@ -152,11 +153,12 @@ static uint64_t offset_of(const runner *r, const block_step *s, const block_tile
 }
 
 /* Begin to overwrite a copy.  The invariant of double buffering: between the last read of a copy
- * and its next write lies a sync.  A read of the same interval may be that of a slower warp. */
+ * and its next write lies a sync, or two turns.  A read of the same interval, or of the turn
+ * before, may be that of a slower warp. */
 static mpk_status claim_copy(runner *r, int8_t tile, uint32_t which)
 {
     copy_state *c = &r->tiles[tile].copies[which];
-    if (c->read_in == r->interval)
+    if (c->read_in + 1 >= r->interval)
         return fault(r, "a load writes over what other warps may still read");
     c->is_loaded = true;
     c->group = r->groups;
@@ -239,7 +241,7 @@ static mpk_status touch(runner *r, int8_t tile, uint32_t *which)
     *which = 0;
     if (r->p->tiles[tile].space == BLOCK_FRAGMENT)
         return MPK_OK;
-    *which = copy_of(r, tile, r->iteration + r->p->steps[r->step].is_early);
+    *which = copy_of(r, tile, r->iteration - r->p->steps[r->step].is_late);
     copy_state *c = &r->tiles[tile].copies[*which];
     if (!c->is_loaded || c->group >= r->arrived)
         return fault(r, "it reads a tile whose load has not arrived");
@@ -468,11 +470,17 @@ static mpk_status do_step(runner *r, const block_step *s)
 {
     switch (s->verb) {
     case BLOCK_SYNC:
-        r->interval++;
+        r->interval += 2;
         return MPK_OK;
     case BLOCK_WAIT:
-        r->interval++;
+        r->interval += 2;
         r->arrived = r->groups - s->pending;
+        return MPK_OK;
+    case BLOCK_TURN: /* the other warpgroup has waited in its turn before this */
+        r->interval++;
+        r->arrived = r->groups - r->per_iteration - s->pending;
+        return MPK_OK;
+    case BLOCK_PASS:
         return MPK_OK;
     case BLOCK_STORE:
         return do_store(r, s);
@@ -495,74 +503,68 @@ static mpk_status do_step(runner *r, const block_step *s)
     }
 }
 
-static bool is_shared_load(const block_program *p, const block_step *s)
+/* Issue those loads of an iteration of a loop that is ahead which stand together from step `first`
+ * on: one group, which may be empty.  An iteration beyond the end still counts as a group, as it
+ * does on the device, so that `pending` means the same in the last iterations. */
+static mpk_status load_group(runner *r, const block_step *loop, uint32_t first, int64_t iteration)
 {
-    return s->verb == BLOCK_LOAD && p->tiles[s->to].space == BLOCK_SHARED;
-}
-
-/* Issue the loads of an iteration of a loop that is ahead: one group, which may be empty.  An
- * iteration beyond the end still counts as a group, as it does on the device, so that `pending`
- * means the same in the last iterations. */
-static mpk_status load_iteration(runner *r, uint32_t loop, uint32_t end, int64_t iteration)
-{
-    const block_step *s = &r->p->steps[loop];
-    const block_axis *a = &r->p->axes[s->axis];
-    const int64_t kept = r->base[s->axis], lo = r->run->lo[s->axis];
-    const bool is_there = lo + iteration * a->tile < r->run->hi[s->axis];
+    const block_axis *a = &r->p->axes[loop->axis];
+    const int64_t kept = r->base[loop->axis], lo = r->run->lo[loop->axis];
+    const bool is_there = lo + iteration * a->tile < r->run->hi[loop->axis];
     const uint32_t step = r->step;
-    r->base[s->axis] = lo + block_iteration_begin(a, iteration);
-    for (r->step = loop + 1; r->step < end && is_there; r->step++) {
+    r->base[loop->axis] = lo + block_iteration_begin(a, iteration);
+    for (r->step = first; is_there && block_is_copy(r->p, &r->p->steps[r->step]); r->step++) {
         const block_step *load = &r->p->steps[r->step];
-        if (is_shared_load(r->p, load))
-            TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, iteration));
+        TRY((r->p->tiles[load->to].patch ? do_load_patch : do_load)(r, load, iteration));
     }
-    r->base[s->axis] = kept;
+    r->base[loop->axis] = kept;
     r->step = step;
     r->groups++;
     return MPK_OK;
 }
 
+/* Issue all loads of an iteration, before the loop. */
+static mpk_status load_iteration(runner *r, uint32_t loop, uint32_t end, int64_t iteration)
+{
+    const block_step *steps = r->p->steps;
+    for (uint32_t i = loop + 1; i < end; i++)
+        if (block_is_copy(r->p, &steps[i]) && !block_is_copy(r->p, &steps[i - 1]))
+            TRY(load_group(r, &steps[loop], i, iteration));
+    return MPK_OK;
+}
+
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead);
 
+/* After a loop: the late steps of its last iteration, when all loads have arrived. */
+static mpk_status do_late(runner *r, uint32_t loop, uint32_t end, int64_t n_iterations)
+{
+    r->arrived = r->groups;
+    r->interval += 2;
+    r->iteration = n_iterations;
+    for (r->step = loop + 1; r->step < end; r->step++)
+        if (r->p->steps[r->step].is_late)
+            TRY(do_step(r, &r->p->steps[r->step]));
+    return MPK_OK;
+}
+
 /* Run a loop.  The loads of the first `ahead` iterations are issued before it; each iteration then
- * issues those of the iteration `ahead` later.  With early steps there is an iteration -1 of waits,
- * early steps and loads alone. */
+ * issues those of the iteration `ahead` later. */
 static mpk_status do_loop(runner *r, uint32_t loop, uint32_t end)
 {
     const block_step *s = &r->p->steps[loop];
     const int64_t lo = r->run->lo[s->axis], hi = r->run->hi[s->axis], kept = r->base[s->axis];
-    const bool has_early = block_has_early(r->p, loop);
-    for (uint32_t i = 0; i + has_early < s->ahead; i++)
+    int64_t iteration = 0;
+    r->per_iteration = block_groups_of(r->p, loop);
+    for (uint32_t i = 0; i < s->ahead; i++)
         TRY(load_iteration(r, loop, end, i));
-    r->base[s->axis] = lo - r->p->axes[s->axis].tile;
-    r->iteration = -1;
-    if (has_early)
-        TRY(do_steps(r, loop + 1, end, s));
-    for (int64_t iteration = 0, at = lo; at < hi; iteration++, at += r->p->axes[s->axis].tile) {
+    for (int64_t at = lo; at < hi; iteration++, at += r->p->axes[s->axis].tile) {
         r->base[s->axis] = lo + block_iteration_begin(&r->p->axes[s->axis], iteration);
         if (s->ahead)
             r->iteration = iteration;
         TRY(do_steps(r, loop + 1, end, s->ahead ? s : NULL));
     }
     r->base[s->axis] = kept;
-    return MPK_OK;
-}
-
-/* Does the step do nothing in this iteration of a loop that is ahead?  In iteration -1 only loads,
- * waits and early steps count; in the last iteration these have no next one. */
-static bool is_passed_over(const runner *r, const block_step *s, const block_step *ahead)
-{
-    if (s->is_early)
-        return r->base[ahead->axis] + r->p->axes[ahead->axis].tile >= r->run->hi[ahead->axis];
-    return r->iteration < 0 && s->verb != BLOCK_WAIT && !is_shared_load(r->p, s);
-}
-
-/* An early product of the last iteration, whose sums nothing uses: on the device it still reads its
- * first factor, if that is a tile from in front of the loop. */
-static void note_idle(runner *r, const block_step *s)
-{
-    if (s->verb == BLOCK_MULTIPLY && r->p->tiles[s->from[0]].stages == 1)
-        r->tiles[s->from[0]].copies[0].read_in = r->interval;
+    return block_has_late(r->p, loop) ? do_late(r, loop, end, iteration) : MPK_OK;
 }
 
 /* Do the steps after `grown` run? */
@@ -571,18 +573,15 @@ static bool has_grown(runner *r)
     return (rng_u64(r->run->shift, 1000 + r->n_grown++) & 1) != r->run->is_inverted;
 }
 
-/* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; the first of its
- * loads then stands for all loads of a later iteration. */
+/* Run steps first ... end - 1.  ahead: the loop around them, if it is ahead; its loads then stand
+ * for those of a later iteration. */
 static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_step *ahead)
 {
-    bool issued = false;
     for (uint32_t i = first; i < end; i++) {
         const block_step *s = &r->p->steps[i];
         r->step = i;
-        if (ahead && is_passed_over(r, s, ahead)) {
-            if (s->is_early)
-                note_idle(r, s);
-            i = s->verb == BLOCK_GROWN ? block_end_of(r->p, i) : i;
+        if (s->is_late && r->iteration == 0) {
+            continue; /* there is none before */
         } else if (s->verb == BLOCK_LOOP) {
             uint32_t last = block_end_of(r->p, i);
             TRY(do_loop(r, i, last));
@@ -594,15 +593,15 @@ static mpk_status do_steps(runner *r, uint32_t first, uint32_t end, const block_
             i = last;
         } else if (s->verb != BLOCK_LOAD) {
             TRY(do_step(r, s));
-        } else if (r->p->tiles[s->to].space == BLOCK_FRAGMENT) {
+        } else if (!block_is_copy(r->p, s)) {
             TRY(do_load(r, s, 0));
         } else if (!ahead) {
             TRY(do_load(r, s, 0));
             r->groups++;
-        } else if (!issued) {
-            TRY(load_iteration(r, (uint32_t)(ahead - r->p->steps), end,
-                               r->iteration + ahead->ahead));
-            issued = true;
+        } else {
+            TRY(load_group(r, ahead, i, r->iteration + ahead->ahead));
+            while (block_is_copy(r->p, s + 1))
+                s++, i++;
         }
     }
     return MPK_OK;
@@ -646,7 +645,7 @@ mpk_status block_run(mpk_context *cx, arena *a, const block_program *p, block_ru
 {
     runner *r;
     NEW(cx, a, r, 1);
-    *r = (runner){.cx = cx, .arena = a, .p = p, .run = run, .interval = 1};
+    *r = (runner){.cx = cx, .arena = a, .p = p, .run = run, .interval = 2};
     const uint32_t square = field_random(run->seed, UINT64_MAX / 2).p;
     r->root = field_power(square, 2, FIELD_P);
     memset(&run->stored, 0, sizeof run->stored);

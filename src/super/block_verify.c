@@ -11,9 +11,9 @@
 
 /* Warps of a worker; the most loops inside each other. */
 enum { WARPS = 8, MOST_DEPTH = 4 };
-/* A product of warpgroups: rows of all of them, columns and entries of the sum, bytes of a row of a
- * factor. */
-enum { GROUP_ROWS = 128, GROUP_COLUMNS = 64, GROUP_BYTES = 128 };
+/* A product of warpgroups: rows of all of them; the most columns and entries of the sum, and the
+ * fewest columns. */
+enum { GROUP_ROWS = 128, GROUP_MOST = 64, GROUP_LEAST = 32 };
 
 /* The walk over the steps. */
 typedef struct checker {
@@ -21,10 +21,13 @@ typedef struct checker {
     const block_program *p;
     /* loops that are open, and the step under examination */
     uint32_t depth, at;
-    /* of the open loops, the outermost first */
+    /* of the open loops, the outermost first: their steps, and what these say */
+    uint32_t loop[MOST_DEPTH];
     uint8_t ahead[MOST_DEPTH];
     int8_t axis[MOST_DEPTH];
-    bool grown; /* the steps at hand stand after one */
+    bool grown;       /* the steps at hand stand after one */
+    bool turn;        /* the steps at hand stand between a turn and its pass */
+    uint32_t n_turns; /* of the loop at hand */
 } checker;
 
 /* CHECK with the step added to the message. */
@@ -83,11 +86,12 @@ static mpk_status check_shared(mpk_context *cx, const block_program *p, int8_t i
 }
 
 /* Fragments are fp32 and divide among the warps in whole fields of the unit (BLOCK_SIDE entries
- * a side). */
+ * a side; columns of warpgroups come by eights). */
 static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t i)
 {
     const block_tile *t = &p->tiles[i];
     const uint8_t along[2] = {p->warps[0], p->warps[t->is_shared_out ? 2 : 1]};
+    const int32_t fields[2] = {BLOCK_SIDE, p->by_groups ? BLOCK_MMA_COLUMNS : BLOCK_SIDE};
     CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
           "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum",
           t->name, p->name);
@@ -95,7 +99,7 @@ static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t
         CHECK(cx,
               t->axis[side] == BLOCK_NONE ||
                   block_extent(p, i, side) %
-                          (BLOCK_SIDE * (p->unit == BLOCK_MMA ? along[side] : 1)) ==
+                          (fields[side] * (p->unit == BLOCK_MMA ? along[side] : 1)) ==
                       0,
               MPK_EVERIFY, "tile %s of block %s: %d entries do not divide among %u warps", t->name,
               p->name, block_extent(p, i, side), along[side]);
@@ -129,6 +133,7 @@ static mpk_status check_loop(checker *c, const block_step *s)
     for (uint32_t i = 0; i < c->depth; i++)
         RULE(c, c->axis[i] != s->axis && !c->ahead[i],
              "the axis is looped over already, or the loop around it is ahead");
+    c->loop[c->depth] = c->at;
     c->ahead[c->depth] = s->ahead;
     c->axis[c->depth++] = s->axis;
     return MPK_OK;
@@ -165,8 +170,14 @@ static mpk_status check_patch(checker *c, const block_step *s)
     return MPK_OK;
 }
 
+/* One more than the loop at hand is ahead. */
+static uint32_t copies_of(const checker *c)
+{
+    return c->depth ? c->ahead[c->depth - 1] + 1u : 1;
+}
+
 /* A load or store: the tile and the operand must have the same axes, with loops to say where; a
- * shared tile must have one copy more than its loop is ahead. */
+ * shared tile must have one copy more than its loop is ahead, or beside late products more. */
 static mpk_status check_move(checker *c, const block_step *s)
 {
     RULE(c, is_tile(c, s->to) && s->operand >= 0 && s->operand < (int8_t)c->p->n_operands,
@@ -190,26 +201,29 @@ static mpk_status check_move(checker *c, const block_step *s)
         RULE(c, t->space == BLOCK_FRAGMENT && t->parts <= 1 && !t->is_shared_out,
              "tile %s is not a fragment in one part", t->name);
     else if (t->space == BLOCK_SHARED)
-        RULE(c, t->stages == (c->depth && c->ahead[c->depth - 1] ? c->ahead[c->depth - 1] + 1 : 1),
+        RULE(c,
+             t->stages == copies_of(c) ||
+                 (c->p->by_groups && c->depth && t->stages > copies_of(c) && copies_of(c) > 1),
              "tile %s has %u copies, which is not one more than its loop is ahead", t->name,
              t->stages);
     return MPK_OK;
 }
 
-/* A product of warpgroups: 64 columns of sums, 64 rows for each of the two, over 64 entries.  A
- * shared factor has rows of 128 bytes in the order that the tensor cores know.  Beside a first
- * factor in shared memory rows of the second are columns of the sums, beside one in registers they
- * are entries of the sum. */
+/* A product of warpgroups: 64 rows for each of the two, 64 rows of the second factor, 32 to 64
+ * columns of sums.  A shared factor lies in the order that the tensor cores know, up to 64 entries
+ * in a row.  Beside a first factor in shared memory rows of the second are columns of the sums,
+ * beside one in registers they are entries of the sum. */
 static mpk_status check_groups(checker *c, const block_step *s)
 {
     const block_program *p = c->p;
     const block_tile *a = &p->tiles[s->from[0]], *y = &p->tiles[s->to];
+    const int32_t columns = block_extent(p, s->to, 1);
     RULE(c, p->unit == BLOCK_MMA && p->warps[0] == WARPS, "a warpgroup's warps share rows alone");
     RULE(c,
-         block_extent(p, s->to, 0) == GROUP_ROWS && block_extent(p, s->to, 1) == GROUP_COLUMNS &&
-             block_extent(p, s->from[1], 0) == GROUP_COLUMNS,
-         "warpgroups multiply %d x %d by %d x %d", GROUP_ROWS, GROUP_COLUMNS, GROUP_COLUMNS,
-         GROUP_COLUMNS);
+         block_extent(p, s->to, 0) == GROUP_ROWS && block_extent(p, s->from[1], 0) == GROUP_MOST &&
+             columns >= GROUP_LEAST && columns <= GROUP_MOST,
+         "warpgroups do not multiply %d x %d by %d x %d", block_extent(p, s->to, 0),
+         block_extent(p, s->from[0], 1), block_extent(p, s->from[1], 0), columns);
     RULE(c,
          a->space == BLOCK_FRAGMENT
              ? p->tiles[s->from[1]].axis[1] == y->axis[1]
@@ -219,7 +233,7 @@ static mpk_status check_groups(checker *c, const block_step *s)
         const block_tile *t = &p->tiles[s->from[i]];
         RULE(c,
              t->space == BLOCK_FRAGMENT ||
-                 (t->layout == BLOCK_SWIZZLED && block_row_bytes(p, s->from[i]) == GROUP_BYTES),
+                 (t->layout == BLOCK_SWIZZLED && block_extent(p, s->from[i], 1) <= GROUP_MOST),
              "tile %s does not lie as warpgroups read it", t->name);
     }
     return MPK_OK;
@@ -317,15 +331,45 @@ static mpk_status check_fragments(checker *c, const block_step *s)
     return MPK_OK;
 }
 
-/* An early step stands in a loop that loads two iterations ahead or more: its copies must have
- * come. Products of warpgroups run until a wait, and scores are complete after the next one alone.
- * */
-static mpk_status check_early(checker *c, const block_step *s)
+/* The last step before `end` that writes a tile; NULL: none. */
+static const block_step *find_writer(const checker *c, int8_t tile, uint32_t end)
 {
+    const block_step *found = NULL;
+    for (uint32_t i = 0; i < end; i++)
+        if (c->p->steps[i].to == tile)
+            found = &c->p->steps[i];
+    return found;
+}
+
+/* A late product is one of warpgroups by a fragment, which keeps its factor for an iteration.  Its
+ * sums are zeros in front of the loop: the first iteration's product, which does not count, is made
+ * as well, and the second's takes the place of what it gave. */
+static mpk_status check_late(checker *c, const block_step *s)
+{
+    if (!s->is_late)
+        return MPK_OK;
+    const block_step *zeros = find_writer(c, s->to, c->depth ? c->loop[c->depth - 1] : 0);
     RULE(c,
-         !s->is_early || (c->p->by_groups && c->depth && !c->grown && c->ahead[c->depth - 1] >= 2 &&
-                          (s->verb == BLOCK_FILL || s->verb == BLOCK_MULTIPLY)),
-         "it cannot be early");
+         s->verb == BLOCK_MULTIPLY && c->p->by_groups && c->depth && !c->grown &&
+             c->ahead[c->depth - 1] && s->n_from == 2 && is_tile(c, s->from[0]) &&
+             c->p->tiles[s->from[0]].space == BLOCK_FRAGMENT,
+         "it cannot be late");
+    RULE(c, zeros && zeros->verb == BLOCK_FILL && zeros->number == 0,
+         "its sums are not zeros in front of the loop");
+    return MPK_OK;
+}
+
+/* Warpgroups take turns in a loop with late products, one in each iteration: the other's loads have
+ * been waited for in its turn before this. */
+static mpk_status check_turn(checker *c, const block_step *s)
+{
+    const uint32_t loop = c->depth ? c->loop[c->depth - 1] : 0;
+    RULE(c,
+         c->depth && c->p->by_groups && !c->grown && !c->n_turns && block_has_late(c->p, loop) &&
+             (c->ahead[c->depth - 1] - 1u) * block_groups_of(c->p, loop) > s->pending,
+         "it is no turn of warpgroups, or waits for loads that are not issued yet");
+    c->turn = true;
+    c->n_turns++;
     return MPK_OK;
 }
 
@@ -343,7 +387,7 @@ static mpk_status check_grown(checker *c, const block_step *s)
  */
 static mpk_status check_step(checker *c, const block_step *s)
 {
-    TRY(check_early(c, s));
+    TRY(check_late(c, s));
     RULE(c, !c->grown || s->verb == BLOCK_END || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST,
          "it cannot stand after `grown`");
     switch (s->verb) {
@@ -356,12 +400,21 @@ static mpk_status check_step(checker *c, const block_step *s)
             c->grown = false;
             return MPK_OK;
         }
-        RULE(c, c->depth > 0, "an end without a loop");
+        RULE(c, c->depth > 0 && !c->turn, "an end without a loop, or of a turn without a pass");
+        c->n_turns = 0;
         c->depth--;
         return MPK_OK;
     case BLOCK_WAIT:
-        RULE(c, c->depth && c->ahead[c->depth - 1] > s->pending,
+        RULE(c,
+             c->depth &&
+                 c->ahead[c->depth - 1] * block_groups_of(c->p, c->loop[c->depth - 1]) > s->pending,
              "it waits for loads that are not issued yet");
+        return MPK_OK;
+    case BLOCK_TURN:
+        return check_turn(c, s);
+    case BLOCK_PASS:
+        RULE(c, c->turn, "it passes a turn that it has not got");
+        c->turn = false;
         return MPK_OK;
     case BLOCK_LOAD:
     case BLOCK_STORE:

@@ -284,7 +284,6 @@ static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, b
         .weights = mask ? NULL : "exp(x0 * 0.125 - x1)",
         .scaled = mask ? NULL : "x0 * 0.125",
         .apart = mask ? NULL : "exp((x0 - x1) * 0.125)",
-        .powers = mask ? NULL : "x0 * 0.125 - x1",
         .factor = mask ? 1 : 0.125,
         .box_rows = 16,
         .boxes = 1};
@@ -525,27 +524,63 @@ static void forget_total_of_groups(block_program *p)
 {
     find_map(p, "x0 * x1", 0)->expression = "x0";
 }
-static void late_scores(block_program *p)
-{
-    find_step(p, BLOCK_MULTIPLY)->is_early = false;
-}
-static void early_sums(block_program *p)
+/* The late product of a program by warpgroups. */
+static block_step *find_late(block_program *p)
 {
     block_step *s = find_step(p, BLOCK_MULTIPLY);
-    while (s->verb != BLOCK_MULTIPLY || s->is_early)
+    while (!s->is_late)
         s++;
-    s->is_early = true;
+    return s;
 }
-static void scores_before_they_are_read(block_program *p)
+static void values_at_once(block_program *p)
 {
-    block_step *multiply = find_step(p, BLOCK_MULTIPLY), kept = multiply[-2];
-    multiply[-2] = multiply[-1]; /* fill, multiply, powers in place of powers, fill, multiply */
-    multiply[-1] = *multiply;
-    *multiply = kept;
+    find_late(p)->is_late = false;
+}
+static void late_scores(block_program *p)
+{
+    find_step(p, BLOCK_MULTIPLY)->is_late = true;
+}
+static void weights_too_early(block_program *p)
+{
+    block_step *late = find_late(p), kept = *late, *s = late;
+    for (; s[1].verb != BLOCK_END || s[2].verb == BLOCK_MAP; s++)
+        *s = s[1];
+    *s = kept; /* behind this iteration's weights */
+}
+static void forget_no_growth(block_program *p)
+{
+    block_step *s = find_step(p, BLOCK_GROWN) - 1;
+    assert_int_equal(s->verb, BLOCK_FILL);
+    s->number = 2;
+}
+static void begin_with_one(block_program *p)
+{
+    const int8_t sums = find_late(p)->to;
+    block_step *s = p->steps;
+    while (s->verb != BLOCK_FILL || s->to != sums)
+        s++;
+    s->number = 1;
+}
+static void fewer_copies_of_keys(block_program *p)
+{
+    p->tiles[1].stages--;
+}
+static void fewer_copies_of_values(block_program *p)
+{
+    p->tiles[2].stages--;
+}
+static void forget_turn(block_program *p)
+{
+    drop_step(p, BLOCK_TURN);
+    drop_step(p, BLOCK_PASS);
+}
+static void forget_pass(block_program *p)
+{
+    drop_step(p, BLOCK_PASS);
 }
 static void wait_longer(block_program *p)
 {
-    find_step(p, BLOCK_WAIT)->pending++;
+    find_step(p, BLOCK_TURN)->pending++;
 }
 static void padded_keys(block_program *p)
 {
@@ -555,27 +590,24 @@ static void other_rows(block_program *p)
 {
     p->axes[0].tile = 256;
 }
-static void grow_always_late(block_program *p)
-{
-    block_step *s = find_step(p, BLOCK_GROWN); /* the total follows, the sums no more */
-    memmove(s + 6, s + 7, (size_t)(p->steps + p->n_steps - (s + 7)) * sizeof *s);
-    p->n_steps--;
-}
-
 /* The candidate by warpgroups, and that it is chosen where there are some and rows are many. */
 static void test_groups(void **state)
 {
     static const fault faults[] = {
         {"a missing rescale of the sums", forget_rescaled_sums},
         {"a missing rescale of the total", forget_total_of_groups},
-        {"no rescale of the sums at all", grow_always_late},
+        {"a rescale where nothing grew", forget_no_growth},
         {"a largest that is not kept", keep_old_largest},
         {"a tail that counts", forget_tail},
         {"transposed values", other_values},
-        {"scores of this iteration in place of the next", late_scores},
-        {"values of the next iteration", early_sums},
-        {"scores that are made anew before they are read", scores_before_they_are_read},
-        {"no wait for loads", forget_wait},
+        {"values of this iteration in place of the last", values_at_once},
+        {"scores of the last iteration", late_scores},
+        {"weights of this iteration in place of the last", weights_too_early},
+        {"sums that begin with one", begin_with_one},
+        {"too few copies of keys", fewer_copies_of_keys},
+        {"too few copies of values", fewer_copies_of_values},
+        {"no turns", forget_turn},
+        {"turns that never end", forget_pass},
         {"a wait that lets too much be under way", wait_longer},
         {"no barrier before copies are used again", forget_sync},
         {"keys that lie as no warpgroup reads them", padded_keys},
@@ -587,14 +619,14 @@ static void test_groups(void **state)
         super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
                                          33 + (int64_t)draw(32), causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
-        s.group_bytes = 80 << 10;
+        s.group_bytes = 104 << 10;
         choose_attention(&s, &choice);
         assert_true(choice.program.by_groups);
         s.group_bytes--;
         choose_attention(&s, &choice);
         assert_false(choice.program.by_groups);
     }
-    super_attention s = attention_of(200, 300, 64, false, 0, 0);
+    super_attention s = attention_of(200, 400, 64, false, 0, 0); /* the sync at its end counts */
     s.box_rows = s.rows;
     s.group_bytes = UINT32_MAX;
     choose_attention(&s, &choice);

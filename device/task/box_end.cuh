@@ -33,22 +33,24 @@ MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, flo
 }
 #endif
 
-/* A warpgroup: what n columns of y from `column` on have in common for all tokens, to scratch.  A
- * meeting of the warpgroup has to follow. */
-MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int column, int n)
+/* A warpgroup: what n packed rows of w from `row` on add to the sums of all tokens, to scratch.  A
+ * packed row is a column of y; with a gate, rows of the gate and of what it lets through take
+ * turns.  A meeting of the warpgroup has to follow. */
+MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int n)
 {
 #pragma unroll 1
     for (int i = mpk_thread() % 128; i < n; i += 128) {
         float *s_bias = box_biases() + i;
 #if MPK_IMAGES
         if (TILE_IS_IMAGE(s)) {
-            s_bias[0] = box_filter(t, s.image.bias, column + i, 0) +
-                        box_filter(t, s.image.shift, column + i, 0);
-            s_bias[BOX_FACTORS] = box_filter(t, s.image.scale, column + i, 1);
+            s_bias[0] =
+                box_filter(t, s.image.bias, row + i, 0) + box_filter(t, s.image.shift, row + i, 0);
+            s_bias[BOX_FACTORS] = box_filter(t, s.image.scale, row + i, 1);
             continue;
         }
 #endif
-        s_bias[0] = tile_bias_of(t, s, column + i);
+        s_bias[0] = s.activation != ACTIVATE_NONE ? tile_bias(t, s, (row + i) % 2, (row + i) / 2)
+                                                  : tile_bias_of(t, s, row + i);
     }
 }
 

@@ -294,15 +294,20 @@ template <int N>
 MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
                           const float *s_scale)
 {
+    const bool biased = TILE_HAS(TILE_FORM_BOX_ENDS); /* zeros where there are none */
     const int lane = mpk_thread() % 32, g = lane / 4; /* the lane's tokens are g and g + 8 */
-    const float scale[2] = {s_scale[g], s_scale[g + 8]};
+    const float scale[2] = {s_scale[g], s_scale[g + 8]}, scaled[2] = {1, 1};
+    const float *s_bias = box_biases() + e.staged + lane % 4 * 2;
     char *to = s_y + g * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
 #pragma unroll
     for (int n = 0; n < N / 8; n += 4) {
         if (n >= e.groups)
             continue;
         float *v = sum + 4 * n; /* the values take the place of sums */
-        box_gate(activation, scale, v, v);
+#pragma unroll
+        for (int i = 0; i < 2 * BOX_GATED && biased; i++)
+            v[i] = v[i] * scale[i / 2 % 2] + s_bias[8 * (n + i / 4) + i % 2];
+        box_gate(activation, biased ? scaled : scale, v, v);
 #pragma unroll
         for (int i = 0; i < 4; i += 2) {
             *(rt_u32 *)(to + 8 * (n + i)) = box_pair(v[2 * i], v[2 * i + 2]);

@@ -305,7 +305,7 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
     __syncwarp();
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
-    if (BOX_HAS_ENDS && lot == 0 && s.activation == ACTIVATE_NONE)
+    if (BOX_HAS_ENDS && lot == 0)
         box_put_biases(t, s, 8 * (p.first + (part ? parts_first(p) : at)),
                        8 * (part ? parts_own(p) : q.groups));
 }

@@ -305,10 +305,13 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
                         __uint_as_float(b.z), __uint_as_float(b.w)}};
     if (s.activation != ACTIVATE_NONE) {
         float v[4]; /* the gated columns */
+        tile_eight bias = {};
+        if (TILE_HAS(TILE_FORM_BOX_ENDS))
+            bias = box_eight(s_bias);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            v[i] =
-                tile_activate(s.activation, sums.at[2 * i] * scale) * (sums.at[2 * i + 1] * scale);
+            v[i] = tile_activate(s.activation, sums.at[2 * i] * scale + bias.at[2 * i]) *
+                   (sums.at[2 * i + 1] * scale + bias.at[2 * i + 1]);
         const rt_u32 low = halves_pack(v[0], v[1]), high = halves_pack(v[2], v[3]);
         ptx_store_two_words(y, low, high);
         mpk_send_two_words(t.e->sends, y, low, high);

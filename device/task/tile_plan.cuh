@@ -62,7 +62,7 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
     const bool has_bias = (s.bias[0] & s.bias[1] & s.bias[2]) >= 0;
     return e->maps && (TILE_HAS(TILE_FORM_BOX_ENDS) || s.after == ACTIVATE_NONE) &&
            s.gathered < 0 && (s.peaks < 0 || e->lo[1] % 64 == 0) &&
-           (!has_bias || (TILE_HAS(TILE_FORM_BOX_ENDS) && s.activation == ACTIVATE_NONE)) &&
+           (TILE_HAS(TILE_FORM_BOX_ENDS) || !has_bias) &&
            ((e->lo[1] | e->hi[1] | (rt_u32)s.rows) & whole) == 0 && ((e->at[s.y] | last) & 15) == 0;
 #else
     (void)e, (void)s;

@@ -110,7 +110,7 @@ static bool has_ends(const gen_call *c)
  * all products of a kernel for prompts. */
 static bool may_have_ends(const gen_call *c)
 {
-    return !is_gated(c) && gen_output(c, 0)->live == IR_ALL;
+    return gen_output(c, 0)->live == IR_ALL;
 }
 
 /* As tile_is_boxed, where there are maps and operands are aligned. */

@@ -19,8 +19,8 @@ enum {
 #define TILE_STAGES_OF(room) ((room) ? 4 : 2)
 #define TILE_X_OF(room) ((room) ? 4 * 8192 : 64 * 72 * 4)
 enum { TILE_KEPT = 4 /* lots whose squares the passes after the first find there */ };
-/* Biases of the columns of a pass by boxes, f32, for each warpgroup (box_end.cuh); of images factors
- * too, after all else. */
+/* Biases of the columns of a pass by boxes, f32, for each warpgroup (box_end.cuh); images have
+ * factors too, after all else. */
 enum { TILE_BIASES = 256 };
 #define TILE_BIASES_OF(room) ((room) ? 2 * TILE_BIASES * 4 : 0)
 #define TILE_BEFORE_BIASES_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)

@@ -294,8 +294,6 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
         mpk_take_scratch();
     ptx_fence_shared(); /* stages were sums, or another task's */
     tile_meet();
-    if (part)
-        parts_begin(t, p);
     if (first) {
         mpk_wait(t);
         ptx_fence_bulk(); /* x was written by ordinary stores */
@@ -303,6 +301,8 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
     if (ptx_elect() && warp < b.steps)
         box_ask(t, s, b, warp, q.begin + warp, row);
     __syncwarp();
+    if (part) /* after the boxes: where the event has come already, they would wait for it */
+        parts_begin(t, p);
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
     if (BOX_HAS_ENDS && lot == 0)

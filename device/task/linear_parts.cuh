@@ -107,8 +107,8 @@ MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
         __nanosleep(20);
 }
 
-/* Warp 1, while the task's event is awaited: note where the partners' sums are, a lane each, and
- * wait until the own room is free.  That ends: those who read it last are tasks before this one. */
+/* Warp 1, while the first boxes are in flight: note where the partners' sums are, a lane each,
+ * and wait until the own room is free. */
 MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
 {
     const rt_u32 lane = (rt_u32)mpk_thread() % 32, parts = t.e->parts; /* a partner a lane */

@@ -173,7 +173,8 @@ static void as_a_whole_and_in_units(void **state)
     }
 }
 
-/* The call of a graph, compiled as a whole; its source holds `words`. */
+/* The call of a graph, compiled as a whole; its source holds `words`.  Its first operator is a
+ * product with tasks of each loop by boxes: these are compiled, and no others. */
 static void build_call(const char *graph_text, uint32_t n_tokens, const char *words)
 {
     const gen_arch *arch = gen_arch_find("sm_90a");
@@ -182,7 +183,9 @@ static void build_call(const char *graph_text, uint32_t n_tokens, const char *wo
     gen_source source;
     cuda_tools t;
     check_ok(&cx, ir_parse(&cx, &a, str_from(graph_text), &ir));
-    const gen_graph graph = {.ir = ir, .n_tokens = n_tokens};
+    const rt_task tasks[] = {{.hi = {128, 128}}, {.hi = {128, 192}}, {.hi = {128, 256}}};
+    const gen_graph graph = {
+        .ir = ir, .n_tokens = n_tokens, .n_tasks = sizeof tasks / sizeof *tasks, .tasks = tasks};
     check_ok(&cx, gen_source_make(&cx, &a, 1, &graph, arch->n_sms, arch, GEN_CALL, &source));
     assert_non_null(strstr(source.text.at, words));
     assert_true(source.maps[0] || source.maps[GEN_PROMPTS]);
@@ -211,8 +214,8 @@ static void call_of_attention(void **state)
 static void call_of_images(void **state)
 {
     (void)state;
-    build_call("input %x : bf16[8, 28, 28, 128]\nconst %w : bf16[128, 3, 3, 128]\n"
-               "const %s : f32[128]\nconst %b : f32[128]\ninput %r : bf16[6272, 128]\n"
+    build_call("input %x : bf16[8, 28, 28, 128]\nconst %w : bf16[256, 3, 3, 128]\n"
+               "const %s : f32[256]\nconst %b : f32[256]\ninput %r : bf16[6272, 256]\n"
                "%y = conv_flat(%x, %w, %s, %b, _, %r) {kernel = [3, 3], padding = [1, 1], relu = "
                "1}\noutput %y\n",
                8, "#define MPK_IMAGES 1");

@@ -23,11 +23,16 @@ static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
     return &w->g->tensors.at[t];
 }
 
+/* Equal rank and dims. */
+static inline bool same_extents(const ir_tensor *a, const ir_tensor *b)
+{
+    return a->rank == b->rank && memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+}
+
 /* Equal dtype, shape and liveness: one tensor can take the place of the other. */
 static inline bool same_dims(const ir_tensor *a, const ir_tensor *b)
 {
-    return a->dtype == b->dtype && a->rank == b->rank && a->live == b->live &&
-           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+    return a->dtype == b->dtype && a->live == b->live && same_extents(a, b);
 }
 
 /* A weight, or an absent operand: its value is the same wherever an operator stands in the

@@ -78,8 +78,7 @@ static uint32_t count_steps(const map_fuser *f, const ir_op *op)
 
 static bool same_shape(const ir_tensor *a, const ir_tensor *b)
 {
-    return a->rank == b->rank && a->live == b->live &&
-           memcmp(a->dims, b->dims, a->rank * sizeof *a->dims) == 0;
+    return a->live == b->live && same_extents(a, b);
 }
 
 /* How many operands of an operator are t: a square reads one twice. */

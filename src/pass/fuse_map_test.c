@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "ir/op.h"
 #include "pass/pass.h"
+#include "same_outputs.h"
 
 static mpk_context cx;
 static uint64_t base_seed;
@@ -38,37 +39,9 @@ static ir_graph *fuse(arena *a, ir_graph *g, pass_fusion fusion)
     return fuse_as(a, g, fusion, false);
 }
 
-/* Run a program; inputs are filled by name, so that every program of one family gets the same. */
-static void evaluate(arena *a, const ir_graph *g, uint64_t seed, ir_values *values)
-{
-    *values = (ir_values){.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
-    check_ok(&cx, ir_eval_allocate(&cx, a, g, values));
-    for (size_t t = 0; t < g->tensors.n; t++) {
-        const ir_tensor *x = &g->tensors.at[t];
-        op_view v = {.data = values->data[t], .dtype = x->dtype};
-        if (x->kind == IR_TEMP)
-            continue;
-        for (int64_t i = 0; i < ir_elements(x); i++)
-            op_store(&v, i, 3 * rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i));
-    }
-    check_ok(&cx, ir_eval(&cx, a, g, values));
-}
-
-/* The outputs of two programs with the same inputs are the same bytes. */
 static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
 {
-    arena a = {0};
-    ir_values x, y;
-    evaluate(&a, one, seed, &x);
-    evaluate(&a, two, seed, &y);
-    assert_int_equal(one->outputs.n, two->outputs.n);
-    for (size_t i = 0; i < one->outputs.n; i++) {
-        const ir_tensor *t = &one->tensors.at[one->outputs.at[i]];
-        assert_true(t->dtype == two->tensors.at[two->outputs.at[i]].dtype);
-        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]],
-                            (size_t)ir_bytes(t));
-    }
-    arena_free(&a);
+    check_same_outputs(&cx, one, two, seed, 3);
 }
 
 /* The program becomes n operators, and the last one's expression is this. */

@@ -87,12 +87,17 @@ ir_tensor_id rewrite_input(const rewrite *w, const ir_op *op, uint32_t input)
     return input < op->n_in && op->in[input] != IR_NONE ? resolve(w, op->in[input]) : IR_NONE;
 }
 
-const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind)
+const ir_op *rewrite_maker(const rewrite *w, ir_tensor_id tensor)
 {
     if (tensor == IR_NONE || w->g->tensors.at[tensor].producer == IR_NONE)
         return NULL;
-    const ir_op *op = &w->g->ops.at[w->g->tensors.at[tensor].producer];
-    return strcmp(op->def->name, kind) == 0 ? op : NULL;
+    return &w->g->ops.at[w->g->tensors.at[tensor].producer];
+}
+
+const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind)
+{
+    const ir_op *op = rewrite_maker(w, tensor);
+    return op && strcmp(op->def->name, kind) == 0 ? op : NULL;
 }
 
 /* See rewrite.h.  Only views that share storage are followed: one that had to copy is an

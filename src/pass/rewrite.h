@@ -40,7 +40,9 @@ typedef struct rewrite {
 mpk_status rewrite_begin(pass_state *s, const ir_graph *from, rewrite *out);
 /* The tensor that operand `input` of an operator reads now; IR_NONE if it is absent. */
 ir_tensor_id rewrite_input(const rewrite *w, const ir_op *op, uint32_t input);
-/* The operator that makes a tensor, if it is of this kind; NULL otherwise. */
+/* The operator that makes a tensor; NULL: none does, or it is absent. */
+const ir_op *rewrite_maker(const rewrite *w, ir_tensor_id tensor);
+/* The same if it is of this kind; NULL otherwise. */
 const ir_op *rewrite_producer(const rewrite *w, ir_tensor_id tensor, const char *kind);
 /* Follow views back to the tensor whose producer computed the elements. */
 ir_tensor_id rewrite_before_views(const rewrite *w, ir_tensor_id tensor);

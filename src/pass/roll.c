@@ -43,12 +43,6 @@ typedef struct chain {
     uint32_t at;
 } chain;
 
-static const ir_op *maker_of(const roller *r, ir_tensor_id t)
-{
-    const ir_op_id op = r->w->g->tensors.at[t].producer;
-    return op == IR_NONE ? NULL : &r->w->g->ops.at[op];
-}
-
 static roll_match match_of(const roller *r, ir_tensor_id state, bool from_zero)
 {
     return (roll_match){
@@ -73,14 +67,14 @@ static ir_tensor_id find_before(const roller *r, ir_tensor_id last, roll_match *
     ir_tensor_id cone[MOST_CONE] = {last};
     uint32_t n = 1;
     for (uint32_t i = 0; i < n; i++) {
-        const ir_op *op = maker_of(r, cone[i]);
-        if (i && op->def == maker_of(r, last)->def) {
+        const ir_op *op = rewrite_maker(r->w, cone[i]);
+        if (i && op->def == rewrite_maker(r->w, last)->def) {
             *m = match_of(r, cone[i], false);
             if (roll_compare(m, cone[i], last) == ROLL_STATE && has_steps(m))
                 return cone[i];
         }
         for (uint32_t k = 0; k < op->n_in && n < MOST_CONE; k++) {
-            const ir_op *of = maker_of(r, op->in[k]);
+            const ir_op *of = rewrite_maker(r->w, op->in[k]);
             if (of && map_text_of(of).n && !r->is_taken[of - r->w->g->ops.at])
                 cone[n++] = op->in[k];
         }
@@ -118,7 +112,7 @@ static mpk_status gather(roller *r, ir_tensor_id last, chain *c)
         PUSH(w->s->cx, a, &c->states, state);
         m = match_of(r, c->match.before, false);
         c->before = c->match.before;
-        if (!maker_of(r, c->before) || roll_compare(&m, c->before, state) != ROLL_STATE ||
+        if (!rewrite_maker(r->w, c->before) || roll_compare(&m, c->before, state) != ROLL_STATE ||
             !roll_is_alike(&m, &c->match))
             break;
         c->match = m;
@@ -146,7 +140,7 @@ static bool is_worth(const roller *r, const chain *c)
         return false;
     const ir_tensor_id state = c->states.at[c->at];
     for (uint32_t i = 0; i < c->match.n_pairs; i++) {
-        const ir_op *op = maker_of(r, c->match.pairs[i].b);
+        const ir_op *op = rewrite_maker(r->w, c->match.pairs[i].b);
         n_steps += c->match.pairs[i].kind == ROLL_STEP;
         for (uint32_t k = 0; op && c->match.pairs[i].kind == ROLL_STATE && k < op->n_in; k++)
             reads += op->in[k] == state;
@@ -252,10 +246,10 @@ static mpk_status roll_states(roller *r, ir_op_id id)
         return MPK_OK;
     TRY(gather(r, op->out[0], &c));
     for (size_t i = 0; i < c.states.n; i++)
-        r->is_taken[maker_of(r, c.states.at[i]) - w->g->ops.at] = true;
+        r->is_taken[rewrite_maker(r->w, c.states.at[i]) - w->g->ops.at] = true;
     if (!is_worth(r, &c) || !is_state(r, &c))
         return MPK_OK;
-    const uint32_t key = w->keys.at[maker_of(r, c.states.at[0]) - w->g->ops.at];
+    const uint32_t key = w->keys.at[rewrite_maker(r->w, c.states.at[0]) - w->g->ops.at];
     const bool fits = write_step(r, &c, &to);
     const mpk_status status = fits ? add_recur(r, &c, &to, key, &all) : MPK_OK;
     text_free(&to.out);

@@ -14,12 +14,6 @@
 
 #include "pass/map_text.h"
 
-static const ir_op *maker_of(const rewrite *w, ir_tensor_id t)
-{
-    const ir_op_id op = w->g->tensors.at[t].producer;
-    return op == IR_NONE ? NULL : &w->g->ops.at[op];
-}
-
 static bool is_op(const ir_op *op, const char *name)
 {
     return strcmp(op->def->name, name) == 0;
@@ -198,7 +192,7 @@ static roll_kind compare_ops(roll_match *m, ir_op_id id, const ir_op *a, const i
         return ROLL_NONE;
     if (is_op(a, "slice") && !same_attributes(a, b)) {
         const uint32_t axis = axis_of_steps(a, b);
-        const ir_op *maker = maker_of(m->w, rewrite_before_views(m->w, a->in[0]));
+        const ir_op *maker = rewrite_maker(m->w, rewrite_before_views(m->w, a->in[0]));
         m->reads_recur = m->reads_recur || (maker && is_op(maker, "recur"));
         return axis != IR_MAX_RANK && is_lasting(m, a->in[0]) && note(m, a->in[0]) && note(m, axis)
                    ? ROLL_STEP
@@ -216,7 +210,7 @@ static roll_kind compare_ops(roll_match *m, ir_op_id id, const ir_op *a, const i
 
 static roll_kind compare(roll_match *m, ir_tensor_id a, ir_tensor_id b)
 {
-    const ir_op *of_a = maker_of(m->w, a), *of_b = maker_of(m->w, b);
+    const ir_op *of_a = rewrite_maker(m->w, a), *of_b = rewrite_maker(m->w, b);
     for (uint32_t i = 0; i < m->n_pairs; i++)
         if (m->pairs[i].a == a || m->pairs[i].b == b)
             return m->pairs[i].a == a && m->pairs[i].b == b && note(m, i) ? m->pairs[i].kind
@@ -265,11 +259,6 @@ static void put_behind(const ir_attribute *list, int64_t first, int64_t add, int
         to[i + 1] = list->ints.at[i] + add;
 }
 
-static bool has_shape(const ir_tensor *t, const ir_tensor *of)
-{
-    return t->rank == of->rank && memcmp(t->dims, of->dims, t->rank * sizeof *t->dims) == 0;
-}
-
 /* Where the entries of steps lie: `op` is the slice of step `before`, along `axis`. */
 typedef struct entries {
     const ir_op *op;
@@ -315,15 +304,16 @@ static bool is_read_by_steps(const rewrite *w, ir_tensor_id t)
 /* Can an operator that makes a whole tensor make its entries in the order of the steps instead? */
 static const ir_op *find_movable(const roll_match *m, ir_tensor_id t)
 {
-    const ir_op *op = maker_of(m->w, t);
+    const ir_op *op = rewrite_maker(m->w, t);
     bool movable = op && is_elementwise(op) && m->w->g->tensors.at[t].shares == IR_NONE;
     for (uint32_t i = 0; movable && i < op->n_in; i++)
         movable = is_lasting(m, op->in[i]);
     return movable ? op : NULL;
 }
 
-/* Entries of t.  An element-wise operator that makes t for these steps alone is moved behind the
- * views, where it can join the recurrence (fuse_map); so are those before it. */
+/* The entries of all steps of t.  If only these steps read t (is_private) and an element-wise
+ * operator makes it, the operator is applied to the entries of its operands instead, so that
+ * fuse_map can make it part of the recurrence; the same holds for the operators that make those. */
 static mpk_status lift_entries(rewrite *w, const roll_match *m, const entries *e, ir_tensor_id t,
                                bool is_private, ir_tensor_id *out)
 {
@@ -336,8 +326,7 @@ static mpk_status lift_entries(rewrite *w, const roll_match *m, const entries *e
     ir_set sets[IR_MAX_ATTRIBUTES + 1];
     for (uint32_t i = 0; i < op.n_in; i++) {
         const ir_tensor *a = tensor_of(w, op.in[i]);
-        const bool whole =
-            a->rank == x.rank && memcmp(a->dims, x.dims, sizeof *x.dims * x.rank) == 0;
+        const bool whole = same_extents(a, &x);
         in[i] = op.in[i];
         if (!whole)
             TRY(rewrite_add(w, e->key, "expand", 1, &in[i],
@@ -379,7 +368,7 @@ static bool is_even(const rewrite *w, const ir_op *op)
 {
     bool even = true;
     for (uint32_t i = 0; i < op->n_in; i++)
-        even = even && has_shape(tensor_of(w, op->in[i]), tensor_of(w, op->out[0]));
+        even = even && same_extents(tensor_of(w, op->in[i]), tensor_of(w, op->out[0]));
     return even;
 }
 
@@ -388,7 +377,7 @@ static mpk_status add_view(rewrite *w, uint32_t key, const ir_op *view, ir_tenso
                            ir_tensor_id *out)
 {
     int64_t lists[3][IR_MAX_RANK + 1];
-    const ir_op *maker = maker_of(w, t);
+    const ir_op *maker = rewrite_maker(w, t);
     if (t < w->n_source || !is_elementwise(maker) || !is_even(w, maker))
         return add_lifted(w, key, view, &t, n, lists, out);
     const ir_op op = *maker;
@@ -423,7 +412,7 @@ mpk_status roll_lift(rewrite *w, roll_match *m, uint32_t key, ir_tensor_id a, in
     *out = pair ? pair->lifted : a;
     if (*out != IR_NONE)
         return MPK_OK;
-    const ir_op op = *maker_of(w, a), *of_b = maker_of(w, pair->b);
+    const ir_op op = *rewrite_maker(w, a), *of_b = rewrite_maker(w, pair->b);
     const uint32_t axis =
         is_op(&op, "slice") && !same_attributes(&op, of_b) ? axis_of_steps(&op, of_b) : IR_MAX_RANK;
     if (axis != IR_MAX_RANK) {

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "fuse_bed.h"
+#include "same_outputs.h"
 
 static uint64_t base_seed;
 
@@ -25,35 +26,9 @@ static ir_graph *roll_as(arena *a, ir_graph *g, pass_fusion fusion, bool fused)
     return g;
 }
 
-/* Run a program, whose inputs are random by their names. */
-static void evaluate(arena *a, const ir_graph *g, uint64_t seed, ir_values *values)
-{
-    *values = (ir_values){.live = {UINT32_MAX, UINT32_MAX, UINT32_MAX}};
-    check_ok(&cx, ir_eval_allocate(&cx, a, g, values));
-    for (size_t t = 0; t < g->tensors.n; t++) {
-        const ir_tensor *x = &g->tensors.at[t];
-        const op_view v = {.data = values->data[t], .dtype = x->dtype};
-        for (int64_t i = 0; i < ir_elements(x) && x->kind != IR_TEMP; i++)
-            op_store(&v, i, rng_normal(hash_bytes(x->name.at, x->name.n, seed), (uint64_t)i));
-    }
-    check_ok(&cx, ir_eval(&cx, a, g, values));
-}
-
-/* The outputs of both programs have the same names and bytes. */
 static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
 {
-    arena a = {0};
-    ir_values x, y;
-    evaluate(&a, one, seed, &x);
-    evaluate(&a, two, seed, &y);
-    assert_int_equal(one->outputs.n, two->outputs.n);
-    for (size_t i = 0; i < one->outputs.n; i++) {
-        const ir_tensor *t = &one->tensors.at[one->outputs.at[i]];
-        assert_true(str_equal(t->name, two->tensors.at[two->outputs.at[i]].name));
-        assert_memory_equal(x.data[one->outputs.at[i]], y.data[two->outputs.at[i]],
-                            (size_t)ir_bytes(t));
-    }
-    arena_free(&a);
+    check_same_outputs(&cx, one, two, seed, 1);
 }
 
 /* The rolled program has so many recurs, and its outputs the bytes that they had, also where recurs

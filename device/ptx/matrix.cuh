@@ -173,7 +173,7 @@ template <int N> MPK_FN void ptx_group_wait(void)
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
-/* The compiler takes x for written here: what reads it stays behind the waits before this. */
+/* Tells the compiler that x changes here, so no read of x moves ahead of the wait before it. */
 MPK_FN void ptx_hold(float &x)
 {
     asm volatile("" : "+f"(x)::"memory");

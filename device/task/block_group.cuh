@@ -20,8 +20,8 @@
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
- * Within straight code ptxas moves a wait for products up as far as it can; the branches of the
- * second copy keep it behind the exponentials.
+ * ptxas moves a wait for products to the start of its basic block.  The copy of values branches, so
+ * the wait after it starts a block of its own, after the exponentials.
  * Cost of an iteration with heads of 64 entries: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of
  * the tensor cores for both (of 40: 3 of 64 columns and 4 of 40, 352); 32 exponentials a lane, 512
  * cycles of theirs.
@@ -109,7 +109,8 @@ MPK_FN void block_turn_pass(void)
 {
     ptx_arrive(3 - block_turn_of(), MPK_THREADS);
 }
-/* All loads have arrived, and both see them; nobody waits for a turn. */
+/* After the last turn, both warpgroups: all loads have arrived and are visible to both, and the
+ * first has taken the last arrival at its barrier. */
 MPK_FN void block_turns_end(void)
 {
     if (!block_turn_of())

@@ -293,8 +293,8 @@ MPK_FN rt_u64 parts_at(const tile_shape &s, int row, int group)
     return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * 2;
 }
 
-/* Make a group's columns of y for one token, scaled; s_bias: its biases; s_sum: its
- * sums; r: the residual.  Returns the sum of the columns' squares; 0 where they are gated. */
+/* Make a group's columns of y for one token, scaled; s_sum: its sums; s_bias: its biases; r: the
+ * residual.  Returns the sum of the columns' squares; 0 where they are gated. */
 MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_sum, float scale,
                          int row, int group, const float *s_bias, const mpk_words &r)
 {
@@ -317,21 +317,11 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
         mpk_send_two_words(t.e->sends, y, low, high);
         return 0;
     }
-    const bool relu = TILE_HAS_RELU(s);
-    const rt_u32 residual[4] = {r.x, r.y, r.z, r.w};
-    rt_u32 words[4];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sums.at[i] *= scale;
     box_finish_sums(s, s.after, s_bias, &sums);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        words[i] = halves_pack(box_last(relu, sums.at[2 * i] + halves_low(residual[i])),
-                               box_last(relu, sums.at[2 * i + 1] + halves_high(residual[i])));
-    const mpk_words stored = {words[0], words[1], words[2], words[3]};
-    ptx_store_words(y, stored);
-    mpk_send(t.e->sends, (mpk_words *)y, stored);
-    return squares_add(stored, 0);
+    return squares_add(box_store(t.e->sends, (rt_u64)y, sums, r, TILE_HAS_RELU(s)), 0);
 }
 
 /* Where a lane keeps the residual of its groups until the sums are there, after all own sums: 16

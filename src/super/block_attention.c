@@ -299,8 +299,8 @@ static void add_growth(block_program *p, const super_attention *s, const kept *t
 }
 
 /* An iteration by warpgroups.  The product of the last weights runs under this iteration's
- * exponentials, so sums are rescaled last.  Loads of values stand behind the exponentials: their
- * branches keep ptxas from taking these behind the wait for that product. */
+ * exponentials, so sums are rescaled last.  The loads of values branch; they come after the
+ * exponentials, so that ptxas does not move the wait for that product ahead of these. */
 static void add_group_iteration(block_program *p, const super_attention *s, const kept *t,
                                 int8_t scores, int8_t q, int8_t k, int8_t v)
 {

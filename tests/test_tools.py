@@ -33,6 +33,7 @@ SOUND = {
                       '#include "mpk/mpk.h"\n\nint main(void)\n{\n    printf("x");\n    return 0;\n}\n',
     "tools/nvrtc_unit.cu": '/* nvrtc_unit.cu - a kernel. */\nextern "C" __global__ void rt_all(void) {}\n',
     "include/mpk/mpk.h": "/* mpk.h - the public face. */\n",
+    "tests/check.h": "/* check.h - what tests assert. */\n",
     "tests/test_one.py": '"""One test."""\n\n\ndef test_one():\n    assert 1 == 1\n',
     "README.md": "# A\n\n[rules](CONTRIBUTING.md#the-rules), `src/base/text.c`, `src/op/NAME.c`\n\n"
                  "```sh\n./dev check\nmpk run MODEL -n 3 --temp 0.5 -p \"a --flag in a prompt\"\n```\n",
@@ -88,6 +89,8 @@ ROOM_FAULTS = {
     "cli": ("src/cli/run.c", '#include "ir/graph.h"\n', "cli may not see ir"),
     "low-sees-rt": ("src/ir/low.c", '#include "rt/rt_queue.h"\n', "ir may not see rt"),
     "no-room": ("src/base/bare.c", '#include "text.h"\n', "write the room"),
+    "no-test": ("src/base/bare.c", '#include "check.h"\n', "write the room"),
+    "no-test-header": ("src/base/bare_test.c", '#include "absent.h"\n', "write the room"),
     "unknown-room": ("src/attic/old.c", "", "room attic"),
     "ptx-tile": ("device/ptx/low.cuh", '#include "tile/ring.cuh"\n', "low.cuh:2: \"tile/ring.cuh\": ptx may not"),
     "task-role": ("device/task/body.cuh", '#include "role/clerk.cuh"\n', "task may not see role"),

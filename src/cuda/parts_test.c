@@ -36,13 +36,24 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "const %a : bf16[1056, 256]\nconst %b : bf16[1056, 1056]\nconst %n : bf16[1056]\n" \
     "%h = linear(%x, %a)\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
 
+/* A norm of a product whose x is a temporary and whose residual is `r`, in a program of one
+ * graph. */
+#define IN_A_CALL(tokens, r)                                               \
+    "input %x : bf16[" tokens ", 256]\ninput %y : bf16[" tokens ", 256]\n" \
+    "const %e : bf16[4096, 256]\nconst %a : bf16[256, 4096]\n"             \
+    "const %b : bf16[64, 256]\nconst %n : bf16[256]\n"                     \
+    "%t = linear(%x, %e)\n%s = add(%y, %y)\n"                              \
+    "%h = linear(%t, %a, _, _, _, _, _, _, %" r                            \
+    ")\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
+
 /* The first of PRODUCTS with a bias, by which it does not come by boxes in a kernel for prompts. */
 #define BIASED(tokens)                                                             \
     "input %x : bf16[" tokens ", 4096] live=tokens\n"                              \
     "const %a : bf16[192, 4096]\nconst %b : bf16[192]\nconst %c : bf16[96, 192]\n" \
     "%h = linear(%x, %a, _, _, %b)\n%i = linear(%h, %c)\noutput %i\n"
 
-static const char four_workers[] = "capability:90,sms:4,memory:67108864";
+static const char four_workers[] = "capability:90,sms:4,memory:67108864",
+                  twelve_workers[] = "capability:90,sms:12,memory:67108864";
 
 /* Two GPUs, of which the second has a product more. */
 #define OF_TWO(tokens)                                        \
@@ -55,13 +66,11 @@ static const char four_workers[] = "capability:90,sms:4,memory:67108864";
 
 static const char two_gpus[] = "capability:90,sms:6,memory:67108864,gpus:2";
 
-/* The same program for few tokens and for many; n_workers: of a GPU. */
-static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *few,
-                           const char *many)
+/* The programs, each a graph for so many tokens; n_workers: of a GPU. */
+static bed *set_up_graphs(const char *device, uint32_t n_workers, uint32_t n_graphs,
+                          const char *const *texts, const uint32_t *n_tokens, cuda_mode mode)
 {
     bed *b = calloc(1, sizeof *b);
-    const char *const texts[2] = {few, many};
-    const uint32_t n_tokens[2] = {FEW, MANY};
     ir_graph *g[2];
     pass_options o = {.page_bytes = 16384,
                       .pages_per_worker = 1024,
@@ -73,17 +82,29 @@ static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *f
                       .verify = true};
     b->fake = fake_cuda_start(device);
     assert_non_null(b->fake);
-    for (uint32_t i = 0; i < 2; i++)
+    assert_true(n_graphs <= 2);
+    for (uint32_t i = 0; i < n_graphs; i++)
         check_ok(&b->cx, ir_parse(&b->cx, &b->a, str_from(texts[i]), &g[i]));
     o.n_peers = ir_count_peers(g[0]);
     o.n_workers = n_workers * o.n_peers;
-    check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, 2, g, n_tokens, &b->program));
+    check_ok(&b->cx, pass_compile(&b->cx, &b->a, &o, n_graphs, g, n_tokens, &b->program));
     check_ok(&b->cx, image_make(&b->cx, &b->a, &b->program, &b->image));
-    b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
+    if (mode == CUDA_CALLS)
+        b->call_code = fake_code(&b->cx, &b->a, &b->image, GEN_CALL);
+    else
+        b->code = fake_code(&b->cx, &b->a, &b->image, GEN_KERNEL);
     for (uint32_t i = 0; i < b->image.n_weights; i++)
         b->weights[i].dtype = b->image.weights[i].dtype;
-    check_ok(&b->cx, start(b));
+    check_ok(&b->cx, start_as(b, mode));
     return b;
+}
+
+/* The same program for few tokens and for many. */
+static bed *set_up_regimes(const char *device, uint32_t n_workers, const char *few,
+                           const char *many)
+{
+    return set_up_graphs(device, n_workers, 2, (const char *[]){few, many}, (uint32_t[]){FEW, MANY},
+                         CUDA_PERSISTENT);
 }
 
 /* Of one meeting. */
@@ -218,10 +239,10 @@ static void test_no_maps(void **state)
 
 /* ---- squares of rows ---- */
 
-/* The operator that makes the named tensor of the graph for many tokens. */
+/* The operator that makes the named tensor of the last graph. */
 static ir_op_id maker(const bed *b, const char *name)
 {
-    const ir_graph *g = b->image.ir[1];
+    const ir_graph *g = b->image.ir[b->image.n_graphs - 1];
     return g->tensors.at[ir_find(g, name)].producer;
 }
 
@@ -230,7 +251,8 @@ static ir_op_id maker(const bed *b, const char *name)
 static rt_entry entry_of(const bed *b, ir_op_id op, ir_op_id without, bool carried)
 {
     const cuda_machine *m = cuda_of(b->m);
-    const rt_graph *graph = (const rt_graph *)image_table(b->image.block, RT_GRAPHS) + 1;
+    const uint32_t last = b->image.n_graphs - 1;
+    const rt_graph *graph = (const rt_graph *)image_table(b->image.block, RT_GRAPHS) + last;
     const rt_task *t = (const rt_task *)image_table(b->image.block, RT_TASKS) + graph->first_task;
     rt_entry patterns[8] = {{0}}, e = {.carried = carried};
     assert_true(graph->n_ops <= 8);
@@ -238,7 +260,7 @@ static rt_entry entry_of(const bed *b, ir_op_id op, ir_op_id without, bool carri
         patterns[i].maps = i != without;
     while (t->op != op || t->lo[1] == 0) /* the second, to be exact */
         t++;
-    cuda_fill_squares(m, 1, t, patterns, &e);
+    cuda_fill_squares(m, last, t, patterns, &e);
     return e;
 }
 
@@ -289,6 +311,29 @@ static void test_squares_of_passes(void **state)
     tear_down(b);
 }
 
+/* In a call sums are left where result and residual stay at their addresses, and where all tasks
+ * are alike. */
+static void test_squares_of_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *source;
+        bool leaves;
+    } all[] = {
+        {IN_A_CALL("384", "s"), true},
+        {IN_A_CALL("384", "y"), false}, /* the caller's */
+        {IN_A_CALL("300", "s"), false}, /* the last 44 tokens are a task of their own */
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bed *b = set_up_graphs(twelve_workers, 12, 1, &all[i].source, (uint32_t[]){1}, CUDA_CALLS);
+        const rt_entry of_h = entry_of(b, maker(b, "h"), RT_NONE, false),
+                       of_i = entry_of(b, maker(b, "i"), RT_NONE, false);
+        assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
+        assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
+        tear_down(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -299,6 +344,7 @@ int main(void)
         cmocka_unit_test(test_no_maps),
         cmocka_unit_test(test_squares),
         cmocka_unit_test(test_squares_of_passes),
+        cmocka_unit_test(test_squares_of_calls),
     };
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

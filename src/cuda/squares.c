@@ -17,7 +17,7 @@
 #include "shape/linear_tile_shape.h"
 
 /* In graphs of more tokens the rows of all products would take too much memory. */
-enum { MOST_TOKENS = 2048 };
+enum { MOST_TOKENS = 4096 };
 
 static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
 {
@@ -56,12 +56,23 @@ static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
     return (uint32_t)((groups + per_pass - 1) / per_pass);
 }
 
+/* Do the result and the residual lie at one address in all runs?  In a call the caller may have
+ * them anywhere, and a task whose words are not aligned would leave no sums. */
+static bool stays(const cuda_machine *m, uint32_t graph, ir_op_id op)
+{
+    const ir_op *o = &program_of(m, graph)->ops.at[op];
+    const ir_tensor_id residual = gen_residual_of(program_of(m, graph), op);
+    return cuda_keeps_address(m, graph, o->out[0]) &&
+           (residual == IR_NONE || cuda_keeps_address(m, graph, residual));
+}
+
 /* Can the operator's tasks sum the squares of what they store? */
 static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const cuda_parts *p = &parts_of(m, graph)[op];
     const ir_graph *g = program_of(m, graph);
-    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
+    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across) ||
+        !stays(m, graph, op))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
     const uint32_t n = p->n_across * sums_of_task(p, y);
@@ -75,17 +86,14 @@ static uint64_t rows_bytes(const ir_tensor *y)
     return tiles * RT_PART_TOKENS * RT_SQUARES_ROW;
 }
 
-/* Only in programs of one GPU, and not in calls, whose operands the caller may have anywhere: a
- * producer whose words are not aligned would leave none.  A producer that several products take
- * sums from leaves them once.  summed_by is an operator's number plus 1, so that 0 is none.
- */
+/* Only in programs of one GPU.  A producer that several products take sums from leaves them once.
+ * summed_by is an operator's number plus 1, so that 0 is none. */
 void cuda_plan_squares(cuda_machine *m, uint32_t graph)
 {
     const ir_graph *g = program_of(m, graph);
     cuda_parts *parts = parts_of(m, graph);
     uint64_t n_bytes = 0;
-    const bool stays = m->n_peers == 1 && m->options.mode != CUDA_CALLS;
-    for (ir_op_id op = 0; op < g->ops.n && stays; op++) {
+    for (ir_op_id op = 0; op < g->ops.n && m->n_peers == 1; op++) {
         if (!is_product(m, graph, op) || !gen_has_norm(g, op))
             continue;
         const ir_tensor *x = &g->tensors.at[g->ops.at[op].in[0]];

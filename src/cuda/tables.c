@@ -246,9 +246,7 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
-/* Does the tensor lie at one address in all runs?  In a call its caller may have it elsewhere in
- * each, unless it is a temporary. */
-static bool stays(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+bool cuda_keeps_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
 {
     const ir_tensor_id root = tg_root(m->machine.image.ir[graph], tensor);
     return m->options.mode != CUDA_CALLS || m->machine.image.places[graph][root].area == TG_TEMPS;
@@ -304,7 +302,7 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
     const uint32_t regime = m->source.regime_of[graph];
     rt_entry *e = &ops[at];
     if (!m->source.x_maps[regime] || use->instance == RT_NONE || !use->body->maps ||
-        !stays(m, graph, g->ops.at[at].in[0]))
+        !cuda_keeps_address(m, graph, g->ops.at[at].in[0]))
         return MPK_OK;
     e->maps = m->source.maps[regime] ? 0 : maps_before(g, at, ops);
     if (e->maps)

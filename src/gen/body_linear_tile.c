@@ -128,6 +128,12 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
+ir_tensor_id gen_residual_of(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return is_logits(&c) ? IR_NONE : c.op->in[RESIDUAL];
+}
+
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)
 {
     const gen_call c = {.ir = g, .op = &g->ops.at[op]};

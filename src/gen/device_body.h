@@ -117,10 +117,11 @@ typedef struct gen_boxes {
 } gen_boxes;
 /* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-/* Of linear: has x a norm?  Do long tasks of whole groups come by boxes, where there are tensor
- * maps?  Does each of n tasks with equal parts of y's columns store them as they are summed, by
- * whole groups of 8? */
+/* Of linear: has x a norm?  Its residual; IR_NONE: there is none.  Do long tasks of whole groups
+ * come by boxes, where there are tensor maps?  Does each of n tasks with equal parts of y's columns
+ * store them as they are summed, by whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
+ir_tensor_id gen_residual_of(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
 

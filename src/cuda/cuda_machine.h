@@ -498,9 +498,6 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block);
 /* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
 cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
-/* Does the tensor lie at one address in all runs?  In a call its caller may have it elsewhere in
- * each, unless it is a temporary. */
-bool cuda_keeps_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
 
 /* ---- boxes.c ---- */
 

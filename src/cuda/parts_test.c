@@ -3,6 +3,7 @@
  * columns and the same tokens, with no other operator's task between them.  And whose squares are
  * summed where x is made (squares.c). */
 #include "cuda_bed.h"
+#include "shape/linear_tile_shape.h"
 
 enum { FEW = 4, MANY = 128, WORKERS = 6 };
 
@@ -36,8 +37,7 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "const %a : bf16[1056, 256]\nconst %b : bf16[1056, 1056]\nconst %n : bf16[1056]\n" \
     "%h = linear(%x, %a)\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
 
-/* A norm of a product whose x is a temporary and whose residual is `r`, in a program of one
- * graph. */
+/* A norm of a product with residual `r`, the caller's or a temporary, in a program of one graph. */
 #define IN_A_CALL(tokens, r)                                               \
     "input %x : bf16[" tokens ", 256]\ninput %y : bf16[" tokens ", 256]\n" \
     "const %e : bf16[4096, 256]\nconst %a : bf16[256, 4096]\n"             \
@@ -45,6 +45,11 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "%t = linear(%x, %e)\n%s = add(%y, %y)\n"                              \
     "%h = linear(%t, %a, _, _, _, _, _, _, %" r                            \
     ")\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
+
+/* A product of a call whose x is the caller's (z) or a temporary (t). */
+#define OF_A_CALL(x)                                           \
+    "input %z : bf16[384, 4096]\nconst %a : bf16[256, 4096]\n" \
+    "%t = add(%z, %z)\n%h = linear(%" x ", %a)\noutput %h\n"
 
 /* The first of PRODUCTS with a bias, by which it does not come by boxes in a kernel for prompts. */
 #define BIASED(tokens)                                                             \
@@ -311,8 +316,7 @@ static void test_squares_of_passes(void **state)
     tear_down(b);
 }
 
-/* In a call sums are left where result and residual stay at their addresses, and where all tasks
- * are alike. */
+/* In a call sums are left where all tasks are alike, whoever has the residual. */
 static void test_squares_of_calls(void **state)
 {
     (void)state;
@@ -321,7 +325,7 @@ static void test_squares_of_calls(void **state)
         bool leaves;
     } all[] = {
         {IN_A_CALL("384", "s"), true},
-        {IN_A_CALL("384", "y"), false}, /* the caller's */
+        {IN_A_CALL("384", "y"), true},
         {IN_A_CALL("300", "s"), false}, /* the last 44 tokens are a task of their own */
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -330,6 +334,40 @@ static void test_squares_of_calls(void **state)
                        of_i = entry_of(b, maker(b, "i"), RT_NONE, false);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
         assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
+        tear_down(b);
+    }
+}
+
+/* Loops that copy x by rows, as bits of MPK_FORMS of the machine's source. */
+static uint64_t loops_by_rows(const bed *b)
+{
+    static const char name[] = "#define MPK_FORMS ";
+    const str source = cuda_of(b->m)->source.text;
+    const char *at = memmem(source.at, source.n, name, sizeof name - 1);
+    assert_non_null(at);
+    const uint64_t rows = (UINT64_C(1) << TILE_BOX_128 * TILE_ENDS) - 1;
+    return strtoull(at + sizeof name - 1, NULL, 16) & rows;
+}
+
+/* Where x of a call is a temporary, its maps are made in any case: there is no other loop, and a
+ * driver that makes none is refused.  Where it is the caller's, there is one. */
+static void test_loops_of_calls(void **state)
+{
+    (void)state;
+    const char *sources[] = {OF_A_CALL("t"), OF_A_CALL("z")};
+    for (uint32_t i = 0; i < 2; i++) {
+        bed *b = set_up_graphs(twelve_workers, 12, 1, &sources[i], (uint32_t[]){1}, CUDA_CALLS);
+        assert_int_equal(loops_by_rows(b) != 0, i);
+        assert_true(cuda_of(b->m)->source.maps[0]);
+        setenv("MPK_FAKE_CUDA",
+               "capability:90,sms:12,memory:67108864,fail:cuTensorMapEncodeTiled:1", 1);
+        machine_stop(b->m);
+        b->fake->reset();
+        b->m = NULL;
+        if (i)
+            check_ok(&b->cx, start_as(b, CUDA_CALLS));
+        else
+            check_fails(&b->cx, MPK_EUNSUPPORTED, "update the driver", start_as(b, CUDA_CALLS));
         tear_down(b);
     }
 }
@@ -345,6 +383,7 @@ int main(void)
         cmocka_unit_test(test_squares),
         cmocka_unit_test(test_squares_of_passes),
         cmocka_unit_test(test_squares_of_calls),
+        cmocka_unit_test(test_loops_of_calls),
     };
     seed = check_seed();
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

@@ -56,23 +56,12 @@ static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
     return (uint32_t)((groups + per_pass - 1) / per_pass);
 }
 
-/* Do the result and the residual lie at one address in all runs?  In a call the caller may have
- * them anywhere, and a task whose words are not aligned would leave no sums. */
-static bool stays(const cuda_machine *m, uint32_t graph, ir_op_id op)
-{
-    const ir_op *o = &program_of(m, graph)->ops.at[op];
-    const ir_tensor_id residual = gen_residual_of(program_of(m, graph), op);
-    return cuda_keeps_address(m, graph, o->out[0]) &&
-           (residual == IR_NONE || cuda_keeps_address(m, graph, residual));
-}
-
 /* Can the operator's tasks sum the squares of what they store? */
 static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const cuda_parts *p = &parts_of(m, graph)[op];
     const ir_graph *g = program_of(m, graph);
-    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across) ||
-        !stays(m, graph, op))
+    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
     const uint32_t n = p->n_across * sums_of_task(p, y);
@@ -111,7 +100,8 @@ void cuda_plan_squares(cuda_machine *m, uint32_t graph)
 }
 
 /* Without maps, or where words of the result or of the residual are not aligned, a body has its
- * tile alone and leaves no sums. */
+ * tile alone and leaves no sums.  Of the caller's tensors of a call, which are aligned
+ * (target_def.call_align), the pattern has offsets alone. */
 static bool leaves_sums(const cuda_machine *m, uint32_t graph, const rt_entry *pattern, ir_op_id op)
 {
     const ir_op *o = &program_of(m, graph)->ops.at[op];

@@ -246,7 +246,9 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
-bool cuda_keeps_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+/* Does the tensor lie at one address in all runs?  In a call its caller may have it elsewhere in
+ * each, unless it is a temporary. */
+static bool stays(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
 {
     const ir_tensor_id root = tg_root(m->machine.image.ir[graph], tensor);
     return m->options.mode != CUDA_CALLS || m->machine.image.places[graph][root].area == TG_TEMPS;
@@ -302,7 +304,7 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
     const uint32_t regime = m->source.regime_of[graph];
     rt_entry *e = &ops[at];
     if (!m->source.x_maps[regime] || use->instance == RT_NONE || !use->body->maps ||
-        !cuda_keeps_address(m, graph, g->ops.at[at].in[0]))
+        !stays(m, graph, g->ops.at[at].in[0]))
         return MPK_OK;
     e->maps = m->source.maps[regime] ? 0 : maps_before(g, at, ops);
     if (e->maps)
@@ -317,9 +319,11 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
         e->maps = m->table_block + offset;
-    CHECK(cx, e->maps || !m->source.maps[regime] || m->options.mode == CUDA_CALLS, MPK_EUNSUPPORTED,
-          "this driver makes no tensor maps, by which kernels for prompts copy weights: they came "
-          "with CUDA 12.0; update the driver");
+    const bool wanted = m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
+                                                      : m->source.maps[regime];
+    CHECK(cx, e->maps || !wanted, MPK_EUNSUPPORTED,
+          "this driver makes no tensor maps, by which kernels copy the operands of products: they "
+          "came with CUDA 12.0; update the driver");
     return MPK_OK;
 }
 

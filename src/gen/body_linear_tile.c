@@ -128,10 +128,24 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
-ir_tensor_id gen_residual_of(const ir_graph *g, ir_op_id op)
+/* Does it begin at a multiple of 16 bytes from the start of its storage? Also true if absent. */
+static bool is_aligned(const ir_tensor *t)
+{
+    return !t || ir_row_bytes(t->dtype, t->offset) % 16 == 0;
+}
+
+bool gen_wants_maps(const ir_graph *g, ir_op_id op)
 {
     const gen_call c = {.ir = g, .op = &g->ops.at[op]};
-    return is_logits(&c) ? IR_NONE : c.op->in[RESIDUAL];
+    return strcmp(c.op->def->name, "linear") == 0 && is_aligned(gen_input(&c, X)) &&
+           is_aligned(gen_output(&c, 0)) && is_aligned(gen_input(&c, RESIDUAL));
+}
+
+/* Has every task that may come by boxes maps, and aligned words? */
+static bool always_by_boxes(const gen_call *c, gen_maps maps)
+{
+    return maps == GEN_MAPS_ALL || (c->stays && c->stays[c->op->in[X]] &&
+                                    gen_wants_maps(c->ir, (ir_op_id)(c->op - c->ir->ops.at)));
 }
 
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)
@@ -197,7 +211,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
     if (may_be_joint && !joint && !is_logits(c) &&
         tile_parts_of_short(tokens, groups, gen_input(c, X)->dims[1]) > 1)
         bits |= UINT64_C(1) << TILE_FORM_JOINT | UINT64_C(1) << TILE_FORM_PARTS;
-    if (!((boxed || is_thin_box) && maps == GEN_MAPS_ALL))
+    if (!((boxed || is_thin_box) && always_by_boxes(c, maps)))
         bits |= loops_of(c, groups, wide, false, one_wide, end);
     if (boxed || is_thin_box)
         bits |= loops_of(c, groups, wide, true, one_wide, end);

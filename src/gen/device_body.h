@@ -66,6 +66,8 @@ typedef struct gen_call {
     const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
     gen_choices *choices;
     bool maps; /* the host can make tensor maps of what stays at its address */
+    /* [tensors of ir] of a call: it stays at one address in all launches; NULL: not known */
+    const bool *stays;
 } gen_call;
 
 /* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns],
@@ -117,13 +119,15 @@ typedef struct gen_boxes {
 } gen_boxes;
 /* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-/* Of linear: has x a norm?  Its residual; IR_NONE: there is none.  Do long tasks of whole groups
- * come by boxes, where there are tensor maps?  Does each of n tasks with equal parts of y's columns
- * store them as they are summed, by whole groups of 8? */
+/* Of linear: has x a norm?  Do long tasks of whole groups come by boxes, where there are tensor
+ * maps?  Does each of n tasks with equal parts of y's columns store them as they are summed, by
+ * whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
-ir_tensor_id gen_residual_of(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
+/* Of an operator of linear_tile in a call, whose tensors are aligned (target_def.call_align): must
+ * it have maps if x stays at its address?  Then it has no other code for what may come by boxes. */
+bool gen_wants_maps(const ir_graph *g, ir_op_id op);
 
 /* Units that a kernel is compiled in side by side (device/units.cuh): the values of MPK_UNIT.  What
  * takes the compiler longest has the highest numbers: they are begun first. */

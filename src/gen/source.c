@@ -37,13 +37,12 @@ typedef struct emitter {
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
-    gen_caches caches;              /* named by the instances, mpk_caches */
-    gen_choices choices;            /* block programs, found once for equal calls */
-    gen_use **uses;                 /* [n_graphs][ops] */
-    uint32_t n_regimes, *regime_of; /* [n_graphs] */
-    uint32_t regime;                /* whose switches are printed */
-    gen_room rooms[GEN_REGIMES];    /* shared memory, by regime */
-    uint32_t units[GEN_REGIMES];    /* as in gen_source */
+    gen_caches caches;                      /* named by the instances, mpk_caches */
+    gen_choices choices;                    /* block programs, found once for equal calls */
+    gen_use **uses;                         /* [n_graphs][ops] */
+    uint32_t n_regimes, *regime_of, regime; /* [n_graphs]; whose switches are printed */
+    gen_room rooms[GEN_REGIMES];            /* shared memory, by regime */
+    uint32_t units[GEN_REGIMES];            /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
     bool images, maps[GEN_REGIMES]; /* MPK_IMAGES; MPK_MAPS */
@@ -166,6 +165,7 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
                       .caches = &e->caches,
                       .choices = &e->choices,
                       .maps = !has_jit(e),
+                      .stays = g->stays,
                       .box = g->boxes ? &g->boxes[op] : NULL};
 }
 

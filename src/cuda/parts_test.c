@@ -1,4 +1,4 @@
-/* parts_test.c - which products of a program share tiles among tasks (parts.c), and that those who
+/* parts_test.c - which products of a program share tiles among tasks (gen/sharing.c, parts.c), and that those who
  * meet there can: as many as the tile has parts, each on a worker of its own, of neighbouring
  * columns and the same tokens, with no other operator's task between them.  And whose squares are
  * summed where x is made (squares.c). */
@@ -47,8 +47,8 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     ")\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
 
 /* A product of a call whose x is the caller's (z) or a temporary (t). */
-#define OF_A_CALL(x)                                           \
-    "input %z : bf16[384, 4096]\nconst %a : bf16[256, 4096]\n" \
+#define OF_A_CALL(x, columns)                                                \
+    "input %z : bf16[384, " columns "]\nconst %a : bf16[256, " columns "]\n" \
     "%t = add(%z, %z)\n%h = linear(%" x ", %a)\noutput %h\n"
 
 /* The first of PRODUCTS with a bias, by which it does not come by boxes in a kernel for prompts. */
@@ -316,6 +316,16 @@ static void test_squares_of_passes(void **state)
     tear_down(b);
 }
 
+/* MPK_FORMS of the machine's source. */
+static uint64_t forms_of(const bed *b)
+{
+    static const char name[] = "#define MPK_FORMS ";
+    const str source = cuda_of(b->m)->source.text;
+    const char *at = memmem(source.at, source.n, name, sizeof name - 1);
+    assert_non_null(at);
+    return strtoull(at + sizeof name - 1, NULL, 16);
+}
+
 /* In a call sums are left where all tasks are alike, whoever has the residual. */
 static void test_squares_of_calls(void **state)
 {
@@ -332,21 +342,24 @@ static void test_squares_of_calls(void **state)
         bed *b = set_up_graphs(twelve_workers, 12, 1, &all[i].source, (uint32_t[]){1}, CUDA_CALLS);
         const rt_entry of_h = entry_of(b, maker(b, "h"), RT_NONE, false),
                        of_i = entry_of(b, maker(b, "i"), RT_NONE, false);
+        assert_int_equal(forms_of(b) >> TILE_FORM_PARTS & 1, 1);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
         assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
         tear_down(b);
     }
 }
 
-/* Loops that copy x by rows, as bits of MPK_FORMS of the machine's source. */
-static uint64_t loops_by_rows(const bed *b)
+/* A call whose products share no tiles has no code for it. */
+static void test_forms_of_calls(void **state)
 {
-    static const char name[] = "#define MPK_FORMS ";
-    const str source = cuda_of(b->m)->source.text;
-    const char *at = memmem(source.at, source.n, name, sizeof name - 1);
-    assert_non_null(at);
-    const uint64_t rows = (UINT64_C(1) << TILE_BOX_128 * TILE_ENDS) - 1;
-    return strtoull(at + sizeof name - 1, NULL, 16) & rows;
+    (void)state;
+    const char *sources[] = {OF_A_CALL("t", "128"), OF_A_CALL("t", "4096")};
+    for (uint32_t i = 0; i < 2; i++) {
+        bed *b = set_up_graphs(twelve_workers, 12, 1, &sources[i], (uint32_t[]){1}, CUDA_CALLS);
+        assert_int_equal(cuda_of(b->m)->n_meetings != 0, i);
+        assert_int_equal(forms_of(b) >> TILE_FORM_PARTS & 1, i);
+        tear_down(b);
+    }
 }
 
 /* Where x of a call is a temporary, its maps are made in any case: there is no other loop, and a
@@ -354,10 +367,11 @@ static uint64_t loops_by_rows(const bed *b)
 static void test_loops_of_calls(void **state)
 {
     (void)state;
-    const char *sources[] = {OF_A_CALL("t"), OF_A_CALL("z")};
+    const char *sources[] = {OF_A_CALL("t", "4096"), OF_A_CALL("z", "4096")};
+    const uint64_t by_rows = (UINT64_C(1) << TILE_BOX_128 * TILE_ENDS) - 1;
     for (uint32_t i = 0; i < 2; i++) {
         bed *b = set_up_graphs(twelve_workers, 12, 1, &sources[i], (uint32_t[]){1}, CUDA_CALLS);
-        assert_int_equal(loops_by_rows(b) != 0, i);
+        assert_int_equal((forms_of(b) & by_rows) != 0, i);
         assert_true(cuda_of(b->m)->source.maps[0]);
         setenv("MPK_FAKE_CUDA",
                "capability:90,sms:12,memory:67108864,fail:cuTensorMapEncodeTiled:1", 1);
@@ -383,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_squares),
         cmocka_unit_test(test_squares_of_passes),
         cmocka_unit_test(test_squares_of_calls),
+        cmocka_unit_test(test_forms_of_calls),
         cmocka_unit_test(test_loops_of_calls),
     };
     seed = check_seed();

@@ -116,7 +116,7 @@ static uint32_t scratch_bytes(const gen_call *c)
 }
 
 /* The loops of all passes of a task, whatever its rows (tile_plan.cuh); one of at most 128 rows may
- * share its tile (src/cuda/parts.c). */
+ * share its tile (gen/sharing.h). */
 static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     const int groups = (int)((box->hi[1] + 7) / 8 - box->lo[1] / 8),

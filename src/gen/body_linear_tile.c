@@ -207,7 +207,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
                is_thin_box = has_thin_boxes(c, groups, wide);
     const int end = end_of(c);
     uint64_t bits = joint ? UINT64_C(1) << TILE_FORM_JOINT : 0;
-    /* whether a thin task shares its tile is decided later (src/cuda/parts.c) */
+    /* whether a thin task shares its tile is decided later (gen/sharing.h) */
     if (may_be_joint && !joint && !is_logits(c) &&
         tile_parts_of_short(tokens, groups, gen_input(c, X)->dims[1]) > 1)
         bits |= UINT64_C(1) << TILE_FORM_JOINT | UINT64_C(1) << TILE_FORM_PARTS;

@@ -42,6 +42,14 @@ uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs)
     return most;
 }
 
+bool gen_has_jit(uint32_t n_graphs, const gen_graph *graphs)
+{
+    bool any = false;
+    for (uint32_t g = 0; g < n_graphs; g++)
+        any |= graphs[g].jit != NULL;
+    return any;
+}
+
 /* A body whose record says nothing takes two. */
 uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_arch *arch)
 {

@@ -20,6 +20,7 @@
 
 #include <stdio.h>
 
+#include "gen/sharing.h"
 #include "gen/source_files.h"
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
@@ -34,6 +35,7 @@ typedef struct emitter {
     uint32_t n_workers, n_graphs, n_peers; /* of each GPU; of the program; GPUs */
     uint32_t least_pages;                  /* of a ring */
     ir_dtype halves;                       /* what streamed products multiply */
+    bool jit; /* some graph has JIT tasks, whose loads may have a ring of their own */
     const gen_graph *graphs;
     map numbers; /* text of an instance as number 0 -> its number */
     VEC(gen_instance) instances;
@@ -56,15 +58,6 @@ typedef struct emitter {
 static bool is_no_work(const ir_graph *g, const ir_op *op)
 {
     return op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE;
-}
-
-/* Has any graph JIT tasks?  Their loads may have a ring of their own beside that of the others. */
-static bool has_jit(const emitter *e)
-{
-    bool any = false;
-    for (uint32_t g = 0; g < e->n_graphs; g++)
-        any |= e->graphs[g].jit != NULL;
-    return any;
 }
 
 /* ---- instances ---- */
@@ -146,7 +139,7 @@ static bool is_tested(const emitter *e)
 static uint32_t most_scratch(const emitter *e)
 {
     const gen_arch *a = e->arch;
-    const uint32_t kept = RT_OWN_BYTES + (has_jit(e) ? 2 : 1) * e->least_pages * a->page_bytes;
+    const uint32_t kept = RT_OWN_BYTES + (e->jit ? 2 : 1) * e->least_pages * a->page_bytes;
     return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
 }
 
@@ -164,7 +157,7 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
                       .arena = e->arena,
                       .caches = &e->caches,
                       .choices = &e->choices,
-                      .maps = !has_jit(e),
+                      .maps = !e->jit,
                       .stays = g->stays,
                       .box = g->boxes ? &g->boxes[op] : NULL};
 }
@@ -185,7 +178,7 @@ static mpk_status choose_all(emitter *e)
                 continue;
             use->body = gen_body_choose(&c, highest);
             if (!use->body)
-                return gen_fail_no_body(e->cx, &c, highest, e->arch->name, has_jit(e));
+                return gen_fail_no_body(e->cx, &c, highest, e->arch->name, e->jit);
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
             e->images |= use->body->images;
             if (use->body->pack)
@@ -201,7 +194,7 @@ static mpk_status choose_all(emitter *e)
  * ring. */
 static bool may_have_regimes(const emitter *e)
 {
-    return !has_jit(e) && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
+    return !e->jit && e->whole == GEN_KERNEL && e->arch->features & GEN_RING;
 }
 
 /* Give each graph its regime, and each instance the regimes whose graphs use it.  Graphs that are
@@ -766,6 +759,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
                  .n_graphs = n_graphs,
                  .graphs = graphs};
     e.n_peers = gen_find_peers(n_graphs, graphs);
+    e.jit = gen_has_jit(n_graphs, graphs);
     e.halves = gen_find_halves(n_graphs, graphs);
     e.least_pages = gen_find_pages(n_graphs, graphs, arch);
     TRY(choose_all(&e));
@@ -775,6 +769,8 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
      * regime */
     for (uint32_t g = 0; g < n_graphs; g++)
         add_forms(&e, g);
+    if (whole == GEN_CALL && graphs[0].tasks)
+        TRY(gen_drop_parts(cx, a, &graphs[0], e.uses[0], n_workers, &e.forms[GEN_STREAMS]));
     for (uint32_t r = 0; r < e.n_regimes; r++) {
         join_forms(&e, r);
         find_room(&e, r);

@@ -130,6 +130,8 @@ mpk_status gen_source_expand(mpk_context *cx, arena *a, const char *name, str *o
 ir_dtype gen_find_halves(uint32_t n_graphs, const gen_graph *graphs);
 /* The most peers that any of the graphs keeps busy; at least 1. */
 uint32_t gen_find_peers(uint32_t n_graphs, const gen_graph *graphs);
+/* Has any graph JIT tasks? */
+bool gen_has_jit(uint32_t n_graphs, const gen_graph *graphs);
 /* Does the graph belong to the kernel for prompts, if the program has two?  uses: of its
  * operators. */
 bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses);

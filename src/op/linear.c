@@ -153,7 +153,7 @@ static bool is_for_boxes(const ir_tensor *y, const ir_tensor *x, const ir_tensor
 }
 
 /* Columns of y between which such a product is cut: those of half a box.  Where there are few such
- * tasks they have half of that, and as many as one tile's share it (src/cuda/parts.c). */
+ * tasks they have half of that, and as many as one tile's share it (src/gen/sharing.c). */
 static int64_t columns_of_boxes(const ir_tensor *y, bool glu)
 {
     const int64_t tasks = (y->dims[0] + LOT - 1) / LOT * (y->dims[1] / BOX_COLUMNS),

@@ -1,7 +1,7 @@
-/* parts_test.c - which products of a program share tiles among tasks (gen/sharing.c, parts.c), and that those who
- * meet there can: as many as the tile has parts, each on a worker of its own, of neighbouring
- * columns and the same tokens, with no other operator's task between them.  And whose squares are
- * summed where x is made (squares.c). */
+/* parts_test.c - which products of a program share tiles among tasks (gen/sharing.c, parts.c), and
+ * that those who meet there can: as many as the tile has parts, each on a worker of its own, of
+ * neighbouring columns and the same tokens, with no other operator's task between them.  And whose
+ * squares are summed where x is made (squares.c), and what code a call is given for products. */
 #include "cuda_bed.h"
 #include "shape/linear_tile_shape.h"
 

@@ -83,7 +83,7 @@ PYTHON = (
     ("src/engine/engine_chat", ("test_jinja",)),
     ("src/engine/engine_compile", ("test_cli",)),
     ("src/engine/engine_embed", ("test_embeddings",)),
-    ("src/engine/engine_tokens", ("test_tokenizer",)),
+    ("src/engine/engine_tokens", ("test_serve",)),
     ("src/net/net_calls", ("test_serve_tools",)),
     ("src/net/net_chat", ("test_serve_apis",)),
     ("src/net/net_chunk", ("test_serve_tools",)),

@@ -2,10 +2,9 @@
  *
  * Random programs begin with a case of a random operator and grow by element-wise operators, wide
  * sums, views, reductions and casts over random shapes, ranks and dtypes.  Each is compiled with
- * random options as for a GPU; then every operator that is left must find a body on every
- * architecture of the table.  Weights in blocks are left out: on a GPU they are bf16
- * (engine_model.c).  The programs of all families of models follow, each with what its files can
- * ask for.
+ * random options as for a GPU; then every operator left must find a body on every architecture.
+ * Weights in blocks are left out: on a GPU they are bf16 (engine_model.c).  The programs of all
+ * families of models follow, each with what its files can ask for.
  */
 #include "base/rng.h"
 #include "check.h"
@@ -623,14 +622,17 @@ static void fast_bodies_keep_their_limits(void **state)
         const char *body, *graph;
         bool taken;
     } rows[] = {
-#define FOLD(columns) \
-    "input %p : bf16[2, 9, " columns "]\ninput %l : f32[2, 9, 2]\n%y = attention_fold(%p, %l)\n"
-        {"fold_rows", FOLD("2048"), true},
-        {"fold_rows", FOLD("2064"), false},
-#define CONV(filters) \
-    "input %x : bf16[1, 64, 9, 9]\nconst %w : bf16[" filters ", 64, 3, 3]\n%y = conv(%x, %w, _)\n"
-        {"block", CONV("4"), true},
-        {"block", CONV("3"), false},
+#define FOLDED "%y = attention_fold(%p, %l)\n"
+#define CONVED "%y = conv(%x, %w, _)\n"
+#define FOLD(n, c) "input %p : bf16[2, " n ", " c "]\ninput %l : f32[2, " n ", 2]\n" FOLDED
+        {"fold_rows", FOLD("9", "2048"), true},
+        {"fold_rows", FOLD("9", "2064"), false},
+        {"fold_rows", FOLD("256", "256"), true},
+        {"fold_rows", FOLD("257", "256"), false},
+#define CONV(n, c) "input %x : bf16[1, " c ", 9, 9]\nconst %w : bf16[" n ", " c ", 3, 3]\n" CONVED
+        {"block", CONV("4", "2"), true},
+        {"block", CONV("3", "2"), false},
+        {"block", CONV("4", "1"), false},
 #define ROTATED(qkv, half, size)                                                                   \
     "input %x : bf16[2, " qkv "] live=tokens\ninput %t : f32[2, 2, " half "] live=tokens\ninput "  \
     "%p : i32[2] live=tokens\ninput %s : i32[2] live=tokens\ninput %pages : i32[1, 3]\nstate %kc " \
@@ -694,14 +696,12 @@ static void bodies_have_room_for_their_scratch(void **state)
 {
     (void)state;
     const gen_arch *arch = gen_arch_find("sm_90a");
+    const str source =
+        STR("input %x : bf16[129, 64] live=tokens\ninput %i : i32[129, 2] live=tokens"
+            "\nconst %g : bf16[5, 24, 64]\nconst %u : bf16[5, 24, 64]\n"
+            "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n");
     world w = {0};
-    check_ok(
-        &w.cx,
-        ir_parse(&w.cx, &w.a,
-                 STR("input %x : bf16[129, 64] live=tokens\ninput %i : i32[129, 2] live=tokens\n"
-                     "const %g : bf16[5, 24, 64]\nconst %u : bf16[5, 24, 64]\n"
-                     "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n"),
-                 &w.g));
+    check_ok(&w.cx, ir_parse(&w.cx, &w.a, source, &w.g));
     gen_call c = {.ir = w.g,
                   .op = &w.g->ops.at[0],
                   .n_tokens = 129,

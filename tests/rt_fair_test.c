@@ -378,6 +378,26 @@ static void test_late_one_keeps_its_page(void **state)
     free(b);
 }
 
+/* Promises that are not used are taken back for a request that comes only if they make room for it:
+ * one that needs every page waits, and the promise stays. */
+static void test_promise_that_makes_no_room(void **state)
+{
+    (void)state;
+    bed *b = make(LENDS, 2, PER_SLOT);
+    submit(b, 1, 2, PER_SLOT * P / 2, 0);
+    assert_true(run(b));
+    const rt_u32 promised = b->slots[0].reserved;
+    assert_true(promised > PER_SLOT / 2 && b->slots[0].held == 1);
+    submit(b, 2, PER_SLOT * P - 1, 1, 0);
+    assert_true(run(b));
+    assert_int_equal(b->slots[0].reserved, promised);
+    assert_int_equal(b->slots[1].state, RT_SLOT_FREE);
+    while (run(b))
+        continue;
+    assert_true(b->last[2] > b->last[1]);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -389,6 +409,7 @@ int main(void)
         cmocka_unit_test(test_urgent_takes_pages),
         cmocka_unit_test(test_urgent_takes_kept_page),
         cmocka_unit_test(test_late_one_keeps_its_page),
+        cmocka_unit_test(test_promise_that_makes_no_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

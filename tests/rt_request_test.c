@@ -1,6 +1,6 @@
 /* rt_request_test.c - what the step task believes of a request that comes from outside the machine
  * (rt_admit.h): up to the last word that is there, and not beyond.  And the questions it asks when
- * it fills a step, at their limits: rt_fill.h, rt_ahead.h.
+ * it fills a step, at their limits: rt_fill.h, rt_ahead.h, rt_draft.h.
  */
 #include "base/rng.h"
 #include "check.h"
@@ -321,6 +321,25 @@ static void test_look_up(void **state)
     assert_true(n_found > TEXT / 4);
 }
 
+/* After steps without an accepted draft one is tried at a time: at once where drafts cost much,
+ * else from the second such step on; after more of them none, for RT_DRAFT_REST tokens. */
+static void test_drafts_that_miss(void **state)
+{
+    (void)state;
+    for (rt_u32 freely = 0; freely < 2; freely++) {
+        rt_serving s = {.n_slots = 1, .drafts_freely = freely};
+        rt_slot slot = {.position = 7};
+        rt_drafter d = {.most = RT_DRAFT_FIRST, .rest = RT_DRAFT_REST};
+        rt_machine m = {.serving = &s, .slots = &slot, .drafters = &d};
+        const rt_u32 patience = freely ? RT_DRAFT_FREE_MISSES : RT_DRAFT_MISSES;
+        for (rt_u32 i = 1; i <= patience; i++) {
+            rt_draft_judge(&m, 0, 0);
+            assert_int_equal(d.most, freely && i < RT_DRAFT_MODEL_DOUBTS ? RT_DRAFT_FIRST : 1);
+            assert_int_equal(d.again, i < patience ? 0 : 7 + RT_DRAFT_REST);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,6 +347,6 @@ int main(void)
         cmocka_unit_test(test_put_back),      cmocka_unit_test(test_append),
         cmocka_unit_test(test_step_fits),     cmocka_unit_test(test_short_prompt),
         cmocka_unit_test(test_still_blocked), cmocka_unit_test(test_drafts_are_tokens),
-        cmocka_unit_test(test_look_up)};
+        cmocka_unit_test(test_look_up),       cmocka_unit_test(test_drafts_that_miss)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

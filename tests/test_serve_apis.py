@@ -130,6 +130,9 @@ def test_errors_of_messages(server):
         with pytest.raises(anthropic.BadRequestError) as e:
             claude(server).messages.create(**{**wanted, "extra_body": TEMPLATE, **more})
         assert e.value.body["error"]["type"] == "invalid_request_error" and e.value.body["request_id"]
+    for tool in ({"input_schema": {}}, {"name": ""}, {**TOOL, "type": "web_search"}):
+        with pytest.raises(anthropic.BadRequestError, match="item 0 is not a tool of the client's own"):
+            claude(server).messages.create(**wanted, tools=[tool], extra_body=TEMPLATE)
     for data in (b"", b"[]", b"{", b'{"messages": 1}'):
         assert server.ask("POST", "/v1/messages", data)[0] == 400
         assert server.ask("POST", "/v1/responses", data)[0] == 400

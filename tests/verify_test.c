@@ -569,6 +569,28 @@ static void names_in_quotes(void **state)
     arena_free(&a);
 }
 
+/* A part of a drawing has the empty tasks that its tasks lead to, and none of another part. */
+static void empty_tasks_in_a_drawing(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : f32[4, 8]\n%y = silu(%x)\n%z = silu(%y)\noutput %z\ntgraph raw workers=1\n"
+        "task 0 = %y [0:4, 0:8] aot\ntask 1 = empty aot\ntask 2 = %z [0:4, 0:8] aot\n"
+        "event 0 -> 0\nevent 1 <- 0 -> 1\nevent 2 <- 1 -> 2\nevent 3 <- 2\n";
+    mpk_context cx = {0};
+    arena a = {0};
+    tg_graph *g;
+    check_ok(&cx, tg_parse(&cx, &a, str_from(source), &g));
+    for (uint32_t first = 0; first < 2; first++) {
+        text out = {0};
+        check_ok(&cx, tg_dot(&cx, &a, g, first, 1, &out));
+        assert_int_equal(strstr(out.at, "t1 [label=\"empty\"") != NULL, first == 0);
+        assert_int_equal(strstr(out.at, "t2 [label=\"z/0") != NULL, first == 1);
+        text_free(&out);
+    }
+    arena_free(&a);
+}
+
 /* ---- whole programs ---- */
 
 /* Of a small program n graphs, for so many tokens each. */
@@ -647,23 +669,15 @@ static void images_have_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_tokens_rise),
-        cmocka_unit_test(images_have_workers),
-        cmocka_unit_test(lines_of_a_text),
-        cmocka_unit_test(texts_cut_short),
-        cmocka_unit_test(names_in_quotes),
-        cmocka_unit_test(lists_that_are_wrong),
-        cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),
-        cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),
-        cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(jit_tasks_need_no_worker),
-        cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),
-        cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),
-        cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(numbers_of_tokens_rise),   cmocka_unit_test(images_have_workers),
+        cmocka_unit_test(lines_of_a_text),          cmocka_unit_test(texts_cut_short),
+        cmocka_unit_test(names_in_quotes),          cmocka_unit_test(empty_tasks_in_a_drawing),
+        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
         cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -226,7 +226,7 @@ MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &value
                    falling};
     mpk_box lines = index_lines(t, x.rank, axis); /* an entry of it is a line */
     rt_i64 block = 1, at[RT_MAX_RANK];            /* power of 2 that holds a line */
-    while (block < l.n && block < SORT_TILE)
+    while (block < l.n)
         block *= 2;
     /* a line fits into scratch */
     if (l.n <= SORT_TILE) {

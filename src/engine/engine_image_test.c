@@ -48,8 +48,9 @@ static bool may_be_steps(const uint32_t *n)
     return true;
 }
 
-/* A file has as many bytes as its header says: one less or one more is damage. */
-static void check_length(const char *image_path)
+/* A file has as many bytes as its header says: one less or one more is damage.  Of one that ends
+ * with its header that is read, of one that ends in it nothing. */
+static void check_length(const char *image_path, size_t n_header)
 {
     mpk_context cx = {0};
     mpk_tokenizer *t;
@@ -65,6 +66,10 @@ static void check_length(const char *image_path)
         check_fails(&cx, MPK_EFORMAT, "cut short or damaged",
                     mpk_tokenizer_open(&cx, image_path, &t));
     }
+    check_ok(&cx, file_write(&cx, image_path, longer, n_header));
+    check_fails(&cx, MPK_EFORMAT, "cut short or damaged", mpk_tokenizer_open(&cx, image_path, &t));
+    check_ok(&cx, file_write(&cx, image_path, longer, n_header - 1));
+    check_fails(&cx, MPK_EFORMAT, "cut short: it has", mpk_tokenizer_open(&cx, image_path, &t));
     free(longer);
 }
 
@@ -114,7 +119,9 @@ static void test_steps(void **state)
             check_fails(&cx, MPK_EFORMAT, "plan is damaged", status);
     }
     assert_true(good > 0 && good < rounds);
-    check_length(image_path);
+    const char *model_path = memmem(image, HEADER, model, strlen(model));
+    assert_non_null(model_path); /* it follows the header */
+    check_length(image_path, (size_t)(model_path - image));
     unlink(path);
     unlink(image_path);
     assert_int_equal(rmdir(model), 0);

@@ -352,6 +352,22 @@ static void test_logprobs_of_what_has_come(void **state)
     host_shares_drop(shares);
 }
 
+/* The thread of forms may end a request that has been freed meanwhile: then nothing happens, also
+ * to another one of the same bucket. */
+static void test_end_of_what_has_gone(void **state)
+{
+    (void)state;
+    mpk_engine e = {0};
+    mpk_request other = {.engine = &e, .id = 1};
+    assert_int_equal(pthread_mutex_init(&e.mutex, NULL), 0);
+    e.requests[1] = &other;
+    engine_end_request(&e, 1 + ENGINE_BUCKETS, MPK_EARG, "of no request");
+    engine_end_request(&e, 2, MPK_OK, "");
+    assert_int_equal(other.finish, MPK_RUNNING);
+    assert_int_equal(other.words.text[0], 0);
+    pthread_mutex_destroy(&e.mutex);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -366,6 +382,7 @@ int main(void)
         cmocka_unit_test(test_suggestions),
         cmocka_unit_test(test_logprobs_of_what_has_come),
         cmocka_unit_test(test_quantize_options),
+        cmocka_unit_test(test_end_of_what_has_gone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

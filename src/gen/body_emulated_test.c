@@ -162,6 +162,9 @@ static const char *const mapped_graphs[] = {
 
 /* What goes where numbers say: scattered, put, routed to experts. */
 static const char *const indexed_graphs[] = {
+    /* a table whose sines do not lie by rows */
+    "input %x : bf16[2, 3, 5, 64]\ninput %c : bf16[5, 64]\ninput %u : bf16[64, 5]\n"
+    "%s = transpose(%u) {perm = [1, 0]}\n%y = rotate(%x, %c, %s)\n",
     /* planes of fp64, which no sum in fp32 may stand for */
     "input %x : f64[1, 6, 9, 8]\nconst %w : f64[6, 1, 3, 3]\n%y = conv(%x, %w, _) {groups = 6, "
     "padding = [1, 1]}\n",

@@ -561,6 +561,54 @@ static void test_token_0(void **state)
     fake_close(f);
 }
 
+static void fake_mask(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                      uint32_t index)
+{
+    (void)m, (void)bits, (void)n_words, (void)index;
+    assert_int_equal(row, 0); /* the only one */
+}
+
+/* A request that has got its row of masks, and no place in the token arena, keeps the row while it
+ * waits.  A machine without rows, or without the call that fills them, takes no masks. */
+static void test_mask_that_waits(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    machine_def masking = plain;
+    masking.put_mask = fake_mask;
+    fake *f = fake_open(&cx, &masking);
+    machine *m = &f->base;
+    int32_t prompt[CONTEXT] = {0}, rules[1] = {0};
+    const machine_request wide = {.tokens = prompt, .n_tokens = CONTEXT},
+                          masked = {.tokens = prompt,
+                                    .n_tokens = 1,
+                                    .rules = rules,
+                                    .n_rules = 1,
+                                    .is_masked = true};
+    uint64_t first, second;
+    uint32_t n;
+    rt_token t;
+    rt_request r;
+    m->books.serving.asks = 0;
+    m->books.serving.rule_words = 1;
+    assert_false(machine_takes_masks(m));
+    check_fails(&cx, MPK_EUNSUPPORTED, "takes no masks", machine_submit(&cx, m, &masked, &second));
+    m->books.serving.n_masks = 1;
+    assert_true(machine_takes_masks(m));
+    m->books.rings.n_arena = CONTEXT;
+    check_ok(&cx, machine_submit(&cx, m, &wide, &first));
+    assert_true(take_request(f, &r));
+    check_ok(&cx, machine_submit(&cx, m, &masked, &second));
+    assert_false(take_request(f, &r));
+    assert_true(tell(f, (rt_token){.id = first, .token = 1, .reason = RT_LENGTH}));
+    check_ok(&cx, machine_drain(&cx, m, &t, 1, UINT64_MAX, &n));
+    assert_true(take_request(f, &r));
+    assert_true(r.id == second && r.mask == 1);
+    m->def = &plain;
+    assert_false(machine_takes_masks(m));
+    fake_close(f);
+}
+
 static mpk_status fake_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                            uint32_t n_rows)
 {
@@ -583,6 +631,20 @@ static void test_most_of_a_step(void **state)
     check_fails(&cx, MPK_ELIMIT, "a step of", machine_run_graph(&cx, m, 0, RT_MAX_TOKENS + 1, 1));
     check_fails(&cx, MPK_ELIMIT, "a step of", machine_run_graph(&cx, m, 0, 1, RT_MAX_ROWS + 1));
     check_fails(&cx, MPK_EARG, "graph 1 of 1", machine_run_graph(&cx, m, 1, 1, 1));
+    fake_close(f);
+}
+
+/* A machine that has failed may have left any number in the place of a graph's. */
+static void test_damaged_fault(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    fake *f = fake_open(&cx, &plain);
+    for (uint32_t n = 0; n < 2; n++) {
+        f->base.image.n_graphs = n;
+        check_fails(&cx, MPK_EDEVICE, "fault record is damaged",
+                    machine_say_fault(&cx, &f->base, &(rt_fault){.graph = n}));
+    }
     fake_close(f);
 }
 
@@ -662,6 +724,8 @@ int main(void)
         cmocka_unit_test(test_full_arena),
         cmocka_unit_test(test_token_0),
         cmocka_unit_test(test_most_of_a_step),
+        cmocka_unit_test(test_mask_that_waits),
+        cmocka_unit_test(test_damaged_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@
 enum { HELLO = 1, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
 static const uint64_t WAIT_NS = 60000000000u;
 
-/* As in ranks.c: the head of a message, and a first message without terms. */
+/* As in ranks.c: the head of a message, and a first message with few terms. */
 typedef struct frame {
     char magic[4];
     uint32_t kind;
@@ -31,15 +31,17 @@ typedef struct frame {
 typedef struct hello {
     frame head;
     uint32_t rank, n;
+    char terms[16];
 } hello;
 
 /* A rank: it comes, hands over a descriptor as that of rank `of`, and waits for rank 0 to end.
- * comes_us, hands_us: how long it takes for each of the first two. */
+ * comes_us, hands_us: how long it takes for each of the first two.  terms: NULL if it has none. */
 typedef struct peer {
     const char *path;
     uint32_t rank, n;
     uint64_t of;
     unsigned comes_us, hands_us;
+    const char *terms;
     pthread_t thread;
 } peer;
 
@@ -51,14 +53,17 @@ static struct sockaddr_un address_of(const char *path)
 }
 
 /* Connect as soon as rank 0 listens, and say who comes; -1: it cannot be. */
-static int come(const char *path, uint32_t rank, uint32_t n)
+static int come(const char *path, uint32_t rank, uint32_t n, const char *terms)
 {
     const struct sockaddr_un at = address_of(path);
-    const hello h = {{"mpkr", HELLO, 2 * sizeof(uint32_t)}, rank, n};
+    const size_t n_terms = terms ? strlen(terms) : 0, bytes = offsetof(hello, terms) + n_terms;
+    hello h = {{"mpkr", HELLO, 2 * sizeof(uint32_t) + n_terms}, rank, n, ""};
+    assert_true(n_terms <= sizeof h.terms);
+    memcpy(h.terms, terms ? terms : "", n_terms);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     for (int i = 0; i < 10000; i++) {
         if (connect(fd, (const struct sockaddr *)&at, sizeof at) == 0)
-            return send(fd, &h, sizeof h, MSG_NOSIGNAL) == sizeof h ? fd : -1;
+            return send(fd, &h, bytes, MSG_NOSIGNAL) == (ssize_t)bytes ? fd : -1;
         usleep(2000);
     }
     return -1;
@@ -89,7 +94,8 @@ static void *be_peer(void *of)
     const peer *p = of;
     char rest[256];
     usleep(p->comes_us);
-    const int file = open("/dev/null", O_RDONLY | O_CLOEXEC), fd = come(p->path, p->rank, p->n);
+    const int file = open("/dev/null", O_RDONLY | O_CLOEXEC),
+              fd = come(p->path, p->rank, p->n, p->terms);
     usleep(p->hands_us);
     if (fd >= 0)
         hand_over(fd, p->of, file);
@@ -264,7 +270,7 @@ static void test_other_users(void **state)
         char byte;
         for (int i = 0; i < 10000 && chmod(path, 0777) != 0; i++)
             usleep(2000);
-        int fd = setgid(OTHER_USER) == 0 && setuid(OTHER_USER) == 0 ? come(path, 1, 2) : -1;
+        int fd = setgid(OTHER_USER) == 0 && setuid(OTHER_USER) == 0 ? come(path, 1, 2, NULL) : -1;
         while (fd >= 0 && recv(fd, &byte, 1, 0) > 0)
             ;
         _exit(fd < 0);
@@ -277,24 +283,112 @@ static void test_other_users(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
-/* Rank 0 refuses a process whose rank is not one of 1 ... n - 1, although both name the same n. */
+/* What rank 0 of 2, whose terms are "a=1", says of one process that comes. */
+static mpk_status meet_one(mpk_context *cx, peer p)
+{
+    char folder[32], path[64];
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    begin(folder, path);
+    p.path = path;
+    assert_int_equal(pthread_create(&p.thread, NULL, be_peer, &p), 0);
+    const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
+    const mpk_status status = ranks_meet(cx, &place, STR("a=1\n"), &told, &r);
+    ranks_free(r);
+    pthread_join(p.thread, NULL);
+    assert_int_equal(rmdir(folder), 0);
+    return status;
+}
+
+/* Rank 0 refuses a process whose rank is not one of 1 ... n - 1, although both name the same n, and
+ * one that names another n. */
 static void test_numbers_of_ranks(void **state)
 {
     (void)state;
-    static const uint32_t wrong[] = {0, 2, 3, UINT32_MAX};
+    static const struct {
+        uint32_t rank, n;
+    } wrong[] = {{0, 2}, {2, 2}, {3, 2}, {UINT32_MAX, 2}, {1, 3}, {1, 0}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        char folder[32], path[64];
         mpk_context cx = {0};
-        host_ranks *r = NULL;
-        uint64_t told = 1;
-        begin(folder, path);
-        peer p = {.path = path, .rank = wrong[i], .n = 2};
-        assert_int_equal(pthread_create(&p.thread, NULL, be_peer, &p), 0);
-        const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
-        check_fails(&cx, MPK_EARG, "of 2 came to rank 0 of 2",
-                    ranks_meet(&cx, &place, STR(""), &told, &r));
-        pthread_join(p.thread, NULL);
-        assert_int_equal(rmdir(folder), 0);
+        char needle[64];
+        snprintf(needle, sizeof needle, "rank %u of %u came to rank 0 of 2", wrong[i].rank,
+                 wrong[i].n);
+        check_fails(&cx, MPK_EARG, needle,
+                    meet_one(&cx, (peer){.rank = wrong[i].rank, .n = wrong[i].n, .terms = "a=1"}));
+    }
+}
+
+/* Terms are the same if all their lines are: a rank may have neither fewer nor more.  The end of
+ * the last line may be left out. */
+static void test_terms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *terms, *needle;
+    } rows[] = {{"a=1\n", NULL},
+                {"a=1", NULL},
+                {"", "it has , and rank 0 has a=1"},
+                {"a=2\n", "it has a=2, and rank 0 has a=1"},
+                {"a=1\nb=2\n", "it has b=2, and rank 0 has "}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        const mpk_status status = meet_one(&cx, (peer){.rank = 1, .n = 2, .terms = rows[i].terms});
+        if (rows[i].needle)
+            check_fails(&cx, MPK_EARG, rows[i].needle, status);
+        else
+            check_ok(&cx, status);
+    }
+}
+
+static void *be_rank_0(void *of)
+{
+    const char *path = of;
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    uint64_t told = 1;
+    const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
+    check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+    return r;
+}
+
+static void ignore_end(void *user, uint32_t rank)
+{
+    (void)user, (void)rank;
+}
+
+/* Where the process began without an input, the socket of a rank gets number 0: a rank 0 listens
+ * there, and another rank closes it when it no longer watches. */
+static void test_number_0(void **state)
+{
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    void *first = NULL;
+    uint64_t told = 1;
+    pthread_t thread;
+    (void)state;
+    const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    close(STDIN_FILENO);
+    check_ok(&cx, meet_one(&cx, (peer){.rank = 1, .n = 2, .comes_us = 30000, .terms = "a=1"}));
+    begin(folder, path);
+    assert_int_equal(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    assert_int_equal(pthread_create(&thread, NULL, be_rank_0, path), 0);
+    while (access(path, F_OK) != 0)
+        usleep(2000);
+    close(STDIN_FILENO);
+    const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+    check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+    assert_int_not_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
+    check_ok(&cx, ranks_watch(&cx, r, (ranks_watcher){.ended = ignore_end}));
+    ranks_unwatch(r);
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
+    ranks_free(r);
+    assert_int_equal(pthread_join(thread, &first), 0);
+    ranks_free(first);
+    assert_int_equal(rmdir(folder), 0);
+    if (input >= 0) {
+        assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+        close(input);
     }
 }
 
@@ -325,6 +419,7 @@ int main(void)
         cmocka_unit_test(test_descriptors),    cmocka_unit_test(test_none_stays_open),
         cmocka_unit_test(test_signals),        cmocka_unit_test(test_long_waits),
         cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
+        cmocka_unit_test(test_terms),          cmocka_unit_test(test_number_0),
         cmocka_unit_test(test_no_descriptors),
     };
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));

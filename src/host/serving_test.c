@@ -172,12 +172,31 @@ static void test_most_pages(void **state)
     assert_int_equal(s.bucket_mask, INT32_MAX);
 }
 
+/* Who asks for drafts of no token gets no drafts, and no text is kept for them. */
+static void test_no_drafts(void **state)
+{
+    (void)state;
+    rt_serving s = {.ready = 1,
+                    .n_pages = 8,
+                    .pages_per_slot = 4,
+                    .page_tokens = 16,
+                    .history_tokens = 64,
+                    .max_tokens = 16,
+                    .max_rows = 8};
+    const rt_serving before = s;
+    host_plan_drafts(&s, 0, 2, true);
+    assert_memory_equal(&s, &before, sizeof s);
+    host_plan_drafts(&s, 4, 2, true);
+    assert_true(s.draft_tokens == 4 && s.drafts_freely && s.keeps_text);
+    assert_int_equal(s.gram_mask, 63);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_places_of_graphs), cmocka_unit_test(test_rows_of_rules),
         cmocka_unit_test(test_draft_model),      cmocka_unit_test(test_names_alone),
-        cmocka_unit_test(test_most_pages),
+        cmocka_unit_test(test_most_pages),       cmocka_unit_test(test_no_drafts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

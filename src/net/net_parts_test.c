@@ -87,6 +87,11 @@ static const example examples[] = {
      "<function=other><parameter=x>{\"k\": 1}</parameter><parameter=y>so so</parameter></function>"
      "</seed:tool_call>",
      true, "", "", "edit{\"path\":\"a\",\"n\":\"five\"};other{\"x\":{\"k\":1},\"y\":\"so so\"};"},
+    /* a value that is ended may hold what begins another one */
+    {"",
+     "<tool_call><function=edit><parameter=path>a\n<parameter=n>5</parameter></function></"
+     "tool_call>",
+     true, "", "", "edit{\"path\":\"a\\n<parameter=n>5\"};"},
     {"", "<tool_call><function=add></function></tool_call>", true, "", "", "add{};"},
     {"",
      "[THINK]hm[/THINK]So [TOOL_CALLS]add[ARGS]{\"a\": "
@@ -108,6 +113,11 @@ static const example examples[] = {
      "<tool_call>{\"name\":\"add\",\"arguments\":{}}</tool_call>" NET_CALLS_BEGIN NET_CALL_BEGIN
      "function" NET_CALL_SEP "look_up\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
      true, "", "", "add{};look_up{};"},
+    /* of two marks in a text the first one counts */
+    {"",
+     "So:<tool_call>{\"name\":\"add\",\"arguments\":{}}</tool_call>" NET_CALLS_BEGIN NET_CALL_BEGIN
+     "function" NET_CALL_SEP "look_up\n```json\n{}\n```" NET_CALL_END NET_CALLS_END,
+     true, "", "So:", "add{};look_up{};"},
     {"", NET_CALLS_BEGIN "add" NET_CALLS_END, true, "", NET_CALLS_BEGIN "add" NET_CALLS_END, ""},
     {"", "{\"name\": \"add\", \"parameters\": {\"a\": \"<tool_call>\"}}", true, "", "",
      "add{\"a\":\"<tool_call>\"};"},
@@ -197,8 +207,8 @@ static void check_example(const example *e, draws *r, uint64_t most)
     arena_free(&a);
 }
 
-/* Each example in one piece, then in random pieces of up to 40 bytes: the parts must be the
- * same. */
+/* Each example byte by byte, then in random pieces of up to 40 bytes, then mostly whole: the parts
+ * must be the same. */
 static void test_whole(void **state)
 {
     (void)state;
@@ -207,7 +217,7 @@ static void test_whole(void **state)
         check_example(&examples[i], &r, 1);
     for (int i = 0; i < N_EXAMPLES; i++)
         for (int round = 0; round < 50; round++)
-            check_example(&examples[i], &r, 1 + draw(&r) % 40);
+            check_example(&examples[i], &r, 1 + draw(&r) % (round % 5 ? 40 : 4000));
 }
 
 /* The marks of other styles than the model's own are text. */

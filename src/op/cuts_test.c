@@ -98,10 +98,31 @@ static void test_bytes_read(void **state)
     tear_down(&b);
 }
 
+/* A task of some heads reads those of q alone, as of the latent queries, but all of the table. */
+static void test_reads_of_heads(void **state)
+{
+    bed b;
+    (void)state;
+    parse(&b, "input %x : f32[2, 4, 4]\ninput %q : f32[2, 4, 4]\ninput %l : f32[2, 4]\n"
+              "input %k : f32[2, 1, 4]\ninput %t : f32[2, 2, 2]\nconst %n : f32[4]\n"
+              "input %p : i32[2]\ninput %s : i32[2]\ninput %g : i32[1, 1]\n"
+              "state %c : f32[1, 1, 4, 8]\n"
+              "%y, %kc = latent_rope(%x, %q, %l, %k, %t, %n, %p, %s, %g, %c)\n");
+    const ir_op *op = &b.g->ops.at[0];
+    const ir_box box = {{0, 1, 0}, {1, 3, 8}};
+    for (uint32_t i = 0; i < 2; i++) {
+        ir_box read = {0};
+        op->def->reads(b.g, op, i, &box, &read);
+        assert_true(read.lo[0] == 0 && read.hi[0] == 1);
+        assert_true(read.lo[1] == 1 && read.hi[1] == 3);
+    }
+    tear_down(&b);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts_of_products),
-                                       cmocka_unit_test(test_cuts_of_a_reshape),
-                                       cmocka_unit_test(test_bytes_read)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cuts_of_products), cmocka_unit_test(test_cuts_of_a_reshape),
+        cmocka_unit_test(test_bytes_read), cmocka_unit_test(test_reads_of_heads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

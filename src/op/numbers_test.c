@@ -542,17 +542,18 @@ static void test_argmax(void **state)
     tear_down(&b);
 }
 
+#define SAMPLE(rows, columns, rules, history)                                                     \
+    "input %x : f32[" rows ", " columns "]\ninput %s : f32[" rows ", 4]\ninput %seed : i64[" rows \
+    "]\ninput %d : i32[" rows "]\ninput %a : i32[" rows ", 7]\ninput %u : i32[" rules             \
+    "]\ninput %h : i32[" history "]\nstate %c : f32[3, " columns                                  \
+    "]\n%t, %choice, %p = sample(%x, %s, %seed, %d, %a, %u, %h, %c)\n"
+
 /* Draw many times from logits log(1, 2, 3, 4, 6, 8) shuffled; returns counts by id. */
 static void draw(const float *sampling, int counts[6])
 {
     bed b;
     static const float weights[6] = {3, 8, 1, 6, 2, 4};
-    set_up(
-        &b,
-        "input %x : f32[4000, 6]\ninput %s : f32[4000, 4]\ninput %seed : i64[4000]\ninput %d : "
-        "i32[4000]\n"
-        "input %a : i32[4000, 7]\ninput %u : i32[1, 11]\ninput %h : i32[1]\nstate %c : f32[1, 6]\n"
-        "%t, %choice, %p = sample(%x, %s, %seed, %d, %a, %u, %h, %c)\n");
+    set_up(&b, SAMPLE("4000", "6", "1, 11", "1"));
     for (int r = 0; r < 4000; r++) {
         for (int i = 0; i < 6; i++)
             ((float *)data_of(&b, "x"))[r * 6 + i] = logf(weights[i]) + 10;
@@ -600,21 +601,38 @@ static void test_sample(void **state)
     check_shares((float[]){1, 0, 0, 0}, (double[]){0, 8, 0, 0, 0, 0});
 }
 
-/* Rows with rules: a mask in the first row of rules, and biases and bans of ids beside the
- * vocabulary, which change no neighbour of the row's copy. */
-static void test_rules_at_the_ends(void **state)
+/* The ends of what is drawn, by streams whose bits are 2^63 and 0.  Half of two equal weights is
+ * the second one's; and 0 is no token's that has no weight. */
+static void test_ends_of_draws(void **state)
 {
-    enum { V = 6, WORDS = 20, MASKED = 3, BIASED = 1 };
+    static const uint64_t streams[2] = {0xb9a18c5a78cb6be5, 0xa398b211843b3261};
+    static const float x[4] = {9, 9, -90, 9}, sampling[8] = {1, 0, 1, 0.5f, 1, 0, 1, 0.5f};
+    static const int32_t zeros[2 * ASKS] = {0};
     bed b;
     (void)state;
-    set_up(&b, "input %x : f32[2, 6]\ninput %s : f32[2, 4]\ninput %seed : i64[2]\n"
-               "input %d : i32[2]\ninput %a : i32[2, 7]\ninput %u : i32[3, 20]\n"
-               "input %h : i32[1]\nstate %c : f32[3, 6]\n"
-               "%t, %choice, %p = sample(%x, %s, %seed, %d, %a, %u, %h, %c)\n");
+    set_up(&b, SAMPLE("2", "2", "1, 11", "1"));
+    memcpy(data_of(&b, "x"), x, sizeof x);
+    memcpy(data_of(&b, "s"), sampling, sizeof sampling);
+    memcpy(data_of(&b, "seed"), streams, sizeof streams);
+    memcpy(data_of(&b, "d"), zeros, sizeof(int32_t[2]));
+    memcpy(data_of(&b, "a"), zeros, sizeof zeros);
+    eval(&b);
+    assert_true(at(&b, "t", 0) + at(&b, "t", 1) == 2);
+    tear_down(&b);
+}
+
+/* Rows with rules: a mask in the first row of rules, and biases and bans of ids beside the
+ * vocabulary, which change no neighbour of the row's copy; its history begins where it begins. */
+static void test_rules_at_the_ends(void **state)
+{
+    enum { V = 6, WORDS = 24, MASKED = 3, BIASED = 1 };
+    bed b;
+    (void)state;
+    set_up(&b, SAMPLE("2", "6", "3, 24", "2"));
     float *x = data_of(&b, "x");
     int32_t *asks = data_of(&b, "a"), *records = data_of(&b, "u");
     const float one = 1, large = 100, some = 50;
-    const int32_t ids[] = {-1, V, BIASED};
+    const int32_t ids[] = {-1, V, BIASED}, sequence[] = {3, 0, 0, BIASED};
     for (const char *name = "sadhuc"; *name; name++) /* what no line below sets is off */
         memset(data_of(&b, (char[]){*name, 0}), 0,
                (size_t)ir_bytes(tensor_of(&b, (char[]){*name, 0})));
@@ -631,6 +649,8 @@ static void test_rules_at_the_ends(void **state)
     records[2 * WORDS + RULES_LEAST] = 9; /* until then no end may come */
     records[2 * WORDS + RULES_ENDS] = 1;
     records[2 * WORDS + RULES_LISTS + 6] = V;
+    records[2 * WORDS + RULES_BANNED] = 4;
+    memcpy(records + 2 * WORDS + RULES_LISTS + 7, sequence, sizeof sequence);
     for (int i = 0; i < 3; i++) {
         int32_t *pair = records + 2 * WORDS + RULES_LISTS + 2 * i;
         pair[0] = ids[i];
@@ -640,7 +660,7 @@ static void test_rules_at_the_ends(void **state)
         asks[i * ASKS + ASK_RULES] = 2 + i;
         asks[i * ASKS + ASK_CHOICE] = i;
     }
-    asks[ASK_MASK] = 1;
+    asks[ASK_MASK] = asks[ASKS + ASK_FROM] = asks[ASKS + ASK_HISTORY] = 1;
     eval(&b);
     assert_int_equal(at(&b, "t", 0), MASKED);
     assert_int_equal(at(&b, "t", 1), BIASED);
@@ -770,6 +790,7 @@ int main(void)
         cmocka_unit_test(test_peaks_beyond_a_row),
         cmocka_unit_test(test_argmax),
         cmocka_unit_test(test_sample),
+        cmocka_unit_test(test_ends_of_draws),
         cmocka_unit_test(test_rules_at_the_ends),
         cmocka_unit_test(test_views),
         cmocka_unit_test(test_arithmetic),

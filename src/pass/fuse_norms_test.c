@@ -83,8 +83,8 @@ static ir_graph *attention_of(arena *a, const char *norms, const char *ropes, co
 #define ROPES "%qr = rope(%qh, %table)\n%kr = rope(%kh, %table)\n"
 
 /* Norms over all heads of q and of k become one operator between the product and the attention,
- * which gives the same bits; where one of them is another kind of norm, or read elsewhere, or peers
- * share the heads, they stay. */
+ * which gives the same bits; where one of them is another kind of norm, or of other columns, or
+ * read elsewhere, or peers share the heads, they stay. */
 static void norms_of_all_heads(void **state)
 {
     (void)state;
@@ -102,6 +102,7 @@ static void norms_of_all_heads(void **state)
          0},
         {"%qn = rms_norm(%q, %nq)\n%kn = reshape(%k) {shape = [5, 16]}\n", "", 1, 0},
         {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%k, _)\n", "", 1, 0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%v, %nk)\n", "%z = silu(%k)\noutput %z\n", 1, 0},
         {"%qn = rms_norm(%q, %nq, %q)\n%kn = rms_norm(%k, %nk)\n", "", 1, 0},
     };
     const uint64_t seed = check_seed();

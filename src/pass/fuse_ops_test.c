@@ -571,19 +571,31 @@ static void settings_on_text(void **state)
     }
 }
 
-/* A norm without a weight stays: the product has no place for it. */
+/* A norm without a weight stays: the product has no place for it.  So does one whose weight is not
+ * known before the program runs. */
 static void a_norm_without_a_weight_stays(void **state)
 {
     (void)state;
     pass_options options = {.n_workers = 2};
-    text out = {0};
-    check_ok(&cx, pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1"),
-                                STR("input %x : bf16[2, 32] live=tokens\nconst %w : bf16[8, 32]\n"
-                                    "%h = rms_norm(%x)\n%y = linear(%h, %w)\noutput %y\n"),
-                                &out));
-    text_add(&out, "", 1);
-    assert_non_null(strstr(out.at, "rms_norm"));
-    text_free(&out);
+    static const struct {
+        const char *norm;
+        bool stays;
+    } rows[] = {{"%h = rms_norm(%x)\n", true},
+                {"const %n : bf16[32]\n%h = rms_norm(%x, %n)\n", false},
+                {"input %n : bf16[32]\n%h = rms_norm(%x, %n)\n", true}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char source[256];
+        text out = {0};
+        snprintf(source, sizeof source,
+                 "input %%x : bf16[2, 32] live=tokens\nconst %%w : bf16[8, 32]\n%s"
+                 "%%y = linear(%%h, %%w)\noutput %%y\n",
+                 rows[i].norm);
+        check_ok(&cx,
+                 pass_run_text(&cx, &options, STR("fuse_ops:relaxed=1"), str_from(source), &out));
+        text_add(&out, "", 1);
+        assert_int_equal(strstr(out.at, "rms_norm(") != NULL, rows[i].stays);
+        text_free(&out);
+    }
 }
 
 /* On a GPU an attention without v_cache: of few tokens, whose contexts may have several parts, and

@@ -164,8 +164,8 @@ static ir_graph *recognise_relaxed(arena *a, ir_graph *g, uint32_t n_workers)
     return g;
 }
 
-/* Short rows by one column, for all workers: a sum of products; for few rows, long ones, or ones
- * that lie apart the product stays. */
+/* Short rows by one column, for all workers: a sum of products; for few rows, long ones, ones that
+ * lie apart or are partly alive the product stays. */
 static void a_product_by_one_column_is_a_sum(void **state)
 {
     (void)state;
@@ -185,6 +185,8 @@ static void a_product_by_one_column_is_a_sum(void **state)
     assert_int_equal(count_of(after, "reduce"), 1);
     assert_int_equal(count_of(after, "transpose"), 0);
     check_near(&a, g, after);
+    g = parse_with(&a, source, "%b : f32[2, 16, 1]", "%b : f32[2, 16, 1] live=tokens");
+    assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
     g = parse_with(&a, source, "2, 16, 1", "2, 16, 3");
     assert_int_equal(count_of(recognise_relaxed(&a, g, 60), "batch_matmul"), 1);
     g = parse(&a, "input %s : f32[2, 16, 30]\ninput %b : f32[2, 16, 1]\n%t = transpose(%s) {perm = "

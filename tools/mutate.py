@@ -11,7 +11,7 @@ a CHECK that never fails.  The sources are copied to .cache/mutate/tree and comp
 of the environment variable MPK_MUTANT.  Each test of the rooms (TESTS, FILES) and of the files that have mutants
 (PYTHON) then runs once without a mutant; it writes down which conditions it came to and how long it took.  A mutant is
 given to the tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The
-same seed, rooms and sources give the same mutants.
+same seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
 
 Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
 tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a condition that nothing needs, or a mutant
@@ -507,6 +507,7 @@ def main():
     if args.list:
         print(*mutants, sep="\n")
         return 0
+    os.environ.setdefault("MPK_SEED", str(args.seed))  # for tests that draw: they come to the same conditions each time
     write_copy(mutants)
     write_compiler()
     build(args)

@@ -732,6 +732,10 @@ static const char *const block_windows[] = {
     "input %t : f16[1, 40, 31, 24]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : f16[3, "
     "5, 1, 24]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 24, "
     "padding = [0, 3], stride = [2, 3], dilation = [3, 2], last = 1}\n",
+    /* windows of few entries, which are not staged */
+    "input %t : bf16[2, 9, 14, 40]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[2, "
+    "3, 1, 40]\n%w = transpose(%u) {perm = [3, 2, 0, 1]}\n%y = conv(%x, %w, _) {groups = 40, "
+    "padding = [1, 1], last = 1}\n",
     /* windows that are kept as patches */
     "input %t : bf16[2, 14, 14, 64]\n%x = transpose(%t) {perm = [0, 3, 1, 2]}\nconst %u : bf16[72, "
     "3, 3, 64]\n%w = transpose(%u) {perm = [0, 3, 1, 2]}\nconst %s : f32[72]\nconst %c : "

@@ -57,7 +57,7 @@ TESTS = {
     "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel|^(parts|bodies|in_flight)_test",
     "device": "^body_(emulated|parts|warps)_test$",
     "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
-    "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps",
+    "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps|^parts_test",
     "grammar": "grammar",
     "host": "books|exchange|ranks_test|serving_test|engine_test|rt_serve|cuda_|stress",
     "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",

@@ -326,7 +326,8 @@ static uint64_t forms_of(const bed *b)
     return strtoull(at + sizeof name - 1, NULL, 16);
 }
 
-/* In a call sums are left where all tasks are alike, whoever has the residual. */
+/* In a call a product whose tasks are alike leaves sums of squares for the norm of the next one,
+ * whether its residual is the caller's tensor or a temporary. */
 static void test_squares_of_calls(void **state)
 {
     (void)state;

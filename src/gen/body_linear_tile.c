@@ -128,24 +128,29 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
-/* Does it begin at a multiple of 16 bytes from the start of its storage? Also true if absent. */
+/* Does the tensor begin a multiple of 16 bytes after the start of its storage?  Also true of an
+ * absent one. */
 static bool is_aligned(const ir_tensor *t)
 {
     return !t || ir_row_bytes(t->dtype, t->offset) % 16 == 0;
 }
 
+static bool wants_maps(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "linear") == 0 && is_aligned(gen_input(c, X)) &&
+           is_aligned(gen_output(c, 0)) && is_aligned(gen_input(c, RESIDUAL));
+}
+
 bool gen_wants_maps(const ir_graph *g, ir_op_id op)
 {
     const gen_call c = {.ir = g, .op = &g->ops.at[op]};
-    return strcmp(c.op->def->name, "linear") == 0 && is_aligned(gen_input(&c, X)) &&
-           is_aligned(gen_output(&c, 0)) && is_aligned(gen_input(&c, RESIDUAL));
+    return wants_maps(&c);
 }
 
 /* Has every task that may come by boxes maps, and aligned words? */
 static bool always_by_boxes(const gen_call *c, gen_maps maps)
 {
-    return maps == GEN_MAPS_ALL || (c->stays && c->stays[c->op->in[X]] &&
-                                    gen_wants_maps(c->ir, (ir_op_id)(c->op - c->ir->ops.at)));
+    return maps == GEN_MAPS_ALL || (c->stays && c->stays[c->op->in[X]] && wants_maps(c));
 }
 
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)

@@ -24,21 +24,10 @@ MPK_FN char *box_scratch(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
 
-/* Sums of squares of the thread's four tokens, over the eight lanes that have a piece of them. */
-MPK_FN void box_sum_squares(float *square)
-{
-#pragma unroll
-    for (int m = 0; m < 4; m++)
-    /* eight neighbouring lanes have the pieces of a token */
-#pragma unroll
-        for (int d = 1; d < 8; d *= 2)
-            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
-}
-
 /* Where a warp's 16 tokens and the pass's groups go. */
 struct box_end {
     rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
-    rt_u64 squares;     /* of the first token's sum of squares; 0: none is stored */
+    rt_u64 squares;     /* of the first token's sum (row_squares.cuh); 0: none is stored */
     rt_u32 row_bytes;   /* of both */
     int tokens, groups; /* alive; that there are */
     int staged;         /* place of the first column's bias in scratch */
@@ -54,7 +43,7 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
         return 0;
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
-    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * 4;
+    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * SQUARES_BYTES;
 }
 
 /* Computed after the products: during them it would hold registers. */
@@ -89,9 +78,9 @@ MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
 
 /* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
  * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
- * overlap.  square: those of what is stored are added, a token's each. */
+ * overlap.  sums: those of what is stored are added, a token's each. */
 MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                       const float *s_sum, const float *s_scale, float *square)
+                       const float *s_sum, const float *s_scale, row_sums *sums)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
@@ -121,22 +110,22 @@ MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e,
             y[1] =
                 box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1], relu);
         if (e.squares) {
-            square[i] = squares_add(y[0], square[i]);
-            square[i + 1] = squares_add(y[1], square[i + 1]);
+            sums[i] = row_sums_add(y[0], sums[i]);
+            sums[i + 1] = row_sums_add(y[1], sums[i + 1]);
         }
     }
 }
 
-/* Sums of squares of the warp's tokens, over the eight lanes that have a token: a float each. */
-MPK_FN void box_put_squares(const box_end &e, float *square)
+/* Sums of the warp's tokens, over the eight lanes that have a token: one each. */
+MPK_FN void box_put_squares(const box_end &e, const row_sums *sums)
 {
     const int lane = mpk_thread() % 32, first = lane / 8;
-    box_sum_squares(square);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
+        const row_sums all = row_sums_of_lanes(sums[i], 1, 8);
         if (lane % 8 == 0 && first + 4 * i < e.tokens)
-            ptx_store_word((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW,
-                           __float_as_uint(square[i]));
+            squares_store((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW, all);
+    }
 }
 
 /* All units, one after the other; unrolled, so that sums give their registers back. */
@@ -144,18 +133,18 @@ template <int N>
 MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
                     float *s_sum, const float *s_scale)
 {
-    float square[4] = {0, 0, 0, 0};
+    row_sums sums[4] = {};
 #pragma unroll
     for (int u = 0; u < N / 64; u++)
         if (u * TILE_GROUPS < e.groups) {
             /* The warp's own part of the scratch: __syncwarp is enough. */
             tile_put(sum + 32 * u, s_sum);
             __syncwarp();
-            box_finish(t, s, e, u, s_sum, s_scale, square);
+            box_finish(t, s, e, u, s_sum, s_scale, sums);
             __syncwarp();
         }
     if (e.squares)
-        box_put_squares(e, square);
+        box_put_squares(e, sums);
 }
 
 /* ---- the same in a call ----
@@ -179,7 +168,7 @@ MPK_FN char *box_residual(void)
 
 /* Unit u as box_finish makes it, one token after the other; sum: those of the unit. */
 MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                             const float *sum, float *s_sum, const float *s_scale, float *square)
+                             const float *sum, float *s_sum, const float *s_scale, row_sums *sums)
 {
     const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
     const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
@@ -213,11 +202,11 @@ MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_e
             residual = ptx_load_shared_words(s_residual + 512 * i);
         if (4 * i < tokens)
             y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual, relu);
-        const float added = e.squares ? squares_add(y, square[0]) : 0;
+        const row_sums added = e.squares ? row_sums_add(y, sums[0]) : row_sums{};
 #pragma unroll
         for (int k = 0; k < 3; k++)
-            square[k] = square[k + 1];
-        square[3] = added;
+            sums[k] = sums[k + 1];
+        sums[3] = added;
     }
     __syncwarp();
 }
@@ -226,16 +215,16 @@ template <int N>
 MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                           float *s_sum, const float *s_scale)
 {
-    float square[4] = {0, 0, 0, 0};
+    row_sums sums[4] = {};
 #pragma unroll 1
     for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
-        box_finish_short(t, s, e, u, sum, s_sum, s_scale, square);
+        box_finish_short(t, s, e, u, sum, s_sum, s_scale, sums);
 #pragma unroll
         for (int i = 0; i < N / 2 - 32; i++)
             sum[i] = sum[i + 32];
     }
     if (e.squares)
-        box_put_squares(e, square);
+        box_put_squares(e, sums);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */

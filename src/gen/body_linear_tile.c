@@ -128,6 +128,12 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
+bool gen_is_centred(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return is_centred(&c);
+}
+
 /* Does the tensor begin a multiple of 16 bytes after the start of its storage?  Also true of an
  * absent one. */
 static bool is_aligned(const ir_tensor *t)
@@ -228,6 +234,8 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;
     if (has_bias(c))
         bits |= UINT64_C(1) << TILE_FORM_BIAS;
+    if (is_centred(c))
+        bits |= UINT64_C(1) << TILE_FORM_CENTRED;
     return bits | form_of_bend(c) | gen_form_of_activation(glu_of(c)) |
            gen_form_of_activation(act_of(c));
 }

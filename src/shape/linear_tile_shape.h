@@ -108,6 +108,9 @@ static inline int tile_loop_of(int wgmma, int wide, int boxed, int thin, int gro
     return groups > 2 * TILE_GROUPS ? TILE_NARROW_192 : TILE_NARROW_128;
 }
 
+/* What x is normalised by. */
+enum { TILE_NORM_NONE, TILE_NORM_RMS, TILE_NORM_LAYER };
+
 /* What becomes of the sums: columns of y; pairs of rows, an activation of one of them; logits. */
 enum { TILE_END_PLAIN, TILE_END_PAIRS, TILE_END_LOGITS, TILE_ENDS };
 
@@ -125,6 +128,9 @@ enum {
     TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
     TILE_FORM_JOINT = TILE_FORM_BEND + 1,        /* boxes of at most 64 tokens */
     TILE_FORM_SIDES = TILE_FORM_JOINT + 1,       /* two groups of experts side by side */
+    /* some norm is a layer_norm: sums of a row's squares have sums of its entries beside them, in
+     * all units of all kernels */
+    TILE_FORM_CENTRED = TILE_FORM_SIDES + 1,
 };
 
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both

@@ -263,7 +263,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, r
             if (i % 8)
                 continue;
             s_sums[16 * m] = all.square;
-            if (TILE_HAS(TILE_FORM_CENTRED))
+            if (MPK_CENTRED)
                 s_sums[16 * m + RT_PART_TOKENS] = all.entry;
         }
     }

@@ -172,7 +172,7 @@ MPK_FN void parts_put_row_sums(void)
 {
     const int lane = mpk_thread() % 32,
               at = mpk_thread() / 32 * 16 + lane % 16 + lane / 16 * RT_PART_TOKENS;
-    if (lane < 16 || TILE_HAS(TILE_FORM_CENTRED))
+    if (lane < 16 || MPK_CENTRED)
         ptx_store_word(parts_noted()->room + RT_PART_SUMS + at * 4,
                        __float_as_uint(parts_scales()[at]));
 }
@@ -284,7 +284,7 @@ MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int 
             const char *from =
                 parts_room(t, first + i < parts ? first + i : 0) + RT_PART_SUMS + token * 4;
             square[i] = ptx_load_word(from);
-            if (TILE_HAS(TILE_FORM_CENTRED))
+            if (MPK_CENTRED)
                 entry[i] = ptx_load_word(from + RT_PART_TOKENS * 4);
         }
 #pragma unroll

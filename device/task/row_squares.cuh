@@ -25,7 +25,7 @@
 #if MPK_WGMMA
 
 /* Bytes of a sum. */
-#define SQUARES_BYTES (TILE_HAS(TILE_FORM_CENTRED) ? 8 : 4)
+#define SQUARES_BYTES (MPK_CENTRED ? 8 : 4)
 
 /* Are there sums of x's rows? */
 MPK_FN bool squares_are_summed(const mpk_task &t)
@@ -60,7 +60,7 @@ MPK_FN void squares_gather(const char *from, int pieces, int alive, row_sums *su
             for (int i = 0; i < SQUARES_ROUNDS; i++) {
                 const float x = __uint_as_float(v[g][i].x), y = __uint_as_float(v[g][i].y),
                             z = __uint_as_float(v[g][i].z), w = __uint_as_float(v[g][i].w);
-                const bool pairs = TILE_HAS(TILE_FORM_CENTRED);
+                const bool pairs = MPK_CENTRED;
                 sums[g].square += pairs ? x + z : (x + y) + (z + w);
                 sums[g].entry += pairs ? y + w : 0;
             }
@@ -87,7 +87,7 @@ MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, 
 /* A sum, to its place in a token's row. */
 MPK_FN void squares_store(char *to, const row_sums &sums)
 {
-    if (TILE_HAS(TILE_FORM_CENTRED))
+    if (MPK_CENTRED)
         ptx_store_two_words(to, __float_as_uint(sums.square), __float_as_uint(sums.entry));
     else
         ptx_store_word(to, __float_as_uint(sums.square));

@@ -101,7 +101,7 @@ MPK_FN void tile_put_sums(const row_sums *sums, int row, float *s_to)
         if (mpk_thread() % 4)
             continue;
         s_to[row + 32 * m] = all.square;
-        if (TILE_HAS(TILE_FORM_CENTRED))
+        if (MPK_CENTRED)
             s_to[row + 32 * m + 2 * TILE_TOKENS] = all.entry;
     }
 }
@@ -111,7 +111,7 @@ MPK_FN float tile_joint_factor(const mpk_task &t, const tile_shape &s, int token
 {
     const float *s_sums = tile_sums_at(t, 0) + token;
     row_sums sums = {s_sums[0] + s_sums[TILE_TOKENS], 0};
-    if (TILE_HAS(TILE_FORM_CENTRED))
+    if (MPK_CENTRED)
         sums.entry = s_sums[2 * TILE_TOKENS] + s_sums[3 * TILE_TOKENS];
     return tile_factor(s.norm, sums, s.columns, s.eps);
 }

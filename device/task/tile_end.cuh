@@ -91,7 +91,7 @@ struct tile_shape {
  * which are even in number where rows are pairs; else 0. */
 MPK_FN float tile_added(const mpk_task &t, const tile_shape &s, int row)
 {
-    if (!TILE_HAS(TILE_FORM_CENTRED) || s.norm != TILE_NORM_LAYER)
+    if (!MPK_CENTRED || s.norm != TILE_NORM_LAYER)
         return 0;
     const rt_u32 groups = (rt_u32)(s.rows + 7) / 8 * (s.activation != ACTIVATE_NONE ? 2 : 1);
     return ((const float *)(t.e->at[RT_PACKED] + (rt_u64)groups * (rt_u32)s.blocks * 512))[row];
@@ -290,7 +290,7 @@ MPK_FN row_sums row_sums_add(const mpk_words &v, row_sums sums)
     for (int e = 0; e < 4; e++) {
         const float a = halves_low(words[e]), b = halves_high(words[e]);
         sums.square = fmaf(b, b, fmaf(a, a, sums.square));
-        if (TILE_HAS(TILE_FORM_CENTRED))
+        if (MPK_CENTRED)
             sums.entry += a + b;
     }
     return sums;
@@ -303,7 +303,7 @@ MPK_FN row_sums row_sums_of_lanes(row_sums sums, int first, int end)
 #pragma unroll
     for (int d = first; d < end; d *= 2) {
         sums.square += __shfl_xor_sync(0xffffffffu, sums.square, d);
-        if (TILE_HAS(TILE_FORM_CENTRED))
+        if (MPK_CENTRED)
             sums.entry += __shfl_xor_sync(0xffffffffu, sums.entry, d);
     }
     return sums;
@@ -323,7 +323,7 @@ MPK_FN float tile_factor(int norm, row_sums sums, int columns, float eps)
         return eps;
     const float each = mpk_inverse((float)columns), mean = sums.entry * each;
     float square = sums.square * each;
-    if (TILE_HAS(TILE_FORM_CENTRED) && norm == TILE_NORM_LAYER)
+    if (MPK_CENTRED && norm == TILE_NORM_LAYER)
         square = fmaxf(square - mean * mean, 0);
     return rsqrtf(square + eps);
 }

@@ -356,7 +356,7 @@ static void test_squares_of_calls(void **state)
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] - of_i.at[RT_SQUARES_OF_X],
                          all[i].leaves ? all[i].floats * sizeof(float) : 0);
         assert_int_equal(of_i.at[RT_SQUARES_N], all[i].leaves ? 4 * all[i].floats : 0);
-        assert_int_equal(forms_of(b) >> TILE_FORM_CENTRED & 1, all[i].floats - 1);
+        assert_int_equal(cuda_of(b->m)->source.centred, all[i].floats - 1);
         tear_down(b);
     }
 }

@@ -234,8 +234,6 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;
     if (has_bias(c))
         bits |= UINT64_C(1) << TILE_FORM_BIAS;
-    if (is_centred(c))
-        bits |= UINT64_C(1) << TILE_FORM_CENTRED;
     return bits | form_of_bend(c) | gen_form_of_activation(glu_of(c)) |
            gen_form_of_activation(act_of(c));
 }

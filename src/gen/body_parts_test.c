@@ -122,7 +122,7 @@ enum { CASES = sizeof cases / sizeof *cases };
 
 typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned, const void *,
                          unsigned, unsigned long long);
-typedef void allow_function(const uint64_t *, int);
+typedef void allow_function(const uint64_t *, int, int);
 typedef void join_function(unsigned, char *, rt_room *);
 typedef void fail_function(int);
 
@@ -319,7 +319,6 @@ static void check_squares(product *p)
 static void make_squares(product *p)
 {
     const ir_op_id op = (ir_op_id)(p->b.g->ops.n - 1);
-    p->floats = gen_is_centred(p->b.g, op) || next_random(&p->b, 4) == 0 ? 2 : 1;
     if (p->b.s->use->body->images) /* no norm is before or after one (src/cuda/squares.c) */
         return;
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
@@ -340,8 +339,6 @@ static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *fo
     if (p->squares_of_y)
         e->at[RT_SQUARES_OF_Y] =
             (rt_u64)(uintptr_t)p->squares_of_y + i * sums_of_task(p) * p->floats * sizeof(float);
-    if (p->floats > 1)
-        *forms |= UINT64_C(1) << TILE_FORM_CENTRED;
     if (p->squares_of_x || p->squares_of_y) /* kernels with such tasks have some that share tiles */
         *forms |= UINT64_C(1) << TILE_FORM_PARTS;
 }
@@ -356,10 +353,11 @@ static void drop_squares(product *p)
 
 /* ---- a product ---- */
 
-/* live: tokens that are alive. */
-static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t live)
+/* live: tokens that are alive; floats: of a sum. */
+static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t live, uint32_t floats)
 {
     memset(p, 0, sizeof *p);
+    p->floats = floats;
     p->c = &cases[number];
     set_up(&p->b, &subjects[number], seed, true, 0, 0);
     p->b.values.live[IR_TOKENS] = live;
@@ -445,7 +443,7 @@ static void run_all(product *products, uint64_t seed)
             }
         if (w->n)
             w->entries[w->n - 1].is_last = 1;
-        allow[i](w->forms, true);
+        allow[i](w->forms, true, products[0].floats > 1);
     }
     /* only now do all meetings know who comes */
     for (uint32_t i = 0; i < WORKERS; i++)
@@ -487,13 +485,15 @@ static void test_tiles_that_tasks_share(void **state)
         void **first[TASKS] = {NULL};
         const uint64_t seed = rng_u64(base_seed, i);
         uint32_t live = i % 2 ? UINT32_MAX : (uint32_t)(rng_u64(seed, 20) % 129);
-        live = i % 4 ? live : 0; /* pages of tasks without tokens are let go */
+        live = i % 4 ? live : 0;                   /* pages of tasks without tokens are let go */
+        bool centred = rng_u64(seed, 21) % 4 == 0; /* of a kernel's products */
         for (uint32_t k = 0; k < TASKS; k++) {
             const uint32_t tokens = cases[(i + k) % CASES].tokens;
             live = tokens && tokens < live ? tokens : live;
+            centred |= is_centred(subjects[(i + k) % CASES].g->ops.at);
         }
         for (uint32_t k = 0; k < TASKS; k++)
-            make_product(&products[k], (i + k) % CASES, rng_u64(seed, k), live);
+            make_product(&products[k], (i + k) % CASES, rng_u64(seed, k), live, centred ? 2 : 1);
         for (uint32_t round = 0; round < 2; round++) {
             for (uint32_t k = 0; k < TASKS; k++)
                 load(&products[k].b, products[k].start);
@@ -517,7 +517,7 @@ static void test_partners_that_never_come(void **state)
         check_skip("there is no C++ compiler");
     static product p;
     static worker w;
-    make_product(&p, 0, base_seed, UINT32_MAX);
+    make_product(&p, 0, base_seed, UINT32_MAX, 1);
     w = (worker){.index = 0, .n = 1, .seed = base_seed};
     fill_task(&p, 0, &w.entries[0], &w.forms[0]);
     w.entries[0].is_last = 1;
@@ -525,7 +525,7 @@ static void test_partners_that_never_come(void **state)
     w.scratch_bytes = source.instances[p.b.s->instance].scratch_bytes;
     for (uint32_t i = 1; i < p.c->parts; i++)
         p.meetings[0].workers[i] = i;
-    allow[0](w.forms, true);
+    allow[0](w.forms, true, false);
     fails[0](true);
     run_worker(&w);
     fails[0](false);

@@ -62,7 +62,7 @@ static inline bool has_norm(const gen_call *c)
 /* Is the norm a layer_norm?  Of those that stream weights, bodies for many tokens alone take it. */
 static inline bool is_centred(const gen_call *c)
 {
-    return !is_logits(c) && c->op->attributes[LINEAR_CENTRED].i;
+    return strcmp(c->op->def->name, "linear") == 0 && c->op->attributes[LINEAR_CENTRED].i;
 }
 
 /* Of the sums. */

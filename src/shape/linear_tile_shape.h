@@ -128,9 +128,6 @@ enum {
     TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
     TILE_FORM_JOINT = TILE_FORM_BEND + 1,        /* boxes of at most 64 tokens */
     TILE_FORM_SIDES = TILE_FORM_JOINT + 1,       /* two groups of experts side by side */
-    /* some norm is a layer_norm: sums of a row's squares have sums of its entries beside them, in
-     * all units of all kernels */
-    TILE_FORM_CENTRED = TILE_FORM_SIDES + 1,
 };
 
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both

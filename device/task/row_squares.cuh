@@ -21,15 +21,19 @@
 
 #include "task/tile_end.cuh"
 
-/* `square` and the squares of eight entries. */
+/* `square` and the squares of two entries. */
+MPK_FN float squares_add_word(rt_u32 word, float square)
+{
+    const float a = halves_low(word), b = halves_high(word);
+    return fmaf(b, b, fmaf(a, a, square));
+}
+/* The same of eight. */
 MPK_FN float squares_add(const mpk_words &v, float square)
 {
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float a = halves_low(words[e]), b = halves_high(words[e]);
-        square = fmaf(b, b, fmaf(a, a, square));
-    }
+    for (int e = 0; e < 4; e++)
+        square = squares_add_word(words[e], square);
     return square;
 }
 
@@ -38,7 +42,7 @@ MPK_FN float squares_add(const mpk_words &v, float square)
 /* Are there sums of x's rows? */
 MPK_FN bool squares_are_summed(const mpk_task &t)
 {
-    return TILE_HAS(TILE_FORM_PARTS) && t.e->at[RT_SQUARES_OF_X];
+    return TILE_HAS(TILE_FORM_SQUARES) && t.e->at[RT_SQUARES_OF_X];
 }
 
 enum {

@@ -171,6 +171,12 @@ MPK_FN void tile_gelu_eight(tile_eight *v)
         v->at[i] *= v->at[i] < 0 ? half[i] : 1 - half[i];
 }
 
+/* Has some task an activation by tile_exponent? */
+#define TILE_HAS_EXPONENT                                   \
+    (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_SILU) ||      \
+     TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || \
+     TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU))
+
 /* An activation of eight values.  One value is a chain of some 100 cycles, so each step of it is
  * made for all before the next. */
 MPK_FN void tile_activate_eight(int activation, tile_eight *v)
@@ -185,6 +191,8 @@ MPK_FN void tile_activate_eight(int activation, tile_eight *v)
             v->at[i] = activate_relu(v->at[i]);
         return;
     }
+    if (!TILE_HAS_EXPONENT)
+        return;
     float part[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)

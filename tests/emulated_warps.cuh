@@ -101,8 +101,8 @@ static emulated_meeting emulated_barriers[16]; /* bar.sync */
 /* In place of constants of the source: what the task's own record says. */
 static rt_u32 emulated_one_wide, emulated_centred;
 #define MPK_FORMS (emulated_now->forms)
-/* The ends of boxes of a call, or those of a kernel that serves (linear_box.cuh). */
-#define BOX_IS_SHORT MPK_HALVES_F16
+/* As in a kernel of calls, or in one that serves (linear_box.cuh). */
+#define BOX_HALVES MPK_HALVES_F16
 #define MPK_ONE_WIDE emulated_one_wide
 #define MPK_CENTRED emulated_centred
 static emulated_copy emulated_bulk[EMULATED_COPIES];

@@ -12,6 +12,19 @@
 
 #if MPK_WGMMA
 
+/* Does some task that shares a tile take the loop, is it compiled, and does some task that has its
+ * tile alone have the end after one? */
+#define BOX_SHARES(loop)                    \
+    ((TILE_ALL_SHARE || TILE_SOME_SHARE) && \
+     ((loop) == TILE_BOX_128 || ((loop) == TILE_BOX_256 && TILE_HAS(TILE_FORM_LARGE_PARTS))))
+#define BOX_HAS_LOOP(loop) ((TILE_HAS_LOOP(loop) && !TILE_ALL_SHARE) || BOX_SHARES(loop))
+#define BOX_HAS_END(end)                                                   \
+    (TILE_HAS_END(TILE_BOX_128, end) || TILE_HAS_END(TILE_BOX_192, end) || \
+     TILE_HAS_END(TILE_BOX_256, end))
+/* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup? */
+#define BOX_HAS_UNIT(u) \
+    ((u) < 2 || BOX_HAS_LOOP(TILE_BOX_256) || ((u) == 2 && BOX_HAS_LOOP(TILE_BOX_192)))
+
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
 
 /* This warpgroup's biases of the pass's columns, in scratch; of images factors follow. */
@@ -20,9 +33,9 @@ MPK_FN float *box_biases(void)
     return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_BEFORE_BIASES_OF(MPK_ROOM)) +
            mpk_thread() / 128 * TILE_BIASES;
 }
-#if MPK_IMAGES
-enum { BOX_FACTORS = 2 * TILE_BIASES }; /* from a column's bias to its factor */
+enum { BOX_FACTORS = 2 * TILE_BIASES }; /* from a column's bias to an image's factor of it */
 
+#if MPK_IMAGES
 /* Of a convolution's vector of filters; `otherwise` where it is absent. */
 MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, float otherwise)
 {
@@ -63,6 +76,14 @@ MPK_FN tile_eight box_eight(const float *s_at)
              __uint_as_float(b.w)}};
 }
 
+/* Those of a lane's two columns of two groups, which two tokens have in common: as box_make has
+ * sums. */
+MPK_FN tile_eight box_of_columns(const float *s_at)
+{
+    const float2 a = *(const float2 *)s_at, b = *(const float2 *)(s_at + 8);
+    return {{a.x, a.y, a.x, a.y, b.x, b.y, b.x, b.y}};
+}
+
 /* A value of y, at last. */
 MPK_FN float box_last(bool relu, float x)
 {
@@ -86,22 +107,20 @@ MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const tile_eight &v, const mp
     return stored;
 }
 
-/* What comes between eight scaled sums and their residual; s_bias: of the first one's column;
- * after: s.after. */
-MPK_FN void box_finish_sums(const tile_shape &s, int after, const float *s_bias, tile_eight *v)
+/* What comes between eight scaled sums and their residual, with the biases and, of images, factors
+ * of their columns; after: s.after.  Kernels with BOX_HAS_ENDS alone have it. */
+MPK_FN void box_finish_sums(const tile_shape &s, int after, const tile_eight &bias,
+                            const tile_eight &factor, tile_eight *v)
 {
-    if (!BOX_HAS_ENDS)
-        return;
-    const tile_eight bias = box_eight(s_bias);
 #if MPK_IMAGES
     if (TILE_IS_IMAGE(s)) {
-        const tile_eight factor = box_eight(s_bias + BOX_FACTORS);
 #pragma unroll
         for (int i = 0; i < 8; i++)
             v->at[i] = v->at[i] * factor.at[i] + bias.at[i];
         return;
     }
 #endif
+    (void)s, (void)factor;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v->at[i] += bias.at[i];

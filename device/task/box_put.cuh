@@ -24,45 +24,40 @@ MPK_FN char *box_scratch(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
 
-/* Where a warp's 16 tokens and the pass's groups go. */
+/* A warp's 16 tokens and the groups of the pass that it has.  Addresses are formed where they are
+ * needed: registers are few beside the sums. */
 struct box_end {
-    rt_u64 y, residual; /* addresses of the first token's first column; residual 0: none */
-    rt_u64 squares;     /* of the first token's sum (row_squares.cuh); 0: none is stored */
-    rt_u32 row_bytes;   /* of both */
-    int tokens, groups; /* alive; that there are */
-    int staged;         /* place of the first column's bias in scratch */
-    rt_u32 sends;       /* rt_entry.sends */
+    int row, tokens;   /* of the first token; how many are alive from it on, perhaps more than 16 */
+    int group, groups; /* the first group, of the operator; how many */
+    int skip;          /* groups of the pass before these: their biases in scratch */
 };
 
-/* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
+/* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0: nowhere.
  * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
 MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
 {
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
-    if (!TILE_HAS(TILE_FORM_PARTS) || !at)
+    if (!TILE_HAS(TILE_FORM_SQUARES) || !at)
         return 0;
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
     return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * SQUARES_BYTES;
 }
 
-/* Computed after the products: during them it would hold registers. */
-MPK_FN box_end box_end_of(const mpk_task &t, const tile_shape &s, int row, int group, int groups,
-                          int skip)
+/* Columns of y of a group are 2^box_shift; bytes of a column. */
+MPK_FN int box_shift(const tile_shape &s)
 {
-    const int column = group << (s.activation != ACTIVATE_NONE ? 2 : 3); /* of y */
-    const rt_u32 bytes = s.peaks >= 0 ? 4 : 2;                           /* of a column of y */
-    const rt_u64 at = ((rt_u64)(rt_u32)row * (rt_u32)s.rows + (rt_u32)column) * bytes;
-    box_end e; /* addresses of the warp's own tokens */
-    e.y = t.e->at[s.y] + at;
-    e.residual = s.residual >= 0 ? t.e->at[s.residual] + at : 0;
-    e.row_bytes = (rt_u32)s.rows * bytes;
-    e.squares = squares_of_pass(t, s, row, group);
-    e.tokens = (int)t.hi0 - row;
-    e.groups = groups;
-    e.staged = skip * 8;
-    e.sends = t.e->sends;
-    return e;
+    return s.activation != ACTIVATE_NONE ? 2 : 3;
+}
+MPK_FN rt_u32 box_bytes(const tile_shape &s)
+{
+    return s.peaks >= 0 ? 4 : 2;
+}
+
+/* Bytes from the first entry of y, or the residual, to a group's columns of token `row`. */
+MPK_FN rt_u64 box_at(const tile_shape &s, int row, int group)
+{
+    return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + ((rt_u32)group << box_shift(s))) * box_bytes(s);
 }
 
 /* Eight sums of a token from scratch, scaled. */
@@ -76,155 +71,195 @@ MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
     return v;
 }
 
-/* Unit u, 64 rows of w: scratch to y.  Lane l has group l % 8 of tokens l / 8, l / 8 + 4, ...,
- * four in all: eight lanes store 128 bytes of a row.  Two tokens at a time, so that loads
- * overlap.  sums: those of what is stored are added, a token's each. */
-MPK_FN void box_finish(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                       const float *s_sum, const float *s_scale, row_sums *sums)
-{
-    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
-    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
-    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
-    const int tokens = group < e.groups ? e.tokens - first : 0;
-    mpk_words residual[4] = {}; /* all in flight before the sums are read */
-    if (e.residual)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            ptx_load_words_if((const void *)(e.residual + at + (rt_u32)i * further), 4 * i < tokens,
-                              &residual[i]);
-    const bool relu = TILE_HAS_RELU(s);
-    const int after = s.after;
-    const float *s_bias = box_biases() + e.staged + group * 8;
-    s_sum += first * TILE_ROW + lane % 8 * 8;
-    s_scale += first;
-#pragma unroll
-    for (int i = 0; i < 4; i += 2) {
-        tile_eight a = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i),
-                   b = box_get(s_sum + (4 * i + 4) * TILE_ROW, s_scale + 4 * i + 4);
-        box_finish_sums(s, after, s_bias, &a);
-        box_finish_sums(s, after, s_bias, &b);
-        mpk_words y[2] = {}; /* what is stored */
-        if (4 * i < tokens)
-            y[0] = box_store(e.sends, e.y + at + (rt_u32)i * further, a, residual[i], relu);
-        if (4 * i + 4 < tokens)
-            y[1] =
-                box_store(e.sends, e.y + at + (rt_u32)(i + 1) * further, b, residual[i + 1], relu);
-        if (e.squares) {
-            sums[i] = row_sums_add(y[0], sums[i]);
-            sums[i + 1] = row_sums_add(y[1], sums[i + 1]);
-        }
-    }
-}
-
-/* Sums of the warp's tokens, over the eight lanes that have a token: one each. */
-MPK_FN void box_put_squares(const box_end &e, const row_sums *sums)
-{
-    const int lane = mpk_thread() % 32, first = lane / 8;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const row_sums all = row_sums_of_lanes(sums[i], 1, 8);
-        if (lane % 8 == 0 && first + 4 * i < e.tokens)
-            squares_store((char *)e.squares + (first + 4 * i) * RT_SQUARES_ROW, all);
-    }
-}
-
-/* All units, one after the other; unrolled, so that sums give their registers back. */
-template <int N>
-MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
-                    float *s_sum, const float *s_scale)
-{
-    row_sums sums[4] = {};
-#pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u * TILE_GROUPS < e.groups) {
-            /* The warp's own part of the scratch: __syncwarp is enough. */
-            tile_put(sum + 32 * u, s_sum);
-            __syncwarp();
-            box_finish(t, s, e, u, s_sum, s_scale, sums);
-            __syncwarp();
-        }
-    if (e.squares)
-        box_put_squares(e, sums);
-}
-
-/* ---- the same in a call ----
+/* ---- columns of y ----
  *
- * It runs the ends of many operators once each, and what runs once comes from L2, 3.5 us for 1,000
- * instructions.  So all units and tokens share their code, and what is in registers moves to where
- * that of the first one was.  (The emulator runs both.) */
-#ifndef BOX_IS_SHORT
-#define BOX_IS_SHORT MPK_CALLS
-#endif
+ * Code that runs once for a task comes from L2, 3.5 us for 1,000 instructions, and all bodies of a
+ * step or call share the SM's instruction cache.  So a unit of sums, 64 columns, goes to scratch,
+ * each lane's own as four pieces of eight, and one loop makes these what is stored, as 16 bits:
+ * rows of 64 columns for the warp's 16 tokens.  Then the warp stores the rows, 16 bytes a lane.  The
+ * residual comes to their place before: a lane finds its two columns there and puts y in their
+ * place. */
 
-/* Where a warp keeps the residual of a unit, 16 tokens x 64 columns, after the sums of all warps of
- * the warpgroup: each lane reads what it has copied itself. */
-enum { BOX_RESIDUAL = 4 * 16 * TILE_ROW * 4 };
-static_assert(BOX_RESIDUAL + 4 * 16 * 128 <= TILE_X, "residuals have no room");
-MPK_FN char *box_residual(void)
+/* A warp's part of the scratch. */
+enum {
+    BOX_RAW = 32 * 32 * 4,  /* sums: 32 floats of each lane */
+    BOX_ROWS = 16 * 64 * 2, /* rows of y of a unit */
+    BOX_OWN = TILE_X_OF(1) / 4,
+    BOX_SECOND = BOX_ROWS / 2 /* bytes from token i's row to that of token i + 8 */
+};
+/* A lane's sums of as many rows of w as a warpgroup has at most: half of them where all lots are
+ * joint. */
+enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
+static_assert(BOX_RAW + BOX_ROWS <= BOX_OWN && 16 * TILE_ROW * 4 <= BOX_OWN,
+              "rows of y have no room");
+
+/* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
+ * turned, so that lanes of eight tokens meet no bank conflict. */
+MPK_FN rt_u32 box_piece(int token, int piece)
 {
-    return box_scratch() + BOX_RESIDUAL + mpk_thread() % 128 / 32 * 16 * 128 +
-           mpk_thread() % 32 * 16;
+    return (rt_u32)(token * 128 + ((piece ^ (token & 7)) << 4));
 }
 
-/* Unit u as box_finish makes it, one token after the other; sum: those of the unit. */
-MPK_FN void box_finish_short(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                             const float *sum, float *s_sum, const float *s_scale, row_sums *sums)
+/* What all of a lane's columns have in common.  It has columns 2 c and 2 c + 1 (c = lane % 4) of
+ * each group, of tokens lane / 4 and lane / 4 + 8. */
+struct box_lane {
+    char *s_raw, *s_rows; /* its first four sums; the warp's */
+    const float *s_bias;  /* of its first column */
+    rt_u32 at;            /* in rows, of the first token's columns of the first group */
+    float scale[2];       /* of the tokens */
+    int after;            /* s.after */
+    bool residual, relu;  /* has it these? */
+};
+
+/* Sums of unit u to scratch.  Registers have no index at run time, so each unit has stores of its
+ * own. */
+MPK_FN void box_put_raw(const float *sum, int u, char *s_raw)
 {
-    const int lane = mpk_thread() % 32, first = lane / 8, group = u * TILE_GROUPS + lane % 8;
-    const rt_u64 at = (rt_u64)((rt_u32)first * e.row_bytes + (rt_u32)group * 16);
-    const rt_u32 further = 4 * e.row_bytes; /* to the lane's next token */
-    const int tokens = group < e.groups ? e.tokens - first : 0;
-    /* in flight, as the bias, while sums go through scratch */
-    char *s_residual = box_residual();
-    if (e.residual) {
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            if (4 * i < tokens)
-                ptx_copy_async(s_residual + 512 * i,
-                               (const void *)(e.residual + at + (rt_u32)i * further), true);
-        ptx_copy_async_commit();
-    }
-    const bool relu = TILE_HAS_RELU(s);
-    /* kept, or found again for each token */
-    const int after = (int)ptx_keep((rt_u32)s.after);
-    const float *s_bias = box_biases() + e.staged + group * 8;
-    tile_put(sum, s_sum); /* the warp's own part of the scratch: __syncwarp is enough */
-    ptx_copy_async_wait<0>();
-    __syncwarp();
-    s_sum += first * TILE_ROW + lane % 8 * 8;
-    s_scale += first;
-#pragma unroll 1
-    for (int i = 0; i < 4; i++) {
-        tile_eight v = box_get(s_sum + 4 * i * TILE_ROW, s_scale + 4 * i);
-        box_finish_sums(s, after, s_bias, &v);
-        mpk_words y = {}, residual = {}; /* what is stored */
-        if (e.residual)
-            residual = ptx_load_shared_words(s_residual + 512 * i);
+    for (int k = 0; k < BOX_SUMS / 32; k++)
+        if (BOX_HAS_UNIT(k) && k == u)
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                const float *v = sum + 32 * k + 4 * i;
+                *(float4 *)(s_raw + 512 * i) = {v[0], v[1], v[2], v[3]};
+            }
+}
+
+/* A lane copies 16 bytes of token lane / 8 of the unit and of every fourth from there on, four in
+ * all.  Where number i is in the rows. */
+MPK_FN rt_u32 box_copied(int i)
+{
+    const int lane = mpk_thread() % 32;
+    return (box_piece(lane / 8, lane % 8) ^ (rt_u32)(i % 2 * 64)) + (rt_u32)(512 * i);
+}
+/* How many are there? */
+MPK_FN int box_tokens(const box_end &e, int u)
+{
+    const int lane = mpk_thread() % 32;
+    return u * TILE_GROUPS + lane % 8 < e.groups ? e.tokens - lane / 8 : 0;
+}
+
+/* Request the residual of unit u. */
+MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
+                             char *s_rows)
+{
+    const int lane = mpk_thread() % 32, tokens = box_tokens(e, u);
+    const char *from = mpk_at<const char>(t, s.residual) +
+                       box_at(s, e.row + lane / 8, e.group + u * TILE_GROUPS + lane % 8);
+    const rt_u32 further = (rt_u32)s.rows * 8; /* four tokens */
+#pragma unroll
+    for (int i = 0; i < 4; i++)
         if (4 * i < tokens)
-            y = box_store(e.sends, e.y + at + (rt_u32)i * further, v, residual, relu);
-        const row_sums added = e.squares ? row_sums_add(y, sums[0]) : row_sums{};
-#pragma unroll
-        for (int k = 0; k < 3; k++)
-            sums[k] = sums[k + 1];
-        sums[3] = added;
-    }
-    __syncwarp();
+            ptx_copy_async(s_rows + box_copied(i), from + (rt_u64)((rt_u32)i * further), true);
+    ptx_copy_async_commit();
 }
 
-template <int N>
-MPK_FN void box_put_short(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
-                          float *s_sum, const float *s_scale)
+/* Groups 2 i and 2 i + 1 of the unit; s_bias: of the unit.  sums: those of what is put are added;
+ * groups: of the unit. */
+MPK_FN void box_make(const tile_shape &s, const box_lane &l, int i, const float *s_bias, int groups,
+                     row_sums *sums)
 {
-    row_sums sums[4] = {};
+    const float4 *s_sum = (const float4 *)(l.s_raw + 1024 * i), a = s_sum[0], b = s_sum[32];
+    tile_eight v = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+#pragma unroll
+    for (int k = 0; k < 8;
+         k++) /* of each group two columns of the first token, then the second's */
+        v.at[k] *= l.scale[k / 2 % 2];
+    s_bias += 16 * i;
+    if (BOX_HAS_ENDS)
+        box_finish_sums(s, l.after, box_of_columns(s_bias),
+                        TILE_IS_IMAGE(s) ? box_of_columns(s_bias + BOX_FACTORS) : tile_eight{}, &v);
+    rt_u32 y[4] = {0, 0, 0, 0}; /* a word of each group and token; before, of the residual */
+    char *to[2];                /* of the two groups */
+#pragma unroll
+    for (int k = 0; k < 2; k++)
+        to[k] = l.s_rows + (l.at ^ (rt_u32)(32 * i + 16 * k));
+    if (l.residual)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            y[k] = *(const rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        y[k] = halves_pack(box_last(l.relu, v.at[2 * k] + halves_low(y[k])),
+                           box_last(l.relu, v.at[2 * k + 1] + halves_high(y[k])));
+        *(rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND) = y[k];
+    }
+    if (TILE_HAS(TILE_FORM_SQUARES))
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (2 * i + k / 2 < groups)
+                sums[k % 2] = row_sums_add_word(y[k], sums[k % 2]);
+}
+
+/* Store the rows of unit u. */
+MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
+                           const char *s_rows)
+{
+    const int lane = mpk_thread() % 32, tokens = box_tokens(e, u);
+    char *to =
+        mpk_at<char>(t, s.y) + box_at(s, e.row + lane / 8, e.group + u * TILE_GROUPS + lane % 8);
+    const rt_u32 further = (rt_u32)s.rows * 8, sends = t.e->sends; /* read before the stores */
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const mpk_words v = *(const mpk_words *)(s_rows + box_copied(i));
+        mpk_words *y = (mpk_words *)(to + (rt_u64)((rt_u32)i * further));
+        if (4 * i < tokens) {
+            ptx_store_words(y, v);
+            mpk_send(sends, y, v);
+        }
+    }
+}
+
+/* Sums of the lane's tokens, over the four lanes that have columns of them. */
+MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_end &e,
+                            const row_sums *sums)
+{
+    const rt_u64 to = squares_of_pass(t, s, e.row, e.group);
+    const int lane = mpk_thread() % 32;
+    if (!to)
+        return;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const row_sums all = row_sums_of_lanes(sums[m], 1, 4);
+        if (lane % 4 == 0 && lane / 4 + 8 * m < e.tokens)
+            squares_store((char *)to + (lane / 4 + 8 * m) * RT_SQUARES_ROW, all);
+    }
+}
+
+/* The columns of the warp's tokens. */
+MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
+                    char *s_own, const float *s_scale)
+{
+    const int lane = mpk_thread() % 32, token = lane / 4;
+    box_lane l;
+    l.s_raw = s_own + lane * 16;
+    l.s_rows = s_own + BOX_RAW;
+    l.s_bias = box_biases() + e.skip * 8 + lane % 4 * 2;
+    l.at = box_piece(token, 0) + (rt_u32)(lane % 4 * 4);
+    l.scale[0] = s_scale[token];
+    l.scale[1] = s_scale[token + 8];
+    l.after = (int)ptx_keep((rt_u32)s.after); /* or found again for each piece */
+    l.residual = s.residual >= 0;
+    l.relu = TILE_HAS_RELU(s);
+    row_sums sums[2] = {};
 #pragma unroll 1
     for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
-        box_finish_short(t, s, e, u, sum, s_sum, s_scale, sums);
-#pragma unroll
-        for (int i = 0; i < N / 2 - 32; i++)
-            sum[i] = sum[i + 32];
+        if (l.residual)
+            box_ask_residual(t, s, e, u, l.s_rows);
+        box_put_raw(sum, u, l.s_raw); /* each lane reads its own again */
+        if (l.residual) {
+            ptx_copy_async_wait<0>();
+            __syncwarp();
+        }
+#pragma unroll 1
+        for (int i = 0; i < 4; i++)
+            box_make(s, l, i, l.s_bias + 64 * u, e.groups - u * TILE_GROUPS, sums);
+        __syncwarp();
+        box_store_rows(t, s, e, u, l.s_rows);
+        __syncwarp();
     }
-    if (e.squares)
-        box_put_squares(e, sums);
+    if (TILE_HAS(TILE_FORM_SQUARES))
+        box_put_squares(t, s, e, sums);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */
@@ -279,19 +314,19 @@ enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in sc
  * then a lane stores the four of its group for one token after the other, so a warp stores a
  * row.  Groups that the task does not have are left out, four at a time: each is some hundred
  * instructions that no cache holds, since a task runs them once. */
-template <int N>
-MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_y,
-                          const float *s_scale)
+MPK_FN void box_put_pairs(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
+                          char *s_y, const float *s_scale)
 {
     const bool biased = TILE_HAS(TILE_FORM_BOX_ENDS); /* zeros where there are none */
     const int lane = mpk_thread() % 32, g = lane / 4; /* the lane's tokens are g and g + 8 */
     const float scale[2] = {s_scale[g], s_scale[g + 8]}, scaled[2] = {1, 1};
-    const float *s_bias = box_biases() + e.staged + lane % 4 * 2;
+    const float *s_bias = box_biases() + e.skip * 8 + lane % 4 * 2;
+    const int activation = s.activation;
     char *to = s_y + g * BOX_ROW + lane % 2 * 8 + lane % 4 / 2 * 4; /* this lane's word */
 #pragma unroll
-    for (int n = 0; n < N / 8; n += 4) {
-        if (n >= e.groups)
-            continue;
+    for (int n = 0; n < BOX_SUMS / 4; n += 4) {
+        if (!BOX_HAS_UNIT(n / 8) || n >= e.groups)
+            break;
         float *v = sum + 4 * n; /* the values take the place of sums */
 #pragma unroll
         for (int i = 0; i < 2 * BOX_GATED && biased; i++)
@@ -306,13 +341,15 @@ MPK_FN void box_put_pairs(const box_end &e, int activation, float *sum, char *s_
     __syncwarp();
     /* a lane stores its group of four columns, token by token: the warp stores whole rows of 8 n
      * bytes */
+    char *y = mpk_at<char>(t, s.y) + box_at(s, e.row, e.group + lane);
+    const rt_u32 row_bytes = (rt_u32)s.rows * 2, sends = t.e->sends; /* read before the stores */
     if (lane < e.groups)
 #pragma unroll 4
         for (int i = 0; i < 16 && i < e.tokens; i++) {
             const uint2 v = *(const uint2 *)(s_y + i * BOX_ROW + lane * 8);
-            void *y = (void *)(e.y + (rt_u64)((rt_u32)i * e.row_bytes) + lane * 8);
-            ptx_store_two_words(y, v.x, v.y);
-            mpk_send_two_words(e.sends, y, v.x, v.y);
+            char *at = y + (rt_u64)((rt_u32)i * row_bytes);
+            ptx_store_two_words(at, v.x, v.y);
+            mpk_send_two_words(sends, at, v.x, v.y);
         }
 }
 
@@ -326,10 +363,10 @@ MPK_FN peak box_peak(const float *v, int column, bool has)
 
 /* Where the peaks of a warp's 16 tokens and the pass's units go. */
 struct box_peaks {
-    rt_u64 at; /* address of the first token's first unit */
-    rt_u32 row_bytes;
-    int column;      /* of y, of the first group */
-    float cap, rate; /* as logits_bent takes them */
+    rt_u64 at, y;              /* addresses of the first token's first unit, and column */
+    rt_u32 row_bytes, y_bytes; /* to the next token's */
+    int column;                /* of y, of the first group */
+    float cap, rate;           /* as logits_bent takes them */
 };
 
 /* Unit u of logits.  A lane has four columns of every second token, so that one instruction stores
@@ -354,7 +391,7 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
         if (token >= e.tokens)
             continue;
         if (has)
-            ptx_store_words((void *)(e.y + (rt_u64)(rt_u32)token * e.row_bytes + (rt_u32)at * 4),
+            ptx_store_words((void *)(to.y + (rt_u64)(rt_u32)token * to.y_bytes + (rt_u32)at * 4),
                             {__float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
                              __float_as_uint(v[3])});
         if (lane % 16 == 0)
@@ -363,25 +400,27 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
     }
 }
 
-/* All units of logits, for a warp's 16 tokens from `row` on; group: the pass's first. */
-template <int N>
-MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e, int row,
-                           int group, const float *sum, float *s_sum, const float *s_scale)
+/* All units of logits. */
+MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e,
+                           const float *sum, float *s_sum, const float *s_scale)
 {
     box_peaks to; /* where the unit's peaks go */
     to.row_bytes = (rt_u32)(s.rows + 63) / 64 * 8;
-    to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)row * to.row_bytes + group / TILE_GROUPS * 8;
-    to.column = group * 8;
+    to.at = t.e->at[s.peaks] + (rt_u64)(rt_u32)e.row * to.row_bytes + e.group / TILE_GROUPS * 8;
+    to.y_bytes = (rt_u32)s.rows * 4;
+    to.y = t.e->at[s.y] + box_at(s, e.row, e.group);
+    to.column = e.group * 8;
     to.cap = s.cap;
     to.rate = s.rate;
 #pragma unroll
-    for (int u = 0; u < N / 64; u++)
-        if (u * TILE_GROUPS < e.groups) {
-            tile_put(sum + 32 * u, s_sum);
-            __syncwarp();
-            box_finish_logits(e, to, u, s_sum, s_scale);
-            __syncwarp();
-        }
+    for (int u = 0; u < BOX_SUMS / 32; u++) {
+        if (!BOX_HAS_UNIT(u) || u * TILE_GROUPS >= e.groups)
+            break;
+        tile_put(sum + 32 * u, s_sum);
+        __syncwarp();
+        box_finish_logits(e, to, u, s_sum, s_scale);
+        __syncwarp();
+    }
 }
 
 #endif

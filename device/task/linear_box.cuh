@@ -248,8 +248,7 @@ MPK_FN void box_put_scales(const shape &s, float factor, row_sums *of_x, float *
 
 /* All threads: leave the sums of others' rows, of a part of the columns, in the worker's room and
  * those of the task's own in scratch, wait for the other parts, and make y of its own rows from all
- * (linear_parts.cuh has the protocol).  The warpgroup has sums of M rows. */
-template <int M>
+ * (linear_parts.cuh has the protocol). */
 MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, row_sums *of_x)
 {
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
@@ -269,7 +268,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, r
     }
     /* Stages of x give way to own sums; the room is free, and noted. */
     mpk_sync();
-    parts_put<M>(sum, p);
+    parts_put<2 * BOX_SUMS>(sum, p);
     if (sums)
         parts_put_row_sums();
     parts_finish(t, s, p);
@@ -320,9 +319,6 @@ template <int N, int M>
 MPK_FN void box_sum(const box_lot &b, int skip, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     const int thread = mpk_thread();
-#pragma unroll
-    for (int i = 0; i < M / 2; i++)
-        sum[i] = 0;
     box_columns<N, M>(b, skip, ring, sum, of_x);
     if (thread % 128 == 0)
         mpk_w.box_fills[thread / 128] = b.fill + (rt_u32)b.steps;
@@ -346,77 +342,77 @@ MPK_FN void box_drop(const tile_pass &q, mpk_ring *ring)
         box_drop_pages<1>(q, ring);
 }
 
-/* A lot of a task that has its tile alone.  first: number of its first group; s_scale: place of
- * its tokens' factors, which are there unless `anew`.  JOINT: the warpgroup has half of the rows;
- * groups of its half that the pass lacks are not stored. */
-template <int LOOP, int N, bool JOINT>
-MPK_FN void box_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
-                       int first, int row, bool anew, float *s_scale, mpk_ring *ring)
+/* What a lot of a pass takes: its loop, which the host computes alike for MPK_FORMS, and groups of
+ * the pass that a warpgroup has at most, and the first of them. */
+struct box_way {
+    int loop, most, skip;
+    bool half; /* at most half of a page of w */
+};
+/* part: the task has a part of its tile's columns; tiles that are shared take one of two loops. */
+MPK_FN box_way box_way_of(const tile_shape &s, const tile_pass &q, bool joint, bool part)
 {
-    constexpr int M = JOINT ? N / 2 : N;
-    const int warp = mpk_thread() / 32 % 4, skip = JOINT ? mpk_thread() / 128 * (M / 8) : 0;
-    const int left = q.groups - skip, groups = JOINT && left > M / 8 ? M / 8 : left;
-    float sum[M / 2];
-    row_sums of_x[4] = {};
-    box_sum<N, M>(b, skip, ring, sum, of_x);
+    box_way w;
+    w.loop = joint ? tile_loop_of_joint(q.groups, !part && s.activation != ACTIVATE_NONE)
+                   : tile_loop_of(1, 1, 1, 0, q.groups, 0);
+    if (part && w.loop == TILE_BOX_192)
+        w.loop = TILE_BOX_256;
+    w.most = TILE_BOX_GROUPS + TILE_GROUPS * (w.loop - TILE_BOX_128); /* loops by rows of w */
+    if (joint)
+        w.most = part ? q.groups / 2 : w.most / 2;
+    w.skip = joint ? mpk_thread() / 128 * w.most : 0;
+    w.half = q.groups <= TILE_GROUPS;
+    return w;
+}
+
+/* In calls tasks of 64 rows of w and fewer leave out the other half of a page: products of 128 rows
+ * would take longer than copies.  (The emulator runs both.) */
+#ifndef BOX_HALVES
+#define BOX_HALVES MPK_CALLS
+#endif
+
+/* A lot's sums, if LOOP is the one that it takes. */
+template <int LOOP, int N, bool JOINT>
+MPK_FN void box_sum_if(const box_lot &b, const box_way &w, mpk_ring *ring, float *sum,
+                       row_sums *of_x)
+{
+    if (!BOX_HAS_LOOP(LOOP) || w.loop != LOOP)
+        return;
+    if (BOX_HALVES && LOOP == TILE_BOX_128 && !JOINT && w.half)
+        box_sum<N, 64>(b, w.skip, ring, sum, of_x);
+    else
+        box_sum<N, JOINT ? N / 2 : N>(b, w.skip, ring, sum, of_x);
+}
+template <bool JOINT>
+MPK_FN void box_sum_lot(const box_lot &b, const box_way &w, mpk_ring *ring, float *sum,
+                        row_sums *of_x)
+{
+    box_sum_if<TILE_BOX_128, 128, JOINT>(b, w, ring, sum, of_x);
+    box_sum_if<TILE_BOX_192, 192, JOINT>(b, w, ring, sum, of_x);
+    box_sum_if<TILE_BOX_256, 256, JOINT>(b, w, ring, sum, of_x);
+}
+
+/* The end of a lot of a task that has its tile alone, for all loops.  first: number of the pass's
+ * first group; s_scale: place of its tokens' factors, which are there unless `anew`. */
+MPK_FN void box_end_lot(const mpk_task &t, const tile_shape &s, const tile_pass &q,
+                        const box_way &w, int first, int row, bool anew, float *sum, row_sums *of_x,
+                        float *s_scale)
+{
+    const int warp = mpk_thread() / 32 % 4, left = q.groups - w.skip;
     if (anew && !squares_are_summed(t))
         box_put_scales(s, s.eps, of_x, s_scale);
     tile_meet(); /* stages of x give way to sums */
-    first += skip;
-    const box_end e = box_end_of(t, s, row + 16 * warp, first, groups, skip);
-    char *s_own = box_scratch() + warp * 16 * TILE_ROW * 4; /* the warp's, of the stages' room */
-    if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
-        box_put_logits<M>(t, s, e, row + 16 * warp, first, sum, (float *)s_own,
-                          s_scale + 16 * warp);
-    else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
-        box_put_pairs<M>(e, s.activation, sum, s_own, s_scale + 16 * warp);
-    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN) && BOX_IS_SHORT)
-        box_put_short<M>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
-    else if (TILE_HAS_END(LOOP, TILE_END_PLAIN))
-        box_put<M>(t, s, e, sum, (float *)s_own, s_scale + 16 * warp);
+    const int row_of_warp = row + 16 * warp;
+    const box_end e = {row_of_warp, (int)t.hi0 - row_of_warp, first + w.skip,
+                       left < w.most ? left : w.most, w.skip};
+    char *s_own = box_scratch() + warp * BOX_OWN; /* the warp's, of the stages' room */
+    s_scale += 16 * warp;
+    if (BOX_HAS_END(TILE_END_LOGITS) && s.peaks >= 0)
+        box_put_logits(t, s, e, sum, (float *)s_own, s_scale);
+    else if (BOX_HAS_END(TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
+        box_put_pairs(t, s, e, sum, s_own, s_scale);
+    else if (BOX_HAS_END(TILE_END_PLAIN))
+        box_put(t, s, e, sum, s_own, s_scale);
     tile_meet(); /* and sums to stages */
-}
-
-/* A task that has a part of its tile's columns. */
-template <int N, bool JOINT>
-MPK_FN void box_run_part(const mpk_task &t, const tile_shape &s, const tile_pass &q,
-                         const box_lot &b, mpk_ring *ring)
-{
-    constexpr int M = JOINT ? N / 2 : N;
-    const int skip = JOINT ? mpk_thread() / 128 * (q.groups / 2) : 0;
-    float sum[M / 2];
-    row_sums of_x[4] = {};
-    box_sum<N, M>(b, skip, ring, sum, of_x);
-    box_meet<M>(t, s, sum, of_x);
-}
-
-/* A lot by the loop that it takes, if some task of this kernel takes it. */
-template <int LOOP, int N, bool JOINT>
-MPK_FN void box_run_if(const mpk_task &t, const tile_shape &s, const tile_pass &q, const box_lot &b,
-                       int loop, int first, int row, bool anew, float *s_scale, mpk_ring *ring)
-{
-    if (TILE_HAS_LOOP(LOOP) && loop == LOOP)
-        box_run_as<LOOP, N, JOINT>(t, s, q, b, first, row, anew, s_scale, ring);
-}
-
-/* part: the task has a part of its tile's columns; tiles that are shared take one of two loops.
- * The host computes the same loop for MPK_FORMS, so the branch that is taken is compiled. */
-template <bool JOINT>
-MPK_FN void box_run_lot(const mpk_task &t, const tile_shape &s, const tile_pass &q,
-                        const box_lot &b, bool part, int first, int row, bool anew, float *s_scale,
-                        mpk_ring *ring)
-{
-    const int loop = JOINT ? tile_loop_of_joint(q.groups, !part && s.activation != ACTIVATE_NONE)
-                           : tile_loop_of(1, 1, 1, 0, q.groups, 0);
-    if (part && loop == TILE_BOX_128)
-        box_run_part<128, JOINT>(t, s, q, b, ring);
-    else if (part)
-        box_run_part<256, JOINT>(t, s, q, b, ring);
-    else {
-        box_run_if<TILE_BOX_128, 128, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
-        box_run_if<TILE_BOX_192, 192, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
-        box_run_if<TILE_BOX_256, 256, JOINT>(t, s, q, b, loop, first, row, anew, s_scale, ring);
-    }
 }
 
 /* All body threads: lot number `lot` of the pass that begins at group `at` of the task; row:
@@ -435,10 +431,21 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
         row += half * TILE_TOKENS;
     const box_lot b = box_lot_of(t, s, q, anew);
     box_begin(t, s, p, q, part, b, at, lot, row, anew, s_scale);
-    if (TILE_SOME_JOINT && (TILE_ALL_SHORT ? !TILE_IS_IMAGE(s) : p.joint))
-        box_run_lot<true>(t, s, q, b, part, first, row, anew, s_scale, ring);
+    const bool joint = TILE_SOME_JOINT && (TILE_ALL_SHORT ? !TILE_IS_IMAGE(s) : p.joint);
+    const box_way w = box_way_of(s, q, joint, part);
+    float sum[BOX_SUMS]; /* of all loops, so that they share an end */
+    row_sums of_x[4] = {};
+#pragma unroll
+    for (int i = 0; i < BOX_SUMS; i++)
+        sum[i] = 0;
+    if (joint)
+        box_sum_lot<true>(b, w, ring, sum, of_x);
     else
-        box_run_lot<false>(t, s, q, b, part, first, row, anew, s_scale, ring);
+        box_sum_lot<false>(b, w, ring, sum, of_x);
+    if (part)
+        box_meet(t, s, sum, of_x);
+    else
+        box_end_lot(t, s, q, w, first, row, anew, sum, of_x, s_scale);
 }
 
 #endif

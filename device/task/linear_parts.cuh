@@ -158,12 +158,13 @@ template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
     char *room = parts_noted()->room + 2 * begin * PARTS_ROW + at,
          *scratch = parts_scratch() - 2 * first * PARTS_ROW + at;
 #pragma unroll
-    for (int n = 0; n < M / 8; n++)
-        if (n < groups) {
-            char *to = ((rt_u32)(n - first) < (rt_u32)own ? scratch : room) + 2 * n * PARTS_ROW;
-            ptx_store_sums(to, sum[4 * n], sum[4 * n + 1]);
-            ptx_store_sums(to + 128, sum[4 * n + 2], sum[4 * n + 3]);
-        }
+    for (int n = 0; n < M / 8; n++) {
+        if (!BOX_HAS_UNIT(n / 8) || n >= groups)
+            break;
+        char *to = ((rt_u32)(n - first) < (rt_u32)own ? scratch : room) + 2 * n * PARTS_ROW;
+        ptx_store_sums(to, sum[4 * n], sum[4 * n + 1]);
+        ptx_store_sums(to + 128, sum[4 * n + 2], sum[4 * n + 3]);
+    }
 }
 
 /* A lane of 16, and for entries the others: the sums of this part's columns of a token, from
@@ -330,7 +331,9 @@ MPK_FN row_sums parts_store(const mpk_task &t, const tile_shape &s, const char *
 #pragma unroll
     for (int i = 0; i < 8; i++)
         sums.at[i] *= scale;
-    box_finish_sums(s, s.after, s_bias, &sums);
+    if (BOX_HAS_ENDS)
+        box_finish_sums(s, s.after, box_eight(s_bias),
+                        TILE_IS_IMAGE(s) ? box_eight(s_bias + BOX_FACTORS) : tile_eight{}, &sums);
     return row_sums_add(box_store(t.e->sends, (rt_u64)y, sums, r, TILE_HAS_RELU(s)), {});
 }
 

@@ -30,7 +30,7 @@
 /* Are there sums of x's rows? */
 MPK_FN bool squares_are_summed(const mpk_task &t)
 {
-    return TILE_HAS(TILE_FORM_PARTS) && t.e->at[RT_SQUARES_OF_X];
+    return TILE_HAS(TILE_FORM_SQUARES) && t.e->at[RT_SQUARES_OF_X];
 }
 
 enum {

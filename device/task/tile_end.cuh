@@ -189,6 +189,12 @@ MPK_FN void tile_gelu_eight(tile_eight *v)
         v->at[i] *= v->at[i] < 0 ? half[i] : 1 - half[i];
 }
 
+/* Has some task an activation by tile_exponent? */
+#define TILE_HAS_EXPONENT                                   \
+    (TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_SILU) ||      \
+     TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_GELU_TANH) || \
+     TILE_HAS(TILE_FORM_ACTIVATION + ACTIVATE_QUICK_GELU))
+
 /* An activation of eight values.  One value is a chain of some 100 cycles, so each step of it is
  * made for all before the next. */
 MPK_FN void tile_activate_eight(int activation, tile_eight *v)
@@ -203,6 +209,8 @@ MPK_FN void tile_activate_eight(int activation, tile_eight *v)
             v->at[i] = activate_relu(v->at[i]);
         return;
     }
+    if (!TILE_HAS_EXPONENT)
+        return;
     float part[8];
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -282,17 +290,22 @@ struct row_sums {
     float square, entry;
 };
 
-/* Those of eight entries more. */
+/* Those of two entries more. */
+MPK_FN row_sums row_sums_add_word(rt_u32 word, row_sums sums)
+{
+    const float a = halves_low(word), b = halves_high(word);
+    sums.square = fmaf(b, b, fmaf(a, a, sums.square));
+    if (MPK_CENTRED)
+        sums.entry += a + b;
+    return sums;
+}
+/* Of eight. */
 MPK_FN row_sums row_sums_add(const mpk_words &v, row_sums sums)
 {
     const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-    for (int e = 0; e < 4; e++) {
-        const float a = halves_low(words[e]), b = halves_high(words[e]);
-        sums.square = fmaf(b, b, fmaf(a, a, sums.square));
-        if (MPK_CENTRED)
-            sums.entry += a + b;
-    }
+    for (int e = 0; e < 4; e++)
+        sums = row_sums_add_word(words[e], sums);
     return sums;
 }
 

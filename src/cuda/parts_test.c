@@ -350,7 +350,7 @@ static void test_squares_of_calls(void **state)
         bed *b = set_up_graphs(twelve_workers, 12, 1, &all[i].source, (uint32_t[]){1}, CUDA_CALLS);
         const rt_entry of_h = entry_of(b, maker(b, "h"), RT_NONE, false),
                        of_i = entry_of(b, maker(b, "i"), RT_NONE, false);
-        assert_int_equal(forms_of(b) >> TILE_FORM_PARTS & 1, 1);
+        assert_int_equal(forms_of(b) >> TILE_FORM_SQUARES & 1, 1);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
         assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] - of_i.at[RT_SQUARES_OF_X],

@@ -202,6 +202,14 @@ static bool has_thin_boxes(const gen_call *c, int groups, bool wide)
 
 _Static_assert((int)RT_SHORT_TOKENS == (int)TILE_TOKENS, "tasks that are not wide are short");
 
+/* Of tasks that may share tiles, or take or leave sums of squares.  Tiles of calls are small
+ * (gen/sharing.c). */
+static uint64_t forms_of_parts(const gen_call *c)
+{
+    return UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_SQUARES |
+           (may_have_ends(c) ? 0 : UINT64_C(1) << TILE_FORM_LARGE_PARTS);
+}
+
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too
  * few leaves a task without its loop.  Where maps may be missing the loop without boxes is there
  * too. */
@@ -221,7 +229,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
     /* whether a thin task shares its tile is decided later (gen/sharing.h) */
     if (may_be_joint && !joint && !is_logits(c) &&
         tile_parts_of_short(tokens, groups, gen_input(c, X)->dims[1]) > 1)
-        bits |= UINT64_C(1) << TILE_FORM_JOINT | UINT64_C(1) << TILE_FORM_PARTS;
+        bits |= UINT64_C(1) << TILE_FORM_JOINT | forms_of_parts(c);
     if (!((boxed || is_thin_box) && always_by_boxes(c, maps)))
         bits |= loops_of(c, groups, wide, false, one_wide, end);
     if (boxed || is_thin_box)
@@ -229,7 +237,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
     if ((boxed || may_be_joint) && has_ends(c))
         bits |= UINT64_C(1) << TILE_FORM_BOX_ENDS;
     if (boxed && !is_logits(c) && tokens <= RT_PART_TOKENS)
-        bits |= UINT64_C(1) << TILE_FORM_PARTS;
+        bits |= forms_of_parts(c);
     if (act_of(c).n)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;
     if (has_bias(c))

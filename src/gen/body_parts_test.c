@@ -339,8 +339,8 @@ static void fill_squares(const product *p, uint32_t i, rt_entry *e, uint64_t *fo
     if (p->squares_of_y)
         e->at[RT_SQUARES_OF_Y] =
             (rt_u64)(uintptr_t)p->squares_of_y + i * sums_of_task(p) * p->floats * sizeof(float);
-    if (p->squares_of_x || p->squares_of_y) /* kernels with such tasks have some that share tiles */
-        *forms |= UINT64_C(1) << TILE_FORM_PARTS;
+    if (p->squares_of_x || p->squares_of_y)
+        *forms |= UINT64_C(1) << TILE_FORM_SQUARES;
 }
 
 static void drop_squares(product *p)
@@ -394,6 +394,8 @@ static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
     *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
     if (p->c->parts > 1 && p->c->tokens) /* tasks of so few columns would be alone */
         *forms |= UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_JOINT;
+    if (p->c->parts > 1) /* those of calls have fewer rows */
+        *forms |= UINT64_C(1) << TILE_FORM_LARGE_PARTS;
     make_maps(&p->b, p->packed, p->maps, e);
     fill_squares(p, i, e, forms);
     rt_meeting *m = &p->meetings[i / p->c->parts];

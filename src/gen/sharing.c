@@ -87,9 +87,16 @@ static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_
     return (memory > cache ? memory : cache) + sums;
 }
 
+/* Is it of a program that serves no requests?  Its kernel is one function for all products, which
+ * sums of 256 rows leave too few registers. */
+static bool in_call(const ir_graph *g, ir_op_id op)
+{
+    return g->tensors.at[g->ops.at[op].out[0]].live == IR_ALL;
+}
+
 /* How many tasks are to share a tile, a power of two; 1: they are better alone.  Of at most 64
  * tokens the rows of the tile decide (tile_parts_of_short), not the bytes. */
-static uint32_t choose(const gen_pack *p, bool images, const grid *d)
+static uint32_t choose(const gen_pack *p, bool images, const grid *d, uint32_t most_rows)
 {
     const uint32_t per_group = p->order == GEN_PAIRED ? ROWS / 2 : ROWS,
                    groups = d->n_columns / per_group;
@@ -101,7 +108,7 @@ static uint32_t choose(const gen_pack *p, bool images, const grid *d)
         const uint32_t n = (uint32_t)tile_parts_of_short(d->n_tokens, (int)groups, p->columns);
         return d->n_across % n ? 1 : n;
     }
-    for (uint32_t n = 2; n <= RT_MOST_PARTS && n * groups * ROWS <= RT_PART_ROWS; n *= 2)
+    for (uint32_t n = 2; n <= RT_MOST_PARTS && n * groups * ROWS <= most_rows; n *= 2)
         if (d->n_across % n == 0 && p->columns >= (int64_t)n * TILE_BOX_COLUMNS &&
             cost_of(p, d, groups, n) < least) {
             best = n;
@@ -119,7 +126,8 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
         return (gen_sharing){0};
     /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
     const bool may_share = use->body->images || gen_comes_by_boxes(g->ir, op);
-    return (gen_sharing){.n = may_share ? choose(&use->pack, use->body->images, &d) : 1,
+    const uint32_t most_rows = in_call(g->ir, op) ? TILE_BOX_GROUPS * ROWS : RT_PART_ROWS;
+    return (gen_sharing){.n = may_share ? choose(&use->pack, use->body->images, &d, most_rows) : 1,
                          .n_across = d.n_across,
                          .n_tasks = d.n_tasks};
 }
@@ -127,13 +135,16 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
 mpk_status gen_drop_parts(mpk_context *cx, arena *a, const gen_graph *g, const gen_use *uses,
                           uint32_t n_workers, uint64_t *forms)
 {
-    bool *seen, shares = false;
+    bool *seen, shares = false, squares = false;
     NEW(cx, a, seen, n_workers);
-    for (ir_op_id op = 0; op < g->ir->ops.n && !shares; op++)
-        shares = gen_find_sharing(g, op, &uses[op], false, n_workers, seen).n > 1 ||
-                 (uses[op].body && uses[op].body->parts && !uses[op].body->images &&
-                  gen_has_norm(g->ir, op));
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
+        const gen_use *u = &uses[op];
+        shares |= gen_find_sharing(g, op, u, false, n_workers, seen).n > 1;
+        squares |= u->body && u->body->parts && !u->body->images && gen_has_norm(g->ir, op);
+    }
     if (!shares)
         *forms &= ~(UINT64_C(1) << TILE_FORM_PARTS);
+    if (!squares)
+        *forms &= ~(UINT64_C(1) << TILE_FORM_SQUARES);
     return MPK_OK;
 }

@@ -19,8 +19,8 @@ typedef struct gen_sharing {
 gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use, bool joint,
                              uint32_t n_workers, bool *seen);
 /* Take TILE_FORM_PARTS out of the forms of a call, of one graph, unless some product shares tiles,
- * or has a norm that may take squares of rows (device/task/row_squares.cuh).  uses: of its
- * operators. */
+ * and TILE_FORM_SQUARES unless one has a norm that may take squares of rows
+ * (device/task/row_squares.cuh).  uses: of its operators. */
 mpk_status gen_drop_parts(mpk_context *cx, arena *a, const gen_graph *g, const gen_use *uses,
                           uint32_t n_workers, uint64_t *forms);
 

@@ -437,8 +437,9 @@ static void test_short_tasks_by_boxes(void **state)
     assert_true(source.units[GEN_PROMPTS] >> GEN_UNIT_SHORT & 1);
     assert_false(source.units[GEN_STREAMS] >> GEN_UNIT_SHORT & 1);
     /* 128 rows: each warpgroup has half of them */
-    const uint64_t box = UINT64_C(1) << TILE_BOX_128 * TILE_ENDS, parts = UINT64_C(1)
-                                                                          << TILE_FORM_PARTS;
+    const uint64_t box = UINT64_C(1) << TILE_BOX_128 * TILE_ENDS,
+                   parts = UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_LARGE_PARTS |
+                           UINT64_C(1) << TILE_FORM_SQUARES;
     snprintf(words, sizeof words, "#if MPK_UNIT == MPK_UNIT_SHORT\n#define MPK_FORMS 0x%llxull\n",
              (unsigned long long)(box | parts | UINT64_C(1) << TILE_FORM_JOINT));
     assert_non_null(strstr(source.text.at, words));

@@ -119,15 +119,18 @@ enum { TILE_END_PLAIN, TILE_END_PAIRS, TILE_END_LOGITS, TILE_ENDS };
  * left out. */
 enum {
     TILE_FORM_PARTS = TILE_LOOPS * TILE_ENDS,   /* tasks that share a tile (linear_parts) */
-    TILE_FORM_ACTIVATION = TILE_FORM_PARTS + 1, /* + ACTIVATE_*: 6 bits from the next on */
+    TILE_FORM_ACTIVATION = TILE_FORM_PARTS,     /* + ACTIVATE_*: 6 bits from the next on */
     TILE_FORM_AFTER = TILE_FORM_ACTIVATION + 7, /* an activation of columns of y */
     TILE_FORM_BIAS = TILE_FORM_AFTER + 1,
     TILE_FORM_BOX_ENDS = TILE_FORM_BIAS + 1, /* either of these at the end of boxes */
     /* an activation of columns of y in linear_stream and linear_team */
     TILE_FORM_STREAM_AFTER = TILE_FORM_BOX_ENDS + 1,
-    TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1, /* a factor or a cap of logits, for all bodies */
-    TILE_FORM_JOINT = TILE_FORM_BEND + 1,        /* boxes of at most 64 tokens */
-    TILE_FORM_SIDES = TILE_FORM_JOINT + 1,       /* two groups of experts side by side */
+    TILE_FORM_BEND = TILE_FORM_STREAM_AFTER + 1,   /* a factor or a cap of logits, for all bodies */
+    TILE_FORM_JOINT = TILE_FORM_BEND + 1,          /* boxes of at most 64 tokens */
+    TILE_FORM_SIDES = TILE_FORM_JOINT + 1,         /* two groups of experts side by side */
+    TILE_FORM_LARGE_PARTS = TILE_FORM_SIDES + 1,   /* shared tiles of more than 128 rows */
+    TILE_FORM_SQUARES = TILE_FORM_LARGE_PARTS + 1, /* sums of squares of rows (row_squares.cuh) */
+    TILE_FORMS
 };
 
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both

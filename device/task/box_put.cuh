@@ -32,8 +32,9 @@ struct box_end {
     int skip;          /* groups of the pass before these: their biases in scratch */
 };
 
-/* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0: nowhere.
- * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
+/* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0:
+ * nowhere. A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts
+ * alike). */
 MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
 {
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
@@ -76,8 +77,8 @@ MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
  * Code that runs once for a task comes from L2, 3.5 us for 1,000 instructions, and all bodies of a
  * step or call share the SM's instruction cache.  So a unit of sums, 64 columns, goes to scratch,
  * each lane's own as four pieces of eight, and one loop makes these what is stored, as 16 bits:
- * rows of 64 columns for the warp's 16 tokens.  Then the warp stores the rows, 16 bytes a lane.  The
- * residual comes to their place before: a lane finds its two columns there and puts y in their
+ * rows of 64 columns for the warp's 16 tokens.  Then the warp stores the rows, 16 bytes a lane.
+ * The residual comes to their place before: a lane finds its two columns there and puts y in their
  * place. */
 
 /* A warp's part of the scratch. */

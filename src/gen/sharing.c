@@ -23,6 +23,11 @@ enum {
 };
 /* L2 delivers this many times what memory does. */
 #define L2_OF_MEMORY 2.5
+/* A byte of a tile's sums costs as much as so many that a step of a product reads.  In calls, whose
+ * bodies share the instruction cache, by measurement: tiles of 64 x 128 x 3,072 are better alone,
+ * those of 32 x 128 x 3,072 by four. */
+#define SUMS_OF_STEPS 2.0
+#define SUMS_OF_CALLS 5.0
 
 /* An operator's tasks, which all have as many columns of y. */
 typedef struct grid {
@@ -74,17 +79,17 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 }
 
 /* What a worker reads and writes if tiles have this many parts, in bytes from L2; groups: of a
- * task, 8 rows of w each. */
-static double cost_of(const gen_pack *p, const grid *d, uint32_t groups, uint32_t parts)
+ * task, 8 rows of w each; call: of a program that serves no requests. */
+static double cost_of(const gen_pack *p, const grid *d, bool call, uint32_t groups, uint32_t parts)
 {
     const uint64_t rows = (uint64_t)groups * parts * ROWS,
                    column_bytes = (uint64_t)p->padded_columns * 2;
     const double memory =
         (double)(groups * ROWS * column_bytes) * d->n_across / d->n_tasks * L2_OF_MEMORY;
     const double cache = (double)(column_bytes / parts * (d->n_tokens + round_up(rows, BOX_ROWS)));
-    const double sums =
-        parts > 1 ? 2.0 * RT_PART_TOKENS * sizeof(float) * (double)rows + MEETING_BYTES : 0;
-    return (memory > cache ? memory : cache) + sums;
+    const double a_sum = call ? SUMS_OF_CALLS : SUMS_OF_STEPS,
+                 sums = a_sum * RT_PART_TOKENS * sizeof(float) * (double)rows + MEETING_BYTES;
+    return (memory > cache ? memory : cache) + (parts > 1 ? sums : 0);
 }
 
 /* Is it of a program that serves no requests?  Its kernel is one function for all products, which
@@ -96,12 +101,13 @@ static bool in_call(const ir_graph *g, ir_op_id op)
 
 /* How many tasks are to share a tile, a power of two; 1: they are better alone.  Of at most 64
  * tokens the rows of the tile decide (tile_parts_of_short), not the bytes. */
-static uint32_t choose(const gen_pack *p, bool images, const grid *d, uint32_t most_rows)
+static uint32_t choose(const gen_pack *p, bool images, const grid *d, bool call)
 {
     const uint32_t per_group = p->order == GEN_PAIRED ? ROWS / 2 : ROWS,
                    groups = d->n_columns / per_group;
     uint32_t best = 1;
-    double least = cost_of(p, d, groups, 1);
+    double least = cost_of(p, d, call, groups, 1);
+    const uint32_t most_rows = call ? TILE_BOX_GROUPS * ROWS : RT_PART_ROWS;
     if (d->n_columns % per_group)
         return 1;
     if (d->n_tokens <= RT_SHORT_TOKENS && !images) {
@@ -110,9 +116,9 @@ static uint32_t choose(const gen_pack *p, bool images, const grid *d, uint32_t m
     }
     for (uint32_t n = 2; n <= RT_MOST_PARTS && n * groups * ROWS <= most_rows; n *= 2)
         if (d->n_across % n == 0 && p->columns >= (int64_t)n * TILE_BOX_COLUMNS &&
-            cost_of(p, d, groups, n) < least) {
+            cost_of(p, d, call, groups, n) < least) {
             best = n;
-            least = cost_of(p, d, groups, n);
+            least = cost_of(p, d, call, groups, n);
         }
     return best;
 }
@@ -126,8 +132,8 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
         return (gen_sharing){0};
     /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
     const bool may_share = use->body->images || gen_comes_by_boxes(g->ir, op);
-    const uint32_t most_rows = in_call(g->ir, op) ? TILE_BOX_GROUPS * ROWS : RT_PART_ROWS;
-    return (gen_sharing){.n = may_share ? choose(&use->pack, use->body->images, &d, most_rows) : 1,
+    const bool images = use->body->images, call = in_call(g->ir, op);
+    return (gen_sharing){.n = may_share ? choose(&use->pack, images, &d, call) : 1,
                          .n_across = d.n_across,
                          .n_tasks = d.n_tasks};
 }

@@ -102,13 +102,15 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
 {
     *out = (cuda_packed){.n_parts = p->n_weights,
                          .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
-                         .shift = p->shift == IR_NONE ? IR_NONE : weight_of(m, graph, p->shift),
+                         .shift = IR_NONE,
                          .order = p->order,
                          .form = p->form,
                          .dtype = p->dtype,
                          .columns = (uint64_t)p->columns,
                          .padded_columns = (uint64_t)p->padded_columns,
                          .n_bytes = p->n_bytes};
+    if (p->shift != IR_NONE)
+        out->shift = weight_of(m, graph, p->shift);
     if (p->centred)
         out->added = (uint64_t)p->padded_rows * out->padded_columns * 2;
     CHECK(cx, p->scale == IR_NONE || out->scale != IR_NONE, MPK_EUNSUPPORTED,

@@ -15,6 +15,7 @@
 
 #include "ptx/half.cuh"
 #include "rt/rt_blocks.h"
+#include "rt/rt_centre.h"
 #include "rt/rt_pack.h"
 
 /* Exact. */
@@ -70,13 +71,67 @@ RT_FN void pack_blocks(const rt_pack &p)
     }
 }
 
-/* Pack the rows that p names; any grid.  A block of 512 bytes is 8 rows x 32 columns; unit u of
- * row r stands at u ^ (r / 2), the swizzle by which eight lanes that read a column of units hit
- * different banks.  A norm's scale is multiplied in before the one rounding. */
+/* Column `column` of row r of the part, after a norm's scale, not rounded. */
+RT_FN float pack_entry(const rt_pack &p, rt_u64 r, rt_u64 column)
+{
+    const float x = pack_load(p.from, p.dtype, r * p.columns + column);
+    return p.scale ? __fmul_rn(x, pack_load(p.scale, p.scale_dtype, column)) : x;
+}
+
+RT_FN rt_u16 pack_round(const rt_pack &p, float x)
+{
+    return p.to_dtype == RT_PACK_F16 ? ptx_to_f16(x) : pack_to_bf16(x);
+}
+
+/* Where unit `unit`, 8 columns, of a packed row goes.  A block of 512 bytes is 8 rows x 32 columns;
+ * unit u of row r stands at u ^ (r / 2), the swizzle by which eight lanes that read a column of
+ * units hit different banks. */
+RT_FN rt_u64 pack_unit(const rt_pack &p, rt_u64 packed, rt_u64 unit)
+{
+    const rt_u64 block = packed / 8 * (p.padded_columns / 32) + unit / 4;
+    return p.to + block * 512 + packed % 8 * 64 + ((unit % 4) ^ (packed % 8 / 2)) * 16;
+}
+
+/* Rows that are centred, a thread each, since rounding goes along the row; and the product of the
+ * row by the norm's shift. */
+RT_FN void pack_centred(const rt_pack &p)
+{
+    for (rt_u64 r = blockIdx.x * (rt_u64)blockDim.x + threadIdx.x; r < p.n_rows;
+         r += gridDim.x * (rt_u64)blockDim.x) {
+        const rt_u64 packed = pack_row(p, p.first_row + r);
+        double sum = 0;
+        float added = 0;
+        for (rt_u64 k = 0; k < p.columns; k++) {
+            sum += (double)pack_entry(p, r, k);
+            if (p.shift)
+                added += pack_load(p.from, p.dtype, r * p.columns + k) *
+                         pack_load(p.shift, p.shift_dtype, k);
+        }
+        ((float *)p.added)[packed] = added;
+        rt_centre c = {p.to_dtype == RT_PACK_F16 ? RT_CENTRE_F16 : RT_CENTRE_BF16,
+                       (float)(sum / (double)p.columns), 0, 0, 0};
+        for (rt_u64 k = 0; k < p.columns; k++)
+            c.largest = fmaxf(c.largest, fabsf(pack_entry(p, r, k) - c.mean));
+        for (rt_u64 k = 0; k < p.columns; k++) {
+            const rt_u16 half =
+                pack_round(p, rt_centre_next(&c, k, p.columns, pack_entry(p, r, k)));
+            rt_centre_take(&c,
+                           p.to_dtype == RT_PACK_F16 ? ptx_from_f16(half) : pack_from_bf16(half));
+            ((rt_u16 *)pack_unit(p, packed, k / 8))[k % 8] = half;
+        }
+    }
+}
+
+/* Pack the rows that p names; any grid.  A norm's scale is multiplied in before the one
+ * rounding. */
 extern "C" __global__ void mpk_pack(const rt_pack p)
 {
     if (p.form) {
         pack_blocks(p);
+        return;
+    }
+    if (p.added) {
+        pack_centred(p);
         return;
     }
     rt_u64 units = (p.columns + 7) / 8, n = p.n_rows * units;
@@ -90,17 +145,9 @@ extern "C" __global__ void mpk_pack(const rt_pack p)
         } v;
         for (int k = 0; k < 8; k++) {
             /* columns after the last are zeros, up to the unit's end */
-            float x = 0;
-            if (column + k < p.columns) {
-                x = pack_load(p.from, p.dtype, r * p.columns + column + k);
-                if (p.scale)
-                    x = __fmul_rn(x, pack_load(p.scale, p.scale_dtype, column + k));
-            }
-            v.half[k] = p.to_dtype == RT_PACK_F16 ? ptx_to_f16(x) : pack_to_bf16(x);
+            v.half[k] = column + k < p.columns ? pack_round(p, pack_entry(p, r, column + k)) : 0;
         }
-        rt_u64 block = packed / 8 * (p.padded_columns / 32) + column / 32;
-        rt_u64 at = block * 512 + packed % 8 * 64 + ((unit % 4) ^ (packed % 8 / 2)) * 16;
-        *(uint4 *)(p.to + at) = v.whole;
+        *(uint4 *)pack_unit(p, packed, unit) = v.whole;
     }
 }
 

@@ -14,6 +14,7 @@
 #include "gen/body_print.h"
 #include "gen/image_of.h"
 #include "gen/packed_form.h"
+#include "rt/rt_centre.h"
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
 
@@ -145,6 +146,28 @@ static inline void free_fenced(void *data, size_t n)
     free((unsigned char *)data - FENCE);
 }
 
+/* Is it a product whose norm is a layer_norm? */
+static inline bool is_centred(const ir_op *op)
+{
+    for (uint32_t i = 0; i < op->def->n_attributes; i++)
+        if (strcmp(op->def->attributes[i].name, "centred") == 0)
+            return op->attributes[i].i;
+    return false;
+}
+
+/* Rows of its x get means of up to ten deviations. */
+static inline void shift_rows(bed *b)
+{
+    const ir_tensor_id x = b->op->in[0];
+    op_view v = {.data = b->values.data[x], .dtype = tensor(b, x)->dtype};
+    const int64_t columns = tensor(b, x)->dims[1];
+    for (int64_t t = 0; is_centred(b->op) && t < tensor(b, x)->dims[0]; t++) {
+        const float mean = 5 * ((float)next_random(b, 5) - 2);
+        for (int64_t i = t * columns; i < (t + 1) * columns; i++)
+            op_store(&v, i, op_load(&v, i) + mean);
+    }
+}
+
 /* Memory of exactly the size of each root; inputs random, operators before the last one run,
  * outputs full of -1.  Of what may be dead `fewest` entries or a few more are alive, or all. */
 static inline void set_up(bed *b, const subject *s, uint64_t seed, bool all_alive, uint32_t fewest,
@@ -172,6 +195,7 @@ static inline void set_up(bed *b, const subject *s, uint64_t seed, bool all_aliv
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
         if (is_root(b, i) && is_output(b, i))
             memset(b->values.data[i], 0xff, (size_t)ir_bytes(tensor(b, i)));
+    shift_rows(b);
 }
 
 static inline void tear_down(bed *b)
@@ -355,16 +379,35 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
 static inline void pack_row(const bed *b, const gen_pack *p, const ir_tensor *w, const void *data,
                             int64_t row, int64_t packed, char *to)
 {
-    op_view from = {.data = (void *)data, .dtype = w->dtype}, scale = {0};
+    op_view from = {.data = (void *)data, .dtype = w->dtype}, scale = {0}, shift = {0};
     if (p->scale != IR_NONE)
         scale = (op_view){.data = b->values.data[p->scale], .dtype = tensor(b, p->scale)->dtype};
+    if (p->shift != IR_NONE)
+        shift = (op_view){.data = b->values.data[p->shift], .dtype = tensor(b, p->shift)->dtype};
+    rt_centre centre = {.unit = p->dtype == IR_F16 ? RT_CENTRE_F16 : RT_CENTRE_BF16};
+    float *entries = calloc((size_t)p->columns, sizeof *entries), added = 0;
+    double sum = 0;
+    for (int64_t c = 0; c < p->columns; c++) {
+        const float entry = op_load(&from, row * p->columns + c);
+        entries[c] = entry * (scale.data ? op_load(&scale, c) : 1);
+        sum += (double)entries[c];
+        added += entry * (shift.data ? op_load(&shift, c) : 0);
+    }
+    centre.mean = (float)(sum / (double)p->columns);
+    for (int64_t c = 0; c < p->columns; c++)
+        centre.largest = fmaxf(centre.largest, fabsf(entries[c] - centre.mean));
     for (int64_t c = 0; c < p->columns; c++) {
         char *block = to + (packed / 8 * (p->padded_columns / 32) + c / 32) * 512;
         op_view at = {.data = block + packed % 8 * 64 + (c % 32 / 8 ^ packed % 8 / 2) * 16,
                       .dtype = p->dtype};
         op_store(&at, c % 8,
-                 op_load(&from, row * p->columns + c) * (scale.data ? op_load(&scale, c) : 1));
+                 p->centred ? rt_centre_next(&centre, (uint64_t)c, (uint64_t)p->columns, entries[c])
+                            : entries[c]);
+        rt_centre_take(&centre, op_load(&at, c % 8));
     }
+    if (p->centred)
+        memcpy(to + p->padded_rows * p->padded_columns * 2 + packed * 4, &added, sizeof added);
+    free(entries);
 }
 
 /* A row that stays in blocks, as device/pack.cuh packs it. */
@@ -491,8 +534,17 @@ static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype hal
     return body->forms ? body->forms(&c, box, maps ? GEN_MAPS_ALL : GEN_MAPS_NONE) : 0;
 }
 
+/* Entries of each row become pairs of a number, or of its negative, and it. */
+static inline void pair_entries(bed *b, ir_tensor_id id, float sign)
+{
+    op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
+    assert_int_equal(tensor(b, id)->dims[tensor(b, id)->rank - 1] % 2, 0);
+    for (int64_t i = 0; i < ir_elements(tensor(b, id)); i += 2)
+        op_store(&v, i, sign * op_load(&v, i + 1));
+}
+
 /* What multiplies packed weights, or x where these stay in blocks, becomes powers of 2, so that
- * nothing is rounded there that ref does not round. */
+ * nothing is rounded there that ref does not round.  Rows that are to be centred are. */
 static inline void round_scale(bed *b)
 {
     const gen_pack *p = &b->s->use->pack;
@@ -505,6 +557,10 @@ static inline void round_scale(bed *b)
     op_view v = {.data = b->values.data[id], .dtype = tensor(b, id)->dtype};
     for (int64_t i = 0; i < ir_elements(tensor(b, id)); i++)
         op_store(&v, i, (float[]){0.5f, 1, -1, 2}[next_random(b, 4)]);
+    if (p->centred)
+        pair_entries(b, id, 1);
+    for (uint32_t i = 0; p->centred && i < p->n_weights; i++)
+        pair_entries(b, p->w[i], -1);
 }
 
 #endif

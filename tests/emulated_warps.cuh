@@ -99,11 +99,12 @@ static emulated_place emulated_turns;
 static emulated_warp emulated_warps[EMULATED_WARPS];
 static emulated_meeting emulated_barriers[16]; /* bar.sync */
 /* In place of constants of the source: what the task's own record says. */
-static rt_u32 emulated_one_wide;
+static rt_u32 emulated_one_wide, emulated_centred;
 #define MPK_FORMS (emulated_now->forms)
 /* As in a kernel of calls, or in one that serves (linear_box.cuh). */
 #define BOX_HALVES MPK_HALVES_F16
 #define MPK_ONE_WIDE emulated_one_wide
+#define MPK_CENTRED emulated_centred
 static emulated_copy emulated_bulk[EMULATED_COPIES];
 static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
 static rt_u64 emulated_state;

@@ -278,11 +278,12 @@ extern "C" int emulated_run(const rt_entry *entries, unsigned n, const unsigned 
 
 /* What the tasks to be run may run of the code for many tokens, each only what its record says
  * (gen_body.forms), and whether one loop does for wide tasks without boxes: a kernel whose tasks
- * they are has no more. */
-extern "C" void emulated_allow(const rt_u64 *forms, int one_wide)
+ * they are has no more.  centred: the kernel has a layer_norm in some product. */
+extern "C" void emulated_allow(const rt_u64 *forms, int one_wide, int centred)
 {
     emulated_tasks.forms = forms;
     emulated_one_wide = one_wide;
+    emulated_centred = centred;
 }
 
 /* Set (fails) or clear the abort flag that emulated threads see when they wait. */

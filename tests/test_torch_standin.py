@@ -407,6 +407,22 @@ def test_weights_by_columns_are_laid_by_rows_once_and_packed(face, interface):
     assert StandInRunner.made[0].program.describe()["kinds"]["linear"] == 1
 
 
+def test_a_layer_norm_is_packed_with_the_weights_of_the_product_after_it(face, interface):
+    """Packed again when one of its vectors changes."""
+    norm, product = torch.nn.LayerNorm(256).bfloat16(), torch.nn.Linear(256, 64).bfloat16()
+    fast, x = torch.compile(torch.nn.Sequential(norm, product), backend=backend.mpk), torch.randn(20, 256)
+    packs = []
+    kernel = KERNEL(lambda _, launch: launch[0].function == b"mpk_pack" and packs.append(launch[0].argument))
+    face.kernel(kernel, None)
+    for change in (None, norm.weight, norm.bias, product.weight):
+        if change is not None:
+            change.mul_(2)
+        fast(x.bfloat16())
+        fast(x.bfloat16())
+        assert packs.pop() == product.weight.data_ptr() and not packs
+    assert StandInRunner.made[0].program.describe()["kinds"] == {"linear": 1}
+
+
 def test_a_pytorch_whose_tensors_are_more_than_pointers_is_asked_from_python(monkeypatch):
     class Elsewhere(statics.References):
         def __init__(self, tensors, to):

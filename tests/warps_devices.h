@@ -25,7 +25,7 @@ typedef struct device {
     void *code;
     int (*run)(const rt_entry *entries, unsigned n, const unsigned *live, unsigned scratch_bytes,
                const late_bytes *late, unsigned n_late, uint64_t seed);
-    void (*allow)(const uint64_t *forms, int one_wide);
+    void (*allow)(const uint64_t *forms, int one_wide, int centred);
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } device;
 

@@ -62,7 +62,7 @@ MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int 
             continue;
         }
 #endif
-        s_bias[0] = s.activation != ACTIVATE_NONE ? tile_bias(t, s, (row + i) % 2, (row + i) / 2)
+        s_bias[0] = s.activation != ACTIVATE_NONE ? tile_bias_of_pair(t, s, row + i)
                                                   : tile_bias_of(t, s, row + i);
     }
 }

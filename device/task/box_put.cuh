@@ -24,18 +24,6 @@ MPK_FN char *box_scratch(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
 
-/* Sums of squares of x of the thread's four tokens, over the eight lanes that have a piece of
- * them. */
-MPK_FN void box_sum_squares(float *square)
-{
-#pragma unroll
-    for (int m = 0; m < 4; m++)
-    /* eight neighbouring lanes have the pieces of a token */
-#pragma unroll
-        for (int d = 1; d < 8; d *= 2)
-            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
-}
-
 /* A warp's 16 tokens and the groups of the pass that it has.  Addresses are formed where they are
  * needed: registers are few beside the sums. */
 struct box_end {
@@ -44,8 +32,9 @@ struct box_end {
     int skip;          /* groups of the pass before these: their biases in scratch */
 };
 
-/* Where the first token's sum of squares of the pass that begins at group `group` goes; 0: nowhere.
- * A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts alike). */
+/* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0:
+ * nowhere. A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts
+ * alike). */
 MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
 {
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
@@ -53,7 +42,7 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
         return 0;
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
-    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * 4;
+    return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * SQUARES_BYTES;
 }
 
 /* Columns of y of a group are 2^box_shift; bytes of a column. */
@@ -166,10 +155,10 @@ MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_e
     ptx_copy_async_commit();
 }
 
-/* Groups 2 i and 2 i + 1 of the unit; s_bias: of the unit.  square: those of what is put are added;
+/* Groups 2 i and 2 i + 1 of the unit; s_bias: of the unit.  sums: those of what is put are added;
  * groups: of the unit. */
 MPK_FN void box_make(const tile_shape &s, const box_lane &l, int i, const float *s_bias, int groups,
-                     float *square)
+                     row_sums *sums)
 {
     const float4 *s_sum = (const float4 *)(l.s_raw + 1024 * i), a = s_sum[0], b = s_sum[32];
     tile_eight v = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
@@ -200,7 +189,7 @@ MPK_FN void box_make(const tile_shape &s, const box_lane &l, int i, const float 
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (2 * i + k / 2 < groups)
-                square[k % 2] = squares_add_word(y[k], square[k % 2]);
+                sums[k % 2] = row_sums_add_word(y[k], sums[k % 2]);
 }
 
 /* Store the rows of unit u. */
@@ -222,8 +211,9 @@ MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end
     }
 }
 
-/* Sums of squares of the lane's tokens, over the four lanes that have columns of them. */
-MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_end &e, float *square)
+/* Sums of the lane's tokens, over the four lanes that have columns of them. */
+MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_end &e,
+                            const row_sums *sums)
 {
     const rt_u64 to = squares_of_pass(t, s, e.row, e.group);
     const int lane = mpk_thread() % 32;
@@ -231,12 +221,9 @@ MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_en
         return;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-#pragma unroll
-        for (int d = 1; d < 4; d *= 2)
-            square[m] += __shfl_xor_sync(0xffffffffu, square[m], d);
+        const row_sums all = row_sums_of_lanes(sums[m], 1, 4);
         if (lane % 4 == 0 && lane / 4 + 8 * m < e.tokens)
-            ptx_store_word((char *)to + (lane / 4 + 8 * m) * RT_SQUARES_ROW,
-                           __float_as_uint(square[m]));
+            squares_store((char *)to + (lane / 4 + 8 * m) * RT_SQUARES_ROW, all);
     }
 }
 
@@ -255,7 +242,7 @@ MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, co
     l.after = (int)ptx_keep((rt_u32)s.after); /* or found again for each piece */
     l.residual = s.residual >= 0;
     l.relu = TILE_HAS_RELU(s);
-    float square[2] = {0, 0};
+    row_sums sums[2] = {};
 #pragma unroll 1
     for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
         if (l.residual)
@@ -267,13 +254,13 @@ MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, co
         }
 #pragma unroll 1
         for (int i = 0; i < 4; i++)
-            box_make(s, l, i, l.s_bias + 64 * u, e.groups - u * TILE_GROUPS, square);
+            box_make(s, l, i, l.s_bias + 64 * u, e.groups - u * TILE_GROUPS, sums);
         __syncwarp();
         box_store_rows(t, s, e, u, l.s_rows);
         __syncwarp();
     }
     if (TILE_HAS(TILE_FORM_SQUARES))
-        box_put_squares(t, s, e, square);
+        box_put_squares(t, s, e, sums);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */

@@ -542,8 +542,8 @@ MPK_FN void expert_tile_ask(const expert_tile_copy &c, int columns, int stage, i
  * back as soon as their products are done: what memory brings next needs the room. */
 template <int N>
 MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, int columns,
-                                const char *s_x, int mine, bool squares, mpk_ring *ring, float *sum,
-                                float *square)
+                                const char *s_x, int mine, bool sums, mpk_ring *ring, float *sum,
+                                row_sums *of_x)
 {
     const int stages = 2 * q.steps; /* of x */
 #pragma unroll
@@ -564,8 +564,8 @@ MPK_FN void expert_tile_columns(const expert_tile_copy &c, const tile_pass &q, i
             box_multiply<N, EXPERT_TILE_PIECE>(
                 s_stage, mpk_s + page * MPK_PAGE_BYTES + mine + half * TILE_BOX_BYTES, sum);
             ptx_group_commit();
-            if (squares)
-                box_add_squares(s_stage, square);
+            if (sums)
+                box_add_sums(s_stage, of_x);
             expert_tile_ask(c, columns, stage + EXPERT_TILE_STAGES, stages);
         }
         ptx_group_wait<0>();
@@ -663,7 +663,8 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
         expert_tile_at<const rt_u32>(t, EXPERT_TILE_LIST) + k * EXPERT_TILE_PAIRS + row;
     char *s_x = t.s_scratch + half * TILE_X;
     float *s_scale = expert_tile_at<float>(t, EXPERT_TILE_SCALES) + half * TILE_TOKENS,
-          *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2], square[4] = {0, 0, 0, 0};
+          *s_sum = (float *)s_x + warp * 16 * TILE_ROW, sum[N / 2];
+    row_sums of_x[4] = {};
     const tile_pass q = expert_tile_pass(s);
     float bias[N / 128], *s_bias = expert_tile_at<float>(t, EXPERT_TILE_BIAS) + half * 256;
     if (ENDS)
@@ -676,10 +677,10 @@ MPK_FN void expert_tile_run(const mpk_task &t, const expert_tile_shape &s, int k
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
     expert_tile_columns<N>(c, q, s.columns, s_x, FULL ? 0 : half * EXPERT_TILE_BYTES, s.norm, ring,
-                           sum, square);
+                           sum, of_x);
     /* A warpgroup's threads sum what they have seen; the meeting below makes the factors
      * visible. */
-    box_put_scales(s, 1, square, s_scale);
+    box_put_scales(s, 1, of_x, s_scale);
     if (ENDS)
 #pragma unroll
         for (int i = 0; i < N / 128; i++)

@@ -1,8 +1,8 @@
 /* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
  *
- * Input: x, up to three weights, norm, biases, residual, of any dtype and strides; output: the
- * task's box of y, and of logits the peaks.  This is the body of rank 0, what the streamed
- * products (linear_stream, linear_team, linear_tile) are compared with.
+ * Input: x, up to three weights, a norm's vectors, biases, residual, of any dtype and strides;
+ * output: the task's box of y, and of logits the peaks.  This is the body of rank 0, what the
+ * streamed products (linear_stream, linear_team, linear_tile) are compared with.
  *
  * A team of threads takes four rows of a weight and up to TOKENS rows of x.  x comes through
  * shared memory, a tile of columns at a time, gathered and normalised on the way; lane l of the
@@ -28,18 +28,20 @@ enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
  * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
  * x while a group is multiplied, and the lanes' partial sums when it is added up: never both. */
 enum {
-    /* float[LINEAR_TOKENS] factors; then, twice, float[rows of all teams][LINEAR_TOKENS] */
+    /* float[2][LINEAR_TOKENS] factors and means; then, twice, float[rows of all
+     * teams][LINEAR_TOKENS] */
     LINEAR_FACTORS = MPK_REDUCE_BYTES,
     LINEAR_RESULTS = LINEAR_FACTORS + 64,
     LINEAR_SECOND = LINEAR_RESULTS + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4,
     LINEAR_BUFFER = LINEAR_SECOND + 8 * LINEAR_ROWS * LINEAR_TOKENS * 4
 };
 
-/* Where rows of x come from: x itself, the weight of a norm before the product (or absent), and
- * the ids of the rows that are taken (or absent: all, in order). */
+/* Where rows of x come from: x itself, the weight and the bias of a norm before the product (or
+ * absent), and the ids of the rows that are taken (or absent: all, in order). */
 struct linear_source {
-    mpk_view x, norm, rows; /* [T, D], [D], [R] */
+    mpk_view x, norm, norm_bias, rows; /* [T, D], [D], [D], [R] */
     double eps;
+    bool centred; /* the norm is a layer_norm */
 };
 
 /* The row of x of which row r of the result is made; -1 where the index names no live row: such
@@ -52,9 +54,21 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
     return token >= 0 && token < mpk_live(t, s.x) ? token : -1;
 }
 
-/* All threads: 1 / root mean square of n rows from r0 on, one team a row, into scratch.  Threads
- * without a row call mpk_sum too, since it meets at barriers.  fp64, so that the generic body's
- * norm has no error of its own. */
+/* All threads: what a team's rows are centred about, the sum of their columns. */
+MPK_FN double linear_mean(const mpk_task &t, const linear_source &s, rt_i64 row)
+{
+    const char *g_x = mpk_data(t, s.x);
+    double sum = 0; /* this lane's columns */
+    if (!s.centred)
+        return 0;
+    for (rt_i64 k = mpk_thread() % MPK_TEAM; row >= 0 && k < s.x.dims[1]; k += MPK_TEAM)
+        sum += (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+    return mpk_sum(t, MPK_TEAM, sum) / (double)s.x.dims[1];
+}
+
+/* All threads: 1 / root mean square of n rows from r0 on, centred if the norm says so, and their
+ * means; one team a row, into scratch.  Threads without a row call mpk_sum too, since it meets at
+ * barriers.  fp64, so that the generic body's norm has no error of its own. */
 MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
@@ -64,14 +78,18 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
     for (int first = 0; first < n; first += MPK_TEAMS) {
         bool mine = team < MPK_TEAMS && first + team < n; /* else only the barriers */
         rt_i64 row = mine ? linear_row(t, s, r0 + first + team) : -1;
+        const double mean = linear_mean(t, s, row);
         double sum = 0; /* this lane's columns */
         for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
-            double value = (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            double value =
+                (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]) - mean;
             sum += value * value;
         }
         sum = mpk_sum(t, MPK_TEAM, sum);
-        if (mine && lane == 0)
+        if (mine && lane == 0) {
             s_factor[first + team] = (float)(1.0 / sqrt(sum / (double)width + s.eps));
+            s_factor[LINEAR_TOKENS + first + team] = (float)mean;
+        }
     }
     mpk_sync();
 }
@@ -83,15 +101,20 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 {
     float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
     const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
-    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm);
+    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm),
+               *g_norm_bias = mpk_data(t, s.norm_bias);
     for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
         int j = i / LINEAR_TILE;
         rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
         float value = 0; /* after the last column, or no row */
         if (k < width && row >= 0) {
             value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            if (s.centred)
+                value -= s_factor[LINEAR_TOKENS + j];
             if (mpk_is_there(s.norm))
                 value = value * s_factor[j] * mpk_get(s.norm, g_norm, k * s.norm.stride[0]);
+            if (mpk_is_there(s.norm_bias))
+                value += mpk_get(s.norm_bias, g_norm_bias, k * s.norm_bias.stride[0]);
         }
         s_x[i] = value;
     }

@@ -279,12 +279,12 @@ MPK_FN float blocks_norm(const mpk_task &t, const blocks_shape &s, int stage)
                        : halves_low(mpk_at<const rt_u16>(t, s.norm_in)[column]);
 }
 
-/* All columns of a pass for this warpgroup's tokens, N rows of w; sum[N / 2] per lane.  squares:
- * sum those of x. */
+/* All columns of a pass for this warpgroup's tokens, N rows of w; sum[N / 2] per lane.  anew:
+ * sum the squares of x. */
 template <int FORM, int N, bool NORM>
 MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, int groups,
-                           const tile_copy &c, const char *s_x, bool squares, mpk_ring *ring,
-                           float *sum, float *square)
+                           const tile_copy &c, const char *s_x, bool anew, mpk_ring *ring,
+                           float *sum, row_sums *of_x)
 {
     constexpr int AHEAD = TILE_STAGES - 1, OF_LOAD = 2 * blocks_together<FORM>(), OWN = N / 64;
     const int thread = mpk_thread(), warp = thread / 32, lane = thread % 32,
@@ -339,8 +339,8 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
             s_norms[stage % 2 * 64 + thread] = next; /* of stage + 2 */
             next = blocks_norm(t, s, stage + 3);
         }
-        if (NORM && squares)
-            tile_add_squares(c, stage % TILE_STAGES, square);
+        if (NORM && anew)
+            tile_add_sums(c, stage % TILE_STAGES, of_x);
         if (of_load == OF_LOAD - 1) {
             blocks_release_load(*ring, groups, from.page);
             if (stage + 2 < stages)
@@ -353,8 +353,8 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     tile_multiply<N>(s_x + (stages - 1) % TILE_STAGES * TILE_STAGE, s_buffers + BLOCKS_BUFFER,
                      TILE_BOX_BYTES, sum);
     tile_end_products();
-    if (NORM && squares)
-        tile_add_squares(c, (stages - 1) % TILE_STAGES, square);
+    if (NORM && anew)
+        tile_add_sums(c, (stages - 1) % TILE_STAGES, of_x);
     tile_wait_products();
     ptx_copy_async_wait<0>(); /* stages after the last one give way to sums */
 }
@@ -379,26 +379,27 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
               groups = mpk_smaller(p.groups - at, p.per_pass);
     const bool anew = at == 0 || p.lots > TILE_KEPT;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square =
+    float *s_scale =
               (float *)(t.s_scratch + TILE_SCALES) + (lot % TILE_KEPT * 2 + half) * TILE_TOKENS,
           *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
-    tile_copy c;                          /* what this thread brings of x */
+    float sum[N / 2];      /* as products leave them */
+    row_sums of_x[2] = {}; /* of the thread's two rows */
+    tile_copy c;           /* what this thread brings of x */
     row += half * TILE_TOKENS;
     tile_copy_begin(t, s.tile, row, s_x, &c);
 #pragma unroll
     for (int i = 0; i < N / 2; i++)
         sum[i] = 0;
-    blocks_columns<FORM, N, NORM>(t, s, p.loads, groups, c, s_x, anew, ring, sum, square);
-    if (NORM && anew)
-        tile_put_squares(square, mpk_thread() % 128 / 4, s_square);
+    blocks_columns<FORM, N, NORM>(t, s, p.loads, groups, c, s_x, anew, ring, sum, of_x);
+    if (anew)
+        tile_put_scales(s.tile, of_x, mpk_thread() % 128 / 4, s_scale);
     tile_meet(); /* stages of x give way to sums */
 #pragma unroll 1
     for (int u = 0; u < N / 64 && TILE_GROUPS * u < groups; u++) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
         tile_finish_unit<LOOP, true>(t, s.tile, row + 16 * warp, p.first + at + TILE_GROUPS * u,
-                                     s_sum, s_square + 16 * warp);
+                                     s_sum, s_scale + 16 * warp);
         __syncwarp();
     }
     tile_meet(); /* and sums to stages */

@@ -11,7 +11,7 @@
  * own: the first multiplies the first half of a pass's rows of w, the second the others.  So
  * neither adds the other's sums, and each has half as many.
  *
- * Squares for an rms_norm were summed where x was made (row_squares.cuh), or are summed from the
+ * What a norm needs (row_sums) was summed where x was made (row_squares.cuh), or is summed from the
  * stages of x while products read them too; in the first pass alone: the passes after it find
  * the factors in scratch, unless there are more than TILE_KEPT lots.  Columns are added in the
  * same order whatever the number of tokens alive.
@@ -45,7 +45,7 @@
 struct box_lot {
     rt_u32 fill; /* of the first step */
     int steps;
-    bool squares; /* are to be summed */
+    bool sums; /* of x are to be made */
 };
 
 /* The stage of fill `fill`: 64 tokens in rows of 128 bytes. */
@@ -149,18 +149,18 @@ template <int N, int STRIDE> MPK_FN void box_multiply(const char *s_x, const cha
     box_give<N>({(rt_u32)x, (rt_u32)w}, {(rt_u32)(x >> 32), (rt_u32)(w >> 32)}, sum);
 }
 
-/* Squares of a stage: a thread has pieces of 8 columns of four tokens, 16 apart (thread i reads
+/* Sums of a stage: a thread has pieces of 8 columns of four tokens, 16 apart (thread i reads
  * byte 16 i of each 2,048).  The swizzle moves pieces within a token's row only, and a sum of
  * squares does not ask which columns they are. */
-MPK_FN void box_add_squares(const char *s_x, float *square)
+MPK_FN void box_add_sums(const char *s_x, row_sums *of_x)
 {
     s_x += mpk_thread() % 128 * 16; /* row i / 8, some piece of it */
 #pragma unroll
     for (int m = 0; m < 4; m += 2) {
         const mpk_words a = ptx_load_shared_words(s_x + 2048 * m),
                         b = ptx_load_shared_words(s_x + 2048 * m + 2048);
-        square[m] = squares_add(a, square[m]);
-        square[m + 1] = squares_add(b, square[m + 1]);
+        of_x[m] = row_sums_add(a, of_x[m]);
+        of_x[m + 1] = row_sums_add(b, of_x[m + 1]);
     }
 }
 
@@ -176,11 +176,11 @@ MPK_FN void box_add_squares(const char *s_x, float *square)
  * empty the L1 cache.
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait, and
- * its squares are read; the warp's arrival at the pages says so.  When all warps have arrived the
+ * it has summed x; the warp's arrival at the pages says so.  When all warps have arrived the
  * loader may request pages and stage of step i - 1 again.  A warp that has to wait for step i + 1
  * arrives for step i too, after the products of that. */
 template <int N, int M>
-MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, float *square)
+MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
@@ -199,9 +199,9 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
         ptx_group_begin();
         box_give<M>(o, high, sum);
         ptx_group_commit();
-        /* squares are summed from the stage while the tensor cores read it too */
-        if (b.squares)
-            box_add_squares(box_stage(fill), square);
+        /* x is summed from the stage while the tensor cores read it too */
+        if (b.sums)
+            box_add_sums(box_stage(fill), of_x);
         box_next<PAGES>(ring);
         fill++;
         o = box_operands_at(first, ring->first + ring->at, fill);
@@ -209,7 +209,7 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
         const bool is_last = step + 1 == b.steps, seen = box_look<PAGES>(*ring, fill);
         /* one group of products in flight is this step's; the step before has ended */
         ptx_group_wait<1>();
-        __syncwarp(); /* in all lanes, and they have read its squares */
+        __syncwarp(); /* in all lanes, and they have summed x of it */
         if (arrives && held != TILE_NO_PAGE)
             box_arrive<PAGES>(held);
         held = page;
@@ -231,17 +231,16 @@ MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, 
         box_arrive<PAGES>(held);
 }
 
-/* The factors of the warpgroup's 64 tokens: those of an rms_norm by its sums of squares, or
- * `factor`. */
+/* The factors of the warpgroup's 64 tokens: those of a norm, or `factor`. */
 template <typename shape>
-MPK_FN void box_put_scales(const shape &s, float factor, float *square, float *s_scale)
+MPK_FN void box_put_scales(const shape &s, float factor, row_sums *of_x, float *s_scale)
 {
     const int i = mpk_thread() % 128; /* eight threads have a token */
-    box_sum_squares(square);
 #pragma unroll
     for (int m = 0; m < 4; m++) {
+        const row_sums all = row_sums_of_lanes(of_x[m], 1, 8);
         if (i % 8 == 0)
-            s_scale[i / 8 + 16 * m] = s.norm ? tile_scale_of(square[m], s.columns, s.eps) : factor;
+            s_scale[i / 8 + 16 * m] = tile_factor(s.norm, all, s.columns, s.norm ? s.eps : factor);
     }
 }
 
@@ -250,23 +249,28 @@ MPK_FN void box_put_scales(const shape &s, float factor, float *square, float *s
 /* All threads: leave the sums of others' rows, of a part of the columns, in the worker's room and
  * those of the task's own in scratch, wait for the other parts, and make y of its own rows from all
  * (linear_parts.cuh has the protocol). */
-MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, float *square)
+MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, row_sums *of_x)
 {
     const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
     const int thread = mpk_thread(), half = thread / 128, i = thread % 128;
-    const bool squares = s.norm && !squares_are_summed(t);
-    if (squares) {
-        box_sum_squares(square);
+    const bool sums = s.norm && !squares_are_summed(t);
+    if (sums) {
+        float *s_sums = parts_scales() + half * TILE_TOKENS + i / 8;
 #pragma unroll
-        for (int m = 0; m < 4; m++)
-            if (i % 8 == 0)
-                parts_scales()[half * TILE_TOKENS + i / 8 + 16 * m] = square[m];
+        for (int m = 0; m < 4; m++) {
+            const row_sums all = row_sums_of_lanes(of_x[m], 1, 8);
+            if (i % 8)
+                continue;
+            s_sums[16 * m] = all.square;
+            if (MPK_CENTRED)
+                s_sums[16 * m + RT_PART_TOKENS] = all.entry;
+        }
     }
     /* Stages of x give way to own sums; the room is free, and noted. */
     mpk_sync();
     parts_put<2 * BOX_SUMS>(sum, p);
-    if (squares)
-        parts_put_square();
+    if (sums)
+        parts_put_row_sums();
     parts_finish(t, s, p);
 }
 
@@ -279,7 +283,7 @@ MPK_FN box_lot box_lot_of(const mpk_task &t, const tile_shape &s, const tile_pas
 static_assert(MPK_BOXES == 4, "a warp of the warpgroup for each stage");
 
 /* What all lots begin with: the first MPK_BOXES boxes of x are requested, by a warp each, and
- * factors whose squares are summed already go to s_scale meanwhile.  The meeting stands between the
+ * factors of rows that are summed already go to s_scale meanwhile.  The meeting stands between the
  * last reads of the scratch, as sums or by an earlier task, and the first copy into it; the loader,
  * which requests the boxes after these, has an arrival of each warp after it.  The task waits for
  * its event in its first lot, after all that does not depend on it.  Biases stay for all lots. */
@@ -312,10 +316,10 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
 /* The lot's sums.  All boxes that were requested have been waited for at the end, so stages and
  * barriers are as they were, and box_fills says in which phase. */
 template <int N, int M>
-MPK_FN void box_sum(const box_lot &b, int skip, mpk_ring *ring, float *sum, float *square)
+MPK_FN void box_sum(const box_lot &b, int skip, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     const int thread = mpk_thread();
-    box_columns<N, M>(b, skip, ring, sum, square);
+    box_columns<N, M>(b, skip, ring, sum, of_x);
     if (thread % 128 == 0)
         mpk_w.box_fills[thread / 128] = b.fill + (rt_u32)b.steps;
 }
@@ -369,33 +373,33 @@ MPK_FN box_way box_way_of(const tile_shape &s, const tile_pass &q, bool joint, b
 /* A lot's sums, if LOOP is the one that it takes. */
 template <int LOOP, int N, bool JOINT>
 MPK_FN void box_sum_if(const box_lot &b, const box_way &w, mpk_ring *ring, float *sum,
-                       float *square)
+                       row_sums *of_x)
 {
     if (!BOX_HAS_LOOP(LOOP) || w.loop != LOOP)
         return;
     if (BOX_HALVES && LOOP == TILE_BOX_128 && !JOINT && w.half)
-        box_sum<N, 64>(b, w.skip, ring, sum, square);
+        box_sum<N, 64>(b, w.skip, ring, sum, of_x);
     else
-        box_sum<N, JOINT ? N / 2 : N>(b, w.skip, ring, sum, square);
+        box_sum<N, JOINT ? N / 2 : N>(b, w.skip, ring, sum, of_x);
 }
 template <bool JOINT>
 MPK_FN void box_sum_lot(const box_lot &b, const box_way &w, mpk_ring *ring, float *sum,
-                        float *square)
+                        row_sums *of_x)
 {
-    box_sum_if<TILE_BOX_128, 128, JOINT>(b, w, ring, sum, square);
-    box_sum_if<TILE_BOX_192, 192, JOINT>(b, w, ring, sum, square);
-    box_sum_if<TILE_BOX_256, 256, JOINT>(b, w, ring, sum, square);
+    box_sum_if<TILE_BOX_128, 128, JOINT>(b, w, ring, sum, of_x);
+    box_sum_if<TILE_BOX_192, 192, JOINT>(b, w, ring, sum, of_x);
+    box_sum_if<TILE_BOX_256, 256, JOINT>(b, w, ring, sum, of_x);
 }
 
 /* The end of a lot of a task that has its tile alone, for all loops.  first: number of the pass's
  * first group; s_scale: place of its tokens' factors, which are there unless `anew`. */
 MPK_FN void box_end_lot(const mpk_task &t, const tile_shape &s, const tile_pass &q,
-                        const box_way &w, int first, int row, bool anew, float *sum, float *square,
+                        const box_way &w, int first, int row, bool anew, float *sum, row_sums *of_x,
                         float *s_scale)
 {
     const int warp = mpk_thread() / 32 % 4, left = q.groups - w.skip;
     if (anew && !squares_are_summed(t))
-        box_put_scales(s, s.eps, square, s_scale);
+        box_put_scales(s, s.eps, of_x, s_scale);
     tile_meet(); /* stages of x give way to sums */
     const int row_of_warp = row + 16 * warp;
     const box_end e = {row_of_warp, (int)t.hi0 - row_of_warp, first + w.skip,
@@ -429,18 +433,19 @@ MPK_FN void box_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, 
     box_begin(t, s, p, q, part, b, at, lot, row, anew, s_scale);
     const bool joint = TILE_SOME_JOINT && (TILE_ALL_SHORT ? !TILE_IS_IMAGE(s) : p.joint);
     const box_way w = box_way_of(s, q, joint, part);
-    float sum[BOX_SUMS], square[4] = {0, 0, 0, 0}; /* of all loops, so that they share an end */
+    float sum[BOX_SUMS]; /* of all loops, so that they share an end */
+    row_sums of_x[4] = {};
 #pragma unroll
     for (int i = 0; i < BOX_SUMS; i++)
         sum[i] = 0;
     if (joint)
-        box_sum_lot<true>(b, w, ring, sum, square);
+        box_sum_lot<true>(b, w, ring, sum, of_x);
     else
-        box_sum_lot<false>(b, w, ring, sum, square);
+        box_sum_lot<false>(b, w, ring, sum, of_x);
     if (part)
-        box_meet(t, s, sum, square);
+        box_meet(t, s, sum, of_x);
     else
-        box_end_lot(t, s, q, w, first, row, anew, sum, square, s_scale);
+        box_end_lot(t, s, q, w, first, row, anew, sum, of_x, s_scale);
 }
 
 #endif

@@ -85,7 +85,7 @@ MPK_FN void panel_stage(const char *x, const char *w, float *sum)
  * stage that was read in step - 1: the meeting before it says that all warps are through with
  * that one. */
 MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_copy &c,
-                          const char *s_x, bool squares, mpk_ring *ring, float *sum, float *square)
+                          const char *s_x, bool anew, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     constexpr int AHEAD = TILE_STAGES - 1;
     const int columns = s.columns, in_x = panel_in_x(), in_w = panel_in_w();
@@ -101,8 +101,8 @@ MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_co
         tile_copy_stage(c, columns, step + AHEAD, (step + AHEAD) % TILE_STAGES);
         panel_stage(s_x + buffer * TILE_STAGE + in_x, mpk_s + page * MPK_PAGE_BYTES + in_w, sum);
         tile_release(q, page);
-        if (squares)
-            tile_add_squares(c, buffer, square);
+        if (anew)
+            tile_add_sums(c, buffer, of_x);
     }
     ptx_copy_async_wait<0>(); /* stages after the last one give way to sums */
 }
@@ -110,19 +110,19 @@ MPK_FN void panel_columns(const tile_shape &s, const tile_pass &q, const tile_co
 /* Sums of this warp's 32 tokens from `row` on and 64 rows of w from group `first` on become columns
  * of y, 16 tokens at a time. */
 MPK_FN void panel_end(const mpk_task &t, const tile_shape &s, int row, int first, const float *sum,
-                      float *s_sum, const float *s_square)
+                      float *s_sum, const float *s_scale)
 {
 #pragma unroll 1
     for (int b = 0; b < 2; b++) {
         tile_put_unit<128>(sum, b, s_sum);
         __syncwarp();
-        tile_finish_unit<TILE_PANEL, true>(t, s, row + 16 * b, first, s_sum, s_square + 16 * b);
+        tile_finish_unit<TILE_PANEL, true>(t, s, row + 16 * b, first, s_sum, s_scale + 16 * b);
         __syncwarp();
     }
 }
 
 /* All threads: lot number `lot` of the pass that begins at group `at` of the task; row: of its
- * first token.  anew: the squares of these tokens are to be summed; else an earlier pass has
+ * first token.  anew: the factors of these tokens are to be found; else an earlier pass has
  * left them in scratch. */
 MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
                       const tile_pass &q, int at, int lot, int row, mpk_ring *ring)
@@ -130,22 +130,23 @@ MPK_FN void panel_run(const mpk_task &t, const tile_shape &s, const tile_plan &p
     const int half = mpk_thread() / 128, warp = mpk_thread() / 32 % 4;
     const bool anew = at == 0 || p.lots > TILE_KEPT;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square =
+    float *s_scale =
         (float *)(t.s_scratch + TILE_SCALES) + (lot % TILE_KEPT * 2 + half) * TILE_TOKENS;
-    float sum[64], square[2] = {0, 0}; /* 32 tokens x 64 rows of the warp */
+    float sum[64]; /* 32 tokens x 64 rows of the warp */
+    row_sums of_x[2] = {};
     tile_copy c;
     row += half * TILE_TOKENS;
     tile_copy_begin(t, s, row, s_x, &c);
 #pragma unroll
     for (int i = 0; i < 64; i++)
         sum[i] = 0;
-    panel_columns(s, q, c, s_x, anew && s.norm, ring, sum, square);
+    panel_columns(s, q, c, s_x, anew && s.norm, ring, sum, of_x);
     if (anew)
-        tile_put_squares(square, mpk_thread() % 128 / 4, s_square);
+        tile_put_scales(s, of_x, mpk_thread() % 128 / 4, s_scale);
     tile_meet(); /* stages of x give way to sums */
     if (warp % 2 * 8 < q.groups)
         panel_end(t, s, row + warp / 2 * 32, p.first + at + warp % 2 * 8, sum,
-                  (float *)s_x + warp * 16 * TILE_ROW, s_square + warp / 2 * 32);
+                  (float *)s_x + warp * 16 * TILE_ROW, s_scale + warp / 2 * 32);
     tile_meet(); /* and sums to stages */
 }
 

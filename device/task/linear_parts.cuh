@@ -34,8 +34,9 @@
  *   - Sums are ordered by `arrived` (release, device, after a meeting of the warp; acquire), the
  *     next writing by `read` likewise.
  *
- * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token: the
- * squares of the part's columns of x, unless they are summed already (row_squares.cuh).  Own sums
+ * A room: of each 4 rows of w 16 bytes for each of 128 tokens, then a float of each token: the sum
+ * of the squares of the part's columns of x, unless they are summed already (row_squares.cuh), and
+ * for a layer_norm one more of each, the sum of these columns.  Own sums
  * lie in scratch in the same way, from the first own row on, in place of the stages of x.  Relies
  * on: the sums as wgmma leaves them.  Called by linear_box.cuh, in all body threads.
  */
@@ -51,7 +52,8 @@
 
 enum {
     PARTS_ROW = RT_PART_TOKENS * 16, /* bytes of 4 rows of w */
-    /* in scratch, after the note, a float for each token: factors, or squares before they meet */
+    /* in scratch, after the note, a float for each token: factors, or sums of squares before they
+     * meet, and for a layer_norm sums of entries after these */
     PARTS_SCALES = TILE_SCALES + 1024,
     PARTS_LOADS = 8, /* of groups of 8 rows that a lane has in flight */
 };
@@ -66,7 +68,7 @@ struct parts_note {
     rt_u32 wanted[RT_PART_WARPS]; /* of `arrived`, once all have */
 };
 static_assert(sizeof(parts_note) <= PARTS_SCALES - TILE_SCALES &&
-                  PARTS_SCALES + RT_PART_TOKENS * 4 <= TILE_SCRATCH,
+                  PARTS_SCALES + 2 * RT_PART_TOKENS * 4 <= TILE_BEFORE_BIASES_OF(MPK_ROOM),
               "the note has no room");
 static_assert(RT_PART_ROWS / 2 * RT_PART_TOKENS * 4 <= 2 * TILE_X, "own sums have no room");
 
@@ -165,13 +167,15 @@ template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
     }
 }
 
-/* A lane of 16: the squares of this part's columns of a token, from scratch to the room. */
-MPK_FN void parts_put_square(void)
+/* A lane of 16, and for entries the others: the sums of this part's columns of a token, from
+ * scratch to the room. */
+MPK_FN void parts_put_row_sums(void)
 {
-    const int token = mpk_thread() / 32 * 16 + mpk_thread() % 16;
-    if (mpk_thread() % 32 < 16)
-        ptx_store_word(parts_noted()->room + RT_PART_SUMS + token * 4,
-                       __float_as_uint(parts_scales()[token]));
+    const int lane = mpk_thread() % 32,
+              at = mpk_thread() / 32 * 16 + lane % 16 + lane / 16 * RT_PART_TOKENS;
+    if (lane < 16 || MPK_CENTRED)
+        ptx_store_word(parts_noted()->room + RT_PART_SUMS + at * 4,
+                       __float_as_uint(parts_scales()[at]));
 }
 
 /* A warp: publish what it has put, and, if it gathers, wait until the sums of all partners are
@@ -265,26 +269,32 @@ MPK_FN const char *parts_room(const mpk_task &t, int part)
     return part == (int)t.e->part ? parts_noted()->room : parts_noted()->sums[part];
 }
 
-/* The factor of a token: its squares are summed by parts too, unless that was done before. */
+/* The factor of a token: its row is summed by parts too, unless that was done before. */
 MPK_FN float parts_scale(const mpk_task &t, const tile_shape &s, int parts, int token)
 {
-    float square = 0; /* over the parts' columns */
+    row_sums sums = {}; /* over the parts' columns */
     if (!s.norm)
         return s.eps;
     if (squares_are_summed(t))
         return parts_scales()[token];
 #pragma unroll 1
     for (int first = 0; first < parts; first += 4) {
-        rt_u32 v[4];
+        rt_u32 square[4], entry[4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            v[i] = ptx_load_word(parts_room(t, first + i < parts ? first + i : 0) + RT_PART_SUMS +
-                                 token * 4);
+        for (int i = 0; i < 4; i++) {
+            const char *from =
+                parts_room(t, first + i < parts ? first + i : 0) + RT_PART_SUMS + token * 4;
+            square[i] = ptx_load_word(from);
+            if (MPK_CENTRED)
+                entry[i] = ptx_load_word(from + RT_PART_TOKENS * 4);
+        }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            square += first + i < parts ? __uint_as_float(v[i]) : 0;
+        for (int i = 0; i < 4; i++) {
+            sums.square += first + i < parts ? __uint_as_float(square[i]) : 0;
+            sums.entry += first + i < parts ? __uint_as_float(entry[i]) : 0;
+        }
     }
-    return tile_scale_of(square, s.columns, s.eps);
+    return tile_factor(s.norm, sums, s.columns, s.eps);
 }
 
 /* Where a group's columns of y of a token are, in bytes from y's first; g: of the tile. */
@@ -295,9 +305,9 @@ MPK_FN rt_u64 parts_at(const tile_shape &s, int row, int group)
 }
 
 /* Make a group's columns of y for one token, scaled; s_sum: its sums; s_bias: its biases; r: the
- * residual.  Returns the sum of the columns' squares; 0 where they are gated. */
-MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_sum, float scale,
-                         int row, int group, const float *s_bias, const mpk_words &r)
+ * residual.  Returns the sums of the columns; 0 where they are gated. */
+MPK_FN row_sums parts_store(const mpk_task &t, const tile_shape &s, const char *s_sum, float scale,
+                            int row, int group, const float *s_bias, const mpk_words &r)
 {
     char *y = mpk_at<char>(t, s.y) + parts_at(s, row, group);
     const mpk_words a = ptx_load_shared_words(s_sum), b = ptx_load_shared_words(s_sum + PARTS_ROW);
@@ -316,7 +326,7 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
         const rt_u32 low = halves_pack(v[0], v[1]), high = halves_pack(v[2], v[3]);
         ptx_store_two_words(y, low, high);
         mpk_send_two_words(t.e->sends, y, low, high);
-        return 0;
+        return {};
     }
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -324,7 +334,7 @@ MPK_FN float parts_store(const mpk_task &t, const tile_shape &s, const char *s_s
     if (BOX_HAS_ENDS)
         box_finish_sums(s, s.after, box_eight(s_bias),
                         TILE_IS_IMAGE(s) ? box_eight(s_bias + BOX_FACTORS) : tile_eight{}, &sums);
-    return squares_add(box_store(t.e->sends, (rt_u64)y, sums, r, TILE_HAS_RELU(s)), 0);
+    return row_sums_add(box_store(t.e->sends, (rt_u64)y, sums, r, TILE_HAS_RELU(s)), {});
 }
 
 /* Where a lane keeps the residual of its groups until the sums are there, after all own sums: 16
@@ -367,7 +377,7 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
     parts_gather(l, p.parts);
     parts_leave(t);
     ptx_copy_async_wait<0>();
-    float square = 0;
+    row_sums stored = {};
     const float *s_bias = box_biases();
 #pragma unroll 1
     for (int g = l.half; g < l.own; g += 2) {
@@ -376,14 +386,18 @@ MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan
             r = ptx_load_shared_words(s_residual + g / 2 * (MPK_THREADS * 16));
         else if (s.residual >= 0)
             r = ptx_load_words(mpk_at<const char>(t, s.residual) + parts_at(s, row, group + g));
-        square += parts_store(t, s, parts_scratch() + 2 * g * PARTS_ROW + token * 16, scale, row,
-                              group + g, s_bias + 8 * g, r);
+        const row_sums more = parts_store(t, s, parts_scratch() + 2 * g * PARTS_ROW + token * 16,
+                                          scale, row, group + g, s_bias + 8 * g, r);
+        stored.square += more.square;
+        stored.entry += more.entry;
     }
     if (t.e->at[RT_SQUARES_OF_Y]) {
         /* the sum of the even groups, then that of the odd ones */
-        square += __shfl_down_sync(0xffffffffu, square, 16);
+        stored = row_sums_of_lanes(stored, 16, 32);
         if (lane < 16 && alive)
-            squares_store(t, row, square);
+            squares_store((char *)t.e->at[RT_SQUARES_OF_Y] +
+                              (rt_u64)((rt_u32)row * (rt_u32)RT_SQUARES_ROW),
+                          stored);
     }
 }
 

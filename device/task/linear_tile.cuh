@@ -5,10 +5,10 @@
  * (gen/device_body.h), sums f32.
  *
  * Idea: tokens are the rows of wgmma and rows of w its columns, both read from shared memory.  w
- * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's
- * event; x is data of this step, so the warpgroups bring it themselves, in stages of 64 columns
- * of 64 tokens in the same swizzle, while products of the steps before are in flight.  Squares
- * for an rms_norm (whose weight is folded into w) are summed from the stages of x; the scale is
+ * comes through the page ring as in linear_stream.cuh, so loading runs ahead of the task's event; x
+ * is data of this step, so the warpgroups bring it themselves, in stages of 64 columns of 64 tokens
+ * in the same swizzle, while products of the steps before are in flight.  What a norm (whose
+ * vectors are folded into w) needs of x is summed from the stages of x (row_sums); the factor is
  * applied to the sums.  Nothing of a shape is a template parameter: all operators of all graphs
  * share this code.
  *
@@ -247,7 +247,7 @@ MPK_FN void tile_wait_products(void) {}
  * this one waits. */
 template <int N>
 MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c,
-                              const char *s_x, mpk_ring *ring, float *sum, float *square)
+                              const char *s_x, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     constexpr int STAGES = 2; /* of a step */
     const int columns = s.columns, norm = s.norm;
@@ -272,7 +272,7 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
             for (int i = 0; i < STAGES; i++)
                 tile_copy_stage(c, columns, 2 * step + 2 + i, (buffer ^ 2) + i);
         for (int i = 0; i < STAGES && norm; i++)
-            tile_add_squares(c, buffer + i, square);
+            tile_add_sums(c, buffer + i, of_x);
         tile_wait_products();
         tile_release(q, page);
     }
@@ -287,7 +287,7 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
 template <int N>
 MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                                 const char *s_x, int which, mpk_ring *ring, float *sum,
-                                float *square)
+                                row_sums *of_x)
 {
     constexpr int AHEAD = TILE_STAGES - 1; /* stages in flight */
     const int columns = s.columns, norm = s.norm;
@@ -306,7 +306,7 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
         tile_end_products();
         tile_copy_stage(c, columns, 2 * (step + AHEAD) + which, (step + AHEAD) % TILE_STAGES);
         if (norm)
-            tile_add_squares(c, buffer, square);
+            tile_add_sums(c, buffer, of_x);
         tile_wait_products();
         tile_release(q, page);
     }
@@ -340,7 +340,7 @@ MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring,
  * even if the task has fewer: those after the last group read other bytes (of a single group its
  * own again), and their sums are never stored. */
 MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c,
-                              const char *s_x, int half, mpk_ring *ring, float *sum, float *square)
+                              const char *s_x, int half, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
     /* wgmma takes 64 rows of w; of those beyond the task's groups the sums are not used */
@@ -365,7 +365,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
             for (int i = 0; i < 2; i++)
                 tile_copy_stage(c, columns, 4 * (step + 1) + 2 * half + i, (buffer ^ 2) + i);
         for (int i = 0; i < 2 && norm; i++)
-            tile_add_squares(c, buffer + i, square);
+            tile_add_sums(c, buffer + i, of_x);
         tile_wait_products();
         if (piece == 4 || ((step + 1) * 8 & (piece - 1)) == 0 || step + 1 == steps) {
             ring_release(page);
@@ -455,14 +455,14 @@ MPK_FN rt_u32 tile_next_thin(int piece, int half, mpk_ring *ring)
     return page;
 }
 
-/* square[m] += the squares of a stage's pieces that the thread would have brought of its token m
+/* sums[m] += those of a stage's pieces that the thread would have brought of its token m
  * without boxes (tile_copy.cuh), so in the same order.  Threads of neighbouring quads have tokens
  * that are 4 apart, whose pieces lie in different banks: thread i has token tile_thin_row(i). */
 MPK_FN int tile_thin_row(int i)
 {
     return i / 32 * 8 + i / 4 % 2 * 4 + i / 8 % 4;
 }
-MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
+MPK_FN void tile_add_thin_sums(const char *s_x, row_sums *sums)
 {
     const int i = mpk_thread() % 128, row = tile_thin_row(i);
     const int first = row * 128 + (i % 4 ^ row % 8) * 16; /* that of the second 32 columns: ^ 64 */
@@ -470,8 +470,8 @@ MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
     for (int half = 0; half < 2; half++)
 #pragma unroll
         for (int m = 0; m < 2; m++)
-            square[m] = squares_add(ptx_load_shared_words(s_x + m * 32 * 128 + (first ^ half * 64)),
-                                    square[m]);
+            sums[m] = row_sums_add(ptx_load_shared_words(s_x + m * 32 * 128 + (first ^ half * 64)),
+                                   sums[m]);
 }
 
 /* All columns of a thin task whose x comes by boxes, as tile_columns_thin and with the same sums.
@@ -481,7 +481,7 @@ MPK_FN void tile_add_thin_squares(const char *s_x, float *square)
  * what the next step reads while its products run, and waits only if it has not seen it.  After:
  * all that was requested has come and was read. */
 MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, const box_lot &b,
-                                  int row, mpk_ring *ring, float *sum, float *square)
+                                  int row, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     /* kept, or read again from the number of the thread at each step */
     const int half = (int)ptx_keep(mpk_thread() / 128), steps = b.steps / 2;
@@ -519,8 +519,8 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
                ptx_barrier_look(&mpk_w.box_full[half][(fill + 3) % MPK_BOXES],
                                 (fill + 3) / MPK_BOXES & 1) &&
                (!fresh || tile_look_thin(piece, *ring));
-        for (rt_u32 i = 0; i < 2 && b.squares; i++)
-            tile_add_thin_squares(box_stage(fill + i), square);
+        for (rt_u32 i = 0; i < 2 && b.sums; i++)
+            tile_add_thin_sums(box_stage(fill + i), of_x);
         ptx_group_wait<0>();
         tile_meet(); /* all warps have read both stages */
         if (asks && step + 2 < steps && ptx_elect())
@@ -560,12 +560,12 @@ MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
 }
 
 /* All threads: both warpgroups have sums of the same tokens, each over its columns.  Units of 64
- * rows go in turn to the first and to the second, which adds what the other one has.  The
- * squares become those of all columns.  Barriers: before, so that no product still reads stages;
- * between, so that the other's sums are there; after, so that no warp overwrites what is read. */
-template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
+ * rows go in turn to the first and to the second, which adds what the other one has.  The sums of
+ * x become factors, where those of squares were.  Barriers: before, so that no product still reads
+ * stages; between, so that the other's sums are there; after, so that no warp overwrites what is
+ * read. */
+template <int N> MPK_FN void tile_join(const mpk_task &t, const tile_shape &s, float *sum)
 {
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES); /* of warpgroup 0, then 1 */
     const int thread = mpk_thread(), i = thread % 128, half = thread / 128;
     mpk_sync(); /* stages of x give way to sums */
 #pragma unroll
@@ -582,7 +582,7 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, float *sum)
             for (int e = 0; e < 32; e++)
                 sum[32 * u + e] += tile_sums_of(t, half ^ 1, u)[e * 128 + i];
     if (thread < TILE_TOKENS)
-        s_square[thread] += s_square[TILE_TOKENS + thread];
+        tile_sums_at(t, 0)[thread] = tile_joint_factor(t, s, thread);
     mpk_sync();
 }
 
@@ -598,11 +598,11 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
                    THIN = LOOP == TILE_THIN || LOOP == TILE_THIN_BOX;
     const int thread = mpk_thread(), half = thread / 128, warp = thread / 32 % 4;
     char *s_x = t.s_scratch + half * TILE_X;
-    float *s_square = (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS,
-          *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
-    float sum[N / 2], square[2] = {0, 0}; /* as products leave them; of the thread's two rows */
-    tile_copy c;                          /* what this thread brings of x */
-    int square_row = thread % 128 / 4;    /* the first of the two */
+    float *s_scale = tile_sums_at(t, WIDE ? half : 0), *s_sum = (float *)s_x + warp * 16 * TILE_ROW;
+    float sum[N / 2];                /* as products leave them */
+    row_sums of_x[2] = {};           /* of the thread's two rows */
+    tile_copy c;                     /* what this thread brings of x */
+    int sums_row = thread % 128 / 4; /* the first of the two */
     /* y from registers (thin_end.cuh); a constant where no task of the loop has another end */
     const bool others = TILE_HAS_END(LOOP, TILE_END_LOGITS) || TILE_HAS_END(LOOP, TILE_END_PAIRS),
                plain = !others || (s.peaks < 0 && s.activation == ACTIVATE_NONE),
@@ -622,19 +622,22 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_begin_thin_box(t, b, row);
         if (stores)
             residual = thin_ask(t, s, q.groups, first, row);
-        tile_columns_thin_box(t, piece, q.groups, b, row, ring, sum, square);
-        square_row = tile_thin_row(thread % 128);
+        tile_columns_thin_box(t, piece, q.groups, b, row, ring, sum, of_x);
+        sums_row = tile_thin_row(thread % 128);
         if (thread % 128 == 0)
             mpk_w.box_fills[half] = b.fill + (rt_u32)b.steps;
     } else if (WIDE)
-        tile_columns_wide<N>(s, q, c, s_x, ring, sum, square);
+        tile_columns_wide<N>(s, q, c, s_x, ring, sum, of_x);
     else
 #endif
         if (LOOP == TILE_THIN)
-        tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, square);
+        tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, of_x);
     else
-        tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, square);
-    tile_put_squares(square, square_row, s_square);
+        tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, of_x);
+    if (WIDE)
+        tile_put_scales(s, of_x, sums_row, s_scale);
+    else
+        tile_put_sums(of_x, sums_row, tile_sums_at(t, half));
     if (stores) {
         float whole[2 * TILE_GROUPS] = {}; /* the sums of both warpgroups */
         const float scale = thin_join(t, s, q.groups, sum, whole);
@@ -644,20 +647,19 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
     if (WIDE)
         tile_meet(); /* stages of x give way to sums */
     else
-        tile_join<N>(t, sum);
+        tile_join<N>(t, s, sum);
 #pragma unroll 1
     for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
         tile_put_unit<N>(sum, u, s_sum);
         __syncwarp();
         tile_finish_unit<LOOP, !THIN>(t, s, row + 16 * warp, first + TILE_GROUPS * u, s_sum,
-                                      (WIDE ? s_square : (float *)(t.s_scratch + TILE_SCALES)) +
-                                          16 * warp);
+                                      s_scale + 16 * warp);
         __syncwarp();
     }
     if (WIDE)
         tile_meet(); /* and sums to stages */
     else
-        mpk_sync(); /* of both warpgroups: they share the squares */
+        mpk_sync(); /* of both warpgroups: they share the factors */
 }
 
 /* A pass by the loop that it takes, if some task of this kernel takes it. */

@@ -4,7 +4,8 @@
  *
  * Input and output: rows of RT_SQUARES_ROW bytes, one for each token (rt_entry.at[RT_SQUARES_...]).
  * A float of it is the sum of the squares, as stored, of what one task of the making product has
- * stored of the row, or one pass of a task.
+ * stored of the row, or one pass of a task.  If the program has a layer_norm that is folded so, a
+ * float with the sum of these entries follows each.
  *
  * Tasks of a product that share tiles (linear_parts.cuh) store a sum each; tasks that have theirs
  * alone (linear_box.cuh) store one for each pass.  A product with a norm (linear_box.cuh) adds the
@@ -21,23 +22,10 @@
 
 #include "task/tile_end.cuh"
 
-/* `square` and the squares of two entries. */
-MPK_FN float squares_add_word(rt_u32 word, float square)
-{
-    const float a = halves_low(word), b = halves_high(word);
-    return fmaf(b, b, fmaf(a, a, square));
-}
-/* The same of eight. */
-MPK_FN float squares_add(const mpk_words &v, float square)
-{
-    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int e = 0; e < 4; e++)
-        square = squares_add_word(words[e], square);
-    return square;
-}
-
 #if MPK_WGMMA
+
+/* Bytes of a sum. */
+#define SQUARES_BYTES (MPK_CENTRED ? 8 : 4)
 
 /* Are there sums of x's rows? */
 MPK_FN bool squares_are_summed(const mpk_task &t)
@@ -53,7 +41,7 @@ enum {
 
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;
  * `pieces` of four sums a token.  All loads of 32 pieces are in flight together. */
-MPK_FN void squares_gather(const char *from, int pieces, int alive, float *square)
+MPK_FN void squares_gather(const char *from, int pieces, int alive, row_sums *sums)
 {
 #pragma unroll 1
     for (int first = 0; first < pieces; first += SQUARES_LANES * SQUARES_ROUNDS) {
@@ -69,38 +57,40 @@ MPK_FN void squares_gather(const char *from, int pieces, int alive, float *squar
 #pragma unroll
         for (int g = 0; g < SQUARES_SETS; g++)
 #pragma unroll
-            for (int i = 0; i < SQUARES_ROUNDS; i++)
-                square[g] += (__uint_as_float(v[g][i].x) + __uint_as_float(v[g][i].y)) +
-                             (__uint_as_float(v[g][i].z) + __uint_as_float(v[g][i].w));
+            for (int i = 0; i < SQUARES_ROUNDS; i++) {
+                const float x = __uint_as_float(v[g][i].x), y = __uint_as_float(v[g][i].y),
+                            z = __uint_as_float(v[g][i].z), w = __uint_as_float(v[g][i].w);
+                const bool pairs = MPK_CENTRED;
+                sums[g].square += pairs ? x + z : (x + y) + (z + w);
+                sums[g].entry += pairs ? y + w : 0;
+            }
     }
 }
 
-/* A warpgroup: the factors of an rms_norm for its 64 tokens from `row` on. */
+/* A warpgroup: the factors of a norm for its 64 tokens from `row` on. */
 MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, float *s_scale)
 {
     const int lane = mpk_thread() % 32, own = mpk_thread() % 128 / 32 * 16 + lane / SQUARES_LANES,
               piece = lane % SQUARES_LANES;
     const char *from = (const char *)t.e->at[RT_SQUARES_OF_X] +
                        (rt_u64)((rt_u32)(row + own) * (rt_u32)RT_SQUARES_ROW) + piece * 16;
-    float square[SQUARES_SETS] = {};
-    squares_gather(from, (int)t.e->at[RT_SQUARES_N] / 4 - piece, (int)t.hi0 - row - own, square);
+    row_sums sums[SQUARES_SETS] = {};
+    squares_gather(from, (int)t.e->at[RT_SQUARES_N] / 4 - piece, (int)t.hi0 - row - own, sums);
 #pragma unroll
     for (int g = 0; g < SQUARES_SETS; g++) {
-        /* neighbours first: the same order in every lane, so the bits are the same */
-#pragma unroll
-        for (int d = 1; d < SQUARES_LANES; d *= 2)
-            square[g] += __shfl_xor_sync(0xffffffffu, square[g], d);
+        const row_sums all = row_sums_of_lanes(sums[g], 1, SQUARES_LANES);
         if (piece == 0)
-            s_scale[own + g * (32 / SQUARES_LANES)] = tile_scale_of(square[g], s.columns, s.eps);
+            s_scale[own + g * (32 / SQUARES_LANES)] = tile_factor(s.norm, all, s.columns, s.eps);
     }
 }
 
-/* This task's sum for a token. */
-MPK_FN void squares_store(const mpk_task &t, int token, float square)
+/* A sum, to its place in a token's row. */
+MPK_FN void squares_store(char *to, const row_sums &sums)
 {
-    ptx_store_word((char *)t.e->at[RT_SQUARES_OF_Y] +
-                       (rt_u64)((rt_u32)token * (rt_u32)RT_SQUARES_ROW),
-                   __float_as_uint(square));
+    if (MPK_CENTRED)
+        ptx_store_two_words(to, __float_as_uint(sums.square), __float_as_uint(sums.entry));
+    else
+        ptx_store_word(to, __float_as_uint(sums.square));
 }
 
 #endif

@@ -13,7 +13,7 @@
  *   thin_join     the sums of both warpgroups, and the factor of the lane's token
  *   thin_finish   columns of y
  *
- * Relies on: sums as ptx_group_multiply leaves them, squares in scratch (tile_put_squares), a
+ * Relies on: sums as ptx_group_multiply leaves them, those of x in scratch (tile_put_sums), a
  * barrier between thin_ask and thin_finish.  A thin task has one pass and one lot, so what it
  * leaves in scratch is not overwritten.  Called by linear_tile.cuh in all body threads; logits and
  * pairs of rows end as those of other tiles (tile_end.cuh).
@@ -21,9 +21,9 @@
 #ifndef TASK_THIN_END_CUH
 #define TASK_THIN_END_CUH
 
-#include "task/tile_plan.cuh"
+#include "task/tile_copy.cuh"
 
-enum { THIN_BIASES = TILE_SCALES + 2 * TILE_TOKENS * 4 }; /* in scratch, after the squares */
+enum { THIN_BIASES = TILE_SCALES + 4 * TILE_TOKENS * 4 }; /* in scratch, after the sums of x */
 static_assert(THIN_BIASES + 8 * TILE_GROUPS * 4 <= TILE_SCRATCH, "biases have no room");
 
 /* The lane's token among the task's 64, and its first column of a group. */
@@ -77,7 +77,6 @@ MPK_FN float thin_join(const mpk_task &t, const tile_shape &s, int groups, const
     const int i = mpk_thread() % 128, half = mpk_thread() / 128;
     float *s_given = (float *)(t.s_scratch + half * TILE_X) + i,
           *s_taken = (float *)(t.s_scratch + (half ^ 1) * TILE_X) + i;
-    const float *s_square = (const float *)(t.s_scratch + TILE_SCALES) + thin_token();
     mpk_sync(); /* stages of x give way to sums */
 #pragma unroll
     for (int k = 0; k < 2 * TILE_GROUPS; k++)
@@ -91,7 +90,7 @@ MPK_FN float thin_join(const mpk_task &t, const tile_shape &s, int groups, const
     for (int k = 0; k < 2 * TILE_GROUPS; k++)
         if (k / 2 < groups)
             sum[k] += s_taken[k * 128];
-    return s.norm ? tile_scale_of(s_square[0] + s_square[TILE_TOKENS], s.columns, s.eps) : s.eps;
+    return tile_joint_factor(t, s, thin_token());
 }
 
 /* row, first: as those of thin_ask; sum and r are used up. */

@@ -1,6 +1,6 @@
 /* tile_copy.cuh - x of a product of many tokens from global to shared memory, by the threads that
- * read it: stages of 64 columns of 64 tokens, in the swizzle of packed weights, and the squares of
- * each token.  linear_tile.cuh and linear_panel.cuh build on it.
+ * read it: stages of 64 columns of 64 tokens, in the swizzle of packed weights, and the sums of
+ * each token that its norm needs (row_sums).  linear_tile.cuh and linear_panel.cuh build on it.
  *
  * Each of the two warpgroups copies for itself; all counts of threads here are of its 128.  Thread
  * i has row i / 4 and row i / 4 + 32, and of each half of a stage 16 bytes: four threads read 64
@@ -11,7 +11,7 @@
  * That is the 64-byte swizzle of wgmma, and lets ldmatrix read eight tokens without bank conflicts.
  *
  * A file that builds on this waits for the copies, and has a barrier of all readers before pieces
- * of other threads are read; a thread's own squares need only its own wait.
+ * of other threads are read; a thread's own sums need only its own wait.
  */
 #ifndef TASK_TILE_COPY_CUH
 #define TASK_TILE_COPY_CUH
@@ -71,37 +71,59 @@ MPK_FN void tile_copy_stage(const tile_copy &c, int columns, int stage, int buff
     ptx_copy_async_commit();
 }
 
-/* square[m] += the squares of the pieces that this thread has brought of its token m, which it
- * reads back from shared memory: in registers they never were. */
-MPK_FN void tile_add_squares(const tile_copy &c, int buffer, float *square)
+/* sums[m] += those of the pieces that this thread has brought of its token m, which it reads back
+ * from shared memory: in registers they never were. */
+MPK_FN void tile_add_sums(const tile_copy &c, int buffer, row_sums *sums)
 {
 #pragma unroll 1
     for (int half = 0; half < 2; half++)
 #pragma unroll
-        for (int m = 0; m < 2; m++) {
-            const mpk_words v =
-                ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048);
-            const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float a = halves_low(words[e]), b = halves_high(words[e]);
-                square[m] = fmaf(b, b, fmaf(a, a, square[m]));
-            }
-        }
+        for (int m = 0; m < 2; m++)
+            sums[m] = row_sums_add(
+                ptx_load_shared_words(c.to + buffer * TILE_STAGE + half * TILE_HALF + m * 2048),
+                sums[m]);
 }
 
-/* Sum of squares of each token of the warpgroup into s_square[64]: the four threads of a row are
- * neighbouring lanes, and the first of them writes.  row: the first of the thread's two.  A barrier
- * has to follow. */
-MPK_FN void tile_put_squares(float *square, int row, float *s_square)
+/* Where warpgroup `half` of two with the same tokens leaves the sums of its columns for both:
+ * squares [64], and 2 * TILE_TOKENS floats on entries [64]. */
+MPK_FN float *tile_sums_at(const mpk_task &t, int half)
 {
-    const int i = mpk_thread() % 128;
+    return (float *)(t.s_scratch + TILE_SCALES) + half * TILE_TOKENS;
+}
+
+/* The four threads of a row are neighbouring lanes, and the first of them writes.  row: the first
+ * of the thread's two.  A barrier has to follow. */
+MPK_FN void tile_put_sums(const row_sums *sums, int row, float *s_to)
+{
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 1);
-        square[m] += __shfl_xor_sync(0xffffffffu, square[m], 2);
-        if (i % 4 == 0)
-            s_square[row + 32 * m] = square[m];
+        const row_sums all = row_sums_of_lanes(sums[m], 1, 4);
+        if (mpk_thread() % 4)
+            continue;
+        s_to[row + 32 * m] = all.square;
+        if (MPK_CENTRED)
+            s_to[row + 32 * m + 2 * TILE_TOKENS] = all.entry;
+    }
+}
+
+/* The factor of token `token`, of which both warpgroups have put sums. */
+MPK_FN float tile_joint_factor(const mpk_task &t, const tile_shape &s, int token)
+{
+    const float *s_sums = tile_sums_at(t, 0) + token;
+    row_sums sums = {s_sums[0] + s_sums[TILE_TOKENS], 0};
+    if (MPK_CENTRED)
+        sums.entry = s_sums[2 * TILE_TOKENS] + s_sums[3 * TILE_TOKENS];
+    return tile_factor(s.norm, sums, s.columns, s.eps);
+}
+
+/* Where the warpgroup has all columns of its tokens: their factors instead. */
+MPK_FN void tile_put_scales(const tile_shape &s, const row_sums *sums, int row, float *s_scale)
+{
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const row_sums all = row_sums_of_lanes(sums[m], 1, 4);
+        if (mpk_thread() % 4 == 0)
+            s_scale[row + 32 * m] = tile_factor(s.norm, all, s.columns, s.eps);
     }
 }
 

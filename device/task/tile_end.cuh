@@ -1,7 +1,7 @@
 /* tile_end.cuh - the end of a tile of a product of many tokens: sums in registers become columns
  * of y.
  *
- * Input: sums as ptx_group_multiply leaves them, squares of each token.  Output: the task's box
+ * Input: sums as ptx_group_multiply leaves them, the factor of each token.  Output: the task's box
  * of y, and of logits the peaks.  linear_tile.cuh, linear_panel.cuh and linear_box.cuh call it,
  * in warps that each have 16 tokens.
  *
@@ -12,7 +12,7 @@
  *   scratch:   [16 tokens][TILE_ROW floats]
  *   stores:    lane l has columns 2l, 2l + 1 of each token, 128 bytes a warp   (tile_finish)
  *
- * On the way they are scaled by an rms_norm, get biases and residual, become the columns of a
+ * On the way they are scaled by a norm (row_sums), get biases and residual, become the columns of a
  * gate, or logits with their peaks.  A __syncwarp of the caller stands between the two, and
  * before the next tile_put.
  */
@@ -72,7 +72,7 @@ struct tile_image {
 struct tile_shape {
     int columns, blocks; /* of x; blocks of 32 columns in a packed group */
     int rows;            /* of w, or with an activation half of them: columns of y */
-    int norm;            /* 1: rms_norm of x */
+    int norm;            /* TILE_NORM_*: of x */
     float eps;           /* of the norm; without one a factor of the sums */
     int activation;      /* ACTIVATE_*: not NONE: groups hold pairs of rows */
     int after;           /* ACTIVATE_* of each column, where none are pairs */
@@ -87,6 +87,16 @@ struct tile_shape {
 #endif
 };
 
+/* What the bias of a layer_norm adds to packed row `row` (gen_pack): it lies after all groups,
+ * which are even in number where rows are pairs; else 0. */
+MPK_FN float tile_added(const mpk_task &t, const tile_shape &s, int row)
+{
+    if (!MPK_CENTRED || s.norm != TILE_NORM_LAYER)
+        return 0;
+    const rt_u32 groups = (rt_u32)(s.rows + 7) / 8 * (s.activation != ACTIVATE_NONE ? 2 : 1);
+    return ((const float *)(t.e->at[RT_PACKED] + (rt_u64)groups * (rt_u32)s.blocks * 512))[row];
+}
+
 /* Bias i of row `row` of the packed weights; 0 where there is none. */
 MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
 {
@@ -97,17 +107,25 @@ MPK_FN float tile_bias(const mpk_task &t, const tile_shape &s, int i, int row)
     return halves_low(mpk_at<const rt_u16>(t, s.bias[i])[row]);
 }
 
-/* The bias of a column of y, where the weights stand one after the other; 0 after the last
+/* What is added to a column of y, where the weights stand one after the other; 0 after the last
  * column. */
 MPK_FN float tile_bias_of(const mpk_task &t, const tile_shape &s, int column)
 {
     if (column >= s.rows)
         return 0;
+    const float added = tile_added(t, s, column);
     if (column < s.bias_rows[0])
-        return tile_bias(t, s, 0, column);
+        return tile_bias(t, s, 0, column) + added;
     column -= s.bias_rows[0]; /* counted from the second weight */
-    return column < s.bias_rows[1] ? tile_bias(t, s, 1, column)
-                                   : tile_bias(t, s, 2, column - s.bias_rows[1]);
+    return (column < s.bias_rows[1] ? tile_bias(t, s, 1, column)
+                                    : tile_bias(t, s, 2, column - s.bias_rows[1])) +
+           added;
+}
+
+/* The same of a packed row where they are pairs: of a gate, or of what it lets through. */
+MPK_FN float tile_bias_of_pair(const mpk_task &t, const tile_shape &s, int row)
+{
+    return row < 2 * s.rows ? tile_bias(t, s, row % 2, row / 2) + tile_added(t, s, row) : 0;
 }
 
 /* As activate() (activate.cuh), without its division, which is a call: in a function with one,
@@ -209,9 +227,7 @@ struct tile_end {
     const rt_u16 *residual; /* NULL: none */
     int rows, lo, hi;       /* columns of y, and those of the task */
     int tokens;             /* end of the task's that are alive */
-    int norm, columns;      /* of x */
     int after;
-    float eps;
     rt_u32 sends; /* rt_entry.sends */
 };
 
@@ -226,10 +242,7 @@ MPK_FN tile_end tile_end_of(const mpk_task &t, const tile_shape &s)
     e.lo = (int)t.e->lo[1];
     e.hi = (int)t.e->hi[1];
     e.tokens = (int)t.hi0;
-    e.norm = s.norm;
-    e.columns = s.columns;
     e.after = s.after;
-    e.eps = s.eps;
     e.sends = t.e->sends;
     return e;
 }
@@ -272,23 +285,67 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
     return v;
 }
 
-/* 1 / sqrt(square / columns + eps), the factor of an rms_norm. */
-MPK_FN float tile_scale_of(float square, int columns, float eps)
+/* Sums of a row of x: of its squares, and, where the kernel has a layer_norm, of its entries. */
+struct row_sums {
+    float square, entry;
+};
+
+/* Those of two entries more. */
+MPK_FN row_sums row_sums_add_word(rt_u32 word, row_sums sums)
 {
-    return rsqrtf(square * mpk_inverse((float)columns) + eps);
+    const float a = halves_low(word), b = halves_high(word);
+    sums.square = fmaf(b, b, fmaf(a, a, sums.square));
+    if (MPK_CENTRED)
+        sums.entry += a + b;
+    return sums;
+}
+/* Of eight. */
+MPK_FN row_sums row_sums_add(const mpk_words &v, row_sums sums)
+{
+    const rt_u32 words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        sums = row_sums_add_word(words[e], sums);
+    return sums;
 }
 
-/* The same; without a norm the factor of the sums. */
-MPK_FN float tile_scale(const tile_end &e, float square)
+/* The same of all lanes whose numbers differ in the bits from `first` to before `end`, in each of
+ * them; neighbours first: the same order in every lane, so the bits are the same. */
+MPK_FN row_sums row_sums_of_lanes(row_sums sums, int first, int end)
 {
-    return e.norm ? tile_scale_of(square, e.columns, e.eps) : e.eps;
+#pragma unroll
+    for (int d = first; d < end; d *= 2) {
+        sums.square += __shfl_xor_sync(0xffffffffu, sums.square, d);
+        if (MPK_CENTRED)
+            sums.entry += __shfl_xor_sync(0xffffffffu, sums.entry, d);
+    }
+    return sums;
+}
+
+/* The factor of a token: that of an rms_norm, 1 / sqrt(mean of squares + eps), or of a layer_norm,
+ * whose mean is in the weights (rt/rt_centre.h), 1 / sqrt(variance + eps); without a norm that of
+ * the sums.
+ *
+ * The variance is the mean of squares less the square of the mean.  In fp32 that loses
+ * 2^-24 mean^2 / variance, times a few, of itself: with a mean of ten deviations 2e-5, less than a
+ * factor may be off before 16 bits tell; with one of 300, where it would be a hundredth, entries of
+ * 8 bits have nothing left of their deviations. */
+MPK_FN float tile_factor(int norm, row_sums sums, int columns, float eps)
+{
+    if (norm == TILE_NORM_NONE)
+        return eps;
+    const float each = mpk_inverse((float)columns), mean = sums.entry * each;
+    float square = sums.square * each;
+    if (MPK_CENTRED && norm == TILE_NORM_LAYER)
+        square = fmaxf(square - mean * mean, 0);
+    return rsqrtf(square + eps);
 }
 
 /* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on;
- * s_sum f32[16][TILE_ROW], s_square of the tokens.  Lane l has columns 2 l and 2 l + 1.
+ * s_sum f32[16][TILE_ROW], s_scale: factors of the tokens.  Lane l has columns 2 l and 2 l + 1.
  * Residuals of eight tokens are requested together, so that their latencies overlap. */
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
-                        const float *s_sum, const float *s_square)
+                        const float *s_sum, const float *s_scale)
 {
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane; /* of y */
     const tile_end e = tile_end_of(t, s);
@@ -303,7 +360,7 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const float2 v = *(const float2 *)(s_sum + (r0 + i) * TILE_ROW + 2 * lane);
-            const float scale = tile_scale(e, s_square[r0 + i]);
+            const float scale = s_scale[r0 + i];
             float a = v.x * scale + bias[0], b = v.y * scale + bias[1];
             if (TILE_HAS(TILE_FORM_AFTER) && e.after != ACTIVATE_NONE) {
                 a = tile_activate(e.after, a);
@@ -320,16 +377,16 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
 /* The same with an activation: packed rows 2 l and 2 l + 1 are gate and up of one column of y.
  * Even lanes store their own and their neighbour's. */
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group,
-                              const float *s_sum, const float *s_square)
+                              const float *s_sum, const float *s_scale)
 {
     const int lane = mpk_thread() % 32, column = group * 4 + lane, activation = s.activation;
     const tile_end e = tile_end_of(t, s);
-    const float gate = column < e.rows ? tile_bias(t, s, 0, column) : 0; /* bias of the gate */
-    const float up = column < e.rows ? tile_bias(t, s, 1, column) : 0;   /* and of its partner */
+    const float gate = tile_bias_of_pair(t, s, 2 * column);   /* bias of the gate */
+    const float up = tile_bias_of_pair(t, s, 2 * column + 1); /* and of its partner */
 #pragma unroll 4
     for (int i = 0; i < 16; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]);
+        const float scale = s_scale[i];
         const float a = tile_activate(activation, v.x * scale + gate) * (v.y * scale + up);
         const float b = __shfl_down_sync(0xffffffffu, a, 1);
         if (row + i < e.tokens && lane % 2 == 0)
@@ -339,14 +396,14 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
 
 /* The same for logits: f32, and the largest of the 64 columns. */
 MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group,
-                               const float *s_sum, const float *s_square)
+                               const float *s_sum, const float *s_scale)
 {
     const int lane = mpk_thread() % 32, column = group * 8 + 2 * lane;
     const tile_end e = tile_end_of(t, s);
     const bool has_a = column < e.rows, has_b = column + 1 < e.rows; /* of the vocabulary */
     for (int i = 0; i < 16 && row + i < e.tokens; i++) {
         const float2 v = *(const float2 *)(s_sum + i * TILE_ROW + 2 * lane);
-        const float scale = tile_scale(e, s_square[i]), a = logits_bent(v.x * scale, s.cap, s.rate),
+        const float scale = s_scale[i], a = logits_bent(v.x * scale, s.cap, s.rate),
                     b = logits_bent(v.y * scale, s.cap, s.rate);
         float *y = (float *)e.y + (rt_u64)(row + i) * e.rows + column;
         if (has_a)
@@ -390,14 +447,14 @@ template <int N> MPK_FN void tile_put_unit(const float *sum, int unit, float *s_
  * are not compiled (MPK_FORMS).  PLAIN: plain ends are among those that come here. */
 template <int LOOP, bool PLAIN>
 MPK_FN void tile_finish_unit(const mpk_task &t, const tile_shape &s, int row, int group,
-                             const float *s_sum, const float *s_square)
+                             const float *s_sum, const float *s_scale)
 {
     if (TILE_HAS_END(LOOP, TILE_END_LOGITS) && s.peaks >= 0)
-        tile_finish_logits(t, s, row, group, s_sum, s_square);
+        tile_finish_logits(t, s, row, group, s_sum, s_scale);
     else if (TILE_HAS_END(LOOP, TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
-        tile_finish_pairs(t, s, row, group, s_sum, s_square);
+        tile_finish_pairs(t, s, row, group, s_sum, s_scale);
     else if (PLAIN && TILE_HAS_END(LOOP, TILE_END_PLAIN))
-        tile_finish(t, s, row, group, s_sum, s_square);
+        tile_finish(t, s, row, group, s_sum, s_scale);
 }
 
 #endif

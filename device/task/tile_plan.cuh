@@ -22,7 +22,7 @@ enum {
     TILE_HALF = 64 * 64,                    /* bytes: 64 tokens x 32 columns */
     TILE_STAGE = 2 * TILE_HALF,
     TILE_X = TILE_X_OF(MPK_ROOM),
-    TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: sum of squares of each token */
+    TILE_SCALES = 2 * TILE_X, /* float[TILE_KEPT][2][64]: the factor of each token */
     TILE_SCRATCH = TILE_SCRATCH_OF(MPK_ROOM),
     TILE_BLOCKS = 4, /* of a step, of each group */
     TILE_PIECE = TILE_BLOCKS * 512,
@@ -59,7 +59,7 @@ MPK_FN int tile_is_boxed(const rt_entry *e, const tile_shape &s)
 #if MPK_MAPS
     const rt_u32 whole = s.activation != ACTIVATE_NONE ? 3 : 7;
     const rt_u64 last = s.residual >= 0 ? e->at[s.residual] : 0;
-    const bool has_bias = (s.bias[0] & s.bias[1] & s.bias[2]) >= 0;
+    const bool has_bias = (s.bias[0] & s.bias[1] & s.bias[2]) >= 0 || s.norm == TILE_NORM_LAYER;
     return e->maps && (TILE_HAS(TILE_FORM_BOX_ENDS) || s.after == ACTIVATE_NONE) &&
            s.gathered < 0 && (s.peaks < 0 || e->lo[1] % 64 == 0) &&
            (TILE_HAS(TILE_FORM_BOX_ENDS) || !has_bias) &&

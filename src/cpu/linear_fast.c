@@ -28,8 +28,8 @@
 #include "ir/blocks.h"
 #include "op/narrow.h"
 
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL }; /* inputs */
-enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR };        /* attributes */
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };   /* inputs */
+enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR, CENTRED }; /* attributes */
 enum {
     X_BYTES = 512 * 1024, /* bytes of x in a block of tokens */
     /* the same as bf16 parts: processors with tiles have a second cache of 2 MB, and a panel's
@@ -74,7 +74,7 @@ bool linear_accepts(const op_call *call)
             return false;
     }
     return takes_dtype(&call->out[0]) && !call->attributes[ACT].s.n &&
-           call->attributes[FACTOR].f == 1;
+           call->attributes[FACTOR].f == 1 && !call->attributes[CENTRED].i;
 }
 
 /* How many of n rows of `bytes` each form a block.  A multiple of twelve, since kernels take

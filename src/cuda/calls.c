@@ -75,6 +75,10 @@ static mpk_status pack_part(mpk_context *cx, const cuda_machine *m, const cuda_p
         job.scale = m->calls->weights[packed->scale];
         job.scale_dtype = (rt_u32)m->machine.image.weights[packed->scale].dtype;
     }
+    if (packed->shift != IR_NONE) {
+        job.shift = m->calls->weights[packed->shift];
+        job.shift_dtype = (rt_u32)m->machine.image.weights[packed->shift].dtype;
+    }
     const uint64_t items = cuda_pack_blocks(packed, (ir_dtype)job.dtype, &job);
     uint64_t blocks = (items + PACK_THREADS - 1) / PACK_THREADS;
     void *arguments[] = {&job};
@@ -101,10 +105,10 @@ static mpk_status pack_stale(mpk_context *cx, cuda_machine *m, cuda_stream s)
     return MPK_OK;
 }
 
-/* Is this weight a part of the copy, or multiplied into it? */
+/* Is this weight a part of the copy, or multiplied into or by it? */
 static bool holds(const cuda_packed *p, uint32_t weight)
 {
-    bool has = p->scale == weight;
+    bool has = p->scale == weight || p->shift == weight;
     for (uint32_t k = 0; k < p->n_parts; k++)
         has |= p->parts[k].weight == weight;
     return has;

@@ -70,11 +70,13 @@ typedef struct cuda_part {
 typedef struct cuda_packed {
     uint32_t n_parts;
     cuda_part parts[3];
-    uint32_t scale; /* weight, IR_NONE: none */
+    uint32_t scale, shift; /* weights, IR_NONE: none */
     gen_order order;
     uint32_t form; /* RT_BLOCKS_*; not RT_BLOCKS_NONE: as the files have them, and no scale */
     ir_dtype dtype;
     uint64_t columns, padded_columns, n_bytes, offset; /* offset in the weights' block */
+    uint64_t
+        added; /* of rows that are centred: where in the copy their floats begin; 0: none are */
 } cuda_packed;
 
 /* A weight of the image as a matrix: rows are all axes but the last.  A weight may be plain and a
@@ -82,7 +84,7 @@ typedef struct cuda_packed {
  * too). */
 typedef struct cuda_resident {
     bool plain;      /* some operator reads it as it is */
-    bool scales;     /* it scales the columns of others: it must be there first */
+    bool scales;     /* it scales or shifts the columns of others: it must be there first */
     uint64_t offset; /* of the plain copy */
     uint64_t n_rows, columns;
 } cuda_resident;

@@ -38,13 +38,16 @@ enum { FEW = 4, MANY = 128, WORKERS = 6 };
     "%h = linear(%x, %a)\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
 
 /* A norm of a product with residual `r`, the caller's or a temporary, in a program of one graph. */
-#define IN_A_CALL(tokens, r)                                               \
-    "input %x : bf16[" tokens ", 256]\ninput %y : bf16[" tokens ", 256]\n" \
-    "const %e : bf16[4096, 256]\nconst %a : bf16[256, 4096]\n"             \
-    "const %b : bf16[64, 256]\nconst %n : bf16[256]\n"                     \
-    "%t = linear(%x, %e)\n%s = add(%y, %y)\n"                              \
-    "%h = linear(%t, %a, _, _, _, _, _, _, %" r                            \
-    ")\n%i = linear(%h, %b, _, _, _, _, _, %n)\noutput %i\n"
+#define IN_A_CALL(tokens, r, norm)                                                              \
+    "input %x : bf16[" tokens ", 256]\ninput %y : bf16[" tokens ", 256]\n"                      \
+    "const %e : bf16[4096, 256]\nconst %a : bf16[256, 4096]\n"                                  \
+    "const %b : bf16[64, 256]\nconst %n : bf16[256]\n"                                          \
+    "const %m : bf16[256]\n"                                                                    \
+    "%t = linear(%x, %e)\n%s = add(%y, %y)\n"                                                   \
+    "%h = linear(%t, %a, _, _, _, _, _, _, %" r ")\n%i = linear(%h, %b, _, _, _, _, _, %n" norm \
+    "\noutput %i\n"
+#define RMS ")"
+#define LAYER ", _, %m) {centred = 1}"
 
 /* A product of a call whose x is the caller's (z) or a temporary (t). */
 #define OF_A_CALL(x, columns)                                                \
@@ -327,17 +330,21 @@ static uint64_t forms_of(const bed *b)
 }
 
 /* In a call a product whose tasks are alike leaves sums of squares for the norm of the next one,
- * whether its residual is the caller's tensor or a temporary. */
+ * whether its residual is the caller's tensor or a temporary; and sums of entries beside them for a
+ * layer_norm. */
 static void test_squares_of_calls(void **state)
 {
     (void)state;
     static const struct {
         const char *source;
         bool leaves;
+        uint32_t floats;
     } all[] = {
-        {IN_A_CALL("384", "s"), true},
-        {IN_A_CALL("384", "y"), true},
-        {IN_A_CALL("300", "s"), false}, /* the last 44 tokens are a task of their own */
+        {IN_A_CALL("384", "s", RMS), true, 1},
+        {IN_A_CALL("384", "y", RMS), true, 1},
+        {IN_A_CALL("384", "y", LAYER), true, 2},
+        {IN_A_CALL("300", "s", RMS), false, 1}, /* the last 44 tokens are a task of their own */
+        {IN_A_CALL("300", "s", LAYER), false, 2},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         bed *b = set_up_graphs(twelve_workers, 12, 1, &all[i].source, (uint32_t[]){1}, CUDA_CALLS);
@@ -346,6 +353,10 @@ static void test_squares_of_calls(void **state)
         assert_int_equal(forms_of(b) >> TILE_FORM_SQUARES & 1, 1);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
         assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
+        assert_int_equal(of_h.at[RT_SQUARES_OF_Y] - of_i.at[RT_SQUARES_OF_X],
+                         all[i].leaves ? all[i].floats * sizeof(float) : 0);
+        assert_int_equal(of_i.at[RT_SQUARES_N], all[i].leaves ? 4 * all[i].floats : 0);
+        assert_int_equal(cuda_of(b->m)->source.centred, all[i].floats - 1);
         tear_down(b);
     }
 }

@@ -2,8 +2,8 @@
  * (device/task/row_squares.cuh): whose, and where the sums lie.
  *
  * Input: the image, the code of its operators and which of them share tiles (parts.c).  Output: for
- * each operator where its tasks leave the sums of squares of their rows, and for each product with
- * a norm whose sums it takes.
+ * each operator where its tasks leave the sums of squares of their rows, with those of the entries
+ * beside them if some norm is a layer_norm, and for each product with a norm whose sums it takes.
  *
  *   x = linear(...) by tasks with equal columns  ->  y = linear(x, norm ...)
  *
@@ -56,6 +56,12 @@ static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
     return (uint32_t)((groups + per_pass - 1) / per_pass);
 }
 
+/* Floats of a sum: of squares alone, or also of entries, for a layer_norm. */
+static uint32_t floats_of_sum(const cuda_machine *m)
+{
+    return m->source.centred ? 2 : 1;
+}
+
 /* Can the operator's tasks sum the squares of what they store? */
 static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
@@ -64,7 +70,7 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
     if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
-    const uint32_t n = p->n_across * sums_of_task(p, y);
+    const uint32_t n = p->n_across * sums_of_task(p, y) * floats_of_sum(m);
     return y->dims[0] <= MOST_TOKENS && n && n <= RT_MOST_SQUARES && n % 4 == 0;
 }
 
@@ -123,10 +129,11 @@ void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
     const cuda_address first = m->parts_block + (uint64_t)cuda_workers(m) * RT_PART_BYTES;
     if (p->sums && leaves_sums(m, graph, &patterns[t->op], t->op))
         e->at[RT_SQUARES_OF_Y] =
-            first + p->sums_at + t->lo[1] / (t->hi[1] - t->lo[1]) * p->sums * sizeof(float);
+            first + p->sums_at +
+            t->lo[1] / (t->hi[1] - t->lo[1]) * p->sums * floats_of_sum(m) * sizeof(float);
     const ir_op_id by = p->summed_by - 1;
     if (!p->summed_by || e->carried & 1 || !leaves_sums(m, graph, &patterns[by], by))
         return;
     e->at[RT_SQUARES_OF_X] = first + all[by].sums_at;
-    e->at[RT_SQUARES_N] = all[by].n_across * all[by].sums;
+    e->at[RT_SQUARES_N] = all[by].n_across * all[by].sums * floats_of_sum(m);
 }

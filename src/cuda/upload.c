@@ -5,9 +5,9 @@
  * Output: the weights' block.  A weight is cut into pieces of whole rows.  Lanes, a thread each,
  * take pieces from a common counter; each has two pinned buffers, so that it reads the next piece
  * while the last one is on the bus.  A piece whose weight has no plain copy goes through a staging
- * buffer on the GPU, from where a kernel packs it: the model is never there twice. What scales the
- * columns of others goes first. Cost: one read of the files; the bus or the page cache is the
- * limit.
+ * buffer on the GPU, from where a kernel packs it: the model is never there twice. What scales or
+ * shifts the columns of others goes first. Cost: one read of the files; the bus or the page cache
+ * is the limit.
  *
  * The way of a piece, by what its weight needs:
  *
@@ -257,11 +257,16 @@ static mpk_status bring(mpk_context *cx, lane *l, const piece *p, ir_dtype dtype
     return send(cx, l, p, dtype, to);
 }
 
-/* Of a weight that stays in blocks: a job for the loader's kernel says so.  Returns how many items
- * its threads share out: parts of a row in a piece, or else units of eight columns. */
+/* Of a weight that stays in blocks, or whose rows are centred: a job for the loader's kernel says
+ * so.  Returns how many items its threads share out: parts of a row in a piece, rows, or else units
+ * of eight columns. */
 uint64_t cuda_pack_blocks(const cuda_packed *packed, ir_dtype dtype, rt_pack *job)
 {
     job->form = packed->form;
+    if (packed->added) {
+        job->added = job->to + packed->added;
+        return job->n_rows;
+    }
     if (!packed->form)
         return job->n_rows * ((job->columns + 7) / 8);
     job->dtype = gen_packed_format(dtype);
@@ -299,6 +304,10 @@ static mpk_status pack_part(mpk_context *cx, lane *l, const piece *p, const cuda
     if (packed->scale != IR_NONE) {
         job.scale = m->weight_block + m->weights.weights[packed->scale].offset;
         job.scale_dtype = (rt_u32)weight_at(l->u, packed->scale)->dtype;
+    }
+    if (packed->shift != IR_NONE) {
+        job.shift = m->weight_block + m->weights.weights[packed->shift].offset;
+        job.shift_dtype = (rt_u32)weight_at(l->u, packed->shift)->dtype;
     }
     return launch(cx, l, m->pack, "mpk_pack", &job, items);
 }

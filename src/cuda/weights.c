@@ -7,9 +7,9 @@
  *   [q, k, v of layer 0, one after the other][o of layer 0][gate, up][embeddings][norms] ...
  *    packed: an operator may pack up to three                         plain
  *
- * A scale (the weight of a norm, multiplied into the columns of others as they are packed) stays
- * plain too, since packing reads it.  Called by memory.c, without a GPU; upload.c fills the copies,
- * calls.c those of calls. */
+ * A scale and a shift (weight and bias of a norm, which change the columns of others as they are
+ * packed) stay plain too, since packing reads them.  Called by memory.c, without a GPU; upload.c
+ * fills the copies, calls.c those of calls. */
 #include "cuda/cuda_machine.h"
 
 /* Copies begin at multiples of CUDA_ALIGN: bulk copies read them. */
@@ -102,15 +102,23 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
 {
     *out = (cuda_packed){.n_parts = p->n_weights,
                          .scale = p->scale == IR_NONE ? IR_NONE : weight_of(m, graph, p->scale),
+                         .shift = IR_NONE,
                          .order = p->order,
                          .form = p->form,
                          .dtype = p->dtype,
                          .columns = (uint64_t)p->columns,
                          .padded_columns = (uint64_t)p->padded_columns,
                          .n_bytes = p->n_bytes};
+    if (p->shift != IR_NONE)
+        out->shift = weight_of(m, graph, p->shift);
+    if (p->centred)
+        out->added = (uint64_t)p->padded_rows * out->padded_columns * 2;
     CHECK(cx, p->scale == IR_NONE || out->scale != IR_NONE, MPK_EUNSUPPORTED,
           "tensor %%%.*s scales a packed weight but is not a weight",
           STR_ARG(m->machine.image.ir[graph]->tensors.at[p->scale].name));
+    CHECK(cx, p->shift == IR_NONE || out->shift != IR_NONE, MPK_EUNSUPPORTED,
+          "tensor %%%.*s shifts a packed weight but is not a weight",
+          STR_ARG(m->machine.image.ir[graph]->tensors.at[p->shift].name));
     uint64_t rows = 0;
     for (uint32_t k = 0; k < p->n_weights; k++) {
         TRY(find_part(cx, m, graph, p->w[k], &out->parts[k]));
@@ -125,9 +133,9 @@ static mpk_status read_pack(mpk_context *cx, const cuda_machine *m, uint32_t gra
 /* Equal copies have the same bytes, whichever operator asked first. */
 static bool same_packed(const cuda_packed *a, const cuda_packed *b)
 {
-    bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->order == b->order &&
-                a->form == b->form && a->n_bytes == b->n_bytes &&
-                a->padded_columns == b->padded_columns;
+    bool same = a->n_parts == b->n_parts && a->scale == b->scale && a->shift == b->shift &&
+                a->added == b->added && a->order == b->order && a->form == b->form &&
+                a->n_bytes == b->n_bytes && a->padded_columns == b->padded_columns;
     for (uint32_t k = 0; same && k < a->n_parts; k++)
         same = a->parts[k].weight == b->parts[k].weight &&
                a->parts[k].first_row == b->parts[k].first_row &&
@@ -201,6 +209,8 @@ static mpk_status find_uses(mpk_context *cx, cuda_machine *m)
             TRY(add_packed(cx, m, &packed, first_of, next, &plan->packed_of[g][k]));
             if (packed.scale != IR_NONE)
                 plan->weights[packed.scale].plain = plan->weights[packed.scale].scales = true;
+            if (packed.shift != IR_NONE)
+                plan->weights[packed.shift].plain = plan->weights[packed.shift].scales = true;
         }
     }
     return MPK_OK;

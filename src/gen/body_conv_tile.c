@@ -70,6 +70,7 @@ static void pack(const gen_call *c, gen_pack *out)
                       .dtype = c->halves,
                       .w = {c->op->in[W]},
                       .scale = IR_NONE,
+                      .shift = IR_NONE,
                       .order = GEN_ROWS,
                       .rows = gen_output(c, 0)->dims[1],
                       .columns = (int64_t)m.kernel[0] * m.kernel[1] * m.channels};

@@ -87,6 +87,7 @@ static void pack(const gen_call *c, gen_pack *out)
                       .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
                       .scale = IR_NONE,
+                      .shift = IR_NONE,
                       .order = GEN_ROWS,
                       .columns = w->dims[2]};
     if (gated) {

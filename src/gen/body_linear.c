@@ -4,7 +4,8 @@
  * They take any plain dtypes and strides on any architecture, and are what faster products are
  * compared with.  A linear with two weights, in outline:
  *
- *   static constexpr linear_source source = {in_x, in_norm, {-1}, 9.9999999999999995e-07};
+ *   static constexpr linear_source source = {in_x, in_norm, {-1}, {-1}, 9.9999999999999995e-07,
+ *                                            false};
  *   static constexpr linear_end end0 = {in_b0, {-1}, in_residual, out_y, ...};
  *   linear_weight<4>(t, source, in_w0, in_w1, end0, 0);
  *   static constexpr linear_end end1 = ...;
@@ -12,7 +13,7 @@
 #include "gen/body_print.h"
 
 enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACT = 3, FACTOR, LOGITS_FACTOR = 1, LOGITS_CAP };
+enum { EPS, GLU, ACT = 3, FACTOR, CENTRED, LOGITS_FACTOR = 1, LOGITS_CAP };
 
 /* Tokens that a pass over the weights serves: no more than the graph has, since each costs
  * registers whether it is alive or not. */
@@ -36,9 +37,10 @@ static mpk_status print_linear(mpk_context *cx, const gen_call *c, uint32_t n, t
     str glu = c->op->attributes[GLU].s;
     int64_t column = 0;
     gen_print_head(c, n, out);
-    text_print(out, "    static constexpr linear_source source = {in_x, in_norm, {-1}, ");
+    text_print(out,
+               "    static constexpr linear_source source = {in_x, in_norm, in_norm_bias, {-1}, ");
     gen_print_double(c->op->attributes[EPS].f, out);
-    text_print(out, "};\n");
+    text_print(out, ", %s};\n", str_bool(c->op->attributes[CENTRED].i));
     for (uint32_t i = 0; i < 3 && gen_input(c, W0 + i) && (i == 0 || !glu.n); i++) {
         text_print(out,
                    "    static constexpr linear_end end%u = {in_b%u, %s, in_residual, out_y, "
@@ -60,12 +62,11 @@ static mpk_status print_logits(mpk_context *cx, const gen_call *c, uint32_t n, t
 {
     (void)cx;
     gen_print_head(c, n, out);
-    text_print(out, "    static constexpr linear_source source = {in_x, in_norm, in_rows, ");
+    text_print(out, "    static constexpr linear_source source = {in_x, in_norm, {-1}, in_rows, ");
     gen_print_double(c->op->attributes[EPS].f, out);
-    text_print(
-        out,
-        "};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, out_logits, ACTIVATE_NONE, "
-        "ACTIVATE_NONE, ");
+    text_print(out, ", false};\n    static constexpr linear_end end = {{-1}, {-1}, {-1}, "
+                    "out_logits, ACTIVATE_NONE, "
+                    "ACTIVATE_NONE, ");
     gen_print_float((float)c->op->attributes[LOGITS_FACTOR].f, out);
     text_print(out, ", ");
     gen_print_float((float)c->op->attributes[LOGITS_CAP].f, out);

@@ -24,11 +24,17 @@ static void pack(const gen_call *c, gen_pack *out)
     const bool logits = is_logits(c), glu = is_gated(c);
     const uint32_t norm = logits ? L_NORM : NORM;
     int zero;
-    *out = (gen_pack){.dtype = c->halves, .scale = IR_NONE, .columns = columns_of(c)};
+    *out = (gen_pack){.dtype = c->halves,
+                      .scale = IR_NONE,
+                      .shift = IR_NONE,
+                      .centred = is_centred(c),
+                      .columns = columns_of(c)};
     out->form = form_of(c, &zero);
     out->order = glu ? GEN_PAIRED : GEN_ROWS;
     if (norm < c->op->n_in && !out->form)
         out->scale = c->op->in[norm];
+    if (out->centred && NORM_BIAS < c->op->n_in)
+        out->shift = c->op->in[NORM_BIAS];
     for (uint32_t i = 0; i < (logits ? 1u : 3u) && gen_input(c, W0 + i); i++) {
         out->w[out->n_weights++] = c->op->in[W0 + i];
         out->rows += gen_input(c, W0 + i)->dims[0];

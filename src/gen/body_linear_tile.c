@@ -128,6 +128,12 @@ bool gen_has_norm(const ir_graph *g, ir_op_id op)
     return has_norm(&c);
 }
 
+bool gen_is_centred(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return is_centred(&c);
+}
+
 /* Does the tensor begin a multiple of 16 bytes after the start of its storage?  Also true of an
  * absent one. */
 static bool is_aligned(const ir_tensor *t)

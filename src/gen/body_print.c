@@ -90,6 +90,8 @@ void gen_pad_pack(gen_pack *p, int64_t row_unit, int64_t column_unit)
     }
     p->padded_columns = round_up(p->columns, column_unit);
     p->n_bytes = (uint64_t)p->padded_rows * (uint64_t)p->padded_columns * 2;
+    if (p->centred)
+        p->n_bytes += (uint64_t)p->padded_rows * sizeof(float);
 }
 
 /* A page holds STREAM_PAGE_UNITS units of columns of a group of rows; `last` is how many the last

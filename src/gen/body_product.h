@@ -17,10 +17,12 @@ enum {
     B0 = 4,
     NORM = 7,
     RESIDUAL,
+    NORM_BIAS,
     LINEAR_EPS = 0,
     LINEAR_GLU,
     LINEAR_ACT = 3,
-    LINEAR_FACTOR
+    LINEAR_FACTOR,
+    LINEAR_CENTRED
 };
 enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0, LOGITS_FACTOR, LOGITS_CAP };
 
@@ -55,6 +57,12 @@ static inline const ir_tensor *linear_input(const gen_call *c, uint32_t i)
 static inline bool has_norm(const gen_call *c)
 {
     return gen_input(c, is_logits(c) ? L_NORM : NORM);
+}
+
+/* Is the norm a layer_norm?  Of those that stream weights, bodies for many tokens alone take it. */
+static inline bool is_centred(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "linear") == 0 && c->op->attributes[LINEAR_CENTRED].i;
 }
 
 /* Of the sums. */
@@ -114,6 +122,7 @@ static inline bool takes_others(const gen_call *c)
         if (!gen_is_vector(gen_input(c, B0 + i), c->halves))
             return false;
     return gen_is_vector(gen_input(c, NORM), c->halves) &&
+           gen_is_vector(gen_input(c, NORM_BIAS), c->halves) &&
            gen_is_dense(gen_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
            !(is_gated(c) && gen_input(c, RESIDUAL)) && !(has_norm(c) && factor_of(c) != 1);
 }
@@ -158,7 +167,8 @@ static inline bool takes_act(const gen_call *c)
 static inline bool is_product_of_streams(const gen_call *c)
 {
     return gen_is_dense(gen_input(c, X), c->halves) && columns_of(c) % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED && takes_act(c) && takes_others(c);
+           c->op->n_in + c->op->n_out <= RT_PACKED && takes_act(c) && takes_others(c) &&
+           !is_centred(c);
 }
 
 /* The same with weights of 16 bits through the ring. */
@@ -192,10 +202,12 @@ static inline bool takes_blocks(const gen_call *c)
     return dense && (!norm || gen_is_dense(norm, norm->dtype)) && is_product_of_streams(c);
 }
 
-/* Has any of the up to three weights one? */
+/* Is something added to the columns of the result?  What the bias of a layer_norm adds to a column
+ * is packed with the weights (gen_pack). */
 static inline bool has_bias(const gen_call *c)
 {
-    return linear_input(c, B0) || linear_input(c, B0 + 1) || linear_input(c, B0 + 2);
+    return is_centred(c) || linear_input(c, B0) || linear_input(c, B0 + 1) ||
+           linear_input(c, B0 + 2);
 }
 
 /* What is done with the sums: peaks, pairs of gate and up, or none of these. */
@@ -217,7 +229,7 @@ static inline bool is_for_teams(const gen_call *c)
            (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
-/* What surrounds a product of many tokens, as the last fields of its shape: "1, 1e-6f,
+/* What surrounds a product of many tokens, as the last fields of its shape: "TILE_NORM_RMS, 1e-6f,
  * ACTIVATE_SILU, ACTIVATE_NONE, x, y, residual, {biases}, {their rows}, {their dtypes}, gathered,
  * tokens".  Operands are numbers in the task, -1 where absent; a dtype is 1 for f32 and 0 for
  * bf16. */
@@ -230,7 +242,8 @@ static inline void print_ends(const gen_call *c, text *out)
         bias[i] = linear_input(c, B0 + i) ? (int)(B0 + i) : -1;
         rows[i] = w ? (long long)w->dims[0] : 0;
     }
-    text_print(out, "%d, ", has_norm(c));
+    static const char *const norms[] = {"NONE", "RMS", "LAYER"};
+    text_print(out, "TILE_NORM_%s, ", norms[has_norm(c) + is_centred(c)]);
     gen_print_float(eps_or_factor(c), out);
     text_print(out, ", ACTIVATE_%s, ACTIVATE_%s, %d, %u, %d, {", gen_glu_name(glu_of(c)),
                gen_glu_name(act_of(c)), X, gen_operand_of_output(c->op, 0),

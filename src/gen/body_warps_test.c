@@ -262,7 +262,7 @@ static void run_device(const device *d, const bed *b, const ir_box *boxes, size_
         if (mapped)
             make_maps(b, packed, maps, &entries[i]);
     }
-    d->allow(forms, boxed);
+    d->allow(forms, boxed, is_centred(b->op));
     entries[n - 1].is_last = 1;
     for (size_t i = 0; i < n && carried; i++) {
         entries[i].quiet = 1;

@@ -85,21 +85,26 @@ typedef struct gen_call {
  *                     w0[8i+1] ...), group 2i+1 rows 8i+4 .. 8i+7: a lane gets gate and up of the
  *                     same column
  *   scale             not IR_NONE: each column is multiplied by its entry of this vector [columns]
- *                     before rounding (the weight of an rms_norm)
+ *                     before rounding (the weight of a norm)
+ *   centred           rows are centred and so rounded that their sums stay nearly 0
+ *                     (rt/rt_centre.h), for a layer_norm; after all groups follow padded_rows
+ *                     floats, what the product of a row as it was and of `shift` [columns], the
+ *                     bias of the norm, adds to every token
  *   form              RT_BLOCKS_* (rt/rt_blocks.h): the weights stay in the blocks of their files,
  *                     in the layout described there; dtype and scale mean nothing */
 typedef enum gen_order { GEN_ROWS, GEN_PAIRED } gen_order;
 typedef struct gen_pack {
-    uint32_t n_weights; /* 0: nothing is packed */
-    ir_dtype dtype;     /* IR_BF16 or IR_F16 */
-    ir_tensor_id w[3], scale;
+    uint32_t n_weights;              /* 0: nothing is packed */
+    ir_dtype dtype;                  /* IR_BF16 or IR_F16 */
+    ir_tensor_id w[3], scale, shift; /* scale, shift: IR_NONE: absent */
     gen_order order;
+    bool centred;
     uint32_t form;
     int64_t rows, columns; /* of the result, before padding */
     /* multiples of 8 (paired: 16) and of 256 (experts_sides 2: of 128; with a form: of
      * RT_SLAB_COLUMNS) */
     int64_t padded_rows, padded_columns;
-    uint64_t n_bytes; /* without a form padded_rows * padded_columns * 2 */
+    uint64_t n_bytes; /* without a form padded_rows * padded_columns * 2, and what follows */
 } gen_pack;
 
 /* Code that all its uses share: device functions BODY(t, shape) and LOAD(l, shape), and the struct
@@ -119,10 +124,11 @@ typedef struct gen_boxes {
 } gen_boxes;
 /* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
-/* Of linear: has x a norm?  Do long tasks of whole groups come by boxes, where there are tensor
- * maps?  Does each of n tasks with equal parts of y's columns store them as they are summed, by
- * whole groups of 8? */
+/* Of linear: has x a norm, and is it a layer_norm (false of other operators)? Do long tasks of
+ * whole groups come by boxes, where there are tensor maps? Does each of n tasks with equal parts of
+ * y's columns store them as they are summed, by whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
+bool gen_is_centred(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
 /* Of an operator of linear_tile in a call, whose tensors are aligned (target_def.call_align): must

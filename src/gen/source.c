@@ -47,9 +47,9 @@ typedef struct emitter {
     uint32_t units[GEN_REGIMES];            /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
-    bool images, maps[GEN_REGIMES]; /* MPK_IMAGES; MPK_MAPS */
-    map printed;                    /* names of texts that stand in the source */
-    text out;                       /* the source so far */
+    bool images, maps[GEN_REGIMES], centred; /* MPK_IMAGES, MPK_MAPS, MPK_CENTRED */
+    map printed;                             /* names of texts that stand in the source */
+    text out;                                /* the source so far */
 } emitter;
 
 /* ---- choice ---- */
@@ -296,6 +296,8 @@ static void add_forms(emitter *e, uint32_t graph)
 {
     const gen_graph *g = &e->graphs[graph];
     const uint32_t regime = e->regime_of[graph];
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+        e->centred |= gen_is_centred(g->ir, op);
     if (!g->tasks)
         e->forms[regime] = e->short_forms[regime] = UINT64_MAX;
     for (uint32_t t = 0; g->tasks && t < g->n_tasks; t++) {
@@ -383,6 +385,7 @@ static void print_forms(emitter *e, uint32_t regime)
                of_short ? "#endif\n" : "");
     text_print(&e->out, "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n",
                e->maps[regime]);
+    text_print(&e->out, "#define MPK_CENTRED %d /* rows have two sums */\n", e->centred);
 }
 
 /* The sizes of each regime: pages, scratch, units and forms. */
@@ -783,6 +786,7 @@ mpk_status gen_source_make(mpk_context *cx, arena *a, uint32_t n_graphs, const g
     out->n_caches = (uint32_t)e.caches.n;
     out->caches = e.caches.at;
     out->n_regimes = e.n_regimes;
+    out->centred = e.centred;
     out->regime_of = e.regime_of;
     memcpy(out->rooms, e.rooms, sizeof e.rooms);
     memcpy(out->units, e.units, sizeof e.units);

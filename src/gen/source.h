@@ -84,6 +84,7 @@ typedef struct gen_source {
     /* bodies copy boxes by tensor maps, which the host makes: of x and of weights; of x at least */
     bool maps[GEN_REGIMES], x_maps[GEN_REGIMES];
     bool joint[GEN_REGIMES]; /* products of at most 64 tokens may come by boxes, too */
+    bool centred;            /* sums of a row's squares have sums of its entries beside them */
 } gen_source;
 
 /* One graph for gen_source_make. */

@@ -1,12 +1,13 @@
 /* linear.c - products of activations with up to three weight matrices (paper §4.1: the operator
  * that costs time).
  *
- * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F] -> y [T, F].  Without glu the
- * columns of y are those of the weights one after the other, after the activation `act` if there
- * is one (relu, silu, gelu, gelu_tanh, quick_gelu: x sigmoid(1.702 x)); with glu (silu, gelu,
- * gelu_tanh) w0 is the gate and w1 what it gates.  norm: x is first normalised as rms_norm does.
- * factor: of the product, where there is no gate.  activations: "i8" multiplies weights in block
- * formats by x in 8-bit blocks (narrow.h).
+ * x [T, D], w0 [F0, D], w1, w2, biases, norm [D], residual [T, F], norm_bias [D] -> y [T, F].
+ * Without glu the columns of y are those of the weights one after the other, after the activation
+ * `act` if there is one (relu, silu, gelu, gelu_tanh, quick_gelu: x sigmoid(1.702 x)); with glu
+ * (silu, gelu, gelu_tanh) w0 is the gate and w1 what it gates.  norm: x is first normalised as
+ * rms_norm does, or with `centred` as layer_norm does, of which norm_bias is the bias. factor: of
+ * the product, where there is no gate.  activations: "i8" multiplies weights in block formats by x
+ * in 8-bit blocks (narrow.h).
  *
  *   %y = linear(%x, %q, %k, %v, _, _, _, %norm)        columns of y: q, then k, then v
  *   %y = linear(%x, %gate, %up) {glu = "silu"}         silu(x gate^T) * (x up^T)
@@ -25,8 +26,8 @@
 #include "shape/linear_stream_shape.h"
 
 /* Inputs and attributes, by index. */
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL };
-enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR };
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, NORM_BIAS };
+enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR, CENTRED };
 /* TOKENS_AT_ONCE: tokens for which the reference code unpacks a row once, and which fast bodies
  * take together.  LOT: rows of x that a task keeps together.  The others say which products are cut
  * finer (axes): those with more than FEW_ROWS and at most SMALL_ROWS rows of x; those with at most
@@ -83,6 +84,18 @@ static mpk_status check_factor(mpk_context *cx, const ir_op *op)
     return MPK_OK;
 }
 
+/* The bias of a norm is that of a layer_norm. */
+static mpk_status check_norm(mpk_context *cx, const ir_graph *g, const ir_op *op, int64_t width)
+{
+    const bool centred = op->attributes[CENTRED].i;
+    CHECK(cx, !centred || shape_input(g, op, NORM), MPK_ESHAPE,
+          "linear: centred is given without norm");
+    CHECK(cx, centred || !shape_input(g, op, NORM_BIAS), MPK_ESHAPE,
+          "linear: norm_bias is given without centred");
+    TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
+    return shape_expect(cx, g, op, NORM_BIAS, SHAPE_FLOAT, 1, &width);
+}
+
 /* Widths add up, or with glu are equal; the dtypes of the weights are independent of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
@@ -112,7 +125,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
     TRY(check_act(cx, op));
     TRY(check_factor(cx, op));
     TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
-    TRY(shape_expect(cx, g, op, NORM, SHAPE_FLOAT, 1, &width));
+    TRY(check_norm(cx, g, op, width));
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
@@ -204,7 +217,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         read->hi[0] = box->hi[0];
     } else if (input == RESIDUAL) {
         *read = *box;
-    } else if (input != NORM) {
+    } else if (input != NORM && input != NORM_BIAS) {
         weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
     }
 }
@@ -313,7 +326,10 @@ static void load_x(const op_call *call, int64_t t0, const x_rows *rows)
     for (int64_t t = 0; t < rows->n; t++) {
         float *row = rows->at + t * width;
         walk_load_row(x, (t0 + t) * x->stride[0], 0, width, row);
-        if (call->in[NORM].data)
+        if (call->attributes[CENTRED].i)
+            norm_row_centred(row, width, &call->in[NORM], &call->in[NORM_BIAS],
+                             call->attributes[EPS].f, row);
+        else if (call->in[NORM].data)
             norm_row(row, width, &call->in[NORM], call->attributes[EPS].f, row);
     }
     for (uint32_t i = W0; i <= W2; i++) {
@@ -344,11 +360,12 @@ static const op_operand in[] = {{"x", 0},
                                 {"b1", OP_OPTIONAL},
                                 {"b2", OP_OPTIONAL},
                                 {"norm", OP_OPTIONAL},
-                                {"residual", OP_OPTIONAL}};
+                                {"residual", OP_OPTIONAL},
+                                {"norm_bias", OP_OPTIONAL}};
 static const op_operand out[] = {{"y", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),
-                                          SHAPE_WORD("activations", "f32"), SHAPE_WORD("act", ""),
-                                          SHAPE_REAL("factor", 1)};
+static const op_attribute attributes[] = {
+    SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", ""),   SHAPE_WORD("activations", "f32"),
+    SHAPE_WORD("act", ""),   SHAPE_REAL("factor", 1), SHAPE_INT("centred", 0)};
 
 #define NARROW(tokens, dtype, rows, width)                                                         \
     {                                                                                              \
@@ -483,11 +500,25 @@ static const op_case cases[] = {
      "320]\n%y = linear(%x, %w, _, _, _, _, _, _, %r) {factor = 0.22}\n"},
     {"input %x : f32[70, 72] live=tokens\nconst %w : f32[45, 72]\nconst %b : f32[45]\nconst %n : "
      "f32[72]\n%y = linear(%x, %w, _, _, %b, _, _, %n) {act = \"silu\", factor = 3.5}\n"},
+    /* a layer_norm before it, of few rows and many, with what else may surround a product */
+    {"input %x : f32[5, 72]\nconst %w : f32[45, 72]\nconst %n : f32[72]\nconst %m : f32[72]\n"
+     "%y = linear(%x, %w, _, _, _, _, _, %n, _, %m) {centred = 1}\n"},
+    {"input %x : bf16[33, 200]\nconst %w : bf16[64, 200]\nconst %b : bf16[64]\nconst %n : "
+     "bf16[200]\nconst %m : bf16[200]\n%y = linear(%x, %w, _, _, %b, _, _, %n, _, %m) {eps = "
+     "1e-05, act = \"gelu\", centred = 1}\n"},
+    {"input %x : bf16[70, 72]\ninput %r : bf16[70, 45]\nconst %w : bf16[45, 72]\nconst %n : "
+     "f32[72]\n%y = linear(%x, %w, _, _, _, _, _, %n, %r) {centred = 1}\n"},
+    {"input %x : bf16[200, 264] live=tokens\nconst %q : bf16[64, 264]\nconst %k : bf16[64, "
+     "264]\nconst %v : bf16[72, 264]\nconst %b : f32[64]\nconst %n : bf16[264]\nconst %m : "
+     "bf16[264]\n%y = linear(%x, %q, %k, %v, _, %b, _, %n, _, %m) {centred = 1}\n"},
+    {"input %x : bf16[150, 128]\nconst %g : bf16[100, 128]\nconst %u : bf16[100, 128]\nconst %b "
+     ": bf16[100]\nconst %n : bf16[128]\nconst %m : f32[128]\n%y = linear(%x, %g, %u, _, %b, _, "
+     "_, %n, _, %m) {glu = \"gelu\", centred = 1}\n"},
 };
 
 const op_def op_linear = {
     .name = "linear",
-    .summary = "x W^T + b for one to three weights, with optional rms_norm before, gating and "
+    .summary = "x W^T + b for one to three weights, with optional norm before, gating and "
                "residual after",
     OP_INPUTS(in),
     OP_OUTPUTS(out),

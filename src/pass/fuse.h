@@ -13,9 +13,18 @@
 #include "pass/rewrite.h"
 
 /* Operands of linear, by index: x, up to LINEAR_WEIGHTS weights, as many biases, the norm's
- * weight, the residual. */
-enum { X, W0, B0 = 4, NORM = 7, RESIDUAL = 8, LINEAR_INPUTS = 9, LINEAR_WEIGHTS = 3 };
-/* Operands of rms_norm after x. */
+ * weight, the residual, the norm's bias. */
+enum {
+    X,
+    W0,
+    B0 = 4,
+    NORM = 7,
+    RESIDUAL = 8,
+    NORM_BIAS = 9,
+    LINEAR_INPUTS = 10,
+    LINEAR_WEIGHTS = 3
+};
+/* Operands of rms_norm after x; of layer_norm the second is its bias. */
 enum { NORM_WEIGHT = 1, NORM_RESIDUAL, NORM_INPUTS };
 
 static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
@@ -54,6 +63,16 @@ static inline bool lies_by_rows(const ir_tensor *t)
     return !t->rank || t->dims[t->rank - 1] == 1 || t->stride[t->rank - 1] == 1;
 }
 
+/* Do t's elements follow each other in memory, row by row? */
+static inline bool lies_dense(const ir_tensor *t)
+{
+    int64_t n = 1;
+    for (uint32_t i = t->rank; i-- > 0; n *= t->dims[i])
+        if (t->dims[i] > 1 && t->stride[i] != n)
+            return false;
+    return true;
+}
+
 /* GELU by a sigmoid as recognise writes it for map; linear calls it quick_gelu. */
 #define FUSE_QUICK_GELU "x0 / (1 + exp(-1.702 * x0))"
 
@@ -86,6 +105,7 @@ typedef struct linear_parts {
     double eps;                     /* of the norm, if it has one */
     str glu, activations, act;      /* attributes of the same names; empty or "f32": none */
     double factor;
+    bool centred; /* the norm is a layer_norm */
     uint32_t n_weights;
 } linear_parts;
 

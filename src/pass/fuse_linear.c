@@ -7,8 +7,9 @@
  *   residual   linear(x, w) + r                             -> linear(x, w, residual = r)
  *   scaled     r + linear(x, w) * f, relaxed                -> the same {factor = f}
  *   norm       linear(rms_norm(x, n), w)                    -> linear(x, w, norm = n)
- *   post norm  rms_norm(x, n) + r                           -> rms_norm(x, n, residual = r)
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
+ *              layer_norm(x, n, m), in calls on a GPU       -> the same {centred}, norm_bias = m
+ *   post norm  rms_norm(x, n) + r                           -> rms_norm(x, n, residual = r)
  *
  * A computed weight may not exist yet at the place of the fused linear, so rules that move a
  * linear accept constant weights only.  A rule does not apply if an operand is written in place
@@ -33,6 +34,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
     out->act = rewrite_attribute(op, "act")->s;
     out->activations = rewrite_attribute(op, "activations")->s;
     out->factor = rewrite_attribute(op, "factor")->f;
+    out->centred = rewrite_attribute(op, "centred")->i;
     out->n_weights = 0;
     for (uint32_t i = 0; i < LINEAR_WEIGHTS; i++)
         out->n_weights += out->in[W0 + i] != IR_NONE;
@@ -59,6 +61,7 @@ mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, 
                    {.name = "act", .s = act},
                    {.name = "activations", .s = str_is(parts->activations, "i8") ? "i8" : "f32"},
                    {.name = "factor", .f = parts->factor},
+                   {.name = "centred", .i = parts->centred},
                    {0}},
         out);
 }
@@ -77,6 +80,7 @@ static bool is_plain(const rewrite *w, const linear_parts *p)
 static bool same_x(const linear_parts *a, const linear_parts *b)
 {
     return a->in[X] == b->in[X] && a->in[NORM] == b->in[NORM] &&
+           a->in[NORM_BIAS] == b->in[NORM_BIAS] && a->centred == b->centred &&
            (a->in[NORM] == IR_NONE || a->eps == b->eps) &&
            str_equal(a->activations, b->activations);
 }
@@ -400,11 +404,36 @@ static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
     return !w->s->options->relaxed || x->live != IR_ALL || x->dtype == IR_BF16;
 }
 
-/* The rms_norm that makes x of operator `id`, if it may be folded into it; NULL otherwise. */
+/* The layer_norm that makes x of a linear, if one body for many rows computes both
+ * (gen/body_linear_tile.c): no other takes rows that are centred. */
+static const ir_op *find_centred_norm(const rewrite *w, const ir_op *op)
+{
+    enum { FEWEST_ROWS = 17 };
+    const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, X), "layer_norm");
+    if (!norm || strcmp(op->def->name, "linear") != 0 || !w->s->options->relaxed ||
+        !is_const(w, rewrite_input(w, norm, NORM_WEIGHT + 1)) ||
+        rewrite_attribute(op, "factor")->f != 1)
+        return NULL;
+    const ir_tensor *x = tensor_of(w, rewrite_input(w, norm, X));
+    bool fits = x->live == IR_ALL && x->dtype == IR_BF16 && x->rank == 2 &&
+                x->dims[0] >= FEWEST_ROWS && x->dims[1] % 8 == 0 && lies_dense(x);
+    for (uint32_t i = 0; i < LINEAR_WEIGHTS && fits; i++) {
+        const ir_tensor_id weight = rewrite_input(w, op, W0 + i);
+        fits =
+            weight == IR_NONE || (is_const(w, weight) && tensor_of(w, weight)->dtype == IR_BF16 &&
+                                  lies_dense(tensor_of(w, weight)));
+    }
+    return fits ? norm : NULL;
+}
+
+/* The norm that makes x of operator `id`, if it may be folded into it; NULL otherwise. */
 static const ir_op *find_norm(const rewrite *w, ir_op_id id)
 {
-    const ir_op *op = &w->g->ops.at[id];
-    const ir_op *norm = free_norm(w, op) ? find_plain_norm(w, rewrite_input(w, op, X)) : NULL;
+    const ir_op *op = &w->g->ops.at[id], *norm = NULL;
+    if (free_norm(w, op)) {
+        norm = find_plain_norm(w, rewrite_input(w, op, X));
+        norm = norm ? norm : find_centred_norm(w, op);
+    }
     if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
         !is_const(w, rewrite_input(w, norm, 1)) || !has_fast_fold(w, tensor_of(w, norm->out[0])) ||
         ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
@@ -413,8 +442,8 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     return norm;
 }
 
-/* Substitute product(x, norm = weight) for product(rms_norm(x, weight)): the same inputs but for
- * x and the norm's weight, the same attributes but for eps. */
+/* Substitute product(x, norm = weight) for product(norm(x, weight)): the same inputs but for x and
+ * the norm's weight and bias, the same attributes but for eps and what kind of norm it is. */
 static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -423,11 +452,17 @@ static mpk_status fold_norm(rewrite *w, ir_op_id id, const ir_op *norm)
     for (uint32_t i = 0; i < op->def->n_in; i++)
         in[i] = rewrite_input(w, op, i);
     in[X] = rewrite_input(w, norm, 0);
-    in[free_norm(w, op)] = rewrite_input(w, norm, 1);
+    in[free_norm(w, op)] = rewrite_input(w, norm, NORM_WEIGHT);
+    const bool centred = strcmp(norm->def->name, "layer_norm") == 0;
+    if (centred)
+        in[NORM_BIAS] = rewrite_input(w, norm, NORM_WEIGHT + 1);
     TRY(rewrite_copy_attributes(w, op, sets));
-    for (uint32_t i = 0; sets[i].name; i++)
+    for (uint32_t i = 0; sets[i].name; i++) {
         if (strcmp(sets[i].name, "eps") == 0)
             sets[i].f = rewrite_attribute(norm, "eps")->f;
+        if (strcmp(sets[i].name, "centred") == 0)
+            sets[i].i = centred;
+    }
     TRY(rewrite_add(w, w->keys.at[id], op->def->name, op->def->n_in, in, sets, &out));
     rewrite_replace(w, old, out);
     return MPK_OK;

@@ -109,7 +109,7 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
         return false;
     fuse_read_linear(w, linear, &p);
     if (p.n_weights != 1 || p.in[B0] != IR_NONE || p.in[RESIDUAL] != IR_NONE || p.glu.n ||
-        p.act.n || p.factor != 1 || str_is(p.activations, "i8"))
+        p.act.n || p.factor != 1 || p.centred || str_is(p.activations, "i8"))
         return false;
     *out = (tail){{p.in[X], p.in[W0], p.in[NORM], IR_NONE},
                   p.eps,

@@ -1,5 +1,5 @@
 /* fuse_norms_test.c - what becomes of norms that no product takes: post norms, and norms over all
- * heads of q and of k. */
+ * heads of q and of k; and which layer_norms products take. */
 #include "fuse_bed.h"
 
 static const pass_options gpu_options = {
@@ -46,6 +46,59 @@ static void what_follows_a_norm(void **state)
         const ir_graph *fused = fuse_as(&a, g, &o);
         if (count_of(fused, "rms_norm") != rows[i].norms || count_of(fused, "add") != rows[i].sums)
             fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
+        arena_free(&a);
+    }
+}
+
+/* A layer_norm goes into the products of a call that read it, on a GPU, if there is a body for all
+ * of them: of bf16, of 17 rows or more, with weights by rows; and if nothing else reads it. */
+static void layer_norms_before_products(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rows, *dtype, *norm, *more;
+        size_t norms, centred;
+    } rows[] = {
+        {"17", "bf16", "layer_norm(%x, %n, %m)", "", 0, 1},
+        {"17", "bf16", "layer_norm(%x, %n)", "", 0, 1},
+        {"17", "bf16", "layer_norm(%x, %n, %m)",
+         "%l = linear(%h, %u, _, _, %b)\n%z = add(%l, %k)\noutput %z\n", 0, 2},
+        {"17", "bf16", "layer_norm(%x, %n, %m)", "output %h\n", 1, 0},
+        {"17", "bf16", "layer_norm(%x, %n, %m)", "%z = gelu(%h)\noutput %z\n", 1, 0},
+        {"17", "bf16", "layer_norm(%x, %n, %v)", "", 1, 0},
+        {"17", "bf16", "layer_norm(%x, %v, %m)", "", 1, 0},
+        {"17", "bf16", "layer_norm(%x, _, %m)", "", 1, 0},
+        {"16", "bf16", "layer_norm(%x, %n, %m)", "", 1, 0},
+        {"17", "f32", "layer_norm(%x, %n, %m)", "", 1, 0},
+        {"17", "f16", "layer_norm(%x, %n, %m)", "", 1, 0},
+        {"17", "bf16", "layer_norm(%x, %n, %m)", "%z = linear(%h, %t)\noutput %z\n", 1, 0},
+        {"17] live=tokens", "bf16", "layer_norm(%x, %n, %m)", "", 1, 0},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024], x[64];
+        ir_graph *g;
+        const char *live = strchr(rows[i].rows, ']');
+        snprintf(x, sizeof x, "[%.2s, 32]%s", rows[i].rows, live ? live + 1 : "");
+        const char *d = rows[i].dtype;
+        snprintf(program, sizeof program,
+                 "input %%x : %s%s\nconst %%n : %s[32]\nconst %%m : %s[32]\ninput %%v : %s[32]\n"
+                 "input %%k : %s[%.2s, 24]\nconst %%w : %s[8, 32]\nconst %%u : %s[24, 32]\nconst "
+                 "%%b : %s[24]\n"
+                 "const %%s : %s[32, 8]\n%%t = transpose(%%s) {perm = [1, 0]}\n"
+                 "%%h = %s {eps = 1e-05}\n%%y = linear(%%h, %%w)\noutput %%y\n%s",
+                 d, x, d, d, d, d, rows[i].rows, d, d, d, d, rows[i].norm, rows[i].more);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &gpu_options);
+        size_t centred = 0;
+        for (size_t o = 0; o < fused->ops.n; o++)
+            centred += strcmp(fused->ops.at[o].def->name, "linear") == 0 &&
+                       fused->ops.at[o].attributes[5].i;
+        if (count_of(fused, "layer_norm") != rows[i].norms || centred != rows[i].centred)
+            fail_msg("%zu norms, %zu centred\n%s", count_of(fused, "layer_norm"), centred, program);
+        pass_options cpu = gpu_options;
+        cpu.relaxed = false;
+        assert_int_equal(count_of(fuse_as(&a, g, &cpu), "layer_norm"), 1);
         arena_free(&a);
     }
 }
@@ -180,8 +233,8 @@ static void norms_before_and_after_rotation(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(what_follows_a_norm),
-                                       cmocka_unit_test(norms_of_all_heads),
-                                       cmocka_unit_test(norms_before_and_after_rotation)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_follows_a_norm), cmocka_unit_test(layer_norms_before_products),
+        cmocka_unit_test(norms_of_all_heads), cmocka_unit_test(norms_before_and_after_rotation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
  *           that is infinite -> reduce(x), kind logsumexp
  *   flat    rows(reshape(a), ...), a [T, D], the result [.., D] -> reshape(rows(a, ...)), so that
  *           fuse_ops finds linears next to what is done to their results; rows: element-wise
- *           operators and norms
+ *           operators and norms; a layer_norm also of an x that is no such reshape
  *   back    reshapes of a, the last one with a's shape -> a, unless a is overwritten
  *   same    0 + x of integers -> x, unless x is overwritten before the last reader
  *   result  copy of the whole of a, dense, to an output -> a is the output
@@ -374,13 +374,21 @@ static bool is_whole(const ir_tensor *t, const ir_tensor *y)
     return t->rank == y->rank && memcmp(t->dims, y->dims, y->rank * sizeof *y->dims) == 0;
 }
 
+/* Is it a layer_norm of what is no view, so that rows of it are neighbours?  One becomes part of a
+ * product that reads it as [T, D], whatever its own x is. */
+static bool is_flat_norm(const rewrite *w, const ir_op *op)
+{
+    return strcmp(op->def->name, "layer_norm") == 0 &&
+           lies_dense(tensor_of(w, rewrite_input(w, op, 0)));
+}
+
 /* Rule flat applies if every operand is a set of rows or the same for each row, and at least one
- * of them is a reshaped [T, D].  Other operands of the result's shape get a reshape of their
- * own, which costs nothing if their storage is dense. */
+ * of them is a reshaped [T, D], or the operator is a layer_norm.  Other operands of the result's
+ * shape get a reshape of their own, which costs nothing if their storage is dense. */
 static bool can_be_flat(const rewrite *w, const ir_op *op)
 {
     const ir_tensor *y = tensor_of(w, op->out[0]);
-    bool found = false;
+    bool found = is_flat_norm(w, op);
     if (!works_on_rows(op) || y->rank < 3 || y->live != IR_ALL || y->shares != IR_NONE ||
         w->is_output[op->out[0]])
         return false;

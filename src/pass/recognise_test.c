@@ -419,6 +419,34 @@ static void rows_of_a_matrix_stay_flat(void **state)
     arena_free(&a);
 }
 
+/* A layer_norm of three axes is one of rows, where its x lies by rows. */
+static void a_layer_norm_is_of_rows(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : f32[2, 3, 16]\nconst %n : f32[16]\nconst %b : f32[16]\n"
+        "%l = layer_norm(%x, %n, %b)\n%y = reshape(%l) {shape = [6, 16]}\n"
+        "%z = silu(%y)\noutput %z\n";
+    static const struct {
+        const char *by;
+        uint32_t rank;
+    } rows[] = {{"%l = layer_norm(%x, %n, %b)", 2},
+                {"%h = silu(%x)\n%l = layer_norm(%h, %n, _)", 2},
+                {"%h = reshape(%x) {shape = [3, 2, 16]}\n%t = transpose(%h) {perm = [1, 0, 2]}\n"
+                 "%l = layer_norm(%t, %n, %b)",
+                 3}};
+    arena a = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ir_graph *g = parse_with(&a, source, "%l = layer_norm(%x, %n, %b)", rows[i].by);
+        const ir_graph *after = recognise(&a, g, false);
+        for (size_t o = 0; o < after->ops.n; o++)
+            if (strcmp(after->ops.at[o].def->name, "layer_norm") == 0)
+                assert_int_equal(after->tensors.at[after->ops.at[o].in[0]].rank, rows[i].rank);
+        check_same(&a, g, after);
+    }
+    arena_free(&a);
+}
+
 /* Zero added to an integer is the integer. What remains counts a state up in place, and must
  * still do so. */
 static void nothing_added_is_nothing_done(void **state)
@@ -750,6 +778,7 @@ int main(void)
         cmocka_unit_test(attention_is_written_by_rows),
         cmocka_unit_test(an_output_still_owns_its_bytes),
         cmocka_unit_test(rows_of_a_matrix_stay_flat),
+        cmocka_unit_test(a_layer_norm_is_of_rows),
         cmocka_unit_test(softmax_between_products_is_attention),
         cmocka_unit_test(what_is_nearly_attention_stays),
         cmocka_unit_test(a_single_head_may_be_a_matrix),

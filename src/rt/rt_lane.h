@@ -22,10 +22,10 @@
  * respect this limit. */
 enum { RT_OPERANDS = 16, RT_PACKED = 15 };
 
-/* Of products of many tokens alone, which have few operands (device/task/row_squares.cuh).  Sums of
- * squares lie in rows of RT_SQUARES_ROW bytes, a token each: where those of x's rows begin, how
- * many floats each has, a multiple of 4, and where this task's float of y's first row lies.  0:
- * there are none. */
+/* Of products of many tokens alone, which have few operands (device/task/row_squares.cuh).  Sums
+ * of squares, or pairs of these and sums of entries, lie in rows of RT_SQUARES_ROW bytes, a token
+ * each: where those of x's rows begin, how many floats each has, a multiple of 4, and where this
+ * task's first float of y's first row lies.  0: there are none. */
 enum {
     RT_SQUARES_OF_X = 12,
     RT_SQUARES_N = 13,
@@ -104,9 +104,9 @@ enum {
     RT_PART_ROWS = 256, /* of w, of a tile, at most; and tokens */
     RT_PART_TOKENS = 128,
     RT_SHORT_TOKENS = 64, /* of a task whose warpgroups have the same tokens */
-    /* sums, then a sum of squares of each token */
+    /* sums, then a sum of squares of each token, then one of its entries */
     RT_PART_SUMS = RT_PART_ROWS * RT_PART_TOKENS * 4,
-    RT_PART_BYTES = RT_PART_SUMS + RT_PART_TOKENS * 4,
+    RT_PART_BYTES = RT_PART_SUMS + 2 * RT_PART_TOKENS * 4,
     RT_PART_WARPS = RT_PART_TOKENS / 16, /* of a task; each has 16 tokens and meets by itself */
 };
 typedef struct rt_meeting {

@@ -108,6 +108,9 @@ static inline int tile_loop_of(int wgmma, int wide, int boxed, int thin, int gro
     return groups > 2 * TILE_GROUPS ? TILE_NARROW_192 : TILE_NARROW_128;
 }
 
+/* What x is normalised by. */
+enum { TILE_NORM_NONE, TILE_NORM_RMS, TILE_NORM_LAYER };
+
 /* What becomes of the sums: columns of y; pairs of rows, an activation of one of them; logits. */
 enum { TILE_END_PLAIN, TILE_END_PAIRS, TILE_END_LOGITS, TILE_ENDS };
 

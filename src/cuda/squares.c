@@ -16,9 +16,6 @@
 #include "cuda/cuda_machine.h"
 #include "shape/linear_tile_shape.h"
 
-/* In graphs of more tokens the rows of all products would take too much memory. */
-enum { MOST_TOKENS = 4096 };
-
 static const ir_graph *program_of(const cuda_machine *m, uint32_t graph)
 {
     return m->machine.image.ir[graph];
@@ -71,7 +68,7 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
     const uint32_t n = p->n_across * sums_of_task(p, y) * floats_of_sum(m);
-    return y->dims[0] <= MOST_TOKENS && n && n <= RT_MOST_SQUARES && n % 4 == 0;
+    return y->dims[0] <= TILE_MOST_SUMMED && n && n <= RT_MOST_SQUARES && n % 4 == 0;
 }
 
 /* A row of sums for each token, for whole tiles of tokens. */

@@ -89,6 +89,8 @@ static uint32_t scratch_bytes(const gen_call *c)
     return TILE_SCRATCH_OF(c->needs & GEN_ROOM);
 }
 
+_Static_assert((int)TILE_FORMS <= 64, "MPK_FORMS has no bit for a form");
+
 /* Bits of the activations, ACTIVATE_* (device/task/activate.cuh). */
 uint64_t gen_form_of_activation(str name)
 {

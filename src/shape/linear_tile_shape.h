@@ -133,6 +133,10 @@ enum {
     TILE_FORMS
 };
 
+/* In graphs of more rows products leave no sums of these: of all operators they would take too much
+ * memory.  Products with a norm then sum x themselves, each task all of its own. */
+enum { TILE_MOST_SUMMED = 4096 };
+
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both
  * warpgroups have its tokens, and half of the rows of w each (a joint lot).  Few rows are better
  * off as a thin task, whose pages hold more columns. */

@@ -91,8 +91,7 @@ enum {
 /* A lane's sums of as many rows of w as a warpgroup has at most: half of them where all lots are
  * joint. */
 enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
-static_assert(BOX_RAW + BOX_ROWS <= BOX_OWN && 16 * TILE_ROW * 4 <= BOX_OWN,
-              "rows of y have no room");
+static_assert(16 * TILE_ROW * 4 <= BOX_OWN, "sums of a unit have no room");
 
 /* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
  * turned, so that lanes of eight tokens meet no bank conflict. */
@@ -101,16 +100,60 @@ MPK_FN rt_u32 box_piece(int token, int piece)
     return (rt_u32)(token * 128 + ((piece ^ (token & 7)) << 4));
 }
 
-/* What all of a lane's columns have in common.  It has columns 2 c and 2 c + 1 (c = lane % 4) of
- * each group, of tokens lane / 4 and lane / 4 + 8. */
-struct box_lane {
-    char *s_raw, *s_rows; /* its first four sums; the warp's */
-    const float *s_bias;  /* of its first column */
-    rt_u32 at;            /* in rows, of the first token's columns of the first group */
-    float scale[2];       /* of the tokens */
-    int after;            /* s.after */
-    bool residual, relu;  /* has it these? */
+/* This warp's part. */
+MPK_FN char *box_own(void)
+{
+    return box_scratch() + mpk_thread() / 32 % 4 * BOX_OWN;
+}
+
+/* What all units need, in scratch: in registers it would be spilled beside the sums, and spilled
+ * words come from L2.  So it is read where it is needed, by loads that the compiler does not
+ * move. */
+struct box_note {
+    mpk_words end;   /* a box_end but for `skip` */
+    mpk_words after; /* s.after; 1: there is a residual; skip; the unit */
+    float scale[16]; /* of the tokens */
+    rt_u64 y, residual;
 };
+MPK_FN box_note *box_noted(void)
+{
+    return (box_note *)(box_own() + BOX_RAW + BOX_ROWS);
+}
+
+static_assert(BOX_RAW + BOX_ROWS + sizeof(box_note) <= BOX_OWN, "rows of y have no room");
+
+/* A warp whose lanes meet before and after. */
+MPK_FN void box_put_note(const mpk_task &t, const tile_shape &s, const box_end &e,
+                         const float *s_scale)
+{
+    box_note *n = box_noted();
+    const int lane = mpk_thread() % 32;
+    if (lane < 16)
+        n->scale[lane] = s_scale[lane];
+    n->end = {(rt_u32)e.row, (rt_u32)e.tokens, (rt_u32)e.group, (rt_u32)e.groups};
+    n->after = {(rt_u32)s.after, (rt_u32)(s.residual >= 0), (rt_u32)e.skip, 0};
+    n->y = t.e->at[s.y];
+    n->residual = s.residual >= 0 ? t.e->at[s.residual] : 0;
+}
+/* The next unit; its number is read after the lanes have met. */
+MPK_FN void box_note_next(int u)
+{
+    box_noted()->after.w = (rt_u32)u + 1;
+}
+MPK_FN mpk_words box_noted_after(void)
+{
+    return ptx_load_shared_words(&box_noted()->after);
+}
+/* y and the residual. */
+MPK_FN mpk_words box_noted_operands(void)
+{
+    return ptx_load_shared_words(&box_noted()->y);
+}
+MPK_FN box_end box_noted_end(void)
+{
+    const mpk_words w = ptx_load_shared_words(&box_noted()->end);
+    return {(int)w.x, (int)w.y, (int)w.z, (int)w.w, 0};
+}
 
 /* Sums of unit u to scratch.  Registers have no index at run time, so each unit has stores of its
  * own. */
@@ -140,14 +183,24 @@ MPK_FN int box_tokens(const box_end &e, int u)
     return u * TILE_GROUPS + lane % 8 < e.groups ? e.tokens - lane / 8 : 0;
 }
 
-/* Request the residual of unit u. */
-MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                             char *s_rows)
+/* Bytes from the first entry of y to the first of these, and to the lane's next token. */
+MPK_FN rt_u64 box_copied_at(const tile_shape &s, const box_end &e, int u)
 {
-    const int lane = mpk_thread() % 32, tokens = box_tokens(e, u);
-    const char *from = mpk_at<const char>(t, s.residual) +
-                       box_at(s, e.row + lane / 8, e.group + u * TILE_GROUPS + lane % 8);
-    const rt_u32 further = (rt_u32)s.rows * 8; /* four tokens */
+    const int lane = mpk_thread() % 32, column = 8 * (e.group + u * TILE_GROUPS + lane % 8);
+    return ((rt_u64)(rt_u32)(e.row + lane / 8) * (rt_u32)s.rows + (rt_u32)column) * 2;
+}
+MPK_FN rt_u32 box_further(const tile_shape &s)
+{
+    return (rt_u32)s.rows * 8; /* four tokens */
+}
+
+/* Request the residual of unit u. */
+MPK_FN void box_ask_residual(const tile_shape &s, const box_end &e, int u, char *s_rows)
+{
+    const int tokens = box_tokens(e, u);
+    const mpk_words at = box_noted_operands();
+    const char *from = (const char *)((rt_u64)at.w << 32 | at.z) + box_copied_at(s, e, u);
+    const rt_u32 further = box_further(s);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         if (4 * i < tokens)
@@ -155,51 +208,63 @@ MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_e
     ptx_copy_async_commit();
 }
 
-/* Groups 2 i and 2 i + 1 of the unit; s_bias: of the unit.  sums: those of what is put are added;
- * groups: of the unit. */
-MPK_FN void box_make(const tile_shape &s, const box_lane &l, int i, const float *s_bias, int groups,
-                     row_sums *sums)
+/* Groups 2 i and 2 i + 1 of the unit.  A lane has columns 2 c and 2 c + 1 (c = lane % 4) of each,
+ * of tokens lane / 4 and lane / 4 + 8.  sums: those of what is put are added. */
+MPK_FN void box_make(const tile_shape &s, int i, row_sums *sums)
 {
-    const float4 *s_sum = (const float4 *)(l.s_raw + 1024 * i), a = s_sum[0], b = s_sum[32];
+    const int lane = mpk_thread() % 32, token = lane / 4;
+    char *s_own = box_own(), *s_rows = s_own + BOX_RAW;
+    const float4 *s_sum = (const float4 *)(s_own + lane * 16 + 1024 * i), a = s_sum[0],
+                 b = s_sum[32];
     tile_eight v = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+    const mpk_words note = box_noted_after();
+    const rt_u32 group = note.w * TILE_GROUPS + (rt_u32)(2 * i); /* of the pass */
+    const volatile float *s_scale = box_noted()->scale;
+    const float scale[2] = {s_scale[token], s_scale[token + 8]};
+    /* of each group two columns of the first token, then of the second */
 #pragma unroll
-    for (int k = 0; k < 8;
-         k++) /* of each group two columns of the first token, then the second's */
-        v.at[k] *= l.scale[k / 2 % 2];
-    s_bias += 16 * i;
-    if (BOX_HAS_ENDS)
-        box_finish_sums(s, l.after, box_of_columns(s_bias),
+    for (int k = 0; k < 8; k++)
+        v.at[k] *= scale[k / 2 % 2];
+    if (BOX_HAS_ENDS) {
+        const float *s_bias = box_biases() + (note.z + group) * 8 + lane % 4 * 2;
+        box_finish_sums(s, (int)note.x, box_of_columns(s_bias),
                         TILE_IS_IMAGE(s) ? box_of_columns(s_bias + BOX_FACTORS) : tile_eight{}, &v);
+    }
+    /* in the rows, of the first token's columns of the first group */
+    const rt_u32 at = box_piece(token, 0) + (rt_u32)(lane % 4 * 4);
+    const bool relu = TILE_HAS_RELU(s);
     rt_u32 y[4] = {0, 0, 0, 0}; /* a word of each group and token; before, of the residual */
     char *to[2];                /* of the two groups */
 #pragma unroll
     for (int k = 0; k < 2; k++)
-        to[k] = l.s_rows + (l.at ^ (rt_u32)(32 * i + 16 * k));
-    if (l.residual)
+        to[k] = s_rows + (at ^ (rt_u32)(32 * i + 16 * k));
+    if (note.y)
 #pragma unroll
         for (int k = 0; k < 4; k++)
             y[k] = *(const rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        y[k] = halves_pack(box_last(l.relu, v.at[2 * k] + halves_low(y[k])),
-                           box_last(l.relu, v.at[2 * k + 1] + halves_high(y[k])));
+        y[k] = halves_pack(box_last(relu, v.at[2 * k] + halves_low(y[k])),
+                           box_last(relu, v.at[2 * k + 1] + halves_high(y[k])));
         *(rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND) = y[k];
     }
-    if (TILE_HAS(TILE_FORM_SQUARES))
+    if (!TILE_HAS(TILE_FORM_SQUARES))
+        return;
+    const rt_u32 groups = (rt_u32)box_noted_end().groups;
 #pragma unroll
-        for (int k = 0; k < 4; k++)
-            if (2 * i + k / 2 < groups)
-                sums[k % 2] = row_sums_add_word(y[k], sums[k % 2]);
+    for (int k = 0; k < 4; k++)
+        if (group + (rt_u32)(k / 2) < groups)
+            sums[k % 2] = row_sums_add_word(y[k], sums[k % 2]);
 }
 
 /* Store the rows of unit u. */
 MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
                            const char *s_rows)
 {
-    const int lane = mpk_thread() % 32, tokens = box_tokens(e, u);
-    char *to =
-        mpk_at<char>(t, s.y) + box_at(s, e.row + lane / 8, e.group + u * TILE_GROUPS + lane % 8);
-    const rt_u32 further = (rt_u32)s.rows * 8, sends = t.e->sends; /* read before the stores */
+    const int tokens = box_tokens(e, u);
+    const mpk_words at = box_noted_operands();
+    char *to = (char *)((rt_u64)at.y << 32 | at.x) + box_copied_at(s, e, u);
+    const rt_u32 further = box_further(s), sends = t.e->sends; /* read before the stores */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const mpk_words v = *(const mpk_words *)(s_rows + box_copied(i));
@@ -229,38 +294,33 @@ MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_en
 
 /* The columns of the warp's tokens. */
 MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
-                    char *s_own, const float *s_scale)
+                    const float *s_scale)
 {
-    const int lane = mpk_thread() % 32, token = lane / 4;
-    box_lane l;
-    l.s_raw = s_own + lane * 16;
-    l.s_rows = s_own + BOX_RAW;
-    l.s_bias = box_biases() + e.skip * 8 + lane % 4 * 2;
-    l.at = box_piece(token, 0) + (rt_u32)(lane % 4 * 4);
-    l.scale[0] = s_scale[token];
-    l.scale[1] = s_scale[token + 8];
-    l.after = (int)ptx_keep((rt_u32)s.after); /* or found again for each piece */
-    l.residual = s.residual >= 0;
-    l.relu = TILE_HAS_RELU(s);
     row_sums sums[2] = {};
+    box_put_note(t, s, e, s_scale);
+    __syncwarp();
 #pragma unroll 1
-    for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
-        if (l.residual)
-            box_ask_residual(t, s, e, u, l.s_rows);
-        box_put_raw(sum, u, l.s_raw); /* each lane reads its own again */
-        if (l.residual) {
+    while ((int)(box_noted_after().w * TILE_GROUPS) < box_noted_end().groups) {
+        const mpk_words note = box_noted_after();
+        if (note.y)
+            box_ask_residual(s, box_noted_end(), (int)note.w, box_own() + BOX_RAW);
+        box_put_raw(sum, (int)note.w, box_own() + mpk_thread() % 32 * 16); /* the lane's own */
+        if (note.y) {
             ptx_copy_async_wait<0>();
             __syncwarp();
         }
 #pragma unroll 1
         for (int i = 0; i < 4; i++)
-            box_make(s, l, i, l.s_bias + 64 * u, e.groups - u * TILE_GROUPS, sums);
+            box_make(s, i, sums);
         __syncwarp();
-        box_store_rows(t, s, e, u, l.s_rows);
+        const int u = (int)box_noted_after().w;
+        box_store_rows(t, s, box_noted_end(), u, box_own() + BOX_RAW);
+        __syncwarp();
+        box_note_next(u);
         __syncwarp();
     }
     if (TILE_HAS(TILE_FORM_SQUARES))
-        box_put_squares(t, s, e, sums);
+        box_put_squares(t, s, box_noted_end(), sums);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */

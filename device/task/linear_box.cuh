@@ -404,14 +404,14 @@ MPK_FN void box_end_lot(const mpk_task &t, const tile_shape &s, const tile_pass 
     const int row_of_warp = row + 16 * warp;
     const box_end e = {row_of_warp, (int)t.hi0 - row_of_warp, first + w.skip,
                        left < w.most ? left : w.most, w.skip};
-    char *s_own = box_scratch() + warp * BOX_OWN; /* the warp's, of the stages' room */
+    char *s_own = box_own(); /* of the stages' room */
     s_scale += 16 * warp;
     if (BOX_HAS_END(TILE_END_LOGITS) && s.peaks >= 0)
         box_put_logits(t, s, e, sum, (float *)s_own, s_scale);
     else if (BOX_HAS_END(TILE_END_PAIRS) && s.activation != ACTIVATE_NONE)
         box_put_pairs(t, s, e, sum, s_own, s_scale);
     else if (BOX_HAS_END(TILE_END_PLAIN))
-        box_put(t, s, e, sum, s_own, s_scale);
+        box_put(t, s, e, sum, s_scale);
     tile_meet(); /* and sums to stages */
 }
 

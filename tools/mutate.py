@@ -8,10 +8,10 @@
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
 a CHECK that never fails.  The sources are copied to .cache/mutate/tree and compiled at once, each mutant after a test
-of the environment variable MPK_MUTANT.  Each test, of whatever room, then runs once without a mutant; it writes down which
-conditions it came to and how long it took.  So do tests in Python, but for those that SLOW_PYTHON names.  A mutant is
-given to all tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The
-same seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
+of the environment variable MPK_MUTANT.  Each test, of whatever room, then runs once without a mutant; it writes down the
+conditions it came to and how long it took.  So does each in Python that SLOW_PYTHON does not name.  A mutant is given
+to all tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The same
+seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
 
 Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
 tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a condition that nothing needs, or a mutant

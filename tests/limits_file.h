@@ -1,8 +1,8 @@
 /* limits_file.h - a text that a test makes, against the file in tests that says what it should be.
  *
- * The text of body_limits_test and op_limits_test: what is taken and what is not, one limit after
- * another.  Where it differs the new text is left in the build folder, to be read, and copied if
- * the change is meant. */
+ * For body_limits_test, op_limits_test and plans_test: what is taken and what is not, one limit
+ * after another, and what programs become.  Where the text differs the new one is left in the build
+ * folder, to be read, and copied if the change is meant. */
 #ifndef TESTS_LIMITS_FILE_H
 #define TESTS_LIMITS_FILE_H
 
@@ -40,7 +40,7 @@ static inline void check_limits(const char *name, text *made)
         assert_non_null(f);
         assert_int_equal(fwrite(made->at, 1, made->n, f), made->n);
         fclose(f);
-        fail_msg("tests/%s differs from line %zu on; what is taken now is in %s", name,
+        fail_msg("tests/%s differs from line %zu on; what it would be now is in %s", name,
                  limits_line_of(made->at, same), path);
     }
     text_free(made);

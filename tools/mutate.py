@@ -8,10 +8,10 @@
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
 a CHECK that never fails.  The sources are copied to .cache/mutate/tree and compiled at once, each mutant after a test
-of the environment variable MPK_MUTANT.  Each test, of whatever room, then runs once without a mutant; it writes down the
-conditions it came to and how long it took.  So does each in Python that SLOW_PYTHON does not name.  A mutant is given
-to all tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The same
-seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
+of the environment variable MPK_MUTANT.  Each test, of whatever room, then runs once without a mutant; it notes the
+conditions it came to and how long it took.  A mutant is given to all tests that come to its condition, the quickest
+first, until one fails or takes far longer than it did; to those in Python (but SLOW_PYTHON) only in PYTHON_ROOMS.  The
+same seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
 
 Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
 tools/mutate_equivalent.txt names it.  A survivor is a test that is missing, a condition that nothing needs, or a mutant
@@ -51,8 +51,11 @@ BIN = COPY / "bin"
 EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
 ROOMS = ("base", "carriers", "cli", "cpu", "cuda", "device", "engine", "gen", "grammar", "host", "image", "ir", "jinja",
          "load", "model", "net", "op", "pass", "rt", "super", "tgraph")
-# Tests in Python, tests/test_NAME.py, that come to no code of ours, or load for minutes what is not ours.
-SLOW_PYTHON = re.compile("test_(torch|tools|llama_cpp|ray_serve|sanitize|paper|soak|demo_model)")
+# Rooms that tests in Python come to by what a user sees; other rooms have tests of their own, in C.
+PYTHON_ROOMS = ("cli", "engine", "grammar", "host", "jinja", "load", "model", "net")
+# Tests in Python that come to no code of ours, or spend most of their time in what is not ours.
+SLOW_PYTHON = re.compile("test_(torch|tools|sanitize|paper|soak|demo_model|llama_cpp|ray_serve|families|models|quantize|"
+                         "gguf_formats|perplexity|serve_(clients|langchain|litellm))")
 VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild
@@ -292,8 +295,10 @@ def list_tests(args):
                            "--no-tests=error", "--show-only=json-v1"))["tests"]
 
 
-def list_python():
-    """The tests in Python, as ctest would say them."""
+def list_python(mutants):
+    """The tests in Python, as ctest would say them, if a mutant is for them."""
+    if not any(m.room in PYTHON_ROOMS for m in mutants):
+        return []
     if not (VENV / "python").exists():
         sys.exit(f"mutate.py: tests in Python need {VENV}: run ./dev setup")
     names = sorted(path.stem for path in (TREE / "tests").glob("test_*.py") if not SLOW_PYTHON.match(path.stem))
@@ -319,6 +324,7 @@ class Test:
         self.folder = properties["WORKING_DIRECTORY"]
         self.environment = dict(word.split("=", 1) for word in properties["ENVIRONMENT"])
         self.seconds, self.reached = 0.0, frozenset()
+        self.is_python = self.command[0] == str(VENV / "python")
         is_script = not self.command[0].startswith(str(TREE))
         self.binaries = [TREE / "build" / "libmpk.so", TREE / "build" / "mpk"] if is_script else self.command[:1]
 
@@ -359,9 +365,9 @@ def digest(paths):
     return whole.hexdigest()
 
 
-def find_tests(args):
+def find_tests(mutants, args):
     """The tests, the quickest first, each run once without a mutant unless it is known."""
-    tests = [Test(said) for said in list_tests(args) + list_python()]
+    tests = [Test(said) for said in list_tests(args) + list_python(mutants)]
     known = json.loads(SOUND.read_text()) if SOUND.exists() else {}
     beside = digest([TREE / p for p in sorted(tree.files(ROOT))
                      if re.match(r"(device|tests)/", p) and not p.endswith("_test.c")])
@@ -381,9 +387,9 @@ def find_tests(args):
     return sorted(tests, key=lambda test: test.seconds)
 
 
-def try_one(number, tests, args):
+def try_one(number, m, tests, args):
     """The test that notices the mutant, "SURVIVES" or "UNREACHED"."""
-    seen = [t for t in tests if number in t.reached]
+    seen = [t for t in tests if number in t.reached and (m.room in PYTHON_ROOMS or not t.is_python)]
     for test in seen:
         if test.run(min(args.timeout, LEAST_SECONDS + TIMES_SLOWER * test.seconds),
                     MPK_MUTANT=str(number)) not in (0, SKIP):
@@ -403,7 +409,7 @@ def try_all(mutants, args):
     end, lock = time.monotonic() + 60 * args.minutes, threading.Lock()
     wanted = (*ALIVE, None) if args.alive else (None,)
     is_open = [not is_equivalent(m) and (args.again or results.get(m.key) in wanted) for m in mutants]
-    tests = find_tests(args) if any(is_open) else []
+    tests = find_tests([m for m, is_it in zip(mutants, is_open) if is_it], args) if any(is_open) else []
 
     def look(i):
         m = mutants[i]
@@ -411,7 +417,7 @@ def try_all(mutants, args):
             return "equivalent"
         if is_open[i] and time.monotonic() > end:
             return None
-        known = try_one(i + 1, tests, args) if is_open[i] else results[m.key]
+        known = try_one(i + 1, m, tests, args) if is_open[i] else results[m.key]
         with lock:
             print(f"{known}: {m}", flush=True)
             results[m.key] = known

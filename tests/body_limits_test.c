@@ -78,6 +78,9 @@ static bool infer(ir_graph *g)
     if (op->def->infer(&cx, g, op, out) != MPK_OK)
         return false;
     for (uint32_t i = 0; i < op->n_out; i++) {
+        out[i].name = op->name;
+        if (ir_check_tensor(&cx, &out[i]) != MPK_OK)
+            return false;
         ir_tensor *t = &g->tensors.at[op->out[i]];
         const bool same =
             t->rank == out[i].rank && memcmp(t->dims, out[i].dims, t->rank * sizeof *t->dims) == 0;
@@ -104,6 +107,8 @@ static bool set_length(ir_graph *g, ir_tensor_id id, uint32_t axis, int64_t was,
                 t->dims[k] = n;
                 any = true;
             }
+        if (any && ir_check_tensor(&cx, t) != MPK_OK)
+            return false;
         if (any)
             ir_dense_strides(t->rank, t->dims, t->stride);
     }

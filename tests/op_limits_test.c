@@ -85,9 +85,8 @@ static size_t length_of_value(const char *p, bool begins)
         if (strncmp(p, ir_dtype_table[i].name, length) == 0 && !isalnum((unsigned char)p[length]))
             n = length;
     }
-    if (n && strncmp(p + n, ", ", 2) == 0)
-        n += length_of_value(p + n + 2, true) ? 2 + length_of_value(p + n + 2, true) : 0;
-    return n;
+    const size_t rest = n && strncmp(p + n, ", ", 2) == 0 ? length_of_value(p + n + 2, true) : 0;
+    return rest ? n + 2 + rest : n;
 }
 
 /* The mark of a message, in which values do not count. */

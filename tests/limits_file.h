@@ -1,7 +1,7 @@
 /* limits_file.h - a text that a test makes, against the file in tests that says what it should be.
  *
- * For body_limits_test, op_limits_test and plans_test: what is taken and what is not, one limit
- * after another, and what programs become.  Where the text differs the new one is left in the build
+ * For body_limits_test, op_limits_test, plans_test and others: what is taken and what is not, limit
+ * by limit, and what programs become.  Where the text differs the new one is left in the build
  * folder, to be read, and copied if the change is meant. */
 #ifndef TESTS_LIMITS_FILE_H
 #define TESTS_LIMITS_FILE_H

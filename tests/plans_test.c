@@ -7,6 +7,7 @@
  * before is left out.  A rule that begins to hold where it
  * did not, or a cut that moves, shows as a line that differs.
  */
+/* ctest: slow */
 #include "check.h"
 
 #include "ir/op.h"

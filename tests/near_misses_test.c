@@ -2,7 +2,7 @@
  *
  * Programs that the passes turn into few operators (goldens, and one layer of true models) are
  * changed in one place: an operator reads another tensor of the same shape, or an attribute is one
- * more, or twice as large.  The file has a line for each operator, and in it a mark for each change:
+ * more, or twice as large.  The file has a line for each operator, in it a mark for each change:
  *
  *   .  as many operators of each kind are left as of the program as it was
  *   a, b ...  others, a letter for each set of kinds that there is

@@ -27,13 +27,13 @@ static const inputs inputs_table[] = {
     {"latent_write", 1, 4},  {"latent_rope", 6, 9},
 };
 
-/* NULL: an operator without a row in the table. */
+/* Each operator of a record below has a row in the table. */
 static const inputs *find_inputs(const gen_call *c)
 {
-    for (size_t i = 0; i < sizeof inputs_table / sizeof *inputs_table; i++)
-        if (str_is(str_from(c->op->def->name), inputs_table[i].op))
-            return &inputs_table[i];
-    return NULL;
+    const inputs *at = inputs_table;
+    while (!str_is(str_from(c->op->def->name), at->op))
+        at++;
+    return at;
 }
 
 /* Only pages must be dense; positions, slots and page tables may be of any plain dtype and
@@ -41,8 +41,8 @@ static const inputs *find_inputs(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const inputs *at = find_inputs(c);
-    const uint32_t caches = at && c->op->def->n_in == at->k_cache + 1 ? 1 : 2;
-    return at && gen_accepts_caches(c, at->k_cache, caches);
+    const uint32_t caches = c->op->def->n_in == at->k_cache + 1 ? 1 : 2;
+    return gen_accepts_caches(c, at->k_cache, caches);
 }
 
 /* Scratch of attention of heads of this size: angles, a chunk, query, values; as in

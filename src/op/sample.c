@@ -446,11 +446,11 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
     memcpy(words, values, sizeof values);
     words[RULES_PROMPT] = 5;
     words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
-    const bool has_lists = width >= RULES_LISTS + 11;
+    const bool has_lists = width >= RULES_LISTS + 14;
     words[RULES_BIASES] = has_lists && bits & 512 ? 2 : 0;
     words[RULES_ALLOWED] = bits & 1024 && width > RULES_LISTS + 40 ? 20 : 0;
     words[RULES_ENDS] = has_lists ? 2 : 0;
-    words[RULES_BANNED] = has_lists ? 5 : 0;
+    words[RULES_BANNED] = has_lists ? 8 : 0;
     int32_t *at = words + RULES_LISTS, *first = at;
     for (int32_t i = 0; i < words[RULES_BIASES]; i++, at += 2) {
         float bias = rng_normal(seed, (uint64_t)i);
@@ -459,7 +459,7 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
     }
     for (int32_t i = 0; i < words[RULES_ALLOWED] + words[RULES_ENDS]; i++)
         *at++ = (int32_t)fill_choose(seed, 100 + (uint64_t)i, columns);
-    memcpy(at, (int32_t[]){1, 3, 2, 0, 2}, (size_t)words[RULES_BANNED] * sizeof *at);
+    memcpy(at, (int32_t[]){1, 3, 2, 0, 2, 2, 2, 0}, (size_t)words[RULES_BANNED] * sizeof *at);
     for (at += words[RULES_BANNED]; at < first + width - RULES_LISTS; at++)
         *at = 0;
 }
@@ -502,7 +502,7 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
             data[i * width + k] =
                 input == ASKED
                     ? asks[k]
-                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 4;
+                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 3;
     }
 }
 

@@ -285,8 +285,27 @@ static void bodies_take_what_the_file_says(void **state)
     check_limits("body_limits.txt", &made);
 }
 
+/* Heads of up to 1,024 entries have a generic body; larger ones have none. */
+static void generic_bodies_take_heads_that_fit(void **state)
+{
+#define HEADS(size)                                                                       \
+    "input %q : f32[3, 2, " size "] live=tokens\nstate %k : f32[4, 2, 4, " size           \
+    "]\nstate %v : f32[4, 2, 4, " size "]\ninput %p : i32[3] live=tokens\ninput %s : i32" \
+    "[3] live=tokens\ninput %pages : i32[1, 4]\n%y = attention(%q, %k, %v, %p, %s, %pages)\n"
+    static const char *const sources[] = {HEADS("1024"), HEADS("1032")};
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        arena a = {0};
+        ir_graph *g;
+        check_ok(&cx, ir_parse(&cx, &a, str_from(sources[i]), &g));
+        assert_int_equal(choose(g) != NULL, i == 0);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_take_what_the_file_says)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_take_what_the_file_says),
+                                       cmocka_unit_test(generic_bodies_take_heads_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,7 +86,7 @@ static void pack(const gen_call *c, gen_pack *out)
     *out = (gen_pack){.n_weights = 1,
                       .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
-                      .scale = IR_NONE,
+                      .scale = c->op->in[NORM],
                       .order = GEN_ROWS,
                       .columns = w->dims[2]};
     if (gated) {
@@ -94,8 +94,6 @@ static void pack(const gen_call *c, gen_pack *out)
         out->w[1] = c->op->in[W1];
         out->order = GEN_PAIRED;
     }
-    if (NORM < c->op->n_in)
-        out->scale = c->op->in[NORM];
     out->rows = out->n_weights * w->dims[0] * w->dims[1];
     gen_pad_pack(out, 8, STREAM_UNIT_COLUMNS / sides_of(c));
 }

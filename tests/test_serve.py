@@ -158,7 +158,8 @@ def test_tokenize_of_a_chat(server):
 def test_refusals_name_the_field(server, busy):
     """Also those that need the vocabulary or the rest of the request, and forms that the engine refuses."""
     for field, value in (("logit_bias", {"99999": 1}), ("allowed_token_ids", [99999]), ("stop_token_ids", [99999]),
-                         ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9)):
+                         ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9),
+                         ("model", 5), ("model", ["tiny"])):
         error = server.post("/v1/completions", {"prompt": "in", "max_tokens": 8, field: value}, 400)["error"]
         assert error["param"] == field and f"'{field}'" in error["message"]
     wrong, unsupported = {"type": "odd"}, {"not": {}}

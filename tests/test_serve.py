@@ -351,6 +351,14 @@ def test_log_probabilities(server):
     assert server.complete()["choices"][0]["logprobs"] is None
 
 
+def test_an_answer_may_end_within_a_character(server):
+    """What came of the character is shown at the end, as a browser shows such bytes, and is no other text's."""
+    first = server.post("/tokenize", {"content": "\u20ac", "add_special_tokens": False})["tokens"][0]
+    for stop in (None, "\u20ac", "never there"):
+        choice = server.complete(max_tokens=1, allowed_token_ids=[first], stop=stop)["choices"][0]
+        assert choice["text"] == "\ufffd" and choice["finish_reason"] == "length"
+
+
 def test_stop(server):
     whole = server.complete(max_tokens=40)["choices"][0]["text"]
     stop = whole[len(whole) // 2:][:2]

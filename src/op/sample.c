@@ -487,6 +487,8 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
         int32_t asks[ASKS] = {
             0, (int32_t)(bits >> 20 & 15), 5 + (int32_t)(bits >> 1 & 15), 0, bits & 1024 ? 3 : -1,
             0, (int32_t)(choices - 1 - i)};
+        if (!(bits >> 24 & 3))
+            asks[ASK_HISTORY] = (int32_t)(bits >> 1 & 1); /* shorter than a banned sequence */
         if (bits & 1 && i < choices)
             asks[ASK_RULES] = (int32_t)i + 1;
         if (bits & 32)

@@ -466,6 +466,34 @@ static void test_exchange(void **state)
     }
 }
 
+/* A rank that may open nothing more cannot watch the others, and says so. */
+static void test_no_watch(void **state)
+{
+    (void)state;
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    void *first = NULL;
+    struct rlimit before, none;
+    uint64_t told = 1;
+    pthread_t thread;
+    begin(folder, path);
+    assert_int_equal(pthread_create(&thread, NULL, be_rank_0, path), 0);
+    const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+    check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+    pthread_join(thread, &first);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const mpk_status status = ranks_watch(&cx, r, (ranks_watcher){.ended = ignore_end});
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    check_fails(&cx, MPK_ELIMIT, "no eventfd", status);
+    ranks_free(r);
+    ranks_free(first);
+    assert_int_equal(rmdir(folder), 0);
+}
+
 static void *map_as_rank_0(void *of)
 {
     mpk_context cx = {0};
@@ -526,7 +554,7 @@ int main(void)
         cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
         cmocka_unit_test(test_terms),          cmocka_unit_test(test_number_0),
         cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_no_watch),
     };
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

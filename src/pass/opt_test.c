@@ -88,6 +88,21 @@ static void test_order(void **state)
     text_free(&events);
 }
 
+/* A line that begins with "tgraph " makes a text a task graph, and no other place of the word. */
+static void test_headings(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    text out = {0};
+    check_fails(&cx, MPK_EFORMAT, "event 0, the start, or event 1, the end, is missing",
+                run(&cx, "verify", "tgraph tasks workers=1\n", 1, &out));
+    check_ok(&cx,
+             run(&cx, "simplify",
+                 "# of the tgraph here\ninput %x : f32[2]\n%y = silu(%x)\noutput %y\n", 1, &out));
+    assert_non_null(strstr(out.at, "silu"));
+    text_free(&out);
+}
+
 /* 1 to 65535 workers. */
 static void test_workers(void **state)
 {
@@ -118,9 +133,8 @@ static void test_settings_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_settings),
-        cmocka_unit_test(test_order),
-        cmocka_unit_test(test_workers),
+        cmocka_unit_test(test_settings),     cmocka_unit_test(test_order),
+        cmocka_unit_test(test_workers),      cmocka_unit_test(test_headings),
         cmocka_unit_test(test_settings_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

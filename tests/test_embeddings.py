@@ -206,6 +206,7 @@ def test_many_at_a_time(server):
     ("/v1/embeddings", {"input": [1] * 300}, "maximum context length is 256"),
     ("/v1/score", {"text_1": "a"}, "text_2"), ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_2"),
     ("/v1/rerank", {"query": "a", "documents": "b"}, "documents"),
+    ("/v1/rerank", {"query": ["a", "b"], "documents": ["b"]}, "'query' one string"),
     ("/v1/rerank", {"query": "a", "documents": ["b"], "return_documents": 1}, "return_documents"),
     ("/v1/completions", {"prompt": "a"}, "vectors"),
 ])

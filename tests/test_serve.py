@@ -158,7 +158,8 @@ def test_tokenize_of_a_chat(server):
 def test_refusals_name_the_field(server, busy):
     """Also those that need the vocabulary or the rest of the request, and forms that the engine refuses."""
     for field, value in (("logit_bias", {"99999": 1}), ("allowed_token_ids", [99999]), ("stop_token_ids", [99999]),
-                         ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9)):
+                         ("min_tokens", 9), ("min_tokens", -1), ("min_tokens", 0.5), ("min_tokens", 1e9),
+                         ("model", 5), ("model", ["tiny"])):
         error = server.post("/v1/completions", {"prompt": "in", "max_tokens": 8, field: value}, 400)["error"]
         assert error["param"] == field and f"'{field}'" in error["message"]
     wrong, unsupported = {"type": "odd"}, {"not": {}}
@@ -348,6 +349,14 @@ def test_log_probabilities(server):
     assert len(entries) == 12 and all(len(e["top_logprobs"]) == 2 and e["top_logprobs"][0]["logprob"] == e["logprob"]
                                       for e in entries)
     assert server.complete()["choices"][0]["logprobs"] is None
+
+
+def test_an_answer_may_end_within_a_character(server):
+    """What came of the character is shown at the end, as a browser shows such bytes, and is no other text's."""
+    first = server.post("/tokenize", {"content": "\u20ac", "add_special_tokens": False})["tokens"][0]
+    for stop in (None, "\u20ac", "never there"):
+        choice = server.complete(max_tokens=1, allowed_token_ids=[first], stop=stop)["choices"][0]
+        assert choice["text"] == "\ufffd" and choice["finish_reason"] == "length"
 
 
 def test_stop(server):

@@ -8,9 +8,9 @@
 
 A mutant is one small change in a condition: a comparison off by one or turned round, a part of an && or || left out,
 a CHECK that never fails.  The sources are copied to .cache/mutate/tree and compiled at once, each mutant after a test
-of the environment variable MPK_MUTANT.  Each test of the rooms (TESTS, FILES) and of the files that have mutants
-(PYTHON) then runs once without a mutant; it writes down which conditions it came to and how long it took.  A mutant is
-given to the tests that come to its condition, the quickest first, until one fails or takes far longer than it did.  The
+of the environment variable MPK_MUTANT.  Each test, of whatever room, then runs once without a mutant; it notes the
+conditions it came to and how long it took.  A mutant is given to all tests that come to its condition, the quickest
+first, until one fails or takes far longer than it did; to those in Python (but SLOW_PYTHON) only in PYTHON_ROOMS.  The
 same seed, rooms and sources give the same mutants, and tests draw by that seed unless MPK_SEED is set.
 
 Printed for each: the test that noticed, or SURVIVES, or UNREACHED if no test comes to the condition, or "equivalent" if
@@ -19,7 +19,7 @@ that changes nothing that can be seen.  Results are kept in .cache/mutate/result
 file is not run again, unless --again says so (all of them) or --alive (survivors, after a change of tests).
 
 Not covered: device/ptx, device/role, the three files above them and rt_atomic_cuda.h, which no test without a GPU runs;
-memory orders, which only the thread sanitizer sees; what tests in Python notice, but for the files of PYTHON.
+memory orders, which only the thread sanitizer sees; what only tests of SLOW_PYTHON notice.
 """
 import argparse
 import collections
@@ -49,51 +49,13 @@ RESULTS = COPY / "results.json"
 SOUND = COPY / "sound.json"
 BIN = COPY / "bin"
 EQUIVALENT = ROOT / "tools" / "mutate_equivalent.txt"
-# The tests that run for a fault in a room, as ctest's -R takes them; those named slow are left out.
-TESTS = {
-    "base": "base_test|json_test|load_test",
-    "carriers": "^(carriers|cuda|cuda_peers)_test$",
-    "cpu": "^(body|engine|stress|exchange|attention_parts|int8_tiles|tile|vec_functions)_test$",
-    "cuda": "cuda_|carriers|cache_test|driver_test|nvrtc_test|decode_graph|one_kernel|^(parts|bodies|in_flight)_test",
-    "device": "^body_(emulated|parts|warps)_test$",
-    "engine": "engine|decode_graph|one_kernel|watch|company|cuda_serve",
-    "gen": "arch_test|source_test|gpu_bodies|body_limits|decode_graph|body_emulated|body_warps|^parts_test",
-    "grammar": "grammar",
-    "host": "books|exchange|ranks_test|serving_test|engine_test|rt_serve|cuda_|stress",
-    "image": "verify_test|engine_test|cuda_test|stress", "ir": "ir_test|op_test|numbers_test|golden|operators",
-    "jinja": "jinja", "load": "gguf|hf_config|load_test|safetensors|experts|tokenizer|^heads_test",
-    "model": "model_test|hf_config|gguf|fuse_ops", "net": "net_|tagged_test",
-    "op": "op_test|ir_test|blocks_pack|cuts_test|numbers|aten|fuse|body_test|gpu_bodies|pass_test",
-    "pass": "golden|fuse|flatten|roll|recognise|decompose|verify|gpu_bodies|pass_test|decode_graph",
-    "rt": "^(rt_|books|model_check|stress|engine_test|engine_form|company|cuda_serve)",
-    "super": "super|body_warps",
-    "tgraph": "tg_reach|verify_test|golden|decompose|pass_test|stress",
-}
-# Of files that fewer tests see, or others.
-FILES = (
-    ("src/op/map_", "op_test|ir_test|fuse_map|aten|body_test"),
-    ("src/gen/body_", "gpu_bodies|body_limits|body_emulated|body_warps|source_test"),
-    ("src/net/net_parts", "net_parts|net_server"),
-    ("src/pass/opt", "engine_test|golden|verify"),
-    ("src/rt/rt_blocks", "packed_form"),
-    ("src/rt/rt_pack", "packed_form"),
-)
-# Tests in Python, tests/NAME.py, of files whose conditions those in C do not see whole.
-PYTHON = (
-    ("src/engine/engine_chat", ("test_jinja",)),
-    ("src/engine/engine_compile", ("test_cli",)),
-    ("src/engine/engine_embed", ("test_embeddings",)),
-    ("src/engine/engine_tokens", ("test_serve",)),
-    ("src/net/net_calls", ("test_serve_tools",)),
-    ("src/net/net_chat", ("test_serve_apis",)),
-    ("src/net/net_chunk", ("test_serve_tools",)),
-    ("src/net/net_embed", ("test_embeddings",)),
-    ("src/net/net_infill", ("test_serve_infill",)),
-    ("src/net/net_llama", ("test_serve_llama",)),
-    ("src/net/net_messages_read", ("test_serve_apis",)),
-    ("src/net/net_tokens", ("test_serve",)),
-    ("src/net/net_work", ("test_serve",)),
-)
+ROOMS = ("base", "carriers", "cli", "cpu", "cuda", "device", "engine", "gen", "grammar", "host", "image", "ir", "jinja",
+         "load", "model", "net", "op", "pass", "rt", "super", "tgraph")
+# Rooms that tests in Python come to by what a user sees; other rooms have tests of their own, in C.
+PYTHON_ROOMS = ("cli", "engine", "grammar", "host", "jinja", "load", "model", "net")
+# Tests in Python that come to no code of ours, or spend most of their time in what is not ours.
+SLOW_PYTHON = re.compile("test_(torch|tools|sanitize|paper|soak|demo_model|llama_cpp|ray_serve|families|models|"
+                         "quantize|gguf_formats|perplexity|serve_(langchain|litellm))")
 VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild
@@ -328,41 +290,29 @@ def call(*command):
 
 
 def list_tests(args):
-    """What ctest says of the tests of the rooms."""
-    patterns = {TESTS[room] for room in args.rooms} | {tests for start, tests in FILES if room_of(start) in args.rooms}
-    return json.loads(call("ctest", "--test-dir", TREE / "build", "-R", "|".join(sorted(patterns)), "-LE",
-                           "fuzz" if args.slow else "fuzz|slow", "--no-tests=error", "--show-only=json-v1"))["tests"]
-
-
-def python_of(path):
-    return [name for start, names in PYTHON if path.startswith(start) for name in names]
+    """What ctest says of its tests."""
+    return json.loads(call("ctest", "--test-dir", TREE / "build", *([] if args.slow else ["-LE", "slow"]),
+                           "--no-tests=error", "--show-only=json-v1"))["tests"]
 
 
 def list_python(mutants):
-    """The tests in Python of the files that have mutants, as ctest would say them."""
-    names = sorted({name for m in mutants for name in python_of(m.path)})
-    if names and not (VENV / "python").exists():
-        sys.exit(f"mutate.py: {', '.join(names)} need {VENV}: run ./dev setup")
+    """The tests in Python, as ctest would say them, if a mutant is for them."""
+    if not any(m.room in PYTHON_ROOMS for m in mutants):
+        return []
+    if not (VENV / "python").exists():
+        sys.exit(f"mutate.py: tests in Python need {VENV}: run ./dev setup")
+    names = sorted(path.stem for path in (TREE / "tests").glob("test_*.py") if not SLOW_PYTHON.match(path.stem))
     environment = [f"MPK_BUILD={TREE / 'build'}", f"PATH={VENV}:{os.environ['PATH']}", "OMP_NUM_THREADS=1",
-                   "PYTHONDONTWRITEBYTECODE=1"]
+                   f"PYTHONPYCACHEPREFIX={COPY / 'bytecode'}"]
     return [{"name": name, "command": [str(VENV / "python"), "-m", "pytest", "-qx", "-p", "no:cacheprovider",
                                        f"tests/{name}.py"],
              "properties": [{"name": "WORKING_DIRECTORY", "value": str(TREE)},
                             {"name": "ENVIRONMENT", "value": environment}]} for name in names]
 
 
-def build(args):
-    """The tests of the rooms; the program and the library for those that are scripts."""
+def build():
     call("cmake", "--preset", "release")
-    labels = {said["name"]: next(p["value"] for p in said["properties"] if p["name"] == "LABELS")
-              for said in list_tests(args)}
-    call("cmake", "--build", "--preset", "release", "--target", "mpk", "mpk_shared",
-         *(name for name, of_it in labels.items() if "binary" in of_it))
-
-
-def tests_of(path):
-    in_c = next((tests for start, tests in FILES if path.startswith(start)), TESTS[room_of(path)])
-    return "|".join([in_c, *(f"^{name}$" for name in python_of(path))])
+    call("cmake", "--build", "--preset", "release")
 
 
 class Test:
@@ -374,8 +324,9 @@ class Test:
         self.folder = properties["WORKING_DIRECTORY"]
         self.environment = dict(word.split("=", 1) for word in properties["ENVIRONMENT"])
         self.seconds, self.reached = 0.0, frozenset()
-        is_python = self.command[0] == str(VENV / "python")
-        self.binaries = [TREE / "build" / "libmpk.so", TREE / "build" / "mpk"] if is_python else self.command[:1]
+        self.is_python = self.command[0] == str(VENV / "python")
+        is_script = not self.command[0].startswith(str(TREE))
+        self.binaries = [TREE / "build" / "libmpk.so", TREE / "build" / "mpk"] if is_script else self.command[:1]
 
     def run(self, seconds, **variables):
         """Its exit status; None if it takes longer."""
@@ -394,13 +345,14 @@ class Test:
             process.wait()
 
     def run_sound(self, seconds):
-        """Without a mutant: it has to succeed, and says which it comes to."""
+        """Without a mutant: which it comes to.  A test that fails already notices none, and is left out."""
         with tempfile.NamedTemporaryFile("r", prefix="reached-", dir=COPY) as said:
             begin = time.monotonic()
             status = self.run(seconds, MPK_MUTANT="0", MPK_MUTANTS_REACHED=said.name)
-            if status not in (0, SKIP):
-                sys.exit(f"mutate.py: without a mutant {self.name} fails already ({status})")
             self.seconds, self.reached = time.monotonic() - begin, frozenset(map(int, said.read().split()))
+            if status not in (0, SKIP):
+                print(f"{self.name} fails without a mutant ({status}) and is left out", flush=True)
+                self.reached = frozenset()
 
 
 def bound_memory():
@@ -415,15 +367,15 @@ def digest(paths):
 
 
 def find_tests(mutants, args):
-    """The tests of the rooms, the quickest first, each run once without a mutant unless it is known."""
+    """The tests, the quickest first, each run once without a mutant unless it is known."""
     tests = [Test(said) for said in list_tests(args) + list_python(mutants)]
     known = json.loads(SOUND.read_text()) if SOUND.exists() else {}
-    beside = digest([TREE / p for p in sorted(tree.files(ROOT))
-                     if re.match(r"(device|tests)/", p) and not p.endswith("_test.c")])
+    beside = {is_python: digest([TREE / p for p in sorted(tree.files(ROOT)) if re.match(pattern, p)])
+              for is_python, pattern in ((False, r"device/|tests/.*\.cuh$"), (True, r"tests/.*\.py$"))}
     lock = threading.Lock()
 
     def look(test):
-        key = test.name + digest(map(pathlib.Path, test.binaries)) + beside
+        key = test.name + digest(map(pathlib.Path, test.binaries)) + beside[test.is_python]
         if key not in known:
             test.run_sound(args.timeout)
             with lock:
@@ -438,7 +390,7 @@ def find_tests(mutants, args):
 
 def try_one(number, m, tests, args):
     """The test that notices the mutant, "SURVIVES" or "UNREACHED"."""
-    seen = [t for t in tests if number in t.reached and re.search(tests_of(m.path), t.name)]
+    seen = [t for t in tests if number in t.reached and (m.room in PYTHON_ROOMS or not t.is_python)]
     for test in seen:
         if test.run(min(args.timeout, LEAST_SECONDS + TIMES_SLOWER * test.seconds),
                     MPK_MUTANT=str(number)) not in (0, SKIP):
@@ -493,7 +445,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--n", type=int, default=40, help="how many mutants (40)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rooms", nargs="+", choices=sorted(TESTS), default=sorted(TESTS), metavar="ROOM")
+    parser.add_argument("--rooms", nargs="+", choices=ROOMS, default=ROOMS, metavar="ROOM")
     parser.add_argument("--files", metavar="REGEX", help="only in files whose path matches")
     parser.add_argument("--timeout", type=int, default=600, metavar="SECONDS", help="of one test (600)")
     parser.add_argument("--minutes", type=float, default=1e6, help="begin no mutant after so many (no limit)")
@@ -510,7 +462,7 @@ def main():
     os.environ.setdefault("MPK_SEED", str(args.seed))  # for tests that draw: they come to the same conditions each time
     write_copy(mutants)
     write_compiler()
-    build(args)
+    build()
     report(try_all(mutants, args))
     return 0
 

@@ -127,6 +127,62 @@ static void test_steps(void **state)
     assert_int_equal(rmdir(model), 0);
 }
 
+/* Options that an image was not compiled for are refused by name; what it was compiled for, and
+ * less where a larger program serves it, are not. */
+static void test_options(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    mpk_engine *e;
+    char model[] = "/tmp/mpk-model-XXXXXX", path[64], image_path[64];
+    assert_non_null(mkdtemp(model));
+    snprintf(path, sizeof path, "%s/config.json", model);
+    snprintf(image_path, sizeof image_path, "%s/image", model);
+    check_ok(&cx, file_write(&cx, path, config, sizeof config - 1));
+#define WITH(...)                                                                                \
+    {                                                                                            \
+        .size = sizeof(mpk_engine_options), .device = "cpu", .random_weights = true, __VA_ARGS__ \
+    }
+    const mpk_engine_options made[] = {WITH(.threads = 1, .max_batch = 2, .context_tokens = 64,
+                                            .step_tokens = 32, .activations = MPK_ACTIVATIONS_F32),
+                                       WITH(.threads = 1, .max_batch = 2, .context_tokens = 64,
+                                            .step_tokens = 32, .activations = MPK_ACTIVATIONS_I8)};
+    const struct {
+        mpk_engine_options o;
+        const char *refused[2]; /* by an image of f32, of i8; NULL: it is opened */
+    } cases[] = {
+        {WITH(.threads = 1, .max_batch = 2, .context_tokens = 64, .step_tokens = 32), {NULL, NULL}},
+        {WITH(.max_batch = 1, .context_tokens = 63, .step_tokens = 16), {NULL, NULL}},
+        {WITH(.threads = 2), {"for threads 1, not 2", "for threads 1, not 2"}},
+        {WITH(.max_batch = 3), {"for max_batch 2, not 3", "for max_batch 2, not 3"}},
+        {WITH(.context_tokens = 65), {"for context 64, not 65", "for context 64, not 65"}},
+        {WITH(.step_tokens = 64), {"for step_tokens 32, not 64", "for step_tokens 32, not 64"}},
+        {WITH(.gpus = 1), {NULL, NULL}},
+        {WITH(.gpus = 2), {"for 1 gpus, not for 2", "for 1 gpus, not for 2"}},
+        {WITH(.activations = MPK_ACTIVATIONS_F32), {NULL, "with activations in 8 bits (i8)"}},
+        {WITH(.activations = MPK_ACTIVATIONS_I8), {"with activations in f32", NULL}},
+        {WITH(.batch_invariant = true), {NULL, NULL}}, /* on CPUs all are */
+        {WITH(.random_routing = MPK_ROUTING_ZIPF), {"without random_routing", "without random_r"}},
+        {WITH(.count_experts = true), {"without count_experts", "without count_experts"}},
+    };
+#undef WITH
+    for (size_t k = 0; k < 2; k++) {
+        check_ok(&cx, mpk_compile_to_file(&cx, model, &made[k], image_path));
+        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+            const mpk_status status = mpk_engine_open(&cx, image_path, &cases[i].o, &e);
+            if (cases[i].refused[k]) {
+                check_fails(&cx, MPK_EARG, cases[i].refused[k], status);
+                continue;
+            }
+            check_ok(&cx, status);
+            mpk_engine_close(e);
+        }
+    }
+    unlink(path);
+    unlink(image_path);
+    assert_int_equal(rmdir(model), 0);
+}
+
 /* Every call that opens a model says that there is none. */
 static void test_no_model(void **state)
 {
@@ -141,7 +197,7 @@ static void test_no_model(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_steps), cmocka_unit_test(test_options),
                                        cmocka_unit_test(test_no_model)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

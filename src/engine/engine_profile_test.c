@@ -182,6 +182,74 @@ static void test_nothing(void **state)
     arena_free(&a);
 }
 
+/* A machine of graphs of which only those have run whose bits are set. */
+static uint32_t ran;
+
+static mpk_status fake_profile(mpk_context *c, machine *m, uint32_t graph, machine_profile *out)
+{
+    (void)c, (void)m;
+    for (uint32_t i = 0; i < 5; i++)
+        out->times[i] = (machine_times){.n_tasks = ran >> graph & 1, .body = 1};
+    out->clock_khz = 1000;
+    return MPK_OK;
+}
+
+static machine_code fake_code(const machine *m, uint32_t graph, ir_op_id op)
+{
+    (void)m, (void)graph, (void)op;
+    return (machine_code){.body = "plain"};
+}
+
+/* The graph that a step of so many tokens takes, or the second of its size if only that has run;
+ * a larger one, which other steps take, is never read in its place. */
+static void test_graph_of_a_step(void **state)
+{
+    (void)state;
+    enum { GRAPHS = 4 };
+    static const struct {
+        uint32_t tokens, ran;
+        double read; /* tokens of the graph that is read; 0: none is that large */
+        bool has;    /* and it has run */
+    } rows[] = {{1, 1, 1, true},  {1, 14, 1, false}, {0, 1, 1, true},    {2, 2, 8, true},
+                {8, 2, 8, true},  {8, 4, 8, true},   {8, 6, 8, true},    {8, 9, 8, false},
+                {9, 8, 16, true}, {16, 8, 16, true}, {16, 7, 16, false}, {17, 15, 0, false}};
+    static const machine_def def = {
+        .name = "fake", .read_profile = fake_profile, .code_of = fake_code};
+    mpk_context cx = {0};
+    arena a = {0};
+    ir_graph *ir;
+    rt_header block = {.n_workers = 2};
+    machine m = {.def = &def};
+    static mpk_engine e;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &ir));
+    const ir_graph *graphs[GRAPHS] = {ir, ir, ir, ir};
+    m.image.ir = graphs;
+    m.image.n_graphs = GRAPHS;
+    m.image.block = &block;
+    pthread_mutex_init(&m.books.lock, NULL);
+    e.machine = &m;
+    e.build.plan = (engine_plan){.n_graphs = GRAPHS, .n_tokens = {1, 8, 8, 16}};
+    char *json = NULL;
+    check_fails(&cx, MPK_EARG, "not opened with a profile", mpk_engine_profile(&cx, &e, 1, &json));
+    e.build.options.profile = 1;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const json_value *root;
+        ran = rows[i].ran;
+        const mpk_status status = mpk_engine_profile(&cx, &e, rows[i].tokens, &json);
+        if (rows[i].read == 0) {
+            check_fails(&cx, MPK_EARG, "no graph is for 17 tokens: the largest is for 16", status);
+            continue;
+        }
+        check_ok(&cx, status);
+        check_ok(&cx, json_parse(&cx, &a, str_from(json), &root));
+        assert_true(number(root, "tokens") == rows[i].read);
+        assert_int_equal(json_get(root, "kinds")->n > 0, rows[i].has);
+        free(json);
+    }
+    pthread_mutex_destroy(&m.books.lock);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +257,7 @@ int main(void)
         cmocka_unit_test(test_waiting_for_peers),
         cmocka_unit_test(test_columns),
         cmocka_unit_test(test_nothing),
+        cmocka_unit_test(test_graph_of_a_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,9 +69,34 @@ static void test_holds_back(void **state)
     text_free(&s.text);
 }
 
+/* Of two stop texts that begin at the same place and are both there, the shorter one counts, in
+ * whatever order they are listed; of two places the first. */
+static void test_which_counts(void **state)
+{
+    (void)state;
+    static const struct {
+        str stops[2];
+        const char *source, *expected;
+        uint32_t counts;
+    } cases[] = {{{STR("END"), STR("END of")}, "an END of it", "an END", 0},
+                 {{STR("END of"), STR("END")}, "an END of it", "an END", 1},
+                 {{STR("of"), STR("END")}, "an END of it", "an END", 1},
+                 {{STR("END"), STR("of")}, "an END of it", "an END", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        engine_stream s = {.stops = cases[i].stops, .n_stops = 2, .keeps_stop = true};
+        assert_true(engine_stream_put(&s, str_from(cases[i].source)));
+        engine_stream_end(&s);
+        assert_true(s.stopped);
+        assert_int_equal(s.stop, cases[i].counts);
+        assert_string_equal(s.text.at, cases[i].expected);
+        text_free(&s.text);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts),
+                                       cmocka_unit_test(test_which_counts),
                                        cmocka_unit_test(test_holds_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

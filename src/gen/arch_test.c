@@ -91,6 +91,11 @@ static void older_code_runs(void **state)
     assert_true(row.features == older->features && row.shared_bytes == older->shared_bytes);
     assert_false(gen_arch_as(gen_arch_find("sm_100a"), hopper, &row));
     assert_false(gen_arch_as(older, gen_arch_find("sm_80"), &row));
+    gen_arch larger = *older;
+    larger.name = "larger";
+    assert_true(gen_arch_as(older, &larger, &row));
+    larger.shared_bytes++;
+    assert_false(gen_arch_as(older, &larger, &row));
 }
 
 int main(void)

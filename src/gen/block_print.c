@@ -72,13 +72,6 @@ static bool is_line(const block_printer *w, int8_t tile)
     return w->p->tiles[tile].axis[1] == BLOCK_NONE;
 }
 
-/* Does the step give a fragment new values, so that it must be declared by then? */
-static bool writes(const block_step *s)
-{
-    return s->verb == BLOCK_FILL || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST ||
-           s->verb == BLOCK_TOTAL || s->verb == BLOCK_ADD;
-}
-
 /* The array of a fragment: "float r_NAME[A][B][E];". */
 static void print_array(const block_printer *w, int8_t tile)
 {
@@ -90,12 +83,12 @@ static void print_array(const block_printer *w, int8_t tile)
         LINE(w, "float r_%s[%d][%d][%d];\n", w->p->tiles[tile].name, dims[0], dims[1], dims[2]);
 }
 
-/* Declare a fragment in front of the first step that writes it. */
+/* Declare a fragment in front of the first step that has it as its result. */
 static void print_fragment(const block_printer *w, const block_step *s)
 {
     for (uint32_t i = 0; i < w->p->n_steps; i++) {
         const block_step *other = &w->p->steps[i];
-        if (other->to == s->to && writes(other) && other < s)
+        if (other->to == s->to && other < s)
             return;
     }
     print_array(w, s->to);

@@ -51,6 +51,8 @@ static bool is_rows(const ir_tensor *x)
            (x->dims[0] == 1 || (x->stride[0] % 8 == 0 && x->stride[0] > 0));
 }
 
+_Static_assert((int)EXPERTS_MOST_PLAIN <= (int)EXPERT_MOST_PAIRS, "the pairs of a token fit");
+
 /* A row for each pair, neither gated nor summed, nothing added. */
 static bool accepts_rows(const gen_call *c)
 {
@@ -59,7 +61,7 @@ static bool accepts_rows(const gen_call *c)
            !gen_input(c, RESIDUAL) && !gen_input(c, NORM) && !has_ends(c) && y->rank == 3 &&
            is_rows(x) && gen_is_streamed(w, IR_BF16) && gen_is_dense(gen_input(c, IDS), IR_I32) &&
            gen_is_dense(y, IR_BF16) && w->dims[0] <= EXPERT_MOST && w->dims[1] % 8 == 0 &&
-           w->dims[2] % 8 == 0 && gen_input(c, IDS)->dims[1] <= EXPERT_MOST_PAIRS &&
+           w->dims[2] % 8 == 0 &&
            range_of(c) * (x->stride[0] + x->dims[1] * x->stride[1]) * 2 < INT32_MAX;
 }
 
@@ -86,7 +88,7 @@ static void pack(const gen_call *c, gen_pack *out)
     *out = (gen_pack){.n_weights = 1,
                       .dtype = IR_BF16,
                       .w = {c->op->in[W0], IR_NONE},
-                      .scale = IR_NONE,
+                      .scale = c->op->in[NORM],
                       .shift = IR_NONE,
                       .order = GEN_ROWS,
                       .columns = w->dims[2]};
@@ -95,8 +97,6 @@ static void pack(const gen_call *c, gen_pack *out)
         out->w[1] = c->op->in[W1];
         out->order = GEN_PAIRED;
     }
-    if (NORM < c->op->n_in)
-        out->scale = c->op->in[NORM];
     out->rows = out->n_weights * w->dims[0] * w->dims[1];
     gen_pad_pack(out, 8, STREAM_UNIT_COLUMNS / sides_of(c));
 }

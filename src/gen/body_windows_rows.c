@@ -139,8 +139,7 @@ static bool accepts_pool(const gen_call *c)
 {
     enum { CHANNELS = 2, COLUMNS = 1, RANK = 5 };
     const ir_tensor *x = gen_input(c, X), *values = gen_output(c, 0), *indices = gen_output(c, 1);
-    return gen_accepts_plain(c) && x->rank == RANK && gen_is_short_float(x) &&
-           !c->op->attributes[POOL_OUTPUT].ints.n &&
+    return x->rank == RANK && gen_is_short_float(x) && !c->op->attributes[POOL_OUTPUT].ints.n &&
            windows_number(c, POOL_KERNEL, CHANNELS) == 1 &&
            windows_number(c, POOL_STRIDE, CHANNELS) == 1 &&
            windows_number(c, POOL_PADDING, CHANNELS) == 0 &&

@@ -609,6 +609,60 @@ static void test_mask_that_waits(void **state)
     fake_close(f);
 }
 
+/* What the last masks were put to, and how many were. */
+static struct {
+    uint32_t n, row, index;
+} put;
+
+static void note_mask(machine *m, uint32_t row, const uint32_t *bits, uint32_t n_words,
+                      uint32_t index)
+{
+    (void)m, (void)bits, (void)n_words;
+    put.n++;
+    put.row = row;
+    put.index = index;
+}
+
+/* The mask after a guess goes to the row of that guess, of those that a request has; before the
+ * first and after the last there is none, and none of a request that has no masks or has ended. */
+static void test_masks_of_guesses(void **state)
+{
+    (void)state;
+    enum { GUESSES = 2, MASKS = 3 };
+    static const uint32_t bits[64];
+    mpk_context cx = {0};
+    machine_def masking = plain;
+    masking.put_mask = note_mask;
+    fake *f = fake_open(&cx, &masking);
+    machine *m = &f->base;
+    int32_t prompt[1] = {0}, rules[1] = {0};
+    machine_request r = {.tokens = prompt, .n_tokens = 1, .rules = rules, .n_rules = 1};
+    uint64_t bare, masked;
+    rt_request taken;
+    m->books.serving.asks = 0;
+    m->books.serving.rule_words = 1;
+    m->books.serving.n_masks = MASKS;
+    m->books.serving.n_guesses = GUESSES;
+    check_ok(&cx, machine_submit(&cx, m, &r, &bare));
+    r.is_masked = true;
+    check_ok(&cx, machine_submit(&cx, m, &r, &masked));
+    assert_true(take_request(f, &taken) && taken.id == bare && !taken.mask);
+    assert_true(take_request(f, &taken) && taken.id == masked && taken.mask);
+    for (uint32_t draft = 0; draft <= GUESSES + 1; draft++) {
+        const bool has = draft >= 1 && draft <= GUESSES;
+        put.n = 0;
+        machine_put_guess(m, bare, draft, 7, bits);
+        machine_put_guess(m, masked + 1, draft, 7, bits);
+        assert_int_equal(put.n, 0);
+        machine_put_guess(m, masked, draft, 7, bits);
+        assert_int_equal(put.n, has);
+        if (has)
+            assert_true(put.row == MASKS + (taken.mask - 1) * GUESSES + draft - 1 &&
+                        put.index == 8);
+    }
+    fake_close(f);
+}
+
 static mpk_status fake_run(mpk_context *cx, machine *m, uint32_t graph, uint32_t n_tokens,
                            uint32_t n_rows)
 {
@@ -725,6 +779,7 @@ int main(void)
         cmocka_unit_test(test_token_0),
         cmocka_unit_test(test_most_of_a_step),
         cmocka_unit_test(test_mask_that_waits),
+        cmocka_unit_test(test_masks_of_guesses),
         cmocka_unit_test(test_damaged_fault),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

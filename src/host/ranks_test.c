@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -19,7 +20,7 @@
 
 #include "host/ranks.h"
 
-enum { HELLO = 1, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
+enum { HELLO = 1, DATA = 4, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
 static const uint64_t WAIT_NS = 60000000000u;
 
 /* As in ranks.c: the head of a message, and a first message with few terms. */
@@ -413,6 +414,138 @@ static void test_no_descriptors(void **state)
     assert_int_equal(rmdir(folder), 0);
 }
 
+/* A rank that gives so many bytes in an exchange, and waits for rank 0 to end. */
+typedef struct giver {
+    const char *path;
+    uint64_t n;
+} giver;
+
+static void *give_bytes(void *of)
+{
+    const giver *g = of;
+    const frame f = {"mpkr", DATA, g->n};
+    char bytes[64] = {1, 2, 3, 4};
+    int fd = come(g->path, 1, 2, NULL);
+    if (fd >= 0 && recv(fd, bytes + 32, 32, 0) > 0 &&
+        send(fd, &f, sizeof f, MSG_NOSIGNAL) == (ssize_t)sizeof f &&
+        send(fd, bytes, g->n, MSG_NOSIGNAL) == (ssize_t)g->n)
+        while (recv(fd, bytes + 32, 32, 0) > 0)
+            ;
+    close(fd);
+    return NULL;
+}
+
+/* In an exchange each rank gives as many bytes as rank 0: fewer are named, more are none of this
+ * protocol. */
+static void test_exchange(void **state)
+{
+    (void)state;
+    for (uint64_t n = 7; n <= 9; n++) {
+        char folder[32], path[64], mine[8] = {9, 9}, all[2][8];
+        mpk_context cx = {0};
+        host_ranks *r = NULL;
+        uint64_t told = 1;
+        pthread_t thread;
+        begin(folder, path);
+        giver g = {path, n};
+        assert_int_equal(pthread_create(&thread, NULL, give_bytes, &g), 0);
+        const ranks_place place = {.path = path, .n = 2, .wait_ns = WAIT_NS};
+        check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+        const mpk_status status = ranks_exchange(&cx, r, mine, sizeof mine, all);
+        ranks_free(r);
+        pthread_join(thread, NULL);
+        assert_int_equal(rmdir(folder), 0);
+        if (n == 7)
+            check_fails(&cx, MPK_EARG, "rank 1 gave 7 bytes, expected 8", status);
+        else if (n == 9)
+            check_fails(&cx, MPK_EARG, "broke the protocol of ranks", status);
+        else
+            check_ok(&cx, status);
+        if (n == 8)
+            assert_true(all[0][0] == 9 && all[1][0] == 1 && all[1][3] == 4);
+    }
+}
+
+/* A rank that may open nothing more cannot watch the others, and says so. */
+static void test_no_watch(void **state)
+{
+    (void)state;
+    char folder[32], path[64];
+    mpk_context cx = {0};
+    host_ranks *r = NULL;
+    void *first = NULL;
+    struct rlimit before, none;
+    uint64_t told = 1;
+    pthread_t thread;
+    begin(folder, path);
+    assert_int_equal(pthread_create(&thread, NULL, be_rank_0, path), 0);
+    const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+    check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+    pthread_join(thread, &first);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const mpk_status status = ranks_watch(&cx, r, (ranks_watcher){.ended = ignore_end});
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    check_fails(&cx, MPK_ELIMIT, "no eventfd", status);
+    ranks_free(r);
+    ranks_free(first);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+static void *map_as_rank_0(void *of)
+{
+    mpk_context cx = {0};
+    void *at, *r = be_rank_0(of);
+    check_ok(&cx, ranks_map(&cx, r, 4096, &at));
+    munmap(at, 4096);
+    return r;
+}
+
+static void *end_as_rank_0(void *of)
+{
+    ranks_free(be_rank_0(of));
+    return NULL;
+}
+
+/* Memory that rank 0 shares has the size that all expect; where rank 0 has ended instead, that is
+ * what is said. */
+static void test_memory(void **state)
+{
+    (void)state;
+    static const struct {
+        void *(*rank_0)(void *);
+        size_t n;
+        const char *needle; /* NULL: it is mapped */
+    } rows[] = {{map_as_rank_0, 4096, NULL},
+                {map_as_rank_0, 8192, "rank 0 has 4096 bytes of memory for all, and this rank "},
+                {end_as_rank_0, 4096, "the process of rank 0 has ended"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char folder[32], path[64];
+        mpk_context cx = {0};
+        host_ranks *r = NULL;
+        void *at = NULL, *first = NULL;
+        uint64_t told = 1;
+        pthread_t thread;
+        begin(folder, path);
+        assert_int_equal(pthread_create(&thread, NULL, rows[i].rank_0, path), 0);
+        const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+        check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+        const mpk_status status = ranks_map(&cx, r, rows[i].n, &at);
+        pthread_join(thread, &first);
+        ranks_free(r);
+        ranks_free(first);
+        assert_int_equal(rmdir(folder), 0);
+        if (rows[i].needle) {
+            check_fails(&cx, rows[i].n == 8192 ? MPK_EARG : MPK_EDEVICE, rows[i].needle, status);
+        } else {
+            check_ok(&cx, status);
+            munmap(at, 4096);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -420,7 +553,8 @@ int main(void)
         cmocka_unit_test(test_signals),        cmocka_unit_test(test_long_waits),
         cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
         cmocka_unit_test(test_terms),          cmocka_unit_test(test_number_0),
-        cmocka_unit_test(test_no_descriptors),
+        cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_memory),         cmocka_unit_test(test_no_watch),
     };
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -67,6 +67,7 @@ static const op_case cases[] = {
     {"input %a : bf16[3, 17]\ninput %b : bf16[3, 17]\ninput %c : bf16[3, 17]\n%y = add_parts(%a, "
      "%b, %c)\n"},
     {"input %a : f16[2, 3, 5]\n%y = add_parts(%a)\n"},
+    {"input %a : f32[]\ninput %b : f32[]\n%y = add_parts(%a, %b)\n"},
     /* many pieces for each thread of a GPU's task */
     {"input %a : bf16[20, 2048] live=tokens\ninput %b : bf16[20, 2048] live=tokens\n"
      "input %c : bf16[20, 2048] live=tokens\n%y = add_parts(%a, %b, %c)\n"},

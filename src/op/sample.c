@@ -437,18 +437,20 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *words)
 {
     uint64_t bits = rng_u64(seed, 0);
-    static const float on[] = {1.3f, 0.5f, 0.25f, 1.5f, 0.7f}, off[] = {1, 0, 0, 0, 1};
-    float values[sizeof on / sizeof *on];
-    for (size_t i = 0; i < sizeof on / sizeof *on; i++)
-        values[i] = bits >> i & 1 ? on[i] : off[i];
+    /* penalties that lower logits, or raise them */
+    static const float on[2][5] = {{1.3f, 0.5f, 0.25f, 1.5f, 0.7f}, {0.4f, -5, -2, 1.5f, 0.7f}},
+                       off[5] = {1, 0, 0, 0, 1};
+    float values[5];
+    for (size_t i = 0; i < 5; i++)
+        values[i] = bits >> i & 1 ? on[bits >> 11 & 1][i] : off[i];
     memcpy(words, values, sizeof values);
     words[RULES_PROMPT] = 5;
     words[RULES_LEAST] = (int32_t)(bits >> 5 & 15);
-    const bool has_lists = width >= RULES_LISTS + 11;
+    const bool has_lists = width >= RULES_LISTS + 14;
     words[RULES_BIASES] = has_lists && bits & 512 ? 2 : 0;
     words[RULES_ALLOWED] = bits & 1024 && width > RULES_LISTS + 40 ? 20 : 0;
     words[RULES_ENDS] = has_lists ? 2 : 0;
-    words[RULES_BANNED] = has_lists ? 5 : 0;
+    words[RULES_BANNED] = has_lists ? 8 : 0;
     int32_t *at = words + RULES_LISTS, *first = at;
     for (int32_t i = 0; i < words[RULES_BIASES]; i++, at += 2) {
         float bias = rng_normal(seed, (uint64_t)i);
@@ -457,7 +459,7 @@ static void fill_rules(int64_t width, int64_t columns, uint64_t seed, int32_t *w
     }
     for (int32_t i = 0; i < words[RULES_ALLOWED] + words[RULES_ENDS]; i++)
         *at++ = (int32_t)fill_choose(seed, 100 + (uint64_t)i, columns);
-    memcpy(at, (int32_t[]){1, 3, 2, 0, 4}, (size_t)words[RULES_BANNED] * sizeof *at);
+    memcpy(at, (int32_t[]){1, 3, 2, 0, 2, 2, 2, 0}, (size_t)words[RULES_BANNED] * sizeof *at);
     for (at += words[RULES_BANNED]; at < first + width - RULES_LISTS; at++)
         *at = 0;
 }
@@ -485,6 +487,8 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
         int32_t asks[ASKS] = {
             0, (int32_t)(bits >> 20 & 15), 5 + (int32_t)(bits >> 1 & 15), 0, bits & 1024 ? 3 : -1,
             0, (int32_t)(choices - 1 - i)};
+        if (!(bits >> 24 & 3))
+            asks[ASK_HISTORY] = (int32_t)(bits >> 1 & 1); /* shorter than a banned sequence */
         if (bits & 1 && i < choices)
             asks[ASK_RULES] = (int32_t)i + 1;
         if (bits & 32)
@@ -500,7 +504,7 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
             data[i * width + k] =
                 input == ASKED
                     ? asks[k]
-                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 9;
+                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 3;
     }
 }
 
@@ -515,8 +519,8 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
     for (int64_t i = 0; input != X && input != CHOICE && i < ir_elements(t); i++) {
         uint64_t bits = rng_u64(seed, (uint64_t)i);
         if (input == SAMPLING) {
-            static const float top_k[] = {0, 20, 200, 700};
-            float values[4] = {(float)(bits % 4) * 0.5f, top_k[bits % 4],
+            static const float top_k[] = {0, 20, 200, 256, 700};
+            float values[4] = {(float)(bits % 4) * 0.5f, top_k[bits % 5],
                                1 - (float)(bits % 5) * 0.1f, (float)(bits % 2) * 0.05f};
             ((float *)data)[i] = values[i % 4];
         } else {
@@ -555,6 +559,7 @@ static const op_case cases[] = {
     CASE("7", "1003", "f32", "64"),
     CASE("16", "49", "bf16", "30"),
     PEAKED("5", "300", "3"),
+    PEAKED("7", "5", "3"),
     PEAKED("9", "20003", "4"),
     CASE("5", "20003", "f32", "64"),
     {ROWS("6",

@@ -117,8 +117,8 @@ static void join_way(shard_cuts *c, const ir_op *op, const op_split *way)
         join(c, *of, node);
     }
     join_ids(c, op, way);
-    if (first[0] == IR_NONE || first[1] == IR_NONE)
-        return;
+    if (first[1] == IR_NONE)
+        return; /* nothing is covered; what is follows an axis that is not */
     shard_node *leader = &c->nodes[root_of(c, first[0])],
                *follower = &c->nodes[root_of(c, first[1])];
     leader->broken = leader->broken || (leader->groups && leader->groups != way->groups);

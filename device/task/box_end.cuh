@@ -1,9 +1,10 @@
 /* box_end.cuh - what comes between the sums of products by boxes and the result: biases and an
- * activation of eight neighbouring columns of a token, the residual, the store.
+ * activation of eight values, the residual, the store.
  *
- * Input: scaled sums in fp32; output: the same place, or 16 bytes of the result.  Values are made
- * eight at a time.  What no task of the kernel has is not compiled (MPK_FORMS).  Called by
- * box_put.cuh and linear_parts.cuh.
+ * Input: scaled sums in fp32; output: the same place, or 16 bytes of the result.  Eight values are
+ * neighbouring columns of a token, or two columns of two groups for two tokens (box_make).  What
+ * no task of the kernel has is not compiled (MPK_FORMS).  Called by box_put.cuh and
+ * linear_parts.cuh.
  */
 #ifndef TASK_BOX_END_CUH
 #define TASK_BOX_END_CUH
@@ -24,6 +25,10 @@
 /* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup? */
 #define BOX_HAS_UNIT(u) \
     ((u) < 2 || BOX_HAS_LOOP(TILE_BOX_256) || ((u) == 2 && BOX_HAS_LOOP(TILE_BOX_192)))
+
+/* A lane's sums of as many rows of w as a warpgroup has at most: half of them where all lots are
+ * joint. */
+enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
 
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
 

@@ -3,10 +3,10 @@
  *
  * Input: sums as wgmma leaves them, factors of tokens in scratch.  A warp has 16 tokens; its sums
  * go through scratch, 64 columns (a unit) at a time, so that eight lanes store 128 bytes of a row.
- * Output: the task's columns of y, and where a later norm wants them the squares of each token.
- * Stages of x give way to what lies in scratch here: the caller has a meeting of the warpgroup
- * before and after.  No warp waits for another in between.  Called by linear_box.cuh and
- * expert_tile.cuh.
+ * Output: the task's columns of y, and where a later norm wants them the sums of each token
+ * (row_squares.cuh).  Stages of x give way to what lies in scratch here: the caller has a meeting
+ * of the warpgroup before and after.  No warp waits for another in between.  Called by
+ * linear_box.cuh and expert_tile.cuh.
  */
 #ifndef TASK_BOX_PUT_CUH
 #define TASK_BOX_PUT_CUH
@@ -55,7 +55,7 @@ MPK_FN rt_u32 box_bytes(const tile_shape &s)
     return s.peaks >= 0 ? 4 : 2;
 }
 
-/* Bytes from the first entry of y, or the residual, to a group's columns of token `row`. */
+/* Bytes from the first entry of y to a group's columns of token `row`. */
 MPK_FN rt_u64 box_at(const tile_shape &s, int row, int group)
 {
     return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + ((rt_u32)group << box_shift(s))) * box_bytes(s);
@@ -88,9 +88,6 @@ enum {
     BOX_OWN = TILE_X_OF(1) / 4,
     BOX_SECOND = BOX_ROWS / 2 /* bytes from token i's row to that of token i + 8 */
 };
-/* A lane's sums of as many rows of w as a warpgroup has at most: half of them where all lots are
- * joint. */
-enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
 static_assert(16 * TILE_ROW * 4 <= BOX_OWN, "sums of a unit have no room");
 
 /* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
@@ -183,7 +180,8 @@ MPK_FN int box_tokens(const box_end &e, int u)
     return u * TILE_GROUPS + lane % 8 < e.groups ? e.tokens - lane / 8 : 0;
 }
 
-/* Bytes from the first entry of y to the first of these, and to the lane's next token. */
+/* Bytes from the first entry of y, or the residual, to the first of these (box_at of plain columns,
+ * of which it needs to ask less), and to the lane's next token. */
 MPK_FN rt_u64 box_copied_at(const tile_shape &s, const box_end &e, int u)
 {
     const int lane = mpk_thread() % 32, column = 8 * (e.group + u * TILE_GROUPS + lane % 8);

@@ -268,7 +268,7 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, r
     }
     /* Stages of x give way to own sums; the room is free, and noted. */
     mpk_sync();
-    parts_put<2 * BOX_SUMS>(sum, p);
+    parts_put(sum, p);
     if (sums)
         parts_put_row_sums();
     parts_finish(t, s, p);

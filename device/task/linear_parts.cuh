@@ -144,10 +144,10 @@ MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
     __syncwarp();
 }
 
-/* Sums of a warp's 16 tokens, M rows of w: those of own groups, 8 rows each, to scratch, others to
+/* Sums of a warp's 16 tokens: those of own groups, 8 rows each, to scratch, others to
  * the room.  Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16
  * bytes each. */
-template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
+MPK_FN void parts_put(const float *sum, const tile_plan &p)
 {
     /* groups that the warpgroup has, and the first of them */
     const int groups = p.joint ? p.groups / 2 : p.groups;
@@ -158,7 +158,7 @@ template <int M> MPK_FN void parts_put(const float *sum, const tile_plan &p)
     char *room = parts_noted()->room + 2 * begin * PARTS_ROW + at,
          *scratch = parts_scratch() - 2 * first * PARTS_ROW + at;
 #pragma unroll
-    for (int n = 0; n < M / 8; n++) {
+    for (int n = 0; n < BOX_SUMS / 4; n++) {
         if (!BOX_HAS_UNIT(n / 8) || n >= groups)
             break;
         char *to = ((rt_u32)(n - first) < (rt_u32)own ? scratch : room) + 2 * n * PARTS_ROW;

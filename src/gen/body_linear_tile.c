@@ -108,18 +108,25 @@ static bool has_ends(const gen_call *c)
     return has_bias(c) || act_of(c).n;
 }
 
-/* Biases and activations of columns by boxes.  Only in calls: they spill registers at the ends of
- * all products of a kernel for prompts. */
-static bool may_have_ends(const gen_call *c)
+/* Is it of a program that serves no requests? */
+static bool is_of_call(const gen_call *c)
 {
     return gen_output(c, 0)->live == IR_ALL;
 }
 
-/* As tile_is_boxed, where there are maps and operands are aligned. */
+bool gen_is_of_call(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return is_of_call(&c);
+}
+
+/* As tile_is_boxed, where there are maps and operands are aligned.  Biases and activations of
+ * columns only in calls: they spill registers at the ends of all products of a kernel for
+ * prompts. */
 static bool is_boxed(const gen_call *c, const ir_box *box)
 {
     const int64_t whole = is_gated(c) ? 3 : 7;
-    return gathered_rows(c) < 0 && (!has_ends(c) || may_have_ends(c)) &&
+    return gathered_rows(c) < 0 && (!has_ends(c) || is_of_call(c)) &&
            !(is_logits(c) && box->lo[1] % 64) &&
            ((box->lo[1] | box->hi[1] | gen_output(c, 0)->dims[1]) & whole) == 0;
 }
@@ -209,7 +216,7 @@ _Static_assert((int)RT_SHORT_TOKENS == (int)TILE_TOKENS, "tasks that are not wid
 static uint64_t forms_of_parts(const gen_call *c)
 {
     return UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_SQUARES |
-           (may_have_ends(c) ? 0 : UINT64_C(1) << TILE_FORM_LARGE_PARTS);
+           (is_of_call(c) ? 0 : UINT64_C(1) << TILE_FORM_LARGE_PARTS);
 }
 
 /* What of the code a task of this box needs.  Code that no task needs is not compiled, so a bit too

@@ -124,6 +124,8 @@ typedef struct gen_boxes {
 } gen_boxes;
 /* Of x, 16 bits, dense, its last axis the columns. */
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
+/* Is the operator of a program that serves no requests? */
+bool gen_is_of_call(const ir_graph *g, ir_op_id op);
 /* Of linear: has x a norm, and is it a layer_norm (false of other operators)? Do long tasks of
  * whole groups come by boxes, where there are tensor maps? Does each of n tasks with equal parts of
  * y's columns store them as they are summed, by whole groups of 8? */

@@ -92,13 +92,6 @@ static double cost_of(const gen_pack *p, const grid *d, bool call, uint32_t grou
     return (memory > cache ? memory : cache) + (parts > 1 ? sums : 0);
 }
 
-/* Is it of a program that serves no requests?  Its kernel is one function for all products, which
- * sums of 256 rows leave too few registers. */
-static bool in_call(const ir_graph *g, ir_op_id op)
-{
-    return g->tensors.at[g->ops.at[op].out[0]].live == IR_ALL;
-}
-
 /* How many tasks are to share a tile, a power of two; 1: they are better alone.  Of at most 64
  * tokens the rows of the tile decide (tile_parts_of_short), not the bytes. */
 static uint32_t choose(const gen_pack *p, bool images, const grid *d, bool call)
@@ -107,6 +100,8 @@ static uint32_t choose(const gen_pack *p, bool images, const grid *d, bool call)
                    groups = d->n_columns / per_group;
     uint32_t best = 1;
     double least = cost_of(p, d, call, groups, 1);
+    /* the kernel of a call is one function for all products: sums of 256 rows leave it too few
+     * registers */
     const uint32_t most_rows = call ? TILE_BOX_GROUPS * ROWS : RT_PART_ROWS;
     if (d->n_columns % per_group)
         return 1;
@@ -132,7 +127,7 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
         return (gen_sharing){0};
     /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
     const bool may_share = use->body->images || gen_comes_by_boxes(g->ir, op);
-    const bool images = use->body->images, call = in_call(g->ir, op);
+    const bool images = use->body->images, call = gen_is_of_call(g->ir, op);
     return (gen_sharing){.n = may_share ? choose(&use->pack, images, &d, call) : 1,
                          .n_across = d.n_across,
                          .n_tasks = d.n_tasks};

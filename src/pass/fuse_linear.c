@@ -21,7 +21,11 @@
  * Called by fuse_ops.c.  Cost: linear in the program for each match.
  */
 #include "pass/fuse.h"
+#include "shape/linear_stream_shape.h"
 #include "shape/linear_tile_shape.h"
+
+/* Rows from which on a call's product has a body for many (gen/body_linear_tile.c). */
+enum { FEWEST_ROWS = STREAM_MOST_TOKENS + 1 };
 
 /* An operator taken apart, for a rule to change and fuse_add_linear to put together again. Inputs
  * are as the rewrite has them now, after replacements.
@@ -176,7 +180,6 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
  * none. */
 static bool ends_with(const ir_tensor *y, const char *act)
 {
-    enum { FEWEST_ROWS = 17 };
     if (y->live == IR_ALL)
         return y->dims[0] >= FEWEST_ROWS;
     return strcmp(act, "relu") != 0 && strcmp(act, "quick_gelu") != 0;
@@ -411,7 +414,6 @@ static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
  * 12,000 rows of 512 that takes 28 us, and the product after it was 25 us slower without it. */
 static const ir_op *find_centred_norm(const rewrite *w, const ir_op *op)
 {
-    enum { FEWEST_ROWS = 17 };
     const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, X), "layer_norm");
     if (!norm || strcmp(op->def->name, "linear") != 0 || !w->s->options->relaxed ||
         !is_const(w, rewrite_input(w, norm, NORM_WEIGHT + 1)) ||

@@ -3,10 +3,7 @@
  */
 #include "check.h"
 
-#include <string.h>
-#include <unistd.h>
-
-#include "base/file.h"
+#include "config_folder.h"
 #include "engine/engine.h"
 
 /* Two layers; an expert has 3 * 64 * 16 weights. */
@@ -20,23 +17,16 @@ static const char form[] =
     "\"torch_dtype\": \"%s\", \"tie_word_embeddings\": false}";
 enum { EXPERTS = 12, OF_TOKEN = 3, LAYERS = 2, TOKENS = 16, EXPERT = 3 * 64 * 16 };
 
-static mpk_context cx;
-static char folder[32], config[64];
-
 static void begin(const char *dtype)
 {
     char words[1024];
-    const int n = snprintf(words, sizeof words, form, dtype);
-    snprintf(folder, sizeof folder, "/tmp/mpk-routing-XXXXXX");
-    assert_non_null(mkdtemp(folder));
-    snprintf(config, sizeof config, "%s/config.json", folder);
-    check_ok(&cx, file_write(&cx, config, words, (size_t)n));
+    snprintf(words, sizeof words, form, dtype);
+    assert_int_equal(config_folder_make("mpk_routing_test", words), 0);
 }
 
 static void end(void)
 {
-    unlink(config);
-    assert_int_equal(rmdir(folder), 0);
+    assert_int_equal(config_folder_remove(NULL), 0);
 }
 
 static mpk_engine *open_engine(mpk_routing_law law, bool counts)
@@ -52,7 +42,7 @@ static mpk_engine *open_engine(mpk_routing_law law, bool counts)
                                   .random_routing = law,
                                   .count_experts = counts};
     mpk_engine *e;
-    check_ok(&cx, mpk_engine_open(&cx, folder, &o, &e));
+    check_ok(cx, mpk_engine_open(cx, folder, &o, &e));
     return e;
 }
 
@@ -65,8 +55,8 @@ static void run_step(mpk_engine *e)
     mpk_answer a = {0};
     for (int32_t i = 0; i < TOKENS; i++)
         tokens[i] = 7 + 11 * i;
-    check_ok(&cx, mpk_submit_tokens(&cx, e, tokens, TOKENS, &o, &r));
-    check_ok(&cx, mpk_request_wait(&cx, r, &a));
+    check_ok(cx, mpk_submit_tokens(cx, e, tokens, TOKENS, &o, &r));
+    check_ok(cx, mpk_request_wait(cx, r, &a));
     mpk_request_free(r);
 }
 
@@ -75,7 +65,7 @@ static mpk_routing measure(mpk_routing_law law)
     mpk_engine *e = open_engine(law, true);
     mpk_routing out = {.size = sizeof out};
     run_step(e);
-    check_ok(&cx, mpk_engine_routing(&cx, e, TOKENS, &out));
+    check_ok(cx, mpk_engine_routing(cx, e, TOKENS, &out));
     mpk_engine_close(e);
     assert_true(out.layers == LAYERS && out.experts == EXPERTS && out.of_token == OF_TOKEN &&
                 out.tokens == TOKENS);
@@ -113,17 +103,16 @@ static void test_no_answer(void **state)
     mpk_routing out = {.size = sizeof out}, old = {.size = sizeof old.size - 1};
     begin("bfloat16");
     mpk_engine *e = open_engine(MPK_ROUTING_SAME, false);
-    check_fails(&cx, MPK_EARG, "not opened with count_experts",
-                mpk_engine_routing(&cx, e, 1, &out));
+    check_fails(cx, MPK_EARG, "not opened with count_experts", mpk_engine_routing(cx, e, 1, &out));
     mpk_engine_close(e);
     e = open_engine(MPK_ROUTING_SAME, true);
     run_step(e);
-    check_fails(&cx, MPK_EARG, "mpk_routing.size is 7", mpk_engine_routing(&cx, e, 1, &old));
-    check_fails(&cx, MPK_EARG, "1 to 16 tokens, not 0", mpk_engine_routing(&cx, e, 0, &out));
-    check_fails(&cx, MPK_EARG, "1 to 16 tokens, not 17", mpk_engine_routing(&cx, e, 17, &out));
-    check_ok(&cx, mpk_engine_routing(&cx, e, 16, &out));
+    check_fails(cx, MPK_EARG, "mpk_routing.size is 7", mpk_engine_routing(cx, e, 1, &old));
+    check_fails(cx, MPK_EARG, "1 to 16 tokens, not 0", mpk_engine_routing(cx, e, 0, &out));
+    check_fails(cx, MPK_EARG, "1 to 16 tokens, not 17", mpk_engine_routing(cx, e, 17, &out));
+    check_ok(cx, mpk_engine_routing(cx, e, 16, &out));
     out = (mpk_routing){.size = sizeof out.size};
-    check_ok(&cx, mpk_engine_routing(&cx, e, 16, &out));
+    check_ok(cx, mpk_engine_routing(cx, e, 16, &out));
     assert_true(out.size == sizeof out.size && !out.layers); /* no more is written */
     mpk_engine_close(e);
     end();

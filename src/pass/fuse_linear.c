@@ -503,7 +503,8 @@ static mpk_status fold_norms(rewrite *w)
 static mpk_status apply_post_norm(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
-    if (strcmp(op->def->name, "add") != 0)
+    /* a product may have taken the sum */
+    if (strcmp(op->def->name, "add") != 0 || w->stands_for.at[op->out[0]] != op->out[0])
         return MPK_OK;
     for (uint32_t side = 0; side < 2; side++) {
         ir_tensor_id r = rewrite_input(w, op, !side), old = op->out[0], out;

@@ -772,6 +772,13 @@ static inline void ptx_load_matrices_transposed(rt_u32 *r, const void *row)
                        emulated_lane() / 4 * 2,
                    2);
 }
+static inline void ptx_store_matrices(void *row, const rt_u32 *r)
+{
+    const rt_u64 *rows = emulated_show((rt_u64)(uintptr_t)emulated_aligned<16>(row));
+    for (int m = 0; m < 4; m++)
+        memcpy((char *)(uintptr_t)rows[m * 8 + emulated_lane() / 4] + emulated_lane() % 4 * 4,
+               &r[m], 4);
+}
 
 static inline void ptx_load_matrices_at(rt_u32 *r, rt_u32 row)
 {

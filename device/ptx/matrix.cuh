@@ -101,6 +101,17 @@ MPK_FN void ptx_load_matrices_transposed_at(rt_u32 *r, rt_u32 row)
                  : "memory");
 }
 
+#if MPK_WGMMA
+/* The same the other way: this lane's words of matrix i, r[i], go to the rows. */
+MPK_FN void ptx_store_matrices(void *row, const rt_u32 *r)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(ptx_shared(row)),
+        "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+        : "memory");
+}
+#endif
+
 #if MPK_BULK
 /* What this thread has written to shared memory, by stores or by its own cp.async, is seen by
  * products of warpgroups after this and a meeting: they read shared memory by another proxy. */

@@ -2,9 +2,8 @@
  * activation of eight values, the residual, the store.
  *
  * Input: scaled sums in fp32; output: the same place, or 16 bytes of the result.  Eight values are
- * neighbouring columns of a token, or two columns of two groups for two tokens (box_make).  What
- * no task of the kernel has is not compiled (MPK_FORMS).  Called by box_put.cuh and
- * linear_parts.cuh.
+ * neighbouring columns of a token.  What no task of the kernel has is not compiled (MPK_FORMS).
+ * Called by box_put.cuh and linear_parts.cuh.
  */
 #ifndef TASK_BOX_END_CUH
 #define TASK_BOX_END_CUH
@@ -31,6 +30,7 @@
 enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
 
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
+#define BOX_HAS_AFTER (BOX_HAS_ENDS && TILE_HAS(TILE_FORM_AFTER))
 
 /* This warpgroup's biases of the pass's columns, in scratch; of images factors follow. */
 MPK_FN float *box_biases(void)
@@ -79,14 +79,6 @@ MPK_FN tile_eight box_eight(const float *s_at)
     return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w),
              __uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z),
              __uint_as_float(b.w)}};
-}
-
-/* Those of a lane's two columns of two groups, which two tokens have in common: as box_make has
- * sums. */
-MPK_FN tile_eight box_of_columns(const float *s_at)
-{
-    const float2 a = *(const float2 *)s_at, b = *(const float2 *)(s_at + 8);
-    return {{a.x, a.y, a.x, a.y, b.x, b.y, b.x, b.y}};
 }
 
 /* A value of y, at last. */

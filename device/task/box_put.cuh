@@ -2,7 +2,7 @@
  * pairs of rows become gated columns, or logits with their peaks.
  *
  * Input: sums as wgmma leaves them, factors of tokens in scratch.  A warp has 16 tokens; its sums
- * go through scratch, 64 columns (a unit) at a time, so that eight lanes store 128 bytes of a row.
+ * or columns go through scratch, so that eight lanes store 128 bytes of a row.
  * Output: the task's columns of y, and where a later norm wants them the sums of each token
  * (row_squares.cuh).  Stages of x give way to what lies in scratch here: the caller has a meeting
  * of the warpgroup before and after.  No warp waits for another in between.  Called by
@@ -74,28 +74,26 @@ MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
 
 /* ---- columns of y ----
  *
- * Code that runs once for a task comes from L2, 3.5 us for 1,000 instructions, and all bodies of a
- * step or call share the SM's instruction cache.  So a unit of sums, 64 columns, goes to scratch,
- * each lane's own as four pieces of eight, and one loop makes these what is stored, as 16 bits:
- * rows of 64 columns for its 16 tokens.  Then the warp stores the rows, 16 bytes a lane.  The
- * residual comes to their place before: a lane finds its two columns there and puts y in their
- * place. */
+ * Sums become values where they are, in registers: scaled, with biases, activated, with the
+ * residual.  Then they are rounded to 16 bits and go to scratch as rows of 64 columns (a unit) for
+ * the warp's 16 tokens, all units one after the other, and the warp stores the rows, 16 bytes a
+ * lane.  A lane has columns 2 c and 2 c + 1 (c = lane % 4) of each group, of tokens lane / 4 and
+ * lane / 4 + 8, as ldmatrix and stmatrix have them.
+ *
+ * Two warps of a scheduler have nothing but each other to hide latency, so instructions stand one
+ * beside the other for many values.  An activation alone would be 500 instructions for each unit;
+ * code that runs once for a task comes from L2, 3.5 us for 1,000 instructions.  So it is a loop:
+ * half of the sums wait in scratch meanwhile, which leaves it registers for eight values. */
 
 /* A warp's part of the scratch. */
 enum {
-    BOX_RAW = 32 * 32 * 4,  /* sums: 32 floats of each lane */
-    BOX_ROWS = 16 * 64 * 2, /* rows of y of a unit */
     BOX_OWN = TILE_X_OF(1) / 4,
-    BOX_SECOND = BOX_ROWS / 2 /* bytes from token i's row to that of token i + 8 */
+    BOX_ROWS = 16 * 64 * 2, /* rows of y of a unit */
+    BOX_WAITING = 64        /* sums of a lane that wait in scratch together */
 };
-static_assert(16 * TILE_ROW * 4 <= BOX_OWN, "sums of a unit have no room");
-
-/* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
- * turned, so that lanes of eight tokens meet no bank conflict. */
-MPK_FN rt_u32 box_piece(int token, int piece)
-{
-    return (rt_u32)(token * 128 + ((piece ^ (token & 7)) << 4));
-}
+static_assert(16 * TILE_ROW * 4 <= BOX_OWN && 4 * BOX_ROWS <= BOX_OWN &&
+                  BOX_WAITING * 32 * 4 <= BOX_OWN,
+              "logits of a unit, rows of y of four, or sums that wait have no room");
 
 /* This warp's part. */
 MPK_FN char *box_own(void)
@@ -103,67 +101,11 @@ MPK_FN char *box_own(void)
     return box_scratch() + mpk_thread() / 32 % 4 * BOX_OWN;
 }
 
-/* What all units need, in scratch: in registers it would be spilled beside the sums, and spilled
- * words come from L2.  So it is read where it is needed, by loads that the compiler does not
- * move. */
-struct box_note {
-    mpk_words end;   /* a box_end but for `skip` */
-    mpk_words after; /* s.after; 1: there is a residual; skip; the unit */
-    float scale[16]; /* of the tokens */
-    rt_u64 y, residual;
-};
-MPK_FN box_note *box_noted(void)
+/* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
+ * turned, so that lanes of eight tokens meet no bank conflict. */
+MPK_FN rt_u32 box_piece(int token, int piece)
 {
-    return (box_note *)(box_own() + BOX_RAW + BOX_ROWS);
-}
-
-static_assert(BOX_RAW + BOX_ROWS + sizeof(box_note) <= BOX_OWN, "rows of y have no room");
-
-/* A warp whose lanes meet before and after. */
-MPK_FN void box_put_note(const mpk_task &t, const tile_shape &s, const box_end &e,
-                         const float *s_scale)
-{
-    box_note *n = box_noted();
-    const int lane = mpk_thread() % 32;
-    if (lane < 16)
-        n->scale[lane] = s_scale[lane];
-    n->end = {(rt_u32)e.row, (rt_u32)e.tokens, (rt_u32)e.group, (rt_u32)e.groups};
-    n->after = {(rt_u32)s.after, (rt_u32)(s.residual >= 0), (rt_u32)e.skip, 0};
-    n->y = t.e->at[s.y];
-    n->residual = s.residual >= 0 ? t.e->at[s.residual] : 0;
-}
-/* The next unit; its number is read after the lanes have met. */
-MPK_FN void box_note_next(int u)
-{
-    box_noted()->after.w = (rt_u32)u + 1;
-}
-MPK_FN mpk_words box_noted_after(void)
-{
-    return ptx_load_shared_words(&box_noted()->after);
-}
-/* y and the residual. */
-MPK_FN mpk_words box_noted_operands(void)
-{
-    return ptx_load_shared_words(&box_noted()->y);
-}
-MPK_FN box_end box_noted_end(void)
-{
-    const mpk_words w = ptx_load_shared_words(&box_noted()->end);
-    return {(int)w.x, (int)w.y, (int)w.z, (int)w.w, 0};
-}
-
-/* Sums of unit u to scratch.  Registers have no index at run time, so each unit has stores of its
- * own. */
-MPK_FN void box_put_raw(const float *sum, int u, char *s_raw)
-{
-#pragma unroll
-    for (int k = 0; k < BOX_SUMS / 32; k++)
-        if (BOX_HAS_UNIT(k) && k == u)
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                const float *v = sum + 32 * k + 4 * i;
-                *(float4 *)(s_raw + 512 * i) = {v[0], v[1], v[2], v[3]};
-            }
+    return (rt_u32)(token * 128 + ((piece ^ (token & 7)) << 4));
 }
 
 /* A lane copies 16 bytes of token lane / 8 of the unit and of every fourth from there on, four in
@@ -180,11 +122,11 @@ MPK_FN int box_tokens(const box_end &e, int u)
     return u * TILE_GROUPS + lane % 8 < e.groups ? e.tokens - lane / 8 : 0;
 }
 
-/* Bytes from the first entry of y, or the residual, to the first of these (box_at of plain columns,
- * of which it needs to ask less), and to the lane's next token. */
-MPK_FN rt_u64 box_copied_at(const tile_shape &s, const box_end &e, int u)
+/* Bytes from the first entry of y, or the residual, to the first of these of unit 0 (box_at of
+ * plain columns, of which it needs to ask less), and to the lane's next token. */
+MPK_FN rt_u64 box_copied_at(const tile_shape &s, const box_end &e)
 {
-    const int lane = mpk_thread() % 32, column = 8 * (e.group + u * TILE_GROUPS + lane % 8);
+    const int lane = mpk_thread() % 32, column = 8 * (e.group + lane % 8);
     return ((rt_u64)(rt_u32)(e.row + lane / 8) * (rt_u32)s.rows + (rt_u32)column) * 2;
 }
 MPK_FN rt_u32 box_further(const tile_shape &s)
@@ -192,133 +134,194 @@ MPK_FN rt_u32 box_further(const tile_shape &s)
     return (rt_u32)s.rows * 8; /* four tokens */
 }
 
-/* Request the residual of unit u. */
-MPK_FN void box_ask_residual(const tile_shape &s, const box_end &e, int u, char *s_rows)
+/* Request the residual of all units, to where their rows of y will be. */
+MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_end &e)
 {
-    const int tokens = box_tokens(e, u);
-    const mpk_words at = box_noted_operands();
-    const char *from = (const char *)((rt_u64)at.w << 32 | at.z) + box_copied_at(s, e, u);
+    const char *from = mpk_at<const char>(t, s.residual) + box_copied_at(s, e);
+    char *s_rows = box_own();
     const rt_u32 further = box_further(s);
+#pragma unroll 1
+    for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
+        const int tokens = box_tokens(e, u);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        if (4 * i < tokens)
-            ptx_copy_async(s_rows + box_copied(i), from + (rt_u64)((rt_u32)i * further), true);
+        for (int i = 0; i < 4; i++)
+            if (4 * i < tokens)
+                ptx_copy_async(s_rows + box_copied(i), from + (rt_u64)((rt_u32)i * further), true);
+        from += 8 * TILE_GROUPS * 2;
+        s_rows += BOX_ROWS;
+    }
     ptx_copy_async_commit();
 }
 
-/* Groups 2 i and 2 i + 1 of the unit.  A lane has columns 2 c and 2 c + 1 (c = lane % 4) of each,
- * of tokens lane / 4 and lane / 4 + 8.  sums: those of what is put are added. */
-MPK_FN void box_make(const tile_shape &s, int i, row_sums *sums)
+/* Groups of columns that a lane has in registers, of units that some loop makes. */
+#define BOX_HAS_GROUP(n, groups) \
+    (BOX_HAS_UNIT((n) / TILE_GROUPS) && (n) / TILE_GROUPS * TILE_GROUPS < (groups))
+
+/* Sums are scaled, and have what biases add. */
+MPK_FN void box_scale(const tile_shape &s, const box_end &e, const float *s_scale, float *sum)
 {
-    const int lane = mpk_thread() % 32, token = lane / 4;
-    char *s_own = box_own(), *s_rows = s_own + BOX_RAW;
-    const float4 *s_sum = (const float4 *)(s_own + lane * 16 + 1024 * i), a = s_sum[0],
-                 b = s_sum[32];
-    tile_eight v = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
-    const mpk_words note = box_noted_after();
-    const rt_u32 group = note.w * TILE_GROUPS + (rt_u32)(2 * i); /* of the pass */
-    const volatile float *s_scale = box_noted()->scale;
-    const float scale[2] = {s_scale[token], s_scale[token + 8]};
-    /* of each group two columns of the first token, then of the second */
+    const int lane = mpk_thread() % 32;
+    const float scale[2] = {s_scale[lane / 4], s_scale[lane / 4 + 8]}; /* of both tokens */
+    const float *s_bias = box_biases() + e.skip * 8 + lane % 4 * 2;
 #pragma unroll
-    for (int k = 0; k < 8; k++)
-        v.at[k] *= scale[k / 2 % 2];
-    if (BOX_HAS_ENDS) {
-        const float *s_bias = box_biases() + (note.z + group) * 8 + lane % 4 * 2;
-        box_finish_sums(s, (int)note.x, box_of_columns(s_bias),
-                        TILE_IS_IMAGE(s) ? box_of_columns(s_bias + BOX_FACTORS) : tile_eight{}, &v);
+    for (int n = 0; n < BOX_SUMS / 4; n++) {
+        if (!BOX_HAS_GROUP(n, e.groups))
+            break;
+        float2 bias = {0, 0}, factor = {1, 1};
+        if (BOX_HAS_ENDS)
+            bias = *(const float2 *)(s_bias + 8 * n);
+        if (TILE_IS_IMAGE(s))
+            factor = *(const float2 *)(s_bias + BOX_FACTORS + 8 * n);
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            sum[4 * n + 2 * k] = sum[4 * n + 2 * k] * (scale[k] * factor.x) + bias.x;
+            sum[4 * n + 2 * k + 1] = sum[4 * n + 2 * k + 1] * (scale[k] * factor.y) + bias.y;
+        }
     }
-    /* in the rows, of the first token's columns of the first group */
-    const rt_u32 at = box_piece(token, 0) + (rt_u32)(lane % 4 * 4);
-    const bool relu = TILE_HAS_RELU(s);
-    rt_u32 y[4] = {0, 0, 0, 0}; /* a word of each group and token; before, of the residual */
-    char *to[2];                /* of the two groups */
+}
+
+/* Values are activated, eight at a time; half of them wait in scratch, each lane's own. */
+MPK_FN void box_activate(int after, int groups, float *sum)
+{
+    float4 *s_waiting = (float4 *)box_own() + mpk_thread() % 32;
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-        to[k] = s_rows + (at ^ (rt_u32)(32 * i + 16 * k));
-    if (note.y)
+    for (int first = 0; first < BOX_SUMS / 4; first += BOX_WAITING / 4) {
+        if (!BOX_HAS_GROUP(first, groups))
+            break;
+        float *waits = sum + 4 * first;
+#pragma unroll
+        for (int i = 0; i < BOX_WAITING / 4; i++)
+            s_waiting[32 * i] = {waits[4 * i], waits[4 * i + 1], waits[4 * i + 2],
+                                 waits[4 * i + 3]};
+#pragma unroll 1
+        for (int i = 0; i < BOX_WAITING / 4 && first + i < groups; i += 2) {
+            float4 *s_v = s_waiting + 32 * i;
+            const float4 a = s_v[0], b = s_v[32];
+            tile_eight v = {{a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w}};
+            tile_activate_eight(after, &v);
+            s_v[0] = {v.at[0], v.at[1], v.at[2], v.at[3]};
+            s_v[32] = {v.at[4], v.at[5], v.at[6], v.at[7]};
+        }
+#pragma unroll
+        for (int i = 0; i < BOX_WAITING / 4; i++) {
+            const float4 v = s_waiting[32 * i];
+            waits[4 * i] = v.x, waits[4 * i + 1] = v.y;
+            waits[4 * i + 2] = v.z, waits[4 * i + 3] = v.w;
+        }
+    }
+}
+
+/* Where a lane's row of the matrices of groups 2 i and 2 i + 1 of a unit lies (box_scratch of
+ * tokens 0 - 7 and 8 - 15 of the first, then of the second). */
+MPK_FN rt_u32 box_matrices(int i)
+{
+    const int lane = mpk_thread() % 32;
+    return box_piece(lane % 16, lane / 16) ^ (rt_u32)(32 * i);
+}
+
+/* Values have the residual added. */
+MPK_FN void box_add_residual(const box_end &e, float *sum)
+{
+    const char *s_rows = box_own();
+#pragma unroll
+    for (int n = 0; n < BOX_SUMS / 4; n += 2) {
+        if (!BOX_HAS_GROUP(n, e.groups))
+            break;
+        rt_u32 r[4];
+        ptx_load_matrices(r, s_rows + n / TILE_GROUPS * BOX_ROWS + box_matrices(n / 2 % 4));
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            sum[4 * n + 2 * k] += halves_low(r[k]);
+            sum[4 * n + 2 * k + 1] += halves_high(r[k]);
+        }
+    }
+}
+
+/* Values to the rows, as 16 bits. */
+MPK_FN void box_round(const box_end &e, bool relu, const float *sum)
+{
+    char *s_rows = box_own();
+#pragma unroll
+    for (int n = 0; n < BOX_SUMS / 4; n += 2) {
+        if (!BOX_HAS_GROUP(n, e.groups))
+            break;
+        rt_u32 y[4];
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            y[k] = *(const rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        y[k] = halves_pack(box_last(relu, v.at[2 * k] + halves_low(y[k])),
-                           box_last(relu, v.at[2 * k + 1] + halves_high(y[k])));
-        *(rt_u32 *)(to[k / 2] + k % 2 * BOX_SECOND) = y[k];
+            y[k] = halves_pack(box_last(relu, sum[4 * n + 2 * k]),
+                               box_last(relu, sum[4 * n + 2 * k + 1]));
+        ptx_store_matrices(s_rows + n / TILE_GROUPS * BOX_ROWS + box_matrices(n / 2 % 4), y);
     }
-    if (!TILE_HAS(TILE_FORM_SQUARES))
-        return;
-    const rt_u32 groups = (rt_u32)box_noted_end().groups;
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        if (group + (rt_u32)(k / 2) < groups)
-            sums[k % 2] = row_sums_add_word(y[k], sums[k % 2]);
 }
 
-/* Store the rows of unit u. */
-MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end &e, int u,
-                           const char *s_rows)
+/* Store the rows of all units.  sums: of the lane's four tokens, which are made if `summed`. */
+MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end &e, bool summed,
+                           row_sums *sums)
 {
-    const int tokens = box_tokens(e, u);
-    const mpk_words at = box_noted_operands();
-    char *to = (char *)((rt_u64)at.y << 32 | at.x) + box_copied_at(s, e, u);
+    char *to = mpk_at<char>(t, s.y) + box_copied_at(s, e);
+    const char *s_rows = box_own();
     const rt_u32 further = box_further(s), sends = t.e->sends; /* read before the stores */
+#pragma unroll 1
+    for (int u = 0; u * TILE_GROUPS < e.groups; u++) {
+        const int tokens = box_tokens(e, u);
+        mpk_words v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            v[i] = *(const mpk_words *)(s_rows + box_copied(i));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            mpk_words *y = (mpk_words *)(to + (rt_u64)((rt_u32)i * further));
+            if (4 * i >= tokens)
+                continue;
+            ptx_store_words(y, v[i]);
+            mpk_send(sends, y, v[i]);
+            if (summed)
+                sums[i] = row_sums_add(v[i], sums[i]);
+        }
+        to += 8 * TILE_GROUPS * 2;
+        s_rows += BOX_ROWS;
+    }
+}
+
+/* Sums of the lane's tokens, over the eight lanes that have columns of them. */
+MPK_FN void box_put_squares(const box_end &e, rt_u64 to, const row_sums *sums)
+{
+    const int lane = mpk_thread() % 32;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const mpk_words v = *(const mpk_words *)(s_rows + box_copied(i));
-        mpk_words *y = (mpk_words *)(to + (rt_u64)((rt_u32)i * further));
-        if (4 * i < tokens) {
-            ptx_store_words(y, v);
-            mpk_send(sends, y, v);
-        }
+        const row_sums all = row_sums_of_lanes(sums[i], 1, 8);
+        if (lane % 8 == 0 && lane / 8 + 4 * i < e.tokens)
+            squares_store((char *)to + (lane / 8 + 4 * i) * RT_SQUARES_ROW, all);
     }
 }
 
-/* Sums of the lane's tokens, over the four lanes that have columns of them. */
-MPK_FN void box_put_squares(const mpk_task &t, const tile_shape &s, const box_end &e,
-                            const row_sums *sums)
-{
-    const rt_u64 to = squares_of_pass(t, s, e.row, e.group);
-    const int lane = mpk_thread() % 32;
-    if (!to)
-        return;
-#pragma unroll
-    for (int m = 0; m < 2; m++) {
-        const row_sums all = row_sums_of_lanes(sums[m], 1, 4);
-        if (lane % 4 == 0 && lane / 4 + 8 * m < e.tokens)
-            squares_store((char *)to + (lane / 4 + 8 * m) * RT_SQUARES_ROW, all);
-    }
-}
-
-/* The columns of the warp's tokens. */
-MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, const float *sum,
+/* The columns of the warp's tokens.  The values take the place of the sums. */
+MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                     const float *s_scale)
 {
-    row_sums sums[2] = {};
-    box_put_note(t, s, e, s_scale);
-    __syncwarp();
-#pragma unroll 1
-    while ((int)(box_noted_after().w * TILE_GROUPS) < box_noted_end().groups) {
-        const mpk_words note = box_noted_after();
-        if (note.y)
-            box_ask_residual(s, box_noted_end(), (int)note.w, box_own() + BOX_RAW);
-        box_put_raw(sum, (int)note.w, box_own() + mpk_thread() % 32 * 16); /* the lane's own */
-        if (note.y) {
-            ptx_copy_async_wait<0>();
-            __syncwarp();
-        }
-#pragma unroll 1
-        for (int i = 0; i < 4; i++)
-            box_make(s, i, sums);
-        __syncwarp();
-        const int u = (int)box_noted_after().w;
-        box_store_rows(t, s, box_noted_end(), u, box_own() + BOX_RAW);
-        __syncwarp();
-        box_note_next(u);
-        __syncwarp();
+    const bool adds = s.residual >= 0,
+               after = BOX_HAS_AFTER && !TILE_IS_IMAGE(s) && s.after != ACTIVATE_NONE;
+    if (adds && !after) /* in flight while sums are scaled */
+        box_ask_residual(t, s, e);
+    box_scale(s, e, s_scale, sum);
+    if (after) {
+        box_activate(s.after, e.groups, sum);
+        __syncwarp(); /* each lane has its values again: rows may come in their place */
+        if (adds)
+            box_ask_residual(t, s, e);
     }
-    if (TILE_HAS(TILE_FORM_SQUARES))
-        box_put_squares(t, s, box_noted_end(), sums);
+    if (adds) {
+        ptx_copy_async_wait<0>();
+        __syncwarp();
+        box_add_residual(e, sum);
+    }
+    box_round(e, TILE_HAS_RELU(s), sum); /* each lane's own words of the residual */
+    __syncwarp();
+    const rt_u64 squares = squares_of_pass(t, s, e.row, e.group);
+    row_sums sums[4] = {};
+    box_store_rows(t, s, e, squares != 0, sums);
+    if (squares)
+        box_put_squares(e, squares, sums);
 }
 
 enum { BOX_GATED = 8 }; /* values that a lane makes at a time: of four groups */

@@ -18,8 +18,8 @@
  *
  *   warpgroup        x: 64 tokens x 64 columns, 128-byte swizzle         8 KB, 4 stages
  *   both             w: 128 or 256 rows x 64 columns, 64-byte swizzle    1 or 2 pages
- *   step i           give the products of step i; look for w and x of step i + 1; wait for the
- *                    products of step i - 1; release their pages; wait for w and x, mostly seen
+ *   step i           look for w and x of step i + 1; give the products of step i; wait for those
+ *                    of step i - 1; release their pages; wait for w and x, mostly seen
  *
  * Cost of a step of 128 tokens, 256 rows: 8 wgmma of 64 x 256 x 16; 16 KB of x and 32 KB of w
  * from L2.
@@ -74,25 +74,37 @@ MPK_FN void box_ask(const mpk_task &t, const tile_shape &s, const box_lot &b, in
         ptx_copy_box(to, (const rt_map *)t.e->maps, at * TILE_BOX_COLUMNS, row, full);
 }
 
-/* The barrier of the stage of fill `fill`. */
-MPK_FN rt_u64 *box_full_of(rt_u32 fill)
+/* Where a warpgroup stands among its stages of x, as mpk_ring among pages. */
+struct box_place {
+    rt_u64 *full; /* barriers of the warpgroup's stages */
+    rt_u32 at, parity;
+};
+MPK_FN box_place box_place_of(rt_u32 fill)
 {
-    return box_full() + fill % MPK_BOXES;
+    /* kept, or the compiler would make it again of the thread's number in each step */
+    return {mpk_w.box_full[ptx_keep(mpk_thread() / 128)], fill % MPK_BOXES, fill / MPK_BOXES & 1};
+}
+MPK_FN void box_pass(box_place *x)
+{
+    if (++x->at == MPK_BOXES) {
+        x->at = 0;
+        x->parity ^= 1;
+    }
 }
 
-/* Is what the next step reads there, pages of w that lie together and the stage of fill `fill`?
- * Does not wait. */
-template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, rt_u32 fill)
+/* Is what a step reads there, pages of w that lie together and a stage of x?  Does not wait. */
+template <int PAGES> MPK_FN bool box_look(const mpk_ring &ring, const box_place &x)
 {
-    const rt_u32 w = ptx_barrier_look(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity),
-                 x = ptx_barrier_look(box_full_of(fill), fill / MPK_BOXES & 1);
-    return (w & x) != 0;
+    const rt_u32 of_w =
+                     ptx_barrier_look(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity),
+                 of_x = ptx_barrier_look(x.full + x.at, x.parity);
+    return (of_w & of_x) != 0;
 }
 /* All warps: until they are. */
-template <int PAGES> MPK_FN void box_wait(const mpk_ring &ring, rt_u32 fill)
+template <int PAGES> MPK_FN void box_wait(const mpk_ring &ring, const box_place &x)
 {
     mpk_barrier_wait(&mpk_w.full[ring.first + ring.at + PAGES - 1], ring.parity);
-    mpk_barrier_wait(box_full_of(fill), fill / MPK_BOXES & 1);
+    mpk_barrier_wait(x.full + x.at, x.parity);
 }
 /* All warps: step over the PAGES pages of a step, which lie together. */
 template <int PAGES> MPK_FN void box_next(mpk_ring *ring)
@@ -125,11 +137,10 @@ struct box_operands {
     rt_u32 x, w;
 };
 
-/* Those of x in the stage of fill `fill` and of w from page `page` on; first: of stage 0 and of
- * page 0. */
-MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u32 fill)
+/* Those of x in stage `stage` and of w from page `page` on; first: of stage 0 and of page 0. */
+MPK_FN box_operands box_operands_at(const box_operands &first, rt_u32 page, rt_u32 stage)
 {
-    return {first.x + fill % MPK_BOXES * (TILE_STAGE / 16), first.w + page * (MPK_PAGE_BYTES / 16)};
+    return {first.x + stage * (TILE_STAGE / 16), first.w + page * (MPK_PAGE_BYTES / 16)};
 }
 
 /* The products of a step: four of 16 columns each, whose operands follow each other within the
@@ -170,10 +181,11 @@ MPK_FN void box_add_sums(const char *s_x, row_sums *of_x)
  *
  * The products of a step must be given before those of the step before have ended, which is 260
  * cycles for 64 rows of w and both warpgroups: so few instructions, and no long ones, may stand
- * between two steps.  What the next step needs is worked out while this one's products run, before
- * the wait, and kept (ptx_keep), or the compiler would work it out again after it.  All values
- * besides the sums stay in registers: one that does not fit comes from L2, as the clerk's acquires
- * empty the L1 cache.
+ * between two steps.  What the next step needs is worked out before this one's products are given,
+ * and kept (ptx_keep), or the compiler would work it out again after the wait.  Where products are
+ * short it is looked for then too: a look takes 50 cycles to answer.  All values besides the sums
+ * stay in registers: one that does not fit comes from L2, as the clerk's acquires empty the L1
+ * cache.
  *
  * Hazards: at step i the products of step i - 1 have ended in each thread that passed the wait, and
  * it has summed x; the warp's arrival at the pages says so.  When all warps have arrived the
@@ -183,47 +195,58 @@ template <int N, int M>
 MPK_FN void box_columns(const box_lot &b, int skip, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     constexpr int PAGES = N > 128 ? 2 : 1;
+    constexpr bool EARLY = M < 192; /* products are over before a look after them answers */
     const rt_u64 first_x = ptx_matrix_of_rows(box_scratch()),
                  first_w = ptx_matrix(mpk_s + skip * TILE_BOX_BYTES, TILE_BOX_BYTES);
     const box_operands first = {ptx_keep((rt_u32)first_x), (rt_u32)first_w},
                        high = {(rt_u32)(first_x >> 32), (rt_u32)(first_w >> 32)};
     const bool arrives =
         ptx_keep(mpk_thread() % 32 == 0) != 0; /* the lane that does for the warp */
+    box_place x = box_place_of(b.fill);
     box_skip<PAGES>(ring);
-    box_wait<PAGES>(*ring, b.fill);
-    __syncwarp();                              /* products take whole warps */
-    rt_u32 fill = b.fill, held = TILE_NO_PAGE; /* first page of the step before, not released */
-    box_operands o = box_operands_at(first, ring->first + ring->at, fill);
+    box_wait<PAGES>(*ring, x);
+    __syncwarp();               /* products take whole warps */
+    rt_u32 held = TILE_NO_PAGE; /* first page of the step before, not released */
+    box_operands o = box_operands_at(first, ring->first + ring->at, x.at);
     for (int step = 0; step < b.steps; step++) {
-        const rt_u32 page = ring->first + ring->at;
+        const rt_u32 page = ring->first + ring->at, stage = x.at;
+        box_next<PAGES>(ring);
+        box_pass(&x);
+        box_operands next = box_operands_at(first, ring->first + ring->at, x.at);
+        next = {ptx_keep(next.x), ptx_keep(next.w)};
+        const bool goes_on = step + 1 < b.steps;
+        bool seen = !goes_on || (EARLY && box_look<PAGES>(*ring, x));
         ptx_group_begin();
         box_give<M>(o, high, sum);
         ptx_group_commit();
+        o = next;
         /* x is summed from the stage while the tensor cores read it too */
-        if (b.sums)
-            box_add_sums(box_stage(fill), of_x);
-        box_next<PAGES>(ring);
-        fill++;
-        o = box_operands_at(first, ring->first + ring->at, fill);
-        o = {ptx_keep(o.x), ptx_keep(o.w)};
-        const bool is_last = step + 1 == b.steps, seen = box_look<PAGES>(*ring, fill);
+        if (b.sums) {
+            box_add_sums(box_scratch() + stage * TILE_STAGE, of_x);
+            __syncwarp(); /* before the warp arrives for this step */
+        }
+        if (!EARLY)
+            seen = !goes_on || box_look<PAGES>(*ring, x);
         /* one group of products in flight is this step's; the step before has ended */
         ptx_group_wait<1>();
-        __syncwarp(); /* in all lanes, and they have summed x of it */
         if (arrives && held != TILE_NO_PAGE)
             box_arrive<PAGES>(held);
         held = page;
-        /* Nothing to give: this step's pages go first, so that the loader can ask for more while
-         * the warps wait.  The lanes vote, or ptxas would take a wait for products in a branch of
-         * some lanes as a reason to wait after each product (C7518). */
-        if (!__all_sync(0xffffffffu, seen || is_last)) {
-            ptx_group_wait<0>();
-            if (arrives)
-                box_arrive<PAGES>(page);
-            held = TILE_NO_PAGE;
-            box_wait<PAGES>(*ring, fill);
+        /* The lanes vote, or ptxas would take a wait for products in a branch of some lanes as a
+         * reason to wait after each product (C7518). */
+        if (!__all_sync(0xffffffffu, seen)) {
+            seen = EARLY && box_look<PAGES>(*ring, x); /* by now, perhaps */
+            if (!__all_sync(0xffffffffu, seen)) {
+                /* Nothing to give: this step's pages go first, so that the loader can ask for more
+                 * while the warps wait. */
+                ptx_group_wait<0>();
+                if (arrives)
+                    box_arrive<PAGES>(page);
+                held = TILE_NO_PAGE;
+                box_wait<PAGES>(*ring, x);
+            }
+            __syncwarp();
         }
-        __syncwarp();
     }
     ptx_group_wait<0>();
     __syncwarp();

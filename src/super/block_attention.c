@@ -30,9 +30,12 @@ enum { M, S, D, E, Q = 0, KEYS, VALUES };
 /* A score below every other, and finite, so that the distance of two such is zero and not NaN. */
 #define NOTHING (-1e30)
 /* Of products of warpgroups: the fewest entries of a value, as sums have columns by eights; how
- * many iterations tiles are loaded ahead.  What was read in the last turn may still be read, so
- * keys have two copies more than that, and values, which are read a turn later, three. */
-enum { GROUP_LEAST = 32, GROUP_AHEAD = 3 };
+ * many iterations tiles are loaded ahead, of few keys and of many.  What was read in the last turn
+ * may still be read, so keys have two copies more than that, and values, which are read a turn
+ * later, three.  For few keys a third turn ahead would bring nothing, and its 16 KB are two pages
+ * of the ring, which products have instead. */
+enum { GROUP_LEAST = 32, GROUP_KEYS = 64, GROUP_FEW_TURNS = 4 };
+enum { GROUP_AHEAD_OF_FEW = 2, GROUP_AHEAD_OF_MANY = 3 };
 /* Weights may be e to this. */
 #define HEADROOM 5.0
 
@@ -340,7 +343,7 @@ static int32_t columns_of(const recipe *c, int64_t values)
 /* The text of a candidate.  q is loaded once and stays for all iterations; keys and values are
  * prefetched.  The sync keeps the load of q from overwriting what slower warps still read of the
  * last tile.  Of warpgroups an iteration reads its keys and the last one's values, while the tiles
- * of two more are on their way, keys and values as groups of their own. */
+ * of more are on their way, keys and values as groups of their own. */
 static void make_candidate(const super_attention *s, const recipe *c, block_program *p)
 {
     const int32_t tiles[] = {c->m, c->s, rounded(s->width), columns_of(c, s->values)};
@@ -359,9 +362,10 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     block_add_step(p, BLOCK_SYNC, BLOCK_NONE);
     add_load(p, q, Q);
     fill_kept(p, &t, parts);
-    add_loop(p, S, c->by_groups ? GROUP_AHEAD : (uint8_t)(c->stages - 1));
+    const uint8_t ahead = (uint8_t)(c->stages - (c->by_groups ? 2 : 1));
+    add_loop(p, S, ahead);
     if (c->by_groups) {
-        block_add_step(p, BLOCK_TURN, BLOCK_NONE)->pending = 2 * GROUP_AHEAD - 3;
+        block_add_step(p, BLOCK_TURN, BLOCK_NONE)->pending = (uint8_t)(2 * ahead - 3);
         add_group_iteration(p, s, &t, scores, q, k, v);
     } else {
         block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
@@ -465,7 +469,9 @@ static void consider(const super_attention *s, const super_target *t, const reci
 static bool find_next(const super_attention *s, const super_target *t, double least,
                       super_choice *out, recipe *best)
 {
-    static const recipe groups = {128, 64, 8, GROUP_AHEAD + 2, true};
+    const uint8_t ahead =
+        s->keys <= GROUP_KEYS * GROUP_FEW_TURNS ? GROUP_AHEAD_OF_FEW : GROUP_AHEAD_OF_MANY;
+    const recipe groups = {128, GROUP_KEYS, 8, ahead + 2, true};
     out->cycles = -1;
     for (uint8_t along = 1; along <= 8; along *= 2)
         for (int32_t fields = 1; fields <= 2; fields++)

@@ -614,12 +614,14 @@ static void test_groups(void **state)
         {"more rows than warpgroups multiply", other_rows}};
     (void)state;
     super_choice choice;
-    for (int mask = 0; mask < 3; mask++) {
-        const bool causal = draw(2);
-        super_attention s = attention_of(300 + (int64_t)draw(90), 201 + (int64_t)draw(180),
-                                         33 + (int64_t)draw(32), causal, draw(2) * 50, mask);
+    for (int i = 0; i < 6; i++) {
+        const int mask = i / 2;
+        const bool causal = draw(2), few = i % 2;
+        const int64_t keys = few ? 201 + (int64_t)draw(56) : 257 + (int64_t)draw(180);
+        super_attention s = attention_of(300 + (int64_t)draw(90), keys, 33 + (int64_t)draw(32),
+                                         causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
-        s.group_bytes = 104 << 10;
+        s.group_bytes = few ? 88 << 10 : 104 << 10; /* a turn more is loaded ahead of many keys */
         choose_attention(&s, &choice);
         assert_true(choice.program.by_groups);
         s.group_bytes--;

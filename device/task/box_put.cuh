@@ -40,8 +40,11 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
     if (!TILE_HAS(TILE_FORM_SQUARES) || !at)
         return 0;
-    const tile_plan p = tile_plan_of(t.e, s); /* worked out again, as in linear_tile */
-    const rt_u32 pass = (rt_u32)((group - p.first) / p.per_pass);
+    /* as tile_plan_of, of columns of y by boxes */
+    const int first = (int)(t.e->lo[1] >> 3), groups = (int)((t.e->hi[1] + 7) >> 3) - first;
+    rt_u32 pass = 0;
+    if (group != first)
+        pass = (rt_u32)((group - first) / tile_groups_of_pass(1, groups, 1, 0));
     return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * SQUARES_BYTES;
 }
 
@@ -286,13 +289,10 @@ MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end
 /* Sums of the lane's tokens, over the eight lanes that have columns of them. */
 MPK_FN void box_put_squares(const box_end &e, rt_u64 to, const row_sums *sums)
 {
-    const int lane = mpk_thread() % 32;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const row_sums all = row_sums_of_lanes(sums[i], 1, 8);
-        if (lane % 8 == 0 && lane / 8 + 4 * i < e.tokens)
-            squares_store((char *)to + (lane / 8 + 4 * i) * RT_SQUARES_ROW, all);
-    }
+    const int lane = mpk_thread() % 32, token = lane / 8 + 4 * row_sums_token();
+    const row_sums all = row_sums_of_four(sums);
+    if (lane % 8 < 4 && token < e.tokens)
+        squares_store((char *)to + token * RT_SQUARES_ROW, all);
 }
 
 /* The columns of the warp's tokens.  The values take the place of the sums. */

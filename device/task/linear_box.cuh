@@ -259,12 +259,10 @@ template <typename shape>
 MPK_FN void box_put_scales(const shape &s, float factor, row_sums *of_x, float *s_scale)
 {
     const int i = mpk_thread() % 128; /* eight threads have a token */
-#pragma unroll
-    for (int m = 0; m < 4; m++) {
-        const row_sums all = row_sums_of_lanes(of_x[m], 1, 8);
-        if (i % 8 == 0)
-            s_scale[i / 8 + 16 * m] = tile_factor(s.norm, all, s.columns, s.norm ? s.eps : factor);
-    }
+    const row_sums all = row_sums_of_four(of_x);
+    if (i % 8 < 4)
+        s_scale[i / 8 + 16 * row_sums_token()] =
+            tile_factor(s.norm, all, s.columns, s.norm ? s.eps : factor);
 }
 
 /* ---- a lot of a pass ---- */
@@ -278,15 +276,12 @@ MPK_FN void box_meet(const mpk_task &t, const tile_shape &s, const float *sum, r
     const int thread = mpk_thread(), half = thread / 128, i = thread % 128;
     const bool sums = s.norm && !squares_are_summed(t);
     if (sums) {
-        float *s_sums = parts_scales() + half * TILE_TOKENS + i / 8;
-#pragma unroll
-        for (int m = 0; m < 4; m++) {
-            const row_sums all = row_sums_of_lanes(of_x[m], 1, 8);
-            if (i % 8)
-                continue;
-            s_sums[16 * m] = all.square;
+        float *s_sums = parts_scales() + half * TILE_TOKENS + i / 8 + 16 * row_sums_token();
+        const row_sums all = row_sums_of_four(of_x);
+        if (i % 8 < 4) {
+            s_sums[0] = all.square;
             if (MPK_CENTRED)
-                s_sums[16 * m + RT_PART_TOKENS] = all.entry;
+                s_sums[RT_PART_TOKENS] = all.entry;
         }
     }
     /* Stages of x give way to own sums; the room is free, and noted. */
@@ -320,6 +315,9 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
         mpk_take_scratch();
     ptx_fence_shared(); /* stages were sums, or another task's */
     tile_meet();
+    if (BOX_HAS_ENDS && lot == 0)
+        box_put_biases(t, s, 8 * (p.first + (part ? parts_first(p) : at)),
+                       8 * (part ? parts_own(p) : q.groups));
     if (first) {
         mpk_wait(t);
         ptx_fence_bulk(); /* x was written by ordinary stores */
@@ -331,9 +329,6 @@ MPK_FN void box_begin(const mpk_task &t, const tile_shape &s, const tile_plan &p
         parts_begin(t, p);
     if (anew && squares_are_summed(t))
         squares_put_scales(t, s, row, s_scale);
-    if (BOX_HAS_ENDS && lot == 0)
-        box_put_biases(t, s, 8 * (p.first + (part ? parts_first(p) : at)),
-                       8 * (part ? parts_own(p) : q.groups));
 }
 
 /* The lot's sums.  All boxes that were requested have been waited for at the end, so stages and

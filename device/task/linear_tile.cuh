@@ -693,7 +693,8 @@ MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p,
     tile_run_if<TILE_NARROW_128, 128>(t, s, q, first, row, 0, loop, ring);
 }
 
-enum { TILE_LOTS = 1 << 14 }; /* more than a task has: 64 or 128 tokens each */
+enum { TILE_LOTS = 1 << 14 /* more than a task has: 64 or 128 tokens each */ };
+#define TILE_NO_PLACE 0xffffffffu /* after the last lot */
 
 /* All body threads.  The task waits for its event where it first reads x, and triggers itself.
  * `place` is the group of the task at which the pass begins, times TILE_LOTS, and the lot: one
@@ -707,15 +708,18 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
         ring.first = 0;
         ring.n = MPK_PAGES;
     }
-    for (rt_u32 place = 0;;) {
+    for (rt_u32 place = 0; place != TILE_NO_PLACE;) {
         /* Worked out again each time: the products want the registers. */
         const tile_plan p = tile_plan_of(t.e, s);
         const int lot = (int)(place % TILE_LOTS), at = (int)(place / TILE_LOTS),
                   row = (int)t.e->lo[0] + 2 * TILE_TOKENS * lot;
-        if (at >= p.groups) /* never of the first pass: no box is empty */
-            break;
         const bool is_first = place == 0, dead = row >= (int)t.hi0;
-        place = lot + 1 < p.lots ? place + 1 : (rt_u32)(at + p.per_pass) * TILE_LOTS;
+        /* The last lot is known before its products: nothing stands between it and the trigger. */
+        const rt_u32 next = (rt_u32)(at + p.per_pass) * TILE_LOTS;
+        if (lot + 1 < p.lots)
+            place++;
+        else
+            place = at + p.per_pass < p.groups ? next : TILE_NO_PLACE;
         const tile_pass q = tile_pass_at(p, s, at);
         const bool boxed = TILE_ALL_SHARE || p.boxed;
         if (is_first && (dead || !(boxed || tile_has_thin_boxes(t, s, p))))

@@ -38,6 +38,7 @@ enum {
     SQUARES_ROUNDS = 4,                    /* loads of a token that are in flight together */
     SQUARES_SETS = 16 * SQUARES_LANES / 32 /* sets of four tokens in the 16 tokens of a warp */
 };
+static_assert(SQUARES_LANES == 8 && SQUARES_SETS == 4, "row_sums_of_four");
 
 /* This lane's part of the sums of tokens 0, 4, 8, 12 from `from` on, of which `alive` are alive;
  * `pieces` of four sums a token.  All loads of 32 pieces are in flight together. */
@@ -76,12 +77,10 @@ MPK_FN void squares_put_scales(const mpk_task &t, const tile_shape &s, int row, 
                        (rt_u64)((rt_u32)(row + own) * (rt_u32)RT_SQUARES_ROW) + piece * 16;
     row_sums sums[SQUARES_SETS] = {};
     squares_gather(from, (int)t.e->at[RT_SQUARES_N] / 4 - piece, (int)t.hi0 - row - own, sums);
-#pragma unroll
-    for (int g = 0; g < SQUARES_SETS; g++) {
-        const row_sums all = row_sums_of_lanes(sums[g], 1, SQUARES_LANES);
-        if (piece == 0)
-            s_scale[own + g * (32 / SQUARES_LANES)] = tile_factor(s.norm, all, s.columns, s.eps);
-    }
+    const row_sums all = row_sums_of_four(sums);
+    if (piece < 4)
+        s_scale[own + row_sums_token() * (32 / SQUARES_LANES)] =
+            tile_factor(s.norm, all, s.columns, s.eps);
 }
 
 /* A sum, to its place in a token's row. */

@@ -322,6 +322,31 @@ MPK_FN row_sums row_sums_of_lanes(row_sums sums, int first, int end)
     return sums;
 }
 
+/* Four tokens' sums of eight lanes: those of one token for each lane, number row_sums_token().  In
+ * each exchange a lane gives half of what it has for the other half, so there are a third of the
+ * shuffles of four row_sums_of_lanes; the order of additions is the same. */
+MPK_FN int row_sums_token(void)
+{
+    const int lane = mpk_thread() % 32;
+    return lane % 2 * 2 + lane / 2 % 2;
+}
+MPK_FN row_sums row_sums_exchange(const row_sums &low, const row_sums &high, int d)
+{
+    const bool keeps_high = mpk_thread() & d;
+    row_sums own = keeps_high ? high : low;
+    const row_sums given = keeps_high ? low : high;
+    own.square += __shfl_xor_sync(0xffffffffu, given.square, d);
+    if (MPK_CENTRED)
+        own.entry += __shfl_xor_sync(0xffffffffu, given.entry, d);
+    return own;
+}
+MPK_FN row_sums row_sums_of_four(const row_sums *sums)
+{
+    const row_sums first = row_sums_exchange(sums[0], sums[2], 1),
+                   second = row_sums_exchange(sums[1], sums[3], 1);
+    return row_sums_of_lanes(row_sums_exchange(first, second, 2), 4, 8);
+}
+
 /* The factor of a token: that of an rms_norm, 1 / sqrt(mean of squares + eps), or of a layer_norm,
  * whose mean is in the weights (rt/rt_centre.h), 1 / sqrt(variance + eps); without a norm that of
  * the sums.

@@ -529,6 +529,7 @@ static inline uint64_t forms_of(const bed *b, const gen_arch *arch, ir_dtype hal
                         .n_tokens = 1,
                         .n_workers = 4,
                         .needs = arch->features,
+                        .is_call = halves == IR_F16, /* as in gen/source.c */
                         .halves = halves,
                         .maps = true};
     return body->forms ? body->forms(&c, box, maps ? GEN_MAPS_ALL : GEN_MAPS_NONE) : 0;

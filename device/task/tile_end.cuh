@@ -72,6 +72,7 @@ struct tile_image {
 struct tile_shape {
     int columns, blocks; /* of x; blocks of 32 columns in a packed group */
     int rows;            /* of w, or with an activation half of them: columns of y */
+    int wide;            /* 1: all tasks are, also one of at most 64 tokens (gen_is_wide) */
     int norm;            /* TILE_NORM_*: of x */
     float eps;           /* of the norm; without one a factor of the sums */
     int activation;      /* ACTIVATE_*: not NONE: groups hold pairs of rows */

@@ -33,7 +33,7 @@ enum {
 struct tile_plan {
     int first, groups; /* of 8 packed rows */
     int per_pass;      /* a multiple of 8 */
-    int wide, lots;    /* 1: 128 tokens at a time, as all places of images; how often */
+    int wide, lots;    /* 1: 128 tokens at a time; how often */
     int boxed;         /* 1: x and w come by boxes (linear_box.cuh) */
     int joint;         /* 1: boxed, not wide: both warpgroups have the task's tokens */
     /* 1: a page holds 64 columns of 128 rows: those of boxes, or of panels (linear_panel.cuh) */
@@ -78,7 +78,7 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     tile_plan p;
     p.first = (int)(e->lo[1] >> shift);
     p.groups = (int)((e->hi[1] + (1u << shift) - 1) >> shift) - p.first;
-    p.wide = TILE_IS_IMAGE(s) || (!TILE_ALL_SHORT && tokens > TILE_TOKENS);
+    p.wide = !TILE_ALL_SHORT && (s.wide || tokens > TILE_TOKENS);
     p.lots = p.wide ? (tokens + 2 * TILE_TOKENS - 1) / (2 * TILE_TOKENS) : 1;
     p.joint = TILE_SOME_JOINT &&
               tile_is_joint(p.wide, e->parts > 1 ? p.groups * (int)e->parts : p.groups) &&

@@ -132,9 +132,11 @@ typedef struct cuda_carriers {
 
 /* Of one operator. */
 typedef struct cuda_parts {
-    uint32_t n;             /* tasks of a tile; 0, 1: a task has its tile alone */
-    uint32_t n_across;      /* tasks with the same tokens */
-    uint32_t first_meeting; /* of its tiles */
+    uint32_t n;              /* tasks of a tile; 0, 1: a task has its tile alone */
+    uint32_t n_across;       /* tasks with the same tokens */
+    uint32_t n_columns;      /* of a task; where each is alone, of the largest */
+    uint32_t first, n_tasks; /* in the graph; they follow each other */
+    uint32_t first_meeting;  /* of its tiles */
     /* sums of squares that a task leaves of each row, 0: none; they begin at this offset of those
      * of its graph */
     uint32_t sums;

@@ -32,8 +32,12 @@ static void plan_graph(cuda_machine *m, uint32_t graph, bool *seen)
     for (uint32_t op = 0; op < row->n_ops; op++) {
         const gen_sharing s = gen_find_sharing(&g, op, &m->source.uses[graph][op], joint,
                                                m->machine.image.block->n_workers, seen);
-        m->parts[row->first_op + op] =
-            (cuda_parts){.n = s.n, .n_across = s.n_across, .first_meeting = m->n_meetings};
+        m->parts[row->first_op + op] = (cuda_parts){.n = s.n,
+                                                    .n_across = s.n_across,
+                                                    .n_columns = s.n_columns,
+                                                    .first = s.first,
+                                                    .n_tasks = s.n_tasks,
+                                                    .first_meeting = m->n_meetings};
         if (s.n > 1)
             m->n_meetings += s.n_tasks / s.n;
     }

@@ -329,7 +329,7 @@ static uint64_t forms_of(const bed *b)
     return strtoull(at + sizeof name - 1, NULL, 16);
 }
 
-/* In a call a product whose tasks are alike leaves sums of squares for the norm of the next one,
+/* In a call a product by boxes leaves sums of squares for the norm of the next one,
  * whether its residual is the caller's tensor or a temporary; and sums of entries beside them for a
  * layer_norm. */
 static void test_squares_of_calls(void **state)
@@ -343,14 +343,15 @@ static void test_squares_of_calls(void **state)
         {IN_A_CALL("384", "s", RMS), true, 1},
         {IN_A_CALL("384", "y", RMS), true, 1},
         {IN_A_CALL("384", "y", LAYER), true, 2},
-        {IN_A_CALL("300", "s", RMS), false, 1}, /* the last 44 tokens are a task of their own */
-        {IN_A_CALL("300", "s", LAYER), false, 2},
+        {IN_A_CALL("300", "s", RMS), true, 1}, /* the last 44 tokens are a task of their own */
+        {IN_A_CALL("300", "s", LAYER), true, 2},
+        {IN_A_CALL("64", "s", LAYER), false, 2}, /* no boxes */
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         bed *b = set_up_graphs(twelve_workers, 12, 1, &all[i].source, (uint32_t[]){1}, CUDA_CALLS);
         const rt_entry of_h = entry_of(b, maker(b, "h"), RT_NONE, false),
                        of_i = entry_of(b, maker(b, "i"), RT_NONE, false);
-        assert_int_equal(forms_of(b) >> TILE_FORM_SQUARES & 1, 1);
+        assert_int_equal(forms_of(b) >> TILE_FORM_SQUARES & 1, all[i].leaves);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] != 0, all[i].leaves);
         assert_int_equal(of_i.at[RT_SQUARES_OF_X] != 0, all[i].leaves);
         assert_int_equal(of_h.at[RT_SQUARES_OF_Y] - of_i.at[RT_SQUARES_OF_X],

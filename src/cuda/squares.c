@@ -5,7 +5,7 @@
  * each operator where its tasks leave the sums of squares of their rows, with those of the entries
  * beside them if some norm is a layer_norm, and for each product with a norm whose sums it takes.
  *
- *   x = linear(...) by tasks with equal columns  ->  y = linear(x, norm ...)
+ *   x = linear(...)  ->  y = linear(x, norm ...)
  *
  * A product that takes no boxes sums the squares itself, whatever its entry says; but one that is
  * to leave sums must leave them, so its operands are looked at as its body does.  Where x is
@@ -48,9 +48,10 @@ static uint32_t sums_of_task(const cuda_parts *p, const ir_tensor *y)
         return p->n != 0;
     if (y->dims[0] <= RT_SHORT_TOKENS)
         return 0;
-    const int groups = (int)(y->dims[1] / p->n_across / 8),
-              per_pass = tile_groups_of_pass(1, groups, 1, 0);
-    return (uint32_t)((groups + per_pass - 1) / per_pass);
+    const int groups = (int)(p->n_columns / 8), per_pass = tile_groups_of_pass(1, groups, 1, 0);
+    const uint32_t n = (uint32_t)((groups + per_pass - 1) / per_pass);
+    /* as many of each task */
+    return n == 1 || p->n_columns * p->n_across == y->dims[1] ? n : 0;
 }
 
 /* Floats of a sum: of squares alone, or also of entries, for a layer_norm. */
@@ -64,11 +65,19 @@ static bool can_sum(const cuda_machine *m, uint32_t graph, ir_op_id op)
 {
     const cuda_parts *p = &parts_of(m, graph)[op];
     const ir_graph *g = program_of(m, graph);
-    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_across))
+    if (!is_product(m, graph, op) || !p->n || !gen_stores_whole_groups(g, op, p->n_columns))
         return false;
     const ir_tensor *y = &g->tensors.at[g->ops.at[op].out[0]];
     const uint32_t n = p->n_across * sums_of_task(p, y) * floats_of_sum(m);
-    return y->dims[0] <= TILE_MOST_SUMMED && n && n <= RT_MOST_SQUARES && n % 4 == 0;
+    return y->dims[0] <= tile_most_summed(y->live == IR_ALL) && n && n <= RT_MOST_SQUARES &&
+           (n % 4 == 0 || m->machine.image.n_graphs == 1);
+}
+
+/* Floats of a row that are read, four at a time.  Of a single graph those after the last sum are
+ * what they were at first, 0; graphs that share the memory leave other sums there. */
+static uint32_t floats_of_row(const cuda_machine *m, const cuda_parts *p)
+{
+    return (p->n_across * p->sums * floats_of_sum(m) + 3) / 4 * 4;
 }
 
 /* A row of sums for each token, for whole tiles of tokens. */
@@ -114,6 +123,19 @@ static bool leaves_sums(const cuda_machine *m, uint32_t graph, const rt_entry *p
     return pattern->maps && all % 16 == 0;
 }
 
+/* How many tasks of the operator have the columns before this one's. */
+static uint32_t number_across(const cuda_machine *m, uint32_t graph, const rt_task *t)
+{
+    const cuda_parts *p = &parts_of(m, graph)[t->op];
+    const rt_graph *all = (const rt_graph *)image_table(m->machine.image.block, RT_GRAPHS);
+    const rt_task *tasks = (const rt_task *)image_table(m->machine.image.block, RT_TASKS) +
+                           all[graph].first_task + p->first;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_tasks; i++)
+        n += tasks[i].lo[0] == 0 && tasks[i].lo[1] < t->lo[1];
+    return n;
+}
+
 /* Of one task's entry, when its operands and event are filled in.  A task leaves its sums at its
  * own place in each row, by the number of its box along the columns; a product reads those of all.
  */
@@ -127,10 +149,10 @@ void cuda_fill_squares(const cuda_machine *m, uint32_t graph, const rt_task *t,
     if (p->sums && leaves_sums(m, graph, &patterns[t->op], t->op))
         e->at[RT_SQUARES_OF_Y] =
             first + p->sums_at +
-            t->lo[1] / (t->hi[1] - t->lo[1]) * p->sums * floats_of_sum(m) * sizeof(float);
+            number_across(m, graph, t) * p->sums * floats_of_sum(m) * sizeof(float);
     const ir_op_id by = p->summed_by - 1;
     if (!p->summed_by || e->carried & 1 || !leaves_sums(m, graph, &patterns[by], by))
         return;
     e->at[RT_SQUARES_OF_X] = first + all[by].sums_at;
-    e->at[RT_SQUARES_N] = all[by].n_across * all[by].sums * floats_of_sum(m);
+    e->at[RT_SQUARES_N] = floats_of_row(m, &all[by]);
 }

@@ -91,7 +91,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     gen_pack p;
     (void)cx, (void)n;
     pack(c, &p);
-    text_print(out, "{%lld, %lld, %lld, 0, 1, ACTIVATE_NONE, ACTIVATE_NONE, %d, %u, %d, ",
+    text_print(out, "{%lld, %lld, %lld, 1, 0, 1, ACTIVATE_NONE, ACTIVATE_NONE, %d, %u, %d, ",
                (long long)p.columns, (long long)(p.padded_columns / 32), (long long)p.rows, X,
                gen_operand_of_output(c->op, 0), gen_input(c, RESIDUAL) ? RESIDUAL : -1);
     text_print(out, "{-1, -1, -1}, {%lld, 0, 0}, {0, 0, 0}, -1, 0, -1, 0, 0,\n     {%d, %d, %lld, ",

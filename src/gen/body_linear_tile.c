@@ -55,15 +55,28 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_body_linear_stream.pack(c, out);
 }
 
-/* The initializer of a tile_shape: columns, columns padded in units of 32, rows of the weight, what
- * ends the product (body_product.h), the operand for peaks; of logits their cap and rate. */
+/* Is it of a program that serves no requests? */
+static bool is_of_call(const gen_call *c)
+{
+    return gen_output(c, 0)->live == IR_ALL;
+}
+
+bool gen_is_wide(const gen_call *c)
+{
+    const int64_t rows = c->box ? c->box->hi[0] - c->box->lo[0] : gen_output(c, 0)->dims[0];
+    return c->is_call && is_of_call(c) && rows > TILE_TOKENS;
+}
+
+/* The initializer of a tile_shape: columns, columns padded in units of 32, rows of the weight,
+ * whether tasks are wide, what ends the product (body_product.h), the operand for peaks; of logits their cap and rate. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
     gen_pack p;
     pack(c, &p);
-    text_print(out, "{%lld, %lld, %lld, ", (long long)p.columns, (long long)(p.padded_columns / 32),
-               (long long)gen_output(c, 0)->dims[1]);
+    text_print(out, "{%lld, %lld, %lld, %d, ", (long long)p.columns,
+               (long long)(p.padded_columns / 32), (long long)gen_output(c, 0)->dims[1],
+               gen_is_wide(c));
     print_ends(c, out);
     if (!is_logits(c)) {
         text_print(out, ", -1}");
@@ -106,12 +119,6 @@ uint64_t gen_form_of_activation(str name)
 static bool has_ends(const gen_call *c)
 {
     return has_bias(c) || act_of(c).n;
-}
-
-/* Is it of a program that serves no requests? */
-static bool is_of_call(const gen_call *c)
-{
-    return gen_output(c, 0)->live == IR_ALL;
 }
 
 bool gen_is_of_call(const ir_graph *g, ir_op_id op)
@@ -175,10 +182,10 @@ bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)
     return is_boxed(&c, &whole);
 }
 
-bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n)
+bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n_columns)
 {
     const gen_call c = {.ir = g, .op = &g->ops.at[op]};
-    const ir_box first = {.hi = {1, gen_output(&c, 0)->dims[1] / n}};
+    const ir_box first = {.hi = {1, n_columns}};
     return !is_gated(&c) && !is_logits(&c) && is_boxed(&c, &first);
 }
 
@@ -227,7 +234,7 @@ static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
     const int shift = is_gated(c) ? 2 : 3;
     const int groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift);
     const int64_t tokens = box->hi[0] - box->lo[0];
-    const bool wide = tokens > TILE_TOKENS, one_wide = maps != GEN_MAPS_NONE,
+    const bool wide = tokens > TILE_TOKENS || gen_is_wide(c), one_wide = maps != GEN_MAPS_NONE,
                can_be_boxed = maps != GEN_MAPS_NONE && is_boxed(c, box),
                may_be_joint = !wide && maps == GEN_MAPS_ALL && can_be_boxed,
                joint = may_be_joint && tile_is_joint(wide, groups),

@@ -324,7 +324,8 @@ static void make_squares(product *p)
     if (gen_has_norm(p->b.g, op) && next_random(&p->b, 2))
         give_squares(p);
     /* each warpgroup of a joint task that is alone would leave sums of its own */
-    if (gen_stores_whole_groups(p->b.g, op, p->c->tasks) && (p->c->parts > 1 || !p->c->tokens)) {
+    const uint32_t columns = (uint32_t)tensor(&p->b, p->b.op->out[0])->dims[1] / p->c->tasks;
+    if (gen_stores_whole_groups(p->b.g, op, columns) && (p->c->parts > 1 || !p->c->tokens)) {
         p->squares_of_y = fenced(squares_bytes(p));
         memset(p->squares_of_y, 0xff, squares_bytes(p));
     }

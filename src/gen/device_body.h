@@ -56,6 +56,7 @@ typedef struct gen_call {
     uint32_t n_tokens; /* T of the graph */
     uint32_t n_workers;
     uint32_t needs; /* what the architecture offers: GEN_* */
+    bool is_call;   /* of a kernel whose launches are calls */
     /* of shared memory, the most that leaves the ring the pages that bodies take at once; 0: any */
     uint32_t scratch_most;
     ir_dtype halves; /* IR_BF16 or IR_F16: what streamed products of the kernel multiply */
@@ -126,13 +127,18 @@ typedef struct gen_boxes {
 gen_boxes gen_boxes_of_x(const ir_tensor *x);
 /* Is the operator of a program that serves no requests? */
 bool gen_is_of_call(const ir_graph *g, ir_op_id op);
+
+/* Are all tasks of a product for many tokens wide (linear_tile.cuh), in a call?  They are if the
+ * largest is: a last task of few tokens then has boxes as the others have, one warpgroup computing
+ * for nobody, and not a loop of its own, which took twice as long. */
+bool gen_is_wide(const gen_call *c);
 /* Of linear: has x a norm, and is it a layer_norm (false of other operators)? Do long tasks of
- * whole groups come by boxes, where there are tensor maps? Does each of n tasks with equal parts of
- * y's columns store them as they are summed, by whole groups of 8? */
+ * whole groups come by boxes, where there are tensor maps? Does each of tasks with this many of
+ * y's columns, or fewer at their end, store them as they are summed, by whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
 bool gen_is_centred(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
-bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n);
+bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n_columns);
 /* Of an operator of linear_tile in a call, whose tensors are aligned (target_def.call_align): must
  * it have maps if x stays at its address?  Then it has no other code for what may come by boxes. */
 bool gen_wants_maps(const ir_graph *g, ir_op_id op);

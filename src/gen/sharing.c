@@ -53,13 +53,13 @@ static bool joins(const rt_task *t, uint32_t fewest, grid *d, bool *seen)
     return columns == d->n_columns && t->lo[1] % columns == 0;
 }
 
-/* false: its tasks are not alike, there are two on one worker, or others stand between them.  Of
- * images all tasks are as those of many tokens. */
-static bool find_grid(const gen_graph *g, uint32_t op, bool images, bool joint, uint32_t n_workers,
+/* false: its tasks are not alike, there are two on one worker, or others stand between them.  wide:
+ * all tasks are as those of many tokens. */
+static bool find_grid(const gen_graph *g, uint32_t op, bool wide, bool joint, uint32_t n_workers,
                       bool *seen, grid *d)
 {
     const rt_task *tasks = g->tasks;
-    const uint32_t fewest = images ? 1 : joint ? TILE_FEWEST_SHARING : RT_SHORT_TOKENS + 1;
+    const uint32_t fewest = wide ? 1 : joint ? TILE_FEWEST_SHARING : RT_SHORT_TOKENS + 1;
     memset(seen, 0, n_workers * sizeof *seen);
     *d = (grid){0};
     for (uint32_t t = 0; t < g->n_tasks; t++) {
@@ -71,6 +71,27 @@ static bool find_grid(const gen_graph *g, uint32_t op, bool images, bool joint, 
             return false;
     }
     return d->n_across && d->n_tasks % d->n_across == 0 && d->last - d->first + 1 == d->n_tasks;
+}
+
+/* Tasks that need not be alike, nor meet.  false: they do not follow each other, or do not all have
+ * whole groups of columns. */
+static bool find_columns(const gen_graph *g, uint32_t op, grid *d)
+{
+    bool whole = true;
+    *d = (grid){0};
+    for (uint32_t i = 0; i < g->n_tasks; i++) {
+        const rt_task *t = &g->tasks[i];
+        if (t->op != op)
+            continue;
+        const uint32_t columns = t->hi[1] - t->lo[1];
+        d->first = d->n_tasks ? d->first : i;
+        d->last = i;
+        d->n_tasks++;
+        d->n_across += t->lo[0] == 0;
+        d->n_columns = columns > d->n_columns ? columns : d->n_columns;
+        whole &= (t->lo[1] | t->hi[1]) % ROWS == 0;
+    }
+    return whole && d->n_across && d->last - d->first + 1 == d->n_tasks;
 }
 
 static uint64_t round_up(uint64_t n, uint64_t unit)
@@ -122,14 +143,21 @@ gen_sharing gen_find_sharing(const gen_graph *g, ir_op_id op, const gen_use *use
                              uint32_t n_workers, bool *seen)
 {
     grid d;
-    if (use->instance == RT_NONE || !use->body->parts ||
-        !find_grid(g, op, use->body->images, joint, n_workers, seen, &d))
+    if (use->instance == RT_NONE || !use->body->parts)
         return (gen_sharing){0};
+    if (!find_grid(g, op, use->body->images || use->wide, joint, n_workers, seen, &d))
+        return (gen_sharing){.n = use->wide && find_columns(g, op, &d),
+                             .n_across = d.n_across,
+                             .n_columns = d.n_columns,
+                             .first = d.first,
+                             .n_tasks = d.n_tasks};
     /* shared tiles are summed by code for boxes alone (TILE_ALL_SHARE) */
     const bool may_share = use->body->images || gen_comes_by_boxes(g->ir, op);
     const bool images = use->body->images, call = gen_is_of_call(g->ir, op);
     return (gen_sharing){.n = may_share ? choose(&use->pack, images, &d, call) : 1,
                          .n_across = d.n_across,
+                         .n_columns = d.n_columns,
+                         .first = d.first,
                          .n_tasks = d.n_tasks};
 }
 

@@ -6,11 +6,12 @@
 
 #include "gen/source.h"
 
-/* Of one operator.  n: tasks of a tile, a power of two; 1: a task has its tile alone; 0: its tasks
- * are not alike. */
+/* Of one operator.  n: tasks of a tile, a power of two; 1: a task has its tile alone; 0: its tasks are not alike. */
 typedef struct gen_sharing {
     uint32_t n;
-    uint32_t n_across; /* tasks with the same tokens */
+    uint32_t n_across;  /* tasks with the same tokens */
+    uint32_t n_columns; /* of a task; where each is alone, of the largest */
+    uint32_t first;     /* number in the graph of the first task, which the others follow */
     uint32_t n_tasks;
 } gen_sharing;
 

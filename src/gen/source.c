@@ -52,8 +52,6 @@ typedef struct emitter {
     text out;                                /* the source so far */
 } emitter;
 
-/* ---- choice ---- */
-
 /* Does the operator only give another view of memory that exists, so that it has no task? */
 static bool is_no_work(const ir_graph *g, const ir_op *op)
 {
@@ -138,9 +136,9 @@ static bool is_tested(const emitter *e)
 /* The largest scratch of a body, in bytes, that leaves each ring its least pages; 0: no limit. */
 static uint32_t most_scratch(const emitter *e)
 {
-    const gen_arch *a = e->arch;
-    const uint32_t kept = RT_OWN_BYTES + (e->jit ? 2 : 1) * e->least_pages * a->page_bytes;
-    return is_tested(e) || kept >= a->shared_bytes ? 0 : (a->shared_bytes - kept) / 1024 * 1024;
+    const uint32_t kept = RT_OWN_BYTES + (e->jit ? 2 : 1) * e->least_pages * e->arch->page_bytes,
+                   all = e->arch->shared_bytes;
+    return is_tested(e) || kept >= all ? 0 : (all - kept) / 1024 * 1024;
 }
 
 /* The call that a body's record gets for this operator (device_body.h). */
@@ -152,6 +150,7 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
                       .n_tokens = g->n_tokens,
                       .n_workers = e->n_workers,
                       .needs = e->arch->features,
+                      .is_call = e->whole == GEN_CALL || (is_tested(e) && e->halves == IR_F16),
                       .scratch_most = most_scratch(e),
                       .halves = e->halves,
                       .arena = e->arena,
@@ -181,6 +180,7 @@ static mpk_status choose_all(emitter *e)
                 return gen_fail_no_body(e->cx, &c, highest, e->arch->name, e->jit);
             TRY(number_instance(e, &c, use->body, g, i, &use->instance));
             e->images |= use->body->images;
+            use->wide = use->body->parts && gen_is_wide(&c);
             if (use->body->pack)
                 use->body->pack(&c, &use->pack);
         }

@@ -52,6 +52,7 @@ typedef struct gen_use {
     uint32_t instance;    /* RT_NONE: the operator has no tasks (a view in place) */
     const gen_body *body; /* NULL with RT_NONE */
     gen_pack pack;        /* n_weights 0: nothing is packed */
+    bool wide;            /* gen_is_wide */
 } gen_use;
 
 /* One function body_N of the source; N is its index. */

@@ -26,6 +26,8 @@
 
 /* Rows from which on a call's product has a body for many (gen/body_linear_tile.c). */
 enum { FEWEST_ROWS = STREAM_MOST_TOKENS + 1 };
+/* Most rows whose sums for a layer_norm each task of a product may make anew. */
+enum { MOST_ROWS_ANEW = 4096 };
 
 /* An operator taken apart, for a rule to change and fuse_add_linear to put together again. Inputs
  * are as the rewrite has them now, after replacements.
@@ -409,9 +411,9 @@ static bool has_fast_fold(const rewrite *w, const ir_tensor *x)
 }
 
 /* The layer_norm that makes x of a linear, if one body for many rows computes both
- * (gen/body_linear_tile.c): no other takes rows that are centred.  Of more than TILE_MOST_SUMMED
- * rows each task of the product would sum x again, which takes longer than the layer_norm: of
- * 12,000 rows of 512 that takes 28 us, and the product after it was 25 us slower without it. */
+ * (gen/body_linear_tile.c): no other takes rows that are centred.  Of many rows only if the product
+ * that makes x can leave their sums: each task of this one would sum x again, which takes as long as
+ * the layer_norm: of 12,000 rows of 512 that takes 28 us, and the product was 25 us slower. */
 static const ir_op *find_centred_norm(const rewrite *w, const ir_op *op)
 {
     const ir_op *norm = rewrite_producer(w, rewrite_input(w, op, X), "layer_norm");
@@ -420,8 +422,10 @@ static const ir_op *find_centred_norm(const rewrite *w, const ir_op *op)
         rewrite_attribute(op, "factor")->f != 1)
         return NULL;
     const ir_tensor *x = tensor_of(w, rewrite_input(w, norm, X));
+    const ir_tensor_id made = rewrite_before_views(w, rewrite_input(w, norm, X));
     bool fits = x->live == IR_ALL && x->dtype == IR_BF16 && x->rank == 2 &&
-                x->dims[0] >= FEWEST_ROWS && x->dims[0] <= TILE_MOST_SUMMED &&
+                x->dims[0] >= FEWEST_ROWS && x->dims[0] <= tile_most_summed(1) &&
+                (x->dims[0] <= MOST_ROWS_ANEW || rewrite_producer(w, made, "linear")) &&
                 x->dims[1] % 8 == 0 && lies_dense(x);
     for (uint32_t i = 0; i < LINEAR_WEIGHTS && fits; i++) {
         const ir_tensor_id weight = rewrite_input(w, op, W0 + i);

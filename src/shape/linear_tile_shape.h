@@ -133,9 +133,12 @@ enum {
     TILE_FORMS
 };
 
-/* In graphs of more rows products leave no sums of these: of all operators they would take too much
- * memory.  Products with a norm then sum x themselves, each task all of its own. */
-enum { TILE_MOST_SUMMED = 4096 };
+/* In graphs of more rows products leave no sums of these: of all operators of a model they would
+ * take too much memory.  Products with a norm then sum x themselves, each task all of its own. */
+static inline long long tile_most_summed(int call)
+{
+    return call ? 1 << 16 : 1 << 12;
+}
 
 /* May a task of at most 64 tokens come by boxes?  groups: of all that share its tile.  Then both
  * warpgroups have its tokens, and half of the rows of w each (a joint lot).  Few rows are better

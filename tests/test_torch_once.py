@@ -237,6 +237,34 @@ def test_images_of_a_gpu_have_their_channels_last(monkeypatch, spatial):
     assert not reports[0].fallbacks
 
 
+class Embedded(nn.Module):
+    """Windows side by side of images of few channels, and windows of sequences: both become products."""
+
+    def __init__(self, patch):
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, 40, patch, patch), nn.Conv1d(64, 48, 3, 1, 1)
+        self.second = nn.Conv1d(48, 64, 4, 2, bias=False)
+
+    def forward(self, x, y):
+        y = nn.functional.gelu(self.first(y))
+        return self.patches(x).flatten(2).transpose(1, 2), y, self.second(torch.cat([y, y[:, :16]], 1)[:, :48])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_windows_that_are_rows_of_products(monkeypatch, dtype):
+    monkeypatch.setattr(Emitter, "on_gpu", True)
+    patch = (8, 4)
+    net = Embedded(patch).to(dtype)
+    x, y = torch.randn(2, 3, 8 * 9, 4 * 7).to(dtype), torch.randn(3, 64, 350).to(dtype)
+    fast, reports = compiled(net)
+    exact = copy.deepcopy(net).float()(x.float(), y.float())
+    for got, expected in zip(fast(x, y), exact):
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got.float(), expected, rtol=0.03, atol=0.03)
+    (only,), (report,) = kinds(reports), reports
+    assert not report.fallbacks and only["linear"] == 2 and only["conv"] == 1  # that of 48 channels
+
+
 def summed(x, first, last, windows, around):
     """Scores plus biases of positions, plus a mask of windows, either of them on either side."""
     batch, n, rows, keys = x.shape

@@ -361,13 +361,14 @@ struct windows_most {
     int r_at[ROWS_PIECE];     /* pixel of the image */
 };
 /* Take in an entry: what is larger than the largest so far, or NaN, takes its place; and
- * whatever comes first. */
+ * whatever comes first.  Without indices the value alone. */
+template <bool INDICES>
 MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], int number)
 {
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
         /* a later equal entry does not replace the first; a later NaN does */
-        if (m.r_at[i] < 0 || r_entry[i] > m.r_most[i] || r_entry[i] != r_entry[i]) {
+        if ((INDICES && m.r_at[i] < 0) || r_entry[i] > m.r_most[i] || r_entry[i] != r_entry[i]) {
             m.r_most[i] = r_entry[i];
             m.r_at[i] = number;
         }
@@ -376,7 +377,7 @@ MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], in
 /* One row of a window, of KERNEL entries `apart` columns apart, from column `first` on; aligned:
  * its pieces are whole, and loaded together.  g_x: row number `row` of the image at these channels.
  * */
-template <int KERNEL>
+template <int KERNEL, bool INDICES>
 MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x, int row,
                              int first, int apart, bool aligned, rt_i64 n)
 {
@@ -389,7 +390,7 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
     for (int k = 0; k < KERNEL && !aligned; k++)
         if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
             rows_read_entries(x.dtype, g_x + (first + k * apart) * step, 1, n, 0, r_entry);
-            windows_take(m, r_entry, row * columns + first + k * apart);
+            windows_take<INDICES>(m, r_entry, row * columns + first + k * apart);
         }
     if (!aligned)
         return;
@@ -401,13 +402,13 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
     for (int k = 0; k < KERNEL; k++)
         if ((rt_u32)(first + k * apart) < (rt_u32)columns) {
             rows_floats(x.dtype, r_x[k], r_entry);
-            windows_take(m, r_entry, row * columns + first + k * apart);
+            windows_take<INDICES>(m, r_entry, row * columns + first + k * apart);
         }
 }
 
 /* A window of KERNEL rows and columns at once, so that all its loads are under way together.  g_x:
  * the image at these channels, of which all eight are there. */
-template <int KERNEL>
+template <int KERNEL, bool INDICES>
 MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *g_x, int top,
                                 int left, const pool_how &h)
 {
@@ -428,7 +429,7 @@ MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *
         if ((rt_u32)row >= (rt_u32)x.dims[2] || (rt_u32)column >= (rt_u32)x.dims[3])
             continue;
         rows_floats(x.dtype, r_x[k], r_entry);
-        windows_take(m, r_entry, row * (int)x.dims[3] + column);
+        windows_take<INDICES>(m, r_entry, row * (int)x.dims[3] + column);
     }
 }
 
@@ -436,9 +437,12 @@ MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *
  * KERNEL columns and one channel.  NaN wins, and the last NaN of several; of equal entries the
  * first.
  *
+ * INDICES: they are made; else nobody reads them, and they are not written, which would be four
+ * times the bytes of values of 16 bits.
+ *
  * An index counts entries of [H, W, C], since to the operator the channels are a third spatial
  * axis, whose windows are one entry; P is its channels. */
-template <int KERNEL>
+template <int KERNEL, bool INDICES>
 MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                           const mpk_view &indices, const pool_how &h)
 {
@@ -463,10 +467,11 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
             m.r_at[e] = -1;
         }
         if (is_square && aligned && n >= ROWS_PIECE)
-            windows_take_square<KERNEL>(m, x,
-                                        g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + at[4]) *
-                                                  mpk_dtype_bytes(x.dtype),
-                                        top, left, h);
+            windows_take_square<KERNEL, INDICES>(
+                m, x,
+                g_x +
+                    (at[0] * x.stride[0] + at[1] * x.stride[1] + at[4]) * mpk_dtype_bytes(x.dtype),
+                top, left, h);
 #pragma unroll 1
         for (int k = 0; k < (int)h.kernel.at[0] && !(is_square && aligned && n >= ROWS_PIECE);
              k++) {
@@ -475,11 +480,13 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
                 g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + row * x.stride[2] + at[4]) *
                           mpk_dtype_bytes(x.dtype);
             if ((rt_u32)row < (rt_u32)x.dims[2])
-                windows_take_row<KERNEL>(m, x, g_row, row, left, (int)h.dilation.at[1],
-                                         aligned && n >= ROWS_PIECE, n);
+                windows_take_row<KERNEL, INDICES>(m, x, g_row, row, left, (int)h.dilation.at[1],
+                                                  aligned && n >= ROWS_PIECE, n);
         }
         rows_write(values.dtype, g_values + mpk_offset(values, at) * mpk_dtype_bytes(values.dtype),
                    0, n, m.r_most);
+        if (!INDICES)
+            continue;
         /* a window without entries gives -infinity and number 0 */
         rt_i64 *g_at = (rt_i64 *)g_indices + mpk_offset(indices, at);
 #pragma unroll

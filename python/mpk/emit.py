@@ -132,6 +132,8 @@ class Emitter:
     def __init__(self, name: str, device: torch.device = torch.device("cpu")) -> None:
         self.graph, self.device = mg.Graph(name), device
         self.slots: list[Slot] = []
+        self.weights: dict[int, Slot] = {}  # by tensor: arguments that are constants
+        self.rows: dict[int, Val] = {}  # the same as rows, by tensor (as_rows)
         self.lifted: dict[int, mg.Tensor] = {}
         self.node: torch.fx.Node | None = None
         self.in_place: set[torch.fx.Node] = set()  # nodes whose result may take the place of their first argument
@@ -164,9 +166,25 @@ class Emitter:
         add = self.graph.state if written else self.graph.constant if static else self.graph.input
         tensor = add(name, DTYPES[fake.dtype][0], [shape[axis] for axis in order])
         self.slots.append(Slot(name, "argument", index, None, written, static, static and not written))
+        if self.slots[-1].constant:
+            self.weights[tensor.id] = self.slots[-1]
         self.views.add(tensor.id)
         val = Val(tuple(shape[axis] for axis in order), fake.dtype, tensor)
         return self.permute(val, [order.index(axis) for axis in range(len(order))])
+
+    def as_rows(self, val: Val) -> Val:
+        """Filters [F, ..] as the weight [F, K] of a product.  Of an argument that is a constant this is another one in
+        the same memory, since fast products take no views."""
+        shape, tensor = (val.shape[0], math.prod(val.shape[1:])), self.tensor(val)
+        slot = self.weights.get(tensor.id)
+        if slot is None:
+            return self.reshape(val, shape)
+        if tensor.id not in self.rows:
+            name = f"{slot.name}_rows"
+            rows = self.graph.constant(name, DTYPES[val.dtype][0], shape)
+            self.slots.append(dataclasses.replace(slot, name=name))
+            self.rows[tensor.id] = Val(shape, val.dtype, rows)
+        return self.rows[tensor.id]
 
     def folded(self, data: torch.Tensor) -> Val:
         """A value known at compile time."""
@@ -467,6 +485,29 @@ def channels_first(rank: int) -> list[int]:
 def lies_channels_last(val: Val) -> bool:
     """Is it an image [N, C, ..] that lies as [N, .., C]?"""
     return val.permuted is not None and val.rank >= 3 and val.permuted[1] == channels_first(val.rank)
+
+
+WIDE = 8  # entries of 16 bits, a copy of 16 bytes
+FEWEST_PATCHES = 64  # windows of which a product is faster
+
+
+def is_of_patches(
+    x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> bool:
+    """Do the windows of a convolution of images of few channels lie side by side?  Then it is a product of rows, each a
+    window, with its weight as it is (lowering_math.py).  x, w: anything with a shape and a dtype."""
+    n, half = len(w.shape) - 2, w.dtype in (torch.float16, torch.bfloat16)
+    kernel, places = tuple(w.shape[2:]), tuple(x.shape[2:])
+
+    def are(given: Any, values: tuple) -> bool:
+        return tuple(given) == values or (len(given) == 1 and tuple(given) * n == values)
+
+    return (
+        (half and x.dtype == w.dtype and groups == 1 and not transposed and x.shape[1] == w.shape[1] < WIDE)
+        and (are(stride, kernel) and are(padding, (0,) * n) and are(dilation, (1,) * n))
+        and (all(p % k == 0 for p, k in zip(places, kernel)) and math.prod(w.shape[1:]) % WIDE == 0)
+        and x.shape[0] * math.prod(p // k for p, k in zip(places, kernel)) >= FEWEST_PATCHES
+    )
 
 
 def base_of(node: Any) -> tuple[Any, list[tuple]]:

@@ -10,7 +10,16 @@ from typing import Any
 import torch
 
 from mpk import whole  # noqa: F401  (it defines mpk::attention)
-from mpk.emit import Emitter, Unsupported, Val, channels_first, channels_last, dtype_name, lies_channels_last
+from mpk.emit import (
+    Emitter,
+    Unsupported,
+    Val,
+    channels_first,
+    channels_last,
+    dtype_name,
+    is_of_patches,
+    lies_channels_last,
+)
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape, strided
 
 LOW = (torch.float16, torch.bfloat16)
@@ -574,6 +583,7 @@ def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
 
 SHORT = torch.float32, torch.float16, torch.bfloat16
 FEW_CHANNELS = 8  # fewer of 16 bits are no copy of 16 bytes
+FEWEST_CHANNELS_OF_ROWS, FEWEST_OF_ROWS = 64, 1024  # of sequences, and their windows, that become rows of a product
 
 
 def with_channels_last(e: Emitter, x: Val, missing: int) -> Val:
@@ -586,6 +596,46 @@ def with_channels_last(e: Emitter, x: Val, missing: int) -> Val:
     if lies_channels_last(x) or x.shape[1] < FEW_CHANNELS:
         return x
     return e.permute(e.op("copy", e.permute(x, channels_last(x.rank))), channels_first(x.rank))
+
+
+def product_of_patches(e: Emitter, x: Val, w: Val, bias: Val | None) -> Val:
+    """A convolution whose windows lie side by side: rows are windows (is_of_patches)."""
+    places = [p // k for p, k in zip(x.shape[2:], w.shape[2:])]
+    n = len(places)
+    pairs = [size for p, k in zip(places, w.shape[2:]) for size in (p, k)]
+    order = [0, *range(2, 2 + 2 * n, 2), 1, *range(3, 3 + 2 * n, 2)]  # places, channels, the kernel
+    windows = e.op("copy", e.permute(e.reshape(x, (*x.shape[:2], *pairs)), order))
+    rows = e.reshape(windows, (x.shape[0] * math.prod(places), math.prod(w.shape[1:])))
+    y = e.op("linear", rows, e.as_rows(w), None, None, bias)
+    return e.permute(e.reshape(y, (x.shape[0], *places, w.shape[0])), channels_first(n + 2))
+
+
+MOST_OVERLAP = 4  # how often an entry of a sequence is copied, at most
+
+
+def is_of_sequences(
+    e: Emitter, x: Val, w: Val, stride: int, dilation: int, transposed: bool, groups: int, places: int
+) -> bool:
+    """Is a product of rows, each a window of a sequence, faster than a convolution?"""
+    short, channels = x.dtype in LOW and x.dtype is w.dtype, w.shape[1]
+    plain = short and w.rank == x.rank == 3 and groups == 1 and not transposed and dilation == 1
+    return (
+        (e.on_gpu and plain and w.shape[2] > 1 and w.shape[2] <= MOST_OVERLAP * stride)
+        and (x.shape[1] == channels >= FEWEST_CHANNELS_OF_ROWS and channels % FEW_CHANNELS == 0)
+        and x.shape[0] * places >= FEWEST_OF_ROWS
+    )
+
+
+def product_of_sequences(e: Emitter, x: Val, w: Val, bias: Val | None, stride: int, pad: int, places: int) -> Val:
+    """The convolution of sequences [N, C, T]: windows of [N, T, C] side by side are rows."""
+    laid = e.permute(x, channels_last(3))
+    if pad:  # by concat, which copies 16 bytes at a time
+        zeros = e.folded(torch.zeros(x.shape[0], pad, x.shape[1], dtype=x.dtype))
+        laid = e.concat([zeros, laid, zeros], 1)
+    taken = [e.slice(laid, 1, i, i + stride * (places - 1) + 1, stride) for i in range(w.shape[2])]
+    rows = e.reshape(e.concat(taken, 2), (x.shape[0] * places, w.shape[2] * w.shape[1]))
+    y = e.op("linear", rows, e.as_rows(e.permute(w, channels_last(3))), None, None, bias)
+    return e.permute(e.reshape(y, (x.shape[0], places, w.shape[0])), channels_first(3))
 
 
 @lower(aten.convolution)
@@ -604,6 +654,11 @@ def convolution(
     n = w.rank - 2
     batched = x.rank == w.rank
     x = x if batched else e.reshape(x, (1, *x.shape))
+    if e.on_gpu and batched and is_of_patches(x, w, stride, pad, dilation, transposed, output_padding, groups):
+        return product_of_patches(e, x, w, bias)
+    places = (x.shape[2] + 2 * pad[0] - w.shape[2]) // stride[0] + 1
+    if batched and is_of_sequences(e, x, w, stride[0], dilation[0], transposed, groups, places):
+        return product_of_sequences(e, with_channels_last(e, x, 0), w, bias, stride[0], pad[0], places)
     last = e.on_gpu and not transposed and x.dtype in SHORT
     missing = 0 if transposed else w.shape[1] * groups - x.shape[1]
     if last or missing:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import DTYPES, _flat, base_of, channels_last, is_permuted, is_view
+from mpk.emit import DTYPES, _flat, base_of, channels_last, is_of_patches, is_permuted, is_view
 from mpk.results import is_changed
 from mpk.shapes import STATIC, device_of, placeholders, returned_nodes
 from mpk.statics import Statics
@@ -349,7 +349,8 @@ def filters_of(node: torch.fx.Node, steady: Nodes) -> torch.fx.Node | None:
         return None
     x, w = (n.meta["val"] for n in node.args[:2])
     short = w.dtype in (torch.float32, torch.float16, torch.bfloat16)
-    return node.args[1] if short and w.dim() >= 3 and x.dim() == w.dim() and w[0].numel() > 1 else None
+    fits = short and w.dim() >= 3 and x.dim() == w.dim() and w[0].numel() > 1
+    return node.args[1] if fits and not is_of_patches(x, w, *node.args[3:9]) else None
 
 
 def laid_filters(graph: torch.fx.Graph, w: torch.fx.Node, groups: int) -> list[torch.fx.Node]:

@@ -68,7 +68,8 @@ bool gen_is_wide(const gen_call *c)
 }
 
 /* The initializer of a tile_shape: columns, columns padded in units of 32, rows of the weight,
- * whether tasks are wide, what ends the product (body_product.h), the operand for peaks; of logits their cap and rate. */
+ * whether tasks are wide, what ends the product (body_product.h), the operand for peaks; of logits
+ * their cap and rate. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;

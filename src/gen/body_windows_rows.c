@@ -4,7 +4,8 @@
  * Rank 5: above the generic bodies of body_windows.c, which take all else.  Of a convolution with a
  * kernel of 3 columns, two places a thread:
  *
- *   conv_rows<2, 3, 1, 1>(t, in_x, in_w, in_bias, out_y, how); */
+ *   conv_rows<2, 3, 1, 1>(t, in_x, in_w, in_bias, out_y, how);
+ *   max_pool_rows<3, false>(t, in_x, out_values, out_indices, how);       nobody reads indices */
 #include "gen/body_print.h"
 #include "op/pool.h"
 #include "shape/rows_shape.h"
@@ -148,6 +149,18 @@ static bool accepts_pool(const gen_call *c)
            (double)x->dims[2] * (double)x->dims[3] < INT32_MAX;
 }
 
+/* Does an operator read the tensor, or the graph's caller? */
+static bool is_read(const ir_graph *g, ir_tensor_id t)
+{
+    bool read = false;
+    for (size_t i = 0; i < g->outputs.n; i++)
+        read |= g->outputs.at[i] == t;
+    for (size_t i = 0; i < g->ops.n && !read; i++)
+        for (uint32_t k = 0; k < g->ops.at[i].n_in; k++)
+            read |= g->ops.at[i].in[k] == t;
+    return read;
+}
+
 /* The windows of the first two axes; those of the channels have one entry. */
 static mpk_status print_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
@@ -158,10 +171,11 @@ static mpk_status print_pool(mpk_context *cx, const gen_call *c, uint32_t n, tex
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         text_print(out, "{{%lld, %lld, 1}}, ", (long long)windows_number(c, lists[i], 0),
                    (long long)windows_number(c, lists[i], 1));
-    text_print(out,
-               "{{1, 1, 1}}, false};\n    max_pool_rows<%lld>(t, in_x, out_values, out_indices, "
-               "how);\n}\n",
-               (long long)windows_number(c, POOL_KERNEL, 1));
+    text_print(
+        out,
+        "{{1, 1, 1}}, false};\n    max_pool_rows<%lld, %s>(t, in_x, out_values, out_indices, "
+        "how);\n}\n",
+        (long long)windows_number(c, POOL_KERNEL, 1), str_bool(is_read(c->ir, c->op->out[1])));
     return MPK_OK;
 }
 

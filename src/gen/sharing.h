@@ -6,7 +6,8 @@
 
 #include "gen/source.h"
 
-/* Of one operator.  n: tasks of a tile, a power of two; 1: a task has its tile alone; 0: its tasks are not alike. */
+/* Of one operator.  n: tasks of a tile, a power of two; 1: a task has its tile alone; 0: its tasks
+ * are not alike. */
 typedef struct gen_sharing {
     uint32_t n;
     uint32_t n_across;  /* tasks with the same tokens */

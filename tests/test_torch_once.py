@@ -253,9 +253,8 @@ class Embedded(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_windows_that_are_rows_of_products(monkeypatch, dtype):
     monkeypatch.setattr(Emitter, "on_gpu", True)
-    patch = (8, 4)
-    net = Embedded(patch).to(dtype)
-    x, y = torch.randn(2, 3, 8 * 9, 4 * 7).to(dtype), torch.randn(3, 64, 350).to(dtype)
+    net = Embedded((4, 8)).to(dtype)
+    x, y = torch.randn(2, 3, 4 * 9, 8 * 7).to(dtype), torch.randn(3, 64, 350).to(dtype)
     fast, reports = compiled(net)
     exact = copy.deepcopy(net).float()(x.float(), y.float())
     for got, expected in zip(fast(x, y), exact):

@@ -495,7 +495,7 @@ def is_of_patches(
     x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
 ) -> bool:
     """Do the windows of a convolution of images of few channels lie side by side, and are they wide?  Then it is a
-    product of rows, each a window, with its weight as it is (lowering_math.py).  x, w: anything with a shape and a dtype."""
+    product of rows, each a window, with its weight as it is (lowering_math.py).  x, w: what has a shape and a dtype."""
     n, half = len(w.shape) - 2, w.dtype in (torch.float16, torch.bfloat16)
     kernel, places = tuple(w.shape[2:]), tuple(x.shape[2:])
 
@@ -505,7 +505,7 @@ def is_of_patches(
     return (
         (half and x.dtype == w.dtype and groups == 1 and not transposed and x.shape[1] == w.shape[1] < WIDE)
         and (are(stride, kernel) and are(padding, (0,) * n) and are(dilation, (1,) * n))
-        and (all(p % k == 0 for p, k in zip(places, kernel)) and kernel[-1] % WIDE == 0)  # copied by such pieces
+        and (all(p % k == 0 for p, k in zip(places, kernel)) and kernel[-1] % WIDE == 0)
         and x.shape[0] * math.prod(p // k for p, k in zip(places, kernel)) >= FEWEST_PATCHES
     )
 

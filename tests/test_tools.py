@@ -253,3 +253,46 @@ def test_dev_lists_its_verbs():
 def test_dev_refuses_other_verbs():
     code, printed, said = dev("fly")
     assert (code, printed) == (2, "") and "no verb fly" in said
+
+
+SAMPLED = '''"Kernel Name","mpk_kernel",
+"Address","Source","# Samples","stall_wait","stall_selected","stall_wait (Not Issued)"
+"0x10","FADD R1, R1, R2","4","3","1","2"
+"0x20","LDS R1, [R2]","0","0","0","0"
+"0x30","EXIT","1","","1",""
+'''
+INLINED = """.text.mpk_kernel:
+        //## File "mpk.cu", line 3 inlined at "mpk.cu", line 8
+        //## File "mpk.cu", line 8
+        /*0000*/                   FADD R1, R1, R2 ;
+        /*0010*/                   LDS R1, [R2] ;
+        //## File "mpk.cu", line 9
+        /*0020*/                   EXIT ;
+"""
+KERNEL = """MPK_FN float inner(float x)
+{
+    return x + x;
+}
+extern "C" __global__ void outer(float *x)
+{
+    float y = *x;
+    y = inner(y);
+}
+"""
+
+
+def sampled(folder, sass):
+    files = {"samples.csv": SAMPLED, "kernel.cu": KERNEL, "kernel.sass": sass}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return subprocess.run([sys.executable, TOOLS / "warp_samples.py", *(folder / name for name in files)],
+                          capture_output=True, text=True)
+
+
+def test_samples_of_warps_are_shown_by_function(tmp_path):
+    shown = sampled(tmp_path, INLINED)
+    assert shown.returncode == 0
+    assert [line.split() for line in shown.stdout.splitlines()] == [
+        "100.00 outer [3] wait 60.0 selected 40.0".split(), "80.00 inner [2] wait 60.0 selected 20.0".split()]
+    other = sampled(tmp_path, INLINED.replace("EXIT", "NOP ;\n        /*0030*/                   EXIT"))
+    assert other.returncode and "3 instructions" in other.stderr and "4: compile the source" in other.stderr

@@ -214,8 +214,8 @@ MPK_FN void box_activate(int after, int groups, float *sum)
     }
 }
 
-/* Where a lane's row of the matrices of groups 2 i and 2 i + 1 of a unit lies (box_scratch of
- * tokens 0 - 7 and 8 - 15 of the first, then of the second). */
+/* Where the row lies whose address a lane gives for the four matrices of groups 2 i and 2 i + 1 of
+ * a unit: tokens 0 to 7 and 8 to 15 of the first group, then of the second. */
 MPK_FN rt_u32 box_matrices(int i)
 {
     const int lane = mpk_thread() % 32;

@@ -117,8 +117,12 @@ static const case_of cases[] = {
     {IMAGE("2, 5, 6, 192", "12", "128", "192", "stride = [2, 3], relu = 1"), 4, 2, 0},
     {IMAGE("1, 20, 15, 64", "240", "264", "256", "kernel = [1, 4], padding = [0, 0], relu = 1"), 1,
      1, 0}, /* alone */
+    /* thin, without maps: pages of one step, of two and of four */
+    {NORM("90", "24", "1288"), 1, 1, 30},
+    {SUM("90", "16", "1288"), 1, 1, 64},
+    {SCALED("90", "8", "1288"), 1, 1, 64},
 };
-enum { CASES = sizeof cases / sizeof *cases };
+enum { CASES = sizeof cases / sizeof *cases, UNMAPPED = CASES - 3 /* the first without maps */ };
 
 typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned, const void *,
                          unsigned, unsigned long long);
@@ -391,13 +395,15 @@ static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
     box.hi[0] = p->c->tokens ? p->c->tokens : box.hi[0];
     box.lo[1] = i * columns;
     box.hi[1] = box.lo[1] + columns;
+    const bool mapped = p->b.s->number < UNMAPPED;
     make_entry(&p->b, &box, p->packed, e);
-    *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
+    *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, mapped);
     if (p->c->parts > 1 && p->c->tokens) /* tasks of so few columns would be alone */
         *forms |= UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_JOINT;
     if (p->c->parts > 1) /* those of calls have fewer rows */
         *forms |= UINT64_C(1) << TILE_FORM_LARGE_PARTS;
-    make_maps(&p->b, p->packed, p->maps, e);
+    if (mapped)
+        make_maps(&p->b, p->packed, p->maps, e);
     fill_squares(p, i, e, forms);
     rt_meeting *m = &p->meetings[i / p->c->parts];
     e->parts = p->c->parts;

@@ -5,13 +5,16 @@
  *
  * With random operands, everything alive and only some tokens: the tasks together give what ref
  * gives and write nothing else, whatever order warps, workers and copies come in, and the same bits
- * each time.  A worker that comes to its next task while others still read what it left waits for
- * them: every worker runs two tasks of two operators, one after the other, in the same room.
+ * each time.  Nothing behind a residual is read.  A worker that comes to its next task while others
+ * still read what it left waits for them: every worker runs two tasks of two operators, one after
+ * the other, in the same room.
  *
  * Squares of rows (device/task/row_squares.cuh): some products with a norm are given sums of x's,
  * and sum none themselves; those that may leave sums of what they store, and write no others.
  */
 #include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "emulated_bed.h"
 #include "shape/linear_tile_shape.h"
@@ -23,7 +26,8 @@ enum { WORKERS = 8, TASKS = 2 };
 typedef struct case_of {
     const char *graph;
     uint32_t tasks, parts;
-    uint32_t tokens; /* of a task, from the first on: no others are alive; 0: all */
+    /* of a task, from the first on: no others are alive; 0: all; below 0: so many of the last */
+    int tokens;
 } case_of;
 
 #define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
@@ -103,6 +107,7 @@ static const case_of cases[] = {
     {SUM("90", "40", "648"), 1, 1, 64}, /* thin */
     {AFTER("90", "40", "328", "bf16", "gelu"), 1, 1, 64},
     {AFTER("90", "24", "648", "f32", "silu"), 1, 1, 47},
+    {AFTER("96", "10", "328", "bf16", "gelu"), 1, 1, -50}, /* a group of two columns */
     {NORM("90", "24", "1288"), 1, 1, 30},
     {CENTRED("90", "48", "648"), 1, 1, 64}, /* thin */
     {CENTRED("100", "128", "328"), 4, 4, 0},
@@ -117,8 +122,12 @@ static const case_of cases[] = {
     {IMAGE("2, 5, 6, 192", "12", "128", "192", "stride = [2, 3], relu = 1"), 4, 2, 0},
     {IMAGE("1, 20, 15, 64", "240", "264", "256", "kernel = [1, 4], padding = [0, 0], relu = 1"), 1,
      1, 0}, /* alone */
+    /* thin, without maps: pages of one step, of two and of four */
+    {NORM("90", "24", "1288"), 1, 1, 30},
+    {SUM("90", "16", "1288"), 1, 1, 64},
+    {SCALED("90", "8", "1288"), 1, 1, 64},
 };
-enum { CASES = sizeof cases / sizeof *cases };
+enum { CASES = sizeof cases / sizeof *cases, UNMAPPED = CASES - 3 /* the first without maps */ };
 
 typedef int run_function(const rt_entry *, unsigned, const unsigned *, unsigned, const void *,
                          unsigned, unsigned long long);
@@ -210,6 +219,7 @@ typedef struct product {
     const case_of *c;
     bed b;
     void *packed, **start, **expected;
+    void *residual; /* as it was before end_memory */
     rt_map maps[RT_MAPS];
     rt_meeting meetings[WORKERS];
     /* rows of RT_SQUARES_ROW bytes, of x with n_squares sums in each, and of y; NULL: none */
@@ -231,7 +241,7 @@ static size_t squares_bytes(const product *p)
 static int64_t alive_of(const product *p)
 {
     const ir_box box = alive_box(&p->b);
-    return p->c->tokens && p->c->tokens < box.hi[0] ? p->c->tokens : box.hi[0];
+    return p->c->tokens > 0 && p->c->tokens < box.hi[0] ? p->c->tokens : box.hi[0];
 }
 
 static float *squares_at(char *rows, int64_t token)
@@ -354,6 +364,64 @@ static void drop_squares(product *p)
 
 /* ---- a product ---- */
 
+/* n bytes in whole pages. */
+static size_t pages_of(size_t n)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n + page - 1) / page * page;
+}
+
+/* Where the n bytes of the residual are; NULL: there is none. */
+static void **residual_of(const product *p, size_t *n)
+{
+    for (uint32_t i = 0; i < p->b.op->n_in; i++) {
+        const ir_tensor_id in = p->b.op->in[i];
+        if (in != IR_NONE && str_is(tensor(&p->b, in)->name, "r")) {
+            *n = (size_t)ir_bytes(tensor(&p->b, in));
+            return &p->b.values.data[in];
+        }
+    }
+    return NULL;
+}
+
+/* Behind the residual, rounded up to 16 bytes, is memory that nobody may read. */
+static void end_memory(product *p)
+{
+    size_t n;
+    void **at = residual_of(p, &n);
+    if (!at)
+        return;
+    const size_t bytes = pages_of(n), page = pages_of(1);
+    char *pages =
+        mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    assert_int_equal(mprotect(pages + bytes, page, PROT_NONE), 0);
+    p->residual = *at;
+    *at = pages + bytes - (n + 15) / 16 * 16;
+    memcpy(*at, p->residual, n);
+}
+
+static void drop_residual(product *p)
+{
+    size_t n;
+    void **at = residual_of(p, &n);
+    if (!at)
+        return;
+    char *end = (char *)*at + (n + 15) / 16 * 16;
+    assert_int_equal(munmap(end - pages_of(n), pages_of(n) + pages_of(1)), 0);
+    *at = p->residual;
+}
+
+/* Leave a task's tokens in a box of those that are alive. */
+static void cut_tokens(const product *p, ir_box *box)
+{
+    const int tokens = p->c->tokens;
+    if (tokens > 0 && box->hi[0] > tokens)
+        box->hi[0] = tokens;
+    if (tokens < 0)
+        box->lo[0] = box->hi[0] + tokens;
+}
+
 /* live: tokens that are alive; floats: of a sum. */
 static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t live, uint32_t floats)
 {
@@ -367,15 +435,16 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
     make_squares(p);
     p->start = save(&p->b);
     ir_box alive = alive_box(&p->b);
-    if (p->c->tokens && alive.hi[0] > p->c->tokens)
-        alive.hi[0] = p->c->tokens;
+    cut_tokens(p, &alive);
     run_ref(&p->b, &alive);
     p->expected = save(&p->b);
+    end_memory(p);
 }
 
 static void drop_product(product *p)
 {
     drop_squares(p);
+    drop_residual(p);
     free_fenced(p->packed, p->b.s->use->pack.n_bytes);
     drop(&p->b, p->start);
     drop(&p->b, p->expected);
@@ -388,16 +457,18 @@ static void fill_task(product *p, uint32_t i, rt_entry *e, uint64_t *forms)
     const ir_tensor *y = tensor(&p->b, p->b.op->out[0]);
     const int64_t columns = y->dims[1] / p->c->tasks;
     ir_box box = ir_box_whole(y);
-    box.hi[0] = p->c->tokens ? p->c->tokens : box.hi[0];
+    cut_tokens(p, &box);
     box.lo[1] = i * columns;
     box.hi[1] = box.lo[1] + columns;
+    const bool mapped = p->b.s->number < UNMAPPED;
     make_entry(&p->b, &box, p->packed, e);
-    *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, true);
+    *forms = forms_of(&p->b, gen_arch_find("sm_90a"), source_halves, &box, mapped);
     if (p->c->parts > 1 && p->c->tokens) /* tasks of so few columns would be alone */
         *forms |= UINT64_C(1) << TILE_FORM_PARTS | UINT64_C(1) << TILE_FORM_JOINT;
     if (p->c->parts > 1) /* those of calls have fewer rows */
         *forms |= UINT64_C(1) << TILE_FORM_LARGE_PARTS;
-    make_maps(&p->b, p->packed, p->maps, e);
+    if (mapped)
+        make_maps(&p->b, p->packed, p->maps, e);
     fill_squares(p, i, e, forms);
     rt_meeting *m = &p->meetings[i / p->c->parts];
     e->parts = p->c->parts;
@@ -491,8 +562,8 @@ static void test_tiles_that_tasks_share(void **state)
         live = i % 4 ? live : 0;                   /* pages of tasks without tokens are let go */
         bool centred = rng_u64(seed, 21) % 4 == 0; /* of a kernel's products */
         for (uint32_t k = 0; k < TASKS; k++) {
-            const uint32_t tokens = cases[(i + k) % CASES].tokens;
-            live = tokens && tokens < live ? tokens : live;
+            const int tokens = cases[(i + k) % CASES].tokens;
+            live = tokens > 0 && (uint32_t)tokens < live ? (uint32_t)tokens : live;
             centred |= is_centred(subjects[(i + k) % CASES].g->ops.at);
         }
         for (uint32_t k = 0; k < TASKS; k++)

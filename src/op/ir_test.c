@@ -178,6 +178,7 @@ static void test_operands_refused(void **state)
          MPK_ESHAPE},
         {"input %x : f32[2, 2]\n%y = transpose(%x) {perm = [-1, 0]}", "each axis of %x once",
          MPK_ESHAPE},
+        {"input %x : f32[]\n%y = rms_norm(%x)", "rms_norm: input x (%x) is a scalar", MPK_ESHAPE},
         {"input %x : f32[1, 5, 9]\nconst %w : f32[4, 3, 2]\n%y = conv(%x, %w, _) {groups = 2}",
          "x has 5 channels, w is for 6 in 2 groups", MPK_ESHAPE},
         {"input %x : f32[1, 2147483648]\n%i, %w = route(%x) {experts = 2}",

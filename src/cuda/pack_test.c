@@ -61,7 +61,9 @@ typedef struct numbers {
 
 static ir_dtype dtype_of(rt_u32 format)
 {
-    return format == RT_PACK_F32 ? IR_F32 : format == RT_PACK_F16 ? IR_F16 : IR_BF16;
+    static const ir_dtype of[] = {
+        [RT_PACK_F32] = IR_F32, [RT_PACK_F16] = IR_F16, [RT_PACK_BF16] = IR_BF16};
+    return of[format];
 }
 static float get(const numbers *n, uint64_t i)
 {

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/emulated_bits.cuh"
+
 #define MPK_EMULATED 1
 #define __device__
 #define __forceinline__ inline
@@ -75,18 +77,6 @@ template <int N> static inline void mpk_fetch_wait(void)
             emulated_fetches[left++] = f;
     }
     emulated_n_fetches = left;
-}
-static inline unsigned __float_as_uint(float x)
-{
-    unsigned u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-static inline float __uint_as_float(unsigned u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
 }
 static inline unsigned atomicAdd(unsigned *p, unsigned v)
 {

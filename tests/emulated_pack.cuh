@@ -5,9 +5,9 @@
 
 #include <math.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "rt/rt_port.h" /* in the source it stands within what is left out, ptx/half.cuh */
+#include "tests/emulated_bits.cuh"
 
 #define __global__
 struct emulated_index {
@@ -18,18 +18,6 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 
-static inline float __uint_as_float(unsigned bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-static inline unsigned __float_as_uint(float x)
-{
-    unsigned bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
 /* Not contracted: the test compiles with -ffp-contract=off. */
 static inline float __fmul_rn(float x, float y)
 {

@@ -5,6 +5,8 @@
 #ifndef EMULATED_WORDS_CUH
 #define EMULATED_WORDS_CUH
 
+#include "tests/emulated_bits.cuh"
+
 struct __align__(8) uint2
 {
     rt_u32 x, y;
@@ -36,18 +38,6 @@ static inline float2 make_float2(float x, float y)
 static inline float4 make_float4(float x, float y, float z, float w)
 {
     return {x, y, z, w};
-}
-static inline rt_u32 __float_as_uint(float x)
-{
-    rt_u32 u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-static inline float __uint_as_float(rt_u32 u)
-{
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
 }
 static inline float __int_as_float(int i)
 {

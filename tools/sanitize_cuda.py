@@ -36,7 +36,9 @@ TOOLS = {
     "initcheck": [],
 }
 ROW = re.compile(r"^\| `([\w*]+)` \| ((?:`[\w*]+`(?:, )?)+) \| (.+) \|$", re.M)
-FUNCTION = re.compile(r"^(?:template\b.*?> )?(?:MPK_FN|RT_FN|static|extern|__device__|inline)\b.*?\b(\w+)\s*\(")
+FUNCTION = re.compile(r"^(?:template\b.*?> )?(?:MPK_FN|RT_FN|static|extern|__device__|__global__|inline)\b.*?"
+                      r"\b(\w+)\s*\(")
+BOUNDS = re.compile(r"__launch_bounds__\(.*?\)")
 ACCESS = re.compile(r"^=+ +(?:\w+: Race reported between|and) (?:Write|Read) access at .*?(?: in \S+?:(\d+))?"
                     r"(?: \[(\d+) hazards\])?\s*$")
 REPORT = re.compile(r"^=+ (?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$")
@@ -62,7 +64,7 @@ class Source:
     def __init__(self, text):
         self.functions, name = [], "?"
         for line in text.splitlines():
-            found = FUNCTION.match(line)
+            found = FUNCTION.match(BOUNDS.sub("", line))
             name = found[1] if found else name
             self.functions.append(name)
 

@@ -21,22 +21,10 @@ import csv
 import re
 import sys
 
-BOUNDS = re.compile(r"__launch_bounds__\(.*?\)")
-HEAD = re.compile(r"^(?:template\s*<.*?>\s*)?(?:MPK_[A-Z_]+|static|extern|__device__|__global__|inline|constexpr)\b"
-                  r"[^;=]*?(\w+)\(")
+import sanitize_cuda
+
 PLACE = re.compile(r'//## File "[^"]*", line (\d+)')
 INSTRUCTION = re.compile(r"\s+/\*[0-9a-f]{4,6}\*/\s+(.*?);")
-
-
-def functions_of(source):
-    """The function that each line of the source stands in; line 1 has index 1."""
-    names, name = [None], None
-    for line in source.splitlines():
-        found = HEAD.match(BOUNDS.sub("", line))
-        if found and not line.rstrip().endswith(";"):
-            name = found.group(1)
-        names.append(name)
-    return names
 
 
 def places_of(sass):
@@ -72,13 +60,13 @@ class Node:
         return sum(self.reasons.values())
 
 
-def tree_of(names, places, samples):
+def tree_of(source, places, samples):
     root = Node()
     for lines, reasons in zip(places, samples):
-        called = [names[line] if line < len(names) else None for line in reversed(lines)]
-        node = root
-        for name in [None, *(name or "?" for name in called)]:
-            node = node.inside[name] if name else node
+        path = [root]
+        for line in reversed(lines):
+            path.append(path[-1].inside[source.function(line)])
+        for node in path:
             node.instructions += 1
             node.reasons.update(reasons)
     return root
@@ -115,13 +103,13 @@ def main():
     with open(given.samples, newline="") as f:
         samples = list(samples_of(csv.reader(f)))
     with open(given.source) as f:
-        names = functions_of(f.read())
+        source = sanitize_cuda.Source(f.read())
     with open(given.sass) as f:
         places = places_of(f)
     if len(samples) != len(places):
         sys.exit(f"warp_samples: {given.samples} has {len(samples)} instructions and {given.sass} {len(places)}: "
                  "compile the source of that run with its compiler")
-    root = tree_of(names, places, samples)
+    root = tree_of(source, places, samples)
     total = root.samples()
     if not total:
         sys.exit(f"warp_samples: {given.samples} has no samples: give ncu --section SourceCounters")

@@ -249,7 +249,7 @@ class Emitter:
         """[N, C, ..] as [N, .., C].  An image of this shape is copied there unless it lies so: the copy, which a
         convolution or a norm may need as well, goes by tiles, where reads of single entries would be far apart."""
         laid = self.permute(val, channels_last(val.rank))
-        far = val.rank > 3 and val.shape == tuple(shape) and not lies_channels_last(val) and val.shape[1] >= 8
+        far = val.rank > 3 and val.shape == tuple(shape) and not lies_channels_last(val) and val.shape[1] >= WIDE
         return self.op("copy", laid) if far else laid
 
     def overwrite(self) -> dict[str, int]:
@@ -487,7 +487,13 @@ def lies_channels_last(val: Val) -> bool:
     return val.permuted is not None and val.rank >= 3 and val.permuted[1] == channels_first(val.rank)
 
 
-WIDE = 8  # entries of 16 bits, a copy of 16 bytes
+def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
+    """Numbers of n spatial axes, of which one may stand for all."""
+    values = [values] if isinstance(values, int) else list(values)
+    return values * n if len(values) == 1 else values
+
+
+WIDE = 8  # channels, or entries side by side, that a copy of 16 bytes takes in 16 bits
 FEWEST_PATCHES = 64  # windows of which a product is faster
 
 
@@ -497,14 +503,11 @@ def is_of_patches(
     """Do the windows of a convolution of images of few channels lie side by side, and are they wide?  Then it is a
     product of rows, each a window, with its weight as it is (lowering_math.py).  x, w: what has a shape and a dtype."""
     n, half = len(w.shape) - 2, w.dtype in (torch.float16, torch.bfloat16)
-    kernel, places = tuple(w.shape[2:]), tuple(x.shape[2:])
-
-    def are(given: Any, values: tuple) -> bool:
-        return tuple(given) == values or (len(given) == 1 and tuple(given) * n == values)
-
+    kernel, places = list(w.shape[2:]), list(x.shape[2:])
+    steps = [per_axis(given, n) for given in (stride, padding, dilation)]
     return (
         (half and x.dtype == w.dtype and groups == 1 and not transposed and x.shape[1] == w.shape[1] < WIDE)
-        and (are(stride, kernel) and are(padding, (0,) * n) and are(dilation, (1,) * n))
+        and steps == [kernel, [0] * n, [1] * n]
         and (all(p % k == 0 for p, k in zip(places, kernel)) and kernel[-1] % WIDE == 0)
         and x.shape[0] * math.prod(p // k for p, k in zip(places, kernel)) >= FEWEST_PATCHES
     )

@@ -11,6 +11,7 @@ import torch
 
 from mpk import whole  # noqa: F401  (it defines mpk::attention)
 from mpk.emit import (
+    WIDE,
     Emitter,
     Unsupported,
     Val,
@@ -19,6 +20,7 @@ from mpk.emit import (
     dtype_name,
     is_of_patches,
     lies_channels_last,
+    per_axis,
 )
 from mpk.lowering import aten, lower, packet, prims, result_dtype, result_shape, strided
 
@@ -576,13 +578,7 @@ def rms_norm(e: Emitter, x: Val, shape: Sequence[int], weight: Val | None, eps: 
 # ---- convolutions and pools ----
 
 
-def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
-    values = [values] if isinstance(values, int) else list(values)
-    return values * n if len(values) == 1 else values
-
-
 SHORT = torch.float32, torch.float16, torch.bfloat16
-FEW_CHANNELS = 8  # fewer of 16 bits are no copy of 16 bytes
 FEWEST_CHANNELS_OF_ROWS, FEWEST_OF_ROWS = 64, 1024  # of sequences, and their windows, that become rows of a product
 
 
@@ -593,7 +589,7 @@ def with_channels_last(e: Emitter, x: Val, missing: int) -> Val:
         laid = e.permute(x, channels_last(x.rank))
         y = e.op("pad", laid, before=[0] * x.rank, after=[0] * (x.rank - 1) + [missing], mode="constant", value=0.0)
         return e.permute(y, channels_first(x.rank))
-    if lies_channels_last(x) or x.shape[1] < FEW_CHANNELS:
+    if lies_channels_last(x) or x.shape[1] < WIDE:
         return x
     return e.permute(e.op("copy", e.permute(x, channels_last(x.rank))), channels_first(x.rank))
 
@@ -621,7 +617,7 @@ def is_of_sequences(
     plain = short and w.rank == x.rank == 3 and groups == 1 and not transposed and dilation == 1
     return (
         (e.on_gpu and plain and w.shape[2] > 1 and w.shape[2] <= MOST_OVERLAP * stride)
-        and (x.shape[1] == channels >= FEWEST_CHANNELS_OF_ROWS and channels % FEW_CHANNELS == 0)
+        and (x.shape[1] == channels >= FEWEST_CHANNELS_OF_ROWS and channels % WIDE == 0)
         and x.shape[0] * places >= FEWEST_OF_ROWS
     )
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from mpk.emit import DTYPES, _flat, base_of, channels_last, is_of_patches, is_permuted, is_view
+from mpk.emit import DTYPES, WIDE, _flat, base_of, channels_last, is_of_patches, is_permuted, is_view
 from mpk.results import is_changed
 from mpk.shapes import STATIC, device_of, placeholders, returned_nodes
 from mpk.statics import Statics
@@ -113,7 +113,7 @@ def kept_nodes(gm: torch.fx.GraphModule, steady: Nodes) -> list[torch.fx.Node]:
 # ---- products by weights ----
 
 VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
-FEWEST_CHANNELS, MULTIPLE = 3, 8  # of a convolution's input that get more; what copies of 16 bytes take
+FEWEST_CHANNELS = 3  # of a convolution's input that get more, up to WIDE
 PRODUCTS = {aten.mm.default: 1, aten.addmm.default: 2}  # place of the weight
 
 
@@ -357,8 +357,8 @@ def laid_filters(graph: torch.fx.Graph, w: torch.fx.Node, groups: int) -> list[t
     """What leads from a weight to a copy that lies as [F, .., C], or, with a channel a group, as [.., C, F]."""
     shape = w.meta["val"].shape
     rank, made = len(shape), []
-    if groups == 1 and FEWEST_CHANNELS <= shape[1] < MULTIPLE:
-        made.append(call(graph, aten.constant_pad_nd.default, w, [0, 0] * (rank - 2) + [0, MULTIPLE - shape[1]]))
+    if groups == 1 and FEWEST_CHANNELS <= shape[1] < WIDE:
+        made.append(call(graph, aten.constant_pad_nd.default, w, [0, 0] * (rank - 2) + [0, WIDE - shape[1]]))
     order = [*range(2, rank), 1, 0] if groups > 1 and shape[1] == 1 else channels_last(rank)
     made.append(call(graph, aten.permute.default, made[-1] if made else w, order))
     made.append(call(graph, aten.clone.default, made[-1], memory_format=torch.contiguous_format))
@@ -367,7 +367,7 @@ def laid_filters(graph: torch.fx.Graph, w: torch.fx.Node, groups: int) -> list[t
 
 
 def lay_channels_last(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
-    """Convolutions read such copies of their weights.  A few channels become MULTIPLE; what is added is 0, and lowering
+    """Convolutions read such copies of their weights.  A few channels become WIDE; what is added is 0, and lowering
     adds as much to the image."""
     laid: dict[tuple, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):

@@ -437,8 +437,8 @@ MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *
  * KERNEL columns and one channel.  NaN wins, and the last NaN of several; of equal entries the
  * first.
  *
- * INDICES: they are made; else nobody reads them, and they are not written, which would be four
- * times the bytes of values of 16 bits.
+ * INDICES: whether some operator reads the second result.  If none does, it is not written: an
+ * index has 8 bytes, a value mostly 2.
  *
  * An index counts entries of [H, W, C], since to the operator the channels are a third spatial
  * axis, whose windows are one entry; P is its channels. */

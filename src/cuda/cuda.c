@@ -99,7 +99,7 @@ static mpk_status allocate(mpk_context *cx, cuda_machine *m)
         TRY(cuda_fill_on(cx, m->gpu, m->copies, m->carried_block, RT_EMPTY & 0xff,
                          m->carriers.n_bytes));
     TRY(cuda_memory_alloc(cx, m->gpu, "sums of tiles", cuda_parts_bytes(m), &m->parts_block));
-    if (m->parts_block) /* floats of sums that nobody writes (squares.c) */
+    if (m->parts_block) /* products read some floats that no task writes: 0 (squares.c) */
         TRY(cuda_fill_on(cx, m->gpu, m->copies, m->parts_block, 0, cuda_parts_bytes(m)));
     if (!m->ranks)
         TRY(cuda_memory_alloc(cx, m->gpu, "the runtime's tables", m->layout.n_bytes,

@@ -5,9 +5,9 @@
  *
  * With random operands, everything alive and only some tokens: the tasks together give what ref
  * gives and write nothing else, whatever order warps, workers and copies come in, and the same bits
- * each time.  Nothing behind a residual is read.  A worker that comes to its next task while others
- * still read what it left waits for them: every worker runs two tasks of two operators, one after
- * the other, in the same room.
+ * each time.  No body reads beyond the end of a residual.  A worker that comes to its next task
+ * while others still read what it left waits for them: every worker runs two tasks of two
+ * operators, one after the other, in the same room.
  *
  * Squares of rows (device/task/row_squares.cuh): some products with a norm are given sums of x's,
  * and sum none themselves; those that may leave sums of what they store, and write no others.
@@ -384,7 +384,8 @@ static void **residual_of(const product *p, size_t *n)
     return NULL;
 }
 
-/* Behind the residual, rounded up to 16 bytes, is memory that nobody may read. */
+/* Move the residual, rounded up to 16 bytes, to the end of a page that none may be read after: a
+ * body that reads beyond it crashes the test. */
 static void end_memory(product *p)
 {
     size_t n;

@@ -5,7 +5,9 @@
  * kernel of 3 columns, two places a thread:
  *
  *   conv_rows<2, 3, 1, 1>(t, in_x, in_w, in_bias, out_y, how);
- *   max_pool_rows<3, false>(t, in_x, out_values, out_indices, how);       nobody reads indices */
+ *   max_pool_rows<3, false>(t, in_x, out_values, out_indices, how);
+ *
+ * false: no operator reads the indices, and they are not written. */
 #include "gen/body_print.h"
 #include "op/pool.h"
 #include "shape/rows_shape.h"

@@ -129,8 +129,8 @@ gen_boxes gen_boxes_of_x(const ir_tensor *x);
 bool gen_is_of_call(const ir_graph *g, ir_op_id op);
 
 /* Are all tasks of a product for many tokens wide (linear_tile.cuh), in a call?  They are if the
- * largest is: a last task of few tokens then has boxes as the others have, one warpgroup computing
- * for nobody, and not a loop of its own, which took twice as long. */
+ * largest is: a last task of at most 64 tokens then runs the loop by boxes of the other tasks, in
+ * which its second warpgroup has no tokens.  The loop for such tasks alone took twice as long. */
 bool gen_is_wide(const gen_call *c);
 /* Of linear: has x a norm, and is it a layer_norm (false of other operators)? Do long tasks of
  * whole groups come by boxes, where there are tensor maps? Does each of tasks with this many of

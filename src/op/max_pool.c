@@ -73,7 +73,8 @@ static const op_case cases[] = {
      "0]}\n"},
     {"input %x : bf16[2, 3, 14]\n%v, %i = max_pool(%x) {kernel = [3], dilation = [2], ceil = 1}\n"},
     {"input %x : bf16[2, 1, 9, 8, 12]\n%v, %i = max_pool(%x) {kernel = [3, 3, 1], stride = [2, 2, "
-     "1], padding = [1, 1, 0]}\n"},
+     "1], padding = [1, 1, 0]}\noutput %v\n"
+     "output %i\n"},
     {"input %x : i64[1, 2, 5, 6, 7]\n%v, %i = max_pool(%x) {output = [3, 6, 2]}\n"},
 };
 

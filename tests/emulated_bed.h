@@ -98,6 +98,7 @@ typedef struct bed {
     ir_values values;
     uint64_t seed, used;
     double slack; /* relative error that is allowed beside that of the dtype */
+    double tail;  /* absolute error that is allowed */
     /* Element of a KV page where the device has (token, dim). */
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } bed;
@@ -363,9 +364,10 @@ static inline void compare(const bed *b, ir_tensor_id id, const void *expected, 
             continue;
         bool written = memcmp(want, (const char *)before + (size_t)i * bytes, bytes) != 0;
         double x = element(t, expected, i), y = element(t, b->values.data[id], i);
-        bool close = !integer && written &&
-                     ((isnan(x) && isnan(y)) ||
-                      fabs(x - y) <= (slack(t->dtype) + b->slack) * (fabs(x) + scale / 4));
+        bool close =
+            !integer && written &&
+            ((isnan(x) && isnan(y)) ||
+             fabs(x - y) <= (slack(t->dtype) + b->slack) * (fabs(x) + scale / 4) + b->tail);
         if (!close)
             fail_msg("%s case %u: %%%.*s element %lld is %g, expected %g, the largest is %g%s",
                      b->s->def->name, b->s->number, STR_ARG(t->name), (long long)i, y, x, scale,

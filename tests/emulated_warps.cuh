@@ -524,6 +524,10 @@ static inline void ptx_copy_async_part(void *to, const void *from, int n_bytes)
     if (n_bytes < 16)
         emulated_copy_later({end, 0, 16 - (rt_u32)n_bytes, 0, 0});
 }
+static inline void ptx_copy_async_at(rt_u32 to, const void *from, bool there)
+{
+    ptx_copy_async(mpk_s + to, from, there);
+}
 static inline void ptx_copy_async_commit(void)
 {
     emulated_now->group++;

@@ -777,7 +777,7 @@ static const char *const block_rows[] = {
     "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
     /* by warpgroups where there are products of these: heads of up to 64 entries, many rows */
     "input %q : bf16[1, 2, 200, 40]\ninput %k : bf16[1, 2, 300, 40]\ninput %v : bf16[1, 2, 300, "
-    "40]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\n",
+    "40]\n%y = sdpa(%q, %k, %v, _) {scale = 3.0, by_rows = 1}\n", /* scores grow */
     "input %q : bf16[1, 2, 300, 64]\ninput %k : bf16[1, 1, 333, 64]\ninput %v : bf16[1, 1, 333, "
     "64]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\n",
     "input %q : f16[1, 2, 200, 64]\ninput %k : f16[1, 2, 200, 64]\ninput %v : f16[1, 2, 200, "
@@ -787,9 +787,11 @@ static const char *const block_rows[] = {
     "input %q : bf16[1, 1, 140, 44]\ninput %k : bf16[1, 1, 200, 44]\ninput %v : bf16[1, 1, 200, "
     "24]\n%y = sdpa(%q, %k, %v, _)\n",
     "input %q : f16[1, 1, 150, 16]\ninput %k : f16[1, 1, 150, 16]\ninput %v : f16[1, 1, 150, "
-    "48]\n%y = sdpa(%q, %k, %v, _)\n",
+    "48]\n%y = sdpa(%q, %k, %v, _) {scale = 5.0}\n",
+    "input %q : f16[1, 1, 200, 40]\ninput %a : f16[1, 1, 200, 48]\ninput %v : f16[1, 1, 200, 40]\n"
+    "%k = slice(%a) {starts = [0, 0, 0, 4], stops = [1, 1, 200, 44]}\n%y = sdpa(%q, %k, %v, _)\n",
     "input %q : f16[1, 1, 260, 64]\ninput %k : f16[1, 1, 130, 64]\ninput %v : f16[1, 1, 130, "
-    "50]\ninput %m : bool[1, 1, 1, 130]\n%y = sdpa(%q, %k, %v, %m)\n",
+    "56]\ninput %m : bool[1, 1, 1, 130]\n%y = sdpa(%q, %k, %v, %m)\n",
 };
 
 #endif

@@ -37,6 +37,15 @@ MPK_FN void ptx_copy_async_part(void *to, const void *from, int n_bytes)
                  "r"(n_bytes)
                  : "memory");
 }
+/* As ptx_copy_async, to an address in the shared window.  If not `there`, the address that is read
+ * need not be valid. */
+MPK_FN void ptx_copy_async_at(rt_u32 to, const void *from, bool there)
+{
+    asm volatile("{ .reg .pred away; setp.eq.u32 away, %2, 0;\n"
+                 "  cp.async.cg.shared.global [%0], [%1], 16, away; }" ::"r"(to),
+                 "l"(from), "r"((rt_u32)there)
+                 : "memory");
+}
 /* Close a group of copies. */
 MPK_FN void ptx_copy_async_commit(void)
 {

@@ -15,57 +15,73 @@
  *   block_group_arrive     scores are there
  *   weights, totals        under the product of the last ones
  *   block_group_copy       values of a later iteration
+ *   block_exceeds          seldom: weights, totals and sums relative to a larger score
  *   block_group_arrive     sums are there
  *   block_group_keep       weights for the next iteration
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
- * ptxas moves a wait for products to the start of its basic block.  The copy of values branches, so
- * the wait after it starts a block of its own, after the exponentials.
+ * ptxas moves a wait for products to the start of its basic block.  block_exceeds branches, so the
+ * wait after it starts a block of its own, after the exponentials.  It is the only branch: one that
+ * is taken costs a warp some 30 cycles, and a warp's own chain of instructions is what an iteration
+ * waits for.
  * Cost of an iteration with heads of 64 entries: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of
  * the tensor cores for both (of 40: 3 of 64 columns and 4 of 40, 352); 32 exponentials a lane, 512
- * cycles of theirs.
+ * cycles of theirs; some 220 instructions a warp.
  */
 #ifndef TASK_BLOCK_GROUP_CUH
 #define TASK_BLOCK_GROUP_CUH
 
 #if MPK_WGMMA
 
-/* Does an entry of a row of this warp exceed the row's number by more than `room`?  The same answer
- * in all lanes.  What is no number exceeds nothing. */
-template <int B>
-MPK_FN bool block_exceeds(const float (&r_x)[1][B][4], const float (&r_line)[1][2], float room)
+/* Does an entry of a line exceed a number, in any lane of this warp?  The same answer in all lanes.
+ * What is no number exceeds nothing. */
+MPK_FN bool block_exceeds(const float (&r_line)[1][2], float number)
 {
-    bool any = false;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float most[B]; /* of pairs, then of pairs of those: few wait for one before */
-#pragma unroll
-        for (int j = 0; j < B; j++)
-            most[j] = block_larger(r_x[0][j][i * 2], r_x[0][j][i * 2 + 1]);
-#pragma unroll
-        for (int d = B / 2; d; d /= 2)
-#pragma unroll
-            for (int j = 0; j < d; j++)
-                most[j] = block_larger(most[j], most[j + d]);
-        any = any || most[0] > r_line[0][i] + room;
-    }
-    return __any_sync(0xffffffffu, any) != 0;
+    const bool any = r_line[0][0] > number || r_line[0][1] > number;
+    return __builtin_expect(__any_sync(0xffffffffu, any) != 0, 0);
 }
 
-/* block_copy of a tile whose rows the loop goes over.  Each iteration's but the last's are all
- * there, so that copies of these ask for nothing. */
-template <int N>
-MPK_FN void block_group_copy(const block_tile &tile, char *s_tile, const block_copies<N> &r,
-                             rt_i64 row_step, rt_i64 ahead, rt_i64 left)
+/* A lane's copies of 16 bytes for a tile whose rows the loop goes over, of one piece of a row each.
+ * Iterations copy without a branch, one after the other: the lane's rows lie as far apart as in the
+ * one before, and of rows that are not there copies bring zeros. */
+struct block_group_copies {
+    const char *next; /* of the next iteration: this lane's piece of its first row */
+    rt_u32 to;        /* the same in the tile's first copy */
+    int row, left;    /* that row; how many rows are left */
+};
+
+/* A row that is never there: of lanes whose piece lies beyond the columns. */
+enum { BLOCK_GROUP_NO_ROW = 1 << 30 };
+
+/* s_tile: the first copy of the tile; g: its first row of `rows`, with this many columns, whole
+ * pieces that begin at multiples of 16. */
+MPK_FN void block_group_find(block_group_copies &r, const block_tile &tile, const char *s_tile,
+                             const char *g, rt_i64 row_step, rt_i64 rows, rt_i64 columns)
 {
-    if (left < tile.rows || (rt_u64)r.g & 15) {
-        block_copy(tile, s_tile, r, true, false, row_step, ahead, left);
-        return;
-    }
+    const int bytes = mpk_dtype_bytes(tile.dtype), row = block_copy_row(tile, 0);
+    const int piece = mpk_kept_thread() % BLOCK_PIECES(tile) * 16; /* of its row, in bytes */
+    r.next = g + row * row_step * bytes + piece;
+    r.to = ptx_own(ptx_shared(s_tile) + (rt_u32)block_copy_to(tile, 0));
+    r.row = piece < columns * bytes ? row : BLOCK_GROUP_NO_ROW;
+    r.left = (int)rows;
+}
+
+/* The next iteration, into copy `copy`.  After the last one nothing is left, and zeros come to a
+ * copy that no product reads. */
+MPK_FN void block_group_copy(const block_tile &tile, int copy, block_group_copies &r,
+                             rt_i64 row_step)
+{
+    const rt_i64 row_bytes = row_step * mpk_dtype_bytes(tile.dtype);
+    const rt_u32 to = r.to + (rt_u32)(copy * tile.copy_bytes);
 #pragma unroll
-    for (int j = 0; j < N; j++)
-        ptx_copy_async_part(s_tile + block_copy_to(tile, j), r.at[j] + ahead, r.n_bytes[j]);
+    for (int j = 0; j < BLOCK_COPIES(tile); j++) {
+        const int apart = j * BLOCK_ROWS_APART(tile);
+        ptx_copy_async_at(to + (rt_u32)(apart * BLOCK_PITCH(tile.row_bytes, tile.layout)),
+                          r.next + apart * row_bytes, r.row < r.left - apart);
+    }
+    r.next += tile.rows * row_bytes;
+    r.left -= tile.rows;
 }
 
 /* All but the last N groups of loads have arrived, and both warpgroups' products see them. */

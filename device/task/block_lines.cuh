@@ -50,18 +50,34 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
 }
-/* As block_largest; the order of the sum is fixed by the fragment's layout. */
-template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
+/* The sum of a lane's own columns; its order is fixed by the fragment's layout. */
+template <int A, int B>
+MPK_FN void block_total_by_lane(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll
     for (int i = 0; i < A * 2; i++) {
-        float sum = 0;
+        float sum = r_x[i / 2][0][i % 2 * 2] + r_x[i / 2][0][i % 2 * 2 + 1];
 #pragma unroll
-        for (int j = 0; j < B; j++)
+        for (int j = 1; j < B; j++)
             sum += r_x[i / 2][j][i % 2 * 2] + r_x[i / 2][j][i % 2 * 2 + 1];
+        r_y[i / 2][i % 2] = sum;
+    }
+}
+/* The sum of the four lanes of each row, which all of them get. */
+template <int A> MPK_FN void block_total_of_lanes(float (&r_y)[A][2], const float (&r_x)[A][2])
+{
+#pragma unroll
+    for (int i = 0; i < A * 2; i++) {
+        float sum = r_x[i / 2][i % 2];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         r_y[i / 2][i % 2] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
     }
+}
+/* As block_largest. */
+template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
+{
+    block_total_by_lane(r_y, r_x);
+    block_total_of_lanes(r_y, r_y);
 }
 
 /* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s:

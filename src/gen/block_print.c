@@ -97,10 +97,15 @@ static void print_fragment(const block_printer *w, const block_step *s)
 /* ---- sums ---- */
 
 /* Parts of a line that several warps hold become one line, which all of them have, through
- * scratch. */
+ * scratch; those of a row's lanes by exchanges. */
 static void print_join(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
+    if (w->p->tiles[s->from[0]].is_by_lane) {
+        LINE(w, "block_total_of_lanes(r_%s, r_%s);\n", w->p->tiles[s->to].name,
+             w->p->tiles[s->from[0]].name);
+        return;
+    }
     LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
          w->p->tiles[s->from[0]].name, str_bool(s->verb == BLOCK_ADD),
          block_extent(w->p, s->to, 0));
@@ -117,9 +122,11 @@ static void print_add(const block_printer *w, const block_step *s)
 /* A reduction along the rows of a tile: its total or its largest entry, one number for each row. */
 static void print_reduction(const block_printer *w, const block_step *s)
 {
+    const block_tile *y = &w->p->tiles[s->to];
+    const char *total = y->is_by_lane ? "total_by_lane" : "total";
     print_fragment(w, s);
-    LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? "total" : "largest",
-         w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name);
+    LINE(w, "block_%s(r_%s, r_%s);\n", s->verb == BLOCK_TOTAL ? total : "largest", y->name,
+         w->p->tiles[s->from[0]].name);
 }
 
 /* Set all entries of a fragment to one value, with which a sum or a maximum begins. */
@@ -188,6 +195,8 @@ static void print_counts(const block_printer *w, bool next)
 static void print_iterations_before(block_printer *w, const block_step *loop)
 {
     const uint32_t first = (uint32_t)(loop - w->p->steps), end = block_end_of(w->p, first);
+    const char *x = block_axis_of(w, loop->axis);
+    const int tile = w->p->axes[loop->axis].tile;
     w->ahead = loop;
     w->has_late = true;
     w->counts_copies = false;
@@ -196,7 +205,6 @@ static void print_iterations_before(block_printer *w, const block_step *loop)
     LINE(w, "#pragma unroll 1\n");
     LINE(w, "for (int iteration = -%u; iteration < 0; iteration++) {\n", loop->ahead);
     w->indent += BLOCK_STEP;
-    block_print_next(w, loop);
     for (uint32_t i = first + 1; i < end; i++)
         if (block_is_copy(w->p, &w->p->steps[i]))
             i = block_print_loads(w, i);
@@ -206,6 +214,7 @@ static void print_iterations_before(block_printer *w, const block_step *loop)
         if (w->p->steps[i].verb == BLOCK_TURN)
             LINE(w, "block_turns_begin<%u>();\n",
                  w->p->steps[i].pending + block_groups_of(w->p, first));
+    LINE(w, "const int iterations = (int)((%s_hi - %s_lo + %d) / %d);\n", x, x, tile - 1, tile);
     LINE(w, "int iteration = 0;\n");
     print_counts(w, false);
     w->counts_copies = true;
@@ -227,11 +236,14 @@ static void print_loop(block_printer *w, const block_step *s)
     LINE(w, "#pragma unroll 1\n");
     if (s->ahead) {
         LINE(w, "for (");
-        if (!has_late)
-            text_print(w->out, "int iteration = -%u", s->ahead);
-        text_print(w->out, "; %s_lo + (rt_i64)iteration * %d < %s_hi; iteration++", x, tile, x);
-        if (has_late)
+        if (has_late) {
+            text_print(w->out, "; iteration < iterations; iteration++");
             print_counts(w, true);
+        } else {
+            text_print(w->out, "int iteration = -%u; %s_lo + (rt_i64)iteration * %d < %s_hi; ",
+                       s->ahead, x, tile, x);
+            text_print(w->out, "iteration++");
+        }
         if (w->plans_reads)
             text_print(w->out, ", next = block_copy_after(next, %u)", s->ahead + 1);
         text_print(w->out, ") {\n");
@@ -242,8 +254,6 @@ static void print_loop(block_printer *w, const block_step *s)
     w->indent += BLOCK_STEP;
     if (s->ahead)
         LINE(w, "const rt_i64 %s0 = %s_lo + (rt_i64)iteration * %d;\n", x, x, tile);
-    if (has_late)
-        block_print_next(w, s);
 }
 
 /* Close the braces of a loop, or of what follows BLOCK_GROWN.  Loads after a loop do not run ahead;
@@ -259,6 +269,8 @@ static void print_end(block_printer *w)
     LINE(w, "}\n");
     if (w->grown) {
         w->grown = false;
+        memcpy(w->flying, w->flying_before, sizeof w->flying);
+        w->n_flying = w->n_flying_before;
         return;
     }
     if (loop && w->has_late)
@@ -270,12 +282,13 @@ static void print_end(block_printer *w)
 /* A comparison of a warp's entries, on which all its lanes agree. */
 static void print_grown(block_printer *w, const block_step *s)
 {
-    LINE(w, "if (block_exceeds(r_%s, r_%s, ", w->p->tiles[s->from[0]].name,
-         w->p->tiles[s->to].name);
+    LINE(w, "if (block_exceeds(r_%s, ", w->p->tiles[s->to].name);
     gen_print_float((float)s->number, w->out);
     text_print(w->out, ")) {\n");
     w->indent += BLOCK_STEP;
     w->grown = true;
+    memcpy(w->flying_before, w->flying, sizeof w->flying);
+    w->n_flying_before = w->n_flying;
 }
 
 /* ---- entries of fragments ---- */

@@ -56,6 +56,21 @@ static void print_found_patch(const block_printer *w, const block_step *s)
          t->name);
 }
 
+/* In front of a loop by warpgroups, whose tiles have its axis as rows: the lane's first copies. */
+static void print_found_group(const block_printer *w, const block_step *loop, const block_step *s)
+{
+    const block_operand *o = &w->p->operands[s->operand];
+    const block_tile *t = &w->p->tiles[s->to];
+    const char *x = block_axis_of(w, t->axis[1]), *rows = block_axis_of(w, loop->axis);
+    LINE(w, "block_group_copies copies_%s;\n", t->name);
+    LINE(w, "block_group_find(copies_%s, tile_%s, t.s_scratch + tile_%s.offset, g_%s + (", t->name,
+         t->name, t->name, o->name);
+    print_begin(w, o, loop->axis);
+    text_print(w->out, " + %s_lo * %lldll) * %u, %lldll, %s_hi - %s_lo, %s_hi - %s0);\n", rows,
+               (long long)o->stride[loop->axis], ir_dtype_table[o->dtype].block_bytes,
+               (long long)o->stride[t->axis[0]], rows, rows, x, x);
+}
+
 /* In front of a loop: what the copies of a tile have in common in all its iterations. */
 static void print_found_load(const block_printer *w, const block_step *loop, const block_step *s)
 {
@@ -66,6 +81,10 @@ static void print_found_load(const block_printer *w, const block_step *loop, con
     const char *kind = o->window ? "spots" : "copies";
     if (t->patch) {
         print_found_patch(w, s);
+        return;
+    }
+    if (block_has_late(w->p, (uint32_t)(loop - w->p->steps))) {
+        print_found_group(w, loop, s);
         return;
     }
     LINE(w, "block_%s<BLOCK_COPIES(tile_%s)> %s_%s;\n", kind, t->name, kind, t->name);
@@ -183,9 +202,8 @@ static void print_iteration_load(const block_printer *w, const block_tile *t,
     const int8_t axis = w->ahead->axis;
     const char *x = block_axis_of(w, axis);
     const bool whole = has_whole_tiles(w->p, &w->p->axes[axis]);
-    text_print(w->out, ", copies_%s", t->name);
-    if (!w->has_late)
-        text_print(w->out, ", %s, %s", str_bool(t->axis[0] == axis), str_bool(whole));
+    text_print(w->out, ", copies_%s, %s, %s", t->name, str_bool(t->axis[0] == axis),
+               str_bool(whole));
     text_print(w->out, ", %lldll, %s_next * %lldll, %s_hi - %s_next);\n",
                (long long)o->stride[t->axis[0]], x,
                (long long)(o->stride[axis] * ir_dtype_table[o->dtype].block_bytes), x, x);
@@ -195,8 +213,6 @@ static void print_iteration_load(const block_printer *w, const block_tile *t,
 static const char *load_name(const block_printer *w, const block_step *s)
 {
     const block_operand *o = &w->p->operands[s->operand];
-    if (is_found(w, w->ahead, s) && w->has_late)
-        return "group_copy";
     if (is_found(w, w->ahead, s))
         return o->window ? "copy_window" : "copy";
     return o->window ? "load_window" : "load";
@@ -216,6 +232,12 @@ static void print_load(const block_printer *w, const block_step *s)
              "tile_%s.copy_bytes, patch_%s, window_%s, rows_%s, g_%s, load_tile * %d);\n",
              t->name, t->name, t->stages, t->name, t->name, o->name, t->name, o->name,
              block_extent(w->p, s->to, 1));
+        return;
+    }
+    if (w->has_late) {
+        LINE(w, "block_group_copy(tile_%s, ", t->name);
+        block_print_copy_of(w, t, w->ahead->ahead);
+        text_print(w->out, ", copies_%s, %lldll);\n", t->name, (long long)o->stride[t->axis[0]]);
         return;
     }
     LINE(w, "block_%s(tile_%s, t.s_scratch + tile_%s.offset", load_name(w, s), t->name, t->name);
@@ -292,12 +314,11 @@ static void print_fetches(const block_printer *w, const block_step *loop)
  * step waits.  Returns the last of them.  In iterations before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
 {
-    const block_step *loop = w->ahead;
+    const block_step *loop = w->has_late ? NULL : w->ahead; /* copies of groups look themselves */
     if (loop) {
         const char *x = block_axis_of(w, loop->axis);
         const int tile = w->p->axes[loop->axis].tile;
-        if (!w->has_late) /* else it stands at the iteration's beginning */
-            block_print_next(w, loop);
+        block_print_next(w, loop);
         if (w->p->axes[loop->axis].run)
             LINE(w, "if (%s_lo + ((rt_i64)iteration + %u) * %d < %s_hi) {\n", x, loop->ahead, tile,
                  x);
@@ -313,7 +334,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");
-    if (loop && !w->has_late)
+    if (loop)
         LINE(w, "if (iteration < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

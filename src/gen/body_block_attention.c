@@ -41,6 +41,13 @@ static block_operand mask_of(const ir_tensor *t)
     return o;
 }
 
+/* Does each head begin at a multiple of 16 bytes after the start of the storage, as each row then
+ * does? */
+static bool has_aligned_heads(const ir_tensor *t)
+{
+    return (t->offset | t->stride[0] | t->stride[1]) % 8 == 0;
+}
+
 /* What super is asked: the shape of one head, and from the task's box how many rows and heads a
  * task has.  With by_rows the result's axes 1 and 2 are exchanged, and the box with them. */
 static super_attention attention_of(const gen_call *c)
@@ -64,7 +71,7 @@ static super_attention attention_of(const gen_call *c)
                          .boxes = (box.hi[0] - box.lo[0]) * (box.hi[heads] - box.lo[heads])};
     if (s.has_mask)
         s.mask = mask_of(gen_input(c, MASK));
-    if (c->needs & GEN_WGMMA)
+    if (c->needs & GEN_WGMMA && has_aligned_heads(k) && has_aligned_heads(v))
         s.group_bytes = c->scratch_most ? c->scratch_most : UINT32_MAX;
     return s;
 }
@@ -92,7 +99,6 @@ static mpk_status choose(mpk_context *cx, const gen_call *c, const super_choice 
         s.scores = with_number(c->arena, "where(x1 != 0, x0 * ", scale, ", (-inf))");
     else
         s.scores = with_number(c->arena, "x0 * ", scale, s.has_mask ? " + x1" : "");
-    s.factor = is_raw ? scale : 1;
     if (is_raw) {
         s.weights = with_number(c->arena, "exp(x0 * ", scale, " - x1)");
         s.scaled = with_number(c->arena, "x0 * ", scale, "");

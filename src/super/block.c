@@ -255,7 +255,7 @@ static uint32_t bytes_of_tiles(const block_program *p)
     uint32_t most = end > tiles ? end : tiles;
     for (int8_t i = 0; i < (int8_t)p->n_tiles; i++) {
         const block_tile *t = &p->tiles[i];
-        uint32_t parts = t->parts > 1 ? (uint32_t)(t->parts - 1) : 0;
+        uint32_t parts = t->parts > 1 && !t->is_by_lane ? (uint32_t)(t->parts - 1) : 0;
         uint32_t bytes =
             parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
         most = bytes > most ? bytes : most;
@@ -368,7 +368,9 @@ static void print_tile(const block_program *p, int8_t i, text *out)
         text_print(out, " x %u %s", t->stages, layouts[t->layout]);
     if (t->patch)
         text_print(out, " patch of %d", t->patch);
-    if (t->parts > 1)
+    if (t->is_by_lane)
+        text_print(out, " by lane");
+    else if (t->parts > 1)
         text_print(out, " in %u parts", t->parts);
     else if (t->is_shared_out)
         text_print(out, " shared out");

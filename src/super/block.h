@@ -42,8 +42,8 @@
  *   map      T, ...     element by element, an expression of the operator map over tiles and
  *                       numbers; tiles that lack an axis are spread along it
  *   largest  T, A       over the axis that T lacks, or over the parts of A; total T, A: the sum
- *   grown    T, A       a line T: the steps up to its end run if an entry of A exceeds its row's
- *                       by more than `number`, and may run if none does
+ *   grown    T          the steps up to its end run if an entry of the line T exceeds `number`, and
+ *                       may run if none does
  *   store    X <- T     what lies inside the box
  *
  * A *late* product of a loop that is ahead is that of the iteration before: it reads a fragment as
@@ -69,6 +69,9 @@ enum {
     BLOCK_MOST_STEPS = 48,
     BLOCK_MOST_SOURCES = 12
 };
+
+/* Lanes that share a row of a fragment; lane i has columns 2 i and 2 i + 1 of each eight. */
+enum { BLOCK_ROW_LANES = 4 };
 
 /* An axis of the box that a task computes, and how it is cut into tiles. */
 typedef struct block_axis {
@@ -109,6 +112,8 @@ typedef struct block_tile {
     int32_t patch;
     /* fragment: partial sums, each over other entries of the axis that is summed over; 0, 1: one */
     uint8_t parts;
+    /* a line in BLOCK_ROW_LANES parts: of the columns that each lane of a row has, not each warp */
+    bool is_by_lane;
     /* fragment: its columns are what another product sums over; the warps along that sum have 16
      * columns each in turn */
     bool is_shared_out;

@@ -18,8 +18,8 @@
  * rows, 64 keys an iteration.  Values are added an iteration late, so that a warp's exponentials
  * run while the tensor cores multiply the weights of the iteration before, and the warpgroups take
  * turns, so that they do so while it makes the other's scores.  What weights are relative to
- * follows the largest score loosely: most iterations compare, and neither exchange nor rescale
- * anything.
+ * follows the largest score loosely: most iterations look at the weights' totals, which they need
+ * anyway, and neither look for the largest score nor exchange or rescale anything.
  *
  * Cost of a search: 48 recipes and that one, a proof for the best.
  */
@@ -36,8 +36,8 @@ enum { M, S, D, E, Q = 0, KEYS, VALUES };
  * of the ring, which products have instead. */
 enum { GROUP_LEAST = 32, GROUP_KEYS = 64, GROUP_FEW_TURNS = 4 };
 enum { GROUP_AHEAD_OF_FEW = 2, GROUP_AHEAD_OF_MANY = 3 };
-/* Weights may be e to this. */
-#define HEADROOM 5.0
+/* A lane's weights of an iteration may add up to this, so that each is a number of 16 bits. */
+#define MOST_WEIGHT 32768.0
 
 /* What a candidate's text follows from. */
 typedef struct recipe {
@@ -196,6 +196,18 @@ static int8_t add_line(block_program *p, const char *name, uint8_t parts)
     return line;
 }
 
+/* Add a total for each row of the tile: of a warp that has whole rows each lane adds up its own
+ * columns, and lanes exchange nothing before the end. */
+static int8_t add_total(block_program *p, const char *name, uint8_t parts)
+{
+    const int8_t line = add_line(p, name, parts);
+    if (parts == 1) {
+        p->tiles[line].parts = BLOCK_ROW_LANES;
+        p->tiles[line].is_by_lane = true;
+    }
+    return line;
+}
+
 /* What is kept of the keys so far, for each row: sums of weighted values, the total of the
  * weights, the largest score.  Invariant: sums and total are relative to exp(largest), that is,
  * they hold sum of exp(score - largest) times values. */
@@ -206,7 +218,7 @@ typedef struct kept {
 /* Begin a row with nothing kept: zeros, and a largest that every score exceeds. */
 static void fill_kept(block_program *p, kept *t, uint8_t parts)
 {
-    *t = (kept){block_add_fragment(p, "sums", M, E), add_line(p, "total", parts),
+    *t = (kept){block_add_fragment(p, "sums", M, E), add_total(p, "total", parts),
                 add_line(p, "largest", parts)};
     p->tiles[t->sums].parts = parts;
     block_add_step(p, BLOCK_FILL, t->sums);
@@ -230,7 +242,7 @@ static void add_iteration(block_program *p, const super_attention *s, const kept
 {
     const uint8_t parts = p->tiles[t->sums].parts;
     const int8_t most = add_line(p, "most", parts), next = add_line(p, "next", parts);
-    const int8_t scale = add_line(p, "rescale", parts), more = add_line(p, "more", parts);
+    const int8_t scale = add_line(p, "rescale", parts), more = add_total(p, "more", parts);
     int8_t base = next; /* what weights are relative to */
     add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
@@ -263,6 +275,14 @@ static void add_parts(block_program *p, const super_attention *s, kept *t)
     *t = all;
 }
 
+/* Bring the lanes' totals together. */
+static void add_lanes(block_program *p, kept *t)
+{
+    const int8_t all = add_line(p, "all_total", 1);
+    add_of(p, BLOCK_TOTAL, NULL, all, t->total, BLOCK_NONE, BLOCK_NONE);
+    t->total = all;
+}
+
 /* The end of a candidate: one division for each row, then a product for each entry.  A division
  * takes some 35 instructions, which run once a task and so come from L2: one for each of a thread's
  * 64 entries was most of a task's time where keys are few. */
@@ -282,34 +302,53 @@ static void add_loop(block_program *p, int8_t axis, uint8_t ahead)
     s->ahead = ahead;
 }
 
-/* Where scores have grown beyond what weights are relative to it moves to the largest, and the
- * total follows; `scale` is what sums are to be multiplied by.  A weight is at most e^HEADROOM:
- * numbers of 16 bits and totals have room for it. */
-static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t scores,
-                       int8_t scale)
+/* Weights from scores, and each lane's total of them.  base: what they are relative to. */
+static void add_weights(block_program *p, const super_attention *s, int8_t weights, int8_t more,
+                        int8_t scores, int8_t base)
 {
-    const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1);
-    block_add_step(p, BLOCK_FILL, scale)->number = 1;
-    block_step *grown = block_add_step(p, BLOCK_GROWN, t->largest);
-    grown->from[grown->n_from++] = scores;
-    grown->number = HEADROOM / s->factor;
+    add_of(p, BLOCK_MAP, s->weights ? s->weights : "exp(x0 - x1)", weights, scores, base,
+           BLOCK_NONE);
+    add_of(p, BLOCK_TOTAL, NULL, more, weights, BLOCK_NONE, BLOCK_NONE);
+}
+
+/* What weights are relative to: the largest score so far as scores were some iterations ago.  Its
+ * tile is that of the largest unless weights take scores as products gave them. */
+static int8_t add_base(block_program *p, const super_attention *s, const kept *t)
+{
+    return s->weights ? add_line(p, "base", 1) : t->largest;
+}
+static void set_base(block_program *p, const super_attention *s, const kept *t, int8_t base)
+{
+    if (s->weights)
+        add_of(p, BLOCK_MAP, s->scaled, base, t->largest, BLOCK_NONE, BLOCK_NONE);
+}
+
+/* Where weights have become too large, what they are relative to moves to the largest score, what
+ * is kept follows, and weights are made once more. */
+static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t weights,
+                       int8_t more, int8_t scores, int8_t base)
+{
+    const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1),
+                 scale = add_line(p, "rescale", 1);
+    block_add_step(p, BLOCK_GROWN, more)->number = MOST_WEIGHT;
     add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
     add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, next, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    set_base(p, s, t, base);
+    add_weights(p, s, weights, more, scores, base);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
 }
 
 /* An iteration by warpgroups.  The product of the last weights runs under this iteration's
- * exponentials, so sums are rescaled last.  The loads of values branch; they come after the
- * exponentials, so that ptxas does not move the wait for that product ahead of these. */
+ * exponentials, so sums are looked at last.  `grown` branches, and comes after the exponentials, so
+ * that ptxas does not move the wait for that product ahead of these. */
 static void add_group_iteration(block_program *p, const super_attention *s, const kept *t,
-                                int8_t scores, int8_t q, int8_t k, int8_t v)
+                                int8_t scores, int8_t q, int8_t k, int8_t v, int8_t base)
 {
-    const int8_t weights = block_add_fragment(p, "weights", M, S), more = add_line(p, "more", 1),
-                 scale = add_line(p, "rescale", 1);
-    int8_t base = t->largest; /* what weights are relative to */
+    const int8_t weights = block_add_fragment(p, "weights", M, S), more = add_total(p, "more", 1);
     p->tiles[weights].is_shared_out = true;
     block_add_step(p, BLOCK_FILL, scores);
     add_of(p, BLOCK_MULTIPLY, NULL, scores, q, k, BLOCK_NONE);
@@ -318,17 +357,10 @@ static void add_group_iteration(block_program *p, const super_attention *s, cons
     block_add_step(p, BLOCK_PASS, BLOCK_NONE);
     add_load(p, k, KEYS);
     add_mask(p, s, s->weights != NULL, scores);
-    add_growth(p, s, t, scores, scale);
-    if (s->weights) {
-        base = add_line(p, "base", 1);
-        add_of(p, BLOCK_MAP, s->scaled, base, t->largest, BLOCK_NONE, BLOCK_NONE);
-    }
-    add_of(p, BLOCK_MAP, s->weights ? s->weights : "exp(x0 - x1)", weights, scores, base,
-           BLOCK_NONE);
-    add_of(p, BLOCK_TOTAL, NULL, more, weights, BLOCK_NONE, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "x0 + x1", t->total, t->total, more, BLOCK_NONE);
+    add_weights(p, s, weights, more, scores, base);
     add_load(p, v, VALUES);
-    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
+    add_growth(p, s, t, weights, more, scores, base);
+    add_of(p, BLOCK_MAP, "x0 + x1", t->total, t->total, more, BLOCK_NONE);
 }
 
 /* The columns of a tile of values: what sums have for each row. */
@@ -363,10 +395,13 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     add_load(p, q, Q);
     fill_kept(p, &t, parts);
     const uint8_t ahead = (uint8_t)(c->stages - (c->by_groups ? 2 : 1));
+    int8_t base = BLOCK_NONE;
+    if (c->by_groups)
+        set_base(p, s, &t, base = add_base(p, s, &t));
     add_loop(p, S, ahead);
     if (c->by_groups) {
         block_add_step(p, BLOCK_TURN, BLOCK_NONE)->pending = (uint8_t)(2 * ahead - 3);
-        add_group_iteration(p, s, &t, scores, q, k, v);
+        add_group_iteration(p, s, &t, scores, q, k, v, base);
     } else {
         block_add_step(p, BLOCK_WAIT, BLOCK_NONE)->pending = (uint8_t)(c->stages - 2);
         add_load(p, k, KEYS);
@@ -377,6 +412,8 @@ static void make_candidate(const super_attention *s, const recipe *c, block_prog
     block_add_step(p, BLOCK_END, BLOCK_NONE);
     if (parts > 1)
         add_parts(p, s, &t);
+    else
+        add_lanes(p, &t);
     add_result(p, t.sums, t.total);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
 }
@@ -435,6 +472,13 @@ static double cost_of(const super_attention *s, const recipe *c)
     return tiles * (TILE_CYCLES + 2 * LATENCY + iterations * iteration + join);
 }
 
+/* Do copies of 16 bytes bring keys and values, whole?  Warpgroups have no other loads. */
+static bool has_whole_pieces(const super_attention *s)
+{
+    return s->k.stride[D] == 1 && s->v.stride[E] == 1 && s->k.stride[S] % 8 == 0 &&
+           s->v.stride[S] % 8 == 0 && s->width % 8 == 0 && s->values % 8 == 0;
+}
+
 /* Does a candidate fit the target and keep the rules?  Beside the sums there is room for 32
  * registers: the scores of a tile.  Counts what was listed and what fitted.  Nothing is listed by
  * warpgroups where there are none. */
@@ -448,6 +492,8 @@ static bool fits(const super_attention *s, const super_target *t, const recipe *
     out->n_listed++;
     make_candidate(s, c, &p);
     const uint32_t most = c->by_groups ? s->group_bytes : t->scratch_bytes;
+    if (c->by_groups && !has_whole_pieces(s))
+        return false;
     const bool all = block_scratch_bytes(&p) <= most && block_registers(&p) <= t->registers + 32 &&
                      block_verify(&quiet, &p) == MPK_OK;
     out->n_fitting += all;

@@ -397,6 +397,15 @@ static void reduce_one(reduction *d, field x)
     d->n++;
 }
 
+/* Does this part of a line have the column of a tile's row? */
+static bool has_column(const runner *r, const block_tile *x, const block_tile *line, uint32_t part,
+                       uint32_t column)
+{
+    if (line->is_by_lane)
+        return column % BLOCK_MMA_COLUMNS / 2 == part;
+    return !x->is_shared_out || part_of(r, column) == part;
+}
+
 /* Reduce row `row` for one part of the result: over the parts of a line, or over the columns
  * that this part has. */
 static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t row)
@@ -408,7 +417,7 @@ static void reduce_row(runner *r, const block_step *s, uint32_t part, uint32_t r
             reduce_one(&d, *entry(r, s->from[0], i, row, 0));
     else
         for (uint32_t i = 0; i < (uint32_t)block_extent(r->p, s->from[0], 1); i++)
-            if (!x->is_shared_out || part_of(r, i) == part)
+            if (has_column(r, x, &r->p->tiles[s->to], part, i))
                 reduce_one(&d, *entry(r, s->from[0], 0, row, i));
     *entry(r, s->to, part, row, 0) = s->verb == BLOCK_TOTAL ? d.total : field_random(d.key, d.n);
 }

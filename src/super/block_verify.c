@@ -92,9 +92,15 @@ static mpk_status check_fragment(mpk_context *cx, const block_program *p, int8_t
     const block_tile *t = &p->tiles[i];
     const uint8_t along[2] = {p->warps[0], p->warps[t->is_shared_out ? 2 : 1]};
     const int32_t fields[2] = {BLOCK_SIDE, p->by_groups ? BLOCK_MMA_COLUMNS : BLOCK_SIDE};
-    CHECK(cx, t->dtype == IR_F32 && (t->parts <= 1 || t->parts == p->warps[2]), MPK_EVERIFY,
+    CHECK(cx, t->dtype == IR_F32 && (t->is_by_lane || t->parts <= 1 || t->parts == p->warps[2]),
+          MPK_EVERIFY,
           "tile %s of block %s: fragments are f32, in one part or one for each warp along the sum",
           t->name, p->name);
+    CHECK(cx,
+          !t->is_by_lane || (t->parts == BLOCK_ROW_LANES && t->axis[1] == BLOCK_NONE &&
+                             p->unit == BLOCK_MMA && p->warps[2] == 1),
+          MPK_EVERIFY, "tile %s of block %s: lanes have parts of a line of whole rows", t->name,
+          p->name);
     for (int side = 0; side < 2; side++)
         CHECK(cx,
               t->axis[side] == BLOCK_NONE ||
@@ -282,20 +288,25 @@ static uint32_t parts_of(const block_tile *t)
 /* Does the warp that has an entry of y have what it needs of x? */
 static bool is_at_hand(const block_tile *x, const block_tile *y)
 {
+    if (x->is_by_lane)
+        return y->is_by_lane;
     return (parts_of(x) == 1 || parts_of(x) == parts_of(y) || y->is_shared_out) &&
            (!x->is_shared_out || y->is_shared_out);
 }
 
-/* May a row of x be reduced into y?  Either over the columns of whole rows, where each warp
- * reduces those that it has, or over the parts of a line.  Only mma programs with one warp along
- * columns keep rows whole. */
-static bool can_reduce(const checker *c, const block_tile *x, const block_tile *y)
+/* May a row of x be reduced into y?  Either over the columns of whole rows, where each warp or
+ * lane reduces those that it has, or over the parts of a line.  Only mma programs with one warp
+ * along columns keep rows whole.  Lanes have totals alone. */
+static bool can_reduce(const checker *c, block_verb verb, const block_tile *x, const block_tile *y)
 {
     if (y->axis[0] != x->axis[0] || y->axis[1] != BLOCK_NONE || c->p->warps[1] != 1 ||
         c->p->unit != BLOCK_MMA)
         return false;
-    return x->axis[1] == BLOCK_NONE ? parts_of(x) > 1 && parts_of(y) == 1
-                                    : x->is_shared_out && parts_of(y) == c->p->warps[2];
+    if (x->axis[1] == BLOCK_NONE)
+        return parts_of(x) > 1 && parts_of(y) == 1 && (!x->is_by_lane || verb == BLOCK_TOTAL);
+    if (y->is_by_lane)
+        return x->is_shared_out && verb == BLOCK_TOTAL;
+    return x->is_shared_out && parts_of(y) == c->p->warps[2];
 }
 
 /* A source of a map, an add or a reduction. */
@@ -306,10 +317,12 @@ static mpk_status check_source(checker *c, const block_step *s, const block_tile
         RULE(c, is_within(x, y) && is_at_hand(x, y), "tile %s has axes or parts that %s lacks",
              x->name, y->name);
     else if (s->verb == BLOCK_ADD)
-        RULE(c, is_within(x, y) && is_within(y, x) && parts_of(x) > 1 && parts_of(y) == 1,
+        RULE(c,
+             is_within(x, y) && is_within(y, x) && parts_of(x) > 1 && parts_of(y) == 1 &&
+                 !x->is_by_lane,
              "tile %s is in %u parts", x->name, x->parts);
     else
-        RULE(c, can_reduce(c, x, y), "a warp does not hold whole rows of %s", x->name);
+        RULE(c, can_reduce(c, s->verb, x, y), "a warp does not hold whole rows of %s", x->name);
     return MPK_OK;
 }
 
@@ -378,6 +391,8 @@ static mpk_status check_grown(checker *c, const block_step *s)
 {
     RULE(c, !c->grown && c->depth, "it stands in no loop");
     TRY(check_fragments(c, s));
+    RULE(c, c->p->tiles[s->to].axis[1] == BLOCK_NONE, "tile %s is not a line",
+         c->p->tiles[s->to].name);
     c->grown = true;
     return MPK_OK;
 }
@@ -388,7 +403,9 @@ static mpk_status check_grown(checker *c, const block_step *s)
 static mpk_status check_step(checker *c, const block_step *s)
 {
     TRY(check_late(c, s));
-    RULE(c, !c->grown || s->verb == BLOCK_END || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST,
+    RULE(c,
+         !c->grown || s->verb == BLOCK_END || s->verb == BLOCK_MAP || s->verb == BLOCK_LARGEST ||
+             s->verb == BLOCK_TOTAL,
          "it cannot stand after `grown`");
     switch (s->verb) {
     case BLOCK_LOOP:

@@ -73,7 +73,6 @@ typedef struct super_attention {
      * the weight of a product x0 by x1, the largest product times c; "x0 c"; and
      * "exp((x0 - x1) c)"; else NULL, and candidates scale the scores first */
     const char *weights, *scaled, *apart;
-    double factor; /* then c, else 1 */
     /* of the task that takes longest: rows of a head, and how many heads */
     int64_t box_rows, boxes;
     /* where products of warpgroups are at hand: the shared memory that a task may have then */

@@ -284,7 +284,6 @@ static super_attention attention_of(int64_t rows, int64_t keys, int64_t width, b
         .weights = mask ? NULL : "exp(x0 * 0.125 - x1)",
         .scaled = mask ? NULL : "x0 * 0.125",
         .apart = mask ? NULL : "exp((x0 - x1) * 0.125)",
-        .factor = mask ? 1 : 0.125,
         .box_rows = 16,
         .boxes = 1};
     return s;
@@ -547,11 +546,56 @@ static void weights_too_early(block_program *p)
         *s = s[1];
     *s = kept; /* behind this iteration's weights */
 }
-static void forget_no_growth(block_program *p)
+/* Step `which` of a verb among those that follow `grown`. */
+static block_step *find_grown(block_program *p, block_verb verb, int which)
 {
-    block_step *s = find_step(p, BLOCK_GROWN) - 1;
-    assert_int_equal(s->verb, BLOCK_FILL);
-    s->number = 2;
+    block_step *s = find_step(p, BLOCK_GROWN);
+    while (s->verb != verb || which-- > 0)
+        s++;
+    return s;
+}
+static void forget_weights_of_growth(block_program *p)
+{
+    block_step *s = find_grown(p, BLOCK_TOTAL, 0) - 1;
+    s->expression = "x0";
+    s->from[0] = s->to;
+    s->n_from = 1;
+}
+static void forget_total_of_growth(block_program *p)
+{
+    block_step *s = find_grown(p, BLOCK_TOTAL, 0);
+    memmove(s, s + 1, (size_t)(p->steps + p->n_steps - (s + 1)) * sizeof *s);
+    p->n_steps--;
+}
+static void forget_base_of_growth(block_program *p)
+{
+    block_step *s = find_grown(p, BLOCK_TOTAL, 0) - 2;
+    s->expression = "x0";
+    s->from[0] = s->to;
+}
+/* The line of the lanes' totals; then the step that adds them up. */
+static block_tile *find_lanes(block_program *p)
+{
+    for (uint32_t i = 0; i < p->n_tiles; i++)
+        if (strcmp(p->tiles[i].name, "total") == 0)
+            return &p->tiles[i];
+    fail_msg("the program has no totals");
+    return NULL;
+}
+static void total_of_one_lane(block_program *p)
+{
+    block_tile *t = find_lanes(p);
+    t->is_by_lane = false;
+    t->parts = 1;
+}
+static void total_by_warp(block_program *p)
+{
+    find_lanes(p)->parts = 2;
+}
+static void division_by_a_lane(block_program *p)
+{
+    block_step *s = find_map(p, "where(x0 == 0, 0.0, 1.0 / x0)", 0);
+    s->from[0] = (int8_t)(find_lanes(p) - p->tiles);
 }
 static void begin_with_one(block_program *p)
 {
@@ -596,7 +640,12 @@ static void test_groups(void **state)
     static const fault faults[] = {
         {"a missing rescale of the sums", forget_rescaled_sums},
         {"a missing rescale of the total", forget_total_of_groups},
-        {"a rescale where nothing grew", forget_no_growth},
+        {"weights that stay where scores grew", forget_weights_of_growth},
+        {"a total of weights that were made again", forget_total_of_growth},
+        {"a base that does not follow the largest", forget_base_of_growth},
+        {"lanes' totals in a line of whole rows", total_of_one_lane},
+        {"lanes' totals in two parts", total_by_warp},
+        {"a division by the total of a lane", division_by_a_lane},
         {"a largest that is not kept", keep_old_largest},
         {"a tail that counts", forget_tail},
         {"transposed values", other_values},
@@ -618,13 +667,17 @@ static void test_groups(void **state)
         const int mask = i / 2;
         const bool causal = draw(2), few = i % 2;
         const int64_t keys = few ? 201 + (int64_t)draw(56) : 257 + (int64_t)draw(180);
-        super_attention s = attention_of(300 + (int64_t)draw(90), keys, 33 + (int64_t)draw(32),
+        super_attention s = attention_of(300 + (int64_t)draw(90), keys, 40 + 8 * (int64_t)draw(4),
                                          causal, draw(2) * 50, mask);
         s.box_rows = s.rows;
         s.group_bytes = few ? 88 << 10 : 104 << 10; /* a turn more is loaded ahead of many keys */
         choose_attention(&s, &choice);
         assert_true(choice.program.by_groups);
         s.group_bytes--;
+        choose_attention(&s, &choice);
+        assert_false(choice.program.by_groups);
+        s.group_bytes = UINT32_MAX;
+        s.values = 33; /* copies would bring a piece in part */
         choose_attention(&s, &choice);
         assert_false(choice.program.by_groups);
     }

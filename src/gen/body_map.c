@@ -54,11 +54,10 @@ static bool accepts_eights(const gen_call *c, const map_program *p)
 {
     const ir_tensor *y = gen_output(c, 0);
     const int64_t last = y->rank ? y->dims[y->rank - 1] : 0;
-    bool accepts = last && gen_is_whole_of_eights(y, last) && p->steps[p->result].type == MAP_F &&
-                   p->n <= GEN_STEPS_OF_EIGHT;
+    bool accepts = last && gen_is_whole_of_eights(y, last) && p->steps[p->result].type == MAP_F;
     for (uint32_t i = 0; i < c->op->n_in; i++)
         accepts = accepts && gen_has_eights(gen_input(c, i), last);
-    return accepts;
+    return accepts && gen_is_short(&(gen_eights){c, last, c->op->n_in, y->rank}, p);
 }
 
 /* The loop over eights, which ends the body where it can run. */

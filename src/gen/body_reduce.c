@@ -123,11 +123,10 @@ static void print_more(const void *of, const map_step *s, text *out)
 static bool has_eights(const reduction *r, const map_program *p)
 {
     const uint32_t last = r->x.rank - 1;
-    bool has = r->x.rank && r->set >> last & 1 && r->x.dims[last] % GEN_EIGHT == 0 &&
-               p->n <= GEN_STEPS_OF_EIGHT;
+    bool has = r->x.rank && r->set >> last & 1 && r->x.dims[last] % GEN_EIGHT == 0;
     for (uint32_t i = 0; has && i < r->n_inputs; i++)
         has = gen_has_eights(gen_input(r->c, i), r->x.dims[last]);
-    return has;
+    return has && gen_is_short(&(gen_eights){r->c, r->x.dims[last], r->n_inputs, r->x.rank}, p);
 }
 
 /* The lambdas `of` and `eight_of`; *eights: the second reads. */

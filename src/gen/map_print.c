@@ -155,6 +155,23 @@ bool gen_has_eights(const ir_tensor *t, int64_t last)
     return spread || gen_is_whole_of_eights(t, last);
 }
 
+bool gen_is_short(const gen_eights *e, const map_program *p)
+{
+    bool differs[MAP_STEPS] = {false}; /* among the eight */
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        const map_step *s = &p->steps[i];
+        const bool is_leaf = s->kind == MAP_INPUT || s->kind == MAP_NUMBER;
+        const uint32_t arity = s->kind == MAP_CALL ? map_functions[s->number].arity : !is_leaf;
+        if (s->kind == MAP_INPUT)
+            differs[i] = gen_is_whole_of_eights(gen_input(e->c, s->number), e->last);
+        for (uint32_t k = 0; k < arity; k++)
+            differs[i] = differs[i] || differs[s->arg[k]];
+        n += differs[i];
+    }
+    return n <= GEN_STEPS_OF_EIGHT;
+}
+
 void gen_print_eights(const gen_eights *e, int indent, text *out)
 {
     for (uint32_t i = 0; i < e->n_inputs; i++) {

@@ -27,7 +27,7 @@ const char *gen_access_suffix(map_type type);
 
 /* ---- by eights (device/task/eights.cuh) ---- */
 
-/* EIGHT of the device; steps that a loop by eights may have, since it has each eight times. */
+/* EIGHT of the device; steps that a loop by eights may have eight times. */
 enum { GEN_EIGHT = 8, GEN_STEPS_OF_EIGHT = 24 };
 
 /* Operands that are read by eights along an axis of `last` entries, the last of `rank`: the first
@@ -42,6 +42,9 @@ typedef struct gen_eights {
 bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last);
 /* The same, or is t broadcast along it?  Along other axes it may be, too. */
 bool gen_has_eights(const ir_tensor *t, int64_t last);
+/* Are its steps few enough for a loop by eights?  Those of broadcast operands alone are computed
+ * once for all eight, and do not count. */
+bool gen_is_short(const gen_eights *e, const map_program *p);
 /* "const eight of0 = ...;" of each operand at `at`; a float of one that is broadcast. */
 void gen_print_eights(const gen_eights *e, int indent, text *out);
 /* print_input of a map whose operands these are (`of`: gen_eights), at entry k. */

@@ -21,6 +21,13 @@
  *
  *   recur(map(a, b), c)          -> recur(a, b, c) {expr = "t0 = f32(exp(x0 * x1)); ..."}
  *
+ * With relaxed, what is small is computed again where that saves a boundary between operators: a
+ * map of fewer elements becomes part of the one that spreads it, and what a reduction reduces is
+ * made of what others read too:
+ *
+ *   map(a, reshape(silu(b)))     -> map(a, reshape(b)) {expr = "... x1 / (1 + exp(-x1)) ..."}
+ *   h = map(a, b), reduce(mul(h, c))  -> h, reduce(a, b, c) {expr = "t0 = ...; bf16(t0 * x2)"}
+ *
  * Idea: walk from the last operator to the first; each operator that is not yet merged gathers
  * its producers, and theirs, within the limits of an expression.  Then the text is written,
  * producers first, with operands and temporaries renamed.  The text is parsed again by the
@@ -34,6 +41,8 @@
 
 /* Of conv: its own operands (x, w, bias), and the most operands of the expression after it. */
 enum { CONV_INPUTS = 3, CONV_MORE = 9 };
+/* Elements that a GPU computes in less time than a boundary between two operators takes. */
+enum { SMALL_ELEMENTS = 1 << 18 };
 
 typedef struct map_fuser {
     rewrite *w;
@@ -81,6 +90,16 @@ static bool same_shape(const ir_tensor *a, const ir_tensor *b)
     return a->live == b->live && same_extents(a, b);
 }
 
+/* May an operator that spreads x over y compute x for each element of y again? */
+static bool is_small_spread(const map_fuser *f, const ir_tensor *x, const ir_tensor *y)
+{
+    bool spread = f->w->s->options->relaxed && x->live == IR_ALL && y->live == IR_ALL &&
+                  x->rank <= y->rank && ir_elements(y) <= SMALL_ELEMENTS;
+    for (uint32_t i = 1; spread && i <= x->rank; i++)
+        spread = x->dims[x->rank - i] == 1 || x->dims[x->rank - i] == y->dims[y->rank - i];
+    return spread;
+}
+
 /* How many operands of an operator are t: a square reads one twice. */
 static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
 {
@@ -109,8 +128,9 @@ static const ir_op *find_member(const map_fuser *f, const map_group *group, ir_t
         f->is_taken[made->producer])
         return NULL;
     const ir_op *op = &g->ops.at[made->producer];
+    const ir_tensor *y = &g->tensors.at[g->ops.at[group->members[0]].out[0]];
     if (!map_text_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
-        !same_shape(made, &g->tensors.at[g->ops.at[group->members[0]].out[0]]))
+        !(same_shape(made, y) || is_small_spread(f, made, y)))
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
         if (f->is_written[tg_root(g, op->in[i])])
@@ -357,17 +377,61 @@ static const ir_op *find_terms(const map_fuser *f, const ir_op *reduce)
     return op;
 }
 
+/* Can the operator that makes t, of the shape of what is reduced, be computed again by `reduce`,
+ * which has `n_in` operands then? */
+static bool may_repeat(const map_fuser *f, ir_tensor_id t, const ir_tensor *x)
+{
+    const ir_graph *g = f->w->g;
+    const ir_tensor *made = &g->tensors.at[t];
+    if (made->producer == IR_NONE || made->shares != IR_NONE || !same_shape(made, x) ||
+        !is_small_float(made->dtype))
+        return false;
+    const ir_op *op = &g->ops.at[made->producer];
+    bool may = count_steps(f, op) > 0;
+    for (uint32_t i = 0; may && i < op->n_in; i++)
+        may = !f->is_written[tg_root(g, op->in[i])] && lies_by_rows(&g->tensors.at[op->in[i]]) &&
+              g->tensors.at[op->in[i]].live == IR_ALL;
+    return may;
+}
+
+/* What a reduction takes in: the operator that makes what it reduces, and of something small also
+ * those that make this operator's operands, whoever else reads them. */
+static void gather_terms(const map_fuser *f, const ir_op *reduce, const ir_op *op, map_group *group)
+{
+    const ir_graph *g = f->w->g;
+    const ir_tensor *x = &g->tensors.at[op->out[0]];
+    *group = (map_group){.members = {(ir_op_id)(op - g->ops.at)}, .n = 1, .n_in = op->n_in};
+    group->n_steps = count_steps(f, op);
+    group->n_temps = map_text_count_temps(op);
+    for (uint32_t i = 0; i < op->n_in && ir_elements(x) <= SMALL_ELEMENTS; i++) {
+        if (!may_repeat(f, op->in[i], x) || count_operand(op, op->in[i]) > 1)
+            continue;
+        const ir_op *more = &g->ops.at[g->tensors.at[op->in[i]].producer];
+        const uint32_t n_in = group->n_in + more->n_in - 1, steps = count_steps(f, more),
+                       temps = map_text_count_temps(more);
+        if (n_in + reduce->n_in - 1 > FUSE_INPUTS || group->n_steps + steps > FUSE_STEPS ||
+            group->n_temps + temps > FUSE_TEMPS)
+            continue;
+        group->n_in = n_in;
+        group->n_steps += steps;
+        group->n_temps += temps;
+        group->members[group->n++] = g->tensors.at[op->in[i]].producer;
+    }
+    sort_members(group);
+}
+
 /* Put the expression of what it reduces into a reduction. */
 static mpk_status take_in_terms(map_fuser *f, ir_op_id id)
 {
     const ir_graph *g = f->w->g;
     const ir_op *reduce = &g->ops.at[id], *op = find_terms(f, reduce);
     map_writer to = {0};
+    map_group group;
     ir_tensor_id in[IR_MAX_INPUTS], out;
     if (!op)
         return MPK_OK;
     const ir_tensor_id old = reduce->out[0];
-    map_group group = {.members = {(ir_op_id)(op - g->ops.at)}, .n = 1};
+    gather_terms(f, reduce, op, &group);
     write_group(f, &group, IR_NONE, &to);
     mpk_status status = MPK_OK;
     if (map_text_fits(&to)) {
@@ -483,6 +547,66 @@ static mpk_status begin(map_fuser *f, rewrite *w)
     return MPK_OK;
 }
 
+/* ---- maps before views ---- */
+
+/* The reshape of a small map that only adds axes of one element, or drops some: its operator and
+ * the map; NULL: it is none. */
+static const ir_op *find_lifted(const map_fuser *f, const ir_op *view)
+{
+    const ir_graph *g = f->w->g;
+    if (strcmp(view->def->name, "reshape") != 0 || f->w->uses.at[view->in[0]] != 1)
+        return NULL;
+    const ir_tensor *x = &g->tensors.at[view->in[0]], *y = &g->tensors.at[view->out[0]];
+    const ir_op *op = rewrite_maker(f->w, view->in[0]);
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < y->rank; i++) { /* the axes of more than one element, in order */
+        if (y->dims[i] == 1)
+            continue;
+        while (k < x->rank && x->dims[k] == 1)
+            k++;
+        if (k == x->rank || x->dims[k++] != y->dims[i])
+            return NULL;
+    }
+    if (!op || !count_steps(f, op) || x->shares != IR_NONE || f->w->is_output[view->in[0]] ||
+        x->live != IR_ALL || ir_elements(x) > SMALL_ELEMENTS)
+        return NULL;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (f->is_written[tg_root(g, op->in[i])] || !same_shape(x, &g->tensors.at[op->in[i]]))
+            return NULL;
+    return op;
+}
+
+/* reshape(map(a, b)) -> map(reshape(a), reshape(b)). */
+static mpk_status lift(map_fuser *f, ir_op_id id)
+{
+    const ir_op view = f->w->g->ops.at[id], *found = find_lifted(f, &view);
+    ir_tensor_id in[IR_MAX_INPUTS], out;
+    if (!found)
+        return MPK_OK;
+    const ir_op op = *found;
+    const ir_tensor y = f->w->g->tensors.at[view.out[0]];
+    for (uint32_t i = 0; i < op.n_in; i++)
+        TRY(rewrite_reshape(f->w, f->w->keys.at[id], rewrite_input(f->w, &op, i), y.rank, y.dims,
+                            &in[i]));
+    TRY(add_again(f, &op, id, op.n_in, in, 0, NULL, &out));
+    rewrite_replace(f->w, view.out[0], out);
+    return MPK_OK;
+}
+
+static mpk_status lift_maps(pass_state *s, ir_graph **g)
+{
+    rewrite w;
+    map_fuser f;
+    TRY(rewrite_begin(s, *g, &w));
+    TRY(begin(&f, &w));
+    const ir_op_id n = (ir_op_id)w.g->ops.n;
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(lift(&f, o));
+    return rewrite_end(&w, g);
+}
+
+/* ---- the pass ---- */
+
 /* From the last operator to the first: a reader takes its producers before these could start
  * groups of their own. */
 static mpk_status make_maps(pass_state *s, ir_graph **g)
@@ -524,5 +648,9 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
     if (s->options->fusion != PASS_FUSE_FULL)
         return MPK_OK;
     TRY(make_maps(s, g));
-    return s->options->relaxed ? take_in_operands(s, g) : MPK_OK;
+    if (!s->options->relaxed)
+        return MPK_OK;
+    TRY(lift_maps(s, g)); /* these are whole maps */
+    TRY(make_maps(s, g));
+    return take_in_operands(s, g);
 }

@@ -357,6 +357,60 @@ static void around_reductions(void **state)
                   4, "", 1, "");
 }
 
+/* What is small is computed again: by the map that spreads it, through a reshape too, and by a
+ * reduction beside others that read it. */
+static void small_ones_are_repeated(void **state)
+{
+    static const struct {
+        const char *source;
+        size_t n; /* operators with relaxed; reshapes count */
+    } rows[] = {
+        {"input %b : bf16[3, 7]\ninput %a : bf16[3, 7, 5]\n%s = silu(%b)\n%r = reshape(%s) {shape "
+         "= "
+         "[3, 7, 1]}\n%y = mul(%a, %r)\noutput %y\n",
+         2},
+        {"input %b : bf16[7]\ninput %a : bf16[3, 7]\n%s = silu(%b)\n%y = mul(%a, %s)\noutput %y\n",
+         1},
+        /* also read elsewhere: one map more is no gain */
+        {"input %b : bf16[7]\ninput %a : bf16[3, 7]\n%s = silu(%b)\n%y = mul(%a, %s)\noutput %y\n"
+         "output %s\n",
+         2},
+        /* large */
+        {"input %b : bf16[600]\ninput %a : bf16[600, 600]\n%s = silu(%b)\n%y = mul(%a, %s)\noutput "
+         "%y\n",
+         2},
+        /* a reshape that moves entries to other rows */
+        {"input %b : bf16[3, 8]\ninput %a : bf16[24, 5]\n%s = silu(%b)\n%r = reshape(%s) {shape = "
+         "[24, 1]}\n%y = mul(%a, %r)\noutput %y\n",
+         3},
+        {"input %a : bf16[3, 7]\ninput %b : bf16[3, 7]\ninput %c : bf16[7]\n%h = mul(%a, %b)\n%m = "
+         "mul(%h, %c)\n%y = reduce(%m) {axes = [1]}\noutput %h\noutput %y\n",
+         2},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        ir_graph *plain = parse(&a, rows[i].source),
+                 *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
+        if (fused->ops.n != rows[i].n)
+            fail_msg("row %zu became %zu operators", i, fused->ops.n);
+        check_same(plain, fused, base_seed);
+        arena_free(&a);
+    }
+    /* the reduction does not wait for what both compute */
+    arena a = {0};
+    const ir_graph *g = fuse_as(&a, parse(&a, rows[5].source), PASS_FUSE_FULL, true);
+    for (size_t i = 0; i < g->ops.n; i++)
+        for (uint32_t k = 0; k < g->ops.at[i].n_in; k++)
+            assert_true(g->tensors.at[g->ops.at[i].in[k]].producer == IR_NONE);
+    /* what is overwritten in between is not read later */
+    check_reduced("state %c : f32[4, 5]\ninput %v : f32[5]\ninput %i : i32[]\n%old = mul(%c, "
+                  "%c)\n%new = index_put(%c, %v, %i) {in_place = 1}\n%m = mul(%old, %v)\n%r = "
+                  "reduce(%m) {axes = [1]}\noutput %old\noutput %new\noutput %r\n",
+                  3, "f32(x0 * x1)", 2, "");
+    arena_free(&a);
+}
+
 /* The next number below n. */
 static size_t draw(uint64_t seed, uint64_t *used, size_t n)
 {
@@ -386,7 +440,11 @@ static void random_reductions(void **state)
         text_print(&out, "input %%b : %s", PICK(dtypes));
         text_print(&out, "[%s]\n", PICK(shapes));
         text_print(&out, "input %%c : %s[%s]\n", PICK(dtypes), results[along]);
-        text_print(&out, "%%m = map(%%a, %%b) {expr = \"%s\"", PICK(of_two));
+        text_print(&out, "%%p = map(%%a, %%b) {expr = \"%s\"", PICK(of_two));
+        text_print(&out, ", dtype = \"%s\"}\n%%q = silu(%%b)\n", PICK(dtypes));
+        if (draw(seed, &used, 2))
+            text_print(&out, "output %%p\n");
+        text_print(&out, "%%m = map(%%p, %%q) {expr = \"%s\"", PICK(of_two));
         text_print(&out, ", dtype = \"%s\"}\n%%r = reduce(%%m) {axes = [%s], keep = 1",
                    PICK(dtypes), axes[along]);
         text_print(&out, ", kind = \"%s\"", PICK(kinds));
@@ -411,6 +469,7 @@ int main(void)
                                        cmocka_unit_test(nothing_moves_past_a_write),
                                        cmocka_unit_test(behind_convolutions),
                                        cmocka_unit_test(around_reductions),
+                                       cmocka_unit_test(small_ones_are_repeated),
                                        cmocka_unit_test(random_reductions),
                                        cmocka_unit_test(limits),
                                        cmocka_unit_test(numbers_of_inputs),

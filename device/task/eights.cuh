@@ -56,6 +56,10 @@ MPK_FN void eight_store(const mpk_view &v, char *g, rt_i64 to, const eight &e)
         at[1] = e.at[1];
 }
 
+/* Eights of a thread whose loads are in flight together: a load takes some 700 cycles, in which 256
+ * threads with one each would bring 4 KB. */
+enum { EIGHT_ROUNDS = 4 };
+
 /* Entry k, 0 to 7, a constant after the caller's loop is unrolled. */
 MPK_FN float eight_get(int dtype, const eight &e, int k)
 {

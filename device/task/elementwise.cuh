@@ -63,20 +63,33 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
     if (!eight_counts(box, last, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
         return false;
     rt_u64 n = mpk_count(box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK];
-        mpk_place(box, y.rank, i, at);
-        at[last] *= EIGHT;
-        const eight p = eight_load(a, g_a, mpk_spread(a, y.rank, at));
-        eight q = {}, result = {};
-        if (mpk_is_there(b))
-            q = eight_load(b, g_b, mpk_spread(b, y.rank, at));
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += EIGHT_ROUNDS * MPK_THREADS) {
+        eight p[EIGHT_ROUNDS] = {}, q[EIGHT_ROUNDS] = {};
+        rt_i64 to[EIGHT_ROUNDS];
 #pragma unroll
-        for (int k = 0; k < EIGHT; k++)
-            eight_put(y.dtype, result, k,
-                      elementwise_float(f, eight_get(a.dtype, p, k),
-                                        mpk_is_there(b) ? eight_get(b.dtype, q, k) : 0));
-        eight_store(y, g_y, mpk_offset(y, at), result);
+        for (int r = 0; r < EIGHT_ROUNDS; r++) {
+            rt_i64 at[RT_MAX_RANK];
+            if (i + (rt_u64)r * MPK_THREADS >= n)
+                continue;
+            mpk_place(box, y.rank, i + (rt_u64)r * MPK_THREADS, at);
+            at[last] *= EIGHT;
+            p[r] = eight_load(a, g_a, mpk_spread(a, y.rank, at));
+            if (mpk_is_there(b))
+                q[r] = eight_load(b, g_b, mpk_spread(b, y.rank, at));
+            to[r] = mpk_offset(y, at);
+        }
+#pragma unroll
+        for (int r = 0; r < EIGHT_ROUNDS; r++) {
+            eight result = {};
+            if (i + (rt_u64)r * MPK_THREADS >= n)
+                continue;
+#pragma unroll
+            for (int k = 0; k < EIGHT; k++)
+                eight_put(y.dtype, result, k,
+                          elementwise_float(f, eight_get(a.dtype, p[r], k),
+                                            mpk_is_there(b) ? eight_get(b.dtype, q[r], k) : 0));
+            eight_store(y, g_y, to[r], result);
+        }
     }
     return true;
 }

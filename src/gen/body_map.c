@@ -49,41 +49,81 @@ void gen_print_map_loop(const gen_call *c, const map_program *p, const char *con
                gen_access_suffix(p->steps[p->result].type), p->result);
 }
 
+static gen_eights eights_of(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    return (gen_eights){c, y->rank ? y->dims[y->rank - 1] : 0, c->op->n_in, y->rank, "[r]"};
+}
+
 /* y has to consist of eights; operands may be broadcast along any axis. */
 static bool accepts_eights(const gen_call *c, const map_program *p)
 {
-    const ir_tensor *y = gen_output(c, 0);
-    const int64_t last = y->rank ? y->dims[y->rank - 1] : 0;
-    bool accepts = last && gen_is_whole_of_eights(y, last) && p->steps[p->result].type == MAP_F;
+    const gen_eights e = eights_of(c);
+    bool accepts = e.last && gen_is_whole_of_eights(gen_output(c, 0), e.last) &&
+                   p->steps[p->result].type == MAP_F;
     for (uint32_t i = 0; i < c->op->n_in; i++)
-        accepts = accepts && gen_has_eights(gen_input(c, i), last);
-    return accepts && gen_is_short(&(gen_eights){c, last, c->op->n_in, y->rank}, p);
+        accepts = accepts && gen_has_eights(gen_input(c, i), e.last);
+    return accepts && gen_steps_of_eight(&e, p) <= GEN_STEPS_OF_EIGHT;
+}
+
+/* How many eights a thread has in flight: few where the code of one is long, since all of them have
+ * their own, or where operands are many, which lie in registers. */
+static int rounds_of(const gen_eights *e, const map_program *p)
+{
+    enum { MOST = 4, STEPS = 28, OPERANDS = 12 };
+    int rounds = MOST;
+    while (rounds > 1 &&
+           (rounds * (int)gen_steps_of_eight(e, p) > STEPS || rounds * (int)e->n_inputs > OPERANDS))
+        rounds /= 2;
+    return rounds;
+}
+
+/* The head of a loop over rounds, of which the last ones may not be there. */
+static void print_rounds(int rounds, text *out)
+{
+    text_print(out,
+               "#pragma unroll\n            for (int r = 0; r < %d; r++) {\n"
+               "                if (i + (rt_u64)r * MPK_THREADS >= n_eights)\n"
+               "                    continue;\n",
+               rounds);
 }
 
 /* The loop over eights, which ends the body where it can run. */
 static void print_eights(const gen_call *c, const map_program *p, text *out)
 {
-    const uint32_t rank = gen_output(c, 0)->rank, n = c->op->n_in;
-    const gen_eights e = {c, gen_output(c, 0)->dims[rank - 1], n, rank};
+    const gen_eights e = eights_of(c);
+    const uint32_t rank = e.rank;
+    const int rounds = rounds_of(&e, p);
     text_print(out, "    mpk_box eights = mpk_box_of(t, %u);\n    rt_u64 start = ", rank);
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < e.n_inputs; i++)
         if (gen_is_whole_of_eights(gen_input(c, i), e.last))
             text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
+    text_print(
+        out,
+        "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
+        "        rt_u64 n_eights = mpk_count(eights, %u);\n"
+        "        for (rt_u64 i = (rt_u64)mpk_thread(); i < n_eights; i += %d * MPK_THREADS) {\n"
+        "            rt_i64 to[%d];\n",
+        rank - 1, rank, rounds, rounds);
+    for (uint32_t i = 0; i < e.n_inputs; i++)
+        text_print(out, "            %s of%u[%d] = {};\n",
+                   gen_is_whole_of_eights(gen_input(c, i), e.last) ? "eight" : "float", i, rounds);
+    print_rounds(rounds, out);
     text_print(out,
-               "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
-               "        rt_u64 n_eights = mpk_count(eights, %u);\n"
-               "        for (rt_u64 i = (rt_u64)mpk_thread(); i < n_eights; i += MPK_THREADS) {\n"
-               "            rt_i64 at[RT_MAX_RANK];\n            mpk_place(eights, %u, i, at);\n"
-               "            at[%u] *= EIGHT;\n",
-               rank - 1, rank, rank, rank - 1);
-    gen_print_eights(&e, 12, out);
-    text_print(out, "            eight y = {};\n#pragma unroll\n"
-                    "            for (int k = 0; k < EIGHT; k++) {\n");
-    gen_print_map(&(gen_map){p, "v", 16, &e, gen_print_entry_of_eight, false}, out);
+               "                rt_i64 at[RT_MAX_RANK];\n"
+               "                mpk_place(eights, %u, i + (rt_u64)r * MPK_THREADS, at);\n"
+               "                at[%u] *= EIGHT;\n",
+               rank, rank - 1);
+    gen_print_eights(&e, 16, out);
+    text_print(out, "                to[r] = mpk_offset(out_y, at);\n            }\n");
+    print_rounds(rounds, out);
+    text_print(out, "                eight y = {};\n#pragma unroll\n"
+                    "                for (int k = 0; k < EIGHT; k++) {\n");
+    gen_print_map(&(gen_map){p, "v", 20, &e, gen_print_entry_of_eight, false}, out);
     text_print(out,
-               "                eight_put(out_y.dtype, y, k, v%u);\n            }\n"
-               "            eight_store(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), y);\n"
-               "        }\n        return;\n    }\n",
+               "                    eight_put(out_y.dtype, y, k, v%u);\n                }\n"
+               "                eight_store(out_y, mpk_data(t, out_y), to[r], y);\n"
+               "            }\n        }\n        return;\n    }\n",
                p->result);
 }
 

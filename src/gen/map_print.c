@@ -155,7 +155,7 @@ bool gen_has_eights(const ir_tensor *t, int64_t last)
     return spread || gen_is_whole_of_eights(t, last);
 }
 
-bool gen_is_short(const gen_eights *e, const map_program *p)
+uint32_t gen_steps_of_eight(const gen_eights *e, const map_program *p)
 {
     bool differs[MAP_STEPS] = {false}; /* among the eight */
     uint32_t n = 0;
@@ -169,7 +169,7 @@ bool gen_is_short(const gen_eights *e, const map_program *p)
             differs[i] = differs[i] || differs[s->arg[k]];
         n += differs[i];
     }
-    return n <= GEN_STEPS_OF_EIGHT;
+    return n;
 }
 
 void gen_print_eights(const gen_eights *e, int indent, text *out)
@@ -177,10 +177,12 @@ void gen_print_eights(const gen_eights *e, int indent, text *out)
     for (uint32_t i = 0; i < e->n_inputs; i++) {
         const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
         static const char *const ways[][2] = {{"float", "mpk_get"}, {"eight", "eight_load"}};
+        text_print(out, "%*s", indent, "");
+        if (!*e->round)
+            text_print(out, "const %s ", ways[whole][0]);
         text_print(out,
-                   "%*sconst %s of%u =\n%*s%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, "
-                   "at));\n",
-                   indent, "", ways[whole][0], i, indent + 4, "", ways[whole][1], i, i, i, e->rank);
+                   "of%u%s =\n%*s%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at));\n", i,
+                   e->round, indent + 4, "", ways[whole][1], i, i, i, e->rank);
     }
 }
 
@@ -189,7 +191,7 @@ void gen_print_entry_of_eight(const void *of, const map_step *s, text *out)
     const gen_eights *e = of;
     const unsigned i = (unsigned)s->number;
     if (gen_is_whole_of_eights(gen_input(e->c, i), e->last))
-        text_print(out, "eight_get(in_x%u.dtype, of%u, k)", i, i);
+        text_print(out, "eight_get(in_x%u.dtype, of%u%s, k)", i, i, e->round);
     else
-        text_print(out, "of%u", i);
+        text_print(out, "of%u%s", i, e->round);
 }

@@ -36,15 +36,17 @@ typedef struct gen_eights {
     const gen_call *c;
     int64_t last;
     uint32_t n_inputs, rank;
+    /* "": each is a constant of0, of1 ...; "[r]": an entry of arrays of0, of1 ... */
+    const char *round;
 } gen_eights;
 
 /* Do the rows of t consist of eights along an axis of `last` entries? */
 bool gen_is_whole_of_eights(const ir_tensor *t, int64_t last);
 /* The same, or is t broadcast along it?  Along other axes it may be, too. */
 bool gen_has_eights(const ir_tensor *t, int64_t last);
-/* Are its steps few enough for a loop by eights?  Those of broadcast operands alone are computed
- * once for all eight, and do not count. */
-bool gen_is_short(const gen_eights *e, const map_program *p);
+/* The steps that a loop by eights has eight times: those of broadcast operands alone are computed
+ * once for all eight. */
+uint32_t gen_steps_of_eight(const gen_eights *e, const map_program *p);
 /* "const eight of0 = ...;" of each operand at `at`; a float of one that is broadcast. */
 void gen_print_eights(const gen_eights *e, int indent, text *out);
 /* print_input of a map whose operands these are (`of`: gen_eights), at entry k. */

@@ -15,16 +15,17 @@
  *   block_group_arrive     scores are there
  *   weights, totals        under the product of the last ones
  *   block_group_copy       values of a later iteration
- *   block_exceeds          seldom: weights, totals and sums relative to a larger score
- *   block_group_arrive     sums are there
+ *   block_exceeds          seldom: weights and totals relative to a larger score
+ *   block_group_arrive     sums are there; seldom: these too
  *   block_group_keep       weights for the next iteration
  *
  * No product may be in flight where the loop goes back: in a kernel that also has the products of
  * linear_box.cuh ptxas then finds no registers, and waits after each product of both (C7512).
  * ptxas moves a wait for products to the start of its basic block.  block_exceeds branches, so the
- * wait after it starts a block of its own, after the exponentials.  It is the only branch: one that
- * is taken costs a warp some 30 cycles, and a warp's own chain of instructions is what an iteration
- * waits for.
+ * wait after it starts a block of its own, after the exponentials.  All warps of a warpgroup must
+ * wait, so no wait stands in that branch, which a warp takes by itself.  There is no other branch
+ * but that of the rescaled sums: one that is taken costs a warp some 30 cycles, and a warp's own
+ * chain of instructions is what an iteration waits for.
  * Cost of an iteration with heads of 64 entries: 8 wgmma of 64 x 64 x 16 a warpgroup, 512 cycles of
  * the tensor cores for both (of 40: 3 of 64 columns and 4 of 40, 352); 32 exponentials a lane, 512
  * cycles of theirs; some 220 instructions a warp.

@@ -269,10 +269,10 @@ static void print_end(block_printer *w)
     LINE(w, "}\n");
     if (w->grown) {
         w->grown = false;
-        memcpy(w->flying, w->flying_before, sizeof w->flying);
-        w->n_flying = w->n_flying_before;
+        w->told_growth = true;
         return;
     }
+    w->told_growth = false;
     if (loop && w->has_late)
         block_print_last(w, loop);
     w->ahead = NULL;
@@ -282,13 +282,12 @@ static void print_end(block_printer *w)
 /* A comparison of a warp's entries, on which all its lanes agree. */
 static void print_grown(block_printer *w, const block_step *s)
 {
-    LINE(w, "if (block_exceeds(r_%s, ", w->p->tiles[s->to].name);
+    LINE(w, "const bool grown = block_exceeds(r_%s, ", w->p->tiles[s->to].name);
     gen_print_float((float)s->number, w->out);
-    text_print(w->out, ")) {\n");
+    text_print(w->out, ");\n");
+    LINE(w, "if (grown) {\n");
     w->indent += BLOCK_STEP;
     w->grown = true;
-    memcpy(w->flying_before, w->flying, sizeof w->flying);
-    w->n_flying_before = w->n_flying;
 }
 
 /* ---- entries of fragments ---- */
@@ -523,7 +522,9 @@ static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
         print_fragment(w, end);
     if (stores && w->p->warps[2] > 1 && w->p->unit == BLOCK_MMA)
         LINE(w, "if (block_part(warps) == 0)\n");
-    if (r.first == r.last && is_rescaling(w, end) && !w->grown)
+    if (r.first == r.last && is_rescaling(w, end) && w->told_growth)
+        LINE(w, "if (grown)\n");
+    else if (r.first == r.last && is_rescaling(w, end) && !w->grown)
         LINE(w, "if (block_has_grown(r_%s))\n", w->p->tiles[end->from[1]].name);
     open_entries(w, end->to);
     if (stores || r.last > r.first)

@@ -81,10 +81,13 @@ static void print_arrivals(block_printer *w, uint32_t n)
 
 void block_print_arrivals(block_printer *w, uint32_t i)
 {
+    const block_step *steps = w->p->steps;
+    const uint32_t last = steps[i].verb == BLOCK_GROWN ? block_end_of(w->p, i) : i;
     uint32_t n = 0;
     for (uint32_t f = 0; f < w->n_flying; f++)
-        if (touches(&w->p->steps[i], w->flying[f]))
-            n = f + 1;
+        for (uint32_t k = i; k <= last; k++)
+            if (touches(&steps[k], w->flying[f]))
+                n = f + 1;
     print_arrivals(w, n);
 }
 

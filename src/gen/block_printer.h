@@ -18,6 +18,8 @@ typedef struct block_printer {
     const block_step *ahead; /* the loop at hand, if its loads run ahead by iterations; else NULL */
     bool has_late;           /* it has late steps: iterations before 0 stand in front of it */
     bool counts_copies;      /* it counts the copies of its tiles: turn_N, the iteration modulo N */
+    bool grown;              /* the steps at hand stand after `grown` */
+    bool told_growth;        /* the constant `grown` tells whether these ran in this iteration */
     bool ends_by_rows;
     block_end end; /* then */
     /* tensor cores, and no fragment is a factor: a loop's reads of shared memory are planned */
@@ -25,11 +27,6 @@ typedef struct block_printer {
     /* warpgroups: sums whose products are in flight, in the order in which these were issued */
     int8_t flying[BLOCK_MOST_TILES];
     uint32_t n_flying;
-    /* the steps at hand stand after `grown`; what was in flight there: it still is where they are
-     * passed over */
-    bool grown;
-    int8_t flying_before[BLOCK_MOST_TILES];
-    uint32_t n_flying_before;
 } block_printer;
 
 #define LINE(w, ...)                                  \
@@ -52,7 +49,8 @@ void block_print_next(const block_printer *w, const block_step *loop);
 uint32_t block_print_loads(block_printer *w, uint32_t i);
 /* A product, whose sums are added to a fragment. */
 void block_print_multiply(block_printer *w, const block_step *s);
-/* Waits for products of warpgroups whose sums step i reads or writes. */
+/* Waits for products of warpgroups whose sums step i, or what follows it if it is `grown`, reads or
+ * writes: all warps of a warpgroup wait, so none may do it in a branch of its own. */
 void block_print_arrivals(block_printer *w, uint32_t i);
 /* The same for all products that are in flight. */
 void block_print_all_arrivals(block_printer *w);

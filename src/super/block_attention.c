@@ -324,22 +324,24 @@ static void set_base(block_program *p, const super_attention *s, const kept *t, 
 }
 
 /* Where weights have become too large, what they are relative to moves to the largest score, what
- * is kept follows, and weights are made once more. */
+ * is kept follows, and weights are made once more.  Sums follow last: the product that is in flight
+ * adds to them what is relative to the score before. */
 static void add_growth(block_program *p, const super_attention *s, const kept *t, int8_t weights,
                        int8_t more, int8_t scores, int8_t base)
 {
     const int8_t most = add_line(p, "most", 1), next = add_line(p, "next", 1),
                  scale = add_line(p, "rescale", 1);
+    block_add_step(p, BLOCK_FILL, scale)->number = 1;
     block_add_step(p, BLOCK_GROWN, more)->number = MOST_WEIGHT;
     add_of(p, BLOCK_LARGEST, NULL, most, scores, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "max(x0, x1)", next, t->largest, most, BLOCK_NONE);
     add_of(p, BLOCK_MAP, distance_of(s), scale, t->largest, next, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0", t->largest, next, BLOCK_NONE, BLOCK_NONE);
     add_of(p, BLOCK_MAP, "x0 * x1", t->total, t->total, scale, BLOCK_NONE);
-    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
     set_base(p, s, t, base);
     add_weights(p, s, weights, more, scores, base);
     block_add_step(p, BLOCK_END, BLOCK_NONE);
+    add_of(p, BLOCK_MAP, "x0 * x1", t->sums, t->sums, scale, BLOCK_NONE);
 }
 
 /* An iteration by warpgroups.  The product of the last weights runs under this iteration's

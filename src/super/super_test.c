@@ -546,6 +546,12 @@ static void weights_too_early(block_program *p)
         *s = s[1];
     *s = kept; /* behind this iteration's weights */
 }
+static void forget_no_growth(block_program *p)
+{
+    block_step *s = find_step(p, BLOCK_GROWN) - 1;
+    assert_int_equal(s->verb, BLOCK_FILL);
+    s->number = 2;
+}
 /* Step `which` of a verb among those that follow `grown`. */
 static block_step *find_grown(block_program *p, block_verb verb, int which)
 {
@@ -640,6 +646,7 @@ static void test_groups(void **state)
     static const fault faults[] = {
         {"a missing rescale of the sums", forget_rescaled_sums},
         {"a missing rescale of the total", forget_total_of_groups},
+        {"a rescale where nothing grew", forget_no_growth},
         {"weights that stay where scores grew", forget_weights_of_growth},
         {"a total of weights that were made again", forget_total_of_growth},
         {"a base that does not follow the largest", forget_base_of_growth},

@@ -1,6 +1,6 @@
 /* numbers_bed.h - what the tests of operators' numbers share: a graph with random operands, its
- * tensors by name, and the comparison with what is expected.  For src/op/numbers_test.c and
- * src/op/attention_numbers_test.c. */
+ * tensors by name, and the comparison with what is expected.  For src/op/numbers_test.c,
+ * src/op/attention_numbers_test.c and src/op/map_text_test.c. */
 #ifndef TESTS_NUMBERS_BED_H
 #define TESTS_NUMBERS_BED_H
 

@@ -274,6 +274,39 @@ static void early_tiles_meet_late_ones(void **state)
     }
 }
 
+/* Bodies that work on a tile of tokens at once take longer the later it lies, so that pairs of an
+ * early and a late one are even.  Of others nothing is known: workers take tasks as they come. */
+static void without_whole_tiles_workers_take_tasks_as_they_come(void **state)
+{
+    static const char prompt[] =
+        "input %q : bf16[1024, 4, 64] live=tokens\nstate %k : bf16[32, 2, 64, 64]\n"
+        "state %v : bf16[32, 2, 64, 64]\ninput %p : i32[1024] live=tokens\n"
+        "input %s : i32[1024] live=tokens\ninput %pages : i32[2, 16]\n"
+        "%y = attention(%q, %k, %v, %p, %s, %pages)\noutput %y\n";
+    (void)state;
+    for (int whole = 0; whole < 2; whole++) {
+        arena a = {0};
+        tg_program p;
+        ir_graph *ir;
+        uint32_t n_tokens = 1024, n = 0;
+        const pass_options options = {.n_workers = VERIFIED_WORKERS,
+                                      .whole_tiles = whole,
+                                      .page_bytes = 1 << 20,
+                                      .pages_per_worker = 2,
+                                      .verify = true};
+        check_ok(&cx, ir_parse(&cx, &a, STR(prompt), &ir));
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+        const tg_graph *g = p.graphs[0].tg;
+        for (tg_task_id t = 0; t < g->n_tasks; t++)
+            if (g->tasks[t].op != IR_NONE) {
+                assert_int_equal(g->tasks[t].launch, whole ? TG_AOT : TG_JIT);
+                n++;
+            }
+        assert_true(n > VERIFIED_WORKERS);
+        arena_free(&a);
+    }
+}
+
 /* A router of experts has few columns: over many tokens it is cut between tokens too, so that most
  * workers have a part and none reads much of x; so is what comes after it. */
 static void routers_of_prompts_are_cut_between_tokens(void **state)
@@ -448,13 +481,15 @@ static void degrees_are_taken_or_refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_worker_has_its_part),
-                                       cmocka_unit_test(early_tiles_meet_late_ones),
-                                       cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
-                                       cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
-                                       cmocka_unit_test(places_of_a_task_belong_to_one_image),
-                                       cmocka_unit_test(products_of_calls_are_cut_for_boxes),
-                                       cmocka_unit_test(degrees_are_taken_or_refused),
-                                       cmocka_unit_test(events_stand_between_operators)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_worker_has_its_part),
+        cmocka_unit_test(early_tiles_meet_late_ones),
+        cmocka_unit_test(without_whole_tiles_workers_take_tasks_as_they_come),
+        cmocka_unit_test(routers_of_prompts_are_cut_between_tokens),
+        cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
+        cmocka_unit_test(places_of_a_task_belong_to_one_image),
+        cmocka_unit_test(products_of_calls_are_cut_for_boxes),
+        cmocka_unit_test(degrees_are_taken_or_refused),
+        cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,9 @@ static uint32_t draw(writer *w, uint32_t n)
 /* A word, between spaces or none. */
 static void put(writer *w, const char *word)
 {
-    text_print(&w->out, "%s%s%s", draw(w, 4) ? "" : " ", word, draw(w, 4) ? "" : "  ");
+    static const char *const spaces[] = {"", "", "", " ", "  "};
+    const char *before = spaces[draw(w, 5)], *after = spaces[draw(w, 5)];
+    text_print(&w->out, "%s%s%s", before, word, after);
 }
 
 /* ---- what values become ---- */
@@ -114,9 +116,12 @@ static value compared(const char *how, value a, value b)
 {
     const type t = higher(higher(type_of(&a), type_of(&b)), WHOLE);
     a = as(t, a), b = as(t, b);
-    const bool is_less = t == WHOLE ? a.whole < b.whole : a.real < b.real,
-               is_more = t == WHOLE ? a.whole > b.whole : a.real > b.real,
-               is_equal = t == WHOLE ? a.whole == b.whole : a.real == b.real;
+    bool is_less = a.real<b.real, is_equal = a.real == b.real, is_more = a.real> b.real;
+    if (t == WHOLE) {
+        is_less = a.whole < b.whole;
+        is_equal = a.whole == b.whole;
+        is_more = a.whole > b.whole;
+    }
     bool holds = (how[0] == '<' && is_less) || (how[0] == '>' && is_more) ||
                  (how[0] == '!' && !is_equal) || (how[0] != '!' && how[1] && is_equal);
     return (value){.type = TRUTH, .whole = holds};
@@ -361,12 +366,38 @@ static void test_depth(void **state)
         }
 }
 
+/* A value lies in a slot from its step to its last use.  Of 48 slots one is that of x1, and of
+ * n products each waits in one for the sum behind it; the innermost needs two, since a step writes
+ * where it does not read. */
+static void test_slots(void **state)
+{
+    (void)state;
+    for (int n = 1; n <= 47; n++) {
+        mpk_context cx = {0};
+        writer w = {.seed = base_seed};
+        value sum = {.type = LONG};
+        set_inputs(&w);
+        for (int i = 1; i <= n; i++)
+            text_print(&w.out, "%sx1 * %d.5", i > 1 ? " + (" : "", i);
+        for (int i = 1; i < n; i++)
+            text_print(&w.out, ")");
+        for (int i = n; i >= 1; i--)
+            sum.real = w.inputs[1].real * (i + 0.5) + (i < n ? sum.real : 0);
+        if (n <= 46)
+            check_value(&w, sum);
+        else
+            check_fails(&cx, MPK_EFORMAT, "too long", parse(&cx, w.out.at));
+        text_free(&w.out);
+    }
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_texts),
         cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -353,7 +353,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 /* Fill what the operator relies on: tokens of a slot are neighbours at positions that rise by one,
  * pages are distinct.  One in sixteen pages and slots does not exist: bodies must survive a slot
- * beyond the table of pages and a page of -1. */
+ * beyond the table of pages, a page of -1 and one beyond the cache. */
 static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t seed, void *data)
 {
     const ir_tensor *t = shape_input(g, op, input), *pages = shape_input(g, op, PAGES),
@@ -370,8 +370,10 @@ static void fill(const ir_graph *g, const ir_op *op, uint32_t input, uint64_t se
             value = (int64_t)((bits >> 8) % (uint64_t)starts) + i % run;
         else if (input == SLOTS)
             value = bits % 16 ? i / run : slots + i / run;
+        else if (bits % 16 && i < k->dims[0])
+            value = i;
         else
-            value = bits % 16 && i < k->dims[0] ? i : -1;
+            value = bits / 16 % 2 ? -1 : k->dims[0];
         fill_store(t, i, value, data);
     }
 }

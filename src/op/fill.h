@@ -12,14 +12,20 @@
 #include "base/rng.h"
 #include "op/shape.h"
 
+/* A number that is none from 0 to limit - 1: either of the nearest, or one that is far away. */
+static inline int64_t fill_beyond(uint64_t bits, int64_t limit)
+{
+    static const int64_t beyond[4] = {-1, INT32_MAX, INT32_MIN, 0};
+    return beyond[bits % 4] ? beyond[bits % 4] : limit;
+}
+
 /* Entry i of a stream: a random number from 0 to limit - 1, or in one case of sixteen one that
  * is out of range. */
 static inline int64_t fill_choose(uint64_t seed, uint64_t i, int64_t limit)
 {
-    static const int64_t bad[4] = {-1, INT32_MAX, INT32_MIN, 0};
     uint64_t bits = rng_u64(seed, i);
     if (bits % 16 == 0)
-        return bad[bits / 16 % 4] ? bad[bits / 16 % 4] : limit;
+        return fill_beyond(bits / 16, limit);
     return (int64_t)(bits / 16 % (uint64_t)limit);
 }
 

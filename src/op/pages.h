@@ -123,7 +123,7 @@ static inline void pages_find_tokens(const op_view *positions, const op_view *sl
 
 /* Test data for positions, slots and pages (inputs first ..): token i is of slot i % B, the
  * tokens of a slot have consecutive positions from a random start, and the pages are distinct.
- * One integer in sixteen is drawn by fill_choose instead, which may be out of range. */
+ * One integer in sixteen is another: half of these are out of range, often by one. */
 static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first, uint32_t cache,
                               uint32_t input, uint64_t seed, void *data)
 {
@@ -133,7 +133,7 @@ static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first
                     *k = shape_input(g, op, cache);
     int64_t n = ir_elements(t), slots = pages->dims[0], room = pages->dims[1] * k->dims[2];
     for (int64_t i = 0; i < n; i++) {
-        bool bad = rng_u64(seed, (uint64_t)i) % 16 == 0;
+        uint64_t bits = rng_u64(seed, (uint64_t)i);
         int64_t slot = i % slots, most = room - (n + slots - 1) / slots;
         int64_t start =
             most > 0 ? (int64_t)(rng_u64(seed ^ 7, (uint64_t)slot) % (uint64_t)(most + 1)) : 0;
@@ -145,7 +145,10 @@ static inline void pages_fill(const ir_graph *g, const ir_op *op, uint32_t first
             limit = slots;
             value = slot;
         }
-        fill_store(t, i, bad ? fill_choose(seed ^ 3, (uint64_t)i, limit) : value, data);
+        if (bits % 16 == 0)
+            value = bits / 16 % 2 ? fill_beyond(bits / 32, limit)
+                                  : fill_choose(seed ^ 3, (uint64_t)i, limit);
+        fill_store(t, i, value, data);
     }
 }
 

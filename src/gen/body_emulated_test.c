@@ -7,6 +7,7 @@
  *   - any split of output 0 gives what ref gives, within what the dtype allows; integers exactly;
  *   - two splits give the same bits;
  *   - nothing else is written.
+ * Some cases, drawn by the seed, also run with operands that are views, whose strides are others.
  */
 #include "emulated_bed.h"
 
@@ -103,6 +104,14 @@ static const char *const cached_graphs[] = {
     "input %q : f32[2, 2, 3, 80]\ninput %k : f32[2, 1, 270, 80]\ninput %v : f32[2, 1, 270, 9]\n%y "
     "= sdpa(%q, %k, %v, "
     "_) {window = 100}\n",
+    /* keys with gaps: between entries, and between rows that are pieces or are not */
+    "input %q : f32[1, 2, 3, 16]\ninput %j : bf16[1, 2, 40, 32]\n%k = slice(%j) {starts = [0, 0, "
+    "0, 0], stops = [1, 2, 40, 32], steps = [1, 1, 1, 2]}\ninput %v : f32[1, 2, 40, 8]\n%y = "
+    "sdpa(%q, %k, %v, _)\n",
+    "input %q : f32[1, 2, 3, 16]\ninput %j : f32[1, 2, 40, 20]\n%k = slice(%j) {starts = [0, 0, "
+    "0, 4], stops = [1, 2, 40, 20]}\ninput %v : f32[1, 2, 40, 8]\n%y = sdpa(%q, %k, %v, _)\n",
+    "input %q : f32[1, 2, 3, 16]\ninput %j : bf16[1, 2, 40, 18]\n%k = slice(%j) {starts = [0, 0, "
+    "0, 0], stops = [1, 2, 40, 16]}\ninput %v : f32[1, 2, 40, 8]\n%y = sdpa(%q, %k, %v, _)\n",
 };
 
 /* What goes along a line: sorts, scans, extremes, sums.  And windows whose largest entry comes more
@@ -202,6 +211,9 @@ static const char *const indexed_graphs[] = {
     "index_put(%x, %v, %i, %k)\n",
 };
 
+/* One case in so many also runs with views; the number of the first of these. */
+enum { VIEWS_SHARE = 6, VIEWS = 1000 };
+
 /* Keep a case if there is code for it: operands of a block dtype have none, other plain ones must.
  * The bodies are compiled without sanitizers, so a build with them takes one in four. */
 static void gather_case(const op_def *def, uint32_t number, const char *graph)
@@ -222,10 +234,110 @@ static void gather_case(const op_def *def, uint32_t number, const char *graph)
         assert_true(plain);
         if (check_takes(base_seed, n_plain++, CHECK_SHARE))
             check_ok(&cx, keep_subject(s));
-    } else if (plain) {
+    } else if (plain && number < VIEWS) {
         n_refused++;
         print_message("%s has no generic body for case %u\n", s.def->name, number);
     }
+}
+
+/* ---- operands that are views ---- */
+
+/* Print an input of floats, "NAME : DTYPE[DIMS]LIVE", as a view of a larger one or of one with
+ * other axes last; false if it is no such input, or none of these is drawn. */
+static bool print_view(text *out, const char *line, uint64_t bits)
+{
+    enum { GAPS, MARGIN, SWAPPED, KINDS };
+    char name[32], dtype[8], dims[96], live[32] = "";
+    long long dim[IR_MAX_RANK];
+    int rank = 0;
+    if (sscanf(line, "input %%%31s : %7[a-z0-9][%95[0-9, ]]%31[^\n]", name, dtype, dims, live) <
+            3 ||
+        (strcmp(dtype, "f32") != 0 && strcmp(dtype, "f16") != 0 && strcmp(dtype, "bf16") != 0 &&
+         strcmp(dtype, "f64") != 0))
+        return false;
+    for (char *at = dims; *at && rank < IR_MAX_RANK; at += strspn(at, ", "))
+        dim[rank++] = strtoll(at, &at, 10);
+    const int last = rank - 1, kind = (int)(bits % (KINDS + 1));
+    if (kind == KINDS || (*live && rank - (kind == SWAPPED) < 2) || (kind == SWAPPED && rank < 2))
+        return false;
+    text_print(out, "input %%%s_of : %s[", name, dtype);
+    for (int i = 0; i < rank; i++) {
+        const int from = kind == SWAPPED && i >= rank - 2 ? 2 * rank - 3 - i : i;
+        long long n = dim[from];
+        if (i == last && kind == GAPS)
+            n *= 2;
+        else if (i == last && kind == MARGIN)
+            n += 11;
+        text_print(out, "%s%lld", i ? ", " : "", n);
+    }
+    static const char *const ops[] = {"slice", "slice", "transpose"}, *const first[] = {"starts",
+                                                                                        "starts",
+                                                                                        "perm"};
+    text_print(out, "]%s\n%%%s = %s(%%%s_of) {%s = [", live, name, ops[kind], name, first[kind]);
+    for (int i = 0; i < rank; i++) {
+        int n = i == last && kind == MARGIN ? 3 : 0;
+        if (kind == SWAPPED)
+            n = i >= rank - 2 ? 2 * rank - 3 - i : i;
+        text_print(out, "%s%d", i ? ", " : "", n);
+    }
+    for (int i = 0; i < rank && kind != SWAPPED; i++) {
+        long long n = dim[i];
+        if (i == last)
+            n = kind == GAPS ? 2 * n : n + 3;
+        text_print(out, "%s%lld", i ? ", " : "], stops = [", n);
+    }
+    for (int i = 0; i < rank && kind == GAPS; i++)
+        text_print(out, "%s%d", i ? ", " : "], steps = [", 1 + (i == last));
+    text_print(out, "]}\n");
+    return true;
+}
+
+/* Does the record choose some numbers of its operands, which must then be operands themselves? */
+static bool chooses_floats(const char *graph)
+{
+    arena a = {0};
+    ir_graph *g;
+    bool any = false;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(graph), &g));
+    const ir_op *op = &g->ops.at[g->ops.n - 1];
+    op_def plain_def = *op->def;
+    ir_op plain = *op;
+    plain_def.fill = NULL;
+    plain.def = &plain_def;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        if (op->in[i] == IR_NONE || g->tensors.at[op->in[i]].dtype != IR_F32)
+            continue;
+        const size_t n = (size_t)ir_bytes(&g->tensors.at[op->in[i]]);
+        void *chosen = arena_alloc(&a, n, 1), *drawn = arena_alloc(&a, n, 1);
+        op_fill(g, op, i, base_seed, chosen);
+        op_fill(g, &plain, i, base_seed, drawn);
+        any = any || memcmp(chosen, drawn, n) != 0;
+    }
+    arena_free(&a);
+    return any;
+}
+
+/* A graph with some of its inputs laid out anew, if its record takes it so. */
+static void gather_views(uint32_t number, const char *graph)
+{
+    text out = {0};
+    uint64_t draws = 0;
+    bool any = false;
+    for (const char *line = graph; *line;) {
+        const size_t n = strcspn(line, "\n") + (strchr(line, '\n') != NULL);
+        if (print_view(&out, line, rng_u64(base_seed ^ number, draws++)))
+            any = true;
+        else
+            text_print(&out, "%.*s", (int)n, line);
+        line += n;
+    }
+    mpk_context refused = {0};
+    arena a = {0};
+    ir_graph *g;
+    if (any && !chooses_floats(graph) && ir_parse(&refused, &a, str_from(out.at), &g) == MPK_OK)
+        gather_case(NULL, number, out.at);
+    arena_free(&a);
+    text_free(&out);
 }
 
 /* Graphs of the tests' own beside the cases of the records; numbered from `first` on. */
@@ -235,12 +347,16 @@ static void gather_graphs(const char *const *graphs, size_t n, uint32_t first)
         gather_case(NULL, first + i, graphs[i]);
 }
 
-/* Cases of the records keep their number; those from here begin at 100. */
+/* Cases of the records keep their number; those from here begin at 100, those of views at 1,000. */
 static void gather_subjects(void)
 {
+    uint32_t n = 0;
     for (const op_def *const *def = op_table; *def; def++)
-        for (uint32_t i = 0; i < (*def)->n_cases; i++)
+        for (uint32_t i = 0; i < (*def)->n_cases; i++, n++) {
             gather_case(*def, i, (*def)->cases[i].graph);
+            if (check_takes(base_seed ^ 1, n, VIEWS_SHARE))
+                gather_views(VIEWS + n, (*def)->cases[i].graph);
+        }
     gather_graphs(drawn_graphs, sizeof drawn_graphs / sizeof *drawn_graphs, 100);
     gather_graphs(cached_graphs, sizeof cached_graphs / sizeof *cached_graphs, 200);
     gather_graphs(ordered_graphs, sizeof ordered_graphs / sizeof *ordered_graphs, 300);

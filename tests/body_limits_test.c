@@ -11,6 +11,7 @@
  */
 #include "check.h"
 
+#include "gen/body_print.h"
 #include "gen/source.h"
 #include "ir/op.h"
 #include "limits_file.h"
@@ -259,30 +260,89 @@ static void print_graph(const char *source, text *out)
     arena_free(&a);
 }
 
-static void print_all(text *out)
+static void visit_all(void (*visit)(const char *source, text *out), text *out)
 {
-#define PRINT(graphs)                                              \
+#define VISIT(graphs)                                              \
     for (size_t i = 0; i < sizeof(graphs) / sizeof *(graphs); i++) \
-    print_graph((graphs)[i], out)
+    visit((graphs)[i], out)
     for (const op_def *const *def = op_table; *def; def++)
         for (uint32_t i = 0; i < (*def)->n_cases; i++)
-            print_graph((*def)->cases[i].graph, out);
-    PRINT(decode_graphs);
-    PRINT(prefill_graphs);
-    PRINT(paged_graphs);
-    PRINT(pairs_graphs);
-    PRINT(company_graphs);
-    PRINT(block_products);
-    PRINT(block_windows);
-    PRINT(block_rows);
+            visit((*def)->cases[i].graph, out);
+    VISIT(decode_graphs);
+    VISIT(prefill_graphs);
+    VISIT(paged_graphs);
+    VISIT(pairs_graphs);
+    VISIT(company_graphs);
+    VISIT(block_products);
+    VISIT(block_windows);
+    VISIT(block_rows);
 }
 
 static void bodies_take_what_the_file_says(void **state)
 {
     text made = {0};
     (void)state;
-    print_all(&made);
+    visit_all(print_graph, &made);
     check_limits("body_limits.txt", &made);
+}
+
+/* ---- what bodies that carry make ---- */
+
+static uint32_t n_carried; /* results looked at */
+
+/* Words of a result are polled and cleared one by one: it is no scalar, has no gaps, and a word is
+ * one entry or two.  What is written in place is not carried. */
+static void check_words(const ir_graph *g)
+{
+    const ir_op *op = &g->ops.at[g->ops.n - 1];
+    for (const gen_arch *arch = gen_arch_table; arch->name; arch++) {
+        const gen_body *body = choose_for(g, arch);
+        for (uint32_t i = 0; body && body->carries && i < op->n_out; i++) {
+            const ir_tensor *t = &g->tensors.at[op->out[i]];
+            if (t->shares != IR_NONE)
+                continue;
+            n_carried++;
+            if (!t->rank || t->offset || !gen_is_dense(t, t->dtype) ||
+                (t->dtype != IR_F32 && t->dtype != IR_I32 && t->dtype != IR_BF16 &&
+                 t->dtype != IR_F16))
+                fail_msg("%s: result %u of %s has no rows of words", body->name, i, op->def->name);
+        }
+    }
+}
+
+/* The graph, and with each change of an input that the operator takes. */
+static void check_changes(const char *source, text *out)
+{
+    static ir_tensor was[64];
+    arena a = {0};
+    ir_graph *g;
+    (void)out;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    const ir_op *op = &g->ops.at[g->ops.n - 1];
+    check_words(g);
+    assert_true(g->tensors.n <= 64);
+    memcpy(was, g->tensors.at, g->tensors.n * sizeof *was);
+    for (uint32_t i = 0; i < op->n_in; i++) {
+        const ir_tensor_id id = op->in[i];
+        const uint32_t rank = id == IR_NONE ? 0 : g->tensors.at[id].rank;
+        for (uint32_t n = 0; id != IR_NONE && n < CHANGES + rank * AXIS_CHANGES; n++) {
+            const uint32_t axis = n < CHANGES ? 0 : (n - CHANGES) / AXIS_CHANGES;
+            const char *name = n < CHANGES ? change(&g->tensors.at[id], n)
+                                           : change_axis(g, id, axis, (n - CHANGES) % AXIS_CHANGES);
+            if (name && infer(g))
+                check_words(g);
+            memcpy(g->tensors.at, was, g->tensors.n * sizeof *was);
+        }
+    }
+    arena_free(&a);
+}
+
+static void carried_results_are_rows_of_words(void **state)
+{
+    (void)state;
+    visit_all(check_changes, NULL);
+    print_message("%u results\n", n_carried);
+    assert_true(n_carried > 0);
 }
 
 /* Heads of up to 1,024 entries have a generic body; larger ones have none. */
@@ -306,6 +366,7 @@ static void generic_bodies_take_heads_that_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_take_what_the_file_says),
+                                       cmocka_unit_test(carried_results_are_rows_of_words),
                                        cmocka_unit_test(generic_bodies_take_heads_that_fit)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,15 +177,6 @@ static bool reads_root(const flow *f, ir_op_id op, ir_tensor_id root)
     return false;
 }
 
-/* Rows one after the other, of whole words.  That no i32 is RT_EMPTY, which is -1, is the promise
- * of bodies that carry. */
-static bool has_whole_rows(const ir_tensor *t)
-{
-    return t->rank && t->offset == 0 &&
-           (gen_is_dense(t, IR_F32) || gen_is_dense(t, IR_I32) ||
-            (has_halves(t) && gen_is_dense(t, t->dtype) && t->dims[t->rank - 1] % 2 == 0));
-}
-
 static uint32_t peer_of(const flow *f, ir_op_id op)
 {
     return f->ir->ops.at[op].peer;
@@ -236,7 +227,7 @@ static bool may_cross(const flow *f, ir_tensor_id id)
 }
 
 /* Which output of its producer this tensor is, if it may be carried; else -1.  It must be written
- * by a body that carries, whole and in whole words; have no views and no live rows; be no output of
+ * by a body that carries, in boxes of whole words; have no views and no live rows; be no output of
  * the program; and be read by operators before their peer's end alone, all of which poll.  A tensor
  * that shares another's storage is read as a view of that one, so by none. */
 static int output_to_carry(const flow *f, ir_tensor_id id)
@@ -245,7 +236,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id)
     bool is_read = false;
     int output = -1;
     if (t->producer == IR_NONE || !is_before_end(f, t->producer) || !has_tasks(f, t->producer) ||
-        !body_of(f, t->producer)->carries || !has_whole_rows(t) || t->live == IR_ROWS)
+        !body_of(f, t->producer)->carries || t->live == IR_ROWS)
         return -1;
     for (ir_tensor_id other = 0; other < f->ir->tensors.n; other++)
         if (other != id && f->root[other] == id)

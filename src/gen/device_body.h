@@ -197,8 +197,8 @@ typedef struct gen_body {
      * (OP_SHARES) */
     bool shares;
     /* bit i: input i may be carried (rt_lane.h): the body polls its words.  Not 0: its results may
-     * be carried too, it stores them by whole words with ptx_store_word(s), none of them RT_EMPTY:
-     * no integer -1 */
+     * be carried too: what it makes anew are dense rows of f32, i32 or halves, which it stores by
+     * whole words with ptx_store_word(s), none of them RT_EMPTY: no integer -1 */
     uint32_t carries;
     /* its carried result, the only one, may be stored into the memory of other peers: it goes
      * through mpk_put_word */

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/num.h"
 #include "base/str.h"
+#include "op/map_program.h"
 
 /* As map_program.h has them: of two values that meet, both become the higher. */
 typedef enum type { TRUTH, WHOLE, SHORT, LONG } type;
@@ -175,12 +177,52 @@ static value write_where(writer *w, int depth)
     return as(higher(type_of(&a), type_of(&b)), c.whole ? a : b);
 }
 
+/* As the value comes back from a tensor of a dtype; whole numbers alone go into narrow ones. */
+static value write_round(writer *w, int depth)
+{
+    static const char *const names[] = {"f64", "f32", "bf16", "f16", "bool",
+                                        "i64", "i32", "i16",  "i8",  "u8"};
+    const uint32_t which = draw(w, 10);
+    text inner = w->out;
+    w->out = (text){0};
+    const value v = write_compare(w, depth - 1);
+    const bool is_whole = type_of(&v) <= WHOLE;
+    const uint32_t to = which < 5 || is_whole ? which : which - 5;
+    text rest = w->out;
+    w->out = inner;
+    put(w, names[to]);
+    put(w, "(");
+    text_add(&w->out, rest.at, rest.n);
+    put(w, ")");
+    text_free(&rest);
+    value y = as(to == 0 ? LONG : SHORT, v);
+    if (to == 2)
+        y.real = (double)num_from_bf16(num_to_bf16((float)y.real));
+    else if (to == 3)
+        y.real = (double)num_from_f16(num_to_f16((float)y.real));
+    else if (to == 4)
+        y = as(TRUTH, v);
+    else if (to >= 5)
+        y = as(WHOLE, v);
+    if (to == 6)
+        y.whole = (int32_t)(uint32_t)y.whole;
+    else if (to == 7)
+        y.whole = (int16_t)(uint16_t)y.whole;
+    else if (to == 8)
+        y.whole = (int8_t)(uint8_t)y.whole;
+    else if (to == 9)
+        y.whole = (uint8_t)y.whole;
+    return y;
+}
+
 static value write_unary(writer *w, int depth)
 {
     char word[8];
-    uint32_t kind = draw(w, 10);
+    uint32_t kind = draw(w, 11);
     if (++w->nodes > MOST_NODES || depth <= 0)
         kind = 4 + kind % 6;
+    if (kind == 10)
+        return write_round(w, depth);
     if (kind == 0) {
         put(w, "-");
         return negative(write_unary(w, depth - 1));
@@ -391,6 +433,35 @@ static void test_slots(void **state)
     }
 }
 
+/* How many steps a text of an f32 becomes. */
+static uint32_t count_steps(const char *source)
+{
+    mpk_context cx = {0};
+    map_program *program = calloc(1, sizeof *program);
+    const ir_dtype dtype = IR_F32;
+    check_ok(&cx, map_compile(&cx, str_from(source), 1, &dtype, program));
+    const uint32_t n = program->n;
+    free(program);
+    return n;
+}
+
+/* What a text repeats costs nothing, and neither does a rounding of what is rounded so already. */
+static void test_steps(void **state)
+{
+    (void)state;
+    assert_int_equal(count_steps("x0"), 1);
+    assert_int_equal(count_steps("exp(x0)"), 2);
+    assert_int_equal(count_steps("exp(x0) * exp(x0)"), 3);
+    assert_int_equal(count_steps("t0 = exp(x0); t0 * exp(x0)"), 3);
+    assert_int_equal(count_steps("x0 + 2 * 2"), 5);
+    assert_int_equal(count_steps("bf16(x0)"), 2);
+    assert_int_equal(count_steps("bf16(bf16(x0))"), 2);
+    assert_int_equal(count_steps("f16(bf16(x0))"), 3);
+    assert_int_equal(count_steps("bf16(f16(bf16(x0)))"), 4);
+    assert_int_equal(count_steps("f32(x0)"), 1);
+    assert_int_equal(count_steps("- - 2 + x0"), 3);
+}
+
 int main(void)
 {
     base_seed = check_seed();
@@ -398,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_random_texts),
         cmocka_unit_test(test_depth),
         cmocka_unit_test(test_slots),
+        cmocka_unit_test(test_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

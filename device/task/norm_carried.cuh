@@ -44,17 +44,17 @@ template <int PIECES> MPK_FN void norm_ask(const char *g, int n, rows_raw (&raw)
     }
 }
 
-/* Load those again that were not yet written, until all are.  operand: that they are of. */
+/* Load those again that were not yet written, until all are; what lies beyond n entries is 0, not
+ * empty.  operand: that they are of. */
 template <int PIECES>
-MPK_FN void norm_await(const mpk_task &t, int operand, const char *g, int n,
-                       rows_raw (&raw)[PIECES])
+MPK_FN void norm_await(const mpk_task &t, int operand, const char *g, rows_raw (&raw)[PIECES])
 {
     if (!mpk_carries(t, operand))
         return;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         mpk_words v = {raw[c].at[0].x, raw[c].at[0].y, raw[c].at[0].z, raw[c].at[0].w};
-        while (rows_first<MPK_THREADS>(c) < n && mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))
+        while (mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))
             v = ptx_load_words(g + rows_first<MPK_THREADS>(c) * 2);
         raw[c].at[0] = {v.x, v.y, v.z, v.w};
     }
@@ -135,12 +135,12 @@ MPK_FN void norm_carried(const mpk_task &t, int n, const norm_vector &weight,
         norm_ask(g_x, n, raw);
         if (residual >= 0)
             norm_ask(g_more, n, more);
-        norm_await(t, 0, g_x, n, raw);
+        norm_await(t, 0, g_x, raw);
         if (CENTRED)
             mean = norm_sum(raw, n, false, 0, meeting) * each;
         const float factor = rsqrtf(norm_sum(raw, n, true, mean, meeting) * each + eps);
         if (residual >= 0)
-            norm_await(t, residual, g_more, n, more);
+            norm_await(t, residual, g_more, more);
         norm_store(raw, n, mean, factor, weight, by, bias, plus, residual >= 0, more,
                    mpk_at<char>(t, y) + at);
     }
@@ -171,13 +171,13 @@ MPK_FN void norm_parts_carried(const mpk_task &t, int columns, int n0, int n1,
         norm_ask(g_0, n0, raw0);
         norm_ask(g_1, n1, raw1);
         norm_ask(g_2, n2, raw2);
-        norm_await(t, 0, g_0, n0, raw0);
-        norm_await(t, 0, g_1, n1, raw1);
+        norm_await(t, 0, g_0, raw0);
+        norm_await(t, 0, g_1, raw1);
         const float factor0 = rsqrtf(norm_sum(raw0, n0, true, 0, meeting) * each0 + eps),
                     factor1 = rsqrtf(norm_sum(raw1, n1, true, 0, meeting) * each1 + eps);
         norm_store(raw0, n0, 0, factor0, weight0, by0, nothing, by0, false, raw0, g_y);
         norm_store(raw1, n1, 0, factor1, weight1, by1, nothing, by1, false, raw1, g_y + n0 * 2);
-        norm_await(t, 0, g_2, n2, raw2);
+        norm_await(t, 0, g_2, raw2);
 #pragma unroll
         for (int c = 0; c < REST; c++)
             if (rows_first<MPK_THREADS>(c) < n2)

@@ -50,11 +50,12 @@ static mpk_status keep_subject(subject s)
     "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens \
     "] live=tokens\ninput %pages : i32[" pages "]\n"                 \
     "state %kc : bf16[80, 2, 16, 64]\nstate %vc : bf16[80, 2, 16, 64]\n"
-#define DRAWN(columns, expression)                                                          \
-    "input %x : f32[4, " columns "] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : " \
-    "i64[4] live=rows\ninput %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput " \
-    "%u : i32[4, 64]\ninput %h : i32[60]\nstate %c : f32[4, " columns "]\n%y = map(%x) "    \
-    "{expr = \"" expression "\"}\n%t, %o, %p = sample(%y, %s, %e, %d, %a, %u, %h, %c)\n"
+#define DRAWN(rows, columns, expression)                                                       \
+    "input %x : f32[" rows ", " columns "] live=rows\ninput %s : f32[" rows ", 4] live=rows\n" \
+    "input %e : i64[" rows "] live=rows\ninput %d : i32[" rows "] live=rows\n"                 \
+    "input %a : i32[" rows ", 7] live=rows\ninput %u : i32[4, 64]\ninput %h : i32[60]\n"       \
+    "state %c : f32[4, " columns "]\n%y = map(%x) {expr = \"" expression "\"}\n"               \
+    "%t, %o, %p = sample(%y, %s, %e, %d, %a, %u, %h, %c)\n"
 /* Tokens that are drawn. */
 static const char *const drawn_graphs[] = {
     "input %x : f32[4, 6001] live=rows\ninput %s : f32[4, 4] live=rows\ninput %e : i64[4] "
@@ -68,11 +69,12 @@ static const char *const drawn_graphs[] = {
     ": i32[60]\n"
     "state %c : f32[4, 2000]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
     /* many equal logits, all equal ones, NaN and -inf, and hardly any that can be drawn */
-    DRAWN("6001", "floor(x0 * 2)"),
-    DRAWN("6001", "x0 * 0"),
-    DRAWN("6001", "log(abs(x0) - 0.5)"),
-    DRAWN("6001", "log(x0 - 2.9)"),
-    DRAWN("13", "x0 * 30"),
+    DRAWN("4", "6001", "floor(x0 * 2)"),
+    DRAWN("96", "6001", "floor(x0 * 1.3)"),
+    DRAWN("4", "6001", "x0 * 0"),
+    DRAWN("4", "6001", "log(abs(x0) - 0.5)"),
+    DRAWN("4", "6001", "log(x0 - 2.9)"),
+    DRAWN("4", "13", "x0 * 30"),
 };
 
 /* Contexts, in pages or as they come. */

@@ -345,13 +345,14 @@ static void carried_results_are_rows_of_words(void **state)
     assert_true(n_carried > 0);
 }
 
-/* Heads of up to 1,024 entries have a generic body; larger ones have none. */
+/* Heads of up to 1,024 entries have a generic body; larger ones have none, and the error names the
+ * operands that are there. */
 static void generic_bodies_take_heads_that_fit(void **state)
 {
-#define HEADS(size)                                                                       \
-    "input %q : f32[3, 2, " size "] live=tokens\nstate %k : f32[4, 2, 4, " size           \
-    "]\nstate %v : f32[4, 2, 4, " size "]\ninput %p : i32[3] live=tokens\ninput %s : i32" \
-    "[3] live=tokens\ninput %pages : i32[1, 4]\n%y = attention(%q, %k, %v, %p, %s, %pages)\n"
+#define HEADS(size)                                                             \
+    "input %q : f32[3, 2, " size "] live=tokens\nstate %k : f32[4, 2, 4, " size \
+    "]\ninput %p : i32[3] live=tokens\ninput %s : i32"                          \
+    "[3] live=tokens\ninput %pages : i32[1, 4]\n%y = attention(%q, %k, _, %p, %s, %pages)\n"
     static const char *const sources[] = {HEADS("1024"), HEADS("1032")};
     (void)state;
     for (size_t i = 0; i < 2; i++) {
@@ -359,6 +360,30 @@ static void generic_bodies_take_heads_that_fit(void **state)
         ir_graph *g;
         check_ok(&cx, ir_parse(&cx, &a, str_from(sources[i]), &g));
         assert_int_equal(choose(g) != NULL, i == 0);
+        const gen_call c = {.ir = g, .op = &g->ops.at[0], .n_tokens = 3, .n_workers = 132};
+        if (i)
+            check_fails(&cx, MPK_EUNSUPPORTED,
+                        "attention (%y): no code for sm_90a takes the operands %q f32[3, 2, 1032], "
+                        "%k f32[4, 2, 4, 1032], %p i32[3], %s i32[3], %pages i32[1, 4]",
+                        gen_fail_no_body(&cx, &c, UINT32_MAX, "sm_90a", false));
+        arena_free(&a);
+    }
+}
+
+/* Copies that turn axes go by pieces of eight entries of 16 bits. */
+static void turned_copies_are_of_16_bits(void **state)
+{
+    static const char *const dtypes[] = {"bf16", "f16", "f32", "i32", "i16", "f64", "i64", "u8"};
+    (void)state;
+    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++) {
+        char source[128];
+        arena a = {0};
+        ir_graph *g;
+        snprintf(source, sizeof source,
+                 "input %%x : %s[64, 64]\n%%t = transpose(%%x) {perm = [1, 0]}\n%%y = copy(%%t)\n",
+                 dtypes[i]);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+        assert_int_equal(strcmp(choose(g)->name, "copies_turned") == 0, i < 2);
         arena_free(&a);
     }
 }
@@ -367,6 +392,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bodies_take_what_the_file_says),
                                        cmocka_unit_test(carried_results_are_rows_of_words),
-                                       cmocka_unit_test(generic_bodies_take_heads_that_fit)};
+                                       cmocka_unit_test(generic_bodies_take_heads_that_fit),
+                                       cmocka_unit_test(turned_copies_are_of_16_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

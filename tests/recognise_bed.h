@@ -1,6 +1,6 @@
 /* recognise_bed.h - what the tests of recognise share: a program parsed, with one text in the place
  * of another, through the pass, evaluated on random numbers and compared.  For
- * src/pass/recognise_test.c and src/pass/recognise_activations_test.c. */
+ * src/pass/recognise_test.c, recognise_activations_test.c and recognise_logarithm_test.c. */
 #ifndef TESTS_RECOGNISE_BED_H
 #define TESTS_RECOGNISE_BED_H
 

@@ -313,7 +313,8 @@ static bool is_reshape_of(const rewrite *w, ir_tensor_id t, ir_tensor_id x)
     return t == x || (reshape && rewrite_input(w, reshape, 0) == x);
 }
 
-/* Rule log, whichever operand of the addition is the logarithm. */
+/* Rule log, whichever operand of the addition is the logarithm.  The other one, and so the result,
+ * has the dtype of x (is_base_of). */
 static mpk_status apply_log(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
@@ -325,8 +326,7 @@ static mpk_status apply_log(rewrite *w, ir_op_id id)
         const ir_op *sum = find_sum(w, logs, &x, &base);
         if (!sum || !is_base_of(w, base, x, sum, id) ||
             !is_reshape_of(w, rewrite_input(w, op, !side), base) ||
-            !same_dims(tensor_of(w, logs), tensor_of(w, y)) ||
-            tensor_of(w, y)->dtype != tensor_of(w, x)->dtype)
+            !same_dims(tensor_of(w, logs), tensor_of(w, y)))
             continue;
         const ir_attribute *axes = rewrite_attribute(sum, "axes");
         TRY(rewrite_add(w, w->keys.at[id], "reduce", 1, &x,

@@ -258,49 +258,6 @@ static void an_output_still_owns_its_bytes(void **state)
     arena_free(&a);
 }
 
-static const char logarithm[] =
-    "input %x : f32[5, 7]\n%v = map(%x) {expr = \"x0 * 3\"}\n"
-    "%l = reduce(%v) {axes = [1], keep = 1, kind = \"max\"}\n%m = map(%l) {expr = \"abs(x0)\"}\n"
-    "%i = map(%m) {expr = \"x0 == inf\", dtype = \"bool\"}\n%b = map(%i, %l) {expr = \"where(x0, "
-    "0.0, x1)\"}\n"
-    "%c = reshape(%b) {shape = [5]}\n%d = map(%v, %b) {expr = \"x0 - x1\"}\n%e = map(%d) {expr = "
-    "\"exp(x0)\"}\n"
-    "%s = reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)\noutput "
-    "%y\n";
-
-/* The group that guards against infinite maxima, and changes to it after which it is another
- * function. */
-static void a_logarithm_of_a_sum_of_exponentials_is_one_operator(void **state)
-{
-    (void)state;
-    static const char *const changes[][2] = {{"kind = \"max\"", "kind = \"min\""},
-                                             {"abs(x0)", "x0 + 1"},
-                                             {"where(x0, 0.0, x1)", "where(x0, 1.0, x1)"},
-                                             {"map(%v, %b)", "map(%x, %b)"},
-                                             {"exp(x0)", "exp2(x0)"},
-                                             {"log(x0)", "log2(x0)"},
-                                             {"add(%g, %c)", "add(%g, %s)"},
-                                             {"add(%g, %c)", "mul(%g, %c)"}};
-    arena a = {0};
-    ir_graph *g = parse(&a, logarithm), *after = recognise(&a, g, false);
-    assert_int_equal(after->ops.n, 2); /* what makes v, and reduce */
-    check_near(&a, g, after);
-    g = parse_with(
-        &a, logarithm,
-        "reduce(%e) {axes = [1]}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%g, %c)",
-        "reduce(%e) {axes = [1], keep = 1}\n%g = map(%s) {expr = \"log(x0)\"}\n%y = add(%b, %g)");
-    after = recognise(&a, g, false);
-    assert_int_equal(after->ops.n, 2);
-    check_near(&a, g, after);
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
-        g = parse_with(&a, logarithm, changes[i][0], changes[i][1]);
-        after = recognise(&a, g, false);
-        assert_int_equal(count_of(after, "reduce"), 2);
-        check_near(&a, g, after);
-    }
-    arena_free(&a);
-}
-
 /* A norm in f32 whose result is rounded has the bits of a norm of the rounded tensor itself. */
 static void a_norm_between_casts_keeps_its_bits(void **state)
 {
@@ -786,7 +743,6 @@ int main(void)
         cmocka_unit_test(softmax_between_products_is_attention),
         cmocka_unit_test(what_is_nearly_attention_stays),
         cmocka_unit_test(a_single_head_may_be_a_matrix),
-        cmocka_unit_test(a_logarithm_of_a_sum_of_exponentials_is_one_operator),
         cmocka_unit_test(a_norm_between_casts_keeps_its_bits),
         cmocka_unit_test(what_was_overwritten_is_not_read_later),
         cmocka_unit_test(rotation_keeps_its_bits),

@@ -321,6 +321,58 @@ static void test_look_up(void **state)
     assert_true(n_found > TEXT / 4);
 }
 
+/* A slot that feeds a token drafts what stood behind the longest text that is equal, of the latest
+ * places of its bucket, the later of two; where drafts cost much one draft, and one more for each
+ * token that is equal beyond the first N. */
+static void test_look(void **state)
+{
+    (void)state;
+    enum { TEXT = 300, MASK = 15, ROOM = 9 };
+    const uint64_t seed = check_seed();
+    for (rt_u32 round = 0; round < 12; round++) {
+        rt_i32 text[TEXT] = {0};
+        rt_u32 grams[MASK + 1 + TEXT] = {0}, n_few = 0, n_found = 0;
+        rt_drafter drafter = {0};
+        rt_slot slot = {0};
+        rt_serving s = {.n_slots = 1,
+                        .history_tokens = TEXT,
+                        .gram_tokens = 1 + round % 3,
+                        .gram_mask = MASK,
+                        .drafts_freely = round / 3 % 2};
+        rt_machine m = {.serving = &s,
+                        .slots = &slot,
+                        .drafters = &drafter,
+                        .grams = grams,
+                        .step_area = (char *)text};
+        for (rt_u32 position = 0; position + 1 < TEXT; position++) {
+            const rt_u32 known = position + 1;
+            slot.token = (rt_i32)(rng_u64(seed + round, position) % 4);
+            rt_u32 n = ROOM, best = RT_NONE, longest = s.gram_tokens - 1, tries = 0;
+            const rt_u32 from = rt_draft_look(&m, 0, position, &n);
+            assert_int_equal(text[position], slot.token);
+            for (rt_u32 q = position; q >= s.gram_tokens && tries < RT_GRAM_TRIES; q--) {
+                rt_u32 equal = 0;
+                if (known < s.gram_tokens ||
+                    rt_gram_bucket(&s, text + q) != rt_gram_bucket(&s, text + known))
+                    continue;
+                while (equal < q && equal < RT_GRAM_LONGEST &&
+                       text[q - 1 - equal] == text[known - 1 - equal])
+                    equal++;
+                best = equal > longest ? q : best;
+                longest = equal > longest ? equal : longest;
+                tries++;
+            }
+            assert_int_equal(from, best);
+            const rt_u32 most = longest - s.gram_tokens + 1;
+            const bool is_few = from != RT_NONE && !s.drafts_freely && most < ROOM;
+            assert_int_equal(n, is_few ? most : ROOM);
+            n_few += is_few;
+            n_found += from != RT_NONE;
+        }
+        assert_true(n_found > TEXT / 8 && (n_few > 0) == !s.drafts_freely);
+    }
+}
+
 /* After steps without an accepted draft one is tried at a time: at once where drafts cost much,
  * else from the second such step on; after more of them none, for RT_DRAFT_REST tokens. */
 static void test_drafts_that_miss(void **state)
@@ -343,10 +395,11 @@ static void test_drafts_that_miss(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request_fits),  cmocka_unit_test(test_request_limit),
-        cmocka_unit_test(test_put_back),      cmocka_unit_test(test_append),
-        cmocka_unit_test(test_step_fits),     cmocka_unit_test(test_short_prompt),
-        cmocka_unit_test(test_still_blocked), cmocka_unit_test(test_drafts_are_tokens),
-        cmocka_unit_test(test_look_up),       cmocka_unit_test(test_drafts_that_miss)};
+        cmocka_unit_test(test_request_fits),    cmocka_unit_test(test_request_limit),
+        cmocka_unit_test(test_put_back),        cmocka_unit_test(test_append),
+        cmocka_unit_test(test_step_fits),       cmocka_unit_test(test_short_prompt),
+        cmocka_unit_test(test_still_blocked),   cmocka_unit_test(test_drafts_are_tokens),
+        cmocka_unit_test(test_look_up),         cmocka_unit_test(test_look),
+        cmocka_unit_test(test_drafts_that_miss)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

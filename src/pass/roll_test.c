@@ -33,8 +33,9 @@ static void check_same(const ir_graph *one, const ir_graph *two, uint64_t seed)
 
 enum { ANY = 1000 };
 
-/* The rolled program has so many recurs (ANY: whatever is right), and its outputs the bytes that they had, also where recurs
- * have taken in what makes their operands.  Returns how many operators it has then. */
+/* The rolled program has so many recurs (ANY: whatever is right), and its outputs the bytes that
+ * they had, also where recurs have taken in what makes their operands.  Returns how many operators
+ * it has then. */
 static size_t check_rolled(const char *source, size_t n_recurs, uint64_t seed)
 {
     arena a = {0};

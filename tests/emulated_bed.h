@@ -345,12 +345,23 @@ static inline double scale_of(const ir_tensor *t, const void *expected, const vo
     return scale;
 }
 
+/* Are these the places of max_pool's entries in a graph that names its outputs, and nothing reads
+ * them?  A body then does not write them. */
+static inline bool is_left_out(const bed *b, ir_tensor_id id)
+{
+    bool read =
+        !b->g->outputs.n || strcmp(b->op->def->name, "max_pool") != 0 || id != b->op->out[1];
+    for (size_t i = 0; i < b->g->outputs.n; i++)
+        read = read || b->g->outputs.at[i] == id;
+    return !read;
+}
+
 static inline void compare(const bed *b, ir_tensor_id id, const void *expected, const void *before)
 {
     const ir_tensor *t = tensor(b, id);
     size_t bytes = ir_dtype_table[t->dtype].block_bytes;
     const int64_t n = ir_elements(t);
-    if (memcmp(expected, b->values.data[id], (size_t)ir_bytes(t)) == 0)
+    if (memcmp(expected, b->values.data[id], (size_t)ir_bytes(t)) == 0 || is_left_out(b, id))
         return;
     if (ir_dtype_table[t->dtype].block_elements > 1)
         fail_msg("%s case %u: %%%.*s is written", b->s->def->name, b->s->number, STR_ARG(t->name));

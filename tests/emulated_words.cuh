@@ -86,4 +86,31 @@ static inline rt_u32 atomicAdd(rt_u32 *p, rt_u32 v)
     return old;
 }
 
+/* The larger of two numbers of 16 bits, of which `infinity` is the largest that is one; NaN wins,
+ * and 0 is above -0. */
+static inline rt_u32 emulated_larger(rt_u32 a, rt_u32 b, rt_u32 infinity)
+{
+    const rt_u32 key_a = a & 0x8000 ? a ^ 0xffff : a | 0x8000,
+                 key_b = b & 0x8000 ? b ^ 0xffff : b | 0x8000;
+    if ((a & 0x7fff) > infinity || (b & 0x7fff) > infinity)
+        return 0x7fff;
+    return key_a > key_b ? a : b;
+}
+static inline rt_u32 ptx_larger_bf16(rt_u32 a, rt_u32 b)
+{
+    return emulated_larger(a & 0xffff, b & 0xffff, 0x7f80) |
+           emulated_larger(a >> 16, b >> 16, 0x7f80) << 16;
+}
+static inline rt_u32 ptx_larger_f16(rt_u32 a, rt_u32 b)
+{
+    return emulated_larger(a & 0xffff, b & 0xffff, 0x7c00) |
+           emulated_larger(a >> 16, b >> 16, 0x7c00) << 16;
+}
+static inline float ptx_larger(float a, float b)
+{
+    if (a != a || b != b)
+        return NAN;
+    return a > b || (a == b && !signbit(a)) ? a : b;
+}
+
 #endif

@@ -443,6 +443,25 @@ MPK_FN rt_u32 ptx_smaller_bf16(rt_u32 a, rt_u32 b)
     asm("min.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
     return v;
 }
+/* The larger of two numbers, in each half of a word: NaN if one is NaN, and 0 above -0. */
+MPK_FN rt_u32 ptx_larger_bf16(rt_u32 a, rt_u32 b)
+{
+    rt_u32 v;
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+MPK_FN rt_u32 ptx_larger_f16(rt_u32 a, rt_u32 b)
+{
+    rt_u32 v;
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+    return v;
+}
+MPK_FN float ptx_larger(float a, float b)
+{
+    float v;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+    return v;
+}
 /* a & mask | more, by one instruction, if one of them is in a register: the compiler makes two, of
  * which each has a constant. */
 MPK_FN rt_u32 ptx_choose(rt_u32 a, rt_u32 mask, rt_u32 more)

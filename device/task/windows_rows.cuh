@@ -406,31 +406,101 @@ MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x
         }
 }
 
-/* A window of KERNEL rows and columns at once, so that all its loads are under way together.  g_x:
- * the image at these channels, of which all eight are there. */
-template <int KERNEL, bool INDICES>
-MPK_FN void windows_take_square(windows_most &m, const mpk_view &x, const char *g_x, int top,
-                                int left, const pool_how &h)
+/* Sixteen bytes of the least value of a dtype. */
+MPK_FN uint4 windows_least(int dtype)
+{
+    const rt_u32 halves = dtype == MPK_BF16 ? 0xff80ff80u : 0xfc00fc00u,
+                 least = dtype == MPK_F32 ? 0xff800000u : halves; /* -infinity */
+    return make_uint4(least, least, least, least);
+}
+/* The larger of two words: of two entries of 16 bits each, or of an f32. */
+MPK_FN rt_u32 windows_larger(int dtype, rt_u32 a, rt_u32 b)
+{
+    if (dtype == MPK_F32)
+        return __float_as_uint(ptx_larger(__uint_as_float(a), __uint_as_float(b)));
+    return dtype == MPK_BF16 ? ptx_larger_bf16(a, b) : ptx_larger_f16(a, b);
+}
+
+/* The largest entries of PLACES windows side by side, of 16 bytes of channels.  ROWS rows are under
+ * way together: all their loads come before the first comparison, since nothing else hides their
+ * latency.  A column that several windows have is loaded once; with PLACES > 1 columns of a window
+ * are neighbours.  A place outside of the image is not loaded and is the least value.  g_x: the
+ * image at these channels; top, left: where the first window begins, perhaps outside. */
+template <int PLACES, int KERNEL, int STRIDE, int ROWS>
+MPK_FN void windows_most_of(uint4 (&r)[PLACES], const mpk_view &x, const char *g_x, int top,
+                            int left, const pool_how &h)
+{
+    enum { COLUMNS = (PLACES - 1) * STRIDE + KERNEL };
+    const int bytes = mpk_dtype_bytes(x.dtype), row_bytes = (int)x.stride[2] * bytes,
+              column_bytes = (int)x.stride[3] * bytes, down = (int)h.dilation.at[0],
+              right = (int)h.dilation.at[1];
+#pragma unroll 1
+    for (int k = 0; k < (int)h.kernel.at[0]; k += ROWS) {
+        uint4 r_x[ROWS * COLUMNS];
+#pragma unroll
+        for (int i = 0; i < ROWS * COLUMNS; i++) {
+            const int row = top + (k + i / COLUMNS) * down, column = left + i % COLUMNS * right;
+            r_x[i] = windows_least(x.dtype);
+            if ((rt_u32)row < (rt_u32)x.dims[2] && (rt_u32)column < (rt_u32)x.dims[3])
+                r_x[i] = *(const uint4 *)(g_x + row * row_bytes + column * column_bytes);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+#pragma unroll
+            for (int p = 0; p < PLACES; p++)
+                if (i % COLUMNS >= p * STRIDE && i % COLUMNS < p * STRIDE + KERNEL)
+                    r[p] = make_uint4(windows_larger(x.dtype, r[p].x, r_x[i].x),
+                                      windows_larger(x.dtype, r[p].y, r_x[i].y),
+                                      windows_larger(x.dtype, r[p].z, r_x[i].z),
+                                      windows_larger(x.dtype, r[p].w, r_x[i].w));
+    }
+}
+
+/* The body of max_pool where nothing reads indices, of fewer than 2^31 bytes an image and pieces in
+ * all: PLACES windows of a row and 16 bytes of channels a thread.  NaN wins, and 0 is larger than
+ * -0.  false: some piece is not whole or not aligned, and nothing was done. */
+template <int PLACES, int KERNEL, int STRIDE, int ROWS>
+MPK_FN bool max_pool_pieces(const mpk_task &t, const mpk_view &x, const mpk_view &values,
+                            const pool_how &h)
 {
     const int bytes = mpk_dtype_bytes(x.dtype);
-    rows_raw r_x[KERNEL * KERNEL];
+    const rt_u32 piece = 16 / (rt_u32)bytes; /* entries */
+    const char *g_x = mpk_data(t, x);
+    char *g_values = mpk_data(t, values);
+    const mpk_box box = mpk_box_of(t, 5);
+    if (!windows_aligned(x, g_x) || !windows_aligned(values, g_values) ||
+        (box.lo[4] | box.hi[4]) % piece)
+        return false;
+    /* numbers of 32 bits, whose divisions are short */
+    const rt_u32 pieces = (box.hi[4] - box.lo[4]) / piece,
+                 runs = (box.hi[3] - box.lo[3] + PLACES - 1) / PLACES, rows = box.hi[2] - box.lo[2],
+                 planes = box.hi[1] - box.lo[1],
+                 n = (box.hi[0] - box.lo[0]) * planes * rows * runs * pieces;
+#pragma unroll 1
+    for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
+        const rt_u32 run = i / pieces, line = run / runs, plane = line / rows,
+                     image = plane / planes;
+        const int channel = (int)(box.lo[4] + (i - run * pieces) * piece),
+                  place = (int)(box.lo[3] + (run - line * runs) * PLACES),
+                  row = (int)(box.lo[2] + (line - plane * rows));
+        const rt_i64 n_at = box.lo[0] + image, p_at = box.lo[1] + (plane - image * planes);
+        const char *g_image = g_x + (n_at * x.stride[0] + p_at * x.stride[1] + channel) * bytes;
+        char *g_to = g_values + (n_at * values.stride[0] + p_at * values.stride[1] +
+                                 row * values.stride[2] + place * values.stride[3] + channel) *
+                                    bytes;
+        uint4 r[PLACES];
 #pragma unroll
-    for (int k = 0; k < KERNEL * KERNEL; k++) {
-        const int row = top + k / KERNEL * (int)h.dilation.at[0],
-                  column = left + k % KERNEL * (int)h.dilation.at[1];
-        if ((rt_u32)row < (rt_u32)x.dims[2] && (rt_u32)column < (rt_u32)x.dims[3])
-            rows_fetch(x.dtype, g_x + (row * x.stride[2] + column * x.stride[3]) * bytes, r_x[k]);
-    }
+        for (int p = 0; p < PLACES; p++)
+            r[p] = windows_least(x.dtype);
+        windows_most_of<PLACES, KERNEL, STRIDE, ROWS>(
+            r, x, g_image, row * (int)h.stride.at[0] - (int)h.padding.at[0],
+            place * (int)h.stride.at[1] - (int)h.padding.at[1], h);
 #pragma unroll
-    for (int k = 0; k < KERNEL * KERNEL; k++) {
-        const int row = top + k / KERNEL * (int)h.dilation.at[0],
-                  column = left + k % KERNEL * (int)h.dilation.at[1];
-        float r_entry[ROWS_PIECE];
-        if ((rt_u32)row >= (rt_u32)x.dims[2] || (rt_u32)column >= (rt_u32)x.dims[3])
-            continue;
-        rows_floats(x.dtype, r_x[k], r_entry);
-        windows_take<INDICES>(m, r_entry, row * (int)x.dims[3] + column);
+        for (int p = 0; p < PLACES; p++)
+            if (place + p < (int)box.hi[3])
+                *(uint4 *)(g_to + p * values.stride[3] * bytes) = r[p];
     }
+    return true;
 }
 
 /* The body of max_pool: x [N, P, H, W, C] -> values and indices [N, P, h, w, C], windows of
@@ -451,7 +521,6 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
     const mpk_box box = mpk_box_of(t, 5), items = windows_items(box, 5, 1);
     const int channels = (int)x.dims[4];
     const bool aligned = windows_aligned(x, g_x) && box.lo[4] % ROWS_PIECE == 0;
-    const bool is_square = KERNEL <= 3 && h.kernel.at[0] == KERNEL;
     for (rt_u64 i = (rt_u64)mpk_thread(); i < mpk_count(items, 5); i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(items, 5, i, at);
@@ -466,15 +535,8 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
             m.r_most[e] = -MPK_INFINITY;
             m.r_at[e] = -1;
         }
-        if (is_square && aligned && n >= ROWS_PIECE)
-            windows_take_square<KERNEL, INDICES>(
-                m, x,
-                g_x +
-                    (at[0] * x.stride[0] + at[1] * x.stride[1] + at[4]) * mpk_dtype_bytes(x.dtype),
-                top, left, h);
 #pragma unroll 1
-        for (int k = 0; k < (int)h.kernel.at[0] && !(is_square && aligned && n >= ROWS_PIECE);
-             k++) {
+        for (int k = 0; k < (int)h.kernel.at[0]; k++) {
             const int row = top + k * (int)h.dilation.at[0]; /* of the image, perhaps outside */
             const char *g_row =
                 g_x + (at[0] * x.stride[0] + at[1] * x.stride[1] + row * x.stride[2] + at[4]) *

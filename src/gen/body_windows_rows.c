@@ -5,9 +5,12 @@
  * kernel of 3 columns, two places a thread:
  *
  *   conv_rows<2, 3, 1, 1>(t, in_x, in_w, in_bias, out_y, how);
- *   max_pool_rows<3, false>(t, in_x, out_values, out_indices, how);
  *
- * false: no operator reads the indices, and they are not written. */
+ * Of a pool of windows of 3 x 3 by steps of 2 whose indices no operator reads, so that they are not
+ * written (false), two windows a thread with all loads of three rows under way:
+ *
+ *   if (!max_pool_pieces<2, 3, 2, 3>(t, in_x, out_values, how))
+ *       max_pool_rows<3, false>(t, in_x, out_values, out_indices, how); */
 #include "gen/body_print.h"
 #include "op/pool.h"
 #include "shape/rows_shape.h"
@@ -163,21 +166,56 @@ static bool is_read(const ir_graph *g, ir_tensor_id t)
     return read;
 }
 
+/* How max_pool_pieces goes over windows: windows side by side in a thread, none where it does not
+ * take the pool, and rows of theirs whose loads are under way together. */
+typedef struct pieces_plan {
+    int64_t places, rows;
+} pieces_plan;
+
+static pieces_plan plan_pieces(const gen_call *c)
+{
+    enum { MOST_LOADS = 20, MOST_STEP = 3 };
+    const ir_tensor *x = gen_input(c, X), *values = gen_output(c, 0);
+    const int64_t kernel = windows_number(c, POOL_KERNEL, 1),
+                  rows = windows_number(c, POOL_KERNEL, 0),
+                  step = windows_number(c, POOL_STRIDE, 1);
+    const int64_t bytes = (int64_t)ir_dtype_table[x->dtype].block_bytes;
+    pieces_plan p = {1, 1};
+    if (is_read(c->ir, c->op->out[1]) || x->dims[4] % ROWS_PIECE || values->dtype != x->dtype ||
+        (double)bytes * (double)ir_elements(x) / (double)x->dims[0] >= INT32_MAX ||
+        ir_elements(values) >= INT32_MAX)
+        return (pieces_plan){0, 0};
+    if (windows_number(c, POOL_DILATION, 1) == 1 && step <= MOST_STEP &&
+        kernel + step <= MOST_LOADS)
+        p.places = PLACES;
+    while (p.rows < rows && (p.rows + 1) * (kernel + (p.places - 1) * step) <= MOST_LOADS)
+        p.rows++;
+    while (rows % p.rows) /* no row is read that the window has not */
+        p.rows--;
+    return p;
+}
+
 /* The windows of the first two axes; those of the channels have one entry. */
 static mpk_status print_pool(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     static const uint32_t lists[] = {POOL_KERNEL, POOL_STRIDE, POOL_PADDING, POOL_DILATION};
+    const long long kernel = windows_number(c, POOL_KERNEL, 1);
+    const pieces_plan p = plan_pieces(c);
     (void)cx;
     gen_print_head(c, n, out);
     text_print(out, "    constexpr pool_how how = {");
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         text_print(out, "{{%lld, %lld, 1}}, ", (long long)windows_number(c, lists[i], 0),
                    (long long)windows_number(c, lists[i], 1));
-    text_print(
-        out,
-        "{{1, 1, 1}}, false};\n    max_pool_rows<%lld, %s>(t, in_x, out_values, out_indices, "
-        "how);\n}\n",
-        (long long)windows_number(c, POOL_KERNEL, 1), str_bool(is_read(c->ir, c->op->out[1])));
+    text_print(out, "{{1, 1, 1}}, false};\n");
+    if (p.places)
+        text_print(
+            out,
+            "    if (!max_pool_pieces<%lld, %lld, %lld, %lld>(t, in_x, out_values, how))\n    ",
+            (long long)p.places, kernel, (long long)windows_number(c, POOL_STRIDE, 1),
+            (long long)p.rows);
+    text_print(out, "    max_pool_rows<%lld, %s>(t, in_x, out_values, out_indices, how);\n}\n",
+               kernel, str_bool(is_read(c->ir, c->op->out[1])));
     return MPK_OK;
 }
 

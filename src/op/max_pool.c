@@ -66,7 +66,14 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 
 static const op_operand in[] = {{"x", 0}}, out[] = {{"values", 0}, {"indices", 0}};
 static const op_attribute attributes[] = {POOL_RECORD};
-/* Padding and strides; dilation with overhang; three axes; adaptive sizes of integers. */
+#define POOL(x, rest)                                                     \
+    {                                                                     \
+        "input %x : " x "\n%v, %i = max_pool(%x) {" rest "}\noutput %v\n" \
+    }
+/* Padding and strides; dilation with overhang; three axes; adaptive sizes of integers; channels as
+ * a third axis, in whole pieces of 16 bytes, whose indices nothing reads: windows that overlap and
+ * that do not, of one row and of several, of an even and of an odd number a line, apart, over an
+ * end. */
 static const op_case cases[] = {
     {"input %x : f32[3, 2, 9, 11] live=tokens\n%v, %i = max_pool(%x) {kernel = [3, 2], stride = "
      "[2, 1], padding = [1, "
@@ -75,6 +82,14 @@ static const op_case cases[] = {
     {"input %x : bf16[2, 1, 9, 8, 12]\n%v, %i = max_pool(%x) {kernel = [3, 3, 1], stride = [2, 2, "
      "1], padding = [1, 1, 0]}\noutput %v\n"
      "output %i\n"},
+    POOL("bf16[2, 1, 9, 15, 16]", "kernel = [3, 3, 1], stride = [2, 2, 1], padding = [1, 1, 0]"),
+    POOL("f16[2, 1, 7, 8, 24]", "kernel = [3, 3, 1], stride = [2, 2, 1], padding = [1, 1, 0]"),
+    POOL("bf16[1, 2, 6, 9, 8]", "kernel = [2, 2, 1], stride = [2, 2, 1]"),
+    POOL("f32[1, 1, 7, 8, 8]", "kernel = [3, 3, 1], stride = [1, 1, 1], padding = [1, 1, 0]"),
+    POOL("bf16[1, 1, 8, 9, 16]", "kernel = [5, 5, 1], stride = [1, 1, 1], padding = [2, 2, 0]"),
+    POOL("f16[1, 1, 9, 12, 8]",
+         "kernel = [3, 2, 1], stride = [2, 4, 1], dilation = [2, 3, 1], padding = [1, 1, 0]"),
+    POOL("bf16[1, 1, 8, 9, 8]", "kernel = [2, 3, 1], stride = [3, 2, 1], ceil = 1"),
     {"input %x : i64[1, 2, 5, 6, 7]\n%v, %i = max_pool(%x) {output = [3, 6, 2]}\n"},
 };
 

@@ -12,10 +12,18 @@
  *   const auto then = [&](double result, const float *m) { ... return (double)v3; };
  *   reduce_by(t, x, out_y, REDUCE_SUM, 2, false, 16, aligned, reduce_of<true, 1>(of, ...));
  *
- * `eight_of` is there where rows of the last axis consist of eights (map_print.h). */
+ * `eight_of` is there where rows of the last axis consist of eights (map_print.h).
+ *
+ * The other record, of rank 5, is for x of 16 bits whose neighbours lie along an axis that stays,
+ * without an expression (device/task/reduce_across.cuh):
+ *
+ *   constexpr across_how how = {REDUCE_MEAN, 12, true, 1, 49};     axes 2 and 3 of channels last
+ *   if (!reduce_across<16>(t, in_x0, out_y, how))
+ *       reduce_run(t, in_x0, out_y, REDUCE_MEAN, 12, true, 49);     x is not aligned */
 #include "gen/body_print.h"
 
 #include "gen/map_print.h"
+#include "shape/reduce_across_shape.h"
 
 /* Attributes, by index. */
 enum { AXES, KEEP, KIND, DTYPE, EXPR, INPUTS, THEN };
@@ -225,4 +233,63 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     return MPK_OK;
 }
 
+/* ---- neighbours along an axis that stays ---- */
+
+/* The axis of x whose entries are neighbours, in whole pieces of 16 bytes; -1: there is none. */
+static int across_axis(const ir_tensor *x)
+{
+    int axis = -1;
+    bool pieces = x->offset % ACROSS_PIECE == 0;
+    for (uint32_t i = 0; i < x->rank; i++)
+        if (axis < 0 && x->stride[i] == 1 && x->dims[i] > 1)
+            axis = (int)i;
+        else
+            pieces = pieces && (x->dims[i] == 1 || x->stride[i] % ACROSS_PIECE == 0);
+    return axis >= 0 && pieces && x->dims[axis] % ACROSS_PIECE == 0 ? axis : -1;
+}
+
+static bool accepts_across(const gen_call *c)
+{
+    const ir_tensor *x = gen_input(c, 0), *y = gen_output(c, 0);
+    const str kind = c->op->attributes[KIND].s;
+    const int axis = across_axis(x);
+    reduction r;
+    return gen_accepts_plain(c) && !has(c, EXPR) && !has(c, THEN) && x->live == IR_ALL &&
+           (x->dtype == IR_BF16 || x->dtype == IR_F16) && gen_is_short_float(y) && axis >= 0 &&
+           !str_is(kind, "logsumexp") && describe(NULL, c, &r) == MPK_OK && !(r.set >> axis & 1) &&
+           r.n_reduced > 1 && r.n_reduced < INT32_MAX;
+}
+
+static mpk_status print_across(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+{
+    reduction r;
+    const int axis = across_axis(gen_input(c, 0));
+    const bool keep = c->op->attributes[KEEP].i;
+    int to = axis;
+    TRY(describe(cx, c, &r));
+    for (int i = 0; i < axis && !keep; i++)
+        to -= r.set >> i & 1;
+    gen_print_head(c, n, out);
+    text_print(out, "    constexpr across_how how = {REDUCE_%s, %u, %s, %d, %lld};\n", r.kind,
+               r.set, str_bool(keep), to, (long long)r.n_reduced);
+    text_print(out,
+               "    if (!reduce_across<%d>(t, in_x0, out_y, how))\n        reduce_run(t, in_x0",
+               across_shares(r.n_reduced, ir_elements(gen_output(c, 0)) / ACROSS_PIECE));
+    print_arguments(&r, out);
+    text_print(out, ");\n}\n");
+    return MPK_OK;
+}
+
+static uint32_t scratch_of_across(const gen_call *c)
+{
+    (void)c;
+    return ACROSS_BYTES;
+}
+
+const gen_body gen_body_reduce_across = {.op = "reduce",
+                                         .name = "reduce_across",
+                                         .rank = 5,
+                                         .accepts = accepts_across,
+                                         .print = print_across,
+                                         .scratch_bytes = scratch_of_across};
 const gen_body gen_body_reduce = GEN_BODY("reduce", "reduce", print, gen_scratch_reduce);

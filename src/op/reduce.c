@@ -191,6 +191,23 @@ static void spread_box(uint32_t rank, const int64_t *dims, uint32_t set, bool ke
     }
 }
 
+/* Anywhere; with whole tiles the axis whose entries are neighbours in x, if it stays, into runs,
+ * which a task reads by lines. */
+static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
+{
+    enum { RUN = 16, SHORT_RUN = 8 };
+    const ir_tensor *x = shape_input(g, op, 0);
+    const uint32_t set = reduced_axes(op);
+    uint32_t o = 0;
+    shape_axes_all(g, op, axes);
+    for (uint32_t i = 0; i < x->rank && set && !has_expression(op); i++) {
+        const bool reduced = set >> i & 1;
+        if (!reduced && x->stride[i] == 1 && x->dims[i] % SHORT_RUN == 0)
+            axes[o].tile = x->dims[i] % RUN ? SHORT_RUN : RUN;
+        o += !reduced || op->attributes[KEEP].i;
+    }
+}
+
 /* The other way around from infer: from a box of the result to its entries in x, and in what x is
  * made of.  infer has seen that describe_x works. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
@@ -497,8 +514,14 @@ static const op_attribute attributes[] = {SHAPE_NEEDED("axes", INTS), SHAPE_INT(
     {                                                    \
         "input %x : " x "\n%y = reduce(%x) {" rest "}\n" \
     }
+/* Of a tensor whose axes are permuted. */
+#define ACROSS(x, perm, rest)                                                                  \
+    {                                                                                          \
+        "input %x : " x "\n%t = transpose(%x) {perm = " perm "}\n%y = reduce(%t) {" rest "}\n" \
+    }
 /* Each kind, axes in any order, live axes kept and reduced, results wider than x, scalars;
- * expressions: of short and of long rows, by eights and not, across, broadcast along each axis. */
+ * expressions: of short and of long rows, by eights and not, across, broadcast along each axis;
+ * neighbours along an axis that stays, first, last and between, by few threads and by many. */
 static const op_case cases[] = {
     CASE("f32[7, 320] live=tokens", "axes = [1]"),
     CASE("f32[7, 5] live=tokens", "axes = [0], kind = \"mean\""),
@@ -530,6 +553,11 @@ static const op_case cases[] = {
      "x1\"}\n"},
     {"input %x : f16[3, 5, 40]\ninput %w : f32[5, 1]\n%y = reduce(%x, %w) {axes = [1, 0], kind = "
      "\"max\", dtype = \"f16\", expr = \"f16(x0 * x1)\", inputs = 2}\n"},
+    ACROSS("bf16[3, 7, 5, 40]", "[0, 3, 1, 2]", "axes = [2, 3], keep = 1, kind = \"mean\""),
+    ACROSS("f16[2, 90, 24]", "[0, 1, 2]", "axes = [1], dtype = \"f32\""),
+    ACROSS("bf16[130, 2, 8]", "[2, 0, 1]", "axes = [1], kind = \"max\""),
+    ACROSS("f16[9, 2, 3, 16]", "[1, 3, 0, 2]", "axes = [2, 0], kind = \"min\""),
+    ACROSS("bf16[3, 5, 72]", "[0, 1, 2]", "axes = [1], kind = \"prod\""),
     {"input %x : f32[3, 600]\n%y = reduce(%x) {axes = [1], expr = \"x0 * x0\", then = "
      "\"sqrt(x0)\"}\n"},
 };
@@ -542,7 +570,7 @@ const op_def op_reduce = {
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
     .infer = infer,
-    .axes = shape_axes_all,
+    .axes = axes,
     .reads = reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

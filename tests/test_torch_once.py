@@ -14,7 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch import nn
 
 import mpk
-from mpk import backend, once
+from mpk import backend, emit, once
 from mpk.emit import Emitter
 
 
@@ -262,6 +262,45 @@ def test_windows_that_are_rows_of_products(monkeypatch, dtype):
         torch.testing.assert_close(got.float(), expected, rtol=0.03, atol=0.03)
     (only,), (report,) = kinds(reports), reports
     assert not report.fallbacks and only["linear"] == 2 and only["conv"] == 1  # that of 48 channels
+
+
+class Lines(nn.Module):
+    """Convolutions of one image of few channels by one weight and by others, with what may follow them."""
+
+    def __init__(self, channels, filters, kernel, stride, padding):
+        super().__init__()
+        self.first = nn.Conv2d(channels, filters, kernel, stride, padding, bias=False)
+        self.norm = nn.BatchNorm2d(filters)
+        self.second = nn.Conv2d(channels, filters, kernel, (stride[0] + 1, stride[1]), padding)
+        self.apart = nn.Conv2d(channels, filters, kernel, stride, padding, dilation=(1, 2))
+
+    def forward(self, x):
+        return self.norm(self.first(x)).relu(), self.second(x), self.apart(x)
+
+
+@pytest.mark.parametrize("case", range(8))
+def test_lines_of_windows_become_channels(monkeypatch, case):
+    monkeypatch.setattr(Emitter, "on_gpu", True)
+    monkeypatch.setattr(emit, "FEWEST_OF_LINES", 1)
+    random = support.seed()
+    kernel = (7, 7) if case == 0 else (random.randrange(2, 8), random.randrange(2, 8))
+    stride = (2, 2) if case < 4 else (random.randrange(1, 4), random.randrange(1, 4))
+    padding = (3, 3) if case == 0 else (random.randrange(4), random.randrange(4))
+    channels, dtype = (3 if case == 0 else random.randrange(1, 6)), random.choice([torch.bfloat16, torch.float16])
+    net = Lines(channels, random.choice([8, 20]), kernel, stride, padding)
+    net.norm.running_var.uniform_(0.5, 2)
+    net = net.eval().to(dtype)
+    x = torch.randn(2, channels, random.randrange(13, 30), random.randrange(13, 30)).to(dtype)
+    exact = copy.deepcopy(net).float()(x.float())
+    fast, reports = compiled(net)
+    for got, expected in zip(fast(x), exact):
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got.float(), expected, rtol=0.03, atol=0.03)
+    (only,), (report,) = kinds(reports), reports
+    taken = [emit.is_of_lines(x, m.weight, m.stride, m.padding, m.dilation, False, (0, 0), 1) for m in net.children()
+             if isinstance(m, nn.Conv2d)]
+    assert not report.fallbacks and only.get("unfold", 0) == sum(taken)
+    assert case or taken == [True, True, False]
 
 
 def summed(x, first, last, windows, around):

@@ -513,6 +513,31 @@ def is_of_patches(
     )
 
 
+LINE_CHANNELS, MOST_OF_LINES = 64, 4  # that a copied box has; of images whose lines become so many
+LINES = "mpk_lines"  # of a convolution's node whose weight once.py has laid so: the columns of its kernel
+FEWEST_OF_LINES = 1 << 28  # products, as convolutions by boxes have (src/pass/flatten.c)
+
+
+def is_of_lines(
+    x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
+) -> bool:
+    """Is it a large convolution of images of few channels whose windows move by several lines?  Then what a window has
+    of so many lines becomes one place of LINE_CHANNELS, and the kernel has one column and as many rows as there are
+    such places (once.py, lowering_math.py).  It pays if a sum is shorter so than with WIDE channels a place."""
+    if len(x.shape) != 4 or len(w.shape) != 4 or transposed or groups != 1 or w.shape[1] != x.shape[1]:
+        return False
+    (down, right), around = per_axis(stride, 2), per_axis(padding, 2)
+    (filters, channels), kernel = w.shape[:2], w.shape[2:]
+    places = [(n + 2 * p - k) // s + 1 for n, p, k, s in zip(x.shape[2:], around, kernel, (down, right))]
+    entries = -(-kernel[0] // down) * LINE_CHANNELS  # of a sum
+    return (
+        (w.dtype in (torch.float16, torch.bfloat16) and x.dtype == w.dtype and channels <= MOST_OF_LINES)
+        and (down > 1 and per_axis(dilation, 2) == [1, 1] and down * kernel[1] * channels <= LINE_CHANNELS)
+        and entries < math.prod(kernel) * WIDE
+        and x.shape[0] * math.prod(places) * filters * entries >= FEWEST_OF_LINES
+    )
+
+
 def base_of(node: Any) -> tuple[Any, list[tuple]]:
     """The node in whose memory that of a node lies, and the views by numbers alone that lead from there to it."""
     chain: list[tuple] = []

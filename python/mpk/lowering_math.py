@@ -11,6 +11,7 @@ import torch
 
 from mpk import whole  # noqa: F401  (it defines mpk::attention)
 from mpk.emit import (
+    LINES,
     WIDE,
     Emitter,
     Unsupported,
@@ -634,6 +635,19 @@ def product_of_sequences(e: Emitter, x: Val, w: Val, bias: Val | None, stride: i
     return e.permute(e.reshape(y, (x.shape[0], places, w.shape[0])), channels_first(3))
 
 
+def convolution_of_lines(
+    e: Emitter, x: Val, w: Val, bias: Val | None, stride: Sequence[int], pad: Sequence[int], columns: int
+) -> Val:
+    """A convolution whose weight was laid by lines (once.py): what windows of `columns` columns have of stride[0] lines
+    is a place."""
+    size = list(e.node.meta["val"].shape[2:])
+    size[0] += w.shape[2] - 1
+    kernel, entries = [stride[0], columns], w.shape[1]
+    lines = e.op("unfold", x, kernel=kernel, size=size, entries=entries, stride=stride, padding=pad)
+    y = e.op("conv", e.permute(lines, channels_first(4)), w, bias, last=1)
+    return e.permute(y, channels_first(4))
+
+
 @lower(aten.convolution)
 def convolution(
     e: Emitter,
@@ -652,6 +666,8 @@ def convolution(
     x = x if batched else e.reshape(x, (1, *x.shape))
     if e.on_gpu and batched and is_of_patches(x, w, stride, pad, dilation, transposed, output_padding, groups):
         return product_of_patches(e, x, w, bias)
+    if LINES in e.node.meta:
+        return convolution_of_lines(e, x, w, bias, per_axis(stride, n), per_axis(pad, n), e.node.meta[LINES])
     places = (x.shape[2] + 2 * pad[0] - w.shape[2]) // stride[0] + 1
     if batched and is_of_sequences(e, x, w, stride[0], dilation[0], transposed, groups, places):
         return product_of_sequences(e, with_channels_last(e, x, 0), w, bias, stride[0], pad[0], places)

@@ -21,7 +21,21 @@ from typing import Any
 
 import torch
 
-from mpk.emit import DTYPES, WIDE, _flat, base_of, channels_last, is_of_patches, is_permuted, is_view
+from mpk.emit import (
+    DTYPES,
+    LINES,
+    LINE_CHANNELS,
+    WIDE,
+    _flat,
+    base_of,
+    channels_first,
+    channels_last,
+    is_of_lines,
+    is_of_patches,
+    is_permuted,
+    is_view,
+    per_axis,
+)
 from mpk.results import is_changed
 from mpk.shapes import STATIC, device_of, placeholders, returned_nodes
 from mpk.statics import Statics
@@ -366,18 +380,39 @@ def laid_filters(graph: torch.fx.Graph, w: torch.fx.Node, groups: int) -> list[t
     return made
 
 
+def laid_lines(graph: torch.fx.Graph, w: torch.fx.Node, down: int) -> list[torch.fx.Node]:
+    """What leads from a weight [F, C, h, w] to a copy whose places are `down` lines of it, [F, LINE_CHANNELS, .., 1]; a
+    line that the kernel has not, and entries after its lines, are 0."""
+    filters, channels, rows, columns = w.meta["val"].shape
+    places, entries = -(-rows // down), down * columns * channels
+    made = [w]
+    if places * down > rows:
+        made.append(call(graph, aten.constant_pad_nd.default, w, [0, 0, 0, places * down - rows]))
+    made.append(call(graph, aten.permute.default, made[-1], channels_last(4)))
+    made.append(call(graph, aten.clone.default, made[-1], memory_format=torch.contiguous_format))
+    made.append(call(graph, aten.view.default, made[-1], [filters, places, 1, entries]))
+    if entries < LINE_CHANNELS:
+        made.append(call(graph, aten.constant_pad_nd.default, made[-1], [0, LINE_CHANNELS - entries]))
+    made.append(call(graph, aten.permute.default, made[-1], channels_first(4)))
+    return made[1:]
+
+
 def lay_channels_last(gm: torch.fx.GraphModule, steady: set[torch.fx.Node]) -> None:
     """Convolutions read such copies of their weights.  A few channels become WIDE; what is added is 0, and lowering
-    adds as much to the image."""
+    adds as much to the image; or lines of the kernel become the channels (is_of_lines)."""
     laid: dict[tuple, torch.fx.Node] = {}
     for node in list(gm.graph.nodes):
         w = filters_of(node, steady)
         if w is None:
             continue
-        key = w, node.args[8] > 1
+        x, down = node.args[0].meta["val"], per_axis(node.args[3], 2)[0]
+        by_lines = is_of_lines(x, w.meta["val"], *node.args[3:9])
+        key = w, node.args[8] > 1, by_lines and down
+        if by_lines:
+            node.meta[LINES] = w.meta["val"].shape[3]
         if key not in laid:
             with gm.graph.inserting_before(node):
-                made = laid_filters(gm.graph, w, node.args[8])
+                made = laid_lines(gm.graph, w, down) if by_lines else laid_filters(gm.graph, w, node.args[8])
             steady.update(made)
             laid[key] = made[-1]
         node.replace_input_with(w, laid[key])

@@ -303,6 +303,23 @@ def test_lines_of_windows_become_channels(monkeypatch, case):
     assert case or taken == [True, True, False]
 
 
+def test_a_program_that_is_refused_runs_with_weights_as_they_were(monkeypatch):
+    def refuse(*_):
+        raise mpk.LimitError("planted")
+
+    monkeypatch.setattr(Emitter, "on_gpu", True)
+    monkeypatch.setattr(emit, "FEWEST_OF_LINES", 1)
+    monkeypatch.setattr("mpk.graph.Graph.compile", refuse)
+    support.seed()
+    net, x = Lines(3, 8, (7, 7), (2, 2), (3, 3)).eval().bfloat16(), torch.randn(2, 3, 20, 20).bfloat16()
+    fast, reports = compiled(net)
+    with pytest.warns(UserWarning, match="the whole graph"):
+        first = fast(x)
+    for got, again, expected in zip(first, fast(x), net(x)):
+        assert torch.equal(got, expected) and torch.equal(again, expected)
+    assert set(reports[0].fallbacks) == {"the whole graph"}
+
+
 def summed(x, first, last, windows, around):
     """Scores plus biases of positions, plus a mask of windows, either of them on either side."""
     batch, n, rows, keys = x.shape

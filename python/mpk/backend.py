@@ -28,7 +28,7 @@ from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 from mpk.moves import without_moves
-from mpk.once import compile_once, mark_weights, weights_of
+from mpk.once import compile_once, mark_weights, run_as_it_was, weights_of
 from mpk.order import ordered_nodes
 from mpk.pairs import without_complex
 from mpk.results import given, place_results, view_of
@@ -176,7 +176,7 @@ class Runner:
         if self.idle:
             return self.results_of([], (), arguments)
         if self.refused:
-            return list(self.gm(*arguments))
+            return run_as_it_was(self.gm, arguments)
         with self.lock:
             self.take(arguments)
             copies = (
@@ -192,7 +192,7 @@ class Runner:
                     self.start()
                 except Error as problem:
                     self.give_up(problem)
-                    return list(self.gm(*arguments))
+                    return run_as_it_was(self.gm, arguments)
             self.run()
         return made if self.plain and not copies else self.results_of(made, copies, arguments)
 
@@ -450,7 +450,7 @@ def compile_static(gm: torch.fx.GraphModule, options: Options, report: Report, n
         return copying_back(compile_static(without_mutations(gm), options, report), changes, gm)
     note_fallbacks(unsupported, report)
     if nested or not any(n.op == "call_function" and n not in unsupported for n in gm.graph.nodes):
-        return lambda arguments: list(gm(*arguments))
+        return lambda arguments: run_as_it_was(gm, arguments)
     return compile_parts(gm, unsupported, options, report)
 
 
@@ -521,7 +521,7 @@ def or_pytorch(compile: Callable, gm: torch.fx.GraphModule, options: Options) ->
     except Exception as problem:
         reason = f"{type(problem).__name__}: {problem}".splitlines()[0]
         leave_to_pytorch({"the whole graph": reason}, options)
-        return lambda arguments: list(gm(*arguments))
+        return lambda arguments: run_as_it_was(gm, arguments)
 
 
 def leave_to_pytorch(reasons: dict[str, str], options: Options) -> None:

@@ -489,6 +489,13 @@ class Once:
         return made
 
 
+def run_as_it_was(gm: torch.fx.GraphModule, arguments: list[Any]) -> list[Any]:
+    """PyTorch runs a graph.  One whose weights have been laid for fast code may be none that it can run: then the graph
+    before that."""
+    before, n = getattr(gm, "mpk_before", (gm, len(arguments)))
+    return list(before(*arguments[:n]))
+
+
 def compile_once(
     gm: torch.fx.GraphModule, compile: Callable[[torch.fx.GraphModule], Callable]
 ) -> tuple[Callable, int]:
@@ -505,5 +512,6 @@ def compile_once(
         return compile(gm), 0
     before = only(rest, kept)
     take_as_arguments(rest, steady, kept)
+    rest.mpk_before = gm, len(placeholders(gm))
     n = sum(node.op == "call_function" for node in before.graph.nodes)
     return Once(before, compile(rest), lambda: compile(gm)), n

@@ -310,6 +310,7 @@ def test_a_program_that_is_refused_runs_with_weights_as_they_were(monkeypatch):
     monkeypatch.setattr(Emitter, "on_gpu", True)
     monkeypatch.setattr(emit, "FEWEST_OF_LINES", 1)
     monkeypatch.setattr("mpk.graph.Graph.compile", refuse)
+    monkeypatch.setattr(backend, "_warned", set())
     support.seed()
     net, x = Lines(3, 8, (7, 7), (2, 2), (3, 3)).eval().bfloat16(), torch.randn(2, 3, 20, 20).bfloat16()
     fast, reports = compiled(net)

@@ -43,9 +43,9 @@ MPK_FN bool block_exceeds(const float (&r_line)[1][2], float number)
     return __builtin_expect(__any_sync(0xffffffffu, any) != 0, 0);
 }
 
-/* A lane's copies of 16 bytes for a tile whose rows the loop goes over, of one piece of a row each.
- * Iterations copy without a branch, one after the other: the lane's rows lie as far apart as in the
- * one before, and of rows that are not there copies bring zeros. */
+/* A lane's copies of 16 bytes for a tile whose rows the loop goes over: one piece of each of its
+ * rows.  No iteration branches: its rows follow those of the one before, and copies of rows that
+ * are not there bring zeros. */
 struct block_group_copies {
     const char *next; /* of the next iteration: this lane's piece of its first row */
     rt_u32 to;        /* the same in the tile's first copy */

@@ -314,7 +314,7 @@ static void print_fetches(const block_printer *w, const block_step *loop)
  * step waits.  Returns the last of them.  In iterations before 0 the loop's body ends here. */
 uint32_t block_print_loads(block_printer *w, uint32_t i)
 {
-    const block_step *loop = w->has_late ? NULL : w->ahead; /* copies of groups look themselves */
+    const block_step *loop = w->has_late ? NULL : w->ahead; /* warpgroups' copies need no guard */
     if (loop) {
         const char *x = block_axis_of(w, loop->axis);
         const int tile = w->p->axes[loop->axis].tile;

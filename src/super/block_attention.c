@@ -311,8 +311,8 @@ static void add_weights(block_program *p, const super_attention *s, int8_t weigh
     add_of(p, BLOCK_TOTAL, NULL, more, weights, BLOCK_NONE, BLOCK_NONE);
 }
 
-/* What weights are relative to: the largest score so far as scores were some iterations ago.  Its
- * tile is that of the largest unless weights take scores as products gave them. */
+/* The line that weights are relative to: the largest score that was found so far, scaled where
+ * weights take scores as products gave them. */
 static int8_t add_base(block_program *p, const super_attention *s, const kept *t)
 {
     return s->weights ? add_line(p, "base", 1) : t->largest;

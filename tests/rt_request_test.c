@@ -321,9 +321,10 @@ static void test_look_up(void **state)
     assert_true(n_found > TEXT / 4);
 }
 
-/* A slot that feeds a token drafts what stood behind the longest text that is equal, of the latest
- * places of its bucket, the later of two; where drafts cost much one draft, and one more for each
- * token that is equal beyond the first N. */
+/* When a slot is fed a token, it drafts the tokens that followed the longest earlier text that
+ * equals its last ones; of two such texts the later, and of each bucket only the latest places.
+ * Where drafts cost much, it drafts one token, and one more for each equal token beyond the first
+ * N. */
 static void test_look(void **state)
 {
     (void)state;

@@ -348,8 +348,8 @@ static mpk_status parse(mpk_context *cx, const char *expression)
     return status;
 }
 
-/* What lacks its end is refused: behind an operator, a parenthesis, a comma; and so is what goes on
- * behind the end. */
+/* A text that stops after an operator, a parenthesis or a comma is refused, and so is one that goes
+ * on after its end. */
 static void check_broken(const writer *w)
 {
     mpk_context cx = {0};
@@ -408,9 +408,9 @@ static void test_depth(void **state)
         }
 }
 
-/* A value lies in a slot from its step to its last use.  Of 48 slots one is that of x1, and of
- * n products each waits in one for the sum behind it; the innermost needs two, since a step writes
- * where it does not read. */
+/* The interpreter keeps a value in a slot from the step that makes it to its last use.  Of the 48
+ * slots x1 takes one.  Each of n nested products takes one until the sum around it is made, and the
+ * innermost takes two, since no step writes to a slot that it reads. */
 static void test_slots(void **state)
 {
     (void)state;

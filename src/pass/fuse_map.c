@@ -109,6 +109,16 @@ static uint32_t count_operand(const ir_op *op, ir_tensor_id t)
     return n;
 }
 
+/* Does an operator read storage that some operator writes in place?  Then it cannot be computed
+ * later. */
+static bool reads_written(const map_fuser *f, const ir_op *op)
+{
+    bool reads = false;
+    for (uint32_t i = 0; i < op->n_in && !reads; i++)
+        reads = op->in[i] != IR_NONE && f->is_written[tg_root(f->w->g, op->in[i])];
+    return reads;
+}
+
 /* Reads of t by all members together. */
 static uint32_t count_reads(const map_fuser *f, const map_group *group, ir_tensor_id t)
 {
@@ -132,10 +142,7 @@ static const ir_op *find_member(const map_fuser *f, const map_group *group, ir_t
     if (!map_text_of(op).n || f->w->uses.at[t] != count_reads(f, group, t) ||
         !(same_shape(made, y) || is_small_spread(f, made, y)))
         return NULL;
-    for (uint32_t i = 0; i < op->n_in; i++)
-        if (f->is_written[tg_root(g, op->in[i])])
-            return NULL;
-    return op;
+    return reads_written(f, op) ? NULL : op;
 }
 
 /* Add the producer of operand t if it may be a member and the limits allow it. */
@@ -221,9 +228,8 @@ static bool takes_group(const map_fuser *f, const ir_op *op, const map_writer *t
             (is_conv && !is_one_or_all(t, y, rewrite_attribute(op, "last")->i)))
             return false;
     }
-    for (uint32_t i = 0; i < op->n_in; i++)
-        if (op->in[i] != IR_NONE && f->is_written[tg_root(w->g, op->in[i])])
-            return false;
+    if (reads_written(f, op))
+        return false;
     return is_conv || (is_small_float(y->dtype) && w->g->tensors.at[op->in[0]].live == IR_ALL);
 }
 
@@ -351,6 +357,17 @@ static bool has_lines_for_all(const pass_options *o, const ir_tensor *x, const i
     return lines >= workers || ir_elements(x) <= FEW_ENTRIES * lines;
 }
 
+/* Can a reduction compute an operator's value where it reduces it?  It then reads the operands
+ * later, by rows. */
+static bool is_term(const map_fuser *f, const ir_op *op)
+{
+    const ir_graph *g = f->w->g;
+    bool is = count_steps(f, op) > 0 && !reads_written(f, op);
+    for (uint32_t i = 0; is && i < op->n_in; i++)
+        is = lies_by_rows(&g->tensors.at[op->in[i]]) && g->tensors.at[op->in[i]].live == IR_ALL;
+    return is;
+}
+
 /* The operator that makes what `reduce` reduces, if it can be taken in; NULL otherwise. */
 static const ir_op *find_terms(const map_fuser *f, const ir_op *reduce)
 {
@@ -368,34 +385,20 @@ static const ir_op *find_terms(const map_fuser *f, const ir_op *reduce)
         !has_lines_for_all(f->w->s->options, x, y))
         return NULL;
     const ir_op *op = &g->ops.at[x->producer];
-    if (!count_steps(f, op) || op->n_in + reduce->n_in - 1 > FUSE_INPUTS)
-        return NULL;
-    for (uint32_t i = 0; i < op->n_in; i++)
-        if (f->is_written[tg_root(g, op->in[i])] || !lies_by_rows(&g->tensors.at[op->in[i]]) ||
-            g->tensors.at[op->in[i]].live != IR_ALL)
-            return NULL;
-    return op;
+    return is_term(f, op) && op->n_in + reduce->n_in - 1 <= FUSE_INPUTS ? op : NULL;
 }
 
-/* Can the operator that makes t, of the shape of what is reduced, be computed again by `reduce`,
- * which has `n_in` operands then? */
+/* Can a reduction of x compute again what makes t? */
 static bool may_repeat(const map_fuser *f, ir_tensor_id t, const ir_tensor *x)
 {
     const ir_graph *g = f->w->g;
     const ir_tensor *made = &g->tensors.at[t];
-    if (made->producer == IR_NONE || made->shares != IR_NONE || !same_shape(made, x) ||
-        !is_small_float(made->dtype))
-        return false;
-    const ir_op *op = &g->ops.at[made->producer];
-    bool may = count_steps(f, op) > 0;
-    for (uint32_t i = 0; may && i < op->n_in; i++)
-        may = !f->is_written[tg_root(g, op->in[i])] && lies_by_rows(&g->tensors.at[op->in[i]]) &&
-              g->tensors.at[op->in[i]].live == IR_ALL;
-    return may;
+    return made->producer != IR_NONE && made->shares == IR_NONE && same_shape(made, x) &&
+           is_small_float(made->dtype) && is_term(f, &g->ops.at[made->producer]);
 }
 
-/* What a reduction takes in: the operator that makes what it reduces, and of something small also
- * those that make this operator's operands, whoever else reads them. */
+/* What a reduction takes in: the operator that makes what it reduces, and if that is small also the
+ * operators that make its operands, even if others read these too. */
 static void gather_terms(const map_fuser *f, const ir_op *reduce, const ir_op *op, map_group *group)
 {
     const ir_graph *g = f->w->g;
@@ -464,9 +467,9 @@ static const ir_op *find_step(const map_fuser *f, const ir_op *recur, uint32_t i
         f->w->is_output[recur->in[i]] || f->w->uses.at[recur->in[i]] != 1 || !same_shape(x, y))
         return NULL;
     for (uint32_t k = 0; k < op->n_in; k++)
-        if (f->is_written[tg_root(g, op->in[k])] || g->tensors.at[op->in[k]].live != IR_ALL)
+        if (g->tensors.at[op->in[k]].live != IR_ALL)
             return NULL;
-    return op;
+    return reads_written(f, op) ? NULL : op;
 }
 
 /* Write the text of a recurrence with all operators that it takes in, if in[n] are its first
@@ -571,9 +574,9 @@ static const ir_op *find_lifted(const map_fuser *f, const ir_op *view)
         x->live != IR_ALL || ir_elements(x) > SMALL_ELEMENTS)
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
-        if (f->is_written[tg_root(g, op->in[i])] || !same_shape(x, &g->tensors.at[op->in[i]]))
+        if (!same_shape(x, &g->tensors.at[op->in[i]]))
             return NULL;
-    return op;
+    return reads_written(f, op) ? NULL : op;
 }
 
 /* reshape(map(a, b)) -> map(reshape(a), reshape(b)). */
@@ -593,7 +596,8 @@ static mpk_status lift(map_fuser *f, ir_op_id id)
     return MPK_OK;
 }
 
-static mpk_status lift_maps(pass_state *s, ir_graph **g)
+/* *lifted: there was one. */
+static mpk_status lift_maps(pass_state *s, ir_graph **g, bool *lifted)
 {
     rewrite w;
     map_fuser f;
@@ -602,6 +606,7 @@ static mpk_status lift_maps(pass_state *s, ir_graph **g)
     const ir_op_id n = (ir_op_id)w.g->ops.n;
     for (ir_op_id o = 0; o < n; o++)
         TRY(lift(&f, o));
+    *lifted = w.n_made > 0;
     return rewrite_end(&w, g);
 }
 
@@ -650,7 +655,9 @@ mpk_status pass_fuse_map(pass_state *s, ir_graph **g)
     TRY(make_maps(s, g));
     if (!s->options->relaxed)
         return MPK_OK;
-    TRY(lift_maps(s, g)); /* these are whole maps */
-    TRY(make_maps(s, g));
+    bool lifted;
+    TRY(lift_maps(s, g, &lifted)); /* these are whole maps */
+    if (lifted)
+        TRY(make_maps(s, g));
     return take_in_operands(s, g);
 }

@@ -469,6 +469,8 @@ static size_t draw(uint64_t seed, uint64_t *used, size_t n)
 {
     return rng_u64(seed, (*used)++) % n;
 }
+/* One of an array, by the `seed` at hand and how often it was `used`. */
+#define PICK(array) array[draw(seed, &used, sizeof(array) / sizeof *(array))]
 
 /* Random reductions of random maps, and maps of these, give the same bits. */
 static void random_reductions(void **state)
@@ -490,7 +492,6 @@ static void random_reductions(void **state)
         uint64_t used = 0;
         arena a = {0};
         text out = {0};
-#define PICK(array) array[draw(seed, &used, sizeof(array) / sizeof *(array))]
         const size_t along = draw(seed, &used, 6);
         text_print(&out, "input %%a : %s[6, 5, 24]\n", PICK(dtypes));
         text_print(&out, "input %%b : %s", PICK(dtypes));
@@ -509,7 +510,6 @@ static void random_reductions(void **state)
         text_print(&out, ", dtype = \"%s\"}\n", PICK(dtypes));
         text_print(&out, "%%s = map(%%c, %%r) {expr = \"%s\"", PICK(of_two));
         text_print(&out, ", dtype = \"%s\"}\n%%y = silu(%%s)\noutput %%y\n", PICK(dtypes));
-#undef PICK
         ir_graph *plain = parse(&a, out.at), *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
         before += plain->ops.n;
         after += fused->ops.n;
@@ -535,7 +535,6 @@ static void random_recurrences(void **state)
         uint64_t used = 0;
         arena a = {0};
         text out = {0};
-#define PICK(array) array[draw(seed, &used, sizeof(array) / sizeof *(array))]
         const size_t start = draw(seed, &used, 3), kind = draw(seed, &used, 6);
         const char *operands = draw(seed, &used, 2) ? "%m, %n" : "%n, %m";
         text_print(&out, "state %%a : f32[6, 5]\ninput %%h : f32[5]\ninput %%v : f32[1, 5]\n");
@@ -557,7 +556,6 @@ static void random_recurrences(void **state)
             text_print(&out, "output %%m\n");
         if (kind == 2)
             text_print(&out, "%%e = silu(%%m)\noutput %%e\n");
-#undef PICK
         ir_graph *plain = parse(&a, out.at), *fused = fuse_as(&a, plain, PASS_FUSE_FULL, true);
         joined += fused->ops.n == 1;
         check_same(plain, fused, seed);
@@ -586,7 +584,6 @@ static void random_convolutions(void **state)
         uint64_t used = 0;
         arena a = {0};
         text out = {0};
-#define PICK(array) array[draw(seed, &used, sizeof(array) / sizeof *(array))]
         const size_t last = draw(seed, &used, 2), kind = draw(seed, &used, 6);
         const char *dtype = dtypes[draw(seed, &used, 3)], *other = dtype, *shape = whole[last];
         const char *first = draw(seed, &used, 2) ? "r" : "c", *result = dtype;
@@ -613,7 +610,6 @@ static void random_convolutions(void **state)
             text_print(&out, "%%e = silu(%%c)\noutput %%e\n");
         if (kind == 5)
             text_print(&out, "output %%c\n");
-#undef PICK
         mpk_context refused = {0};
         ir_graph *plain;
         if (ir_parse(&refused, &a, str_from(out.at), &plain) == MPK_OK) {

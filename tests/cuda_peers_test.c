@@ -607,6 +607,18 @@ static bool waits_alone(const rt_graph *g, const rt_task *tasks, uint32_t t)
     return tasks[t].worker >= 6 && tasks[t].depends != RT_START;
 }
 
+/* How an error names the GPUs whose tasks trigger an event. */
+static const char *late_peers(const rt_graph *g, const rt_task *tasks, uint32_t event)
+{
+    static const char *const names[] = {" times\n", " by tasks on peer 0\n",
+                                        " by tasks on peer 1\n", " by tasks on peers 0 and 1\n"};
+    uint32_t late = 0;
+    for (uint32_t k = 0; k < g->n_tasks; k++)
+        if (tasks[k].triggers == event)
+            late |= tasks[k].worker < 6 ? 1u : 2u;
+    return names[late];
+}
+
 /* A task of GPU 1 whose event needs one trigger more than will come: one error for all, which names
  * both. */
 static void test_a_stall(void **state)
@@ -629,6 +641,7 @@ static void test_a_stall(void **state)
     check_fails(&b.cx, MPK_ESTALLED, " on peer 1 waits for event",
                 machine_run_graph(&b.cx, b.m, 0, 1, 1));
     assert_non_null(strstr(b.cx.text, "told by GPU 0"));
+    assert_non_null(strstr(b.cx.text, late_peers(g, tasks, tasks[t].depends)));
     tear_down(&b);
 }
 

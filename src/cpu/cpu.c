@@ -442,7 +442,9 @@ static mpk_status check(mpk_context *cx, machine *base)
     cpu_machine *m = cpu_of(base);
     if (rt_load_acquire_system(&m->control->abort) != RT_FAULTED)
         return MPK_OK;
-    return note_busy(cx, m, machine_say_fault(cx, base, &m->control->fault));
+    const rt_fault *f = &m->control->fault;
+    mpk_status status = note_busy(cx, m, machine_say_fault(cx, base, f));
+    return f->kind == RT_STALL ? cpu_ranks_note(cx, m, status) : status;
 }
 
 /* The host has put something in a ring, or asks for a step: wake the thread that sleeps at the

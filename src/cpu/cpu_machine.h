@@ -65,7 +65,8 @@ typedef struct cpu_machine {
     size_t shared_bytes, shared_used;
     cpu_pulse *pulses; /* shared: of each rank */
     /* the watch's thread: of each rank, the last pulse seen and for how many ticks it has stood */
-    rt_u32 pulse_seen[RANKS_MOST], pulse_still[RANKS_MOST];
+    rt_u32 pulse_seen[RANKS_MOST];
+    rt_word pulse_still[RANKS_MOST];
     rt_serving serving; /* offsets and sizes of slots, pages and step inputs */
     rt_ring request_ring, command_ring, token_ring;
     rt_op *ops;              /* copy of the image's records, with this target's scratch pages */
@@ -115,6 +116,8 @@ bool cpu_ranks_runs(const cpu_machine *m, uint32_t worker);
 bool cpu_ranks_has(const host_ranks *r, uint32_t peer);
 /* All ranks have come so far, with the same program: from now on their ends are noticed. */
 mpk_status cpu_ranks_begin(mpk_context *cx, cpu_machine *m);
+/* Note on a stall which other processes do not run: they are its cause.  Returns `status`. */
+mpk_status cpu_ranks_note(mpk_context *cx, const cpu_machine *m, mpk_status status);
 /* The machine stops: says that this rank leaves.  Threads are joined afterwards. */
 void cpu_ranks_leave(cpu_machine *m);
 /* After that: unmap what was shared. */

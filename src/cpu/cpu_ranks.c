@@ -96,6 +96,12 @@ static void note_stopped(cpu_machine *m, uint32_t rank)
         rt_store_relaxed_device(&m->rt.workers[i].at, RT_AT_WAIT);
 }
 
+/* Ticks for which the pulse of a rank has stood. */
+static rt_u32 stands(const cpu_machine *m, uint32_t rank)
+{
+    return rt_load_relaxed_device(&m->pulse_still[rank]);
+}
+
 /* By the watch's thread: this process's pulse, and a look at those of the others. */
 static void tick(void *user)
 {
@@ -105,11 +111,21 @@ static void tick(void *user)
                             rt_load_relaxed_device(&m->pulses[own].beats) + 1);
     for (uint32_t i = 0; i < ranks_count(m->ranks); i++) {
         const rt_u32 beats = rt_load_relaxed_device(&m->pulses[i].beats);
-        m->pulse_still[i] = beats == m->pulse_seen[i] ? m->pulse_still[i] + 1 : 0;
+        const rt_u32 still = beats == m->pulse_seen[i] ? stands(m, i) + 1 : 0;
+        rt_store_relaxed_device(&m->pulse_still[i], still);
         m->pulse_seen[i] = beats;
-        if (m->pulse_still[i] >= STOPPED_TICKS)
+        if (still >= STOPPED_TICKS)
             note_stopped(m, i);
     }
+}
+
+mpk_status cpu_ranks_note(mpk_context *cx, const cpu_machine *m, mpk_status status)
+{
+    for (uint32_t i = 0; m->ranks && i < ranks_count(m->ranks); i++)
+        if (stands(m, i) >= STOPPED_TICKS)
+            status_note(cx, status, "the process of rank %u has not run for %u s", i,
+                        stands(m, i) * RANKS_TICK_MS / 1000);
+    return status;
 }
 
 /* The exchange is the moment from which on all have mapped and filled what they share. */

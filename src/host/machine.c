@@ -98,10 +98,21 @@ static const char *name_late(const machine *m, const rt_graph *g, const rt_fault
         if (peer < IR_MAX_PEERS)
             late[peer] = true;
     }
-    words[0] = 0;
+    uint32_t n_late = 0, said = 0;
     for (uint32_t p = 0; p < IR_MAX_PEERS; p++)
-        if (late[p])
-            n += snprintf(words + n, 96 - (size_t)n, "%s%u", n ? ", " : " by tasks on peer ", p);
+        n_late += late[p];
+    words[0] = 0;
+    for (uint32_t p = 0; p < IR_MAX_PEERS; p++) {
+        if (!late[p])
+            continue;
+        const char *before = ", ";
+        if (said == 0)
+            before = n_late > 1 ? " by tasks on peers " : " by tasks on peer ";
+        else if (said + 1 == n_late)
+            before = " and ";
+        n += snprintf(words + n, 96 - (size_t)n, "%s%u", before, p);
+        said++;
+    }
     return words;
 }
 

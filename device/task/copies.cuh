@@ -3,8 +3,8 @@
  *
  * Input and output: views; the box is of the output.  A thread takes items thread, thread +
  * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write
- * neighbouring entries.  An item is an element, or 16 bytes where rows of both tensors allow it.
- * Threads share nothing: no scratch and no barriers.  Files for other operators that move
+ * neighbouring entries.  An item is an element, or several bytes where rows of both tensors allow
+ * it.  Threads share nothing: no scratch and no barriers.  Files for other operators that move
  * elements (index.cuh, sort.cuh, ...) use copies_move too. Generic bodies; embedding_rows.cuh is
  * the fast one for rows of 16-bit entries. Cost: memory.
  */
@@ -33,11 +33,12 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
     }
 }
 
-/* ---- sixteen bytes at once ----
+/* ---- several bytes at once ----
  *
  * Where rows of both tensors are neighbours and everything is aligned, an item is a lot: a piece of
- * 16 bytes of the last axis.  Otherwise it is an element.  Which of both is a constant of the
- * instance but for the addresses and the box, which are looked at once for each task. */
+ * 16, 8 or 4 bytes of the last axis, the widest of which the rows of both consist.  Otherwise it is
+ * an element.  How wide a lot is follows from the instance; whether items are lots follows from the
+ * addresses and the box, which are looked at once for each task. */
 
 /* 16 bytes as one load and one store, of whatever dtype. */
 struct alignas(16) copies_quad {
@@ -48,27 +49,36 @@ struct alignas(16) copies_quad {
  * counted in items from 0; first: the place on that axis of item 0, in elements. */
 struct copies_lots {
     mpk_box box;
-    int unit;     /* entries of an item */
+    int unit;     /* entries of an item: 1 or those of a lot */
     rt_i64 first; /* in elements */
 };
-/* Are both tensors at multiples of 16 bytes? */
-MPK_FN bool copies_aligned(const char *g_x, const char *g_y)
+/* Are both addresses multiples of so many bytes, a power of two? */
+MPK_FN bool copies_aligned(const char *g_x, const char *g_y, int bytes)
 {
-    return (((rt_u64)g_x | (rt_u64)g_y) & 15) == 0;
+    return (((rt_u64)g_x | (rt_u64)g_y) & (rt_u64)(bytes - 1)) == 0;
 }
-/* The items of a box that is copied from x to y; aligned: both begin at multiples of 16 bytes.
- * All of x, y and the box has to consist of whole lots, so that no lot is cut at the end of a
- * row; else items are elements. */
-MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool aligned,
-                                  const mpk_box &box)
+/* Bytes of a lot between x and y; those of an entry: rows have no lots.  Folded to a constant. */
+MPK_FN int copies_lot_bytes(const mpk_view &x, const mpk_view &y)
 {
-    const int most = 16 / mpk_dtype_bytes(y.dtype); /* entries of 16 bytes */
-    copies_lots l = {box, 1, 0};                    /* single entries unless all is whole */
+    const int entry = mpk_dtype_bytes(y.dtype);
+#pragma unroll
+    for (int bytes = 16; bytes >= 4; bytes /= 2)
+        if (bytes > entry && mpk_has_pieces(x, bytes / entry) && mpk_has_pieces(y, bytes / entry))
+            return bytes;
+    return entry;
+}
+/* The items of a box that is copied from g_x, where x's entry at place 0 of y lies, to g_y.  The
+ * box has to consist of whole lots, so that no lot is cut at the end of a row; else items are
+ * elements. */
+MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const char *g_x,
+                                  const char *g_y, const mpk_box &box)
+{
+    const int bytes = copies_lot_bytes(x, y), most = bytes / mpk_dtype_bytes(y.dtype);
+    copies_lots l = {box, 1, 0}; /* single entries unless all is whole */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == y.rank - 1) {
-            if (aligned && mpk_has_pieces(x, most) && mpk_has_pieces(y, most) &&
-                box.lo[i] % most == 0 && box.hi[i] % most == 0)
+            if (copies_aligned(g_x, g_y, bytes) && (box.lo[i] | box.hi[i]) % most == 0)
                 l.unit = most;
             l.first = box.lo[i];
             l.box.hi[i] = box.lo[i] < box.hi[i] ? (box.hi[i] - box.lo[i]) / (rt_u32)l.unit : 0;
@@ -76,24 +86,94 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, bool ali
         }
     return l;
 }
-/* The place, in elements of the output, of the first entry of item i. */
-MPK_FN void copies_place(const copies_lots &l, int rank, rt_u64 i, rt_i64 *at)
+/* The place, in elements of y, of the first entry of item i. */
+MPK_FN void copies_place(const copies_lots &l, const mpk_view &y, rt_u64 i, rt_i64 *at)
 {
-    mpk_place(l.box, rank, i, at);
+    mpk_place(l.box, y.rank, mpk_is_small(y) ? (rt_u32)i : i, at);
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
-        if (k == rank - 1)
+        if (k == y.rank - 1)
             at[k] = l.first + at[k] * l.unit;
 }
-/* Move one item; offsets in elements. */
-MPK_FN void copies_move_lot(const copies_lots &l, int dtype, char *g_to, rt_i64 to,
-                            const char *g_from, rt_i64 from)
+
+/* An item of `bytes`, 16 at most; the first bytes of the result.  g NULL: zeros. */
+MPK_FN copies_quad copies_load(const char *g, int bytes)
 {
-    const int bytes = mpk_dtype_bytes(dtype); /* of an entry */
+    if (!g)
+        return {{0, 0}};
+    switch (bytes) {
+    case 1:
+        return {{(unsigned char)*g, 0}};
+    case 2:
+        return {{*(const rt_u16 *)g, 0}};
+    case 4:
+        return {{*(const rt_u32 *)g, 0}};
+    case 8:
+        return {{*(const rt_u64 *)g, 0}};
+    default:
+        return *(const copies_quad *)g;
+    }
+}
+MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
+{
+    switch (bytes) {
+    case 1:
+        *g = (char)item.at[0];
+        break;
+    case 2:
+        *(rt_u16 *)g = (rt_u16)item.at[0];
+        break;
+    case 4:
+        *(rt_u32 *)g = (rt_u32)item.at[0];
+        break;
+    case 8:
+        *(rt_u64 *)g = item.at[0];
+        break;
+    default:
+        *(copies_quad *)g = item;
+        break;
+    }
+}
+
+/* Move all items of l, each of `bytes`, to y.  find(at, g): in elements, from *g on, where the
+ * entry at place `at` of y is; `at` is changed.  A thread has several items under way, since each
+ * is a trip to memory. */
+template <class FIND>
+MPK_FN void copies_items(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
+                         const FIND &find)
+{
+    enum { TOGETHER = 4 };
+    const int entry = mpk_dtype_bytes(y.dtype);
+    const rt_u64 n = mpk_count(l.box, y.rank);
+#pragma unroll 1
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += TOGETHER * MPK_THREADS) {
+        copies_quad r[TOGETHER];
+        rt_i64 to[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            rt_i64 at[RT_MAX_RANK];
+            const char *g_from = 0;
+            const rt_u64 item = i + (rt_u64)(j * MPK_THREADS);
+            copies_place(l, y, item < n ? item : i, at);
+            to[j] = mpk_offset(y, at);
+            const rt_i64 from = find(at, &g_from);
+            r[j] = copies_load(g_from + from * entry, bytes);
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (i + (rt_u64)(j * MPK_THREADS) < n)
+                copies_store(g_y + to[j] * entry, r[j], bytes);
+    }
+}
+/* The same of a box; bytes: of a lot between its operands. */
+template <class FIND>
+MPK_FN void copies_all(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
+                       const FIND &find)
+{
     if (l.unit > 1)
-        *(copies_quad *)(g_to + to * bytes) = *(const copies_quad *)(g_from + from * bytes);
+        copies_items(y, g_y, l, bytes, find);
     else
-        copies_move(dtype, g_to, to, g_from, from);
+        copies_items(y, g_y, l, mpk_dtype_bytes(y.dtype), find);
 }
 
 /* The body of copy: y = x, of one shape but each of any strides, so x may be a transposed view. */
@@ -101,13 +181,11 @@ MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    const copies_lots lots = copies_by_lots(x, y, copies_aligned(g_x, g_y), mpk_box_of(t, y.rank));
-    rt_u64 n = mpk_count(lots.box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK];
-        copies_place(lots, y.rank, i, at);
-        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at));
-    }
+    copies_all(y, g_y, copies_by_lots(x, y, g_x, g_y, mpk_box_of(t, y.rank)),
+               copies_lot_bytes(x, y), [&](const rt_i64 *at, const char **g) {
+                   *g = g_x;
+                   return mpk_offset(x, at);
+               });
 }
 
 /* The body of reshape.  Elements of the result by their number in row-major order: a place of y
@@ -117,89 +195,56 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
-    const copies_lots lots = copies_by_lots(x, y, copies_aligned(g_x, g_y), mpk_box_of(t, y.rank));
-    rt_u64 n = mpk_count(lots.box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK], number = 0, from = 0;
-        copies_place(lots, y.rank, i, at);
+    copies_all(y, g_y, copies_by_lots(x, y, g_x, g_y, mpk_box_of(t, y.rank)),
+               copies_lot_bytes(x, y), [&](const rt_i64 *at, const char **g) {
+                   rt_i64 number = 0, from = 0;
 #pragma unroll
-        for (int axis = 0; axis < RT_MAX_RANK; axis++)
-            if (axis < y.rank)
-                number = number * y.dims[axis] + at[axis];
+                   for (int axis = 0; axis < RT_MAX_RANK; axis++)
+                       if (axis < y.rank)
+                           number = number * y.dims[axis] + at[axis];
 #pragma unroll
-        for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--)
-            if (axis < x.rank) {
-                from += number % x.dims[axis] * x.stride[axis];
-                number /= x.dims[axis];
-            }
-        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, from);
-    }
+                   for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--)
+                       if (axis < x.rank) {
+                           from += number % x.dims[axis] * x.stride[axis];
+                           number /= x.dims[axis];
+                       }
+                   *g = g_x;
+                   return from;
+               });
 }
 
 /* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y.  An
  * instance calls this once for each input; where the box has nothing of it, n is 0.
  *
- * Places are those of y, and `before` takes x back to its own.  Where the axis is the last one that
- * shift has to be whole lots too. */
+ * Places are those of y, so x is taken to begin where its entry for place 0 would lie. */
 MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         rt_i64 first)
 {
-    const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     mpk_box box = mpk_box_of(t, y.rank);
+    rt_i64 before = 0; /* from there to x's own entry 0 */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == axis) {
             rt_i64 end = first + x.dims[i]; /* of x's part of y */
             box.lo[i] = box.lo[i] > first ? box.lo[i] : (rt_u32)first;
             box.hi[i] = box.hi[i] < end ? box.hi[i] : (rt_u32)end;
+            before = first * x.stride[i];
         }
-    /* entry 0 of x along the axis lies where entry `first` of y would */
-    rt_i64 before = 0;
-#pragma unroll
-    for (int k = 0; k < RT_MAX_RANK; k++)
-        if (k == axis)
-            before = first * x.stride[k];
-    const bool even = before * mpk_dtype_bytes(x.dtype) % 16 == 0; /* lots stay aligned */
-    const copies_lots lots = copies_by_lots(x, y, even && copies_aligned(g_x, g_y), box);
-    rt_u64 n = mpk_count(lots.box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
-        rt_i64 at[RT_MAX_RANK];
-        copies_place(lots, y.rank, i, at);
-        copies_move_lot(lots, y.dtype, g_y, mpk_offset(y, at), g_x, mpk_offset(x, at) - before);
-    }
+    const char *g_x = mpk_data(t, x) - before * mpk_dtype_bytes(x.dtype);
+    copies_all(y, g_y, copies_by_lots(x, y, g_x, g_y, box), copies_lot_bytes(x, y),
+               [&](const rt_i64 *at, const char **g) {
+                   *g = g_x;
+                   return mpk_offset(x, at);
+               });
 }
 
-/* The body of concat where an input has few neighbours in a row of y.  find(at, g): in elements,
- * from *g on, where entry `at` of y is; `at` is changed.  A thread has several entries under way,
- * since each is a trip to memory. */
+/* The body of concat where an input has few neighbours in a row of y: find as in copies_all. */
 template <class FIND>
 MPK_FN void concat_slivers(const mpk_task &t, const mpk_view &y, const FIND &find)
 {
-    char *g_y = mpk_data(t, y);
-    const mpk_box box = mpk_box_of(t, y.rank);
-    const rt_u64 n = mpk_count(box, y.rank);
-    enum { TOGETHER = 4 };
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += TOGETHER * MPK_THREADS) {
-        const char *g_from[TOGETHER];
-        rt_i64 from[TOGETHER], to[TOGETHER];
-        rt_u64 r_value[TOGETHER] = {};
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            rt_i64 at[RT_MAX_RANK];
-            const rt_u64 item = i + (rt_u64)(j * MPK_THREADS);
-            mpk_place(box, y.rank, item < n ? item : i, at);
-            to[j] = mpk_offset(y, at);
-            from[j] = find(at, &g_from[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++)
-            copies_move(y.dtype, (char *)&r_value[j], 0, g_from[j], from[j]);
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++)
-            if (i + (rt_u64)(j * MPK_THREADS) < n)
-                copies_move(y.dtype, g_y, to[j], (const char *)&r_value[j], 0);
-    }
+    copies_all(y, mpk_data(t, y), copies_lots{mpk_box_of(t, y.rank), 1, 0},
+               mpk_dtype_bytes(y.dtype), find);
 }
 
 /* The body of gather: y[i, ..] = x[index[i], ..]; zeros for a number that names no live row.

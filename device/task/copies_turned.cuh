@@ -123,7 +123,7 @@ MPK_FN void copy_turned(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     char *g_y = mpk_data(t, y), *s_tiles = t.s_scratch;
     const mpk_box box = mpk_box_of(t, y.rank);
     mpk_box tiles = box; /* both axes counted in tiles */
-    bool whole = copies_aligned(g_x, g_y);
+    bool whole = copies_aligned(g_x, g_y, TURNED_PIECE * 2);
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
         if (k == AXIS || k == LAST) {

@@ -344,6 +344,18 @@ MPK_FN rt_u64 mpk_divide(rt_u64 a, rt_u32 b)
     return a >> 32 ? a / b : (rt_u32)a / b;
 }
 
+/* Are there fewer than 2^32 entries?  A constant of the instance, so that numbers of entries which
+ * are cut to 32 bits need no code for more. */
+MPK_FN bool mpk_is_small(const mpk_view &v)
+{
+    double n = 1;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i < v.rank)
+            n *= (double)v.dims[i];
+    return n < 4294967296.0;
+}
+
 /* at[]: entry number i of a box that is not empty, the last axis fastest.  Threads take
  * neighbouring numbers, so they touch neighbouring elements. */
 MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)

@@ -21,10 +21,16 @@ enum {
     ACTIVATE_QUICK_GELU
 };
 
-/* For x far below zero expf overflows to infinity, and the quotient is -0, as it should be. */
+/* x / (1 + e^-u).  A division of floats is a branch, a call and thirty instructions; this one is
+ * two instructions, and within two units of the last place.  For u far below zero expf overflows
+ * to infinity, and the quotient is -0, as it should be. */
+MPK_FN float activate_sigmoid(float x, float u)
+{
+    return __fdividef(x, 1.0f + expf(-u));
+}
 MPK_FN float activate_silu(float x)
 {
-    return x / (1.0f + expf(-x));
+    return activate_sigmoid(x, x);
 }
 /* x times the normal distribution function; the constant is sqrt(1/2). The reference takes erfc,
  * which keeps its digits below 0 too; erff has half of its instructions, and is exact to 6e-8 of x,
@@ -37,11 +43,11 @@ MPK_FN float activate_gelu(float x)
  * cancel near u = -3. */
 MPK_FN float activate_gelu_tanh(float x)
 {
-    return x / (1.0f + expf(-1.59576912160573072f * (x + 0.044715f * x * x * x)));
+    return activate_sigmoid(x, 1.59576912160573072f * (x + 0.044715f * x * x * x));
 }
 MPK_FN float activate_quick_gelu(float x)
 {
-    return x / (1.0f + expf(-1.702f * x));
+    return activate_sigmoid(x, 1.702f * x);
 }
 /* Compared this way round, NaN stays NaN. */
 MPK_FN float activate_relu(float x)
@@ -54,10 +60,9 @@ MPK_FN float activate_swiglu_oai(float gate, float up, float limit)
     gate = gate > limit ? limit : gate;
     up = up > limit ? limit : up;
     up = up < -limit ? -limit : up;
-    return gate / (1.0f + expf(-1.702f * gate)) * (up + 1.0f);
+    return activate_quick_gelu(gate) * (up + 1.0f);
 }
-/* The same for the ends of tiles: without the division of floats, which is a call, and by the
- * hardware's exponential. */
+/* The same for the ends of tiles, by the hardware's exponential. */
 MPK_FN float activate_limited(float gate, float up, float limit)
 {
     gate = gate > limit ? limit : gate;

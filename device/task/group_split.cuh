@@ -14,8 +14,7 @@
  *
  * Sums of channels meet in scratch, first over the threads of a channel, then over the channels of
  * a group: in fp32 and in an order that follows from the shape alone.  What this does not take goes
- * entry by entry.  Barriers: mpk_sync.  Cost: x twice for the moments, from memory and then from
- * caches; once to normalise it.
+ * entry by entry.  Barriers: mpk_sync.  Cost: x once for the moments, and once to normalise it.
  */
 #ifndef TASK_GROUP_SPLIT_CUH
 #define TASK_GROUP_SPLIT_CUH
@@ -82,12 +81,15 @@ MPK_FN group_split_share group_split_share_of(const group_split_image &m)
 
 /* ---- moments ---- */
 
-/* Add (x - mean)^POWER of places lo to hi - 1 to the sums of the thread's channels; g: the entry.
- */
-template <int POWER>
+/* Sums of one thread's channels: of distances from a number of their groups, and of the squares. */
+struct group_split_sums {
+    float r_first[EIGHT], r_second[EIGHT];
+};
+
+/* Add places lo to hi - 1 to the sums; g: the entry; r_from: what distances are from. */
 MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_image &m,
                             const group_split_share &s, rt_u32 lo, rt_u32 hi,
-                            const float (&r_mean)[EIGHT], float (&r_sum)[EIGHT])
+                            const float (&r_from)[EIGHT], group_split_sums &sums)
 {
     for (rt_u32 place = lo + s.place; s.active && place < hi;
          place += s.together * GROUP_SPLIT_LOADS) {
@@ -101,9 +103,10 @@ MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_
         for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
-                const float away = eight_get(x.dtype, of[k], i) - r_mean[i];
-                const float term = POWER == 2 ? away * away : away;
-                r_sum[i] += place + k * s.together < hi ? term : 0;
+                const float away = eight_get(x.dtype, of[k], i) - r_from[i],
+                            term = place + k * s.together < hi ? away : 0;
+                sums.r_first[i] += term;
+                sums.r_second[i] += term * term;
             }
     }
 }
@@ -137,28 +140,38 @@ MPK_FN void group_split_gather(const group_split_image &m, const group_split_sha
     mpk_sync();
 }
 
-/* A part by eights.  Scratch: s_group [groups], then s_sums, 8 floats a thread. */
+/* A part by eights, which reads x once: distances are from the mean of the part's first places, a
+ * sample.  If the sample is 1 / k of the part, the square of its mean's distance from the mean of
+ * all is at most k times the variance, so little of 24 bits cancels.  Scratch: three sums of each
+ * group, then s_sums, 8 floats a thread. */
 MPK_FN void group_split_part(const mpk_task &t, const mpk_view &x, const char *g, const mpk_view &y,
                              char *g_y, rt_i64 to, const group_split_image &m, rt_u32 groups,
                              rt_u32 lo, rt_u32 hi)
 {
-    float *s_group = (float *)t.s_scratch, *s_sums = s_group + groups;
+    float *s_sample = (float *)t.s_scratch, *s_first = s_sample + groups,
+          *s_second = s_first + groups, *s_sums = s_second + groups;
     const group_split_share s = group_split_share_of(m);
     const rt_u32 channels = m.channels / groups; /* of a group */
-    const float by = 1.0f / (float)((hi - lo) * channels);
-    float r_mean[EIGHT] = {}, r_sum[EIGHT] = {}, r_spread[EIGHT] = {};
-    group_split_add<1>(x, g, m, s, lo, hi, r_mean, r_sum);
-    group_split_gather(m, s, groups, r_sum, s_sums, s_group);
+    const rt_u32 first = lo + s.together * GROUP_SPLIT_LOADS, end = first < hi ? first : hi;
+    const float by = 1.0f / (float)((hi - lo) * channels),
+                by_sample = 1.0f / (float)((end - lo) * channels);
+    float r_from[EIGHT] = {};
+    group_split_sums sample = {}, sums = {};
+    group_split_add(x, g, m, s, lo, end, r_from, sample);
+    group_split_gather(m, s, groups, sample.r_first, s_sums, s_sample);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++)
         if (s.active)
-            r_mean[i] = s_group[(s.channel + i) / channels] * by;
-    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS)
-        mpk_put(y, g_y, to + k * y.stride[2], s_group[k] * by);
-    group_split_add<2>(x, g, m, s, lo, hi, r_mean, r_spread);
-    group_split_gather(m, s, groups, r_spread, s_sums, s_group);
-    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS)
-        mpk_put(y, g_y, to + k * y.stride[2] + y.stride[3], s_group[k]);
+            r_from[i] = s_sample[(s.channel + i) / channels] * by_sample;
+    group_split_add(x, g, m, s, lo, hi, r_from, sums);
+    group_split_gather(m, s, groups, sums.r_first, s_sums, s_first);
+    group_split_gather(m, s, groups, sums.r_second, s_sums, s_second);
+    for (rt_u32 k = (rt_u32)mpk_thread(); k < groups; k += MPK_THREADS) {
+        const rt_i64 at = to + k * y.stride[2];
+        const float away = s_first[k] * by, spread = s_second[k] - s_first[k] * away;
+        mpk_put(y, g_y, at, s_sample[k] * by_sample + away);
+        mpk_put(y, g_y, at + y.stride[3], spread < 0 ? 0 : spread);
+    }
     mpk_sync(); /* a part without places comes next, which uses scratch at once */
 }
 
@@ -296,45 +309,90 @@ MPK_FN rt_i64 group_split_in_box(const mpk_view &v, const mpk_box &box, rt_u32 p
     return from;
 }
 
-/* n places of a box of an entry by eights. */
+/* What a thread has of the groups of its channels. */
+struct group_split_lines {
+    float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
+};
+
+/* An eight of x, normalised, to y. */
+MPK_FN void group_split_put(const mpk_view &x, const mpk_view &y, char *g_y, rt_i64 to,
+                            const eight &in, const group_split_lines &of, int act)
+{
+    eight out = {};
+#pragma unroll
+    for (int i = 0; i < EIGHT; i++) {
+        const float value =
+            (eight_get(x.dtype, in, i) - of.r_mean[i]) * of.r_factor[i] + of.r_term[i];
+        eight_put(y.dtype, out, i, act == ACTIVATE_NONE ? value : activate(act, value));
+    }
+    eight_store(y, g_y, to, out);
+}
+
+/* n places from the entry's place `first` on, which lie evenly in x and in y; from, to: the entry.
+ * The loads of the next places are in flight while those at hand are stored. */
+MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view &y, char *g_y,
+                             const group_split_image &m, rt_i64 y_step, const group_split_share &s,
+                             const group_split_lines &of, rt_u32 n, int act)
+{
+    const rt_u32 each = s.together * GROUP_SPLIT_LOADS;
+    eight in[GROUP_SPLIT_LOADS], next[GROUP_SPLIT_LOADS]; /* past the end the first again */
+#pragma unroll
+    for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+        const rt_u32 at = s.place + k * s.together;
+        next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
+    }
+#pragma unroll 1
+    for (rt_u32 place = s.place; place < n; place += each) {
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+            const rt_u32 at = place + each + k * s.together;
+            in[k] = next[k];
+            next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
+        }
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
+            if (place + k * s.together < n)
+                group_split_put(x, y, g_y, (place + k * s.together) * y_step + s.channel, in[k], of,
+                                act);
+    }
+}
+
+/* n places of a box of an entry by eights; of: y's image. */
 MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                              const mpk_view &bias, const mpk_view &y, const group_split_image &m,
-                             const group_split_norms &norms, rt_u32 channels, const mpk_box &box,
-                             rt_u32 n, int act)
+                             const group_split_image &of, const group_split_norms &norms,
+                             rt_u32 channels, const mpk_box &box, rt_u32 n, int act)
 {
     const char *g_x = mpk_data(t, x);
     char *g_y = mpk_data(t, y);
     const group_split_share s = group_split_share_of(m);
-    float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
+    group_split_lines lines;
+    bool even = true; /* inner axes of places are not cut */
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
         const rt_u32 c = s.active ? s.channel + i : 0;
         const group_split_line line = group_split_line_of(t, weight, bias, norms, c, channels);
-        r_mean[i] = norms.s_mean[c / channels];
-        r_factor[i] = line.factor;
-        r_term[i] = line.term;
+        lines.r_mean[i] = norms.s_mean[c / channels];
+        lines.r_factor[i] = line.factor;
+        lines.r_term[i] = line.term;
     }
-    for (rt_u32 place = s.place; s.active && place < n; place += s.together * GROUP_SPLIT_LOADS) {
-        eight in[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
+    if (!s.active || s.place >= n)
+        return;
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
-            const rt_u32 at = place + k * s.together;
-            in[k] = eight_load(x, g_x, group_split_in_box(x, box, at < n ? at : place) + s.channel);
-        }
-#pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
-            const rt_u32 at = place + k * s.together;
-            eight out = {};
-#pragma unroll
-            for (int i = 0; i < EIGHT; i++) {
-                const float value =
-                    (eight_get(x.dtype, in[k], i) - r_mean[i]) * r_factor[i] + r_term[i];
-                eight_put(y.dtype, out, i, act == ACTIVATE_NONE ? value : activate(act, value));
-            }
-            if (at < n)
-                eight_store(y, g_y, group_split_in_box(y, box, at) + s.channel, out);
-        }
+    for (int i = 2; i < RT_MAX_RANK; i++)
+        if (i < x.rank - 1)
+            even = even && box.hi[i] - box.lo[i] == (rt_u32)x.dims[i];
+    if (even) {
+        g_x += group_split_in_box(x, box, 0) * mpk_dtype_bytes(x.dtype);
+        g_y += group_split_in_box(y, box, 0) * mpk_dtype_bytes(y.dtype);
+        group_split_even(x, g_x, y, g_y, m, of.step, s, lines, n, act);
+        return;
     }
+#pragma unroll 1
+    for (rt_u32 place = s.place; place < n; place += s.together)
+        group_split_put(x, y, g_y, group_split_in_box(y, box, place) + s.channel,
+                        eight_load(x, g_x, group_split_in_box(x, box, place) + s.channel), lines,
+                        act);
 }
 
 /* The body of group_scale, whose box has whole rows of channels. */
@@ -357,7 +415,7 @@ MPK_FN void group_scale_run(const mpk_task &t, const mpk_view &x, const mpk_view
         one.hi[0] = entry + 1;
         const rt_u64 n = mpk_count(one, y.rank);
         if (m.by_eights && of.by_eights) {
-            group_split_rows(t, x, weight, bias, y, m, norms, channels, one,
+            group_split_rows(t, x, weight, bias, y, m, of, norms, channels, one,
                              (rt_u32)(n / m.channels), act);
             continue;
         }

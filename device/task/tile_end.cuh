@@ -129,8 +129,9 @@ MPK_FN float tile_bias_of_pair(const mpk_task &t, const tile_shape &s, int row)
     return row < 2 * s.rows ? tile_bias(t, s, row % 2, row / 2) + tile_added(t, s, row) : 0;
 }
 
-/* As activate() (activate.cuh), without its division, which is a call: in a function with one,
- * ptxas waits after every product (C7509).  GELU by tanh is x / (1 + exp(-2 v)): 1.5957... is
+/* As activate() (activate.cuh), of what the kernel has (MPK_FORMS), by the hardware's exponential.
+ * No function here is called: in a kernel that calls one, ptxas waits after every product (C7509).
+ * GELU by tanh is x / (1 + exp(-2 v)): 1.5957... is
  * twice sqrt(2 / pi). */
 MPK_FN float tile_activate(int activation, float x)
 {

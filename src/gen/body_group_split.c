@@ -23,11 +23,11 @@ static mpk_status print_group_scale(mpk_context *cx, const gen_call *c, uint32_t
     return MPK_OK;
 }
 
-/* Sums of groups, and of the eight channels of each thread; or what mpk_sum takes. */
+/* Three sums of each group, and of the eight channels of each thread; or what mpk_sum takes. */
 static uint32_t scratch_of_moments(const gen_call *c)
 {
     const uint32_t groups = (uint32_t)gen_output(c, 0)->dims[2],
-                   bytes = (groups + GEN_BODY_THREADS * 8) * (uint32_t)sizeof(float);
+                   bytes = (3 * groups + GEN_BODY_THREADS * 8) * (uint32_t)sizeof(float);
     return bytes > GEN_REDUCE_BYTES ? bytes : GEN_REDUCE_BYTES;
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy
 import pytest
@@ -224,3 +225,16 @@ def test_what_cannot_be_is_refused(folder, tmp_path, field, words):
     path.write_text(json.dumps({"tokens": [1, 2], "max_tokens": 3} | field) + "\n")
     out, _ = support.mpk("batch", folder, path)
     assert words in json.loads(out)["error"]
+
+
+@pytest.mark.parametrize("field", [
+    {"json_object": True}, {"json_schema": {}}, {"regex": "a*"}, {"choice": ["a"]}, {"bad_words": ["a"]},
+    {"stop": "a"}])
+def test_what_needs_a_tokenizer_is_refused_without_one(tmp_path, field):
+    model = tiny.model(tmp_path / "model")
+    (model / "tokenizer.json").unlink()
+    requests = "".join(json.dumps({"tokens": [1, 2], "max_tokens": 3} | more) + "\n" for more in ({}, field))
+    out, _ = support.mpk("batch", model, "-", stdin=requests.encode())
+    plain, refused = map(json.loads, out.splitlines())
+    assert len(plain["tokens"]) == 3
+    assert re.search("need a tokenizer, and this model has none$", refused["error"])

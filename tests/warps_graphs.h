@@ -181,6 +181,8 @@ static const char *const decode_graphs[] = {
     GATED("1", "3072", "1024", "silu"),
     GATED("8", "300", "1024", "silu"),
     GATED("11", "61", "2056", "gelu_tanh"),
+    GATED("11", "40", "3072", "silu"),
+    GATED("3", "40", "5120", "silu"),
     X("3", "1024") W("q", "2048", "1024") W("k", "1024", "1024")
         W("v", "1024", "1024") "const %n : bf16[1024]\nconst "
                                "%b : f32[1024]\n%y = linear("

@@ -243,7 +243,7 @@ static int output_to_carry(const flow *f, ir_tensor_id id)
             return -1;
     for (ir_op_id op = 0; op < f->ir->ops.n; op++)
         if (reads_root(f, op, id)) {
-            if (!is_before_end(f, op) || !has_tasks(f, op) || !polls(f, op, id) || f->torn[op] & 1)
+            if (!is_before_end(f, op) || !polls(f, op, id) || f->torn[op] & 1)
                 return -1;
             is_read = true;
         }

@@ -175,7 +175,7 @@ static void take_token(mpk_engine *e, const rt_token *t, uint64_t now)
     if (!r)
         return;
     if (t->reason == RT_GUESSED) {
-        if (r->form && r->finish == MPK_RUNNING)
+        if (r->form)
             engine_form_guess(e->forms, t);
         return;
     }

@@ -213,6 +213,31 @@ static const char *const indexed_graphs[] = {
     "index_put(%x, %v, %i, %k)\n",
 };
 
+/* Rows of pieces of 8 and 4 bytes that are moved; what of them lies at odd places. */
+static const char *const moved_graphs[] = {
+    "input %j : bf16[2, 3, 3, 4, 5, 4]\n%x = transpose(%j) {perm = [0, 2, 4, 1, 3, 5]}\n%y = "
+    "copy(%x)\n",
+    "input %j : f16[2, 3, 5, 6]\n%x = transpose(%j) {perm = [0, 2, 1, 3]}\n%y = copy(%x)\n",
+    "input %j : bool[3, 5, 20]\n%x = transpose(%j) {perm = [1, 0, 2]}\n%y = copy(%x)\n",
+    "input %j : f32[4, 3, 10]\n%x = transpose(%j) {perm = [1, 0, 2]}\n%y = reshape(%x) {shape = "
+    "[6, 20]}\n",
+    "input %j : bf16[5, 14]\n%x = slice(%j) {starts = [0, 2], stops = [5, 14]}\ninput %k : bf16[5, "
+    "6]\ninput %l : bf16[5, 10]\n%y = concat(%x, %k, %l) {axis = 1}\n",
+    "input %j : bf16[5, 14]\n%x = slice(%j) {starts = [0, 1], stops = [5, 13]}\ninput %k : bf16[9, "
+    "12]\n%y = concat(%x, %k) {axis = 0}\n",
+};
+
+/* The first axis is the dense one: no row of the last consists of pieces. */
+static const char *const turned_graphs[] = {
+    "input %j : f32[6, 16, 8]\n%x = transpose(%j) {perm = [2, 0, 1]}\n%y = group_moments(%x) "
+    "{groups = 4, parts = 2}\n",
+    "input %j : bf16[5, 8, 16]\n%x = transpose(%j) {perm = [2, 0, 1]}\ninput %m : f32[16, 2, 4, "
+    "2]\n%y = group_scale(%x, %m, _, _) {eps = 0.25}\n",
+    "input %j : f32[16, 8]\n%x = transpose(%j) {perm = [1, 0]}\n%y = silu(%x)\n",
+    "input %j : bf16[192]\n%x = slice(%j) {starts = [0], stops = [192], steps = [8]}\ninput %k : "
+    "bf16[24]\n%y = add(%x, %k)\n",
+};
+
 /* One case in so many also runs with views; the number of the first of these. */
 enum { VIEWS_SHARE = 6, VIEWS = 1000 };
 
@@ -364,6 +389,8 @@ static void gather_subjects(void)
     gather_graphs(ordered_graphs, sizeof ordered_graphs / sizeof *ordered_graphs, 300);
     gather_graphs(indexed_graphs, sizeof indexed_graphs / sizeof *indexed_graphs, 400);
     gather_graphs(mapped_graphs, sizeof mapped_graphs / sizeof *mapped_graphs, 500);
+    gather_graphs(turned_graphs, sizeof turned_graphs / sizeof *turned_graphs, 600);
+    gather_graphs(moved_graphs, sizeof moved_graphs / sizeof *moved_graphs, 700);
 }
 
 /* All cases are graphs of one program, so that cases with equal text share an instance, as they do

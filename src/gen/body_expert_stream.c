@@ -47,8 +47,7 @@ static int64_t range_of(const gen_call *c)
 static bool is_rows(const ir_tensor *x)
 {
     return x->rank == 3 && x->dtype == IR_BF16 && x->offset % 8 == 0 && x->stride[1] % 8 == 0 &&
-           (x->dims[2] == 1 || x->stride[2] == 1) && x->stride[1] > 0 &&
-           (x->dims[0] == 1 || (x->stride[0] % 8 == 0 && x->stride[0] > 0));
+           (x->dims[2] == 1 || x->stride[2] == 1) && (x->dims[0] == 1 || x->stride[0] % 8 == 0);
 }
 
 _Static_assert((int)EXPERTS_MOST_PLAIN <= (int)EXPERT_MOST_PAIRS, "the pairs of a token fit");

@@ -472,6 +472,14 @@ static void fill_mask(int64_t width, uint32_t number, uint64_t seed, int32_t *wo
         words[i] = (int32_t)rng_u64(seed, (uint64_t)i);
 }
 
+/* Test data: a token of the history, one of few; one in sixteen is just beyond the vocabulary. */
+static int32_t fill_history(int64_t columns, uint64_t bits)
+{
+    if (bits % 16 == 0)
+        return bits & 16 ? -1 : (int32_t)columns;
+    return (int32_t)((int64_t)(bits / 32 % 3) % columns);
+}
+
 /* Test data: rows that ask for nothing, log probabilities, rules, or both; the history is of few
  * tokens that repeat.  Rows of rules after those of choice are masks for draws 0, 1, 2 ..; one
  * in four is late. */
@@ -500,11 +508,10 @@ static void fill_asks(const ir_graph *g, const ir_op *op, uint32_t input, uint64
                       data + i * width);
         else if (input == RULES)
             fill_rules(width, columns, seed + (uint64_t)i, data + i * width);
-        for (int64_t k = 0; k < width && input != RULES; k++)
-            data[i * width + k] =
-                input == ASKED
-                    ? asks[k]
-                    : (int32_t)fill_choose(seed + 1, (uint64_t)(i * width + k), columns) % 3;
+        for (int64_t k = 0; k < width && input == ASKED; k++)
+            data[i * width + k] = asks[k];
+        if (input == HISTORY)
+            data[i] = fill_history(columns, rng_u64(seed + 1, (uint64_t)i));
     }
 }
 

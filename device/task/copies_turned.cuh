@@ -9,13 +9,15 @@
  *   row j of scratch   | entries of AXIS 0-7 | 8-15 | ... | 56-63 |     piece p at p ^ (j / 8)
  *   piece q of y's row a = entry a of rows 8 q .. 8 q + 7
  *
- * which leaves no two lanes of a warp in the same bank.  The pieces of the next tiles are loaded
- * before those at hand are stored.  Boxes without whole pieces and addresses that are not aligned
- * go entry by entry (copy_run).  Barriers: two for each round of tiles.  Cost: memory.
+ * which leaves no two lanes of a warp in the same bank.  Scratch has two stages of TURNED_TILES
+ * tiles: the next ones are on their way, by copies that need no registers, while those at hand are
+ * stored.  Boxes without whole pieces and addresses that are not aligned go entry by entry
+ * (copy_run).  Barriers: two for each round of tiles.  Cost: memory.
  */
 #ifndef TASK_COPIES_TURNED_CUH
 #define TASK_COPIES_TURNED_CUH
 
+#include "ptx/matrix.cuh"
 #include "shape/copies_turned_shape.h"
 #include "task/copies.cuh"
 
@@ -50,7 +52,8 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
                                const mpk_box &tiles, rt_u64 i, rt_u64 n)
 {
     rt_i64 at[RT_MAX_RANK];
-    mpk_place(tiles, y.rank, i < n ? i : 0, at);
+    const rt_u64 number = i < n ? i : 0;
+    mpk_place(tiles, y.rank, mpk_is_small(y) ? (rt_u32)number : number, at);
     turned_tile tile = {0, 0, 0, 0};
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
@@ -68,30 +71,18 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
     return tile;
 }
 
-/* Load this thread's pieces of a tile. */
+/* Request this thread's pieces of a tile, to scratch. */
 template <int LAST>
-MPK_FN void turned_load(const mpk_view &x, const char *g_x, const turned_tile &tile,
-                        copies_quad (&r)[TURNED_OWN])
+MPK_FN void turned_ask(const mpk_view &x, const char *g_x, const turned_tile &tile, char *s_tile)
 {
 #pragma unroll
     for (int k = 0; k < TURNED_OWN; k++) {
         const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, j = q / TURNED_PIECE;
-        if (j < tile.last && p * TURNED_PIECE < tile.along)
-            r[k] = *(const copies_quad *)(g_x + (tile.from + p * TURNED_PIECE +
-                                                 j * turned_at<LAST>(x.stride)) *
-                                                    2);
-    }
-}
-
-/* Put them into scratch. */
-MPK_FN void turned_keep(char *s_tile, const turned_tile &tile, const copies_quad (&r)[TURNED_OWN])
-{
-#pragma unroll
-    for (int k = 0; k < TURNED_OWN; k++) {
-        const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, j = q / TURNED_PIECE;
-        if (j < tile.last && p * TURNED_PIECE < tile.along)
-            *(copies_quad *)(s_tile + j * TURNED_ROW_BYTES +
-                             (p ^ j / TURNED_PIECE) * TURNED_PIECE * 2) = r[k];
+        const bool there = j < tile.last && p * TURNED_PIECE < tile.along;
+        const rt_i64 further = p * TURNED_PIECE + j * turned_at<LAST>(x.stride);
+        /* a tile's first entry is an address in any case */
+        ptx_copy_async(s_tile + j * TURNED_ROW_BYTES + (p ^ j / TURNED_PIECE) * TURNED_PIECE * 2,
+                       g_x + (tile.from + (there ? further : 0)) * 2, there);
     }
 }
 
@@ -138,28 +129,31 @@ MPK_FN void copy_turned(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     }
     const rt_u64 n = mpk_count(tiles, y.rank);
     turned_tile tile[TURNED_TILES];
-    copies_quad r[TURNED_TILES][TURNED_OWN]; /* of the tiles that come next */
-    for (rt_u64 i = 0; i < n + TURNED_TILES; i += TURNED_TILES) {
+    int stage = 0; /* of scratch, for the tiles that are requested */
+    mpk_sync();    /* the task before has read its scratch */
+#pragma unroll 1
+    for (rt_u64 i = 0; i < n + TURNED_TILES; i += TURNED_TILES, stage ^= TURNED_BYTES / 2) {
         turned_tile next[TURNED_TILES];
-        if (i) {
-            mpk_sync();
-#pragma unroll
-            for (int k = 0; k < TURNED_TILES; k++)
-                turned_keep(s_tiles + k * TURNED_TILE_BYTES, tile[k], r[k]);
-            mpk_sync();
-        }
 #pragma unroll
         for (int k = 0; k < TURNED_TILES; k++) {
             next[k] = turned_find<AXIS, LAST>(x, y, box, tiles, i + k, n);
-            turned_load<LAST>(x, g_x, next[k], r[k]);
+            turned_ask<LAST>(x, g_x, next[k], s_tiles + stage + k * TURNED_TILE_BYTES);
+        }
+        ptx_copy_async_commit();
+        if (i) {
+            ptx_copy_async_wait<1>();
+            mpk_sync(); /* all pieces of the tiles before are there */
+#pragma unroll
+            for (int k = 0; k < TURNED_TILES; k++)
+                turned_store<AXIS>(y, g_y, tile[k],
+                                   s_tiles + (stage ^ TURNED_BYTES / 2) + k * TURNED_TILE_BYTES);
+            mpk_sync(); /* and all have been read */
         }
 #pragma unroll
-        for (int k = 0; k < TURNED_TILES; k++) {
-            if (i)
-                turned_store<AXIS>(y, g_y, tile[k], s_tiles + k * TURNED_TILE_BYTES);
+        for (int k = 0; k < TURNED_TILES; k++)
             tile[k] = next[k];
-        }
     }
+    ptx_copy_async_wait<0>(); /* copies of nothing write zeros */
 }
 
 #endif

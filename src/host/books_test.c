@@ -427,8 +427,10 @@ static void test_lent_logits(void **state)
     assert_int_equal(f->ends.token_arena[c.tokens], prompt[0]);
     assert_int_equal(f->lent, 1);
     machine_cancel(&f->base, id);
+    machine_cancel(&f->base, id); /* told once */
     assert_true(take_command(f, &c));
     assert_int_equal(c.kind, RT_CANCEL);
+    assert_false(take_command(f, &c));
     assert_true(tell(f, (rt_token){.id = id, .token = -1, .reason = RT_CANCELLED}));
     check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
     assert_int_equal(f->lent, 0);
@@ -496,6 +498,14 @@ static void test_lent_logprobs(void **state)
     wanted.max_tokens = 3;
     check_fails(&cx, MPK_EARG, "no room for them", machine_submit(&cx, &f->base, &wanted, &id));
     wanted.max_tokens = 2;
+    host_shares *wide = host_shares_new(2 * 4 * (RT_LOGPROBS + 2));
+    wanted.logprobs = wide;
+    wanted.n_logprobs = RT_LOGPROBS + 1;
+    check_fails(&cx, MPK_EARG, "at most 21 are possible",
+                machine_submit(&cx, &f->base, &wanted, &id));
+    host_shares_drop(wide);
+    wanted.logprobs = shares;
+    wanted.n_logprobs = 2;
     check_ok(&cx, machine_submit(&cx, &f->base, &wanted, &id));
     assert_true(take_request(f, &r));
     assert_true(r.n_rules == 2 && r.n_logprobs == 2 && r.flags == RT_ALL_SHARES);

@@ -133,6 +133,11 @@ static void test_windows_are_bounded(void **state)
         {"input %x : f32[1, 4, 9]\nconst %w : f32[3, 4, 2]\n%y = conv(%x, %w, _) {padding = "
          "[2147483647]}",
          "of axis 0 is not possible"},
+        {"input %x : f32[4, 9] live=tokens\n%y = transpose(%x) {perm = [1, 0]}",
+         "is partly alive and must stay first"},
+        {"input %x : f32[4, 9] live=tokens\n%y = reduce(%x) {kind = \"sum\", axes = [1], expr = "
+         "\"x0 * x0\"}",
+         "reduce: operand 0 is partly alive"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "ir/op.h"
+#include "op/runs.h"
 
 static uint64_t base_seed;
 
@@ -597,11 +598,24 @@ static void test_just_refused(void **state)
     }
 }
 
+/* Runs into which an axis is cut: of at most 1,024 entries they are all alike, and as long as may
+ * be. */
+static void runs_divide_their_axis(void **state)
+{
+    (void)state;
+    for (int64_t n = 1; n <= 3000; n++) {
+        const int64_t run = runs_of(n);
+        assert_true(n > 1024 ? run == 64 : n % run == 0);
+        assert_true(run == n || (run >= 8 && run <= 64 && (run == 64 || n % (2 * run))));
+    }
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_records), cmocka_unit_test(test_hostile_attributes),
-        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_every_case)};
+        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_every_case),
+        cmocka_unit_test(runs_divide_their_axis)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

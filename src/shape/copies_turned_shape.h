@@ -3,12 +3,12 @@
 #ifndef SHAPE_COPIES_TURNED_SHAPE_H
 #define SHAPE_COPIES_TURNED_SHAPE_H
 
-/* Entries of a piece, and of a tile's side; tiles of a round; the scratch that they take. */
+/* Entries of a piece, and of a tile's side; tiles of a round; the scratch of two rounds. */
 enum {
     TURNED_PIECE = 8,
     TURNED_SIDE = 64,
     TURNED_TILES = 2,
-    TURNED_BYTES = TURNED_TILES * TURNED_SIDE * TURNED_SIDE * 2
+    TURNED_BYTES = 2 * TURNED_TILES * TURNED_SIDE * TURNED_SIDE * 2
 };
 
 #endif

@@ -31,11 +31,29 @@ MPK_FN bool eight_fits(const mpk_view &v)
  * operands together, aligned to 16 bytes?  Then the axis counts eights from here on. */
 MPK_FN bool eight_counts(mpk_box &box, int last, rt_u64 start)
 {
-    if ((start & 15) || (box.lo[last] | box.hi[last]) % EIGHT)
-        return false;
-    box.lo[last] /= EIGHT;
-    box.hi[last] /= EIGHT;
-    return true;
+    bool whole = (start & 15) == 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == last)
+            whole = whole && (box.lo[i] | box.hi[i]) % EIGHT == 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == last && whole) {
+            box.lo[i] /= EIGHT;
+            box.hi[i] /= EIGHT;
+        }
+    return whole;
+}
+/* The first entry of an eight: at[last], which counts eights, becomes its number and is returned.
+ * A loop, since an array with an index at run time lies on the stack. */
+MPK_FN rt_i64 eight_entry(rt_i64 *at, int last)
+{
+    rt_i64 entry = 0;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == last)
+            entry = at[i] *= EIGHT;
+    return entry;
 }
 
 /* The eight whose first entry is at offset `from` of v, in elements; g: v's data. */

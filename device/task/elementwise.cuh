@@ -50,7 +50,7 @@ MPK_FN float elementwise_float(int f, float a, float b)
 /* May x be read by eights at places of y?  Along other axes than the last it may be broadcast. */
 MPK_FN bool elementwise_has_eights(const mpk_view &x, const mpk_view &y)
 {
-    return eight_fits(x) && eight_fits(y) && x.dims[x.rank - 1] == y.dims[y.rank - 1];
+    return eight_fits(x) && eight_fits(y) && mpk_row(x) == mpk_row(y);
 }
 /* elementwise_run where operands have eights; false: they have none in this box. */
 MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
@@ -69,10 +69,11 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
 #pragma unroll
         for (int r = 0; r < EIGHT_ROUNDS; r++) {
             rt_i64 at[RT_MAX_RANK];
-            if (i + (rt_u64)r * MPK_THREADS >= n)
+            const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
+            if (item >= n)
                 continue;
-            mpk_place(box, y.rank, i + (rt_u64)r * MPK_THREADS, at);
-            at[last] *= EIGHT;
+            mpk_place(box, y.rank, mpk_is_small(y) ? (rt_u32)item : item, at);
+            eight_entry(at, last);
             p[r] = eight_load(a, g_a, mpk_spread(a, y.rank, at));
             if (mpk_is_there(b))
                 q[r] = eight_load(b, g_b, mpk_spread(b, y.rank, at));

@@ -7,7 +7,7 @@
  *   (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
  *
  * A thread does an entry of the result (of rope_table a pair; of rotate eight neighbours where rows
- * have them); no scratch, no barriers.
+ * have them, and their partners where a task has both halves); no scratch, no barriers.
  * heads.cuh rotates heads by the same functions.  These are the generic bodies; rope_tile.cuh
  * rotates heads of bf16 for many tokens. Cost: memory.
  */
@@ -105,6 +105,52 @@ MPK_FN float rotate_entry(int dtype, float value, float other, bool is_first, fl
     return mpk_round(dtype, value * cosine) + mpk_round(dtype, (is_first ? -other : other) * sine);
 }
 
+/* Both halves of rows by eights: entries e and half + e are each other's partners, so a thread
+ * loads both once.  box: its last axis counts eights of the first half.  AT_ONCE items of a thread
+ * are in flight together. */
+template <int AT_ONCE>
+MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
+                         const mpk_view &sine, const mpk_view &y, const mpk_box &box, rt_i64 half)
+{
+    const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
+    char *g_y = mpk_data(t, y);
+    const rt_u64 n = mpk_count(box, x.rank);
+#pragma unroll 1
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += AT_ONCE * MPK_THREADS) {
+        eight value[AT_ONCE][2], c[AT_ONCE][2], s[AT_ONCE][2]; /* of both halves */
+        rt_i64 to[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            rt_i64 at[RT_MAX_RANK];
+            const rt_u64 further = i + (rt_u64)(j * MPK_THREADS), item = further < n ? further : i;
+            mpk_place(box, x.rank, mpk_is_small(x) ? (rt_u32)item : item, at);
+            eight_entry(at, x.rank - 1);
+            to[j] = mpk_offset(y, at);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                value[j][h] = eight_load(x, g_x, mpk_offset(x, at) + h * half);
+                c[j][h] = eight_load(cosine, g_cosine, mpk_spread(cosine, x.rank, at) + h * half);
+                s[j][h] = eight_load(sine, g_sine, mpk_spread(sine, x.rank, at) + h * half);
+            }
+        }
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                eight result = {};
+#pragma unroll
+                for (int k = 0; k < EIGHT; k++)
+                    eight_put(x.dtype, result, k,
+                              rotate_entry(x.dtype, eight_get(x.dtype, value[j][h], k),
+                                           eight_get(x.dtype, value[j][1 - h], k), h == 0,
+                                           eight_get(cosine.dtype, c[j][h], k),
+                                           eight_get(sine.dtype, s[j][h], k)));
+                if (i + (rt_u64)(j * MPK_THREADS) < n)
+                    eight_store(y, g_y, to[j] + h * half, result);
+            }
+    }
+}
+
 /* rotate_run where rows are read by eights, none of which has entries of both halves; false: they
  * are not in this box. */
 MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
@@ -113,15 +159,29 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
     const char *g_x = mpk_data(t, x), *g_cosine = mpk_data(t, cosine), *g_sine = mpk_data(t, sine);
     char *g_y = mpk_data(t, y);
     const int last = x.rank - 1;
-    const rt_i64 width = cosine.dims[cosine.rank - 1], half = width / 2;
+    const rt_i64 width = mpk_row(cosine), half = width / 2;
     mpk_box box = mpk_box_of(t, x.rank);
     if (!eight_counts(box, last, (rt_u64)g_x | (rt_u64)g_cosine | (rt_u64)g_sine | (rt_u64)g_y))
         return false;
+    bool pairs = width == mpk_row(x); /* of whole rows */
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == last) {
+            pairs = pairs && box.lo[i] == 0 && box.hi[i] == (rt_u32)(width / EIGHT);
+            box.hi[i] = pairs ? (rt_u32)(half / EIGHT) : box.hi[i];
+        }
+    if (pairs) {
+        if (mpk_dtype_bytes(x.dtype) == 2) /* of 32 bits an eight takes twice the registers */
+            rotate_pairs<2>(t, x, cosine, sine, y, box, half);
+        else
+            rotate_pairs<1>(t, x, cosine, sine, y, box, half);
+        return true;
+    }
     rt_u64 n = mpk_count(box, x.rank);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, x.rank, i, at);
-        const rt_i64 e = at[last] *= EIGHT;
+        const rt_i64 e = eight_entry(at, last);
         const rt_i64 from = mpk_offset(x, at);
         eight value = eight_load(x, g_x, from);
         if (e < width) {

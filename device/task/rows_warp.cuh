@@ -372,7 +372,10 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
     const rt_u32 lines = (rt_u32)mpk_count(box, last);
     rt_u32 of_warp = (rt_u32)(mpk_thread() / WARP * (WARP / LANES) * N); /* the first of them */
     rt_u32 line = (rt_u32)(mpk_thread() / LANES * N);
-    box.lo[last] = (rt_u32)first;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == last) /* an index at run time would put the box on the stack */
+            box.lo[i] = (rt_u32)first;
     rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)

@@ -9,7 +9,7 @@
  *
  *   views       mpk_view, mpk_data, mpk_live
  *   numbers     conversions, mpk_get..., mpk_put...
- *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread, mpk_has_pieces
+ *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread, mpk_row, mpk_has_pieces
  *   groups      mpk_group, mpk_sum, mpk_max, mpk_largest
  */
 #ifndef TILE_VIEW_CUH
@@ -388,13 +388,25 @@ MPK_FN rt_i64 mpk_offset(const mpk_view &v, const rt_i64 *at)
 MPK_FN rt_i64 mpk_spread(const mpk_view &v, int rank, const rt_i64 *at)
 {
     rt_i64 offset = 0;
+    /* two loops, so that no array has an index at run time, which would put it on the stack */
 #pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++) {
-        int axis = i - (rank - v.rank); /* of v, aligned at the last */
-        if (i < rank && axis >= 0 && v.dims[axis] != 1)
-            offset += at[i] * v.stride[axis];
-    }
+    for (int axis = 0; axis < RT_MAX_RANK; axis++)
+#pragma unroll
+        for (int i = axis; i < RT_MAX_RANK; i++)
+            if (i < rank && i - axis == rank - v.rank && v.dims[axis] != 1)
+                offset += at[i] * v.stride[axis];
     return offset;
+}
+
+/* Entries of the last axis. */
+MPK_FN rt_i64 mpk_row(const mpk_view &v)
+{
+    rt_i64 n = 1;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (i == v.rank - 1)
+            n = v.dims[i];
+    return n;
 }
 
 /* Do rows of the last axis consist of whole pieces of `unit` neighbouring entries, at multiples

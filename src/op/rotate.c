@@ -104,6 +104,7 @@ static const op_case cases[] = {
     CASE("bf16[1, 4, 7, 48]", "bf16[7, 32]"),
     CASE("f16[9, 10]", "f32[2]"),
     CASE("bf16[2, 3, 5, 64]", "bf16[5, 64]"),
+    CASE("f16[3, 4, 32]", "f32[4, 32]"),
     {"input %w : bf16[5, 256]\ninput %c : bf16[1, 5, 64]\ninput %s : bf16[1, 5, 64]\n"
      "%l = slice(%w) {starts = [0, 128], stops = [5, 256]}\n"
      "%h = reshape(%l) {shape = [1, 5, 2, 64]}\n"

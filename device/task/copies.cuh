@@ -57,7 +57,7 @@ MPK_FN bool copies_aligned(const char *g_x, const char *g_y, int bytes)
 {
     return (((rt_u64)g_x | (rt_u64)g_y) & (rt_u64)(bytes - 1)) == 0;
 }
-/* Bytes of a lot between x and y; those of an entry: rows have no lots.  Folded to a constant. */
+/* Bytes of a lot between x and y, a constant of the instance; those of an entry: there are none. */
 MPK_FN int copies_lot_bytes(const mpk_view &x, const mpk_view &y)
 {
     const int entry = mpk_dtype_bytes(y.dtype);
@@ -96,11 +96,9 @@ MPK_FN void copies_place(const copies_lots &l, const mpk_view &y, rt_u64 i, rt_i
             at[k] = l.first + at[k] * l.unit;
 }
 
-/* An item of `bytes`, 16 at most; the first bytes of the result.  g NULL: zeros. */
+/* An item of `bytes`, 16 at most, as the first bytes of the result; and its counterpart. */
 MPK_FN copies_quad copies_load(const char *g, int bytes)
 {
-    if (!g)
-        return {{0, 0}};
     switch (bytes) {
     case 1:
         return {{(unsigned char)*g, 0}};
@@ -135,9 +133,9 @@ MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
     }
 }
 
-/* Move all items of l, each of `bytes`, to y.  find(at, g): in elements, from *g on, where the
- * entry at place `at` of y is; `at` is changed.  A thread has several items under way, since each
- * is a trip to memory. */
+/* Move all items of l, each of `bytes`, to y.  find(at, g) sets *g and returns where, in elements
+ * from there on, the entry at place `at` of y is; it may change `at`.  A thread has several items
+ * in flight, since each is a trip to memory. */
 template <class FIND>
 MPK_FN void copies_items(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
                          const FIND &find)
@@ -165,7 +163,7 @@ MPK_FN void copies_items(const mpk_view &y, char *g_y, const copies_lots &l, int
                 copies_store(g_y + to[j] * entry, r[j], bytes);
     }
 }
-/* The same of a box; bytes: of a lot between its operands. */
+/* The same by what l's items are; bytes: of a lot. */
 template <class FIND>
 MPK_FN void copies_all(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
                        const FIND &find)
@@ -205,8 +203,11 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 #pragma unroll
                    for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--)
                        if (axis < x.rank) {
-                           from += number % x.dims[axis] * x.stride[axis];
-                           number /= x.dims[axis];
+                           const rt_i64 size = x.dims[axis],
+                                        above = mpk_is_small(x) ? (rt_u32)number / (rt_u32)size
+                                                                : number / size;
+                           from += (number - above * size) * x.stride[axis];
+                           number = above;
                        }
                    *g = g_x;
                    return from;

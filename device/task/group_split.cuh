@@ -81,7 +81,7 @@ MPK_FN group_split_share group_split_share_of(const group_split_image &m)
 
 /* ---- moments ---- */
 
-/* Sums of one thread's channels: of distances from a number of their groups, and of the squares. */
+/* Sums of a thread's channels: of distances from a number that their group has, and of squares. */
 struct group_split_sums {
     float r_first[EIGHT], r_second[EIGHT];
 };

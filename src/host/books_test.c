@@ -498,7 +498,7 @@ static void test_lent_logprobs(void **state)
     wanted.max_tokens = 3;
     check_fails(&cx, MPK_EARG, "no room for them", machine_submit(&cx, &f->base, &wanted, &id));
     wanted.max_tokens = 2;
-    host_shares *wide = host_shares_new(2 * 4 * (RT_LOGPROBS + 2));
+    host_shares *wide = host_shares_new(2 * 8 * (RT_LOGPROBS + 2));
     wanted.logprobs = wide;
     wanted.n_logprobs = RT_LOGPROBS + 1;
     check_fails(&cx, MPK_EARG, "at most 21 are possible",

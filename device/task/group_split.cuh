@@ -328,8 +328,8 @@ MPK_FN void group_split_put(const mpk_view &x, const mpk_view &y, char *g_y, rt_
     eight_store(y, g_y, to, out);
 }
 
-/* n places from the entry's place `first` on, which lie evenly in x and in y; from, to: the entry.
- * The loads of the next places are in flight while those at hand are stored. */
+/* n places that lie evenly from g_x and from g_y on, m.step and y_step entries apart.  The loads of
+ * the next places are in flight while those at hand are stored. */
 MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view &y, char *g_y,
                              const group_split_image &m, rt_i64 y_step, const group_split_share &s,
                              const group_split_lines &of, rt_u32 n, int act)
@@ -357,7 +357,7 @@ MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view 
     }
 }
 
-/* n places of a box of an entry by eights; of: y's image. */
+/* n places of a box of an entry by eights; m, of: the images of x and of y. */
 MPK_FN void group_split_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                              const mpk_view &bias, const mpk_view &y, const group_split_image &m,
                              const group_split_image &of, const group_split_norms &norms,

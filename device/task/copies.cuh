@@ -13,24 +13,56 @@
 
 #include "tile/view.cuh"
 
+/* 16 bytes as one load and one store, of whatever dtype. */
+struct alignas(16) copies_quad {
+    rt_u64 at[2];
+};
+
+/* 1, 2, 4, 8 or 16 bytes, as the first of the result; and the counterpart. */
+MPK_FN copies_quad copies_load(const char *g, int bytes)
+{
+    switch (bytes) {
+    case 1:
+        return {{(unsigned char)*g, 0}};
+    case 2:
+        return {{*(const rt_u16 *)g, 0}};
+    case 4:
+        return {{*(const rt_u32 *)g, 0}};
+    case 8:
+        return {{*(const rt_u64 *)g, 0}};
+    default:
+        return *(const copies_quad *)g;
+    }
+}
+MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
+{
+    switch (bytes) {
+    case 1:
+        *g = (char)item.at[0];
+        break;
+    case 2:
+        *(rt_u16 *)g = (rt_u16)item.at[0];
+        break;
+    case 4:
+        *(rt_u32 *)g = (rt_u32)item.at[0];
+        break;
+    case 8:
+        *(rt_u64 *)g = item.at[0];
+        break;
+    default:
+        *(copies_quad *)g = item;
+        break;
+    }
+}
+
 /* Move one element of this dtype; offsets in elements; g_from NULL: zeros.  It is moved as an
  * unsigned number of its width: as a float a NaN might lose its payload. */
 MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt_i64 from)
 {
-    switch (mpk_dtype_bytes(dtype)) {
-    case 1:
-        g_to[to] = g_from ? g_from[from] : 0;
-        break;
-    case 2:
-        ((rt_u16 *)g_to)[to] = g_from ? ((const rt_u16 *)g_from)[from] : 0;
-        break;
-    case 4:
-        ((rt_u32 *)g_to)[to] = g_from ? ((const rt_u32 *)g_from)[from] : 0;
-        break;
-    default:
-        ((rt_u64 *)g_to)[to] = g_from ? ((const rt_u64 *)g_from)[from] : 0;
-        break;
-    }
+    const int bytes = mpk_dtype_bytes(dtype);
+    const copies_quad zeros = {{0, 0}};
+    copies_store(g_to + to * bytes, g_from ? copies_load(g_from + from * bytes, bytes) : zeros,
+                 bytes);
 }
 
 /* ---- several bytes at once ----
@@ -39,11 +71,6 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
  * 16, 8 or 4 bytes of the last axis, the widest of which the rows of both consist.  Otherwise it is
  * an element.  How wide a lot is follows from the instance; whether items are lots follows from the
  * addresses and the box, which are looked at once for each task. */
-
-/* 16 bytes as one load and one store, of whatever dtype. */
-struct alignas(16) copies_quad {
-    rt_u64 at[2];
-};
 
 /* How a box is moved: in items of `unit` entries.  box: that of the output with its last axis
  * counted in items from 0; first: the place on that axis of item 0, in elements. */
@@ -89,48 +116,11 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const ch
 /* The place, in elements of y, of the first entry of item i. */
 MPK_FN void copies_place(const copies_lots &l, const mpk_view &y, rt_u64 i, rt_i64 *at)
 {
-    mpk_place(l.box, y.rank, mpk_is_small(y) ? (rt_u32)i : i, at);
+    mpk_place(l.box, y.rank, mpk_number(y, i), at);
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
         if (k == y.rank - 1)
             at[k] = l.first + at[k] * l.unit;
-}
-
-/* An item of `bytes`, 16 at most, as the first bytes of the result; and its counterpart. */
-MPK_FN copies_quad copies_load(const char *g, int bytes)
-{
-    switch (bytes) {
-    case 1:
-        return {{(unsigned char)*g, 0}};
-    case 2:
-        return {{*(const rt_u16 *)g, 0}};
-    case 4:
-        return {{*(const rt_u32 *)g, 0}};
-    case 8:
-        return {{*(const rt_u64 *)g, 0}};
-    default:
-        return *(const copies_quad *)g;
-    }
-}
-MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
-{
-    switch (bytes) {
-    case 1:
-        *g = (char)item.at[0];
-        break;
-    case 2:
-        *(rt_u16 *)g = (rt_u16)item.at[0];
-        break;
-    case 4:
-        *(rt_u32 *)g = (rt_u32)item.at[0];
-        break;
-    case 8:
-        *(rt_u64 *)g = item.at[0];
-        break;
-    default:
-        *(copies_quad *)g = item;
-        break;
-    }
 }
 
 /* Move all items of l, each of `bytes`, to y.  find(at, g) sets *g and returns where, in elements

@@ -52,8 +52,7 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
                                const mpk_box &tiles, rt_u64 i, rt_u64 n)
 {
     rt_i64 at[RT_MAX_RANK];
-    const rt_u64 number = i < n ? i : 0;
-    mpk_place(tiles, y.rank, mpk_is_small(y) ? (rt_u32)number : number, at);
+    mpk_place(tiles, y.rank, mpk_number(y, i < n ? i : 0), at);
     turned_tile tile = {0, 0, 0, 0};
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)

@@ -72,7 +72,7 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
             const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
             if (item >= n)
                 continue;
-            mpk_place(box, y.rank, mpk_is_small(y) ? (rt_u32)item : item, at);
+            mpk_place(box, y.rank, mpk_number(y, item), at);
             eight_entry(at, last);
             p[r] = eight_load(a, g_a, mpk_spread(a, y.rank, at));
             if (mpk_is_there(b))

@@ -122,8 +122,8 @@ MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &c
 #pragma unroll
         for (int j = 0; j < AT_ONCE; j++) {
             rt_i64 at[RT_MAX_RANK];
-            const rt_u64 further = i + (rt_u64)(j * MPK_THREADS), item = further < n ? further : i;
-            mpk_place(box, x.rank, mpk_is_small(x) ? (rt_u32)item : item, at);
+            const rt_u64 item = i + (rt_u64)(j * MPK_THREADS);
+            mpk_place(box, x.rank, mpk_number(x, item < n ? item : i), at);
             eight_entry(at, x.rank - 1);
             to[j] = mpk_offset(y, at);
 #pragma unroll

@@ -9,7 +9,8 @@
  *
  *   views       mpk_view, mpk_data, mpk_live
  *   numbers     conversions, mpk_get..., mpk_put...
- *   boxes       mpk_box_of, mpk_place, mpk_offset, mpk_spread, mpk_row, mpk_has_pieces
+ *   boxes       mpk_box_of, mpk_number, mpk_place, mpk_offset, mpk_spread, mpk_row,
+ *               mpk_has_pieces
  *   groups      mpk_group, mpk_sum, mpk_max, mpk_largest
  */
 #ifndef TILE_VIEW_CUH
@@ -354,6 +355,12 @@ MPK_FN bool mpk_is_small(const mpk_view &v)
         if (i < v.rank)
             n *= (double)v.dims[i];
     return n < 4294967296.0;
+}
+
+/* The number of an entry of v, cut to 32 bits where v has no more. */
+MPK_FN rt_u64 mpk_number(const mpk_view &v, rt_u64 i)
+{
+    return mpk_is_small(v) ? (rt_u32)i : i;
 }
 
 /* at[]: entry number i of a box that is not empty, the last axis fastest.  Threads take

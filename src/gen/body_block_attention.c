@@ -42,10 +42,14 @@ static block_operand mask_of(const ir_tensor *t)
 }
 
 /* Does each head begin at a multiple of 16 bytes after the start of the storage, as each row then
- * does? */
+ * does?  The stride of an axis of one entry leads nowhere, and may be any number. */
 static bool has_aligned_heads(const ir_tensor *t)
 {
-    return (t->offset | t->stride[0] | t->stride[1]) % 8 == 0;
+    int64_t starts = t->offset;
+    for (uint32_t axis = 0; axis < 2; axis++)
+        if (t->dims[axis] > 1)
+            starts |= t->stride[axis];
+    return starts % 8 == 0;
 }
 
 /* What super is asked: the shape of one head, and from the task's box how many rows and heads a

@@ -95,6 +95,7 @@ int64_t op_live_entries(const op_call *call, const op_view *v)
  * twice. */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
+    const int64_t made = ir_box_elements(box, g->tensors.at[op->out[0]].rank);
     int64_t bytes = 0;
     for (uint32_t i = 0; i < op->n_in; i++) {
         if (op->in[i] == IR_NONE)
@@ -102,7 +103,10 @@ int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box)
         const ir_tensor *t = &g->tensors.at[op->in[i]];
         ir_box read = {0};
         op->def->reads(g, op, i, box, &read);
-        bytes += ir_row_bytes(t->dtype, ir_box_elements(&read, t->rank));
+        int64_t elements = ir_box_elements(&read, t->rank);
+        if (op->def->flags & OP_LOOKS_UP && elements > made)
+            elements = made;
+        bytes += ir_row_bytes(t->dtype, elements);
     }
     return bytes;
 }

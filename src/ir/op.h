@@ -103,6 +103,9 @@ enum {
     /* one of the operators by which processes exchange tensors (op/posted.h): for targets of which
      * several processes can map the memory.  GPUs have no code for it */
     OP_PROCESSES = 512,
+    /* data says which entries of an input a task reads: `reads` names all that it may be, and it is
+     * as many as the task's box has */
+    OP_LOOKS_UP = 1024,
 };
 
 /* In place of an axis in op_split. */
@@ -219,7 +222,8 @@ void op_bind(const ir_graph *g, const ir_op *op, void *const *data, const uint32
              op_call *call);
 /* Entries of axis 0 of an operand that are alive. */
 int64_t op_live_entries(const op_call *call, const op_view *v);
-/* The bytes read to compute a box: the cost that decompose minimises (paper §4.1). */
+/* The bytes read to compute a box: the cost that decompose minimises (paper §4.1).  Of an operator
+ * that looks entries up (OP_LOOKS_UP) an input counts no more entries than the box has. */
 int64_t op_bytes_read(const ir_graph *g, const ir_op *op, const ir_box *box);
 /* Fill the dense storage of input `input` with random data for tests: the record's `fill`, or its
  * default; blocks of a block dtype get random bits and moderate scales. */

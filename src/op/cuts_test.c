@@ -96,6 +96,22 @@ static void test_bytes_read(void **state)
     ir_box box = {{0, 2}, {2, 5}};
     assert_int_equal(op_bytes_read(b.g, &b.g->ops.at[0], &box), 2 * 64 * 4 + 3 * 68 + 3 * 4);
     tear_down(&b);
+    /* rows that ids name: as many as the box has, and no more than there are */
+    static const struct {
+        const char *words;
+        int64_t bytes;
+    } rows[] = {
+        {"input %i : i32[4]\nconst %w : bf16[900, 64]\n"
+         "%y = embedding(%i, %w) {dtype = \"bf16\"}\n",
+         2 * 4 + 2 * 3 * 2},
+        {"input %x : f32[900, 64]\ninput %i : i32[4]\n%y = gather(%x, %i)\n", 2 * 3 * 4 + 2 * 4},
+        {"input %x : f32[1, 64]\ninput %i : i32[4]\n%y = gather(%x, %i)\n", 3 * 4 + 2 * 4},
+        {"input %x : f32[900, 64]\ninput %i : i64[4]\n%y = index(%x, %i)\n", 2 * 3 * 4 + 2 * 8}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        parse(&b, rows[i].words);
+        assert_int_equal(op_bytes_read(b.g, &b.g->ops.at[0], &box), rows[i].bytes);
+        tear_down(&b);
+    }
 }
 
 /* A task of some heads reads those of q alone, as of the latent queries, but all of the table. */

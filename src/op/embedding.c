@@ -140,6 +140,7 @@ const op_def op_embedding = {
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),
+    .flags = OP_LOOKS_UP,
     .infer = infer,
     .axes = axes,
     .reads = reads,

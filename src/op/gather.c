@@ -98,6 +98,7 @@ const op_def op_gather = {
     .summary = "entries of axis 0 by index; zeros for an index that does not exist",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
+    .flags = OP_LOOKS_UP,
     .infer = infer,
     .axes = axes,
     .reads = reads,

@@ -97,6 +97,7 @@ const op_def op_index = {
     .summary = "entries by index tensors on the leading axes; zeros for what does not exist",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
+    .flags = OP_LOOKS_UP,
     .infer = infer,
     .axes = shape_axes_all,
     .reads = reads,

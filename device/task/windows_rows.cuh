@@ -187,11 +187,11 @@ struct conv_tile {
     int pieces, kernel; /* of eight channels; rows of the filter */
 };
 
-/* All threads: bring the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
+/* All threads: request the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
  * what its windows see of the image, [rows, columns, pieces]; zeros outside of it.  n_pieces of
  * them are there.  g_x: the image, g_w: the filters, both at the tile's first channel;
- * first_row, first_column: of the image, may be negative.  On return the thread's own copies
- * have arrived; a barrier must follow. */
+ * first_row, first_column: of the image, may be negative.  The copies are one group of the thread's
+ * (ptx_copy_async_commit). */
 template <int KERNEL, int IN_ROWS, int IN_COLUMNS>
 MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, const char *g_x,
                        const mpk_view &w, const char *g_w, int n_pieces, int first_row,
@@ -219,7 +219,6 @@ MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, cons
                        there);
     }
     ptx_copy_async_commit();
-    ptx_copy_async_wait<0>();
 }
 
 /* A piece of a tile in shared memory, as floats; 16 bits an entry. */
@@ -276,60 +275,102 @@ MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile
     }
 }
 
+/* How a task's box is cut into tiles of TILE_ROWS x TILE_COLUMNS places and PIECES pieces, piece
+ * tiles first.  Rows, columns and pieces of the box; its first place and piece. */
+struct conv_tiles {
+    int rows, columns, pieces, top, left, begin;
+    int row_tiles, column_tiles, piece_tiles, n; /* n: all */
+};
+template <int TILE_ROWS, int TILE_COLUMNS, int PIECES>
+MPK_FN conv_tiles conv_tiles_of(const mpk_box &box)
+{
+    conv_tiles c;
+    c.top = (int)box.lo[1];
+    c.left = (int)box.lo[2];
+    c.begin = (int)box.lo[3] / ROWS_PIECE;
+    c.rows = (int)box.hi[1] - c.top;
+    c.columns = (int)box.hi[2] - c.left;
+    c.pieces = ((int)box.hi[3] + ROWS_PIECE - 1) / ROWS_PIECE - c.begin;
+    c.row_tiles = (c.rows + TILE_ROWS - 1) / TILE_ROWS;
+    c.column_tiles = (c.columns + TILE_COLUMNS - 1) / TILE_COLUMNS;
+    c.piece_tiles = (c.pieces + PIECES - 1) / PIECES;
+    c.n = (int)(box.hi[0] - box.lo[0]) * c.row_tiles * c.column_tiles * c.piece_tiles;
+    return c;
+}
+
+/* Where tile number n begins, counted from the box: image, place and piece. */
+struct conv_at {
+    int image, row, column, piece;
+};
+template <int TILE_ROWS, int TILE_COLUMNS, int PIECES>
+MPK_FN conv_at conv_at_of(const conv_tiles &c, int n)
+{
+    const int over = n / c.piece_tiles, rows = over / c.column_tiles;
+    return {rows / c.row_tiles, rows % c.row_tiles * TILE_ROWS,
+            over % c.column_tiles * TILE_COLUMNS, n % c.piece_tiles * PIECES};
+}
+
 /* As conv_rows, of 16-bit x and filters whose pieces are all aligned and whole; of a piece that the
  * box cuts all is read, and its part is written.  The box is cut into tiles; what a tile's windows
  * see of the image, and its filters, are brought to shared memory once, where each entry is read by
- * up to all entries of a window.
+ * up to all entries of a window.  COPIES 2: the next tile comes while this one is multiplied.
  *
  * An item is PLACES places of a row and eight channels; neighbouring threads have neighbouring
- * pieces, so reads of shared memory meet no conflicts.  Cost: a tile's bytes from L2, and two reads
- * of 16 bytes from shared memory for each entry of a window. */
+ * pieces, so reads of shared memory meet no conflicts.  Cost: a tile's bytes from L2, and a read of
+ * 16 bytes from shared memory for each column of a row of an item's windows, and of its filters.
+ * src/gen/body_windows_rows.c chooses tiles and places. */
 template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_STRIDE, int ROW_APART,
-          int TILE_ROWS, int TILE_COLUMNS, int PIECES, int KERNEL_ROWS>
+          int TILE_ROWS, int TILE_COLUMNS, int PIECES, int KERNEL_ROWS, int COPIES>
 MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_view &w,
                              const mpk_view &bias, const mpk_view &y, const conv_how &h)
 {
     enum {
         /* rows and columns of x that a tile's windows see; runs of PLACES in a row of the tile */
+        RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES,
         IN_ROWS = (TILE_ROWS - 1) * ROW_STRIDE + (KERNEL_ROWS - 1) * ROW_APART + 1,
-        IN_COLUMNS = (TILE_COLUMNS - 1) * STRIDE + (KERNEL - 1) * APART + 1 + (PLACES - 1) * STRIDE,
-        RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES
+        IN_COLUMNS = (RUNS * PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1,
+        COPY_BYTES = (IN_ROWS * IN_COLUMNS + KERNEL_ROWS * KERNEL) * PIECES * 16
     };
     constexpr conv_tile tile = {PIECES, KERNEL_ROWS}; /* so that sizes are constants */
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
-    char *g_y = mpk_data(t, y), *s_w = t.s_scratch;
-    const char *s_x = s_w + KERNEL_ROWS * KERNEL * PIECES * 16;
+    char *g_y = mpk_data(t, y);
     const mpk_box box = mpk_box_of(t, 4);
-    const int rows = (int)(box.hi[1] - box.lo[1]), columns = (int)(box.hi[2] - box.lo[2]);
-    const int begin = (int)box.lo[3] / ROWS_PIECE, end = (int)box.hi[3],
-              pieces = (end + ROWS_PIECE - 1) / ROWS_PIECE - begin;
-    const int row_tiles = (rows + TILE_ROWS - 1) / TILE_ROWS,
-              column_tiles = (columns + TILE_COLUMNS - 1) / TILE_COLUMNS,
-              piece_tiles = (pieces + PIECES - 1) / PIECES;
-    const int n_tiles = (int)(box.hi[0] - box.lo[0]) * row_tiles * column_tiles * piece_tiles;
+    const conv_tiles c = conv_tiles_of<TILE_ROWS, TILE_COLUMNS, PIECES>(box);
 #pragma unroll 1
-    for (int n = 0; n < n_tiles; n++) {
-        const int piece0 = n % piece_tiles * PIECES, over = n / piece_tiles;
-        const int column0 = over % column_tiles * TILE_COLUMNS,
-                  row0 = over / column_tiles % row_tiles * TILE_ROWS;
-        const rt_i64 image = (rt_i64)box.lo[0] + over / column_tiles / row_tiles,
-                     channel = (begin + piece0) * ROWS_PIECE;
-        const int top = (int)box.lo[1] + row0, left = (int)box.lo[2] + column0; /* in y */
-        /* the tile before has been read by all */
+    for (int n = 1 - COPIES; n < c.n; n++) {
+        const int next = n + COPIES - 1;
+        /* the tile that lay there has been read by all */
         mpk_sync();
-        conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
-            s_w, tile, x, g_x + (image * x.stride[0] + channel) * 2, w, g_w + channel * 2,
-            pieces - piece0, top * ROW_STRIDE - (int)h.padding.at[0],
-            left * STRIDE - (int)h.padding.at[1]);
+        if (next < c.n) {
+            const conv_at a = conv_at_of<TILE_ROWS, TILE_COLUMNS, PIECES>(c, next);
+            const int channel = (c.begin + a.piece) * ROWS_PIECE;
+            conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
+                t.s_scratch + next % COPIES * COPY_BYTES, tile, x,
+                g_x + (((rt_i64)box.lo[0] + a.image) * x.stride[0] + channel) * 2, w,
+                g_w + channel * 2, c.pieces - a.piece,
+                (c.top + a.row) * ROW_STRIDE - (int)h.padding.at[0],
+                (c.left + a.column) * STRIDE - (int)h.padding.at[1]);
+            ptx_copy_async_wait<COPIES - 1>();
+        } else {
+            ptx_copy_async_wait<0>();
+        }
         mpk_sync();
+        if (n < 0)
+            continue;
+        const conv_at a = conv_at_of<TILE_ROWS, TILE_COLUMNS, PIECES>(c, n);
+        const char *s_w = t.s_scratch + n % COPIES * COPY_BYTES,
+                   *s_x = s_w + KERNEL_ROWS * KERNEL * PIECES * 16;
 #pragma unroll 1
         for (int i = mpk_thread(); i < TILE_ROWS * RUNS * PIECES; i += MPK_THREADS) {
             const int piece = i % PIECES, column = i / PIECES % RUNS * PLACES,
                       row = i / PIECES / RUNS;
             /* the tile reaches beyond the box */
-            if (piece0 + piece >= pieces || row0 + row >= rows)
+            if (a.piece + piece >= c.pieces || a.row + row >= c.rows)
                 continue;
+            const rt_i64 first = (c.begin + a.piece + piece) * ROWS_PIECE; /* of the item */
             float r_sum[PLACES][ROWS_PIECE], r_bias[ROWS_PIECE] = {};
+            if (mpk_is_there(bias))
+                rows_read(bias.dtype, g_bias, first, y.dims[3], 0, r_bias);
 #pragma unroll
             for (int p = 0; p < PLACES * ROWS_PIECE; p++)
                 r_sum[p / ROWS_PIECE][p % ROWS_PIECE] = 0;
@@ -337,18 +378,17 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
                 r_sum, tile, x.dtype,
                 s_x + ((row * ROW_STRIDE * IN_COLUMNS + column * STRIDE) * PIECES + piece) * 16,
                 w.dtype, s_w + piece * 16);
-            const rt_i64 first = channel + piece * ROWS_PIECE; /* of the item */
-            if (mpk_is_there(bias))
-                rows_read(bias.dtype, g_bias, first, y.dims[3], 0, r_bias);
+            const rt_i64 to = ((rt_i64)box.lo[0] + a.image) * y.stride[0] +
+                              (c.top + a.row + row) * y.stride[1] +
+                              (c.left + a.column + column) * y.stride[2];
 #pragma unroll
             for (int p = 0; p < PLACES; p++) {
 #pragma unroll
                 for (int e = 0; e < ROWS_PIECE; e++)
                     r_sum[p][e] += r_bias[e];
-                const rt_i64 to = image * y.stride[0] + (top + row) * y.stride[1] +
-                                  (left + column + p) * y.stride[2];
-                if (column0 + column + p < columns && column + p < TILE_COLUMNS)
-                    conv_write(y, g_y + to * mpk_dtype_bytes(y.dtype), first, box, r_sum[p]);
+                if (a.column + column + p < c.columns && column + p < TILE_COLUMNS)
+                    conv_write(y, g_y + (to + p * y.stride[2]) * mpk_dtype_bytes(y.dtype), first,
+                               box, r_sum[p]);
             }
         }
     }

@@ -15,12 +15,15 @@
 #include "op/pool.h"
 #include "shape/rows_shape.h"
 
+#include <math.h>
+
 enum { X, W, BIAS };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 /* A thread keeps a row of the window; places that share its columns where there are many. */
 enum { MOST_KERNEL = 8, MOST_APART = 4, PLACES = 2, THREADS = 256 };
-/* Shared memory of a tile of a staged convolution; entries of a window from which that pays. */
-enum { STAGE_BYTES = 32 << 10, FEWEST_STAGED = 9 };
+/* Shared memory of a copy of a tile of a staged convolution; places of a thread there; entries of a
+ * window from which it pays. */
+enum { STAGE_BYTES = 32 << 10, MOST_PLACES = 4, FEWEST_STAGED = 9 };
 
 /* Attribute `list` for spatial axis i. */
 static int64_t number(const gen_call *c, uint32_t list, uint32_t i, int64_t otherwise)
@@ -42,7 +45,7 @@ static bool accepts_conv(const gen_call *c)
            number(c, STRIDE, 1, 1) <= MOST_APART && number(c, DILATION, 1, 1) <= MOST_APART;
 }
 
-/* Places of a thread: some only if threads are left none without work. */
+/* Places of a thread where nothing is staged: some only if threads are left none without work. */
 static int places_of(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
@@ -50,11 +53,23 @@ static int places_of(const gen_call *c)
     return ir_box_elements(&box, y->rank) >= (int64_t)PLACES * ROWS_PIECE * THREADS ? PLACES : 1;
 }
 
-/* A tile of a staged convolution: places along rows and columns, pieces of eight channels; with 0
- * pieces it is not staged. */
+/* A tile of a staged convolution: places along rows and columns, pieces of eight channels, places
+ * of a thread; copies of it in shared memory.  With 0 pieces it is not staged. */
 typedef struct stage {
-    int64_t rows, columns, pieces;
+    int64_t rows, columns, pieces, places, copies;
 } stage;
+
+static int64_t parts_of(int64_t n, int64_t part)
+{
+    return (n + part - 1) / part;
+}
+
+/* The next number of parts after `parts` in which n parts are smaller; n + 1 after the last. */
+static int64_t next_parts(int64_t n, int64_t parts)
+{
+    const int64_t part = parts_of(n, parts);
+    return part > 1 ? parts_of(n, part - 1) : n + 1;
+}
 
 /* Bytes of shared memory that a piece of a tile takes: what its windows see, and its filters. */
 static int64_t piece_bytes(const gen_call *c, const stage *s)
@@ -62,7 +77,7 @@ static int64_t piece_bytes(const gen_call *c, const stage *s)
     const int64_t *kernel = gen_input(c, W)->dims + 2;
     int64_t seen = 1; /* places of x that the tile's windows see */
     for (uint32_t i = 0; i < 2; i++) {
-        const int64_t places = i ? s->columns + places_of(c) - 1 : s->rows;
+        const int64_t places = i ? parts_of(s->columns, s->places) * s->places : s->rows;
         seen *= (places - 1) * number(c, STRIDE, i, 1) +
                 (kernel[i] - 1) * number(c, DILATION, i, 1) + 1;
     }
@@ -80,32 +95,76 @@ static bool has_pieces(const ir_tensor *t, uint32_t channels)
     return has && ir_elements(t) < INT32_MAX / 4;
 }
 
-/* The tile: the box, halved while four pieces of it do not fit; then as many pieces as do, in parts
- * that are alike.  Windows of a few entries gain nothing. */
+/* Cycles of a task by tiles like this: instructions of its warps, of which a scheduler has two.
+ * An item's row of the window takes the reads and conversions of its columns and of the filters, 9
+ * each, and a product for each entry; a copy of 16 bytes takes 20, and a tile 600 besides. */
+static double stage_cost(const gen_call *c, const stage *s, const ir_box *box)
+{
+    enum { READ = 9, COPY = 20, TILE = 600, ITEM = 100, WARPS_OF_A_SCHEDULER = 2 };
+    const int64_t *kernel = gen_input(c, W)->dims + 2, runs = parts_of(s->columns, s->places);
+    const int64_t seen =
+        (s->places - 1) * number(c, STRIDE, 1, 1) + (kernel[1] - 1) * number(c, DILATION, 1, 1) + 1;
+    const int64_t row = READ * (seen + kernel[1]) + ROWS_PIECE * s->places * kernel[1];
+    const int64_t rounds = parts_of(s->rows * runs * s->pieces, THREADS),
+                  copies = parts_of(s->pieces * piece_bytes(c, s) / 16, THREADS);
+    const int64_t tiles = parts_of(box->hi[1] - box->lo[1], s->rows) *
+                          parts_of(box->hi[2] - box->lo[2], s->columns) *
+                          parts_of((box->hi[3] - box->lo[3]) / ROWS_PIECE, s->pieces);
+    return (double)tiles *
+           (double)(WARPS_OF_A_SCHEDULER * (rounds * (kernel[0] * row + ITEM) + copies * COPY) +
+                    TILE);
+}
+
+/* The cheapest tile of so many places a thread that fits: the box cut into equal parts along each
+ * axis.  *cost: of the best so far. */
+static void try_places(const gen_call *c, const ir_box *box, int64_t places, double *cost,
+                       stage *best)
+{
+    const int64_t rows = box->hi[1] - box->lo[1], columns = box->hi[2] - box->lo[2],
+                  pieces = (box->hi[3] - box->lo[3]) / ROWS_PIECE;
+    for (int64_t i = 1; i <= rows; i = next_parts(rows, i))
+        for (int64_t j = 1; j <= columns; j = next_parts(columns, j)) {
+            stage s = {parts_of(rows, i), parts_of(columns, j), 1, places, 1};
+            const int64_t most = STAGE_BYTES / piece_bytes(c, &s); /* pieces that fit */
+            for (int64_t k = most ? parts_of(pieces, most) : pieces + 1; k <= pieces;
+                 k = next_parts(pieces, k)) {
+                s.pieces = parts_of(pieces, k);
+                const double now = stage_cost(c, &s, box);
+                if (now < *cost) {
+                    *best = s;
+                    *cost = now;
+                }
+            }
+        }
+}
+
+/* The tile and the places of a thread: the cheapest, of two copies if the task has several tiles.
+ * Windows of a few entries gain nothing. */
 static stage stage_of(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0), *w = gen_input(c, W);
     const ir_box box = c->box ? *c->box : ir_box_whole(y);
-    stage s = {box.hi[1] - box.lo[1], box.hi[2] - box.lo[2], 0};
-    const int64_t pieces = (box.hi[3] - box.lo[3]) / ROWS_PIECE, few = pieces < 4 ? pieces : 4;
+    stage s = {.places = places_of(c)};
+    double cost = INFINITY;
     if (!has_pieces(gen_input(c, X), 1) || !has_pieces(w, 0) || !has_pieces(y, 3) ||
-        w->dims[2] * w->dims[3] < FEWEST_STAGED || !pieces || s.rows < 1 || s.columns < 1)
+        w->dims[2] * w->dims[3] < FEWEST_STAGED)
         return s;
-    while (piece_bytes(c, &s) * few > STAGE_BYTES && (s.rows > 1 || s.columns > 1)) {
-        int64_t *longer = s.rows >= s.columns ? &s.rows : &s.columns;
-        *longer = (*longer + 1) / 2;
-    }
-    const int64_t most = STAGE_BYTES / piece_bytes(c, &s); /* pieces that fit */
-    const int64_t parts = most ? (pieces + most - 1) / most : 0;
-    s.pieces = parts ? (pieces + parts - 1) / parts : 0;
+    for (int64_t places = 1; places <= MOST_PLACES; places *= 2)
+        try_places(c, &box, places, &cost, &s);
+    if (s.pieces)
+        s.copies = box.hi[0] - box.lo[0] > 1 || s.rows < box.hi[1] - box.lo[1] ||
+                           s.columns < box.hi[2] - box.lo[2] ||
+                           s.pieces < (box.hi[3] - box.lo[3]) / ROWS_PIECE
+                       ? 2
+                       : 1;
     return s;
 }
 
-/* The tile's part of the image and its filters; 0 without staging. */
+/* The tile's part of the image and its filters, of each copy; 0 without staging. */
 static uint32_t conv_scratch_bytes(const gen_call *c)
 {
     const stage s = stage_of(c); /* pieces 0: nothing is staged */
-    return (uint32_t)(s.pieces * piece_bytes(c, &s));
+    return (uint32_t)(s.pieces ? s.copies * s.pieces * piece_bytes(c, &s) : 0);
 }
 
 /* Places, columns of the kernel, its stride and its dilation along them are arguments of the
@@ -122,13 +181,14 @@ static mpk_status print_conv(mpk_context *cx, const gen_call *c, uint32_t n, tex
     }
     text_print(out, "%lld, false, true};\n", (long long)c->op->attributes[GROUPS].i);
     const stage s = stage_of(c);
-    text_print(out, "    conv_rows%s<%d, %lld, %lld, %lld", s.pieces ? "_staged" : "", places_of(c),
-               (long long)gen_input(c, W)->dims[3], (long long)number(c, STRIDE, 1, 1),
-               (long long)number(c, DILATION, 1, 1));
+    text_print(out, "    conv_rows%s<%d, %lld, %lld, %lld", s.pieces ? "_staged" : "",
+               (int)s.places, (long long)gen_input(c, W)->dims[3],
+               (long long)number(c, STRIDE, 1, 1), (long long)number(c, DILATION, 1, 1));
     if (s.pieces)
-        text_print(out, ", %lld, %lld, %lld, %lld, %lld, %lld", (long long)number(c, STRIDE, 0, 1),
-                   (long long)number(c, DILATION, 0, 1), (long long)s.rows, (long long)s.columns,
-                   (long long)s.pieces, (long long)gen_input(c, W)->dims[2]);
+        text_print(out, ", %lld, %lld, %lld, %lld, %lld, %lld, %lld",
+                   (long long)number(c, STRIDE, 0, 1), (long long)number(c, DILATION, 0, 1),
+                   (long long)s.rows, (long long)s.columns, (long long)s.pieces,
+                   (long long)gen_input(c, W)->dims[2], (long long)s.copies);
     text_print(out, ">(t, in_x, in_w, in_bias, out_y, how);\n}\n");
     return MPK_OK;
 }

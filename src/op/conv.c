@@ -24,12 +24,17 @@
 enum { X, W, BIAS, MORE, MOST_MORE = 9 };
 enum { STRIDE, PADDING, DILATION, GROUPS, TRANSPOSED, OUTPUT_PADDING, EXPR, LAST };
 enum { FILTERS = 8, RUN = 256, SPACE = 3, MATRIX_FILTERS = 16, PRODUCT_FILTERS = 128 };
+/* Channels of 16 bits that memory brings at a time. */
+enum { SECTOR_CHANNELS = 16 };
 /* In the time in which a worker brings one entry of a window it could read this many bytes; with
  * channels last it copies this many bytes at once. */
 enum { ENTRY_BYTES = 8, COPY_BYTES = 16 };
 /* Of patches: the least tile of channels; places that share what comes of the weights; products in
  * the time in which a worker reads a byte. */
 enum { PATCH_CHANNELS = 32, PATCH_PLACES = 256, PRODUCTS_OF_BYTE = 53 };
+/* Of a window of one channel: a worker makes so many products in the time in which it reads so many
+ * bytes. */
+enum { LONE_PRODUCTS = 4, LONE_BYTES = 3 };
 /* Fewer products, some 4 million a worker, end before patches repay their iterations, which are
  * many. */
 enum { PATCH_PRODUCTS = 1 << 29 };
@@ -192,8 +197,12 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[filters].fastest = FILTERS;
     const int64_t in_group = y->dims[filters] / op->attributes[GROUPS].i;
     axes[filters].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
-    if (in_group == 1 && y->dims[filters] % FILTERS == 0) /* depthwise: channels, as neighbours */
-        axes[filters].tile = FILTERS;
+    /* depthwise: channels, as neighbours, in whole sectors of memory */
+    for (int64_t tile = SECTOR_CHANNELS; in_group == 1 && tile >= FILTERS; tile /= 2)
+        if (y->dims[filters] % tile == 0) {
+            axes[filters].tile = axes[filters].fastest = tile;
+            break;
+        }
     for (uint32_t i = 2; i < y->rank; i++) {
         const uint32_t at = axis_of(op, y->rank, i);
         axes[at].tile = is_row ? y->dims[at] : 0;
@@ -251,6 +260,8 @@ static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *given)
         places *= i > 1 ? box.hi[i] - box.lo[i] : 1;
     }
     const int64_t images = box.hi[0] - box.lo[0], filters = box.hi[1] - box.lo[1];
+    if (w->dims[1] == 1 && op->attributes[GROUPS].i > 1) /* depthwise: a sum for each entry */
+        return images * filters * places * entries * LONE_BYTES / LONE_PRODUCTS;
     if (has_patches(g, op))
         return effort_of_patches(w, images, filters, places, entries);
     const int64_t passes = images * divide_up(filters, PRODUCT_FILTERS);

@@ -16,17 +16,17 @@ RT_FN float ptx_from_f16(rt_u16 bits)
 /* Nearest, ties to even. */
 RT_FN rt_u16 ptx_to_f16(float x)
 {
-    rt_u16 bits;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
+    rt_u32 bits;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(x));
+    return (rt_u16)bits;
 }
 /* Nearest, ties to even; needs sm_80, unlike the conversion in pack.cuh, which is integer
  * arithmetic. */
 RT_FN rt_u16 ptx_to_bf16(float x)
 {
-    rt_u16 bits;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
+    rt_u32 bits;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(0.0f), "f"(x));
+    return (rt_u16)bits;
 }
 
 #endif

@@ -62,27 +62,25 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
     mpk_box box = mpk_box_of(t, y.rank);
     if (!eight_counts(box, last, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
         return false;
-    rt_u64 n = mpk_count(box, y.rank);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += EIGHT_ROUNDS * MPK_THREADS) {
+    const eight_walk w = eight_walk_of(y, box);
+    for (rt_u64 i = (rt_u64)mpk_thread(); i < w.n; i += EIGHT_ROUNDS * MPK_THREADS) {
         eight p[EIGHT_ROUNDS] = {}, q[EIGHT_ROUNDS] = {};
         rt_i64 to[EIGHT_ROUNDS];
 #pragma unroll
         for (int r = 0; r < EIGHT_ROUNDS; r++) {
             rt_i64 at[RT_MAX_RANK];
             const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
-            if (item >= n)
+            if (item >= w.n)
                 continue;
-            mpk_place(box, y.rank, mpk_number(y, item), at);
-            eight_entry(at, last);
-            p[r] = eight_load(a, g_a, mpk_spread(a, y.rank, at));
+            to[r] = eight_find(w, y, item, at);
+            p[r] = eight_load(a, g_a, eight_from(w, a, y, to[r], at));
             if (mpk_is_there(b))
-                q[r] = eight_load(b, g_b, mpk_spread(b, y.rank, at));
-            to[r] = mpk_offset(y, at);
+                q[r] = eight_load(b, g_b, eight_from(w, b, y, to[r], at));
         }
 #pragma unroll
         for (int r = 0; r < EIGHT_ROUNDS; r++) {
             eight result = {};
-            if (i + (rt_u64)r * MPK_THREADS >= n)
+            if (i + (rt_u64)r * MPK_THREADS >= w.n)
                 continue;
 #pragma unroll
             for (int k = 0; k < EIGHT; k++)

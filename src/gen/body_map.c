@@ -83,7 +83,7 @@ static void print_rounds(int rounds, text *out)
 {
     text_print(out,
                "#pragma unroll\n            for (int r = 0; r < %d; r++) {\n"
-               "                if (i + (rt_u64)r * MPK_THREADS >= n_eights)\n"
+               "                if (i + (rt_u64)r * MPK_THREADS >= walk.n)\n"
                "                    continue;\n",
                rounds);
 }
@@ -101,21 +101,19 @@ static void print_eights(const gen_call *c, const map_program *p, text *out)
     text_print(
         out,
         "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
-        "        rt_u64 n_eights = mpk_count(eights, %u);\n"
-        "        for (rt_u64 i = (rt_u64)mpk_thread(); i < n_eights; i += %d * MPK_THREADS) {\n"
+        "        const eight_walk walk = eight_walk_of(out_y, eights);\n"
+        "        for (rt_u64 i = (rt_u64)mpk_thread(); i < walk.n; i += %d * MPK_THREADS) {\n"
         "            rt_i64 to[%d];\n",
-        rank - 1, rank, rounds, rounds);
+        rank - 1, rounds, rounds);
     for (uint32_t i = 0; i < e.n_inputs; i++)
         text_print(out, "            %s of%u[%d] = {};\n",
                    gen_is_whole_of_eights(gen_input(c, i), e.last) ? "eight" : "float", i, rounds);
     print_rounds(rounds, out);
-    text_print(out,
-               "                rt_i64 at[RT_MAX_RANK];\n"
-               "                mpk_place(eights, %u, i + (rt_u64)r * MPK_THREADS, at);\n"
-               "                at[%u] *= EIGHT;\n",
-               rank, rank - 1);
+    text_print(
+        out, "                rt_i64 at[RT_MAX_RANK];\n"
+             "                to[r] = eight_find(walk, out_y, i + (rt_u64)r * MPK_THREADS, at);\n");
     gen_print_eights(&e, 16, out);
-    text_print(out, "                to[r] = mpk_offset(out_y, at);\n            }\n");
+    text_print(out, "            }\n");
     print_rounds(rounds, out);
     text_print(out, "                eight y = {};\n#pragma unroll\n"
                     "                for (int k = 0; k < EIGHT; k++) {\n");

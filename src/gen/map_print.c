@@ -180,9 +180,12 @@ void gen_print_eights(const gen_eights *e, int indent, text *out)
         text_print(out, "%*s", indent, "");
         if (!*e->round)
             text_print(out, "const %s ", ways[whole][0]);
-        text_print(out,
-                   "of%u%s =\n%*s%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, at));\n", i,
-                   e->round, indent + 4, "", ways[whole][1], i, i, i, e->rank);
+        text_print(out, "of%u%s =\n%*s%s(in_x%u, mpk_data(t, in_x%u), ", i, e->round, indent + 4,
+                   "", ways[whole][1], i, i);
+        if (*e->round)
+            text_print(out, "eight_from(walk, in_x%u, out_y, to%s, at));\n", i, e->round);
+        else
+            text_print(out, "mpk_spread(in_x%u, %u, at));\n", i, e->rank);
     }
 }
 

@@ -52,31 +52,44 @@ MPK_FN bool elementwise_has_eights(const mpk_view &x, const mpk_view &y)
 {
     return eight_fits(x) && eight_fits(y) && mpk_row(x) == mpk_row(y);
 }
-/* elementwise_run where operands have eights; false: they have none in this box. */
+/* Eights of a thread, loaded together, and where their results go. */
+struct elementwise_eights {
+    eight p[EIGHT_ROUNDS], q[EIGHT_ROUNDS];
+    rt_i64 to[EIGHT_ROUNDS];
+};
+/* Load those from number i on, as many as are there. */
+MPK_FN void elementwise_ask(elementwise_eights &e, const eight_walk &w, rt_u64 i, const mpk_view &a,
+                            const char *g_a, const mpk_view &b, const char *g_b, const mpk_view &y)
+{
+#pragma unroll
+    for (int r = 0; r < EIGHT_ROUNDS; r++) {
+        rt_i64 at[RT_MAX_RANK];
+        const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
+        if (item >= w.n)
+            continue;
+        e.to[r] = eight_find(w, y, item, at);
+        e.p[r] = eight_load(a, g_a, eight_from(w, a, y, e.to[r], at));
+        if (mpk_is_there(b))
+            e.q[r] = eight_load(b, g_b, eight_from(w, b, y, e.to[r], at));
+    }
+}
+
+/* elementwise_run where operands have eights; false: they have none in this box.  The next eights
+ * are in flight while those at hand are stored. */
 MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
                                   const mpk_view &y)
 {
     const char *g_a = mpk_data(t, a), *g_b = mpk_data(t, b);
     char *g_y = mpk_data(t, y);
-    const int last = y.rank - 1;
     mpk_box box = mpk_box_of(t, y.rank);
-    if (!eight_counts(box, last, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
+    if (!eight_counts(box, y.rank - 1, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
         return false;
     const eight_walk w = eight_walk_of(y, box);
+    elementwise_eights next = {};
+    elementwise_ask(next, w, (rt_u64)mpk_thread(), a, g_a, b, g_b, y);
     for (rt_u64 i = (rt_u64)mpk_thread(); i < w.n; i += EIGHT_ROUNDS * MPK_THREADS) {
-        eight p[EIGHT_ROUNDS] = {}, q[EIGHT_ROUNDS] = {};
-        rt_i64 to[EIGHT_ROUNDS];
-#pragma unroll
-        for (int r = 0; r < EIGHT_ROUNDS; r++) {
-            rt_i64 at[RT_MAX_RANK];
-            const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
-            if (item >= w.n)
-                continue;
-            to[r] = eight_find(w, y, item, at);
-            p[r] = eight_load(a, g_a, eight_from(w, a, y, to[r], at));
-            if (mpk_is_there(b))
-                q[r] = eight_load(b, g_b, eight_from(w, b, y, to[r], at));
-        }
+        const elementwise_eights now = next;
+        elementwise_ask(next, w, i + EIGHT_ROUNDS * MPK_THREADS, a, g_a, b, g_b, y);
 #pragma unroll
         for (int r = 0; r < EIGHT_ROUNDS; r++) {
             eight result = {};
@@ -85,9 +98,9 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
 #pragma unroll
             for (int k = 0; k < EIGHT; k++)
                 eight_put(y.dtype, result, k,
-                          elementwise_float(f, eight_get(a.dtype, p[r], k),
-                                            mpk_is_there(b) ? eight_get(b.dtype, q[r], k) : 0));
-            eight_store(y, g_y, to[r], result);
+                          elementwise_float(f, eight_get(a.dtype, now.p[r], k),
+                                            mpk_is_there(b) ? eight_get(b.dtype, now.q[r], k) : 0));
+            eight_store(y, g_y, now.to[r], result);
         }
     }
     return true;

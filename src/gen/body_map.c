@@ -52,7 +52,7 @@ void gen_print_map_loop(const gen_call *c, const map_program *p, const char *con
 static gen_eights eights_of(const gen_call *c)
 {
     const ir_tensor *y = gen_output(c, 0);
-    return (gen_eights){c, y->rank ? y->dims[y->rank - 1] : 0, c->op->n_in, y->rank, "[r]"};
+    return (gen_eights){c, y->rank ? y->dims[y->rank - 1] : 0, c->op->n_in, y->rank, true};
 }
 
 /* y has to consist of eights; operands may be broadcast along any axis. */
@@ -66,11 +66,11 @@ static bool accepts_eights(const gen_call *c, const map_program *p)
     return accepts && gen_steps_of_eight(&e, p) <= GEN_STEPS_OF_EIGHT;
 }
 
-/* How many eights a thread has in flight: few where the code of one is long, since all of them have
- * their own, or where operands are many, which lie in registers. */
+/* How many eights a thread loads together: few where the code of one is long, since all of them have
+ * their own, or where operands are many, which lie in registers, those at hand and the next. */
 static int rounds_of(const gen_eights *e, const map_program *p)
 {
-    enum { MOST = 4, STEPS = 28, OPERANDS = 12 };
+    enum { MOST = 4, STEPS = 28, OPERANDS = 8 };
     int rounds = MOST;
     while (rounds > 1 &&
            (rounds * (int)gen_steps_of_eight(e, p) > STEPS || rounds * (int)e->n_inputs > OPERANDS))
@@ -88,7 +88,25 @@ static void print_rounds(int rounds, text *out)
                rounds);
 }
 
-/* The loop over eights, which ends the body where it can run. */
+/* What loads the eights of a thread from number i on, and what they are kept in. */
+static void print_ask(const gen_call *c, const gen_eights *e, int rounds, text *out)
+{
+    text_print(out, "        struct {\n            rt_i64 to[%d];\n", rounds);
+    for (uint32_t i = 0; i < e->n_inputs; i++)
+        text_print(out, "            %s of%u[%d];\n",
+                   gen_is_whole_of_eights(gen_input(c, i), e->last) ? "eight" : "float", i, rounds);
+    text_print(out, "        } next = {};\n        const auto ask = [&](rt_u64 i) {\n");
+    print_rounds(rounds, out);
+    text_print(out,
+               "                rt_i64 at[RT_MAX_RANK];\n"
+               "                next.to[r] =\n"
+               "                    eight_find(walk, out_y, i + (rt_u64)r * MPK_THREADS, at);\n");
+    gen_print_eights(e, 16, out);
+    text_print(out, "            }\n        };\n");
+}
+
+/* The loop over eights, which ends the body where it can run.  The next ones are in flight while
+ * those at hand are computed and stored. */
 static void print_eights(const gen_call *c, const map_program *p, text *out)
 {
     const gen_eights e = eights_of(c);
@@ -98,29 +116,24 @@ static void print_eights(const gen_call *c, const map_program *p, text *out)
     for (uint32_t i = 0; i < e.n_inputs; i++)
         if (gen_is_whole_of_eights(gen_input(c, i), e.last))
             text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
+    text_print(out,
+               "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
+               "        const eight_walk walk = eight_walk_of(out_y, eights);\n",
+               rank - 1);
+    print_ask(c, &e, rounds, out);
     text_print(
         out,
-        "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
-        "        const eight_walk walk = eight_walk_of(out_y, eights);\n"
+        "        ask((rt_u64)mpk_thread());\n"
         "        for (rt_u64 i = (rt_u64)mpk_thread(); i < walk.n; i += %d * MPK_THREADS) {\n"
-        "            rt_i64 to[%d];\n",
-        rank - 1, rounds, rounds);
-    for (uint32_t i = 0; i < e.n_inputs; i++)
-        text_print(out, "            %s of%u[%d] = {};\n",
-                   gen_is_whole_of_eights(gen_input(c, i), e.last) ? "eight" : "float", i, rounds);
-    print_rounds(rounds, out);
-    text_print(
-        out, "                rt_i64 at[RT_MAX_RANK];\n"
-             "                to[r] = eight_find(walk, out_y, i + (rt_u64)r * MPK_THREADS, at);\n");
-    gen_print_eights(&e, 16, out);
-    text_print(out, "            }\n");
+        "            const auto now = next;\n            ask(i + %d * MPK_THREADS);\n",
+        rounds, rounds);
     print_rounds(rounds, out);
     text_print(out, "                eight y = {};\n#pragma unroll\n"
                     "                for (int k = 0; k < EIGHT; k++) {\n");
     gen_print_map(&(gen_map){p, "v", 20, &e, gen_print_entry_of_eight, false}, out);
     text_print(out,
                "                    eight_put(out_y.dtype, y, k, v%u);\n                }\n"
-               "                eight_store(out_y, mpk_data(t, out_y), to[r], y);\n"
+               "                eight_store(out_y, mpk_data(t, out_y), now.to[r], y);\n"
                "            }\n        }\n        return;\n    }\n",
                p->result);
 }

@@ -134,7 +134,7 @@ static bool has_eights(const reduction *r, const map_program *p)
     bool has = r->x.rank && r->set >> last & 1 && r->x.dims[last] % GEN_EIGHT == 0;
     for (uint32_t i = 0; has && i < r->n_inputs; i++)
         has = gen_has_eights(gen_input(r->c, i), r->x.dims[last]);
-    const gen_eights e = {r->c, has ? r->x.dims[last] : 0, r->n_inputs, r->x.rank, ""};
+    const gen_eights e = {r->c, has ? r->x.dims[last] : 0, r->n_inputs, r->x.rank, false};
     return has && gen_steps_of_eight(&e, p) <= GEN_STEPS_OF_EIGHT;
 }
 
@@ -159,7 +159,7 @@ static mpk_status print_of(mpk_context *cx, const reduction *r, bool *eights, te
         return MPK_OK;
     }
     text_print(out, "    const auto eight_of = [&](const rt_i64 *at, float *v) {\n");
-    const gen_eights e = {r->c, r->x.dims[r->x.rank - 1], r->n_inputs, r->x.rank, ""};
+    const gen_eights e = {r->c, r->x.dims[r->x.rank - 1], r->n_inputs, r->x.rank, false};
     gen_print_eights(&e, 8, out);
     text_print(out, "#pragma unroll\n        for (int k = 0; k < EIGHT; k++) {\n");
     gen_print_map(&(gen_map){&p, "v", 12, &e, gen_print_entry_of_eight, false}, out);

@@ -178,12 +178,14 @@ void gen_print_eights(const gen_eights *e, int indent, text *out)
         const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
         static const char *const ways[][2] = {{"float", "mpk_get"}, {"eight", "eight_load"}};
         text_print(out, "%*s", indent, "");
-        if (!*e->round)
-            text_print(out, "const %s ", ways[whole][0]);
-        text_print(out, "of%u%s =\n%*s%s(in_x%u, mpk_data(t, in_x%u), ", i, e->round, indent + 4,
-                   "", ways[whole][1], i, i);
-        if (*e->round)
-            text_print(out, "eight_from(walk, in_x%u, out_y, to%s, at));\n", i, e->round);
+        if (e->ahead)
+            text_print(out, "next.of%u[r] =\n", i);
+        else
+            text_print(out, "const %s of%u =\n", ways[whole][0], i);
+        text_print(out, "%*s%s(in_x%u, mpk_data(t, in_x%u), ", indent + 4, "", ways[whole][1], i,
+                   i);
+        if (e->ahead)
+            text_print(out, "eight_from(walk, in_x%u, out_y, next.to[r], at));\n", i);
         else
             text_print(out, "mpk_spread(in_x%u, %u, at));\n", i, e->rank);
     }
@@ -193,8 +195,9 @@ void gen_print_entry_of_eight(const void *of, const map_step *s, text *out)
 {
     const gen_eights *e = of;
     const unsigned i = (unsigned)s->number;
-    if (gen_is_whole_of_eights(gen_input(e->c, i), e->last))
-        text_print(out, "eight_get(in_x%u.dtype, of%u%s, k)", i, i, e->round);
-    else
-        text_print(out, "of%u%s", i, e->round);
+    const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
+    if (whole)
+        text_print(out, "eight_get(in_x%u.dtype, ", i);
+    text_print(out, e->ahead ? "now.of%u[r]" : "of%u", i);
+    text_print(out, whole ? ", k)" : "");
 }

@@ -36,8 +36,8 @@ typedef struct gen_eights {
     const gen_call *c;
     int64_t last;
     uint32_t n_inputs, rank;
-    /* "": each is a constant of0, of1 ...; "[r]": an entry of arrays of0, of1 ... */
-    const char *round;
+    bool
+        ahead; /* loads go to next.of0[r] ..., values come from now.of0[r] ...; else of0, of1 ... */
 } gen_eights;
 
 /* Do the rows of t consist of eights along an axis of `last` entries? */

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "ir/op.h"
+#include "op/experts.h"
 #include "op/runs.h"
 
 static uint64_t base_seed;
@@ -586,6 +587,12 @@ static void test_just_refused(void **state)
          "theta is 1, expected more than 1", MPK_EARG},
         {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
          "the mean of i32 needs a dtype", MPK_ESHAPE},
+        {"input %x : f32[2, 3]\nconst %w : f32[4, 3]\n%y = conv(%x, %w, _)",
+         "x has rank 2 and w rank 2, expected both 3, 4 or 5", MPK_ESHAPE},
+        {"input %x : f32[2, 3, 4, 4, 4, 4]\nconst %w : f32[4, 3, 1, 1, 1, 1]\n%y = conv(%x, %w, _)",
+         "x has rank 6 and w rank 6, expected both 3, 4 or 5", MPK_ESHAPE},
+        {"input %x : f32[2, 3, 4, 4]\nconst %w : f32[4, 3, 1]\n%y = conv(%x, %w, _)",
+         "x has rank 4 and w rank 3, expected both 3, 4 or 5", MPK_ESHAPE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -612,12 +619,27 @@ static void runs_divide_their_axis(void **state)
     }
 }
 
+/* Rounds of a token's chunks of experts: all slots get as many chunks of it, and four rounds are
+ * for fewer than 512 columns alone. */
+static void rounds_divide_experts(void **state)
+{
+    (void)state;
+    for (int64_t of_token = 1; of_token <= EXPERTS_MOST_PER_TOKEN; of_token++)
+        for (int64_t columns = 504; columns <= 520; columns++) {
+            const int rounds = experts_rounds(of_token, columns);
+            assert_true(rounds == 1 || rounds == 2 || rounds == 4);
+            assert_int_equal(of_token % rounds, 0);
+            assert_int_equal(rounds == 4, of_token % 4 == 0 && columns < 512);
+            assert_true(rounds > 1 || of_token % 2);
+        }
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records), cmocka_unit_test(test_hostile_attributes),
-        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_every_case),
-        cmocka_unit_test(runs_divide_their_axis)};
+        cmocka_unit_test(test_records),           cmocka_unit_test(test_hostile_attributes),
+        cmocka_unit_test(test_just_refused),      cmocka_unit_test(test_every_case),
+        cmocka_unit_test(runs_divide_their_axis), cmocka_unit_test(rounds_divide_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

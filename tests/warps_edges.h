@@ -22,6 +22,10 @@ static const char *const edge_graphs[] = {
     /* boxes that begin and end within a piece of eight columns */
     "input %x : bf16[9, 4, 72] live=tokens\ninput %s : f32[9, 4] live=tokens\n%y = sum_pairs(%x, "
     "%s)\n",
+    /* tokens that stand alone, of contexts whose pages may be none of the cache's, or the one that
+     * would follow the last */
+    ATTEND("33", "8", "64", "33", "6", "200", "2", "", "", "scale = 0.2"),
+    ATTEND("40", "4", "128", "40", "5", "200", "2", "", "", "scale = 0.1"),
 };
 
 #endif

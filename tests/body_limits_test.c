@@ -230,6 +230,7 @@ static void print_architectures(const ir_graph *g, const gen_body *body, text *o
     text_print(out, "\n");
 }
 
+/* One of the first graphs of the body. */
 static bool is_wanted(const gen_body *body)
 {
     int i = 0;
@@ -240,23 +241,49 @@ static bool is_wanted(const gen_body *body)
     return seen[i].n++ < GRAPHS_OF_A_BODY;
 }
 
+static void print_body(ir_graph *g, const gen_body *body, text *out)
+{
+    const ir_op *op = &g->ops.at[g->ops.n - 1];
+    text_print(out, "%s: %s", body->name, op->def->name);
+    print_architectures(g, body, out);
+    for (uint32_t i = 0; i < op->n_in; i++)
+        if (op->in[i] != IR_NONE)
+            print_operand(g, op->in[i], body, "in", i, out);
+    for (uint32_t i = 0; i < op->n_out; i++)
+        print_operand(g, op->out[i], body, "out", i, out);
+    print_others(g, body, out);
+}
+
 static void print_graph(const char *source, text *out)
 {
     arena a = {0};
     ir_graph *g;
     check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
-    const ir_op *op = &g->ops.at[g->ops.n - 1];
     const gen_body *body = choose(g);
-    if (body && body->rank && is_wanted(body)) {
-        text_print(out, "%s: %s", body->name, op->def->name);
-        print_architectures(g, body, out);
-        for (uint32_t i = 0; i < op->n_in; i++)
-            if (op->in[i] != IR_NONE)
-                print_operand(g, op->in[i], body, "in", i, out);
-        for (uint32_t i = 0; i < op->n_out; i++)
-            print_operand(g, op->out[i], body, "out", i, out);
-        print_others(g, body, out);
-    }
+    if (body && body->rank && is_wanted(body))
+        print_body(g, body, out);
+    arena_free(&a);
+}
+
+/* Graphs for this test alone, whatever others their bodies take: norms after products of many
+ * tokens, shares of as many groups as a warp has lanes. */
+static const char *const limit_graphs[] = {
+    X("100", "64") W("w", "136", "64") "%h = linear(%x, %w)\n%y = rms_norm(%h)\n",
+    X("100", "64") W("w", "136", "64") "%h = linear(%x, %w)\n%y = layer_norm(%h, _, _)\n",
+    X("100", "64") W("w", "136", "64") "const %v : bf16[96]\nconst %u : f32[40]\n%h = linear(%x, "
+                                       "%w)\n%y = rms_norm_parts(%h, %v, %u)\n",
+    "input %x : bf16[5, 128] live=tokens\n%i, %w = route(%x) {experts = 2, sigmoid = 1, "
+    "groups = 8, kept = 2}\n",
+};
+
+static void print_always(const char *source, text *out)
+{
+    arena a = {0};
+    ir_graph *g;
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    const gen_body *body = choose(g);
+    assert_non_null(body);
+    print_body(g, body, out);
     arena_free(&a);
 }
 
@@ -283,6 +310,8 @@ static void bodies_take_what_the_file_says(void **state)
     text made = {0};
     (void)state;
     visit_all(print_graph, &made);
+    for (size_t i = 0; i < sizeof limit_graphs / sizeof *limit_graphs; i++)
+        print_always(limit_graphs[i], &made);
     check_limits("body_limits.txt", &made);
 }
 

@@ -225,6 +225,10 @@ static void what_else_touches_a_cache_keeps_it_apart(void **state)
         /* keys or queries that are not rotated, the others are */
         {"%transpose_81 = transpose(%add_76)", "%transpose_81 = transpose(%transpose_54)", 1, 1},
         {"%sdpa_95 = sdpa(%add_69", "%sdpa_95 = sdpa(%transpose_40", 1, 1},
+        /* or by other cosines or sines */
+        {"%mul_70 = mul(%transpose_54, %reshape_61)", "%mul_70 = mul(%transpose_54, %reshape_62)",
+         1, 1},
+        {"%mul_75 = mul(%concat_74, %reshape_62)", "%mul_75 = mul(%concat_74, %reshape_61)", 1, 1},
         /* another part of the product than that of the values */
         {"%transpose_85 = transpose(%transpose_60)", "%transpose_85 = transpose(%transpose_54)", 1,
          1},

@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -97,8 +98,9 @@ typedef struct bed {
     arena arena;
     ir_values values;
     uint64_t seed, used;
-    double slack; /* relative error that is allowed beside that of the dtype */
-    double tail;  /* absolute error that is allowed */
+    double slack;   /* relative error that is allowed beside that of the dtype */
+    double tail;    /* absolute error that is allowed */
+    void *residual; /* as it was before end_memory */
     /* Element of a KV page where the device has (token, dim). */
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } bed;
@@ -232,6 +234,60 @@ static inline void drop(bed *b, void **copy)
     for (ir_tensor_id i = 0; i < b->g->tensors.n; i++)
         free(copy[i]);
     free(copy);
+}
+
+/* ---- a residual at the end of memory ---- */
+
+/* n bytes in whole pages. */
+static inline size_t pages_of(size_t n)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (n + page - 1) / page * page;
+}
+
+/* Where the n bytes of the residual are; NULL: there is none. */
+static inline void **residual_of(bed *b, size_t *n)
+{
+    for (uint32_t i = 0; i < b->op->n_in; i++)
+        if (b->op->in[i] != IR_NONE && is_root(b, b->op->in[i]) &&
+            str_is(tensor(b, b->op->in[i])->name, "r")) {
+            *n = (size_t)ir_bytes(tensor(b, b->op->in[i]));
+            return &b->values.data[b->op->in[i]];
+        }
+    return NULL;
+}
+
+/* Move the residual, rounded up to 16 bytes, to the end of a page that none may be read after: a
+ * body that reads beyond it crashes the test.  What lies around it is NaN. */
+static inline void end_memory(bed *b)
+{
+    size_t n;
+    void **at = residual_of(b, &n);
+    if (!at)
+        return;
+    const size_t bytes = pages_of(n), page = pages_of(1);
+    char *pages =
+        mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(pages != MAP_FAILED);
+    memset(pages, 0xff, bytes);
+    assert_int_equal(mprotect(pages + bytes, page, PROT_NONE), 0);
+    b->residual = *at;
+    *at = pages + bytes - (n + 15) / 16 * 16;
+    memcpy(*at, b->residual, n);
+}
+
+/* Undo end_memory; nothing has been written around the residual. */
+static inline void drop_residual(bed *b)
+{
+    size_t n;
+    void **at = residual_of(b, &n);
+    if (!at)
+        return;
+    unsigned char *from = *at, *end = from + (n + 15) / 16 * 16;
+    for (unsigned char *p = end - pages_of(n); p < end; p++)
+        assert_true((p >= from && p < from + n) || *p == 0xff);
+    assert_int_equal(munmap(end - pages_of(n), pages_of(n) + pages_of(1)), 0);
+    *at = b->residual;
 }
 
 /* ---- running ---- */

@@ -210,6 +210,35 @@ static void test_rows_that_do_not_come(void **state)
     arena_free(&a);
 }
 
+/* What a stalled task is said to wait for: other processes, if its event has been triggered and its
+ * operator takes what they write; else its event. */
+static void test_what_is_waited_for(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    arena a = {0};
+    machine *m;
+    uint32_t n_others = 0;
+    start_alone(&cx, &a, &(cpu_options){0}, &m);
+    const rt_graph *g = image_table(m->image.block, RT_GRAPHS);
+    const rt_task *tasks = image_table(m->image.block, RT_TASKS);
+    for (rt_u32 task = 0; task <= g->n_tasks; task++) {
+        const rt_u32 op = task < g->n_tasks ? tasks[g->first_task + task].op : RT_NONE;
+        const bool takes = op != RT_NONE && m->image.ir[0]->ops.at[op].def->arrived;
+        rt_fault f = {.kind = RT_STALL, .task = task, .seen = 2, .needed = 2};
+        check_fails(&cx, MPK_ESTALLED,
+                    takes ? "waits for other processes" : "which was triggered 2 of 2 times",
+                    machine_say_fault(&cx, m, &f));
+        f.seen = 1;
+        check_fails(&cx, MPK_ESTALLED, "which was triggered 1 of 2 times",
+                    machine_say_fault(&cx, m, &f));
+        n_others += takes;
+    }
+    assert_true(n_others > 0);
+    machine_stop(m);
+    arena_free(&a);
+}
+
 /* Told to wait no longer, the run ends, and the next one does, too. */
 static void test_trouble(void **state)
 {
@@ -231,6 +260,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_exchanges),
         cmocka_unit_test(test_rows_that_do_not_come),
+        cmocka_unit_test(test_what_is_waited_for),
         cmocka_unit_test(test_trouble),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

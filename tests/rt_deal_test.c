@@ -20,8 +20,8 @@ typedef struct bed {
     } area;
 } bed;
 
-/* A step of `decoding` tokens that decode, of random slots, and n of prompts. Some slots decode
- * that have no token in it. */
+/* A step of `decoding` tokens that decode, of random slots, and n of prompts.  Some slots decode
+ * that have no token in it, and of some the request has ended.  -1 stands after the step. */
 static bed *make(uint64_t seed, rt_u32 decoding, rt_u32 n)
 {
     bed *b = calloc(1, sizeof *b);
@@ -36,9 +36,11 @@ static bed *make(uint64_t seed, rt_u32 decoding, rt_u32 n)
     b->decoding = decoding;
     for (rt_u32 i = 0, k = 0; i < SLOTS && k < decoding; i++) {
         if (SLOTS - i > decoding - k && rng_u64(seed, i) % 2) {
-            /* it had no room in this step, and its row is that of an earlier one */
-            b->slots[i] = (rt_slot){.state = RT_SLOT_FEEDING,
+            /* it had no room in this step, or has ended, and its row is that of an earlier one */
+            const bool ended = rng_u64(seed, 3000 + i) % 2;
+            b->slots[i] = (rt_slot){.state = ended ? RT_SLOT_FREE : RT_SLOT_FEEDING,
                                     .source = RT_NOWHERE,
+                                    .step_tokens = ended,
                                     .step_row = (rt_u32)(rng_u64(seed, 2000 + i) % decoding)};
             continue;
         }
@@ -59,6 +61,8 @@ static bed *make(uint64_t seed, rt_u32 decoding, rt_u32 n)
         b->area.positions[i] = (rt_i32)i + 7000;
         b->area.slots[i] = (rt_i32)(i - decoding) / 100 + SLOTS;
     }
+    for (rt_u32 i = decoding + n; i < T; i++)
+        b->area.tokens[i] = b->area.positions[i] = b->area.slots[i] = -1;
     b->serving.built_rows = decoding;
     for (rt_u32 i = decoding; i < decoding + n; i += 1 + (rt_u32)(rng_u64(seed, i) % 50))
         b->area.rows[b->serving.built_rows++] = (rt_i32)i;
@@ -96,6 +100,9 @@ static rt_u32 check_tokens(const bed *b, rt_u32 n)
         in_lot++;
         most = in_lot > most ? in_lot : most;
     }
+    for (rt_u32 p = b->serving.built_tokens; p < T; p++)
+        assert_true(b->area.tokens[p] == -1 && b->area.positions[p] == -1 &&
+                    b->area.slots[p] == -1);
     assert_int_equal(next, b->decoding + n);
     assert_int_equal(count, b->decoding);
     return most;

@@ -36,6 +36,7 @@ typedef struct bed {
     rt_token tokens[RING];
     area area;
     uint64_t n_steps, began[1024], first[1024], last[1024]; /* steps, by request */
+    uint64_t n_told[1024];                                  /* tokens, by request */
 } bed;
 
 static const rt_graph graphs[2] = {
@@ -132,6 +133,7 @@ static int run(bed *b)
         const rt_token t = b->tokens[b->token_ring.read.value & (RING - 1)];
         rt_ring_took(&b->token_ring, 1);
         assert_int_equal(b->last[t.id], 0); /* nothing comes after the end */
+        b->n_told[t.id]++;
         if (!b->first[t.id])
             b->first[t.id] = b->n_steps;
         if (t.reason != RT_GOING)
@@ -235,6 +237,58 @@ static void test_long_beside_short(void **state)
         assert_in_range(wait_of(b, 1), LONG / T, LONG / T * 4 / 3 + 3);
         free(b);
     }
+}
+
+/* A first prompt that ends in this step leaves nothing to short ones: the oldest of the others gets
+ * the rest. */
+static void test_rest_for_the_oldest(void **state)
+{
+    (void)state;
+    enum { REST = 12 };
+    for (policy how = GROWS; how <= LENDS; how++) {
+        bed *b = make(how, 4, PAGES);
+        submit(b, 1, T - REST, 1, 0);
+        submit(b, 2, T - 2, 1, 0);
+        submit(b, 3, 5, 1, 0); /* short beside the first */
+        assert_true(run(b));
+        assert_int_equal(b->slots[0].step_tokens, T - REST);
+        assert_int_equal(b->slots[1].step_tokens, REST);
+        assert_int_equal(b->slots[2].step_tokens, 0);
+        while (run(b))
+            continue;
+        free(b);
+    }
+}
+
+/* Requests that decode, more of them than a step of few tokens takes, have their turns: after any
+ * number of steps each has its share of the tokens, up to two. */
+static void test_turns(void **state)
+{
+    (void)state;
+    enum { STEPS = 40 };
+    bed *b = make(APART, SLOTS, PAGES);
+    uint64_t before[SLOTS + 1];
+    uint32_t waiting = SLOTS;
+    for (rt_u64 id = 1; id <= SLOTS; id++)
+        submit(b, id, 1, 50, 0);
+    while (waiting) {
+        assert_true(run(b) && b->n_steps < 100);
+        waiting = 0;
+        for (rt_u64 id = 1; id <= SLOTS; id++)
+            waiting += !b->first[id];
+    }
+    memcpy(before, b->n_told, sizeof before);
+    for (uint32_t i = 1; i <= STEPS; i++) {
+        assert_true(run(b));
+        for (rt_u64 id = 1; id <= SLOTS; id++) {
+            assert_int_equal(b->last[id], 0);
+            assert_in_range(b->n_told[id] - before[id],
+                            i * FEW / SLOTS > 1 ? i * FEW / SLOTS - 1 : 0, i * FEW / SLOTS + 2);
+        }
+    }
+    while (run(b))
+        continue;
+    free(b);
 }
 
 static uint32_t below(uint64_t seed, uint64_t *draws, uint32_t limit)
@@ -398,18 +452,44 @@ static void test_promise_that_makes_no_room(void **state)
     free(b);
 }
 
+/* The host does not read its tokens.  While no step runs another one may begin, whose tokens wait
+ * for room. */
+static void test_unread_tokens(void **state)
+{
+    (void)state;
+    bed *b = make(GROWS, SLOTS, PAGES);
+    rt_u64 id = 0;
+    while (rt_tokens_space(&b->m) >= SLOTS) {
+        submit(b, ++id, 1, 1, 0);
+        assert_true(rt_step_poll(&b->m, &b->worker));
+        assert_false(rt_step_poll(&b->m, &b->worker));
+    }
+    submit(b, ++id, 1, 1, 0);
+    assert_true(rt_step_poll(&b->m, &b->worker));
+    assert_false(rt_step_poll(&b->m, &b->worker));
+    assert_int_equal(rt_ring_ready(&b->token_ring), id - 1);
+    for (int i = 0; i < 2; i++)
+        assert_false(run(b));
+    for (; id; id--)
+        assert_int_equal(b->n_told[id], 1);
+    free(b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_short_beside_long),
         cmocka_unit_test(test_long_found),
         cmocka_unit_test(test_long_beside_short),
+        cmocka_unit_test(test_rest_for_the_oldest),
+        cmocka_unit_test(test_turns),
         cmocka_unit_test(test_none_starves),
         cmocka_unit_test(test_urgent_ones_first),
         cmocka_unit_test(test_urgent_takes_pages),
         cmocka_unit_test(test_urgent_takes_kept_page),
         cmocka_unit_test(test_late_one_keeps_its_page),
         cmocka_unit_test(test_promise_that_makes_no_room),
+        cmocka_unit_test(test_unread_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

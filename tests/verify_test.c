@@ -481,6 +481,25 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
+/* After a write of the whole, nobody waits for what wrote there before. */
+static void writes_that_cover(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "state %s : f32[8, 4]\ninput %z : f32[8, 4]\ninput %w : f32[8, 4]\n"
+        "%a = slice_scatter(%s, %z) {starts = [0, 0], stops = [8, 4], in_place = 1}\n"
+        "%b = slice_scatter(%a, %w) {starts = [0, 0], stops = [8, 4], in_place = 1}\n"
+        "%y = silu(%b)\noutput %y\n";
+    mpk_context cx = {0};
+    text out = {0};
+    const pass_options o = {.n_workers = 2};
+    check_ok(&cx, pass_run_text(&cx, &o, STR(RAW), str_from(source), &out));
+    assert_non_null(strstr(out.at, " <- 0 -> 1\n"));
+    assert_non_null(strstr(out.at, " <- 1 -> 2\n"));
+    assert_null(strstr(out.at, " <- 0 -> 2\n"));
+    text_free(&out);
+}
+
 /* What is read of a text: a comment may end any line; tasks stand before events, and the numbers of
  * a list rise. */
 static void lines_of_a_text(void **state)
@@ -671,15 +690,25 @@ static void images_have_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_of_tokens_rise),   cmocka_unit_test(images_have_workers),
-        cmocka_unit_test(lines_of_a_text),          cmocka_unit_test(texts_cut_short),
-        cmocka_unit_test(names_in_quotes),          cmocka_unit_test(empty_tasks_in_a_drawing),
-        cmocka_unit_test(lists_that_are_wrong),     cmocka_unit_test(tasks_that_are_wrong),
-        cmocka_unit_test(order_that_is_missing),    cmocka_unit_test(levels_that_lie),
-        cmocka_unit_test(numbers_that_deadlock),    cmocka_unit_test(a_task_that_waits_for_itself),
-        cmocka_unit_test(jit_tasks_need_no_worker), cmocka_unit_test(every_edge_counts),
-        cmocka_unit_test(plans_that_overlap),       cmocka_unit_test(places_are_aligned),
-        cmocka_unit_test(views_that_lie_apart),     cmocka_unit_test(tiles_that_race),
+        cmocka_unit_test(numbers_of_tokens_rise),
+        cmocka_unit_test(images_have_workers),
+        cmocka_unit_test(writes_that_cover),
+        cmocka_unit_test(lines_of_a_text),
+        cmocka_unit_test(texts_cut_short),
+        cmocka_unit_test(names_in_quotes),
+        cmocka_unit_test(empty_tasks_in_a_drawing),
+        cmocka_unit_test(lists_that_are_wrong),
+        cmocka_unit_test(tasks_that_are_wrong),
+        cmocka_unit_test(order_that_is_missing),
+        cmocka_unit_test(levels_that_lie),
+        cmocka_unit_test(numbers_that_deadlock),
+        cmocka_unit_test(a_task_that_waits_for_itself),
+        cmocka_unit_test(jit_tasks_need_no_worker),
+        cmocka_unit_test(every_edge_counts),
+        cmocka_unit_test(plans_that_overlap),
+        cmocka_unit_test(places_are_aligned),
+        cmocka_unit_test(views_that_lie_apart),
+        cmocka_unit_test(tiles_that_race),
         cmocka_unit_test(tiles_that_write_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #define TESTS_WARPS_DEVICES_H
 
 #include "emulated_bed.h"
+#include "warps_edges.h"
 #include "warps_graphs.h"
 #include "warps_images.h"
 
@@ -132,13 +133,12 @@ static void gather_streams(device *d)
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and
  * running all takes minutes.  Of lists that are alike another `which` keeps others.  Cases of
- * company belong together and stay. */
+ * company belong together and stay, and so do those of warps_edges.h. */
 static void keep_drawn(device *d, uint32_t of, uint32_t which)
 {
     size_t n = 0;
     for (size_t i = 0; i < d->subjects.n; i++)
-        if (check_thorough() || d->subjects.at[i].number >= COMPANY ||
-            (base_seed + i) % of == which)
+        if (check_thorough() || d->subjects.at[i].number >= EDGES || (base_seed + i) % of == which)
             d->subjects.at[n++] = d->subjects.at[i];
     d->subjects.n = n;
 }
@@ -162,6 +162,7 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, block_windows, sizeof block_windows / sizeof *block_windows, 370);
     gather_graphs(&hopper, block_rows, sizeof block_rows / sizeof *block_rows, 390);
     gather_graphs(&hopper, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
+    gather_graphs(&hopper, edge_graphs, sizeof edge_graphs / sizeof *edge_graphs, EDGES);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_streams(&ampere);

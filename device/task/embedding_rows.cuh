@@ -66,9 +66,8 @@ MPK_FN void embed_rows(const mpk_task &t, int ids, int columns, rt_u32 n_rows, b
     int shift = 0;
     while (1 << shift < pieces && 2 << shift <= MPK_THREADS)
         shift++;
+    static_assert((MPK_THREADS & (MPK_THREADS - 1)) == 0, "no thread is left over, whatever shift");
     const int rows = MPK_THREADS >> shift, row0 = thread >> shift;
-    if (row0 >= rows)
-        return;
 #pragma unroll 1
     for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces;
          piece += 1 << shift)

@@ -179,7 +179,7 @@ MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
     mpk_wait(t);
 #pragma unroll 1
     for (; token < end; head += MPK_WARPS) {
-        while (head >= n_heads && token < end) {
+        while (head >= n_heads) {
             head -= n_heads;
             token++;
         }

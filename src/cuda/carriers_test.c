@@ -182,12 +182,13 @@ static void test_short_rows(void **state)
 }
 
 /* Logits whose columns are cut at odd places share words between tasks, and rows of an odd number
- * share words with each other: they are not carried. */
+ * share words with each other, where only the last task ends at an odd place too: they are not
+ * carried. */
 static void test_torn_results(void **state)
 {
     (void)state;
     static const char *const torn[] = {MIXTURE("18", "4", "96"), MIXTURE("17", "4", "96"),
-                                       MIXTURE("5", "4", "96")};
+                                       MIXTURE("5", "4", "96"), MIXTURE("7", "1", "96")};
     for (size_t i = 0; i < sizeof torn / sizeof *torn; i++) {
         bed *b = set_up(torn[i]);
         check_ok(&b->cx, start(b));

@@ -27,7 +27,7 @@ static const inputs inputs_table[] = {
     {"latent_write", 1, 4},  {"latent_rope", 6, 9},
 };
 
-/* NULL: an operator without a row in the table. */
+/* Each operator that has a body here has a row in the table. */
 static const inputs *find_inputs(const gen_call *c)
 {
     for (size_t i = 0; i < sizeof inputs_table / sizeof *inputs_table; i++)
@@ -41,8 +41,8 @@ static const inputs *find_inputs(const gen_call *c)
 static bool accepts(const gen_call *c)
 {
     const inputs *at = find_inputs(c);
-    const uint32_t caches = at && c->op->def->n_in == at->k_cache + 1 ? 1 : 2;
-    return at && gen_accepts_caches(c, at->k_cache, caches);
+    const uint32_t caches = c->op->def->n_in == at->k_cache + 1 ? 1 : 2;
+    return gen_accepts_caches(c, at->k_cache, caches);
 }
 
 /* Scratch of attention of heads of this size: angles, a chunk, query, values; as in

@@ -68,6 +68,12 @@ static const char *const drawn_graphs[] = {
     "input %d : i32[4] live=rows\ninput %a : i32[4, 7] live=rows\ninput %u : i32[8, 64]\ninput %h "
     ": i32[60]\n"
     "state %c : f32[4, 2000]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, %c)\n",
+    /* rules of many rows: short histories, lists and tokens at their ends */
+    "input %x : f32[256, 13] live=rows\ninput %s : f32[256, 4] live=rows\ninput %e : i64[256] "
+    "live=rows\n"
+    "input %d : i32[256] live=rows\ninput %a : i32[256, 7] live=rows\ninput %u : i32[256, 64]\n"
+    "input %h : i32[60]\nstate %c : f32[256, 13]\n%t, %o, %p = sample(%x, %s, %e, %d, %a, %u, %h, "
+    "%c)\n",
     /* many equal logits, all equal ones, NaN and -inf, and hardly any that can be drawn */
     DRAWN("4", "6001", "floor(x0 * 2)"),
     DRAWN("96", "6001", "floor(x0 * 1.3)"),

@@ -31,9 +31,9 @@ static void pack(const gen_call *c, gen_pack *out)
                       .columns = columns_of(c)};
     out->form = form_of(c, &zero);
     out->order = glu ? GEN_PAIRED : GEN_ROWS;
-    if (norm < c->op->n_in && !out->form)
+    if (!out->form)
         out->scale = c->op->in[norm];
-    if (out->centred && NORM_BIAS < c->op->n_in)
+    if (out->centred)
         out->shift = c->op->in[NORM_BIAS];
     for (uint32_t i = 0; i < (logits ? 1u : 3u) && gen_input(c, W0 + i); i++) {
         out->w[out->n_weights++] = c->op->in[W0 + i];

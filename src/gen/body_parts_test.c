@@ -13,8 +13,6 @@
  * and sum none themselves; those that may leave sums of what they store, and write no others.
  */
 #include <pthread.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "emulated_bed.h"
 #include "shape/linear_tile_shape.h"
@@ -219,7 +217,6 @@ typedef struct product {
     const case_of *c;
     bed b;
     void *packed, **start, **expected;
-    void *residual; /* as it was before end_memory */
     rt_map maps[RT_MAPS];
     rt_meeting meetings[WORKERS];
     /* rows of RT_SQUARES_ROW bytes, of x with n_squares sums in each, and of y; NULL: none */
@@ -364,55 +361,6 @@ static void drop_squares(product *p)
 
 /* ---- a product ---- */
 
-/* n bytes in whole pages. */
-static size_t pages_of(size_t n)
-{
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    return (n + page - 1) / page * page;
-}
-
-/* Where the n bytes of the residual are; NULL: there is none. */
-static void **residual_of(const product *p, size_t *n)
-{
-    for (uint32_t i = 0; i < p->b.op->n_in; i++) {
-        const ir_tensor_id in = p->b.op->in[i];
-        if (in != IR_NONE && str_is(tensor(&p->b, in)->name, "r")) {
-            *n = (size_t)ir_bytes(tensor(&p->b, in));
-            return &p->b.values.data[in];
-        }
-    }
-    return NULL;
-}
-
-/* Move the residual, rounded up to 16 bytes, to the end of a page that none may be read after: a
- * body that reads beyond it crashes the test. */
-static void end_memory(product *p)
-{
-    size_t n;
-    void **at = residual_of(p, &n);
-    if (!at)
-        return;
-    const size_t bytes = pages_of(n), page = pages_of(1);
-    char *pages =
-        mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    assert_true(pages != MAP_FAILED);
-    assert_int_equal(mprotect(pages + bytes, page, PROT_NONE), 0);
-    p->residual = *at;
-    *at = pages + bytes - (n + 15) / 16 * 16;
-    memcpy(*at, p->residual, n);
-}
-
-static void drop_residual(product *p)
-{
-    size_t n;
-    void **at = residual_of(p, &n);
-    if (!at)
-        return;
-    char *end = (char *)*at + (n + 15) / 16 * 16;
-    assert_int_equal(munmap(end - pages_of(n), pages_of(n) + pages_of(1)), 0);
-    *at = p->residual;
-}
-
 /* Leave a task's tokens in a box of those that are alive. */
 static void cut_tokens(const product *p, ir_box *box)
 {
@@ -439,13 +387,13 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
     cut_tokens(p, &alive);
     run_ref(&p->b, &alive);
     p->expected = save(&p->b);
-    end_memory(p);
+    end_memory(&p->b);
 }
 
 static void drop_product(product *p)
 {
     drop_squares(p);
-    drop_residual(p);
+    drop_residual(&p->b);
     free_fenced(p->packed, p->b.s->use->pack.n_bytes);
     drop(&p->b, p->start);
     drop(&p->b, p->expected);

@@ -36,13 +36,15 @@ typedef struct hello {
 } hello;
 
 /* A rank: it comes, hands over a descriptor as that of rank `of`, and waits for rank 0 to end.
- * comes_us, hands_us: how long it takes for each of the first two.  terms: NULL if it has none. */
+ * comes_us, hands_us: how long it takes for each of the first two.  terms: NULL if it has none.
+ * no_input: number 0 is let go before it comes, so that it is the next to be given. */
 typedef struct peer {
     const char *path;
     uint32_t rank, n;
     uint64_t of;
     unsigned comes_us, hands_us;
     const char *terms;
+    bool no_input;
     pthread_t thread;
 } peer;
 
@@ -53,15 +55,19 @@ static struct sockaddr_un address_of(const char *path)
     return at;
 }
 
-/* Connect as soon as rank 0 listens, and say who comes; -1: it cannot be. */
-static int come(const char *path, uint32_t rank, uint32_t n, const char *terms)
+static int make_socket(void)
+{
+    return socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+/* Connect as soon as rank 0 listens, and say who comes; fd, or -1: it cannot be. */
+static int come(int fd, const char *path, uint32_t rank, uint32_t n, const char *terms)
 {
     const struct sockaddr_un at = address_of(path);
     const size_t n_terms = terms ? strlen(terms) : 0, bytes = offsetof(hello, terms) + n_terms;
     hello h = {{"mpkr", HELLO, 2 * sizeof(uint32_t) + n_terms}, rank, n, ""};
     assert_true(n_terms <= sizeof h.terms);
     memcpy(h.terms, terms ? terms : "", n_terms);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     for (int i = 0; i < 10000; i++) {
         if (connect(fd, (const struct sockaddr *)&at, sizeof at) == 0)
             return send(fd, &h, bytes, MSG_NOSIGNAL) == (ssize_t)bytes ? fd : -1;
@@ -95,8 +101,13 @@ static void *be_peer(void *of)
     const peer *p = of;
     char rest[256];
     usleep(p->comes_us);
-    const int file = open("/dev/null", O_RDONLY | O_CLOEXEC),
-              fd = come(p->path, p->rank, p->n, p->terms);
+    const int file = open("/dev/null", O_RDONLY | O_CLOEXEC), with = make_socket();
+    if (p->no_input) { /* rank 0 listens, and not there */
+        for (int i = 0; i < 10000 && access(p->path, F_OK) != 0; i++)
+            usleep(2000);
+        close(STDIN_FILENO);
+    }
+    const int fd = come(with, p->path, p->rank, p->n, p->terms);
     usleep(p->hands_us);
     if (fd >= 0)
         hand_over(fd, p->of, file);
@@ -271,7 +282,9 @@ static void test_other_users(void **state)
         char byte;
         for (int i = 0; i < 10000 && chmod(path, 0777) != 0; i++)
             usleep(2000);
-        int fd = setgid(OTHER_USER) == 0 && setuid(OTHER_USER) == 0 ? come(path, 1, 2, NULL) : -1;
+        int fd = setgid(OTHER_USER) == 0 && setuid(OTHER_USER) == 0
+                     ? come(make_socket(), path, 1, 2, NULL)
+                     : -1;
         while (fd >= 0 && recv(fd, &byte, 1, 0) > 0)
             ;
         _exit(fd < 0);
@@ -358,7 +371,7 @@ static void ignore_end(void *user, uint32_t rank)
 }
 
 /* Where the process began without an input, the socket of a rank gets number 0: a rank 0 listens
- * there, and another rank closes it when it no longer watches. */
+ * there, or has another rank there, and another rank closes it when it no longer watches. */
 static void test_number_0(void **state)
 {
     char folder[32], path[64];
@@ -371,6 +384,9 @@ static void test_number_0(void **state)
     const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     close(STDIN_FILENO);
     check_ok(&cx, meet_one(&cx, (peer){.rank = 1, .n = 2, .comes_us = 30000, .terms = "a=1"}));
+    assert_int_equal(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    check_ok(&cx, meet_one(&cx, (peer){.rank = 1, .n = 2, .no_input = true, .terms = "a=1"}));
+    assert_int_equal(fcntl(STDIN_FILENO, F_GETFD), -1);
     begin(folder, path);
     assert_int_equal(open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
     assert_int_equal(pthread_create(&thread, NULL, be_rank_0, path), 0);
@@ -425,7 +441,7 @@ static void *give_bytes(void *of)
     const giver *g = of;
     const frame f = {"mpkr", DATA, g->n};
     char bytes[64] = {1, 2, 3, 4};
-    int fd = come(g->path, 1, 2, NULL);
+    int fd = come(make_socket(), g->path, 1, 2, NULL);
     if (fd >= 0 && recv(fd, bytes + 32, 32, 0) > 0 &&
         send(fd, &f, sizeof f, MSG_NOSIGNAL) == (ssize_t)sizeof f &&
         send(fd, bytes, g->n, MSG_NOSIGNAL) == (ssize_t)g->n)

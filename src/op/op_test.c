@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "ir/op.h"
+#include "op/experts.h"
 #include "op/runs.h"
 
 static uint64_t base_seed;
@@ -586,6 +587,27 @@ static void test_just_refused(void **state)
          "theta is 1, expected more than 1", MPK_EARG},
         {"input %x : i32[4, 3]\n%y = reduce(%x) {axes = [0], kind = \"mean\"}",
          "the mean of i32 needs a dtype", MPK_ESHAPE},
+        {"input %x : f32[2, 3]\nconst %w : f32[4, 3]\n%y = conv(%x, %w, _)",
+         "x has rank 2 and w rank 2, expected both 3, 4 or 5", MPK_ESHAPE},
+        {"input %x : f32[2, 3, 4, 4, 4, 4]\nconst %w : f32[4, 3, 1, 1, 1, 1]\n%y = conv(%x, %w, _)",
+         "x has rank 6 and w rank 6, expected both 3, 4 or 5", MPK_ESHAPE},
+        {"input %x : f32[2, 3, 4, 4]\nconst %w : f32[4, 3, 1]\n%y = conv(%x, %w, _)",
+         "x has rank 4 and w rank 3, expected both 3, 4 or 5", MPK_ESHAPE},
+        {"input %x : f32[2, 8]\nconst %v : f32[4]\nconst %w : f32[4]\n%y = rms_norm_parts(%x, %v, "
+         "%w) {eps = -0.5}",
+         "eps is -0.5, expected 0 or more", MPK_EARG},
+        {"input %x : f32[4]\n%y = pad(%x) {before = [-1], after = [2]}",
+         "-1 before and 2 after axis 0 of 4 entries", MPK_ESHAPE},
+        {"input %x : f32[4]\n%y = pad(%x) {before = [2], after = [-1]}",
+         "2 before and -1 after axis 0 of 4 entries", MPK_ESHAPE},
+        {"input %x : f32[4]\n%y = pad(%x) {before = [4], after = [3], mode = \"reflect\"}",
+         "4 before and 3 after axis 0 of 4 entries, expected 0 to 3", MPK_ESHAPE},
+        {"input %x : f32[4]\n%y = pad(%x) {before = [4], after = [5], mode = \"circular\"}",
+         "4 before and 5 after axis 0 of 4 entries, expected 0 to 4", MPK_ESHAPE},
+        {"input %x : f32[1, 128]\ninput %t : f32[1, 2, 32]\ninput %p : i32[1]\ninput %s : i32[1]\n"
+         "input %g : i32[2, 4]\nstate %kc : f32[9, 1, 16, 64]\nstate %vc : f32[9, 1, 16, 64]\n%q, "
+         "%k, %v = rope_kv(%x, %t, %p, %s, %g, %kc, %vc) {heads = 0, kv_heads = 1, head_size = 64}",
+         "heads 0 is not a multiple of kv_heads 1", MPK_ESHAPE},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -594,6 +616,29 @@ static void test_just_refused(void **state)
         ir_graph *g;
         check_fails(&cx, rows[i].status, rows[i].message,
                     ir_parse(&cx, &a, str_from(rows[i].graph), &g));
+        arena_free(&a);
+    }
+}
+
+/* Attributes that an operator just takes, or does not look at. */
+static void test_just_taken(void **state)
+{
+    static const char *const graphs[] = {
+        "input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, low_freq_factor = 4.0, "
+        "high_freq_factor = 1.0}",
+        "input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"linear\", "
+        "beta_fast = -1.0, beta_slow = 0.0}",
+        "input %x : f32[2, 8]\nconst %v : f32[4]\nconst %w : f32[4]\n%y = rms_norm_parts(%x, %v, "
+        "%w) {eps = 0.0}",
+        "input %x : f32[4]\n%y = pad(%x) {before = [3], after = [3], mode = \"reflect\"}",
+        "input %x : f32[4]\n%y = pad(%x) {before = [4], after = [0], mode = \"circular\"}",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof graphs / sizeof *graphs; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        ir_graph *g;
+        check_ok(&cx, ir_parse(&cx, &a, str_from(graphs[i]), &g));
         arena_free(&a);
     }
 }
@@ -612,12 +657,28 @@ static void runs_divide_their_axis(void **state)
     }
 }
 
+/* Rounds of a token's chunks of experts: all slots get as many chunks of it, and four rounds are
+ * for fewer than 512 columns alone. */
+static void rounds_divide_experts(void **state)
+{
+    (void)state;
+    for (int64_t of_token = 1; of_token <= EXPERTS_MOST_PER_TOKEN; of_token++)
+        for (int64_t columns = 504; columns <= 520; columns++) {
+            const int rounds = experts_rounds(of_token, columns);
+            assert_true(rounds == 1 || rounds == 2 || rounds == 4);
+            assert_int_equal(of_token % rounds, 0);
+            assert_int_equal(rounds == 4, of_token % 4 == 0 && columns < 512);
+            assert_true(rounds > 1 || of_token % 2);
+        }
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records), cmocka_unit_test(test_hostile_attributes),
-        cmocka_unit_test(test_just_refused), cmocka_unit_test(test_every_case),
-        cmocka_unit_test(runs_divide_their_axis)};
+        cmocka_unit_test(test_records),         cmocka_unit_test(test_hostile_attributes),
+        cmocka_unit_test(test_just_refused),    cmocka_unit_test(test_just_taken),
+        cmocka_unit_test(test_every_case),      cmocka_unit_test(runs_divide_their_axis),
+        cmocka_unit_test(rounds_divide_experts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

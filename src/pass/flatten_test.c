@@ -49,8 +49,9 @@ static const struct {
     {CONV("bf16", "127, 128",
           "%x, %w, %c, %b) {padding = [1, 1], stride = [2, 2], expr = \"max(x0 + x1, 0)\""),
      1, 0},
-    /* scaled after its bias; not a scale of x0; compared with another number; x0 twice */
+    /* scaled after its bias; divided; not a scale of x0; compared with another number; x0 twice */
     {CONV("bf16", "64, 64", "%x, %w, %c, %s) {padding = [1, 1], expr = \"bf16(x0 * x1)\""), 1, 1},
+    {CONV("bf16", "64, 64", "%x, %w, _, %s) {padding = [1, 1], expr = \"bf16(x0 / x1)\""), 1, 1},
     {CONV("bf16", "64, 64", "%x, %w, _, %s, %r) {padding = [1, 1], expr = \"bf16(x0 + x1 * x2)\""),
      1, 1},
     {CONV("bf16", "64, 64", "%x, %w, _) {padding = [1, 1], expr = \"bf16(max(x0, 1))\""), 1, 1},

@@ -136,37 +136,44 @@ static ir_graph *attention_of(arena *a, const char *norms, const char *ropes, co
     return g;
 }
 
-#define ROPES "%qr = rope(%qh, %table)\n%kr = rope(%kh, %table)\n"
+/* Rotations of the heads of q or k, without a norm, and with one before or after. */
+#define NONE(x) "%" x "r = rope(%" x "h, %table)\n"
+#define FIRST(x, more) "%" x "m = rms_norm(%" x "h, %m" x more "\n%" x "r = rope(%" x "m, %table)\n"
+#define LAST(x, more) "%" x "t = rope(%" x "h, %table)\n%" x "r = rms_norm(%" x "t, %m" x more "\n"
+#define ROPES NONE("q") NONE("k")
 
 /* Norms over all heads of q and of k become one operator between the product and the attention,
  * which gives the same bits; where one of them is another kind of norm, or of other columns, or
- * read elsewhere, or peers share the heads, they stay. */
+ * read elsewhere, or each head of one has a norm beside, or peers share the heads, they stay. */
 static void norms_of_all_heads(void **state)
 {
     (void)state;
     static const char both[] =
         "%qn = rms_norm(%q, %nq) {eps = 1e-05}\n%kn = rms_norm(%k, %nk) {eps = 1e-05}\n";
     static const struct {
-        const char *norms, *more;
+        const char *norms, *ropes, *more;
         uint32_t peers;
         size_t joined;
     } rows[] = {
-        {both, "", 1, 1},
-        {both, "", 2, 0},
-        {both, "output %qn\n", 1, 0},
-        {"%qn = rms_norm(%q, %nq) {eps = 1e-05}\n%kn = rms_norm(%k, %nk) {eps = 0.001}\n", "", 1,
-         0},
-        {"%qn = rms_norm(%q, %nq)\n%kn = reshape(%k) {shape = [5, 16]}\n", "", 1, 0},
-        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%k, _)\n", "", 1, 0},
-        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%v, %nk)\n", "%z = silu(%k)\noutput %z\n", 1, 0},
-        {"%qn = rms_norm(%q, %nq, %q)\n%kn = rms_norm(%k, %nk)\n", "", 1, 0},
+        {both, ROPES, "", 1, 1},
+        {both, ROPES, "", 2, 0},
+        {both, ROPES, "output %qn\n", 1, 0},
+        {"%qn = rms_norm(%q, %nq) {eps = 1e-05}\n%kn = rms_norm(%k, %nk) {eps = 0.001}\n", ROPES,
+         "", 1, 0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = reshape(%k) {shape = [5, 16]}\n", ROPES, "", 1, 0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%k, _)\n", ROPES, "", 1, 0},
+        {"%qn = rms_norm(%q, %nq)\n%kn = rms_norm(%v, %nk)\n", ROPES, "%z = silu(%k)\noutput %z\n",
+         1, 0},
+        {"%qn = rms_norm(%q, %nq, %q)\n%kn = rms_norm(%k, %nk)\n", ROPES, "", 1, 0},
+        {both, FIRST("q", ") {eps = 1e-05}") NONE("k"), "", 1, 0},
+        {both, NONE("q") FIRST("k", ") {eps = 1e-05}"), "", 1, 0},
     };
     const uint64_t seed = check_seed();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         arena a = {0};
         float plain[TOKENS * COLUMNS], fused[TOKENS * COLUMNS];
         const pass_options cpu = {.n_workers = 2, .n_peers = rows[i].peers};
-        const ir_graph *g = attention_of(&a, rows[i].norms, ROPES, rows[i].more),
+        const ir_graph *g = attention_of(&a, rows[i].norms, rows[i].ropes, rows[i].more),
                        *f = fuse_as(&a, g, &cpu);
         if (count_of(f, "rms_norm_parts") != rows[i].joined ||
             count_of(f, "rope_kv") != rows[i].joined)
@@ -188,9 +195,6 @@ static void norms_of_all_heads(void **state)
 static void norms_before_and_after_rotation(void **state)
 {
     (void)state;
-#define FIRST(x, more) "%" x "m = rms_norm(%" x "h, %m" x more "\n%" x "r = rope(%" x "m, %table)\n"
-#define LAST(x, more) "%" x "t = rope(%" x "h, %table)\n%" x "r = rms_norm(%" x "t, %m" x more "\n"
-#define NONE(x) "%" x "r = rope(%" x "h, %table)\n"
     static const struct {
         const char *ropes, *more;
         size_t joined, last;

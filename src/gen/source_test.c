@@ -332,6 +332,45 @@ static void test_windows_of_planes(void **state)
     }
 }
 
+/* Attention of a batch of one is made by warpgroups, whatever the stride of the batch says; heads
+ * that begin beside a piece of 16 bytes are not. */
+static void test_heads_of_one_batch(void **state)
+{
+    static const struct {
+        const char *k;
+        bool by_groups;
+    } rows[] = {
+        {"input %k : bf16[1, 4, 512, 64]\n", true},
+        {"input %j : bf16[4, 512, 64, 1]\n%k = transpose(%j) {perm = [3, 0, 1, 2]}\n", true},
+        {"input %j : bf16[512, 1, 260]\n%i = slice(%j) {starts = [0, 0, 4], stops = [512, 1, "
+         "260]}\n"
+         "%h = reshape(%i) {shape = [512, 1, 4, 64]}\n"
+         "%k = transpose(%h) {perm = [1, 2, 0, 3]}\n",
+         false}};
+    (void)state;
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const gen_arch *arch = gen_arch_find("sm_90a");
+        arena a = {0};
+        ir_graph *g;
+        gen_source source;
+        text words = {0};
+        text_print(&words,
+                   "input %%q : bf16[1, 4, 512, 64]\n%sinput %%v : bf16[1, 4, 512, 64]\n"
+                   "%%y = sdpa(%%q, %%k, %%v, _)\n",
+                   rows[i].k);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+        const ir_tensor *k = &g->tensors.at[g->ops.at[g->ops.n - 1].in[1]];
+        assert_true(i != 1 || k->stride[0] % 8); /* of the only one */
+        gen_graph made = {.ir = g, .n_tokens = 1};
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_CALL, &source));
+        assert_true((strstr(source.text.at, "block attention by wgmma") != NULL) ==
+                    rows[i].by_groups);
+        text_free(&words);
+        arena_free(&a);
+    }
+}
+
 /* The source of a product of 128 tokens whose only task has so many tokens and columns. */
 static void make_product(mpk_context *cx, arena *a, uint32_t tokens, uint32_t columns,
                          gen_source *source)
@@ -501,6 +540,7 @@ int main(void)
                                        cmocka_unit_test(test_sums_that_print_alike),
                                        cmocka_unit_test(test_rows_side_by_side),
                                        cmocka_unit_test(test_windows_of_planes),
+                                       cmocka_unit_test(test_heads_of_one_batch),
                                        cmocka_unit_test(test_code_that_tasks_need),
                                        cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -22,7 +22,7 @@
 #include "task/activate.cuh"
 #include "task/eights.cuh"
 
-enum { GROUP_SPLIT_LOADS = 8 }; /* of a thread at a time; half of them where eights are of fp32 */
+enum { GROUP_SPLIT_LOADS = 4 }; /* of a thread at a time */
 
 /* The image: places of an entry, and those of a part. */
 struct group_split_image {
@@ -79,16 +79,6 @@ MPK_FN group_split_share group_split_share_of(const group_split_image &m)
     return s;
 }
 
-/* Does load number k of a thread exist, and how many do?  A constant of the instance. */
-MPK_FN bool group_split_loads(const mpk_view &x, int k)
-{
-    return k < (x.dtype == MPK_F32 ? GROUP_SPLIT_LOADS / 2 : GROUP_SPLIT_LOADS);
-}
-MPK_FN rt_u32 group_split_each(const mpk_view &x)
-{
-    return x.dtype == MPK_F32 ? GROUP_SPLIT_LOADS / 2 : GROUP_SPLIT_LOADS;
-}
-
 /* ---- moments ---- */
 
 /* Sums of a thread's channels: of distances from a number that their group has, and of squares. */
@@ -102,15 +92,15 @@ MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_
                             const float (&r_from)[EIGHT], group_split_sums &sums)
 {
     for (rt_u32 place = lo + s.place; s.active && place < hi;
-         place += s.together * group_split_each(x)) {
+         place += s.together * GROUP_SPLIT_LOADS) {
         eight of[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS && group_split_loads(x, k); k++) {
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
             const rt_u32 at = place + k * s.together;
             of[k] = eight_load(x, g, (at < hi ? at : place) * m.step + s.channel);
         }
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS && group_split_loads(x, k); k++)
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
 #pragma unroll
             for (int i = 0; i < EIGHT; i++) {
                 const float away = eight_get(x.dtype, of[k], i) - r_from[i],
@@ -344,23 +334,23 @@ MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view 
                              const group_split_image &m, rt_i64 y_step, const group_split_share &s,
                              const group_split_lines &of, rt_u32 n, int act)
 {
-    const rt_u32 each = s.together * group_split_each(x);
+    const rt_u32 each = s.together * GROUP_SPLIT_LOADS;
     eight in[GROUP_SPLIT_LOADS], next[GROUP_SPLIT_LOADS]; /* past the end the first again */
 #pragma unroll
-    for (int k = 0; k < GROUP_SPLIT_LOADS && group_split_loads(x, k); k++) {
+    for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
         const rt_u32 at = s.place + k * s.together;
         next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
     }
 #pragma unroll 1
     for (rt_u32 place = s.place; place < n; place += each) {
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS && group_split_loads(x, k); k++) {
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
             const rt_u32 at = place + each + k * s.together;
             in[k] = next[k];
             next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
         }
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS && group_split_loads(x, k); k++)
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
             if (place + k * s.together < n)
                 group_split_put(x, y, g_y, (place + k * s.together) * y_step + s.channel, in[k], of,
                                 act);

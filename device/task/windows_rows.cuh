@@ -188,11 +188,11 @@ struct conv_tile {
 };
 
 /* All threads: request the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
- * what its windows see of the image, [rows, columns, pieces] (CONV_AT); zeros outside of it.
- * n_pieces of them are there.  g_x: the image, g_w: the filters, both at the tile's first channel;
+ * what its windows see of the image, [rows, columns, pieces]; zeros outside of it.  n_pieces of
+ * them are there.  g_x: the image, g_w: the filters, both at the tile's first channel;
  * first_row, first_column: of the image, may be negative.  The copies are one group of the thread's
  * (ptx_copy_async_commit). */
-template <int KERNEL, int IN_ROWS, int IN_COLUMNS, int RUN, int PIECES>
+template <int KERNEL, int IN_ROWS, int IN_COLUMNS>
 MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, const char *g_x,
                        const mpk_view &w, const char *g_w, int n_pieces, int first_row,
                        int first_column)
@@ -210,14 +210,11 @@ MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, cons
 #pragma unroll 1
     for (int i = mpk_thread(); i < IN_ROWS * IN_COLUMNS * tile.pieces; i += MPK_THREADS) {
         const int piece = i % tile.pieces, place = i / tile.pieces;
-        const int in_row = place / IN_COLUMNS, in_column = place % IN_COLUMNS;
-        const int row = first_row + in_row, column = first_column + in_column;
+        const int row = first_row + place / IN_COLUMNS, column = first_column + place % IN_COLUMNS;
         /* zeros where the image ends: the padding of the convolution */
         const bool there = piece < n_pieces && (rt_u32)row < (rt_u32)x.dims[2] &&
                            (rt_u32)column < (rt_u32)x.dims[3];
-        ptx_copy_async(s_x + (in_row * CONV_AT(IN_COLUMNS, RUN, PIECES) +
-                              CONV_AT(in_column, RUN, PIECES) + piece) *
-                                 16,
+        ptx_copy_async(s_x + i * 16,
                        there ? g_x + row * row_step + column * column_step + piece * 16 : g_x,
                        there);
     }
@@ -251,7 +248,7 @@ MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_b
  * the first row's first column is at s_x, of the filters at s_w; ROW_BYTES from a row of the
  * window to the next.  Entries come in the order of the window, and those in the padding are
  * zeros. */
-template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_BYTES, int PIECES>
+template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_BYTES>
 MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile &tile, int x_dtype,
                              const char *s_x, int w_dtype, const char *s_w)
 {
@@ -265,7 +262,7 @@ MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++) {
             float r_x[ROWS_PIECE]; /* a column of the row */
-            conv_read(x_dtype, s_x + k * ROW_BYTES + CONV_AT(j, PLACES * STRIDE, PIECES) * 16, r_x);
+            conv_read(x_dtype, s_x + k * ROW_BYTES + j * tile.pieces * 16, r_x);
 #pragma unroll
             for (int p = 0; p < PLACES; p++)
 #pragma unroll
@@ -319,7 +316,7 @@ MPK_FN conv_at conv_at_of(const conv_tiles &c, int n)
  * up to all entries of a window.  COPIES 2: the next tile comes while this one is multiplied.
  *
  * An item is PLACES places of a row and eight channels; neighbouring threads have neighbouring
- * pieces, then neighbouring places.  Cost: a tile's bytes from L2, and a read of
+ * pieces, so reads of shared memory meet no conflicts.  Cost: a tile's bytes from L2, and a read of
  * 16 bytes from shared memory for each column of a row of an item's windows, and of its filters.
  * src/gen/body_windows_rows.c chooses tiles and places. */
 template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_STRIDE, int ROW_APART,
@@ -332,8 +329,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
         RUNS = (TILE_COLUMNS + PLACES - 1) / PLACES,
         IN_ROWS = (TILE_ROWS - 1) * ROW_STRIDE + (KERNEL_ROWS - 1) * ROW_APART + 1,
         IN_COLUMNS = (RUNS * PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1,
-        ROW = CONV_AT(IN_COLUMNS, PLACES * STRIDE, PIECES), /* units */
-        COPY_BYTES = (IN_ROWS * ROW + KERNEL_ROWS * KERNEL * PIECES) * 16
+        COPY_BYTES = (IN_ROWS * IN_COLUMNS + KERNEL_ROWS * KERNEL) * PIECES * 16
     };
     constexpr conv_tile tile = {PIECES, KERNEL_ROWS}; /* so that sizes are constants */
     const char *g_x = mpk_data(t, x), *g_w = mpk_data(t, w), *g_bias = mpk_data(t, bias);
@@ -348,7 +344,7 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
         if (next < c.n) {
             const conv_at a = conv_at_of<TILE_ROWS, TILE_COLUMNS, PIECES>(c, next);
             const int channel = (c.begin + a.piece) * ROWS_PIECE;
-            conv_stage<KERNEL, IN_ROWS, IN_COLUMNS, PLACES * STRIDE, PIECES>(
+            conv_stage<KERNEL, IN_ROWS, IN_COLUMNS>(
                 t.s_scratch + next % COPIES * COPY_BYTES, tile, x,
                 g_x + (((rt_i64)box.lo[0] + a.image) * x.stride[0] + channel) * 2, w,
                 g_w + channel * 2, c.pieces - a.piece,
@@ -378,11 +374,9 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
 #pragma unroll
             for (int p = 0; p < PLACES * ROWS_PIECE; p++)
                 r_sum[p / ROWS_PIECE][p % ROWS_PIECE] = 0;
-            conv_staged_sums<PLACES, KERNEL, STRIDE, APART, ROW_APART * ROW * 16, PIECES>(
+            conv_staged_sums<PLACES, KERNEL, STRIDE, APART, ROW_APART * IN_COLUMNS * PIECES * 16>(
                 r_sum, tile, x.dtype,
-                s_x + (row * ROW_STRIDE * ROW + CONV_AT(column * STRIDE, PLACES * STRIDE, PIECES) +
-                       piece) *
-                          16,
+                s_x + ((row * ROW_STRIDE * IN_COLUMNS + column * STRIDE) * PIECES + piece) * 16,
                 w.dtype, s_w + piece * 16);
             const rt_i64 to = ((rt_i64)box.lo[0] + a.image) * y.stride[0] +
                               (c.top + a.row + row) * y.stride[1] +

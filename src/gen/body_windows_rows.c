@@ -71,21 +71,17 @@ static int64_t next_parts(int64_t n, int64_t parts)
     return part > 1 ? parts_of(n, part - 1) : n + 1;
 }
 
-/* Places of x that a tile's windows see along spatial axis i. */
-static int64_t seen_of(const gen_call *c, const stage *s, uint32_t i)
+/* Bytes of shared memory that a piece of a tile takes: what its windows see, and its filters. */
+static int64_t piece_bytes(const gen_call *c, const stage *s)
 {
-    const int64_t places = i ? parts_of(s->columns, s->places) * s->places : s->rows;
-    return (places - 1) * number(c, STRIDE, i, 1) +
-           (gen_input(c, W)->dims[2 + i] - 1) * number(c, DILATION, i, 1) + 1;
-}
-
-/* Bytes of shared memory that a copy of a tile takes: what its windows see, and its filters. */
-static int64_t tile_bytes(const gen_call *c, const stage *s)
-{
-    const int64_t *kernel = gen_input(c, W)->dims + 2, run = s->places * number(c, STRIDE, 1, 1);
-    return (seen_of(c, s, 0) * CONV_AT(seen_of(c, s, 1), run, s->pieces) +
-            kernel[0] * kernel[1] * s->pieces) *
-           ROWS_PIECE * 2;
+    const int64_t *kernel = gen_input(c, W)->dims + 2;
+    int64_t seen = 1; /* places of x that the tile's windows see */
+    for (uint32_t i = 0; i < 2; i++) {
+        const int64_t places = i ? parts_of(s->columns, s->places) * s->places : s->rows;
+        seen *= (places - 1) * number(c, STRIDE, i, 1) +
+                (kernel[i] - 1) * number(c, DILATION, i, 1) + 1;
+    }
+    return (seen + kernel[0] * kernel[1]) * ROWS_PIECE * 2;
 }
 
 /* Are all pieces of eight channels of this tensor, whose channels are axis `channels`, whole,
@@ -110,7 +106,7 @@ static double stage_cost(const gen_call *c, const stage *s, const ir_box *box)
         (s->places - 1) * number(c, STRIDE, 1, 1) + (kernel[1] - 1) * number(c, DILATION, 1, 1) + 1;
     const int64_t row = READ * (seen + kernel[1]) + ROWS_PIECE * s->places * kernel[1];
     const int64_t rounds = parts_of(s->rows * runs * s->pieces, THREADS),
-                  copies = parts_of(seen_of(c, s, 0) * seen_of(c, s, 1) * s->pieces, THREADS);
+                  copies = parts_of(s->pieces * piece_bytes(c, s) / 16, THREADS);
     const int64_t tiles = parts_of(box->hi[1] - box->lo[1], s->rows) *
                           parts_of(box->hi[2] - box->lo[2], s->columns) *
                           parts_of((box->hi[3] - box->lo[3]) / ROWS_PIECE, s->pieces);
@@ -129,10 +125,12 @@ static void try_places(const gen_call *c, const ir_box *box, int64_t places, dou
     for (int64_t i = 1; i <= rows; i = next_parts(rows, i))
         for (int64_t j = 1; j <= columns; j = next_parts(columns, j)) {
             stage s = {parts_of(rows, i), parts_of(columns, j), 1, places, 1};
-            for (int64_t k = 1; k <= pieces; k = next_parts(pieces, k)) {
+            const int64_t most = STAGE_BYTES / piece_bytes(c, &s); /* pieces that fit */
+            for (int64_t k = most ? parts_of(pieces, most) : pieces + 1; k <= pieces;
+                 k = next_parts(pieces, k)) {
                 s.pieces = parts_of(pieces, k);
                 const double now = stage_cost(c, &s, box);
-                if (now < *cost && tile_bytes(c, &s) <= STAGE_BYTES) {
+                if (now < *cost) {
                     *best = s;
                     *cost = now;
                 }
@@ -166,7 +164,7 @@ static stage stage_of(const gen_call *c)
 static uint32_t conv_scratch_bytes(const gen_call *c)
 {
     const stage s = stage_of(c); /* pieces 0: nothing is staged */
-    return (uint32_t)(s.pieces ? s.copies * tile_bytes(c, &s) : 0);
+    return (uint32_t)(s.pieces ? s.copies * s.pieces * piece_bytes(c, &s) : 0);
 }
 
 /* Places, columns of the kernel, its stride and its dilation along them are arguments of the

@@ -66,8 +66,8 @@ static bool accepts_eights(const gen_call *c, const map_program *p)
     return accepts && gen_steps_of_eight(&e, p) <= GEN_STEPS_OF_EIGHT;
 }
 
-/* How many eights a thread loads together: few where the code of one is long, since all of them have
- * their own, or where operands are many, which lie in registers, those at hand and the next. */
+/* How many eights a thread loads together: few where the code of one is long, since each has its
+ * own, or where operands are many, which lie in registers, those at hand and the next. */
 static int rounds_of(const gen_eights *e, const map_program *p)
 {
     enum { MOST = 4, STEPS = 28, OPERANDS = 8 };

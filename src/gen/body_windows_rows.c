@@ -147,7 +147,7 @@ static stage stage_of(const gen_call *c)
     stage s = {.places = places_of(c)};
     double cost = INFINITY;
     if (!has_pieces(gen_input(c, X), 1) || !has_pieces(w, 0) || !has_pieces(y, 3) ||
-        w->dims[2] * w->dims[3] < FEWEST_STAGED)
+        w->dims[2] * w->dims[3] < FEWEST_STAGED || box.hi[3] - box.lo[3] < ROWS_PIECE)
         return s;
     for (int64_t places = 1; places <= MOST_PLACES; places *= 2)
         try_places(c, &box, places, &cost, &s);

@@ -332,6 +332,36 @@ static void test_windows_of_planes(void **state)
     }
 }
 
+/* A depthwise convolution is staged by pieces of eight channels; a task of fewer has none. */
+static void test_tasks_of_few_channels(void **state)
+{
+    static const uint32_t channels[] = {4, 8, 16};
+    (void)state;
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof channels / sizeof *channels; i++) {
+        const gen_arch *arch = gen_arch_find("sm_90a");
+        ir_box boxes[3] = {0}; /* of the operators */
+        arena a = {0};
+        ir_graph *g;
+        gen_source source;
+        check_ok(&cx,
+                 ir_parse(&cx, &a,
+                          STR("input %t : bf16[1, 6, 9, 16]\n"
+                              "%x = transpose(%t) {perm = [0, 3, 1, 2]}\n"
+                              "const %u : bf16[3, 3, 1, 16]\n"
+                              "%w = transpose(%u) {perm = [3, 2, 0, 1]}\n"
+                              "%y = conv(%x, %w, _) {groups = 16, padding = [1, 1], last = 1}\n"),
+                          &g));
+        assert_int_equal(g->ops.n, 3);
+        boxes[2] = (ir_box){.hi = {1, 6, 9, channels[i]}};
+        gen_graph made = {.ir = g, .n_tokens = 1, .boxes = boxes};
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_CALL, &source));
+        assert_true((strstr(source.text.at, "    conv_rows_staged<") != NULL) ==
+                    (channels[i] >= 8));
+        arena_free(&a);
+    }
+}
+
 /* Attention of a batch of one is made by warpgroups, whatever the stride of the batch says; heads
  * that begin beside a piece of 16 bytes are not. */
 static void test_heads_of_one_batch(void **state)
@@ -541,6 +571,7 @@ int main(void)
                                        cmocka_unit_test(test_rows_side_by_side),
                                        cmocka_unit_test(test_windows_of_planes),
                                        cmocka_unit_test(test_heads_of_one_batch),
+                                       cmocka_unit_test(test_tasks_of_few_channels),
                                        cmocka_unit_test(test_code_that_tasks_need),
                                        cmocka_unit_test(test_units_of_many)};
     return cmocka_run_group_tests(tests, NULL, NULL);

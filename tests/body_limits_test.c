@@ -272,8 +272,7 @@ static const char *const limit_graphs[] = {
     X("100", "64") W("w", "136", "64") "%h = linear(%x, %w)\n%y = layer_norm(%h, _, _)\n",
     X("100", "64") W("w", "136", "64") "const %v : bf16[96]\nconst %u : f32[40]\n%h = linear(%x, "
                                        "%w)\n%y = rms_norm_parts(%h, %v, %u)\n",
-    "input %x : bf16[5, 128] live=tokens\n%i, %w = route(%x) {experts = 2, sigmoid = 1, "
-    "groups = 8, kept = 2}\n",
+    X("5", "128") "%i, %w = route(%x) {experts = 2, sigmoid = 1, groups = 8, kept = 2}\n",
 };
 
 static void print_always(const char *source, text *out)

@@ -481,7 +481,8 @@ static void tiles_that_write_apart(void **state)
     arena_free(&a);
 }
 
-/* After a write of the whole, nobody waits for what wrote there before. */
+/* The second write takes the place of all that the first one wrote, and waits for it: so a task
+ * that reads the result waits for the second write alone. */
 static void writes_that_cover(void **state)
 {
     (void)state;

@@ -59,6 +59,7 @@ typedef struct stage {
     int64_t rows, columns, pieces, places, copies;
 } stage;
 
+/* Parts of `part` entries that n entries have; the last may be short. */
 static int64_t parts_of(int64_t n, int64_t part)
 {
     return (n + part - 1) / part;
@@ -71,17 +72,29 @@ static int64_t next_parts(int64_t n, int64_t parts)
     return part > 1 ? parts_of(n, part - 1) : n + 1;
 }
 
+/* Places of x along spatial axis i that so many windows side by side see. */
+static int64_t seen_of(const gen_call *c, uint32_t i, int64_t places)
+{
+    return (places - 1) * number(c, STRIDE, i, 1) +
+           (gen_input(c, W)->dims[2 + i] - 1) * number(c, DILATION, i, 1) + 1;
+}
+
 /* Bytes of shared memory that a piece of a tile takes: what its windows see, and its filters. */
 static int64_t piece_bytes(const gen_call *c, const stage *s)
 {
     const int64_t *kernel = gen_input(c, W)->dims + 2;
-    int64_t seen = 1; /* places of x that the tile's windows see */
-    for (uint32_t i = 0; i < 2; i++) {
-        const int64_t places = i ? parts_of(s->columns, s->places) * s->places : s->rows;
-        seen *= (places - 1) * number(c, STRIDE, i, 1) +
-                (kernel[i] - 1) * number(c, DILATION, i, 1) + 1;
-    }
-    return (seen + kernel[0] * kernel[1]) * ROWS_PIECE * 2;
+    const int64_t places =
+        parts_of(s->columns, s->places) * s->places; /* of a row, in whole runs */
+    return (seen_of(c, 0, s->rows) * seen_of(c, 1, places) + kernel[0] * kernel[1]) * ROWS_PIECE *
+           2;
+}
+
+/* Tiles of an image. */
+static int64_t tiles_of(const stage *s, const ir_box *box)
+{
+    return parts_of(box->hi[1] - box->lo[1], s->rows) *
+           parts_of(box->hi[2] - box->lo[2], s->columns) *
+           parts_of((box->hi[3] - box->lo[3]) / ROWS_PIECE, s->pieces);
 }
 
 /* Are all pieces of eight channels of this tensor, whose channels are axis `channels`, whole,
@@ -95,22 +108,19 @@ static bool has_pieces(const ir_tensor *t, uint32_t channels)
     return has && ir_elements(t) < INT32_MAX / 4;
 }
 
-/* Cycles of a task by tiles like this: instructions of its warps, of which a scheduler has two.
- * An item's row of the window takes the reads and conversions of its columns and of the filters, 9
- * each, and a product for each entry; a copy of 16 bytes takes 20, and a tile 600 besides. */
+/* Cycles of an image of a task by tiles like this: instructions of its warps, of which a scheduler
+ * has two.  An item's row of the window takes the reads and conversions of its columns and of the
+ * filters, 9 each, and a product for each entry; a copy of 16 bytes takes 20, and a tile 600
+ * besides. */
 static double stage_cost(const gen_call *c, const stage *s, const ir_box *box)
 {
     enum { READ = 9, COPY = 20, TILE = 600, ITEM = 100, WARPS_OF_A_SCHEDULER = 2 };
     const int64_t *kernel = gen_input(c, W)->dims + 2, runs = parts_of(s->columns, s->places);
-    const int64_t seen =
-        (s->places - 1) * number(c, STRIDE, 1, 1) + (kernel[1] - 1) * number(c, DILATION, 1, 1) + 1;
-    const int64_t row = READ * (seen + kernel[1]) + ROWS_PIECE * s->places * kernel[1];
+    const int64_t row =
+        READ * (seen_of(c, 1, s->places) + kernel[1]) + ROWS_PIECE * s->places * kernel[1];
     const int64_t rounds = parts_of(s->rows * runs * s->pieces, THREADS),
                   copies = parts_of(s->pieces * piece_bytes(c, s) / 16, THREADS);
-    const int64_t tiles = parts_of(box->hi[1] - box->lo[1], s->rows) *
-                          parts_of(box->hi[2] - box->lo[2], s->columns) *
-                          parts_of((box->hi[3] - box->lo[3]) / ROWS_PIECE, s->pieces);
-    return (double)tiles *
+    return (double)tiles_of(s, box) *
            (double)(WARPS_OF_A_SCHEDULER * (rounds * (kernel[0] * row + ITEM) + copies * COPY) +
                     TILE);
 }
@@ -152,11 +162,7 @@ static stage stage_of(const gen_call *c)
     for (int64_t places = 1; places <= MOST_PLACES; places *= 2)
         try_places(c, &box, places, &cost, &s);
     if (s.pieces)
-        s.copies = box.hi[0] - box.lo[0] > 1 || s.rows < box.hi[1] - box.lo[1] ||
-                           s.columns < box.hi[2] - box.lo[2] ||
-                           s.pieces < (box.hi[3] - box.lo[3]) / ROWS_PIECE
-                       ? 2
-                       : 1;
+        s.copies = (box.hi[0] - box.lo[0]) * tiles_of(&s, &box) > 1 ? 2 : 1;
     return s;
 }
 

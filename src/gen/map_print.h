@@ -36,8 +36,8 @@ typedef struct gen_eights {
     const gen_call *c;
     int64_t last;
     uint32_t n_inputs, rank;
-    bool
-        ahead; /* loads go to next.of0[r] ..., values come from now.of0[r] ...; else of0, of1 ... */
+    /* loads go to next.of0[r] ..., values come from now.of0[r] ...; else both are of0, of1 ... */
+    bool ahead;
 } gen_eights;
 
 /* Do the rows of t consist of eights along an axis of `last` entries? */

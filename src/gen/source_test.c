@@ -303,6 +303,20 @@ static void test_rows_side_by_side(void **state)
     }
 }
 
+/* Parse a graph into the arena.  Does the source that is made of it, with these boxes of its
+ * operators (NULL: whole ones), say `sought`? */
+static bool source_says(arena *a, const char *graph, const ir_box *boxes, gen_whole whole,
+                        const char *sought, ir_graph **g)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    mpk_context cx = {0};
+    gen_source source;
+    check_ok(&cx, ir_parse(&cx, a, str_from(graph), g));
+    gen_graph made = {.ir = *g, .n_tokens = 1, .boxes = boxes};
+    check_ok(&cx, gen_source_make(&cx, a, 1, &made, arch->n_sms, arch, whole, &source));
+    return strstr(source.text.at, sought) != NULL;
+}
+
 /* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
  * fp32 may sum. */
 static void test_windows_of_planes(void **state)
@@ -312,21 +326,16 @@ static void test_windows_of_planes(void **state)
         bool by_planes;
     } rows[] = {{"8, 8", true}, {"5, 13", false}, {"1, 64", true}, {"1, 65", false}};
     (void)state;
-    mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const gen_arch *arch = gen_arch_find("sm_90a");
         arena a = {0};
         ir_graph *g;
-        gen_source source;
         text words = {0};
         text_print(&words,
                    "input %%x : f32[1, 6, 9, 70]\nconst %%w : f32[6, 1, %s]\n"
                    "%%y = conv(%%x, %%w, _) {groups = 6}\n",
                    rows[i].kernel);
-        check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
-        gen_graph made = {.ir = g, .n_tokens = 1};
-        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_GENERIC, &source));
-        assert_true((strstr(source.text.at, "    conv_planes_run(t") != NULL) == rows[i].by_planes);
+        assert_true(source_says(&a, words.at, NULL, GEN_GENERIC, "    conv_planes_run(t", &g) ==
+                    rows[i].by_planes);
         text_free(&words);
         arena_free(&a);
     }
@@ -335,29 +344,20 @@ static void test_windows_of_planes(void **state)
 /* A depthwise convolution is staged by pieces of eight channels; a task of fewer has none. */
 static void test_tasks_of_few_channels(void **state)
 {
+    static const char graph[] = "input %t : bf16[1, 6, 9, 16]\n"
+                                "%x = transpose(%t) {perm = [0, 3, 1, 2]}\n"
+                                "const %u : bf16[3, 3, 1, 16]\n"
+                                "%w = transpose(%u) {perm = [3, 2, 0, 1]}\n"
+                                "%y = conv(%x, %w, _) {groups = 16, padding = [1, 1], last = 1}\n";
     static const uint32_t channels[] = {4, 8, 16};
     (void)state;
-    mpk_context cx = {0};
     for (size_t i = 0; i < sizeof channels / sizeof *channels; i++) {
-        const gen_arch *arch = gen_arch_find("sm_90a");
-        ir_box boxes[3] = {0}; /* of the operators */
+        const ir_box boxes[3] = {[2] = {.hi = {1, 6, 9, channels[i]}}}; /* of the operators */
         arena a = {0};
         ir_graph *g;
-        gen_source source;
-        check_ok(&cx,
-                 ir_parse(&cx, &a,
-                          STR("input %t : bf16[1, 6, 9, 16]\n"
-                              "%x = transpose(%t) {perm = [0, 3, 1, 2]}\n"
-                              "const %u : bf16[3, 3, 1, 16]\n"
-                              "%w = transpose(%u) {perm = [3, 2, 0, 1]}\n"
-                              "%y = conv(%x, %w, _) {groups = 16, padding = [1, 1], last = 1}\n"),
-                          &g));
-        assert_int_equal(g->ops.n, 3);
-        boxes[2] = (ir_box){.hi = {1, 6, 9, channels[i]}};
-        gen_graph made = {.ir = g, .n_tokens = 1, .boxes = boxes};
-        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_CALL, &source));
-        assert_true((strstr(source.text.at, "    conv_rows_staged<") != NULL) ==
+        assert_true(source_says(&a, graph, boxes, GEN_CALL, "    conv_rows_staged<", &g) ==
                     (channels[i] >= 8));
+        assert_int_equal(g->ops.n, 3);
         arena_free(&a);
     }
 }
@@ -378,24 +378,18 @@ static void test_heads_of_one_batch(void **state)
          "%k = transpose(%h) {perm = [1, 2, 0, 3]}\n",
          false}};
     (void)state;
-    mpk_context cx = {0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        const gen_arch *arch = gen_arch_find("sm_90a");
         arena a = {0};
         ir_graph *g;
-        gen_source source;
         text words = {0};
         text_print(&words,
                    "input %%q : bf16[1, 4, 512, 64]\n%sinput %%v : bf16[1, 4, 512, 64]\n"
                    "%%y = sdpa(%%q, %%k, %%v, _)\n",
                    rows[i].k);
-        check_ok(&cx, ir_parse(&cx, &a, str_from(words.at), &g));
+        assert_true(source_says(&a, words.at, NULL, GEN_CALL, "block attention by wgmma", &g) ==
+                    rows[i].by_groups);
         const ir_tensor *k = &g->tensors.at[g->ops.at[g->ops.n - 1].in[1]];
         assert_true(i != 1 || k->stride[0] % 8); /* of the only one */
-        gen_graph made = {.ir = g, .n_tokens = 1};
-        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_CALL, &source));
-        assert_true((strstr(source.text.at, "block attention by wgmma") != NULL) ==
-                    rows[i].by_groups);
         text_free(&words);
         arena_free(&a);
     }

@@ -103,8 +103,8 @@ enum {
     /* one of the operators by which processes exchange tensors (op/posted.h): for targets of which
      * several processes can map the memory.  GPUs have no code for it */
     OP_PROCESSES = 512,
-    /* data says which entries of an input a task reads: `reads` names all that it may be, and it is
-     * as many as the task's box has */
+    /* ids say which entries of an input a task reads: `reads` names all that they may choose, and
+     * the task reads at most as many as its box has */
     OP_LOOKS_UP = 1024,
 };
 

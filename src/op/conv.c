@@ -197,12 +197,10 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     axes[filters].fastest = FILTERS;
     const int64_t in_group = y->dims[filters] / op->attributes[GROUPS].i;
     axes[filters].tile = in_group % MATRIX_FILTERS == 0 ? MATRIX_FILTERS : 0;
-    /* depthwise: channels, as neighbours, in whole sectors of memory */
-    for (int64_t tile = SECTOR_CHANNELS; in_group == 1 && tile >= FILTERS; tile /= 2)
-        if (y->dims[filters] % tile == 0) {
-            axes[filters].tile = axes[filters].fastest = tile;
-            break;
-        }
+    /* depthwise: channels, as neighbours, if they can be in whole sectors of memory */
+    if (in_group == 1 && y->dims[filters] % FILTERS == 0)
+        axes[filters].tile = axes[filters].fastest =
+            y->dims[filters] % SECTOR_CHANNELS ? FILTERS : SECTOR_CHANNELS;
     for (uint32_t i = 2; i < y->rank; i++) {
         const uint32_t at = axis_of(op, y->rank, i);
         axes[at].tile = is_row ? y->dims[at] : 0;

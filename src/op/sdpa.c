@@ -21,8 +21,8 @@
 /* Inputs and attributes, by index. */
 enum { Q, KEYS, VALUES, MASK };
 enum { SCALE, CAUSAL, WINDOW, BY_ROWS };
-/* Rows of q that are computed together. */
-enum { ROWS = 8 };
+/* Rows of q that are computed together: by the reference code; at most by fast bodies. */
+enum { ROWS = 8, MOST_ROWS = 128 };
 
 /* Keys and values may have different head sizes. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -77,6 +77,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
     shape_axes_rows(g, op, axes);
     axes[rows].fastest = ROWS;
     axes[rows].tile = 2 * ROWS;
+    axes[rows].rises = op->attributes[CAUSAL].i && !op->attributes[WINDOW].i;
 }
 
 /* Keys and values of the KV heads that the box's query heads use, all positions; of the mask
@@ -103,6 +104,40 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         read->lo[2] = scores.lo[2];
         read->hi[2] = scores.hi[2];
     }
+}
+
+/* The keys *from .. *end - 1, of n, that any of rows first .. last - 1 may see by causal and window;
+ * the mask is not looked at. */
+static void seen_keys(const ir_attribute *attributes, int64_t n, int64_t first, int64_t last,
+                      int64_t *from, int64_t *end)
+{
+    const int64_t window = attributes[WINDOW].i;
+    *from = window && first >= window ? first - window + 1 : 0;
+    *end = attributes[CAUSAL].i && last < n ? last : n;
+    *from = *from < *end ? *from : *end;
+}
+
+/* Keys and values that are read again: every head reads those that its rows see for each MOST_ROWS
+ * rows.  So it costs the same to cut rows or heads, and rows are cut first (decompose takes the
+ * first of equal cuts): tasks that run at the same time then read the same keys and values, which
+ * are in L2 once, where all heads at once need not fit. */
+static int64_t effort(const ir_graph *g, const ir_op *op, const ir_box *box)
+{
+    const ir_tensor *k = shape_input(g, op, KEYS), *v = shape_input(g, op, VALUES);
+    const ir_box heads = by_heads(op, box);
+    ir_box once;
+    int64_t keys = 0;
+    for (int64_t t = heads.lo[2]; t < heads.hi[2]; t += MOST_ROWS) {
+        const int64_t last = t + MOST_ROWS < heads.hi[2] ? t + MOST_ROWS : heads.hi[2];
+        int64_t from, end;
+        seen_keys(op->attributes, k->dims[2], t, last, &from, &end);
+        keys += end - from;
+    }
+    reads(g, op, KEYS, box, &once);
+    keys = keys * (heads.hi[1] - heads.lo[1]) - k->dims[2] * (once.hi[1] - once.lo[1]);
+    const int64_t bytes = k->dims[3] * (int64_t)ir_dtype_table[k->dtype].block_bytes +
+                          v->dims[3] * (int64_t)ir_dtype_table[v->dtype].block_bytes;
+    return keys > 0 ? keys * bytes * (heads.hi[0] - heads.lo[0]) : 0;
 }
 
 /* The scratch of ref: scores [ROWS, S], queries [K, ROWS], sums [ROWS, Kv], and one row of k or
@@ -240,16 +275,10 @@ static void attend(rows *r)
                               total[i] == 0 ? 0 : r->to->sums[i * n + c] / total[i]);
 }
 
-/* The keys from .. end - 1 that any of the rows may see by causal and window; the mask is not
- * looked at. */
 static void find_range(rows *r)
 {
-    int64_t window = r->call->attributes[WINDOW].i, last = r->at[2] + r->n;
-    r->from = window && r->at[2] >= window ? r->at[2] - window + 1 : 0;
-    r->end = r->call->in[KEYS].dims[2];
-    if (r->call->attributes[CAUSAL].i && last < r->end)
-        r->end = last;
-    r->from = r->from < r->end ? r->from : r->end;
+    seen_keys(r->call->attributes, r->call->in[KEYS].dims[2], r->at[2], r->at[2] + r->n, &r->from,
+              &r->end);
 }
 
 /* Scratch is laid out as scratch_bytes counts it. */
@@ -305,6 +334,7 @@ const op_def op_sdpa = {
     OP_ATTRIBUTES(attributes),
     .infer = infer,
     .axes = axes,
+    .effort = effort,
     .reads = reads,
     .scratch_bytes = scratch_bytes,
     .ref = ref,

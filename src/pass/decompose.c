@@ -124,9 +124,9 @@ static void tile_range(const axis_cut *cut, int64_t extent, uint32_t i, int64_t 
     *hi = *hi < extent ? *hi : extent;
 }
 
-/* The tile with the most elements.  Parts differ by at most one unit and the last part has the
- * most units, but its end may be cut short by the extent; so one of the last two parts is the
- * longest along each axis. */
+/* The tile with the most elements, of equal ones the last where later ones take longer.  Parts
+ * differ by at most one unit and the last part has the most units, but its end may be cut short by
+ * the extent; so one of the last two parts is the longest along each axis. */
 static ir_box largest_tile(const chooser *c)
 {
     ir_box box = {0};
@@ -136,7 +136,7 @@ static ir_box largest_tile(const chooser *c)
         for (uint32_t k = cut->parts > 2 ? cut->parts - 2 : 0; k < cut->parts; k++) {
             int64_t lo, hi;
             tile_range(cut, c->out->dims[i], k, &lo, &hi);
-            if (hi - lo > size) {
+            if (hi - lo > size || (c->axes[i].rises && hi - lo == size)) {
                 size = hi - lo;
                 box.lo[i] = lo;
                 box.hi[i] = hi;

@@ -446,6 +446,45 @@ static void products_of_calls_are_cut_for_boxes(void **state)
     }
 }
 
+/* Tasks of attention that run at the same time read the keys of few heads: where a head has many
+ * rows, rows are cut before heads and images.  Not where later rows see more keys. */
+static void rows_of_attention_are_cut_before_heads(void **state)
+{
+    static const struct {
+        const char *graph;
+        int64_t images, heads, rows; /* of the largest task */
+    } cases[] = {
+        {"input %q : bf16[8, 8, 4096, 40]\ninput %k : bf16[8, 8, 4096, 40]\n"
+         "input %v : bf16[8, 8, 4096, 40]\n%y = sdpa(%q, %k, %v, _) {by_rows = 1}\noutput %y\n",
+         8, 2, 128},
+        {"input %q : bf16[8, 32, 512, 64]\ninput %k : bf16[8, 8, 512, 64]\n"
+         "input %v : bf16[8, 8, 512, 64]\n"
+         "%y = sdpa(%q, %k, %v, _) {by_rows = 1, causal = 1}\noutput %y\n",
+         2, 1, 512},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        arena a = {0};
+        tg_program p;
+        ir_graph *ir;
+        uint32_t n_tokens = 1;
+        const pass_options options = {.n_workers = WORKERS,
+                                      .whole_tiles = true,
+                                      .relaxed = true,
+                                      .page_bytes = 1 << 20,
+                                      .pages_per_worker = 2,
+                                      .verify = true};
+        check_ok(&cx, ir_parse(&cx, &a, str_from(cases[i].graph), &ir));
+        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
+        const tg_graph *g = p.graphs[0].tg;
+        assert_in_range(spread_of(g, 0, 0, 1).n, WORKERS * 4 / 5, WORKERS);
+        assert_int_equal(spread_of(g, 0, 0, 1).most, cases[i].images);
+        assert_int_equal(spread_of(g, 0, 1, 1).most, cases[i].rows);
+        assert_int_equal(spread_of(g, 0, 2, 1).most, cases[i].heads);
+        arena_free(&a);
+    }
+}
+
 /* A number of parts that a user asks for is taken as it is, or refused: an axis has no more parts
  * than units, and none without axes. */
 static void degrees_are_taken_or_refused(void **state)
@@ -489,6 +528,7 @@ int main(void)
         cmocka_unit_test(rows_of_another_tensor_are_written_by_many),
         cmocka_unit_test(places_of_a_task_belong_to_one_image),
         cmocka_unit_test(products_of_calls_are_cut_for_boxes),
+        cmocka_unit_test(rows_of_attention_are_cut_before_heads),
         cmocka_unit_test(degrees_are_taken_or_refused),
         cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -52,74 +52,129 @@
 #include "role/bodies.cuh"
 #endif
 
-/* All threads of the block, once, before any role starts; called by mpk_kernel.  Thread 0 alone
- * writes: it sets the worker's state in shared memory, which holds garbage at first, and
- * initialises the barriers.  What is counted from the start of the kernel (sides, flags, ordinals)
- * begins at 0; what the machine keeps from kernel to kernel (step, live counts) comes from
- * device memory.  After it, every thread may read mpk_w and wait for its barriers: the
- * block-wide barrier at the end publishes both. */
+/* What a worker reads of device memory when it begins. */
+struct worker_start {
+    rt_word *counters;
+    rt_control *control;
+    rt_times *times;
+    rt_u64 stall_ns, start_step;
+    rt_u32 mode, graph, n_jit, live[RT_LIVES];
+    mpk_call_step call;
+};
+
+/* One thread: addresses before what lies there, so the loads take two round trips. */
+MPK_FN worker_start worker_read(const rt_kernel *k)
+{
+    worker_start s;
+    s.counters = k->machine.counters;
+    s.control = k->machine.control;
+    s.times = k->times;
+    s.stall_ns = k->machine.limits.stall_ns;
+    s.start_step = k->start_step;
+    s.mode = k->mode;
+    s.call = call_step_of(k);
+    for (int i = 0; i < RT_LIVES; i++)
+        s.live[i] = k->machine.control->live[i];
+    /* The loader starts on this graph's list before any step is published.  If another one comes
+     * first, the bodies make it resync. */
+    s.graph = !MPK_CALLS && s.mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
+    s.n_jit = k->machine.graphs[s.graph].n_jit;
+    return s;
+}
+
+#if MPK_RING
+/* One thread of each warp: the warp's share of the barriers, each of which takes some 40 cycles. */
+MPK_FN void worker_make_barriers(void)
+{
+    const int warp = (int)threadIdx.x / 32, n_warps = (int)blockDim.x / 32;
+#pragma unroll 1
+    for (int i = warp; i < 2 * MPK_BOXES; i += n_warps)
+        /* The warpgroup's thread that requests the box arrives once; its bytes do the rest. */
+        ptx_barrier_init(&mpk_w.box_full[0][i], 1);
+#pragma unroll 1
+    for (int i = warp; i < MPK_PAGES; i += n_warps) {
+        /* one arrival of the loader, which announces the bytes; one of each body warp to give it
+         * back */
+        ptx_barrier_init(&mpk_w.full[i], 1);
+        ptx_barrier_init(&mpk_w.empty[i], MPK_WARPS);
+    }
+#pragma unroll 1
+    for (int i = warp; i < MPK_ENTRIES; i += n_warps) {
+        ptx_barrier_init(&mpk_w.entry_full[i], 1);
+        ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS + 1); /* bodies and clerk */
+        ptx_barrier_init(&mpk_w.written[i], MPK_WARPS);
+    }
+    /* The initial values must be visible to the copy engine before the first copy completes on one
+     * of these barriers. */
+    ptx_fence_barrier_init();
+}
+#endif
+
+/* Thread 0: the worker's state in shared memory, which holds garbage at first.  What is counted
+ * from the start of the kernel (sides, flags, ordinals) begins at 0; what the machine keeps from
+ * kernel to kernel (step, live counts) comes from device memory. */
+MPK_FN void worker_set(const rt_kernel *k, const worker_start &s)
+{
+    mpk_w.k = k;
+    mpk_w.counters = s.counters;
+    mpk_w.control = s.control;
+    mpk_w.stall_ns = s.stall_ns;
+    mpk_w.index = blockIdx.x;
+    mpk_w.mode = s.mode;
+    mpk_w.times = 0;
+    /* the last step that has ended: a published word that differs is a step to run */
+    mpk_w.step = s.start_step;
+    mpk_w.call = s.call;
+    /* both rings begin at page 0 in phase 0, the list at nothing */
+    for (int i = 0; i < MPK_WARPS; i++) {
+        mpk_w.sides[i] = {};
+        mpk_w.jit_sides[i] = {};
+    }
+    mpk_w.all_times = s.times;
+    mpk_w.direct = s.mode != RT_SERVE;
+    mpk_w.graph = mpk_w.first_graph = s.graph;
+    /* Only with regimes may a kernel begin after the machine has stopped: it was already on the
+     * stream when the one before it saw the end. */
+    mpk_w.is_late = MPK_REGIMES > 1 && rt_load_acquire_device(&s.control->abort) != RT_RUNNING;
+    mpk_w.hybrid = s.n_jit != 0;
+    /* Counts and flags of the protocols; none is read before the barrier of worker_begin. */
+    mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail =
+        mpk_w.ready = mpk_w.plans[0] = mpk_w.plans[1] = 0;
+    for (int i = 0; i < RT_LIVES; i++)
+        mpk_w.live[i] = s.live[i];
+    mpk_w.box_fills[0] = mpk_w.box_fills[1] = 0;
+    mpk_w.routed = {};
+#if MPK_PEERS > 1
+    for (int i = 0; i < MPK_PEERS; i++)
+        mpk_w.away[i] = k->peers[i].away;
+#endif
+}
+
+/* All threads of the block, once, before any role starts; called by mpk_kernel.  After it, every
+ * thread may read mpk_w and wait for its barriers: the barrier at its end publishes both.
+ * In a call the caller's addresses, if they have changed since the worker's last call, come into
+ * the entries before a loader or a body reads one: each block compares the number of their set with
+ * the one that it holds, so a block that does not run for some calls still catches up. */
 MPK_FN void worker_begin(const rt_kernel *k)
 {
-    if (threadIdx.x == 0) {
-        mpk_w.k = k;
-        mpk_w.counters = k->machine.counters;
-        mpk_w.control = k->machine.control;
-        mpk_w.stall_ns = k->machine.limits.stall_ns;
-        mpk_w.index = blockIdx.x;
-        mpk_w.mode = k->mode;
-        mpk_w.times = 0;
-        /* the last step that has ended: a published word that differs is a step to run */
-        mpk_w.step = k->start_step;
-        /* both rings begin at page 0 in phase 0, the list at nothing */
-        for (int i = 0; i < MPK_WARPS; i++) {
-            mpk_w.sides[i] = {};
-            mpk_w.jit_sides[i] = {};
-        }
-        mpk_w.all_times = k->times;
-        mpk_w.direct = k->mode != RT_SERVE;
-        /* The loader starts on this graph's list before any step is published.  If another one
-         * comes first, the bodies make it resync. */
-        mpk_w.graph = mpk_w.first_graph = k->mode == RT_ONE_OP ? k->graph : regime_first_graph(k);
-        /* Only with regimes may a kernel begin after the machine has stopped: it was already on
-         * the stream when the one before it saw the end. */
-        mpk_w.is_late =
-            MPK_REGIMES > 1 && rt_load_acquire_device(&k->machine.control->abort) != RT_RUNNING;
-        mpk_w.hybrid = k->machine.graphs[mpk_w.graph].n_jit != 0;
-        /* Counts and flags of the protocols; none is read before the barrier below. */
-        mpk_w.abort = mpk_w.begun = mpk_w.loaded = mpk_w.clerked = mpk_w.resync = mpk_w.jit_mail =
-            mpk_w.ready = mpk_w.plans[0] = mpk_w.plans[1] = 0;
-        for (int i = 0; i < RT_LIVES; i++)
-            mpk_w.live[i] = k->machine.control->live[i];
-        mpk_w.box_fills[0] = mpk_w.box_fills[1] = 0;
-        mpk_w.routed = {};
-#if MPK_PEERS > 1
-        for (int i = 0; i < MPK_PEERS; i++)
-            mpk_w.away[i] = k->peers[i].away;
-#endif
-#if MPK_RING
-#pragma unroll 1
-        for (int i = 0; i < 2 * MPK_BOXES; i++)
-            /* The warpgroup's thread that requests the box arrives once; the box's bytes do the
-             * rest. */
-            ptx_barrier_init(&mpk_w.box_full[0][i], 1);
-#pragma unroll 1
-        for (int i = 0; i < MPK_PAGES; i++) {
-            /* one arrival of the loader, which announces the bytes; one of each body warp to
-             * give it back */
-            ptx_barrier_init(&mpk_w.full[i], 1);
-            ptx_barrier_init(&mpk_w.empty[i], MPK_WARPS);
-        }
-#pragma unroll 1
-        for (int i = 0; i < MPK_ENTRIES; i++) {
-            ptx_barrier_init(&mpk_w.entry_full[i], 1);
-            ptx_barrier_init(&mpk_w.entry_empty[i], MPK_WARPS + 1); /* bodies and clerk */
-            ptx_barrier_init(&mpk_w.written[i], MPK_WARPS);
-        }
-        /* The initial values must be visible to the copy engine before the first copy completes
-         * on one of these barriers. */
-        ptx_fence_barrier_init();
-#endif
+    const bool first = threadIdx.x == 0;
+    worker_start s = {};
+    const rt_u64 *sets = k->call.addresses, *held = k->call.held + blockIdx.x;
+    rt_u64 set = 0, old = 0; /* of the caller's addresses: number of the set; of the worker's set */
+    if (MPK_CALLS) {
+        set = sets[0];
+        old = *held;
     }
+    if (first)
+        s = worker_read(k);
+#if MPK_RING
+    if (threadIdx.x % 32 == 0)
+        worker_make_barriers();
+#endif
+    if (first)
+        worker_set(k, s);
+    if (MPK_CALLS && old != set)
+        call_move(k, set);
     __syncthreads();
 }
 
@@ -135,12 +190,10 @@ MPK_FN void run_step(rt_kernel *k)
         rt_step_poll(&k->machine, &k->machine.workers[0]);
         return;
     }
-    if (!k->call.is_one) {
-        step_loop(k);
-        return;
-    }
-#endif
+    step_loop(k);
+#else
     call_loop(k);
+#endif
 }
 
 #endif
@@ -193,18 +246,15 @@ MPK_FN void run_role(rt_kernel *k)
     /* nothing to schedule, poll or carry for one operator */
     if (k->mode != RT_SERVE)
         return;
-    if (warp == MPK_WARPS + 2 && blockIdx.x == 0 && k->call.is_one)
-        run_step(k);
 #if MPK_PEERS > 1
-    else if (blockIdx.x == 0 && k->peer) {
+    if (blockIdx.x == 0 && k->peer) {
         if (threadIdx.x == (MPK_WARPS + 3) * 32)
             peer_loop(k);
+        return;
     }
 #endif
-#if !MPK_CALLS
-    else if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
+    if (warp == MPK_WARPS + 2 && blockIdx.x == 0)
         run_step(k);
-#endif
     else if (warp == MPK_WARPS + 2 && blockIdx.x <= k->machine.n_schedulers) {
         /* A scheduler: paper §5.1.  Its queues lie in device memory; the pause keeps idle polls
          * off L2. */
@@ -213,7 +263,7 @@ MPK_FN void run_role(rt_kernel *k)
                 __nanosleep(50);
     }
 #if !MPK_CALLS
-    else if (warp == MPK_WARPS + 3 && blockIdx.x == 0 && !k->call.is_one)
+    else if (warp == MPK_WARPS + 3 && blockIdx.x == 0)
         courier_loop(k);
 #endif
     /* One lane suffices, and 31 fewer loads of the abort word go to L2 in each look. */
@@ -245,12 +295,8 @@ MPK_FN void run_role(rt_kernel *k)
  * whole register file: 384 threads may have 168 registers each. */
 extern "C" __global__ void __launch_bounds__(MPK_WORKER_THREADS, 1) mpk_kernel(rt_kernel *k)
 {
-    /* New addresses first: they are written into the entries before a loader or a body reads
-     * one. */
-    if (k->call.is_one)
-        call_begin(k);
     /* Let the next operator's kernel start its loader while this one still computes. */
-    if (k->mode == RT_ONE_OP)
+    if (!MPK_CALLS && k->mode == RT_ONE_OP)
         ptx_grid_let_next();
     worker_begin(k);
 #if MPK_REGIMES > 1

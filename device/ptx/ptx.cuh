@@ -323,6 +323,12 @@ MPK_FN void ptx_fetch_map(const void *map)
 {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
+/* Copies of this block by a map, after its next barrier, are by what has been written there since
+ * they were by the same map before. */
+MPK_FN void ptx_acquire_map(const void *map)
+{
+    asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
+}
 /* Ordinary writes of others that this thread has acquired are seen by its bulk copies from global
  * memory after this: these are another proxy, which acquires and releases alone do not order.
  * Without `.global` ptxas puts a fence of all memory in front of it (MEMBAR.ALL.GPU), which takes
@@ -369,6 +375,7 @@ MPK_FN void ptx_barrier_await_copies(rt_u64 *b)
 }
 /* Copies of a thread are ordered like its loads, and barriers are seen after a block's. */
 MPK_FN void ptx_fence_bulk(void) {}
+MPK_FN void ptx_acquire_map(const void *) {}
 MPK_FN void ptx_fence_barrier_init(void) {}
 #endif
 

@@ -14,6 +14,7 @@
  *     but the graph, in a resync, when thread 0 waits for its answer.
  *   - `direct` says who looks after events: 0 the clerk, 1 thread 0 of the bodies (steps with JIT
  *     tasks, RT_ONE_OP). It changes between steps only.
+ *   - A call's step is known when its kernel begins, and no step word is waited for (calls.cuh).
  *   - Every wait ends when `abort` is raised.  The warps then leave in any order, and nothing that
  *     they leave half done is read again: the host reads the fault record, not the results.
  */
@@ -164,6 +165,19 @@ MPK_FN void drop_ahead(mpk_side *s)
 }
 #endif
 
+/* Thread 0: write down what the step is, by its word. */
+MPK_FN void note_step(rt_u64 step)
+{
+    mpk_w.step = step;
+    mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
+    mpk_w.graph = rt_word_graph(step);
+    mpk_w.epoch = rt_word_epoch(step);
+    if (mpk_w.choice)
+        mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
+    for (rt_u32 i = 0; i < RT_LIVES; i++)
+        mpk_w.live[i] = rt_word_live(step, i);
+}
+
 /* Thread 0, between two steps: wait for a step word other than the last and write down what the
  * step is (step, graph, epoch, live, hybrid).  mpk_w.choice tells the other threads, after a
  * barrier: 0 a step of the same graph, 1 of another, MPK_STOP none comes.  No other thread reads
@@ -173,9 +187,12 @@ static __device__ __noinline__ void await_step(void)
     rt_control *c = mpk_w.control;
     rt_u64 step, last = mpk_w.step; /* the word that is published; the one that has ended */
     rt_u32 n = 0;
-    rt_call *call = (rt_call *)&mpk_w.k->call;
-    if (call->is_one && mpk_w.begun) {
+    if (MPK_CALLS && mpk_w.begun) {
         mpk_w.choice = MPK_STOP;
+        return;
+    }
+    if (MPK_CALLS && !mpk_w.hybrid) {
+        note_step(mpk_w.call.step);
         return;
     }
     /* Acquire at device scope (of several GPUs, system): partner of the step task's release,
@@ -200,17 +217,9 @@ static __device__ __noinline__ void await_step(void)
             ptx_store_flag(&mpk_w.abort, 1);
         return;
     }
-    mpk_w.step = step;
-    mpk_w.choice = rt_word_graph(step) != mpk_w.graph;
-    mpk_w.graph = rt_word_graph(step);
-    mpk_w.epoch = rt_word_epoch(step);
-    if (mpk_w.choice)
-        mpk_w.hybrid = mpk_w.k->machine.graphs[mpk_w.graph].n_jit != 0;
-    for (rt_u32 i = 0; i < RT_LIVES; i++)
-        mpk_w.live[i] = rt_word_live(step, i);
-    /* The step word of a call is cleared only when every worker has counted here. */
-    if (call->is_one)
-        rt_add_acq_rel_device(&call->arrived, 1); /* partner: call_loop */
+    note_step(step);
+    if (MPK_CALLS) /* with JIT tasks: the word is cleared only when every worker has seen it */
+        mpk_call_arrive();
 }
 
 /* All body threads: begin the next step, or (not serving) the one operator that this kernel

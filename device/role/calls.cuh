@@ -1,17 +1,21 @@
 /* calls.cuh - a launch that is one step (rt_call; MPK_CALLS): what torch.compile runs.
  *
- * kernel.cuh calls call_begin in all threads before anything else, and starts call_loop in warp
- * MPK_WARPS + 2 of worker 0, in the place of step_loop.
+ * kernel.cuh calls call_move in all threads when a worker begins with other addresses, and starts
+ * call_loop in warp MPK_WARPS + 2 of worker 0, in the place of step_loop.
  *
  *   - Addresses: a block rewrites its own list's entries when the number of the address table
  *     differs from the one that it holds, before any of its warps reads one.  Worker 0 rewrites JIT
  *     tasks too; other workers read those only after it has published the step.
- *   - The step word is cleared for the next call only when the end event is activated and every
- *     worker has counted `arrived`: a block that starts late cannot miss the step.
+ *   - The step is known: graph 0, whose epoch is one more than the last call has left
+ *     (call_step_of).  So workers begin at once.  Where there are JIT tasks they wait for the step
+ *     word instead, since its change tells them that no more will come.
+ *   - What the last call has left changes only when every worker has counted `arrived`.  A worker
+ *     counts when it has read it, or has seen the step word: a block that starts late reads the
+ *     right epoch, and cannot miss the step.
  *
- *     step word   RT_NO_STEP .. published .............................. RT_NO_STEP
- *     workers                    see it, count `arrived`, run their lists
- *     call_loop   publish ...... wait for the end event and for `arrived` . clear
+ *     step word   RT_NO_STEP .. published ...................................... RT_NO_STEP
+ *     workers     read the epoch, count `arrived`, run their lists
+ *     call_loop   publish ..... wait for `arrived`, write epochs; wait for the end event . clear
  *
  *   - Each warp leaves when its part is done.  Where there is a clerk, it raises `abort` after it
  *     has counted the last task, and no warp waits for another one that has left.
@@ -23,24 +27,24 @@
 #include "role/watcher.cuh"
 
 /* All threads: write the addresses of the caller's tensors into the entries of one list.  uses[]
- * names each word of an entry that holds such an address, so nothing else is touched. */
+ * names each word of an entry that holds such an address, so nothing else is touched.  Copies by
+ * this block see maps that the host has made anew. */
 MPK_FN void call_move_list(const rt_kernel *k, rt_u32 list)
 {
     const rt_call *c = &k->call;
-    for (rt_u32 i = c->first_use[list] + threadIdx.x; i < c->first_use[list + 1]; i += blockDim.x)
-        ((rt_u64 *)k->entries)[c->uses[i].word] =
-            c->addresses[1 + c->uses[i].slot] + c->uses[i].offset;
+    for (rt_u32 i = c->first_use[list] + threadIdx.x; i < c->first_use[list + 1]; i += blockDim.x) {
+        const rt_use use = c->uses[i];
+        ((rt_u64 *)k->entries)[use.word] = c->addresses[1 + (use.slot & ~RT_USE_MAP)] + use.offset;
+        if (use.slot & RT_USE_MAP)
+            ptx_acquire_map(
+                (const void *)k->entries[use.word / (sizeof(rt_entry) / sizeof(rt_u64))].maps);
+    }
 }
 
-/* All threads of a block, before anything else: if the caller's addresses have changed since
- * this worker's last call, write them into its own list, worker 0 also into JIT tasks.  Each
- * block compares with the number that it holds, so a block that does not run for some calls
- * still catches up. */
-static __device__ __noinline__ void call_begin(const rt_kernel *k)
+/* All threads of a block: write the caller's addresses into its own list, worker 0 also into JIT
+ * tasks. */
+static __device__ __noinline__ void call_move(const rt_kernel *k, rt_u64 set)
 {
-    const rt_u64 set = k->call.addresses[0]; /* number of the set of addresses */
-    if (k->call.held[blockIdx.x] == set)
-        return;
     call_move_list(k, blockIdx.x);
     if (blockIdx.x == 0)
         call_move_list(k, k->machine.n_workers);
@@ -56,8 +60,21 @@ static __device__ __noinline__ void call_begin(const rt_kernel *k)
         k->call.held[blockIdx.x] = set;
 }
 
-/* One warp of worker 0: publish the step, wait for its end, clear the step word for the next
- * call.  `everyone`: what `arrived` counts to when each worker has seen this step; like an
+/* The step of this call, as rt_step_publish makes its word, and the worker's list. */
+MPK_FN mpk_call_step call_step_of(const rt_kernel *k)
+{
+    mpk_call_step c = {};
+#if MPK_CALLS
+    const rt_u32 *epochs = k->machine.epochs, *first = k->first_entry + blockIdx.x;
+    c.step = rt_step_word(0, epochs[0] + 1, RT_NONE, RT_NONE);
+    c.list.first = first[0];
+    c.list.last = first[1];
+#endif
+    return c;
+}
+
+/* One warp of worker 0: publish the step, let the next call find its epoch, wait for the end of the
+ * step, clear its word.  `everyone`: what `arrived` counts to when each worker has counted; like an
  * event's counter it never resets. */
 static __device__ __noinline__ void call_loop(rt_kernel *k)
 {
@@ -71,15 +88,19 @@ static __device__ __noinline__ void call_loop(rt_kernel *k)
     rt_u64 step = m->serving->step;
     ending_follow(&ending, m, step);
     const rt_u32 everyone = m->n_workers * rt_word_epoch(step);
-    while (!aborted && !(step_has_ended(&ending) &&
-                         rt_every(rt_load_acquire_device(&k->call.arrived) == everyone))) {
+    bool all_here = false;
+    while (!aborted && !(all_here && step_has_ended(&ending))) {
+        if (!all_here && rt_every(rt_load_acquire_device(&k->call.arrived) == everyone)) {
+            /* The next call's workers start from RT_NO_STEP, so the step that it publishes is new
+             * to them. */
+            step_end(k, RT_NO_STEP);
+            all_here = true;
+        }
         if (step_is_stuck(m, &since, &n) && rt_lane() == 0)
             rt_raise_stall(m, 0);
-        aborted = !rt_every(rt_load_relaxed_device(&m->control->abort) == RT_RUNNING);
+        if (n % 16 == 0) /* seldom: a look takes as long as one at the end event */
+            aborted = !rt_every(rt_load_relaxed_device(&m->control->abort) == RT_RUNNING);
     }
-    /* The next call's workers start from RT_NO_STEP, so the step that it publishes is new to
-     * them. */
-    step_end(k, RT_NO_STEP);
     rt_meet();
     if (rt_lane() != 0)
         return;

@@ -288,7 +288,7 @@ static __device__ void clerk_loop(void)
         __syncwarp();
         if (threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.clerked, step + 1); /* partner: await_step */
-        if (!direct && mpk_w.k->call.is_one) {
+        if (!direct && MPK_CALLS) {
             ptx_store_flag(&mpk_w.abort, 1); /* all is counted: the worker leaves */
             return;
         }

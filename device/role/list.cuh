@@ -22,8 +22,10 @@ MPK_FN const rt_range mpk_list(rt_u32 graph)
 {
     const rt_kernel *k = mpk_w.k;
     rt_range r;
-    if (k->mode == RT_ONE_OP)
+    if (mpk_w.mode == RT_ONE_OP)
         return k->one[mpk_w.index];
+    if (MPK_CALLS)
+        return mpk_w.call.list;
     const rt_u32 *first = k->first_entry + (rt_u64)graph * k->machine.n_workers + mpk_w.index;
     r.first = first[0];
     r.last = first[1];

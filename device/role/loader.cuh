@@ -194,7 +194,7 @@ static __device__ void loader_loop(void)
         if (done && threadIdx.x % 32 == 0)
             ptx_store_flag(&mpk_w.loaded, l.step + 1); /* partner: clerk_run_list */
         __syncwarp();
-        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || k->call.is_one) {
+        if (ptx_load_flag(&mpk_w.abort) || k->mode != RT_SERVE || MPK_CALLS) {
             if (MPK_REGIMES > 1)
                 loader_await_copies(&l, &d, slot, parity);
             return;

@@ -38,6 +38,8 @@
  * yet, which is a guess: if it is wrong, the bodies have the loader resync. */
 MPK_FN rt_u32 regime_first_graph(const rt_kernel *k)
 {
+    if (MPK_CALLS)
+        return 0;
     const rt_u64 step = mpk_load_step(k->machine.control);
     return step == RT_NO_STEP ? 0 : rt_word_graph(step);
 }

@@ -15,13 +15,16 @@
 
 #include "tile/worker.cuh"
 
-/* One thread: raise the worker's flag once the machine's abort word says so. */
+/* One thread: raise the worker's flag once the machine's abort word says so, at which it looks
+ * every 5 us.  In a call it looks at the flag more often, since the call ends when the last warp
+ * leaves; and it counts the worker's arrival, which no other warp has the time for. */
 static __device__ __noinline__ void watch_loop(void)
 {
-    /* the host waits for the last worker of a call */
-    const rt_u32 rest_ns = mpk_w.k->call.is_one ? 500 : 5000;
-    while (!ptx_load_flag(&mpk_w.abort)) {
-        if (rt_load_relaxed_device(&mpk_w.control->abort) != RT_RUNNING)
+    const rt_u32 rest_ns = MPK_CALLS ? 100 : 5000, looks = MPK_CALLS ? 50 : 1;
+    if (MPK_CALLS && !mpk_w.hybrid)
+        mpk_call_arrive();
+    for (rt_u32 n = 0; !ptx_load_flag(&mpk_w.abort); n++) {
+        if (n % looks == 0 && rt_load_relaxed_device(&mpk_w.control->abort) != RT_RUNNING)
             ptx_store_flag(&mpk_w.abort, 1);
         __nanosleep(rest_ns);
     }

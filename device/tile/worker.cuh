@@ -66,6 +66,13 @@ struct mpk_routed {
     rt_u32 ordinal, epoch, lo, hi;
 };
 
+/* A call's one step, which is known when its kernel begins (role/calls.cuh): its word, and this
+ * worker's list.  Zeros in other kernels. */
+struct mpk_call_step {
+    rt_u64 step;
+    rt_range list;
+};
+
 /* The worker's state in shared memory; one object, mpk_w.  worker_begin (kernel.cuh) fills it.
  * Its size is a multiple of 1024 bytes, because when units are linked mpk_s begins right after
  * it, whatever alignment mpk_s requests, and swizzled pages need 1024.
@@ -97,6 +104,7 @@ struct __align__(1024) mpk_worker
     mpk_jit_side jit_sides[MPK_WARPS];
     /* the step that runs (role/bodies.cuh); thread 0 writes it between barriers */
     rt_u64 step; /* its word */
+    mpk_call_step call;
     rt_u32 live[RT_LIVES];
     rt_u32 graph, epoch;
     /* Tasks in order (role/clerk.cuh): barriers, of task `ordinal` at ordinal % MPK_ENTRIES: all
@@ -200,6 +208,13 @@ MPK_FN void mpk_await_written(rt_u32 ordinal)
     mpk_barrier_wait(&mpk_w.written[ordinal % MPK_ENTRIES], ordinal / MPK_ENTRIES & 1);
 }
 #endif
+
+/* One thread, in a call: this worker has read all that the call before has left, and has seen the
+ * step word if it waits for one. */
+MPK_FN void mpk_call_arrive(void)
+{
+    rt_add_acq_rel_device((rt_word *)&mpk_w.k->call.arrived, 1); /* partner: call_loop */
+}
 
 /* ---- words that other GPUs may write ---- */
 

@@ -35,6 +35,13 @@ typedef struct cuda_calls {
     cuda_address block; /* of the slots: addresses, sets that entries hold, uses */
 } cuda_calls;
 
+/* An operator's map of an x that lies in a slot. */
+typedef struct slot_map {
+    uint32_t op, slot;
+    uint64_t offset;   /* bytes after the slot's address */
+    cuda_address made; /* the address for which the GPU has it; 0: none */
+} slot_map;
+
 /* What machine_make_slots gives; in the caller's arena.  A machine has one that counts: making
  * another replaces the tables that its kernel reads, and the first may not be launched any more. */
 typedef struct cuda_slots {
@@ -43,6 +50,8 @@ typedef struct cuda_slots {
     cuda_address at;     /* there */
     uint32_t *weights;   /* [n] weight that lies in a slot, or IR_NONE */
     bool is_sent;        /* the GPU has these addresses; false after a copy that failed */
+    slot_map *maps;
+    uint32_t n_maps;
 } cuda_slots;
 
 /* ---- weights ---- */
@@ -157,17 +166,30 @@ static bool is_packed(const gen_pack *p, ir_tensor_id tensor)
     return false;
 }
 
+/* How many bytes after the address of its slot a tensor begins. */
+static uint64_t offset_in_slot(const ir_graph *g, ir_tensor_id tensor)
+{
+    int64_t stride[IR_MAX_RANK], offset;
+    ir_strides(g, tensor, stride, &offset);
+    return (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset);
+}
+
+/* Has an operator a map of its x, made anew where the caller moves that? */
+static bool maps_x(const cuda_machine *m, uint32_t op)
+{
+    return cuda_takes_maps(m, 0, op) && !m->source.uses[0][op].body->images;
+}
+
 /* Counts an operand if its tensor lies in a slot, or, when there is room (uses), lists it: which
- * word of which entry, which slot, how many bytes after the slot's address.  MPK_EARG: the tensor
- * is an input, a state or an output, for which this machine has no memory, and no slot gives it
- * any. */
+ * word of which entry, which slot, how many bytes after the slot's address, is it mapped.
+ * MPK_EARG: the tensor is an input, a state or an output, for which this machine has no memory, and
+ * no slot gives it any. */
 static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_tensor_id tensor,
-                                uint32_t operand)
+                                uint32_t operand, bool mapped)
 {
     const ir_graph *g = s->m->machine.image.ir[0];
     ir_tensor_id root = tg_root(g, tensor);
     tg_area area = s->m->machine.image.places[0][root].area;
-    int64_t stride[IR_MAX_RANK], offset;
     CHECK(cx, s->slot_of[root] != NO_SLOT || (area != TG_STATE && area != TG_STEP), MPK_EARG,
           "tensor %.*s has no slot: a program in its caller's memory has none for inputs, states "
           "and outputs",
@@ -175,12 +197,10 @@ static mpk_status visit_operand(mpk_context *cx, survey *s, rt_u32 entry, ir_ten
     if (s->slot_of[root] == NO_SLOT)
         return MPK_OK;
     if (s->uses) {
-        ir_strides(g, tensor, stride, &offset);
         uint64_t at = entry * sizeof(rt_entry) + offsetof(rt_entry, at) + operand * sizeof(rt_u64);
-        s->uses[s->n] =
-            (rt_use){.word = (rt_u32)(at / sizeof(rt_u64)),
-                     .slot = (rt_u32)s->slot_of[root],
-                     .offset = (uint64_t)ir_row_bytes(g->tensors.at[tensor].dtype, offset)};
+        s->uses[s->n] = (rt_use){.word = (rt_u32)(at / sizeof(rt_u64)),
+                                 .slot = (rt_u32)s->slot_of[root] | (mapped ? RT_USE_MAP : 0),
+                                 .offset = offset_in_slot(g, tensor)};
     }
     s->n++;
     return MPK_OK;
@@ -195,9 +215,10 @@ static mpk_status visit_entry(mpk_context *cx, survey *s, rt_u32 entry, uint32_t
     const ir_op *op = &s->m->machine.image.ir[0]->ops.at[t->op];
     for (uint32_t i = 0; i < op->n_in; i++)
         if (op->in[i] != IR_NONE && !is_packed(&s->m->source.uses[0][t->op].pack, op->in[i]))
-            TRY(visit_operand(cx, s, entry, op->in[i], gen_operand_of_input(op, i)));
+            TRY(visit_operand(cx, s, entry, op->in[i], gen_operand_of_input(op, i),
+                              i == 0 && maps_x(s->m, t->op)));
     for (uint32_t i = 0; i < op->n_out; i++)
-        TRY(visit_operand(cx, s, entry, op->out[i], gen_operand_of_output(op, i)));
+        TRY(visit_operand(cx, s, entry, op->out[i], gen_operand_of_output(op, i), false));
     return MPK_OK;
 }
 
@@ -249,6 +270,23 @@ static mpk_status map_slots(mpk_context *cx, const cuda_machine *m, arena *a, ui
     return MPK_OK;
 }
 
+/* The maps of what lies in slots; none is made yet. */
+static mpk_status list_maps(mpk_context *cx, const cuda_machine *m, arena *a,
+                            const int32_t *slot_of, cuda_slots *to)
+{
+    const ir_graph *g = m->machine.image.ir[0];
+    NEW(cx, a, to->maps, g->ops.n + 1);
+    for (uint32_t op = 0; op < g->ops.n; op++) {
+        if (!maps_x(m, op))
+            continue;
+        const ir_tensor_id x = g->ops.at[op].in[0], root = tg_root(g, x);
+        if (slot_of[root] != NO_SLOT)
+            to->maps[to->n_maps++] = (slot_map){
+                .op = op, .slot = (uint32_t)slot_of[root], .offset = offset_in_slot(g, x)};
+    }
+    return MPK_OK;
+}
+
 /* Everything of the slots in one block of the GPU's memory, and the kernel told where:
  *
  *   u64 addresses[1 + n]     rt_call.addresses, rewritten by send_addresses
@@ -290,6 +328,7 @@ static mpk_status make_slots(mpk_context *cx, cuda_machine *m, arena *a, arena *
     survey s = {.m = m};
     NEW(cx, a, slots, 1);
     TRY(map_slots(cx, m, a, n, roots, slots, &slot_of));
+    TRY(list_maps(cx, m, a, slot_of, slots));
     s.slot_of = slot_of;
     NEW(cx, scratch, first, m->machine.image.block->n_workers + 2);
     TRY(visit_entries(cx, &s, first));
@@ -355,6 +394,25 @@ static mpk_status follow(mpk_context *cx, const cuda_machine *m, const cuda_mach
     return cuda_stream_after(cx, m->gpu, s, last->calls->done);
 }
 
+/* Maps of what has moved, made anew for the addresses that are about to be sent. */
+static mpk_status send_maps(mpk_context *cx, cuda_machine *m, cuda_slots *slots, cuda_stream s)
+{
+    for (uint32_t i = 0; i < slots->n_maps; i++) {
+        slot_map *of = &slots->maps[i];
+        const cuda_address x = slots->addresses[1 + of->slot] + of->offset;
+        rt_map made;
+        if (x == of->made)
+            continue;
+        of->made = 0; /* until it is there */
+        CHECK(cx, cuda_map_x(m, 0, of->op, x, &made), MPK_EUNSUPPORTED,
+              "this driver makes no tensor map of the operand of %%%.*s: update the driver",
+              STR_ARG(m->machine.image.ir[0]->ops.at[of->op].name));
+        TRY(cuda_upload_on(cx, m->gpu, s, cuda_maps_at(m, of->op), &made, sizeof made));
+        of->made = x;
+    }
+    return MPK_OK;
+}
+
 /* What has changed since the last run goes to the GPU, on the stream, and weights that moved are
  * noted as stale.  The copy is of memory that is not pinned, so the driver has taken the bytes when
  * it returns.  After a failure the same addresses are sent again by the next run, under a new
@@ -375,6 +433,7 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
     }
     held[0]++;
     slots->is_sent = false;
+    TRY(send_maps(cx, m, slots, s));
     TRY(cuda_upload_on(cx, m->gpu, s, slots->at, held, (slots->n + 1) * sizeof *held));
     slots->is_sent = true;
     return MPK_OK;
@@ -384,7 +443,7 @@ static mpk_status send_addresses(mpk_context *cx, cuda_machine *m, cuda_slots *s
  *
  *   wait for the last run             if that was on another stream
  *   wait for `after`'s last run       if there is one, and on another stream
- *   copy of all addresses             if one has changed since the last run
+ *   copies of maps, of all addresses  if an address has changed since the last run
  *   packing kernels                   if a weight moved, or was written (cuda_call_touch)
  *   the program                       always: one graph launch
  *   an event                          unless it is the default stream (mark_end)

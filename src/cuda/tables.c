@@ -246,12 +246,12 @@ static mpk_status fill_operands(mpk_context *cx, const cuda_machine *m, uint32_t
     return MPK_OK;
 }
 
-/* Does the tensor lie at one address in all runs?  In a call its caller may have it elsewhere in
- * each, unless it is a temporary. */
-static bool stays(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+/* Does the tensor lie in memory of a call's caller, who may have it elsewhere in each run?  All but
+ * temporaries do. */
+static bool moves(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
 {
     const ir_tensor_id root = tg_root(m->machine.image.ir[graph], tensor);
-    return m->options.mode != CUDA_CALLS || m->machine.image.places[graph][root].area == TG_TEMPS;
+    return m->options.mode == CUDA_CALLS && m->machine.image.places[graph][root].area != TG_TEMPS;
 }
 
 /* The maps of an operator of the same graph before operator `at` that has the same x, if one has
@@ -268,16 +268,23 @@ static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
     return 0;
 }
 
-/* The map of operand 0: of images, or of a matrix. */
-static bool map_x(const cuda_machine *m, const ir_graph *g, uint32_t at, const gen_use *use,
-                  cuda_address x, rt_map *out)
+/* Of images, or of a matrix. */
+bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address x, rt_map *out)
 {
-    if (use->body->images) {
-        const gen_image image = gen_image_of(g, &g->ops.at[at]);
+    const ir_graph *g = m->machine.image.ir[graph];
+    if (m->source.uses[graph][op].body->images) {
+        const gen_image image = gen_image_of(g, &g->ops.at[op]);
         return cuda_map_images(m->gpu, &image, x, out);
     }
-    const gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[at].in[0]]);
+    const gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[op].in[0]]);
     return cuda_map_boxes(m->gpu, &boxes, x, out);
+}
+
+bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op)
+{
+    const gen_use *use = &m->source.uses[graph][op];
+    return m->source.x_maps[m->source.regime_of[graph]] && use->instance != RT_NONE &&
+           use->body->maps;
 }
 
 /* A body that copies windows of images has no other way to read them: x must stay where it is,
@@ -291,11 +298,12 @@ static mpk_status check_images(mpk_context *cx, const ir_op *op, const gen_use *
     return MPK_OK;
 }
 
-/* The tensor maps of an operator, where its body takes them and addresses stay as they are: operand
- * 0 and the packed weights.  Without them e->maps stays 0, and the body copies another way; but a
- * kernel for prompts has no code for that (maps_of in gen/source.c).  In a kernel that copies boxes
- * of x alone operators with the same x share its map, which multiprocessors then have in their
- * caches. */
+/* The tensor maps of an operator whose body takes them: operand 0 and the packed weights.  Without
+ * them e->maps stays 0, and the body copies another way; but a kernel for prompts has no code for
+ * that (maps_of in gen/source.c).  In a kernel that copies boxes of x alone operators with the same
+ * x share its map, which multiprocessors then have in their caches.  That of an x which moves is
+ * made for each run that has it elsewhere (calls.c), but for images, which pass flatten keeps where
+ * they are. */
 static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                             char *block, rt_entry *ops)
 {
@@ -303,22 +311,23 @@ static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t gra
     const ir_graph *g = m->machine.image.ir[graph];
     const uint32_t regime = m->source.regime_of[graph];
     rt_entry *e = &ops[at];
-    if (!m->source.x_maps[regime] || use->instance == RT_NONE || !use->body->maps ||
-        !stays(m, graph, g->ops.at[at].in[0]))
+    /* x that moves may lie nowhere yet */
+    const bool moving = moves(m, graph, g->ops.at[at].in[0]), later = moving && !e->at[0];
+    if (!cuda_takes_maps(m, graph, at) || (moving && use->body->images))
         return MPK_OK;
-    e->maps = m->source.maps[regime] ? 0 : maps_before(g, at, ops);
+    e->maps = m->source.maps[regime] || moving ? 0 : maps_before(g, at, ops);
     if (e->maps)
         return MPK_OK;
-    const uint64_t offset = m->layout.maps + (uint64_t)e->op * RT_MAPS * sizeof(rt_map);
+    const cuda_address there = cuda_maps_at(m, e->op);
     /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
-    rt_map *maps = (rt_map *)(void *)(block + offset);
+    rt_map *maps = (rt_map *)(void *)(block + (there - m->table_block));
     const gen_boxes w = gen_boxes_of_packed(use->body, &use->pack, false),
                     few = gen_boxes_of_packed(use->body, &use->pack, true);
     /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
-    if (map_x(m, g, at, use, e->at[0], &maps[0]) &&
+    if ((later || cuda_map_x(m, graph, at, e->at[0], &maps[0])) &&
         (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
                                      cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
-        e->maps = m->table_block + offset;
+        e->maps = there;
     const bool wanted = m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
                                                       : m->source.maps[regime];
     CHECK(cx, e->maps || !wanted, MPK_EUNSUPPORTED,
@@ -674,7 +683,6 @@ static void fill_kernel(const cuda_machine *m, rt_kernel *k)
     k->delays = o->profile ? AT(base + l->delays) : NULL;
     k->steps = o->profile ? AT(base + l->steps) : NULL;
     k->start_step = RT_NO_STEP;
-    k->call.is_one = m->calls != NULL;
     k->idle_ns = o->idle_ns < UINT32_MAX ? (rt_u32)o->idle_ns : UINT32_MAX;
     /* the host's ends, pinned, as this GPU sees them */
     k->host_request_ring = AT(box + offsetof(cuda_mailbox, request_ring));

@@ -173,7 +173,7 @@ bool gen_wants_maps(const ir_graph *g, ir_op_id op)
 /* Has every task that may come by boxes maps, and aligned words? */
 static bool always_by_boxes(const gen_call *c, gen_maps maps)
 {
-    return maps == GEN_MAPS_ALL || (c->stays && c->stays[c->op->in[X]] && wants_maps(c));
+    return maps == GEN_MAPS_ALL || (c->all_maps && wants_maps(c));
 }
 
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op)

@@ -66,9 +66,10 @@ typedef struct gen_call {
     gen_caches *caches;
     const ir_box *box; /* the largest of the operator's tasks; NULL: its whole output */
     gen_choices *choices;
-    bool maps; /* the host can make tensor maps of what stays at its address */
-    /* [tensors of ir] of a call: it stays at one address in all launches; NULL: not known */
-    const bool *stays;
+    bool maps; /* the host can make tensor maps */
+    /* a call: it makes those of all operators that want some (gen_wants_maps), also of tensors that
+     * its caller moves */
+    bool all_maps;
 } gen_call;
 
 /* Weights that a body reads as one stream: the rows of up to three matrices [rows_i, columns],
@@ -140,7 +141,7 @@ bool gen_is_centred(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n_columns);
 /* Of an operator of linear_tile in a call, whose tensors are aligned (target_def.call_align): must
- * it have maps if x stays at its address?  Then it has no other code for what may come by boxes. */
+ * it have maps in a call?  Then it has no other code there for what may come by boxes. */
 bool gen_wants_maps(const ir_graph *g, ir_op_id op);
 
 /* Units that a kernel is compiled in side by side (device/units.cuh): the values of MPK_UNIT.  What

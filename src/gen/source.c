@@ -157,7 +157,7 @@ static gen_call call_of(emitter *e, uint32_t graph, uint32_t op)
                       .caches = &e->caches,
                       .choices = &e->choices,
                       .maps = !e->jit,
-                      .stays = g->stays,
+                      .all_maps = e->whole == GEN_CALL,
                       .box = g->boxes ? &g->boxes[op] : NULL};
 }
 

@@ -94,7 +94,6 @@ typedef struct gen_graph {
     uint32_t n_tokens;   /* T it was built for */
     const bool *jit;     /* [ops] its tasks are launched just in time; NULL: none is */
     const ir_box *boxes; /* [ops] the largest of its tasks; NULL: not known */
-    const bool *stays;   /* [tensors] gen_call.stays */
     uint32_t n_tasks;
     const rt_task *tasks; /* [n_tasks]; NULL: not known */
     bool drafts;          /* of a draft model */

@@ -63,20 +63,6 @@ static mpk_status find_boxes(mpk_context *cx, arena *a, const program_image *ima
     return MPK_OK;
 }
 
-/* Which tensors of a call stay at one address in all launches: its temporaries.  All others are the
- * caller's. */
-static mpk_status find_stays(mpk_context *cx, arena *a, const program_image *image, uint32_t graph,
-                             const bool **out)
-{
-    const ir_graph *ir = image->ir[graph];
-    bool *stays;
-    NEW(cx, a, stays, ir->tensors.n);
-    for (ir_tensor_id t = 0; t < ir->tensors.n; t++)
-        stays[t] = image->places[graph][tg_root(ir, t)].area == TG_TEMPS;
-    *out = stays;
-    return MPK_OK;
-}
-
 /* Workers of the image are those of all peers; a source is for the workers of one. */
 mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *image,
                                const gen_arch *arch, gen_whole whole, gen_source *out)
@@ -93,8 +79,6 @@ mpk_status gen_source_of_image(mpk_context *cx, arena *a, const program_image *i
                                          rows[i].first_task};
         TRY(find_jit_ops(cx, a, image, i, &graphs[i].jit));
         TRY(find_boxes(cx, a, image, i, &graphs[i].boxes));
-        if (whole == GEN_CALL)
-            TRY(find_stays(cx, a, image, i, &graphs[i].stays));
     }
     return gen_source_make(cx, a, image->n_graphs, graphs,
                            image->block->n_workers / image->block->n_peers, arch, whole, out);

@@ -106,8 +106,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* The keys *from .. *end - 1, of n, that any of rows first .. last - 1 may see by causal and window;
- * the mask is not looked at. */
+/* The keys *from .. *end - 1, of n, that any of rows first .. last - 1 may see by causal and
+ * window; the mask is not looked at. */
 static void seen_keys(const ir_attribute *attributes, int64_t n, int64_t first, int64_t last,
                       int64_t *from, int64_t *end)
 {

@@ -185,19 +185,19 @@ typedef struct rt_step_notes {
 } rt_step_notes;
 
 /* An address in an entry that the caller of a call supplies: 64-bit word number `word` of the array
- * of entries becomes addresses[1 + slot] + offset. */
+ * of entries becomes addresses[1 + slot] + offset.  With RT_USE_MAP in `slot` the entry's map of x
+ * (rt_entry.maps) has that address too: the host has made it anew. */
 typedef struct rt_use {
     rt_u32 word, slot;
     rt_u64 offset; /* bytes */
 } rt_use;
+#define RT_USE_MAP (1u << 31)
 
 /* A call: one step in memory of the host's caller (torch.compile), whose addresses may differ from
  * call to call.  Each worker patches its own entries before the step when the number of the set of
  * addresses has changed. */
 typedef struct rt_call {
-    /* 1: the kernel runs one step of graph 0, which begins at once, and ends; no courier */
-    rt_u32 is_one;
-    rt_word arrived; /* workers that have seen their call's step, since the start */
+    rt_word arrived; /* workers that have read what the call before has left, since the start */
     /* number of this set of addresses, then one for each slot; the host uploads it */
     const rt_u64 *addresses;
     const rt_use *uses;

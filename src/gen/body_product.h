@@ -153,13 +153,14 @@ static inline int64_t columns_of(const gen_call *c)
     return x->dims[x->rank - 1];
 }
 
-/* Do products of few tokens apply the activation of the result, if there is one?  In steps of a
- * model, and those that are also gates: calls run block programs, or the body for many rows. */
+/* Do products of few tokens apply the activation of the result, if there is one?  Those that are
+ * also gates; calls of more rows run block programs, or the body for many rows. */
 static inline bool takes_act(const gen_call *c)
 {
     const str act = act_of(c);
-    return !act.n || (gen_output(c, 0)->live != IR_ALL &&
-                      (str_is(act, "silu") || str_is(act, "gelu") || str_is(act, "gelu_tanh")));
+    const bool few = gen_output(c, 0)->live != IR_ALL || rows_of_step(c) <= STREAM_MOST_TOKENS;
+    return !act.n ||
+           (few && (str_is(act, "silu") || str_is(act, "gelu") || str_is(act, "gelu_tanh")));
 }
 
 /* Of x in registers, whatever the number of tokens, but for the weights.  Rows of whole 16 bytes

@@ -177,14 +177,12 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
     return NULL;
 }
 
-/* Do the bodies of a GPU apply it at their end?  In steps of a model those for few tokens apply the
- * activations that are also gates.  In calls those for many rows apply all, and those for few rows
- * none. */
+/* Do the bodies of a GPU apply it at their end?  Those for many rows of a call apply all, others the
+ * activations that are also gates. */
 static bool ends_with(const ir_tensor *y, const char *act)
 {
-    if (y->live == IR_ALL)
-        return y->dims[0] >= FEWEST_ROWS;
-    return strcmp(act, "relu") != 0 && strcmp(act, "quick_gelu") != 0;
+    return (y->live == IR_ALL && y->dims[0] >= FEWEST_ROWS) ||
+           (strcmp(act, "relu") != 0 && strcmp(act, "quick_gelu") != 0);
 }
 
 /* Rule act.  Not for a result that nothing reads, because another rule has replaced it. */

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/emulated_bits.cuh"
+#include "tests/emulated_quads.cuh"
 
 #define MPK_EMULATED 1
 #define __device__

@@ -607,14 +607,6 @@ static inline void emulated_arrive(void)
 
 /* ---- arithmetic ---- */
 
-static inline float ptx_exp2(float x)
-{
-    return exp2f(x);
-}
-static inline float ptx_rcp(float x)
-{
-    return 1 / x;
-}
 static inline float ptx_log2(float x)
 {
     return log2f(x);

@@ -5,7 +5,7 @@
 #ifndef EMULATED_WORDS_CUH
 #define EMULATED_WORDS_CUH
 
-#include "tests/emulated_bits.cuh"
+#include "tests/emulated_quads.cuh"
 
 struct __align__(8) uint2
 {

@@ -13,6 +13,7 @@
 #ifndef PTX_PTX_CUH
 #define PTX_PTX_CUH
 
+#include "ptx/half.cuh"
 #include "ptx/thread.cuh"
 
 /* Four 32-bit words as they are loaded and stored. */
@@ -402,42 +403,12 @@ MPK_FN void ptx_grid_wait(void) {}
 
 /* ---- arithmetic ---- */
 
-/* 2^x within 2 ulp; subnormal results are 0. exp2(-inf) is 0, which softmax relies on. */
-MPK_FN float ptx_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-/* 1 / x within 1 ulp; 0 where that would be subnormal. */
-MPK_FN float ptx_rcp(float x)
-{
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 /* log2(x) by the hardware; log2(0) is -inf. */
 MPK_FN float ptx_log2(float x)
 {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
-}
-/* Two floats, rounded to nearest even: `low` in the low half. */
-MPK_FN rt_u32 ptx_pack_bf16(float low, float high)
-{
-    rt_u32 v;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
-/* Exact: a bf16 is the high half of a float. */
-MPK_FN float ptx_low_bf16(rt_u32 v)
-{
-    return __uint_as_float(v << 16);
-}
-MPK_FN float ptx_high_bf16(rt_u32 v)
-{
-    return __uint_as_float(v & 0xffff0000u);
 }
 /* Two bf16 in a word: a b + c, rounded once; the smaller of each two. */
 MPK_FN rt_u32 ptx_fma_bf16(rt_u32 a, rt_u32 b, rt_u32 c)
@@ -503,12 +474,6 @@ MPK_FN void ptx_multiply_bf16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 
 }
 
 /* The same for f16. */
-MPK_FN rt_u32 ptx_pack_f16(float low, float high)
-{
-    rt_u32 v;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
 MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a3, rt_u32 b0,
                              rt_u32 b1)
 {
@@ -518,18 +483,6 @@ MPK_FN void ptx_multiply_f16(float *c, rt_u32 a0, rt_u32 a1, rt_u32 a2, rt_u32 a
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-/* The f16 in the low half of a word. */
-MPK_FN float ptx_low_f16(rt_u32 v)
-{
-    float x;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"((rt_u16)v));
-    return x;
-}
-MPK_FN float ptx_high_f16(rt_u32 v)
-{
-    return ptx_low_f16(v >> 16);
-}
-
 /* v, in a register of its own.  A permutation of bytes whose order comes from memory: the
  * compiler cannot see that it changes nothing, so it cannot compute v again from what it came
  * from. */

@@ -15,6 +15,25 @@
 #define MPK_FN static __device__ __forceinline__
 #define MPK_WARPS (MPK_THREADS / 32)
 
+/* An address of global memory, as the compiler may assume from here on: its loads and stores are
+ * those of global memory alone. */
+template <typename type> MPK_FN type *mpk_global(type *p)
+{
+#ifndef MPK_EMULATED
+    __builtin_assume(__isGlobal(p));
+#endif
+    return p;
+}
+/* The same, of which the compiler does not know how it came about: what is added to it is not taken
+ * apart and added to what it came from. */
+template <typename type> MPK_FN type *mpk_global_kept(type *p)
+{
+#ifndef MPK_EMULATED
+    asm("" : "+l"(p));
+#endif
+    return mpk_global(p);
+}
+
 #ifndef MPK_EMULATED
 /* threadIdx.x, read again each time (volatile).  Otherwise the compiler would compute what
  * follows from it (lanes, rows, addresses) for all bodies ahead of the loop over tasks.  There
@@ -35,6 +54,35 @@ MPK_FN int mpk_kept_thread(void)
     asm("mov.u32 %0, %%tid.x;" : "=r"(x));
     __builtin_assume(x >= 0);
     return x;
+}
+/* 16 bytes of global memory for a thread that reads them once: L1, which has no use for them, does
+ * not keep them.  And the counterpart, one store whatever the compiler knows of p. */
+MPK_FN void ptx_load_once(const void *p, rt_u32 (&v)[4])
+{
+    asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+}
+MPK_FN void ptx_store_quad(void *p, const rt_u32 (&v)[4])
+{
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+/* 2^x within 2 ulp; subnormal results are 0. exp2(-inf) is 0, which softmax relies on. */
+MPK_FN float ptx_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+/* 1 / x within 1 ulp; 0 where that would be subnormal. */
+MPK_FN float ptx_rcp(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 /* All MPK_THREADS threads of the body meet; each then sees what the others wrote to shared and
  * global memory before.  Barrier 1: the loader, the clerk and the other roles do not come here. */

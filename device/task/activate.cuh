@@ -41,9 +41,13 @@ MPK_FN float activate_gelu(float x)
 }
 /* The tanh form written as x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3): 1 + tanh(u) would
  * cancel near u = -3. */
+MPK_FN float activate_two_u(float x)
+{
+    return 1.59576912160573072f * (x + 0.044715f * x * x * x);
+}
 MPK_FN float activate_gelu_tanh(float x)
 {
-    return activate_sigmoid(x, 1.59576912160573072f * (x + 0.044715f * x * x * x));
+    return activate_sigmoid(x, activate_two_u(x));
 }
 MPK_FN float activate_quick_gelu(float x)
 {
@@ -81,6 +85,24 @@ MPK_FN float activate(int kind, float x)
     if (kind == ACTIVATE_QUICK_GELU)
         return activate_quick_gelu(x);
     return kind == ACTIVATE_GELU ? activate_gelu(x) : activate_gelu_tanh(x);
+}
+
+/* activate_sigmoid for a result of 16 bits, within 2^-17 of it: the exponential and the reciprocal
+ * are an instruction each. */
+MPK_FN float activate_sigmoid_short(float x, float u)
+{
+    return x * ptx_rcp(1.0f + ptx_exp2(-1.44269504088896341f * u)); /* log2(e) */
+}
+/* activate() for a result of 16 bits, or of more. */
+MPK_FN float activate_as(bool is_short, int kind, float x)
+{
+    if (is_short && kind == ACTIVATE_SILU)
+        return activate_sigmoid_short(x, x);
+    if (is_short && kind == ACTIVATE_QUICK_GELU)
+        return activate_sigmoid_short(x, 1.702f * x);
+    if (is_short && kind == ACTIVATE_GELU_TANH)
+        return activate_sigmoid_short(x, activate_two_u(x));
+    return activate(kind, x);
 }
 
 #endif

@@ -3,16 +3,19 @@
  *
  * Input: x, whose axis AXIS has neighbours; output: the task's box of y, whose last axis has.  A
  * tile is 64 entries of both axes: 64 rows of 128 bytes in scratch, one for each entry of the last
- * axis, as x has them.  Pieces of 16 bytes are loaded along AXIS and stored along the last axis, so
- * that eight threads have a line of 128 bytes both times:
+ * axis, as x has them.  Pieces of 16 bytes are loaded along AXIS, eight threads a line of 128
+ * bytes, and stored along the last axis, four threads 64 bytes:
  *
- *   row j of scratch   | entries of AXIS 0-7 | 8-15 | ... | 56-63 |     piece p at p ^ (j / 8)
+ *   row j of scratch   | entries of AXIS 0-7 | 8-15 | ... | 56-63 |   piece p at p ^ turned_swap(j)
  *   piece q of y's row a = entry a of rows 8 q .. 8 q + 7
  *
- * which leaves no two lanes of a warp in the same bank.  Scratch has two stages of TURNED_TILES
- * tiles: the next ones are on their way, by copies that need no registers, while those at hand are
- * stored.  Boxes without whole pieces and addresses that are not aligned go entry by entry
- * (copy_run).  Barriers: two for each round of tiles.  Cost: memory.
+ * A warp turns 32 rows of eight entries at once, as four matrices of 8 x 8: a lane gets two
+ * neighbours of each, and matrix i has those rows of which the lane needs its two as number 2 i and
+ * 2 i + 1.  turned_swap leaves no two rows of a matrix, and no two lanes that load a line, in the
+ * same banks.  Scratch has two stages of TURNED_TILES tiles: the next ones are on their way, by
+ * copies that need no registers, while those at hand are stored.  Boxes without whole pieces and
+ * addresses that are not aligned go entry by entry (copy_run).  Barriers: two for each round of
+ * tiles.  Cost: memory.
  */
 #ifndef TASK_COPIES_TURNED_CUH
 #define TASK_COPIES_TURNED_CUH
@@ -57,9 +60,10 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
 #pragma unroll
     for (int k = 0; k < RT_MAX_RANK; k++)
         if (k == AXIS || k == LAST) {
-            at[k] = box.lo[k] + at[k] * TURNED_SIDE;
-            const rt_i64 left = i < n ? box.hi[k] - at[k] : 0;
+            const rt_u32 begin = box.lo[k] + (rt_u32)at[k] * TURNED_SIDE;
+            const rt_u32 left = i < n ? box.hi[k] - begin : 0;
             const int side = left < TURNED_SIDE ? (int)left : TURNED_SIDE;
+            at[k] = begin;
             if (k == AXIS)
                 tile.along = side;
             else
@@ -68,6 +72,13 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
     tile.from = mpk_offset(x, at);
     tile.to = mpk_offset(y, at);
     return tile;
+}
+
+/* What the numbers of pieces of row j of scratch are combined with: rows 2 i, 2 i + 1 of four
+ * neighbouring eights differ in it. */
+MPK_FN int turned_swap(int j)
+{
+    return j / TURNED_PIECE % 4 * 2 + j % 2;
 }
 
 /* Request this thread's pieces of a tile, to scratch. */
@@ -80,28 +91,29 @@ MPK_FN void turned_ask(const mpk_view &x, const char *g_x, const turned_tile &ti
         const bool there = j < tile.last && p * TURNED_PIECE < tile.along;
         const rt_i64 further = p * TURNED_PIECE + j * turned_at<LAST>(x.stride);
         /* a tile's first entry is an address in any case */
-        ptx_copy_async(s_tile + j * TURNED_ROW_BYTES + (p ^ j / TURNED_PIECE) * TURNED_PIECE * 2,
+        ptx_copy_async(s_tile + j * TURNED_ROW_BYTES + (p ^ turned_swap(j)) * TURNED_PIECE * 2,
                        g_x + (tile.from + (there ? further : 0)) * 2, there);
     }
 }
 
-/* Store pieces of y. */
+/* Store pieces of y: a warp those of eight rows and 32 entries of the last axis. */
 template <int AXIS>
 MPK_FN void turned_store(const mpk_view &y, char *g_y, const turned_tile &tile, const char *s_tile)
 {
+    const int lane = mpk_thread() % 32;
+    /* the row of scratch whose address this lane gives, of the first 32 */
+    const int row = lane % 8 / 2 * TURNED_PIECE + lane / 8 * 2 + lane % 2;
 #pragma unroll
     for (int k = 0; k < TURNED_OWN; k++) {
-        const int q = mpk_thread() + k * MPK_THREADS, p = q % TURNED_PIECE, a = q / TURNED_PIECE;
-        if (a >= tile.along || p * TURNED_PIECE >= tile.last)
-            continue;
-        const char *s = s_tile + p * TURNED_PIECE * TURNED_ROW_BYTES +
-                        (a / TURNED_PIECE ^ p) * TURNED_PIECE * 2 + a % TURNED_PIECE * 2;
-        copies_quad quad = {{0, 0}};
-#pragma unroll
-        for (int i = 0; i < TURNED_PIECE; i++)
-            quad.at[i / 4] |= (rt_u64) * (const rt_u16 *)(s + i * TURNED_ROW_BYTES) << i % 4 * 16;
-        *(copies_quad *)(g_y + (tile.to + p * TURNED_PIECE + a * turned_at<AXIS>(y.stride)) * 2) =
-            quad;
+        const int unit = mpk_thread() / 32 + k * (MPK_THREADS / 32); /* of the tile's 16 */
+        const int p = unit % (TURNED_SIDE / TURNED_PIECE),
+                  first = unit / (TURNED_SIDE / TURNED_PIECE) * 32;
+        const int a = p * TURNED_PIECE + lane / 4, j = first + lane % 4 * TURNED_PIECE;
+        rt_u32 words[4];
+        ptx_load_matrices_transposed(words, s_tile + (first + row) * TURNED_ROW_BYTES +
+                                                (p ^ turned_swap(row)) * TURNED_PIECE * 2);
+        if (a < tile.along && j < tile.last)
+            ptx_store_quad(g_y + (tile.to + j + a * turned_at<AXIS>(y.stride)) * 2, words);
     }
 }
 

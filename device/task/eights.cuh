@@ -3,7 +3,8 @@
  *
  * Several loads can be in flight before an entry is converted.  Bodies that keep such pieces in
  * registers as floats have pieces.cuh, which needs a GPU's instructions; this file does not.  Used
- * by elementwise.cuh, map.cuh and rope.cuh.
+ * by elementwise.cuh, map.cuh, group_split.cuh, reduce.cuh, rope.cuh and, for their rounds,
+ * copies.cuh.
  */
 #ifndef TASK_EIGHTS_CUH
 #define TASK_EIGHTS_CUH
@@ -27,11 +28,12 @@ MPK_FN bool eight_fits(const mpk_view &v)
     return (v.dtype == MPK_F32 || v.dtype == MPK_F16 || v.dtype == MPK_BF16) &&
            mpk_has_pieces(v, EIGHT);
 }
-/* Does a box consist of whole eights along axis `last`, and is `start`, the addresses of all
- * operands together, aligned to 16 bytes?  Then the axis counts eights from here on. */
+/* Does a box consist of whole eights along axis `last`, of which an int counts all, and is `start`,
+ * the addresses of all operands together, aligned to 16 bytes?  Then the axis counts eights from
+ * here on. */
 MPK_FN bool eight_counts(mpk_box &box, int last, rt_u64 start)
 {
-    bool whole = (start & 15) == 0;
+    bool whole = (start & 15) == 0 && mpk_count(box, last + 1) >> 32 == 0;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == last)
@@ -66,35 +68,61 @@ MPK_FN eight eight_load(const mpk_view &v, const char *g, rt_i64 from)
         e.at[1] = at[1];
     return e;
 }
+/* The same of what no thread reads again.  In fp32 the lanes of a warp have every other quad of a
+ * line at a time, so that L1 has to keep it for the second load. */
+MPK_FN eight eight_load_once(const mpk_view &v, const char *g, rt_i64 from)
+{
+    eight e = {};
+    if (v.dtype == MPK_F32)
+        return eight_load(v, g, from);
+    ptx_load_once(g + from * mpk_dtype_bytes(v.dtype), e.at[0].at);
+    return e;
+}
 MPK_FN void eight_store(const mpk_view &v, char *g, rt_i64 to, const eight &e)
 {
-    eight_quad *at = (eight_quad *)(g + to * mpk_dtype_bytes(v.dtype));
-    at[0] = e.at[0];
+    char *at = g + to * mpk_dtype_bytes(v.dtype);
+    ptx_store_quad(at, e.at[0].at);
     if (v.dtype == MPK_F32)
-        at[1] = e.at[1];
+        ptx_store_quad(at + sizeof(eight_quad), e.at[1].at);
+}
+
+/* Its entries as floats; and floats, rounded, as an eight. */
+MPK_FN void eight_floats(int dtype, const eight &e, float (&r)[EIGHT])
+{
+#pragma unroll
+    for (int k = 0; k < EIGHT; k += 2) {
+        const rt_u32 pair = e.at[0].at[k / 2]; /* of 16 bits each */
+        r[k] = dtype == MPK_F32 ? __uint_as_float(e.at[k / 4].at[k % 4]) : mpk_low(dtype, pair);
+        if (dtype == MPK_F32)
+            r[k + 1] = __uint_as_float(e.at[k / 4].at[k % 4 + 1]);
+        else
+            r[k + 1] = mpk_high(dtype, pair);
+    }
+}
+MPK_FN eight eight_of(int dtype, const float (&r)[EIGHT])
+{
+    eight e = {};
+#pragma unroll
+    for (int k = 0; k < EIGHT; k++)
+        if (dtype == MPK_F32)
+            e.at[k / 4].at[k % 4] = __float_as_uint(r[k]);
+        else if (k % 2)
+            e.at[0].at[k / 2] = mpk_pack(dtype, r[k - 1], r[k]);
+    return e;
 }
 
 /* ---- a box of y, eight after eight ---- */
 
-/* Do the operand's entries lie in memory as y's?  A constant of the instance. */
-MPK_FN bool eight_lies_as(const mpk_view &v, const mpk_view &y)
+/* Is v row-major without gaps, of y's shape?  Then an entry of y is in v at its number.  A constant
+ * of the instance. */
+MPK_FN bool eight_is_dense(const mpk_view &v, const mpk_view &y)
 {
-    bool same = v.rank == y.rank;
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i < y.rank)
-            same = same && v.dims[i] == y.dims[i] && (y.dims[i] == 1 || v.stride[i] == y.stride[i]);
-    return same;
-}
-/* Is y row-major without gaps?  A constant of the instance. */
-MPK_FN bool eight_is_dense(const mpk_view &y)
-{
-    bool dense = true;
+    bool dense = v.rank == y.rank;
     rt_i64 step = 1;
 #pragma unroll
     for (int i = RT_MAX_RANK - 1; i >= 0; i--)
         if (i < y.rank) {
-            dense = dense && (y.dims[i] == 1 || y.stride[i] == step);
+            dense = dense && v.dims[i] == y.dims[i] && (y.dims[i] == 1 || v.stride[i] == step);
             step *= y.dims[i];
         }
     return dense;
@@ -103,72 +131,150 @@ MPK_FN bool eight_is_dense(const mpk_view &y)
 /* The eights of a box of y, whose last axis counts eights (eight_counts). */
 struct eight_walk {
     mpk_box box;
-    rt_u64 n;     /* eights */
-    bool is_run;  /* they lie in memory one after the other */
-    rt_i64 first; /* of a run: the first entry's offset */
+    int n;         /* eights */
+    bool in_order; /* their numbers in y follow each other: axes after the first that the box cuts
+                      have their whole extent */
+    rt_i64 first;  /* in order: the number of the first entry, in y's row-major order */
 };
 MPK_FN eight_walk eight_walk_of(const mpk_view &y, const mpk_box &box)
 {
-    eight_walk w = {box, mpk_count(box, y.rank), eight_is_dense(y), 0};
+    eight_walk w = {box, (int)mpk_count(box, y.rank), true, 0};
     bool whole = true; /* all axes after this one */
+    rt_i64 step = 1;   /* entries of them */
 #pragma unroll
     for (int i = RT_MAX_RANK - 1; i >= 0; i--)
         if (i < y.rank) {
             const rt_i64 unit = i == y.rank - 1 ? EIGHT : 1, n = (box.hi[i] - box.lo[i]) * unit;
-            w.is_run = w.is_run && (whole || n == 1);
+            w.in_order = w.in_order && (whole || n == 1);
             whole = whole && n == y.dims[i];
-            w.first += box.lo[i] * unit * y.stride[i];
+            w.first += box.lo[i] * unit * step;
+            step *= y.dims[i];
         }
     return w;
 }
 
-/* at[]: the first entry of eight number `item`; returns its offset in y.  In a run it follows from
- * the offset by divisions by y's extents, which are constants; what is not used is not computed. */
-MPK_FN rt_i64 eight_find(const eight_walk &w, const mpk_view &y, rt_u64 item, rt_i64 *at)
+/* Where an eight of a walk lies: its first entry's place in y, and its own number in the walk.  In
+ * order its place follows from the number by divisions by y's extents, which are constants; where
+ * all is dense it is not needed, and what is not needed is not computed. */
+template <bool IN_ORDER> struct eight_place {
+    rt_i64 at[RT_MAX_RANK];
+    int item;
+};
+template <bool IN_ORDER>
+MPK_FN eight_place<IN_ORDER> eight_find(const eight_walk &w, const mpk_view &y, int item)
 {
-    if (!w.is_run) {
-        mpk_place(w.box, y.rank, mpk_number(y, item), at);
-        eight_entry(at, y.rank - 1);
-        return mpk_offset(y, at);
-    }
-    const rt_i64 to = w.first + (rt_i64)(item * EIGHT);
+    eight_place<IN_ORDER> p = {{}, item};
     mpk_box all = {};
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i < y.rank)
             all.hi[i] = (rt_u32)y.dims[i];
-    mpk_place(all, y.rank, mpk_number(y, (rt_u64)to), at);
-    return to;
+    if (IN_ORDER) {
+        mpk_place(all, y.rank, mpk_number(y, (rt_u64)(w.first + (rt_i64)item * EIGHT)), p.at);
+    } else {
+        mpk_place(w.box, y.rank, (rt_u32)item, p.at);
+        eight_entry(p.at, y.rank - 1);
+    }
+    return p;
 }
-/* The offset of what that eight takes from v, which may be broadcast. */
-MPK_FN rt_i64 eight_from(const eight_walk &w, const mpk_view &v, const mpk_view &y, rt_i64 to,
-                         const rt_i64 *at)
+/* Bytes of so many eights of v.  Unsigned, or the sign would be carried to 64 bits. */
+MPK_FN rt_u64 eight_bytes(const mpk_view &v, int n)
 {
-    return w.is_run && eight_lies_as(v, y) ? to : mpk_spread(v, y.rank, at);
+    return (rt_u64)(rt_u32)n * (rt_u32)(EIGHT * mpk_dtype_bytes(v.dtype));
+}
+/* Where eights of v are counted from in a walk of y: those that follow each other as y's do from
+ * the walk's first, else places from v's own first entry; g: v's data. */
+template <class POINTER>
+MPK_FN POINTER eight_begin(const eight_walk &w, const mpk_view &v, POINTER g, const mpk_view &y)
+{
+    const bool is_run = w.in_order && eight_is_dense(v, y);
+    return mpk_global_kept(g + (is_run ? w.first * mpk_dtype_bytes(v.dtype) : 0));
+}
+/* What the eight there takes from v, whose last axis is y's; along others it may be broadcast, and
+ * is then read again.  g: eight_begin. */
+template <bool IN_ORDER>
+MPK_FN eight eight_take(const mpk_view &v, const char *g, const mpk_view &y,
+                        const eight_place<IN_ORDER> &p)
+{
+    if (IN_ORDER && eight_is_dense(v, y))
+        return eight_load_once(v, g + eight_bytes(v, p.item), 0);
+    return eight_load(v, g, mpk_spread(v, y.rank, p.at));
 }
 
-/* Eights of a thread whose loads are in flight together: a load takes some 700 cycles, in which 256
+/* Eights of a thread that are under way together: a load takes some 700 cycles, in which 256
  * threads with one each would bring 4 KB. */
-enum { EIGHT_ROUNDS = 4 };
+enum { EIGHT_SLOTS = 4 };
+
+/* Items first, first + step, ... below n, each in one of SLOTS slots while it is under way: first
+ * ask(r, item), later put(r, item).
+ *
+ * A slot's next loads come after its item is put, so that they may have the registers that it has
+ * left: nothing moves from register to register.  What is asked for past the end is the last item
+ * again: a condition would keep what was there before. */
+template <int SLOTS, class ASK, class PUT>
+MPK_FN void eight_rounds(int first, int step, int n, const ASK &ask, const PUT &put)
+{
+    const auto ask_at = [&](int r, int item) { ask(r, item < n - 1 ? item : n - 1); };
+    int i = first;
+    if (n <= 0)
+        return;
+#pragma unroll
+    for (int r = 0; r < SLOTS; r++)
+        ask_at(r, i + r * step);
+#pragma unroll 1
+    for (; i + (SLOTS - 1) * step < n; i += SLOTS * step) /* whole rounds */
+#pragma unroll
+        for (int r = 0; r < SLOTS; r++) {
+            put(r, i + r * step);
+            ask_at(r, i + (SLOTS + r) * step);
+        }
+#pragma unroll
+    for (int r = 0; r < SLOTS - 1; r++)
+        if (i + r * step < n)
+            put(r, i + r * step);
+}
+
+/* The thread's eights of a walk:
+ *
+ *   ask(r, place)    load to slot r what the eight at this eight_place needs
+ *   make(r)          the eight of y that follows from it */
+template <bool IN_ORDER, int SLOTS, class ASK, class MAKE>
+MPK_FN void eight_slots(const eight_walk &w, const mpk_view &y, char *g_y, const ASK &ask,
+                        const MAKE &make)
+{
+    rt_i64 to[SLOTS]; /* of what is under way, where to find it again takes divisions */
+    g_y = eight_begin(w, y, g_y, y);
+    eight_rounds<SLOTS>(
+        mpk_thread(), MPK_THREADS, w.n,
+        [&](int r, int item) {
+            const auto place = eight_find<IN_ORDER>(w, y, item);
+            to[r] = mpk_offset(y, place.at);
+            ask(r, place);
+        },
+        [&](int r, int item) {
+            const bool is_run = IN_ORDER && eight_is_dense(y, y);
+            char *g = g_y + (is_run ? eight_bytes(y, item) : to[r] * mpk_dtype_bytes(y.dtype));
+            eight_store(y, g, 0, make(r));
+        });
+}
+template <int SLOTS, class ASK, class MAKE>
+MPK_FN void eight_each(const eight_walk &w, const mpk_view &y, char *g_y, const ASK &ask,
+                       const MAKE &make)
+{
+    constexpr int FEW = SLOTS == 1 ? 1 : 2; /* for seldom boxes: less code */
+    if (w.in_order)
+        eight_slots<true, SLOTS>(w, y, g_y, ask, make);
+    else
+        eight_slots<false, FEW>(w, y, g_y, ask, make);
+}
 
 /* Entry k, 0 to 7, a constant after the caller's loop is unrolled. */
 MPK_FN float eight_get(int dtype, const eight &e, int k)
 {
     if (dtype == MPK_F32)
         return __uint_as_float(e.at[k / 4].at[k % 4]);
-    const rt_u16 bits = (rt_u16)(e.at[0].at[k / 2] >> k % 2 * 16);
-    return mpk_get(mpk_view{0, dtype}, (const char *)&bits, 0);
-}
-/* The entry was 0 before. */
-MPK_FN void eight_put(int dtype, eight &e, int k, float x)
-{
-    if (dtype == MPK_F32) {
-        e.at[k / 4].at[k % 4] = __float_as_uint(x);
-        return;
-    }
-    rt_u16 bits;
-    mpk_put(mpk_view{0, dtype}, (char *)&bits, 0, x);
-    e.at[0].at[k / 2] |= (rt_u32)bits << k % 2 * 16;
+    const rt_u32 pair = e.at[0].at[k / 2];
+    return k % 2 ? mpk_high(dtype, pair) : mpk_low(dtype, pair);
 }
 
 #endif

@@ -25,25 +25,26 @@ enum {
     ELEMENTWISE_SAME      /* a: cast by eights */
 };
 
-/* f(a, b) in fp32; functions of one operand ignore b.  f is a constant of the instance, so one
- * case is left after inlining. */
-MPK_FN float elementwise_float(int f, float a, float b)
+/* f(a, b) in fp32, for a result of this dtype; functions of one operand ignore b.  f is a constant
+ * of the instance, so one case is left after inlining. */
+MPK_FN float elementwise_float(int f, int dtype, float a, float b)
 {
+    const bool is_short = mpk_dtype_bytes(dtype) == 2;
     switch (f) {
     case ELEMENTWISE_ADD:
         return a + b;
     case ELEMENTWISE_MUL:
         return a * b;
     case ELEMENTWISE_SILU_MUL:
-        return activate_silu(a) * b;
+        return activate_as(is_short, ACTIVATE_SILU, a) * b;
     case ELEMENTWISE_SILU:
-        return activate_silu(a);
+        return activate_as(is_short, ACTIVATE_SILU, a);
     case ELEMENTWISE_GELU:
-        return activate_gelu(a);
+        return activate_as(is_short, ACTIVATE_GELU, a);
     case ELEMENTWISE_SAME:
         return a;
     default:
-        return activate_gelu_tanh(a);
+        return activate_as(is_short, ACTIVATE_GELU_TANH, a);
     }
 }
 
@@ -52,30 +53,7 @@ MPK_FN bool elementwise_has_eights(const mpk_view &x, const mpk_view &y)
 {
     return eight_fits(x) && eight_fits(y) && mpk_row(x) == mpk_row(y);
 }
-/* Eights of a thread, loaded together, and where their results go. */
-struct elementwise_eights {
-    eight p[EIGHT_ROUNDS], q[EIGHT_ROUNDS];
-    rt_i64 to[EIGHT_ROUNDS];
-};
-/* Load those from number i on, as many as are there. */
-MPK_FN void elementwise_ask(elementwise_eights &e, const eight_walk &w, rt_u64 i, const mpk_view &a,
-                            const char *g_a, const mpk_view &b, const char *g_b, const mpk_view &y)
-{
-#pragma unroll
-    for (int r = 0; r < EIGHT_ROUNDS; r++) {
-        rt_i64 at[RT_MAX_RANK];
-        const rt_u64 item = i + (rt_u64)r * MPK_THREADS;
-        if (item >= w.n)
-            continue;
-        e.to[r] = eight_find(w, y, item, at);
-        e.p[r] = eight_load(a, g_a, eight_from(w, a, y, e.to[r], at));
-        if (mpk_is_there(b))
-            e.q[r] = eight_load(b, g_b, eight_from(w, b, y, e.to[r], at));
-    }
-}
-
-/* elementwise_run where operands have eights; false: they have none in this box.  The next eights
- * are in flight while those at hand are stored. */
+/* elementwise_run where operands have eights; false: they have none in this box. */
 MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, const mpk_view &b,
                                   const mpk_view &y)
 {
@@ -85,24 +63,27 @@ MPK_FN bool elementwise_by_eights(const mpk_task &t, int f, const mpk_view &a, c
     if (!eight_counts(box, y.rank - 1, (rt_u64)g_a | (rt_u64)g_b | (rt_u64)g_y))
         return false;
     const eight_walk w = eight_walk_of(y, box);
-    elementwise_eights next = {};
-    elementwise_ask(next, w, (rt_u64)mpk_thread(), a, g_a, b, g_b, y);
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < w.n; i += EIGHT_ROUNDS * MPK_THREADS) {
-        const elementwise_eights now = next;
-        elementwise_ask(next, w, i + EIGHT_ROUNDS * MPK_THREADS, a, g_a, b, g_b, y);
-#pragma unroll
-        for (int r = 0; r < EIGHT_ROUNDS; r++) {
-            eight result = {};
-            if (i + (rt_u64)r * MPK_THREADS >= w.n)
-                continue;
+    g_a = eight_begin(w, a, g_a, y);
+    if (mpk_is_there(b))
+        g_b = eight_begin(w, b, g_b, y);
+    eight p[EIGHT_SLOTS], q[EIGHT_SLOTS];
+    eight_each<EIGHT_SLOTS>(
+        w, y, g_y,
+        [&](int r, const auto &place) {
+            p[r] = eight_take(a, g_a, y, place);
+            if (mpk_is_there(b))
+                q[r] = eight_take(b, g_b, y, place);
+        },
+        [&](int r) {
+            float v[EIGHT], other[EIGHT] = {};
+            eight_floats(a.dtype, p[r], v);
+            if (mpk_is_there(b))
+                eight_floats(b.dtype, q[r], other);
 #pragma unroll
             for (int k = 0; k < EIGHT; k++)
-                eight_put(y.dtype, result, k,
-                          elementwise_float(f, eight_get(a.dtype, now.p[r], k),
-                                            mpk_is_there(b) ? eight_get(b.dtype, now.q[r], k) : 0));
-            eight_store(y, g_y, now.to[r], result);
-        }
-    }
+                v[k] = elementwise_float(f, y.dtype, v[k], other[k]);
+            return eight_of(y.dtype, v);
+        });
     return true;
 }
 
@@ -133,7 +114,7 @@ MPK_FN void elementwise_run(const mpk_task &t, int f, const mpk_view &a, const m
             mpk_put_int(y, g_y, to, (rt_i64)(f == ELEMENTWISE_ADD ? p + q : p * q));
         } else {
             mpk_put(y, g_y, to,
-                    elementwise_float(f, mpk_get(a, g_a, from),
+                    elementwise_float(f, y.dtype, mpk_get(a, g_a, from),
                                       mpk_is_there(b) ? mpk_get(b, g_b, other) : 0));
         }
     }

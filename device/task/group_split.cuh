@@ -86,29 +86,36 @@ struct group_split_sums {
     float r_first[EIGHT], r_second[EIGHT];
 };
 
+/* Where the thread's channels of place `item` are, from those of place 0 of the entry at g. */
+MPK_FN const char *group_split_at(const mpk_view &x, const char *g, rt_i64 step, int item)
+{
+    return g + (rt_i64)(rt_u32)item * (step * mpk_dtype_bytes(x.dtype));
+}
+
 /* Add places lo to hi - 1 to the sums; g: the entry; r_from: what distances are from. */
 MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_image &m,
                             const group_split_share &s, rt_u32 lo, rt_u32 hi,
                             const float (&r_from)[EIGHT], group_split_sums &sums)
 {
-    for (rt_u32 place = lo + s.place; s.active && place < hi;
-         place += s.together * GROUP_SPLIT_LOADS) {
-        eight of[GROUP_SPLIT_LOADS]; /* in flight together; past the end the first again */
+    eight of[GROUP_SPLIT_LOADS];
+    if (!s.active)
+        return;
+    g = mpk_global_kept(g + (lo * m.step + s.channel) * mpk_dtype_bytes(x.dtype));
+    eight_rounds<GROUP_SPLIT_LOADS>((int)s.place, (int)s.together, (int)(hi - lo),
+                                    [&](int k, int place) {
+                                        of[k] = eight_load_once(
+                                            x, group_split_at(x, g, m.step, place), 0);
+                                    },
+                                    [&](int k, int) {
+                                        float r[EIGHT];
+                                        eight_floats(x.dtype, of[k], r);
 #pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
-            const rt_u32 at = place + k * s.together;
-            of[k] = eight_load(x, g, (at < hi ? at : place) * m.step + s.channel);
-        }
-#pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
-#pragma unroll
-            for (int i = 0; i < EIGHT; i++) {
-                const float away = eight_get(x.dtype, of[k], i) - r_from[i],
-                            term = place + k * s.together < hi ? away : 0;
-                sums.r_first[i] += term;
-                sums.r_second[i] += term * term;
-            }
-    }
+                                        for (int i = 0; i < EIGHT; i++) {
+                                            const float away = r[i] - r_from[i];
+                                            sums.r_first[i] += away;
+                                            sums.r_second[i] += away * away;
+                                        }
+                                    });
 }
 
 /* Sums of channels become sums of groups, s_group[groups].  s_sums: [places that are made together]
@@ -314,47 +321,40 @@ struct group_split_lines {
     float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
 };
 
+MPK_FN float group_split_activate(const mpk_view &y, int act, float value)
+{
+    return act == ACTIVATE_NONE ? value : activate_as(mpk_dtype_bytes(y.dtype) == 2, act, value);
+}
 /* An eight of x, normalised, to y. */
 MPK_FN void group_split_put(const mpk_view &x, const mpk_view &y, char *g_y, rt_i64 to,
                             const eight &in, const group_split_lines &of, int act)
 {
-    eight out = {};
+    float r[EIGHT];
+    eight_floats(x.dtype, in, r);
 #pragma unroll
     for (int i = 0; i < EIGHT; i++) {
-        const float value =
-            (eight_get(x.dtype, in, i) - of.r_mean[i]) * of.r_factor[i] + of.r_term[i];
-        eight_put(y.dtype, out, i, act == ACTIVATE_NONE ? value : activate(act, value));
+        const float value = (r[i] - of.r_mean[i]) * of.r_factor[i] + of.r_term[i];
+        r[i] = group_split_activate(y, act, value);
     }
-    eight_store(y, g_y, to, out);
+    eight_store(y, g_y, to, eight_of(y.dtype, r));
 }
 
-/* n places that lie evenly from g_x and from g_y on, m.step and y_step entries apart.  The loads of
- * the next places are in flight while those at hand are stored. */
+/* n places that lie evenly from g_x and from g_y on, m.step and y_step entries apart. */
 MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view &y, char *g_y,
                              const group_split_image &m, rt_i64 y_step, const group_split_share &s,
                              const group_split_lines &of, rt_u32 n, int act)
 {
-    const rt_u32 each = s.together * GROUP_SPLIT_LOADS;
-    eight in[GROUP_SPLIT_LOADS], next[GROUP_SPLIT_LOADS]; /* past the end the first again */
-#pragma unroll
-    for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
-        const rt_u32 at = s.place + k * s.together;
-        next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
-    }
-#pragma unroll 1
-    for (rt_u32 place = s.place; place < n; place += each) {
-#pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
-            const rt_u32 at = place + each + k * s.together;
-            in[k] = next[k];
-            next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
-        }
-#pragma unroll
-        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
-            if (place + k * s.together < n)
-                group_split_put(x, y, g_y, (place + k * s.together) * y_step + s.channel, in[k], of,
-                                act);
-    }
+    eight in[GROUP_SPLIT_LOADS];
+    g_x = mpk_global_kept(g_x + s.channel * mpk_dtype_bytes(x.dtype));
+    g_y = mpk_global_kept(g_y + s.channel * mpk_dtype_bytes(y.dtype));
+    eight_rounds<GROUP_SPLIT_LOADS>(
+        (int)s.place, (int)s.together, (int)n,
+        [&](int k, int place) {
+            in[k] = eight_load_once(x, group_split_at(x, g_x, m.step, place), 0);
+        },
+        [&](int k, int place) {
+            group_split_put(x, y, (char *)group_split_at(y, g_y, y_step, place), 0, in[k], of, act);
+        });
 }
 
 /* n places of a box of an entry by eights; m, of: the images of x and of y. */
@@ -427,7 +427,7 @@ MPK_FN void group_scale_run(const mpk_task &t, const mpk_view &x, const mpk_view
             const float value =
                 (mpk_get(x, g_x, mpk_offset(x, at)) - norms.s_mean[c / channels]) * line.factor +
                 line.term;
-            mpk_put(y, g_y, mpk_offset(y, at), act == ACTIVATE_NONE ? value : activate(act, value));
+            mpk_put(y, g_y, mpk_offset(y, at), group_split_activate(y, act, value));
         }
     }
 }

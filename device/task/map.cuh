@@ -84,6 +84,20 @@ WHOLE(MAP_WHOLES)
 BITS(MAP_BITWISE)
 LOGIC(MAP_LOGICAL)
 
+/* exp, sigmoid and a / b within 2^-17, for values that are rounded to 16 bits; of b at least 1. */
+MPK_FN float map_near_exp(float a)
+{
+    return ptx_exp2(1.44269504088896341f * a); /* log2(e) */
+}
+MPK_FN float map_near_sigmoid(float a)
+{
+    return ptx_rcp(1.0f + map_near_exp(-a));
+}
+MPK_FN float map_near_divide(float a, float b)
+{
+    return a * ptx_rcp(b);
+}
+
 /* x as it comes back from a tensor of an integer dtype: the low bits.  An instance keeps a
  * step's value so where the expression casts; map_keep_real does it for a real, held at the ends
  * of the range. */

@@ -55,7 +55,7 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     rt_u64 n = mpk_count(part, x.rank); /* entries of x for one of the result */
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
-        mpk_place(part, x.rank, i, at);
+        mpk_place(part, x.rank, mpk_number(x, i), at);
         rt_i64 from = mpk_offset(x, at);
         /* floats come here for ANY and ALL alone */
         rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
@@ -101,26 +101,41 @@ reduce_of(const OF &of, const EIGHT_OF &eight_of, const MORE_OF &more, const THE
     return {of, eight_of, more, then};
 }
 
+/* Place of the first entry of eight number i of a part whose last axis counts eights.  Where that
+ * axis alone goes, a constant of the instance, no division finds it. */
+MPK_FN void reduce_eight_at(const mpk_view &x, const mpk_box &part, bool last_goes, rt_u32 i,
+                            rt_i64 *at)
+{
+    if (!last_goes)
+        mpk_place(part, x.rank, i, at);
+#pragma unroll
+    for (int k = 0; k < RT_MAX_RANK; k++)
+        if (last_goes)
+            at[k] = k == x.rank - 1 ? (rt_i64)i * EIGHT : (rt_i64)part.lo[k];
+        else
+            at[k] *= k == x.rank - 1 ? EIGHT : 1;
+}
 /* A line by a thread alone, by eights of the last axis; in the order in which it goes by entries,
  * so both have the same bits. */
-template <class PARTS> MPK_FN double reduce_eights(const PARTS &p, mpk_box part, int rank, int kind)
+template <class PARTS>
+MPK_FN double reduce_eights(const PARTS &p, mpk_box part, const mpk_view &x, int set, int kind)
 {
     double result = reduce_neutral(kind);
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i == rank - 1)
+        if (i == x.rank - 1)
             part.hi[i] /= EIGHT;
-    const rt_u64 n = mpk_count(part, rank);
+    /* axis 0 has a number of live entries */
+    const bool last_goes = x.rank > 1 && set == 1 << (x.rank - 1);
+    const rt_u32 n = last_goes ? (rt_u32)mpk_row(x) / EIGHT : (rt_u32)mpk_count(part, x.rank);
     enum { TOGETHER = 2 };
-    for (rt_u64 i = 0; i < n; i += TOGETHER) {
+#pragma unroll 1
+    for (rt_u32 i = 0; i < n; i += TOGETHER) {
         float r_value[TOGETHER][EIGHT];
 #pragma unroll
         for (int j = 0; j < TOGETHER; j++) {
             rt_i64 at[RT_MAX_RANK];
-            mpk_place(part, rank, i + j < n ? i + j : i, at);
-#pragma unroll
-            for (int k = 0; k < RT_MAX_RANK; k++)
-                at[k] *= k == rank - 1 ? EIGHT : 1;
+            reduce_eight_at(x, part, last_goes, i + j < n ? i + j : i, at);
             p.eight_of(at, r_value[j]);
         }
 #pragma unroll
@@ -148,7 +163,7 @@ MPK_FN double reduce_floats(const PARTS &p, const mpk_box &part, const mpk_view 
 #pragma unroll
         for (int j = 0; j < TOGETHER; j++) {
             rt_i64 at[RT_MAX_RANK];
-            mpk_place(part, x.rank, i + j < n ? i + j : i, at);
+            mpk_place(part, x.rank, mpk_number(x, i + j < n ? i + j : i), at);
             r_value[j] = (double)p.of(at);
         }
 #pragma unroll
@@ -158,7 +173,7 @@ MPK_FN double reduce_floats(const PARTS &p, const mpk_box &part, const mpk_view 
     }
     for (rt_u64 i = (rt_u64)lane; group > 1 && i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
-        mpk_place(part, x.rank, i, at);
+        mpk_place(part, x.rank, mpk_number(x, i), at);
         result = reduce_one(x.dtype, kind, result, (double)p.of(at), base);
     }
     return result;
@@ -219,7 +234,7 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
         rt_i64 at[RT_MAX_RANK] = {0};                  /* place of the result */
         bool mine = rows_line(group, first, n, &line); /* else only the barriers */
         float r_more[PARTS::MORE + 1];
-        mpk_place(box, y.rank, mine ? line : 0, at);
+        mpk_place(box, y.rank, mpk_number(y, mine ? line : 0), at);
         p.more(at, r_more); /* under way while the line is read */
         /* the same in all threads of the group */
         mpk_box part = reduce_part(t, x, set, keep, at);
@@ -231,7 +246,7 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
             base = 0;
         double result;
         if (PARTS::EIGHTS && group == 1 && aligned)
-            result = reduce_eights(p, part, x.rank, kind);
+            result = reduce_eights(p, part, x, set, kind);
         else
             result = reduce_all_floats(t, p, part, x, kind, lane, group, base);
         if (kind == REDUCE_LOGSUMEXP)
@@ -255,7 +270,7 @@ MPK_FN void reduce_whole_run(const mpk_task &t, const mpk_view &x, const mpk_vie
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         rt_i64 at[RT_MAX_RANK] = {0};
         bool mine = rows_line(group, first, n, &line); /* else only the barriers */
-        mpk_place(box, y.rank, mine ? line : 0, at);
+        mpk_place(box, y.rank, mpk_number(y, mine ? line : 0), at);
         mpk_box part = reduce_part(t, x, set, keep, at);
         rt_i64 result = reduce_integers(x, g_x, part, kind, lane, group);
         if (group > 1)

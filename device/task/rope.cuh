@@ -137,16 +137,15 @@ MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &c
         for (int j = 0; j < AT_ONCE; j++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                eight result = {};
+                float r[EIGHT];
 #pragma unroll
                 for (int k = 0; k < EIGHT; k++)
-                    eight_put(x.dtype, result, k,
-                              rotate_entry(x.dtype, eight_get(x.dtype, value[j][h], k),
-                                           eight_get(x.dtype, value[j][1 - h], k), h == 0,
-                                           eight_get(cosine.dtype, c[j][h], k),
-                                           eight_get(sine.dtype, s[j][h], k)));
+                    r[k] = rotate_entry(x.dtype, eight_get(x.dtype, value[j][h], k),
+                                        eight_get(x.dtype, value[j][1 - h], k), h == 0,
+                                        eight_get(cosine.dtype, c[j][h], k),
+                                        eight_get(sine.dtype, s[j][h], k));
                 if (i + (rt_u64)(j * MPK_THREADS) < n)
-                    eight_store(y, g_y, to[j] + h * half, result);
+                    eight_store(y, g_y, to[j] + h * half, eight_of(y.dtype, r));
             }
     }
 }
@@ -188,14 +187,13 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
             const eight other = eight_load(x, g_x, from + (e < half ? half : -half)),
                         c = eight_load(cosine, g_cosine, mpk_spread(cosine, x.rank, at)),
                         s = eight_load(sine, g_sine, mpk_spread(sine, x.rank, at));
-            eight result = {};
+            float r[EIGHT];
 #pragma unroll
             for (int k = 0; k < EIGHT; k++)
-                eight_put(x.dtype, result, k,
-                          rotate_entry(x.dtype, eight_get(x.dtype, value, k),
-                                       eight_get(x.dtype, other, k), e < half,
-                                       eight_get(cosine.dtype, c, k), eight_get(sine.dtype, s, k)));
-            value = result;
+                r[k] = rotate_entry(x.dtype, eight_get(x.dtype, value, k),
+                                    eight_get(x.dtype, other, k), e < half,
+                                    eight_get(cosine.dtype, c, k), eight_get(sine.dtype, s, k));
+            value = eight_of(x.dtype, r);
         }
         eight_store(y, g_y, mpk_offset(y, at), value);
     }

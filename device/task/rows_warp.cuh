@@ -238,12 +238,17 @@ MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_
                            row->n, rest, row->raw);
 }
 
+/* Has a lane entries of piece c of a row?  A constant but for a row's last piece. */
+template <int LANES> MPK_FN bool rows_has(int c, rt_i64 n)
+{
+    return (rt_i64)(c + 1) * LANES * ROWS_PIECE <= n || rows_first<LANES>(c) < n;
+}
 /* Entries of piece c of a row as floats; beyond the row: rest. */
 template <int LANES, int PIECES>
 MPK_FN void rows_piece(const mpk_view &x, const rows_row<PIECES> &row, int c, float rest,
                        float (&r)[ROWS_PIECE])
 {
-    const bool there = rows_first<LANES>(c) < row.n; /* some of them */
+    const bool there = rows_has<LANES>(c, row.n); /* some of them */
     rows_floats(x.dtype, row.raw[c], r);
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
@@ -264,37 +269,23 @@ MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
         rows_write(y.dtype, row.g_y, first, row.n, r);
 }
 
-/* The sum of (entry - mean)^2 over a row, in each lane.  Entries beyond the row are excluded by
- * their place: they are 0, and (0 - mean)^2 is not. */
-template <int LANES, int PIECES>
-MPK_FN float rows_squares(const mpk_view &x, const rows_row<PIECES> &row, float mean,
-                          rows_meeting &meeting)
+/* The sum over a row of its entries, or of (entry - mean)^2, in each lane.  Entries beyond the row
+ * are left out by their place: in whole rows the sum of a piece, which is one question. */
+template <bool WHOLE, bool SQUARES, int LANES, int PIECES>
+MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, float mean,
+                        rows_meeting &meeting)
 {
     float sum = 0; /* of this lane's entries */
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
-        float r[ROWS_PIECE];
-        rows_piece<LANES>(x, row, c, 0, r);
+        float r[ROWS_PIECE], of_piece = 0;
+        rows_floats(x.dtype, row.raw[c], r);
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++) {
-            const float away = rows_first<LANES>(c) + i < row.n ? r[i] - mean : 0.0f;
-            sum += away * away;
+            const float away = r[i] - mean, term = SQUARES ? away * away : r[i];
+            of_piece += WHOLE || rows_first<LANES>(c) + i < row.n ? term : 0.0f;
         }
-    }
-    return rows_total_of<LANES>(meeting, sum);
-}
-/* The sum of a row, in each lane.  Entries beyond the row count as 0. */
-template <int LANES, int PIECES>
-MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, rows_meeting &meeting)
-{
-    float sum = 0;
-#pragma unroll
-    for (int c = 0; c < PIECES; c++) {
-        float r[ROWS_PIECE];
-        rows_piece<LANES>(x, row, c, 0, r);
-#pragma unroll
-        for (int i = 0; i < ROWS_PIECE; i++)
-            sum += r[i];
+        sum += rows_has<LANES>(c, row.n) ? of_piece : 0.0f;
     }
     return rows_total_of<LANES>(meeting, sum);
 }
@@ -336,7 +327,7 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float r[ROWS_PIECE];
-            rows_piece<LANES>(x, row[k], c, 0, r);
+            rows_floats(x.dtype, row[k].raw[c], r);
 #pragma unroll
             for (int i = 0; i < ROWS_PIECE; i++) {
                 r[i] = (r[i] - mean[k]) * factor[k];
@@ -426,11 +417,12 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
 #pragma unroll
             for (int k = 0; k < N; k++)
                 if (centred)
-                    mean[k] = rows_total<LANES>(x, row[k], meeting) * each;
+                    mean[k] = rows_total<WHOLE, false, LANES>(x, row[k], 0, meeting) * each;
 #pragma unroll
             for (int k = 0; k < N; k++)
                 factor[k] =
-                    rsqrtf(rows_squares<LANES>(x, row[k], mean[k], meeting) * each + (float)eps);
+                    rsqrtf(rows_total<WHOLE, true, LANES>(x, row[k], mean[k], meeting) * each +
+                           (float)eps);
             rows_scale<WHOLE, LANES>(t, x, row, mean, factor, weight, by, bias, plus, residual,
                                      more, y);
         });

@@ -61,7 +61,7 @@ MPK_FN rt_u32 mpk_end(const mpk_task &t)
 /* First element of an operand: inputs, then outputs (rt_entry.at). */
 template <typename type> MPK_FN type *mpk_at(const mpk_task &t, int operand)
 {
-    return (type *)t.e->at[operand];
+    return mpk_global((type *)t.e->at[operand]);
 }
 
 /* A copy for code that is called by its address: if the worker's own task were passed, it would

@@ -133,12 +133,37 @@ MPK_FN rt_u16 mpk_to_bf16(float x)
 }
 #endif
 
+/* Two entries of 16 bits in a word, `low` in the low half, and the entries of a word as floats.
+ * Both at once take half of the instructions. */
+MPK_FN rt_u32 mpk_pack(int dtype, float low, float high)
+{
+#ifdef __CUDA_ARCH__
+    return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
+#else
+    return dtype == MPK_BF16 ? mpk_to_bf16(low) | (rt_u32)mpk_to_bf16(high) << 16
+                             : mpk_to_f16(low) | (rt_u32)mpk_to_f16(high) << 16;
+#endif
+}
+MPK_FN float mpk_low(int dtype, rt_u32 pair)
+{
+    return dtype == MPK_BF16 ? mpk_from_bf16((rt_u16)pair) : mpk_from_f16((rt_u16)pair);
+}
+MPK_FN float mpk_high(int dtype, rt_u32 pair)
+{
+#ifdef __CUDA_ARCH__
+    return dtype == MPK_BF16 ? ptx_high_bf16(pair) : ptx_high_f16(pair);
+#else
+    return mpk_low(dtype, pair >> 16);
+#endif
+}
+
 /* x as it comes back after it was stored in a tensor of this float dtype. */
 MPK_FN float mpk_round(int dtype, float x)
 {
     if (dtype == MPK_F16)
         return mpk_from_f16(mpk_to_f16(x));
-    return dtype == MPK_BF16 ? mpk_from_bf16(mpk_to_bf16(x)) : x;
+    /* the high half of a word with 0 below is the float */
+    return dtype == MPK_BF16 ? __uint_as_float(mpk_pack(dtype, 0, x)) : x;
 }
 
 /* Towards zero, held at the ends of the range of 64 bits; NaN is 0.  A cast alone is undefined
@@ -374,7 +399,8 @@ MPK_FN void mpk_place(const mpk_box &b, int rank, rt_u64 i, rt_i64 *at)
             continue;
         rt_u32 n = b.hi[axis] - b.lo[axis];        /* entries of the axis */
         rt_u64 rest = axis ? mpk_divide(i, n) : 0; /* of the axes before it */
-        at[axis] = (rt_i64)(b.lo[axis] + (i - rest * n));
+        /* less than n, so its low 32 bits are all of it */
+        at[axis] = (rt_i64)(b.lo[axis] + ((rt_u32)i - (rt_u32)rest * n));
         i = rest;
     }
 }

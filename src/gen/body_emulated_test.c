@@ -175,6 +175,35 @@ static const char *const mapped_graphs[] = {
     "input %x : bf16[6, 4, 40]\n%t = transpose(%x) {perm = [1, 0, 2]}\n%y = map(%t, %t) {expr = "
     "\"where(x0 > 0, x0, exp(x1))\", dtype = \"bf16\"}\n",
     "input %x : f16[3, 1, 52]\n%y = map(%x) {expr = \"exp(x0)\", dtype = \"f16\"}\n",
+    /* a denominator of 1 and an exponential, rounded in between */
+    "input %x : f16[5, 4, 72]\ninput %u : bf16[5, 4, 72]\n%y = map(%x, %u) {expr = \"bf16(x0 / "
+    "(1.0 + exp(-x0))) * x1 - sigmoid(x0)\", dtype = \"bf16\"}\n",
+    /* operands that are broadcast along each axis, in fp32 too */
+    "input %x : bf16[4, 6, 40]\ninput %r : f32[6, 1]\ninput %c : f16[40]\ninput %s : f32[4, 1, "
+    "40]\n%y = map(%x, %r, %c, %s) {expr = \"(x0 + x1) * x2 - x3\", dtype = \"f32\"}\n",
+};
+
+/* Operators of one function by pieces of eight neighbours: whole rounds of them and rests, operands
+ * that are broadcast, views that begin within a piece and at one, all dtypes of floats. */
+static const char *const pieced_graphs[] = {
+    "input %a : bf16[3, 9, 48]\ninput %b : bf16[1, 9, 48]\n%y = add(%a, %b)\n",
+    "input %a : f32[5, 7, 24]\ninput %b : f32[7, 24]\n%y = mul(%a, %b)\n",
+    "input %a : f16[2, 3, 5, 16] live=tokens\ninput %b : f16[2, 3, 5, 16] live=tokens\n"
+    "%y = add(%a, %b)\n",
+    "input %x : f16[4, 5, 72]\n%y = silu(%x)\n",
+    "input %x : f32[11, 104]\n%y = silu(%x)\n",
+    "input %g : bf16[9, 88]\ninput %u : bf16[9, 88]\n%y = silu_mul(%g, %u)\n",
+    "input %x : bf16[13, 64]\n%y = gelu(%x) {tanh = 1}\n",
+    "input %x : f16[13, 64]\n%y = gelu(%x)\n",
+    "input %x : bf16[6, 3, 56]\n%y = cast(%x) {dtype = \"f32\"}\n",
+    "input %x : f32[6, 3, 56]\n%y = cast(%x) {dtype = \"f16\"}\n",
+    "input %x : f16[7, 40]\n%y = cast(%x) {dtype = \"bf16\"}\n",
+    "input %j : bf16[5, 48]\n%x = slice(%j) {starts = [0, 4], stops = [5, 44]}\n%y = silu(%x)\n",
+    "input %j : f16[5, 6, 48]\n%x = slice(%j) {starts = [1, 2, 8], stops = [5, 6, 40]}\ninput %b : "
+    "f16[4, 4, 32]\n%y = add(%x, %b)\n",
+    "input %x : bf16[2, 9, 5, 24]\ninput %m : f32[2, 3, 3, 2]\nconst %w : bf16[24]\n"
+    "const %b : f32[24]\n%y = group_scale(%x, %m, %w, %b) {eps = 0.25, act = \"silu\"}\n",
+    "input %x : f16[2, 31, 32]\n%y = group_moments(%x) {groups = 4, parts = 2}\n",
 };
 
 /* What goes where numbers say: scattered, put, routed to experts. */
@@ -397,6 +426,7 @@ static void gather_subjects(void)
     gather_graphs(mapped_graphs, sizeof mapped_graphs / sizeof *mapped_graphs, 500);
     gather_graphs(turned_graphs, sizeof turned_graphs / sizeof *turned_graphs, 600);
     gather_graphs(moved_graphs, sizeof moved_graphs / sizeof *moved_graphs, 700);
+    gather_graphs(pieced_graphs, sizeof pieced_graphs / sizeof *pieced_graphs, 800);
 }
 
 /* All cases are graphs of one program, so that cases with equal text share an instance, as they do

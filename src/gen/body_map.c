@@ -33,6 +33,17 @@ static void print_input(const void *of, const map_step *s, text *out)
                gen_access_suffix(s->type), name, name, name, o->rank);
 }
 
+/* Is the result of 16 bits? */
+static bool is_short(const gen_call *c)
+{
+    const ir_dtype dtype = gen_output(c, 0)->dtype;
+    return dtype == IR_F16 || dtype == IR_BF16;
+}
+static gen_map_result result_of(const gen_call *c)
+{
+    return is_short(c) ? GEN_MAP_SHORT : GEN_MAP_EXACT;
+}
+
 /* The result's step may have another type than y, into which mpk_put converts. */
 void gen_print_map_loop(const gen_call *c, const map_program *p, const char *const *names,
                         text *out)
@@ -43,7 +54,7 @@ void gen_print_map_loop(const gen_call *c, const map_program *p, const char *con
                "    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {\n"
                "        rt_i64 at[RT_MAX_RANK];\n        mpk_place(box, %u, i, at);\n",
                o.rank, o.rank, o.rank);
-    gen_print_map(&(gen_map){p, "v", 8, &o, print_input, false}, out);
+    gen_print_map(&(gen_map){p, "v", 8, &o, print_input, result_of(c)}, out);
     text_print(out,
                "        mpk_put%s(out_y, mpk_data(t, out_y), mpk_offset(out_y, at), v%u);\n    }\n",
                gen_access_suffix(p->steps[p->result].type), p->result);
@@ -68,74 +79,66 @@ static bool accepts_eights(const gen_call *c, const map_program *p)
 
 /* How many eights a thread loads together: few where the code of one is long, since each has its
  * own, or where operands are many, which lie in registers, those at hand and the next. */
-static int rounds_of(const gen_eights *e, const map_program *p)
+static int slots_of(const gen_eights *e, const map_program *p)
 {
-    enum { MOST = 4, STEPS = 28, OPERANDS = 8 };
-    int rounds = MOST;
-    while (rounds > 1 &&
-           (rounds * (int)gen_steps_of_eight(e, p) > STEPS || rounds * (int)e->n_inputs > OPERANDS))
-        rounds /= 2;
-    return rounds;
+    enum { MOST = 4, STEPS = 48, OPERANDS = 8 };
+    int slots = MOST;
+    while (slots > 1 &&
+           (slots * (int)gen_steps_of_eight(e, p) > STEPS || slots * (int)e->n_inputs > OPERANDS))
+        slots /= 2;
+    return slots;
 }
 
-/* The head of a loop over rounds, of which the last ones may not be there. */
-static void print_rounds(int rounds, text *out)
+/* What the result is before it is rounded, if the last step rounds it as storing it does. */
+static uint32_t unrounded(const gen_call *c, const map_program *p)
 {
-    text_print(out,
-               "#pragma unroll\n            for (int r = 0; r < %d; r++) {\n"
-               "                if (i + (rt_u64)r * MPK_THREADS >= walk.n)\n"
-               "                    continue;\n",
-               rounds);
+    const map_step *s = &p->steps[p->result];
+    const ir_dtype dtype = gen_output(c, 0)->dtype;
+    const bool rounds = s->kind == MAP_ROUND && s->number == (uint32_t)dtype && is_short(c);
+    return rounds ? s->arg[0] : p->result;
 }
 
-/* What loads the eights of a thread from number i on, and what they are kept in. */
-static void print_ask(const gen_call *c, const gen_eights *e, int rounds, text *out)
+/* The walk, where operands begin in it, and the slots of what is under way. */
+static void print_slots(const gen_call *c, const gen_eights *e, int slots, text *out)
 {
-    text_print(out, "        struct {\n            rt_i64 to[%d];\n", rounds);
+    text_print(out, "        const eight_walk walk = eight_walk_of(out_y, eights);\n");
     for (uint32_t i = 0; i < e->n_inputs; i++)
-        text_print(out, "            %s of%u[%d];\n",
-                   gen_is_whole_of_eights(gen_input(c, i), e->last) ? "eight" : "float", i, rounds);
-    text_print(out, "        } next = {};\n        const auto ask = [&](rt_u64 i) {\n");
-    print_rounds(rounds, out);
-    text_print(out,
-               "                rt_i64 at[RT_MAX_RANK];\n"
-               "                next.to[r] =\n"
-               "                    eight_find(walk, out_y, i + (rt_u64)r * MPK_THREADS, at);\n");
-    gen_print_eights(e, 16, out);
-    text_print(out, "            }\n        };\n");
+        if (gen_is_whole_of_eights(gen_input(c, i), e->last))
+            text_print(out,
+                       "        const char *const data%u =\n"
+                       "            eight_begin(walk, in_x%u, mpk_data(t, in_x%u), out_y);\n"
+                       "        eight slot%u[%d];\n",
+                       i, i, i, i, slots);
+        else
+            text_print(out, "        float slot%u[%d];\n", i, slots);
 }
 
-/* The loop over eights, which ends the body where it can run.  The next ones are in flight while
- * those at hand are computed and stored. */
+/* The loop over eights, which ends the body where it can run. */
 static void print_eights(const gen_call *c, const map_program *p, text *out)
 {
     const gen_eights e = eights_of(c);
-    const uint32_t rank = e.rank;
-    const int rounds = rounds_of(&e, p);
-    text_print(out, "    mpk_box eights = mpk_box_of(t, %u);\n    rt_u64 start = ", rank);
+    const int slots = slots_of(&e, p);
+    text_print(out, "    mpk_box eights = mpk_box_of(t, %u);\n    rt_u64 start = ", e.rank);
     for (uint32_t i = 0; i < e.n_inputs; i++)
         if (gen_is_whole_of_eights(gen_input(c, i), e.last))
             text_print(out, "(rt_u64)mpk_data(t, in_x%u) | ", i);
+    text_print(out, "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n",
+               e.rank - 1);
+    print_slots(c, &e, slots, out);
+    text_print(out, "        const auto ask = [&](int r, const auto &place) {\n"
+                    "            (void)place;\n");
+    gen_print_eights(&e, 12, out);
+    text_print(out, "        };\n        const auto make = [&](int r) {\n"
+                    "            float y[EIGHT];\n");
+    gen_print_floats_of_eights(&e, 12, out);
+    text_print(out, "#pragma unroll\n            for (int k = 0; k < EIGHT; k++) {\n");
+    gen_print_map(&(gen_map){p, "v", 16, &e, gen_print_entry_of_eight, result_of(c)}, out);
     text_print(out,
-               "(rt_u64)mpk_data(t, out_y);\n    if (eight_counts(eights, %u, start)) {\n"
-               "        const eight_walk walk = eight_walk_of(out_y, eights);\n",
-               rank - 1);
-    print_ask(c, &e, rounds, out);
-    text_print(
-        out,
-        "        ask((rt_u64)mpk_thread());\n"
-        "        for (rt_u64 i = (rt_u64)mpk_thread(); i < walk.n; i += %d * MPK_THREADS) {\n"
-        "            const auto now = next;\n            ask(i + %d * MPK_THREADS);\n",
-        rounds, rounds);
-    print_rounds(rounds, out);
-    text_print(out, "                eight y = {};\n#pragma unroll\n"
-                    "                for (int k = 0; k < EIGHT; k++) {\n");
-    gen_print_map(&(gen_map){p, "v", 20, &e, gen_print_entry_of_eight, false}, out);
-    text_print(out,
-               "                    eight_put(out_y.dtype, y, k, v%u);\n                }\n"
-               "                eight_store(out_y, mpk_data(t, out_y), now.to[r], y);\n"
-               "            }\n        }\n        return;\n    }\n",
-               p->result);
+               "                y[k] = v%u;\n            }\n"
+               "            return eight_of(out_y.dtype, y);\n        };\n"
+               "        eight_each<%d>(walk, out_y, mpk_data(t, out_y), ask, make);\n"
+               "        return;\n    }\n",
+               unrounded(c, p), slots);
 }
 
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

@@ -188,7 +188,7 @@ static void print_steps(const recurrence *r, text *out)
     if (!is_even(r))
         text_print(out, "\n                if (first + k < %lld)", (long long)r->n_steps);
     text_print(out, " {\n");
-    gen_print_map(&(gen_map){&r->program, "v", 20, r, print_input, false}, out);
+    gen_print_map(&(gen_map){&r->program, "v", 20, r, print_input, GEN_MAP_EXACT}, out);
     text_print(out, "                    before = mpk_round(%s, ", gen_dtype_name(y->dtype));
     if (r->first)
         text_print(out, "first + k == 0 ? %s : ", has_steps(r, 0) ? "now0[k]" : "x0");

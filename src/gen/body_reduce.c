@@ -151,7 +151,7 @@ static mpk_status print_of(mpk_context *cx, const reduction *r, bool *eights, te
     }
     TRY(compile(cx, r, EXPR, &p));
     text_print(out, "    const auto of = [&](const rt_i64 *at) {\n");
-    gen_print_map(&(gen_map){&p, "v", 8, r, print_entry, false}, out);
+    gen_print_map(&(gen_map){&p, "v", 8, r, print_entry, GEN_MAP_EXACT}, out);
     text_print(out, "        return v%u;\n    };\n", p.result);
     *eights = has_eights(r, &p);
     if (!*eights) {
@@ -161,8 +161,9 @@ static mpk_status print_of(mpk_context *cx, const reduction *r, bool *eights, te
     text_print(out, "    const auto eight_of = [&](const rt_i64 *at, float *v) {\n");
     const gen_eights e = {r->c, r->x.dims[r->x.rank - 1], r->n_inputs, r->x.rank, false};
     gen_print_eights(&e, 8, out);
+    gen_print_floats_of_eights(&e, 8, out);
     text_print(out, "#pragma unroll\n        for (int k = 0; k < EIGHT; k++) {\n");
-    gen_print_map(&(gen_map){&p, "v", 12, &e, gen_print_entry_of_eight, false}, out);
+    gen_print_map(&(gen_map){&p, "v", 12, &e, gen_print_entry_of_eight, GEN_MAP_EXACT}, out);
     text_print(out, "            v[k] = v%u;\n        }\n    };\n", p.result);
     return MPK_OK;
 }
@@ -187,7 +188,7 @@ static mpk_status print_then(mpk_context *cx, const reduction *r, text *out)
                    i - r->n_inputs, i, i, i, gen_output(r->c, 0)->rank);
     text_print(out, "    };\n    const auto then = [&](double result, const float *m) {\n"
                     "        (void)m;\n");
-    gen_print_map(&(gen_map){&p, "v", 8, r, print_more, false}, out);
+    gen_print_map(&(gen_map){&p, "v", 8, r, print_more, GEN_MAP_EXACT}, out);
     text_print(out, "        return (double)v%u;\n    };\n", p.result);
     return MPK_OK;
 }

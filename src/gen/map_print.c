@@ -62,9 +62,80 @@ static void print_weight(const gen_map *m, uint32_t distance, text *out)
         text_print(out, "block_weight(%s%u)", m->prefix, distance);
 }
 
-/* The letter at the name's end is the type of its last argument. */
-static void print_call(const gen_map *m, const map_step *s, text *out)
+/* Does step `by` use step i? */
+static bool uses(const map_program *p, uint32_t by, uint32_t i)
 {
+    const map_step *s = &p->steps[by];
+    uint32_t arity = s->kind == MAP_CONVERT || s->kind == MAP_ROUND;
+    if (s->kind == MAP_CALL)
+        arity = map_functions[s->number].arity;
+    for (uint32_t k = 0; k < arity; k++)
+        if (s->arg[k] == i)
+            return true;
+    return false;
+}
+
+static bool is_exp(const map_program *p, uint32_t i)
+{
+    const map_step *s = &p->steps[i];
+    return s->kind == MAP_CALL && s->type == MAP_F &&
+           strcmp(map_functions[s->number].name, "exp") == 0;
+}
+
+/* Is step i a number of at least 1 and an exponential? */
+static bool is_denominator(const map_program *p, uint32_t i)
+{
+    if (!is_call(p, i, MAP_ADD))
+        return false;
+    for (int k = 0; k < 2; k++) {
+        const map_step *number = &p->steps[p->steps[i].arg[k]];
+        if (number->kind == MAP_NUMBER && number->real >= 1 && is_exp(p, p->steps[i].arg[1 - k]))
+            return true;
+    }
+    return false;
+}
+
+/* near[i]: an error of 2^-17 of step i does not grow before it is rounded to 16 bits: products and
+ * quotients keep it, a denominator makes that of its exponential smaller, and differences are not
+ * among the steps between. */
+static void find_near(const gen_map *m, bool *near)
+{
+    const map_program *p = m->program;
+    for (uint32_t i = p->n; i-- > 0;) {
+        near[i] = i != p->result || m->result == GEN_MAP_SHORT;
+        for (uint32_t by = i + 1; by < p->n; by++) {
+            const map_step *s = &p->steps[by];
+            const bool rounds =
+                s->kind == MAP_ROUND && (s->number == IR_F16 || s->number == IR_BF16);
+            const bool keeps = is_call(p, by, MAP_MULTIPLY) || is_call(p, by, MAP_DIVIDE) ||
+                               is_call(p, by, MAP_NEGATE) ||
+                               (is_denominator(p, by) && is_exp(p, i));
+            if (uses(p, by, i))
+                near[i] = near[i] && (rounds || (keeps && near[by]));
+        }
+    }
+}
+
+/* A call that the hardware has an instruction for, if it is near enough.  false: it has none. */
+static bool print_near(const gen_map *m, uint32_t i, text *out)
+{
+    const map_program *p = m->program;
+    const map_step *s = &p->steps[i];
+    const bool divides = is_call(p, i, MAP_DIVIDE) && is_denominator(p, s->arg[1]);
+    const char *name = map_functions[s->number].name;
+    if (s->type != MAP_F || !(divides || is_exp(p, i) || strcmp(name, "sigmoid") == 0))
+        return false;
+    text_print(out, "map_near_%s(%s%u", divides ? "divide" : name, m->prefix, s->arg[0]);
+    if (divides)
+        text_print(out, ", %s%u", m->prefix, s->arg[1]);
+    text_print(out, ")");
+    return true;
+}
+
+/* The letter at the name's end is the type of its last argument. */
+static void print_call(const gen_map *m, bool near, uint32_t i, text *out)
+{
+    const map_step *s = &m->program->steps[i];
     const map_function *f = &map_functions[s->number];
     const map_program *p = m->program;
     const char *v = m->prefix;
@@ -76,10 +147,12 @@ static void print_call(const gen_map *m, const map_step *s, text *out)
     const uint32_t second = s->arg[f->arity > 1 ? 1 : 0];
     const uint32_t third = s->arg[f->arity > 2 ? 2 : 0];
     const map_type type = p->steps[s->arg[f->arity - 1]].type;
-    if (m->are_weights && type == MAP_F && strcmp(f->name, "exp") == 0) {
+    if (m->result == GEN_MAP_WEIGHTS && type == MAP_F && strcmp(f->name, "exp") == 0) {
         print_weight(m, s->arg[0], out);
         return;
     }
+    if (near && print_near(m, i, out))
+        return;
     text_print(out, "map_%s_%c(%s%u, %s%u, %s%u)", function_name(f), type_letters[type], v,
                s->arg[0], v, second, v, third);
 }
@@ -107,7 +180,7 @@ static void print_round(map_type from, const map_step *s, const char *v, text *o
 }
 
 /* "const float v3 = ...;" */
-static void print_step(const gen_map *m, uint32_t i, text *out)
+static void print_step(const gen_map *m, bool near, uint32_t i, text *out)
 {
     const map_step *s = &m->program->steps[i];
     map_type from = m->program->steps[s->arg[0]].type;
@@ -117,7 +190,7 @@ static void print_step(const gen_map *m, uint32_t i, text *out)
     else if (s->kind == MAP_NUMBER)
         print_number(s, out);
     else if (s->kind == MAP_CALL)
-        print_call(m, s, out);
+        print_call(m, near, i, out);
     else if (s->kind == MAP_CONVERT)
         print_convert(from, s, m->prefix, out);
     else
@@ -127,8 +200,10 @@ static void print_step(const gen_map *m, uint32_t i, text *out)
 
 void gen_print_map(const gen_map *m, text *out)
 {
+    bool near[MAP_STEPS];
+    find_near(m, near);
     for (uint32_t i = 0; i < m->program->n; i++)
-        print_step(m, i, out);
+        print_step(m, near[i], i, out);
 }
 
 const char *gen_access_suffix(map_type type)
@@ -176,28 +251,34 @@ void gen_print_eights(const gen_eights *e, int indent, text *out)
 {
     for (uint32_t i = 0; i < e->n_inputs; i++) {
         const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
-        static const char *const ways[][2] = {{"float", "mpk_get"}, {"eight", "eight_load"}};
         text_print(out, "%*s", indent, "");
-        if (e->ahead)
-            text_print(out, "next.of%u[r] =\n", i);
+        if (e->in_slots)
+            text_print(out, "slot%u[r] = ", i);
         else
-            text_print(out, "const %s of%u =\n", ways[whole][0], i);
-        text_print(out, "%*s%s(in_x%u, mpk_data(t, in_x%u), ", indent + 4, "", ways[whole][1], i,
-                   i);
-        if (e->ahead)
-            text_print(out, "eight_from(walk, in_x%u, out_y, next.to[r], at));\n", i);
+            text_print(out, "const %s of%u =\n%*s", whole ? "eight" : "float", i, indent + 4, "");
+        if (e->in_slots && whole)
+            text_print(out, "eight_take(in_x%u, data%u, out_y, place);\n", i, i);
         else
-            text_print(out, "mpk_spread(in_x%u, %u, at));\n", i, e->rank);
+            text_print(out, "%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, %s));\n",
+                       whole ? "eight_load" : "mpk_get", i, i, i, e->rank,
+                       e->in_slots ? "place.at" : "at");
     }
+}
+
+void gen_print_floats_of_eights(const gen_eights *e, int indent, text *out)
+{
+    const char *slot = e->in_slots ? "[r]" : "", *of = e->in_slots ? "slot" : "of";
+    for (uint32_t i = 0; i < e->n_inputs; i++)
+        if (gen_is_whole_of_eights(gen_input(e->c, i), e->last))
+            text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, %s%u%s, x%u);\n",
+                       indent, "", i, indent, "", i, of, i, slot, i);
+        else
+            text_print(out, "%*sconst float x%u = %s%u%s;\n", indent, "", i, of, i, slot);
 }
 
 void gen_print_entry_of_eight(const void *of, const map_step *s, text *out)
 {
     const gen_eights *e = of;
-    const unsigned i = (unsigned)s->number;
-    const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
-    if (whole)
-        text_print(out, "eight_get(in_x%u.dtype, ", i);
-    text_print(out, e->ahead ? "now.of%u[r]" : "of%u", i);
-    text_print(out, whole ? ", k)" : "");
+    const bool whole = gen_is_whole_of_eights(gen_input(e->c, s->number), e->last);
+    text_print(out, "x%u%s", s->number, whole ? "[k]" : "");
 }

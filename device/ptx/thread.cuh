@@ -14,6 +14,9 @@
  * gets rid of the branches on them. */
 #define MPK_FN static __device__ __forceinline__
 #define MPK_WARPS (MPK_THREADS / 32)
+/* The same for a lambda that is called from several places: what it captures would lie in
+ * memory. */
+#define MPK_INLINED __attribute__((always_inline))
 
 /* An address of global memory, as the compiler may assume from here on: its loads and stores are
  * those of global memory alone. */

@@ -11,9 +11,9 @@
 #ifndef TASK_COPIES_CUH
 #define TASK_COPIES_CUH
 
-#include "tile/view.cuh"
+#include "task/eights.cuh"
 
-/* 16 bytes as one load and one store, of whatever dtype. */
+/* 16 bytes, of whatever dtype. */
 struct alignas(16) copies_quad {
     rt_u64 at[2];
 };
@@ -36,6 +36,8 @@ MPK_FN copies_quad copies_load(const char *g, int bytes)
 }
 MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
 {
+    const rt_u32 words[4] = {(rt_u32)item.at[0], (rt_u32)(item.at[0] >> 32), (rt_u32)item.at[1],
+                             (rt_u32)(item.at[1] >> 32)};
     switch (bytes) {
     case 1:
         *g = (char)item.at[0];
@@ -50,7 +52,7 @@ MPK_FN void copies_store(char *g, const copies_quad &item, int bytes)
         *(rt_u64 *)g = item.at[0];
         break;
     default:
-        *(copies_quad *)g = item;
+        ptx_store_quad(g, words);
         break;
     }
 }
@@ -72,12 +74,10 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
  * an element.  How wide a lot is follows from the instance; whether items are lots follows from the
  * addresses and the box, which are looked at once for each task. */
 
-/* How a box is moved: in items of `unit` entries.  box: that of the output with its last axis
- * counted in items from 0; first: the place on that axis of item 0, in elements. */
+/* How a box is moved: by a walk of items of `unit` entries of the last axis, one or a lot's. */
 struct copies_lots {
-    mpk_box box;
-    int unit;     /* entries of an item: 1 or those of a lot */
-    rt_i64 first; /* in elements */
+    eight_walk walk;
+    int unit;
 };
 /* Are both addresses multiples of so many bytes, a power of two? */
 MPK_FN bool copies_aligned(const char *g_x, const char *g_y, int bytes)
@@ -101,67 +101,56 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const ch
                                   const char *g_y, const mpk_box &box)
 {
     const int bytes = copies_lot_bytes(x, y), most = bytes / mpk_dtype_bytes(y.dtype);
-    copies_lots l = {box, 1, 0}; /* single entries unless all is whole */
+    mpk_box items = box; /* single entries unless all is whole */
+    int unit = 1;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i == y.rank - 1) {
-            if (copies_aligned(g_x, g_y, bytes) && (box.lo[i] | box.hi[i]) % most == 0)
-                l.unit = most;
-            l.first = box.lo[i];
-            l.box.hi[i] = box.lo[i] < box.hi[i] ? (box.hi[i] - box.lo[i]) / (rt_u32)l.unit : 0;
-            l.box.lo[i] = 0;
+        if (i == y.rank - 1 && copies_aligned(g_x, g_y, bytes) &&
+            (box.lo[i] | box.hi[i]) % most == 0) {
+            unit = most;
+            items.lo[i] /= most;
+            items.hi[i] /= most;
         }
-    return l;
-}
-/* The place, in elements of y, of the first entry of item i. */
-MPK_FN void copies_place(const copies_lots &l, const mpk_view &y, rt_u64 i, rt_i64 *at)
-{
-    mpk_place(l.box, y.rank, mpk_number(y, i), at);
-#pragma unroll
-    for (int k = 0; k < RT_MAX_RANK; k++)
-        if (k == y.rank - 1)
-            at[k] = l.first + at[k] * l.unit;
+    return {eight_walk_of(y, items, unit), unit};
 }
 
 /* Move all items of l, each of `bytes`, to y.  find(at, g) sets *g and returns where, in elements
  * from there on, the entry at place `at` of y is; it may change `at`.  A thread has several items
- * in flight, since each is a trip to memory. */
-template <class FIND>
-MPK_FN void copies_items(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
+ * under way, since each is a trip to memory. */
+template <bool IN_ORDER, class FIND>
+MPK_FN void copies_items(const mpk_view &y, char *g_y, const eight_walk &walk, int bytes,
                          const FIND &find)
 {
-    enum { TOGETHER = 4 };
+    enum { TOGETHER = 4, MOST = 1 << 30 };
     const int entry = mpk_dtype_bytes(y.dtype);
-    const rt_u64 n = mpk_count(l.box, y.rank);
+    const rt_u64 n = mpk_count(walk.box, y.rank);
+    copies_quad r[TOGETHER];
+    char *to[TOGETHER];
 #pragma unroll 1
-    for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += TOGETHER * MPK_THREADS) {
-        copies_quad r[TOGETHER];
-        rt_i64 to[TOGETHER];
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++) {
-            rt_i64 at[RT_MAX_RANK];
-            const char *g_from = 0;
-            const rt_u64 item = i + (rt_u64)(j * MPK_THREADS);
-            copies_place(l, y, item < n ? item : i, at);
-            to[j] = mpk_offset(y, at);
-            const rt_i64 from = find(at, &g_from);
-            r[j] = copies_load(g_from + from * entry, bytes);
-        }
-#pragma unroll
-        for (int j = 0; j < TOGETHER; j++)
-            if (i + (rt_u64)(j * MPK_THREADS) < n)
-                copies_store(g_y + to[j] * entry, r[j], bytes);
-    }
+    for (rt_u64 first = 0; first < n; first += MOST) /* once, but for numbers that no int holds */
+        eight_rounds<TOGETHER>(
+            mpk_thread(), MPK_THREADS, (int)(n - first < MOST ? n - first : MOST),
+            [&](int j, int item) MPK_INLINED {
+                rt_i64 at[RT_MAX_RANK];
+                const char *g_from = 0;
+                eight_at<IN_ORDER>(walk, y, first + (rt_u32)item, bytes / entry, at);
+                to[j] = g_y + mpk_offset(y, at) * entry;
+                const rt_i64 from = find(at, &g_from);
+                r[j] = copies_load(g_from + from * entry, bytes);
+            },
+            [&](int j, int) MPK_INLINED { copies_store(to[j], r[j], bytes); });
 }
 /* The same by what l's items are; bytes: of a lot. */
 template <class FIND>
 MPK_FN void copies_all(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
                        const FIND &find)
 {
-    if (l.unit > 1)
-        copies_items(y, g_y, l, bytes, find);
+    if (l.unit == 1)
+        copies_items<false>(y, g_y, l.walk, mpk_dtype_bytes(y.dtype), find);
+    else if (l.walk.in_order)
+        copies_items<true>(y, g_y, l.walk, bytes, find);
     else
-        copies_items(y, g_y, l, mpk_dtype_bytes(y.dtype), find);
+        copies_items<false>(y, g_y, l.walk, bytes, find);
 }
 
 /* The body of copy: y = x, of one shape but each of any strides, so x may be a transposed view. */
@@ -205,25 +194,27 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 }
 
 /* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y.  An
- * instance calls this once for each input; where the box has nothing of it, n is 0.
+ * instance calls this once for each input; where the box has nothing of it, it is empty.
  *
- * Places are those of y, so x is taken to begin where its entry for place 0 would lie. */
+ * Places are those of x, and y's entries for it a tensor of x's shape. */
 MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         rt_i64 first)
 {
-    char *g_y = mpk_data(t, y);
+    const char *g_x = mpk_data(t, x);
+    char *g_part = mpk_data(t, y);
+    mpk_view part = y;
     mpk_box box = mpk_box_of(t, y.rank);
-    rt_i64 before = 0; /* from there to x's own entry 0 */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == axis) {
-            rt_i64 end = first + x.dims[i]; /* of x's part of y */
-            box.lo[i] = box.lo[i] > first ? box.lo[i] : (rt_u32)first;
-            box.hi[i] = box.hi[i] < end ? box.hi[i] : (rt_u32)end;
-            before = first * x.stride[i];
+            const rt_u32 lo = (rt_u32)first, hi = lo + (rt_u32)x.dims[i];
+            box.lo[i] = (box.lo[i] > lo ? box.lo[i] : lo) - lo;
+            box.hi[i] = box.hi[i] < hi ? box.hi[i] : hi;
+            box.hi[i] = box.hi[i] > lo ? box.hi[i] - lo : 0;
+            part.dims[i] = x.dims[i];
+            g_part += first * y.stride[i] * mpk_dtype_bytes(y.dtype);
         }
-    const char *g_x = mpk_data(t, x) - before * mpk_dtype_bytes(x.dtype);
-    copies_all(y, g_y, copies_by_lots(x, y, g_x, g_y, box), copies_lot_bytes(x, y),
+    copies_all(part, g_part, copies_by_lots(x, part, g_x, g_part, box), copies_lot_bytes(x, part),
                [&](const rt_i64 *at, const char **g) {
                    *g = g_x;
                    return mpk_offset(x, at);
@@ -234,7 +225,7 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 template <class FIND>
 MPK_FN void concat_slivers(const mpk_task &t, const mpk_view &y, const FIND &find)
 {
-    copies_all(y, mpk_data(t, y), copies_lots{mpk_box_of(t, y.rank), 1, 0},
+    copies_all(y, mpk_data(t, y), copies_lots{eight_walk_of(y, mpk_box_of(t, y.rank), 1), 1},
                mpk_dtype_bytes(y.dtype), find);
 }
 

@@ -136,7 +136,8 @@ struct eight_walk {
                       have their whole extent */
     rt_i64 first;  /* in order: the number of the first entry, in y's row-major order */
 };
-MPK_FN eight_walk eight_walk_of(const mpk_view &y, const mpk_box &box)
+/* unit: what the last axis counts, EIGHT entries or as many as callers have another word for. */
+MPK_FN eight_walk eight_walk_of(const mpk_view &y, const mpk_box &box, int unit = EIGHT)
 {
     eight_walk w = {box, (int)mpk_count(box, y.rank), true, 0};
     bool whole = true; /* all axes after this one */
@@ -144,39 +145,39 @@ MPK_FN eight_walk eight_walk_of(const mpk_view &y, const mpk_box &box)
 #pragma unroll
     for (int i = RT_MAX_RANK - 1; i >= 0; i--)
         if (i < y.rank) {
-            const rt_i64 unit = i == y.rank - 1 ? EIGHT : 1, n = (box.hi[i] - box.lo[i]) * unit;
+            const rt_i64 each = i == y.rank - 1 ? unit : 1, n = (box.hi[i] - box.lo[i]) * each;
             w.in_order = w.in_order && (whole || n == 1);
             whole = whole && n == y.dims[i];
-            w.first += box.lo[i] * unit * step;
+            w.first += box.lo[i] * each * step;
             step *= y.dims[i];
         }
     return w;
 }
 
-/* Where an eight of a walk lies: its first entry's place in y, and its own number in the walk.  In
- * order its place follows from the number by divisions by y's extents, which are constants; where
- * all is dense it is not needed, and what is not needed is not computed. */
+/* The place in y of the first entry of item number `item` of a walk.  In order it follows from the
+ * number by divisions by y's extents, which are constants. */
+template <bool IN_ORDER>
+MPK_FN void eight_at(const eight_walk &w, const mpk_view &y, rt_u64 item, int unit, rt_i64 *at)
+{
+    mpk_box all = w.box;
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (IN_ORDER && i < y.rank) {
+            all.lo[i] = 0;
+            all.hi[i] = (rt_u32)y.dims[i];
+        }
+    mpk_place(all, y.rank, mpk_number(y, IN_ORDER ? w.first + item * unit : item), at);
+#pragma unroll
+    for (int i = 0; i < RT_MAX_RANK; i++)
+        if (!IN_ORDER && i == y.rank - 1)
+            at[i] *= unit;
+}
+/* Where an eight of a walk lies: its place, which is not computed where all is dense, since nothing
+ * needs it, and its number in the walk. */
 template <bool IN_ORDER> struct eight_place {
     rt_i64 at[RT_MAX_RANK];
     int item;
 };
-template <bool IN_ORDER>
-MPK_FN eight_place<IN_ORDER> eight_find(const eight_walk &w, const mpk_view &y, int item)
-{
-    eight_place<IN_ORDER> p = {{}, item};
-    mpk_box all = {};
-#pragma unroll
-    for (int i = 0; i < RT_MAX_RANK; i++)
-        if (i < y.rank)
-            all.hi[i] = (rt_u32)y.dims[i];
-    if (IN_ORDER) {
-        mpk_place(all, y.rank, mpk_number(y, (rt_u64)(w.first + (rt_i64)item * EIGHT)), p.at);
-    } else {
-        mpk_place(w.box, y.rank, (rt_u32)item, p.at);
-        eight_entry(p.at, y.rank - 1);
-    }
-    return p;
-}
 /* Bytes of so many eights of v.  Unsigned, or the sign would be carried to 64 bits. */
 MPK_FN rt_u64 eight_bytes(const mpk_view &v, int n)
 {
@@ -210,11 +211,11 @@ enum { EIGHT_SLOTS = 4 };
  *
  * A slot's next loads come after its item is put, so that they may have the registers that it has
  * left: nothing moves from register to register.  What is asked for past the end is the last item
- * again: a condition would keep what was there before. */
+ * again: a condition would keep what was there before.  Both lambdas are MPK_INLINED. */
 template <int SLOTS, class ASK, class PUT>
 MPK_FN void eight_rounds(int first, int step, int n, const ASK &ask, const PUT &put)
 {
-    const auto ask_at = [&](int r, int item) { ask(r, item < n - 1 ? item : n - 1); };
+    const auto ask_at = [&](int r, int item) MPK_INLINED { ask(r, item < n - 1 ? item : n - 1); };
     int i = first;
     if (n <= 0)
         return;
@@ -246,12 +247,13 @@ MPK_FN void eight_slots(const eight_walk &w, const mpk_view &y, char *g_y, const
     g_y = eight_begin(w, y, g_y, y);
     eight_rounds<SLOTS>(
         mpk_thread(), MPK_THREADS, w.n,
-        [&](int r, int item) {
-            const auto place = eight_find<IN_ORDER>(w, y, item);
+        [&](int r, int item) MPK_INLINED {
+            eight_place<IN_ORDER> place = {{}, item};
+            eight_at<IN_ORDER>(w, y, (rt_u32)item, EIGHT, place.at);
             to[r] = mpk_offset(y, place.at);
             ask(r, place);
         },
-        [&](int r, int item) {
+        [&](int r, int item) MPK_INLINED {
             const bool is_run = IN_ORDER && eight_is_dense(y, y);
             char *g = g_y + (is_run ? eight_bytes(y, item) : to[r] * mpk_dtype_bytes(y.dtype));
             eight_store(y, g, 0, make(r));

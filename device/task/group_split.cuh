@@ -101,21 +101,20 @@ MPK_FN void group_split_add(const mpk_view &x, const char *g, const group_split_
     if (!s.active)
         return;
     g = mpk_global_kept(g + (lo * m.step + s.channel) * mpk_dtype_bytes(x.dtype));
-    eight_rounds<GROUP_SPLIT_LOADS>((int)s.place, (int)s.together, (int)(hi - lo),
-                                    [&](int k, int place) {
-                                        of[k] = eight_load_once(
-                                            x, group_split_at(x, g, m.step, place), 0);
-                                    },
-                                    [&](int k, int) {
-                                        float r[EIGHT];
-                                        eight_floats(x.dtype, of[k], r);
+    eight_rounds<GROUP_SPLIT_LOADS>(
+        (int)s.place, (int)s.together, (int)(hi - lo),
+        [&](int k, int place)
+            MPK_INLINED { of[k] = eight_load_once(x, group_split_at(x, g, m.step, place), 0); },
+        [&](int k, int) MPK_INLINED {
+            float r[EIGHT];
+            eight_floats(x.dtype, of[k], r);
 #pragma unroll
-                                        for (int i = 0; i < EIGHT; i++) {
-                                            const float away = r[i] - r_from[i];
-                                            sums.r_first[i] += away;
-                                            sums.r_second[i] += away * away;
-                                        }
-                                    });
+            for (int i = 0; i < EIGHT; i++) {
+                const float away = r[i] - r_from[i];
+                sums.r_first[i] += away;
+                sums.r_second[i] += away * away;
+            }
+        });
 }
 
 /* Sums of channels become sums of groups, s_group[groups].  s_sums: [places that are made together]
@@ -349,10 +348,9 @@ MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view 
     g_y = mpk_global_kept(g_y + s.channel * mpk_dtype_bytes(y.dtype));
     eight_rounds<GROUP_SPLIT_LOADS>(
         (int)s.place, (int)s.together, (int)n,
-        [&](int k, int place) {
-            in[k] = eight_load_once(x, group_split_at(x, g_x, m.step, place), 0);
-        },
-        [&](int k, int place) {
+        [&](int k, int place)
+            MPK_INLINED { in[k] = eight_load_once(x, group_split_at(x, g_x, m.step, place), 0); },
+        [&](int k, int place) MPK_INLINED {
             group_split_put(x, y, (char *)group_split_at(y, g_y, y_step, place), 0, in[k], of, act);
         });
 }

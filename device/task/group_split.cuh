@@ -338,21 +338,33 @@ MPK_FN void group_split_put(const mpk_view &x, const mpk_view &y, char *g_y, rt_
     eight_store(y, g_y, to, eight_of(y.dtype, r));
 }
 
-/* n places that lie evenly from g_x and from g_y on, m.step and y_step entries apart. */
+/* n places that lie evenly from g_x and from g_y on, m.step and y_step entries apart.  The loads of
+ * the next places are in flight while those at hand are stored. */
 MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view &y, char *g_y,
                              const group_split_image &m, rt_i64 y_step, const group_split_share &s,
                              const group_split_lines &of, rt_u32 n, int act)
 {
-    eight in[GROUP_SPLIT_LOADS];
-    g_x = mpk_global_kept(g_x + s.channel * mpk_dtype_bytes(x.dtype));
-    g_y = mpk_global_kept(g_y + s.channel * mpk_dtype_bytes(y.dtype));
-    eight_rounds<GROUP_SPLIT_LOADS>(
-        (int)s.place, (int)s.together, (int)n,
-        [&](int k, int place)
-            MPK_INLINED { in[k] = eight_load_once(x, group_split_at(x, g_x, m.step, place), 0); },
-        [&](int k, int place) MPK_INLINED {
-            group_split_put(x, y, (char *)group_split_at(y, g_y, y_step, place), 0, in[k], of, act);
-        });
+    const rt_u32 each = s.together * GROUP_SPLIT_LOADS;
+    eight in[GROUP_SPLIT_LOADS], next[GROUP_SPLIT_LOADS]; /* past the end the first again */
+#pragma unroll
+    for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+        const rt_u32 at = s.place + k * s.together;
+        next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
+    }
+#pragma unroll 1
+    for (rt_u32 place = s.place; place < n; place += each) {
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++) {
+            const rt_u32 at = place + each + k * s.together;
+            in[k] = next[k];
+            next[k] = eight_load(x, g_x, (at < n ? at : s.place) * m.step + s.channel);
+        }
+#pragma unroll
+        for (int k = 0; k < GROUP_SPLIT_LOADS; k++)
+            if (place + k * s.together < n)
+                group_split_put(x, y, g_y, (place + k * s.together) * y_step + s.channel, in[k], of,
+                                act);
+    }
 }
 
 /* n places of a box of an entry by eights; m, of: the images of x and of y. */

@@ -11,7 +11,7 @@
 
 /* Rows of up to PAIR_PIECES pieces are made two at a time in operators of PAIR_ROWS rows and more:
  * some twenty for each worker of a large GPU. */
-enum { PAIR_PIECES = 3, PAIR_ROWS = 2560 };
+enum { PAIR_PIECES = 2, PAIR_ROWS = 2560 };
 
 /* Pieces of a lane at most where a row has a part of a warp; ROWS_KEPT of the device's. */
 enum { PART_PIECES = 3 };

@@ -204,6 +204,11 @@ static const char *const pieced_graphs[] = {
     "input %x : bf16[2, 9, 5, 24]\ninput %m : f32[2, 3, 3, 2]\nconst %w : bf16[24]\n"
     "const %b : f32[24]\n%y = group_scale(%x, %m, %w, %b) {eps = 0.25, act = \"silu\"}\n",
     "input %x : f16[2, 31, 32]\n%y = group_moments(%x) {groups = 4, parts = 2}\n",
+    /* steps of so many entries that a thread has eight of them */
+    "input %a : f32[5, 2, 8192, 8]\ninput %b : bf16[5, 2, 8192, 1]\ninput %h : f32[8192, 8]\n"
+    "%y = recur(%a, %b, %h) {expr = \"x0 * x2 * 0.5 + x1\", start = \"given\"}\n",
+    "input %a : bf16[11, 131072]\ninput %b : f16[131072]\n%y = recur(%a, %b) {expr = \"x2 * 0.5 + "
+    "x0 * x1\", start = \"first\", dtype = \"bf16\"}\n",
 };
 
 /* What goes where numbers say: scattered, put, routed to experts. */

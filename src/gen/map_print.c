@@ -249,31 +249,39 @@ uint32_t gen_steps_of_eight(const gen_eights *e, const map_program *p)
 
 void gen_print_eights(const gen_eights *e, int indent, text *out)
 {
+    static const char *const ways[][2] = {{"float", "mpk_get"}, {"eight", "eight_load"}};
+    const char *at = e->in_slots ? "place.at" : "at";
     for (uint32_t i = 0; i < e->n_inputs; i++) {
         const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
         text_print(out, "%*s", indent, "");
         if (e->in_slots)
             text_print(out, "slot%u[r] = ", i);
         else
-            text_print(out, "const %s of%u =\n%*s", whole ? "eight" : "float", i, indent + 4, "");
+            text_print(out, "const %s of%u =\n%*s", ways[whole][0], i, indent + 4, "");
         if (e->in_slots && whole)
             text_print(out, "eight_take(in_x%u, data%u, out_y, place);\n", i, i);
         else
             text_print(out, "%s(in_x%u, mpk_data(t, in_x%u), mpk_spread(in_x%u, %u, %s));\n",
-                       whole ? "eight_load" : "mpk_get", i, i, i, e->rank,
-                       e->in_slots ? "place.at" : "at");
+                       ways[whole][1], i, i, i, e->rank, at);
     }
 }
 
 void gen_print_floats_of_eights(const gen_eights *e, int indent, text *out)
 {
-    const char *slot = e->in_slots ? "[r]" : "", *of = e->in_slots ? "slot" : "of";
-    for (uint32_t i = 0; i < e->n_inputs; i++)
-        if (gen_is_whole_of_eights(gen_input(e->c, i), e->last))
-            text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, %s%u%s, x%u);\n",
-                       indent, "", i, indent, "", i, of, i, slot, i);
+    static const char *const values[][2] = {{"of", ""}, {"slot", "[r]"}};
+    const char *const *value = values[e->in_slots];
+    for (uint32_t i = 0; i < e->n_inputs; i++) {
+        const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
+        if (whole)
+            text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, ", indent, "", i,
+                       indent, "", i);
         else
-            text_print(out, "%*sconst float x%u = %s%u%s;\n", indent, "", i, of, i, slot);
+            text_print(out, "%*sconst float x%u = ", indent, "", i);
+        text_print(out, "%s%u%s", value[0], i, value[1]);
+        if (whole)
+            text_print(out, ", x%u)", i);
+        text_print(out, ";\n");
+    }
 }
 
 void gen_print_entry_of_eight(const void *of, const map_step *s, text *out)

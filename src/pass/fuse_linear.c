@@ -177,8 +177,8 @@ static const char *activation_of(const rewrite *w, const ir_op *op)
     return NULL;
 }
 
-/* Do the bodies of a GPU apply it at their end?  Those for many rows of a call apply all, others the
- * activations that are also gates. */
+/* Do the bodies of a GPU apply it at their end?  Those for many rows of a call apply all, others
+ * the activations that are also gates. */
 static bool ends_with(const ir_tensor *y, const char *act)
 {
     return (y->live == IR_ALL && y->dims[0] >= FEWEST_ROWS) ||

@@ -495,20 +495,23 @@ def per_axis(values: Sequence[int] | int, n: int) -> list[int]:
 
 WIDE = 8  # channels, or entries side by side, that a copy of 16 bytes takes in 16 bits
 FEWEST_PATCHES = 64  # windows of which a product is faster
+PIECE = 4  # entries of a window's line that are copied at a time, at least: 8 bytes
 
 
 def is_of_patches(
     x: Any, w: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, output_padding: Any, groups: int
 ) -> bool:
-    """Do the windows of a convolution of images of few channels lie side by side, and are they wide?  Then it is a
-    product of rows, each a window, with its weight as it is (lowering_math.py).  x, w: what has a shape and a dtype."""
+    """Do the windows of a convolution of images of few channels lie side by side, with lines of whole pieces?  Then it
+    is a product of rows, each a window, with its weight as it is (lowering_math.py).  x, w: what has a shape and a
+    dtype."""
     n, half = len(w.shape) - 2, w.dtype in (torch.float16, torch.bfloat16)
     kernel, places = list(w.shape[2:]), list(x.shape[2:])
     steps = [per_axis(given, n) for given in (stride, padding, dilation)]
     return (
         (half and x.dtype == w.dtype and groups == 1 and not transposed and x.shape[1] == w.shape[1] < WIDE)
         and steps == [kernel, [0] * n, [1] * n]
-        and (all(p % k == 0 for p, k in zip(places, kernel)) and kernel[-1] % WIDE == 0)
+        and (all(p % k == 0 for p, k in zip(places, kernel)) and kernel[-1] % PIECE == 0)
+        and (x.shape[1] * math.prod(kernel)) % WIDE == 0  # rows begin at multiples of 16 bytes
         and x.shape[0] * math.prod(p // k for p, k in zip(places, kernel)) >= FEWEST_PATCHES
     )
 

@@ -101,6 +101,11 @@ reduce_of(const OF &of, const EIGHT_OF &eight_of, const MORE_OF &more, const THE
     return {of, eight_of, more, then};
 }
 
+/* Does the last axis alone go?  Not as axis 0, of which some entries may be alive. */
+MPK_FN bool reduce_last_goes(const mpk_view &x, int set)
+{
+    return x.rank > 1 && set == 1 << (x.rank - 1);
+}
 /* Place of the first entry of eight number i of a part whose last axis counts eights.  Where that
  * axis alone goes, a constant of the instance, no division finds it. */
 MPK_FN void reduce_eight_at(const mpk_view &x, const mpk_box &part, bool last_goes, rt_u32 i,
@@ -125,8 +130,7 @@ MPK_FN double reduce_eights(const PARTS &p, mpk_box part, const mpk_view &x, int
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == x.rank - 1)
             part.hi[i] /= EIGHT;
-    /* axis 0 has a number of live entries */
-    const bool last_goes = x.rank > 1 && set == 1 << (x.rank - 1);
+    const bool last_goes = reduce_last_goes(x, set);
     const rt_u32 n = last_goes ? (rt_u32)mpk_row(x) / EIGHT : (rt_u32)mpk_count(part, x.rank);
     enum { TOGETHER = 2 };
 #pragma unroll 1
@@ -215,6 +219,45 @@ MPK_FN int reduce_threads(const mpk_view &x, const mpk_view &y, int set, rt_i64 
     return alone ? 1 : mpk_group(n);
 }
 
+/* What is stored of a sum or another reduction of a part. */
+template <class PARTS>
+MPK_FN double reduce_end(const PARTS &p, const mpk_box &part, const mpk_view &x, int kind,
+                         double result, const float *more)
+{
+    /* divided by what is alive, not by the extent */
+    return p.then(kind == REDUCE_MEAN ? result / (double)mpk_count(part, x.rank) : result, more);
+}
+
+/* Lines along the last axis by a thread each, by eights, several of them at a time: their loads
+ * are under way together, and their sums no chain. */
+template <bool IN_ORDER, class PARTS>
+MPK_FN void reduce_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y,
+                         const eight_walk &walk, int kind, int set, bool keep, const PARTS &p)
+{
+    enum { TOGETHER = 2 };
+    char *g_y = mpk_data(t, y);
+#pragma unroll 1
+    for (int i = mpk_thread(); i < walk.n; i += TOGETHER * MPK_THREADS) {
+        double result[TOGETHER];
+        rt_i64 to[TOGETHER];
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++) {
+            const int line = i + j * MPK_THREADS < walk.n ? i + j * MPK_THREADS : i;
+            rt_i64 at[RT_MAX_RANK];
+            float r_more[PARTS::MORE + 1];
+            eight_at<IN_ORDER>(walk, y, (rt_u32)line, 1, at);
+            p.more(at, r_more);
+            const mpk_box part = reduce_part(t, x, set, keep, at);
+            to[j] = mpk_offset(y, at);
+            result[j] = reduce_end(p, part, x, kind, reduce_eights(p, part, x, set, kind), r_more);
+        }
+#pragma unroll
+        for (int j = 0; j < TOGETHER; j++)
+            if (i + j * MPK_THREADS < walk.n)
+                mpk_put_double(y, g_y, to[j], result[j]);
+    }
+}
+
 /* Reduce floats: each entry of the result from the part of x that lies along the axes of `set`.
  * n_reduced: entries of x for one of the result, all alive.  x: dims, live and strides of what is
  * reduced, which p reads.  aligned: eights may be read.
@@ -230,6 +273,15 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
     const int group = reduce_threads(x, y, set, n_reduced), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
+    if (PARTS::EIGHTS && group == 1 && reduce_last_goes(x, set) && kind != REDUCE_LOGSUMEXP &&
+        aligned && n >> 30 == 0) {
+        const eight_walk walk = eight_walk_of(y, box, 1);
+        if (walk.in_order)
+            reduce_lines<true>(t, x, y, walk, kind, set, keep, p);
+        else
+            reduce_lines<false>(t, x, y, walk, kind, set, keep, p);
+        return;
+    }
     for (rt_u64 first = 0; first < n; first += MPK_THREADS / group) {
         rt_i64 at[RT_MAX_RANK] = {0};                  /* place of the result */
         bool mine = rows_line(group, first, n, &line); /* else only the barriers */
@@ -251,11 +303,8 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
             result = reduce_all_floats(t, p, part, x, kind, lane, group, base);
         if (kind == REDUCE_LOGSUMEXP)
             result = base + log(result);
-        /* divided by what is alive, not by the extent */
-        if (kind == REDUCE_MEAN)
-            result /= (double)mpk_count(part, x.rank);
         if (mine && lane == 0)
-            mpk_put_double(y, g_y, mpk_offset(y, at), p.then(result, r_more));
+            mpk_put_double(y, g_y, mpk_offset(y, at), reduce_end(p, part, x, kind, result, r_more));
     }
 }
 

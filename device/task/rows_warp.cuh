@@ -180,8 +180,16 @@ template <int PIECES> struct rows_row {
 };
 
 /* Rows of up to ROWS_SHORT pieces a lane are loaded one round ahead; up to ROWS_KEPT, weight and
- * bias stay in registers for all rows of a task. */
-enum { ROWS_SHORT = 4, ROWS_KEPT = 3 };
+ * bias stay in registers for all rows of a task.  ROWS_THIN: both of entries of 16 bits. */
+enum { ROWS_SHORT = 4, ROWS_KEPT = 3, ROWS_THIN = 5 };
+MPK_FN bool rows_are_short(int pieces, const mpk_view &x)
+{
+    return pieces <= (mpk_dtype_bytes(x.dtype) == 2 ? ROWS_THIN : ROWS_SHORT);
+}
+MPK_FN bool rows_are_kept(int pieces, const mpk_view &v)
+{
+    return pieces <= (mpk_dtype_bytes(v.dtype) == 2 ? ROWS_THIN : ROWS_KEPT);
+}
 
 /* Load a lane's pieces of the row or vector of n entries at g.  WHOLE: n is a multiple of a piece
  * and all are aligned; then the loads are in flight together.  Entries beyond it are `rest`. */
@@ -298,9 +306,9 @@ MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_r
                               int c, float (&r)[ROWS_PIECE])
 {
     rows_raw raw = kept[c];
-    if (PIECES > ROWS_KEPT && !WHOLE)
+    if (!rows_are_kept(PIECES, v) && !WHOLE)
         rows_load(v.dtype, mpk_data(t, v), rows_first<LANES>(c), v.dims[0], 0, raw);
-    else if (PIECES > ROWS_KEPT && rows_first<LANES>(c) < v.dims[0])
+    else if (!rows_are_kept(PIECES, v) && rows_first<LANES>(c) < v.dims[0])
         rows_fetch(v.dtype, mpk_data(t, v) + rows_first<LANES>(c) * mpk_dtype_bytes(v.dtype), raw);
 #pragma unroll
     for (int i = 0; i < mpk_dtype_bytes(v.dtype) / 2; i++)
@@ -356,7 +364,7 @@ template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 first,
                       const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
 {
-    constexpr bool AHEAD = WHOLE && PIECES <= ROWS_SHORT;
+    const bool ahead = WHOLE && rows_are_short(PIECES, x);
     constexpr rt_u32 ROUND = MPK_THREADS / LANES * N; /* lines of all warps */
     constexpr int WARP = LANES < 32 ? 32 : LANES;     /* threads that stay together */
     mpk_box box = mpk_box_of(t, last);
@@ -370,14 +378,14 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
     rows_row<PIECES> row[N], next[N];
 #pragma unroll
     for (int k = 0; k < N; k++)
-        if (AHEAD && of_warp < lines)
+        if (ahead && of_warp < lines)
             rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
     for (; of_warp < lines; of_warp += ROUND, line += ROUND) {
         const rt_u32 after = line + ROUND;
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            if (!AHEAD) {
+            if (!ahead) {
                 rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest,
                                         &row[k]);
                 continue;
@@ -402,9 +410,9 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
     const float each = 1.0f / (float)x.dims[last]; /* a division in the loop is a call: it spills */
     rows_raw by[PIECES], plus[PIECES];
     rows_meeting meeting = {(float *)t.s_scratch, 0};
-    if (PIECES <= ROWS_KEPT && mpk_is_there(weight))
+    if (mpk_is_there(weight) && rows_are_kept(PIECES, weight))
         rows_ask<WHOLE, LANES>(weight.dtype, mpk_data(t, weight), weight.dims[0], 0, by);
-    if (PIECES <= ROWS_KEPT && mpk_is_there(bias))
+    if (mpk_is_there(bias) && rows_are_kept(PIECES, bias))
         rows_ask<WHOLE, LANES>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
     rows_each<PIECES, N, LANES, WHOLE>(
         t, x, last, first, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {

@@ -204,6 +204,15 @@ static const char *const pieced_graphs[] = {
     "input %x : bf16[2, 9, 5, 24]\ninput %m : f32[2, 3, 3, 2]\nconst %w : bf16[24]\n"
     "const %b : f32[24]\n%y = group_scale(%x, %m, %w, %b) {eps = 0.25, act = \"silu\"}\n",
     "input %x : f16[2, 31, 32]\n%y = group_moments(%x) {groups = 4, parts = 2}\n",
+    /* lines that threads read two at a time */
+    "input %a : bf16[7, 13, 24]\ninput %b : f16[7, 1, 24]\ninput %c : f32[13]\n%y = reduce(%a, %b, "
+    "%c) {axes = [2], kind = \"mean\", expr = \"x0 * x1\", inputs = 2, then = \"x0 + x1\"}\n",
+    "input %a : f32[9, 5, 8]\ninput %b : f32[5, 8]\n%y = reduce(%a, %b) {axes = [2], "
+    "kind = \"max\", keep = 1, expr = \"x0 - x1\", inputs = 2}\n",
+    /* parts of a concat in lots of 16 and of 8 bytes, whole and cut */
+    "input %a : bf16[3, 4, 32]\ninput %b : bf16[3, 5, 32]\n%y = concat(%a, %b) {axis = 1}\n",
+    "input %a : f16[6, 16]\ninput %b : f16[6, 12]\ninput %c : f16[6, 24]\n"
+    "%y = concat(%a, %b, %c) {axis = 1}\n",
     /* steps of so many entries that a thread has eight of them */
     "input %a : f32[5, 2, 8192, 8]\ninput %b : bf16[5, 2, 8192, 1]\ninput %h : f32[8192, 8]\n"
     "%y = recur(%a, %b, %h) {expr = \"x0 * x2 * 0.5 + x1\", start = \"given\"}\n",

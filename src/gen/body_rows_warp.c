@@ -13,8 +13,9 @@
  * some twenty for each worker of a large GPU. */
 enum { PAIR_PIECES = 2, PAIR_ROWS = 2560 };
 
-/* Pieces of a lane at most where a row has a part of a warp; ROWS_KEPT of the device's. */
-enum { PART_PIECES = 3 };
+/* Pieces of a lane at most where a row has a part of a warp, ROWS_KEPT of the device's; and of 16
+ * bits, ROWS_THIN, where they are the row without a rest. */
+enum { PART_PIECES = 3, THIN_PIECES = 5 };
 
 /* Absent, or neighbours of such a float. */
 static bool is_line(const ir_tensor *t)
@@ -69,8 +70,12 @@ static int64_t width_of(const gen_call *c)
 static int64_t lanes_of(const gen_call *c)
 {
     const int64_t width = width_of(c);
+    bool thin = true;
+    for (uint32_t i = 0; i < c->op->n_in; i++)
+        thin = thin && (!gen_input(c, i) || gen_input(c, i)->dtype != IR_F32);
     for (int64_t lanes = 8; lanes < 32; lanes *= 2)
-        if (width <= lanes * PART_PIECES * ROWS_PIECE)
+        if (width <= lanes * PART_PIECES * ROWS_PIECE ||
+            (thin && width == lanes * THIN_PIECES * ROWS_PIECE))
             return lanes;
     return width > ROWS_MOST ? GEN_BODY_THREADS : 32;
 }

@@ -21,6 +21,8 @@
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *   column  batch_matmul of short rows by one column, for a GPU -> reduce(map(a, b)), a sum of
  *           products, which fuse_map makes one operator with what makes a
+ *   window  sum of concat(a, b) * c over their last axis, of few entries, for a GPU -> map of single
+ *           entries of a, b and c: it does not wait for the copy, a window that moves by one entry
  *
  * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and
  * these, gelu and quick round less often; all other rules keep the bits.
@@ -36,6 +38,7 @@
 #include "pass/fuse.h"
 
 #include <math.h>
+#include <stdio.h>
 
 /* The expression of the map of one operand that makes t, and that operand (*x); empty if another
  * operator makes t. */
@@ -595,13 +598,121 @@ static mpk_status apply_column(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* ---- rule window ---- */
+
+enum { WINDOW = 4 }; /* entries that are summed, at most */
+
+/* Entry `entry` of the last axis of t, which has another axis besides. */
+static mpk_status add_entry(rewrite *w, uint32_t key, ir_tensor_id t, int64_t entry,
+                            ir_tensor_id *out)
+{
+    const ir_tensor x = *tensor_of(w, t);
+    int64_t starts[IR_MAX_RANK] = {0}, stops[IR_MAX_RANK];
+    ir_tensor_id cut;
+    memcpy(stops, x.dims, sizeof stops);
+    starts[x.rank - 1] = entry;
+    stops[x.rank - 1] = entry + 1;
+    TRY(rewrite_add(w, key, "slice", 1, &t,
+                    (ir_set[]){{.name = "starts", .ints = starts, .n_ints = x.rank},
+                               {.name = "stops", .ints = stops, .n_ints = x.rank},
+                               {0}},
+                    &cut));
+    return rewrite_reshape(w, key, cut, x.rank - 1, x.dims, out);
+}
+
+/* Entry `entry` of the last axis of a concat along it. */
+static mpk_status add_entry_of_parts(rewrite *w, uint32_t key, const ir_op *concat, int64_t entry,
+                                     ir_tensor_id *out)
+{
+    uint32_t part = 0;
+    for (;; part++) {
+        const ir_tensor *x = tensor_of(w, rewrite_input(w, concat, part));
+        if (entry < x->dims[x->rank - 1])
+            break;
+        entry -= x->dims[x->rank - 1];
+    }
+    return add_entry(w, key, rewrite_input(w, concat, part), entry, out);
+}
+
+/* The concat along its last axis, of few entries, that is a factor of a product which `reduce` sums
+ * over that axis; *c: the other factor.  NULL: it is none. */
+static const ir_op *find_window(const rewrite *w, const ir_op *reduce, ir_tensor_id *c)
+{
+    const ir_op *mul = rewrite_producer(w, rewrite_input(w, reduce, 0), "mul");
+    const ir_attribute *axes = rewrite_attribute(reduce, "axes");
+    if (!mul || !str_is(rewrite_attribute(reduce, "kind")->s, "sum") ||
+        rewrite_attribute(reduce, "keep")->i || axes->ints.n != 1)
+        return NULL;
+    const ir_tensor *x = tensor_of(w, mul->out[0]);
+    const uint32_t last = x->rank - 1;
+    for (uint32_t i = 0; i < 2; i++) {
+        const ir_op *concat = rewrite_producer(w, rewrite_input(w, mul, i), "concat");
+        const ir_tensor *other = tensor_of(w, *c = rewrite_input(w, mul, 1 - i));
+        if (concat && axes->ints.at[0] == last && x->dims[last] <= WINDOW && x->rank > 1 &&
+            rewrite_attribute(concat, "axis")->i == last &&
+            same_dims(tensor_of(w, concat->out[0]), x) && other->rank > 1 &&
+            other->dims[other->rank - 1] == x->dims[last])
+            return concat;
+    }
+    return NULL;
+}
+
+/* Are they floats whose sum a map computes, at the place of the reduction as before? */
+static bool may_be_window(const rewrite *w, ir_op_id id, const ir_op *concat, ir_tensor_id c)
+{
+    const ir_op *reduce = &w->g->ops.at[id];
+    const ir_tensor *x = tensor_of(w, rewrite_input(w, reduce, 0)),
+                    *y = tensor_of(w, reduce->out[0]);
+    bool may = is_small_float(x->dtype) && is_small_float(y->dtype) && x->live == IR_ALL &&
+               is_small_float(tensor_of(w, c)->dtype) &&
+               is_small_float(tensor_of(w, concat->out[0])->dtype) &&
+               rewrite_are_current(w, &c, 1, w->keys.at[id]);
+    for (uint32_t i = 0; may && i < concat->n_in; i++) {
+        const ir_tensor_id part = rewrite_input(w, concat, i);
+        may =
+            tensor_of(w, part)->rank == x->rank && rewrite_are_current(w, &part, 1, w->keys.at[id]);
+    }
+    return may;
+}
+
+/* Rule window.  Products are rounded as they were, and added in the same order, in fp32. */
+static mpk_status apply_window(rewrite *w, ir_op_id id)
+{
+    const ir_op op = w->g->ops.at[id];
+    ir_tensor_id c, in[2 * WINDOW], out;
+    char expr[128];
+    size_t at = 0;
+    const bool is_sum = w->s->options->relaxed && strcmp(op.def->name, "reduce") == 0;
+    const ir_op *concat = is_sum ? find_window(w, &op, &c) : NULL;
+    if (!concat || !may_be_window(w, id, concat, c))
+        return MPK_OK;
+    const ir_op parts = *concat;
+    const ir_tensor *x = tensor_of(w, rewrite_input(w, &op, 0));
+    const char *dtype = ir_dtype_table[x->dtype].name,
+               *result = ir_dtype_table[tensor_of(w, op.out[0])->dtype].name;
+    const int64_t n = x->dims[x->rank - 1];
+    for (int64_t i = 0; i < n; i++) {
+        TRY(add_entry_of_parts(w, w->keys.at[id], &parts, i, &in[i]));
+        TRY(add_entry(w, w->keys.at[id], c, i, &in[n + i]));
+        at += (size_t)snprintf(expr + at, sizeof expr - at, "t%d = %s(x%d * x%d); ", (int)i, dtype,
+                               (int)i, (int)(n + i));
+    }
+    for (int64_t i = 0; i < n; i++)
+        at += (size_t)snprintf(expr + at, sizeof expr - at, "%st%d", i ? " + " : "", (int)i);
+    TRY(rewrite_add(w, w->keys.at[id], "map", (uint32_t)(2 * n), in,
+                    (ir_set[]){{.name = "expr", .s = expr}, {.name = "dtype", .s = result}, {0}},
+                    &out));
+    rewrite_replace(w, op.out[0], out);
+    return MPK_OK;
+}
+
 /* Rounds of two rules.  Each round works on the program that the rounds before it left, since a
  * rule's pattern is made of results of the rules before: weight needs norm, cast needs weight. */
 mpk_status pass_recognise(pass_state *s, ir_graph **g)
 {
     static mpk_status (*const rounds[][2])(rewrite *, ir_op_id) = {
         {apply_row_norm, apply_log}, {apply_weight, apply_gelu}, {apply_cast, apply_quick_gelu},
-        {apply_flat, apply_back},    {apply_same, apply_result}, {apply_column, NULL}};
+        {apply_flat, apply_back},    {apply_same, apply_result}, {apply_column, apply_window}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds && s->options->fusion != PASS_FUSE_NONE;
          i++) {
         rewrite w;

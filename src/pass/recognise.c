@@ -21,8 +21,8 @@
  *   result  copy of the whole of a, dense, to an output -> a is the output
  *   column  batch_matmul of short rows by one column, for a GPU -> reduce(map(a, b)), a sum of
  *           products, which fuse_map makes one operator with what makes a
- *   window  sum of concat(a, b) * c over their last axis, of few entries, for a GPU -> map of single
- *           entries of a, b and c: it does not wait for the copy, a window that moves by one entry
+ *   window  sum of concat(a, b) * c over their last axis, of few entries, for a GPU -> map of
+ *           single entries of a, b and c: it does not wait for the copy, as of a window that moves
  *
  * and those of recognise_attention.c.  rms_norm and logsumexp add in a different order, and
  * these, gelu and quick round less often; all other rules keep the bits.

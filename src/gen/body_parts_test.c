@@ -97,7 +97,6 @@ static const case_of cases[] = {
     {NORM("90", "160", "328"), 4, 4, 64},   /* 20 groups: halves of 80 rows in a loop of 96 */
     {GATED("90", "112", "256"), 4, 4, 33},  /* 28 groups: 112 rows in a loop of 128 */
     {SCALED("90", "128", "520"), 2, 2, 57}, /* 8 groups each */
-    {SUM("90", "128", "648"), 4, 4, 17},    /* a field of 16 tokens, and one more */
     {NORM("90", "512", "136"), 2, 1, 64},   /* alone: 256 rows */
     {SUM("90", "136", "200"), 1, 1, 50},    /* alone: a half with one group */
     {GATED("90", "144", "192"), 1, 1, 64},  /* alone: two passes, 24 groups and 12 */

@@ -220,15 +220,15 @@ static inline int end_of(const gen_call *c)
 }
 
 /* Up to TEAM_TWO_TOKENS always; beyond that only where one side of the weight is short, since
- * four teams read shared memory four times as often as one.  Not in calls: a worker reads all of x
- * for a few columns of y, where tasks that share a tile by boxes read a part of both. */
+ * four teams read shared memory four times as often as one, and not in calls: a worker reads all of
+ * x for a few columns of y, where tasks that share a tile by boxes read a part of both. */
 static inline bool is_for_teams(const gen_call *c)
 {
     const int64_t n = most_tokens(c), rows = gen_output(c, 0)->dims[1], columns = columns_of(c);
-    if (n <= STREAM_MOST_TOKENS || n > TEAM_MOST_TOKENS || gen_output(c, 0)->live == IR_ALL)
+    if (n <= STREAM_MOST_TOKENS || n > TEAM_MOST_TOKENS)
         return false;
-    return n <= TEAM_TWO_TOKENS ||
-           (!is_logits(c) && (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
+    return n <= TEAM_TWO_TOKENS || (gen_output(c, 0)->live != IR_ALL && !is_logits(c) &&
+                                    (rows < columns ? rows : columns) <= TEAM_MOST_SIDE);
 }
 
 /* What surrounds a product of many tokens, as the last fields of its shape: "TILE_NORM_RMS, 1e-6f,

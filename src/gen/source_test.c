@@ -453,15 +453,15 @@ static void test_units_of_many(void **state)
             fail_msg("%s is in no unit for many tokens", (*b)->name);
 }
 
-/* How many tasks of 17 to 64 tokens share a tile: enough for 128 rows, if four steps of 64 columns
+/* How many tasks of 33 to 64 tokens share a tile: enough for 128 rows, if four steps of 64 columns
  * are left for each. */
 static void test_parts_of_short_tasks(void **state)
 {
     static const struct {
         int tokens, groups, columns, parts;
     } rows[] = {{64, 4, 4096, 4},  {64, 6, 4096, 4}, {33, 2, 2048, 8},  {64, 5, 1024, 4},
-                {64, 1, 4096, 16}, {64, 1, 4032, 1}, {64, 16, 4096, 1}, {17, 4, 4096, 4},
-                {16, 4, 4096, 1},  {65, 4, 4096, 1}, {64, 0, 4096, 1}};
+                {64, 1, 4096, 16}, {64, 1, 4032, 1}, {64, 16, 4096, 1}, {32, 4, 4096, 1},
+                {65, 4, 4096, 1},  {64, 0, 4096, 1}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         assert_int_equal(tile_parts_of_short(rows[i].tokens, rows[i].groups, rows[i].columns),

@@ -151,7 +151,7 @@ static inline int tile_is_joint(int wide, int groups)
 /* How many tasks of at most 64 tokens and `groups` groups of w are to share a tile, a power of two,
  * so that together they have 128 rows or more; 1: each is better alone.  Of the columns each has a
  * part, of four steps or more. */
-enum { TILE_FEWEST_SHARING = 17, TILE_LEAST_COLUMNS = 256 };
+enum { TILE_FEWEST_SHARING = 33, TILE_LEAST_COLUMNS = 256 };
 static inline int tile_parts_of_short(long long tokens, int groups, long long columns)
 {
     int parts = 1;

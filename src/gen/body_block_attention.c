@@ -147,15 +147,15 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
     (chosen->program.by_groups ? gen_print_head_of_groups : gen_print_head_of_waiting)(c, n, out);
     gen_print_note(c->choices, chosen, out);
     text_print(out,
-               "    const mpk_box box = mpk_box_of(t, 4);\n    mpk_box heads = %s;\n"
+               "    const mpk_box box = mpk_box_of(t, 4);\n    const mpk_box heads = %s;\n"
                "    const rt_i64 m_lo = heads.lo[2], m_hi = heads.hi[2], s_lo = 0, s_hi = %s, d_lo "
                "= 0, d_hi = %lld, "
                "e_lo = 0, e_hi = %lld;\n"
-               "    heads.lo[2] = heads.lo[3] = 0;\n    heads.hi[2] = heads.hi[3] = 1;\n"
-               "    if (!mpk_count(heads, 4))\n        mpk_wait(t);\n"
-               "    for (rt_u64 i = 0; i < mpk_count(heads, 4); i++) {\n"
-               "        rt_i64 at[RT_MAX_RANK];\n        block_find(heads, 4, i, at);\n"
-               "        const rt_i64 group = at[1] / (in_q.dims[1] / in_k.dims[1]);\n",
+               "    if (!mpk_count(heads, 2))\n        mpk_wait(t);\n"
+               "    for (rt_u32 image = heads.lo[0]; image < heads.hi[0]; image++)\n"
+               "    for (rt_u32 head = heads.lo[1]; head < heads.hi[1]; head++) {\n"
+               "        const rt_i64 at[RT_MAX_RANK] = {image, head};\n"
+               "        const rt_i64 group = head / (rt_u32)(in_q.dims[1] / in_k.dims[1]);\n",
                by_rows ? "mpk_swapped(box, 1, 2)" : "box", seen, (long long)s.width,
                (long long)s.values);
     print_pointer("in_q", "mpk_offset(in_q, at)", false, out);
@@ -167,7 +167,9 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
                   true, out);
     if (s.has_mask)
         print_pointer("in_mask", "mpk_spread(in_mask, 4, at)", false, out);
-    text_print(out, "        if (!i)\n            mpk_wait(t);\n");
+    text_print(
+        out,
+        "        if (image == heads.lo[0] && head == heads.lo[1])\n            mpk_wait(t);\n");
     TRY(gen_print_block(cx, &chosen->program, out));
     text_print(out, "    }\n    mpk_trigger(t);\n}\n");
     return MPK_OK;

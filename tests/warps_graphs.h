@@ -763,20 +763,20 @@ static const char *const block_rows[] = {
     "input %x : bf16[3, 4, 5, 197]\n%y = softmax(%x) {axis = 3}\n",
     "input %x : f32[6, 2048] live=tokens\n%y = log_softmax(%x) {axis = -1}\n",
     "input %q : f16[2, 4, 45, 64]\ninput %k : f16[2, 2, 150, 64]\ninput %v : f16[2, 2, 150, "
-    "64]\n%y = sdpa(%q, %k, %v, _)\n",
+    "64]\n%y = sdpa(%q, %k, %v, "
+    "_)\n",
     "input %q : bf16[1, 2, 70, 40]\ninput %k : bf16[1, 2, 70, 40]\ninput %v : bf16[1, 2, 70, "
-    "24]\ninput %m : bool[1, 1, 70, 70]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.3}\n",
+    "24]\ninput %m : bool[1, "
+    "1, "
+    "70, 70]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.3}\n",
     "input %q : bf16[1, 1, 100, 128]\ninput %k : bf16[1, 1, 120, 128]\ninput %v : bf16[1, 1, 120, "
-    "128]\n%y = sdpa(%q, %k, %v, _) {causal = 1, window = 30}\n",
+    "128]\n%y = sdpa(%q, "
+    "%k, %v, _) {causal = 1, window = 30}\n",
     "input %q : f16[1, 3, 20, 17]\ninput %k : f16[1, 1, 300, 17]\ninput %v : f16[1, 1, 300, "
     "9]\ninput %m : f32[3, 1, "
     "300]\n%y = sdpa(%q, %k, %v, %m) {causal = 1}\n",
     "input %q : bf16[2, 3, 49, 32]\ninput %k : bf16[2, 3, 49, 32]\ninput %v : bf16[2, 3, 49, "
     "32]\ninput %m : bf16[2, 3, 49, 49]\n%y = sdpa(%q, %k, %v, %m) {scale = 0.18, by_rows = 1}\n",
-    "input %q : bf16[2, 2, 33, 32]\ninput %k : bf16[2, 2, 150, 32]\ninput %v : bf16[2, 2, 150, "
-    "32]\ninput %m : bf16[2, 1, 1, 150]\n%y = sdpa(%q, %k, %v, %m)\n",
-    "input %q : f16[1, 2, 40, 64]\ninput %k : f16[1, 2, 200, 64]\ninput %v : f16[1, 2, 200, "
-    "64]\ninput %m : f16[1, 2, 40, 200]\n%y = sdpa(%q, %k, %v, %m)\n",
     /* by warpgroups where there are products of these: heads of up to 64 entries, many rows */
     "input %q : bf16[1, 2, 200, 40]\ninput %k : bf16[1, 2, 300, 40]\ninput %v : bf16[1, 2, 300, "
     "40]\n%y = sdpa(%q, %k, %v, _) {scale = 3.0, by_rows = 1}\n", /* scores grow */

@@ -36,16 +36,6 @@ template <typename type> MPK_FN type *mpk_global_kept(type *p)
 #endif
     return mpk_global(p);
 }
-/* The same of shared memory.  Where it came from is hidden: of two such addresses, one made of the
- * other, nvcc 13 found one impossible, and dropped the code behind it. */
-template <typename type> MPK_FN type *mpk_shared_kept(type *p)
-{
-#ifndef MPK_EMULATED
-    asm("" : "+l"(p));
-    __builtin_assume(__isShared(p));
-#endif
-    return p;
-}
 
 #ifndef MPK_EMULATED
 /* threadIdx.x, read again each time (volatile).  Otherwise the compiler would compute what

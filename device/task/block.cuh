@@ -747,17 +747,16 @@ MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, con
 }
 
 /* Partial sums of the warps along what is summed over, added in their order; the first warps have
- * the result.  s: for all parts but the first; is_first: of scratch that threads may still read.
+ * the result.  s: for all parts but the first, of scratch that no thread reads after the next sync.
  * Lanes are the fastest index of s, so that a warp's 32 stores go to 32 banks. */
 template <int A, int B, int E>
 MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
-                      const block_warps &w, bool is_first, char *s)
+                      const block_warps &w, char *s)
 {
     const int lanes = 32 * w.along[0] * w.along[1], part = block_part(w),
               lane = mpk_kept_thread() % lanes;
-    float *s_sum = mpk_shared_kept((float *)s + lane);
-    if (is_first)
-        mpk_sync();
+    float *s_sum = (float *)s + lane;
+    mpk_sync();
 #pragma unroll
     for (int i = 0; i < A * B * E; i++) {
         r_whole[i / (B * E)][i / E % B][i % E] = r_part[i / (B * E)][i / E % B][i % E];
@@ -772,7 +771,6 @@ MPK_FN void block_add(float (&r_whole)[A][B][E], const float (&r_part)[A][B][E],
 }
 
 #include "task/block_lines.cuh"
-#include "task/block_ask.cuh"
 #include "task/block_put.cuh"
 #include "task/block_reads.cuh"
 #include "task/block_patch.cuh"

@@ -81,14 +81,13 @@ template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float 
 }
 
 /* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s:
- * [parts][rows]; is_first: threads may still read what lies there, as they do in tiles. */
+ * [parts][rows]. */
 template <int A>
 MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w,
-                       int rows, bool is_first, char *s)
+                       int rows, char *s)
 {
-    float *s_line = mpk_shared_kept((float *)s);
-    if (is_first)
-        mpk_sync();
+    float *s_line = (float *)s;
+    mpk_sync();
 #pragma unroll
     for (int i = 0; i < A * 2; i++)
         if (mpk_kept_thread() % 4 == 0)

@@ -17,21 +17,11 @@ MPK_FN void block_put(const float (&r)[A][B][4], const block_warps &w, int rows,
                       rt_i64 columns_left)
 {
     const int row = block_row(w, rows, 0, 0), column = block_column(w, columns, 0, 0);
-    const int down = block_left(rows_left, rows) - row;
-    const int right = block_left(columns_left, columns) - column;
+    const int down = (int)(rows_left < rows ? rows_left : rows) - row;
+    const int right = (int)(columns_left < columns ? columns_left : columns) - column;
     const int bytes = mpk_dtype_bytes(v.dtype);
     const bool is_pair = bytes == 2 && (rt_u64)(g + at * 2) % 4 == 0 && stride % 2 == 0;
-    char *g_row = mpk_global_kept(g + (at + row * stride + column) * bytes);
-    if (is_pair && columns_left >= columns) { /* the usual case: words alone */
-#pragma unroll
-        for (int i = 0; i < A * 2; i++)
-#pragma unroll
-            for (int b = 0; b < B; b++)
-                if (i * 8 < down)
-                    *(rt_u32 *)(g_row + (i * 8 * stride + b * BLOCK_MMA_COLUMNS) * 2) =
-                        rows_pair(v.dtype, r[i / 2][b][i % 2 * 2], r[i / 2][b][i % 2 * 2 + 1]);
-        return;
-    }
+    char *g_row = g + (at + row * stride + column) * bytes;
 #pragma unroll
     for (int i = 0; i < A * 2; i++) {
         if (i)

@@ -43,6 +43,29 @@ static void print_tile(const block_printer *w, int8_t i)
          block_copy_bytes(w->p, i));
 }
 
+/* The window through which a convolution's factor is read (block_window). */
+static void print_window(const block_printer *w, const block_operand *o)
+{
+    LINE(w, "static constexpr block_window window_%s = {", o->name);
+#define PRINT_INT(name) gen_print_field(#name, &o->window->name, 1, w->out);
+#define PRINT_INTS(name, n) gen_print_field(#name, o->window->name, n, w->out);
+    BLOCK_WINDOW_FIELDS(PRINT_INT, PRINT_INTS)
+#undef PRINT_INT
+#undef PRINT_INTS
+    text_print(w->out, "};\n");
+}
+
+/* The dimensions of a thread's fragment of a tile: squares of the unit down the rows, along the
+ * columns, and the thread's entries in one. */
+static void fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
+{
+    const bool mma = p->unit == BLOCK_MMA;
+    dims[0] = block_extent(p, tile, 0) / (mma ? BLOCK_MMA_ROWS * p->warps[0] : BLOCK_SIDE);
+    const uint8_t along = p->warps[p->tiles[tile].is_shared_out ? 2 : 1];
+    dims[1] = block_extent(p, tile, 1) / (mma ? BLOCK_MMA_COLUMNS * along : BLOCK_SIDE);
+    dims[2] = mma ? 4 : 1;
+}
+
 /* One number for each row: a sum or a maximum. */
 static bool is_line(const block_printer *w, int8_t tile)
 {
@@ -53,7 +76,7 @@ static bool is_line(const block_printer *w, int8_t tile)
 static void print_array(const block_printer *w, int8_t tile)
 {
     int32_t dims[3];
-    block_fragment_dims(w->p, tile, dims);
+    fragment_dims(w->p, tile, dims);
     if (is_line(w, tile))
         LINE(w, "float r_%s[%d][2];\n", w->p->tiles[tile].name, dims[0]);
     else
@@ -74,8 +97,7 @@ static void print_fragment(const block_printer *w, const block_step *s)
 /* ---- sums ---- */
 
 /* Parts of a line that several warps hold become one line, which all of them have, through
- * scratch; those of a row's lanes by exchanges.  The largest come first, and totals and sums lie
- * behind each other there, so that only the former need wait for threads that read tiles. */
+ * scratch; those of a row's lanes by exchanges. */
 static void print_join(const block_printer *w, const block_step *s)
 {
     print_fragment(w, s);
@@ -84,20 +106,17 @@ static void print_join(const block_printer *w, const block_step *s)
              w->p->tiles[s->from[0]].name);
         return;
     }
-    const bool add = s->verb == BLOCK_ADD;
-    LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, %s, t.s_scratch + %u);\n",
-         w->p->tiles[s->to].name, w->p->tiles[s->from[0]].name, str_bool(add),
-         block_extent(w->p, s->to, 0), str_bool(!add),
-         add ? block_joined_bytes(w->p, s->from[0]) / 2 : 0);
+    LINE(w, "block_join(r_%s, r_%s, %s, warps, %d, t.s_scratch);\n", w->p->tiles[s->to].name,
+         w->p->tiles[s->from[0]].name, str_bool(s->verb == BLOCK_ADD),
+         block_extent(w->p, s->to, 0));
 }
 
 /* Sums of warps that share the depth of a product become the sum of all. */
 static void print_add(const block_printer *w, const block_step *s)
 {
-    const uint32_t joined = block_joined_bytes(w->p, s->from[0]);
     print_fragment(w, s);
-    LINE(w, "block_add(r_%s, r_%s, warps, %s, t.s_scratch + %u);\n", w->p->tiles[s->to].name,
-         w->p->tiles[s->from[0]].name, str_bool(!joined), joined);
+    LINE(w, "block_add(r_%s, r_%s, warps, t.s_scratch);\n", w->p->tiles[s->to].name,
+         w->p->tiles[s->from[0]].name);
 }
 
 /* A reduction along the rows of a tile: its total or its largest entry, one number for each row. */
@@ -385,11 +404,6 @@ static mpk_status print_of_entry(const run *r)
         return print_map(r, s);
     const block_operand *o = &w->p->operands[s->operand];
     const char *name = w->p->tiles[s->to].name;
-    if (block_is_asked(w, w->ahead, s)) {
-        LINE(w, "const float v_%s = block_asked(%s, asked_%s[ra][rb][re]);\n", name,
-             gen_dtype_name(o->dtype), name);
-        return MPK_OK;
-    }
     if (s->verb == BLOCK_LOAD)
         LINE(w, "const float v_%s = block_get(%s, inside, g_%s, ", name, gen_dtype_name(o->dtype),
              o->name);
@@ -410,7 +424,7 @@ static void open_entries(block_printer *w, int8_t tile)
     static const char names[] = "abe";
     int32_t dims[3];
     const bool line = is_line(w, tile);
-    block_fragment_dims(w->p, tile, dims);
+    fragment_dims(w->p, tile, dims);
     for (int i = 0; i < 3; i++) {
         if (line && i == 1)
             continue;
@@ -518,7 +532,6 @@ static mpk_status print_entries(block_printer *w, uint32_t i, uint32_t *last)
     for (; r.at <= r.last; r.at++)
         TRY(print_of_entry(&r));
     close_entries(w);
-    block_print_asks(w, w->ahead, i, r.last);
     *last = r.last;
     return MPK_OK;
 }
@@ -674,16 +687,12 @@ static void print_bound(block_printer *w, const block_step *s)
     else if (s->bound == BLOCK_CAUSAL)
         LINE(w, "if (%s0 + %d > %s0 + 1)\n", column, block_extent(w->p, s->to, 1), row);
     open_entries(w, s->to);
-    if (s->bound == BLOCK_END_OF_AXIS) {
-        LINE(w, "if (");
-        print_position(w, s->to, t->axis[1] == s->axis);
-        text_print(w->out, " >= (int)(%s_hi - %s0))\n", x, x);
-    } else {
-        print_places(w, s->to);
-    }
-    if (s->bound == BLOCK_CAUSAL)
+    print_places(w, s->to);
+    if (s->bound == BLOCK_END_OF_AXIS)
+        LINE(w, "if (%s >= %s_hi)\n", x, x);
+    else if (s->bound == BLOCK_CAUSAL)
         LINE(w, "if (%s > %s)\n", column, row);
-    else if (s->bound == BLOCK_WINDOW)
+    else
         LINE(w, "if (%s <= %s - %.0f)\n", column, row, s->number);
     LINE(w, "%*s", BLOCK_STEP, "");
     print_array_entry(w, s->to);
@@ -781,7 +790,7 @@ mpk_status gen_print_block(mpk_context *cx, const block_program *p, text *out)
             print_tile(&w, i);
     for (uint32_t i = 0; i < p->n_operands; i++)
         if (p->operands[i].window)
-            block_print_window(&w, &p->operands[i]);
+            print_window(&w, &p->operands[i]);
     for (int8_t i = 0; i < (int8_t)p->n_axes; i++)
         if (!has_loop(p, i))
             LINE(&w, "const rt_i64 %s0 = %s_lo;\n", block_axis_of(&w, i), block_axis_of(&w, i));

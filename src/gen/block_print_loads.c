@@ -116,70 +116,6 @@ static void print_found_reads(const block_printer *w, const block_step *s, int s
          str_bool(t->axis[1 - side] == y->axis[side]), fields);
 }
 
-void block_fragment_dims(const block_program *p, int8_t tile, int32_t dims[3])
-{
-    const bool mma = p->unit == BLOCK_MMA;
-    dims[0] = block_extent(p, tile, 0) / (mma ? BLOCK_MMA_ROWS * p->warps[0] : BLOCK_SIDE);
-    const uint8_t along = p->warps[p->tiles[tile].is_shared_out ? 2 : 1];
-    dims[1] = block_extent(p, tile, 1) / (mma ? BLOCK_MMA_COLUMNS * along : BLOCK_SIDE);
-    dims[2] = mma ? 4 : 1;
-}
-
-bool block_is_asked(const block_printer *w, const block_step *loop, const block_step *s)
-{
-    const uint32_t begin = loop ? (uint32_t)(loop - w->p->steps) : 0;
-    if (s->verb != BLOCK_LOAD || !loop || w->p->by_groups || w->p->unit != BLOCK_MMA)
-        return false;
-    const block_tile *t = &w->p->tiles[s->to];
-    return s > loop && s < &w->p->steps[block_end_of(w->p, begin)] && t->space == BLOCK_FRAGMENT &&
-           t->axis[1] == loop->axis &&
-           ir_dtype_table[w->p->operands[s->operand].dtype].block_bytes <= 4;
-}
-
-/* The fragment that a map makes of such entries: a mask may lack the axis of its rows. */
-static int8_t taker_of(const block_step *s)
-{
-    while (s->verb == BLOCK_LOAD)
-        s++;
-    return s->to;
-}
-
-/* The array that has what is asked for, in front of its loop. */
-static void print_asked(const block_printer *w, const block_step *s)
-{
-    int32_t dims[3];
-    block_fragment_dims(w->p, taker_of(s), dims);
-    LINE(w, "rt_u32 asked_%s[%d][%d][4];\n", w->p->tiles[s->to].name, dims[0], dims[1]);
-}
-
-/* The request of a step's entries for the next iteration. */
-static void print_ask(const block_printer *w, const block_step *s)
-{
-    const block_operand *o = &w->p->operands[s->operand];
-    const int8_t taker = taker_of(s);
-    const block_tile *t = &w->p->tiles[taker];
-    const char *name = w->p->tiles[s->to].name;
-    const char *m = block_axis_of(w, t->axis[0]), *n = block_axis_of(w, t->axis[1]);
-    const int tile = w->p->axes[t->axis[1]].tile;
-    const long long along = (long long)o->stride[t->axis[1]];
-    LINE(w, "if (iteration >= -1 && %s0 + %d < %s_hi)\n", n, tile, n);
-    LINE(w, "    block_ask(asked_%s, warps, %s, %d, %d, %s, g_%s + (", name,
-         str_bool(t->is_shared_out), block_extent(w->p, taker, 0), block_extent(w->p, taker, 1),
-         gen_dtype_name(o->dtype), o->name);
-    print_begin(w, o, t->axis[1]);
-    text_print(w->out,
-               " + (%s0 + %d) * %lldll) * %u, %lldll, %lldll, %s_hi - %s0, %s_hi - %s0 - %d);\n", n,
-               tile, along, ir_dtype_table[o->dtype].block_bytes, (long long)o->stride[t->axis[0]],
-               along, m, m, n, n, tile);
-}
-
-void block_print_asks(const block_printer *w, const block_step *loop, uint32_t first, uint32_t last)
-{
-    for (uint32_t i = first; i <= last; i++)
-        if (block_is_asked(w, loop, &w->p->steps[i]))
-            print_ask(w, &w->p->steps[i]);
-}
-
 /* Print all that is found in front of a loop, for each load from its beginning to its end. */
 void block_print_found(const block_printer *w, const block_step *loop)
 {
@@ -187,8 +123,6 @@ void block_print_found(const block_printer *w, const block_step *loop)
     for (uint32_t i = begin + 1; i < end; i++)
         if (is_found(w, loop, &w->p->steps[i]))
             print_found_load(w, loop, &w->p->steps[i]);
-        else if (block_is_asked(w, loop, &w->p->steps[i]))
-            print_asked(w, &w->p->steps[i]);
     const block_step *first = NULL; /* products of a loop share their first factor */
     for (uint32_t i = begin + 1; w->plans_reads && i < end; i++) {
         const block_step *s = &w->p->steps[i];
@@ -228,17 +162,6 @@ static void print_first(const block_printer *w, int8_t axis)
 {
     text_print(w->out, ", %s%s", block_axis_of(w, axis),
                w->ahead && w->ahead->axis == axis ? "_next" : "0");
-}
-
-void block_print_window(const block_printer *w, const block_operand *o)
-{
-    LINE(w, "static constexpr block_window window_%s = {", o->name);
-#define PRINT_INT(name) gen_print_field(#name, &o->window->name, 1, w->out);
-#define PRINT_INTS(name, n) gen_print_field(#name, o->window->name, n, w->out);
-    BLOCK_WINDOW_FIELDS(PRINT_INT, PRINT_INTS)
-#undef PRINT_INT
-#undef PRINT_INTS
-    text_print(w->out, "};\n");
 }
 
 /* The rest of a call of block_load_window, or of block_copy_window. */
@@ -411,13 +334,7 @@ uint32_t block_print_loads(block_printer *w, uint32_t i)
         LINE(w, "}\n");
     }
     LINE(w, "ptx_copy_async_commit();\n");
-    if (!loop)
-        return i - 1;
-    LINE(w, "if (iteration < 0) {\n");
-    w->indent += BLOCK_STEP;
-    block_print_asks(w, loop, i, block_end_of(w->p, (uint32_t)(loop - w->p->steps)));
-    LINE(w, "continue;\n");
-    w->indent -= BLOCK_STEP;
-    LINE(w, "}\n");
+    if (loop)
+        LINE(w, "if (iteration < 0)\n%*scontinue;\n", w->indent + BLOCK_STEP, "");
     return i - 1;
 }

@@ -41,17 +41,6 @@ static inline const char *block_axis_of(const block_printer *w, int8_t axis)
     return w->p->axes[axis].name;
 }
 
-/* The dimensions of a thread's fragment of a tile: squares of the unit down the rows, along the
- * columns, and the thread's entries in one. */
-void block_fragment_dims(const block_program *p, int8_t tile, int32_t dims[3]);
-/* Is it the load of a fragment in a loop that is ahead, of tensor cores' products?  Its entries are
- * then asked for in the iteration before, and are in asked_NAME. */
-bool block_is_asked(const block_printer *w, const block_step *loop, const block_step *s);
-/* The requests of such steps from `first` to `last`, for the next iteration. */
-void block_print_asks(const block_printer *w, const block_step *loop, uint32_t first,
-                      uint32_t last);
-/* The window through which a convolution's factor is read (block_window). */
-void block_print_window(const block_printer *w, const block_operand *o);
 /* In front of a loop: what the copies of its tiles have in common in all iterations. */
 void block_print_found(const block_printer *w, const block_step *loop);
 /* "const rt_i64 k_next = ...": where the tiles begin that are loaded in this iteration. */

@@ -233,15 +233,6 @@ int8_t block_parts_of(const block_program *p, int8_t tile)
     return tile;
 }
 
-uint32_t block_joined_bytes(const block_program *p, int8_t parts)
-{
-    const block_tile *t = &p->tiles[parts];
-    bool joins = false;
-    for (uint32_t i = 0; i < p->n_steps; i++)
-        joins = joins || p->steps[i].verb == BLOCK_LARGEST;
-    return joins ? 2u * t->parts * (uint32_t)block_extent(p, parts, 0) * 4 : 0;
-}
-
 /* Of an end by rows: all parts of its sums. */
 static uint32_t end_bytes(const block_program *p)
 {
@@ -267,7 +258,6 @@ static uint32_t bytes_of_tiles(const block_program *p)
         uint32_t parts = t->parts > 1 && !t->is_by_lane ? (uint32_t)(t->parts - 1) : 0;
         uint32_t bytes =
             parts * (uint32_t)block_extent(p, i, 0) * (uint32_t)block_extent(p, i, 1) * 4;
-        bytes += parts ? block_joined_bytes(p, i) : 0;
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -239,9 +239,6 @@ bool block_is_copy(const block_program *p, const block_step *s);
 uint32_t block_groups_of(const block_program *p, uint32_t loop);
 /* The fragment whose parts are added up to `tile`; or tile itself. */
 int8_t block_parts_of(const block_program *p, int8_t tile);
-/* Bytes of scratch in front of such parts: of those of the two lines, largest and total, that a
- * program with a softmax joins before them. */
-uint32_t block_joined_bytes(const block_program *p, int8_t parts);
 
 /* Where a shared tile begins in scratch, and the bytes of scratch that a program needs: its shared
  * tiles, or what `add` or an end by rows needs in their place if that is more. */

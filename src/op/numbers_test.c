@@ -457,9 +457,8 @@ static void test_logits(void **state)
                "= 1e-05}\n"
                "%t2, %c2, %p2 = sample(%l2, %s, %seed, %d, %a, %u, %y, %c1, %peaks)\n");
     memcpy(data_of(&b, "r"), (int32_t[]){6, 0, 99, 3, 3}, 20);
-    memset(data_of(&b, "s"), 0, 80);
-    ((float *)data_of(&b, "s"))[16] = 1;
-    ((float *)data_of(&b, "s"))[18] = 1;
+    memset(data_of(&b, "a"), 0, 140); /* no row asks for more */
+    memcpy(data_of(&b, "s"), (float[20]){[16] = 1, [18] = 1}, 80);
     float *w = data_of(&b, "w");
     for (int i = 0; i < 130 * 64; i++)
         w[i] = NAN;
@@ -484,6 +483,7 @@ static void test_peaks_beyond_a_row(void **state)
                ": f32[1, 6]\ninput %k : f32[4, 1, 2]\n%t, %choice, %p = sample(%x, %s, %seed, %d, "
                "%a, %u, %h, %c, %k)\n");
     memset(data_of(&b, "s"), 0, 64);
+    memset(data_of(&b, "a"), 0, 112);
     for (int r = 0; r < 4; r++)
         memcpy((float *)data_of(&b, "k") + 2 * r, (float[]){1, columns[r]}, 8);
     eval(&b);

@@ -280,16 +280,6 @@ static void print_entry(const void *of, const map_step *s, text *out)
         text_print(out, is_whole(r, s->number) ? "x%u[e]" : "x%u", s->number);
 }
 
-/* Operand i as floats, x0 ...: `value` is an eight, or a float that is broadcast. */
-static void print_floats(const recurrence *r, uint32_t i, int indent, const char *value, text *out)
-{
-    if (is_whole(r, i))
-        text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, %s, x%u);\n", indent,
-                   "", i, indent, "", i, value, i);
-    else
-        text_print(out, "%*sconst float x%u = %s;\n", indent, "", i, value);
-}
-
 /* What is loaded of operand i for an eight of y: by a lambda for one that has steps, else now. */
 static void print_eight_operand(const recurrence *r, uint32_t i, int ahead, text *out)
 {
@@ -301,7 +291,7 @@ static void print_eight_operand(const recurrence *r, uint32_t i, int ahead, text
                r->rank);
     if (!has_steps(r, i)) {
         snprintf(value, sizeof value, "%s(in_x%u, data%u, from%u)", way[0], i, i, i);
-        print_floats(r, i, 12, value, out);
+        gen_print_floats_of_eight(i, is_whole(r, i), 12, value, out);
         return;
     }
     text_print(out,
@@ -356,7 +346,7 @@ static void print_eight_walk(const recurrence *r, int ahead, text *out)
     for (uint32_t i = 0; i < r->n; i++)
         if (has_steps(r, i)) {
             snprintf(slot, sizeof slot, "slot%u[k]", i);
-            print_floats(r, i, 20, slot, out);
+            gen_print_floats_of_eight(i, is_whole(r, i), 20, slot, out);
         }
     text_print(out, "#pragma unroll\n                    for (int e = 0; e < EIGHT; e++) {\n");
     gen_print_map(&(gen_map){&r->program, "v", 24, r, print_entry, GEN_MAP_EXACT}, out);

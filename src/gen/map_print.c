@@ -11,6 +11,8 @@
  * with its sums, by block_print.c. */
 #include "gen/map_print.h"
 
+#include <stdio.h>
+
 #include "gen/body_print.h"
 
 static const char *const type_names[MAP_TYPES] = {"rt_i64", "rt_i64", "float", "double"};
@@ -266,21 +268,22 @@ void gen_print_eights(const gen_eights *e, int indent, text *out)
     }
 }
 
+void gen_print_floats_of_eight(uint32_t i, bool whole, int indent, const char *value, text *out)
+{
+    if (whole)
+        text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, %s, x%u);\n", indent,
+                   "", i, indent, "", i, value, i);
+    else
+        text_print(out, "%*sconst float x%u = %s;\n", indent, "", i, value);
+}
+
 void gen_print_floats_of_eights(const gen_eights *e, int indent, text *out)
 {
-    static const char *const values[][2] = {{"of", ""}, {"slot", "[r]"}};
-    const char *const *value = values[e->in_slots];
+    char value[32];
     for (uint32_t i = 0; i < e->n_inputs; i++) {
-        const bool whole = gen_is_whole_of_eights(gen_input(e->c, i), e->last);
-        if (whole)
-            text_print(out, "%*sfloat x%u[EIGHT];\n%*seight_floats(in_x%u.dtype, ", indent, "", i,
-                       indent, "", i);
-        else
-            text_print(out, "%*sconst float x%u = ", indent, "", i);
-        text_print(out, "%s%u%s", value[0], i, value[1]);
-        if (whole)
-            text_print(out, ", x%u)", i);
-        text_print(out, ";\n");
+        snprintf(value, sizeof value, e->in_slots ? "slot%u[r]" : "of%u", i);
+        gen_print_floats_of_eight(i, gen_is_whole_of_eights(gen_input(e->c, i), e->last), indent,
+                                  value, out);
     }
 }
 

@@ -57,6 +57,8 @@ uint32_t gen_steps_of_eight(const gen_eights *e, const map_program *p);
 /* "const eight of0 = ...;" or "slot0[r] = ...;" of each operand; a float of one that is
  * broadcast. */
 void gen_print_eights(const gen_eights *e, int indent, text *out);
+/* Operand i as floats, x0 ...: `value` is an eight (whole), or a float that is broadcast. */
+void gen_print_floats_of_eight(uint32_t i, bool whole, int indent, const char *value, text *out);
 /* What comes before the steps of an entry: "float x0[EIGHT]; ..." of each operand as floats. */
 void gen_print_floats_of_eights(const gen_eights *e, int indent, text *out);
 /* print_input of a map whose operands these are (`of`: gen_eights), at entry k. */

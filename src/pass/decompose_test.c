@@ -361,6 +361,22 @@ static void rows_of_another_tensor_are_written_by_many(void **state)
     arena_free(&a);
 }
 
+/* A call of a GPU: the task graph of a text. */
+static const tg_graph *compile_call(arena *a, const char *graph)
+{
+    const pass_options options = {.n_workers = WORKERS,
+                                  .whole_tiles = true,
+                                  .relaxed = true,
+                                  .page_bytes = 1 << 20,
+                                  .pages_per_worker = 2,
+                                  .verify = true};
+    tg_program p;
+    ir_graph *ir;
+    check_ok(&cx, ir_parse(&cx, a, str_from(graph), &ir));
+    check_ok(&cx, pass_compile(&cx, a, &options, 1, &ir, (uint32_t[]){1}, &p));
+    return p.graphs[0].tg;
+}
+
 /* Places of different images are no neighbours: a task that had rows of several would have a tile
  * for each, mostly empty, and read its filters for each again.  The convolutions are those of
  * ResNet-50 at batch 8 that halve an image, by a kernel of one entry and of nine. */
@@ -374,18 +390,8 @@ static void places_of_a_task_belong_to_one_image(void **state)
         "%z = conv(%x, %m) {stride = [2, 2], padding = [1, 1], last = 1}\noutput %z\n";
     (void)state;
     arena a = {0};
-    tg_program p;
-    ir_graph *ir;
-    uint32_t n_tokens = 1, seen = 0;
-    const pass_options options = {.n_workers = WORKERS,
-                                  .whole_tiles = true,
-                                  .relaxed = true,
-                                  .page_bytes = 1 << 20,
-                                  .pages_per_worker = 2,
-                                  .verify = true};
-    check_ok(&cx, ir_parse(&cx, &a, STR(halving), &ir));
-    check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
-    const tg_graph *g = p.graphs[0].tg;
+    uint32_t seen = 0;
+    const tg_graph *g = compile_call(&a, halving);
     for (ir_op_id op = 0; op < g->ir->ops.n; op++)
         if (strcmp(g->ir->ops.at[op].def->name, "conv") == 0) {
             assert_int_equal(spread_of(g, op, 0, 1).most, 1);
@@ -421,19 +427,8 @@ static void products_of_calls_are_cut_for_boxes(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         arena a = {0};
-        tg_program p;
-        ir_graph *ir;
-        uint32_t n_tokens = 1;
         int64_t unit = 0; /* the greatest that all cuts of columns are multiples of */
-        const pass_options options = {.n_workers = WORKERS,
-                                      .whole_tiles = true,
-                                      .relaxed = true,
-                                      .page_bytes = 1 << 20,
-                                      .pages_per_worker = 2,
-                                      .verify = true};
-        check_ok(&cx, ir_parse(&cx, &a, str_from(cases[i].graph), &ir));
-        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
-        const tg_graph *g = p.graphs[0].tg;
+        const tg_graph *g = compile_call(&a, cases[i].graph);
         for (tg_task_id t = 0; t < g->n_tasks; t++)
             for (int64_t b = g->tasks[t].op == IR_NONE ? 0 : g->tasks[t].box.lo[1]; b;) {
                 const int64_t rest = unit % b;
@@ -465,18 +460,7 @@ static void rows_of_attention_are_cut_before_heads(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         arena a = {0};
-        tg_program p;
-        ir_graph *ir;
-        uint32_t n_tokens = 1;
-        const pass_options options = {.n_workers = WORKERS,
-                                      .whole_tiles = true,
-                                      .relaxed = true,
-                                      .page_bytes = 1 << 20,
-                                      .pages_per_worker = 2,
-                                      .verify = true};
-        check_ok(&cx, ir_parse(&cx, &a, str_from(cases[i].graph), &ir));
-        check_ok(&cx, pass_compile(&cx, &a, &options, 1, &ir, &n_tokens, &p));
-        const tg_graph *g = p.graphs[0].tg;
+        const tg_graph *g = compile_call(&a, cases[i].graph);
         assert_in_range(spread_of(g, 0, 0, 1).n, WORKERS * 4 / 5, WORKERS);
         assert_int_equal(spread_of(g, 0, 0, 1).most, cases[i].images);
         assert_int_equal(spread_of(g, 0, 1, 1).most, cases[i].rows);

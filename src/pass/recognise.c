@@ -635,12 +635,13 @@ static mpk_status add_entry_of_parts(rewrite *w, uint32_t key, const ir_op *conc
 }
 
 /* The concat along its last axis, of few entries, that is a factor of a product which `reduce` sums
- * over that axis; *c: the other factor.  NULL: it is none. */
+ * over that axis, and no more; *c: the other factor.  NULL: it is none. */
 static const ir_op *find_window(const rewrite *w, const ir_op *reduce, ir_tensor_id *c)
 {
     const ir_op *mul = rewrite_producer(w, rewrite_input(w, reduce, 0), "mul");
     const ir_attribute *axes = rewrite_attribute(reduce, "axes");
     if (!mul || !str_is(rewrite_attribute(reduce, "kind")->s, "sum") ||
+        rewrite_attribute(reduce, "expr")->s.n || rewrite_attribute(reduce, "then")->s.n ||
         rewrite_attribute(reduce, "keep")->i || axes->ints.n != 1)
         return NULL;
     const ir_tensor *x = tensor_of(w, mul->out[0]);

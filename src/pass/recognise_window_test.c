@@ -54,6 +54,8 @@ static void other_sums_stay(void **state)
         {"{axes = [2], dtype", "{axes = [1, 2], dtype"},
         {"bf16[5, 4]", "bf16[5, 1]"},
         {"mul(%c, %w)", "add(%c, %w)"},
+        {"reduce(%m) {", "reduce(%m, %new) {then = \"x0 + x1\", inputs = 1, "},
+        {"reduce(%m) {", "reduce(%m) {expr = \"x0 * x0\", inputs = 1, "},
     };
     static const char longer[] =
         "input %old : f32[3, 4]\ninput %new : f32[3, 1]\nconst %w : f32[5]\n"

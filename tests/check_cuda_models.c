@@ -168,7 +168,7 @@ mpk_status check_make_model(mpk_context *cx, const item *it, unit *u)
     fast.own_units = invariant;
     fast.launch = it->launch;
     fast.norm_elements = 1 << 24;
-    fast.relaxed = fast.whole_tiles = fast.logits = true;
+    fast.relaxed = fast.whole_tiles = fast.logits = fast.sum_terms = true;
     fast.even_over = it->streams ? 64 : 0;
     if (it->wide)
         fast.even_over = 32;

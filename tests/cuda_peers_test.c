@@ -223,6 +223,7 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .relaxed = true,
                             .whole_tiles = true,
                             .logits = true,
+                            .sum_terms = random_below(&b->random, 4) > 0,
                             .verify = true,
                             .page_bytes = 16384,
                             .pages_per_worker = 1 << 16};

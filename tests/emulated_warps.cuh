@@ -105,6 +105,7 @@ static rt_u32 emulated_one_wide, emulated_centred;
 #define BOX_HALVES MPK_HALVES_F16
 #define MPK_ONE_WIDE emulated_one_wide
 #define MPK_CENTRED emulated_centred
+#define MPK_TERMS 1
 static emulated_copy emulated_bulk[EMULATED_COPIES];
 static rt_u32 emulated_n_bulk, emulated_idle; /* turns since anything happened */
 static rt_u64 emulated_state;

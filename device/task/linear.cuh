@@ -1,4 +1,5 @@
-/* linear.cuh - products of activations with rows of weights, for any shape: linear, and logits.
+/* linear.cuh - products of activations with rows of weights, for any shape: linear, sum_linear and
+ * logits.
  *
  * Input: x, up to three weights, a norm's vectors, biases, residual, of any dtype and strides;
  * output: the task's box of y, and of logits the peaks.  This is the body of rank 0, what the
@@ -23,7 +24,7 @@
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most: sums of 4
  * x 8 are 32 registers. */
-enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8 };
+enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8, LINEAR_MOST_TERMS = 5 };
 /* Scratch after that of the reductions: factors of the norm, results of a group twice, tile or
  * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
  * x while a group is multiplied, and the lanes' partial sums when it is added up: never both. */
@@ -42,7 +43,22 @@ struct linear_source {
     mpk_view x, norm, norm_bias, rows; /* [T, D], [D], [D], [R] */
     double eps;
     bool centred; /* the norm is a layer_norm */
+    /* x is a sum: what is added to x, of x's dtype and shape */
+    mpk_view terms[LINEAR_MOST_TERMS];
+    int n_terms;
 };
+
+/* An element of x; a sum is rounded as it would be stored. */
+MPK_FN float linear_x(const mpk_task &t, const linear_source &s, rt_i64 row, rt_i64 k)
+{
+    float x = mpk_get(s.x, mpk_data(t, s.x), row * s.x.stride[0] + k * s.x.stride[1]);
+    if (!s.n_terms)
+        return x;
+    for (int i = 0; i < s.n_terms; i++)
+        x += mpk_get(s.terms[i], mpk_data(t, s.terms[i]),
+                     row * s.terms[i].stride[0] + k * s.terms[i].stride[1]);
+    return mpk_round(s.x.dtype, x);
+}
 
 /* The row of x of which row r of the result is made; -1 where the index names no live row: such
  * a row of the result is made of zeros, and nothing outside of x is read. */
@@ -57,12 +73,11 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
 /* All threads: what a team's rows are centred about, the sum of their columns. */
 MPK_FN double linear_mean(const mpk_task &t, const linear_source &s, rt_i64 row)
 {
-    const char *g_x = mpk_data(t, s.x);
     double sum = 0; /* this lane's columns */
     if (!s.centred)
         return 0;
     for (rt_i64 k = mpk_thread() % MPK_TEAM; row >= 0 && k < s.x.dims[1]; k += MPK_TEAM)
-        sum += (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+        sum += (double)linear_x(t, s, row, k);
     return mpk_sum(t, MPK_TEAM, sum) / (double)s.x.dims[1];
 }
 
@@ -72,7 +87,6 @@ MPK_FN double linear_mean(const mpk_task &t, const linear_source &s, rt_i64 row)
 MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
-    const char *g_x = mpk_data(t, s.x);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     rt_i64 width = s.x.dims[1];
     for (int first = 0; first < n; first += MPK_TEAMS) {
@@ -81,8 +95,7 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
         const double mean = linear_mean(t, s, row);
         double sum = 0; /* this lane's columns */
         for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
-            double value =
-                (double)mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]) - mean;
+            double value = (double)linear_x(t, s, row, k) - mean;
             sum += value * value;
         }
         sum = mpk_sum(t, MPK_TEAM, sum);
@@ -101,14 +114,13 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 {
     float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
     const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
-    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm),
-               *g_norm_bias = mpk_data(t, s.norm_bias);
+    const char *g_norm = mpk_data(t, s.norm), *g_norm_bias = mpk_data(t, s.norm_bias);
     for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
         int j = i / LINEAR_TILE;
         rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
         float value = 0; /* after the last column, or no row */
         if (k < width && row >= 0) {
-            value = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
+            value = linear_x(t, s, row, k);
             if (s.centred)
                 value -= s_factor[LINEAR_TOKENS + j];
             if (mpk_is_there(s.norm))
@@ -226,6 +238,23 @@ MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_v
                                      (float *)(t.s_scratch + LINEAR_SECOND));
             linear_write<TOKENS>(t, e, first, hi, column + first, r0, n);
         }
+    }
+}
+
+/* The part of the sum of x and its terms that belongs to the task's box (op/sum_linear.c).
+ * columns: of y. */
+MPK_FN void linear_put_sum(const mpk_task &t, const linear_source &s, const mpk_view &sum,
+                           rt_i64 columns)
+{
+    const rt_i64 width = sum.dims[1], pieces = (width + 7) / 8;
+    rt_i64 lo = mpk_lo(t, 1) * pieces / columns * 8, hi = mpk_hi(t, 1) * pieces / columns * 8;
+    lo = lo < width ? lo : width;
+    hi = hi < width ? hi : width;
+    const rt_i64 n = hi - lo, rows = (rt_i64)mpk_hi(t, 0) - mpk_lo(t, 0);
+    for (rt_i64 i = mpk_thread(); i < n * rows; i += MPK_THREADS) {
+        const rt_i64 row = mpk_lo(t, 0) + i / n, k = lo + i % n;
+        mpk_put(sum, mpk_data(t, sum), row * sum.stride[0] + k * sum.stride[1],
+                linear_x(t, s, row, k));
     }
 }
 

@@ -17,7 +17,8 @@
  * w), the squares are summed from the registers.
  *
  * x and the residual may be carried (rt_lane.h): then each warp polls its own columns, and no
- * event stands between the operators.
+ * event stands between the operators.  x of at most 8 tokens may be the sum of terms that several
+ * GPUs make (stream_terms.cuh).
  *
  * Columns: page p of a group holds columns 1024 p ..., warp w of them 128 w ...; the last page
  * may hold less, LAST blocks of 32 columns a warp:
@@ -40,6 +41,7 @@
 #include "shape/linear_tile_shape.h"
 #include "task/blocks.cuh"
 #include "task/peaks.cuh"
+#include "task/stream_terms.cuh"
 #include "task/stream_x.cuh"
 #include "tile/ring.cuh"
 
@@ -639,7 +641,7 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
         for (int pass = 0; pass < pages; pass += AT_ONCE) {
             const int of_pass = pages - pass < AT_ONCE ? pages - pass : AT_ONCE; /* pages */
             const bool asks = pages > AT_ONCE || q == 0; /* else x is in registers */
-            if (asks)
+            if (asks && !stream_has_terms<WIDE, FORM>(s))
                 stream_ask_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, stream_is_part(s), x);
             if (pass == 0 && s.residual >= 0 && warp < here)
 #pragma unroll
@@ -653,7 +655,9 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
             if (pass == 0 && q == 0 && first_row == 0 && mpk_thread() == MPK_THREADS - 32)
                 stream_put_end(t, s);
             if (asks) {
-                if (mpk_carries(t, s.x))
+                if (stream_has_terms<WIDE, FORM>(s))
+                    stream_add_terms<AT_ONCE, WIDE>(t, s, rows, thread, s_parts, x);
+                else if (mpk_carries(t, s.x))
                     stream_await_x<AT_ONCE, WIDE>(from, pass, of_pass, pages, rows > 2, x);
                 if (!FORM)
                     stream_order_x<AT_ONCE, WIDE>(of_pass, x);

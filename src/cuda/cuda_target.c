@@ -181,6 +181,7 @@ static void tune(const target_device *d, const mpk_engine_options *o, uint32_t k
     to->relaxed = true;
     to->whole_tiles = true;
     to->logits = true;
+    to->sum_terms = gen_arch_find(d->arch)->features & GEN_RING;
 }
 
 /* A sixteenth stays free for activations, the kernel and others.  Embeddings that are also the

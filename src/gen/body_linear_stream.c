@@ -1,5 +1,5 @@
 /* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
- * (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same packing
+ * (device/task/linear_stream.cuh); sum_linear too.  body_linear_team.c, for some more tokens, has the same packing
  * and shapes.
  *
  * Weights are packed when they are loaded, into groups of 8 rows that lie page after page as the
@@ -14,6 +14,16 @@
 static bool accepts(const gen_call *c)
 {
     return (most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c)) || takes_blocks(c);
+}
+
+/* Terms and their sum lie as x does, and the body has registers for so many. */
+static bool accepts_terms(const gen_call *c)
+{
+    bool fits = stream_adds_terms(rows_of_step(c), columns_of(c)) && is_streamed_product(c) &&
+                c->op->n_in - TERM < STREAM_MOST_TERMS && gen_is_dense(gen_output(c, 1), c->halves);
+    for (uint32_t i = TERM; i < c->op->n_in; i++)
+        fits = fits && gen_is_dense(gen_input(c, i), c->halves);
+    return fits;
 }
 
 /* The norm's weight is multiplied into the columns before rounding, so the body normalises x by its
@@ -84,6 +94,7 @@ static void fill_shape(const gen_call *c, stream_shape *s)
         .glu = gen_shape_glu(glu_of(c)),
         .after = gen_shape_glu(act_of(c)),
         .x = X,
+        .terms = is_of_terms(c) ? (int)(c->op->n_in - TERM) : 0,
         .y = (int)gen_operand_of_output(c->op, 0),
         .residual = linear_input(c, RESIDUAL) ? RESIDUAL : -1,
         .gathered = gathered_rows(c),
@@ -167,6 +178,20 @@ const gen_body gen_body_linear_stream = {.op = "linear",
                                          .pack = pack,
                                          .scratch_bytes = scratch_bytes,
                                          .forms = forms};
+const gen_body gen_body_sum_linear_stream = {
+    .op = "sum_linear",
+    .name = "linear_stream",
+    .needs = GEN_RING,
+    .rank = 10,
+    .loads = true,
+    .waits = true,
+    .carries = 1 << X | ((1 << (STREAM_MOST_TERMS - 1)) - 1) << TERM,
+    .accepts = accepts_terms,
+    .print = print,
+    .routine = routine,
+    .pack = pack,
+    .scratch_bytes = scratch_bytes,
+    .forms = forms};
 const gen_body gen_body_logits_stream = {.op = "logits",
                                          .name = "linear_stream",
                                          .needs = GEN_RING,

@@ -10,7 +10,8 @@
 #include "rt/rt_lane.h"
 #include "shape/linear_tile_shape.h"
 
-/* Operands and attributes of linear; of logits. */
+/* Operands and attributes of linear, of which sum_linear has those up to NORM and LINEAR_GLU; of
+ * logits.  TERM: of sum_linear, the first term after x. */
 enum {
     X,
     W0,
@@ -18,6 +19,7 @@ enum {
     NORM = 7,
     RESIDUAL,
     NORM_BIAS,
+    TERM = STREAM_FIRST_TERM,
     LINEAR_EPS = 0,
     LINEAR_GLU,
     LINEAR_ACT = 3,
@@ -29,6 +31,17 @@ enum { L_X, L_W, L_NORM, L_ROWS, LOGITS_EPS = 0, LOGITS_FACTOR, LOGITS_CAP };
 static inline bool is_logits(const gen_call *c)
 {
     return strcmp(c->op->def->name, "logits") == 0;
+}
+
+/* Is x the sum of terms, which the product adds itself? */
+static inline bool is_of_terms(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "sum_linear") == 0;
+}
+
+static inline bool is_linear(const gen_call *c)
+{
+    return strcmp(c->op->def->name, "linear") == 0;
 }
 
 /* Which gate multiplies; empty: none. */
@@ -45,13 +58,14 @@ static inline bool is_gated(const gen_call *c)
 /* An activation of what is not gated. */
 static inline str act_of(const gen_call *c)
 {
-    return is_logits(c) ? (str){0} : c->op->attributes[LINEAR_ACT].s;
+    return is_linear(c) ? c->op->attributes[LINEAR_ACT].s : (str){0};
 }
 
-/* An input that linear has and logits has not: NULL if it is absent, and of logits. */
+/* An input that linear has and logits has not: NULL if it is absent, and of logits; of sum_linear
+ * too where terms of x are in its place. */
 static inline const ir_tensor *linear_input(const gen_call *c, uint32_t i)
 {
-    return is_logits(c) ? NULL : gen_input(c, i);
+    return is_logits(c) || (is_of_terms(c) && i >= TERM) ? NULL : gen_input(c, i);
 }
 
 static inline bool has_norm(const gen_call *c)
@@ -62,13 +76,13 @@ static inline bool has_norm(const gen_call *c)
 /* Is the norm a layer_norm?  Of those that stream weights, bodies for many tokens alone take it. */
 static inline bool is_centred(const gen_call *c)
 {
-    return strcmp(c->op->def->name, "linear") == 0 && c->op->attributes[LINEAR_CENTRED].i;
+    return is_linear(c) && c->op->attributes[LINEAR_CENTRED].i;
 }
 
 /* Of the sums. */
 static inline float factor_of(const gen_call *c)
 {
-    return is_logits(c) ? 1 : (float)c->op->attributes[LINEAR_FACTOR].f;
+    return is_linear(c) ? (float)c->op->attributes[LINEAR_FACTOR].f : 1;
 }
 
 /* What shapes have as eps: that of the norm, or without one the factor of the sums. */
@@ -122,9 +136,9 @@ static inline bool takes_others(const gen_call *c)
         if (!gen_is_vector(gen_input(c, B0 + i), c->halves))
             return false;
     return gen_is_vector(gen_input(c, NORM), c->halves) &&
-           gen_is_vector(gen_input(c, NORM_BIAS), c->halves) &&
-           gen_is_dense(gen_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
-           !(is_gated(c) && gen_input(c, RESIDUAL)) && !(has_norm(c) && factor_of(c) != 1);
+           gen_is_vector(linear_input(c, NORM_BIAS), c->halves) &&
+           gen_is_dense(linear_input(c, RESIDUAL), c->halves) && gen_is_dense(y, c->halves) &&
+           !(is_gated(c) && linear_input(c, RESIDUAL)) && !(has_norm(c) && factor_of(c) != 1);
 }
 
 /* The same of the weights too. */

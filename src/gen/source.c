@@ -47,9 +47,9 @@ typedef struct emitter {
     uint32_t units[GEN_REGIMES];            /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
-    bool images, maps[GEN_REGIMES], centred; /* MPK_IMAGES, MPK_MAPS, MPK_CENTRED */
-    map printed;                             /* names of texts that stand in the source */
-    text out;                                /* the source so far */
+    bool images, maps[GEN_REGIMES], centred, terms; /* MPK_IMAGES, MPK_MAPS, MPK_CENTRED ... */
+    map printed;                                    /* names of texts that stand in the source */
+    text out;                                       /* the source so far */
 } emitter;
 
 /* Does the operator only give another view of memory that exists, so that it has no task? */
@@ -296,8 +296,10 @@ static void add_forms(emitter *e, uint32_t graph)
 {
     const gen_graph *g = &e->graphs[graph];
     const uint32_t regime = e->regime_of[graph];
-    for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
         e->centred |= gen_is_centred(g->ir, op);
+        e->terms |= strcmp(g->ir->ops.at[op].def->name, "sum_linear") == 0;
+    }
     if (!g->tasks)
         e->forms[regime] = e->short_forms[regime] = UINT64_MAX;
     for (uint32_t t = 0; g->tasks && t < g->n_tasks; t++) {
@@ -383,9 +385,11 @@ static void print_forms(emitter *e, uint32_t regime)
                    (unsigned long long)of_short, (unsigned long long)most);
     text_print(&e->out, "#define MPK_FORMS 0x%llxull\n%s", (unsigned long long)(most | of_short),
                of_short ? "#endif\n" : "");
-    text_print(&e->out, "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n",
-               e->maps[regime]);
-    text_print(&e->out, "#define MPK_CENTRED %d /* rows have two sums */\n", e->centred);
+    text_print(&e->out,
+               "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n"
+               "#define MPK_CENTRED %d /* rows have two sums */\n"
+               "#define MPK_TERMS %d /* x of few tokens may be a sum of terms */\n",
+               e->maps[regime], e->centred, e->terms);
 }
 
 /* The sizes of each regime: pages, scratch, units and forms. */

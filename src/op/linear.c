@@ -19,6 +19,7 @@
  */
 #include "op/activate.h"
 #include "op/dot.h"
+#include "op/linear.h"
 #include "op/narrow.h"
 #include "op/norm.h"
 #include "op/shape.h"
@@ -26,7 +27,7 @@
 #include "shape/linear_stream_shape.h"
 
 /* Inputs and attributes, by index. */
-enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, NORM_BIAS };
+enum { X, W0, W1, W2, B0, B1, B2, NORM, RESIDUAL, NORM_BIAS }; /* as op/linear.h */
 enum { EPS, GLU, ACTIVATIONS, ACT, FACTOR, CENTRED };
 /* TOKENS_AT_ONCE: tokens for which the reference code unpacks a row once, and which fast bodies
  * take together.  LOT: rows of x that a task keeps together.  The others say which products are cut
@@ -42,24 +43,6 @@ enum {
     FEW_TASKS = 64
 };
 
-/* With a gate, column i of both weights makes column i of the result. */
-static bool has_glu(const ir_op *op)
-{
-    return op->attributes[GLU].s.n > 0;
-}
-
-/* The gate and what it gates must have one shape, since their columns are multiplied one by one. */
-static mpk_status check_glu(mpk_context *cx, const ir_graph *g, const ir_op *op)
-{
-    str glu = op->attributes[GLU].s;
-    CHECK(cx, str_is(glu, "silu") || str_is(glu, "gelu") || str_is(glu, "gelu_tanh"),
-          MPK_EUNSUPPORTED, "linear: glu \"%.*s\" is not one of \"\", silu, gelu, gelu_tanh",
-          STR_ARG(glu));
-    CHECK(cx, shape_input(g, op, W1) && !shape_input(g, op, W2), MPK_ESHAPE,
-          "linear: with glu the inputs w0 and w1 are needed and w2 is not");
-    return shape_expect(cx, g, op, W1, SHAPE_WEIGHT, 2, shape_input(g, op, W0)->dims);
-}
-
 /* An activation after the product; glu has its own. */
 static mpk_status check_act(mpk_context *cx, const ir_op *op)
 {
@@ -70,7 +53,7 @@ static mpk_status check_act(mpk_context *cx, const ir_op *op)
           MPK_EUNSUPPORTED,
           "linear: act \"%.*s\" is not one of \"\", relu, silu, gelu, gelu_tanh, quick_gelu",
           STR_ARG(act));
-    CHECK(cx, !act.n || !has_glu(op), MPK_EARG, "linear: act and glu are both given");
+    CHECK(cx, !act.n || !linear_has_glu(op), MPK_EARG, "linear: act and glu are both given");
     return MPK_OK;
 }
 
@@ -80,7 +63,7 @@ static mpk_status check_factor(mpk_context *cx, const ir_op *op)
     const double factor = op->attributes[FACTOR].f;
     CHECK(cx, factor > 0 && factor < 1e30, MPK_EARG, "linear: factor is %g, expected more than 0",
           factor);
-    CHECK(cx, factor == 1 || !has_glu(op), MPK_EARG, "linear: factor and glu are both given");
+    CHECK(cx, factor == 1 || !linear_has_glu(op), MPK_EARG, "linear: factor and glu are both given");
     return MPK_OK;
 }
 
@@ -96,36 +79,18 @@ static mpk_status check_norm(mpk_context *cx, const ir_graph *g, const ir_op *op
     return shape_expect(cx, g, op, NORM_BIAS, SHAPE_FLOAT, 1, &width);
 }
 
-/* Widths add up, or with glu are equal; the dtypes of the weights are independent of each other. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
     const ir_tensor *x = shape_input(g, op, X);
-    TRY(shape_expect(cx, g, op, X, SHAPE_FLOAT, 2, (int64_t[]){SHAPE_FREE, SHAPE_FREE}));
-    int64_t width = x->dims[1];
-    CHECK(cx, shape_input(g, op, W1) || !shape_input(g, op, W2), MPK_ESHAPE,
-          "linear: input w2 is given without w1");
+    TRY(linear_infer(cx, g, op, &out->dims[1]));
     out->dtype = x->dtype;
     out->live = x->live;
     out->rank = 2;
     out->dims[0] = x->dims[0];
-    for (uint32_t i = 0; i < 3; i++) {
-        const ir_tensor *w = shape_input(g, op, W0 + i);
-        CHECK(cx, w || !shape_input(g, op, B0 + i), MPK_ESHAPE,
-              "linear: bias b%u is given without w%u", i, i);
-        if (!w)
-            continue;
-        TRY(shape_expect(cx, g, op, W0 + i, SHAPE_WEIGHT, 2, (int64_t[]){SHAPE_FREE, width}));
-        TRY(shape_expect(cx, g, op, B0 + i, SHAPE_FLOAT, 1, &w->dims[0]));
-        /* with a gate the columns of w0 and w1 become one each */
-        if (i == 0 || !has_glu(op))
-            out->dims[1] += w->dims[0];
-    }
-    if (has_glu(op))
-        TRY(check_glu(cx, g, op));
     TRY(check_act(cx, op));
     TRY(check_factor(cx, op));
     TRY(narrow_check(cx, g, op, op->attributes[ACTIVATIONS].s, W0, W2));
-    TRY(check_norm(cx, g, op, width));
+    TRY(check_norm(cx, g, op, x->dims[1]));
     TRY(shape_expect(cx, g, op, RESIDUAL, SHAPE_FLOAT, 2, out->dims));
     return shape_expect_live(cx, g, op, RESIDUAL, x->live);
 }
@@ -190,20 +155,9 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
         !teams && (y->dims[0] > FEW_ROWS || ir_dtype_table[w->dtype].block_elements == 1);
     axes[1] = (op_axis){.grain = 1, .fastest = 8, .tile = 8, .even = shares};
     if (is_for_boxes(y, shape_input(g, op, X), w))
-        axes[1].tile = columns_of_boxes(y, has_glu(op));
+        axes[1].tile = columns_of_boxes(y, linear_has_glu(op));
     if (teams)
         axes[0].tile = axes[0].together = TEAM_TWO_TOKENS;
-}
-
-/* The rows lo .. hi - 1 of weight i that make columns of the box; lo >= hi: none. */
-static void weight_rows(const ir_graph *g, const ir_op *op, uint32_t i, const ir_box *box,
-                        int64_t *lo, int64_t *hi)
-{
-    int64_t first = 0, rows = shape_input(g, op, W0 + i)->dims[0];
-    for (uint32_t k = 0; k < i && !has_glu(op); k++)
-        first += shape_input(g, op, W0 + k)->dims[0];
-    *lo = box->lo[1] > first ? box->lo[1] - first : 0;
-    *hi = box->hi[1] - first < rows ? box->hi[1] - first : rows;
 }
 
 /* Of each weight and bias the rows that belong to the box's columns; none if another weight
@@ -218,7 +172,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     } else if (input == RESIDUAL) {
         *read = *box;
     } else if (input != NORM && input != NORM_BIAS) {
-        weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
+        linear_weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
     }
 }
 
@@ -231,8 +185,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
  */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
-    bool columns = has_glu(op) || !shape_input(g, op, W1),
-         inner = !has_glu(op) && !op->attributes[ACT].s.n && !shape_input(g, op, NORM);
+    bool columns = linear_has_glu(op) || !shape_input(g, op, W1),
+         inner = !linear_has_glu(op) && !op->attributes[ACT].s.n && !shape_input(g, op, NORM);
     if (way == 0 && columns) {
         out->in[W0] = out->in[W1] = out->in[B0] = out->in[B1] = 0;
         out->in[RESIDUAL] = out->out[0] = 1;

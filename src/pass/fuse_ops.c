@@ -8,7 +8,7 @@
  *
  *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), scaled
  *                      (full, relaxed), norm (full, few elements), post norm (full)
- *   fuse_sum.c         sum (full)
+ *   fuse_sum.c         sum (full), terms (full, options->sum_terms)
  *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_latent.c      latent (full, relaxed)

@@ -152,13 +152,15 @@ static mpk_status apply_setting(mpk_context *cx, str setting, pass_options *o)
         o->relaxed = value;
     else if (str_is(name, "logits"))
         o->logits = value;
+    else if (str_is(name, "sum_terms"))
+        o->sum_terms = value;
     else if (str_is(name, "whole_tiles"))
         o->whole_tiles = value;
     else
         FAIL(cx, MPK_EARG,
              "there is no setting %.*s; peers, gather_bytes, own_experts, splits, split_tokens, "
              "own_units, context_tasks, norm_elements, share_tokens, relaxed, logits, "
-             "whole_tiles are",
+             "sum_terms, whole_tiles are",
              STR_ARG(name));
     return MPK_OK;
 }

@@ -12,6 +12,9 @@ enum {
     STREAM_NARROW_TOKENS = 8, /* up to here a row of the operand is half a token's columns */
     STREAM_NARROW_PAGES = 4,  /* of x in registers, up to STREAM_NARROW_TOKENS */
     STREAM_WIDE_PAGES = 2,    /* and above */
+    /* terms that x is the sum of; the operand of the second one, from which on the others follow */
+    STREAM_MOST_TERMS = 3,
+    STREAM_FIRST_TERM = 8,
     TEAM_MOST_TOKENS = 64,
     TEAM_TWO_TOKENS = 32, /* up to here two teams of warps, above four; a team has 16 tokens */
     /* Columns or rows of the weights' shorter side up to which teams beat warpgroups from
@@ -46,8 +49,17 @@ enum {
 enum {
     STREAM_UNIT_COLUMNS = 256,
     STREAM_PAGE_UNITS = 4,
+    STREAM_COLUMNS = STREAM_PAGE_UNITS * STREAM_UNIT_COLUMNS, /* of a page */
     TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2
 };
+
+/* Does the body of few tokens add terms of x?  It has room for a row's page in each group of a tile,
+ * and keeps all pages. */
+static inline int stream_adds_terms(long long rows, long long columns)
+{
+    const long long pages = (columns + STREAM_COLUMNS - 1) / STREAM_COLUMNS;
+    return pages <= STREAM_NARROW_PAGES && rows * (pages == 3 ? 4 : pages) <= STREAM_TILE;
+}
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH, GLU_SWIGLU_OAI };
 enum { TO_HALVES, TO_LOGITS };
@@ -68,6 +80,8 @@ enum { TO_HALVES, TO_LOGITS };
  *   glu                        GLU_*; not NONE: groups hold pairs of rows
  *   after                      GLU_* of each column, where none are pairs
  *   x, y, residual             operands; -1: absent
+ *   terms                      of x after x itself, from operand STREAM_FIRST_TERM on; their sum is
+ *                              the operand after y; 0: x is whole
  *   bias, bias_rows, bias_type of up to three weights: operand or -1, rows of that weight, 0 bf16
  *   or 1 f32
  *   gathered, tokens           operand rows i32[R]: row r of the product is token rows[r], if that
@@ -79,7 +93,7 @@ enum { TO_HALVES, TO_LOGITS };
     INT(columns) FLOAT(columns_inverse) INT(pages) INT(last) INT(at_once) INT(rows) \
     INT(norm) FLOAT(eps) INT(norm_in) INT(norm_type) FLOAT(zero) INT(glu)           \
     INT(after)                                                                      \
-    INT(x) INT(y) INT(residual) INTS(bias, 3)                                       \
+    INT(x) INT(y) INT(residual) INT(terms) INTS(bias, 3)                            \
     INTS(bias_rows, 3) INTS(bias_type, 3) INT(gathered) INT(tokens) INT(output)     \
     INT(peaks) FLOAT(cap) FLOAT(rate)
 /* clang-format on */
@@ -87,6 +101,6 @@ enum { TO_HALVES, TO_LOGITS };
 typedef struct stream_shape {
     STREAM_SHAPE_FIELDS(FIELD_INT, FIELD_FLOAT, FIELD_INTS)
 } stream_shape;
-SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (22 + 3 * 3) * 4);
+SHAPE_ASSERT(stream_shape_has_no_padding, sizeof(stream_shape) == (23 + 3 * 3) * 4);
 
 #endif

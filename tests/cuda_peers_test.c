@@ -182,21 +182,24 @@ static void test_requests(void **state)
 
 /* A small model of a random family, fused as for GPUs: steps of one token, and of as many as are
  * streamed or split among teams, whose bodies carry; or of many tokens alone, which would be a
- * kernel of their own beside others: products of these send boxes. */
-static void make_fast_model(bed *b, uint32_t n_gpus)
+ * kernel of their own beside others: products of these send boxes.  adds: a decoder whose products
+ * of a token all poll, and so add the terms of their x. */
+static void make_fast_model(bed *b, uint32_t n_gpus, bool adds)
 {
     static const char *const families[] = {"llama", "qwen3", "mixtral"};
     static ir_dtype dtype = IR_BF16;
     static const uint32_t steps[][2] = {{1, 16}, {1, 32}, {80}};
-    const uint32_t *n_tokens = steps[random_below(&b->random, 3)], n_graphs = n_tokens[1] ? 2 : 1;
-    const bool experts = random_below(&b->random, 3) == 0;
-    const uint32_t kv_heads = 1u << random_below(&b->random, 3);
+    const uint32_t *n_tokens = steps[random_below(&b->random, adds ? 2 : 3)],
+                   n_graphs = n_tokens[1] ? 2 : 1;
+    const bool experts = !adds && random_below(&b->random, 3) == 0;
+    const uint32_t kv_heads = adds ? n_gpus : 1u << random_below(&b->random, 3);
+    const int head_size = adds ? 128 : 64;
     const model_config c = {.family = str_from(families[experts ? 2 : random_below(&b->random, 2)]),
                             .n_layers = 1 + random_below(&b->random, 2),
                             .hidden_size = 64 * (1 + (int)random_below(&b->random, 3)),
                             .n_heads = kv_heads * (1 + random_below(&b->random, 2)),
                             .n_kv_heads = kv_heads,
-                            .head_size = 64,
+                            .head_size = head_size,
                             .ffn_size = 64 * (2 + (int)random_below(&b->random, 3)),
                             .vocab_size = VOCABULARY,
                             .max_positions = 256,
@@ -208,7 +211,7 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .expert_ffn_size = 80 + 8 * (int)random_below(&b->random, 3),
                             .expert_every = 1,
                             .normalize_experts = true,
-                            .rope_size = 64,
+                            .rope_size = head_size,
                             .rope_theta = 10000,
                             .bos_token = -1};
     const model_weights w = {all_same, &dtype};
@@ -223,7 +226,7 @@ static void make_fast_model(bed *b, uint32_t n_gpus)
                             .relaxed = true,
                             .whole_tiles = true,
                             .logits = true,
-                            .sum_terms = random_below(&b->random, 4) > 0,
+                            .sum_terms = adds || random_below(&b->random, 2),
                             .verify = true,
                             .page_bytes = 16384,
                             .pages_per_worker = 1 << 16};
@@ -262,14 +265,37 @@ static void check_places(const bed *b)
         }
 }
 
+/* How many products that poll add terms themselves.  All that they read of others is carried, or
+ * was there before their GPU's gate. */
+static uint32_t count_adding(const bed *b)
+{
+    uint32_t n = 0;
+    for (uint32_t graph = 0; graph < b->image.n_graphs; graph++)
+        for (ir_op_id op = 0; op < b->image.ir[graph]->ops.n; op++) {
+            const ir_op *o = &b->image.ir[graph]->ops.at[op];
+            const cuda_machine *m = cuda_of(b->m)->peers[o->peer];
+            const cuda_flow *flow = &m->carriers.flows[graph];
+            if (strcmp(o->def->name, "sum_linear") != 0 || !cuda_is_quiet(m, graph, op))
+                continue;
+            n++;
+            for (uint32_t i = 0; i < o->n_in; i++) {
+                const ir_tensor *t =
+                    o->in[i] != IR_NONE ? &b->image.ir[graph]->tensors.at[o->in[i]] : NULL;
+                if (t && t->kind == IR_TEMP)
+                    assert_true(flow->is_carried[o->in[i]] || t->producer <= flow->gate);
+            }
+        }
+    return n;
+}
+
 /* Requests on GPUs that carry words to each other get the answers of a CPU, which counts events. */
-static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_t *sent,
+static void check_carried(uint64_t of, uint32_t n_gpus, bool adds, uint32_t *quiet, uint32_t *sent,
                           uint32_t *boxes)
 {
     static answers here, there, again;
     bed b = {.random.seed = of};
     machine *cpu;
-    make_fast_model(&b, n_gpus);
+    make_fast_model(&b, n_gpus, adds);
     prepare(&b, n_gpus);
     check_ok(&b.cx, start(&b));
     check_places(&b);
@@ -290,6 +316,7 @@ static void check_carried(uint64_t of, uint32_t n_gpus, uint32_t *quiet, uint32_
     *quiet += b.gpus.quiet;
     *sent += b.gpus.sent;
     *boxes += b.gpus.boxes_sent;
+    assert_true(count_adding(&b) > 0 || !adds);
     free(b.gpus.words);
     tear_down(&b);
 }
@@ -301,10 +328,21 @@ static void test_carried(void **state)
     uint32_t quiet = 0, sent = 0, boxes = 0;
     /* every second model or so has no task that polls, one in four sends no word */
     for (uint32_t n = 0; n < least || ((!quiet || sent <= 1000 || !boxes) && n < 60); n++)
-        check_carried(seed + n, 2 + n % 3, &quiet, &sent, &boxes);
+        check_carried(seed + n, 2 + n % 3, false, &quiet, &sent, &boxes);
     print_message("%u tasks that poll, %u results sent word by word, %u boxes\n", quiet, sent,
                   boxes);
     assert_true(quiet > 0 && sent > 1000 && boxes > 0);
+}
+
+/* Products that add the terms of two GPUs as they arrive, and read a residual that others of them
+ * have made. */
+static void test_products_add_terms(void **state)
+{
+    (void)state;
+    uint32_t quiet = 0, sent = 0, boxes = 0;
+    for (uint32_t n = 0; n < 4; n++)
+        check_carried(seed + n, 2, true, &quiet, &sent, &boxes);
+    assert_true(quiet > 0 && sent > 0);
 }
 
 /* ---- memory ---- */
@@ -719,12 +757,19 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random_programs), cmocka_unit_test(test_requests),
-        cmocka_unit_test(test_carried),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_weights),         cmocka_unit_test(test_unknown_peers),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_every_failure),
-        cmocka_unit_test(test_a_stall),         cmocka_unit_test(test_a_lost_gpu),
-        cmocka_unit_test(test_one_gpu),         cmocka_unit_test(test_a_task_that_does_not_end),
+        cmocka_unit_test(test_random_programs),
+        cmocka_unit_test(test_requests),
+        cmocka_unit_test(test_carried),
+        cmocka_unit_test(test_products_add_terms),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_unknown_peers),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_every_failure),
+        cmocka_unit_test(test_a_stall),
+        cmocka_unit_test(test_a_lost_gpu),
+        cmocka_unit_test(test_one_gpu),
+        cmocka_unit_test(test_a_task_that_does_not_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -411,6 +411,7 @@ static pass_options random_options(world *w)
                           .coarse_events = pick(w, 6) == 0,
                           .verify = true,
                           .whole_tiles = pick(w, 2),
+                          .sum_terms = pick(w, 2),
                           .tasks_per_worker = pick(w, 3)};
 }
 

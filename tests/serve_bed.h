@@ -19,7 +19,7 @@
 
 static uint64_t seed;
 
-enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 97 };
+enum { TOKENS = 12, REQUESTS = 5, VOCABULARY = 769 };
 
 /* As the courier's warp: the second look carries the commands that the first has seen. */
 static inline void carry_asks(const rt_kernel *k)

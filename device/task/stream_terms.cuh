@@ -1,5 +1,5 @@
-/* stream_terms.cuh - x of a streamed product as the sum of terms (op/sum_linear.c): each worker adds
- * what it multiplies, and stores a part of the sum for later operators.
+/* stream_terms.cuh - x of a streamed product as the sum of terms (op/sum_linear.c): each worker
+ * adds what it multiplies, and stores a part of the sum for later operators.
  *
  * Terms come from several GPUs and are carried: each warp polls the words of its own columns.  A
  * slot is a row's columns of one page that a warp multiplies, 256 bytes; half a warp has a slot, a
@@ -59,8 +59,7 @@ MPK_FN stream_terms stream_find_terms(const mpk_task &t, const stream_shape &s)
 
 /* Issue the loads of 8 columns from entry `at` on, without waiting; AGAIN: of what was empty.  at
  * < 0: nowhere. */
-template <bool AGAIN>
-MPK_FN void stream_ask_terms(const stream_terms &terms, int at, mpk_words *v)
+template <bool AGAIN> MPK_FN void stream_ask_terms(const stream_terms &terms, int at, mpk_words *v)
 {
 #pragma unroll
     for (int k = 0; k < STREAM_MOST_TERMS; k++)
@@ -86,9 +85,8 @@ MPK_FN rt_u32 stream_term_word(rt_u32 a, rt_u32 b, rt_u32 c)
 }
 MPK_FN mpk_words stream_term_sum(const mpk_words *v)
 {
-    return {
-        stream_term_word(v[0].x, v[1].x, v[2].x), stream_term_word(v[0].y, v[1].y, v[2].y),
-        stream_term_word(v[0].z, v[1].z, v[2].z), stream_term_word(v[0].w, v[1].w, v[2].w)};
+    return {stream_term_word(v[0].x, v[1].x, v[2].x), stream_term_word(v[0].y, v[1].y, v[2].y),
+            stream_term_word(v[0].z, v[1].z, v[2].z), stream_term_word(v[0].w, v[1].w, v[2].w)};
 }
 
 /* Which columns of the sum the task stores (column_of_sum of op/sum_linear.c): n from lo on.  They
@@ -107,8 +105,8 @@ MPK_FN stream_share stream_find_share(const mpk_task &t, const stream_shape &s)
  * there is not has no columns. */
 template <int N>
 MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const stream_terms &terms,
-                             const stream_share &share, int first, int shift, int slots,
-                             int thread, char *s_parts)
+                             const stream_share &share, int first, int shift, int slots, int thread,
+                             char *s_parts)
 {
     const int warp = thread / 32, piece = thread % 16;
     mpk_words v[N][STREAM_MOST_TERMS] = {};
@@ -160,8 +158,7 @@ MPK_FN void stream_add_terms(const mpk_task &t, const stream_shape &s, int rows,
             stream_add_slots<2>(t, s, terms, share, first, shift, slots, thread, s_parts);
     __syncwarp(); /* the slots of this warp have been written */
     /* lanes of rows that there are not multiply another's: nobody stores their sums */
-    const char *from =
-        stream_slot(s_parts, (g < rows ? g : 0) << shift, thread / 32) + c * 16;
+    const char *from = stream_slot(s_parts, (g < rows ? g : 0) << shift, thread / 32) + c * 16;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         if (i >= s.pages)

@@ -376,6 +376,36 @@ static bool stands_apart(flow *f, ir_op_id op)
     return may_carry(f, op) ? writes_apart(f, op) : f->event_of[op] == TG_START;
 }
 
+/* Does each task of `op` trigger the one event on which all tasks of every reader of this result
+ * depend?  Then they count it themselves. */
+static bool is_counted(const flow *f, ir_op_id op, ir_tensor_id id)
+{
+    for (ir_op_id reader = 0; reader < f->ir->ops.n; reader++) {
+        if (!has_tasks(f, reader) || !reads_root(f, reader, f->root[id]))
+            continue;
+        for (uint32_t t = 0; t < f->g->n_tasks; t++)
+            if (f->tasks[t].op == op && f->tasks[t].triggers != f->event_of[reader])
+                return false;
+    }
+    return true;
+}
+
+/* Has an operator a result that is polled, and another that is read later and not counted?  That
+ * its tasks come first may then be implied by what polls the first one: but words that are polled
+ * do not order other stores. */
+static bool has_hidden_result(const flow *f, ir_op_id op)
+{
+    const ir_op *o = &f->ir->ops.at[op];
+    bool polled = false, hidden = false;
+    for (uint32_t i = 0; i < o->n_out; i++) {
+        polled = polled || f->can[o->out[i]];
+        hidden = hidden ||
+                 (!f->can[o->out[i]] && f->ir->tensors.at[f->root[o->out[i]]].kind == IR_TEMP &&
+                  !is_counted(f, op, o->out[i]));
+    }
+    return polled && hidden;
+}
+
 /* May polling begin, on its peer, after operator `gate`?  No task that polls may come before the
  * gate's event, for which it waits.  Whatever the peer's operators between the two read and that is
  * not carried must be written before that event; and those that it does not follow must stand
@@ -404,8 +434,9 @@ static bool can_begin(flow *f, ir_op_id gate, ir_op_id end)
                     reads_root(f, op, f->root[o->out[i]]))
                     return false;
     }
-    for (ir_op_id op = gate + 1; op < end; op++)
-        if (f->is_late[op] && peer_of(f, op) == peer && !stands_apart(f, op))
+    for (ir_op_id op = gate; op < end; op++)
+        if (f->is_late[op] && peer_of(f, op) == peer &&
+            ((op > gate && !stands_apart(f, op)) || has_hidden_result(f, op)))
             return false;
     return true;
 }

@@ -1,6 +1,6 @@
-/* body_linear_stream.c - products of few tokens with streamed weights: linear and logits
- * (device/task/linear_stream.cuh); sum_linear too.  body_linear_team.c, for some more tokens, has the same packing
- * and shapes.
+/* body_linear_stream.c - products of few tokens with streamed weights: linear, sum_linear and
+ * logits (device/task/linear_stream.cuh).  body_linear_team.c, for some more tokens, has the same
+ * packing and shapes.
  *
  * Weights are packed when they are loaded, into groups of 8 rows that lie page after page as the
  * ring brings them; the body is one function for all uses, and an instance is a row of its table of
@@ -14,6 +14,12 @@
 static bool accepts(const gen_call *c)
 {
     return (most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c)) || takes_blocks(c);
+}
+
+bool gen_is_of_terms(const ir_graph *g, ir_op_id op)
+{
+    const gen_call c = {.ir = g, .op = &g->ops.at[op]};
+    return is_of_terms(&c);
 }
 
 /* Terms and their sum lie as x does, and the body has registers for so many. */

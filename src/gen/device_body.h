@@ -133,11 +133,13 @@ bool gen_is_of_call(const ir_graph *g, ir_op_id op);
  * largest is: a last task of at most 64 tokens then runs the loop by boxes of the other tasks, in
  * which its second warpgroup has no tokens.  The loop for such tasks alone took twice as long. */
 bool gen_is_wide(const gen_call *c);
-/* Of linear: has x a norm, and is it a layer_norm (false of other operators)? Do long tasks of
+/* Of linear: has x a norm, and is it a layer_norm (false of other operators)?  Is x the sum of
+ * terms, that is, is it sum_linear?  Do long tasks of
  * whole groups come by boxes, where there are tensor maps? Does each of tasks with this many of
  * y's columns, or fewer at their end, store them as they are summed, by whole groups of 8? */
 bool gen_has_norm(const ir_graph *g, ir_op_id op);
 bool gen_is_centred(const ir_graph *g, ir_op_id op);
+bool gen_is_of_terms(const ir_graph *g, ir_op_id op);
 bool gen_comes_by_boxes(const ir_graph *g, ir_op_id op);
 bool gen_stores_whole_groups(const ir_graph *g, ir_op_id op, uint32_t n_columns);
 /* Of an operator of linear_tile in a call, whose tensors are aligned (target_def.call_align): must

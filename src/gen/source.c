@@ -47,7 +47,7 @@ typedef struct emitter {
     uint32_t units[GEN_REGIMES];            /* as in gen_source */
     /* MPK_FORMS; of tasks of at most 64 tokens, where these have a unit of their own, else 0 */
     uint64_t forms[GEN_REGIMES], short_forms[GEN_REGIMES];
-    bool images, maps[GEN_REGIMES], centred, terms; /* MPK_IMAGES, MPK_MAPS, MPK_CENTRED ... */
+    bool images, maps[GEN_REGIMES], centred, terms; /* MPK_IMAGES ... */
     map printed;                                    /* names of texts that stand in the source */
     text out;                                       /* the source so far */
 } emitter;
@@ -290,16 +290,13 @@ static gen_maps maps_of(const emitter *e, uint32_t regime)
     return e->whole == GEN_KERNEL ? GEN_MAPS_ALL : GEN_MAPS_SOME;
 }
 
-/* Add the forms of products of many tokens (linear_tile_shape.h) that the tasks of a graph need:
- * all of them if the tasks are not known yet. */
+/* Add the forms that the tasks of a graph need: all of them if the tasks are not known yet. */
 static void add_forms(emitter *e, uint32_t graph)
 {
     const gen_graph *g = &e->graphs[graph];
     const uint32_t regime = e->regime_of[graph];
-    for (ir_op_id op = 0; op < g->ir->ops.n; op++) {
-        e->centred |= gen_is_centred(g->ir, op);
-        e->terms |= strcmp(g->ir->ops.at[op].def->name, "sum_linear") == 0;
-    }
+    for (ir_op_id op = 0; op < g->ir->ops.n; op++)
+        e->centred |= gen_is_centred(g->ir, op), e->terms |= gen_is_of_terms(g->ir, op);
     if (!g->tasks)
         e->forms[regime] = e->short_forms[regime] = UINT64_MAX;
     for (uint32_t t = 0; g->tasks && t < g->n_tasks; t++) {
@@ -375,21 +372,20 @@ static uint32_t least_pages(const emitter *e, uint32_t n_pages, bool jit)
 static void print_forms(emitter *e, uint32_t regime)
 {
     const uint64_t most = e->forms[regime], of_short = e->short_forms[regime];
-    text_print(&e->out,
-               "/* of products of many tokens, what tasks need (linear_tile_shape.h) */\n");
+    text_print(&e->out, "/* what tasks of many tokens need (linear_tile_shape.h) */\n");
     if (of_short)
         text_print(&e->out,
                    "#if MPK_UNIT == MPK_UNIT_SHORT\n#define MPK_FORMS 0x%llxull\n"
                    "#elif MPK_UNIT == MPK_UNIT_PRODUCTS || MPK_UNIT == MPK_UNIT_PARTS\n"
                    "#define MPK_FORMS 0x%llxull\n#else\n",
                    (unsigned long long)of_short, (unsigned long long)most);
-    text_print(&e->out, "#define MPK_FORMS 0x%llxull\n%s", (unsigned long long)(most | of_short),
-               of_short ? "#endif\n" : "");
     text_print(&e->out,
+               "#define MPK_FORMS 0x%llxull\n%s"
                "#define MPK_ONE_WIDE %d /* one loop for wide tasks without boxes */\n"
                "#define MPK_CENTRED %d /* rows have two sums */\n"
                "#define MPK_TERMS %d /* x of few tokens may be a sum of terms */\n",
-               e->maps[regime], e->centred, e->terms);
+               (unsigned long long)(most | of_short), of_short ? "#endif\n" : "", e->maps[regime],
+               e->centred, e->terms);
 }
 
 /* The sizes of each regime: pages, scratch, units and forms. */

@@ -63,7 +63,8 @@ static mpk_status check_factor(mpk_context *cx, const ir_op *op)
     const double factor = op->attributes[FACTOR].f;
     CHECK(cx, factor > 0 && factor < 1e30, MPK_EARG, "linear: factor is %g, expected more than 0",
           factor);
-    CHECK(cx, factor == 1 || !linear_has_glu(op), MPK_EARG, "linear: factor and glu are both given");
+    CHECK(cx, factor == 1 || !linear_has_glu(op), MPK_EARG,
+          "linear: factor and glu are both given");
     return MPK_OK;
 }
 
@@ -172,7 +173,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     } else if (input == RESIDUAL) {
         *read = *box;
     } else if (input != NORM && input != NORM_BIAS) {
-        linear_weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
+        linear_weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0],
+                           &read->hi[0]);
     }
 }
 

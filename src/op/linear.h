@@ -26,8 +26,7 @@ static inline mpk_status linear_check_glu(mpk_context *cx, const ir_graph *g, co
           STR_ARG(glu));
     CHECK(cx, shape_input(g, op, LINEAR_W1) && !shape_input(g, op, LINEAR_W2), MPK_ESHAPE,
           "%s: with glu the inputs w0 and w1 are needed and w2 is not", name);
-    return shape_expect(cx, g, op, LINEAR_W1, SHAPE_WEIGHT, 2,
-                        shape_input(g, op, LINEAR_W0)->dims);
+    return shape_expect(cx, g, op, LINEAR_W1, SHAPE_WEIGHT, 2, shape_input(g, op, LINEAR_W0)->dims);
 }
 
 /* Check x [T, D], weights, biases and gate.  *columns: of the result; widths add up, or with a gate

@@ -65,7 +65,8 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
         read->lo[0] = box->lo[0];
         read->hi[0] = box->hi[0];
     } else if (input != NORM) {
-        linear_weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0], &read->hi[0]);
+        linear_weight_rows(g, op, input < B0 ? input - W0 : input - B0, box, &read->lo[0],
+                           &read->hi[0]);
     }
 }
 
@@ -133,8 +134,7 @@ static float compute_column(const op_call *call, int64_t column, const float *x,
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[Y], *sum = &call->out[SUM];
-    const int64_t width = call->in[X].dims[1],
-                  lo = column_of_sum(box->lo[1], y->dims[1], width),
+    const int64_t width = call->in[X].dims[1], lo = column_of_sum(box->lo[1], y->dims[1], width),
                   hi = column_of_sum(box->hi[1], y->dims[1], width);
     float *unpacked = scratch, *x = unpacked + width, *term = x + width;
     for (int64_t row = box->lo[0]; row < box->hi[0]; row++) {
@@ -148,14 +148,19 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     }
 }
 
-static const op_operand in[] = {
-    {"x", 0},           {"w0", 0},          {"w1", OP_OPTIONAL}, {"w2", OP_OPTIONAL},
-    {"b0", OP_OPTIONAL}, {"b1", OP_OPTIONAL}, {"b2", OP_OPTIONAL}, {"norm", OP_OPTIONAL},
-    {"terms", OP_VARIADIC}};
+static const op_operand in[] = {{"x", 0},
+                                {"w0", 0},
+                                {"w1", OP_OPTIONAL},
+                                {"w2", OP_OPTIONAL},
+                                {"b0", OP_OPTIONAL},
+                                {"b1", OP_OPTIONAL},
+                                {"b2", OP_OPTIONAL},
+                                {"norm", OP_OPTIONAL},
+                                {"terms", OP_VARIADIC}};
 static const op_operand out[] = {{"y", 0}, {"sum", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_WORD("glu", "")};
 
-#define TWO(dtype, tokens, width)                                                      \
+#define TWO(dtype, tokens, width)                                                           \
     "input %a : " dtype "[" tokens ", " width "] live=tokens\ninput %b : " dtype "[" tokens \
     ", " width "] live=tokens\n"
 #define THREE(dtype, tokens, width) \

@@ -136,6 +136,11 @@ mpk_status fuse_views(rewrite *w);
 
 /* ---- fuse_linear.c ---- */
 
+/* Copy a name with a zero at its end into to[NAME_BYTES]; a name too long to be one of an
+ * activation becomes "". */
+enum { NAME_BYTES = 16 };
+void fuse_copy_name(str name, char *to);
+
 /* The operands and attributes of a linear; the parts borrow from it. */
 void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out);
 /* Add a linear made of these parts at place `key`; *out is its result. */

@@ -47,9 +47,7 @@ void fuse_read_linear(const rewrite *w, const ir_op *op, linear_parts *out)
         out->n_weights += out->in[W0 + i] != IR_NONE;
 }
 
-/* Copy a name with a zero at its end; a name too long to be one of an activation becomes "". */
-enum { NAME_BYTES = 16 };
-static void copy_name(str name, char *to)
+void fuse_copy_name(str name, char *to)
 {
     const size_t n = name.n < NAME_BYTES ? name.n : 0;
     memcpy(to, name.at ? name.at : "", n);
@@ -59,8 +57,8 @@ static void copy_name(str name, char *to)
 mpk_status fuse_add_linear(rewrite *w, uint32_t key, const linear_parts *parts, ir_tensor_id *out)
 {
     char glu[NAME_BYTES], act[NAME_BYTES];
-    copy_name(parts->glu, glu);
-    copy_name(parts->act, act);
+    fuse_copy_name(parts->glu, glu);
+    fuse_copy_name(parts->act, act);
     return rewrite_add(
         w, key, "linear", LINEAR_INPUTS, parts->in,
         (ir_set[]){{.name = "eps", .f = parts->eps},

@@ -74,8 +74,10 @@ static mpk_status apply_terms(rewrite *w, ir_op_id id)
                            ? rewrite_producer(w, rewrite_input(w, op, X), "add_parts")
                            : NULL;
     linear_parts p;
-    ir_tensor_id in[STREAM_FIRST_TERM + STREAM_MOST_TERMS], old[] = {op->out[0], IR_NONE}, out[IR_MAX_OUTPUTS];
+    ir_tensor_id in[STREAM_FIRST_TERM + STREAM_MOST_TERMS], old[] = {op->out[0], IR_NONE},
+                                                            out[IR_MAX_OUTPUTS];
     ir_set sets[] = {{.name = "eps"}, {.name = "glu"}, {0}};
+    char glu[NAME_BYTES];
     if (!sum)
         return MPK_OK;
     fuse_read_linear(w, op, &p);
@@ -88,21 +90,23 @@ static mpk_status apply_terms(rewrite *w, ir_op_id id)
     if (!rewrite_are_current(w, in, n, w->keys.at[id]))
         return MPK_OK;
     old[1] = sum->out[0];
+    fuse_copy_name(p.glu, glu);
     sets[0].f = p.eps;
-    sets[1].s = str_is(p.glu, "silu") ? "silu" : str_is(p.glu, "gelu") ? "gelu" : p.glu.n ? "gelu_tanh" : "";
+    sets[1].s = glu;
     TRY(rewrite_add(w, w->keys.at[id], "sum_linear", n, in, sets, out));
     rewrite_replace(w, old[0], out[0]);
     rewrite_replace(w, old[1], out[1]);
     return MPK_OK;
 }
 
+/* Terms last, when residuals are among them. */
 mpk_status fuse_sums(rewrite *w)
 {
-    const uint32_t n = (uint32_t)w->g->ops.n;
-    for (ir_op_id o = 0; o < n && w->s->options->fusion == PASS_FUSE_FULL; o++)
+    if (w->s->options->fusion != PASS_FUSE_FULL)
+        return MPK_OK;
+    for (ir_op_id o = 0, n = (ir_op_id)w->g->ops.n; o < n; o++)
         TRY(apply_sum(w, o));
-    const uint32_t n_after = (uint32_t)w->g->ops.n;
-    for (ir_op_id o = 0; o < n_after && w->s->options->sum_terms; o++)
+    for (ir_op_id o = 0, n = (ir_op_id)w->g->ops.n; o < n && w->s->options->sum_terms; o++)
         TRY(apply_terms(w, o));
     return MPK_OK;
 }

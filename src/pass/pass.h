@@ -147,7 +147,7 @@ mpk_status pass_compile(mpk_context *cx, arena *result, const pass_options *opti
     X(fuse_ops,                                                                                \
       "rewrite to fewer, larger operators (tensor program); for a GPU with the settings "      \
       ":splits=S:split_tokens=T:own_units=U:norm_elements=N:share_tokens=T:"                   \
-      "relaxed=1:logits=1:sum_terms=1, for a CPU :context_tasks=N")                                        \
+      "relaxed=1:logits=1:sum_terms=1, for a CPU :context_tasks=N")                            \
     X(fuse_map, "chains of element-wise operators become one map (tensor program)")            \
     X(flatten, "convolutions of images become products of rows (tensor program)")              \
     X(narrow, "8-bit activations for weights in block formats (tensor program)")

@@ -53,12 +53,12 @@ enum {
     TEAM_PIECE_BYTES = 8 * STREAM_UNIT_COLUMNS * 2
 };
 
-/* Does the body of few tokens add terms of x?  It has room for a row's page in each group of a tile,
- * and keeps all pages. */
+/* Does the body of few tokens add terms of x?  It keeps all pages, and has room for a page of a row
+ * in each group of a tile; three pages take the room of four. */
 static inline int stream_adds_terms(long long rows, long long columns)
 {
     const long long pages = (columns + STREAM_COLUMNS - 1) / STREAM_COLUMNS;
-    return pages <= STREAM_NARROW_PAGES && rows * (pages == 3 ? 4 : pages) <= STREAM_TILE;
+    return pages <= STREAM_NARROW_PAGES && rows * (pages + (pages == 3)) <= STREAM_TILE;
 }
 
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH, GLU_SWIGLU_OAI };

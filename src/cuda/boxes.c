@@ -4,7 +4,7 @@
  * Input: a matrix or images, the address and the shape of a box; output: 128 bytes that a kernel
  * names in its copies.  They hold the address, so what moves needs another map.  No GPU is touched.
  * Relies on the driver for cuTensorMapEncodeTiled and cuTensorMapEncodeIm2col, which came with CUDA
- * 12.0; called by tables.c.
+ * 12.0; called by maps.c.
  */
 #include "cuda/cuda_machine.h"
 #include "shape/linear_tile_shape.h"

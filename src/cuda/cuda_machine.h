@@ -9,6 +9,7 @@
  *   carriers.c     results that tell by themselves when they are there
  *   sent.c         results that are stored into the memory of all GPUs that read them
  *   boxes.c        tensor maps for bodies that copy boxes
+ *   maps.c         which operators have these, and of what
  *   parts.c        products whose tiles several tasks sum together
  *   squares.c      norms of products whose squares are summed where x is made
  *   tables.c       the runtime's tables and entries in device memory
@@ -500,8 +501,17 @@ mpk_status cuda_plan_tables(mpk_context *cx, cuda_machine *m);
 /* Fill a host copy of the block (layout.n_bytes, zeroed) with the addresses that the machine
  * has. */
 mpk_status cuda_fill_tables(mpk_context *cx, const cuda_machine *m, char *block);
+/* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
+cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
+
+/* ---- maps.c ---- */
+
 /* Does an operator take tensor maps of its x and packed weights (rt_entry.maps)?  Not of images. */
 bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op);
+/* The maps of operator `at` of a graph, to the host's copy of the block of tables, and where they
+ * will be to its entry; ops: entries of the graph's operators, those before it filled. */
+mpk_status cuda_fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                          char *block, rt_entry *ops);
 /* Make an operator's map of x, which lies at this address.  false: as cuda_map_boxes. */
 bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address x, rt_map *out);
 /* Where the maps of an operator, by its number in the program, lie on the GPU. */
@@ -509,8 +519,6 @@ static inline cuda_address cuda_maps_at(const cuda_machine *m, uint32_t op)
 {
     return m->table_block + m->layout.maps + (uint64_t)op * RT_MAPS * sizeof(rt_map);
 }
-/* Address of a tensor's first element on the GPU; 0: only packed copies of it exist. */
-cuda_address cuda_tensor_address(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor);
 
 /* ---- boxes.c ---- */
 

@@ -3,7 +3,7 @@
  * program share them.
  *
  * x and the packed weights are copied by boxes where tensor maps can be made (gen_boxes_of_x,
- * gen_boxes_of_packed; src/cuda/boxes.c), else by rows.  The code has many loops, of which a
+ * gen_boxes_of_packed; src/cuda/maps.c), else by rows.  The code has many loops, of which a
  * program needs few: forms() says for each task which. */
 #include "gen/body_product.h"
 #include "shape/linear_tile_shape.h"

@@ -233,7 +233,7 @@ static bool wants_boxes(emitter *e)
     return wanted;
 }
 
-/* Decide for which regimes the host makes tensor maps (src/cuda/tables.c): for prompts, images, and
+/* Decide for which regimes the host makes tensor maps (src/cuda/maps.c): for prompts, images, and
  * a call that wants boxes.  Its ring must have all pages, so a call with JIT tasks wants none. */
 static void find_maps(emitter *e)
 {
@@ -282,7 +282,7 @@ static void find_units(emitter *e, uint32_t regime)
 }
 
 /* Which operators of a regime have tensor maps?  The host fails if it cannot make those of a kernel
- * (src/cuda/tables.c); in a call some operands may lie elsewhere each time. */
+ * (src/cuda/maps.c); in a call some operands may lie elsewhere each time. */
 static gen_maps maps_of(const emitter *e, uint32_t regime)
 {
     if (!e->maps[regime])

@@ -1,0 +1,105 @@
+/* maps.c - which operators have tensor maps of their x and their packed weights, and what of.
+ *
+ * Input: the image, the code of its operators, entries with the addresses of their operands.
+ * Output: the maps (boxes.c makes each), in the block of tables or for a run of a call whose x has
+ * moved.  Called by tables.c and calls.c.
+ */
+#include "cuda/cuda_machine.h"
+
+/* Does the tensor lie in memory of a call's caller, who may have it elsewhere in each run?  All but
+ * temporaries do. */
+static bool moves(const cuda_machine *m, uint32_t graph, ir_tensor_id tensor)
+{
+    const ir_tensor_id root = tg_root(m->machine.image.ir[graph], tensor);
+    return m->options.mode == CUDA_CALLS && m->machine.image.places[graph][root].area != TG_TEMPS;
+}
+
+/* The maps of an operator of the same graph before operator `at` that has the same x, if one has
+ * maps; else 0.  ops: entries of the graph's operators, filled before. */
+static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
+{
+    const ir_tensor *x = &g->tensors.at[g->ops.at[at].in[0]];
+    for (uint32_t i = 0; i < at; i++) {
+        const ir_tensor *other = ops[i].maps ? &g->tensors.at[g->ops.at[i].in[0]] : NULL;
+        if (other && ops[i].at[0] == ops[at].at[0] && other->dims[0] == x->dims[0] &&
+            other->dims[1] == x->dims[1])
+            return ops[i].maps;
+    }
+    return 0;
+}
+
+/* Of images, or of a matrix. */
+bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address x, rt_map *out)
+{
+    const ir_graph *g = m->machine.image.ir[graph];
+    if (m->source.uses[graph][op].body->images) {
+        const gen_image image = gen_image_of(g, &g->ops.at[op]);
+        return cuda_map_images(m->gpu, &image, x, out);
+    }
+    const gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[op].in[0]]);
+    return cuda_map_boxes(m->gpu, &boxes, x, out);
+}
+
+bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op)
+{
+    const gen_use *use = &m->source.uses[graph][op];
+    return m->source.x_maps[m->source.regime_of[graph]] && use->instance != RT_NONE &&
+           use->body->maps;
+}
+
+/* A body that copies windows of images has no other way to read them: x must stay where it is,
+ * which pass flatten sees to, and the driver must make its map. */
+static mpk_status check_images(mpk_context *cx, const ir_op *op, const gen_use *use, rt_u64 maps)
+{
+    CHECK(cx, maps || use->instance == RT_NONE || !use->body->images, MPK_EUNSUPPORTED,
+          "operator %s (%%%.*s): this driver makes no tensor map of its images, by which kernels "
+          "copy windows: they came with CUDA 12.0; update the driver",
+          op->def->name, STR_ARG(op->name));
+    return MPK_OK;
+}
+
+/* The tensor maps of an operator whose body takes them: operand 0 and the packed weights.  Without
+ * them e->maps stays 0, and the body copies another way; but a kernel for prompts has no code for
+ * that (maps_of in gen/source.c).  In a kernel that copies boxes of x alone operators with the same
+ * x share its map, which multiprocessors then have in their caches.  That of an x which moves is
+ * made for each run that has it elsewhere (calls.c), but for images, which pass flatten keeps where
+ * they are. */
+static mpk_status fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                            char *block, rt_entry *ops)
+{
+    const gen_use *use = &m->source.uses[graph][at];
+    const ir_graph *g = m->machine.image.ir[graph];
+    const uint32_t regime = m->source.regime_of[graph];
+    rt_entry *e = &ops[at];
+    /* x that moves may lie nowhere yet */
+    const bool moving = moves(m, graph, g->ops.at[at].in[0]), later = moving && !e->at[0];
+    if (!cuda_takes_maps(m, graph, at) || (moving && use->body->images))
+        return MPK_OK;
+    e->maps = m->source.maps[regime] || moving ? 0 : maps_before(g, at, ops);
+    if (e->maps)
+        return MPK_OK;
+    const cuda_address there = cuda_maps_at(m, e->op);
+    /* [0] x, [1] weights in boxes of a whole tile, [2] in half boxes (few) */
+    rt_map *maps = (rt_map *)(void *)(block + (there - m->table_block));
+    const gen_boxes w = gen_boxes_of_packed(use->body, &use->pack, false),
+                    few = gen_boxes_of_packed(use->body, &use->pack, true);
+    /* if one fails maps[] is half filled, and e->maps stays 0: no body reads it */
+    if ((later || cuda_map_x(m, graph, at, e->at[0], &maps[0])) &&
+        (!m->source.maps[regime] || (cuda_map_boxes(m->gpu, &w, e->at[RT_PACKED], &maps[1]) &&
+                                     cuda_map_boxes(m->gpu, &few, e->at[RT_PACKED], &maps[2]))))
+        e->maps = there;
+    const bool wanted = m->options.mode == CUDA_CALLS ? use->body->parts && gen_wants_maps(g, at)
+                                                      : m->source.maps[regime];
+    CHECK(cx, e->maps || !wanted, MPK_EUNSUPPORTED,
+          "this driver makes no tensor maps, by which kernels copy the operands of products: they "
+          "came with CUDA 12.0; update the driver");
+    return MPK_OK;
+}
+
+mpk_status cuda_fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
+                          char *block, rt_entry *ops)
+{
+    TRY(fill_maps(cx, m, graph, at, block, ops));
+    return check_images(cx, &m->machine.image.ir[graph]->ops.at[at], &m->source.uses[graph][at],
+                        ops[at].maps);
+}

@@ -101,6 +101,7 @@ typedef struct bed {
     double slack;   /* relative error that is allowed beside that of the dtype */
     double tail;    /* absolute error that is allowed */
     void *residual; /* as it was before end_memory */
+    void *x;        /* as it was before lengthen_x; NULL: it is not longer */
     /* Element of a KV page where the device has (token, dim). */
     int (*kv_at)(int values, int token, int dim, int page_tokens, int size, int bytes);
 } bed;
@@ -288,6 +289,45 @@ static inline void drop_residual(bed *b)
         assert_true((p >= from && p < from + n) || *p == 0xff);
     assert_int_equal(munmap(end - pages_of(n), pages_of(n) + pages_of(1)), 0);
     *at = b->residual;
+}
+
+/* ---- rows after those of x ---- */
+
+/* Bytes of the rows that a map has after those of x, as in a call where x is a temporary. */
+static inline size_t bytes_after_x(const bed *b)
+{
+    const gen_boxes all = gen_boxes_of_x(tensor(b, b->op->in[0]), true),
+                    own = gen_boxes_of_x(tensor(b, b->op->in[0]), false);
+    return (size_t)((all.rows - own.rows) * all.stride_bytes);
+}
+
+/* Of half of the products by boxes: x is followed by rows of NaN, which its map has too. */
+static inline void lengthen_x(bed *b)
+{
+    const ir_tensor_id x = b->op->in[0];
+    const gen_body *body = b->s->use->body;
+    if (!body->maps || body->images || !is_root(b, x) || next_random(b, 2))
+        return;
+    const size_t n = (size_t)ir_bytes(tensor(b, x)), after = bytes_after_x(b);
+    char *longer = fenced(n + after);
+    memcpy(longer, b->values.data[x], n);
+    memset(longer + n, 0xff, after);
+    b->x = b->values.data[x];
+    b->values.data[x] = longer;
+}
+
+/* Undo lengthen_x; nothing has been written to those rows. */
+static inline void shorten_x(bed *b)
+{
+    const ir_tensor_id x = b->op->in[0];
+    if (!b->x)
+        return;
+    const size_t n = (size_t)ir_bytes(tensor(b, x)), after = bytes_after_x(b);
+    const unsigned char *end = (unsigned char *)b->values.data[x] + n;
+    for (size_t i = 0; i < after; i++)
+        assert_int_equal(end[i], 0xff);
+    free_fenced(b->values.data[x], n + after);
+    b->values.data[x] = b->x;
 }
 
 /* ---- running ---- */
@@ -514,12 +554,13 @@ static inline void *pack_weights(const bed *b, const gen_pack *p)
     return to;
 }
 
-/* As emulated_map of tests/emulated_warps.cuh. */
-static inline rt_map make_map(const gen_boxes *m, const void *at)
+/* As emulated_map of tests/emulated_warps.cuh.  inside: no box may have rows that the map has
+ * not. */
+static inline rt_map make_map(const gen_boxes *m, const void *at, bool inside)
 {
     return (rt_map){{(rt_u64)(uintptr_t)at, m->columns * m->element_bytes, m->rows, m->stride_bytes,
                      m->element_bytes, (rt_u64)m->box_columns * m->element_bytes, m->box_rows,
-                     m->swizzled}};
+                     m->swizzled, inside}};
 }
 
 /* The same of images: boxes of 64 channels of 64 places. */
@@ -527,7 +568,8 @@ static inline rt_map make_image_map(const gen_image *m, const void *at)
 {
     struct {
         const void *at;
-        uint64_t width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
+        uint64_t width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled,
+            inside;
         int in[2], n, first[2], end[2], step[2];
     } made = {at,
               (uint64_t)m->channels * 2,
@@ -537,6 +579,7 @@ static inline rt_map make_image_map(const gen_image *m, const void *at)
               128,
               64,
               1,
+              0,
               {m->in[1], m->in[0]},
               m->n,
               {0},
@@ -564,11 +607,11 @@ static inline void make_maps(const bed *b, const void *packed, rt_map *maps, rt_
         const gen_image image = gen_image_of(b->g, b->op);
         maps[0] = make_image_map(&image, x);
     } else {
-        const gen_boxes boxes = gen_boxes_of_x(tensor(b, b->op->in[0]));
-        maps[0] = make_map(&boxes, x);
+        const gen_boxes boxes = gen_boxes_of_x(tensor(b, b->op->in[0]), b->x);
+        maps[0] = make_map(&boxes, x, b->x);
     }
-    maps[1] = make_map(&w, packed);
-    maps[2] = make_map(&few, packed);
+    maps[1] = make_map(&w, packed, false);
+    maps[2] = make_map(&few, packed, false);
     e->maps = (rt_u64)(uintptr_t)maps;
 }
 

@@ -1,10 +1,12 @@
 /* emulated_boxes.cuh - the part of emulated_warps.cuh that copies boxes by tensor maps: of matrices
  * and of windows of images. */
 
-/* Row i of a box from row `row` of the map; zeros if there is none. */
+/* Row i of a box from row `row` of the map; zeros if there is none, where that may be. */
 static inline void emulated_do_row(const emulated_copy *c, rt_u64 i, rt_u64 row)
 {
     const emulated_map *m = c->map;
+    if (m->inside && row >= m->n_rows)
+        abort();
     for (rt_u64 k = 0; k < m->box_bytes; k += 16) {
         const rt_u64 byte = (rt_u64)c->column * m->element_bytes + k;
         char *to = (char *)c->to + i * m->box_bytes + (m->swizzled ? k ^ (i % 8) * 16 : k);

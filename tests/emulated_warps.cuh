@@ -54,6 +54,7 @@ enum {
 struct emulated_map {
     const char *at;
     rt_u64 width_bytes, n_rows, stride_bytes, element_bytes, box_bytes, box_rows, swizzled;
+    rt_u64 inside; /* 1: no box may have rows that are not there */
     int in[2], n, first[2], end[2], step[2];
 };
 

@@ -304,11 +304,25 @@ static const noted_map *map_of_x(const cuda_machine *m, const char *name)
     return (const noted_map *)(uintptr_t)maps;
 }
 
+/* The map of a temporary of so many rows and columns: all boxes of a lot that begins in the last
+ * row are inside, and in memory, which lasts as long after every other temporary. */
+static void check_further(const bed *b, const noted_map *of, uint64_t rows, uint64_t columns)
+{
+    const cuda_machine *m = cuda_of(b->m);
+    const uint64_t further = 2 * TILE_BOX_TOKENS - 1, row = columns * 2;
+    assert_int_equal(of->rows, rows + further);
+    assert_int_equal(of->columns, columns);
+    assert_true(b->fake->may_touch(0, of->at, of->rows * row));
+    assert_int_equal(cuda_bytes_after_temps(m), further * row);
+    assert_int_equal(m->memory.temps_bytes, b->image.block->area_bytes[RT_TEMPS] + further * row);
+}
+
 static const char *const tall_slots[] = {"x", "s", "w", "v", "b", "r"};
 enum { TALL_SLOTS = sizeof tall_slots / sizeof *tall_slots };
 
 /* Maps hold addresses.  A temporary's is made with the tables, as are those of packed weights; that
- * of what the caller has is made for its first run, and anew when it lies elsewhere. */
+ * of what the caller has is made for its first run, and anew when it lies elsewhere, and has the
+ * rows of its tensor alone. */
 static void test_maps_of_calls(void **state)
 {
     (void)state;
@@ -317,8 +331,8 @@ static void test_maps_of_calls(void **state)
     assert_true(m->source.maps[GEN_STREAMS] && m->source.rooms[GEN_STREAMS].n_pages % 2 == 0);
     const noted_map *of_x = map_of_x(m, "y"), *of_y = map_of_x(m, "z"), *of_u = map_of_x(m, "r");
     assert_true(of_x->at == 0 && of_u->at == 0 && of_y->at != 0);
-    assert_true(of_y[0].rows == 900 && of_y[0].columns == 128 &&
-                of_y[0].box_rows == TILE_BOX_TOKENS && of_y[0].box_columns == 64);
+    assert_true(of_y->box_rows == TILE_BOX_TOKENS && of_y->box_columns == 64);
+    check_further(b, of_y, 900, 128);
     const noted_map *const all[] = {of_x, of_y, of_u};
     for (int i = 0; i < 3; i++) {
         const noted_map *maps = all[i];
@@ -337,6 +351,7 @@ static void test_maps_of_calls(void **state)
     check_ok(&b->cx, machine_launch_slots(&b->cx, b->m, NULL, slots, NULL, there));
     assert_true(of_x->at == 0x100000 && of_u->at == 0x200000);
     assert_true(of_x->rows == 900 && of_x->columns == 64 && of_x->box_rows == TILE_BOX_TOKENS);
+    assert_int_equal(of_u->rows, 900);
     there[0] = (void *)(uintptr_t)0x900000;
     const unsigned copies = b->fake->calls("cuMemcpyHtoDAsync");
     check_ok(&b->cx, machine_launch_slots(&b->cx, b->m, NULL, slots, NULL, there));
@@ -382,7 +397,29 @@ static void test_maps_of_x(void **state)
     }
     const noted_map *of_x = (const noted_map *)(uintptr_t)shared;
     assert_true(seen[0] && seen[1] && seen[2]);
-    assert_true(of_x->rows == 384 && of_x->columns == 64 && of_x->box_rows == TILE_BOX_TOKENS);
+    assert_int_equal(of_x->box_rows, TILE_BOX_TOKENS);
+    check_further(b, of_x, 384, 64);
+    tear_down(b);
+}
+
+/* The second norm polls what the first makes, so what it makes has a place of its own. */
+static const char polled[] = "input %x : bf16[70, 256]\n"
+                             "const %n : bf16[256]\n"
+                             "const %w : bf16[64, 256]\n"
+                             "%y = rms_norm(%x, %n)\n"
+                             "%z = rms_norm(%y, %n)\n"
+                             "%u = linear(%z, %w)\n"
+                             "output %u\n";
+
+/* Temporaries that lie among carried words are followed by memory, too. */
+static void test_maps_among_carried_words(void **state)
+{
+    (void)state;
+    bed *b = start_calls(polled);
+    const cuda_machine *m = cuda_of(b->m);
+    const noted_map *of_z = map_of_x(m, "u");
+    assert_in_range(of_z->at, m->carried_block, m->carried_block + m->carriers.n_bytes - 1);
+    check_further(b, of_z, 70, 256);
     tear_down(b);
 }
 
@@ -451,10 +488,15 @@ int main(void)
 {
     seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls),          cmocka_unit_test(test_order_of_calls),
-        cmocka_unit_test(test_wrong_calls),    cmocka_unit_test(test_addresses_that_failed),
-        cmocka_unit_test(test_maps_of_calls),  cmocka_unit_test(test_maps_of_x),
-        cmocka_unit_test(test_maps_of_images), cmocka_unit_test(test_images_without_maps),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_order_of_calls),
+        cmocka_unit_test(test_wrong_calls),
+        cmocka_unit_test(test_addresses_that_failed),
+        cmocka_unit_test(test_maps_of_calls),
+        cmocka_unit_test(test_maps_of_x),
+        cmocka_unit_test(test_maps_among_carried_words),
+        cmocka_unit_test(test_maps_of_images),
+        cmocka_unit_test(test_images_without_maps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

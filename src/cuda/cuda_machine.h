@@ -207,7 +207,8 @@ typedef struct cuda_kernel {
 } cuda_kernel;
 
 /* The bytes of an area that a GPU holds: [first, first + n_bytes).  Of a program for one GPU that
- * is the whole area; addresses are counted from the window's beginning. */
+ * is the whole area, and of temporaries what has to follow them (cuda_bytes_after_temps); addresses
+ * are counted from the window's beginning. */
 typedef struct cuda_window {
     uint64_t first, n_bytes;
 } cuda_window;
@@ -512,6 +513,9 @@ bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op);
  * will be to its entry; ops: entries of the graph's operators, those before it filled. */
 mpk_status cuda_fill_maps(mpk_context *cx, const cuda_machine *m, uint32_t graph, uint32_t at,
                           char *block, rt_entry *ops);
+/* What has to follow all temporaries, also those that lie among carried words: rows that maps of
+ * them have and they have not. */
+uint64_t cuda_bytes_after_temps(const cuda_machine *m);
 /* Make an operator's map of x, which lies at this address.  false: as cuda_map_boxes. */
 bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address x, rt_map *out);
 /* Where the maps of an operator, by its number in the program, lie on the GPU. */

@@ -28,7 +28,50 @@ static rt_u64 maps_before(const ir_graph *g, uint32_t at, const rt_entry *ops)
     return 0;
 }
 
-/* Of images, or of a matrix. */
+bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op)
+{
+    const gen_use *use = &m->source.uses[graph][op];
+    return m->source.x_maps[m->source.regime_of[graph]] && use->instance != RT_NONE &&
+           use->body->maps;
+}
+
+/* Has an operator's map of x rows after those of x (gen_boxes_of_x)?  In calls, where x is a
+ * temporary; what follows a tensor of the caller's may be no memory.  Steps of a model that take
+ * boxes have a power of two of tokens, so no box lies outside. */
+static bool goes_further(const cuda_machine *m, uint32_t graph, uint32_t op)
+{
+    return m->options.mode == CUDA_CALLS && cuda_takes_maps(m, graph, op) &&
+           !m->source.uses[graph][op].body->images &&
+           !moves(m, graph, m->machine.image.ir[graph]->ops.at[op].in[0]);
+}
+
+uint64_t cuda_bytes_after_temps(const cuda_machine *m)
+{
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < m->machine.image.n_graphs; i++) {
+        const ir_graph *g = m->machine.image.ir[i];
+        for (uint32_t op = 0; op < g->ops.n; op++) {
+            if (!goes_further(m, i, op))
+                continue;
+            const ir_tensor *x = &g->tensors.at[g->ops.at[op].in[0]];
+            const gen_boxes all = gen_boxes_of_x(x, true), own = gen_boxes_of_x(x, false);
+            const uint64_t n = (all.rows - own.rows) * all.stride_bytes;
+            most = n > most ? n : most;
+        }
+    }
+    return most;
+}
+
+/* From a temporary to the end of the block that it is in. */
+static uint64_t bytes_from(const cuda_machine *m, cuda_address temporary)
+{
+    const cuda_address first = m->areas[RT_TEMPS], end = first + m->windows[RT_TEMPS].n_bytes;
+    if (temporary >= first && temporary < end)
+        return end - temporary;
+    return m->carried_block + m->carriers.n_bytes - temporary;
+}
+
+/* Of images, or of a matrix.  What is no memory is in no map, whatever was planned. */
 bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address x, rt_map *out)
 {
     const ir_graph *g = m->machine.image.ir[graph];
@@ -36,15 +79,11 @@ bool cuda_map_x(const cuda_machine *m, uint32_t graph, uint32_t op, cuda_address
         const gen_image image = gen_image_of(g, &g->ops.at[op]);
         return cuda_map_images(m->gpu, &image, x, out);
     }
-    const gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[op].in[0]]);
+    const bool further = goes_further(m, graph, op);
+    gen_boxes boxes = gen_boxes_of_x(&g->tensors.at[g->ops.at[op].in[0]], further);
+    const uint64_t there = further ? bytes_from(m, x) / boxes.stride_bytes : boxes.rows;
+    boxes.rows = there < boxes.rows ? there : boxes.rows;
     return cuda_map_boxes(m->gpu, &boxes, x, out);
-}
-
-bool cuda_takes_maps(const cuda_machine *m, uint32_t graph, uint32_t op)
-{
-    const gen_use *use = &m->source.uses[graph][op];
-    return m->source.x_maps[m->source.regime_of[graph]] && use->instance != RT_NONE &&
-           use->body->maps;
 }
 
 /* A body that copies windows of images has no other way to read them: x must stay where it is,

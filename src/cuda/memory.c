@@ -49,6 +49,7 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
     m->arch.n_pages = m->source.rooms[GEN_STREAMS].n_pages;
     m->code_ns = m->code_wait_ns = clock_ns() - begin;
     TRY(cuda_plan_weights(cx, m));
+    m->windows[RT_TEMPS].n_bytes += cuda_bytes_after_temps(m);
     if (m->options.mode == CUDA_CALLS)
         CHECK(cx, m->machine.image.n_graphs == 1, MPK_EUNSUPPORTED,
               "calls are of programs with one graph");
@@ -65,6 +66,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
         host_size_rings(&m->serving, m->options.waiting_requests, m->options.token_entries,
                         &m->rings);
     TRY(cuda_plan_carriers(cx, m));
+    if (m->carriers.n_bytes)
+        m->carriers.n_bytes += cuda_bytes_after_temps(m);
     TRY(cuda_plan_parts(cx, m));
     TRY(cuda_plan_tables(cx, m));
     count_memory(m);

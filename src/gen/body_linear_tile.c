@@ -23,11 +23,11 @@ static bool accepts(const gen_call *c)
 }
 
 /* x as a matrix of all its rows; a box is TILE_BOX_TOKENS rows of 128 bytes, swizzled as wgmma
- * reads them. */
-gen_boxes gen_boxes_of_x(const ir_tensor *x)
+ * reads them.  A lot begins at a row of x, whichever that is, and has two boxes. */
+gen_boxes gen_boxes_of_x(const ir_tensor *x, bool further)
 {
-    const int64_t columns = x->dims[x->rank - 1];
-    return (gen_boxes){.rows = (uint64_t)(ir_elements(x) / columns),
+    const int64_t columns = x->dims[x->rank - 1], more = further ? 2 * TILE_BOX_TOKENS - 1 : 0;
+    return (gen_boxes){.rows = (uint64_t)(ir_elements(x) / columns + more),
                        .columns = (uint64_t)columns,
                        .stride_bytes = (uint64_t)columns * 2,
                        .element_bytes = 2,

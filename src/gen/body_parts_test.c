@@ -113,6 +113,9 @@ static const case_of cases[] = {
     {CENTRED("300", "264", "136"), 1, 1, 0}, /* alone: three lots, two passes */
     {CENTRED("90", "192", "264"), 4, 4, 40}, /* joint */
     {CENTRED("90", "136", "200"), 1, 1, 50},
+    {SUM("90", "128", "648"), 4, 4, 20}, /* fewer than half of a box */
+    {NORM("90", "192", "264"), 4, 4, 20},
+    {GATED("90", "112", "256"), 4, 4, 17},
     /* images, of which few places are a tile too */
     {IMAGE("2, 7, 7, 64", "98", "128", "576", "kernel = [3, 3], padding = [1, 1], relu = 1"), 4, 4,
      0},
@@ -388,12 +391,15 @@ static void make_product(product *p, uint32_t number, uint64_t seed, uint32_t li
     run_ref(&p->b, &alive);
     p->expected = save(&p->b);
     end_memory(&p->b);
+    if (number < UNMAPPED)
+        lengthen_x(&p->b);
 }
 
 static void drop_product(product *p)
 {
     drop_squares(p);
     drop_residual(&p->b);
+    shorten_x(&p->b);
     free_fenced(p->packed, p->b.s->use->pack.n_bytes);
     drop(&p->b, p->start);
     drop(&p->b, p->expected);

@@ -414,6 +414,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     poison_caches(&b);
     poison_pieces(&b);
     end_memory(&b);
+    lengthen_x(&b);
     void **start = save(&b), **first = NULL, *packed = pack_weights(&b, &s->use->pack);
     void **expected = expect(&b, whole, start);
     size_t n = split(&b, whole, boxes);
@@ -439,6 +440,7 @@ static void check_subject(const device *d, const subject *s, uint64_t seed, bool
     drop(&b, expected);
     drop(&b, first);
     drop_residual(&b);
+    shorten_x(&b);
     tear_down(&b);
 }
 

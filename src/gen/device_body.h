@@ -124,8 +124,10 @@ typedef struct gen_boxes {
     /* rows of a box, 128 bytes each, are swizzled; else they lie one after the other */
     bool swizzled;
 } gen_boxes;
-/* Of x, 16 bits, dense, its last axis the columns. */
-gen_boxes gen_boxes_of_x(const ir_tensor *x);
+/* Of x, 16 bits, dense, its last axis the columns.  further: with rows of what follows x in memory,
+ * so many that all boxes of a task are inside: zeros, which the copy engine fills in outside, take
+ * longer to come than rows.  What those rows hold is multiplied, and not stored. */
+gen_boxes gen_boxes_of_x(const ir_tensor *x, bool further);
 /* Is the operator of a program that serves no requests? */
 bool gen_is_of_call(const ir_graph *g, ir_op_id op);
 

@@ -387,6 +387,43 @@ def test_weights_are_packed_once_and_again_when_they_change(face, interface):
     assert len(packs) == 5
 
 
+@pytest.fixture
+def mesh():
+    """Of this process alone."""
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this PyTorch has no gloo")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.device_mesh.init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_weights_that_are_dtensors_are_packed_again_when_they_change(face, interface, mesh):
+    """PyTorch counts changes in place of the whole tensor, not of the local one, which the program reads."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    net = torch.nn.Linear(256, 64, bias=False).bfloat16()
+    net.weight = torch.nn.Parameter(distribute_tensor(net.weight, mesh, [Shard(0)]))
+    x = distribute_tensor(torch.randn(2, 256).bfloat16(), mesh, [Replicate()])
+    fast, packs = torch.compile(lambda x: net(x).to_local(), backend=backend.mpk), []
+    kernel = KERNEL(lambda _, launch: launch[0].function == b"mpk_pack" and packs.append(launch[0].argument))
+    face.kernel(kernel, None)
+    for change in (lambda: None, lambda: net.weight.mul_(2), lambda: net.weight.copy_(net.weight + 1)):
+        change()
+        fast(x)
+        fast(x)
+        assert packs.pop() == net.weight.to_local().data_ptr() and not packs
+
+
+def test_attention_of_dtensors_is_taken_apart_by_pytorch(mesh):
+    """Which knows how to do it on their parts; it knows of no operator of ours."""
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+    spec = distribute_tensor(torch.empty(2, 4, 5, 64, dtype=torch.bfloat16), mesh, [Shard(1)])._spec
+    with FakeTensorMode():
+        x = torch.empty(2, 4, 5, 64, dtype=torch.bfloat16, device="cuda:0")
+        y = DTensor(x, spec, requires_grad=False)
+    assert whole.is_ours(x, x, x) and y.is_cuda and not whole.is_ours(y, y, y)
+
+
 def test_weights_by_columns_are_laid_by_rows_once_and_packed(face, interface):
     """As Conv1D of Transformers has them; the kernel that packs reads the copy."""
     weight, bias = torch.nn.Parameter(torch.randn(256, 64).bfloat16()), torch.randn(64).bfloat16()

@@ -28,7 +28,7 @@ from mpk._library import ArgumentError, Error
 from mpk.emit import Emitter, Foreign, Slot, Unsupported, Val, _flat, dense_order, is_permuted, table
 from mpk.graph import Program
 from mpk.moves import without_moves
-from mpk.once import compile_once, mark_weights, run_as_it_was, weights_of
+from mpk.once import compile_once, made_of_parts, mark_weights, run_as_it_was, weights_of
 from mpk.order import ordered_nodes
 from mpk.pairs import without_complex
 from mpk.results import given, place_results, view_of
@@ -42,7 +42,7 @@ from mpk.shapes import (
     placeholders,
     return_list,
 )
-from mpk.statics import Statics, address_of, pick
+from mpk.statics import Statics, address_of, count_changes_of_parts, pick
 
 MAX_THREADS = 1024  # workers that the library takes
 STAND_IN = 1 << 20  # numbers of arguments from here on stand for results of PyTorch
@@ -595,12 +595,12 @@ def decompositions() -> dict:
 def mpk(gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, options: Any = None, **_: Any) -> Callable:
     """The backend that torch.compile finds under the name "mpk".  options={"threads": 4} sets the workers."""
     lowering_index.lower_foreign()
-    options = options_of(options)
+    options, weights = options_of(options), weights_of(gm)
     backend = aot_autograd(
         fw_compiler=refuse_training,
-        inference_compiler=compiler(options, weights_of(gm)),
+        inference_compiler=compiler(options, weights),
         decompositions=decompositions(),
         keep_inference_input_mutations=True,
     )
     with whole.whole_operators():
-        return backend(gm, example_inputs)
+        return count_changes_of_parts(backend(gm, example_inputs), made_of_parts(gm, weights))

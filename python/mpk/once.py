@@ -55,11 +55,22 @@ def weights_of(gm: torch.fx.GraphModule) -> set[int]:
     return {i for i, source in enumerate(sources) if source is not None and is_weight(source)}
 
 
+def made_of_parts(gm: torch.fx.GraphModule, weights: Collection[int]) -> list[int]:
+    """Those of them that are tensors made of others, as DTensor is."""
+    fakes = [node.meta.get("example_value") for node in placeholders(gm)]
+    is_made = torch.utils._python_dispatch.is_traceable_wrapper_subclass
+    return [i for i in sorted(weights) if is_made(fakes[i])]
+
+
 def mark_weights(gm: torch.fx.GraphModule, weights: Collection[int]) -> None:
-    """Note in AOTAutograd's graph which arguments these are, of those that are the same in each call."""
+    """Note in AOTAutograd's graph which arguments these are, or parts of them, of those that are the same in each
+    call."""
     for node in placeholders(gm):
-        place = getattr(node.meta.get("desc"), "idx", None)
-        node.meta[WEIGHT] = place in weights and node.meta.get(STATIC, False)
+        described = node.meta.get("desc")
+        while hasattr(described, "base"):  # it is a part of that one
+            described = described.base
+        of_weight = getattr(described, "idx", None) in weights and isinstance(node.meta.get("val"), torch.Tensor)
+        node.meta[WEIGHT] = of_weight and node.meta.get(STATIC, False)
 
 
 # ---- what depends on weights alone ----

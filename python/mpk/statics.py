@@ -9,6 +9,7 @@ of changes with what these were, through Python's and PyTorch's C interfaces.
 from __future__ import annotations
 
 import ctypes
+import functools
 import operator
 import pathlib
 from collections.abc import Callable, Collection, Sequence
@@ -180,3 +181,36 @@ class Statics:
         """From now on it matters whether these are changed in place."""
         self.counted = frozenset(counted)
         self.held = Snapshot(self.held.numbers, self.held.tensors, self.counted)
+
+
+# ---- tensors made of tensors ----
+
+
+def parts_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The plain tensors that a tensor is made of, as DTensor is of a local one."""
+    if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+    return [part for one in inner if isinstance(one, torch.Tensor) for part in parts_of(one)]
+
+
+def count_changes_of_parts(function: Callable, numbers: Sequence[int]) -> Callable:
+    """The function, before which changes in place of these arguments count as changes of their parts: PyTorch counts
+    them of the whole only, and programs see the parts only."""
+    if not numbers:
+        return function
+    seen: dict[int, int] = {}
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> Any:
+        for i in numbers:
+            whole = arguments[i]
+            count = 0 if whole.is_inference() else whole._version
+            if seen.setdefault(i, count) != count:
+                seen[i] = count
+                for part in parts_of(whole):
+                    if not part.is_inference():
+                        torch.autograd.graph.increment_version(part)
+        return function(*arguments)
+
+    return call

@@ -73,7 +73,10 @@ def attention_shape(
 
 
 def is_ours(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Has attention of these a body that beats its parts?  On a CPU PyTorch keeps it whole itself."""
+    """Has attention of these a body that beats its parts?  On a CPU PyTorch keeps it whole itself.  DTensors, and other
+    tensors made of tensors, know PyTorch's operators only, which they call on their parts: those are lowered, too."""
+    if any(map(torch.utils._python_dispatch.is_traceable_wrapper_subclass, (q, k, v))):
+        return False
     heads = all(x.dim() == 4 and x.dtype == q.dtype and x.shape[-1] <= WIDEST for x in (q, k, v))
     return q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16) and heads
 

@@ -51,7 +51,7 @@ def found(request, folder):
     return [json.loads((folder / f"{world}-{rank}.json").read_text()) for rank in range(world)]
 
 
-@pytest.mark.parametrize("case", [function.__name__ for function in torch_ranks.cases])
+@pytest.mark.parametrize("case", torch_ranks.cases_of("cpu"))
 def test_processes(found, case):
     """A process that finds a difference ends, and with it all; the cases after it are not run."""
     problems = [rank[case] for rank in found if rank.get(case)]

@@ -88,7 +88,9 @@ def run(command, world, names, folder, tag, seconds):
                 found[END] = [f"rank {rank} ended with {code}" if code else None for rank, code in enumerate(codes)]
             break
         found.update({name: each[name] for name in left[: bad + 1]})
-        print(f"{left[bad]}: failed; exit codes {codes}", flush=True)
+        print(f"{left[bad]}: failed; exit codes {codes}")
+        for rank, text in enumerate(each[left[bad]]):
+            print(f"---- rank {rank}:\n{text}", flush=True)
         barren = 0 if bad else barren + 1
         if not any(told) or barren == BARREN:
             break

@@ -14,6 +14,8 @@
 
 /* On GPUs an operator has 15 operands at most (RT_PACKED). */
 enum { MOST_PARTS = 14 };
+/* A product of fewer columns than this part of those of x is narrow. */
+enum { NARROW = 8 };
 
 /* Rule sum, whichever side of the addition the sum is on.  The terms must not be overwritten
  * before the addition. */
@@ -41,13 +43,14 @@ static mpk_status apply_sum(rewrite *w, ir_op_id id)
 }
 
 /* May a linear read these terms of its x instead of the sum?  It must do nothing that sum_linear
- * does not, and be one whose body adds few terms of few values (gen/body_linear_stream.c). */
-static bool takes_terms(const rewrite *w, const linear_parts *p, const ir_op *sum)
+ * does not, and be one whose body adds few terms of few values (gen/body_linear_stream.c).  Few
+ * tasks would make the whole sum of a narrow one, a router, whose readers then wait for it. */
+static bool takes_terms(const rewrite *w, const linear_parts *p, const ir_op *sum, int64_t columns)
 {
     const ir_tensor *x = tensor_of(w, sum->out[0]);
     bool fits = sum->n_in > 1 && sum->n_in <= STREAM_MOST_TERMS && x->rank == 2 &&
                 (x->dtype == IR_BF16 || x->dtype == IR_F16) && x->dims[1] % 8 == 0 &&
-                stream_adds_terms(x->dims[0], x->dims[1]);
+                columns > x->dims[1] / NARROW && stream_adds_terms(x->dims[0], x->dims[1]);
     for (uint32_t i = 0; i < p->n_weights && fits; i++) {
         const ir_tensor *weight = tensor_of(w, p->in[W0 + i]);
         fits = weight->kind == IR_CONST && weight->dtype == x->dtype;
@@ -81,7 +84,8 @@ static mpk_status apply_terms(rewrite *w, ir_op_id id)
     if (!sum)
         return MPK_OK;
     fuse_read_linear(w, op, &p);
-    if (!takes_terms(w, &p, sum) || sum->peer != op->peer || !reads_first(w, id, sum->out[0]))
+    if (!takes_terms(w, &p, sum, tensor_of(w, old[0])->dims[1]) || sum->peer != op->peer ||
+        !reads_first(w, id, sum->out[0]))
         return MPK_OK;
     const uint32_t n = STREAM_FIRST_TERM + sum->n_in - 1;
     for (uint32_t i = 0; i < n; i++)

@@ -8,8 +8,8 @@
 #define PROGRAM(dtype, tokens, width, more, product, outputs)                               \
     "input %a : " dtype "[" tokens ", " width "] live=tokens\ninput %b : " dtype "[" tokens \
     ", " width "] live=tokens\ninput %r : " dtype "[" tokens ", " width                     \
-    "] live=tokens\nconst %w : " dtype "[40, " width "]\nconst %v : " dtype "[40, " width   \
-    "]\nconst %f : f32[40, " width "]\nconst %n : " dtype "[" width "]\nconst %m : " dtype  \
+    "] live=tokens\nconst %w : " dtype "[520, " width "]\nconst %v : " dtype "[520, " width \
+    "]\nconst %f : f32[520, " width "]\nconst %n : " dtype "[" width "]\nconst %m : " dtype \
     "[" width "]\n%s = add_parts(%a, %b, %r)\n" more product outputs
 #define Y "output %y\noutput %s\n"
 #define PLAIN "%y = linear(%s, %w)\n"
@@ -73,9 +73,11 @@ static void test_products_that_do_not(void **state)
         {"more rows than slots", PROGRAM("bf16", "3", "3072", "", PLAIN, Y)},
         {"more rows than slots, of one page", PROGRAM("bf16", "9", "1024", "", PLAIN, Y)},
         {"columns that are no pieces", PROGRAM("bf16", "1", "1028", "", PLAIN, Y)},
+        {"a router",
+         PROGRAM("bf16", "1", "512", "const %o : bf16[64, 512]\n", "%y = linear(%s, %o)\n", Y)},
         {"f32", PROGRAM("f32", "1", "64", "", PLAIN, Y)},
         {"a weight of another dtype", PROGRAM("bf16", "1", "64", "", "%y = linear(%s, %f)\n", Y)},
-        {"a residual", PROGRAM("bf16", "1", "64", "input %q : bf16[1, 40] live=tokens\n",
+        {"a residual", PROGRAM("bf16", "1", "64", "input %q : bf16[1, 520] live=tokens\n",
                                "%y = linear(%s, %w, _, _, _, _, _, _, %q)\n", Y)},
         {"an activation",
          PROGRAM("bf16", "1", "64", "", "%y = linear(%s, %w) {act = \"relu\"}\n", Y)},

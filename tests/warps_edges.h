@@ -6,6 +6,15 @@
 
 #include "warps_graphs.h"
 
+/* x of so many rows and columns as the sum of two terms, or of three with a residual; one weight, and
+ * a norm. */
+#define ADDED(tokens, width, columns, more, terms)                                           \
+    "input %a : bf16[" tokens ", " width "] live=tokens\ninput %b : bf16[" tokens ", " width \
+    "] live=tokens\n" more "const %w : bf16[" columns ", " width "]\nconst %n : bf16[" width \
+    "]\n%y, %s = sum_linear(%a, %w, _, _, _, _, _, %n, " terms ")\n"
+#define ADDED_TO(tokens, width, columns) \
+    ADDED(tokens, width, columns, "input %r : bf16[" tokens ", " width "] live=tokens\n", "%b, %r")
+
 /* Their first number: after those that are drawn, before those of company. */
 enum { EDGES = 450 };
 
@@ -26,6 +35,14 @@ static const char *const edge_graphs[] = {
      * would follow the last */
     ATTEND("33", "8", "64", "33", "6", "200", "2", "", "", "scale = 0.2"),
     ATTEND("40", "4", "128", "40", "5", "200", "2", "", "", "scale = 0.1"),
+    /* terms: one slot and two for a lane, all of them, a last page of fewer blocks and of columns
+     * that are no block, fewer pieces of the sum than tasks */
+    ADDED("1", "1024", "200", "", "%b"),
+    ADDED_TO("1", "4096", "96"),
+    ADDED_TO("2", "2304", "72"),
+    ADDED_TO("8", "1000", "40"),
+    ADDED_TO("3", "2048", "136"),
+    ADDED("1", "24", "640", "", "%b"),
 };
 
 #endif

@@ -6,8 +6,8 @@
 
 #include "warps_graphs.h"
 
-/* x of so many rows and columns as the sum of two terms, or of three with a residual; one weight, and
- * a norm. */
+/* x of so many rows and columns as the sum of two terms, or of three with a residual; one weight,
+ * and a norm. */
 #define ADDED(tokens, width, columns, more, terms)                                           \
     "input %a : bf16[" tokens ", " width "] live=tokens\ninput %b : bf16[" tokens ", " width \
     "] live=tokens\n" more "const %w : bf16[" columns ", " width "]\nconst %n : bf16[" width \

@@ -40,7 +40,9 @@ MPK_FN int stream_term_column(const stream_shape &s, int page, int warp, int pie
     return page < s.pages && piece * 8 < of_warp && column < s.columns ? column : -1;
 }
 
-/* All terms of one sum, the third of which may be absent: then its words are 0. */
+/* All terms of one sum, the third of which may be absent: then its words hold -0, which changes no
+ * sum. */
+enum { STREAM_NO_TERM = 0x80008000u };
 struct stream_terms {
     const rt_u16 *at[STREAM_MOST_TERMS]; /* of the tensors; NULL: absent */
     bool carried[STREAM_MOST_TERMS];
@@ -109,6 +111,7 @@ MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const str
                              char *s_parts)
 {
     const int warp = thread / 32, piece = thread % 16;
+    const rt_u32 third = terms.at[2] ? 0 : STREAM_NO_TERM;
     mpk_words v[N][STREAM_MOST_TERMS] = {};
     int at[N], column[N];
     bool misses;
@@ -117,6 +120,7 @@ MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const str
         const int slot = first + 2 * i, row = slot >> shift, page = slot - (row << shift);
         column[i] = slot < slots ? stream_term_column(s, page, warp, piece) : -1;
         at[i] = column[i] < 0 ? -1 : ((int)t.e->lo[0] + row) * s.columns + column[i];
+        v[i][2] = {third, third, third, third};
         stream_ask_terms<false>(terms, at[i], v[i]);
     }
     do {

@@ -19,11 +19,13 @@
 #ifndef TASK_LINEAR_CUH
 #define TASK_LINEAR_CUH
 
+#include "shape/linear_stream_shape.h"
 #include "task/activate.cuh"
 #include "tile/view.cuh"
 
 /* Columns of x in a tile, rows of a weight that a team does at a time, tokens at most: sums of 4
- * x 8 are 32 registers. */
+ * x 8 are 32 registers.  Terms that are added to x: what sum_linear's other operands leave of
+ * RT_PACKED. */
 enum { LINEAR_TILE = 256, LINEAR_ROWS = 4, LINEAR_TOKENS = 8, LINEAR_MOST_TERMS = 5 };
 /* Scratch after that of the reductions: factors of the norm, results of a group twice, tile or
  * partial sums. Eight is the largest number of teams (256 threads / 32). The buffer is the tile of
@@ -48,10 +50,11 @@ struct linear_source {
     int n_terms;
 };
 
-/* An element of x; a sum is rounded as it would be stored. */
-MPK_FN float linear_x(const mpk_task &t, const linear_source &s, rt_i64 row, rt_i64 k)
+/* An element of x, whose data is g_x; a sum is rounded as it would be stored. */
+MPK_FN float linear_x(const mpk_task &t, const linear_source &s, const char *g_x, rt_i64 row,
+                      rt_i64 k)
 {
-    float x = mpk_get(s.x, mpk_data(t, s.x), row * s.x.stride[0] + k * s.x.stride[1]);
+    float x = mpk_get(s.x, g_x, row * s.x.stride[0] + k * s.x.stride[1]);
     if (!s.n_terms)
         return x;
     for (int i = 0; i < s.n_terms; i++)
@@ -73,11 +76,12 @@ MPK_FN rt_i64 linear_row(const mpk_task &t, const linear_source &s, rt_i64 r)
 /* All threads: what a team's rows are centred about, the sum of their columns. */
 MPK_FN double linear_mean(const mpk_task &t, const linear_source &s, rt_i64 row)
 {
+    const char *g_x = mpk_data(t, s.x);
     double sum = 0; /* this lane's columns */
     if (!s.centred)
         return 0;
     for (rt_i64 k = mpk_thread() % MPK_TEAM; row >= 0 && k < s.x.dims[1]; k += MPK_TEAM)
-        sum += (double)linear_x(t, s, row, k);
+        sum += (double)linear_x(t, s, g_x, row, k);
     return mpk_sum(t, MPK_TEAM, sum) / (double)s.x.dims[1];
 }
 
@@ -87,6 +91,7 @@ MPK_FN double linear_mean(const mpk_task &t, const linear_source &s, rt_i64 row)
 MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + LINEAR_FACTORS);
+    const char *g_x = mpk_data(t, s.x);
     int thread = mpk_thread(), team = thread / MPK_TEAM, lane = thread % MPK_TEAM;
     rt_i64 width = s.x.dims[1];
     for (int first = 0; first < n; first += MPK_TEAMS) {
@@ -95,7 +100,7 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
         const double mean = linear_mean(t, s, row);
         double sum = 0; /* this lane's columns */
         for (rt_i64 k = lane; row >= 0 && k < width; k += MPK_TEAM) {
-            double value = (double)linear_x(t, s, row, k) - mean;
+            double value = (double)linear_x(t, s, g_x, row, k) - mean;
             sum += value * value;
         }
         sum = mpk_sum(t, MPK_TEAM, sum);
@@ -114,13 +119,14 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 {
     float *s_x = (float *)(t.s_scratch + LINEAR_BUFFER);
     const float *s_factor = (const float *)(t.s_scratch + LINEAR_FACTORS);
-    const char *g_norm = mpk_data(t, s.norm), *g_norm_bias = mpk_data(t, s.norm_bias);
+    const char *g_x = mpk_data(t, s.x), *g_norm = mpk_data(t, s.norm),
+               *g_norm_bias = mpk_data(t, s.norm_bias);
     for (int i = mpk_thread(); i < n * LINEAR_TILE; i += MPK_THREADS) {
         int j = i / LINEAR_TILE;
         rt_i64 k = k0 + i % LINEAR_TILE, row = linear_row(t, s, r0 + j);
         float value = 0; /* after the last column, or no row */
         if (k < width && row >= 0) {
-            value = linear_x(t, s, row, k);
+            value = linear_x(t, s, g_x, row, k);
             if (s.centred)
                 value -= s_factor[LINEAR_TOKENS + j];
             if (mpk_is_there(s.norm))
@@ -246,15 +252,14 @@ MPK_FN void linear_weight(const mpk_task &t, const linear_source &s, const mpk_v
 MPK_FN void linear_put_sum(const mpk_task &t, const linear_source &s, const mpk_view &sum,
                            rt_i64 columns)
 {
-    const rt_i64 width = sum.dims[1], pieces = (width + 7) / 8;
-    rt_i64 lo = mpk_lo(t, 1) * pieces / columns * 8, hi = mpk_hi(t, 1) * pieces / columns * 8;
-    lo = lo < width ? lo : width;
-    hi = hi < width ? hi : width;
+    const rt_i64 width = sum.dims[1], lo = SUM_COLUMN((rt_i64)mpk_lo(t, 1), columns, width),
+                 hi = SUM_COLUMN((rt_i64)mpk_hi(t, 1), columns, width);
+    const char *g_x = mpk_data(t, s.x);
     const rt_i64 n = hi - lo, rows = (rt_i64)mpk_hi(t, 0) - mpk_lo(t, 0);
     for (rt_i64 i = mpk_thread(); i < n * rows; i += MPK_THREADS) {
         const rt_i64 row = mpk_lo(t, 0) + i / n, k = lo + i % n;
         mpk_put(sum, mpk_data(t, sum), row * sum.stride[0] + k * sum.stride[1],
-                linear_x(t, s, row, k));
+                linear_x(t, s, g_x, row, k));
     }
 }
 

@@ -91,20 +91,20 @@ MPK_FN mpk_words stream_term_sum(const mpk_words *v)
             stream_term_word(v[0].z, v[1].z, v[2].z), stream_term_word(v[0].w, v[1].w, v[2].w)};
 }
 
-/* Which columns of the sum the task stores (column_of_sum of op/sum_linear.c): n from lo on.  They
- * are found before the terms come. */
+/* Which columns of the sum the task stores: n from lo on.  They are found before the terms come. */
 struct stream_share {
     rt_u32 lo, n;
 };
 MPK_FN stream_share stream_find_share(const mpk_task &t, const stream_shape &s)
 {
-    const rt_u32 pieces = (rt_u32)s.columns / 8, rows = (rt_u32)s.rows,
-                 lo = t.e->lo[1] * pieces / rows * 8, hi = t.e->hi[1] * pieces / rows * 8;
+    const rt_u32 columns = (rt_u32)s.rows, width = (rt_u32)s.columns,
+                 lo = SUM_COLUMN(t.e->lo[1], columns, width),
+                 hi = SUM_COLUMN(t.e->hi[1], columns, width);
     return {ptx_own(lo), ptx_own(hi - lo)};
 }
 
-/* Add N slots of this lane, `first` and first + 2, and leave the sums in the scratch.  A slot that
- * there is not has no columns. */
+/* Add N slots of this lane, `first` and first + 2, and leave the sums in the scratch.  A slot
+ * after the last one has no columns. */
 template <int N>
 MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const stream_terms &terms,
                              const stream_share &share, int first, int shift, int slots, int thread,
@@ -161,7 +161,7 @@ MPK_FN void stream_add_terms(const mpk_task &t, const stream_shape &s, int rows,
         for (int first = lane / 16; first < slots; first += 4)
             stream_add_slots<2>(t, s, terms, share, first, shift, slots, thread, s_parts);
     __syncwarp(); /* the slots of this warp have been written */
-    /* lanes of rows that there are not multiply another's: nobody stores their sums */
+    /* a lane whose row does not exist multiplies row 0; sums of such rows are not stored */
     const char *from = stream_slot(s_parts, (g < rows ? g : 0) << shift, thread / 32) + c * 16;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {

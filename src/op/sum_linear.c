@@ -18,13 +18,14 @@
 #include "op/linear.h"
 #include "op/norm.h"
 #include "op/walk.h"
+#include "shape/linear_stream_shape.h"
 
-/* Inputs (as op/linear.h), results and attributes, by index; columns of a piece of sum; columns of
- * y that a task has at least. */
+/* Inputs (as op/linear.h), results and attributes, by index; columns of y that a task has at
+ * least. */
 enum { X, W0, W1, W2, B0, B1, B2, NORM, TERMS };
 enum { Y, SUM };
 enum { EPS, GLU };
-enum { PIECE = 8, TILE = 8 };
+enum { TILE = 8 };
 
 /* Terms agree in everything but the peer that holds them. */
 static mpk_status check_terms(mpk_context *cx, const ir_graph *g, const ir_op *op)
@@ -70,22 +71,14 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     }
 }
 
-/* The column of sum that stands to all of its `width` as `column` to all `columns` of y, at a piece
- * or at the end. */
-static int64_t column_of_sum(int64_t column, int64_t columns, int64_t width)
-{
-    const int64_t pieces = (width + PIECE - 1) / PIECE, at = column * pieces / columns * PIECE;
-    return at < width ? at : width;
-}
-
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
     const int64_t columns = g->tensors.at[op->out[Y]].dims[1],
                   width = g->tensors.at[op->out[output]].dims[1];
     *written = *box;
-    written->lo[1] = column_of_sum(box->lo[1], columns, width);
-    written->hi[1] = column_of_sum(box->hi[1], columns, width);
+    written->lo[1] = SUM_COLUMN(box->lo[1], columns, width);
+    written->hi[1] = SUM_COLUMN(box->hi[1], columns, width);
 }
 
 /* Scratch: a row of a weight, a row of x, and a row of a term. */
@@ -134,8 +127,8 @@ static float compute_column(const op_call *call, int64_t column, const float *x,
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *y = &call->out[Y], *sum = &call->out[SUM];
-    const int64_t width = call->in[X].dims[1], lo = column_of_sum(box->lo[1], y->dims[1], width),
-                  hi = column_of_sum(box->hi[1], y->dims[1], width);
+    const int64_t width = call->in[X].dims[1], lo = SUM_COLUMN(box->lo[1], y->dims[1], width),
+                  hi = SUM_COLUMN(box->hi[1], y->dims[1], width);
     float *unpacked = scratch, *x = unpacked + width, *term = x + width;
     for (int64_t row = box->lo[0]; row < box->hi[0]; row++) {
         load_sum(call, row, x, term);

@@ -61,6 +61,14 @@ static inline int stream_adds_terms(long long rows, long long columns)
     return pages <= STREAM_NARROW_PAGES && rows * (pages + (pages == 3)) <= STREAM_TILE;
 }
 
+/* The first column of a sum of x (op/sum_linear.c) that belongs to a task whose box of y begins at
+ * `column`: it stands to all of `width` as `column` to all `columns` of y, rounded down to a piece
+ * of eight, or at the end.  In the type of its operands, 64 bits on the host. */
+#define SUM_COLUMN_AT(column, columns, width) ((column) * (((width) + 7) / 8) / (columns)*8)
+#define SUM_COLUMN(column, columns, width)                                                   \
+    (SUM_COLUMN_AT(column, columns, width) < (width) ? SUM_COLUMN_AT(column, columns, width) \
+                                                     : (width))
+
 enum { GLU_NONE, GLU_SILU, GLU_GELU, GLU_GELU_TANH, GLU_SWIGLU_OAI };
 enum { TO_HALVES, TO_LOGITS };
 

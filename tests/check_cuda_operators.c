@@ -152,12 +152,27 @@ static bool rounds_to_half(const ir_graph *g, const ir_op *op)
            ir_dtype_table[g->tensors.at[op->in[0]].dtype].block_bytes == 2;
 }
 
+/* Fast bodies of products fold the vector of a norm into the weights, which rounds these once more.
+ * A gate then multiplies the difference by the other sum, which is 6 at a limit of 5: where the
+ * terms of a gate's sum were 66 in absolute value, 24.39 became 24.85 (MPK_SEED=1796064007). */
+static bool folds_into_gates(const ir_op *op)
+{
+    bool norm = false, gated = false;
+    for (uint32_t i = 0; i < op->n_in; i++)
+        norm |= op->in[i] != IR_NONE && strcmp(op->def->in[i].name, "norm") == 0;
+    for (uint32_t i = 0; i < op->def->n_attributes; i++)
+        gated |= strcmp(op->def->attributes[i].name, "glu") == 0 && op->attributes[i].s.n;
+    return norm && gated;
+}
+
 static double tolerance(const ir_graph *g, const ir_op *op, ir_dtype dtype, bool fast)
 {
     bool half = dtype == IR_BF16 || rounds_to_half(g, op);
     for (uint32_t i = 0; fast && i < op->n_in; i++)
         half |=
             op->in[i] != IR_NONE && ir_dtype_table[g->tensors.at[op->in[i]].dtype].block_bytes != 4;
+    if (half && fast && folds_into_gates(op))
+        return 3.2e-2;
     return half ? 1.6e-2 : dtype == IR_F16 ? 2e-3 : dtype == IR_F32 ? 5e-5 : 1e-12;
 }
 

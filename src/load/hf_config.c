@@ -95,8 +95,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     const struct {
         const char *key;
         bool supported;
-    } members[] = {{"quantization_config", def->swiglu_limit != 0},
-                   {"sinks", false},
+    } members[] = {{"sinks", false},
                    {"clip_qkv", false},
                    {"attention_chunk_size", false},
                    {"attn_logit_softcapping", def->caps},
@@ -106,15 +105,9 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
     bool both_ways = false, head_norms = false;
-    const json_value *quantised = json_get(j, "quantization_config");
-    str method = {0};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
               "\"%s\" is not supported", members[i].key);
-    TRY(json_read_str(cx, quantised, "quant_method", &method));
-    CHECK(cx, !quantised || str_is(method, "mxfp4"), MPK_EUNSUPPORTED,
-          "\"quant_method\" \"%.*s\" is not supported; mxfp4 is in this family",
-          STR_SHOWN(method, 64));
     TRY(json_read_bool(cx, j, "use_qk_norm", &head_norms));
     /* Cohere's are layer norms; other families that say it have their norms always */
     CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,

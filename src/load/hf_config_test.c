@@ -302,8 +302,6 @@ static void test_faults_of_latent_models(void **state)
          DEEPSEEK3("\"scoring_func\": \"softmax\"")},
         {MPK_EUNSUPPORTED, "\"norm_topk_prob\" true", DEEPSEEK2("\"norm_topk_prob\": true")},
         {MPK_EUNSUPPORTED, "\"moe_layer_freq\" 2", DEEPSEEK2("\"moe_layer_freq\": 2")},
-        {MPK_EUNSUPPORTED, "\"quantization_config\"",
-         DEEPSEEK3("\"quantization_config\": {\"quant_method\": \"fp8\"}")},
         {MPK_EFORMAT, "the latent (kv_lora_rank) is 5000",
          "{\"model_type\": \"deepseek_v2\", " SIZES
          ", \"kv_lora_rank\": 5000, \"qk_nope_head_dim\": 16, "
@@ -362,8 +360,6 @@ static void test_each_fault(void **state)
         {MPK_EUNSUPPORTED, "\"use_sliding_window\" is not supported in this family",
          SMOLLM3("\"use_sliding_window\": true, \"sliding_window\": 7")},
         {MPK_EFORMAT, "\"num_hidden_layers\" is missing", "{\"model_type\": \"llama\"}"},
-        {MPK_EUNSUPPORTED, "\"quantization_config\"",
-         LLAMA("\"quantization_config\": {\"quant_method\": \"awq\"}")},
         {MPK_EUNSUPPORTED, "\"attn_logit_softcapping\"", LLAMA("\"attn_logit_softcapping\": 50.0")},
         {MPK_EUNSUPPORTED, "mixtures of experts", LLAMA("\"num_local_experts\": 8")},
         {MPK_EUNSUPPORTED, "\"n_routed_experts\" is 8", QWEN3_MOE("\"n_routed_experts\": 8")},

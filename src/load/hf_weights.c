@@ -16,7 +16,6 @@
  */
 #include <stdio.h>
 
-#include "base/num.h"
 #include "load/gguf.h"
 
 static bool begins_with(str s, const char *head)
@@ -56,17 +55,6 @@ static bool is_norm(const load_tensor *t)
            memcmp(t->name.at + t->name.n - n, end, n) == 0;
 }
 
-/* Element i of a vector whose data may be unaligned. */
-static float load_element(const load_tensor *t, int64_t i)
-{
-    float whole;
-    uint16_t half;
-    if (t->dtype == IR_F32)
-        return memcpy(&whole, (const char *)t->data + 4 * i, sizeof whole), whole;
-    memcpy(&half, (const char *)t->data + 2 * i, sizeof half);
-    return t->dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
-}
-
 /* Norms are small: as f32 they keep what 1 + weight would lose in 16 bits. */
 static mpk_status add_one(mpk_context *cx, arena *a, load_tensor *t)
 {
@@ -76,7 +64,7 @@ static mpk_status add_one(mpk_context *cx, arena *a, load_tensor *t)
           ir_dtype_table[t->dtype].name);
     NEW(cx, a, sum, (size_t)t->dims[0]);
     for (int64_t i = 0; i < t->dims[0]; i++)
-        sum[i] = 1 + load_element(t, i);
+        sum[i] = 1 + load_number(t, i);
     t->dtype = IR_F32;
     t->data = sum;
     t->n_bytes = sizeof *sum * (uint64_t)t->dims[0];

@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/num.h"
+
 /* A larger JSON file is refused. */
 enum { JSON_BYTES_LIMIT = 1 << 28 };
 
@@ -59,6 +61,16 @@ mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_
           (unsigned long long)row, info->block_elements, info->name);
     *n_bytes = elements / info->block_elements * info->block_bytes;
     return MPK_OK;
+}
+
+float load_number(const load_tensor *t, int64_t i)
+{
+    float whole;
+    uint16_t half;
+    if (t->dtype == IR_F32)
+        return memcpy(&whole, (const char *)t->data + 4 * i, sizeof whole), whole;
+    memcpy(&half, (const char *)t->data + 2 * i, sizeof half);
+    return t->dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
 }
 
 /* Names appear in error messages on terminals, so control characters are refused here, for all
@@ -171,6 +183,16 @@ static bool is_derived(str name)
     return false;
 }
 
+/* Is it a bias of zeros?  Some writers of quantised weights add them where a family has none. */
+static bool is_no_bias(const load_tensor *t)
+{
+    const unsigned char *bytes = t->data;
+    bool zero = str_ends(t->name, str_from(".bias")) && bytes;
+    for (uint64_t i = 0; zero && i < t->n_bytes; i++)
+        zero = bytes[i] == 0;
+    return zero;
+}
+
 /* Is it a tensor of the stack of layers, in either spelling? */
 static bool is_of_layers(str name)
 {
@@ -209,7 +231,7 @@ static mpk_status check_weights_with(mpk_context *cx, arena *scratch, const load
         str name = m->tensors.at[i].name;
         CHECK(cx,
               map_get(&g->names, name, NULL) || is_derived(name) || !is_of_layers(name) ||
-                  is_guess(def, &m->config, name),
+                  is_guess(def, &m->config, name) || is_no_bias(&m->tensors.at[i]),
               MPK_EUNSUPPORTED, "the weight %.*s is not part of a %.*s model as it is known here",
               LOAD_NAME(name), LOAD_NAME(m->config.family));
     }
@@ -298,10 +320,12 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
         return MPK_OK;
     NOTE(cx, load_hf_config(cx, &m->arena, config, &m->config), "reading %s/config.json", folder);
     m->has_config = true;
+    NOTE(cx, load_hf_scheme(cx, config, &m->scheme), "reading %s/config.json", folder);
     if (generation.at)
         NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json",
              folder);
     TRY(open_weights(cx, m, folder));
+    NOTE(cx, load_dequantize(cx, m), "opening %s", folder);
     return load_hf_weights(cx, m);
 }
 

@@ -7,6 +7,8 @@
  *   safetensors.c     .safetensors files and their index
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
+ *   hf_scheme.c       how a folder's weights were quantised
+ *   dequantize.c      those weights as programs read them
  *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
@@ -30,6 +32,7 @@
 typedef struct load_tensor {
     str name; /* in Hugging Face's spelling for every kind of file */
     ir_dtype dtype;
+    bool is_f8; /* the bytes (IR_U8) are numbers of E4M3; until dequantize.c has read them */
     uint32_t rank;
     int64_t dims[IR_MAX_RANK]; /* outermost first */
     /* aligned to 1 byte only; NULL: in parts */
@@ -45,6 +48,22 @@ typedef struct load_special {
     str token;
 } load_special;
 
+/* How the weights of a folder were quantised, as its config.json says. */
+typedef enum load_method {
+    LOAD_PLAIN, /* they were not */
+    LOAD_FP8,
+    LOAD_COMPRESSED,
+    LOAD_GPTQ,
+    LOAD_AWQ,
+    LOAD_MXFP4
+} load_method;
+typedef struct load_scheme {
+    load_method method;
+    uint32_t bits;    /* of GPTQ and AWQ: of a number */
+    int zero_more;    /* of GPTQ: what is added to a stored zero point, 0 or 1 */
+    int64_t block[2]; /* rows and columns that share a scale, where scales lie in two axes */
+} load_scheme;
+
 /* A model as loaded.  Mappings and arena live until load_close. */
 typedef struct load_model {
     arena arena;
@@ -56,8 +75,9 @@ typedef struct load_model {
     VEC(const char *) members; /* files of a folder that were read and are not mapped */
     tokenizer *tokenizer;      /* NULL: the model has none */
     bool has_config;           /* false: a vocabulary only */
-    str chat_template;         /* at NULL: none */
-    str tool_template;         /* used instead for chats with tools; at NULL: none */
+    load_scheme scheme;
+    str chat_template; /* at NULL: none */
+    str tool_template; /* used instead for chats with tools; at NULL: none */
     load_special specials[8];
     size_t n_specials;
     bool lists_added_tokens; /* of a folder: then special_tokens_map.json is not read */
@@ -121,6 +141,16 @@ mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, st
  * (experts.c). */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
+/* ---- hf_scheme.c, dequantize.c ---- */
+
+/* Read "quantization_config" of a config.json; LOAD_PLAIN if there is none.  MPK_EFORMAT,
+ * MPK_EUNSUPPORTED: a scheme that is not known, by name. */
+mpk_status load_hf_scheme(mpk_context *cx, str json, load_scheme *out);
+/* Put matrices that m->scheme describes in the place of their numbers and scales: in blocks of GGUF
+ * where these say the same, else in config.weight_dtype, copied into the model's arena.
+ * MPK_EFORMAT, MPK_ESHAPE, MPK_EUNSUPPORTED, MPK_ENOMEM. */
+mpk_status load_dequantize(mpk_context *cx, load_model *m);
+
 /* ---- hf_weights.c ---- */
 
 /* After a folder's weights are listed: give them the names and values that programs want. */
@@ -166,6 +196,9 @@ mpk_status load_order_rows(mpk_context *cx, arena *a, load_order o, int64_t rows
 mpk_status load_order_heads(mpk_context *cx, load_model *m, uint32_t most_group);
 
 /* ---- load.c: what the formats share ---- */
+
+/* Element i of an F32, F16 or BF16 tensor, whose data may be unaligned. */
+float load_number(const load_tensor *t, int64_t i);
 
 /* Add a token that ends a text, once.  MPK_ELIMIT. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);

@@ -28,25 +28,28 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     return MPK_OK;
 }
 
-/* The three dtypes that programs compute with, and the bytes of packed numbers (interleaved.c);
- * others (integers, F8) are named in the error. */
+/* The three dtypes that programs compute with, and those of quantised weights (dequantize.c,
+ * interleaved.c); others are named in the error. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {
+    static const struct {
+        const char *name;
+        ir_dtype dtype;
+    } known[] = {{"F32", IR_F32}, {"F16", IR_F16}, {"BF16", IR_BF16}, {"U8", IR_U8},
+                 {"I8", IR_I8},   {"I32", IR_I32}, {"I64", IR_I64},   {"F8_E4M3", IR_U8}};
     CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
           LOAD_NAME(t->name));
-    if (str_is(dtype->text, "F32"))
-        t->dtype = IR_F32;
-    else if (str_is(dtype->text, "F16"))
-        t->dtype = IR_F16;
-    else if (str_is(dtype->text, "BF16"))
-        t->dtype = IR_BF16;
-    else if (str_is(dtype->text, "U8"))
-        t->dtype = IR_U8;
-    else
-        FAIL(cx, MPK_EUNSUPPORTED,
-             "tensor %.*s: the dtype %.*s is not supported; F32, F16, BF16 and U8 are",
-             LOAD_NAME(t->name), LOAD_NAME(dtype->text));
-    return MPK_OK;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        if (!str_is(dtype->text, known[i].name))
+            continue;
+        t->dtype = known[i].dtype;
+        t->is_f8 = str_is(dtype->text, "F8_E4M3");
+        return MPK_OK;
+    }
+    FAIL(cx, MPK_EUNSUPPORTED,
+         "tensor %.*s: the dtype %.*s is not supported; F32, F16, BF16, F8_E4M3, U8, I8, I32 and "
+         "I64 are",
+         LOAD_NAME(t->name), LOAD_NAME(dtype->text));
 }
 
 /* Check that the bytes lie within the file and that their number fits shape and dtype. */

@@ -160,11 +160,16 @@ FAMILIES = {
     "mixture": ("Qwen3Moe", dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
                                  intermediate_size=96, num_experts=6, num_experts_per_tok=2,
                                  moe_intermediate_size=64)),
+    # latent attention, whose matrices of keys and values are taken apart by heads
+    "latents": ("DeepseekV3", dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=4, intermediate_size=96,
+                                   q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8,
+                                   v_head_dim=24, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                                   n_shared_experts=1, n_group=2, topk_group=1, first_k_dense_replace=1)),
 }
 
 
 def is_quantised(name, w):
-    return w.dim() == 2 and ".layers." in name and name.endswith("proj.weight")
+    return w.dim() == 2 and ".layers." in name and "proj" in name.split(".")[-2]
 
 
 def write(folder, family, scheme, generator):
@@ -214,6 +219,6 @@ def test_a_scheme(scheme, tmp_path):
 
 @pytest.mark.parametrize("family, scheme", [("qwen2", "awq"), ("qwen2", "gptq-8"), ("phi3", "gptq-zeros"),
                                             ("phi3", "fp8-rows"), ("mixture", "packed-4"), ("mixture", "fp8-blocks"),
-                                            ("mixture", "awq")])
+                                            ("mixture", "awq"), ("latents", "fp8-blocks"), ("latents", "packed-4")])
 def test_a_family(family, scheme, tmp_path):
     check(tmp_path, family, *SCHEMES[scheme])

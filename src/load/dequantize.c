@@ -131,14 +131,16 @@ static mpk_status take_order(mpk_context *cx, const load_tensor *order, matrix *
     return MPK_OK;
 }
 
-/* Columns are in `groups` groups of equal size. */
-static mpk_status set_groups(mpk_context *cx, int64_t groups, matrix *x)
+/* Columns are in `groups` groups: of the size that config.json says, the last one cut, or of equal
+ * sizes. */
+static mpk_status set_groups(mpk_context *cx, const load_scheme *s, int64_t groups, matrix *x)
 {
-    CHECK(cx, x->columns % groups == 0, MPK_ESHAPE,
+    const bool said = s->group && (x->columns + s->group - 1) / s->group == groups;
+    CHECK(cx, said || x->columns % groups == 0, MPK_ESHAPE,
           "tensor %.*s: %lld columns have %lld scales each row", LOAD_NAME(x->numbers->name),
           (long long)x->columns, (long long)groups);
     x->groups = groups;
-    x->group_columns = x->columns / groups;
+    x->group_columns = said ? s->group : x->columns / groups;
     x->scale_rows = 1;
     return MPK_OK;
 }
@@ -154,7 +156,7 @@ static mpk_status take_scales(mpk_context *cx, const load_scheme *s, matrix *x)
           LOAD_NAME(t->name), t->rank);
     x->groups = columns;
     if (rows == x->rows)
-        return set_groups(cx, columns, x);
+        return set_groups(cx, s, columns, x);
     if (rows == 1 && columns == 1) {
         x->scale_rows = x->rows;
         x->group_columns = x->columns;
@@ -221,7 +223,7 @@ static mpk_status take_words(mpk_context *cx, const load_model *old, matrix *x)
     TRY(expect_scales(cx, x->scales));
     CHECK(cx, x->scales->rank == 2 && x->scales->dims[0] == x->rows, MPK_ESHAPE,
           "the scales %.*s are not [%lld, groups]", LOAD_NAME(x->scales->name), (long long)x->rows);
-    TRY(set_groups(cx, x->scales->dims[1], x));
+    TRY(set_groups(cx, &old->scheme, x->scales->dims[1], x));
     x->zeros = find_part(old, x->stem, ".weight_zero_point");
     if (x->zeros)
         TRY(expect(cx, x->zeros, IR_I32, words_of(x->rows, x->bits), x->groups));
@@ -245,7 +247,7 @@ static mpk_status take_qweight(mpk_context *cx, const load_model *old, matrix *x
     TRY(expect_scales(cx, x->scales));
     CHECK(cx, x->scales->rank == 2 && x->scales->dims[1] == x->rows, MPK_ESHAPE,
           "the scales %.*s are not [groups, %lld]", LOAD_NAME(x->scales->name), (long long)x->rows);
-    TRY(set_groups(cx, x->scales->dims[0], x));
+    TRY(set_groups(cx, &old->scheme, x->scales->dims[0], x));
     TRY(expect(cx, x->zeros, IR_I32, x->groups, words_of(x->rows, x->bits)));
     return x->layout == AWQ ? MPK_OK : take_order(cx, find_part(old, x->stem, ".g_idx"), x);
 }

@@ -57,10 +57,11 @@ static void end(file *f, load_model *m)
     text_free(&f->whole);
 }
 
-static const load_scheme of_gptq = {LOAD_GPTQ, 4, 1, {128, 128}},
-                         of_gptq_8 = {LOAD_GPTQ, 8, 1, {128, 128}},
-                         of_awq = {LOAD_AWQ, 4, 0, {128, 128}}, of_fp8 = {LOAD_FP8, 0, 0, {16, 16}},
-                         of_compressed = {LOAD_COMPRESSED, 0, 0, {128, 128}};
+static const load_scheme of_gptq = {LOAD_GPTQ, 4, 1, {128, 128}, 0},
+                         of_gptq_8 = {LOAD_GPTQ, 8, 1, {128, 128}, 0},
+                         of_awq = {LOAD_AWQ, 4, 0, {128, 128}, 128},
+                         of_fp8 = {LOAD_FP8, 0, 0, {16, 16}, 0},
+                         of_compressed = {LOAD_COMPRESSED, 0, 0, {128, 128}, 0};
 
 static uint32_t word_of(size_t at)
 {
@@ -340,33 +341,36 @@ static void test_schemes(void **state)
         load_scheme scheme;
     } cases[] = {
         {MPK_OK, "", "{}", {.block = {128, 128}}},
-        {MPK_OK, "", SCHEME("\"quant_method\": \"mxfp4\""), {LOAD_MXFP4, 0, 0, {128, 128}}},
+        {MPK_OK, "", SCHEME("\"quant_method\": \"mxfp4\""), {LOAD_MXFP4, 0, 0, {128, 128}, 0}},
         {MPK_OK,
          "",
          SCHEME("\"quant_method\": \"fp8\", \"weight_block_size\": [64, 32]"),
-         {LOAD_FP8, 0, 0, {64, 32}}},
+         {LOAD_FP8, 0, 0, {64, 32}, 0}},
         {MPK_OK,
          "",
-         SCHEME("\"quant_method\": \"gptq\", \"bits\": 8"),
-         {LOAD_GPTQ, 8, 1, {128, 128}}},
+         SCHEME("\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": 64"),
+         {LOAD_GPTQ, 8, 1, {128, 128}, 64}},
         {MPK_OK,
          "",
-         SCHEME("\"quant_method\": \"gptq\", \"bits\": 4, \"checkpoint_format\": \"gptq_v2\""),
-         {LOAD_GPTQ, 4, 0, {128, 128}}},
+         SCHEME(
+             "\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": -1, \"checkpoint_format\": "
+             "\"gptq_v2\""),
+         {LOAD_GPTQ, 4, 0, {128, 128}, 0}},
         {MPK_OK,
          "",
          SCHEME("\"quant_method\": \"auto-round\", \"bits\": 4, \"packing_format\": "
                 "\"auto_round:auto_gptq\""),
-         {LOAD_GPTQ, 4, 1, {128, 128}}},
+         {LOAD_GPTQ, 4, 1, {128, 128}, 0}},
         {MPK_OK,
          "",
          "{\"text_config\": " SCHEME("\"quant_method\": \"awq\", \"bits\": 4") "}",
-         {LOAD_AWQ, 4, 0, {128, 128}}},
+         {LOAD_AWQ, 4, 0, {128, 128}, 0}},
         {MPK_OK,
          "",
          SCHEME("\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
-                "\"config_groups\": {\"group_0\": {\"weights\": {\"block_structure\": [8, 4]}}}"),
-         {LOAD_COMPRESSED, 0, 0, {8, 4}}},
+                "\"config_groups\": {\"group_0\": {\"weights\": {\"block_structure\": [8, 4], "
+                "\"group_size\": 16}}}"),
+         {LOAD_COMPRESSED, 0, 0, {8, 4}, 16}},
         {MPK_EFORMAT, "is not an object", "{\"quantization_config\": 4}", {0}},
         {MPK_EUNSUPPORTED,
          "\"bitsandbytes\" is not supported; fp8",
@@ -426,6 +430,7 @@ static void test_schemes(void **state)
         assert_int_equal(s.zero_more, cases[i].scheme.zero_more);
         assert_int_equal(s.block[0], cases[i].scheme.block[0]);
         assert_int_equal(s.block[1], cases[i].scheme.block[1]);
+        assert_int_equal(s.group, cases[i].scheme.group);
     }
 }
 

@@ -23,6 +23,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (load_hf_config(&cx, &m.arena, json, &m.config) == MPK_OK && m.config.n_layers <= 4 &&
         model_build(&cx, &m.arena, &m.config, &shape, &weights, &g) != MPK_OK)
         __builtin_trap();
+    (void)load_hf_scheme(&cx, json, &m.scheme);
     (void)load_hf_generation_config(&cx, json, &m);
     (void)load_hf_chat_template(&cx, json, &m);
     load_close(&m);

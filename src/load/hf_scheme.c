@@ -46,6 +46,16 @@ static mpk_status read_awq(mpk_context *cx, const json_value *q, load_scheme *s)
     return MPK_OK;
 }
 
+/* Columns of a scale; -1 in a file: all. */
+static mpk_status read_group(mpk_context *cx, const json_value *from, load_scheme *s)
+{
+    double group = 0;
+    TRY(json_read_double(cx, from, "group_size", &group));
+    if (group >= 1 && group <= INT32_MAX)
+        s->group = (int64_t)group;
+    return MPK_OK;
+}
+
 /* [rows, columns] of a scale, if the file says it. */
 static mpk_status read_block(mpk_context *cx, const json_value *sizes, load_scheme *s)
 {
@@ -81,8 +91,11 @@ static mpk_status read_compressed(mpk_context *cx, const json_value *q, load_sch
     CHECK(cx, !sparsity.n || str_is(sparsity, "dense"), MPK_EUNSUPPORTED,
           "sparse weights (\"sparsity_config\" \"%.*s\") are not supported",
           STR_SHOWN(sparsity, 64));
-    for (size_t i = 0; json_is(groups, JSON_KIND_OBJECT) && i < groups->n; i++)
-        TRY(read_block(cx, json_get(json_get(&groups->items[i], "weights"), "block_structure"), s));
+    for (size_t i = 0; json_is(groups, JSON_KIND_OBJECT) && i < groups->n; i++) {
+        const json_value *weights = json_get(&groups->items[i], "weights");
+        TRY(read_block(cx, json_get(weights, "block_structure"), s));
+        TRY(read_group(cx, weights, s));
+    }
     return MPK_OK;
 }
 
@@ -96,6 +109,7 @@ static mpk_status read_scheme(mpk_context *cx, const json_value *q, load_scheme 
         s->method = LOAD_FP8;
         return read_block(cx, json_get(q, "weight_block_size"), s);
     }
+    TRY(read_group(cx, q, s));
     if (str_is(method, "compressed-tensors")) {
         s->method = LOAD_COMPRESSED;
         return read_compressed(cx, q, s);

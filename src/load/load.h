@@ -62,6 +62,7 @@ typedef struct load_scheme {
     uint32_t bits;    /* of GPTQ and AWQ: of a number */
     int zero_more;    /* of GPTQ: what is added to a stored zero point, 0 or 1 */
     int64_t block[2]; /* rows and columns that share a scale, where scales lie in two axes */
+    int64_t group;    /* columns that share a scale elsewhere; 0: the file does not say */
 } load_scheme;
 
 /* A model as loaded.  Mappings and arena live until load_close. */

@@ -28,6 +28,6 @@ static void read_as(const uint8_t *data, size_t size, load_scheme scheme)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     for (int method = LOAD_PLAIN; method <= LOAD_MXFP4; method++)
-        read_as(data, size, (load_scheme){(load_method)method, 4, 1, {16, 16}});
+        read_as(data, size, (load_scheme){(load_method)method, 4, 1, {16, 16}, 0});
     return 0;
 }

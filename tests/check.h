@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -93,6 +94,14 @@ static inline bool *check_skips(void)
 static inline int check_result(int failed)
 {
     return failed || !*check_skips() ? failed : CHECK_SKIPPED;
+}
+
+/* The number that the next file to be opened gets: the same as before, if nothing is left open. */
+static inline int check_next_descriptor(void)
+{
+    const int next = dup(STDERR_FILENO);
+    close(next);
+    return next;
 }
 
 #endif

@@ -292,6 +292,38 @@ extern "C" void emulated_fail(int fails)
     emulated_gives_up = fails ? &mpk_w.abort : 0;
 }
 
+/* ---- a loader ahead of its step ---- */
+
+static rt_u32 emulated_aot;
+
+static void emulated_run_ahead(void)
+{
+    mpk_load l;
+    load_begin(&l, 0, MPK_PAGES);
+    l.aot = emulated_aot;
+    load_needs_step(&l);
+    emulated_now->done = 1;
+    emulated_yield();
+}
+
+/* The step that a loader's task belongs to has not begun.  Does it wait for that?  aot: it loads
+ * AOT tasks.  asked: the bodies have requested a resync. */
+extern "C" int emulated_waits(int aot, int asked)
+{
+    enum { LOADER = EMULATED_BODIES / 32, TURNS = 1000 };
+    const rt_u32 live[sizeof mpk_w.live / sizeof *mpk_w.live] = {0};
+    emulated_prepare(live, 1);
+    mpk_w.begun = 0;
+    mpk_w.resync = asked ? RESYNC_ASKED : RESYNC_NONE;
+    emulated_aot = (rt_u32)aot;
+    for (int i = LOADER * 32; i < LOADER * 32 + 32; i++)
+        makecontext(&emulated_threads[i].start, emulated_run_ahead, 0);
+    bool more = true;
+    for (int i = 0; i < TURNS && more; i++)
+        more = emulated_turn(LOADER);
+    return more;
+}
+
 /* This is worker `index` of those that share rooms. */
 extern "C" void emulated_join(unsigned index, char *parts, rt_room *rooms)
 {

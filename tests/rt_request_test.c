@@ -135,6 +135,39 @@ static void test_put_back(void **state)
     }
 }
 
+/* Pages that hold a prompt already are counted, for the host that is told of the prompt and in the
+ * statistics; but not by a request that counts its logits, nor where a text is fed again. */
+static void test_found_pages(void **state)
+{
+    enum { FOUND = 2 };
+    static const struct {
+        rt_u64 source;
+        rt_u32 flags, count, found;
+    } cases[] = {
+        {3, 0, 7 + FOUND * P, FOUND * P}, {3, RT_HOST_SAMPLES, 7, FOUND * P}, {RT_AGAIN, 0, 7, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rt_serving s = make(PAGES);
+        rt_control control = {0};
+        rt_kv_page pages[FOUND] = {{.sharers = 1}, {.sharers = 2}};
+        rt_request r = {.flags = cases[i].flags};
+        rt_i32 table[PER_SLOT] = {1, 0};
+        rt_slot slot = {.source = cases[i].source, .count = 7};
+        rt_machine m = {.serving = &s,
+                        .control = &control,
+                        .kv_pages = pages,
+                        .running = &r,
+                        .slots = &slot,
+                        .step_area = (void *)table};
+        s.n_promised = 5;
+        rt_slot_skip(&m, 0, FOUND, FOUND * P);
+        assert_int_equal(slot.count, cases[i].count);
+        assert_int_equal(control.stats.found.value, cases[i].found);
+        assert_true(slot.held == FOUND && slot.position == FOUND * P && slot.n_fed == FOUND * P);
+        assert_true(pages[0].sharers == 2 && pages[1].sharers == 3 && s.n_promised == 3);
+    }
+}
+
 /* Text is appended to a sequence that waits for it: as much as the arena and its room hold.  A
  * command that says more ends it, and one for another slot does nothing. */
 static void test_append(void **state)
@@ -395,12 +428,17 @@ static void test_drafts_that_miss(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_request_fits),    cmocka_unit_test(test_request_limit),
-        cmocka_unit_test(test_put_back),        cmocka_unit_test(test_append),
-        cmocka_unit_test(test_step_fits),       cmocka_unit_test(test_short_prompt),
-        cmocka_unit_test(test_still_blocked),   cmocka_unit_test(test_drafts_are_tokens),
-        cmocka_unit_test(test_look_up),         cmocka_unit_test(test_look),
-        cmocka_unit_test(test_drafts_that_miss)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_request_fits),
+                                       cmocka_unit_test(test_request_limit),
+                                       cmocka_unit_test(test_put_back),
+                                       cmocka_unit_test(test_found_pages),
+                                       cmocka_unit_test(test_append),
+                                       cmocka_unit_test(test_step_fits),
+                                       cmocka_unit_test(test_short_prompt),
+                                       cmocka_unit_test(test_still_blocked),
+                                       cmocka_unit_test(test_drafts_are_tokens),
+                                       cmocka_unit_test(test_look_up),
+                                       cmocka_unit_test(test_look),
+                                       cmocka_unit_test(test_drafts_that_miss)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

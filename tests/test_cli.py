@@ -603,10 +603,11 @@ def test_bench_counts_experts(tmp_path):
     assert experts("same", 16, "--step-tokens", "8")["tokens"] == 8  # no step holds more
 
 
-def test_made_up_routing(tmp_path):
+def test_made_up_routing(tmp_path, model):
     """It is of random mixtures alone, and an image keeps it."""
     folder, image = mixture(tmp_path / "mixture", num_hidden_layers=2), tmp_path / "image"
     fails("bench", folder, "--routing=even", code=1, needle="ask for random_weights")
+    fails("bench", model, "--random-weights=1", "--routing=even", code=1, needle="this model has its own")
     fails("bench", CONFIGURATION, "--random-weights=1", "--routing=even", code=1, needle="mixtures of experts")
     fails("bench", folder, "--random-weights=1", "--routing=odd", code=2, needle="routing")
     fails("bench", folder, "--random-weights=1", "--bandwidth=3", code=2, needle="--experts")

@@ -570,9 +570,10 @@ def test_log_as_json(model):
 
 
 def test_request_ids(server):
-    for given, echoed in (("abc-1", "abc-1"), (None, r"req-[0-9a-f]{24}"), ("x" * 500, r"req-[0-9a-f]{24}")):
+    own = r"req-[0-9a-f]{24}"
+    for given, echoed in (("abc-1", "abc-1"), (None, own), ("", own), ("x" * 500, own)):
         for path in ("/health", "/nothing", "/v1/models/other"):
-            headers = {"X-Request-Id": given} if given else {}
+            headers = {"X-Request-Id": given} if given is not None else {}
             assert re.fullmatch(echoed, server.ask("GET", path, headers=headers)[1]["X-Request-Id"])
     headers = server.ask("POST", "/v1/completions", {"prompt": "a", "colour": 1, "size": 2})[1]
     assert headers["X-Ignored-Parameters"] == "colour, size"

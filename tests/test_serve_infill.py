@@ -60,7 +60,7 @@ def test_several_answers_and_stops(filler):
 
 def test_refusals(filler, server):
     for more in ({"input_prefix": 1}, {"input_suffix": None}, {"input_extra": {}}, {"input_extra": [{"text": 1}]},
-                 {"prompt": [1]}, {"mirostat": 1}, {"n_predict": "x"}):
+                 {"input_extra": [{"filename": 1, "text": "a"}]}, {"prompt": [1]}, {"mirostat": 1}, {"n_predict": "x"}):
         filler.post("/infill", {"input_prefix": "a", "input_suffix": "b", **more}, 400)
     assert filler.ask("POST", "/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 2,
                                           "colour": 1})[1]["X-Ignored-Parameters"] == "colour"

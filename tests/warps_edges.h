@@ -43,6 +43,9 @@ static const char *const edge_graphs[] = {
     ADDED_TO("8", "1000", "40"),
     ADDED_TO("3", "2048", "136"),
     ADDED("1", "24", "640", "", "%b"),
+    /* a mask of one row for all queries */
+    "input %q : f16[1, 1, 80, 64]\ninput %k : f16[1, 1, 70, 64]\ninput %v : f16[1, 1, 70, "
+    "64]\ninput %m : bool[1, 70]\n%y = sdpa(%q, %k, %v, %m)\n",
 };
 
 #endif

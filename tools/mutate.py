@@ -331,7 +331,7 @@ class Test:
     def run(self, seconds, **variables):
         """Its exit status; None if it takes longer."""
         environment = {**os.environ, **self.environment, **variables}
-        environment["PATH"] = f"{BIN}:{environment['PATH']}"
+        environment["PATH"] = f"{BIN}:{VENV}:{environment['PATH']}"  # of VENV, as in ./dev check: NVRTC
         process = subprocess.Popen(self.command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, start_new_session=True, preexec_fn=bound_memory,
                                    env=environment)

@@ -301,6 +301,57 @@ static void check_range(const bed *b)
     }
 }
 
+/* A result that the end and an operator after it read, %x, is told of by counters.  It keeps what
+ * comes before from being polled no more than any other that is not carried. */
+static void test_results_for_the_end(void **state)
+{
+    (void)state;
+    bed *b = set_up("input %t : bf16[4, 128] live=tokens\n"
+                    "const %a : bf16[64, 128]\n"
+                    "const %b : bf16[64, 64]\n"
+                    "const %c : bf16[128, 64]\n"
+                    "%u = linear(%t, %a)\n"
+                    "%v = linear(%u, %b, _, _, _, _, _, _, %u)\n"
+                    "%w = linear(%v, %b)\n"
+                    "%x = linear(%w, %b, _, _, _, _, _, _, %u)\n"
+                    "%y = linear(%x, %c, _, _, _, _, _, _, %t)\n"
+                    "%z = linear(%y, %a, _, _, _, _, _, _, %x)\n"
+                    "output %y\n"
+                    "output %z\n");
+    check_ok(&b->cx, start(b));
+    assert_true(is_carried(b, "u") && is_carried(b, "v") && is_carried(b, "w"));
+    assert_false(is_carried(b, "x"));
+    check_plan(b);
+    tear_down(b);
+}
+
+/* The gate is a write that waits for the same event as what follows the end: then nothing is
+ * carried, and the map between the two, which cannot poll, does not. */
+static void test_gate_after_the_end(void **state)
+{
+    (void)state;
+    bed *b = set_up("input %t : bf16[4, 128]\n"
+                    "state %s : bf16[4, 64]\n"
+                    "const %a : bf16[64, 128]\n"
+                    "const %b : bf16[128, 64]\n"
+                    "%u = linear(%t, %a)\n"
+                    "%v = mul(%u, %s)\n"
+                    "%q = slice_scatter(%s, %v) {starts = [0, 0], stops = [4, 64], in_place = 1}\n"
+                    "%w = add(%u, %v)\n"
+                    "%x = silu(%w)\n"
+                    "%y = linear(%x, %b, _, _, _, _, _, _, %t)\n"
+                    "%z = linear(%y, %a)\n"
+                    "output %z\n");
+    check_ok(&b->cx, start(b));
+    const ir_graph *ir = b->image.ir[0];
+    const cuda_flow *flow = &cuda_of(b->m)->carriers.flows[0];
+    assert_int_equal(flow->gate, ir->tensors.at[ir_find(ir, "q")].producer);
+    assert_int_equal(flow->end, ir->tensors.at[ir_find(ir, "y")].producer);
+    check_range(b);
+    check_plan(b);
+    tear_down(b);
+}
+
 /* Two branches that have nothing to do with each other. */
 static const char branches[] = "input %t : bf16[4, 256] live=tokens\n"
                                "input %s : bf16[4, 256] live=tokens\n"
@@ -721,6 +772,8 @@ int main(void)
         cmocka_unit_test(test_readers_that_do_not_poll),
         cmocka_unit_test(test_end_follows_all),
         cmocka_unit_test(test_end_has_a_task_for_each_worker),
+        cmocka_unit_test(test_results_for_the_end),
+        cmocka_unit_test(test_gate_after_the_end),
         cmocka_unit_test(test_written_caches),
         cmocka_unit_test(test_outputs_are_not_carried),
         cmocka_unit_test(test_no_carriers),

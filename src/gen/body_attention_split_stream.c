@@ -68,8 +68,7 @@ static bool accepts_any(const gen_call *c)
            attribute(c, UNIT) % ATTENTION_PAGE == 0 && gen_is_vector(q, IR_BF16) &&
            gen_is_vector(k, IR_BF16) && !q == !k && (!q || q->dtype == k->dtype) &&
            gen_is_dense(gen_input(c, AT_TABLE), IR_F32) &&
-           gen_is_dense(gen_input(c, AT_PAGES), IR_I32) &&
-           gen_is_dense(gen_output(c, 0), IR_BF16) && c->op->n_in + c->op->n_out <= RT_PACKED;
+           gen_is_dense(gen_input(c, AT_PAGES), IR_I32) && gen_is_dense(gen_output(c, 0), IR_BF16);
 }
 
 /* For few tokens, in the unit of the kernel itself. */

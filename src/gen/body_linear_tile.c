@@ -17,9 +17,8 @@ extern const gen_body gen_body_linear_stream;
 static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X);
-    return (gen_output(c, 0)->dims[0] >= FEWEST_TOKENS || x->dims[0] >= FEWEST_TOKENS) &&
-           x->rank == 2 && gen_is_dense(x, c->halves) && x->dims[1] % 8 == 0 &&
-           c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
+    return most_tokens(c) >= FEWEST_TOKENS && x->rank == 2 && gen_is_dense(x, c->halves) &&
+           x->dims[1] % 8 == 0 && c->op->n_in + c->op->n_out <= RT_PACKED && takes_operands(c);
 }
 
 /* x as a matrix of all its rows; a box is TILE_BOX_TOKENS rows of 128 bytes, swizzled as wgmma

@@ -104,6 +104,37 @@ static const gen_body *choose(mpk_context *cx, arena *a, const char *form, uint3
     return body;
 }
 
+/* The most experts and splits of a context, and the fewest rows, that a body takes. */
+static void test_limits_of_bodies(void **state)
+{
+    (void)state;
+#define EXPERTS_OF(n)                                                                       \
+    "input %x : bf16[129, 64] live=tokens\ninput %i : i32[129, 2] live=tokens\n"            \
+    "const %g : bf16[" n ", 8, 64]\nconst %u : bf16[" n ", 8, 64]\n%y = expert_linear(%x, " \
+    "%i, %g, %u) {glu = \"silu\"}\n"
+#define SPLITS(n) \
+    "input %p : bf16[2, " n ", 128]\ninput %l : f32[2, " n ", 2]\n%y = attention_fold(%p, %l)\n"
+#define CENTRED(tokens)                                                                        \
+    "input %x : bf16[" tokens ", 64]\nconst %w : bf16[64, 64]\nconst %b : bf16[64]\nconst %n " \
+    ": bf16[64]\nconst %m : f32[64]\n%y = linear(%x, %w, _, _, %b, _, _, %n, _, %m) {centred " \
+    "= 1}\n"
+    static const struct {
+        const char *body, *graph;
+        bool taken;
+    } rows[] = {{"expert_tile", EXPERTS_OF("256"), true}, {"expert_tile", EXPERTS_OF("257"), false},
+                {"fold_rows", SPLITS("256"), true},       {"fold_rows", SPLITS("257"), false},
+                {"linear_tile", CENTRED("17"), true},     {"linear_tile", CENTRED("16"), false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        size_t n_searched;
+        const gen_body *body = choose(&cx, &a, rows[i].graph, 0, &n_searched);
+        if (!body || (strcmp(body->name, rows[i].body) == 0) != rows[i].taken)
+            fail_msg("row %zu: the body is %s", i, body ? body->name : "none");
+        arena_free(&a);
+    }
+}
+
 /* A body of a lower rank is asked for its scratch only if none above finds room: a block program
  * has to be searched and proved for that. */
 static void test_scratch_is_asked_in_order(void **state)
@@ -315,6 +346,32 @@ static bool source_says(arena *a, const char *graph, const ir_box *boxes, gen_wh
     gen_graph made = {.ir = *g, .n_tokens = 1, .boxes = boxes};
     check_ok(&cx, gen_source_make(&cx, a, 1, &made, arch->n_sms, arch, whole, &source));
     return strstr(source.text.at, sought) != NULL;
+}
+
+/* The GPU's own exponential is near enough for a sigmoid of 16 bits.  It is not where a result is
+ * longer, nor where its error grows: in a difference, or as the argument of another function. */
+static void test_exponentials_that_are_near(void **state)
+{
+    static const struct {
+        const char *dtype, *expr;
+        bool is_near;
+    } rows[] = {{"bf16", "x0 / (1 + exp(-x0))", true},
+                {"f32", "x0 / (1 + exp(-x0))", false},
+                {"bf16", "exp(x0) * x0", true},
+                {"bf16", "exp(x0) - 1", false},
+                {"bf16", "cos(exp(x0))", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        ir_graph *g;
+        text words = {0};
+        text_print(&words, "input %%x : %s[4, 64]\n%%y = map(%%x) {expr = \"%s\"}\n", rows[i].dtype,
+                   rows[i].expr);
+        if (source_says(&a, words.at, NULL, GEN_GENERIC, "= map_near_exp(", &g) != rows[i].is_near)
+            fail_msg("%s of %s", rows[i].expr, rows[i].dtype);
+        text_free(&words);
+        arena_free(&a);
+    }
 }
 
 /* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
@@ -554,6 +611,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
+                                       cmocka_unit_test(test_limits_of_bodies),
                                        cmocka_unit_test(test_scratch_is_asked_in_order),
                                        cmocka_unit_test(test_parts_of_short_tasks),
                                        cmocka_unit_test(test_short_tasks_by_boxes),
@@ -563,6 +621,7 @@ int main(void)
                                        cmocka_unit_test(test_boxes_that_print_alike),
                                        cmocka_unit_test(test_sums_that_print_alike),
                                        cmocka_unit_test(test_rows_side_by_side),
+                                       cmocka_unit_test(test_exponentials_that_are_near),
                                        cmocka_unit_test(test_windows_of_planes),
                                        cmocka_unit_test(test_heads_of_one_batch),
                                        cmocka_unit_test(test_tasks_of_few_channels),

@@ -20,7 +20,7 @@
 
 #include "host/ranks.h"
 
-enum { HELLO = 1, DATA = 4, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
+enum { HELLO = 1, WELCOME, DATA = 4, HANDED = 7, OTHER_USER = 65534, MOST = 3 };
 static const uint64_t WAIT_NS = 60000000000u;
 
 /* As in ranks.c: the head of a message, and a first message with few terms. */
@@ -482,6 +482,60 @@ static void test_exchange(void **state)
     }
 }
 
+/* Rank 0 by hand: one process comes, is welcome, gives its part of an exchange, and gets g->n bytes
+ * for all. */
+static void *give_all(void *of)
+{
+    const giver *g = of;
+    const struct sockaddr_un at = address_of(g->path);
+    const frame welcome = {"mpkr", WELCOME, sizeof(uint64_t)}, all = {"mpkr", DATA, g->n};
+    char bytes[64] = {0};
+    const int listener = make_socket();
+    assert_int_equal(bind(listener, (const struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(listener, 1), 0);
+    const int fd = accept(listener, NULL, NULL);
+    assert_true(recv(fd, bytes, sizeof bytes, 0) > 0);
+    assert_int_equal(send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL), sizeof welcome);
+    assert_int_equal(send(fd, bytes, sizeof(uint64_t), MSG_NOSIGNAL), sizeof(uint64_t));
+    assert_int_equal(recv(fd, bytes, sizeof all + 8, MSG_WAITALL), sizeof all + 8);
+    assert_int_equal(send(fd, &all, sizeof all, MSG_NOSIGNAL), sizeof all);
+    assert_int_equal(send(fd, bytes, g->n, MSG_NOSIGNAL), g->n);
+    while (recv(fd, bytes, sizeof bytes, 0) > 0)
+        ;
+    close(fd);
+    close(listener);
+    unlink(g->path);
+    return NULL;
+}
+
+/* Rank 0 gives the bytes of all ranks: fewer are named, more are none of this protocol. */
+static void test_exchange_of_all(void **state)
+{
+    (void)state;
+    for (uint64_t n = 15; n <= 17; n++) {
+        char folder[32], path[64], mine[8] = {9, 9}, all[2][8];
+        mpk_context cx = {0};
+        host_ranks *r = NULL;
+        uint64_t told = 1;
+        pthread_t thread;
+        begin(folder, path);
+        giver g = {path, n};
+        assert_int_equal(pthread_create(&thread, NULL, give_all, &g), 0);
+        const ranks_place place = {.path = path, .rank = 1, .n = 2, .wait_ns = WAIT_NS};
+        check_ok(&cx, ranks_meet(&cx, &place, STR(""), &told, &r));
+        const mpk_status status = ranks_exchange(&cx, r, mine, sizeof mine, all);
+        ranks_free(r);
+        pthread_join(thread, NULL);
+        assert_int_equal(rmdir(folder), 0);
+        if (n == 15)
+            check_fails(&cx, MPK_EARG, "rank 0 gave 15 bytes, expected 16", status);
+        else if (n == 17)
+            check_fails(&cx, MPK_EARG, "broke the protocol of ranks", status);
+        else
+            check_ok(&cx, status);
+    }
+}
+
 /* A rank that may open nothing more cannot watch the others, and says so. */
 static void test_no_watch(void **state)
 {
@@ -565,12 +619,13 @@ static void test_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_descriptors),    cmocka_unit_test(test_none_stays_open),
-        cmocka_unit_test(test_signals),        cmocka_unit_test(test_long_waits),
-        cmocka_unit_test(test_other_users),    cmocka_unit_test(test_numbers_of_ranks),
-        cmocka_unit_test(test_terms),          cmocka_unit_test(test_number_0),
-        cmocka_unit_test(test_no_descriptors), cmocka_unit_test(test_exchange),
-        cmocka_unit_test(test_memory),         cmocka_unit_test(test_no_watch),
+        cmocka_unit_test(test_descriptors),     cmocka_unit_test(test_none_stays_open),
+        cmocka_unit_test(test_signals),         cmocka_unit_test(test_long_waits),
+        cmocka_unit_test(test_other_users),     cmocka_unit_test(test_numbers_of_ranks),
+        cmocka_unit_test(test_terms),           cmocka_unit_test(test_number_0),
+        cmocka_unit_test(test_no_descriptors),  cmocka_unit_test(test_exchange),
+        cmocka_unit_test(test_exchange_of_all), cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_no_watch),
     };
     return check_result(cmocka_run_group_tests(tests, NULL, NULL));
 }

@@ -99,7 +99,7 @@ static void find_sizes(const program_image *image, rt_serving *s)
         s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
     }
     s->n_free = s->n_pages;
-    if (s->history != RT_NOWHERE && s->n_slots) /* a graph of another kind may use the name */
+    if (s->n_slots) /* a graph of another kind may use the name */
         s->history_tokens = (rt_u32)(dim_of(ir, "history", 0) / s->n_slots);
     if (s->asks != RT_NOWHERE) {
         s->rule_words = (rt_u32)dim_of(ir, "rules", 1);

@@ -158,6 +158,28 @@ static void test_variables_come_once(void **state)
     arena_free(&b.a);
 }
 
+/* A parameter that the server has not is taken where its value asks for nothing. */
+static void test_values_that_ask_for_nothing(void **state)
+{
+    (void)state;
+    static const char *const values[][2] = {{"null", "1"}, {"false", "true"},
+                                            {"0", "-1"},   {"\"\"", "\"low\""},
+                                            {"[]", "[0]"}, {"{}", "{\"a\": 0}"}};
+    bed b = {0};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        for (int asks = 0; asks < 2; asks++) {
+            char body[128];
+            snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\"}], \"verbosity\": %s}",
+                     values[i][asks]);
+            const mpk_status status = read_body(&b, true, body);
+            if (asks)
+                check_fails(&b.cx, MPK_EARG, "verbosity", status);
+            else
+                check_ok(&b.cx, status);
+        }
+    arena_free(&b.a);
+}
+
 /* Bodies that are refused, and the field that the answer names. */
 static const struct {
     bool chat;
@@ -433,6 +455,7 @@ int main(void)
         cmocka_unit_test(test_forms),
         cmocka_unit_test(test_rules),
         cmocka_unit_test(test_rules_refused),
+        cmocka_unit_test(test_values_that_ask_for_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

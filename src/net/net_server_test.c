@@ -267,6 +267,7 @@ typedef struct bed {
     mpk_engine engine;
     net_server *server;
     uint16_t port;
+    int descriptor; /* the lowest that was free before */
     char reply[1 << 16];
 } bed;
 
@@ -282,15 +283,17 @@ static void open_bed(bed *b)
                            .timeout_s = 60,
                            .body_bytes = 1 << 20};
     b->engine.prompt_end = "assistant:";
+    b->descriptor = check_next_descriptor();
     check_ok(&cx, net_server_open(&cx, &o, &b->server));
     check_ok(&cx, net_server_start(&cx, b->server, &b->engine));
     b->port = (uint16_t)strtoul(strrchr(net_server_url(b->server), ':') + 1, NULL, 10);
 }
 
-/* Every request was freed: the engine counts those that were not. */
+/* Nothing is left open, and every request was freed: the engine counts those that were not. */
 static void close_bed(bed *b)
 {
     net_server_stop(b->server, 10);
+    assert_int_equal(check_next_descriptor(), b->descriptor);
     assert_int_equal(b->engine.n_requests, 0);
 }
 
@@ -722,9 +725,8 @@ static int start_without_descriptors(void)
     const net_options o = {.host = "127.0.0.1", .max_connections = 8, .timeout_s = 60};
     if (net_server_open(&cx, &o, &b.server) != MPK_OK)
         return 1;
-    const int next = dup(0);
-    const struct rlimit few = {(rlim_t)next, (rlim_t)next};
-    close(next);
+    const rlim_t next = (rlim_t)check_next_descriptor();
+    const struct rlimit few = {next, next};
     return setrlimit(RLIMIT_NOFILE, &few) != 0 ||
            net_server_start(&cx, b.server, &b.engine) != MPK_ELIMIT ||
            !strstr(cx.text, "cannot start its threads: ");
@@ -749,12 +751,10 @@ static void test_vectors(void **state)
     bed b = {.engine.embeds = true};
     open_bed(&b);
     assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":[[1,2],[2,0,1,5]]}"), 200);
-    check_has(
-        &b,
-        "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,\"embedding\":[1,2,0]"
-        "},"
-        "{\"object\":\"embedding\",\"index\":1,\"embedding\":[2,0,1]}],\"model\":\"m\",\"usage\":"
-        "{\"prompt_tokens\":6,\"total_tokens\":6}}");
+    check_has(&b, "{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\":0,"
+                  "\"embedding\":[1,2,0]},{\"object\":\"embedding\",\"index\":1,"
+                  "\"embedding\":[2,0,1]}],\"model\":\"m\",\"usage\":{\"prompt_tokens\":6,"
+                  "\"total_tokens\":6}}");
     assert_int_equal(ask(&b, "/v1/embeddings",
                          "{\"input\":[1],\"dimensions\":2,\"encoding_format\":\"base64\"}"),
                      200);
@@ -764,9 +764,8 @@ static void test_vectors(void **state)
                   "{\"index\":1,\"object\":\"score\",\"score\":6}]");
     assert_int_equal(
         ask(&b, "/v1/rerank", "{\"query\":[1],\"documents\":[[2],[7],[4]],\"top_n\":2}"), 200);
-    check_has(
-        &b,
-        "\"results\":[{\"index\":1,\"relevance_score\":7},{\"index\":2,\"relevance_score\":4}]");
+    check_has(&b, "\"results\":[{\"index\":1,\"relevance_score\":7},"
+                  "{\"index\":2,\"relevance_score\":4}]");
     b.engine.submit = MPK_ENOMEM;
     assert_int_equal(ask(&b, "/v1/embeddings", "{\"input\":\"x\"}"), 500);
     assert_int_equal(ask(&b, "/health", ""), 200);

@@ -470,7 +470,7 @@ static int64_t reduce_strip(const terms *of, const int64_t *at, int64_t left)
     if (y->rank)
         one.hi[last] = at[last] + n;
     spread_box(x->rank, x->dims, set, call->attributes[KEEP].i != 0, &one, &part);
-    if (set & 1 && !of->program && part.hi[0] > op_live_entries(call, x))
+    if (set & 1 && part.hi[0] > op_live_entries(call, x))
         part.hi[0] = op_live_entries(call, x);
     begin(&s, kind == LOGSUMEXP ? MAX : kind, exact);
     fold_part(&s, of, &part, into_one);

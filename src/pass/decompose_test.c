@@ -479,6 +479,7 @@ static void degrees_are_taken_or_refused(void **state)
         uint32_t axis, degree;
         const char *error; /* NULL: taken */
     } rows[] = {{0, 2, NULL},
+                {1, 1, NULL},
                 {1, 40, NULL},
                 {0, 3, "axis 0 of y can be cut in 1 to 2 parts, not 3"},
                 {1, 41, "axis 1 of y can be cut in 1 to 40 parts, not 41"},

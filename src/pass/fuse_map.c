@@ -570,8 +570,8 @@ static const ir_op *find_lifted(const map_fuser *f, const ir_op *view)
         if (k == x->rank || x->dims[k++] != y->dims[i])
             return NULL;
     }
-    if (!op || !count_steps(f, op) || x->shares != IR_NONE || f->w->is_output[view->in[0]] ||
-        x->live != IR_ALL || ir_elements(x) > SMALL_ELEMENTS)
+    if (!op || !count_steps(f, op) || f->w->is_output[view->in[0]] || x->live != IR_ALL ||
+        ir_elements(x) > SMALL_ELEMENTS)
         return NULL;
     for (uint32_t i = 0; i < op->n_in; i++)
         if (!same_shape(x, &g->tensors.at[op->in[i]]))

@@ -8,6 +8,9 @@
  *   layout   numbers                          scales, zero points, groups of columns
  *   F8       weight F8_E4M3 [N, K]            weight_scale or weight_scale_inv: one, [N], [N, 1],
  *   BYTES    weight I8 [N, K]                 [N, K / group], or of blocks of rows and columns
+ *   NVFP4    weight or weight_packed U8,      weight_scale F8_E4M3 [N, K / 16], and one for all:
+ *            E2M1 [N, K / 2]                  weight_scale_2, or divided by weight_global_scale
+ *   MXFP4    weight_packed U8 [N, K / 2]      weight_scale U8 [N, K / 32], powers of two
  *   WORDS    weight_packed I32 [N, K b / 32]  weight_scale [N, K / group], weight_shape (N, K),
  *                                             weight_zero_point I32 [N b / 32, K / group],
  *                                             weight_g_idx
@@ -16,15 +19,16 @@
  *   AWQ      qweight I32 [K, N / 8]           scales [K / group, N],
  *                                             qzeros I32 [K / group, N / 8]
  *
+ * A byte of E2M1 holds two numbers, the first in the low bits.
  * b: bits of a number; words hold 32 / b, the first in the lowest bits, but for AWQ, whose words
  * hold rows 0 2 4 6 1 3 5 7 of eight.  Numbers of b bits are unsigned; where no zero points are
  * stored these are 2^(b - 1).  g_idx: the group of each column, where columns were ordered first.
  *
  * Output: stem.weight [N, K] in the place of all of these.  Blocks of GGUF hold the same numbers:
- * Q4_0 and Q8_0 the same values, Q4_1 all but the last bit of s z.  What does not fit them (F8, a
- * scale that is no f16, groups that are no multiple of 32 columns, ordered columns) becomes
- * config.weight_dtype.  Scales of activations and of keys and values are left out: programs compute
- * with both as they are.
+ * Q4_0, Q8_0 and MXFP4 the same values, Q4_1 all but the last bit of s z.  What does not fit them
+ * (F8, NVFP4, a scale that is no f16, groups that are no multiple of 32 columns, ordered columns)
+ * becomes config.weight_dtype.  Scales of activations and of keys and values are left out: programs
+ * compute with both as they are.
  *
  * The result lies in memory of its own, unlike other weights, which stay in their mapping.  Cost: a
  * pass over the numbers, on all processors.  Called by load.c before names and orders change.
@@ -37,9 +41,12 @@
 #include "base/thread.h"
 #include "load/load.h"
 
-enum { BLOCK = 32 /* numbers of a block of Q4_0, Q4_1, Q8_0 */, TILE = 16 /* rows at a time */ };
+enum {
+    BLOCK = 32 /* numbers of a block of Q4_0, Q4_1, Q8_0, MXFP4 */,
+    TILE = 16 /* rows at a time */
+};
 
-typedef enum layout { F8, BYTES, WORDS, GPTQ, AWQ } layout;
+typedef enum layout { F8, BYTES, NVFP4, MXFP4, WORDS, GPTQ, AWQ } layout;
 
 /* A matrix as the folder has it. */
 typedef struct matrix {
@@ -48,6 +55,7 @@ typedef struct matrix {
     const load_tensor *numbers, *scales, *zeros, *order; /* zeros, order: NULL if there are none */
     int64_t rows, columns;
     int64_t groups, group_columns, scale_rows; /* rows that share a scale */
+    float scale;                               /* of NVFP4: of all scales */
     uint32_t bits;
     int zero, zero_more; /* of all numbers, if no zeros are stored; what is added to stored ones */
 } matrix;
@@ -201,6 +209,32 @@ static mpk_status take_bytes(mpk_context *cx, const load_model *old, matrix *x)
     return MPK_OK;
 }
 
+/* weight or weight_packed as E2M1. */
+static mpk_status take_nibbles(mpk_context *cx, const load_model *old, matrix *x)
+{
+    const load_tensor *t = x->numbers, *all = find_part(old, x->stem, ".weight_scale_2");
+    const bool divides = !all;
+    TRY(need_part(cx, old, x->stem, ".weight_scale", &x->scales));
+    CHECK(cx, t->rank == 2 && x->scales->rank == 2 && x->scales->dtype == IR_U8, MPK_ESHAPE,
+          "tensor %.*s and its scales are no matrices of bytes", LOAD_NAME(t->name));
+    x->layout = x->scales->is_f8 ? NVFP4 : MXFP4;
+    x->bits = 4;
+    x->rows = t->dims[0];
+    x->columns = t->dims[1] * 2;
+    TRY(expect(cx, x->scales, IR_U8, x->rows, x->scales->dims[1]));
+    TRY(set_groups(cx, &old->scheme, x->scales->dims[1], x));
+    if (x->layout == MXFP4)
+        return MPK_OK;
+    if (divides)
+        TRY(need_part(cx, old, x->stem, ".weight_global_scale", &all));
+    CHECK(cx, all->dtype == IR_F32 && all->n_bytes == sizeof(float), MPK_ESHAPE,
+          "tensor %.*s is not one f32", LOAD_NAME(all->name));
+    x->scale = load_number(all, 0);
+    if (divides)
+        x->scale = 1 / x->scale;
+    return MPK_OK;
+}
+
 /* weight_packed.  Its bits follow from its width. */
 static mpk_status take_words(mpk_context *cx, const load_model *old, matrix *x)
 {
@@ -280,6 +314,13 @@ static void read_numbers(const matrix *x, int64_t first, int64_t n, uint8_t *q)
         for (int64_t i = 0; x->layout == BYTES && i < n * K; i++)
             q[i] ^= 0x80;
         return;
+    case NVFP4:
+    case MXFP4:
+        for (int64_t i = 0; i < n * K; i++) {
+            const uint8_t pair = ((const uint8_t *)t->data)[(first * K + i) / 2];
+            q[i] = i % 2 ? pair >> 4 : pair & 15;
+        }
+        return;
     case WORDS:
         for (int64_t r = 0; r < n; r++)
             for (int64_t k = 0; k < K; k++)
@@ -308,8 +349,27 @@ static int64_t group_of(const matrix *x, int64_t k)
     return x->order ? integer_at(x->order, k) : k / x->group_columns;
 }
 
+/* E4M3 has 4 bits of exponent and 3 of fraction, no infinities.  Moved to the place of f16's it is
+ * 2^8 too small, as the biases are 7 and 15. */
+static float from_f8(uint8_t v)
+{
+    if ((v & 0x7f) == 0x7f)
+        return NAN;
+    return num_from_f16((f16)((v & 0x80) << 8 | (v & 0x7f) << 7)) * 256;
+}
+
+/* A scale of a byte: E4M3, or of MXFP4 an exponent. */
+static uint8_t scale_byte(const matrix *x, int64_t row, int64_t group)
+{
+    return ((const uint8_t *)x->scales->data)[row * x->groups + group];
+}
+
 static float scale_of(const matrix *x, int64_t row, int64_t group)
 {
+    if (x->layout == NVFP4)
+        return from_f8(scale_byte(x, row, group)) * x->scale;
+    if (x->layout == MXFP4)
+        return ldexpf(1, scale_byte(x, row, group) - 127);
     if (x->layout == GPTQ || x->layout == AWQ)
         return load_number(x->scales, group * x->rows + row);
     return load_number(x->scales, row / x->scale_rows * x->groups + group);
@@ -330,18 +390,22 @@ static int zero_of(const matrix *x, int64_t row, int64_t group)
                      ((1u << x->bits) - 1));
     case BYTES:
     case F8:
+    case NVFP4:
+    case MXFP4:
         break;
     }
     return ((const signed char *)z->data)[z->rank == 2 ? row * x->groups + group : 0] + 128;
 }
 
-/* E4M3 has 4 bits of exponent and 3 of fraction, no infinities.  Moved to the place of f16's it is
- * 2^8 too small, as the biases are 7 and 15. */
-static float from_f8(uint8_t v)
+/* What number q stands for, without its scale. */
+static float value_of(const matrix *x, uint8_t q, int zero)
 {
-    if ((v & 0x7f) == 0x7f)
-        return NAN;
-    return num_from_f16((f16)((v & 0x80) << 8 | (v & 0x7f) << 7)) * 256;
+    static const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    if (x->layout == F8)
+        return from_f8(q);
+    if (x->layout == NVFP4 || x->layout == MXFP4)
+        return q & 8 ? -e2m1[q & 7] : e2m1[q];
+    return (float)(q - zero);
 }
 
 /* ---- results ---- */
@@ -369,8 +433,12 @@ static void put_blocks(const job *j, int64_t row, const uint8_t *q, char *to)
         const int64_t group = k / x->group_columns;
         const float scale = scale_of(x, row, group);
         const int zero = zero_of(x, row, group);
-        put_half(to, scale);
-        to += 2;
+        if (j->dtype == IR_MXFP4) {
+            *to++ = (char)scale_byte(x, row, group);
+        } else {
+            put_half(to, scale);
+            to += 2;
+        }
         if (j->dtype == IR_Q4_1) {
             put_half(to, -scale * (float)zero);
             to += 2;
@@ -397,7 +465,7 @@ static void put_values(const job *j, int64_t row, const uint8_t *q, char *to)
             scale = scale_of(x, row, group);
             zero = zero_of(x, row, group);
         }
-        const float v = (x->layout == F8 ? from_f8(q[k]) : (float)(q[k] - zero)) * scale;
+        const float v = value_of(x, q[k], zero) * scale;
         const uint16_t half = j->dtype == IR_F16 ? num_to_f16(v) : num_to_bf16(v);
         if (j->dtype == IR_F32)
             memcpy(to + 4 * k, &v, sizeof v);
@@ -430,8 +498,11 @@ static mpk_status convert_tile(mpk_context *cx, void *user, uint32_t tile)
 static ir_dtype find_blocks(const matrix *x)
 {
     bool middle = true; /* all zero points are 2^(bits - 1) */
-    if (x->layout == F8 || x->order || x->columns % BLOCK || x->group_columns % BLOCK)
+    if (x->layout == F8 || x->layout == NVFP4 || x->order || x->columns % BLOCK ||
+        x->group_columns % BLOCK)
         return IR_DTYPES;
+    if (x->layout == MXFP4)
+        return IR_MXFP4;
     for (int64_t n = 0; n < x->rows; n++)
         for (int64_t g = 0; g < x->groups; g++) {
             const float scale = scale_of(x, n, g);
@@ -490,6 +561,9 @@ static mpk_status find_matrix(mpk_context *cx, const load_model *old, const load
     if ((method == LOAD_FP8 || method == LOAD_COMPRESSED) && (t->is_f8 || t->dtype == IR_I8) &&
         cut_end(t->name, ".weight", &x->stem))
         return take_bytes(cx, old, x);
+    if ((method == LOAD_FP8 || method == LOAD_COMPRESSED) && t->dtype == IR_U8 &&
+        (cut_end(t->name, ".weight_packed", &x->stem) || cut_end(t->name, ".weight", &x->stem)))
+        return take_nibbles(cx, old, x);
     if (method == LOAD_COMPRESSED && cut_end(t->name, ".weight_packed", &x->stem))
         return take_words(cx, old, x);
     if ((method == LOAD_GPTQ || method == LOAD_AWQ) && cut_end(t->name, ".qweight", &x->stem))
@@ -501,11 +575,24 @@ static mpk_status find_matrix(mpk_context *cx, const load_model *old, const load
 /* Does the tensor only say how a matrix, its activations, or keys and values are quantised? */
 static bool is_part(str name)
 {
-    static const char *const ends[] = {".weight_scale_inv", ".weight_scale", ".weight_zero_point",
-                                       ".weight_shape",     ".weight_g_idx", ".scales",
-                                       ".qzeros",           ".g_idx",        ".input_scale",
-                                       ".input_zero_point", ".output_scale", ".output_zero_point",
-                                       ".q_scale",          ".k_scale",      ".v_scale"};
+    static const char *const ends[] = {".weight_scale_inv",
+                                       ".weight_scale",
+                                       ".weight_zero_point",
+                                       ".weight_shape",
+                                       ".weight_g_idx",
+                                       ".weight_scale_2",
+                                       ".weight_global_scale",
+                                       ".input_global_scale",
+                                       ".scales",
+                                       ".qzeros",
+                                       ".g_idx",
+                                       ".input_scale",
+                                       ".input_zero_point",
+                                       ".output_scale",
+                                       ".output_zero_point",
+                                       ".q_scale",
+                                       ".k_scale",
+                                       ".v_scale"};
     bool is = false;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         is |= str_ends(name, str_from(ends[i]));

@@ -398,9 +398,9 @@ static void test_schemes(void **state)
          SCHEME("\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\""),
          {0}},
         {MPK_EUNSUPPORTED,
-         "\"format\" \"nvfp4-pack-quantized\"",
+         "\"format\" \"marlin-24\"",
          SCHEME("\"quant_method\": \"compressed-tensors\", \"format\": "
-                "\"nvfp4-pack-quantized\""),
+                "\"marlin-24\""),
          {0}},
         {MPK_EUNSUPPORTED,
          "sparse weights",

@@ -1,8 +1,10 @@
-/* hf_scheme.c - how a folder's weights were quantised: "quantization_config" of config.json.
+/* hf_scheme.c - how a folder's weights were quantised: "quantization_config" of config.json, or
+ * "quantization" of the hf_quant_config.json that older versions of modelopt write beside it.
  *
  *   quant_method          who writes it                              layout (dequantize.c)
  *   fp8                   DeepSeek-V3, Qwen3-FP8, AutoFP8            numbers of 8 bits, scales
- *   compressed-tensors    llm-compressor: FP8, INT8, W4A16, W8A16    the same, or packed in words
+ *   modelopt              NVIDIA: FP8, NVFP4                         the same, or two a byte
+ *   compressed-tensors    llm-compressor: FP8, INT8, FP4, W4A16      the same, or packed in words
  *   gptq, auto-round      GPTQModel, AutoGPTQ, AutoRound             packed in words, transposed
  *   awq                   AutoAWQ                                    packed in words, transposed
  *   mxfp4                 gpt-oss                                    interleaved.c
@@ -71,11 +73,25 @@ static mpk_status read_block(mpk_context *cx, const json_value *sizes, load_sche
     return MPK_OK;
 }
 
+/* The algorithm stands beside the method, or in a part of its own. */
+static mpk_status read_modelopt(mpk_context *cx, const json_value *q, load_scheme *s)
+{
+    const json_value *part = json_get(q, "quantization");
+    str algorithm = {0};
+    TRY(json_read_str(cx, part ? part : q, "quant_algo", &algorithm));
+    CHECK(cx, str_is(algorithm, "FP8") || str_is(algorithm, "NVFP4"), MPK_EUNSUPPORTED,
+          "\"quant_algo\" \"%.*s\" of modelopt is not supported; FP8 and NVFP4 are",
+          STR_SHOWN(algorithm, 64));
+    s->method = LOAD_FP8;
+    return MPK_OK;
+}
+
 /* Formats that pack numbers in other ways are refused by name. */
 static mpk_status read_compressed(mpk_context *cx, const json_value *q, load_scheme *s)
 {
-    static const char *const formats[] = {"pack-quantized", "float-quantized", "int-quantized",
-                                          "naive-quantized"};
+    static const char *const formats[] = {"pack-quantized",       "float-quantized",
+                                          "int-quantized",        "naive-quantized",
+                                          "nvfp4-pack-quantized", "mxfp4-pack-quantized"};
     const json_value *sparse = json_get(q, "sparsity_config"),
                      *groups = json_get(q, "config_groups");
     str format = {0}, sparsity = {0};
@@ -85,7 +101,7 @@ static mpk_status read_compressed(mpk_context *cx, const json_value *q, load_sch
         known |= str_is(format, formats[i]);
     CHECK(cx, known, MPK_EUNSUPPORTED,
           "\"format\" \"%.*s\" of compressed-tensors is not supported; pack-quantized, "
-          "float-quantized and int-quantized are",
+          "float-quantized, int-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are",
           STR_SHOWN(format, 64));
     TRY(json_read_str(cx, sparse, "format", &sparsity));
     CHECK(cx, !sparsity.n || str_is(sparsity, "dense"), MPK_EUNSUPPORTED,
@@ -109,6 +125,8 @@ static mpk_status read_scheme(mpk_context *cx, const json_value *q, load_scheme 
         s->method = LOAD_FP8;
         return read_block(cx, json_get(q, "weight_block_size"), s);
     }
+    if (str_is(method, "modelopt") || (!method.n && json_get(q, "quant_algo")))
+        return read_modelopt(cx, q, s);
     TRY(read_group(cx, q, s));
     if (str_is(method, "compressed-tensors")) {
         s->method = LOAD_COMPRESSED;
@@ -123,8 +141,8 @@ static mpk_status read_scheme(mpk_context *cx, const json_value *q, load_scheme 
         return read_awq(cx, q, s);
     }
     CHECK(cx, str_is(method, "mxfp4"), MPK_EUNSUPPORTED,
-          "\"quant_method\" \"%.*s\" is not supported; fp8, compressed-tensors, gptq, awq and "
-          "mxfp4 are",
+          "\"quant_method\" \"%.*s\" is not supported; fp8, modelopt, compressed-tensors, gptq, "
+          "awq and mxfp4 are",
           STR_SHOWN(method, 64));
     s->method = LOAD_MXFP4;
     return MPK_OK;
@@ -139,8 +157,8 @@ mpk_status load_hf_scheme(mpk_context *cx, str json, load_scheme *out)
     /* of models that also read images some files say it of the text part alone */
     const json_value *places[] = {json_get(j, "quantization_config"),
                                   json_get(json_get(j, "text_config"), "quantization_config"),
-                                  json_get(j, "compression_config")};
-    for (int i = 0; status == MPK_OK && i < 3 && s.method == LOAD_PLAIN; i++)
+                                  json_get(j, "compression_config"), json_get(j, "quantization")};
+    for (int i = 0; status == MPK_OK && i < 4 && s.method == LOAD_PLAIN; i++)
         if (places[i])
             status = read_scheme(cx, places[i], &s);
     arena_free(&scratch);

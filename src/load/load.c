@@ -11,6 +11,7 @@
  *   config.json                         hyper-parameters              hf_config.c
  *   tokenizer.json                      vocabulary                    tokenizer_json.c
  *   generation_config.json              suggestions, ends of text     hf_config.c
+ *   hf_quant_config.json                how weights were quantised    hf_scheme.c
  *   chat_template.jinja, tokenizer_config.json, special_tokens_map.json   hf_chat.c
  *   model.safetensors, or the shards that model.safetensors.index.json names
  *
@@ -299,6 +300,19 @@ static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char 
     return MPK_OK;
 }
 
+/* How weights were quantised stands in config.json, or beside it. */
+static mpk_status open_scheme(mpk_context *cx, load_model *m, const char *folder, str config)
+{
+    str beside;
+    NOTE(cx, load_hf_scheme(cx, config, &m->scheme), "reading %s/config.json", folder);
+    if (m->scheme.method != LOAD_PLAIN)
+        return MPK_OK;
+    TRY(read_member(cx, m, folder, "hf_quant_config.json", &beside));
+    if (beside.at)
+        NOTE(cx, load_hf_scheme(cx, beside, &m->scheme), "reading %s/hf_quant_config.json", folder);
+    return MPK_OK;
+}
+
 /* A folder with config.json, tokenizer.json or both. A tokenizer alone is a model without weights,
  * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and random weights. */
 static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
@@ -320,7 +334,7 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
         return MPK_OK;
     NOTE(cx, load_hf_config(cx, &m->arena, config, &m->config), "reading %s/config.json", folder);
     m->has_config = true;
-    NOTE(cx, load_hf_scheme(cx, config, &m->scheme), "reading %s/config.json", folder);
+    TRY(open_scheme(cx, m, folder, config));
     if (generation.at)
         NOTE(cx, load_hf_generation_config(cx, generation, m), "reading %s/generation_config.json",
              folder);

@@ -51,7 +51,7 @@ typedef struct load_special {
 /* How the weights of a folder were quantised, as its config.json says. */
 typedef enum load_method {
     LOAD_PLAIN, /* they were not */
-    LOAD_FP8,
+    LOAD_FP8,   /* or FP4, as modelopt writes it */
     LOAD_COMPRESSED,
     LOAD_GPTQ,
     LOAD_AWQ,
@@ -144,8 +144,9 @@ mpk_status load_stack_experts(mpk_context *cx, load_model *m);
 
 /* ---- hf_scheme.c, dequantize.c ---- */
 
-/* Read "quantization_config" of a config.json; LOAD_PLAIN if there is none.  MPK_EFORMAT,
- * MPK_EUNSUPPORTED: a scheme that is not known, by name. */
+/* Read "quantization_config" of a config.json, or "quantization" of a hf_quant_config.json;
+ * LOAD_PLAIN if there is none.  MPK_EFORMAT, MPK_EUNSUPPORTED: a scheme that is not known, by name.
+ */
 mpk_status load_hf_scheme(mpk_context *cx, str json, load_scheme *out);
 /* Put matrices that m->scheme describes in the place of their numbers and scales: in blocks of GGUF
  * where these say the same, else in config.weight_dtype, copied into the model's arena.

@@ -157,6 +157,42 @@ def fp4(group, config, ends, powers=False):
     return config, pack
 
 
+def bits_and_bytes(group, nested):
+    """A table of 16 values, two numbers a byte, the first in the high bits; groups go on from row to row."""
+    def pack(stem, w):
+        table = torch.sort(2 * torch.rand(16, generator=torch.Generator().manual_seed(RANDOM.randrange(2**31))) - 1)[0]
+        flat = w.reshape(-1)
+        groups = torch.arange(len(flat)) // group
+        scales = torch.zeros(int(groups[-1]) + 1).scatter_reduce(0, groups, flat.abs(), "amax")
+        parts = {"weight.quant_map": table, "weight.absmax": scales}
+        state = {"quant_type": "nf4", "blocksize": group, "dtype": "float32", "shape": list(w.shape)}
+        if nested:
+            offset, steps = float(scales.mean()), torch.linspace(-1, 1, 256)
+            runs = torch.arange(len(scales)) // 4
+            most = torch.zeros(int(runs[-1]) + 1).scatter_reduce(0, runs, (scales - offset).abs(), "amax")
+            index = ((scales - offset)[:, None] - steps * most[runs][:, None]).abs().argmin(1)
+            parts.update({"weight.absmax": index.to(torch.uint8), "weight.nested_absmax": most,
+                          "weight.nested_quant_map": steps})
+            state.update({"nested_blocksize": 4, "nested_dtype": "float32", "nested_offset": offset})
+            scales = steps[index] * most[runs] + offset
+        wide = scales[groups]
+        q = ((flat / wide.clamp(min=1e-30))[:, None] - table).abs().argmin(1).to(torch.uint8)
+        text = json.dumps(state).encode()
+        parts.update({"weight": (q[0::2] << 4 | q[1::2])[:, None],
+                      "weight.quant_state.bitsandbytes__nf4": torch.tensor(list(text), dtype=torch.uint8)})
+        return parts, (table[q.long()] * wide).reshape(w.shape)
+    return {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, pack
+
+
+def bits_and_bytes_8():
+    def pack(stem, w):
+        most = w.abs().amax(1)
+        q = (w / most[:, None] * 127).round()
+        parts = {"weight": q.to(torch.int8), "SCB": most, "weight_format": torch.tensor(0, dtype=torch.uint8)}
+        return parts, q * most[:, None] / 127
+    return {"quant_method": "bitsandbytes", "load_in_8bit": True}, pack
+
+
 EXACT, ROUNDED = 1e-4, 5e-3  # of the logits' range; Q4_1 rounds scale times zero point to f16
 FP8_CHANNEL = compressed("float-quantized", num_bits=8, type="float", strategy="channel")
 SCHEMES = {
@@ -178,6 +214,9 @@ SCHEMES = {
     "int8-zeros": (int8(symmetric=False), EXACT),
     "fp8": (fp8(None, None, config={"quant_method": "fp8", "activation_scheme": "static"}), EXACT),
     "fp8-blocks": (fp8(48, 40, "weight_scale_inv"), EXACT),
+    "table": (bits_and_bytes(64, False), EXACT),
+    "table-nested": (bits_and_bytes(48, True), EXACT),
+    "bytes": (bits_and_bytes_8(), EXACT),
     "fp8-modelopt": (fp8(None, None, config={"quant_method": "modelopt", "quant_algo": "FP8"}), EXACT),
     "nvfp4": (fp4(16, compressed("nvfp4-pack-quantized", num_bits=4, type="float", group_size=16),
                   ("weight_packed", "weight_global_scale")), EXACT),

@@ -18,15 +18,17 @@ static unsigned char byte_at(size_t i)
     return (unsigned char)(i % 251);
 }
 
-/* Add a tensor.  dims: as JSON; data: NULL: byte_at. */
+/* Add a tensor.  dims: as JSON; NULL: [n_bytes]; data: NULL: byte_at. */
 static void add(file *f, const char *name, const char *dtype, const char *dims, size_t n_bytes,
                 const void *data)
 {
-    char line[256];
+    char line[256], vector[32];
     const size_t first = f->data.n;
+    snprintf(vector, sizeof vector, "[%zu]", n_bytes);
     int n = snprintf(line, sizeof line,
                      "%s\"%s\": {\"dtype\": \"%s\", \"shape\": %s, \"data_offsets\": [%zu, %zu]}",
-                     f->header.n ? ", " : "{", name, dtype, dims, first, first + n_bytes);
+                     f->header.n ? ", " : "{", name, dtype, dims ? dims : vector, first,
+                     first + n_bytes);
     assert_true(n > 0 && (size_t)n < sizeof line);
     text_add(&f->header, line, (size_t)n);
     for (size_t i = 0; i < n_bytes; i++)
@@ -60,6 +62,7 @@ static void end(file *f, load_model *m)
 static const load_scheme of_gptq = {LOAD_GPTQ, 4, 1, {128, 128}, 0},
                          of_gptq_8 = {LOAD_GPTQ, 8, 1, {128, 128}, 0},
                          of_awq = {LOAD_AWQ, 4, 0, {128, 128}, 128},
+                         of_bits = {LOAD_BITS_AND_BYTES, 0, 0, {128, 128}, 0},
                          of_fp8 = {LOAD_FP8, 0, 0, {16, 16}, 0},
                          of_compressed = {LOAD_COMPRESSED, 0, 0, {128, 128}, 0};
 
@@ -216,8 +219,21 @@ typedef struct part {
 } part;
 
 static const int32_t far_group[8] = {0, 0, 0, 0, 0, 0, 0, 1};
+static const char no_group[] = "{\"shape\": [2, 32]}",
+                  other_shape[] = "{\"shape\": [2, 34], \"blocksize\": 64}",
+                  nested[] = "{\"shape\": [2, 32], \"blocksize\": 64, \"nested_blocksize\": 4}",
+                  no_text[] = "{shape}";
 static const int64_t no_sizes[2] = {2, -8}, other_sizes[2] = {2, 40};
 
+#define TABLE(state)                                                                          \
+    {"a.weight", "U8", "[32, 1]", 32, NULL}, {"a.weight.quant_map", "F32", "[16]", 64, NULL}, \
+    {                                                                                         \
+        "a.weight.quant_state.bitsandbytes__nf4", "U8", NULL, sizeof(state) - 1, state        \
+    }
+#define ABSMAX(dtype, dims, n_bytes)                  \
+    {                                                 \
+        "a.weight.absmax", dtype, dims, n_bytes, NULL \
+    }
 static const load_scheme plain = {0}, mxfp4 = {.method = LOAD_MXFP4};
 /* Parts that are missing or do not fit, and numbers that no scheme explains. */
 static const struct {
@@ -278,6 +294,25 @@ static const struct {
      {{"a.weight_packed", "I32", "[2, 1]", 8, NULL},
       {"a.weight_scale", "F32", "[2, 1]", 8, NULL},
       {"a.weight_shape", "I64", "[2]", 16, other_sizes}}},
+    {MPK_EFORMAT, "a.SCB is missing", &of_bits, {{"a.weight", "I8", "[2, 4]", 8, NULL}}},
+    {MPK_EFORMAT,
+     "bitsandbytes__fp4 is missing",
+     &of_bits,
+     {{"a.weight", "U8", "[32, 1]", 32, NULL}}},
+    {MPK_EFORMAT,
+     "does not have the sizes of a matrix",
+     &of_bits,
+     {TABLE(no_group), ABSMAX("F32", "[1]", 4)}},
+    {MPK_EFORMAT, "not valid JSON", &of_bits, {TABLE(no_text), ABSMAX("F32", "[1]", 4)}},
+    {MPK_ESHAPE, "needs 34", &of_bits, {TABLE(other_shape), ABSMAX("F32", "[2]", 8)}},
+    {MPK_ESHAPE,
+     "a.weight.absmax is not f32 [1]",
+     &of_bits,
+     {TABLE(nested), ABSMAX("F32", "[2]", 8)}},
+    {MPK_EFORMAT,
+     "a.weight.nested_absmax is missing",
+     &of_bits,
+     {TABLE(nested), ABSMAX("U8", "[1]", 1)}},
     {MPK_EFORMAT,
      "a.qzeros is missing",
      &of_gptq,
@@ -373,8 +408,8 @@ static void test_schemes(void **state)
          {LOAD_COMPRESSED, 0, 0, {8, 4}, 16}},
         {MPK_EFORMAT, "is not an object", "{\"quantization_config\": 4}", {0}},
         {MPK_EUNSUPPORTED,
-         "\"bitsandbytes\" is not supported; fp8",
-         SCHEME("\"quant_method\": \"bitsandbytes\""),
+         "\"aqlm\" is not supported; fp8",
+         SCHEME("\"quant_method\": \"aqlm\""),
          {0}},
         {MPK_EUNSUPPORTED,
          "\"bits\" 3 of gptq",

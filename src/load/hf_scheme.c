@@ -1,12 +1,13 @@
 /* hf_scheme.c - how a folder's weights were quantised: "quantization_config" of config.json, or
  * "quantization" of the hf_quant_config.json that older versions of modelopt write beside it.
  *
- *   quant_method          who writes it                              layout (dequantize.c)
+ *   quant_method          who writes it                              layout (quantised.h)
  *   fp8                   DeepSeek-V3, Qwen3-FP8, AutoFP8            numbers of 8 bits, scales
  *   modelopt              NVIDIA: FP8, NVFP4                         the same, or two a byte
  *   compressed-tensors    llm-compressor: FP8, INT8, FP4, W4A16      the same, or packed in words
  *   gptq, auto-round      GPTQModel, AutoGPTQ, AutoRound             packed in words, transposed
  *   awq                   AutoAWQ                                    packed in words, transposed
+ *   bitsandbytes          NF4, FP4 and INT8, from Transformers       a table of 16 values; bytes
  *   mxfp4                 gpt-oss                                    interleaved.c
  *
  * Output: load_model.scheme.  What the tensors themselves tell is not read: which matrices are
@@ -140,9 +141,13 @@ static mpk_status read_scheme(mpk_context *cx, const json_value *q, load_scheme 
         s->method = LOAD_AWQ;
         return read_awq(cx, q, s);
     }
+    if (str_is(method, "bitsandbytes")) {
+        s->method = LOAD_BITS_AND_BYTES;
+        return MPK_OK;
+    }
     CHECK(cx, str_is(method, "mxfp4"), MPK_EUNSUPPORTED,
           "\"quant_method\" \"%.*s\" is not supported; fp8, modelopt, compressed-tensors, gptq, "
-          "awq and mxfp4 are",
+          "awq, bitsandbytes and mxfp4 are",
           STR_SHOWN(method, 64));
     s->method = LOAD_MXFP4;
     return MPK_OK;

@@ -8,7 +8,8 @@
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
  *   hf_scheme.c       how a folder's weights were quantised
- *   dequantize.c      those weights as programs read them
+ *   quantised.c       the parts of a matrix that was quantised (quantised.h)
+ *   dequantize.c      those matrices as programs read them
  *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
@@ -55,6 +56,7 @@ typedef enum load_method {
     LOAD_COMPRESSED,
     LOAD_GPTQ,
     LOAD_AWQ,
+    LOAD_BITS_AND_BYTES,
     LOAD_MXFP4
 } load_method;
 typedef struct load_scheme {

@@ -28,7 +28,7 @@ static mpk_status fill_shape(mpk_context *cx, const json_value *shape, load_tens
     return MPK_OK;
 }
 
-/* The three dtypes that programs compute with, and those of quantised weights (dequantize.c,
+/* The three dtypes that programs compute with, and those of quantised weights (quantised.h,
  * interleaved.c); others are named in the error. */
 static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tensor *t)
 {

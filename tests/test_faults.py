@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -22,6 +23,25 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory):
     return tiny.mixture(tmp_path_factory.mktemp("mixture") / "model")
+
+
+@pytest.fixture(scope="module")
+def quantised(folder, tmp_path_factory):
+    """The model of `folder` with matrices of layers in 8 bits, as compressed-tensors has them."""
+    import safetensors.torch
+    import torch
+    copy = tmp_path_factory.mktemp("quantised") / "model"
+    shutil.copytree(folder, copy)
+    tensors = safetensors.torch.load_file(folder / "model.safetensors")
+    for name, w in list(tensors.items()):
+        if "proj" in name:
+            scale = (w.abs().amax(1, keepdim=True) / 127).half()
+            tensors[name] = (w / scale.float()).round().clamp(-127, 127).to(torch.int8)
+            tensors[name + "_scale"] = scale
+    safetensors.torch.save_file(tensors, copy / "model.safetensors")
+    said = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+    (copy / "config.json").write_text(json.dumps({**tiny.config_of(folder), "quantization_config": said}))
+    return copy
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +79,18 @@ TEMPLATE = """{%- macro said(m) %}{{ m.role | upper }}: {{ m.content | trim | to
 @pytest.mark.parametrize("arguments", [
     "run FOLDER -p PROMPT -n 3 --threads 2",
     "run MIXTURE -p PROMPT -n 3 --threads 2",
+    "run QUANTISED -p PROMPT -n 3 --threads 2",
     "chat FOLDER -p PROMPT -s PROMPT -n 3 --temp 0 --threads 2 --chat-template TEMPLATE --set x=[1,2]",
     "tokenize FOLDER -p PROMPT --add-special",
     "tokenize GGUF/llama.gguf -p PROMPT",
     "tokenize GGUF/vocab.gguf -p PROMPT",
     "batch FOLDER REQUESTS --threads 1 --max-batch 1 --context 32 --quiet",
 ], ids=lambda arguments: "-".join(arguments.replace("/", " ").split()[:3:2]))
-def test_every_allocation_may_fail(folder, mixture, requests, preload, tmp_path, arguments):
+def test_every_allocation_may_fail(folder, mixture, quantised, requests, preload, tmp_path, arguments):
     """An error that says memory, and nothing left behind; or the same answer, where mpk can do without."""
     log = tmp_path / "log"
     (tmp_path / "template").write_text(TEMPLATE)
-    words = {"FOLDER": folder, "MIXTURE": mixture, "PROMPT": "in the é", "REQUESTS": requests,
+    words = {"FOLDER": folder, "MIXTURE": mixture, "QUANTISED": quantised, "PROMPT": "in the é", "REQUESTS": requests,
              "TEMPLATE": tmp_path / "template"}
     command = [str(support.MPK)] + [str(words.get(word, word)) for word in arguments.split()]
     command = [word.replace("GGUF", str(support.ROOT / "tests/corpus/gguf")) for word in command]
@@ -102,6 +123,7 @@ def test_every_allocation_may_fail(folder, mixture, requests, preload, tmp_path,
 
 @pytest.mark.parametrize("kind, name", [("folder", "config.json"), ("folder", "model.safetensors"),
                                         ("folder", "tokenizer.json"), ("mixture", "config.json"),
+                                        ("quantised", "config.json"), ("quantised", "model.safetensors"),
                                         ("mixture", "model.safetensors")])
 def test_damaged_files(kind, name, tmp_path, request):
     """Cut short or with flipped bits: an error or another text, never a crash."""

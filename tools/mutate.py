@@ -55,7 +55,7 @@ ROOMS = ("base", "carriers", "cli", "cpu", "cuda", "device", "engine", "gen", "g
 PYTHON_ROOMS = ("cli", "engine", "grammar", "host", "jinja", "load", "model", "net")
 # Tests in Python that come to no code of ours, or spend most of their time in what is not ours.
 SLOW_PYTHON = re.compile("test_(torch|tools|sanitize|paper|soak|demo_model|llama_cpp|ray_serve|families|models|"
-                         "quantize|gguf_formats|perplexity|serve_(langchain|litellm))")
+                         "quantize(?!d)|gguf_formats|perplexity|serve_(langchain|litellm))")
 VENV = ROOT / ".cache" / "venv" / "bin"  # ./dev setup makes it
 CONTEXT = 30  # characters shown around a change
 MOST_BYTES = 16 << 30  # of address space, for a test that a mutant lets run wild

@@ -171,6 +171,8 @@ static void test_f8(void **state)
     end(&f, &m);
 }
 
+static const float tenths[2] = {0.1f, 0.1f};
+
 /* A matrix of two rows of compressed-tensors, whose form follows from what blocks can hold. */
 static void test_forms(void **state)
 {
@@ -184,7 +186,7 @@ static void test_forms(void **state)
         {"I8", "[2, 32]", "F16", "[2, 1]", 32, 64, 4, IR_Q8_0},
         {"I8", "[2, 32]", "F16", "[]", 32, 64, 2, IR_Q8_0},
         {"I8", "[2, 33]", "F16", "[2, 1]", 33, 66, 4, IR_F32},
-        {"I8", "[2, 32]", "F32", "[2, 1]", 32, 64, 8, IR_F32}, /* fractions of 23 bits */
+        {"I8", "[2, 32]", "F32", "[2]", 32, 64, 8, IR_F32}, /* 0.1 is no f16 */
         {"I32", "[2, 4]", "F16", "[2, 1]", 32, 32, 4, IR_Q4_0},
         {"I32", "[2, 8]", "F16", "[2, 1]", 32, 64, 4, IR_Q8_0},
         {"I32", "[2, 2]", "F16", "[2, 1]", 32, 16, 4, IR_Q4_1}, /* numbers of 2 bits */
@@ -199,7 +201,7 @@ static void test_forms(void **state)
         add(&f, packed ? "a.weight_packed" : "a.weight", cases[i].dtype, cases[i].dims,
             cases[i].n_bytes, NULL);
         add(&f, "a.weight_scale", cases[i].scales, cases[i].scale_dims, cases[i].n_scale_bytes,
-            NULL);
+            strcmp(cases[i].scales, "F32") == 0 ? tenths : NULL);
         if (packed)
             add(&f, "a.weight_shape", "I64", "[2]", 16, sizes);
         check_ok(&cx, read_file(&cx, &f, &of_compressed, &m));
@@ -209,6 +211,89 @@ static void test_forms(void **state)
         assert_true(t->rank == 2 && t->dims[0] == 2 && t->dims[1] == cases[i].columns);
         end(&f, &m);
     }
+}
+
+/* E2M1 with scales of E4M3 and one for all, which multiplies or divides; with powers of two; and a
+ * table of values: number q is q + 1 there.  Numbers are 0 to 15 in turn. */
+static void test_nibbles(void **state)
+{
+    (void)state;
+    static const float e2m1[16] = {0,    0.5f,  1,  1.5f,  2,  3,  4,  6,
+                                   -0.f, -0.5f, -1, -1.5f, -2, -3, -4, -6},
+                       quarter[1] = {0.25f}, absmax[1] = {8};
+    static const unsigned char f8_scales[4] = {0x38, 0x40, 0x30, 0x3c} /* 1, 2, 0.5, 1.5 */,
+                               exponents[2] = {128, 126} /* 2, 0.5 */;
+    static const char sizes[] = "{\"shape\": [2, 32], \"blocksize\": 64}";
+    unsigned char low_first[32], high_first[32];
+    float table[16];
+    for (int i = 0; i < 32; i++) {
+        low_first[i] = (unsigned char)(i * 2 % 16 | (i * 2 + 1) % 16 << 4);
+        high_first[i] = (unsigned char)(i * 2 % 16 << 4 | (i * 2 + 1) % 16);
+    }
+    for (int i = 0; i < 16; i++)
+        table[i] = (float)i + 1;
+    for (int kind = 0; kind < 4; kind++) { /* modelopt, compressed-tensors, MXFP4, table */
+        mpk_context cx = {0};
+        load_model m;
+        file f = {0};
+        const bool whole = kind == 0 || kind == 3;
+        const unsigned char *numbers = kind == 3 ? high_first : low_first;
+        add(&f, whole ? "a.weight" : "a.weight_packed", "U8", "[2, 16]", 32, numbers);
+        if (kind < 2) {
+            add(&f, "a.weight_scale", "F8_E4M3", "[2, 2]", 4, f8_scales);
+            add(&f, kind ? "a.weight_global_scale" : "a.weight_scale_2", "F32", "[]", 4, quarter);
+        } else if (kind == 2) {
+            add(&f, "a.weight_scale", "U8", "[2, 1]", 2, exponents);
+        } else {
+            add(&f, "a.weight.absmax", "F32", "[1]", 4, absmax);
+            add(&f, "a.weight.quant_map", "F32", "[16]", 64, table);
+            add(&f, "a.weight.quant_state.bitsandbytes__fp4", "U8", NULL, sizeof sizes - 1, sizes);
+        }
+        check_ok(&cx, read_file(&cx, &f, kind == 3 ? &of_bits : &of_compressed, &m));
+        const load_tensor *t = load_find(&m, "a.weight");
+        assert_true(m.tensors.n == 1 && t && t->rank == 2 && t->dims[0] == 2 && t->dims[1] == 32);
+        assert_int_equal(t->dtype, kind == 2 ? IR_MXFP4 : IR_F32);
+        const unsigned char *block = t->data;
+        for (int i = 0; kind == 2 && i < 34; i++) {
+            const int at = i % 17 - 1; /* numbers at and at + 16 of 32 are the same here */
+            assert_int_equal(block[i], at < 0 ? exponents[i / 17] : at | at << 4);
+        }
+        for (int i = 0; kind != 2 && i < 64; i++) {
+            static const float scales_of[4] = {1, 2, 0.5f, 1.5f};
+            const float all = kind ? 4 : 0.25f;
+            float expected = e2m1[i % 16] * scales_of[i / 16] * all;
+            if (kind == 3)
+                expected = table[i % 16] * 8;
+            assert_true(load_number(t, i) == expected);
+        }
+        end(&f, &m);
+    }
+}
+
+/* GPTQ with two groups of 32 columns: scales of a group lie together. */
+static void test_groups(void **state)
+{
+    (void)state;
+    static const f16 two[16] = {0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00, 0x3c00,
+                                0x4000, 0x4000, 0x4000, 0x4000, 0x4000, 0x4000, 0x4000, 0x4000};
+    mpk_context cx = {0};
+    load_model m;
+    file f = {0};
+    add(&f, "a.qweight", "I32", "[8, 8]", 256, NULL);
+    add(&f, "a.scales", "F16", "[2, 8]", 32, two);
+    add(&f, "a.qzeros", "I32", "[2, 1]", 8, NULL);
+    check_ok(&cx, read_file(&cx, &f, &of_gptq, &m));
+    const load_tensor *t = load_find(&m, "a.weight");
+    assert_true(t && t->dtype == IR_Q4_1 && t->n_bytes == 8 * 40);
+    for (int n = 0; n < 8; n++)
+        for (int g = 0; g < 2; g++) {
+            const unsigned char *block = (const unsigned char *)t->data + n * 40 + g * 20;
+            const int zero = (int)(word_of(256 + 32 + 4 * (size_t)g) >> n * 4 & 15) + 1;
+            assert_int_equal(block[0] | block[1] << 8, two[8 * g]);
+            assert_true(num_from_f16((f16)(block[2] | block[3] << 8)) ==
+                        (float)-(g + 1) * (float)zero);
+        }
+    end(&f, &m);
 }
 
 /* A part of a file for the faults below. */
@@ -470,8 +555,10 @@ static void test_schemes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gptq),  cmocka_unit_test(test_awq),    cmocka_unit_test(test_f8),
-        cmocka_unit_test(test_forms), cmocka_unit_test(test_faults), cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_gptq),    cmocka_unit_test(test_awq),
+        cmocka_unit_test(test_f8),      cmocka_unit_test(test_forms),
+        cmocka_unit_test(test_faults),  cmocka_unit_test(test_schemes),
+        cmocka_unit_test(test_nibbles), cmocka_unit_test(test_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

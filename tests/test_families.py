@@ -376,8 +376,8 @@ def test_experts_in_4_bits(tmp_path):
     narrow = support.score(file, tokens, tmp_path)
     assert 0 < (narrow - expected).std() < 0.2 * expected.std()  # a token may go to another expert
     ids = tmp_path / "ids.txt"
-    say("gptq")
-    assert '"gptq" is not supported' in support.mpk("score", folder, "--tokens", ids, code=None)[1]
+    say("aqlm")
+    assert '"aqlm" is not supported' in support.mpk("score", folder, "--tokens", ids, code=None)[1]
     say("mxfp4")
     del weights["model.layers.1.mlp.experts.down_proj_scales"]
     safetensors.torch.save_file(weights, folder / "model.safetensors")

@@ -154,7 +154,8 @@ def test_damaged_files(kind, name, tmp_path, request):
     ({"vocab_size": 5}, "shape|dim|vocab"), ({"model_type": "mamba"}, "mamba"), ({"hidden_act": "relu6"}, "relu6"),
     ({"intermediate_size": 49}, "shape|dim"), ({"rms_norm_eps": "x"}, "rms_norm_eps"),
     ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
-    ({"quantization_config": {"quant_method": "awq"}}, "quant"),
+    ({"quantization_config": {"quant_method": "aqlm"}}, "quant_method.*aqlm"),
+    ({"quantization_config": {"quant_method": "awq"}}, "bits.*of awq"),
 ])
 def test_absurd_configs(folder, change, needle, tmp_path):
     copy = tmp_path / "model"

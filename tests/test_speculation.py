@@ -216,6 +216,11 @@ def test_what_is_no_draft_model(folder, far, tmp_path):
     assert "--draft: it needs --draft-model or --speculate" in words
     _, words = support.mpk("run", folder, "-p", "a", "--draft", 3, "--speculate", "ngram:4", code=2)
     assert "--speculate says 4" in words
+    requests, weights = tmp_path / "requests.jsonl", far / "model.safetensors"
+    requests.write_text('{"prompt": "in", "max_tokens": 2}\n')
+    before = weights.read_bytes()
+    _, words = support.mpk("batch", folder, requests, "-o", weights, "--draft-model", far, code=1)
+    assert "is a file of the model that is read" in words and weights.read_bytes() == before
 
 
 def test_peers_draft(folder, tmp_path):

@@ -18,10 +18,8 @@
 #include "base/thread.h"
 #include "load/quantised.h"
 
-enum {
-    BLOCK = 32 /* numbers of a block of Q4_0, Q4_1, Q8_0, MXFP4 */,
-    TILE = 16 /* rows at a time */
-};
+/* Numbers of a block of Q4_0, Q4_1, Q8_0, MXFP4; rows that are read at a time. */
+enum { BLOCK = 32, TILE = 16 };
 
 /* ---- numbers ---- */
 
@@ -32,7 +30,7 @@ static uint32_t number_of(const load_tensor *t, int64_t first, int64_t i, uint32
     return quantised_word(t, first + at / 32) >> at % 32 & ((1u << bits) - 1);
 }
 
-/* Where AWQ's words hold row i of eight: in the order of the opening comment. */
+/* Where AWQ's words hold row i of eight: in the order that quantised.h tells. */
 static uint32_t awq_shift(int64_t i)
 {
     return (uint32_t)(i % 2 * 4 + i / 2) * 4;
@@ -282,12 +280,8 @@ static mpk_status add_matrix(mpk_context *cx, load_model *m, const quantised *x)
     load_tensor t = {.dtype = blocks == IR_DTYPES ? m->config.weight_dtype : blocks,
                      .rank = 2,
                      .dims = {x->rows, x->columns}};
-    static const char end[] = ".weight";
-    char *name, *bytes;
-    NEW(cx, &m->arena, name, x->stem.n + sizeof end);
-    memcpy(name, x->stem.at, x->stem.n);
-    memcpy(name + x->stem.n, end, sizeof end);
-    t.name = str_from(name);
+    char *bytes;
+    TRY(load_make_name(cx, &m->arena, x->stem, ".weight", &t.name));
     TRY(load_tensor_bytes(cx, &t, &t.n_bytes));
     bytes = arena_alloc(&m->arena, (size_t)t.n_bytes, 1);
     CHECK(cx, bytes, MPK_ENOMEM, "out of memory for %.*s, %llu bytes", LOAD_NAME(t.name),
@@ -320,15 +314,17 @@ static mpk_status check_family(mpk_context *cx, const load_model *m)
     return MPK_OK;
 }
 
-/* The list of tensors is made anew. */
+/* The list of tensors is made anew, unless none of them can be a part of a quantised matrix. */
 mpk_status load_dequantize(mpk_context *cx, load_model *m)
 {
     const load_model old = *m;
-    const bool plain = old.scheme.method == LOAD_PLAIN || old.scheme.method == LOAD_MXFP4;
     TRY(check_family(cx, m));
-    m->tensors.at = NULL;
-    m->tensors.n = m->tensors.capacity = 0;
-    m->names = (map){0};
+    if (old.scheme.method == LOAD_PLAIN || old.scheme.method == LOAD_MXFP4) {
+        for (size_t i = 0; i < old.tensors.n; i++)
+            TRY(check_plain(cx, m, &old.tensors.at[i]));
+        return MPK_OK;
+    }
+    load_empty_list(m);
     for (size_t i = 0; i < old.tensors.n; i++) {
         const load_tensor *t = &old.tensors.at[i];
         quantised x;
@@ -337,7 +333,7 @@ mpk_status load_dequantize(mpk_context *cx, load_model *m)
             TRY(add_matrix(cx, m, &x));
             continue;
         }
-        if (!plain && quantised_is_part(t->name))
+        if (quantised_is_part(t->name))
             continue;
         TRY(check_plain(cx, m, t));
         TRY(load_add_tensor(cx, m, t));

@@ -82,9 +82,7 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
         return load_part_interleaved(cx, m);
     if (!def->holders && !def->unit_norms && !def->neighbours)
         return MPK_OK;
-    m->tensors.at = NULL;
-    m->tensors.n = m->tensors.capacity = 0;
-    m->names = (map){0};
+    load_empty_list(m);
     for (size_t i = 0; i < n; i++) {
         load_tensor t = old[i];
         if (def->holders)

@@ -65,25 +65,13 @@ static bool cut_name(str name, expert_name *out)
     return false;
 }
 
-/* stem and end as a name, in arena a. */
-static mpk_status make_name(mpk_context *cx, arena *a, str stem, const char *end, str *out)
-{
-    char name[192];
-    int n = snprintf(name, sizeof name, "%.*s%s", (int)stem.n, stem.at, end);
-    CHECK(cx, n > 0 && (size_t)n < sizeof name, MPK_EFORMAT, "the name %.*s is too long",
-          LOAD_NAME(stem));
-    *out = (str){arena_copy(a, name, (size_t)n), (size_t)n};
-    CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
-    return MPK_OK;
-}
-
 /* An empty result of a tensor; its bytes are in the arena. */
 static mpk_status begin(mpk_context *cx, load_model *m, const expert_name *from, const rows *r,
                         const char *end, load_tensor *t, char **bytes)
 {
     char name[64];
     snprintf(name, sizeof name, "%s%s", r->name, end);
-    TRY(make_name(cx, &m->arena, from->stem, name, &t->name));
+    TRY(load_make_name(cx, &m->arena, from->stem, name, &t->name));
     TRY(load_tensor_bytes(cx, t, &t->n_bytes));
     NEW(cx, &m->arena, *bytes, (size_t)t->n_bytes);
     t->data = *bytes;
@@ -216,8 +204,8 @@ static mpk_status rename_other(mpk_context *cx, arena *a, str *name)
                                           {".self_attn.sinks", ".self_attn.sinks.weight"}};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
         if (str_ends(*name, str_from(ends[i][0])))
-            return make_name(cx, a, (str){name->at, name->n - strlen(ends[i][0])}, ends[i][1],
-                             name);
+            return load_make_name(cx, a, (str){name->at, name->n - strlen(ends[i][0])}, ends[i][1],
+                                  name);
     return MPK_OK;
 }
 
@@ -225,9 +213,7 @@ static mpk_status rename_other(mpk_context *cx, arena *a, str *name)
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
 {
     const load_model old = *m;
-    m->tensors.at = NULL;
-    m->tensors.n = m->tensors.capacity = 0;
-    m->names = (map){0};
+    load_empty_list(m);
     for (size_t i = 0; i < old.tensors.n; i++) {
         load_tensor t = old.tensors.at[i];
         expert_name name;

@@ -10,8 +10,6 @@
  *
  * load_split_joined is called by load.c; load_join_parts is its inverse, for quantize.c.
  */
-#include <stdio.h>
-
 #include "load/load.h"
 
 enum { MOST_PARTS = 3 };
@@ -45,13 +43,7 @@ static bool ends_with(str name, const char *end)
 static mpk_status replace_end(mpk_context *cx, arena *a, str name, const char *old, const char *end,
                               str *out)
 {
-    char renamed[192];
-    int n = snprintf(renamed, sizeof renamed, "%.*s%s", (int)(name.n - strlen(old)), name.at, end);
-    CHECK(cx, n > 0 && (size_t)n < sizeof renamed, MPK_EFORMAT, "the name %.*s is too long",
-          LOAD_NAME(name));
-    *out = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
-    CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
-    return MPK_OK;
+    return load_make_name(cx, a, (str){name.at, name.n - strlen(old)}, end, out);
 }
 
 /* How many rows part number i of a joined tensor has. */
@@ -103,9 +95,7 @@ mpk_status load_split_joined(mpk_context *cx, load_model *m)
         return MPK_OK;
     const load_tensor *old = m->tensors.at;
     const size_t n = m->tensors.n;
-    m->tensors.at = NULL;
-    m->tensors.n = m->tensors.capacity = 0;
-    m->names = (map){0};
+    load_empty_list(m);
     for (size_t i = 0; i < n; i++) {
         size_t j = 0;
         while (j < N_JOINTS &&

@@ -118,9 +118,7 @@ mpk_status load_split_latent(mpk_context *cx, load_model *m)
     const size_t n = m->tensors.n;
     if (!m->config.latent_size)
         return MPK_OK;
-    m->tensors.at = NULL;
-    m->tensors.n = m->tensors.capacity = 0;
-    m->names = (map){0};
+    load_empty_list(m);
     for (size_t i = 0; i < n; i++)
         TRY(str_ends(old[i].name, str_from(whole)) ? split(cx, m, &old[i])
                                                    : load_add_tensor(cx, m, &old[i]));

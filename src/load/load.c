@@ -74,6 +74,24 @@ float load_number(const load_tensor *t, int64_t i)
     return t->dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
 }
 
+mpk_status load_make_name(mpk_context *cx, arena *a, str stem, const char *end, str *out)
+{
+    char name[192];
+    int n = snprintf(name, sizeof name, "%.*s%s", (int)stem.n, stem.at, end);
+    CHECK(cx, n > 0 && (size_t)n < sizeof name, MPK_EFORMAT, "the name %.*s is too long",
+          LOAD_NAME(stem));
+    *out = (str){arena_copy(a, name, (size_t)n), (size_t)n};
+    CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    return MPK_OK;
+}
+
+void load_empty_list(load_model *m)
+{
+    m->tensors.at = NULL;
+    m->tensors.n = m->tensors.capacity = 0;
+    m->names = (map){0};
+}
+
 /* Names appear in error messages on terminals, so control characters are refused here, for all
  * formats. */
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t)

@@ -209,6 +209,10 @@ mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);
 /* Bytes of a tensor; MPK_EFORMAT: no elements, too many, or the last dimension is not a multiple
  * of the dtype's block. */
 mpk_status load_tensor_bytes(mpk_context *cx, const load_tensor *t, uint64_t *n_bytes);
+/* stem and end as one name, in arena a; MPK_EFORMAT: it is longer than 191 bytes. */
+mpk_status load_make_name(mpk_context *cx, arena *a, str stem, const char *end, str *out);
+/* Empty the list of tensors, which is to be made anew; what it held stays in the arena. */
+void load_empty_list(load_model *m);
 /* Add a tensor; MPK_EFORMAT if its name (borrowed) is there already. */
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t);
 /* MPK_EFORMAT if two of the tensors from `first` on overlap in memory. */

@@ -114,9 +114,7 @@ static mpk_status take_bytes(mpk_context *cx, const load_model *old, quantised *
 {
     const load_tensor *t = x->numbers;
     CHECK(cx, t->rank == 2, MPK_EUNSUPPORTED,
-          "tensor %.*s has %u axes: in 8 bits matrices are "
-          "supported",
-          LOAD_NAME(t->name), t->rank);
+          "tensor %.*s has %u axes: in 8 bits matrices are supported", LOAD_NAME(t->name), t->rank);
     x->layout = t->is_f8 ? QUANTISED_F8 : QUANTISED_BYTES;
     x->rows = t->dims[0];
     x->columns = t->dims[1];
@@ -126,8 +124,9 @@ static mpk_status take_bytes(mpk_context *cx, const load_model *old, quantised *
     if (old->scheme.method == LOAD_BITS_AND_BYTES) {
         TRY(need_part(cx, old, x->stem, ".SCB", &x->scales));
         x->scale = 1.0f / 127;
-    } else if (!x->scales)
+    } else if (!x->scales) {
         TRY(need_part(cx, old, x->stem, ".weight_scale", &x->scales));
+    }
     TRY(take_scales(cx, &old->scheme, x));
     x->zeros = x->layout == QUANTISED_BYTES ? find_part(old, x->stem, ".weight_zero_point") : NULL;
     if (x->zeros && x->zeros->rank == 2)

@@ -490,16 +490,17 @@ static void *give_all(void *of)
     const struct sockaddr_un at = address_of(g->path);
     const frame welcome = {"mpkr", WELCOME, sizeof(uint64_t)}, all = {"mpkr", DATA, g->n};
     char bytes[64] = {0};
+    const size_t n_hello = offsetof(hello, terms); /* more would be of the next message */
     const int listener = make_socket();
     assert_int_equal(bind(listener, (const struct sockaddr *)&at, sizeof at), 0);
     assert_int_equal(listen(listener, 1), 0);
     const int fd = accept(listener, NULL, NULL);
-    assert_true(recv(fd, bytes, sizeof bytes, 0) > 0);
+    assert_int_equal(recv(fd, bytes, n_hello, MSG_WAITALL), n_hello);
     assert_int_equal(send(fd, &welcome, sizeof welcome, MSG_NOSIGNAL), sizeof welcome);
     assert_int_equal(send(fd, bytes, sizeof(uint64_t), MSG_NOSIGNAL), sizeof(uint64_t));
     assert_int_equal(recv(fd, bytes, sizeof all + 8, MSG_WAITALL), sizeof all + 8);
     assert_int_equal(send(fd, &all, sizeof all, MSG_NOSIGNAL), sizeof all);
-    assert_int_equal(send(fd, bytes, g->n, MSG_NOSIGNAL), g->n);
+    (void)!send(fd, bytes, g->n, MSG_NOSIGNAL); /* the rank may have gone once it had the head */
     while (recv(fd, bytes, sizeof bytes, 0) > 0)
         ;
     close(fd);

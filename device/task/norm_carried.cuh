@@ -9,10 +9,15 @@
  * event (cuda/carriers.c).
  *
  * All MPK_THREADS threads share a row, in pieces of 8 entries as in rows_warp.cuh, and keep it in
- * registers.  Weight and bias are constants and are requested before the wait.  Of a row all pieces
- * of x and of the residual are requested before one is waited for.  What is added up, and in which
- * order, follows from the row's length alone, so a token has the same bits in any step.  Cost: one
- * trip to L2, and a barrier of all warps for each sum.
+ * registers: piece c of a thread begins at entry (256 c + thread) * 8, so that N is at most
+ * ROWS_CARRIED with four pieces.  Weight and bias are constants and are requested before the wait.
+ * Of a row all pieces of x and of the residual are requested before one is waited for.  A thread
+ * waits for its own pieces alone; the barriers of the sums then hold all until the last has come.
+ *
+ * What is added up, and in which order, follows from the row's length alone, so a token has the
+ * same bits in any step.  Scratch: the floats of a rows_meeting.  src/gen/body_norm_carried.c
+ * chooses and prints the calls; from 257 tokens on it is rows_warp.cuh's.  Cost: one trip to L2,
+ * and a barrier of all warps for each sum.
  */
 #ifndef TASK_NORM_CARRIED_CUH
 #define TASK_NORM_CARRIED_CUH
@@ -25,7 +30,8 @@ struct norm_vector {
     int operand, dtype;
 };
 
-/* Request this thread's pieces of such a vector of n entries. */
+/* Request this thread's pieces of such a vector of n entries.  Ordinary loads, since vectors are
+ * constants; without the vector raw stays unset, and nothing reads it. */
 template <int PIECES>
 MPK_FN void norm_ask_vector(const mpk_task &t, const norm_vector &v, int n, rows_raw (&raw)[PIECES])
 {
@@ -33,7 +39,9 @@ MPK_FN void norm_ask_vector(const mpk_task &t, const norm_vector &v, int n, rows
         rows_ask<true, MPK_THREADS>(v.dtype, mpk_at<const char>(t, v.operand), n, 0, raw);
 }
 
-/* Request this thread's pieces of n entries of bf16 at g; pieces beyond them are 0. */
+/* Request this thread's pieces of n entries of bf16 at g; pieces beyond them are 0.  Loads go to L2
+ * (relaxed): L1 would answer a poll with what it held before.  They have predicates instead of
+ * branches, so that all are under way at once. */
 template <int PIECES> MPK_FN void norm_ask(const char *g, int n, rows_raw (&raw)[PIECES])
 {
 #pragma unroll
@@ -45,7 +53,8 @@ template <int PIECES> MPK_FN void norm_ask(const char *g, int n, rows_raw (&raw)
 }
 
 /* Load those again that were not yet written, until all are; what lies beyond n entries is 0, not
- * empty.  operand: that they are of. */
+ * empty.  operand: that they are of.  Where it is not carried the event has ordered it (mpk_wait),
+ * and the first loads have brought it. */
 template <int PIECES>
 MPK_FN void norm_await(const mpk_task &t, int operand, const char *g, rows_raw (&raw)[PIECES])
 {
@@ -54,13 +63,15 @@ MPK_FN void norm_await(const mpk_task &t, int operand, const char *g, rows_raw (
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
         mpk_words v = {raw[c].at[0].x, raw[c].at[0].y, raw[c].at[0].z, raw[c].at[0].w};
+        /* Four words arrive one by one, in any order: any empty one sends for all four again. */
         while (mpk_is_empty(v) && !ptx_load_flag(&mpk_w.abort))
             v = ptx_load_words(g + rows_first<MPK_THREADS>(c) * 2);
         raw[c].at[0] = {v.x, v.y, v.z, v.w};
     }
 }
 
-/* Over all n entries: the sum, or of (entry - mean)^2.  In each thread. */
+/* Over all n entries: the sum, or of (entry - mean)^2.  In each thread, by a barrier of all: every
+ * thread calls it equally often, or the rows_meeting would mix up two sums. */
 template <int PIECES>
 MPK_FN float norm_sum(const rows_raw (&raw)[PIECES], int n, bool squares, float mean,
                       rows_meeting &meeting)
@@ -81,7 +92,8 @@ MPK_FN float norm_sum(const rows_raw (&raw)[PIECES], int n, bool squares, float 
 }
 
 /* y = (entry - mean) factor weight + bias + residual, rounded once; the last three may be absent.
- * A NaN is rounded to 0x7fff, so no word that is stored is RT_EMPTY. */
+ * by, plus, more: the pieces of weight, bias and residual, as they were loaded.  A NaN is rounded
+ * to 0x7fff, so no word that is stored is RT_EMPTY. */
 template <int PIECES>
 MPK_FN void norm_store(const rows_raw (&raw)[PIECES], int n, float mean, float factor,
                        const norm_vector &weight, const rows_raw (&by)[PIECES],
@@ -105,6 +117,7 @@ MPK_FN void norm_store(const rows_raw (&raw)[PIECES], int n, float mean, float f
             r[i] = bias.operand >= 0 ? r[i] + b[i] : r[i];
             r[i] = adds ? r[i] + s[i] : r[i];
         }
+        /* N is a multiple of 8, so a piece is all inside the row or all outside. */
         if (rows_first<MPK_THREADS>(c) < n)
             ptx_store_words(g_y + rows_first<MPK_THREADS>(c) * 2,
                             {ptx_pack_bf16(r[0], r[1]), ptx_pack_bf16(r[2], r[3]),
@@ -119,6 +132,7 @@ MPK_FN void norm_carried(const mpk_task &t, int n, const norm_vector &weight,
                          const norm_vector &bias, int residual, int y, float eps)
 {
     const int end = (int)mpk_end(t);
+    /* once, before the wait: a division in the loop would be on the way of every token */
     const float each = 1.0f / (float)n;
     rows_raw by[PIECES], plus[PIECES];
     norm_ask_vector(t, weight, n, by);
@@ -132,10 +146,12 @@ MPK_FN void norm_carried(const mpk_task &t, int n, const norm_vector &weight,
                    *g_more = residual >= 0 ? mpk_at<const char>(t, residual) + at : 0;
         rows_raw raw[PIECES], more[PIECES];
         float mean = 0;
+        /* Both loads before either wait: the residual arrives while the squares are added. */
         norm_ask(g_x, n, raw);
         if (residual >= 0)
             norm_ask(g_more, n, more);
         norm_await(t, 0, g_x, raw);
+        /* The variance is summed around the mean: a difference of squares would cancel. */
         if (CENTRED)
             mean = norm_sum(raw, n, false, 0, meeting) * each;
         const float factor = rsqrtf(norm_sum(raw, n, true, mean, meeting) * each + eps);
@@ -148,8 +164,9 @@ MPK_FN void norm_carried(const mpk_task &t, int n, const norm_vector &weight,
 }
 
 /* The body of rms_norm_parts: two parts of each row of `columns` entries, of weight0's n0 entries
- * and of weight1's n1, normalised each by itself, and the entries after them as they are.  P0, P1
- * and REST: pieces of each for every thread.  All of a row is requested together. */
+ * and of weight1's n1, normalised each by itself, and the entries after them as they are.  These
+ * are q, k and v of OLMo.  P0, P1 and REST: pieces of each for every thread, each at least 1.
+ * Inputs are 0 to 2, the result is operand 3.  All of a row is requested together. */
 template <int P0, int P1, int REST>
 MPK_FN void norm_parts_carried(const mpk_task &t, int columns, int n0, int n1,
                                const norm_vector &weight0, const norm_vector &weight1, float eps)
@@ -177,6 +194,8 @@ MPK_FN void norm_parts_carried(const mpk_task &t, int columns, int n0, int n1,
                     factor1 = rsqrtf(norm_sum(raw1, n1, true, 0, meeting) * each1 + eps);
         norm_store(raw0, n0, 0, factor0, weight0, by0, nothing, by0, false, raw0, g_y);
         norm_store(raw1, n1, 0, factor1, weight1, by1, nothing, by1, false, raw1, g_y + n0 * 2);
+        /* Last, since no sum needs it.  Words are stored as they came, and none of them is
+         * empty. */
         norm_await(t, 0, g_2, raw2);
 #pragma unroll
         for (int c = 0; c < REST; c++)

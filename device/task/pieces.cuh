@@ -4,8 +4,9 @@
  * A piece that is whole and aligned is one load or store, or two in fp32.  Any other is read and
  * written by a loop over its entries: most code of a task runs once, so that it comes from L2, and
  * what is seldom run must be short.  (A warp that reads many pieces of a row at once has a loop
- * without a branch instead, rows_warp.cuh.)  Used by rows_warp.cuh, windows_rows.cuh and
- * block.cuh.
+ * without a branch instead, rows_warp.cuh.)  Used by rows_warp.cuh, windows_rows.cuh and block.cuh.
+ * dtype is a constant of the instance wherever it is passed: MPK_F32, MPK_BF16 or MPK_F16.
+ * eights.cuh is the same for generic bodies, which the host compiles.
  */
 #ifndef TASK_PIECES_CUH
 #define TASK_PIECES_CUH
@@ -14,8 +15,10 @@
 #include "shape/rows_shape.h"
 #include "tile/view.cuh"
 
-/* The first n entries of a piece at g, `step` entries apart, one by one; the others become
- * `rest`.  Through an array of its own: r is indexed by constants alone and stays in registers. */
+/* The first n entries of a piece at g, `step` entries apart, one by one; the others become `rest`,
+ * what changes nothing where the piece goes: 0 for a sum, -inf for a maximum.  Through an array of
+ * its own: the loop, which is not unrolled, indexes `one` at run time and so puts it on the stack;
+ * r is indexed by constants alone and stays in registers. */
 MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, float rest,
                               float (&r)[ROWS_PIECE])
 {
@@ -24,12 +27,12 @@ MPK_FN void rows_read_entries(int dtype, const char *g, rt_i64 step, rt_i64 n, f
 #pragma unroll 1
     for (int i = 0; i < ROWS_PIECE; i++)
         one[i] = i < n ? mpk_get(v, g, i * step) : rest;
-        /* a copy by constant indices, see rows_read_entries' head */
 #pragma unroll
     for (int i = 0; i < ROWS_PIECE; i++)
         r[i] = one[i];
 }
-/* The counterpart: the first n entries, neighbours; nothing is written after them. */
+/* The counterpart: the first n entries, neighbours; nothing is written after them, where another
+ * task's entries may lie. */
 MPK_FN void rows_write_entries(int dtype, char *g, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
     const mpk_view v = {0, dtype};
@@ -53,7 +56,8 @@ MPK_FN rt_u32 rows_pair(int dtype, float low, float high)
     return dtype == MPK_BF16 ? ptx_pack_bf16(low, high) : ptx_pack_f16(low, high);
 }
 
-/* A piece as it lies in memory: loads of several can be in flight before any is converted. */
+/* A piece as it lies in memory: loads of several can be in flight before any is converted, and
+ * 16-bit entries take half of the registers of floats. */
 struct rows_raw {
     uint4 at[2]; /* the second of fp32 alone */
 };

@@ -2,11 +2,19 @@
  * expression of the operator map, and an expression of the result.
  *
  * Input: views of any dtype and strides; output: the task's box.  An instance prints its
- * expressions as lambdas (gen/body_reduce.c), which read the operands.  Lines are shared by groups
- * as in rows.cuh; a short line is a thread's alone, which reads it by eights (eights.cuh) where the
- * operands lie so.  Which of these it is follows from the whole operator, so a line has the same
- * bits however it is cut.  Relies on the first MPK_REDUCE_BYTES of scratch.  Cost: a pass over what
- * is read, two for logsumexp.
+ * expressions as lambdas (gen/body_reduce.c), which read the operands.  A line is the part of x
+ * that one entry of the result is made of.  Who adds it up:
+ *
+ *    16 entries or less, or 64 in many lines        a thread (reduce_threads)
+ *    of these, eights along the last axis           a thread, by 16 bytes (reduce_eights)
+ *    of these, the last axis alone is reduced       a thread two lines at a time (reduce_lines)
+ *    up to 512 entries                              a team of 32 threads
+ *    more                                           all threads
+ *
+ * Which of these it is follows from the whole operator, so a line has the same bits however it is
+ * cut; a thread alone adds entries in one order in all three ways.  Floats are summed in double.
+ * Relies on the first MPK_REDUCE_BYTES of scratch.  Tensors of 16 bits whose neighbours lie across
+ * the lines take reduce_across.cuh.  Cost: a pass over what is read, two for logsumexp.
  */
 #ifndef TASK_REDUCE_CUH
 #define TASK_REDUCE_CUH
@@ -56,6 +64,8 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     for (rt_u64 i = (rt_u64)lane; i < n; i += (rt_u64)group) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(part, x.rank, mpk_number(x, i), at);
+        /* Each entry is found by divisions by the part's extents; 32 bits suffice where x has fewer
+         * entries (mpk_number). */
         rt_i64 from = mpk_offset(x, at);
         /* floats come here for ANY and ALL alone */
         rt_i64 value = mpk_is_exact(x.dtype) ? mpk_get_int(x, g_x, from)
@@ -65,14 +75,15 @@ MPK_FN rt_i64 reduce_integers(const mpk_view &x, const char *g_x, const mpk_box 
     return result;
 }
 
-/* A float more. */
+/* One float more: of LOGSUMEXP its exponential, at most 1 since `base` is the largest entry. */
 MPK_FN double reduce_one(int dtype, int kind, double result, double value, double base)
 {
     return reduce_pair(kind, result,
                        kind == REDUCE_LOGSUMEXP ? softmax_weight(dtype, value, base) : value);
 }
 
-/* The neutral element of a kind, of floats. */
+/* The neutral element of a kind, of floats: threads without an entry have it, and it changes no
+ * result. */
 MPK_FN double reduce_neutral(int kind)
 {
     if (kind == REDUCE_MAX)
@@ -80,12 +91,13 @@ MPK_FN double reduce_neutral(int kind)
     return kind == REDUCE_MIN ? (double)MPK_INFINITY : (double)(kind == REDUCE_PROD);
 }
 
-/* What a reduction of floats is made of, besides its axes.  Functions are lambdas of an instance:
+/* What a reduction of floats is made of, besides its axes.  Functions are lambdas of an instance;
+ * they capture the task, and are inlined, so no operand is passed at run time:
  *
- *   of(at)             the entry at this place of x, a double or a float
- *   eight_of(at, v)    with EIGHTS: it and the seven after it along the last axis, as floats
- *   more(at, m)        load what `then` needs for entry `at` of the result, MORE floats
- *   then(result, m)    what is stored, a double */
+ *    of(at)             the entry at this place of x, a double or a float
+ *    eight_of(at, v)    with EIGHTS: it and the seven after it along the last axis, as floats
+ *    more(at, m)        load what `then` needs for entry `at` of the result, MORE floats
+ *    then(result, m)    what is stored, a double */
 template <bool EIGHTS_, int MORE_, class OF, class EIGHT_OF, class MORE_OF, class THEN>
 struct reduce_parts {
     enum { EIGHTS = EIGHTS_, MORE = MORE_ };
@@ -106,8 +118,9 @@ MPK_FN bool reduce_last_goes(const mpk_view &x, int set)
 {
     return x.rank > 1 && set == 1 << (x.rank - 1);
 }
-/* Place of the first entry of eight number i of a part whose last axis counts eights.  Where that
- * axis alone goes, a constant of the instance, no division finds it. */
+/* Place of the first entry of eight number i of a part whose last axis counts eights; at[last]
+ * counts entries again.  Where that axis alone goes, a constant of the instance, no division finds
+ * it. */
 MPK_FN void reduce_eight_at(const mpk_view &x, const mpk_box &part, bool last_goes, rt_u32 i,
                             rt_i64 *at)
 {
@@ -121,7 +134,8 @@ MPK_FN void reduce_eight_at(const mpk_view &x, const mpk_box &part, bool last_go
             at[k] *= k == x.rank - 1 ? EIGHT : 1;
 }
 /* A line by a thread alone, by eights of the last axis; in the order in which it goes by entries,
- * so both have the same bits. */
+ * so both have the same bits: whether an instance may use eights depends on addresses, which are
+ * not the operator's. */
 template <class PARTS>
 MPK_FN double reduce_eights(const PARTS &p, mpk_box part, const mpk_view &x, int set, int kind)
 {
@@ -132,7 +146,7 @@ MPK_FN double reduce_eights(const PARTS &p, mpk_box part, const mpk_view &x, int
             part.hi[i] /= EIGHT;
     const bool last_goes = reduce_last_goes(x, set);
     const rt_u32 n = last_goes ? (rt_u32)mpk_row(x) / EIGHT : (rt_u32)mpk_count(part, x.rank);
-    enum { TOGETHER = 2 };
+    enum { TOGETHER = 2 }; /* eights under way; what is past the end is read as the first */
 #pragma unroll 1
     for (rt_u32 i = 0; i < n; i += TOGETHER) {
         float r_value[TOGETHER][EIGHT];
@@ -152,8 +166,8 @@ MPK_FN double reduce_eights(const PARTS &p, mpk_box part, const mpk_view &x, int
     return result;
 }
 
-/* The same as doubles; of LOGSUMEXP the sum of exp(entry - base).  Begins as the neutral element
- * too. */
+/* Entries lane, lane + group, ... of the part as doubles, combined; of LOGSUMEXP the sum of
+ * exp(entry - base).  Begins as the neutral element too. */
 template <class PARTS>
 MPK_FN double reduce_floats(const PARTS &p, const mpk_box &part, const mpk_view &x, int kind,
                             int lane, int group, double base)
@@ -204,9 +218,10 @@ MPK_FN bool reduce_is_across(const mpk_view &x, int set)
     return across;
 }
 
-/* How many threads share a line of n entries of x.  Short lines have a thread each where there are
- * enough of them.  The whole result y is counted, not the box: the order of sums must not depend on
- * how the operator is cut. */
+/* How many threads share a line of n entries of x: 1, a team or all.  Short lines have a thread
+ * each where there are enough of them, or where neighbouring threads then read neighbours.  The
+ * whole result y is counted, not the box: the order of sums must not depend on how the operator is
+ * cut. */
 MPK_FN int reduce_threads(const mpk_view &x, const mpk_view &y, int set, rt_i64 n)
 {
     /* Entries of a line that one thread does anyway; those that it does if there are many lines;
@@ -219,7 +234,7 @@ MPK_FN int reduce_threads(const mpk_view &x, const mpk_view &y, int set, rt_i64 
     return alone ? 1 : mpk_group(n);
 }
 
-/* What is stored of a sum or another reduction of a part. */
+/* What is stored of a sum or another reduction of a part; more: what p.more has loaded for it. */
 template <class PARTS>
 MPK_FN double reduce_end(const PARTS &p, const mpk_box &part, const mpk_view &x, int kind,
                          double result, const float *more)
@@ -228,13 +243,14 @@ MPK_FN double reduce_end(const PARTS &p, const mpk_box &part, const mpk_view &x,
     return p.then(kind == REDUCE_MEAN ? result / (double)mpk_count(part, x.rank) : result, more);
 }
 
-/* Lines along the last axis by a thread each, by eights, several of them at a time: their loads
- * are under way together, and their sums no chain. */
+/* Lines along the last axis by a thread each, by eights, several of them at a time: their loads are
+ * under way together, and their sums no chain.  walk: the entries of the result in the box, one an
+ * item; IN_ORDER: they follow each other in y, so that places come from divisions by constants. */
 template <bool IN_ORDER, class PARTS>
 MPK_FN void reduce_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                          const eight_walk &walk, int kind, int set, bool keep, const PARTS &p)
 {
-    enum { TOGETHER = 2 };
+    enum { TOGETHER = 2 }; /* lines of a thread at a time */
     char *g_y = mpk_data(t, y);
 #pragma unroll 1
     for (int i = mpk_thread(); i < walk.n; i += TOGETHER * MPK_THREADS) {
@@ -242,10 +258,12 @@ MPK_FN void reduce_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y
         rt_i64 to[TOGETHER];
 #pragma unroll
         for (int j = 0; j < TOGETHER; j++) {
+            /* a line past the end is made again and not stored: a branch would part the loads */
             const int line = i + j * MPK_THREADS < walk.n ? i + j * MPK_THREADS : i;
             rt_i64 at[RT_MAX_RANK];
             float r_more[PARTS::MORE + 1];
             eight_at<IN_ORDER>(walk, y, (rt_u32)line, 1, at);
+            /* Asked for before the line is read, used after it. */
             p.more(at, r_more);
             const mpk_box part = reduce_part(t, x, set, keep, at);
             to[j] = mpk_offset(y, at);
@@ -260,11 +278,12 @@ MPK_FN void reduce_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y
 
 /* Reduce floats: each entry of the result from the part of x that lies along the axes of `set`.
  * n_reduced: entries of x for one of the result, all alive.  x: dims, live and strides of what is
- * reduced, which p reads.  aligned: eights may be read.
+ * reduced, which p reads (its operand is -1 where an expression stands for it).  aligned: eights
+ * may be read.
  *
- * LOGSUMEXP is base + log(sum of exp(x - base)) with the largest entry as base; an infinite base
- * is replaced by 0, since inf - inf would be NaN. Groups without a line still walk the part of
- * entry 0: its place is valid, and the reduction needs every thread. */
+ * LOGSUMEXP is base + log(sum of exp(x - base)) with the largest entry as base; an infinite base is
+ * replaced by 0, since inf - inf would be NaN.  Groups without a line still walk the part of entry
+ * 0: its place is valid, and the reduction needs every thread. */
 template <class PARTS>
 MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set,
                       bool keep, rt_i64 n_reduced, bool aligned, const PARTS &p)
@@ -273,6 +292,7 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
     const int group = reduce_threads(x, y, set, n_reduced), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, y.rank);
     rt_u64 n = mpk_count(box, y.rank), line;
+    /* An int counts the lines of this walk. */
     if (PARTS::EIGHTS && group == 1 && reduce_last_goes(x, set) && kind != REDUCE_LOGSUMEXP &&
         aligned && n >> 30 == 0) {
         const eight_walk walk = eight_walk_of(y, box, 1);
@@ -302,13 +322,16 @@ MPK_FN void reduce_by(const mpk_task &t, const mpk_view &x, const mpk_view &y, i
         else
             result = reduce_all_floats(t, p, part, x, kind, lane, group, base);
         if (kind == REDUCE_LOGSUMEXP)
+            /* Entries that are all -inf have a sum of 0, whose logarithm is the -inf that is
+             * wanted. */
             result = base + log(result);
         if (mine && lane == 0)
             mpk_put_double(y, g_y, mpk_offset(y, at), reduce_end(p, part, x, kind, result, r_more));
     }
 }
 
-/* The body of reduce of integers, and of "any" and "all". */
+/* The body of reduce of integers to integers, and of "any" and "all" of anything.  As reduce_by,
+ * without expressions: exact, so the order of sums does not matter here. */
 MPK_FN void reduce_whole_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind,
                              int set, bool keep, rt_i64 n_reduced)
 {
@@ -329,7 +352,8 @@ MPK_FN void reduce_whole_run(const mpk_task &t, const mpk_view &x, const mpk_vie
     }
 }
 
-/* The body of reduce, of x as it is. */
+/* The body of reduce, of x as it is.  f64 keeps its digits: entries are read, combined and stored
+ * as doubles. */
 MPK_FN void reduce_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int kind, int set,
                        bool keep, rt_i64 n_reduced)
 {

@@ -1,15 +1,19 @@
-/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out,
- * rope by such a table, and rotate by tables from elsewhere.
+/* rope.cuh - rotary embedding: rope_table from frequencies that the compiler has worked out, rope
+ * by such a table, and rotate by tables from elsewhere.
  *
  * Entries k and k + half of a head are a pair, which is rotated by the angle position *
  * frequency[k]; entries from 2 half on stay as they are:
  *
- *   (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
+ *    (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
  *
  * A thread does an entry of the result (of rope_table a pair; of rotate eight neighbours where rows
- * have them, and their partners where a task has both halves); no scratch, no barriers.
- * heads.cuh rotates heads by the same functions.  These are the generic bodies; rope_tile.cuh
- * rotates heads of bf16 for many tokens. Cost: memory.
+ * have them, and their partners where a task has both halves); no scratch, no barriers.  heads.cuh
+ * and latent_rope.cuh rotate heads by the same functions.  These are the generic bodies;
+ * rope_tile.cuh rotates heads of bf16 for many tokens.  src/gen/body_rope.c prints the calls.
+ * Cost: memory.
+ *
+ * The two formulas round differently: rope once, when it stores; rotate after each product, too, as
+ * the single operators would that it stands for (src/op/rotate.h).
  */
 #ifndef TASK_ROPE_CUH
 #define TASK_ROPE_CUH
@@ -17,10 +21,10 @@
 #include "task/eights.cuh"
 #include "tile/view.cuh"
 
-/* cos and sin of a position times the amplitude.  The angle is an fp32 number, as in
- * src/op/rope.h, and its functions are taken in double: an angle may be some 100,000 radians,
- * where fp32 functions lose digits.  A pair of frequency 0 is not rotated: no amplitude changes
- * it. */
+/* cos and sin of a position times the amplitude.  frequency: radians a position;
+ * amplitude: 1, but for scaling rules such as YaRN's.  The angle is an fp32 number, as in
+ * src/op/rope.h, and its functions are taken in double: an angle may be some 100,000 radians, where
+ * fp32 functions lose digits.  A pair of frequency 0 is not rotated: no amplitude changes it. */
 MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float *cosine,
                        float *sine)
 {
@@ -48,8 +52,10 @@ MPK_FN float rope_rotate(float x, float partner, bool is_first, float cosine, fl
     return is_first ? x * cosine - partner * sine : x * cosine + partner * sine;
 }
 
-/* The body of rope_table: table[t, 0, pair] = cos, table[t, 1, pair] = sin.  A thread stores
- * both, so the box counts only entry 0 of axis 1. */
+/* The body of rope_table: table[t, 0, pair] = cos, table[t, 1, pair] = sin.  A thread stores both,
+ * so the box counts only entry 0 of axis 1.  frequency: of each pair, a table beside the instance,
+ * in the reference's bits (gen_print_frequencies).  Once a step, for all layers: few pairs, each
+ * with two functions in double. */
 MPK_FN void rope_table_run(const mpk_task &t, const mpk_view &positions, const mpk_view &table,
                            const float *frequency, float amplitude)
 {
@@ -88,6 +94,7 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
         rt_i64 head = at[0] * x.stride[0] + at[1] * x.stride[1];
         float value = mpk_get(x, g_x, head + at[2] * x.stride[2]);
         if (rope_pair((int)at[2], (int)table.dims[2], &partner, &pair, &is_first)) {
+            /* all heads of a token have its angles */
             rt_i64 angle = at[0] * table.stride[0] + pair * table.stride[2]; /* of the cosine */
             value = rope_rotate(value, mpk_get(x, g_x, head + partner * x.stride[2]), is_first,
                                 mpk_get(table, g_table, angle),
@@ -106,8 +113,9 @@ MPK_FN float rotate_entry(int dtype, float value, float other, bool is_first, fl
 }
 
 /* Both halves of rows by eights: entries e and half + e are each other's partners, so a thread
- * loads both once.  box: its last axis counts eights of the first half.  AT_ONCE items of a thread
- * are in flight together. */
+ * loads both once, and the angles of both.  box: its last axis counts eights of the first half.
+ * AT_ONCE items of a thread are in flight together, each six eights; past the end the item at hand
+ * is loaded again and not stored. */
 template <int AT_ONCE>
 MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                          const mpk_view &sine, const mpk_view &y, const mpk_box &box, rt_i64 half)
@@ -151,7 +159,8 @@ MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &c
 }
 
 /* rotate_run where rows are read by eights, none of which has entries of both halves; false: they
- * are not in this box. */
+ * are not in this box, and nothing was done.  A box of whole rows, all of which turn, goes by
+ * pairs, which read x once; any other reads each partner beside its entry, so x twice. */
 MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                              const mpk_view &sine, const mpk_view &y)
 {
@@ -166,6 +175,7 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == last) {
+            /* the box has both partners of each pair */
             pairs = pairs && box.lo[i] == 0 && box.hi[i] == (rt_u32)(width / EIGHT);
             box.hi[i] = pairs ? (rt_u32)(half / EIGHT) : box.hi[i];
         }
@@ -180,6 +190,7 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, x.rank, i, at);
+        /* entry of the row; at[last] is it from here on */
         const rt_i64 e = eight_entry(at, last);
         const rt_i64 from = mpk_offset(x, at);
         eight value = eight_load(x, g_x, from);
@@ -201,7 +212,9 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
 }
 
 /* The body of rotate: y = x cos + (-x2, x1) sin.  Here the tables have an angle for each entry, not
- * for each pair, and are broadcast to x; the first `width` entries are rotated. */
+ * for each pair, and are broadcast to x; the first `width` entries are rotated.  By eights where
+ * strides and the task's box allow it: all but the addresses and the box are constants, so an
+ * instance has the code of one way, or of both. */
 MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cosine,
                        const mpk_view &sine, const mpk_view &y)
 {

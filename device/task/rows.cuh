@@ -20,8 +20,9 @@
 
 #include "tile/view.cuh"
 
-/* This thread's line of the round that begins with line `first` of n; false: none is left for
- * its group, which then only comes to the barriers. */
+/* This thread's line of the round that begins with line `first` of n; false: none is left for its
+ * group, which then only comes to the barriers; *line is then no line of the box.  Threads that are
+ * left over by teams of 32 belong to no group. */
 MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 {
     int number = mpk_thread() / group; /* of the group in the round */
@@ -47,7 +48,7 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
 
 /* y = x * factor * weight + residual over columns [first, first + n) of each line of the box, which
  * has whole lines: only its other axes are counted.  The columns are read twice, for the factor and
- * to scale them. */
+ * to scale them.  weight is counted from its own first entry, the residual as x is. */
 MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first, rt_i64 n,
                              const mpk_view &weight, const mpk_view &residual, const mpk_view &y,
                              double eps)
@@ -63,6 +64,7 @@ MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first,
         bool mine = rows_line(group, from_line, lines, &line);
         if (mine) {
             mpk_place(box, last, line, at);
+            /* mpk_place counts the axes before it alone */
             at[last] = first;
             from = mpk_offset(x, at);
             beside = mpk_is_there(residual) ? mpk_offset(residual, at) : 0;
@@ -103,7 +105,8 @@ MPK_FN void rows_copy_columns(const mpk_task &t, const mpk_view &x, rt_i64 first
 }
 
 /* The body of rms_norm_parts: two parts of each row of x [T, N] are normalised each by itself, and
- * the columns after them are copied. */
+ * the columns after them are copied.  Each of the three writes columns of its own, so no barrier
+ * stands between them but those of the reductions. */
 MPK_FN void rms_norm_parts_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight0,
                                const mpk_view &weight1, const mpk_view &y, double eps)
 {
@@ -178,7 +181,8 @@ enum {
     REDUCE_ALL
 };
 
-/* NaN wins: as b by the second test, and as a because no comparison with it is true. */
+/* NaN wins, as in the reference: as b by the second test, and as a because no comparison with it is
+ * true. */
 MPK_FN double reduce_larger(double a, double b)
 {
     return b > a || b != b ? b : a;
@@ -187,6 +191,7 @@ MPK_FN double reduce_smaller(double a, double b)
 {
     return b < a || b != b ? b : a;
 }
+/* A name for the macro below; sums have one already (mpk_sum). */
 MPK_FN double reduce_times(double a, double b)
 {
     return a * b;
@@ -250,7 +255,7 @@ MPK_REDUCTION(reduce_group_whole_prod, rt_i64, reduce_whole_times)
 MPK_REDUCTION(reduce_group_whole_sum, rt_i64, reduce_whole_plus)
 
 /* Two values become one, and over a group, as above; MEAN, whose result is a float, does not come
- * here. */
+ * here, nor LOGSUMEXP. */
 MPK_FN rt_i64 reduce_pair(int kind, rt_i64 a, rt_i64 b)
 {
     switch (kind) {
@@ -323,7 +328,8 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
             from = mpk_offset(x, at);
             to = mpk_offset(y, at);
         }
-        /* the maximum, then the weights, then the results */
+        /* Three passes; a group without a line has -inf and 0 in the first two, and stores nothing.
+         * A line with a NaN has it as its largest, and all its results are NaN. */
         double largest = (double)-MPK_INFINITY, sum = 0;
         for (rt_i64 i = lane; mine && i < hi - lo; i += group)
             largest = reduce_larger(largest, mpk_get_double(x, g_x, from + i * from_step));
@@ -340,10 +346,10 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* ---- argmax: at once, or in two operators by way of parts of a row ----
- *
- * mpk_largest gives value and column as one integer, which is 0 if there are no entries or all are
- * NaN; a maximum of such integers does not depend on the order in which threads are combined. */
+/* mpk_largest gives value and column as one integer, which is 0 if there are no entries or all are
+ * NaN; a maximum of such integers does not depend on the order in which threads are combined.  So
+ * both ways give the same column, the lowest of equal ones.  Parts rise with their columns, and
+ * among equal values argmax_reduce takes the lowest part. */
 
 /* The body of argmax: the column of the largest entry of a row; 0 if all are NaN.  A group
  * without a row passes an empty range: so it still takes part in the barriers. */
@@ -383,6 +389,7 @@ MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_v
         rt_i64 lo = x.dims[1] * at[1] / parts, hi = mine ? x.dims[1] * (at[1] + 1) / parts : lo;
         rt_u64 best = mpk_largest(t, group, x, g_x, at[0] * x.stride[0], x.stride[1], lo, hi);
         if (mine && mpk_thread() % group == 0) {
+            /* counted over the row, not the part */
             rt_i64 column = best ? (rt_i64)mpk_index_of(best) : lo;
             mpk_put(value, g_value, mpk_offset(value, at),
                     best ? mpk_get(x, g_x, at[0] * x.stride[0] + column * x.stride[1]) : MPK_NAN);

@@ -40,7 +40,8 @@ enum {
 };
 
 /* Where rows of x come from: x itself, the weight and the bias of a norm before the product (or
- * absent), and the ids of the rows that are taken (or absent: all, in order). */
+ * absent), and the ids of the rows that are taken (or absent: all, in order).  A constant of the
+ * instance (src/gen/body_linear.c). */
 struct linear_source {
     mpk_view x, norm, norm_bias, rows; /* [T, D], [D], [D], [R] */
     double eps;
@@ -50,7 +51,8 @@ struct linear_source {
     int n_terms;
 };
 
-/* An element of x, whose data is g_x; a sum is rounded as it would be stored. */
+/* An element of x, whose data is g_x; a sum is rounded as it would be stored, since the operator
+ * that adds the terms by itself stores it.  Terms are added in their order, in fp32. */
 MPK_FN float linear_x(const mpk_task &t, const linear_source &s, const char *g_x, rt_i64 row,
                       rt_i64 k)
 {
@@ -113,7 +115,8 @@ MPK_FN void linear_factors(const mpk_task &t, const linear_source &s, rt_i64 r0,
 }
 
 /* All threads: columns k0 ... of n rows into s_x[row][LINEAR_TILE], normalised; zeros after the
- * last column, so that the product needs no bound on x. */
+ * last column, so that the product needs no bound on x.  Neighbouring threads have neighbouring
+ * columns.  The caller meets before, since the tile before is overwritten, and after. */
 MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, int n, rt_i64 k0,
                          rt_i64 width)
 {
@@ -139,8 +142,9 @@ MPK_FN void linear_stage(const mpk_task &t, const linear_source &s, rt_i64 r0, i
 }
 
 /* s_result[i][token] = w[first + i] . x[r0 + token] for the LINEAR_ROWS * MPK_TEAMS rows from
- * `first` on that are below `end`, and n <= TOKENS tokens. Row first + c * MPK_TEAMS + team belongs
- * to team `team`: neighbouring teams have neighbouring rows, and result i is row first + i. */
+ * `first` on that are below `end`, and n <= TOKENS tokens.  Row first + c * MPK_TEAMS + team
+ * belongs to team `team`: neighbouring teams have neighbouring rows, and result i is row first + i.
+ * All threads call it; mpk_add_lanes ends it with a barrier, so s_result may be read. */
 template <int TOKENS>
 MPK_FN void linear_group(const mpk_task &t, const linear_source &s, const mpk_view &w, rt_i64 first,
                          rt_i64 end, rt_i64 r0, int n, float *s_result)
@@ -184,9 +188,9 @@ struct linear_end {
     float cap;                    /* of logits: cap tanh(value / cap); 0: none */
 };
 
-/* Write a group: factor, bias, gate or activation, residual.  column: of the result's, that weight
- * row `first` makes. y's columns are the rows of all weights one after the other, so a weight row's
- * number and its column differ by where its weight begins. */
+/* Write a group: factor, bias, gate or activation, cap, residual, in this order.  column: of the
+ * result's, that weight row `first` makes. y's columns are the rows of all weights one after the
+ * other, so a weight row's number and its column differ by where its weight begins. */
 template <int TOKENS>
 MPK_FN void linear_write(const mpk_task &t, const linear_end &e, rt_i64 first, rt_i64 end,
                          rt_i64 column, rt_i64 r0, int n)

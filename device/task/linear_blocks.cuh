@@ -36,15 +36,17 @@
 
 #if MPK_WGMMA
 
-/* A use of the body: a product of many tokens, and what weights in blocks add to it. */
+/* A use of the body: a product of many tokens, and what weights in blocks add to it.  In constant
+ * memory; src/gen/body_linear_blocks.c prints it. */
 struct blocks_shape {
     tile_shape tile;
     int norm_in, norm_type; /* operand of the norm's weight, -1: none; 0: bf16, 1: f32 */
-    float zero;             /* of nibbles: 128 and what is taken off them */
+    float zero;             /* 128 and what the format takes off its integers; see blocks_row_of */
 };
 
 /* Scratch: the warpgroups' stages of x and squares as in linear_tile.cuh, the buffers, and the
- * norm's weights of 64 columns, f32, twice. */
+ * norm's weights of 64 columns, f32, twice.  In a buffer a group of 8 rows has two blocks of 512
+ * bytes, 32 columns each, as bf16 weights have in a page: one descriptor reads both kinds. */
 enum {
     BLOCKS_BUFFERS = TILE_SCRATCH,
     BLOCKS_BUFFER = TILE_MOST * TILE_BOX_BYTES,
@@ -54,7 +56,8 @@ enum {
 static_assert(BLOCKS_NORMS + 2 * 64 * 4 == TILE_BLOCKS_SCRATCH_OF(MPK_ROOM),
               "the record asks for as much scratch as the body has");
 
-/* Pieces of 128 columns of a group that come as one copy, of 1.1 to 1.3 KB. */
+/* Pieces of 128 columns of a group that come as one copy, of 1.1 to 1.3 KB: half of it would take
+ * nearly as long (docs/gpu.md, "Bulk copies"). */
 template <int FORM> constexpr int blocks_together()
 {
     return RT_IS_BYTES(FORM) ? 1 : 2;
@@ -70,7 +73,13 @@ static_assert(BLOCKS_GROUPS % 3 == 0 && BLOCKS_GROUPS % 2 == 0 &&
               "two pages hold the groups of a pass, and one those of a warp");
 
 /* How a task is cut, the same for loader and body: passes over its groups of 8 rows, in each lots
- * over its tokens, in each loads. */
+ * over its tokens, in each loads.  It follows from the entry alone, not from what is alive, so
+ * loader and body agree on the pages.
+ *
+ *    first, groups    of 8 packed rows: the task's first, and how many
+ *    per_pass         8, 16 or 24 of them
+ *    lots             of 128 tokens, 64 for each warpgroup
+ *    loads            of all columns, 128 or 256 each (blocks_together pieces) */
 struct blocks_plan {
     int first, groups, per_pass, lots, loads;
 };
@@ -89,7 +98,9 @@ template <int FORM> MPK_FN blocks_plan blocks_plan_of(const rt_entry *e, const t
 
 /* ---- the loader's part ---- */
 
-/* All lanes: a load of the pass, one or two pages; a lane each asks for its group's pieces. */
+/* All lanes: a load of the pass, one or two pages; a lane each asks for its group's pieces.  from:
+ * the first piece of the load of the pass's first group; group_bytes: from a group to the next.  A
+ * page is announced with the bytes of its groups alone, so a pass may have any number of them. */
 template <int FORM>
 MPK_FN void blocks_load_step(mpk_load &l, int groups, const char *from, rt_u32 group_bytes)
 {
@@ -108,6 +119,9 @@ MPK_FN void blocks_load_step(mpk_load &l, int groups, const char *from, rt_u32 g
     }
 }
 
+/* The loader: the loads of each pass, once for each lot, since the body unpacks them anew for each.
+ * The whole ring may be in flight meanwhile (load_settle sets the number back), as in
+ * linear_tile_load. */
 template <int FORM> MPK_FN void linear_blocks_load(mpk_load &l, const blocks_shape &s)
 {
     const blocks_plan p = blocks_plan_of<FORM>(l.e, s.tile); /* the body makes the same */
@@ -134,8 +148,9 @@ struct blocks_row {
     float scale[2], add[2];
 };
 
-/* A byte of a word in a float in whose exponent it counts 1: 2^23 and the byte, less that and
- * `less`. */
+/* A byte of a word as a float, less `less`: it is put into the lowest byte of 2^23, where a float
+ * counts 1, and 2^23 is taken off with `less` in one subtraction.  exponent: the bits of 2^23, in a
+ * register (blocks_constants). */
 MPK_FN float blocks_number(rt_u32 word, rt_u32 byte, rt_u32 exponent, float less)
 {
     return __uint_as_float(__byte_perm(word, exponent, 0x7440u + byte)) - (8388608.0f + less);
@@ -148,9 +163,13 @@ template <int FORM>
 MPK_FN blocks_row blocks_row_of(const rt_u32 *head, int half, int i, const blocks_numbers &n,
                                 float zero)
 {
+    /* the word that has the integers b */
     constexpr int LAST = RT_HEADER_WORDS(FORM) - 1;
     blocks_row r;
     float add;
+    /* Without K two blocks share a word, scales in the first two words, what is added in the next
+     * two. Of K all four blocks have a byte of each word, and d and e are those of the row's
+     * piece. */
     if (!RT_IS_K(FORM)) {
         const rt_u32 s = head[8 * half], m = head[8 * (2 + half)];
         r.scale[0] = r.scale[1] = i ? ptx_high_f16(s) : ptx_low_f16(s);
@@ -189,8 +208,13 @@ MPK_FN void blocks_integers(rt_u32 first, rt_u32 second, int k, const blocks_num
 }
 
 /* A warp: columns 64 half ... of a piece, 8 rows, become two blocks of 512 bytes at `to`, the
- * lane's eight of each.  s_norm: the norm's weights of these 64 columns.  Lanes store 16 bytes, of
- * RT_BLOCKS_8K 8 and 8. */
+ * lane's eight of each.  s_norm: the norm's weights of these 64 columns.
+ *
+ * Lane (g, c) has row g; its eight columns of block i are 32 i + 8 c ..., which are one unit of 16
+ * bytes (rt/rt_blocks.h).  Of RT_BLOCKS_8K they are four of each half of the block, because a scale
+ * is of 16 columns and few tokens' products want those together: two halves of units, so lanes
+ * store 8 and 8 bytes.  A unit of row g stands at its number ^ g / 2, so that the lanes of two rows
+ * fill 128 bytes: no bank conflict. */
 template <int FORM, bool NORM>
 MPK_FN void blocks_unpack(const char *s_piece, int half, const float *s_norm, char *to, int lane,
                           const blocks_numbers &n, float zero)
@@ -219,6 +243,7 @@ MPK_FN void blocks_unpack(const char *s_piece, int half, const float *s_norm, ch
             blocks_integers<FORM>(v[i].x, v[i].y, 2 * h + 1, n, q + 2);
 #pragma unroll
             for (int e = 0; e < 4; e++)
+                /* the weight, in f32; the norm multiplies it before the one rounding to bf16 */
                 q[e] = fmaf(r.scale[h], q[e], r.add[h]);
             if (NORM) {
                 const float4 w = *(const float4 *)(s_norm + 32 * i + column);
@@ -246,8 +271,9 @@ struct blocks_source {
     rt_u32 page;
 };
 
-/* All warps: take the pages of the next load.  Warps whose groups the pass has not got read what
- * else is in its first page: what becomes of that is not stored. */
+/* All warps: take the pages of the next load.  Every warp takes both, also if its groups are in
+ * one: the ring counts warps.  Warps whose groups the pass has not got read what else is in its
+ * first page: what becomes of that is not stored. */
 template <int FORM, int N>
 MPK_FN void blocks_take_load(mpk_ring *ring, int groups, int warp, blocks_source *from)
 {
@@ -262,6 +288,8 @@ MPK_FN void blocks_take_load(mpk_ring *ring, int groups, int warp, blocks_source
     __syncwarp();
     from->at += group % BLOCKS_GROUPS * (int)blocks_copy_bytes<FORM>();
 }
+/* All warps: the pages of a load, whose bytes this warp has unpacked; the second may be the ring's
+ * first. */
 MPK_FN void blocks_release_load(const mpk_ring &ring, int groups, rt_u32 page)
 {
     ring_release(page);
@@ -279,8 +307,15 @@ MPK_FN float blocks_norm(const mpk_task &t, const blocks_shape &s, int stage)
                        : halves_low(mpk_at<const rt_u16>(t, s.norm_in)[column]);
 }
 
-/* All columns of a pass for this warpgroup's tokens, N rows of w; sum[N / 2] per lane.  anew:
- * sum the squares of x. */
+/* All columns of a pass for this warpgroup's tokens, N rows of w; sum[N / 2] per lane.  anew: sum
+ * the squares of x.
+ *
+ * Invariants at the barrier of stage s: all warps have filled their part of buffer s % 2, and none
+ * reads buffer (s + 1) % 2 any more, since its products of stage s - 1 have ended.  So one barrier
+ * a stage does for full and empty.  OF_LOAD stages have their weights from one load: the first is
+ * unpacked before the loop, and each load is given back when its last stage is unpacked, one stage
+ * ahead of its products.  stages is even, whatever the columns; of columns after the last x is
+ * zeros. */
 template <int FORM, int N, bool NORM>
 MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, int groups,
                            const tile_copy &c, const char *s_x, bool anew, mpk_ring *ring,
@@ -295,9 +330,12 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     float *s_norms = (float *)(s_buffers + (BLOCKS_NORMS - BLOCKS_BUFFERS)), next = 0;
     const blocks_numbers n = blocks_constants(s.zero);
     blocks_source from;
+    /* stages of x that are under way while one is read */
 #pragma unroll
     for (int i = 0; i < AHEAD; i++)
         tile_copy_stage(c, columns, i, i);
+    /* The norm's weights of stages 0 and 1 lie there, of stage 2 in a register: each is loaded a
+     * stage before it is stored and two before it is used, so no stage waits for memory. */
     if (NORM) {
         if (thread < 64) {
             s_norms[thread] = blocks_norm(t, s, 0);
@@ -327,6 +365,8 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
         for (int k = 0; k < 4; k++) {
             halves_group_multiply<N>(sum, tile_further(x, tile_in_x(k)),
                                      tile_further(w, tile_in_w(k)));
+            /* A warp is held while a product is issued; it unpacks a group in between, so that
+             * tensor cores and integer units work side by side. */
             if (k < OWN)
                 blocks_unpack<FORM, NORM>(from.at + k * (int)blocks_copy_bytes<FORM>() +
                                               of_load / 2 * RT_PIECE_BYTES(FORM),
@@ -334,7 +374,10 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
                                           to + k * TILE_BOX_BYTES, lane, n, s.zero);
         }
         tile_end_products();
+        /* into the stage that the products of the stage before have read */
         tile_copy_stage(c, columns, stage + AHEAD, (stage + AHEAD) % TILE_STAGES);
+        /* In place of the weights of stage `stage`, which all warps have used before the
+         * barrier. */
         if (NORM && thread < 64) {
             s_norms[stage % 2 * 64 + thread] = next; /* of stage + 2 */
             next = blocks_norm(t, s, stage + 3);
@@ -348,7 +391,8 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
         }
         tile_wait_products();
     }
-    /* the last stage, beside which nothing is unpacked */
+    /* The last stage, beside which nothing is unpacked.  Its number is odd, so it is in the second
+     * buffer. */
     tile_begin_products();
     tile_multiply<N>(s_x + (stages - 1) % TILE_STAGES * TILE_STAGE, s_buffers + BLOCKS_BUFFER,
                      TILE_BOX_BYTES, sum);
@@ -359,7 +403,8 @@ MPK_FN void blocks_columns(const mpk_task &t, const blocks_shape &s, int loads, 
     ptx_copy_async_wait<0>(); /* stages after the last one give way to sums */
 }
 
-/* No token of a lot is alive: take and release the pages of its pass. */
+/* No token of a lot is alive: take and release the pages of its pass.  The loader has brought them
+ * ahead of the step, whose live tokens it could not know. */
 MPK_FN void blocks_drop(int loads, int groups, mpk_ring *ring)
 {
     for (int i = 0; i < loads * (groups > BLOCKS_GROUPS ? 2 : 1); i++) {
@@ -370,7 +415,8 @@ MPK_FN void blocks_drop(int loads, int groups, mpk_ring *ring)
 }
 
 /* One lot of the pass that begins at group `at`, for this warpgroup's tokens from `row` on.  anew:
- * the squares of these tokens are to be summed; else an earlier pass has left them in scratch. */
+ * the squares of these tokens are to be summed; else an earlier pass has left their factors in
+ * scratch, which has room for those of TILE_KEPT lots. */
 template <int FORM, int LOOP, int N, bool NORM>
 MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, int at,
                        int lot, int row, mpk_ring *ring)
@@ -394,6 +440,7 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
     if (anew)
         tile_put_scales(s.tile, of_x, mpk_thread() % 128 / 4, s_scale);
     tile_meet(); /* stages of x give way to sums */
+    /* 64 rows of w at a time, from registers through the warp's own scratch to y (tile_end.cuh). */
 #pragma unroll 1
     for (int u = 0; u < N / 64 && TILE_GROUPS * u < groups; u++) {
         tile_put_unit<N>(sum, u, s_sum);
@@ -405,6 +452,7 @@ MPK_FN void blocks_run(const mpk_task &t, const blocks_shape &s, const blocks_pl
     tile_meet(); /* and sums to stages */
 }
 
+/* A lot by this loop, if some task of the kernel has it and this lot is such a one. */
 template <int FORM, int LOOP, int N, bool NORM>
 MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks_plan &p, int at,
                           int lot, int row, int loop, mpk_ring *ring)
@@ -413,7 +461,8 @@ MPK_FN void blocks_run_if(const mpk_task &t, const blocks_shape &s, const blocks
         blocks_run<FORM, LOOP, N, NORM>(t, s, p, at, lot, row, ring);
 }
 
-/* All body threads, once the task's event is activated.  i counts lots over all passes. */
+/* All body threads, once the task's event is activated.  i counts lots over all passes, so that
+ * only it and the ring live through the products. */
 template <int FORM> MPK_FN void linear_blocks(const mpk_task &t, const blocks_shape &s)
 {
     mpk_ring ring = *t.ring;

@@ -95,7 +95,8 @@ MPK_FN box_asker_w box_asker_w_of(const mpk_load &l, const tile_pass &q, int gro
 }
 
 /* The asking lane: w of a step, to pages that are empty, from place `at` of the ring on.  The last
- * one's barrier tells of all, and that of one before of nothing, so that a body waits once. */
+ * one's barrier tells of all, and that of one before of nothing, so that a body waits once.  The
+ * first one's barrier still gets its arrival: its phases must go on with the ring. */
 template <int PAGES>
 MPK_FN void box_ask_w(const mpk_load &l, const box_asker_w &w, int step, rt_u32 at)
 {
@@ -111,7 +112,8 @@ MPK_FN void box_ask_w(const mpk_load &l, const box_asker_w &w, int step, rt_u32 
                  w.group + (PAGES - 1) * TILE_BOX_GROUPS, full);
 }
 
-/* What the asking lane needs for boxes of x. */
+/* What the asking lane needs for boxes of x.  fill counts the stages of the worker, as bodies count
+ * them (mpk_w.box_fills). */
 struct box_asker_x {
     const rt_map *map;
     int column, row; /* of the pass's first step; first token of the lot */

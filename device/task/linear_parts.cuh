@@ -85,7 +85,8 @@ MPK_FN float *parts_scales(void)
     return (float *)(parts_scratch() + PARTS_SCALES);
 }
 
-/* Of a joint tile: are the rows of the task's box those of this warpgroup?  Of others all are. */
+/* Of a joint tile: are the rows of the task's box those of this warpgroup?  Of others all are.
+ * Parts are a power of two of at least 2, so a half of the rows is that of a half of the parts. */
 MPK_FN bool parts_gathers(const tile_plan &p)
 {
     return !p.joint || mpk_thread() / 128 == (2 * p.part >= p.parts);
@@ -101,8 +102,8 @@ MPK_FN int parts_first(const tile_plan &p)
     return parts_own(p) * p.part;
 }
 
-/* One thread: until the count, which wraps, has reached `wanted`.  The pause leaves L2 to the
- * others. */
+/* One thread: until the count, which wraps, has reached `wanted`; acquires what was stored before
+ * the counting.  The pause leaves L2 to the others. */
 MPK_FN void parts_await(const rt_word *count, rt_u32 wanted)
 {
     while ((rt_i32)(rt_load_acquire_device(count) - wanted) < 0 && !ptx_load_flag(&mpk_w.abort))
@@ -144,9 +145,10 @@ MPK_FN void parts_begin(const mpk_task &t, const tile_plan &p)
     __syncwarp();
 }
 
-/* Sums of a warp's 16 tokens: those of own groups, 8 rows each, to scratch, others to
- * the room.  Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16
- * bytes each. */
+/* Sums of a warp's 16 tokens: those of own groups, 8 rows each, to scratch, others to the room.
+ * Lane (g, c) has rows 2c, 2c + 1 of w for tokens g and g + 8: half of a unit of 16 bytes each;
+ * token g + 8 is 128 bytes on.  Two neighbouring lanes fill a unit, and eight such pairs 128 bytes
+ * together. */
 MPK_FN void parts_put(const float *sum, const tile_plan &p)
 {
     /* groups that the warpgroup has, and the first of them */
@@ -168,7 +170,7 @@ MPK_FN void parts_put(const float *sum, const tile_plan &p)
 }
 
 /* A lane of 16, and for entries the others: the sums of this part's columns of a token, from
- * scratch to the room. */
+ * scratch to the room.  Called before parts_meet, which publishes them with the rest. */
 MPK_FN void parts_put_row_sums(void)
 {
     const int lane = mpk_thread() % 32,
@@ -213,8 +215,9 @@ struct parts_lane {
 };
 
 /* A warp: the sums of all parts of its tokens and own groups, in place of the own ones.  A lane
- * goes through the groups, and for each through the parts; so many of these are loaded together,
- * of several groups where the parts are fewer. */
+ * goes through the groups, and for each through the parts; so many of these are loaded together, of
+ * several groups where the parts are fewer.  It stores where it alone has read, so the lanes need
+ * not meet. */
 MPK_FN void parts_gather(const parts_lane &l, int parts)
 {
     const int shift = tile_shift_of(parts), end = (l.own + 1) / 2 << shift;
@@ -358,7 +361,9 @@ MPK_FN void parts_ask_residual(const mpk_task &t, const tile_shape &s, const par
     ptx_copy_async_commit();
 }
 
-/* A warp, after parts_put: y of its tokens and of this task's box. */
+/* A warp, after parts_put: y of its tokens and of this task's box.  The residual is asked for
+ * before the wait and the factor before the gathering; y is stored after parts_leave, whose release
+ * would wait for the stores. */
 MPK_FN void parts_finish(const mpk_task &t, const tile_shape &s, const tile_plan &p)
 {
     const int lane = mpk_thread() % 32, token = mpk_thread() / 32 * 16 + lane % 16,

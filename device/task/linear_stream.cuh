@@ -28,6 +28,13 @@
  *
  * Cost a page and warp: 4 shared loads of 16 bytes a lane, 8 products.
  *
+ * Scratch (offsets: STREAM_*), which the task has from mpk_wait on:
+ *
+ *   SQUARES  of each token by warp    from the first tile's products to the end of the task
+ *   END      stream_end, then BEND    put down by one thread during the first tile
+ *   PEAKS    of logits, of two tiles in turn
+ *   PARTS    the warps' sums of the tile at hand; before, terms of x (stream_terms.cuh)
+ *
  * Weights in block formats (FORM not 0; rt/rt_blocks.h) stream in the same way, as slabs of 1,024
  * columns of each of two groups, and are multiplied as integers (blocks.cuh).  A norm's weight
  * cannot be folded into them, so x is multiplied by it in registers, after its squares are summed.
@@ -61,8 +68,11 @@ MPK_FN rt_u32 stream_groups(const rt_entry *e, const stream_shape &s)
 
 /* ---- the loader's part ---- */
 
-/* The loader: pages in the order of use: tile by tile, in a tile pass by pass (x in registers),
- * in a pass group by group.  The body takes exactly these pages, whatever is alive. */
+/* The loader: pages in the order of use: tile by tile, in a tile pass by pass (x in registers), in
+ * a pass group by group.  The body takes exactly these pages, whatever is alive.  A group of 8 rows
+ * is `pages` pages of 16 KB, the last one shorter: 4 KB for each block of a warp (shape.last).  If
+ * x has one pass there is one tile of all groups here: pages then come in memory's order, and the
+ * body's tiles ask for nothing else. */
 MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
 {
     const rt_u32 first = stream_first(l.e, s), n = stream_groups(l.e, s); /* groups of the box */
@@ -90,7 +100,8 @@ MPK_FN void linear_stream_load(mpk_load &l, const stream_shape &s)
         }
 }
 
-/* All lanes: a page with a slab of each of n groups, which lie group_bytes apart. */
+/* All lanes: a page with a slab of each of n groups, which lie group_bytes apart.  Bytes: one slab
+ * fills a page; nibbles: two share one (RT_GROUPS_OF_PAGE). */
 template <int FORM>
 MPK_FN void stream_load_slabs(mpk_load &l, const char *from, rt_u32 group_bytes, rt_u32 n)
 {
@@ -105,7 +116,9 @@ MPK_FN void stream_load_slabs(mpk_load &l, const char *from, rt_u32 group_bytes,
     load_end(page);
 }
 
-/* As linear_stream_load, of weights in blocks: all of it for each 16 tokens of the box. */
+/* As linear_stream_load, of weights in blocks: all of it for each 16 tokens of the box.  The page
+ * of group i + 1 comes right after that of group i, since the body multiplies both as the 16 rows
+ * of one operand (blocks.cuh). */
 template <int FORM> MPK_FN void linear_stream_load_blocks(mpk_load &l, const stream_shape &s)
 {
     constexpr rt_u32 TOGETHER = RT_GROUPS_OF_PAGE(FORM);
@@ -135,8 +148,13 @@ template <int FORM> MPK_FN void linear_stream_load_blocks(mpk_load &l, const str
 
 /* ---- products ---- */
 
-/* Blocks j of N pages.  first and second are sums of their own: a product that adds to the sum
- * of the one before would wait for it. */
+/* Blocks j of N pages, of all rows of a group and this lane's 16 bytes of each.  first and second
+ * are sums of their own: a product that adds to the sum of the one before would wait for it.
+ *
+ * With at most 8 tokens (WIDE 0) x[..][0] and x[..][WIDE] are the same registers: rows 0 to 7 of
+ * the operand meet words 0, 1 of w in the first product, rows 8 to 15, the token's other columns,
+ * meet words 2, 3 in the second.  The other halves of both results multiply columns that do not
+ * belong together; nothing reads them. */
 template <int N, int WIDE>
 MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1 + WIDE], int j,
                             float (*first)[4], float (*second)[4])
@@ -153,8 +171,10 @@ MPK_FN void stream_multiply(const char *const *at, const mpk_words (*const *x)[1
     }
 }
 
-/* Take the next N pages of the ring, all of `blocks` blocks a warp, multiply page i with x[i]
- * and release them.  sums[i]: columns 2c, 2c + 1 of token g, with WIDE then of token g + 8. */
+/* Take the next N pages of the ring, all of `blocks` blocks a warp, multiply page i with x[i] and
+ * release them.  sums[i]: columns 2c, 2c + 1 of token g, with WIDE then of token g + 8.  A lane
+ * reads row g of w, unit c ^ g / 2 of each block: eight lanes at a time, two rows, cover all 32
+ * banks. */
 template <int N, int WIDE>
 MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], int blocks,
                          int thread, float (*sums)[4])
@@ -198,8 +218,9 @@ MPK_FN void stream_pages(mpk_ring *ring, const mpk_words (*const *x)[1 + WIDE], 
     }
 }
 
-/* Where a group's sums of this warp lie, for stream_total: float[group][8 warps][32 lanes][2 or
- * 4]. */
+/* Where a group's sums of this warp lie, for stream_total: float[group][8 warps][32 lanes][2 or 4].
+ * A lane leaves what it has, in the order of the fragment: the lane of the same number picks it
+ * up. */
 template <int WIDE> MPK_FN float *stream_sums(char *s_parts, int group, int thread)
 {
     return (float *)s_parts + ((group * 8) * 32 + thread) * (WIDE ? 4 : 2);
@@ -253,7 +274,7 @@ MPK_FN float stream_bias(const mpk_task &t, const stream_shape &s, int column)
     return 0;
 }
 
-/* SiLU, GELU, GELU by tanh. */
+/* SiLU, GELU, GELU by tanh; glu: GLU_*, the last for any other value. */
 MPK_FN float stream_activate(int glu, float x)
 {
     if (glu == GLU_SILU)
@@ -264,7 +285,7 @@ MPK_FN float stream_activate(int glu, float x)
 }
 
 /* What the end of a tile needs, in shared memory: constant memory is far when every word is asked
- * for by itself. */
+ * for by itself.  stream_put_end fills it once a task, linear_team.cuh too. */
 struct __align__(16) stream_end
 {
     rt_u64 y;                   /* the box's first row */
@@ -277,7 +298,7 @@ enum {
     END_GLU = 2,
     END_BIAS = 4,
     END_RESIDUAL = 8,
-    END_PART = 16, /* of words, columns count */
+    END_PART = 16, /* y has words of which another task, or row, has a half */
     END_LOGITS = 32,
     END_AFTER = 64,
     END_WHICH = 128, /* GLU_* times this */
@@ -286,7 +307,9 @@ enum {
 /* Has some task of the kernel an activation without a gate?  Else its code is left out. */
 #define STREAM_HAS_AFTER (MPK_FORMS >> TILE_FORM_STREAM_AFTER & 1)
 
-/* By one thread after mpk_wait; the barrier after the first tile's products publishes it. */
+/* By one thread after mpk_wait; the barrier after the first tile's products publishes it.  The box
+ * of a part, whose columns do not begin and end at whole groups, or rows of an odd length, takes
+ * the careful stores. */
 MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
 {
     const int glu = (int)ptx_again((rt_u32)s.glu), unit = s.output == TO_LOGITS ? 4 : 2; /* bytes */
@@ -310,7 +333,8 @@ MPK_FN void stream_put_end(const mpk_task &t, const stream_shape &s)
         *(float2 *)(t.s_scratch + STREAM_BEND) = make_float2(s.cap, s.rate);
 }
 
-/* 1 / rms of token `row`, from the squares that the warps have put down, added in their order. */
+/* 1 / rms of token `row`, from the squares that the warps have put down, added in their order,
+ * which no number of tokens changes. */
 MPK_FN float stream_scale(const mpk_task &t, const stream_end &e, int row)
 {
     const float4 *square =
@@ -344,7 +368,8 @@ MPK_FN rt_u32 stream_residual(const mpk_task &t, const stream_shape &s, int row,
 }
 
 /* Two neighbouring values from `column` on, at y: those of columns lo .. hi - 1.  whole: y lies at
- * a whole word. */
+ * a whole word.  Halves of words are plain stores: a result that has some is torn, and never
+ * carried. */
 MPK_FN void stream_store_two(const mpk_task &t, rt_u16 *y, int column, int lo, int hi, bool whole,
                              float a, float b)
 {
@@ -367,7 +392,8 @@ MPK_FN void stream_store(const mpk_task &t, const stream_shape &s, int row, int 
     stream_store_two(t, y, column, (int)t.e->lo[1], (int)t.e->hi[1], s.rows % 2 == 0, a, b);
 }
 
-/* Add the sums of one group's warps, in their order: this warp's group of the tile. */
+/* Add the sums of one group's warps, in their order: this warp's group of the tile.  total: as the
+ * fragment of a product has it, see stream_pages. */
 template <int WIDE, int WARPS = 8>
 MPK_FN void stream_total(const char *s_parts, int group, int lane, float *total)
 {
@@ -382,9 +408,10 @@ MPK_FN void stream_total(const char *s_parts, int group, int lane, float *total)
             total[e] += from[w * 32 * (WIDE ? 4 : 2) + e];
 }
 
-/* Sums of one lane become values of y: tokens first_row + g and + 8, columns 2c and 2c + 1 of
- * group `group` of the operator.  Gated, the two columns are gate and up of one, so even lanes
- * get the neighbour's value too and store both. */
+/* Sums of one lane become values of y: tokens first_row + g and + 8, columns 2c and 2c + 1 of group
+ * `group` of the operator.  Gated, the two columns are gate and up of one, so even lanes get the
+ * neighbour's value too and store both.  In this order: factor, bias, gate or activation, residual;
+ * rounded once.  total: as stream_total left it. */
 template <int WIDE>
 MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, int first_row,
                           int thread, const float *total, const rt_u32 *residual)
@@ -400,6 +427,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
         float scale = modes & END_NORM ? stream_scale(t, e, row) : e.eps, a = total[2 * m] * scale,
               b = total[2 * m + 1] * scale;
         if (modes & END_BIAS) {
+            /* Of a gated product the biases of up stand after those of gate. */
             const int second = modes & END_GLU ? s.bias_rows[0] + column : column + 1;
             if (column < e.columns)
                 a += stream_bias(t, s, column);
@@ -434,7 +462,7 @@ MPK_FN void stream_finish(const mpk_task &t, const stream_shape &s, int group, i
 }
 
 /* Logits stay f32; the largest of a group goes to s_peaks, float[tokens][2], whence stream_peaks
- * takes it later. */
+ * takes it later.  A column is put down as a float: exact below 2^24. */
 template <int WIDE>
 MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, int thread,
                                  const float *total, float *s_peaks)
@@ -468,14 +496,17 @@ MPK_FN void stream_finish_logits(const mpk_task &t, int group, int first_row, in
     }
 }
 
-/* The peaks of a tile's groups; two tiles have some at the same time. */
+/* The peaks of a tile's groups; two tiles have some at the same time: warps may end groups of one
+ * tile while a thread still goes through those of the tile before. */
 MPK_FN float *stream_peaks_of(const mpk_task &t, int tile)
 {
     return (float *)(t.s_scratch + STREAM_PEAKS) + tile % 2 * STREAM_TILE * 32;
 }
 
 /* The largest of 64 columns for each token, from the box's row first_row on: the n_groups from
- * first_group on, whose peaks lie `stride` floats apart. */
+ * first_group on, whose peaks lie `stride` floats apart.  In rising order of columns and only if
+ * larger, so the lowest of equal columns wins.  A barrier of all has come after the last of these
+ * groups. */
 MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *s_peaks, int stride,
                          int first_group, int n_groups, int first_row = 0)
 {
@@ -500,7 +531,8 @@ MPK_FN void stream_peaks(const mpk_task &t, const stream_shape &s, const float *
 
 /* ---- the body ---- */
 
-/* The groups of a tile over the pages of one pass; the warp's sums go to s_parts. */
+/* The groups of a tile over the pages of one pass; the warp's sums go to s_parts.  of_pass: pages
+ * of it; of_last: blocks a warp in the last of them, 4 but in a group's last page. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *s_parts, int groups,
                         int pass, int of_pass, int of_last, int thread)
@@ -529,7 +561,9 @@ MPK_FN void stream_tile(const stream_x<AT_ONCE, WIDE> &x, mpk_ring *ring, char *
     }
 }
 
-/* x of a pass, as products with weights in blocks take it, from what was loaded. */
+/* x of a pass, as products with weights in blocks take it, from what was loaded.  In this order:
+ * the sums of 32 columns are of x as it is multiplied, so after the norm, and by columns as they
+ * lie, so before lanes exchange them. */
 template <int AT_ONCE, int WIDE, int FORM>
 MPK_FN void stream_prepare_blocks(const mpk_task &t, const stream_shape &s, int pass, int of_pass,
                                   int thread, stream_x<AT_ONCE, WIDE> &x,
@@ -542,8 +576,9 @@ MPK_FN void stream_prepare_blocks(const mpk_task &t, const stream_shape &s, int 
         blocks_exchange<AT_ONCE, WIDE>(of_pass, thread, x);
 }
 
-/* The next page of each of `here` groups, read and released, then multiplied.  Where one is left,
- * it is multiplied twice: the second sums are not used. */
+/* The next page of each of `here` groups, read and released, then multiplied.  A piece is a warp's
+ * 128 columns, which it has in registers before it gives the page back: the products then need no
+ * page.  Where one group is left, it is multiplied twice: the second sums are not used. */
 template <int WIDE, int FORM>
 MPK_FN void stream_page_blocks(mpk_ring *ring, const mpk_words (*x)[1 + WIDE],
                                const blocks_sum *sums, const blocks_numbers &n, int here,
@@ -610,9 +645,11 @@ template <int FORM> MPK_FN void stream_drop(mpk_ring *ring, int groups, int page
     }
 }
 
-/* All body threads; at most 16 tokens, those from first_row of the box on.  Per tile: x, unless
- * it is in registers already; products, page by page; a barrier; each warp ends one group.  Sums of
- * a tile are overwritten after the next barrier only. */
+/* All body threads; at most 16 tokens, those from first_row of the box on.  Per tile: x, unless it
+ * is in registers already; products, page by page; a barrier; each warp ends one group.  Sums of a
+ * tile are overwritten after the next barrier only.  x is loaded once a task if one pass has all
+ * pages, else again in each tile; squares are summed in the first tile alone.  rows: tokens of the
+ * box that are alive. */
 template <int AT_ONCE, int WIDE, int FORM>
 MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_row, int rows,
                           mpk_ring &ring)
@@ -662,6 +699,7 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
                 if (!FORM)
                     stream_order_x<AT_ONCE, WIDE>(of_pass, x);
                 if (s.norm && q == 0)
+                    /* x does not change from tile to tile, so the first has all squares. */
                     stream_add_squares<AT_ONCE, WIDE, !FORM>(x, of_pass, thread, square);
                 if (FORM)
                     stream_prepare_blocks<AT_ONCE, WIDE, FORM>(t, s, pass, of_pass, thread, x,
@@ -674,12 +712,17 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
                 stream_tile<AT_ONCE, WIDE>(x, &ring, s_parts, here, pass, of_pass,
                                            pass + of_pass == pages ? s.last : 4, thread);
         }
+        /* All passes of the first tile have added theirs. */
         if (s.norm && q == 0)
             stream_put_squares<WIDE>(t, first_row, thread, square);
+        /* From here on all warps' sums of the tile are there, and after the first the squares and
+         * stream_end, too. */
         mpk_sync();
         /* The shape itself is out of reach by now: it would come back from the stack. */
         is_logits = ((const stream_end *)(t.s_scratch + STREAM_END))->modes & END_LOGITS;
         if (warp < here) {
+            /* Warp i ends group i of the tile.  The warps that have none go on to the next tile's
+             * x. */
             float total[4]; /* of the warp's group, all columns */
             if (FORM)
                 blocks_total<WIDE>(s_parts, warp, lane, total);
@@ -704,8 +747,9 @@ MPK_FN void stream_tokens(const mpk_task &t, const stream_shape &s, int first_ro
     }
 }
 
-/* All body threads.  FORM: that of the weights, RT_BLOCKS_*; RT_BLOCKS_NONE: 16 bits, and at most
- * 16 tokens. */
+/* The body; all threads.  FORM: that of the weights, RT_BLOCKS_*; RT_BLOCKS_NONE: 16 bits, and at
+ * most 16 tokens.  AT_ONCE: pages of x in registers, STREAM_NARROW_PAGES or STREAM_WIDE_PAGES;
+ * WIDE: 1 for more than 8 tokens. */
 template <int AT_ONCE, int WIDE, int FORM = RT_BLOCKS_NONE>
 MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
 {
@@ -718,6 +762,8 @@ MPK_FN void linear_stream(const mpk_task &t, const stream_shape &s)
         const int tokens = (int)(t.e->hi[0] - t.e->lo[0]);
 #pragma unroll 1
         for (int row = 0; row < tokens; row += STREAM_MOST_TOKENS)
+            /* The first 16 go through the products also if none is alive: that takes their pages,
+             * too. */
             if (row == 0 || row < rows)
                 stream_tokens<AT_ONCE, WIDE, FORM>(t, s, row, rows, ring);
             else

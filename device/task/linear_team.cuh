@@ -298,8 +298,8 @@ MPK_FN void team_ask_residual(const mpk_task &t, const stream_shape &s, const te
     }
 }
 
-/* Add the sums of a team's warps, in their order, so that the bits follow from the columns
- * alone. */
+/* Add the sums of a team's warps, in their order, so that the bits follow from the columns alone.
+ * Warps of the team that had no column have left zeros (team_pass). */
 MPK_FN void team_total(const char *s_parts, const team_unit &u, int at_once, int lane, float *total)
 {
     const float4 *from = (const float4 *)s_parts + (u.group * 8 + u.first_warp) * 32 + lane;
@@ -356,8 +356,9 @@ MPK_FN void team_peaks(const mpk_task &t, const stream_shape &s, int first_group
 
 /* ---- the body ---- */
 
-/* All body threads.  Per tile: pass by pass x and products; a barrier; the warps end units; a
- * barrier before the next tile overwrites sums and peaks. */
+/* The body; all threads.  Per tile: pass by pass x and products; a barrier; the warps end units; a
+ * barrier before the next tile overwrites sums and peaks.  at_once: pieces of 256 columns of a
+ * pass, one for each warp of a team: 4 with two teams, 2 with four. */
 MPK_FN void linear_team(const mpk_task &t, const stream_shape &s)
 {
     const int thread = mpk_thread(), lane = thread % 32, at_once = team_at_once(t.e),

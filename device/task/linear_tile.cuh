@@ -45,9 +45,10 @@
 /* ---- the loader's part ---- */
 
 #if MPK_BULK
-/* All lanes: the pages of one step, a piece of PIECE bytes of each group, GROUPS groups a page,
- * a lane each; from: its first block of the pass's first group.  once: no other worker reads
- * these weights now. */
+/* All lanes: the pages of one step, a piece of PIECE bytes of each group, GROUPS groups a page, a
+ * lane each; from: its first block of the pass's first group.  once: no other worker reads these
+ * weights now, so L2 need not keep them.  Pages that are left out are opened for nothing, since the
+ * body takes every page. */
 template <int PIECE, int GROUPS>
 MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt_u32 group_bytes,
                            bool once)
@@ -57,7 +58,8 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
     for (int gap = tile_gap(l.ring, q.pages); gap > 0; gap--)
         load_open(&l, 0);
     char *first = mpk_s + (l.ring.first + l.ring.at) * MPK_PAGE_BYTES; /* of the step's pages */
-    /* All pages are made room for first; then each lane asks for its group's piece. */
+    /* All pages are made room for first, so a lane may ask for a piece of any of them; then each
+     * lane asks for its group's piece. */
     while (groups < q.groups) {
         const int n = q.groups - groups < GROUPS ? q.groups - groups : GROUPS;
         if (!load_open(&l, (rt_u32)n * PIECE))
@@ -97,8 +99,9 @@ MPK_FN void tile_load_step(mpk_load &l, const tile_pass &q, const char *from, rt
 }
 #endif
 
-/* All lanes: all columns of a thin task, of each group `piece` blocks a page.  Packed groups are
- * padded to 256 columns, so no copy reads beyond one. */
+/* All lanes: all columns of a thin task, of each group `piece` blocks a page, which lie together,
+ * so that a lane's copy is 2 to 16 KB.  Packed groups are padded to 256 columns, so no copy reads
+ * beyond one. */
 MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s, const char *from,
                            rt_u32 group_bytes)
 {
@@ -126,8 +129,9 @@ MPK_FN void tile_load_thin(mpk_load &l, const tile_plan &p, const tile_shape &s,
     }
 }
 
-/* The loader's part of a task, as the plan has it.  Small copies want more pages in flight than
- * the tuned number, and there are no polls that they could delay; load_settle sets the number
+/* The loader's part of a task, as the plan has it: pass, lot, step, as the body takes them; each
+ * further lot brings the pass's weights again, from L2.  Small copies want more pages in flight
+ * than the tuned number, and there are no polls that they could delay; load_settle sets the number
  * back. */
 MPK_FN void linear_tile_load(mpk_load &l, const tile_shape &s)
 {
@@ -216,7 +220,8 @@ MPK_FN void tile_multiply_by_warps(const rt_u32 *a, const char *s_w, int stride,
 }
 
 /* One stage: ldmatrix brings 16 tokens x 16 columns as the four words of `a`: matrices 0, 1 are
- * tokens 0-7 and 8-15 of columns 0-7, 2, 3 those of columns 8-15. */
+ * tokens 0-7 and 8-15 of columns 0-7, 2, 3 those of columns 8-15.  Each is read once for all N rows
+ * of w.  The swizzle keeps the eight rows of a matrix in different banks, here and of w. */
 template <int N> MPK_FN void tile_multiply(const char *s_x, const char *s_w, int stride, float *sum)
 {
     const int thread = mpk_thread(), warp = thread / 32 % 4, lane = thread % 32, row = lane % 8,
@@ -236,15 +241,13 @@ MPK_FN void tile_end_products(void) {}
 MPK_FN void tile_wait_products(void) {}
 #endif
 
-/* Columns of a pass for this warpgroup's tokens, N rows of w: both stages of each step, or that of
- * number `which`.  sum[N / 2] per lane, as ptx_group_multiply leaves it. */
-
 #if MPK_WGMMA
 /* All columns of a pass for this warpgroup's 64 tokens, N rows of w: both stages of each step.
  * sum[N / 2] per lane, as ptx_group_multiply leaves it.  Four stages: two are read by products
- * while the other two are filled.  While the products of a step are in flight, x of the next
- * step is asked for and squares are added; the other warpgroup keeps the tensor cores busy while
- * this one waits. */
+ * while the other two are filled.  While the products of a step are in flight, x of the next step
+ * is asked for and squares are added; the other warpgroup keeps the tensor cores busy while this
+ * one waits.  The two meet nowhere here: each copies its own x, and a page is filled again when
+ * both have released it. */
 template <int N>
 MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                               const char *s_x, mpk_ring *ring, float *sum, row_sums *of_x)
@@ -280,10 +283,10 @@ MPK_FN void tile_columns_wide(const tile_shape &s, const tile_pass &q, const til
 
 #endif
 
-/* All columns of a pass, this warpgroup's stage `which` (0 or 1) of each step, for tokens that
- * both have.  With few tokens a step is short, so x of AHEAD steps is in flight: a stage is
- * refilled when its products have been waited for and all warps of the warpgroup have met after
- * that. */
+/* All columns of a pass, this warpgroup's stage `which` (0 or 1) of each step, for tokens that both
+ * have; the other's columns are added by tile_join.  With few tokens a step is short, so x of AHEAD
+ * steps is in flight: a stage is refilled when its products have been waited for and all warps of
+ * the warpgroup have met after that. */
 template <int N>
 MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const tile_copy &c,
                                 const char *s_x, int which, mpk_ring *ring, float *sum,
@@ -297,6 +300,9 @@ MPK_FN void tile_columns_narrow(const tile_shape &s, const tile_pass &q, const t
     for (int step = 0; step < q.steps; step++) {
         const int buffer = step % TILE_STAGES; /* the stage that is read */
         const rt_u32 page = tile_take(q, ring);
+        /* This thread's copies of the stage have ended, and of all threads after the meeting.  A
+         * group of copies is closed for each stage, also after the last one, so that the count
+         * holds. */
         ptx_copy_async_wait<AHEAD - 1>();
         ptx_fence_shared(); /* products read through the other proxy */
         tile_meet();        /* the stage is there, and all warps have read the one before */
@@ -336,15 +342,14 @@ MPK_FN const char *tile_take_thin(int piece, int step, int half, mpk_ring *ring,
     return mpk_s + *page * MPK_PAGE_BYTES + ((step * 8 & (piece - 1)) + half * 4) * 512;
 }
 
-/* All columns of a thin task: 128 of each 256 for this warpgroup.  Products have 64 rows of w
- * even if the task has fewer: those after the last group read other bytes (of a single group its
- * own again), and their sums are never stored. */
+/* All columns of a thin task: 128 of each 256 for this warpgroup, two stages of them.  Products
+ * have 64 rows of w even if the task has fewer: those after the last group read other bytes (of a
+ * single group its own again), and their sums are never stored. */
 MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const tile_copy &c,
                               const char *s_x, int half, mpk_ring *ring, float *sum, row_sums *of_x)
 {
     const int columns = s.columns, norm = s.norm, steps = (columns + 255) / 256;
-    /* wgmma takes 64 rows of w; of those beyond the task's groups the sums are not used */
-    const int stride = groups > 1 ? piece * 512 : 0;
+    const int stride = groups > 1 ? piece * 512 : 0; /* bytes from a group of w to the next */
     rt_u32 page = TILE_NO_PAGE; /* of the steps before, if they have left some */
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -367,6 +372,7 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
         for (int i = 0; i < 2 && norm; i++)
             tile_add_sums(c, buffer + i, of_x);
         tile_wait_products();
+        /* the step was the page's last */
         if (piece == 4 || ((step + 1) * 8 & (piece - 1)) == 0 || step + 1 == steps) {
             ring_release(page);
             page = TILE_NO_PAGE;
@@ -376,7 +382,9 @@ MPK_FN void tile_columns_thin(const tile_shape &s, int piece, int groups, const 
 
 #if MPK_WGMMA
 /* One thread of the warpgroup: request x of step `step` of a thin task, its two boxes; their stages
- * are free.  The second one's barrier tells of both, so that a step waits for one. */
+ * are free.  The second one's barrier tells of both, so that a step waits for one; the first one's
+ * gets the arrival of its phase alone, and keeps in step.  Columns beyond x are zeros, and
+ * counted. */
 MPK_FN void tile_ask_thin(const mpk_task &t, const box_lot &b, int half, int step, int row)
 {
     const rt_u32 fill = b.fill + 2 * (rt_u32)step;
@@ -431,7 +439,7 @@ MPK_FN bool tile_look_thin(int piece, const mpk_ring &ring)
         seen &= ptx_barrier_look(&mpk_w.full[next.first + next.at], next.parity);
     return seen != 0;
 }
-/* All warps: until they are. */
+/* All warps: until they are; ring is not moved, which tile_next_thin does. */
 MPK_FN void tile_wait_thin(int piece, const mpk_ring &ring)
 {
     mpk_ring next = ring;
@@ -455,9 +463,10 @@ MPK_FN rt_u32 tile_next_thin(int piece, int half, mpk_ring *ring)
     return page;
 }
 
-/* sums[m] += those of a stage's pieces that the thread would have brought of its token m
- * without boxes (tile_copy.cuh), so in the same order.  Threads of neighbouring quads have tokens
- * that are 4 apart, whose pieces lie in different banks: thread i has token tile_thin_row(i). */
+/* sums[m] += those of a stage's pieces that the thread would have brought of its token m without
+ * boxes (tile_copy.cuh), so in the same order.  Boxes are in the 128-byte swizzle: unit u of token
+ * r stands at u ^ r % 8.  Threads of neighbouring quads have tokens that are 4 apart, whose pieces
+ * lie in different banks: thread i has token tile_thin_row(i), and the one 32 on. */
 MPK_FN int tile_thin_row(int i)
 {
     return i / 32 * 8 + i / 4 % 2 * 4 + i / 8 % 4;
@@ -515,6 +524,7 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
         ptx_group_commit();
         const bool goes_on = step + 1 < steps;
         fresh = tile_thin_is_fresh(piece, step + 1);
+        /* Both looks come while the products run; they wait for nothing. */
         seen = goes_on &&
                ptx_barrier_look(&mpk_w.box_full[half][(fill + 3) % MPK_BOXES],
                                 (fill + 3) / MPK_BOXES & 1) &&
@@ -532,7 +542,8 @@ MPK_FN void tile_columns_thin_box(const mpk_task &t, int piece, int groups, cons
 }
 #endif
 
-/* No token of a thin task is alive: take and release all of its pages. */
+/* No token of a thin task is alive: take and release all of its pages.  They were loaded ahead of
+ * the step, and the ring counts them. */
 MPK_FN void tile_drop_thin(const tile_shape &s, int piece, mpk_ring *ring)
 {
     const int blocks = (s.columns + 255) / 256 * 8;
@@ -552,8 +563,9 @@ MPK_FN void tile_drop(const tile_pass &q, mpk_ring *ring)
 
 /* ---- the body ---- */
 
-/* Where warpgroup `half` leaves its sums of a unit for the other: f32[32][128 threads], in its
- * own stages of x.  Neighbouring threads lie side by side: no bank conflict. */
+/* Where warpgroup `half` leaves its sums of a unit for the other: f32[32][128 threads], in its own
+ * stages of x, which no product reads any more.  Neighbouring threads lie side by side: no bank
+ * conflict.  It leaves every other unit, hence unit / 2. */
 MPK_FN float *tile_sums_of(const mpk_task &t, int half, int unit)
 {
     return (float *)(t.s_scratch + half * TILE_X) + unit / 2 * (32 * 128);
@@ -587,9 +599,12 @@ template <int N> MPK_FN void tile_join(const mpk_task &t, const tile_shape &s, f
 }
 
 /* One pass for this warpgroup's tokens from `row` on, N rows of w; if it is not wide, both
- * warpgroups have the same tokens and join.  first: the pass's first group.  Sums are this
- * function's own for each shape: were they one array for all, ptxas would wait after every
- * product (C7511). */
+ * warpgroups have the same tokens and join.  first: the pass's first group; piece: of a thin task.
+ * Sums are this function's own for each shape: were they one array for all, ptxas would wait after
+ * every product (C7511).
+ *
+ *    columns -> sums of x put down -> sums of 64 rows to scratch, by warp -> y (tile_end.cuh)
+ *    thin, plain: sums joined and ended in registers instead (thin_end.cuh) */
 template <int LOOP, int N>
 MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass &q, int first,
                         int row, int piece, mpk_ring *ring)
@@ -608,6 +623,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
                plain = !others || (s.peaks < 0 && s.activation == ACTIVATE_NONE),
                stores = THIN && TILE_HAS_END(LOOP, TILE_END_PLAIN) && plain;
     thin_residual residual = {};
+    /* The residual is under way while the products run.  Where x comes by boxes the event is waited
+     * for later, and the residual asked for after that. */
     if (LOOP != TILE_THIN_BOX) {
         tile_copy_begin(t, s, row, s_x, &c);
         if (stores)
@@ -634,6 +651,8 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_columns_thin(s, piece, q.groups, c, s_x, half, ring, sum, of_x);
     else
         tile_columns_narrow<N>(s, q, c, s_x, half, ring, sum, of_x);
+    /* With all columns of its tokens a warpgroup knows their factors; with half of them it puts
+     * down sums, which the other completes. */
     if (WIDE)
         tile_put_scales(s, of_x, sums_row, s_scale);
     else
@@ -648,6 +667,7 @@ MPK_FN void tile_run_as(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_meet(); /* stages of x give way to sums */
     else
         tile_join<N>(t, s, sum);
+        /* Where they have joined, each warpgroup ends every other unit: those whose sums it has. */
 #pragma unroll 1
     for (int u = WIDE ? 0 : half; u < N / 64 && TILE_GROUPS * u < q.groups; u += WIDE ? 1 : 2) {
         tile_put_unit<N>(sum, u, s_sum);
@@ -671,13 +691,15 @@ MPK_FN void tile_run_if(const mpk_task &t, const tile_shape &s, const tile_pass 
         tile_run_as<LOOP, N>(t, s, q, first, row, piece, ring);
 }
 
-/* Does x of the thin task come by boxes?  Then its loop waits for the event. */
+/* Does x of the thin task come by boxes?  Then its loop waits for the event.  A box is neighbouring
+ * rows of x, so gathered rows have none. */
 MPK_FN bool tile_has_thin_boxes(const mpk_task &t, const tile_shape &s, const tile_plan &p)
 {
     return MPK_WGMMA && TILE_HAS_LOOP(TILE_THIN_BOX) && p.piece && t.e->maps && s.gathered < 0;
 }
 
-/* Called by linear_tile for a lot of a pass that comes neither by boxes nor by panels. */
+/* Called by linear_tile for a lot of a pass that comes neither by boxes nor by panels.  One of the
+ * loops matches; those that no task of the kernel takes are not compiled. */
 MPK_FN void tile_run(const mpk_task &t, const tile_shape &s, const tile_plan &p, const tile_pass &q,
                      int first, int row, mpk_ring *ring)
 {
@@ -722,6 +744,7 @@ MPK_FN void linear_tile(const mpk_task &t, const tile_shape &s)
             place = at + p.per_pass < p.groups ? next : TILE_NO_PLACE;
         const tile_pass q = tile_pass_at(p, s, at);
         const bool boxed = TILE_ALL_SHARE || p.boxed;
+        /* Loops by boxes wait themselves, once their stages of x are ready for the first box. */
         if (is_first && (dead || !(boxed || tile_has_thin_boxes(t, s, p))))
             mpk_wait(t);
         /* No token of the lot is alive, but its pages have been loaded: let them go. */

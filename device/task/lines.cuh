@@ -22,7 +22,8 @@
 #include "task/order.cuh"
 #include "task/rows.cuh"
 
-/* How many threads share a line of n entries; 1: it has the line alone, without barriers. */
+/* How many threads share a line of n entries; 1: it has the line alone, without barriers.  By the
+ * length alone, so that a sum has the same order however the operator is cut. */
 MPK_FN int lines_group(rt_i64 n)
 {
     return n <= 64 ? 1 : mpk_group(n);
@@ -36,15 +37,13 @@ MPK_FN rt_u64 lines_merit(const mpk_view &x, const char *g_x, rt_i64 at, bool la
     return rank == 0 && !largest && !mpk_is_exact(x.dtype) ? order_last(x.dtype) : rank;
 }
 
-/* ---- long lines of neighbours, by pieces of 16 bytes ----
- *
- * Logits are such lines.  Comparing integers that rank each entry costs several instructions an
- * entry; so finite numbers are compared as floats, and only pieces that hold others are
- * ranked. */
+/* Logits are such lines.  Comparing integers that rank each entry costs several instructions an
+ * entry; so finite numbers are compared as floats, and only pieces that hold others are ranked.
+ * Both give the same entry: the first of the best, or the first NaN. */
 
 enum { LINES_AHEAD = 8 }; /* pieces that a thread requests at once */
 
-/* 16 bytes of a line: 4 entries of f32, 8 of f16 or bf16. */
+/* 16 bytes of a line, as loaded: 4 entries of f32, 8 of f16 or bf16. */
 struct alignas(16) lines_piece {
     rt_u32 word[4]; /* 16 bytes as loaded */
 };
@@ -64,7 +63,8 @@ MPK_FN float lines_entry(int dtype, const lines_piece &p, int i)
     return dtype == MPK_BF16 ? mpk_from_bf16(half) : mpk_from_f16(half);
 }
 
-/* How good a number is, never 0: NaN is better than all.  0 is left for "nothing found". */
+/* How good a number is, never 0: NaN is better than all.  0 is left for "nothing found".  -0 and 0
+ * are equally good, so the first of them counts. */
 MPK_FN rt_u32 lines_worth(float x, bool largest)
 {
     return x == x ? mpk_key(largest ? x : -x) : 0xffffffffu;
@@ -161,7 +161,8 @@ MPK_FN void lines_search(const mpk_view &x, const char *g_line, rt_i64 n, bool l
 }
 
 /* Each thread of a group gets the best that any has found, of equal ones the first.  Called by all
- * threads.
+ * threads.  most: how good; best: the complement of the entry's number, 0 of a thread that has
+ * none.
  *
  * In each round the upper half of what is left hands its pairs to the lower half; rounds up, for a
  * group may have any number of threads.  A barrier after each round; the last one lets the next
@@ -207,6 +208,8 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
         int o = 0;
         bool mine = rows_line(group, first, n, &line);
         mpk_place(box, value.rank, mine ? line : 0, at);
+        /* o: the axis of the result at which axis i of x stands; with `keep` the reduced one has
+         * entry 0. */
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++) {
             if (i < x.rank && i != axis && o < RT_MAX_RANK)
@@ -216,6 +219,7 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
         /* Numbers as complements, so that the first is the largest; no entry is 0. */
         rt_u64 most = 0, best = 0;
         const char *g_line = g_x + from * mpk_dtype_bytes(x.dtype);
+        /* By pieces only where all threads share the line: a team would have few of them. */
         const bool pieces = lines_is_short_float(x.dtype) && x.stride[axis] == 1 &&
                             group == MPK_THREADS && group > 1;
         if (pieces && ((rt_u64)g_line & 15) == 0) {
@@ -224,6 +228,7 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
         } else {
             for (rt_i64 i = lane; mine && i < x.dims[axis]; i += group) {
                 rt_u64 merit = lines_merit(x, g_x, from + i * x.stride[axis], largest);
+                /* the first entry counts even if its merit is 0; of equal ones the first stays */
                 if (!best || merit > most) {
                     most = merit;
                     best = ~(rt_u64)i;
@@ -243,7 +248,7 @@ MPK_FN void extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &va
 /* ---- running sums and extremes ---- */
 
 /* The part lo <= i < hi of a line of n entries that a thread of its group has: neighbours, since
- * order counts here.  Without a line it is empty. */
+ * order counts here.  Without a line it is empty.  Parts differ by at most one entry. */
 struct lines_part {
     rt_i64 lo, hi; /* entries of the line */
     int first;     /* thread of the group */
@@ -274,11 +279,11 @@ MPK_FN rt_i64 scan_pair(int kind, rt_i64 a, rt_i64 b)
     return (rt_i64)(kind == SCAN_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
 }
 
-/* Running sums of lines in the arithmetic of `number`; none: what nothing comes to.  Where a
- * line is shared, each thread sums its part, adds up the parts before its own, then goes through
- * its part again from there.  The number of threads follows from the length of the line, so the
- * order of sums does too.  Barriers: after the first all sums of parts are there; after the
- * second all have been read, so the next line may write its own. */
+/* Running sums of lines in the arithmetic of `number` (double, or rt_i64 for integers); none: what
+ * nothing comes to.  Where a line is shared, each thread sums its part, adds up the parts before
+ * its own, then goes through its part again from there.  The number of threads follows from the
+ * length of the line, so the order of sums does too.  Barriers: after the first all sums of parts
+ * are there; after the second all have been read, so the next line may write its own. */
 template <typename number>
 MPK_FN void scan_lines(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis, int kind,
                        number none)
@@ -327,8 +332,8 @@ MPK_FN void scan_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, in
                    kind == SCAN_LOGSUMEXP ? (double)-MPK_INFINITY : (double)(kind == SCAN_PROD));
 }
 
-/* The number of the best entry so far: entry i, or `best` (-1: none).  *most: its merit; of
- * equal entries the last, as the reference has it. */
+/* The number of the best entry so far: entry i, or `best` (-1: none).  *most: its merit; of equal
+ * entries the last, as the reference has it.  Called in rising order of i. */
 MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
 {
     if (best >= 0 && merit < *most)
@@ -337,8 +342,9 @@ MPK_FN rt_i64 scan_better(rt_u64 merit, rt_i64 i, rt_i64 best, rt_u64 *most)
     return i;
 }
 
-/* As scan_lines, with the index of the best so far in place of a sum; -1 means no entry.  Its merit
- * is found again from x, so that a thread leaves one number in scratch. */
+/* The body of scan_extreme: running extremes, and where they are.  As scan_lines, with the index of
+ * the best so far in place of a sum; -1 means no entry.  Its merit is found again from x, so that a
+ * thread leaves one number in scratch.  Values are copied from x, bit for bit. */
 MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                              const mpk_view &index, int axis, bool largest)
 {
@@ -376,7 +382,8 @@ MPK_FN void scan_extreme_run(const mpk_task &t, const mpk_view &x, const mpk_vie
     }
 }
 
-/* What search_sorted compares: integers exactly, floats as double; NaN is like nothing. */
+/* What search_sorted compares: integers exactly, floats as double; NaN is like nothing.  One of the
+ * two is set, by the dtype of the lines and values, a constant. */
 struct lines_key {
     double f;
     rt_i64 i;
@@ -392,9 +399,10 @@ MPK_FN lines_key lines_get(const mpk_view &x, const char *g_x, rt_i64 at)
     return k;
 }
 
-/* Where each value would be put into its sorted line, before (or, right, after) equal entries: a
- * binary search by a thread.  As the reference: comparisons with NaN are false, so NaN goes to the
- * end. */
+/* The body of search_sorted: where each value would be put into its sorted line, before (or, right,
+ * after) equal entries: a binary search by a thread, of log2(n) loads that wait for each other.  As
+ * the reference: comparisons with NaN are false, so NaN goes to the end.  Invariant: entries before
+ * lo stand before the value, those from hi on do not. */
 MPK_FN void search_sorted_run(const mpk_task &t, const mpk_view &sorted, const mpk_view &values,
                               const mpk_view &index, bool right)
 {

@@ -3,7 +3,12 @@
  *
  * A function of the expression language is map_NAME_T here, T one of b, i, f, d (truth, integer,
  * float, double): the type of its last argument; all take three arguments, and use as many as they
- * have, so that an instance can print every call alike.  Truths are integers 0 and 1.
+ * have, so that an instance can print every call alike.  Truths are integers 0 and 1.  For example
+ * max(x0 * x1, 0.0) of floats is printed as (src/gen/map_print.c)
+ *
+ *    const float v2 = map_multiply_f(v0, v1, v0);
+ *    const float v3 = 0.0f;
+ *    const float v4 = map_max_f(v2, v3, v2);
  *
  * There is no loop here: an instance prints its own, a variable for each step of its expression.
  * The reference compiles the same tables for the host, so both have the same arithmetic.
@@ -84,7 +89,9 @@ WHOLE(MAP_WHOLES)
 BITS(MAP_BITWISE)
 LOGIC(MAP_LOGICAL)
 
-/* exp, sigmoid and a / b within 2^-17, for values that are rounded to 16 bits; of b at least 1. */
+/* exp, sigmoid and a / b within 2^-17, for values that are rounded to 16 bits; of b at least 1.
+ * Instances print these in place of the exact ones where the result has 16 bits (gen_map_result in
+ * src/gen/map_print.h). */
 MPK_FN float map_near_exp(float a)
 {
     return ptx_exp2(1.44269504088896341f * a); /* log2(e) */

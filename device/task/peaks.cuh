@@ -24,13 +24,15 @@ MPK_FN float logits_bent(float sum, float cap, float rate)
     return cap != 0 ? mpk_capped(sum, cap, rate) : sum * rate;
 }
 
+/* The largest logit of some columns, and which column it is; in memory two floats, so a column is
+ * exact below 2^24. */
 struct peak {
     float best;
     int at; /* -1: none */
 };
 
-/* The larger of the logits of columns `column` and `column` + 1; has_a, has_b: whether the
- * column is one of the vocabulary and of the task.  No column, or only NaN: at is -1. */
+/* The larger of the logits of columns `column` and `column` + 1; has_a, has_b: whether the column
+ * is one of the vocabulary and of the task.  No column, or only NaN: at is -1, and best is -inf. */
 MPK_FN peak peak_of_pair(float a, float b, int column, bool has_a, bool has_b)
 {
     peak p = {-__int_as_float(0x7f800000), -1};
@@ -45,7 +47,9 @@ MPK_FN peak peak_of_pair(float a, float b, int column, bool has_a, bool has_b)
     return p;
 }
 
-/* Of LANES neighbouring lanes, a power of 2: each gets the largest. */
+/* Of LANES neighbouring lanes, a power of 2: each gets the largest.  All 32 lanes call it, those
+ * without a column with -1.  Equal peaks are compared by their columns, since a lane may meet a
+ * lower one later. */
 template <int LANES> MPK_FN peak peak_of_lanes(peak p)
 {
 #pragma unroll

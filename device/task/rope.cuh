@@ -6,6 +6,10 @@
  *
  *    (x1, x2)  ->  (x1 cos - x2 sin, x2 cos + x1 sin)
  *
+ *   rope_table   positions [T] -> table f32[T, 2, half], cosines and then sines, once a step
+ *   rope         x [T, H, K] by that table: an angle for each pair of a token, all heads alike
+ *   rotate       x of any rank by tables of cosines and sines with an angle for each entry
+ *
  * A thread does an entry of the result (of rope_table a pair; of rotate eight neighbours where rows
  * have them, and their partners where a task has both halves); no scratch, no barriers.  heads.cuh
  * and latent_rope.cuh rotate heads by the same functions.  These are the generic bodies;
@@ -35,7 +39,7 @@ MPK_FN void rope_angle(float frequency, float amplitude, rt_i64 position, float 
 }
 
 /* Where the partner of entry k of a head stands, and which pair they are, 0 to half - 1; false:
- * entry k is not rotated, and nothing is set. */
+ * entry k is not rotated, and nothing is set.  half: pairs, which are as many as the table has. */
 MPK_FN bool rope_pair(int k, int half, int *partner, int *pair, bool *is_first)
 {
     if (k >= 2 * half)
@@ -105,7 +109,8 @@ MPK_FN void rope_run(const mpk_task &t, const mpk_view &x, const mpk_view &table
 }
 
 /* One entry of rotate, whose partner is `other`: both products and the sum are rounded, as in
- * src/op/rotate.h. */
+ * src/op/rotate.h; the sum when it is stored.  cosine and sine: of this entry, which need not be
+ * its partner's.  A first entry takes its partner negated. */
 MPK_FN float rotate_entry(int dtype, float value, float other, bool is_first, float cosine,
                           float sine)
 {
@@ -125,6 +130,8 @@ MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &c
     const rt_u64 n = mpk_count(box, x.rank);
 #pragma unroll 1
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += AT_ONCE * MPK_THREADS) {
+        /* All loads of a round come before the first product.  Where a result goes is kept beside
+         * them: to find it again takes divisions. */
         eight value[AT_ONCE][2], c[AT_ONCE][2], s[AT_ONCE][2]; /* of both halves */
         rt_i64 to[AT_ONCE];
 #pragma unroll
@@ -148,6 +155,7 @@ MPK_FN void rotate_pairs(const mpk_task &t, const mpk_view &x, const mpk_view &c
                 float r[EIGHT];
 #pragma unroll
                 for (int k = 0; k < EIGHT; k++)
+                    /* the partner of an entry stands at the same place of the other half */
                     r[k] = rotate_entry(x.dtype, eight_get(x.dtype, value[j][h], k),
                                         eight_get(x.dtype, value[j][1 - h], k), h == 0,
                                         eight_get(cosine.dtype, c[j][h], k),
@@ -171,6 +179,7 @@ MPK_FN bool rotate_by_eights(const mpk_task &t, const mpk_view &x, const mpk_vie
     mpk_box box = mpk_box_of(t, x.rank);
     if (!eight_counts(box, last, (rt_u64)g_x | (rt_u64)g_cosine | (rt_u64)g_sine | (rt_u64)g_y))
         return false;
+    /* From here on box counts eights along the last axis. */
     bool pairs = width == mpk_row(x); /* of whole rows */
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
@@ -231,6 +240,7 @@ MPK_FN void rotate_run(const mpk_task &t, const mpk_view &x, const mpk_view &cos
     for (rt_u64 i = (rt_u64)mpk_thread(); i < n; i += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK];
         mpk_place(box, x.rank, i, at);
+        /* Entries from `width` on are copied. */
         const rt_i64 e = at[last], from = mpk_offset(x, at);
         float value = mpk_get(x, g_x, from);
         if (e < width) {

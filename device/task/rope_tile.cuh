@@ -3,7 +3,8 @@
  *
  * The operator rope_kv; a task is some tokens, some query heads, and the KV heads whose first
  * query head is among them.  Called by the generated switch over bodies for many tokens, once
- * the task's event is activated.
+ * the task's event is activated.  src/gen/body_rope_tile.c chooses it; heads.cuh has the generic
+ * body.  Scratch: a map of ROTATE_PLACES bits, places of the cache modulo that, and a flag.
  *
  * Query and key heads: K / 8 lanes have a token (rotate_lanes), each 4 dims of a head's low half
  * and the 4 that are rotated with them; eight of its heads at a time, so that their loads overlap,
@@ -44,17 +45,19 @@ template <int K> struct rotate_lanes {
     static_assert(N >= K / 8 && (N & (N - 1)) == 0 && N <= 32, "a token's lanes are of one warp");
 };
 
-/* Tokens of the step: first to last - 1 are the task's; all of them are looked at for shared
- * places. */
+/* Tokens of the step: first to last - 1 are the task's and alive; all of the step's are looked at
+ * for shared places. */
 struct rotate_tokens {
     int first, last, all; /* last: one after */
 };
 
 /* ---- places ---- */
 
-/* Places of N tokens in the cache, as numbers: page * 64 + place in the page; -1: it has none,
- * or token[i] is negative.  No branches, so that all loads of a kind are in flight together:
- * positions and slots, then entries of the page table. */
+/* Places of N tokens in the cache, as numbers: page * 64 + place in the page; -1: it has none, or
+ * token[i] is negative.  Positions, slots and entries of the page table are data and count only in
+ * range.  No branches, so that all loads of a kind are in flight together: positions and slots,
+ * then entries of the page table.  mpk_caches has the sizes that the host writes when the kernel is
+ * loaded. */
 template <int N>
 MPK_FN void rotate_places(const mpk_task &t, const rotate_shape &s, const int *token, int *place)
 {
@@ -101,6 +104,8 @@ MPK_FN void rotate_mark(rt_u32 *s_map, rt_u32 *s_flag, int place)
         bits = 0xffffffffu;
         place = lane == 0 ? place : -1;
     }
+    /* Not whole: lanes of one word meet at it one after the other.  A bit that was taken already,
+     * also by a lane of this warp, is a place that was met twice. */
     if (place >= 0 && atomicOr(&s_map[place % ROTATE_PLACES / 32], bits) & bits)
         *s_flag = 1;
 }
@@ -114,6 +119,7 @@ MPK_FN bool rotate_any_twice(const mpk_task &t, const rotate_shape &s, int all)
     const uint4 none = make_uint4(0, 0, 0, 0); /* no place taken */
     for (int i = mpk_thread() * 16; i < ROTATE_SCRATCH; i += MPK_THREADS * 16)
         *(uint4 *)(t.s_scratch + i) = none;
+    /* The map is empty before the first bit is taken. */
     mpk_sync();
     for (int base = 0; base < all; base += MPK_THREADS * ROTATE_AT_ONCE) {
         int token[ROTATE_AT_ONCE], place[ROTATE_AT_ONCE];
@@ -159,7 +165,8 @@ MPK_FN float rotate_weight(const mpk_task &t, int operand, int type, int dim)
     return __uint_as_float((rt_u32)mpk_at<const rt_u16>(t, operand)[dim] << 16);
 }
 
-/* Four dims times scale and weight, rounded to bf16 as the single operator does. */
+/* Four dims times scale and weight, rounded to bf16 as the single operator does: what follows
+ * begins with rounded numbers. */
 MPK_FN uint2 rotate_norm(const float *weight, float scale, uint2 v)
 {
     v.x = ptx_pack_bf16(ptx_low_bf16(v.x) * scale * weight[0],
@@ -190,7 +197,8 @@ MPK_FN void rotate_dims(uint2 *low, uint2 *high, float4 cosine, float4 sine)
     high->y = ptx_pack_bf16(g * cosine.z + c * sine.z, h * cosine.w + d * sine.w);
 }
 
-/* What a lane rotates: 4 dims of a head's low half and the 4 of its high half. */
+/* What a lane rotates: 4 dims of a head's low half and the 4 of its high half.  Both are 8 bytes of
+ * a row, so that the lanes of a token load 64 bytes or more together. */
 struct rotate_pair {
     uint2 low, high; /* four bf16 each */
 };
@@ -216,7 +224,8 @@ MPK_FN rotate_weights rotate_weights_of(const mpk_task &t, int operand, int type
 }
 
 /* A head, normalised if `norm`, and rotated; LAST: rotated first.  All lanes of the token take part
- * in the sum of squares: neighbours, by a butterfly. */
+ * in the sum of squares: neighbours, by a butterfly, so that each has the same bits.  Lanes without
+ * dims bring zeros. */
 template <int K, bool LAST>
 MPK_FN void rotate_head(const rotate_weights &w, bool norm, float eps, float4 cosine, float4 sine,
                         rotate_pair *v)
@@ -237,10 +246,10 @@ MPK_FN void rotate_head(const rotate_weights &w, bool norm, float eps, float4 co
         rotate_dims(&v->low, &v->high, cosine, sine);
 }
 
-/* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is
- * read first: after a store it would be read again and again.  A group of lanes has a
- * token; groups that are left over share the token's heads.  The token's target is looked up for
- * keys alone: queries go to [T, H, K] in order. */
+/* All threads: query heads lo to hi - 1, or keys of these KV heads.  What does not change is read
+ * first: after a store it would be read again and again.  A group of lanes has a token; groups that
+ * are left over share the token's heads: PARTS of them, each with every PARTS-th head.  The token's
+ * target is looked up for keys alone: queries go to [T, H, K] in order. */
 template <int K, bool LAST>
 MPK_FN void rotate_heads(const mpk_task &t, const rotate_shape &s, const rotate_tokens &k,
                          bool keys, int lo, int hi, bool twice)
@@ -256,7 +265,7 @@ MPK_FN void rotate_heads(const mpk_task &t, const rotate_shape &s, const rotate_
     rt_u16 *q = mpk_at<rt_u16>(t, s.q) + dim, *cache = mpk_at<rt_u16>(t, ROTATE_K_CACHE);
     const rotate_weights w =
         rotate_weights_of<K>(t, keys ? ROTATE_K_NORM : ROTATE_Q_NORM, type, dim);
-    const bool holds = K % 64 == 0 || dim < K / 2; /* dims of a head */
+    const bool holds = K % 64 == 0 || dim < K / 2; /* dims of a head: of K 96 not all do */
     for (int base = k.first; base < k.last; base += TOKENS) {
         const int token = base + group % TOKENS;
         const bool there = token < k.last; /* groups without a token take part in shuffles */
@@ -305,7 +314,9 @@ MPK_FN void rotate_heads(const mpk_task &t, const rotate_shape &s, const rotate_
 /* ---- values ---- */
 
 /* All lanes alike: which tokens from t0 - 16 (bit 0) to t0 + 15 begin a full block of 16 places
- * whose tokens are all the task's.  own: the place of token t0 + i in lane i and in i + 16. */
+ * whose tokens are all the task's.  own: the place of token t0 + i in lane i and in i + 16.  64
+ * tokens are looked at, two by each lane: those before t0 may begin a block that reaches into the
+ * 16 of this warp, those after t0 + 15 end one. */
 MPK_FN rt_u32 rotate_full_blocks(const mpk_task &t, const rotate_shape &s, const rotate_tokens &k,
                                  int t0, int *own)
 {
@@ -374,8 +385,9 @@ MPK_FN void rotate_store_block(const mpk_task &t, const rotate_shape &s, int tok
     }
 }
 
-/* A warp: values of up to 16 tokens from t0 on that are written one by one: lane i holds where
- * that of token t0 + i goes, or -1.  Four at a time, so that their loads overlap. */
+/* A warp: values of up to 16 tokens from t0 on that are written one by one: lane i holds where that
+ * of token t0 + i goes, or -1.  Four at a time, so that their loads overlap.  A value is K stores
+ * of 2 bytes, 32 bytes apart: what a full block saves. */
 template <int K>
 MPK_FN void rotate_store_values(const mpk_task &t, const rotate_shape &s, int t0, int place,
                                 int head)
@@ -418,9 +430,10 @@ MPK_FN void rotate_store_values(const mpk_task &t, const rotate_shape &s, int t0
     }
 }
 
-/* All threads: values of KV heads kv_lo to kv_hi - 1.  Warps take 16 tokens of a head at a time;
- * a block is written by the warp in whose 16 it begins.  `covered` spreads the first bit of each
- * full block over its 16 tokens, which are left out of the single stores. */
+/* All threads: values of KV heads kv_lo to kv_hi - 1.  Warps take 16 tokens of a head at a time; a
+ * block is written by the warp in whose 16 it begins.  `covered` spreads the first bit of each full
+ * block over its 16 tokens, which are left out of the single stores: also those of a block that
+ * begins before t0, which another warp writes. */
 template <int K>
 MPK_FN void rotate_values(const mpk_task &t, const rotate_shape &s, const rotate_tokens &k,
                           int kv_lo, int kv_hi, bool twice)
@@ -461,6 +474,7 @@ template <int K, bool LAST = false> MPK_FN void rope_tile(const mpk_task &t, con
     const rotate_tokens k = {(int)t.e->lo[0], (int)t.hi0,
                              (int)mpk_smaller(t.live[RT_TOKENS], (rt_u32)s.tokens)};
     const int lo = (int)t.e->lo[1], hi = (int)t.e->hi[1], group = s.heads / s.kv_heads;
+    /* The KV heads whose first query head is in the box: each is one task's. */
     const int kv_lo = (lo + group - 1) / group, kv_hi = (hi + group - 1) / group;
     const bool twice = kv_lo < kv_hi && rotate_any_twice(t, s, k.all);
 #pragma unroll 1

@@ -23,7 +23,15 @@
 
 enum { ROUTE_BIAS = 1 };
 
-/* A use of the body. */
+/* A use of the body, a constant of the instance; the words are those of src/op/route.c.
+ *
+ *    of_token     experts that a token gets, 64 at most
+ *    normalize    weights are divided by the sum of the chosen shares
+ *    round        weights are rounded to bf16, if the logits are
+ *    sigmoid      a share is 1 / (1 + e^-logit), else its part of the softmax
+ *    groups       of neighbours, 32 at most; kept: from how many are experts chosen; best: whose
+ *                 shares are a group's rate, 1 or 2
+ *    factor       of all weights */
 struct route_rules {
     int experts, of_token;
     bool normalize, round, sigmoid;
@@ -32,7 +40,7 @@ struct route_rules {
     float factor;
 };
 
-/* Over all lanes. */
+/* The sum over all lanes, in each of them, in one order. */
 MPK_FN float route_add(float x)
 {
 #pragma unroll
@@ -42,7 +50,8 @@ MPK_FN float route_add(float x)
 }
 
 /* All lanes: the largest key of those that are not 0, of equal keys that of the lowest id; its
- * expert in *id. */
+ * expert in *id.  Key and id do not fit one word of 32 bits, of which a reduction takes one: hence
+ * two reductions. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN rt_u32 route_best(const rt_u32 *key, int lane, rt_u32 *id)
 {
@@ -59,19 +68,21 @@ MPK_FN rt_u32 route_best(const rt_u32 *key, int lane, rt_u32 *id)
 }
 
 /* What experts have in common of a token: the largest logit, and 1 / the sum of exponentials; not
- * read with sigmoids. */
+ * read with sigmoids.  With the largest taken off, no exponential is infinite. */
 struct route_row_facts {
     float largest, inverse;
 };
 
-/* An expert's share, by its logit. */
+/* An expert's share, by its logit: what its weight is made of, and, with the bias, what it is
+ * chosen by where there is one. */
 MPK_FN float route_share_of(const route_rules &u, const route_row_facts &r, float logit)
 {
     return u.sigmoid ? __fdividef(1, 1 + route_exp(-logit))
                      : route_exp(logit - r.largest) * r.inverse;
 }
 
-/* A NaN is in the sum of all, as in route_warp. */
+/* A NaN is in the sum of all, as in route_warp, and so in all weights; the largest is found by
+ * keys, among which NaN is 0. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN route_row_facts route_facts(const route_rules &u, const rt_u32 *word, int lane)
 {
@@ -92,7 +103,8 @@ MPK_FN route_row_facts route_facts(const route_rules &u, const rt_u32 *word, int
 }
 
 /* The lane's keys, of what experts are chosen by: logits, or, where more than their order counts,
- * shares and biases. */
+ * shares and biases.  By logits alone the choice depends on no target's exp.  Keys of experts are
+ * ROUTE_NAN at least, of places beyond the experts 0. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN void route_choices(const route_rules &u, const route_row_facts &r, const rt_u32 *word,
                           const float *bias, int lane, rt_u32 *key)
@@ -107,7 +119,8 @@ MPK_FN void route_choices(const route_rules &u, const route_row_facts &r, const 
     }
 }
 
-/* The key of a group's rate. */
+/* The key of a group's rate, in all lanes.  The key of a NaN stands for a NaN, so a rate with one
+ * is the lowest. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN rt_u32 route_rate_of(const route_rules &u, const rt_u32 *key, int group, int lane)
 {
@@ -126,7 +139,8 @@ MPK_FN rt_u32 route_rate_of(const route_rules &u, const rt_u32 *key, int group, 
     return mpk_larger(mpk_key(mpk_from_key(first) + mpk_from_key(second)), (rt_u32)ROUTE_NAN);
 }
 
-/* The keys of experts whose groups are not among the best become 0. */
+/* The keys of experts whose groups are not among the best become 0.  Of groups with equal rates the
+ * one of lower number counts as better. */
 template <int LOGITS, bool IS_BF16>
 MPK_FN void route_keep(const route_rules &u, int lane, rt_u32 *key)
 {
@@ -139,6 +153,7 @@ MPK_FN void route_keep(const route_rules &u, int lane, rt_u32 *key)
     }
 #pragma unroll 1
     for (int g = 0; g < u.groups; g++) {
+        /* how many groups stand before this lane's */
         const rt_u32 other = __shfl_sync(0xffffffffu, rate, g);
         above += other > rate || (other == rate && g < lane);
     }
@@ -163,10 +178,12 @@ MPK_FN float route_choose(const rt_u32 *word, rt_u32 *key, int lane, rt_u32 *id)
             logit = route_logit<IS_BF16>(word, i);
             key[i] = 0;
         }
+    /* route_id the other way round: the lane that has the expert */
     return __shfl_sync(0xffffffffu, logit, (int)(IS_BF16 ? *id / 2 : *id) % 32);
 }
 
-/* Store the token's weights; share: of the lane's two places, 0 beyond the last. */
+/* Store the token's weights; share: of the lane's two places, 0 beyond the last.  No word of them
+ * is RT_EMPTY, which readers poll for. */
 template <bool IS_BF16>
 MPK_FN void route_put_weights(const route_rules &u, const float *share, int lane, char *weights)
 {
@@ -181,7 +198,9 @@ MPK_FN void route_put_weights(const route_rules &u, const float *share, int lane
     }
 }
 
-/* One token, by a warp: a row of logits -> its ids and weights. */
+/* One token, by a warp: a row of logits -> its ids and weights.  The weights need all shares of the
+ * chosen experts, so they come last; until then lane j keeps the share of the token's expert j, and
+ * of j + 32. */
 template <int WORDS, bool IS_BF16>
 MPK_FN void route_by_shares(const route_rules &u, const char *logits, const float *bias, char *ids,
                             char *weights, bool carried)
@@ -198,6 +217,7 @@ MPK_FN void route_by_shares(const route_rules &u, const char *logits, const floa
 #pragma unroll 1
     for (int j = 0; j < u.of_token; j++) {
         const float x = route_choose<LOGITS, IS_BF16>(word, key, lane, &id);
+        /* At once: the loader of the experts' products polls the ids. */
         if (lane == 0)
             ptx_store_word(ids + j * 4, id);
         share[0] = j == lane ? route_share_of(u, r, x) : share[0];
@@ -206,8 +226,9 @@ MPK_FN void route_by_shares(const route_rules &u, const char *logits, const floa
     route_put_weights<IS_BF16>(u, share, lane, weights);
 }
 
-/* The body; it waits and triggers itself.  WORDS: of a row, for each lane.  Biases are constants,
- * so they are loaded before the wait, once for all of the warp's tokens. */
+/* The body; it waits and triggers itself.  WORDS: of a row, for each lane.  Warps take tokens in
+ * turn and never meet; there is no scratch.  Biases are constants, so they are loaded before the
+ * wait, once for all of the warp's tokens. */
 template <int WORDS, bool IS_BF16> MPK_FN void route_shares(const mpk_task &t, const route_rules &u)
 {
     enum { LOGITS = WORDS * (IS_BF16 ? 2 : 1) };

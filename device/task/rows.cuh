@@ -4,6 +4,11 @@
  * Input: views of any dtype and strides; output: the task's box.  These are the generic bodies;
  * what they are too general for has a fast body beside them (rows_warp.cuh for norms and softmax).
  *
+ *   rms_norm_run, rms_norm_parts_run, layer_norm_run    rows along the last axis
+ *   softmax_run                                         lines along any axis, also log_softmax
+ *   argmax_run, argmax_partial_run, argmax_reduce_run   rows of rank 2
+ *   reduce_pair, reduce_group                           one kind of reduction, for reduce.cuh
+ *
  * A line, which is what one result is made of, is shared by a group: a team of threads, or all of
  * them if the line is long (mpk_group).  Which of both depends on its length alone, so a line has
  * the same bits however the operator is cut.  A round has a line for each group; thread number i
@@ -32,8 +37,8 @@ MPK_FN bool rows_line(int group, rt_u64 first, rt_u64 n, rt_u64 *line)
 
 /* 1 / sqrt(mean of squares + eps) of n entries of a line, `step` elements apart from offset `from`
  * on; called by all threads, mine: this thread's group has a line.  Squares are summed in double,
- * so that only the final factor is rounded to fp32.
- */
+ * so that only the final factor is rounded to fp32.  Each thread of the group gets the factor, by
+ * two barriers or more (MPK_REDUCTION).  heads.cuh and latent_rope.cuh call it, too. */
 MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view &x,
                          const char *g_x, rt_i64 from, rt_i64 step, rt_i64 n, double eps)
 {
@@ -47,8 +52,9 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
 }
 
 /* y = x * factor * weight + residual over columns [first, first + n) of each line of the box, which
- * has whole lines: only its other axes are counted.  The columns are read twice, for the factor and
- * to scale them.  weight is counted from its own first entry, the residual as x is. */
+ * has whole lines: only its other axes are counted.  In fp32, rounded when it is stored.  The
+ * columns are read twice, for the factor and to scale them.  weight is counted from its own first
+ * entry, the residual as x is. */
 MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first, rt_i64 n,
                              const mpk_view &weight, const mpk_view &residual, const mpk_view &y,
                              double eps)
@@ -168,8 +174,9 @@ MPK_FN void layer_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view 
     }
 }
 
-/* Kinds of `reduce`.  ANY and ALL stand at the end: from REDUCE_ANY on entries count only as zero
- * or not zero, and the result is an integer whatever x is. */
+/* Kinds of `reduce`, by the names that body_reduce.c prints.  ANY and ALL stand at the end: from
+ * REDUCE_ANY on entries count only as zero or not zero, and the result is an integer whatever x
+ * is. */
 enum {
     REDUCE_SUM,
     REDUCE_MEAN,
@@ -216,7 +223,8 @@ MPK_FN double reduce_pair(int kind, double a, double b)
         return a + b;
     }
 }
-/* The same over a group: every thread of it gets the result.  Called by all threads. */
+/* The same over a group: every thread of it gets the result, in one order (MPK_REDUCTION).  Called
+ * by all threads. */
 MPK_FN double reduce_group(const mpk_task &t, int kind, int group, double a)
 {
     switch (kind) {
@@ -351,8 +359,8 @@ MPK_FN void softmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
  * both ways give the same column, the lowest of equal ones.  Parts rise with their columns, and
  * among equal values argmax_reduce takes the lowest part. */
 
-/* The body of argmax: the column of the largest entry of a row; 0 if all are NaN.  A group
- * without a row passes an empty range: so it still takes part in the barriers. */
+/* The body of argmax: the column of the largest entry of a row, of equal ones the first; 0 if all
+ * are NaN.  A group without a row passes an empty range: so it still takes part in the barriers. */
 MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &index)
 {
     const char *g_x = mpk_data(t, x);
@@ -371,9 +379,10 @@ MPK_FN void argmax_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
     }
 }
 
-/* The body of argmax_partial: value and column of the largest entry of each part of a row; NaN,
- * and the part's first column, for a part of NaN.  Part p of `parts` is columns n p / parts to n
- * (p + 1) / parts, so that parts differ by at most one column; the group fits their mean length. */
+/* The body of argmax_partial: value and column of the largest entry of each part of a row; NaN, and
+ * the part's first column, for a part of NaN.  A part is what one task can have, so a long row is
+ * spread over workers.  Part p of `parts` is columns n p / parts to n (p + 1) / parts, so that
+ * parts differ by at most one column; the group fits their mean length. */
 MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_view &value,
                                const mpk_view &index, rt_i64 parts)
 {
@@ -399,7 +408,8 @@ MPK_FN void argmax_partial_run(const mpk_task &t, const mpk_view &x, const mpk_v
 }
 
 /* The body of argmax_reduce: from the parts of a row to the column of its largest entry; that of
- * part 0 if all are NaN. */
+ * part 0 if all are NaN.  index has columns of the row, so the part's number alone is looked
+ * for. */
 MPK_FN void argmax_reduce_run(const mpk_task &t, const mpk_view &value, const mpk_view &index,
                               const mpk_view &y)
 {

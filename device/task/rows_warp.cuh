@@ -20,6 +20,22 @@
  * Everything over PIECES is unrolled, or the arrays would lie on the stack.  The generic forms
  * are in rows.cuh; src/gen/body_rows_warp.c chooses and prints the calls.
  *
+ * PIECES is 8 at most, N is 1 or 2 (below), and WHOLE says that all rows and vectors consist of
+ * aligned pieces, which a task finds out from the addresses.  The host chooses LANES by the row's
+ * length, so that a lane has three pieces at most where a warp has several rows (of 16 bits also
+ * five, where the row fills them):
+ *
+ *   entries of a row    LANES          rows of a warp in a round
+ *   up to 192           8              4 N
+ *   up to 384           16             2 N
+ *   up to 2,048         32             N
+ *   up to 16,384        MPK_THREADS    one of all eight warps
+ *
+ *   loads    rows_load, rows_ask, rows_seek: pieces of a row into registers
+ *   sums     rows_total_of, rows_largest_of: over the lanes of a row
+ *   loop     rows_each: which rows a warp has, loaded ahead
+ *   bodies   layer_norm_rows, rms_norm_rows, rms_norm_parts_rows; softmax_rows
+ *
  * A row alone is a chain: its load, its sums, the loads of weight and bias, its store.  So the next
  * rows are loaded while these are made, weight and bias are loaded once, and where a task has many
  * short rows the lanes of a row make N of them at a time.  Where these are a part of a warp, the
@@ -36,7 +52,8 @@
 /* Load the bits of eight entries of a row of n from entry `first` on: in one or two loads of 16
  * bytes if they are all inside the row and aligned, else one by one.  Entries beyond the row are
  * `rest`: 0 for sums and -inf for maxima, which change neither.  One by one they shift up through
- * the words, so that the loop is short and no word has an index at run time. */
+ * the words, so that the loop is short and no word has an index at run time: after eight rounds the
+ * first entry stands in the lowest place. */
 MPK_FN void rows_load(int dtype, const char *g_row, rt_i64 first, rt_i64 n, float rest,
                       rows_raw &raw)
 {
@@ -46,6 +63,7 @@ MPK_FN void rows_load(int dtype, const char *g_row, rt_i64 first, rt_i64 n, floa
         rows_fetch(dtype, g, raw);
         return;
     }
+    /* what stands for an entry beyond the row */
     const rt_u32 none =
         dtype == MPK_F32 ? __float_as_uint(rest) : rows_pair(dtype, rest, rest) & 0xffff;
     uint4 a = {}, b = {};
@@ -75,7 +93,8 @@ MPK_FN void rows_read(int dtype, const char *g_row, rt_i64 first, rt_i64 n, floa
     rows_floats(dtype, raw, r);
 }
 
-/* The counterpart: round and store eight entries; nothing is written beyond the row. */
+/* The counterpart: round and store eight entries; nothing is written beyond the row, where another
+ * row begins. */
 MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const float (&r)[ROWS_PIECE])
 {
     char *g = g_row + first * mpk_dtype_bytes(dtype); /* of the piece */
@@ -90,7 +109,8 @@ MPK_FN void rows_write(int dtype, char *g_row, rt_i64 first, rt_i64 n, const flo
     }
 }
 
-/* The first entry of this lane's piece c of a row; it may lie beyond the row. */
+/* The first entry of this lane's piece c of a row; it may lie beyond the row.  The lanes of a row
+ * are neighbours, and begin at a multiple of LANES. */
 template <int LANES> MPK_FN rt_i64 rows_first(int c)
 {
     return (rt_i64)(c * LANES + mpk_thread() % LANES) * ROWS_PIECE;
@@ -103,7 +123,8 @@ template <int LANES> MPK_FN constexpr int rows_in_warp()
 }
 
 /* The sum over these lanes.  A butterfly: every lane adds the same pairs in the same order and ends
- * with the same bits, so no lane has to tell the others. */
+ * with the same bits, so no lane has to tell the others.  All lanes of the warp call it, and of a
+ * part of a warp each part has its own sum: the distances stay below LANES. */
 template <int LANES> MPK_FN float rows_lanes_sum(float x)
 {
 #pragma unroll
@@ -128,12 +149,14 @@ template <int LANES> MPK_FN float rows_lanes_largest(float x)
 
 /* Where warps that share a row exchange what each has of it: a float a warp, twice.  Sums use both
  * in turn: who stores for one has passed the barrier of the sum before, to which all came after
- * they had read the sum before that. */
+ * they had read the sum before that.  So a sum takes one barrier instead of two.  Only LANES above
+ * 32 touch it. */
 struct rows_meeting {
     float *s_sums; /* [2][MPK_THREADS / 32] */
     int half;
 };
-/* Leave x of each warp where all warps see it; returns [MPK_THREADS / 32], in the warps' order. */
+/* Leave x of each warp where all warps see it; returns [MPK_THREADS / 32], in the warps' order.
+ * All threads call it equally often: half must be the same in each. */
 MPK_FN const float *rows_meet(rows_meeting &meeting, float x)
 {
     float *s = meeting.s_sums + meeting.half * (MPK_THREADS / 32);
@@ -180,7 +203,8 @@ template <int PIECES> struct rows_row {
 };
 
 /* Rows of up to ROWS_SHORT pieces a lane are loaded one round ahead; up to ROWS_KEPT, weight and
- * bias stay in registers for all rows of a task.  ROWS_THIN: both of entries of 16 bits. */
+ * bias stay in registers for all rows of a task.  ROWS_THIN: both of entries of 16 bits.  A piece
+ * of 16 bits takes 4 registers, of 32 bits 8; more would spill. */
 enum { ROWS_SHORT = 4, ROWS_KEPT = 3, ROWS_THIN = 5 };
 MPK_FN bool rows_are_short(int pieces, const mpk_view &x)
 {
@@ -192,7 +216,8 @@ MPK_FN bool rows_are_kept(int pieces, const mpk_view &v)
 }
 
 /* Load a lane's pieces of the row or vector of n entries at g.  WHOLE: n is a multiple of a piece
- * and all are aligned; then the loads are in flight together.  Entries beyond it are `rest`. */
+ * and all are aligned; then the loads are in flight together, and a piece beyond n keeps what it
+ * had, which rows_has tells to leave out.  Else entries beyond n are `rest`. */
 template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&raw)[PIECES])
 {
@@ -204,7 +229,8 @@ MPK_FN void rows_ask(int dtype, const char *g, rt_i64 n, float rest, rows_raw (&
             rows_fetch(dtype, g + rows_first<LANES>(c) * mpk_dtype_bytes(dtype), raw[c]);
 }
 
-/* Are all rows of x, or a vector, whole pieces and aligned? Also true of an absent operand. */
+/* Are all rows of x, or a vector, whole pieces and aligned?  Also true of an absent operand.  last:
+ * the axis of the row; of a view that is broadcast along another axis the stride is 0. */
 MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
 {
     if (!mpk_is_there(x))
@@ -217,15 +243,17 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
     return whole && ((rt_u64)mpk_data(t, x) & 15) == 0;
 }
 
-/* Request line number `line` of the box, and set where its result goes.  A warp's last round may
- * have fewer than N lines: for a number beyond the last, the last line is loaded again and its
- * result stored nowhere.  A task's lines are counted in 32 bits. */
+/* Request line number `line` of the box, and set where its result goes; box.lo[last] is the row's
+ * first column.  A warp's last round may have fewer than N lines: for a number beyond the last, the
+ * last line is loaded again and its result stored nowhere.  A task's lines are counted in 32
+ * bits. */
 template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &residual,
                       const mpk_view &y, const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
                       rows_row<PIECES> *row)
 {
     const bool there = line < lines;
+    /* digits of the line's number, the last axis before the row fastest, by divisions of 32 bits */
     rt_i64 at[RT_MAX_RANK];
     rt_u32 left = there ? line : lines - 1;
 #pragma unroll
@@ -246,7 +274,8 @@ MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_
                            row->n, rest, row->raw);
 }
 
-/* Has a lane entries of piece c of a row?  A constant but for a row's last piece. */
+/* Has a lane entries of piece c of a row?  A constant but for a row's last piece, since PIECES is
+ * no more than the row needs. */
 template <int LANES> MPK_FN bool rows_has(int c, rt_i64 n)
 {
     return (rt_i64)(c + 1) * LANES * ROWS_PIECE <= n || rows_first<LANES>(c) < n;
@@ -263,7 +292,8 @@ MPK_FN void rows_piece(const mpk_view &x, const rows_row<PIECES> &row, int c, fl
         r[i] = there ? r[i] : rest;
 }
 
-/* Store piece c of a row's result. */
+/* Store piece c of a row's result, unless the line is one that is made again (g_y is 0) or the
+ * piece lies beyond the row. */
 template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
                      const float (&r)[ROWS_PIECE])
@@ -278,7 +308,8 @@ MPK_FN void rows_put(const mpk_view &y, const rows_row<PIECES> &row, int c,
 }
 
 /* The sum over a row of its entries, or of (entry - mean)^2, in each lane.  Entries beyond the row
- * are left out by their place: in whole rows the sum of a piece, which is one question. */
+ * are left out by their place: in whole rows the sum of a piece, which is one question.  Summed by
+ * pieces in rising order, then over lanes, then over warps. */
 template <bool WHOLE, bool SQUARES, int LANES, int PIECES>
 MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, float mean,
                         rows_meeting &meeting)
@@ -299,8 +330,8 @@ MPK_FN float rows_total(const mpk_view &x, const rows_row<PIECES> &row, float me
 }
 
 /* Piece c of a norm's weight or bias as floats, from the words that were loaded before if they are
- * kept.  ptx_keep makes the compiler convert them for each row: it would convert all of them before
- * the first row, and floats take twice as many registers. */
+ * kept, else loaded now, from the cache.  ptx_keep makes the compiler convert them for each row: it
+ * would convert all of them before the first row, and floats take twice as many registers. */
 template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_raw (&kept)[PIECES],
                               int c, float (&r)[ROWS_PIECE])
@@ -317,7 +348,9 @@ MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_r
     rows_floats(v.dtype, raw, r);
 }
 
-/* y = (entry - mean) factor weight + bias + residual of N rows; the last three may be absent. */
+/* y = (entry - mean) factor weight + bias + residual of N rows; the last three may be absent.  A
+ * piece of weight and bias is converted once for all N rows.  by, plus: weight and bias as they
+ * lie, if they are kept; more: the rows' residuals. */
 template <bool WHOLE, int LANES, int PIECES, int N>
 MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIECES> (&row)[N],
                        const float (&mean)[N], const float (&factor)[N], const mpk_view &weight,
@@ -357,13 +390,19 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
 /* Go through the lines of the box that are this warp's: make(rows) stores the results of N of them,
  * or of N for each part of the warp that has a row.  Lines are dealt to the eight warps in turn,
  * and a warp never waits for another; or all warps share each line, and come to the same barriers.
- * The parts of a warp stay together: it goes on while the first of them has a line.  A line has
- * columns [first, first + n), n being x's last dimension.  The next short lines are loaded while
- * these are computed. */
+ * The parts of a warp stay together: it goes on while the first of them has a line, so that all
+ * lanes come to each shuffle.  A line has columns [first, first + n), n being x's last dimension.
+ * The next short lines are loaded while these are computed.
+ *
+ *    round     lines of the eight warps, WARP / LANES parts each, N a part
+ *    of_warp   the first line of this warp in the round, the same in all its lanes
+ *    line      the first of this lane's part: of_warp + part N; it may be beyond the last */
 template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 first,
                       const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
 {
+    /* A constant, so that one of the two ways is compiled.  Rows that are not whole, or long, are
+     * loaded when they are made. */
     const bool ahead = WHOLE && rows_are_short(PIECES, x);
     constexpr rt_u32 ROUND = MPK_THREADS / LANES * N; /* lines of all warps */
     constexpr int WARP = LANES < 32 ? 32 : LANES;     /* threads that stay together */
@@ -390,6 +429,8 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
                                         &row[k]);
                 continue;
             }
+            /* what the round before has asked for; the next is asked for before this one is waited
+             * for */
             row[k] = next[k];
             if (of_warp + ROUND < lines)
                 rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, after + k, lines, rest,
@@ -400,7 +441,8 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
 }
 
 /* Norms of all lines.  centred: around the row's mean, else around 0. The variance is a second sum
- * over the registers, so a large mean costs no digits. */
+ * over the registers, so a large mean costs no digits.  The N rows of a round go through each step
+ * together, so that the shuffles of one fill the waits of the other.  first: the first column. */
 template <int PIECES, int N, int LANES, bool WHOLE>
 MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
                        const mpk_view &bias, const mpk_view &residual, const mpk_view &y,
@@ -410,6 +452,7 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
     const float each = 1.0f / (float)x.dims[last]; /* a division in the loop is a call: it spills */
     rows_raw by[PIECES], plus[PIECES];
     rows_meeting meeting = {(float *)t.s_scratch, 0};
+    /* Constants of all rows: under way before the first row is. */
     if (mpk_is_there(weight) && rows_are_kept(PIECES, weight))
         rows_ask<WHOLE, LANES>(weight.dtype, mpk_data(t, weight), weight.dims[0], 0, by);
     if (mpk_is_there(bias) && rows_are_kept(PIECES, bias))
@@ -417,6 +460,7 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
     rows_each<PIECES, N, LANES, WHOLE>(
         t, x, last, first, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
             float mean[N] = {}, factor[N];
+            /* Residuals are asked for first and read last, behind both sums. */
             rows_raw more[N][PIECES];
 #pragma unroll
             for (int k = 0; k < N; k++)
@@ -436,7 +480,8 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
         });
 }
 
-/* Whole rows have code of their own: what other rows need would take its registers. */
+/* The task's norms, by whole rows or by any.  Whole rows have code of their own: what other rows
+ * need would take its registers.  The others go one at a time: their code is long enough. */
 template <int PIECES, int N, int LANES>
 MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
                       const mpk_view &bias, const mpk_view &residual, const mpk_view &y, double eps,
@@ -451,6 +496,7 @@ MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, rt_i64 first, const 
         norm_lines<PIECES, 1, LANES, false>(t, x, first, weight, bias, residual, y, eps, centred);
 }
 
+/* The bodies of layer_norm and rms_norm, as body_rows_warp.c prints their calls. */
 template <int PIECES, int N, int LANES>
 MPK_FN void layer_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &bias, const mpk_view &y, double eps)
@@ -467,7 +513,8 @@ MPK_FN void rms_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
     norm_rows<PIECES, N, LANES>(t, x, 0, weight, nothing, residual, y, eps, false);
 }
 
-/* A view of rank 2 whose rows have n entries. */
+/* A view of rank 2 whose rows have n entries: the strides stay, so its rows are those of v, cut
+ * short. */
 MPK_FN mpk_view rows_part(const mpk_view &v, rt_i64 n)
 {
     mpk_view part = v;
@@ -475,8 +522,9 @@ MPK_FN mpk_view rows_part(const mpk_view &v, rt_i64 n)
     return part;
 }
 
-/* Two parts of each row of x [T, N], normalised each by itself; the columns after them are copied
- * by pieces.  One number of lanes for both, and of pieces, which the longer one needs. */
+/* The body of rms_norm_parts: two parts of each row of x [T, N], normalised each by itself; the
+ * columns after them are copied by pieces.  One number of lanes for both, and of pieces, which the
+ * longer one needs. */
 template <int PIECES, int N, int LANES>
 MPK_FN void rms_norm_parts_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight0,
                                 const mpk_view &weight1, const mpk_view &y, double eps)
@@ -485,9 +533,10 @@ MPK_FN void rms_norm_parts_rows(const mpk_task &t, const mpk_view &x, const mpk_
     const rt_i64 n0 = weight0.dims[0], n1 = weight1.dims[0], rest = n0 + n1;
     norm_rows<PIECES, N, LANES>(t, rows_part(x, n0), 0, weight0, nothing, nothing, rows_part(y, n0),
                                 eps, false);
-    mpk_sync(); /* both use the same scratch */
+    mpk_sync(); /* both begin with the same half of rows_meeting */
     norm_rows<PIECES, N, LANES>(t, rows_part(x, n1), n0, weight1, nothing, nothing,
                                 rows_part(y, n1), eps, false);
+    /* The columns after both parts, of which no norm wrote one: no barrier is needed. */
     const mpk_box box = mpk_box_of(t, 1);
     for (rt_i64 line = box.lo[0]; line < box.hi[0]; line++)
         for (rt_i64 i = rest + mpk_thread() * ROWS_PIECE; i < x.dims[1];
@@ -502,7 +551,8 @@ MPK_FN void rms_norm_parts_rows(const mpk_task &t, const mpk_view &x, const mpk_
 
 /* Softmax, or its logarithm, of one row.  Entries beyond the row are -inf for the maximum, and are
  * excluded from the sum by their place: in a row of -inf alone, expf(-inf + inf) would be NaN there
- * too. */
+ * too.  The row is in registers as floats from here on: its entries, then their weights (of the
+ * logarithm: entry - most), then results. */
 template <bool WHOLE, int LANES, int PIECES>
 MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool logarithm,
                          const mpk_view &y, rows_meeting &meeting)
@@ -524,6 +574,8 @@ MPK_FN void rows_softmax(const mpk_view &x, const rows_row<PIECES> &row, bool lo
         *v = logarithm ? *v - most : weight;
     }
     sum = rows_total_of<LANES>(meeting, sum);
+    /* The sum is 1 at least, the weight of the largest entry, or NaN: within what the fast division
+     * takes. */
     const float factor = logarithm ? 1.0f : __fdividef(1, sum), less = logarithm ? logf(sum) : 0.0f;
 #pragma unroll
     for (int c = 0; c < PIECES; c++) {
@@ -548,6 +600,7 @@ MPK_FN void softmax_lines(const mpk_task &t, const mpk_view &x, const mpk_view &
                 rows_softmax<WHOLE, LANES>(x, row[k], logarithm, y, meeting);
         });
 }
+/* The body of softmax and, with `logarithm`, of log_softmax, along the last axis. */
 template <int PIECES, int N, int LANES>
 MPK_FN void softmax_rows(const mpk_task &t, const mpk_view &x, const mpk_view &y, bool logarithm)
 {

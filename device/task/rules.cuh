@@ -44,8 +44,9 @@ enum {
     RULES_LOOKS = 16                    /* lanes to look through before the whole row is */
 };
 
-/* A row with rules: the record, the history, the row that they change (g_x, of n logits), and
- * the bits of its mask (NULL: none). */
+/* A row with rules: the record, the history, the row that they change (g_x, of n logits), and the
+ * bits of its mask (NULL: none).  All but g_x is what the host has written: numbers in it are
+ * believed only in range. */
 struct rules_row {
     const rt_i32 *g_words, *g_history; /* the record; ids from the first token on */
     rt_i64 n_history;                  /* tokens, prompt and answer */
@@ -61,8 +62,9 @@ MPK_FN float rules_float(const rules_row &r, int word)
 }
 
 /* Do the lists lie within a record of `width` words?  The record comes from the host through the
- * token arena; nothing is indexed by it before this holds.  The second loop follows the lengths
- * of the banned sequences: each must be at least 1 and end within the list. */
+ * token arena; nothing is indexed by it before this holds.  The second loop follows the lengths of
+ * the banned sequences: each must be at least 1 and end within the list.  Each thread asks, and
+ * gets the same answer: barriers depend on it. */
 MPK_FN bool rules_are_sound(const rt_i32 *g_words, rt_i64 width)
 {
     rt_i64 n = RULES_LISTS;   /* words so far */
@@ -94,7 +96,8 @@ MPK_FN void rules_ban(const rules_row &r, rt_i32 id)
 }
 
 /* Empty the map of bits, which lies over what sampling uses later.  The first barrier waits for
- * readers of the map before, the second makes the zeros visible. */
+ * readers of the map before, the second makes the zeros visible.  RULES_PART ids have bits, so a
+ * larger vocabulary takes several maps, and walks over the history. */
 MPK_FN rt_u32 *rules_map(const mpk_task &t)
 {
     rt_u32 *s_map = (rt_u32 *)(t.s_scratch + RULES_MAP);
@@ -158,7 +161,8 @@ MPK_FN void rules_penalize(const mpk_task &t, const rules_row &r)
     mpk_sync();
 }
 
-/* Ban all but the listed ids; an empty list allows everything. */
+/* Ban all but the listed ids; an empty list allows everything.  The listed ids are marked, then the
+ * whole row is gone through: the list need not be sorted. */
 MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_ids, int n)
 {
     for (rt_i64 first = 0; first < r.n && n; first += RULES_PART) {
@@ -174,7 +178,8 @@ MPK_FN void rules_allow(const mpk_task &t, const rules_row &r, const rt_i32 *g_i
     mpk_sync();
 }
 
-/* One thread: ban the last token of each sequence whose other tokens end the history. */
+/* One thread: ban the last token of each sequence whose other tokens end the history.  g_at, g_end:
+ * the sequences, each with its length in front; rules_are_sound has followed them. */
 MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt_i32 *g_end)
 {
     for (; g_at < g_end; g_at += 1 + g_at[0]) {
@@ -187,8 +192,9 @@ MPK_FN void rules_ban_sequences(const rules_row &r, const rt_i32 *g_at, const rt
     }
 }
 
-/* In the order that op/rules.h fixes, since rules do not commute: a token that one bans stays
- * banned whatever the next adds. */
+/* All rules but the cuts.  In the order that op/rules.h fixes, since rules do not commute: a token
+ * that one bans stays banned whatever the next adds.  Barriers stand between lists that may change
+ * one logit by different threads. */
 MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
 {
     const rt_i32 *g_words = r.g_words, *g_at = g_words + RULES_LISTS;
@@ -212,8 +218,9 @@ MPK_FN void rules_list(const mpk_task &t, const rules_row &r)
     mpk_sync();
 }
 
-/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and variance are
- * of the logits that are not banned, in fp64, the variance around the mean in a second pass. */
+/* Ban what is more than `sigmas` standard deviations below the largest.  Mean and variance are of
+ * the logits that are not banned, in fp64, the variance around the mean in a second pass.  largest
+ * is finite (rules_apply), so there is a logit to count. */
 MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double largest,
                                 double sigmas)
 {
@@ -237,7 +244,8 @@ MPK_FN void rules_cut_deviation(const mpk_task &t, const rules_row &r, double la
 }
 
 /* How far a token's surprise, -log p, is from the expected one (the entropy), as bits: those of
- * floats from 0 on rise with the number. A banned token is infinitely far, which no cut keeps. */
+ * floats from 0 on rise with the number.  Both lack the logarithm of the sum of weights, which
+ * falls out of the difference.  A banned token is infinitely far, which no cut keeps. */
 MPK_FN rt_u32 rules_distance(float x, double largest, double temperature, double expected)
 {
     return x > -MPK_INFINITY
@@ -296,6 +304,8 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
     const rt_i64 n = r.n;
     const bool quads = ((rt_u64)g_x & 15) == 0;            /* whole quads may be stored */
     rt_u32 *s_mask = (rt_u32 *)(t.s_scratch + RULES_MASK); /* a ring beside that of the quads */
+    /* Quads come through a ring in scratch (sample_pass_lane); their words of the mask come beside
+     * them. */
     const auto ask = [=](int quad) {
         if (g_mask)
             mpk_fetch_word(&s_mask[sample_slot(quad)], &g_mask[quad * CHANCE_NEIGHBOURS / 32]);
@@ -307,6 +317,7 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
             g_mask ? s_mask[sample_slot((int)id / CHANCE_NEIGHBOURS)] >> (id % 32) : ~0u;
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++)
+            /* the mask is applied before the largest is looked for */
             q.at[i] = may >> i & 1 ? q.at[i] : -MPK_INFINITY;
 #pragma unroll
         for (int i = 0; i < CHANCE_NEIGHBOURS; i++) { /* of equals the first stays */
@@ -331,7 +342,8 @@ MPK_FN void rules_copy(const mpk_task &t, const rules_row &r, const sample_row &
     mpk_sync();
 }
 
-/* May rules that look at the history raise a logit, or a list ban nearly all? */
+/* May rules that look at the history raise a logit, or a list ban nearly all?  Then the tops of
+ * lanes tell too little, and the largest is looked for in the whole row. */
 MPK_FN bool rules_change_much(const rules_row &r)
 {
     return r.g_words[RULES_ALLOWED] || rules_float(r, RULES_REPETITION) < 1 ||
@@ -377,9 +389,9 @@ MPK_FN rt_u64 rules_largest(const mpk_task &t, const rules_row &r, const sample_
     return sample_largest(t, row);
 }
 
-/* Change the row as the record says; the largest of it, as mpk_ranked.  The cuts by distribution
- * look at what the lists have left, and only where something will be drawn at random; the largest
- * stays. */
+/* Change the row as the record says; the largest of it, as mpk_ranked; 0: nothing but NaN.  The
+ * cuts by distribution look at what the lists have left, and only where something will be drawn at
+ * random; the largest stays.  temperature: of the draw; 0 takes the largest. */
 MPK_FN rt_u64 rules_apply(const mpk_task &t, const rules_row &r, const sample_row &row,
                           double temperature)
 {

@@ -18,9 +18,11 @@
 
 #include "task/rules.cuh"
 
-/* Columns of `sampling`. */
+/* Columns of `sampling`, floats.  A temperature of 0 or less draws nothing: the largest logit is
+ * the token; a top_k below 1, a top_p of 1 and a min_p of 0 filter nothing. */
 enum { SAMPLE_TEMPERATURE, SAMPLE_TOP_K, SAMPLE_TOP_P, SAMPLE_MIN_P };
-/* As in op/rules.h. */
+/* As in op/rules.h: the words of a row of `asked`.  Records and masks are numbered from 1 on, 0
+ * asks for none; LOGPROBS is how many pairs a row of log probabilities has. */
 enum {
     ASK_RULES,
     ASK_FROM,

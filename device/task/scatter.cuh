@@ -8,6 +8,9 @@
  *
  *   chunk of positions --(those of the box)--> list --(full)--> sort --> apply, entry by entry
  *
+ *   indices 7 2 7: a list of (7, 0) (2, 1) (7, 2), in any order, is sorted to (2, 1) (7, 0) (7, 2);
+ *   entry 2 gets value 1; entry 7 gets value 0, and then value 2
+ *
  * Numbers in index tensors are data and believed only in range.  Generic bodies, any plain dtype
  * and strides; all threads call every function but scatter_add, and branches on the list's
  * length are the same in all. Cost: a pass over the indices for each task (scatter: for each
@@ -22,7 +25,8 @@
 
 /* The list holds SCATTER_LIST entries.  Indices are read in chunks of SCATTER_CHUNK, a chunk adds
  * at most one entry for each, and it begins only while SCATTER_CHUNK places are free: so the list
- * cannot overflow.  SCATTER_SLOTS: entries of the result whose sums scatter keeps in scratch. */
+ * cannot overflow.  SCATTER_SLOTS: entries of the result whose sums scatter keeps in scratch, 12
+ * bytes each. */
 enum { SCATTER_LIST = 512, SCATTER_CHUNK = 256, SCATTER_SLOTS = 1024 };
 /* Scratch: the list and its length; of scatter also the values in the list, and what the entries
  * have so far. */
@@ -51,7 +55,8 @@ MPK_FN scatter_list scatter_begin(const mpk_task &t)
     mpk_sync();
     return l;
 }
-/* One thread adds an entry. */
+/* One thread adds an entry.  Where it comes to stand depends on the race, but not where it stands
+ * after the sort: the number, a position, tells equal ranks apart. */
 MPK_FN void scatter_add(const scatter_list &l, rt_u64 rank, rt_u64 number)
 {
     order_put(l.entries, (rt_i64)atomicAdd(l.s_n, 1u), rank, (rt_u32)number);
@@ -73,7 +78,9 @@ MPK_FN rt_u32 scatter_full(const mpk_task &t, const scatter_list &l, bool is_las
 
 /* ---- index_put ---- */
 
-/* The number of the entry of the box's leading axes that a position names; -1: none of them. */
+/* The number of the entry of the box's leading axes that a position names; -1: none of them, or an
+ * index that is out of range.  Axes without an index are not counted: such an entry stands for all
+ * of theirs. */
 MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &box,
                         const rt_i64 *position)
 {
@@ -90,7 +97,8 @@ MPK_FN rt_i64 put_named(const mpk_task &t, const index_views &v, const mpk_box &
     return there ? number : -1;
 }
 
-/* y += value in y's arithmetic: bool by "or", integers modulo 2^64, floats in double, rounded. */
+/* y += value in y's arithmetic: bool by "or", integers modulo 2^64, floats in double, rounded to
+ * y's dtype after each value. */
 MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &from,
                     const char *g_from, rt_i64 at)
 {
@@ -105,10 +113,11 @@ MPK_FN void put_add(const mpk_view &y, char *g_y, rt_i64 to, const mpk_view &fro
 }
 
 /* A sorted list of n: for each entry that is named, and each of the rest, all its values or the
- * last. An entry named on the leading axes stands for a box of `rest` entries, so the work is n
+ * last.  An entry named on the leading axes stands for a box of `rest` entries, so the work is n
  * n_rest items, of which those count whose place in the list is the first of their entry
- * (accumulate) or the last. Every item of an entry goes to one thread, so nothing is written by
- * two. */
+ * (accumulate) or the last.  Every item of an entry goes to one thread, so nothing is written by
+ * two; and lists follow each other in the order of positions, so a later list finds what an earlier
+ * one has stored. */
 MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &values,
                      const mpk_view &y, const mpk_box &box, const mpk_box &positions,
                      const order_list &list, rt_u32 n, bool accumulate)
@@ -155,8 +164,9 @@ MPK_FN void put_list(const mpk_task &t, const index_views &v, const mpk_view &va
     }
 }
 
-/* named: shape of the broadcast indices. All threads go through all chunks, with barriers between
- * them: a chunk may hold nothing for this box. */
+/* The body of index_put.  named: shape of the broadcast indices; accumulate: values are added, else
+ * the last stays; in_place: y is x's storage.  All threads go through all chunks, with barriers
+ * between them: a chunk may hold nothing for this box. */
 MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_view &values,
                           const mpk_view &y, const mpk_numbers &named, bool accumulate,
                           bool in_place)
@@ -183,6 +193,7 @@ MPK_FN void index_put_run(const mpk_task &t, const index_views &v, const mpk_vie
         rt_u32 n_list = scatter_full(t, list, end == n);
         if (n_list) {
             put_list(t, v, values, y, box, positions, list.entries, n_list, accumulate);
+            /* All have used the list, which is gathered anew. */
             mpk_sync();
             list = scatter_begin(t);
         }
@@ -202,8 +213,9 @@ struct scatter_views {
     bool include_self, in_place;
 };
 
-/* Entries of the result that are done together, at most SCATTER_SLOTS: of n_lines lines from
- * `line` on the entries lo to lo + width - 1 along the axis. */
+/* Entries of the result that are done together, at most SCATTER_SLOTS: of n_lines lines from `line`
+ * on the entries lo to lo + width - 1 along the axis.  A slot of scratch for each, line after line;
+ * no other part has these entries. */
 struct scatter_part {
     mpk_box lines;
     rt_u64 line, n_lines; /* counted from the box's first */
@@ -231,7 +243,8 @@ MPK_FN rt_i64 scatter_pair(int kind, rt_i64 a, rt_i64 b)
     return (rt_i64)(kind == SCATTER_PROD ? (rt_u64)a * (rt_u64)b : (rt_u64)a + (rt_u64)b);
 }
 
-/* The mean of n values; integers are rounded down, as the reference rounds. */
+/* The mean of n values; integers are rounded down, as the reference rounds: C's division rounds
+ * towards zero, hence the correction. */
 MPK_FN double scatter_mean(double sum, rt_u32 n)
 {
     return sum / (double)n;
@@ -270,7 +283,7 @@ MPK_FN rt_i64 scatter_slot(const mpk_task &t, const scatter_views &v, const scat
 }
 
 /* What the slots have before any value comes.  With include_self, x's own value counts as the
- * first. */
+ * first.  `number` is rt_i64 for integers and for SCATTER_SET, else double. */
 template <typename number>
 MPK_FN void scatter_open(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -351,8 +364,10 @@ MPK_FN void scatter_close(const mpk_task &t, const scatter_views &v, const scatt
     mpk_sync();
 }
 
-/* Positions are counted with the lines fastest, so that each line's come in order.  In chunks, so
- * that the list cannot overflow between two looks at its length (scatter_full). */
+/* A part: gather, sort and combine until all indices of its lines have been read, then store.
+ * Positions are counted with the lines fastest, so that each line's come in order, and neighbouring
+ * threads read neighbouring lines.  In chunks, so that the list cannot overflow between two looks
+ * at its length (scatter_full). */
 template <typename number>
 MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_part &p)
 {
@@ -370,15 +385,16 @@ MPK_FN void scatter_do(const mpk_task &t, const scatter_views &v, const scatter_
         rt_u32 n_list = scatter_full(t, list, end == n);
         if (n_list) {
             scatter_combine<number>(t, v, p, list.entries, n_list);
+            /* scatter_combine has ended with a barrier, so the list is free. */
             list = scatter_begin(t);
         }
     }
     scatter_close<number>(t, v, p);
 }
 
-/* As many lines at once as their entries fit the slots; a long line goes in pieces, each a pass
- * over its indices. SCATTER_SET keeps positions in its slots, which are integers whatever the dtype
- * is. */
+/* The body of scatter.  As many lines at once as their entries fit the slots; a long line goes in
+ * pieces, each a pass over its indices.  SCATTER_SET keeps positions in its slots, which are
+ * integers whatever the dtype is. */
 MPK_FN void scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                         const mpk_view &src, const mpk_view &y, int axis, int kind,
                         bool include_self, bool in_place)

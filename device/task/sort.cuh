@@ -6,6 +6,11 @@
  * the k-th is found first, by counting the digits of its rank and then of its number, and only what
  * stands before it is sorted.
  *
+ *   a line of          entries wanted   way
+ *   up to SORT_TILE    any              in scratch, several lines at once (sort_short)
+ *   more               all              copied to the results, sorted there (sort_long)
+ *   more               k                those before a bound copied (sort_select), then sort_long
+ *
  * Cost: log^2 n / 2 rounds a line, of which those with a step of less than SORT_TILE are in
  * scratch; to select k of n, at most a pass over the line for each byte of a rank and of a number,
  * mostly three or four. All three ways order by (rank, number), so the result is that of a stable
@@ -24,7 +29,8 @@ enum { SORT_LIST, SORT_COUNTS = SORT_LIST, SORT_WORD = SORT_LIST + SORT_TILE * O
 
 /* A line of x that is sorted, and where its first k entries in order go.  from, to, to_index:
  * offsets of the line's first entry in x, values and indices, in elements; the steps lead to the
- * next entry. */
+ * next entry.  Entries are known by their number in x from the beginning on: values are always
+ * copied from there. */
 struct sort_line {
     const mpk_view &x, &values;
     const char *g_x;
@@ -47,9 +53,9 @@ MPK_FN void sort_store(const sort_line &l, rt_i64 i, rt_i64 number)
     l.g_indices[l.to_index + i * l.index_step] = number;
 }
 
-/* How the network (order.cuh) settles entries a and b of the results in memory, values and
- * numbers together: a swap takes the value again from x, by number, so that values need no
- * conversion. */
+/* How the network (order.cuh) settles entries a and b of the results in memory, values and numbers
+ * together: a swap takes the value again from x, by number, so that values need no conversion. Each
+ * pair is one thread's in a round, and a barrier follows the round. */
 MPK_FN void order_settle(const sort_line &l, rt_i64 a, rt_i64 b)
 {
     rt_i64 number_a = l.g_indices[l.to_index + a * l.index_step],
@@ -155,9 +161,9 @@ MPK_FN sort_bound sort_find(const mpk_task &t, const sort_line &l, rt_i64 k)
     return bound;
 }
 
-/* The first k entries of the line in order, in any order, to the results. Exactly k entries pass,
+/* The first k entries of the line in order, in any order, to the results.  Exactly k entries pass,
  * since numbers make all entries differ; atomicAdd gives them places as they come, and sort_long
- * orders them afterwards. */
+ * orders them afterwards, so that the race does not show. */
 MPK_FN void sort_select(const mpk_task &t, const sort_line &l, rt_i64 k)
 {
     rt_u32 *s_n = (rt_u32 *)(t.s_scratch + SORT_WORD);
@@ -206,8 +212,8 @@ MPK_FN void sort_short(const mpk_task &t, sort_line l, const mpk_view &indices,
     }
 }
 
-/* The first k entries of each line in order, and where they were. x, values and indices have the
- * same other axes; a task has whole lines. */
+/* The body of sort and topk: the first k entries of each line in order, and where they were.  x,
+ * values and indices have the same other axes; a task has whole lines. */
 MPK_FN void sort_run(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                      const mpk_view &indices, int axis, bool falling, rt_i64 k)
 {

@@ -26,13 +26,15 @@ template <int WIDE, int FORM> MPK_FN bool stream_has_terms(const stream_shape &s
     return MPK_TERMS && !WIDE && !FORM && s.terms;
 }
 
-/* Where a warp's slot lies in the scratch. */
+/* Where a warp's slot lies in the scratch: its 256 bytes of row and page, 128 columns of 16 bits.
+ * The eight warps' slots of one number are neighbours, as the row's columns are. */
 MPK_FN char *stream_slot(char *s_parts, int slot, int warp)
 {
     return s_parts + (slot * 8 + warp) * 256;
 }
 
-/* The first of a lane's 8 columns of a slot; -1: there are none, as beyond the last page. */
+/* The first of a lane's 8 columns of a slot; -1: there are none, as beyond the last page, or where
+ * three pages have the slots of four.  piece: the lane among the 16 that have the slot. */
 MPK_FN int stream_term_column(const stream_shape &s, int page, int warp, int piece)
 {
     const int of_warp = page + 1 == s.pages ? s.last * 32 : 128, /* columns of the page */
@@ -53,6 +55,7 @@ MPK_FN stream_terms stream_find_terms(const mpk_task &t, const stream_shape &s)
 #pragma unroll
     for (int k = 0; k < STREAM_MOST_TERMS; k++) {
         const int operand = k ? STREAM_FIRST_TERM + k - 1 : s.x;
+        /* x itself is the first term; s.terms counts those after it */
         terms.at[k] = k <= s.terms ? mpk_at<const rt_u16>(t, operand) : 0;
         terms.carried[k] = k <= s.terms && mpk_carries(t, operand);
     }
@@ -79,7 +82,8 @@ MPK_FN bool stream_misses_terms(const stream_terms &terms, const mpk_words *v)
     return misses;
 }
 
-/* One word of each term, two entries: added in f32, in the order of the terms, rounded once. */
+/* One word of each term, two entries: added in f32, in the order of the terms, rounded once.  As
+ * sum_word of sum_rows.cuh: every GPU that adds these terms gets the same bits. */
 MPK_FN rt_u32 stream_term_word(rt_u32 a, rt_u32 b, rt_u32 c)
 {
     return halves_pack(halves_low(a) + halves_low(b) + halves_low(c),
@@ -91,7 +95,9 @@ MPK_FN mpk_words stream_term_sum(const mpk_words *v)
             stream_term_word(v[0].z, v[1].z, v[2].z), stream_term_word(v[0].w, v[1].w, v[2].w)};
 }
 
-/* Which columns of the sum the task stores: n from lo on.  They are found before the terms come. */
+/* Which columns of the sum the task stores: n from lo on, in whole pieces of 8.  All tasks of the
+ * product add all columns; each stores a share that follows from its box of y, so that together
+ * they store each once.  They are found before the terms come: there are divisions in it. */
 struct stream_share {
     rt_u32 lo, n;
 };
@@ -103,8 +109,9 @@ MPK_FN stream_share stream_find_share(const mpk_task &t, const stream_shape &s)
     return {ptx_own(lo), ptx_own(hi - lo)};
 }
 
-/* Add N slots of this lane, `first` and first + 2, and leave the sums in the scratch.  A slot
- * after the last one has no columns. */
+/* Add N slots of this lane, `first` and first + 2, and leave the sums in the scratch.  A slot after
+ * the last one has no columns.  shift: a row has 2^shift slots.  Words of a third term that is
+ * absent are -0, others that are not loaded 0: columns after the last become 0. */
 template <int N>
 MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const stream_terms &terms,
                              const stream_share &share, int first, int shift, int slots, int thread,
@@ -139,6 +146,7 @@ MPK_FN void stream_add_slots(const mpk_task &t, const stream_shape &s, const str
         if (first + 2 * i < slots)
             *(mpk_words *)(stream_slot(s_parts, first + 2 * i, warp) + piece * 16) = words;
         if (column[i] >= 0 && (rt_u32)column[i] - share.lo < share.n)
+            /* The sum is the operand after y; later operators read or poll it. */
             ptx_store_words(mpk_at<rt_u16>(t, s.y + 1) + at[i], words);
     }
 }

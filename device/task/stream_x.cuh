@@ -1,8 +1,16 @@
 /* stream_x.cuh - x of a streamed product in registers: which rows a task has, how they are loaded,
  * awaited where they are carried, squared for a norm, and ordered as products take them.
  *
- * Called by linear_stream.cuh, by linear_team.cuh and by the experts' products.  Relies on
- * shape/linear_stream_shape.h; the scratch of a task has the squares at STREAM_SQUARES.
+ * Called by linear_stream.cuh, by linear_team.cuh and by the experts' products, in whole warps.
+ * Relies on shape/linear_stream_shape.h; the scratch of a task has the squares at STREAM_SQUARES.
+ *
+ * Which lane has what: warp w has columns 1024 p + 128 w ... of page p, four blocks of 32; in a
+ * block lane (g, c) has columns 8 c ... + 7 of tokens g and, with WIDE, g + 8: 16 bytes, one load.
+ * It is the lane that has the same 8 columns of row g of w, so nothing is exchanged before a
+ * product.  A page of x takes 16 registers a lane, with WIDE 32.
+ *
+ * The life of x in a pass: stream_ask_x, other work, stream_await_x if it is carried,
+ * stream_order_x, stream_add_squares where there is a norm.
  */
 #ifndef TASK_STREAM_X_CUH
 #define TASK_STREAM_X_CUH
@@ -11,15 +19,17 @@
 #include "tile/halves.cuh"
 #include "tile/ring.cuh"
 
-/* Rows of the box that are alive; rows are counted from its first one, at most 16.  From shared
- * memory: mpk_task.hi0 would wait on the stack, out of the L1 cache. */
+/* Rows of the box that are alive; rows are counted from its first one, at most 16 (of teams 64).
+ * From shared memory: mpk_task.hi0 would wait on the stack, out of the L1 cache. */
 MPK_FN int stream_rows(const mpk_task &t)
 {
     const rt_u32 lo = t.e->lo[0], end = mpk_smaller(t.e->hi[0], t.live[t.e->live]);
     return end > lo ? (int)(end - lo) : 0;
 }
 
-/* The token of a row, -1: none. */
+/* The token of a row, -1: none.  row: from the box's first row on; rows: how many are alive.
+ * Numbers of gathered rows are data, and believed only in range: a bad one is a row of zeros, never
+ * a bad address. */
 MPK_FN int stream_row(const mpk_task &t, const stream_shape &s, int row, int rows)
 {
     if (row >= rows) /* padding of the operand */
@@ -54,8 +64,9 @@ template <int AT_ONCE, int WIDE> MPK_FN void stream_clear_x(stream_x<AT_ONCE, WI
                 x.at[i][j][m] = {0, 0, 0, 0};
 }
 
-/* Words as loaded become words as products take them.  The moves go through an instruction that
- * the compiler cannot see through (ptx_own): it would do them again for every page. */
+/* Words as loaded become words as products take them (struct stream_x).  The moves go through an
+ * instruction that the compiler cannot see through (ptx_own): it would do them again for every
+ * page. */
 template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 {
 #pragma unroll
@@ -71,7 +82,7 @@ template <int WIDE> MPK_FN void stream_order_page(mpk_words (*x)[1 + WIDE])
 }
 
 /* Both products' words of a block of x, which is ordered or as it was loaded; of at most 8 tokens b
- * is a. */
+ * is a.  Weights in blocks take x as it was loaded, hence both (blocks.cuh). */
 template <int WIDE, bool ORDERED>
 MPK_FN void stream_operand(const mpk_words *x, mpk_words *a, mpk_words *b)
 {
@@ -98,13 +109,16 @@ template <int WIDE> struct stream_from {
 };
 enum { STREAM_NONE = 0xffffffffu };
 
-/* Is the last page not full? */
+/* Is the last page not full?  Asked anew each time (ptx_again): known ahead, it would hold a
+ * predicate through the task. */
 MPK_FN bool stream_is_part(const stream_shape &s)
 {
     return ptx_again((rt_u32)s.columns) % 1024;
 }
 
-/* Where the last page of this lane's pieces lies, and what of it there is. */
+/* Where the last page of this lane's pieces lies, and what of it there is.  In a page that is not
+ * full the warps' blocks follow each other without gaps, so that warp w begins at column 32 last w
+ * of it and not at 128 w; last_at undoes what `at` has counted for the warp. */
 template <int WIDE>
 MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE> *from)
 {
@@ -119,8 +133,8 @@ MPK_FN void stream_find_last(const stream_shape &s, int thread, stream_from<WIDE
     }
 }
 
-/* Find where this lane's pieces of x begin, for the 16 tokens from the box's row first_row on.
- * They are found once for all pages and kept in registers. */
+/* Find where this lane's pieces of x begin, for the 16 tokens from the box's row first_row on. They
+ * are found once for all pages and kept in registers. */
 template <int WIDE>
 MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int first_row, int rows,
                           int thread, stream_from<WIDE> *from)
@@ -135,8 +149,10 @@ MPK_FN void stream_find_x(const mpk_task &t, const stream_shape &s, int first_ro
     }
 }
 
-/* Issue the loads of this lane's pieces of page `page`, without waiting; AGAIN: only of pieces
- * that were still empty.  FULL: no page has less than four blocks a warp. */
+/* Issue the loads of this lane's pieces of page `page`, without waiting; AGAIN: only of pieces that
+ * were still empty, which excludes those that do not exist: they are 0.  FULL: no page has less
+ * than four blocks a warp.  Relaxed loads, past L1: what was there in the last step must not
+ * answer. */
 template <int WIDE, bool AGAIN, bool FULL>
 MPK_FN void stream_ask_page(const stream_from<WIDE> &from, int page, bool last,
                             mpk_words (*x)[1 + WIDE])
@@ -183,8 +199,9 @@ MPK_FN void stream_ask_x(const stream_from<WIDE> &from, int pass, int n, int pag
 }
 
 /* Until all that was requested is there: no word of it is RT_EMPTY, which is the largest word.
- * While many rows are missing, repeated loads would delay the weights' copies: then each lane
- * polls one piece, and requests the others again only when that has come. */
+ * pass, n, pages: as stream_ask_x had them.  While many rows are missing, repeated loads would
+ * delay the weights' copies: then each lane polls one piece, and requests the others again only
+ * when that has come.  No word is ordered by another; each is looked at. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int pages, bool many,
                            stream_x<AT_ONCE, WIDE> &x)
@@ -207,6 +224,7 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
             break;
         const char *first =
             from.x + (from.at[0] + (pass + 1 == pages ? from.last_at : pass * 2048));
+        /* The piece that each lane polls: the first block of its token g. */
         while (many && mpk_is_empty(x.at[0][0][0]) && !ptx_load_flag(&mpk_w.abort))
             x.at[0][0][0] = ptx_load_words(first);
         __syncwarp();
@@ -219,6 +237,8 @@ MPK_FN void stream_await_x(const stream_from<WIDE> &from, int pass, int n, int p
     }
 }
 
+/* The n pages of a pass, once all words have come: empty ones must be found before they are
+ * mixed. */
 template <int AT_ONCE, int WIDE> MPK_FN void stream_order_x(int n, stream_x<AT_ONCE, WIDE> &x)
 {
 #pragma unroll
@@ -261,12 +281,14 @@ MPK_FN void stream_add_squares(const stream_x<AT_ONCE, WIDE> &x, int n, int thre
     }
 }
 
-/* Two values of x, each times its column's weight of the norm. */
+/* Two values of x, each times its column's weight of the norm, rounded again to 16 bits: products
+ * take no others. */
 MPK_FN rt_u32 stream_scale_word(rt_u32 v, float low, float high)
 {
     return halves_pack(halves_low(v) * low, halves_high(v) * high);
 }
-/* Eight neighbours of a norm's weight, from `column` on; they lie at a multiple of 16 bytes. */
+/* Eight neighbours of a norm's weight, from `column` on, a multiple of 8; they lie at a multiple of
+ * 16 bytes.  norm_type 1: f32, else as x. */
 MPK_FN void stream_norm(const mpk_task &t, const stream_shape &s, int column, float *norm)
 {
     const char *at = mpk_at<const char>(t, s.norm_in);
@@ -283,7 +305,8 @@ MPK_FN void stream_norm(const mpk_task &t, const stream_shape &s, int column, fl
     norm[6] = halves_low(v.w), norm[7] = halves_high(v.w);
 }
 /* Multiply the n pages of x from `pass` on, which are as loaded, by the norm's weight, where that
- * is not folded into w.  All pages are full, with columns after the last. */
+ * is not folded into w.  All pages are full, with columns after the last, where x is 0 and stays
+ * so.  The token's factor comes at the end (stream_scale). */
 template <int AT_ONCE, int WIDE>
 MPK_FN void stream_apply_norm(const mpk_task &t, const stream_shape &s, int pass, int n, int thread,
                               stream_x<AT_ONCE, WIDE> &x)
@@ -312,7 +335,8 @@ MPK_FN void stream_apply_norm(const mpk_task &t, const stream_shape &s, int pass
 }
 
 /* The lane that holds the diagonal's entry puts the warp's sum down for stream_scale: float[64
- * tokens][8 warps], of which a body has 16 at a time. */
+ * tokens][8 warps], of which a body has 16 at a time.  The barrier after the products publishes
+ * it. */
 template <int WIDE>
 MPK_FN void stream_put_squares(const mpk_task &t, int first_row, int thread, const float *square)
 {

@@ -88,8 +88,9 @@ struct tile_shape {
 #endif
 };
 
-/* What the bias of a layer_norm adds to packed row `row` (gen_pack): it lies after all groups,
- * which are even in number where rows are pairs; else 0. */
+/* What the bias of a layer_norm adds to packed row `row` (gen_pack): w times the norm's bias, one
+ * f32 a row, which packing puts after all groups, which are even in number where rows are pairs; 0
+ * without such a norm. */
 MPK_FN float tile_added(const mpk_task &t, const tile_shape &s, int row)
 {
     if (!MPK_CENTRED || s.norm != TILE_NORM_LAYER)
@@ -223,7 +224,8 @@ MPK_FN void tile_activate_eight(int activation, tile_eight *v)
         v->at[i] *= ptx_rcp(part[i]);
 }
 
-/* Where a tile goes; read before the first store, or it would be read again after each. */
+/* Where a tile goes; read before the first store, or it would be read again after each.  y and
+ * residual are of the whole tensors: rows are counted in the operator, not in the task. */
 struct tile_end {
     rt_u16 *y;
     const rt_u16 *residual; /* NULL: none */
@@ -270,8 +272,9 @@ MPK_FN void tile_store(const tile_end &e, int row, int column, float a, float b)
     }
 }
 
-/* Two neighbours as one word where both are the task's and the row is aligned for it, else one by
- * one: a word beyond the task may not be there yet. */
+/* Two neighbours of the residual as one word where both are the task's and the row is aligned for
+ * it, else one by one: a word beyond the task may not be there yet.  0 for a token that is not
+ * alive. */
 MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
 {
     const rt_u16 *r = e.residual + (rt_u64)row * e.rows + column; /* of the two columns */
@@ -287,7 +290,8 @@ MPK_FN rt_u32 tile_residual(const tile_end &e, int row, int column)
     return v;
 }
 
-/* Sums of a row of x: of its squares, and, where the kernel has a layer_norm, of its entries. */
+/* Sums of a row of x: of its squares, and, where the kernel has a layer_norm, of its entries
+ * (MPK_CENTRED).  In fp32; who adds what, and in which order, is each body's own. */
 struct row_sums {
     float square, entry;
 };
@@ -368,9 +372,10 @@ MPK_FN float tile_factor(int norm, row_sums sums, int columns, float eps)
     return rsqrtf(square + eps);
 }
 
-/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on;
- * s_sum f32[16][TILE_ROW], s_scale: factors of the tokens.  Lane l has columns 2 l and 2 l + 1.
- * Residuals of eight tokens are requested together, so that their latencies overlap. */
+/* A warp's 16 tokens from `row` on and 64 packed rows from group `group` of the operator on; s_sum
+ * f32[16][TILE_ROW], s_scale: factors of the tokens.  Lane l has columns 2 l and 2 l + 1, so a warp
+ * stores 128 bytes of a row together.  Residuals of eight tokens are requested together, so that
+ * their latencies overlap.  Factor, bias, activation, residual; rounded once. */
 MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int group,
                         const float *s_sum, const float *s_scale)
 {
@@ -401,8 +406,9 @@ MPK_FN void tile_finish(const mpk_task &t, const tile_shape &s, int row, int gro
     }
 }
 
-/* The same with an activation: packed rows 2 l and 2 l + 1 are gate and up of one column of y.
- * Even lanes store their own and their neighbour's. */
+/* The same with an activation: packed rows 2 l and 2 l + 1 are gate and up of one column of y. Even
+ * lanes store their own and their neighbour's, as a word; 64 packed rows are 32 columns, 64 bytes
+ * of a row of y. */
 MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, int group,
                               const float *s_sum, const float *s_scale)
 {
@@ -421,7 +427,8 @@ MPK_FN void tile_finish_pairs(const mpk_task &t, const tile_shape &s, int row, i
     }
 }
 
-/* The same for logits: f32, and the largest of the 64 columns. */
+/* The same for logits: f32, and the largest of the 64 columns, which `group` begins: a multiple of
+ * 8.  The operand `peaks` has a pair for each 64 columns of a row. */
 MPK_FN void tile_finish_logits(const mpk_task &t, const tile_shape &s, int row, int group,
                                const float *s_sum, const float *s_scale)
 {

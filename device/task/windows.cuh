@@ -64,12 +64,13 @@ MPK_FN rt_i64 conv_source(const conv_how &h, int i, rt_i64 at, rt_i64 k, rt_i64 
     return from >= 0 && from < n ? from : -1;
 }
 
-/* Any convolution.  w is [F, C / groups, ..], or, transposed, [C, F / groups, ..].
+/* The body of conv: any convolution.  w is [F, C / groups, ..], or, transposed, [C, F / groups,
+ * ..].
  *
  * `kernel` is a box of the kernel's entries, through which e counts.  Integers are summed modulo
  * 2^64, floats in double, channel by channel.  Entries in the padding are left out rather than
- * multiplied as zeros: a weight that is infinite would make them NaN.
- */
+ * multiplied as zeros: a weight that is infinite would make them NaN.  Offsets of entries in the
+ * padding are not used, whatever they are. */
 MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, const mpk_view &bias,
                      const mpk_view &y, const conv_how &h)
 {
@@ -128,12 +129,11 @@ MPK_FN void conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &w, co
 
 /* The same for groups of one channel of floats of at most 32 bits, with few entries, and not
  * transposed: in fp32, and with offsets of 32 bits inside a plane of x and a filter.  The kernel's
- * dimensions are constants, so its loops are unrolled.
+ * dimensions are constants, so its loops are unrolled: all loads of a window may be under way.
  *
  * For each spatial axis: first, the entry of x under entry 0 of the kernel, which may be negative;
  * n, how many there are; step and apart, the strides of x and of w.  An axis that x has not is one
- * of one entry.  One unsigned comparison tests both ends of an axis.
- */
+ * of one entry.  One unsigned comparison tests both ends of an axis. */
 MPK_FN void conv_planes_run(const mpk_task &t, const mpk_view &x, const mpk_view &w,
                             const mpk_view &bias, const mpk_view &y, const conv_how &h)
 {
@@ -190,7 +190,8 @@ struct pool_how {
     bool parts; /* adaptive */
 };
 
-/* One window, clipped to x: on each spatial axis the first entry that lies inside, and how many. */
+/* One window, clipped to x: on each spatial axis the first entry that lies inside, and how many.
+ * The entries count on by the dilation; in adaptive pooling by 1. */
 struct pool_window {
     rt_i64 start[3]; /* in x, clipped */
     mpk_box steps;   /* how many entries of each axis lie in x */
@@ -230,7 +231,7 @@ MPK_FN pool_window pool_find(const mpk_view &x, const pool_how &h, const rt_i64 
 }
 
 /* Offset of entry e of a window in its plane, and its number in row-major order of the plane, which
- * is what max_pool gives as index. */
+ * is what max_pool gives as index, whatever x's strides are. */
 MPK_FN rt_i64 pool_entry(const mpk_view &x, const pool_how &h, const pool_window &w, rt_u64 e,
                          rt_i64 *number)
 {
@@ -288,6 +289,8 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
         for (rt_u64 e = 0; e < inside; e++) {
             rt_i64 offset = plane + pool_entry(x, h, w, e, &number);
             rt_u64 rank = order_rising(x, g_x, offset);
+            /* A NaN has the last rank of floats and replaces another NaN; integers have no such
+             * rank. */
             if (from >= 0 && rank <= most && (exact || rank < order_last(x.dtype)))
                 continue;
             most = rank;
@@ -308,7 +311,8 @@ MPK_FN void max_pool_run(const mpk_task &t, const mpk_view &x, const mpk_view &v
  * entries of x. */
 enum { UPSAMPLE_NEAREST, UPSAMPLE_NEAREST_EXACT, UPSAMPLE_LINEAR, UPSAMPLE_CUBIC };
 
-/* Entries of x that one entry of the result takes along an axis, and their weights. */
+/* Entries of x that one entry of the result takes along an axis, and their weights, upsample_count
+ * of them: 1, 2 or 4. */
 struct upsample_taps {
     rt_i64 at[4];     /* entries of x along the axis */
     double weight[4]; /* theirs; they sum to 1 */
@@ -374,8 +378,8 @@ MPK_FN upsample_taps upsample_find(int mode, bool align, double ratio, rt_i64 n,
 }
 
 /* The body of upsample.  Each entry of the result is the sum over all combinations of the axes'
- * taps, count^axes of them, at the product of their weights: `rest` counts through them, the
- * last axis fastest. */
+ * taps, count^axes of them, at most 16, at the product of their weights: `rest` counts through
+ * them, the last axis fastest.  In double, rounded once. */
 MPK_FN void upsample_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int mode,
                          bool align, double ratio0, double ratio1, double ratio2)
 {

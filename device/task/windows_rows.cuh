@@ -1,16 +1,20 @@
 /* windows_rows.cuh - depthwise convolutions and max pools of images whose channels lie last, of two
  * spatial axes.
  *
- * A thread takes eight neighbouring channels (pieces.cuh) of one place or of some places
- * next to each other, so that a warp reads and writes whole lines and a column of x serves all
- * windows that hold it.  Sums are in fp32, in row-major order of the window.
+ * A thread takes eight neighbouring channels (pieces.cuh) of one place or of some places next to
+ * each other, so that a warp reads and writes whole lines and a column of x serves all windows that
+ * hold it.  Sums are in fp32, in row-major order of the window.
+ *
+ *    conv_rows_staged   whole pieces of 16 bits, windows of 9 entries and more; by tiles
+ *    conv_rows          any other depthwise convolution, from global memory
+ *    max_pool_pieces    whole pieces, where no operator reads the indices
+ *    max_pool_rows      any other pool
  *
  * Input: x and the filters with their channels as neighbours; output: the task's box, channels last
- * too.  Where 16-bit pieces are whole, a depthwise convolution stages tiles in shared memory
- * (conv_rows_staged); else threads share nothing, without scratch and barriers.  The columns of a
- * window, its stride and its dilation along them are template arguments, so entries stay in
- * registers; its rows are a loop.  Relies on floats of 16 or 32 bits; what this does not take is
- * done by windows.cuh.
+ * too.  But for staging (scratch and barriers) threads share nothing.  The columns of a window, its
+ * stride and its dilation along them are template arguments, so entries stay in registers; its rows
+ * are a loop.  Relies on floats of 16 or 32 bits; what this does not take is done by windows.cuh.
+ * src/gen/body_windows_rows.c chooses.
  * Cost: a load of x for each column of each row of a window, from the cache.
  */
 #ifndef TASK_WINDOWS_ROWS_CUH
@@ -19,9 +23,9 @@
 #include "task/rows_warp.cuh"
 #include "task/windows.cuh"
 
-/* The items of a loop: the box as pieces of eight channels, its last axis, and as runs of
- * `places` along the axis before that.  Both are counted from 0 and rounded up, so the last ones
- * may be part empty. */
+/* The items of a loop: the box as pieces of eight channels, its last axis, and as runs of `places`
+ * along the axis before that.  Both are counted from 0 and rounded up, so the last ones may be part
+ * empty.  Pieces are counted fastest, so neighbouring threads have neighbouring channels. */
 MPK_FN mpk_box windows_items(const mpk_box &box, int rank, int places)
 {
     mpk_box items = box;
@@ -44,6 +48,7 @@ template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x, const char *g_x,
                             const mpk_view &w, const char *g_w, int first)
 {
+    /* columns of x that the windows have between them, of which each is loaded once */
     enum { COLUMNS = (PLACES - 1) * STRIDE + (KERNEL - 1) * APART + 1 };
     const int columns = (int)x.dims[3]; /* of the image */
     rows_raw r_w[KERNEL], r_x[COLUMNS]; /* as loaded */
@@ -76,9 +81,9 @@ MPK_FN void windows_add_row(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &
     }
 }
 
-/* The same where pieces are not whole or not aligned, entry by entry: n channels, of which eight
- * at most are read.  Products are added in the same order as in windows_add_row, so the bits are
- * the same. */
+/* The same where pieces are not whole or not aligned, entry by entry: n channels, of which eight at
+ * most are read.  Products are added in the same order as in windows_add_row, so the bits are the
+ * same.  A column is read again for each window that has it: short code counts here, not loads. */
 template <int PLACES, int KERNEL, int STRIDE, int APART>
 MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_view &x,
                                 const char *g_x, const mpk_view &w, const char *g_w, int first,
@@ -104,7 +109,8 @@ MPK_FN void windows_add_entries(float (&r_sum)[PLACES][ROWS_PIECE], const mpk_vi
 }
 
 /* Is every piece of eight channels of an image aligned to 16 bytes, whatever its place?  Its
- * address and all strides but that of the channels have to be. */
+ * address and all strides but that of the channels have to be.  Strides are constants, so a task
+ * looks at its address alone. */
 MPK_FN bool windows_aligned(const mpk_view &x, const char *g_x)
 {
     bool aligned = true; /* until an axis is not */
@@ -153,6 +159,7 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
             r_sum[p / ROWS_PIECE][p % ROWS_PIECE] = 0;
 #pragma unroll 1
         for (int k = 0; k < (int)w.dims[2]; k++) {
+            /* row k of the window, which may be in the padding */
             const rt_i64 row = top + k * h.dilation.at[0];
             const char *g_row = g_x + (at[0] * x.stride[0] + row * x.stride[2] + channel) *
                                           mpk_dtype_bytes(x.dtype),
@@ -182,16 +189,21 @@ MPK_FN void conv_rows(const mpk_task &t, const mpk_view &x, const mpk_view &w, c
     }
 }
 
-/* A tile of a staged convolution: pieces of eight channels that it has, rows of the filters. */
+/* A tile of a staged convolution: pieces of eight channels that it has, rows of the filters.  In
+ * scratch, pieces of 16 bytes, channels fastest:
+ *
+ *    filters   [kernel][KERNEL][pieces]
+ *    image     [rows][columns][pieces]    all that the tile's windows see, zeros outside of x */
 struct conv_tile {
     int pieces, kernel; /* of eight channels; rows of the filter */
 };
 
 /* All threads: request the filters of a tile's channels, [kernel, KERNEL, pieces], and after them
  * what its windows see of the image, [rows, columns, pieces]; zeros outside of it.  n_pieces of
- * them are there.  g_x: the image, g_w: the filters, both at the tile's first channel;
- * first_row, first_column: of the image, may be negative.  The copies are one group of the thread's
- * (ptx_copy_async_commit). */
+ * them are there.  g_x: the image, g_w: the filters, both at the tile's first channel; first_row,
+ * first_column: of the image, may be negative.  The copies are one group of the thread's
+ * (ptx_copy_async_commit), and others' are seen after a barrier.  Pieces are fastest: neighbouring
+ * threads read neighbours of the image and fill neighbouring banks. */
 template <int KERNEL, int IN_ROWS, int IN_COLUMNS>
 MPK_FN void conv_stage(char *s_w, const conv_tile &tile, const mpk_view &x, const char *g_x,
                        const mpk_view &w, const char *g_w, int n_pieces, int first_row,
@@ -230,7 +242,7 @@ MPK_FN void conv_read(int dtype, const char *s, float (&r)[ROWS_PIECE])
 }
 
 /* Store what lies in the box of the piece at channel `first` of a row of y.  The box may begin
- * within the piece: the other channels are another task's. */
+ * within the piece: the other channels are another task's, which makes them, too. */
 MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_box &box,
                        const float (&r)[ROWS_PIECE])
 {
@@ -244,10 +256,10 @@ MPK_FN void conv_write(const mpk_view &y, char *g_row, rt_i64 first, const mpk_b
             mpk_put(y, g_row, first + e, r[e]);
 }
 
-/* The sums of PLACES windows side by side of a tile that has been staged: the item's piece of
- * the first row's first column is at s_x, of the filters at s_w; ROW_BYTES from a row of the
- * window to the next.  Entries come in the order of the window, and those in the padding are
- * zeros. */
+/* The sums of PLACES windows side by side of a tile that has been staged: the item's piece of the
+ * first row's first column is at s_x, of the filters at s_w; ROW_BYTES from a row of the window to
+ * the next.  Entries come in the order of the window, and those in the padding are zeros.  A row of
+ * the filters is converted once for all places, a column of x once for all windows that have it. */
 template <int PLACES, int KERNEL, int STRIDE, int APART, int ROW_BYTES>
 MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile &tile, int x_dtype,
                              const char *s_x, int w_dtype, const char *s_w)
@@ -276,7 +288,8 @@ MPK_FN void conv_staged_sums(float (&r_sum)[PLACES][ROWS_PIECE], const conv_tile
 }
 
 /* How a task's box is cut into tiles of TILE_ROWS x TILE_COLUMNS places and PIECES pieces, piece
- * tiles first.  Rows, columns and pieces of the box; its first place and piece. */
+ * tiles first.  Rows, columns and pieces of the box; its first place and piece.  The last tile
+ * along an axis may reach beyond the box: what lies there is staged and not made. */
 struct conv_tiles {
     int rows, columns, pieces, top, left, begin;
     int row_tiles, column_tiles, piece_tiles, n; /* n: all */
@@ -310,10 +323,14 @@ MPK_FN conv_at conv_at_of(const conv_tiles &c, int n)
             over % c.column_tiles * TILE_COLUMNS, n % c.piece_tiles * PIECES};
 }
 
-/* As conv_rows, of 16-bit x and filters whose pieces are all aligned and whole; of a piece that the
- * box cuts all is read, and its part is written.  The box is cut into tiles; what a tile's windows
- * see of the image, and its filters, are brought to shared memory once, where each entry is read by
- * up to all entries of a window.  COPIES 2: the next tile comes while this one is multiplied.
+/* The body of a depthwise conv with staging.  As conv_rows, of 16-bit x and filters whose pieces
+ * are all aligned and whole; of a piece that the box cuts all is read, and its part is written.
+ * The box is cut into tiles; what a tile's windows see of the image, and its filters, are brought
+ * to shared memory once, where each entry is read by up to all entries of a window.  COPIES 2: the
+ * next tile comes while this one is multiplied.
+ *
+ *    round n     COPIES 1: tile n comes, is made       COPIES 2: tile n + 1 comes, tile n is made
+ *    room        n % COPIES of the scratch             round -1 only brings tile 0
  *
  * An item is PLACES places of a row and eight channels; neighbouring threads have neighbouring
  * pieces, so reads of shared memory meet no conflicts.  Cost: a tile's bytes from L2, and a read of
@@ -350,6 +367,8 @@ MPK_FN void conv_rows_staged(const mpk_task &t, const mpk_view &x, const mpk_vie
                 g_w + channel * 2, c.pieces - a.piece,
                 (c.top + a.row) * ROW_STRIDE - (int)h.padding.at[0],
                 (c.left + a.column) * STRIDE - (int)h.padding.at[1]);
+            /* of this thread all but the newest group of copies have ended: tile n is there, after
+             * the barrier of all */
             ptx_copy_async_wait<COPIES - 1>();
         } else {
             ptx_copy_async_wait<0>();
@@ -400,8 +419,8 @@ struct windows_most {
     float r_most[ROWS_PIECE]; /* by channel */
     int r_at[ROWS_PIECE];     /* pixel of the image */
 };
-/* Take in an entry: what is larger than the largest so far, or NaN, takes its place; and
- * whatever comes first.  Without indices the value alone. */
+/* Take in an entry: what is larger than the largest so far, or NaN, takes its place; and whatever
+ * comes first.  Without indices the value alone, which begins as -infinity and needs no first. */
 template <bool INDICES>
 MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], int number)
 {
@@ -415,8 +434,9 @@ MPK_FN void windows_take(windows_most &m, const float (&r_entry)[ROWS_PIECE], in
 }
 
 /* One row of a window, of KERNEL entries `apart` columns apart, from column `first` on; aligned:
- * its pieces are whole, and loaded together.  g_x: row number `row` of the image at these channels.
- * */
+ * its pieces are whole, and loaded together.  g_x: row number `row` of the image at these channels;
+ * n: channels that are left in the box.  Entries come in rising order, so that of equal ones the
+ * first is kept. */
 template <int KERNEL, bool INDICES>
 MPK_FN void windows_take_row(windows_most &m, const mpk_view &x, const char *g_x, int row,
                              int first, int apart, bool aligned, rt_i64 n)
@@ -453,7 +473,8 @@ MPK_FN uint4 windows_least(int dtype)
                  least = dtype == MPK_F32 ? 0xff800000u : halves; /* -infinity */
     return make_uint4(least, least, least, least);
 }
-/* The larger of two words: of two entries of 16 bits each, or of an f32. */
+/* The larger of two words: of two entries of 16 bits each, or of an f32.  One instruction; NaN
+ * wins. */
 MPK_FN rt_u32 windows_larger(int dtype, rt_u32 a, rt_u32 b)
 {
     if (dtype == MPK_F32)
@@ -462,10 +483,11 @@ MPK_FN rt_u32 windows_larger(int dtype, rt_u32 a, rt_u32 b)
 }
 
 /* The largest entries of PLACES windows side by side, of 16 bytes of channels.  ROWS rows are under
- * way together: all their loads come before the first comparison, since nothing else hides their
- * latency.  A column that several windows have is loaded once; with PLACES > 1 columns of a window
- * are neighbours.  A place outside of the image is not loaded and is the least value.  g_x: the
- * image at these channels; top, left: where the first window begins, perhaps outside. */
+ * way together, a divisor of the window's rows: all their loads come before the first comparison,
+ * since nothing else hides their latency.  A column that several windows have is loaded once; with
+ * PLACES > 1 columns of a window are neighbours.  A place outside of the image is not loaded and is
+ * the least value.  g_x: the image at these channels; top, left: where the first window begins,
+ * perhaps outside. */
 template <int PLACES, int KERNEL, int STRIDE, int ROWS>
 MPK_FN void windows_most_of(uint4 (&r)[PLACES], const mpk_view &x, const char *g_x, int top,
                             int left, const pool_how &h)
@@ -488,6 +510,7 @@ MPK_FN void windows_most_of(uint4 (&r)[PLACES], const mpk_view &x, const char *g
         for (int i = 0; i < ROWS * COLUMNS; i++)
 #pragma unroll
             for (int p = 0; p < PLACES; p++)
+                /* a constant after unrolling: does window p have the column? */
                 if (i % COLUMNS >= p * STRIDE && i % COLUMNS < p * STRIDE + KERNEL)
                     r[p] = make_uint4(windows_larger(x.dtype, r[p].x, r_x[i].x),
                                       windows_larger(x.dtype, r[p].y, r_x[i].y),
@@ -498,7 +521,8 @@ MPK_FN void windows_most_of(uint4 (&r)[PLACES], const mpk_view &x, const char *g
 
 /* The body of max_pool where nothing reads indices, of fewer than 2^31 bytes an image and pieces in
  * all: PLACES windows of a row and 16 bytes of channels a thread.  NaN wins, and 0 is larger than
- * -0.  false: some piece is not whole or not aligned, and nothing was done. */
+ * -0. Entries stay as they are stored: nothing is converted.  false: some piece is not whole or not
+ * aligned, and nothing was done; the instance then calls max_pool_rows. */
 template <int PLACES, int KERNEL, int STRIDE, int ROWS>
 MPK_FN bool max_pool_pieces(const mpk_task &t, const mpk_view &x, const mpk_view &values,
                             const pool_how &h)
@@ -518,6 +542,7 @@ MPK_FN bool max_pool_pieces(const mpk_task &t, const mpk_view &x, const mpk_view
                  n = (box.hi[0] - box.lo[0]) * planes * rows * runs * pieces;
 #pragma unroll 1
     for (rt_u32 i = (rt_u32)mpk_thread(); i < n; i += MPK_THREADS) {
+        /* channels fastest, then runs of places, rows, planes, images */
         const rt_u32 run = i / pieces, line = run / runs, plane = line / rows,
                      image = plane / planes;
         const int channel = (int)(box.lo[4] + (i - run * pieces) * piece),
@@ -537,6 +562,7 @@ MPK_FN bool max_pool_pieces(const mpk_task &t, const mpk_view &x, const mpk_view
             place * (int)h.stride.at[1] - (int)h.padding.at[1], h);
 #pragma unroll
         for (int p = 0; p < PLACES; p++)
+            /* windows beyond the box are made, too, and not stored */
             if (place + p < (int)box.hi[3])
                 *(uint4 *)(g_to + p * values.stride[3] * bytes) = r[p];
     }
@@ -585,6 +611,7 @@ MPK_FN void max_pool_rows(const mpk_task &t, const mpk_view &x, const mpk_view &
                 windows_take_row<KERNEL, INDICES>(m, x, g_row, row, left, (int)h.dilation.at[1],
                                                   aligned && n >= ROWS_PIECE, n);
         }
+        /* Channels that are left out have -infinity here, and are not written. */
         rows_write(values.dtype, g_values + mpk_offset(values, at) * mpk_dtype_bytes(values.dtype),
                    0, n, m.r_most);
         if (!INDICES)

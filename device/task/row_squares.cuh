@@ -27,7 +27,8 @@
 /* Bytes of a sum. */
 #define SQUARES_BYTES (MPK_CENTRED ? 8 : 4)
 
-/* Are there sums of x's rows? */
+/* Has the product that made x left the sums of its rows (src/cuda/squares.c)?  Else this one makes
+ * them from its stages of x. */
 MPK_FN bool squares_are_summed(const mpk_task &t)
 {
     return TILE_HAS(TILE_FORM_SQUARES) && t.e->at[RT_SQUARES_OF_X];

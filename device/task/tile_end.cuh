@@ -186,7 +186,7 @@ MPK_FN void tile_gelu_eight(tile_eight *v)
     ptx_keep_eight(half);
 #pragma unroll
     for (int i = 0; i < 8; i++)
-        half[i] *= u[i] * ptx_exp2(v->at[i] * v->at[i] * -0.72134752f); /* what a value loses */
+        half[i] *= u[i] * ptx_exp2(v->at[i] * v->at[i] * -0.72134752f); /* erfc(z) / 2 */
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v->at[i] *= v->at[i] < 0 ? half[i] : 1 - half[i];

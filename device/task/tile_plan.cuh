@@ -94,7 +94,8 @@ MPK_FN tile_plan tile_plan_of(const rt_entry *e, const tile_shape &s)
     return p;
 }
 
-/* One pass. */
+/* One pass, the same in each of its lots.  A step is what arrives together: its pages lie side by
+ * side in the ring. */
 struct tile_pass {
     int groups; /* of it */
     int pages;  /* of a step */

@@ -35,8 +35,9 @@ MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view
     return sum != 0 ? value / sum : 0;
 }
 
-/* The body.  A thread has an entry of y, and reads the weights of all splits again for it: they
- * are few. */
+/* The body.  A thread has an entry of y, and reads the weights of all splits again for it: they are
+ * few, and its neighbours' of the same head come from the cache.  Threads share nothing, so there
+ * is no barrier. */
 MPK_FN void attention_fold_run(const mpk_task &t, const mpk_view &part, const mpk_view &lse,
                                const mpk_view &sinks, const mpk_view &y)
 {

@@ -32,8 +32,8 @@ enum {
 };
 
 /* f(a, b) in fp32, for a result of this dtype; functions of one operand ignore b.  f is a constant
- * of the instance, so one case is left after inlining.  A result of 16 bits takes activations of
- * two hardware instructions, whose error its rounding hides (activate_as). */
+ * of the instance, so one case is left after inlining.  Of a result of 16 bits an activation is two
+ * hardware instructions, whose error is below the rounding (activate_as). */
 MPK_FN float elementwise_float(int f, int dtype, float a, float b)
 {
     const bool is_short = mpk_dtype_bytes(dtype) == 2;
@@ -174,8 +174,8 @@ MPK_FN void cast_element(const mpk_view &x, const char *g_x, rt_i64 from, const 
         mpk_put(y, g_y, to, mpk_get(x, g_x, from));
 }
 
-/* y = x, of the same shape, in another dtype.  By eights between floats of 16 and 32 bits, where
- * the walk sees a function of one operand; all others by cast_element. */
+/* y = x, of the same shape, in another dtype: by eights between floats of 16 and 32 bits, all
+ * others by cast_element. */
 MPK_FN void cast_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const mpk_view nothing = {-1};

@@ -38,7 +38,7 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
         most = 0;
 #pragma unroll
         for (int i = 0; i < LOTS; i++)
-            /* All words again in each round, those that have come as well: they do not change any
+            /* Words that have come are loaded again with the others: they do not change any
              * more. */
             if (i * 32 + lane < splits)
                 word[i] = ptx_load_word(from + (i * 32 + lane) * heads * 4);
@@ -119,9 +119,12 @@ template <int SINKS> MPK_FN float fold_sink(const mpk_task &t, int head)
 }
 
 /* One head of one token, by a warp.  Weights are relative to the largest lse, so no exponential
- * overflows; a token that saw nothing in any split gives zeros.  A lane has columns first + lane
- * * 8 to + 7 of the head, where part and y point; lanes beyond its size only help with the
- * weights.  sink: fold_sink. */
+ * overflows; a token that saw nothing in any split gives zeros.  A lane has columns first + lane *
+ * 8 to + 7 of the head, where part and y point; lanes beyond its size only help with the weights.
+ * sink: fold_sink.
+ *
+ * All lanes go through the same splits, whose bits are in `full`, and hand weights on by shuffles;
+ * so the loop has no branch that parts them but the loads. */
 template <int LOTS, int SINKS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
                       int heads, int size, int first, float sink)
@@ -168,8 +171,8 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
 }
 
 /* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8.
- * mpk_wait returns at once for a quiet task, whose warps then poll the words of their own tokens
- * alone. */
+ * mpk_wait waits for no event if the task is quiet: each warp then polls the words of its own
+ * tokens and heads. */
 template <int LOTS, int SINKS = FOLD_NO_SINKS>
 MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {

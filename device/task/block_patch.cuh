@@ -116,8 +116,8 @@ MPK_FN int block_shift(const block_window &w, int entry)
 }
 
 /* As block_multiply_planned, with a first factor whose rows are pixels of the patch at `at_a`.  A
- * pixel's rows of the swizzle are not the factor's: the address is found anew for each entry of the
- * kernel. */
+ * shift moves a row to another line of the swizzle, so addresses are found anew for each entry of
+ * the kernel. */
 template <int A, int B>
 MPK_FN void block_multiply_patch(float (&r_sum)[A][B][4], const block_warps &w, const block_tile &a,
                                  rt_u32 at_a, const int (&pixel)[A], int shift, const block_tile &b,

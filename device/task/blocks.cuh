@@ -68,9 +68,8 @@ MPK_FN rt_u32 blocks_twice(float v)
 struct blocks_sum {
     rt_u32 first, rest;
 };
-/* The sums of block c of each page, of token g and, with WIDE, g + 8: by lane as the second operand
- * of the product that ends a piece has them, 16 of its entries being four blocks times their
- * parts. */
+/* The sums of block c of each page, of token g and, with WIDE, g + 8: lane (g, c) holds them, which
+ * is the place in which the last product of a piece wants them. */
 template <int AT_ONCE, int WIDE> struct blocks_sums {
     blocks_sum at[AT_ONCE][1 + WIDE];
 };
@@ -264,8 +263,9 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
         blocks_addend<FORM>(p[k], lane % 4, n, &high[k], &low[k]);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
-        /* One product for four blocks: its 16 entries are the lanes' two words times high and low
-         * part. */
+        /* One product for four blocks: entries 2 c and 2 c + 1 are block c's high part times the
+         * first two parts of its sum, 2 c + 8 and + 9 its low part times these, or, of 4K, the same
+         * integer times the third. */
         const blocks_sum s = sums[m];
         const rt_u32 rest = FORM == RT_BLOCKS_4K ? s.rest : s.first;
         ptx_multiply_bf16(added[m], high[0], high[1], low[0], low[1], s.first, rest);
@@ -295,7 +295,8 @@ template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thr
            thread % 4 * 2;
 }
 
-/* Store this lane's sums of group k of two there, or load them. */
+/* Store this lane's sums of group k of two there, or load them, where a tile has more columns than
+ * one round of pages. */
 template <int WIDE>
 MPK_FN void blocks_put(char *s_parts, int group, int thread, const float (*total)[4], int k)
 {

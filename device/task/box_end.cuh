@@ -74,7 +74,7 @@ MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int 
     }
 }
 
-/* Eight neighbours in scratch, at a multiple of 32 bytes. */
+/* Eight neighbours in scratch, at a multiple of 16 bytes. */
 MPK_FN tile_eight box_eight(const float *s_at)
 {
     const mpk_words a = ptx_load_shared_words(s_at), b = ptx_load_shared_words(s_at + 4);

@@ -108,7 +108,7 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
 }
 
 /* Request a warp's positions from p0 on, of which lane l asks the mask for position l % 8 and row l
- * / 8. A position past the end is masked; its loads go to the last one, so that they stay inside
+ * / 8.  A position past the end is masked; its loads go to the last one, so that they stay inside
  * the cache and need no branch.  Nothing waits for k and v here: the first use of them does. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h,

@@ -58,8 +58,8 @@ struct latent_chunk : attend_chunk {
  * Padding has a negative position and sees nothing, nor does a slot that the cache has not. */
 MPK_FN void latent_find(const mpk_task &t, const attend_shape &s, latent_chunk *c)
 {
-    /* Lane i looks at token i of the chunk, which has LATENT_ROWS = 32 at most.  Every warp does the
-     * same work, so no barrier has to hand the result on. */
+    /* Lane i looks at token i of the chunk, which has LATENT_ROWS = 32 at most.  Every warp does
+     * the same work, so no barrier has to hand the result on. */
     const int room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE, i = c->first + mpk_thread() % 32;
     const bool there = i < c->last && (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots;
     const int position = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[i] : -1;

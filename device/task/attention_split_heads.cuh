@@ -168,10 +168,10 @@ MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
 /* Normalise and rotate N rows of the warp, rounding to bf16 after each as the single operators do.
  * rotation: of each row; row: as it came, then the result.
  *
- * The same bits in every instance: a key that one step reads from scratch another reads from the cache,
- * where another graph's instance has put it.  A warp has the rows; a lane has both entries of its
- * pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take part
- * in the sum of squares.  Sums of all rows go through their shuffles together. */
+ * The same bits in every instance: a key that one step reads from scratch another reads from the
+ * cache, where another graph's instance has put it.  A warp has the rows; a lane has both entries
+ * of its pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take
+ * part in the sum of squares.  Sums of all rows go through their shuffles together. */
 template <int K, int N>
 MPK_FN void attention_rotate_rows(const attention_shape &s, const attention_rotation<K> *rotation,
                                   attention_row<K> *row)
@@ -277,8 +277,8 @@ struct attention_need {
     int back, head;        /* tokens before the piece's; of qkv */
 };
 
-/* n: tokens of the step that the piece sees.  head: of the KV heads.  r may be beyond the rows, below
- * GROUP + 2 n: callers test that before they load by the result. */
+/* n: tokens of the step that the piece sees.  head: of the KV heads.  r may be past the rows, at
+ * GROUP + 2 n or more: callers test that before they load by the result. */
 template <int GROUP>
 MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
 {

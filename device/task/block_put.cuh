@@ -10,7 +10,7 @@
 /* The entries of a tile that are inside of the box, to rows of the result whose entries are
  * neighbours.  at: the offset of the tile's first entry; stride: from a row to the next; *_left: of
  * the box, from the tile's first row and column on.  A thread's two neighbours go as one word if
- * all rows begin at whole words. A store of a warp is 16 bytes of each of eight rows: the price of
+ * all rows begin at whole words.  A store of a warp is 16 bytes of each of eight rows: the price of
  * no room for whole rows. */
 template <int A, int B>
 MPK_FN void block_put(const float (&r)[A][B][4], const block_warps &w, int rows, int columns,

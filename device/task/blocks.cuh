@@ -46,7 +46,7 @@ MPK_FN blocks_numbers blocks_constants(float zero)
     return {ptx_own(BLOCKS_128), ptx_pack_bf16(-zero, -zero), ptx_own(0x4b000000u)};
 }
 
-/* Word j of four; j is known at compile time. */
+/* Word j of four; j is known at compile time, so v stays in registers. */
 MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
 {
     if (j < 2)
@@ -54,7 +54,7 @@ MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
     return j == 2 ? v.z : v.w;
 }
 
-/* The same number twice. */
+/* The same number twice: one factor for both words of a pair. */
 MPK_FN rt_u32 blocks_twice(float v)
 {
     return ptx_pack_bf16(v, v);
@@ -185,7 +185,9 @@ MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const block
     return __uint_as_float(__byte_perm(a, n.exponent, 0x7440u + (rt_u32)j)) - (8388608.0f + 128);
 }
 
-/* Byte c of a word, twice, in the fraction of the bf16 128. */
+/* Byte c of a word, twice, in the fraction of the bf16 128: 128 + its low 7 bits, and if its
+ * highest is set twice that (blocks_pair); the bytes that come here have it clear, or all have it
+ * set. */
 MPK_FN rt_u32 blocks_byte(rt_u32 word, int c, const blocks_numbers &n)
 {
     return __byte_perm(word, n.of_128, 0x5050u + (rt_u32)c * 0x0101u);

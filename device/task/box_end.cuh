@@ -43,7 +43,8 @@ MPK_FN float *box_biases(void)
 enum { BOX_FACTORS = 2 * TILE_BIASES }; /* from a column's bias to an image's factor of it */
 
 #if MPK_IMAGES
-/* Of a convolution's vector of filters; `otherwise` where it is absent. */
+/* Of a convolution's vector of filters, in f32 or 16 bits; `otherwise`, which changes nothing,
+ * where it is absent. */
 MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, float otherwise)
 {
     if (v.operand < 0)
@@ -55,7 +56,8 @@ MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, flo
 
 /* A warpgroup: what n packed rows of w from `row` on add to the sums of all tokens, to scratch.  A
  * packed row is a column of y; with a gate, rows of the gate and of what it lets through take
- * turns.  A meeting of the warpgroup has to follow. */
+ * turns.  A meeting of the warpgroup has to follow.  Once for a pass, whose tokens all have the
+ * same. */
 MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int n)
 {
 #pragma unroll 1

@@ -49,7 +49,7 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
 }
 
 /* Columns of y of a group are 2^box_shift: 8, or with a gate 4, of 8 packed rows; bytes of a
- * column: logits are f32. */
+ * column: logits, which have peaks, are f32. */
 MPK_FN int box_shift(const tile_shape &s)
 {
     return s.activation != ACTIVATE_NONE ? 2 : 3;
@@ -378,7 +378,7 @@ MPK_FN void box_gate(int activation, const float *scale, float *from, float *to)
 
 /* Two neighbouring columns as a word.  Lanes c and c + 1 (c even) have one column each of two
  * groups; they exchange, so that the even lane gets both columns of the first group and the odd
- * lane both of the second. */
+ * lane both of the second.  One shuffle, in which each lane gives what it does not keep. */
 MPK_FN rt_u32 box_pair(float first, float second)
 {
     const bool odd = mpk_thread() % 2; /* of two lanes that share four columns */
@@ -388,10 +388,13 @@ MPK_FN rt_u32 box_pair(float first, float second)
 
 enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
 
-/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group;
- * then a lane stores the four of its group for one token after the other, so a warp stores a
- * row.  Groups that the task does not have are left out, four at a time: each is some hundred
- * instructions that no cache holds, since a task runs them once. */
+/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group; then
+ * a lane stores the four of its group for one token after the other, so a warp stores a row.
+ * Groups that the task does not have are left out, four at a time: each is some hundred
+ * instructions that no cache holds, since a task runs them once.
+ *
+ * s_y: the warp's part of scratch, rows of BOX_ROW bytes: 32 groups of 8, and 16 more, so that
+ * eight tokens' words lie in different banks. */
 MPK_FN void box_put_pairs(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                           char *s_y, const float *s_scale)
 {
@@ -440,7 +443,8 @@ MPK_FN peak box_peak(const float *v, int column, bool has)
     return q.at >= 0 && (p.at < 0 || q.best > p.best) ? q : p;
 }
 
-/* Where the peaks of a warp's 16 tokens and the pass's units go. */
+/* Where the peaks of a warp's 16 tokens and the pass's units go.  One for a warp, found once for
+ * its units. */
 struct box_peaks {
     rt_u64 at, y;              /* addresses of the first token's first unit, and column */
     rt_u32 row_bytes, y_bytes; /* to the next token's */

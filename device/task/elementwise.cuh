@@ -154,7 +154,7 @@ MPK_FN int add_parts_place(const mpk_task &t, const mpk_view &y, rt_u64 i, rt_i6
 
 /* The statement after it runs for each of the thread's elements of the box of y, whose place is
  * `at`.  A macro, because the sum that stands there names each operand by itself: their number is
- * the instance's. In fp32, parts in the order of the operands, rounded once (print_add_parts). */
+ * the instance's.  In fp32, parts in the order of the operands, rounded once (print_add_parts). */
 #define ADD_PARTS_EACH(t, y)                                                              \
     rt_i64 at[RT_MAX_RANK];                                                               \
     for (rt_u64 i_ = (rt_u64)mpk_thread(), n_ = mpk_count(mpk_box_of(t, y.rank), y.rank); \

@@ -30,7 +30,7 @@ MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
            tile % 2 * (expert_has_sides(s) ? 2 * EXPERT_TOTALS : EXPERT_TOTALS);
 }
 /* The pair at place i of the pairs sorted by expert; chunk i: its first place, and in the upper
- * half how many pairs it has. */
+ * half how many pairs it has.  Both written by expert_sort, before its last barrier. */
 MPK_FN rt_u32 expert_pair(const mpk_task &t, const expert_shape &s, rt_u32 i)
 {
     return expert_at<const rt_u16>(t, s.at.order)[i];
@@ -97,7 +97,9 @@ template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pa
 }
 
 /* Of strips of two groups: where rows of x begin, in bytes, of each chunk EXPERT_FEW_ROWS, and of
- * EXPERT_AFTER chunks after the last one; STREAM_NONE: there is no such row. */
+ * EXPERT_AFTER chunks after the last one; STREAM_NONE: there is no such row.  Each lane of a
+ * product reads its row's word two chunks ahead (expert_strips), instead of going from chunk to
+ * pair to token to row. */
 MPK_FN rt_u32 *expert_rows(const mpk_task &t, const expert_shape &s)
 {
     return expert_at<rt_u32>(t, s.at.order + (s.range * s.of_token * 2 + 3) / 4 * 4);

@@ -305,6 +305,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_multiply<3, WIDE>(ring, x, s_parts, slot, page, blocks, thread);
         return;
     }
+    /* x in registers serves all strips of the block, so it is loaded once for up to 8 of them. */
 #pragma unroll 1
     for (; i + 1 < w->n; i += 2)
         expert_multiply<2, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
@@ -337,7 +338,9 @@ MPK_FN float expert_bias_at(const mpk_task &t, const expert_shape &s, int i, rt_
 }
 
 /* Biases of the group that this warp ends, of a tile of n chunks from `chunk` on: requested before
- * the tile's products and used after them. */
+ * the tile's products and used after them, so that their latency is hidden.  Warp i ends group i %
+ * groups of chunk i / groups, as expert_end_tile has it; a warp without a group asks for
+ * nothing. */
 template <int WIDE>
 MPK_FN expert_biases expert_ask_biases(const mpk_task &t, const expert_shape &s,
                                        const expert_work<WIDE> &w, int chunk, int n)
@@ -426,7 +429,8 @@ MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expe
 }
 
 /* End group i of a chunk whose pairs are summed: its sums times the pairs' weights go to s_totals,
- * for expert_add_totals.  base: the tile's first place. */
+ * for expert_add_totals: [place of the tile][group][8 columns].  base: the tile's first place.  A
+ * lane has two columns of a pair, so nobody else writes there. */
 template <int WIDE, int KIND>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
@@ -532,7 +536,7 @@ MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
 }
 
 /* Store the finished sums of a block of columns, plus the residual, in y.  residual: the thread's
- * first word of it, requested ahead. */
+ * first word of it, requested ahead; the next one is requested while a word is stored. */
 template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
@@ -552,7 +556,8 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 /* ---- the body ---- */
 
 /* Add the warps' sums of group i of a tile, in their order: those of all, or of one side of a
- * strip. */
+ * strip.  A warp's sums are of its own columns of the page; total[0] and [1] become rows 2 c and 2
+ * c + 1 of pair g. */
 template <int WIDE>
 MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, float *total)
 {
@@ -573,7 +578,8 @@ MPK_FN int expert_of_tile(const expert_shape &s, const expert_work<WIDE> &w)
     return expert_sizes<WIDE>::SLOTS / expert_groups_in(s, w);
 }
 
-/* End group i of a tile of chunks from `chunk` on, whose parts are complete. */
+/* End group i of a tile of chunks from `chunk` on, whose parts are complete: one of three ends, by
+ * the shape. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              int chunk, int i, int tile, const expert_biases &bias)
@@ -604,7 +610,8 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
         expert_end_group<WIDE, KIND>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
 }
 
-/* First place of a chunk; for the number after the last chunk's, the end. */
+/* First place of a chunk; for the number after the last chunk's, the end.  Only of sums, which have
+ * one round, so that places go on from chunk to chunk. */
 template <int WIDE>
 MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                            int chunk)
@@ -669,6 +676,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
     int before = 0;                 /* first chunk of the tile before */
     if (sums)
+    /* No barrier yet: nothing is added before that of the first tile. */
 #pragma unroll 1
         for (int i = mpk_thread(); i < w->tokens * groups * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
@@ -709,7 +717,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 }
 
 /* Copy the shape to shared memory: the first load of each word of constant memory is slow, and the
- * loop over pieces needs ten words.  Shapes of other kinds begin with an expert_shape. */
+ * loop over pieces needs ten words.  Shapes of other kinds begin with an expert_shape, which is
+ * what all code reads; the rest is found by a cast where KIND says that it is there. */
 template <typename shape>
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 {

@@ -82,8 +82,7 @@ enum {
 static_assert((int)EXPERT_TILE_MOST == MPK_THREADS, "a thread takes an expert");
 static_assert((int)EXPERT_TILE_PAGES <= MPK_LEAST_PAGES, "a ring holds the pages of a step");
 
-/* A planned tile, as it lies in scratch: the body writes it, the loader reads `group`.  16 bytes,
- * one store. */
+/* A planned tile, as it lies in scratch: the body writes it, the loader reads `group`. */
 struct __align__(16) expert_tile_tile
 {
     rt_u32 group;        /* the first packed one */

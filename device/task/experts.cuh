@@ -85,7 +85,8 @@ MPK_FN float route_share(const route_use &u, const route_state &r, float logit)
     return u.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - r.largest) / (float)r.sum;
 }
 
-/* What an expert is chosen by: its logit, or, where more than its order counts, share and bias. */
+/* What an expert is chosen by: its logit, or, where more than its order counts, share and bias: a
+ * bias is added to a share, and sums of two need shares too. */
 MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_state &r, rt_i64 id)
 {
     float logit = route_logit_at(t, u, r, id);
@@ -125,8 +126,8 @@ MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_state
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
-/* What a group counts: its largest choice, or the sum of its two largest.  Called by all
- * threads. */
+/* What a group counts: its largest choice, or the sum of its two largest.  Called by all threads; a
+ * team without a row counts 0. */
 MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_state &r, int group)
 {
     route_state one = r;
@@ -191,8 +192,8 @@ MPK_FN void route_token(const mpk_task &t, const route_use &u, rt_i64 row, bool 
     }
 }
 
-/* The body of route.  All threads go through all rounds, also those without a row: the
- * reductions meet at barriers. */
+/* The body of route: MPK_TEAMS tokens at a time.  All threads go through all rounds, also those
+ * without a row: the reductions meet at barriers. */
 MPK_FN void route_run(const mpk_task &t, const route_use &u)
 {
     int team = mpk_thread() / MPK_TEAM; /* a token each */
@@ -345,7 +346,7 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
     mpk_add_lanes<TOKENS, ROWS>(r_sum, (float *)(t.s_scratch + EXPERT_BUFFER), s_result);
 }
 
-/* A bias of the expert's row; 0: there is none. */
+/* A bias of the expert's row, [E, rows]; 0: there is none. */
 MPK_FN float expert_bias(const mpk_task &t, const mpk_view &b, int expert, rt_i64 row)
 {
     return mpk_is_there(b) ? mpk_get(b, mpk_data(t, b), expert * b.stride[0] + row * b.stride[1])

@@ -5,7 +5,7 @@
  * or absent.  All threads do a group of a batch entry at a time.  As in layer_norm_run the variance
  * is a sum around the mean, so x is read three times, from memory and then from caches; a thread
  * has eight loads in flight.  Sums are in double: a thread's own entries, then mpk_sum, whose
- * barriers are the only ones. Scratch: that of mpk_sum.  Generic body.  Cost: latency of loads.
+ * barriers are the only ones.  Scratch: that of mpk_sum.  Generic body.  Cost: latency of loads.
  *
  * A task has whole groups, so with channels last its rows are pieces of a few channels, and there
  * are no more tasks than groups.  For images of many places torch.compile therefore takes

@@ -364,11 +364,13 @@ struct group_split_lines {
     float r_mean[EIGHT], r_factor[EIGHT], r_term[EIGHT];
 };
 
+/* The activation, if there is one, of a value that is rounded to y's dtype after it. */
 MPK_FN float group_split_activate(const mpk_view &y, int act, float value)
 {
     return act == ACTIVATE_NONE ? value : activate_as(mpk_dtype_bytes(y.dtype) == 2, act, value);
 }
-/* An eight of x, normalised, to y. */
+/* An eight of x, normalised, to y: this thread's channels of one place.  to: their first entry in
+ * y. */
 MPK_FN void group_split_put(const mpk_view &x, const mpk_view &y, char *g_y, rt_i64 to,
                             const eight &in, const group_split_lines &of, int act)
 {
@@ -390,6 +392,8 @@ MPK_FN void group_split_even(const mpk_view &x, const char *g_x, const mpk_view 
                              const group_split_image &m, rt_i64 y_step, const group_split_share &s,
                              const group_split_lines &of, rt_u32 n, int act)
 {
+    /* Places of a round, of all threads.  A load past the end is of the thread's first place again,
+     * so no condition stands between loads. */
     const rt_u32 each = s.together * GROUP_SPLIT_LOADS;
     eight in[GROUP_SPLIT_LOADS], next[GROUP_SPLIT_LOADS]; /* past the end the first again */
 #pragma unroll
@@ -475,6 +479,7 @@ MPK_FN void group_scale_run(const mpk_task &t, const mpk_view &x, const mpk_view
         const group_split_norms norms = group_split_join(t, moments, m, entry, eps);
         one.lo[0] = entry;
         one.hi[0] = entry + 1;
+        /* Entries of y in this batch entry's part of the box; places times channels. */
         const rt_u64 n = mpk_count(one, y.rank);
         /* Both images: x and y have one shape, but strides and addresses of their own. */
         if (m.by_eights && of.by_eights) {

@@ -226,7 +226,8 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 }
 
 /* The part of the last two axes on one side of a diagonal is kept; diagonal 0 is the main one, and
- * higher numbers lie above it.  A null source makes copies_move write zeros. */
+ * higher numbers lie above it.  A null source makes copies_move write zeros: entries that are
+ * dropped are not read. */
 MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal,
                          bool upper)
 {
@@ -259,6 +260,8 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 #pragma unroll
         for (int i = RT_MAX_RANK - 1; i >= 0; i--)
             if (i < x.rank) {
+                /* Divisions by constants, from the last axis on, whose entries are the lowest
+                 * digits. */
                 from += number % x.dims[i] * x.stride[i];
                 number /= x.dims[i];
             }
@@ -304,8 +307,9 @@ MPK_FN rt_i64 index_resolve(rt_i64 number, rt_i64 n)
     return number >= 0 && number < n ? number : -1;
 }
 
-/* y[.., i, ..] = x[.., index[.., i, ..], ..] along an axis.  The axis is found in a loop over
- * constants, since an array in registers cannot be indexed by a variable. */
+/* y[.., i, ..] = x[.., index[.., i, ..], ..] along an axis; zeros for a number that names no entry.
+ * The axis is found in a loop over constants, since an array in registers cannot be indexed by a
+ * variable. */
 MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                            const mpk_view &y, int axis)
 {
@@ -341,7 +345,8 @@ MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const 
 }
 
 /* The body of index.  Leading axes come from the indices, the others from the place itself; one
- * index that names nothing makes the entry zero. */
+ * index that names nothing makes the entry zero.  Indices are read again for each entry, from the
+ * cache: neighbours along the last axes share them. */
 MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, v.x);

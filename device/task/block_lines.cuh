@@ -26,7 +26,8 @@ MPK_FN float block_weight_of(float a, float c, float b)
 {
     return ptx_exp2(fmaf(a, c * 1.44269504f, b * -1.44269504f));
 }
-/* Has the largest score of a row of this warp grown?  Its sums are multiplied only then. */
+/* Has the largest score of a row of this warp grown?  Its sums are multiplied only then.  All lanes
+ * get one answer, so the products after it are given by whole warps. */
 template <int A> MPK_FN bool block_has_grown(const float (&r_rescale)[A][2])
 {
     bool grown = false;
@@ -50,7 +51,9 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
 }
-/* The sum of a lane's own columns; its order is fixed by the fragment's layout. */
+/* The sum of a lane's own columns; its order is fixed by the fragment's layout.  A program that
+ * adds up over iterations leaves it so, and brings the four lanes together once, at the end
+ * (block_total_of_lanes). */
 template <int A, int B>
 MPK_FN void block_total_by_lane(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {

@@ -158,7 +158,8 @@ template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, block
 /* Two integers as bf16: of columns 2 i and 2 i + 1 of the lane's eight of block j.  Of RT_BLOCKS_4K
  * they are 128 too large, which blocks_excess takes off.  A byte has 8 bits and the fraction 7, so
  * the byte's highest bit falls into the exponent and 128 + b becomes 2 b.  In both cases the
- * integer is the smaller of v - 256 and v / 2 - 128. */
+ * integer is the smaller of v - 256 and v / 2 - 128, by three instructions for two integers; of 8K,
+ * whose bytes have 7 bits, one suffices. */
 template <int FORM>
 MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const blocks_numbers &n)
 {
@@ -288,8 +289,8 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
 
 /* ---- the warps' sums of a tile ---- */
 
-/* Sums of a warp and a group in shared memory: float[8 rows][8 or 16 tokens], from row g, token
- * 2 c on. */
+/* Sums of a warp and a group in shared memory: float[8 rows][8 or 16 tokens], from row g, token 2 c
+ * on.  A group is one of the two pieces' eight rows. */
 template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thread)
 {
     constexpr int TOKENS = 8 << WIDE;
@@ -319,7 +320,8 @@ MPK_FN void blocks_take(char *s_parts, int group, int thread, float (*total)[4],
 }
 
 /* As stream_total: add the warps' sums of a group, in the order of warps.  The lane gets rows 2 c
- * and 2 c + 1 of token g, and of g + 8. */
+ * and 2 c + 1 of token g, and of g + 8: weights are rows of the product here and columns in
+ * stream_total's, and what follows wants the latter. */
 template <int WIDE> MPK_FN void blocks_total(const char *s_parts, int group, int lane, float *total)
 {
     constexpr int TOKENS = 8 << WIDE;

@@ -21,7 +21,8 @@
 #define BOX_HAS_END(end)                                                   \
     (TILE_HAS_END(TILE_BOX_128, end) || TILE_HAS_END(TILE_BOX_192, end) || \
      TILE_HAS_END(TILE_BOX_256, end))
-/* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup? */
+/* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup?  Code for a unit that none
+ * makes is left out. */
 #define BOX_HAS_UNIT(u) \
     ((u) < 2 || BOX_HAS_LOOP(TILE_BOX_256) || ((u) == 2 && BOX_HAS_LOOP(TILE_BOX_192)))
 

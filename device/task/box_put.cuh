@@ -24,8 +24,8 @@ MPK_FN char *box_scratch(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
 
-/* A warp's 16 tokens and the groups of the pass that it has.  Addresses are formed where they are
- * needed: registers are few beside the sums. */
+/* A warp's 16 tokens and the groups of the pass that it has, all of them or a half.  Addresses are
+ * formed where they are needed: registers are few beside the sums. */
 struct box_end {
     int row, tokens;   /* of the first token; how many are alive from it on, perhaps more than 16 */
     int group, groups; /* the first group, of the operator; how many */
@@ -33,8 +33,8 @@ struct box_end {
 };
 
 /* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0:
- * nowhere. A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts
- * alike). */
+ * nowhere, which RT_SQUARES_OF_Y says where no reader wants them.  A task with a tile of its own
+ * leaves one for each pass (src/cuda/squares.c counts alike). */
 MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
 {
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
@@ -65,7 +65,8 @@ MPK_FN rt_u64 box_at(const tile_shape &s, int row, int group)
     return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + ((rt_u32)group << box_shift(s))) * box_bytes(s);
 }
 
-/* Eight sums of a token from scratch, scaled. */
+/* Eight sums of a token from scratch, scaled: for the ends of expert_tile.cuh, which go by groups
+ * of a token. */
 MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
 {
     const float scale = *s_scale; /* of the token's norm */

@@ -103,8 +103,8 @@ MPK_FN int copies_lot_bytes(const mpk_view &x, const mpk_view &y)
     return entry;
 }
 /* The items of a box that is copied from g_x, where x's entry at place 0 of y lies, to g_y.  The
- * box has to consist of whole lots, so that no lot is cut at the end of a row; else items are
- * elements. */
+ * box has to consist of whole lots, so that no lot is cut at the end of a row, which another task
+ * may write; else items are elements. */
 MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const char *g_x,
                                   const char *g_y, const mpk_box &box)
 {

@@ -40,7 +40,8 @@ MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
     return expert_at<const rt_u32>(t, s.at.chunks)[i];
 }
 
-/* The token of a pair, counted from the range's first: pair / of_token as a multiplication. */
+/* The token of a pair, counted from the range's first: pair / of_token as a multiplication, exact
+ * for the 2,048 pairs of a range (expert_shape.inverse). */
 MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
 {
     return pair * s.inverse >> 20;

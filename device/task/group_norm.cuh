@@ -108,7 +108,8 @@ MPK_FN void group_norm_group(const mpk_task &t, const mpk_view &x, const mpk_vie
     }
 }
 
-/* The body of group_norm.  The box has whole groups, so p.channel is always a group's first. */
+/* The body of group_norm.  The box has whole groups, so p.channel is always a group's first.  With
+ * channels second or last the code is one: `axis` is a constant of the instance. */
 MPK_FN void group_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                            const mpk_view &bias, const mpk_view &y, rt_i64 groups, double eps,
                            rt_i64 last)

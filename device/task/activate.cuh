@@ -10,7 +10,9 @@
 
 #include "tile/task.cuh"
 
-/* The numbers that src/gen prints into instances, by the operator's attribute. */
+/* The numbers that src/gen prints into instances by name, for the operator's attribute.  The order
+ * counts: gen_form_of_activation (src/gen/body_linear_tile.c) lists the same names, and bits of
+ * MPK_FORMS are numbered by it. */
 enum {
     ACTIVATE_NONE,
     ACTIVATE_SILU,
@@ -75,7 +77,7 @@ MPK_FN float activate_limited(float gate, float up, float limit)
     return __fdividef(gate, 1 + __expf(-1.702f * gate)) * (up + 1);
 }
 /* kind: one of a single number, and not ACTIVATE_NONE, which callers test for, since it also means
- * that there is no gate. */
+ * that there is no gate.  Kinds that are not named here are the last, GELU_TANH. */
 MPK_FN float activate(int kind, float x)
 {
     if (kind == ACTIVATE_SILU)

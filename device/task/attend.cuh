@@ -30,7 +30,8 @@ struct attend_more : attend_shape {
     int f32_sinks;       /* else they are bf16 */
 };
 
-/* How products of queries and keys become scores, in powers of 2. */
+/* How products of queries and keys become scores, in powers of 2: softmax is the same in any base,
+ * and 2^x is one instruction.  cap and cap_rate are 0 without ATTEND_CAP. */
 struct attend_factor {
     float scale, cap, cap_rate;
 };
@@ -49,7 +50,8 @@ template <int HOW> MPK_FN float attend_score_of(const attend_factor &f, float pr
     return HOW & ATTEND_CAP ? mpk_capped(score, f.cap, f.cap_rate) : score;
 }
 
-/* Operands in rt_entry.at. */
+/* Operands in rt_entry.at.  attention_parts has two results from ATTEND_SINKS on, as it has no
+ * sinks (attention_latent.cuh). */
 enum {
     ATTEND_Q,
     ATTEND_K,

@@ -58,7 +58,8 @@ MPK_FN float *attend_values(const mpk_task &t, int size)
     return attend_query(t, size) + size;
 }
 
-/* The first position that the token at `position` sees. */
+/* The first position that the token at `position` sees.  The window counts the token itself; 0 is
+ * no window. */
 MPK_FN rt_i64 attend_first(rt_i64 window, rt_i64 position)
 {
     return window > 0 && position >= window ? position - window + 1 : 0;
@@ -88,7 +89,8 @@ MPK_FN float attend_rescale(attend_sum *a, float largest)
     return kept;
 }
 
-/* A score under its cap. */
+/* A score under its cap.  By tanhf: the fast bodies' form (tile/cap.cuh) errs by 2^-23 of the
+ * cap. */
 MPK_FN float attend_capped(const attend_how &how, float score)
 {
     return how.cap > 0 ? how.cap * tanhf(score / how.cap) : score;
@@ -303,6 +305,7 @@ MPK_FN void split_step(const mpk_task &t, const heads_source &h, const heads_pla
     float *s_values = attend_values(t, h.size);
     const char *g_qkv = mpk_data(t, h.qkv);
     for (rt_i64 i = s.own ? token : k.first; i <= token; i++) {
+        /* The window of the token at hand, not of token i. */
         if (i < token && heads_integer(t, p.positions, i) < attend_first(s.how.window, k.position))
             continue;
         rt_i64 from = heads_offset(h, i, h.heads + kv_head),
@@ -353,7 +356,7 @@ MPK_FN void split_units(const mpk_task &t, const heads_source &h, const heads_pl
                 a.sum == 0 ? -MPK_INFINITY : a.largest + logf(a.sum));
 }
 
-/* x, held between 0 and hi. */
+/* x, held between 0 and hi.  A split's share of all units may lie before or after a token's. */
 MPK_FN rt_i64 split_clamp(rt_i64 x, rt_i64 hi)
 {
     return x < 0 ? 0 : x < hi ? x : hi;
@@ -381,7 +384,8 @@ MPK_FN void split_find(const split_how &s, rt_i64 split, rt_i64 before, rt_i64 a
     }
 }
 
-/* Keys and values of a token into the cache, KV heads lo to hi - 1. */
+/* Keys and values of a token into the cache, KV heads lo to hi - 1.  From qkv, normalised and
+ * rotated again: nothing of it is in scratch but the angles. */
 MPK_FN void split_store(const mpk_task &t, const heads_source &h, const heads_place &p,
                         const mpk_view &k_norm, rt_i64 token, rt_i64 lo, rt_i64 hi)
 {

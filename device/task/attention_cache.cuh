@@ -178,7 +178,8 @@ MPK_FN void cache_scores(const mpk_task &t, const cache_operands &o, const cache
     }
 }
 
-/* Entry e of the value at position p, which `token` of this step has written (-1: none). */
+/* Entry e of the value at position p, which `token` of this step has written (-1: none).  It is
+ * rounded to the cache's dtype, as it will be read from there in later steps. */
 MPK_FN float cache_value(const mpk_task &t, const cache_operands &o, const cache_how &h,
                          rt_i64 entry, rt_i64 kv_head, rt_i64 p, rt_i64 token, rt_i64 e)
 {
@@ -247,7 +248,8 @@ MPK_FN void cache_split(const mpk_task &t, const cache_operands &o, const cache_
 }
 
 /* The new keys and values of an entry and a KV head go to their positions; of two at one position
- * the later stays. */
+ * the later stays.  Threads write different entries, and the keys are made anew from qkv: scratch
+ * has none. */
 MPK_FN void cache_fill(const mpk_task &t, const cache_operands &o, const cache_how &h, rt_i64 entry,
                        rt_i64 kv_head)
 {

@@ -61,13 +61,14 @@ template <int STEPS, int WORDS> struct rows_block {
     rt_u32 k[STEPS][WORDS], v[STEPS][WORDS];
 };
 
-/* What a task works on, and where its caches' rows begin.  entry: of the batch. */
+/* What a task works on, and where its caches' rows begin: position 0 of the entry and KV head. */
 struct rows_work {
     int entry, kv_head, split; /* of the batch; of the cache; of the context */
     const char *g_keys, *g_values;
 };
 
-/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones; aligned to 16 bytes. */
+/* Eight entries: 4 words of 16-bit numbers, or 8 of 32-bit ones; aligned to 16 bytes: K is a
+ * multiple of 8, and the record demands it of the other strides. */
 template <int WORDS> MPK_FN void rows_load(rt_u32 *to, const char *from)
 {
 #pragma unroll
@@ -91,7 +92,8 @@ template <int WORDS> MPK_FN float rows_entry(int dtype, const rt_u32 *words, int
 }
 
 /* What the mask adds to the score of position p for row number `row` of the entry and KV head;
- * -infinity: it is not seen, or there is no such position or row. */
+ * -infinity: it is not seen, or there is no such position or row.  Row r is query head r % group of
+ * token r / group. */
 MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row, rt_i64 p)
 {
@@ -105,8 +107,9 @@ MPK_FN float rows_mask(const mpk_task &t, const cache_operands &o, const cache_h
     return added;
 }
 
-/* Request a warp's positions from p0 on.  A position past the end is masked; its loads go to the
- * last one, so that they stay inside the cache and need no branch. */
+/* Request a warp's positions from p0 on, of which lane l asks the mask for position l % 8 and row l
+ * / 8.  A position past the end is masked; its loads go to the last one, so that they stay inside
+ * the cache and need no branch.  Nothing waits for k and v here: the first use of them does. */
 template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_fetch(const mpk_task &t, const cache_operands &o, const cache_how &h,
                        const rows_work &w, int row0, int p0, rows_block<STEPS, WORDS> *b)
@@ -164,7 +167,8 @@ MPK_FN float rows_round(int dtype, float x)
     return dtype == MPK_BF16 ? ptx_low_bf16(ptx_pack_bf16(x, 0)) : mpk_round(dtype, x);
 }
 
-/* Entry e of a norm's weight, 1 if there is no norm. */
+/* Entry e of a norm's weight, 1 if there is no norm: then it is multiplied by nothing, and loaded
+ * from nowhere. */
 MPK_FN float rows_weight(const mpk_task &t, const mpk_view &norm, int e)
 {
     return mpk_is_there(norm) ? mpk_get(norm, mpk_data(t, norm), e * norm.stride[0]) : 1;
@@ -229,6 +233,8 @@ MPK_FN void rows_rotate(const mpk_task &t, const cache_operands &o, const cache_
 #pragma unroll
     for (int i = 0; i < PER; i++) {
         const int e = lane + 32 * i;
+        /* Each product is rounded, as cache_rotated does: the operators that this stands for would
+         * store it. */
         if (e < n) {
             const float other = e < half ? -stage[e + half] : stage[e - half];
             x[i] = rows_round(dtype, rows_round(dtype, x[i] * cosine[i]) +
@@ -253,7 +259,8 @@ MPK_FN rt_i64 rows_target(const mpk_task &t, const cache_operands &o, rt_i64 tok
 }
 
 /* Where the new key (which 0) or value (1) of a token lies in scratch; keys: the offset of the
- * first. */
+ * first. Rows of h.size entries without gaps, in the dtype of the cache, as rows_load and rows_fill
+ * read them. */
 MPK_FN char *rows_new(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                       int which, rt_i64 token)
 {
@@ -270,7 +277,8 @@ MPK_FN void rows_set(const mpk_view &cache, char *s_row, int e, float x)
         mpk_put(cache, s_row, e, x);
 }
 
-/* A warp keeps a token's new key, already rotated, and its value in scratch. */
+/* A warp keeps a token's new key, already rotated, and its value in scratch.  rotated: floats, as
+ * rows_rotate has left them with a scale of 1. */
 MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_how &h,
                       const rows_work &w, rt_i64 token, const float *rotated, int keys)
 {
@@ -285,7 +293,8 @@ MPK_FN void rows_make(const mpk_task &t, const cache_operands &o, const cache_ho
 }
 
 /* The softmax of a group of lanes, of scores in powers of 2.  largest and total are the same in all
- * lanes of the group; value has the lane's eight entries. */
+ * lanes of the group; value has the lane's eight entries.  Groups see different positions, so their
+ * largest differ until rows_keep. */
 template <int ROWS> struct rows_sum {
     float largest[ROWS], total[ROWS], value[ROWS][8]; /* relative to exp2(largest) */
 };
@@ -301,6 +310,8 @@ template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                         rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
 {
+    /* Lanes beyond the row read entry 0 of the query instead of what lies behind it; their words of
+     * k are zeros, and add nothing. */
     const int lane = mpk_thread() % 32,
               entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
     float score[STEPS][ROWS]; /* of the group's positions */
@@ -362,8 +373,10 @@ MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_
     }
 }
 
-/* The groups of a warp become one, which goes to scratch.  In each round a lane and its partner
- * scale to the larger of their maxima, then add: both have the same sum, whatever their order. */
+/* The groups of a warp become one, which goes to scratch.  In each round a lane and its partner, in
+ * another group and with the same entries, scale to the larger of their maxima, then add: both have
+ * the same sum, whatever their order.  Lanes 0 to LANES - 1 store: all groups hold the same at the
+ * end. */
 template <int ROWS, int LANES>
 MPK_FN void rows_keep(const mpk_task &t, const cache_how &h, rows_sum<ROWS> *a)
 {
@@ -454,7 +467,8 @@ MPK_FN void rows_store(const mpk_task &t, const cache_operands &o, const cache_h
 
 /* Queries of the rows from row0 on; with the first of them the new keys and values that this split
  * needs: those whose positions are in its blocks, and for the last split all, since it fills the
- * cache.  A warp takes every eighth row of the list: ROWS queries, then tokens. */
+ * cache.  They stay in scratch for the rows after.  A warp takes every eighth row of the list: ROWS
+ * queries, then tokens. */
 template <int ROWS, int LANES>
 MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache_how &h,
                          const rows_work &w, int row0)
@@ -476,6 +490,7 @@ MPK_FN void rows_prepare(const mpk_task &t, const cache_operands &o, const cache
             (target < 0 || (w.split != h.splits - 1 && target / CACHE_UNIT % h.splits != w.split)))
             continue;
         const int head = is_query ? w.kv_head * group + row % group : (int)h.heads + w.kv_head;
+        /* A query takes the scale and log2(e) with it, once, instead of each of its scores. */
         rows_rotate<LANES>(t, o, h, is_query, w.entry, token, head,
                            is_query ? h.scale * ROWS_LOG2_E : 1, stage,
                            is_query ? s_query + i * size : stage);
@@ -537,7 +552,8 @@ MPK_FN void rows_split(const mpk_task &t, const cache_operands &o, const cache_h
 
 /* The keys and values that are in scratch go to their positions, a word (two of 16 bits, or one of
  * 32) a thread at a time.  Caches are dense here.  Tasks that need these positions in this step
- * take them from qkv, so none waits for it. */
+ * take them from qkv, so none waits for it.  Called after the last rows_split, whose last meeting
+ * but one has shown the rows of scratch to all threads. */
 MPK_FN void rows_fill(const mpk_task &t, const cache_operands &o, const cache_how &h,
                       const rows_work &w, int keys)
 {

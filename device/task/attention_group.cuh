@@ -69,7 +69,8 @@ MPK_FN group_walk group_begin(const mpk_task &t, const attend_shape &s, int size
     return w;
 }
 
-/* Step to the next chunk, all of it but its pages (attend_find); false: there is none. */
+/* Step to the next chunk, all of it but its pages (attend_find); false: there is none.  The outer
+ * loop is over KV heads, the inner one over tokens. */
 MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
 {
     attend_chunk *c = &w->c;
@@ -89,7 +90,8 @@ MPK_FN bool group_next(const mpk_task &t, const attend_shape &s, group_walk *w)
 }
 
 /* How many tokens of the task from `first` on stand alone; 0 if the box has parts of KV heads or
- * too many query heads for attention_lone.cuh.  The same in loader, which skips them, and body. */
+ * too many query heads for attention_lone.cuh.  The same in loader, which skips them, and body:
+ * those tokens read the cache without the ring. */
 MPK_FN int group_alone(const mpk_task &t, const attend_shape &s, int size, int first, int end)
 {
     const int group = s.heads / s.kv_heads;
@@ -204,13 +206,15 @@ template <int K> MPK_FN void attention_group_load(mpk_load &l, const attend_shap
 
 /* ---- rows ---- */
 
-/* The zero of a row that has seen nothing: any score exceeds it, and -inf less it is -inf. */
+/* The zero of a row that has seen nothing: any score exceeds it, and -inf less it is -inf.  It is
+ * finite, so that a row that stays so has no NaN. */
 constexpr float GROUP_LEAST = -3e38f;
 /* A score may exceed the zero by this much, so a weight is at most 2^8: bf16 and f32 keep as many
  * digits of a large weight as of a small one. */
 constexpr float GROUP_HEADROOM = 8;
 
-/* What a lane has of its two rows of the chunk, 16 warp + g and + 8 (lane 4 g + c). */
+/* What a lane has of its two rows of the chunk, 16 warp + g and + 8 (lane 4 g + c).  Of K 128 these
+ * are 64 registers of results, beside which group_steps has 32 of scores and 16 of weights. */
 template <int K> struct group_rows {
     int position[2], from[2]; /* the positions that they see; -1: none */
     float zero[2], sum[2];    /* a weight is 2^(score * scale - zero); the sum of the lane's own */
@@ -225,7 +229,8 @@ template <int K> MPK_FN char *group_queries(void)
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * (K / 64 * GROUP_QUERY);
 }
 
-/* The four warps of this warpgroup meet; barriers 0 and 1 belong to the task. */
+/* The four warps of this warpgroup meet; barriers 0 and 1 belong to the task.  Warpgroups meet each
+ * other nowhere in a chunk, so that one's softmax runs beside the other's products. */
 MPK_FN void group_meet(void)
 {
     ptx_meet(2 + mpk_thread() / 128, 128);
@@ -372,13 +377,16 @@ MPK_FN rt_u64 group_matrix(rt_u64 first, rt_u32 page)
     return (matrix & 0xffffffff00000000u) | __shfl_sync(0xffffffffu, (rt_u32)matrix, 0);
 }
 
-/* Issue q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of
- * queries 32 bytes on in a block of 64 dims, of keys as tile_in_w. */
+/* Issue q k^T of 64 positions, which takes the place of score[32]: 16 dims a product, of queries 32
+ * bytes on in a block of 64 dims, of keys as tile_in_w.  Sums are cleared and not overwritten,
+ * since the product always adds (ptx/matrix.cuh). */
 template <int K> MPK_FN void group_score(rt_u64 queries, rt_u64 keys, float *score)
 {
 #pragma unroll
     for (int e = 0; e < 32; e++)
         score[e] = 0;
+        /* Descriptors count units of 16 bytes: 64 dims of queries are a block of GROUP_QUERY bytes,
+         * 16 dims of them 32 bytes. */
 #pragma unroll
     for (int k = 0; k < K / 16; k++)
         ptx_group_multiply_bf16_64(
@@ -406,8 +414,8 @@ template <int K> MPK_FN void group_mask(int base, bool there, const group_rows<K
     }
 }
 
-/* The largest of a lane's 16 scores of row m: pairs first, then a tree, so that few comparisons
- * wait for one before. */
+/* The largest of a lane's 16 scores of row m, which are score[4 i + 2 m] and the next: pairs first,
+ * then a tree, so that few comparisons wait for one before. */
 MPK_FN float group_largest(const float *score, int m)
 {
     float most[8]; /* of pairs */
@@ -450,7 +458,9 @@ MPK_FN bool group_has_grown(float scale, const float *score, float *kept, group_
     return true;
 }
 
-/* Scores FROM to TO - 1 become weights, 2^(score * scale - zero); scale holds log2(e). */
+/* Scores FROM to TO - 1 become weights, 2^(score * scale - zero); scale holds log2(e).  In two
+ * halves: the first under the products of values, the second when these have ended
+ * (group_steps). */
 template <int FROM, int TO, int K>
 MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
 {
@@ -461,7 +471,8 @@ MPK_FN void group_weigh(float scale, float *score, group_rows<K> *r)
     }
 }
 
-/* Results follow a zero that has moved: out[i] belongs to row i / 2 % 2. */
+/* Results follow a zero that has moved: out[i] belongs to row i / 2 % 2.  Only when no product adds
+ * to out. */
 template <int K> MPK_FN void group_keep(const float *kept, float *out)
 {
 #pragma unroll
@@ -469,9 +480,10 @@ template <int K> MPK_FN void group_keep(const float *kept, float *out)
         out[i] *= kept[i / 2 % 2];
 }
 
-/* Weights become the operand p of p v.  Of 16 positions a lane c has 2c, 2c + 1, 2c + 8, 2c + 9,
- * but a block of values lies in pieces in the order 0, 2, 1, 3 (tile/kv.cuh), so the operand's
- * columns are taken in that order too: neighbouring lanes exchange one word of each row. */
+/* Weights become the operand p of p v: p[k] is the left operand for positions 16 k ..., words 0 and
+ * 2 of row g, 1 and 3 of row g + 8.  Of 16 positions a lane c has 2c, 2c + 1, 2c + 8, 2c + 9, but a
+ * block of values lies in pieces in the order 0, 2, 1, 3 (tile/kv.cuh), so the operand's columns
+ * are taken in that order too: neighbouring lanes exchange one word of each row. */
 MPK_FN void group_pack(const float *weight, rt_u32 (*p)[4])
 {
     const bool odd = mpk_thread() % 2;
@@ -501,14 +513,17 @@ template <int K> MPK_FN void group_add(rt_u64 values, const rt_u32 (*p)[4], floa
 
 /* ---- a chunk ---- */
 
-/* Where a warp stands in the ring and what it holds of it. */
+/* Where a warp stands in the ring and what it holds of it.  Each warp takes and releases for
+ * itself; those of a warpgroup do not meet for it.  A copy of the task's ring, in registers, put
+ * back at the end. */
 template <int K> struct group_place {
     mpk_ring ring;
     rt_u32 keys, values; /* pages of the ring that it has taken; of one number where N is 1 */
     bool there;          /* a page of the cache lies there */
 };
 
-/* Keys have been read.  Where values share their page it goes back with these. */
+/* Keys have been read.  Where values share their page it goes back with these; else now, so that
+ * the loader may fill it while softmax runs. */
 template <int K> MPK_FN void group_release_keys(rt_u32 keys)
 {
     if (group_pages<K>::N == 2)
@@ -620,6 +635,7 @@ MPK_FN void group_steps(const attend_chunk &c, const attend_factor &f, group_pla
     const float scale = group_scale<HOW>(f);
     const attend_sight sight = attend_sight_of(r->position, r->from);
     const group_matrices first = group_matrices_of<K>();
+    /* Taking the next page early means to hold two pages' values and the keys of one at once. */
     const bool early = at->ring.n > 2 * group_pages<K>::N;
     float score[32], kept[2];      /* of 64 positions; by what results are multiplied */
     rt_u32 p[ATTEND_PAGE / 16][4]; /* weights, the operand of p v */

@@ -45,8 +45,11 @@ enum {
     LATENT_LSE,
 };
 
-/* Rows of one KV head and the positions that any of them sees. place: of a part, or -1: each row
- * sees what its token does; of a part all rows see least .. most. */
+/* Rows of one KV head and the positions that any of them sees, least .. most. place: -1 in
+ * attention, where each row sees what its token does, which may be less; in attention_parts the
+ * part's number of CONTEXT_PARTS, and all rows see least .. most.  The same in all threads, so
+ * barriers may stand in branches on it.  It derives from attend_chunk for attend_row and
+ * attend_source_of; step, n_steps and row_warps of that are not used here. */
 struct latent_chunk : attend_chunk {
     int least, most, place;
 };
@@ -55,9 +58,13 @@ struct latent_chunk : attend_chunk {
  * Padding has a negative position and sees nothing, nor does a slot that the cache has not. */
 MPK_FN void latent_find(const mpk_task &t, const attend_shape &s, latent_chunk *c)
 {
+    /* Lane i looks at token i of the chunk, which has LATENT_ROWS = 32 at most.  Every warp does
+     * the same work, so no barrier has to hand the result on. */
     const int room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE, i = c->first + mpk_thread() % 32;
     const bool there = i < c->last && (rt_u32)c->slot < (rt_u32)mpk_caches[s.cache].slots;
     const int position = there ? mpk_at<const int>(t, ATTEND_POSITIONS)[i] : -1;
+    /* Padding leaves the minimum and the maximum as they are: `room` is above all positions, -1
+     * below. */
     c->least = position < 0 ? room : attend_from(s, position);
     c->most = position;
 #pragma unroll
@@ -71,7 +78,9 @@ MPK_FN void latent_find(const mpk_task &t, const attend_shape &s, latent_chunk *
     c->most = c->most < room ? c->most : room - 1;
 }
 
-/* The positions that a row sees; *to -1: none. */
+/* The positions that a row sees, from .. to; *to -1: none, as of rows beyond the chunk's tokens and
+ * of padding.  A position beyond the slot's pages is no harm: latent_find has cut the stages at
+ * `room`. */
 MPK_FN void latent_sight(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int row,
                          int *from, int *to)
 {
@@ -93,19 +102,28 @@ MPK_FN void latent_copy(const attend_source &from, const latent_chunk &c, int pa
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32;
     if (page >= 0) {
+        /* A page of keys is in groups of 8 positions, one after the other, so half of the page's
+         * positions are half of its bytes, and a stage is one run of LATENT_STAGE_BYTES. */
         const char *g_stage = from.keys + (rt_u64)page * from.page_bytes +
                               stage % (ATTEND_PAGE / LATENT_UNIT) * LATENT_STAGE_BYTES;
         const int left = c.most - stage * LATENT_UNIT; /* the last position of the stage */
 #pragma unroll
         for (int i = 0; i < LATENT_PIECES / MPK_THREADS; i++) {
+            /* A warp copies a block of 512 bytes; 4 lanes have the 64 bytes of a position in it.
+             * LATENT_BLOCKS blocks are 8 positions. */
             const int block = i * MPK_WARPS + warp, at = block * 512 + lane * 16;
+            /* Zeros and not what lies there: a weight of 0 does not help against a NaN, and pages
+             * that another text has left, or that were never written, may hold any bits. */
             ptx_copy_async(to + at, g_stage + at, block / LATENT_BLOCKS * 8 + lane / 4 <= left);
         }
     }
+    /* An empty group counts as well, so that each stage has one to wait for. */
     ptx_copy_async_commit();
 }
 
-/* This lane's queries: rows 16 tile + g and + 8, of the warp's area, as operands of products. */
+/* This lane's queries: rows 16 tile + g and + 8, of the warp's area, as operands of products:
+ * query[k] is the left operand of ptx_multiply_bf16 for 16 entries from 16 k of the area on.  36
+ * registers, held through all stages. */
 MPK_FN void latent_queries(const mpk_task &t, const attend_shape &s, const latent_chunk &c,
                            int tile, int area, rt_u32 (*query)[4])
 {
@@ -114,6 +132,7 @@ MPK_FN void latent_queries(const mpk_task &t, const attend_shape &s, const laten
     for (int m = 0; m < 2; m++) {
         int token, head; /* of row g + 8 m */
         const bool there = attend_row(c, tile * 16 + g + 8 * m, &token, &head);
+        /* Of a row that is not there the address may lie behind q; nothing is read from it. */
         const char *from = mpk_at<const char>(t, ATTEND_Q) +
                            (((rt_u64)token * s.heads + head) * LATENT_SIZE + dim) * 2;
 #pragma unroll
@@ -124,15 +143,24 @@ MPK_FN void latent_queries(const mpk_task &t, const attend_shape &s, const laten
     }
 }
 
-/* Byte of (position of a stage, first of 8 entries) in it. */
+/* Byte in a stage of entries 8 unit ... of a position; unit below LATENT_SIZE / 8.  The order is
+ * that of kv_key_at (tile/kv.cuh): groups of 8 positions, in these blocks of 32 entries, in these
+ * rows of 64 bytes whose four pieces of 16 are swizzled.  The eight rows that ldmatrix reads
+ * together are one unit of eight positions; r % 2 and the swizzle by r / 2 put them into eight
+ * different quarters of 128 bytes, all 32 banks. */
 MPK_FN int latent_at(int position, int unit)
 {
     const int r = position % 8;
     return position / 8 * LATENT_GROUP_BYTES + unit / 4 * 512 + r * 64 + (unit % 4 ^ r / 2) * 16;
 }
 
-/* The warp's sums of scores: 16 rows of its tile, 16 positions from `first` on, its area.  Of two
- * products in turn, one is still running while the next begins. */
+/* The warp's sums of scores: 16 rows of its tile, 16 positions from `first` on, its area.  Even and
+ * odd steps have sums of their own: a product that adds to the sum of the one before would wait for
+ * it.
+ *
+ * By ldmatrix lanes 0-7 give the rows of matrix 0 (positions first ... + 7, entries 0-7 of 16),
+ * 8-15 those of matrix 1 (the same positions, entries 8-15), 16-31 the same of positions first + 8
+ * ...  So w[0], w[1] and w[2], w[3] are the right operands for 8 positions each. */
 MPK_FN void latent_score(const char *s_stage, const rt_u32 (*query)[4], int first, int area,
                          float *s_scores)
 {
@@ -148,6 +176,8 @@ MPK_FN void latent_score(const char *s_stage, const rt_u32 (*query)[4], int firs
             ptx_multiply_bf16(sum[k % 2][i], query[k][0], query[k][1], query[k][2], query[k][3],
                               w[2 * i], w[2 * i + 1]);
     }
+    /* m: row g + 8 m.  Rows are 40 floats apart, 8 banks further each, so what a store of half a
+     * warp covers, four rows of 8 floats, fills all 32 banks. */
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
@@ -158,13 +188,19 @@ MPK_FN void latent_score(const char *s_stage, const rt_u32 (*query)[4], int firs
         }
 }
 
-/* A row of the softmax, a position a lane: most is the same in all lanes, sum the lane's own. */
+/* A row of the softmax, a position a lane: most is the same in all lanes, sum the lane's own until
+ * latent_end adds them.  Kept by the warp that weighs the row, while its results are in others. */
 struct latent_row {
     int from, to; /* what it sees */
     float most, sum;
 };
 
-/* The scores of a row become weights. */
+/* All lanes: the scores of a row become weights, lane l that of position base + l.  s_scores: the
+ * row in area 0; the four areas' sums are added in rising order, whichever warp was first.  s_kept
+ * gets the factor by which all warps bring this row's results to the new maximum.
+ *
+ * Weights are rounded to bf16 for the product; r->sum adds them as they are before, as
+ * attention_tile.cuh does. */
 MPK_FN void latent_weigh(const float *s_scores, int base, float scale, latent_row *r,
                          char *s_weights, float *s_kept)
 {
@@ -175,6 +211,7 @@ MPK_FN void latent_weigh(const float *s_scores, int base, float scale, latent_ro
     for (int area = 0; area < LATENT_AREAS; area++)
         score += s_scores[area * LATENT_ROWS * LATENT_SCORE_FLOATS + lane];
     score = position >= r->from && position <= r->to ? score * scale : none;
+    /* What is masked has the score -inf whatever the products gave, NaN of a bad key included. */
     float most = score;
 #pragma unroll
     for (int d = 16; d; d /= 2)
@@ -190,7 +227,9 @@ MPK_FN void latent_weigh(const float *s_scores, int base, float scale, latent_ro
         *s_kept = kept;
 }
 
-/* The warp's results, N blocks of 8 entries from `unit` on, of its 16 rows. */
+/* The warp's results, N blocks of 8 entries from `unit` on, of its 16 rows: out[n] as the sum of
+ * ptx_multiply_bf16, rows g and g + 8, entries 8 (unit + n) + 2c and + 1.  s_weights and s_kept: of
+ * the warp's first row. */
 template <int N>
 MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *s_kept, int unit,
                        float (*out)[4])
@@ -198,10 +237,15 @@ MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *
     const int lane = mpk_thread() % 32, g = lane / 4;
     const float kept[2] = {s_kept[g], s_kept[g + 8]};
     rt_u32 p[2][4]; /* weights of 16 rows and 16 positions each */
+    /* Lane l gives row l % 16, from position 16 k + 8 (l / 16) on: the four matrices are then a0 to
+     * a3 of the left operand.  Eight rows, 80 bytes apart, begin in eight different groups of four
+     * banks. */
 #pragma unroll
     for (int k = 0; k < 2; k++)
         ptx_load_matrices(p[k],
                           s_weights + lane % 16 * LATENT_WEIGHT_BYTES + lane / 16 * 16 + k * 32);
+    /* The whole warp decides alike.  After the first stages a maximum rises rarely, and this spares
+     * 4 N multiplications of each lane. */
     if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
 #pragma unroll
         for (int n = 0; n < N; n++)
@@ -211,6 +255,9 @@ MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *
 #pragma unroll
     for (int n = 0; n < N; n++) {
         rt_u32 w[4]; /* of 32 positions */
+        /* Lane l gives the row of position l.  Transposed, matrix i has entries as columns and
+         * positions 8 i ... as rows, so w[2k] and w[2k + 1] are the right operand for positions 16
+         * k ... + 15. */
         ptx_load_matrices_transposed(w, s_stage + latent_at(lane, unit + n));
 #pragma unroll
         for (int k = 0; k < 2; k++)
@@ -218,7 +265,10 @@ MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *
     }
 }
 
-/* The end of a row: what its results are multiplied by; of a part also its lse. */
+/* The end of a row, by the warp that has weighed it: what its results are multiplied by, for the
+ * warps that have them; of a part also its lse, the natural logarithm of the sum of weights, which
+ * fold_rows reads (r.most counts in powers of 2).  A row that saw nothing gets the factor 0, and as
+ * a part -inf. */
 MPK_FN void latent_end(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int row,
                        const latent_row &r, float *s_kept)
 {
@@ -238,7 +288,8 @@ MPK_FN void latent_end(const mpk_task &t, const attend_shape &s, const latent_ch
     }
 }
 
-/* Store the warp's results; mpk_sync has come since latent_end. */
+/* Store the warp's results; mpk_sync has come since latent_end, which has written s_kept.  All 576
+ * entries of a row are stored; which columns of them are values is the model's (op/attention.c). */
 template <int N>
 MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int tile,
                          int unit, const float *s_kept, float (*out)[4])
@@ -260,7 +311,13 @@ MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_
     }
 }
 
-/* All threads: a chunk of up to 16 R rows. */
+/* All threads: a chunk of up to 16 R rows, R 1 or 2.  Who has what:
+ *
+ *            scores: entries, rows, positions          results: entries, rows
+ *   R = 1    area of 144, all 16, 16 (w / 4) ...       72 from area and half on, all 16
+ *   R = 2    area of 144, 16 (w / 4) ..., all 32       an area of 144, 16 (w / 4) ...
+ *
+ * Copies run one stage ahead, numbers of pages two, as in attend_steps. */
 template <int R>
 MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_chunk &c)
 {
@@ -272,6 +329,8 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     float *s_scores = (float *)(t.s_scratch + LATENT_SCORES(LATENT_STAGES));
     char *s_weights = t.s_scratch + LATENT_WEIGHTS(LATENT_STAGES);
     float *s_kept = (float *)(t.s_scratch + LATENT_KEPT(LATENT_STAGES));
+    /* A chunk that sees nothing has no stage, and stores zeros; it meets the other barriers all the
+     * same. */
     const int first = c.least / LATENT_UNIT,
               end = c.most < c.least ? first : c.most / LATENT_UNIT + 1; /* stages */
     constexpr int IN_PAGE = ATTEND_PAGE / LATENT_UNIT;
@@ -296,6 +355,7 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     }
 #pragma unroll 1
     for (int stage = first; stage < end; stage++) {
+        /* page, next, after: the KV pages of this stage and the two behind it; -1: none. */
         const int odd = (stage - first) % LATENT_STAGES; /* the buffer that is read */
         const char *s_stage = t.s_scratch + odd * LATENT_STAGE_BYTES;
         if (LATENT_STAGES == 1) {
@@ -308,6 +368,9 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
             latent_copy(from, c, next, stage + 1, t.s_scratch + (odd ^ 1) * LATENT_STAGE_BYTES);
         /* its load has this stage's products to come back */
         const int after = stage + 2 < end ? attend_page(from, (stage + 2) / IN_PAGE) : -1;
+        /* The same in all threads, or the barriers below would not be met.  A page that the table
+         * has not is left out, as if its positions were masked: scratch holds an older stage
+         * there. */
         if (page >= 0) {
             float *s_area = s_scores + (area * LATENT_ROWS + tile * 16) * LATENT_SCORE_FLOATS;
 #pragma unroll
@@ -336,7 +399,8 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     latent_store<N>(t, s, c, tile, unit, s_kept + tile * 16, out);
 }
 
-/* Up to 16 rows, or up to 32. */
+/* Up to 16 rows, or up to 32: a chunk of one token of 16 heads would otherwise multiply as many
+ * rows of zeros. */
 MPK_FN void latent_run_rows(const mpk_task &t, const attend_shape &s, const latent_chunk &c)
 {
     if ((c.last - c.first) * c.n_heads <= 16)
@@ -350,12 +414,15 @@ MPK_FN void latent_take_heads(const attend_shape &s, int end, latent_chunk *c)
 {
     const int group = s.heads / s.kv_heads;
     c->kv_head = c->head / group;
+    /* 128 heads of a token (DeepSeek-V3) are four chunks, each of which copies the positions to
+     * scratch again. */
     const int last = (c->kv_head + 1) * group < end ? (c->kv_head + 1) * group : end;
     c->n_heads = last - c->head < LATENT_ROWS ? last - c->head : LATENT_ROWS;
 }
 
 /* attention: the task's box is tokens (axis 0) by columns (axis 1, whole query heads).  It is
- * divided into runs of tokens of one slot, by heads, into chunks. */
+ * divided into runs of tokens of one slot, by heads, into chunks.  With fewer heads than
+ * LATENT_ROWS a chunk has several tokens, and reads a position once for all of them. */
 MPK_FN void attention_latent(const mpk_task &t, const attend_shape &s)
 {
     const int end = (int)t.hi0, heads_end = (int)t.e->hi[1] / LATENT_SIZE;
@@ -377,7 +444,10 @@ MPK_FN void attention_latent(const mpk_task &t, const attend_shape &s)
     }
 }
 
-/* attention_parts: the box is tokens by places by columns.  A place without a part has lse -inf. */
+/* attention_parts: the box is tokens by places by columns.  A place without a part has lse -inf,
+ * and what stands in its row of `part` is not written: fold_rows does not read it.  One token a
+ * chunk, since each is cut by its own length (op/context.h); its bits then do not depend on its
+ * neighbours. */
 MPK_FN void attention_latent_parts(const mpk_task &t, const attend_shape &s)
 {
     const int room = mpk_caches[s.cache].slot_pages * ATTEND_PAGE, end = (int)t.hi0,
@@ -391,12 +461,17 @@ MPK_FN void attention_latent_parts(const mpk_task &t, const attend_shape &s)
         const int from = attend_from(s, position), to = position < room ? position : room - 1;
         const int blocks = there ? context_blocks(from, to) : 0, parts = context_parts(blocks);
         for (c.place = (int)t.e->lo[1]; c.place < (int)t.e->hi[1]; c.place++) {
+            /* Part i is the first whose place is this one or a later one; it is this place's only
+             * if the next place has another first. */
             const int i = context_from(parts, c.place),
                       block = from / CONTEXT_BLOCK + context_begin(blocks, parts, i),
                       after = from / CONTEXT_BLOCK + context_begin(blocks, parts, i + 1);
             const bool filled = i < context_from(parts, c.place + 1);
             c.least = block * CONTEXT_BLOCK > from ? block * CONTEXT_BLOCK : from;
+            /* The last part ends where the token does, in the middle of a block. */
             c.most = after * CONTEXT_BLOCK <= to ? after * CONTEXT_BLOCK - 1 : to;
+            /* The second is a token without a context: padding, or a slot that the cache has not,
+             * whose `parts` is 1 of 0 blocks. */
             if (!filled || c.most < c.least) {
                 for (int h = head + mpk_thread(); h < heads_end; h += MPK_THREADS)
                     mpk_at<float>(

@@ -3,7 +3,9 @@
  *
  * The operator attention_parts (src/op/attention_parts.c).  All threads do one query head of one
  * token and one place after the other, as attention.cuh does a whole context.  The CPU compiles
- * programs with this operator; on a GPU only a program that names it has it.
+ * programs with this operator; on a GPU a program that names it has it, and latent attention in
+ * steps of few tokens, whose fast body is attention_latent.cuh.  Scratch and barriers are those of
+ * attention.cuh.
  */
 #ifndef TASK_ATTENTION_PARTS_CUH
 #define TASK_ATTENTION_PARTS_CUH
@@ -28,15 +30,21 @@ MPK_FN void attention_place(const mpk_task &t, const heads_place &p, const atten
     const int i = context_from(parts, (int)place);
     char *g_part = mpk_data(t, part), *g_lse = mpk_data(t, lse);
     attend_sum a = attend_begin(t, size);
+    /* Part i is this place's only if the next place has another first; else the place is empty, and
+     * the result is what attend_begin has left.  The same in all threads: attend_cached has
+     * barriers. */
     if (i < context_from(parts, (int)place + 1)) {
         const rt_i64 block = first / CONTEXT_BLOCK;
         rt_i64 lo = (block + context_begin(blocks, parts, i)) * CONTEXT_BLOCK,
                hi = (block + context_begin(blocks, parts, i + 1)) * CONTEXT_BLOCK - 1;
+        /* Blocks are counted from position 0, so the first and the last may stick out of what is
+         * seen. */
         lo = lo > first ? lo : first;
         hi = hi < last ? hi : last;
         attend_cached(t, p, slot, lo, hi, kv_head, how, &a);
     }
     const rt_i64 to = token * part.stride[0] + place * part.stride[1];
+    /* Entry k is the thread's own in scratch, so no barrier precedes. */
     for (int k = mpk_thread(); k < size; k += MPK_THREADS)
         mpk_put(part, g_part, to + (head * size + k) * part.stride[2],
                 attend_answer(t, size, &a, k));

@@ -3,7 +3,16 @@
  * attention_split_stream.cuh alone.
  *
  * Rows of qkv may be carried (tile/worker.cuh): they are asked for early, while the piece before is
- * worked on, and waited for late.
+ * worked on, and waited for late.  Of a row a piece goes through these, a warp a row:
+ *
+ *   attention_ask_rotation   weights of the norm and angles, which no task of this layer writes
+ *   attention_ask_row        the row, as it is now: words that are not yet written hold RT_EMPTY
+ *   attention_await_row      until no word is empty
+ *   attention_rotate_row     norm and rotation, in f32, rounded after each
+ *   attention_keep_row       into scratch; the token's own key and value into the caches
+ *
+ * Names: K entries of a head, GROUP query heads of a KV head, TOKENS the most of the graph, TEAM
+ * warps that do a piece together (attention_split_work.cuh).
  */
 #ifndef TASK_ATTENTION_SPLIT_HEADS_CUH
 #define TASK_ATTENTION_SPLIT_HEADS_CUH
@@ -14,8 +23,15 @@
 /* ---- rows ---- */
 
 /* How the lanes of a warp hold a head.  A lane has PIECES times two neighbouring dims and their
- * partners, K / 2 higher: piece i of lane l is dims 64 i + 2 l and + 1.  Of heads of less than 128
- * dims lanes beyond K / 4 hold none. */
+ * partners, K / 2 higher: piece i of lane l is dims 64 i + 2 l and + 1.  So a load of a warp is 128
+ * bytes in a row, and a pair that is rotated together is in one lane.  Of heads of less than 128
+ * dims lanes beyond K / 4 hold none.
+ *
+ *            lanes with dims   pieces   partner of dim d
+ *   K 64     0 - 15            1        d + 32
+ *   K 96     0 - 23            1        d + 48
+ *   K 128    all               1        d + 64
+ *   K 256    all               2        d + 128 */
 template <int K> struct attention_lanes {
     enum { PIECES = K > 128 ? 2 : 1, LAST = PIECES - 1 };
     static_assert(K <= 128 || K == 256, "two pieces are all lanes full");
@@ -36,7 +52,8 @@ template <int K> struct attention_rotation {
     attention_angles at[attention_lanes<K>::PIECES];
 };
 
-/* Two neighbouring weights of a norm, bf16 or f32. */
+/* Two neighbouring weights of a norm, bf16 or f32, as floats.  Only with a norm: a norm_type of -1
+ * has all bits set, this one too.  dim is even, so the pair is aligned. */
 MPK_FN float2 attention_norm_at(const attention_shape &s, const rt_entry *e, int operand, int dim)
 {
     if (s.norm_type & ATTENTION_NORM_F32)
@@ -76,7 +93,8 @@ MPK_FN const char *attention_row_at(const mpk_task &t, const attention_shape &s,
     return mpk_at<const char>(t, AT_QKV) + (token * columns + head * K + i) * 2;
 }
 
-/* Ask for this lane's dims. */
+/* Ask for this lane's dims.  Nothing waits here: a carried word may come back empty.  Offsets in
+ * bytes: K from a dim to its partner, 128 from a piece to the next. */
 template <int K> MPK_FN attention_row<K> attention_ask_row(const char *from)
 {
     constexpr int LAST = attention_lanes<K>::LAST;
@@ -106,19 +124,22 @@ MPK_FN void attention_await_row(const mpk_task &t, const char *from, attention_r
     __syncwarp();
 }
 
-/* Do the norms of heads follow the rotation? */
+/* Do the norms of heads follow the rotation?  A comparison and no test of the bit, since without a
+ * norm norm_type is -1; the bit is the highest that a norm has. */
 MPK_FN bool attention_norm_is_last(const attention_shape &s)
 {
     return s.norm_type >= ATTENTION_NORM_LAST;
 }
 
-/* The squares of a piece; its dims rotated; and before or after that normalised by `scale`. */
+/* The sum of the squares of a piece, four dims, in one order of roundings (tile/products.cuh). */
 MPK_FN float attention_square(rt_u32 low, rt_u32 high)
 {
     const float a = ptx_low_bf16(low), b = ptx_high_bf16(low), c = ptx_low_bf16(high),
                 d = ptx_high_bf16(high);
     return fmaf(d, d, fmaf(c, c, mpk_two_products(b, b, a, a)));
 }
+/* The pairs (a, c) and (b, d) turned by their angles: a cos - c sin, c cos + a sin.  Rounded to
+ * bf16, as rope_kv stores them. */
 MPK_FN void attention_rotate_pairs(const attention_angles &angles, rt_u32 *low, rt_u32 *high)
 {
     const float a = ptx_low_bf16(*low), b = ptx_high_bf16(*low);   /* dims 2 lane, + 1 */
@@ -128,6 +149,9 @@ MPK_FN void attention_rotate_pairs(const attention_angles &angles, rt_u32 *low, 
     *high = ptx_pack_bf16(mpk_two_products(c, angles.cosine.x, a, angles.sine.x),
                           mpk_two_products(d, angles.cosine.y, b, angles.sine.y));
 }
+/* A piece normalised by `scale`, 1 / the root of the mean square, then turned; where the norm is
+ * last the caller has turned it before it took the squares.  The norm's result is rounded to bf16
+ * in between. */
 MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
                                    const attention_angles &angles, rt_u32 *low, rt_u32 *high)
 {
@@ -141,16 +165,20 @@ MPK_FN void attention_rotate_piece(const attention_shape &s, float scale,
         attention_rotate_pairs(angles, low, high);
 }
 
-/* Normalise and rotate rows, rounding to bf16 after each as the single operators do.  The same
- * bits in every instance: a key that one step reads from scratch another reads from the cache,
- * where another graph's instance has put it.  A warp has the rows; a lane has both entries of its
- * pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take part
- * in the sum of squares.  Sums of all rows go through their shuffles together. */
+/* Normalise and rotate N rows of the warp, rounding to bf16 after each as the single operators do.
+ * rotation: of each row; row: as it came, then the result.
+ *
+ * The same bits in every instance: a key that one step reads from scratch another reads from the
+ * cache, where another graph's instance has put it.  A warp has the rows; a lane has both entries
+ * of its pairs, K / 2 apart, so rotation takes no shuffle.  Lanes beyond K / 4 hold zeros and take
+ * part in the sum of squares.  Sums of all rows go through their shuffles together. */
 template <int K, int N>
 MPK_FN void attention_rotate_rows(const attention_shape &s, const attention_rotation<K> *rotation,
                                   attention_row<K> *row)
 {
     constexpr int LAST = attention_lanes<K>::LAST;
+    /* The squares are of what is normalised: of rows as they came, or if the norm is last of turned
+     * ones. */
     float square[N];
     if (attention_norm_is_last(s))
 #pragma unroll
@@ -166,6 +194,7 @@ MPK_FN void attention_rotate_rows(const attention_shape &s, const attention_rota
             if (LAST)
                 square[a] += attention_square(row[a].low[LAST], row[a].high[LAST]);
         }
+        /* Row after row in the inner loop: N shuffles are under way at a time. */
 #pragma unroll
         for (int i = 16; i; i /= 2)
 #pragma unroll
@@ -188,7 +217,8 @@ MPK_FN void attention_rotate_row(const attention_shape &s, const attention_rotat
     attention_rotate_rows<K, 1>(s, &rotation, row);
 }
 
-/* A row into scratch, bf16, dims in order. */
+/* A row into scratch, bf16, dims in order, as the products read queries and attention_add_alone
+ * keys: a store of a warp is 128 bytes in a row, all banks. */
 template <int K> MPK_FN void attention_put_row(char *s_row, const attention_row<K> &row)
 {
     int i = 2 * (mpk_thread() % 32);
@@ -239,15 +269,16 @@ MPK_FN void attention_store_value(const mpk_task &t, const attention_shape &s, i
 
 /* ---- the rows of a piece ---- */
 
-/* Row r of what a piece needs of the step: queries, then keys, then values, both of the newest
- * token first. With 4 query heads and 2 tokens of the step: rows 0-3 are queries, 4 and 5 the keys
- * of the piece's token and of the one before it, 6 and 7 their values. */
+/* Row r of what a piece needs of the step: GROUP queries of the piece's token, then n keys, then n
+ * values, both of the newest token first. With 4 query heads and 2 tokens of the step: rows 0-3 are
+ * queries, 4 and 5 the keys of the piece's token and of the one before it, 6 and 7 their values. */
 struct attention_need {
     bool is_query, is_key; /* neither: a value */
     int back, head;        /* tokens before the piece's; of qkv */
 };
 
-/* n: tokens of the step that the piece sees. */
+/* n: tokens of the step that the piece sees.  head: of the KV heads.  r may be past the rows, at
+ * GROUP + 2 n or more: callers test that before they load by the result. */
 template <int GROUP>
 MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int head, int n)
 {
@@ -255,26 +286,32 @@ MPK_FN attention_need attention_need_at(const attention_shape &s, int r, int hea
     k.is_query = r < GROUP;
     k.is_key = !k.is_query && r < GROUP + n;
     k.back = k.is_query ? 0 : k.is_key ? r - GROUP : r - GROUP - n;
+    /* A row of qkv is [heads | kv_heads | kv_heads][K]. */
     k.head = k.is_query ? head * GROUP + r : s.heads + (k.is_key ? 0 : s.kv_heads) + head;
     return k;
 }
 
-/* Rows that each warp of a team asks for ahead, the first ones of every TEAM. */
+/* Rows that each warp of a team asks for ahead, the first ones of every TEAM.  Of half a team's
+ * warps as many as the usual piece has, GROUP queries, a key and a value; of a
+ * whole team, which has twice the warps for the same rows, one. */
 template <int GROUP, int TEAM> struct attention_rows_ahead {
     enum { N = TEAM == MPK_WARPS ? 1 : (GROUP + 2 + TEAM - 1) / TEAM };
 };
 
-/* Rows `warp`, `warp` + TEAM ... of a piece and what they are rotated with, asked for ahead. */
+/* Rows `warp`, `warp` + TEAM ... of a piece and what they are rotated with, asked for ahead.  In
+ * registers from the piece before until attention_prepare, so it is set whole once: see "Registers"
+ * in docs/gpu.md. */
 template <int K, int GROUP, int TEAM> struct attention_ahead {
     enum { N = attention_rows_ahead<GROUP, TEAM>::N, KINDS = N > 1 ? 2 : 1 };
     attention_row<K> row[N]; /* perhaps not there yet */
     /* of the piece's token: for queries, and for keys; of a warp with one row for that */
     attention_rotation<K> rotation[KINDS];
     int page; /* of the cache, for the piece's token; -1: there is none, or the piece does not put
-               * it there */
+               * it there.  Not set where a task fills the caches after its results */
 };
 
-/* Asks for what the rows are rotated with, of token `token`. */
+/* Asks for what the rows are rotated with, of token `token`.  A warp with one row knows by its
+ * number which of the two weights it needs; one with several may have queries and keys. */
 template <int K, int GROUP, int TEAM>
 MPK_FN void attention_ask_rotations(const mpk_task &t, const attention_shape &s, int token,
                                     attention_ahead<K, GROUP, TEAM> *ahead)
@@ -303,6 +340,7 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
         ahead->page = k->hi == k->units && k->position >= 0
                           ? attention_page(t.e, s, k->slot, k->position / ATTENTION_PAGE)
                           : -1;
+    /* Rows beyond what scratch holds come later, by attention_prepare_more. */
     n = TOKENS > at::ROWS && n > at::ROWS ? at::ROWS : n;
 #pragma unroll
     for (int a = 0; a < attention_ahead<K, GROUP, TEAM>::N; a++) {
@@ -317,7 +355,9 @@ MPK_FN void attention_ask_ahead(const mpk_task &t, const attention_shape &s,
 
 /* A row of a piece, rotated, into scratch.  The token's own key and value go into the cache too,
  * where pieces put them as they go: from registers, so without a second load: to `place` of page
- * `page`, unless that is -1.  first: how far back the token is whose row comes first in scratch. */
+ * `page`, unless that is -1.  first: how far back the token is whose row comes first in scratch.
+ * Earlier tokens of the step (need.back) are put into the cache by the pieces that end with
+ * them. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_keep_row(const mpk_task &t, const attention_shape &s, int head,
                                const attention_need &need, int first, int page, int place,
@@ -355,6 +395,9 @@ MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s,
             attention_await_row<K>(t, attention_row_at<K>(t, s, token - need.back, need.head),
                                    &ahead->row[a]);
         rotated[a] = ahead->row[a];
+        /* A value is turned with the others, and the result dropped below: no branch parts the
+         * rows, so the shuffles of all are under way together.  A key of an earlier token has other
+         * angles. */
         rotation[a] = ahead->rotation[0];
         if (r >= GROUP)
             rotation[a] = ahead->rotation[1];
@@ -375,7 +418,8 @@ MPK_FN void attention_prepare_ahead(const mpk_task &t, const attention_shape &s,
 }
 
 /* The rows of a piece into scratch, a warp a row; `ahead` has been asked for.  With more rows than
- * warps a warp comes round again; for what has not been asked for ahead it asks then. */
+ * warps a warp comes round again; for what has not been asked for ahead it asks then.  The caller's
+ * meeting follows: only after it may warps read each other's rows. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const attention_piece *k,
                               int token, int head, int n, attention_ahead<K, GROUP, TEAM> *ahead)
@@ -395,6 +439,7 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const
             ahead->row[0] = attention_ask_row<K>(from);
         attention_await_row<K>(t, from, &ahead->row[0]);
         if (need.is_query || need.is_key) {
+            /* The rotation that was asked for ahead is of the piece's own token. */
             if (N > 1 || r != warp || need.back)
                 attention_ask_rotation<K>(t.e, s, token - need.back,
                                           need.is_key ? AT_K_NORM : AT_Q_NORM, &ahead->rotation[0]);
@@ -406,7 +451,9 @@ MPK_FN void attention_prepare(const mpk_task &t, const attention_shape &s, const
 }
 
 /* Keys and values of n more tokens of the step, from the one `first` tokens before the piece's on,
- * into scratch: a warp a row. */
+ * into scratch: a warp a row.  They take the places of the rows before, which all warps have left
+ * (a meeting comes before and one after).  Nothing of them has been asked for ahead, so
+ * each round of a warp waits for memory. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_prepare_more(const mpk_task &t, const attention_shape &s, int token, int head,
                                    int first, int n)

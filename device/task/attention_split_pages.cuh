@@ -42,6 +42,8 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
     if (base + quarter * 16 >= k->cached)
         return;
+    /* The lane's 16 bytes of a block of keys: position g, dims 8 c ... + 7 (tile/kv.cuh).  Eight
+     * lanes read 128 bytes in a row, all banks. */
     const int lane_at = g * 64 + (c ^ g / 2) * 16;
     const float none = -__int_as_float(0x7f800000); /* the score of what is not seen */
     float score[2][2][4], p[2][2], most = none;     /* [8 positions][product][fragment] */
@@ -54,6 +56,9 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     for (int d = 0; d < K / 32; d++)
 #pragma unroll
         for (int i = 0; i < 2; i++) {
+            /* Words 0 and 1 of the query meet 0 and 1 of the key in the upper rows of the first
+             * product, words 2 and 3 meet in the lower rows of the second.  The other halves of
+             * both products are garbage, which nobody reads. */
             mpk_words w =
                 *(const mpk_words *)(s_key + ((2 * quarter + i) * (K / 32) + d) * 512 + lane_at);
             ptx_multiply_bf16(score[i][0], query[d][0], query[d][1], query[d][2], query[d][3], w.x,
@@ -73,6 +78,8 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
     most = fmaxf(a->most, most); /* of the row, before and now */
+    /* While nothing has been seen, -inf less -inf would be NaN; 2^(-inf - 0) is the 0 that is
+     * meant. */
     float zero = most == none ? 0 : most, correction = ptx_exp2(a->most - zero);
     a->most = most;
     a->sum *= correction; /* what was summed is brought to the new largest score */
@@ -88,6 +95,9 @@ MPK_FN void attention_tokens(const rt_u32 (*query)[4], const char *s_key, const 
     rt_u32 first = ptx_pack_bf16(p[0][0], p[0][1]), second = ptx_pack_bf16(p[1][0], p[1][1]);
     float even = __shfl_sync(0xffffffffu, correction, 8 * c),
           odd = __shfl_sync(0xffffffffu, correction, 8 * c + 4);
+    /* A lane's results are of heads 2c and 2c + 1, which the lanes 4 g of g = 2c and 2c + 1 have
+     * scored: their corrections have come by the two shuffles.  v and w are dims 16 n + g and + 8,
+     * as the rows of the left operand. */
 #pragma unroll
     for (int n = 0; n < K / 16; n++) {
         const char *from = s_value + (quarter * (K / 8) + 2 * n) * 256 + kv_values_of_lane(lane);
@@ -117,6 +127,7 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
 #pragma unroll 1
     for (int back = 1; back < n; back++) {
         const int place = k->position - back - base; /* in the page, if it is in it */
+        /* The second test is for -15 ... -1, which a division rounds to 0. */
         if (place / 16 * 16 != first || place < 0)
             continue;
         const char *from = attention_scratch_of<K, GROUP, TOKENS, TEAM>(t) + back * at::ROW;
@@ -140,8 +151,9 @@ MPK_FN void attention_patch(const mpk_task &t, const attention_piece *k, int n, 
 }
 
 /* All pages of a piece as attention_pages has them, one after the other: of two teams, and in a
- * ring that may not hold two, or one.  The warps that a page is not for let it go at once.  Of a
- * page that comes in parts (attention_page_parts) each part is for some of its warps. */
+ * ring that may not hold two, or one.  The warps that a page is not for let it go at once: a page
+ * is empty only when all eight have arrived, so one that kept it would stop the loader.  Of a page
+ * that comes in parts (attention_page_parts) each part is for some of its warps. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_pages_by_one(const mpk_task &t, const rt_u32 (*query)[4],
                                    const attention_shape &s, const attention_piece *k, int n,
@@ -158,12 +170,15 @@ MPK_FN void attention_pages_by_one(const mpk_task &t, const rt_u32 (*query)[4],
             /* where the page would begin if all of it were there */
             const char *key = ring_take(ring, &first) - i * parts::BYTES,
                        *value = key + parts::BYTES;
+            /* The note before the release: the loader writes it anew with the next page that lies
+             * here. */
             const bool there =
                 (TEAM < MPK_WARPS || (p - k->first_page) % 2 == half) && mpk_w.note[first];
             if (!parts::TOGETHER)
                 value = ring_take(ring, &second) - i * parts::BYTES;
 #pragma unroll 1
             for (int q = first_quarter; q < 4; q += TEAM < 4 ? TEAM : 4) {
+                /* Quarter q of the positions is in part q N / 4. */
                 if (!there || (parts::N > 1 && q * parts::N / 4 != i))
                     continue;
                 if (s.own && n > 1)
@@ -177,7 +192,8 @@ MPK_FN void attention_pages_by_one(const mpk_task &t, const rt_u32 (*query)[4],
         }
 }
 
-/* All warps: let the `pages` pages of a piece go that is another team's. */
+/* All warps: let the `pages` pages of a piece go that is another team's.  They have to be taken,
+ * not skipped: sides count pages alike only if each warp waits for every one (tile/ring.cuh). */
 template <int K> MPK_FN void attention_pass(int pages, mpk_ring *ring)
 {
     typedef attention_page_parts<K> parts;
@@ -207,6 +223,8 @@ MPK_FN void attention_pages(const mpk_task &t, const attention_shape &s, const a
     for (int d = 0; d < K / 32; d++) {
         mpk_words w = {0, 0, 0, 0};
         if (g < GROUP)
+            /* Rows beyond the group stay zeros: their scores are 0 and not garbage, and no one
+             * stores them. */
             w = *(const mpk_words *)(s_scratch + at::QUERY + g * at::ROW + (d * 32 + c * 8) * 2);
         query[d][0] = w.x;
         query[d][1] = w.z;

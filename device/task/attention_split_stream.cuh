@@ -170,7 +170,8 @@ MPK_FN void attention_step(const mpk_task &t, const attention_shape &s, int toke
             attention_put_alone<K, GROUP, TOKENS, TEAM>(s_scratch, first + e * TEAM, a[e]);
 }
 
-/* A warp's partial of the pages into scratch; what was summed by lanes is added up here. */
+/* A warp's partial of the pages into scratch; what was summed by lanes is added up here.  Partials
+ * are [warp][query head][dim], so the fold reads neighbouring dims of each. */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_put(const mpk_task &t, attention_state<K> *a)
 {
@@ -310,14 +311,22 @@ MPK_FN int attention_of_step(const attention_piece *k, const attention_shape &s,
     return k->hi == k->units ? back + 1 : 0;
 }
 
-/* A split of a KV head: units lo <= u < hi of token lot + t in lane t. */
+/* A split of a KV head: units lo <= u < hi of token lot + t in lane t.  A warp's lanes hold all of
+ * a lot's, and hand them out by shuffles (attention_find). */
 struct attention_work {
     int split, head, lo, hi; /* head: of the KV heads */
 };
 
 /* The piece of token `token`, by its team; then *k is that of token `next`, if that is not -1, and
  * what it begins with has been asked for: one wait less for each piece but the first.  pass: pages
- * of the pieces of other teams that come before its next one. */
+ * of the pieces of other teams that come before its next one.
+ *
+ *   prepare   rows from qkv to scratch                   meeting
+ *   pages     the ring's, a partial a warp
+ *   ask       the next piece's rows, under way during
+ *   step      tokens of the step, the last partial
+ *   put       partials to scratch                        meeting
+ *   fold      partials to part and lse */
 template <int K, int GROUP, int TOKENS, int TEAM>
 MPK_FN void attention_split_piece(const mpk_task &t, const attention_shape &s,
                                   const attention_plan *plan, const attention_work &w, int token,

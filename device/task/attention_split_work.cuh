@@ -179,6 +179,7 @@ struct attention_piece {
 MPK_FN rt_u32 attention_share(const attention_plan *p, const attention_shape &s, int split, int *lo,
                               int *hi)
 {
+    /* The split's share of the row of all units, counted from this token's first unit on. */
     const int from = (int)((long long)split * p->all / s.splits) - p->before,
               to = (int)((long long)(split + 1) * p->all / s.splits) - p->before;
     *lo = from < 0 ? 0 : from < p->units ? from : p->units;
@@ -227,8 +228,8 @@ MPK_FN int attention_count_pages(const attention_plan *p, const attention_shape 
     return last > first ? last - first : 0;
 }
 
-/* Page of the cache for positions 64 i ... of a slot, or -1: none, or a number that is no
- * page's. */
+/* Page of the cache for positions 64 i ... of a slot, or -1: none, or a number that is no page's.
+ * Slots and tables are data of the step, so bad data reads no bad address. */
 MPK_FN int attention_page(const rt_entry *e, const attention_shape &s, int slot, int i)
 {
     if ((rt_u32)slot >= (rt_u32)s.slots || (rt_u32)i >= (rt_u32)s.slot_pages)

@@ -474,7 +474,7 @@ MPK_FN attend_sight attend_sight_of(const int *position, const int *from)
  * is why the next stage is requested right after it, not before. Numbers of pages come from memory
  * that may be far: that of the stage after the next is loaded a stage before it is needed, so that
  * no copy waits for its address. All warps go through all stages, those without rows too: they
- * copy, and have the barriers. / */
+ * copy, and have the barriers. */
 template <int K, int HOW>
 MPK_FN void attend_steps(const mpk_task &t, const attend_shape &s, const attend_chunk &c,
                          const attend_warp &w, attend_rows<attend_areas<K>::DIMS> *r)

@@ -46,9 +46,9 @@ struct block_warps {
 
 /* ---- loads ---- */
 
-/* One thread: one entry of a tile, from memory of any dtype; 0 where it is not inside.  An entry
- * that has the tile's 16-bit dtype already is moved by its bits, so that NaNs keep their
- * payload. */
+/* One thread: one entry of a tile, from memory of any dtype; 0 where it is not inside, so that
+ * products need no mask: a 0 adds nothing.  An entry that has the tile's 16-bit dtype already is
+ * moved by its bits, so that NaNs keep their payload. */
 MPK_FN void block_put(const block_tile &tile, char *s_tile, int row, int column, int dtype,
                       const char *g, rt_i64 at, bool inside)
 {
@@ -133,7 +133,8 @@ template <int N> struct block_copies {
     rt_i64 other; /* entries that are left along the other axis */
 };
 
-/* Row j of this thread's copies. */
+/* Row j of this thread's copies.  Neighbouring threads have the pieces of one row, so a warp asks
+ * for whole rows. */
 MPK_FN int block_copy_row(const block_tile &tile, int j)
 {
     return mpk_kept_thread() / BLOCK_PIECES(tile) + j * BLOCK_ROWS_APART(tile);
@@ -449,7 +450,8 @@ MPK_FN int block_row(const block_warps &w, int rows, int a, int e)
                        e / 2 * 8
                  : a * BLOCK_SIDE + thread / BLOCK_SIDE;
 }
-/* Which partial sum this warp has. */
+/* Which partial sum this warp has: its number along what is summed over, the slowest of the
+ * three. */
 MPK_FN int block_part(const block_warps &w)
 {
     return w.mma ? mpk_kept_thread() / 32 / (w.along[0] * w.along[1]) : 0;
@@ -514,7 +516,8 @@ MPK_FN void block_put_sums(const float (&r_sum)[A][B][4], const block_warps &w, 
                 *(float2 *)(s_own + (a * BLOCK_MMA_ROWS + e * 4) * pitch + b * BLOCK_MMA_COLUMNS) =
                     make_float2(r_sum[a][b][e], r_sum[a][b][e + 1]);
 }
-/* Entries of a row, their parts added up in order. */
+/* Entries of a row, their parts added up in the order of warps, whichever was first: the same bits
+ * in every run. */
 template <int PARTS>
 MPK_FN void block_take_sums(float (&r)[ROWS_PIECE], const float *s, int rows, int columns, int row,
                             int column)
@@ -532,7 +535,8 @@ MPK_FN void block_take_sums(float (&r)[ROWS_PIECE], const float *s, int rows, in
         }
 }
 
-/* The operand's entries for those of a row from `at` on, STEP apart (0: one for all). */
+/* The operand's entries for those of a row from `at` on, STEP apart (0: one for all).  left:
+ * entries that are there; a piece that is not whole or not aligned is read one by one. */
 template <int STEP>
 MPK_FN void block_get_row(const mpk_view &v, const char *data, rt_i64 at, int left,
                           float (&r)[ROWS_PIECE])
@@ -634,7 +638,9 @@ MPK_FN void block_read_rows(const block_tile &tile, const char *s_tile, bool tra
                transposed ? block_piece(tile, s_tile, k, near + high, row, low)
                           : block_piece(tile, s_tile, row, near + low, k, high));
 }
-/* 16 columns of the second factor: r[0], r[1] for the first eight. */
+/* 16 columns of the second factor: r[0], r[1] for the first eight, r[2], r[3] for the others.
+ * Memory holds entries of the sum as rows, or, if transposed, as columns, which is what an operand
+ * wants. */
 MPK_FN void block_read_columns(const block_tile &tile, const char *s_tile, bool transposed,
                                int column, int k, rt_u32 *r)
 {
@@ -654,7 +660,8 @@ MPK_FN void block_multiply_one(int dtype, float *c, const rt_u32 *a, const rt_u3
 }
 
 /* r_sum += a b, 16 entries of the sum from k on; columns of the sums from `column` on, `apart` from
- * 16 to the next.  The columns of b are loaded once for all rows of a. */
+ * 16 to the next.  The columns of b are loaded once for all rows of a: A B products take A + B / 2
+ * loads of matrices. */
 template <int A, int B>
 MPK_FN void block_multiply_columns(float (&r_sum)[A][B][4], const rt_u32 (&r_a)[A][4],
                                    const block_tile &b, const char *s_b, bool b_transposed, int k,
@@ -718,7 +725,8 @@ MPK_FN void block_multiply_kept(float (&r_sum)[A][B][4], const block_warps &w,
     }
 }
 
-/* The same in fp32; rows of both tiles hold entries of the sum, which are taken four at a time. */
+/* The same in fp32; rows of both tiles hold entries of the sum, which are taken four at a time, one
+ * after the other: an entry's order is that of the axis. */
 template <int A, int B>
 MPK_FN void block_multiply_fma(float (&r_sum)[A][B][1], const block_tile &a, const char *s_a,
                                const block_tile &b, const char *s_b)

@@ -1,9 +1,9 @@
 /* block_lines.cuh - block programs with a softmax: rows of a fragment as lines, a number for each.
  *
  * The largest and the total of a warp's own columns, exponentials as weights, lines that warps
- * bring together.  A lane has two rows of each field, float[A][2].  Part of block.cuh, which
- * includes it: the end of a program that shares the sum among warps needs block_part and
- * block_row of there.
+ * bring together.  A lane has two rows of each field, float[A][2]: of lane 4 g + c the rows g and g
+ * + 8, which it shares with the three other lanes of its g.  Part of block.cuh, which includes it:
+ * the end of a program that shares the sum among warps needs block_part and block_row of there.
  */
 #ifndef TASK_BLOCK_LINES_CUH
 #define TASK_BLOCK_LINES_CUH
@@ -26,7 +26,8 @@ MPK_FN float block_weight_of(float a, float c, float b)
 {
     return ptx_exp2(fmaf(a, c * 1.44269504f, b * -1.44269504f));
 }
-/* Has the largest score of a row of this warp grown?  Its sums are multiplied only then. */
+/* Has the largest score of a row of this warp grown?  Its sums are multiplied only then.  All lanes
+ * get one answer, so the products after it are given by whole warps. */
 template <int A> MPK_FN bool block_has_grown(const float (&r_rescale)[A][2])
 {
     bool grown = false;
@@ -36,7 +37,7 @@ template <int A> MPK_FN bool block_has_grown(const float (&r_rescale)[A][2])
     return __ballot_sync(0xffffffffu, grown) != 0;
 }
 /* Over the columns of a warp: a lane's own first, then the four lanes that have the same row (two
- * exchanges). */
+ * exchanges, over 1 and 2). */
 template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
 #pragma unroll
@@ -50,7 +51,9 @@ template <int A, int B> MPK_FN void block_largest(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = block_larger(most, __shfl_xor_sync(0xffffffffu, most, 2));
     }
 }
-/* The sum of a lane's own columns; its order is fixed by the fragment's layout. */
+/* The sum of a lane's own columns; its order is fixed by the fragment's layout.  A program that
+ * adds up over iterations leaves it so, and brings the four lanes together once, at the end
+ * (block_total_of_lanes). */
 template <int A, int B>
 MPK_FN void block_total_by_lane(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
@@ -73,7 +76,8 @@ template <int A> MPK_FN void block_total_of_lanes(float (&r_y)[A][2], const floa
         r_y[i / 2][i % 2] = sum + __shfl_xor_sync(0xffffffffu, sum, 2);
     }
 }
-/* As block_largest. */
+/* The sum over the columns of a warp, in block_largest's order: where a program wants it whole in
+ * each iteration. */
 template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float (&r_x)[A][B][4])
 {
     block_total_by_lane(r_y, r_x);
@@ -81,7 +85,8 @@ template <int A, int B> MPK_FN void block_total(float (&r_y)[A][2], const float 
 }
 
 /* A line's parts, their largest or their sum, in the order of parts; every warp has the result.  s:
- * [parts][rows]. */
+ * [parts][rows], of scratch that was read before the first barrier.  Each warp adds all parts for
+ * itself, so no third barrier hands the result on. */
 template <int A>
 MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, const block_warps &w,
                        int rows, char *s)
@@ -90,6 +95,7 @@ MPK_FN void block_join(float (&r_y)[A][2], const float (&r_x)[A][2], bool add, c
     mpk_sync();
 #pragma unroll
     for (int i = 0; i < A * 2; i++)
+        /* One of the four lanes that have the same. */
         if (mpk_kept_thread() % 4 == 0)
             s_line[block_part(w) * rows + block_row(w, rows, i / 2, i % 2 * 2)] = r_x[i / 2][i % 2];
     mpk_sync();

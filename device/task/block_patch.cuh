@@ -17,7 +17,7 @@
 #define TASK_BLOCK_PATCH_CUH
 
 /* Rows of a tile: places first, first + 1 ..., of which those before `end` are there, `most` at
- * most. */
+ * most: the tile's rows, for which a patch has room. */
 struct block_rows {
     rt_i64 first, end;
     int most;
@@ -37,7 +37,8 @@ MPK_FN int block_pixel_at(const block_window &w, const block_rows &r, int pixel)
     return inside ? y * w.step[1] + x * w.step[2] : BLOCK_AWAY;
 }
 
-/* Where a thread's copies of 16 bytes come from, the same for all channels. */
+/* Where a thread's copies of 16 bytes come from, the same for all channels: entries from the
+ * image's first, BLOCK_AWAY where there is nothing.  Found once for a tile of places. */
 template <int N> struct block_patch {
     int at[N];
 };
@@ -77,6 +78,8 @@ MPK_FN void block_copy_patch(const block_tile &tile, char *s_tile, const block_p
     }
 #pragma unroll
     for (int j = 0; j < N; j++) {
+        /* A copy of no bytes is of g itself, an address that is valid, and writes zeros: the
+         * padding. */
         const bool inside = p.at[j] != BLOCK_AWAY;
         if (block_has_copy(tile, j))
             ptx_copy_async_part(s_tile + block_copy_to(tile, j),
@@ -86,7 +89,8 @@ MPK_FN void block_copy_patch(const block_tile &tile, char *s_tile, const block_p
 }
 
 /* The pixels where the windows of this lane's rows begin, one of each of the warp's A fields; of
- * rows that are not there, the first. */
+ * rows that are not there, the first, so that products read the patch and not past it.  Nobody
+ * stores them. */
 template <int A>
 MPK_FN void block_find_pixels(int (&pixel)[A], const block_warps &w, const block_window &window,
                               const block_rows &r)
@@ -103,14 +107,17 @@ MPK_FN void block_find_pixels(int (&pixel)[A], const block_warps &w, const block
         pixel[i] = r.first + row < r.end ? at : 0;
     }
 }
-/* From there to entry `entry` of the kernel. */
+/* From there to entry `entry` of the kernel, in pixels of the patch.  It has its padding in it, so
+ * the shift is the same for all places. */
 MPK_FN int block_shift(const block_window &w, int entry)
 {
     return entry / w.kernel[2] * w.dilation[1] * BLOCK_PATCH_WIDTH(w) +
            entry % w.kernel[2] * w.dilation[2];
 }
 
-/* As block_multiply_planned, with a first factor whose rows are pixels of the patch at `at_a`. */
+/* As block_multiply_planned, with a first factor whose rows are pixels of the patch at `at_a`.  A
+ * shift moves a row to another line of the swizzle, so addresses are found anew for each entry of
+ * the kernel. */
 template <int A, int B>
 MPK_FN void block_multiply_patch(float (&r_sum)[A][B][4], const block_warps &w, const block_tile &a,
                                  rt_u32 at_a, const int (&pixel)[A], int shift, const block_tile &b,

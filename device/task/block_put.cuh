@@ -8,9 +8,10 @@
 #define TASK_BLOCK_PUT_CUH
 
 /* The entries of a tile that are inside of the box, to rows of the result whose entries are
- * neighbours.  at: the offset of the tile's first entry; stride: from a row to the next; *_left:
- * of the box, from the tile's first row and column on.  A thread's two neighbours go as one word
- * if all rows begin at whole words. */
+ * neighbours.  at: the offset of the tile's first entry; stride: from a row to the next; *_left: of
+ * the box, from the tile's first row and column on.  A thread's two neighbours go as one word if
+ * all rows begin at whole words.  A store of a warp is 16 bytes of each of eight rows: the price of
+ * no room for whole rows. */
 template <int A, int B>
 MPK_FN void block_put(const float (&r)[A][B][4], const block_warps &w, int rows, int columns,
                       const mpk_view &v, char *g, rt_i64 at, rt_i64 stride, rt_i64 rows_left,
@@ -26,12 +27,14 @@ MPK_FN void block_put(const float (&r)[A][B][4], const block_warps &w, int rows,
     for (int i = 0; i < A * 2; i++) {
         if (i)
             g_row += 8 * stride * bytes;
+        /* Rows rise with i, so none of the others is there. */
         if (i * 8 >= down)
             break;
 #pragma unroll
         for (int b = 0; b < B; b++) {
             const float *two = r[i / 2][b] + i % 2 * 2;
             const int n = b * BLOCK_MMA_COLUMNS;
+            /* The pair is there as a whole. */
             if (is_pair && n + 1 < right) {
                 *(rt_u32 *)(g_row + n * 2) = rows_pair(v.dtype, two[0], two[1]);
                 continue;

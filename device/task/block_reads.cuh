@@ -24,7 +24,8 @@ MPK_FN int block_copy_after(int i, int n)
 }
 
 /* The first factor: the lane's row of the warp's first field, as block_read_rows reads it, of
- * `fields` rows for each warp. */
+ * `fields` rows for each warp: an address in the shared window, of copy 0.  Kept in a register
+ * (ptx_keep), or the compiler would work it out again in each iteration. */
 MPK_FN rt_u32 block_find_rows(const block_tile &tile, const char *s_tile, const block_warps &w,
                               bool transposed, int fields)
 {
@@ -78,7 +79,8 @@ MPK_FN void block_read_second(rt_u32 (&r_b)[N][4], const block_tile &b, rt_u32 a
                                         : block_beside(b, at_b, k, j * 16));
 }
 
-/* 16 entries of the sum, of all fields. */
+/* 16 entries of the sum, of all fields: A B products, none of which adds to what one before has
+ * added to. */
 template <int A, int B>
 MPK_FN void block_multiply_fields(float (&r_sum)[A][B][4], int dtype, const rt_u32 (&r_a)[A][4],
                                   const rt_u32 (&r_b)[B / 2][4])

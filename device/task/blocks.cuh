@@ -14,7 +14,8 @@
  * 32 columns are computed once for all weights, and the terms with m and b are one product more of
  * the four blocks of a piece.
  *
- * Instructions a weight: docs/gpu.md, "Weights in blocks".
+ * What a lane 4 g + c has: row g of both pieces (the rows g and g + 8 of the operand); of x,
+ * columns 8 c ...
  */
 #ifndef TASK_BLOCKS_CUH
 #define TASK_BLOCKS_CUH
@@ -35,7 +36,7 @@ enum {
 };
 
 /* Constants of one task in registers, because an instruction has room for one immediate operand.
- * zero: twice -(128 + the format's zero). */
+ * zero: twice -(128 + the format's zero), for one addition to two integers. */
 struct blocks_numbers {
     rt_u32 of_128, zero, exponent;
 };
@@ -45,7 +46,7 @@ MPK_FN blocks_numbers blocks_constants(float zero)
     return {ptx_own(BLOCKS_128), ptx_pack_bf16(-zero, -zero), ptx_own(0x4b000000u)};
 }
 
-/* Word j of four; j is known at compile time. */
+/* Word j of four; j is known at compile time, so v stays in registers. */
 MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
 {
     if (j < 2)
@@ -53,7 +54,7 @@ MPK_FN rt_u32 blocks_word(const mpk_words &v, int j)
     return j == 2 ? v.z : v.w;
 }
 
-/* The same number twice. */
+/* The same number twice: one factor for both words of a pair. */
 MPK_FN rt_u32 blocks_twice(float v)
 {
     return ptx_pack_bf16(v, v);
@@ -62,11 +63,13 @@ MPK_FN rt_u32 blocks_twice(float v)
 /* ---- x ---- */
 
 /* A sum of 32 columns of x as three bf16: the nearest one and that nearest to what it leaves
- * (`first`), and a third (`rest`). */
+ * (`first`), and a third (`rest`).  Three times 8 bits are the 24 of the float, so no digit of the
+ * sum is lost though the tensor core multiplies bf16. */
 struct blocks_sum {
     rt_u32 first, rest;
 };
-/* Block c of each page, of token g and, with WIDE, g + 8. */
+/* The sums of block c of each page, of token g and, with WIDE, g + 8: lane (g, c) holds them, which
+ * is the place in which the last product of a piece wants them. */
 template <int AT_ONCE, int WIDE> struct blocks_sums {
     blocks_sum at[AT_ONCE][1 + WIDE];
 };
@@ -78,8 +81,10 @@ MPK_FN blocks_sum blocks_split(float v)
     return {first, ptx_pack_bf16(left - ptx_high_bf16(first), 0)};
 }
 
-/* Column n of the second operand has ones for block n / 2 alone, so that lane (g, c) holds the sum
- * of block c.  Words 0, 1 and 2, 3 have sums of their own: the same bits with WIDE or without. */
+/* Column n of the second operand has ones for block n / 2 alone, so that lane (g, c), whose results
+ * are of columns 2 c and 2 c + 1, holds the sum of block c.  Tokens are rows here, as in
+ * stream_operand.  Words 0, 1 and 2, 3 have sums of their own: the same bits with WIDE or
+ * without. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void blocks_add_up(const stream_x<AT_ONCE, WIDE> &x, int n, int thread,
                           blocks_sums<AT_ONCE, WIDE> &sums)
@@ -105,7 +110,8 @@ MPK_FN void blocks_add_up(const stream_x<AT_ONCE, WIDE> &x, int n, int thread,
 }
 
 /* Lanes c and c ^ 2 exchange half of their columns, so that a product has 16 neighbouring ones, as
- * rt_blocks_column says. */
+ * rt_blocks_column says: RT_BLOCKS_8K has a scale for 16 columns, and a product is scaled as a
+ * whole. */
 template <int AT_ONCE, int WIDE>
 MPK_FN void blocks_exchange(int n, int thread, stream_x<AT_ONCE, WIDE> &x)
 {
@@ -131,13 +137,15 @@ MPK_FN void blocks_exchange(int n, int thread, stream_x<AT_ONCE, WIDE> &x)
 
 /* ---- weights ---- */
 
-/* A lane's part of a piece: its quants and its row's header. */
+/* A lane's part of a piece: its quants and its row's header, as they lie in memory. */
 template <int FORM> struct blocks_piece {
     mpk_words quants[RT_IS_BYTES(FORM) ? 2 : 1];
     rt_u32 head[RT_HEADER_WORDS(FORM)];
 };
 template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, blocks_piece<FORM> *to)
 {
+    /* Quants: 16 bytes a lane in a row, without bank conflicts; header words of the eight rows are
+     * neighbours. */
     const rt_u32 *head = (const rt_u32 *)(s_piece + RT_QUANTS_BYTES(FORM)) + lane / 4;
 #pragma unroll
     for (int i = 0; i < (RT_IS_BYTES(FORM) ? 2 : 1); i++)
@@ -150,7 +158,8 @@ template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, block
 /* Two integers as bf16: of columns 2 i and 2 i + 1 of the lane's eight of block j.  Of RT_BLOCKS_4K
  * they are 128 too large, which blocks_excess takes off.  A byte has 8 bits and the fraction 7, so
  * the byte's highest bit falls into the exponent and 128 + b becomes 2 b.  In both cases the
- * integer is the smaller of v - 256 and v / 2 - 128. */
+ * integer is the smaller of v - 256 and v / 2 - 128, by three instructions for two integers; of 8K,
+ * whose bytes have 7 bits, one suffices. */
 template <int FORM>
 MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const blocks_numbers &n)
 {
@@ -166,7 +175,8 @@ MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const block
                             ptx_fma_bf16(v, BLOCKS_HALF, BLOCKS_LESS_128));
 }
 
-/* The scale of half h of block j's columns; in a form of K it is an integer. */
+/* The scale of half h of block j's columns; in a form of K it is an integer, a + 128 as a byte: put
+ * into the fraction of 2^23 it is exact, by one permutation and one addition. */
 template <int FORM>
 MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const blocks_numbers &n)
 {
@@ -176,7 +186,9 @@ MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const block
     return __uint_as_float(__byte_perm(a, n.exponent, 0x7440u + (rt_u32)j)) - (8388608.0f + 128);
 }
 
-/* Byte c of a word, twice, in the fraction of the bf16 128. */
+/* Byte c of a word, twice, in the fraction of the bf16 128: 128 + its low 7 bits, and if its
+ * highest is set twice that (blocks_pair); the bytes that come here have it clear, or all have it
+ * set. */
 MPK_FN rt_u32 blocks_byte(rt_u32 word, int c, const blocks_numbers &n)
 {
     return __byte_perm(word, n.of_128, 0x5050u + (rt_u32)c * 0x0101u);
@@ -209,7 +221,11 @@ MPK_FN rt_u32 blocks_excess(const blocks_piece<FORM> &p, int c, const blocks_num
 
 /* Multiply both pieces with x over a page's four blocks and add the results to total.  total[m] is
  * of eight tokens: [0] and [1] of row g of the first piece and tokens 2 c and 2 c + 1, [2] and [3]
- * of the second piece. */
+ * of the second piece.
+ *
+ * A block is two products of 16 columns, whose sum is scaled once (8K: one each).  scaled: the
+ * first terms of all four; added: those with m or b.  d and e of K are of all 128 columns, so they
+ * come last. */
 template <int FORM, int WIDE>
 MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*x)[1 + WIDE],
                             const blocks_sum *sums, const blocks_numbers &n, int lane,
@@ -250,6 +266,9 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
         blocks_addend<FORM>(p[k], lane % 4, n, &high[k], &low[k]);
 #pragma unroll
     for (int m = 0; m <= WIDE; m++) {
+        /* One product for four blocks: entries 2 c and 2 c + 1 are block c's high part times the
+         * first two parts of its sum, 2 c + 8 and + 9 its low part times these, or, of 4K, the same
+         * integer times the third. */
         const blocks_sum s = sums[m];
         const rt_u32 rest = FORM == RT_BLOCKS_4K ? s.rest : s.first;
         ptx_multiply_bf16(added[m], high[0], high[1], low[0], low[1], s.first, rest);
@@ -270,8 +289,8 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
 
 /* ---- the warps' sums of a tile ---- */
 
-/* Sums of a warp and a group in shared memory: float[8 rows][8 or 16 tokens], from row g, token
- * 2 c on. */
+/* Sums of a warp and a group in shared memory: float[8 rows][8 or 16 tokens], from row g, token 2 c
+ * on.  A group is one of the two pieces' eight rows. */
 template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thread)
 {
     constexpr int TOKENS = 8 << WIDE;
@@ -279,7 +298,8 @@ template <int WIDE> MPK_FN float *blocks_parts(char *s_parts, int group, int thr
            thread % 4 * 2;
 }
 
-/* Store this lane's sums of group k of two there, or load them. */
+/* Store this lane's sums of group k of two there, or load them, where a tile has more columns than
+ * one round of pages. */
 template <int WIDE>
 MPK_FN void blocks_put(char *s_parts, int group, int thread, const float (*total)[4], int k)
 {
@@ -300,7 +320,8 @@ MPK_FN void blocks_take(char *s_parts, int group, int thread, float (*total)[4],
 }
 
 /* As stream_total: add the warps' sums of a group, in the order of warps.  The lane gets rows 2 c
- * and 2 c + 1 of token g, and of g + 8. */
+ * and 2 c + 1 of token g, and of g + 8: weights are rows of the product here and columns in
+ * stream_total's, and what follows wants the latter. */
 template <int WIDE> MPK_FN void blocks_total(const char *s_parts, int group, int lane, float *total)
 {
     constexpr int TOKENS = 8 << WIDE;

@@ -21,18 +21,21 @@
 #define BOX_HAS_END(end)                                                   \
     (TILE_HAS_END(TILE_BOX_128, end) || TILE_HAS_END(TILE_BOX_192, end) || \
      TILE_HAS_END(TILE_BOX_256, end))
-/* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup? */
+/* Does some loop make the sums of unit `u`, 64 rows, of a warpgroup?  Code for a unit that none
+ * makes is left out. */
 #define BOX_HAS_UNIT(u) \
     ((u) < 2 || BOX_HAS_LOOP(TILE_BOX_256) || ((u) == 2 && BOX_HAS_LOOP(TILE_BOX_192)))
 
 /* A lane's sums of as many rows of w as a warpgroup has at most: half of them where all lots are
- * joint. */
+ * joint, since each warpgroup then has half of the rows.  Loops over sums end there, whatever a
+ * task has. */
 enum { BOX_SUMS = TILE_ALL_SHORT && !MPK_IMAGES ? 64 : 128 };
 
 #define BOX_HAS_ENDS (MPK_IMAGES || TILE_HAS(TILE_FORM_BOX_ENDS))
 #define BOX_HAS_AFTER (BOX_HAS_ENDS && TILE_HAS(TILE_FORM_AFTER))
 
-/* This warpgroup's biases of the pass's columns, in scratch; of images factors follow. */
+/* This warpgroup's biases of the pass's columns, in scratch; of images factors follow.  By mpk_s,
+ * as in box_scratch. */
 MPK_FN float *box_biases(void)
 {
     return (float *)(mpk_s + MPK_PAGES * MPK_PAGE_BYTES + TILE_BEFORE_BIASES_OF(MPK_ROOM)) +
@@ -41,7 +44,8 @@ MPK_FN float *box_biases(void)
 enum { BOX_FACTORS = 2 * TILE_BIASES }; /* from a column's bias to an image's factor of it */
 
 #if MPK_IMAGES
-/* Of a convolution's vector of filters; `otherwise` where it is absent. */
+/* Of a convolution's vector of filters, in f32 or 16 bits; `otherwise`, which changes nothing,
+ * where it is absent. */
 MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, float otherwise)
 {
     if (v.operand < 0)
@@ -53,7 +57,8 @@ MPK_FN float box_filter(const mpk_task &t, const tile_vector &v, int filter, flo
 
 /* A warpgroup: what n packed rows of w from `row` on add to the sums of all tokens, to scratch.  A
  * packed row is a column of y; with a gate, rows of the gate and of what it lets through take
- * turns.  A meeting of the warpgroup has to follow. */
+ * turns.  A meeting of the warpgroup has to follow.  Once for a pass, whose tokens all have the
+ * same. */
 MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int n)
 {
 #pragma unroll 1
@@ -72,7 +77,7 @@ MPK_FN void box_put_biases(const mpk_task &t, const tile_shape &s, int row, int 
     }
 }
 
-/* Eight neighbours in scratch. */
+/* Eight neighbours in scratch, at a multiple of 16 bytes. */
 MPK_FN tile_eight box_eight(const float *s_at)
 {
     const mpk_words a = ptx_load_shared_words(s_at), b = ptx_load_shared_words(s_at + 4);
@@ -81,14 +86,14 @@ MPK_FN tile_eight box_eight(const float *s_at)
              __uint_as_float(b.w)}};
 }
 
-/* A value of y, at last. */
+/* A value of y, at last: relu of a convolution follows the residual.  As written NaN stays. */
 MPK_FN float box_last(bool relu, float x)
 {
     return relu && x < 0 ? 0 : x;
 }
 
-/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns.  sends:
- * rt_entry.sends; relu: box_last. */
+/* Eight columns of a token with their residual, as one store of 16 bytes, which it returns: who
+ * sums squares wants them as they are stored, rounded.  sends: rt_entry.sends; relu: box_last. */
 MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const tile_eight &v, const mpk_words &residual,
                            bool relu)
 {
@@ -105,7 +110,8 @@ MPK_FN mpk_words box_store(rt_u32 sends, rt_u64 y, const tile_eight &v, const mp
 }
 
 /* What comes between eight scaled sums and their residual, with the biases and, of images, factors
- * of their columns; after: s.after.  Kernels with BOX_HAS_ENDS alone have it. */
+ * of their columns; after: s.after.  Kernels with BOX_HAS_ENDS alone have it: eight values at a
+ * time, each step for all before the next (docs/gpu.md, "The end of a tile"). */
 MPK_FN void box_finish_sums(const tile_shape &s, int after, const tile_eight &bias,
                             const tile_eight &factor, tile_eight *v)
 {

@@ -17,15 +17,15 @@
 
 #if MPK_WGMMA
 
-/* This warpgroup's part of the scratch.  Written with mpk_s instead of t.s_scratch, so that the
- * compiler knows it as shared memory and keeps no 64-bit address. */
+/* This warpgroup's part of the scratch, where its stages of x were.  Written with mpk_s instead of
+ * t.s_scratch, so that the compiler knows it as shared memory and keeps no 64-bit address. */
 MPK_FN char *box_scratch(void)
 {
     return mpk_s + MPK_PAGES * MPK_PAGE_BYTES + mpk_thread() / 128 * TILE_X;
 }
 
-/* A warp's 16 tokens and the groups of the pass that it has.  Addresses are formed where they are
- * needed: registers are few beside the sums. */
+/* A warp's 16 tokens and the groups of the pass that it has, all of them or a half.  Addresses are
+ * formed where they are needed: registers are few beside the sums. */
 struct box_end {
     int row, tokens;   /* of the first token; how many are alive from it on, perhaps more than 16 */
     int group, groups; /* the first group, of the operator; how many */
@@ -33,8 +33,8 @@ struct box_end {
 };
 
 /* Where the first token's sum (row_squares.cuh) of the pass that begins at group `group` goes; 0:
- * nowhere. A task with a tile of its own leaves one for each pass (src/cuda/squares.c counts
- * alike). */
+ * nowhere, which RT_SQUARES_OF_Y says where no reader wants them.  A task with a tile of its own
+ * leaves one for each pass (src/cuda/squares.c counts alike). */
 MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, int group)
 {
     const rt_u64 at = t.e->at[RT_SQUARES_OF_Y];
@@ -48,7 +48,8 @@ MPK_FN rt_u64 squares_of_pass(const mpk_task &t, const tile_shape &s, int row, i
     return at + (rt_u64)(rt_u32)row * RT_SQUARES_ROW + pass * SQUARES_BYTES;
 }
 
-/* Columns of y of a group are 2^box_shift; bytes of a column. */
+/* Columns of y of a group are 2^box_shift: 8, or with a gate 4, of 8 packed rows; bytes of a
+ * column: logits, which have peaks, are f32. */
 MPK_FN int box_shift(const tile_shape &s)
 {
     return s.activation != ACTIVATE_NONE ? 2 : 3;
@@ -64,7 +65,8 @@ MPK_FN rt_u64 box_at(const tile_shape &s, int row, int group)
     return ((rt_u64)(rt_u32)row * (rt_u32)s.rows + ((rt_u32)group << box_shift(s))) * box_bytes(s);
 }
 
-/* Eight sums of a token from scratch, scaled. */
+/* Eight sums of a token from scratch, scaled: for the ends of expert_tile.cuh, which go by groups
+ * of a token. */
 MPK_FN tile_eight box_get(const float *s_sum, const float *s_scale)
 {
     const float scale = *s_scale; /* of the token's norm */
@@ -105,20 +107,23 @@ MPK_FN char *box_own(void)
 }
 
 /* Where 16 bytes of a row of a unit lie: number `piece` of eight of token `token`.  Pieces are
- * turned, so that lanes of eight tokens meet no bank conflict. */
+ * turned, the 128-byte swizzle, so that lanes of eight tokens meet no bank conflict, in stmatrix
+ * nor when rows are read. */
 MPK_FN rt_u32 box_piece(int token, int piece)
 {
     return (rt_u32)(token * 128 + ((piece ^ (token & 7)) << 4));
 }
 
 /* A lane copies 16 bytes of token lane / 8 of the unit and of every fourth from there on, four in
- * all.  Where number i is in the rows. */
+ * all: a store of the warp is 128 bytes of each of four rows.  Where number i is in the rows:
+ * tokens 4 apart differ in bit 2 of the swizzle alone. */
 MPK_FN rt_u32 box_copied(int i)
 {
     const int lane = mpk_thread() % 32;
     return (box_piece(lane / 8, lane % 8) ^ (rt_u32)(i % 2 * 64)) + (rt_u32)(512 * i);
 }
-/* How many are there? */
+/* How many of the lane's tokens from its first on are there, counted in tokens, not in fours:
+ * number i is there if 4 i is below it.  0: the unit has no such group. */
 MPK_FN int box_tokens(const box_end &e, int u)
 {
     const int lane = mpk_thread() % 32;
@@ -137,7 +142,8 @@ MPK_FN rt_u32 box_further(const tile_shape &s)
     return (rt_u32)s.rows * 8; /* four tokens */
 }
 
-/* Request the residual of all units, to where their rows of y will be. */
+/* Request the residual of all units, to where their rows of y will be: whoever adds a word stores
+ * the word of y in its place.  One group of copies. */
 MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_end &e)
 {
     const char *from = mpk_at<const char>(t, s.residual) + box_copied_at(s, e);
@@ -160,7 +166,8 @@ MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_e
 #define BOX_HAS_GROUP(n, groups) \
     (BOX_HAS_UNIT((n) / TILE_GROUPS) && (n) / TILE_GROUPS * TILE_GROUPS < (groups))
 
-/* Sums are scaled, and have what biases add. */
+/* Sums are scaled, and have what biases add.  s_scale: of the warp's 16 tokens, 1 without a norm; a
+ * lane's biases are of its two columns of each group, so the two tokens share them. */
 MPK_FN void box_scale(const tile_shape &s, const box_end &e, const float *s_scale, float *sum)
 {
     const int lane = mpk_thread() % 32;
@@ -183,10 +190,13 @@ MPK_FN void box_scale(const tile_shape &s, const box_end &e, const float *s_scal
     }
 }
 
-/* Values are activated, eight at a time; half of them wait in scratch, each lane's own. */
+/* Values are activated, eight at a time; half of them wait in scratch, each lane's own, so no
+ * barrier is needed.  Quads of the 32 lanes lie side by side: a store of the warp is 512 bytes in a
+ * row. */
 MPK_FN void box_activate(int after, int groups, float *sum)
 {
     float4 *s_waiting = (float4 *)box_own() + mpk_thread() % 32;
+    /* Once or twice; unrolled, since sum[] is indexed by constants alone. */
 #pragma unroll
     for (int first = 0; first < BOX_SUMS / 4; first += BOX_WAITING / 4) {
         if (!BOX_HAS_GROUP(first, groups))
@@ -215,14 +225,15 @@ MPK_FN void box_activate(int after, int groups, float *sum)
 }
 
 /* Where the row lies whose address a lane gives for the four matrices of groups 2 i and 2 i + 1 of
- * a unit: tokens 0 to 7 and 8 to 15 of the first group, then of the second. */
+ * a unit: tokens 0 to 7 and 8 to 15 of the first group, then of the second.  So matrix k is sums 4
+ * n + 2 k and + 1 of the lane, from group n = 2 i on. */
 MPK_FN rt_u32 box_matrices(int i)
 {
     const int lane = mpk_thread() % 32;
     return box_piece(lane % 16, lane / 16) ^ (rt_u32)(32 * i);
 }
 
-/* Values have the residual added. */
+/* Values have the residual added: read by ldmatrix, a lane gets the words of its own sums. */
 MPK_FN void box_add_residual(const box_end &e, float *sum)
 {
     const char *s_rows = box_own();
@@ -240,7 +251,8 @@ MPK_FN void box_add_residual(const box_end &e, float *sum)
     }
 }
 
-/* Values to the rows, as 16 bits. */
+/* Values to the rows, as 16 bits.  A warp overwrites only words of the residual that the same lane
+ * has read. */
 MPK_FN void box_round(const box_end &e, bool relu, const float *sum)
 {
     char *s_rows = box_own();
@@ -257,7 +269,8 @@ MPK_FN void box_round(const box_end &e, bool relu, const float *sum)
     }
 }
 
-/* Store the rows of all units.  sums: of the lane's four tokens, which are made if `summed`. */
+/* Store the rows of all units.  sums: of the lane's four tokens, which are made if `summed`, of
+ * what is stored, rounded, as a reader of y will see it. */
 MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end &e, bool summed,
                            row_sums *sums)
 {
@@ -286,7 +299,8 @@ MPK_FN void box_store_rows(const mpk_task &t, const tile_shape &s, const box_end
     }
 }
 
-/* Sums of the lane's tokens, over the eight lanes that have columns of them. */
+/* Sums of the lane's tokens, over the eight lanes that have columns of them: row_sums_of_four
+ * leaves those of four tokens in four of the eight lanes, which store one each. */
 MPK_FN void box_put_squares(const box_end &e, rt_u64 to, const row_sums *sums)
 {
     const int lane = mpk_thread() % 32, token = lane / 8 + 4 * row_sums_token();
@@ -295,7 +309,9 @@ MPK_FN void box_put_squares(const box_end &e, rt_u64 to, const row_sums *sums)
         squares_store((char *)to + token * RT_SQUARES_ROW, all);
 }
 
-/* The columns of the warp's tokens.  The values take the place of the sums. */
+/* The columns of the warp's tokens.  The values take the place of the sums.  Warps do all this side
+ * by side: only __syncwarp stands between the steps, since a warp reads nothing that another has
+ * put down. */
 MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                     const float *s_scale)
 {
@@ -311,6 +327,7 @@ MPK_FN void box_put(const mpk_task &t, const tile_shape &s, const box_end &e, fl
             box_ask_residual(t, s, e);
     }
     if (adds) {
+        /* Each lane waits for its own copies, and reads the others' after the meeting. */
         ptx_copy_async_wait<0>();
         __syncwarp();
         box_add_residual(e, sum);
@@ -362,7 +379,7 @@ MPK_FN void box_gate(int activation, const float *scale, float *from, float *to)
 
 /* Two neighbouring columns as a word.  Lanes c and c + 1 (c even) have one column each of two
  * groups; they exchange, so that the even lane gets both columns of the first group and the odd
- * lane both of the second. */
+ * lane both of the second.  One shuffle, in which each lane gives what it does not keep. */
 MPK_FN rt_u32 box_pair(float first, float second)
 {
     const bool odd = mpk_thread() % 2; /* of two lanes that share four columns */
@@ -372,10 +389,13 @@ MPK_FN rt_u32 box_pair(float first, float second)
 
 enum { BOX_ROW = 272 }; /* bytes from a token to the next of gated columns in scratch */
 
-/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group;
- * then a lane stores the four of its group for one token after the other, so a warp stores a
- * row.  Groups that the task does not have are left out, four at a time: each is some hundred
- * instructions that no cache holds, since a task runs them once. */
+/* The end where rows of w are pairs: columns of y go through scratch as 16 bits, four a group; then
+ * a lane stores the four of its group for one token after the other, so a warp stores a row.
+ * Groups that the task does not have are left out, four at a time: each is some hundred
+ * instructions that no cache holds, since a task runs them once.
+ *
+ * s_y: the warp's part of scratch, rows of BOX_ROW bytes: 32 groups of 8, and 16 more, so that
+ * eight tokens' words lie in different banks. */
 MPK_FN void box_put_pairs(const mpk_task &t, const tile_shape &s, const box_end &e, float *sum,
                           char *s_y, const float *s_scale)
 {
@@ -415,7 +435,8 @@ MPK_FN void box_put_pairs(const mpk_task &t, const tile_shape &s, const box_end 
         }
 }
 
-/* The largest of 4 neighbouring logits and its column; has: whether the columns are there. */
+/* The largest of 4 neighbouring logits and its column; has: whether the columns are there.  Of
+ * equal ones the first, as the sampler's reference has it: q replaces p only if it is larger. */
 MPK_FN peak box_peak(const float *v, int column, bool has)
 {
     const peak p = peak_of_pair(v[0], v[1], column, has, has),
@@ -423,7 +444,8 @@ MPK_FN peak box_peak(const float *v, int column, bool has)
     return q.at >= 0 && (p.at < 0 || q.best > p.best) ? q : p;
 }
 
-/* Where the peaks of a warp's 16 tokens and the pass's units go. */
+/* Where the peaks of a warp's 16 tokens and the pass's units go.  One for a warp, found once for
+ * its units. */
 struct box_peaks {
     rt_u64 at, y;              /* addresses of the first token's first unit, and column */
     rt_u32 row_bytes, y_bytes; /* to the next token's */
@@ -431,8 +453,10 @@ struct box_peaks {
     float cap, rate;           /* as logits_bent takes them */
 };
 
-/* Unit u of logits.  A lane has four columns of every second token, so that one instruction stores
- * whole rows of 256 bytes; sixteen lanes find the largest of a token. */
+/* Unit u of logits, after tile_put has brought its sums to scratch.  A lane has four columns of
+ * every second token, so that one instruction stores whole rows of 256 bytes; sixteen lanes find
+ * the largest of a token. All lanes go through peak_of_lanes, whose shuffles need them; what is not
+ * there leaves after it. */
 MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, const float *s_sum,
                               const float *s_scale)
 {
@@ -462,7 +486,8 @@ MPK_FN void box_finish_logits(const box_end &e, const box_peaks &to, int u, cons
     }
 }
 
-/* All units of logits. */
+/* All units of logits.  Peaks are [token][64 columns] pairs of floats, a value and its column: what
+ * sample.cuh reads instead of all logits. */
 MPK_FN void box_put_logits(const mpk_task &t, const tile_shape &s, const box_end &e,
                            const float *sum, float *s_sum, const float *s_scale)
 {

@@ -121,7 +121,8 @@ MPK_FN sample_row sample_row_at(const mpk_view &x, const char *g_x, rt_i64 from)
 
 /* ---- passes ---- */
 
-/* Four neighbouring logits. */
+/* Four neighbouring logits: a quad is what one load brings, and the unit in which lanes share out a
+ * row. */
 struct alignas(16) sample_quad {
     float at[CHANCE_NEIGHBOURS];
 };
@@ -198,13 +199,14 @@ MPK_FN void sample_pass(const mpk_task &t, const sample_row &r, const function &
 }
 
 /* The rank of a logit: falling logits, then rising ids, as falling numbers; 0: never drawn (NaN,
- * -inf). */
+ * -inf).  Ranks of a row all differ, so a cut by rank has one place. */
 MPK_FN rt_u64 sample_rank(float x, rt_i64 id)
 {
     return x > -MPK_INFINITY ? mpk_ranked(x, (rt_u32)id) : 0;
 }
 
-/* The weight of a logit: 0 if the filters do not keep it. */
+/* The weight of a logit: 0 if the filters do not keep it.  An integer, 2^39 for the largest logit
+ * (op/chance.h). */
 MPK_FN chance sample_weight(const sample_row &r, const sample_kept &k, float x, rt_i64 id)
 {
     const chance weight = chance_of(x, r.largest, r.scale);
@@ -225,7 +227,8 @@ SAMPLE_FN rt_u64 sample_largest(const mpk_task &t, const sample_row &r)
     return mpk_max(t, MPK_THREADS, best);
 }
 
-/* The first rank of one lane, whose quads all threads share; 0: nothing in it can be drawn. */
+/* The first rank of one lane, whose quads all threads share; 0: nothing in it can be drawn.  For a
+ * lane whose largest has been changed since the pass (rules.cuh). */
 SAMPLE_FN rt_u64 sample_largest_of(const mpk_task &t, const sample_row &r, int lane)
 {
     const rt_i64 n = r.x->dims[1];
@@ -243,8 +246,9 @@ SAMPLE_FN rt_u64 sample_largest_of(const mpk_task &t, const sample_row &r, int l
 
 /* ---- sums of values in scratch ---- */
 
-/* Add the first n values in scratch up in groups of 32; returns the groups' sums.  The threads
- * meet before, when all values are there, and after. */
+/* Add the first n values in scratch up in groups of 32; returns the groups' sums.  The threads meet
+ * before, when all values are there, and after.  n is at most SAMPLE_BLOCK, so there are 32 groups
+ * at most. */
 MPK_FN const rt_u64 *sample_groups(const mpk_task &t, int n)
 {
     rt_u64 *s_group = (rt_u64 *)(t.s_scratch + SAMPLE_GROUPS);
@@ -360,8 +364,9 @@ MPK_FN int sample_digit(const sample_open &o, rt_u32 place, rt_u64 rank)
         return -1;
     return 255 - (int)(rank >> shift & 255);
 }
-/* Digit `digit` of the cut is known: what follows looks only at ranks that have it.  In both
- * parts of a rank digits count from the highest down, so its byte is 255 - digit. */
+/* Digit `digit` of the cut is known: what follows looks only at ranks that have it.  In both parts
+ * of a rank digits count from the highest down, so its byte is 255 - digit.  A digit more closes
+ * all ranks with another. */
 MPK_FN void sample_narrow(sample_open *o, int digit)
 {
     if (o->digits < 2)
@@ -400,7 +405,8 @@ MPK_FN void sample_tally(rt_u32 *s_count, rt_u32 *s_value, int (&bin)[CHANCE_NEI
 }
 
 /* A histogram of the open ranks by their next digit: how many, and in the values their weight or
- * again how many. */
+ * again how many.  One pass over the row.  Ranks without weight are left out where weights count: a
+ * cut never falls on one. */
 SAMPLE_FN void sample_count(const mpk_task &t, const sample_row &row, const sample_open &open,
                             bool by_weight)
 {
@@ -448,7 +454,7 @@ MPK_FN void order_settle(const sample_list &l, rt_i64 a, rt_i64 b)
 }
 
 /* An empty list of ranks in scratch.  All threads; the first barrier waits for readers of the one
- * before. */
+ * before, the second shows n = 0 before anyone appends. */
 MPK_FN void sample_begin(const mpk_task &t)
 {
     mpk_sync();
@@ -457,7 +463,8 @@ MPK_FN void sample_begin(const mpk_task &t)
     mpk_sync();
 }
 
-/* Append to the list; of more than SAMPLE_BLOCK entries the others are counted. */
+/* Append to the list, by any thread; of more than SAMPLE_BLOCK entries the others are counted, so
+ * that the caller sees that the list does not suffice. */
 MPK_FN void sample_append(const mpk_task &t, rt_u64 rank)
 {
     const rt_u32 at = atomicAdd(&sample_words(t)->n, 1u);
@@ -598,15 +605,16 @@ struct sample_peaks {
 };
 enum { SAMPLE_PART = 64 };
 
-/* The key of part i; 0: nothing in it can be drawn. */
+/* The key of part i; 0: nothing in it can be drawn.  A column below 0 says that the part had
+ * nothing but NaN. */
 MPK_FN rt_u32 sample_peak(const sample_peaks &p, rt_i64 i)
 {
     const float most = p.g_values[i * p.step], column = p.g_values[i * p.step + p.column];
     return column >= 0 && most > -MPK_INFINITY ? mpk_key(most) : 0;
 }
 
-/* Leave the largest key of each lane in scratch, as sample_weigh does; lane l here has parts
- * l, l + 256, ... */
+/* Leave the largest key of each lane in scratch, as sample_weigh does; lane l here has parts l, l +
+ * 256, ...  So sample_low works on it as on a pass's: any 256 parts of a row would do. */
 SAMPLE_FN void sample_weigh_peaks(const mpk_task &t, const sample_peaks &peaks)
 {
     const sample_peaks p = peaks; /* in registers, as in sample_weigh */
@@ -664,7 +672,8 @@ SAMPLE_FN rt_u32 sample_gather_parts(const mpk_task &t, const sample_row &row,
 
 /* ---- a draw from a list ---- */
 
-/* Leave the weights of the first n ranks in scratch; those below `least` are 0. */
+/* Leave the weights of the first n ranks of the list in scratch; those below `least` are 0.  Seen
+ * by all after the next barrier, that of sample_groups. */
 MPK_FN void sample_weigh_list(const mpk_task &t, const sample_row &r, int n, chance least)
 {
     for (int i = mpk_thread(); i < n; i += MPK_THREADS) {

@@ -1,23 +1,26 @@
 /* conv_flat.cuh - conv_flat: convolution of images with channels last, a row of the result for each
  * place.
  *
- * The generic body, for dtypes and shapes that the products of boxes (linear_tile.cuh) do not take.
- * Input: x [N, H, W, C], filters [F, K], what surrounds the product; output: the task's box of y
- * [N H' W', F].  A thread does an entry of the result; its sum runs in row-major order of the
- * window, in double.  Threads share nothing.  Cost: a window for each entry, from the cache.
+ * The generic body, for dtypes and shapes that the products of boxes (linear_tile.cuh) do not take,
+ * and what these are compared with.  Input: x [N, H, W, C], filters [F, K], what surrounds the
+ * product; output: the task's box of y [N H' W', F].  A thread does an entry of the result; its sum
+ * runs in row-major order of the window, in double.  Threads share nothing.  Cost: a window for
+ * each entry, from the cache.
  */
 #ifndef TASK_CONV_FLAT_CUH
 #define TASK_CONV_FLAT_CUH
 
 #include "tile/view.cuh"
 
-/* Attributes: a number for each axis of places; places of the result along these. */
+/* Attributes: a number for each axis of places, [0] down and [1] right; places of the result along
+ * these. */
 struct conv_flat_how {
     mpk_numbers kernel, stride, padding, dilation, places;
     bool relu;
 };
 
-/* Number k of a filter's entries, whatever axes they have. */
+/* Number k of a filter's entries, whatever axes they have: their row-major order is that of the
+ * window, kernel down, kernel right, channel. */
 MPK_FN rt_i64 conv_flat_entry(const mpk_view &w, rt_i64 filter, rt_i64 k)
 {
     rt_i64 offset = filter * w.stride[0];
@@ -30,7 +33,8 @@ MPK_FN rt_i64 conv_flat_entry(const mpk_view &w, rt_i64 filter, rt_i64 k)
     return offset;
 }
 
-/* The sum of a row's window times a filter. */
+/* The sum of a row's window times a filter.  A row of y is a place: rows go right first, then down,
+ * then through the images. */
 MPK_FN double conv_flat_sum(const mpk_view &x, const char *g_x, const mpk_view &w, const char *g_w,
                             const conv_flat_how &h, rt_i64 row, rt_i64 filter)
 {
@@ -40,7 +44,10 @@ MPK_FN double conv_flat_sum(const mpk_view &x, const char *g_x, const mpk_view &
     double sum = 0;
     rt_i64 k = 0; /* of the filter's entries */
     for (rt_i64 a = 0; a < h.kernel.at[0]; a++)
+        /* k moves on with b also where the entry lies in the padding and is left out. */
         for (rt_i64 b = 0; b < h.kernel.at[1]; b++, k += x.dims[3]) {
+            /* Of the image, -padding at the least: what lies outside counts as 0, so it is left
+             * out. */
             const rt_i64 line = down + a * h.dilation.at[0], place = right + b * h.dilation.at[1];
             if (line < 0 || line >= x.dims[1] || place < 0 || place >= x.dims[2])
                 continue;
@@ -52,13 +59,16 @@ MPK_FN double conv_flat_sum(const mpk_view &x, const char *g_x, const mpk_view &
     return sum;
 }
 
-/* An entry of a vector of filters, or `otherwise` where it is absent. */
+/* An entry of a vector of filters, or `otherwise`, that which changes nothing, where it is
+ * absent. */
 MPK_FN double conv_flat_of_filter(const mpk_task &t, const mpk_view &v, rt_i64 filter,
                                   double otherwise)
 {
     return mpk_is_there(v) ? mpk_get_double(v, mpk_data(t, v), filter * v.stride[0]) : otherwise;
 }
 
+/* The body: y = relu(sum * scale + bias + shift + residual), in double, rounded once; scale and
+ * shift are a batch norm's, whatever of these is absent is left out. */
 MPK_FN void conv_flat_run(const mpk_task &t, const mpk_view &x, const mpk_view &w,
                           const mpk_view &scale, const mpk_view &bias, const mpk_view &shift,
                           const mpk_view &residual, const mpk_view &y, const conv_flat_how &h)

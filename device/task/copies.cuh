@@ -1,24 +1,30 @@
-/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather,
- * embedding, and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.
+/* copies.cuh - operators that move elements and compute nothing: copy, concat, gather, embedding,
+ * and a reshape that strides cannot say.  Any plain dtype and strides, bit for bit.
  *
  * Input and output: views; the box is of the output.  A thread takes items thread, thread +
- * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write
- * neighbouring entries.  An item is an element, or several bytes where rows of both tensors allow
- * it.  Threads share nothing: no scratch and no barriers.  Files for other operators that move
- * elements (index.cuh, sort.cuh, ...) use copies_move too. Generic bodies; embedding_rows.cuh is
- * the fast one for rows of 16-bit entries. Cost: memory.
+ * MPK_THREADS, ... of the box in row-major order, so that neighbouring threads write neighbouring
+ * entries.  An item is an element, or several bytes where rows of both tensors allow it.  Threads
+ * share nothing: no scratch and no barriers.  Files for other operators that move elements
+ * (index.cuh, sort.cuh, ...) use copies_move too.  Generic bodies; embedding_rows.cuh is the fast
+ * one for rows of 16-bit entries, copies_turned.cuh the one for rows that become columns.  Cost:
+ * memory.
+ *
+ * An operator gives copies_all a walk of its items and a function `find`, from a place of y to a
+ * place of the input; the loop, the widths and what is under way at once are the same for all of
+ * them.
  */
 #ifndef TASK_COPIES_CUH
 #define TASK_COPIES_CUH
 
 #include "task/eights.cuh"
 
-/* 16 bytes, of whatever dtype. */
+/* 16 bytes, of whatever dtype.  Aligned, or a compiler would load it by halves. */
 struct alignas(16) copies_quad {
     rt_u64 at[2];
 };
 
-/* 1, 2, 4, 8 or 16 bytes, as the first of the result; and the counterpart. */
+/* 1, 2, 4, 8 or 16 bytes at g, a multiple of as many, as the first of the result; and the
+ * counterpart. bytes is a constant of the caller, so one load is left. */
 MPK_FN copies_quad copies_load(const char *g, int bytes)
 {
     switch (bytes) {
@@ -74,7 +80,8 @@ MPK_FN void copies_move(int dtype, char *g_to, rt_i64 to, const char *g_from, rt
  * an element.  How wide a lot is follows from the instance; whether items are lots follows from the
  * addresses and the box, which are looked at once for each task. */
 
-/* How a box is moved: by a walk of items of `unit` entries of the last axis, one or a lot's. */
+/* How a box is moved: by a walk of items of `unit` entries of the last axis, one or a lot's.  The
+ * walk's box counts items along that axis, not entries. */
 struct copies_lots {
     eight_walk walk;
     int unit;
@@ -84,7 +91,8 @@ MPK_FN bool copies_aligned(const char *g_x, const char *g_y, int bytes)
 {
     return (((rt_u64)g_x | (rt_u64)g_y) & (rt_u64)(bytes - 1)) == 0;
 }
-/* Bytes of a lot between x and y, a constant of the instance; those of an entry: there are none. */
+/* Bytes of a lot between x and y, a constant of the instance; those of an entry: there are none.
+ * The widest first: rows of 12 entries of 16 bits have lots of 8 bytes, not of 16. */
 MPK_FN int copies_lot_bytes(const mpk_view &x, const mpk_view &y)
 {
     const int entry = mpk_dtype_bytes(y.dtype);
@@ -95,8 +103,8 @@ MPK_FN int copies_lot_bytes(const mpk_view &x, const mpk_view &y)
     return entry;
 }
 /* The items of a box that is copied from g_x, where x's entry at place 0 of y lies, to g_y.  The
- * box has to consist of whole lots, so that no lot is cut at the end of a row; else items are
- * elements. */
+ * box has to consist of whole lots, so that no lot is cut at the end of a row, which another task
+ * may write; else items are elements. */
 MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const char *g_x,
                                   const char *g_y, const mpk_box &box)
 {
@@ -105,6 +113,8 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const ch
     int unit = 1;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
+        /* Both ends of the box's last axis at once: their or has a factor of `most`, a power of
+         * two, only if both have. */
         if (i == y.rank - 1 && copies_aligned(g_x, g_y, bytes) &&
             (box.lo[i] | box.hi[i]) % most == 0) {
             unit = most;
@@ -115,8 +125,9 @@ MPK_FN copies_lots copies_by_lots(const mpk_view &x, const mpk_view &y, const ch
 }
 
 /* Move all items of l, each of `bytes`, to y.  find(at, g) sets *g and returns where, in elements
- * from there on, the entry at place `at` of y is; it may change `at`.  A thread has several items
- * under way, since each is a trip to memory. */
+ * from there on, the entry at place `at` of y is; it may change `at`, whose offset in y has been
+ * taken before.  A thread has several items under way, since each is a trip to memory.  IN_ORDER:
+ * the walk's, which spares the divisions by the box's extents (eight_at). */
 template <bool IN_ORDER, class FIND>
 MPK_FN void copies_items(const mpk_view &y, char *g_y, const eight_walk &walk, int bytes,
                          const FIND &find)
@@ -124,8 +135,10 @@ MPK_FN void copies_items(const mpk_view &y, char *g_y, const eight_walk &walk, i
     enum { TOGETHER = 4, MOST = 1 << 30 };
     const int entry = mpk_dtype_bytes(y.dtype);
     const rt_u64 n = mpk_count(walk.box, y.rank);
+    /* r, to: of what is under way, by slot; indexed by constants alone, they are registers. */
     copies_quad r[TOGETHER];
     char *to[TOGETHER];
+    /* eight_rounds counts by int. */
 #pragma unroll 1
     for (rt_u64 first = 0; first < n; first += MOST) /* once, but for numbers that no int holds */
         eight_rounds<TOGETHER>(
@@ -140,7 +153,8 @@ MPK_FN void copies_items(const mpk_view &y, char *g_y, const eight_walk &walk, i
             },
             [&](int j, int) MPK_INLINED { copies_store(to[j], r[j], bytes); });
 }
-/* The same by what l's items are; bytes: of a lot. */
+/* The same by what l's items are; bytes: of a lot.  Three loops are compiled: `unit` and `in_order`
+ * are the task's, and each loop wants its width and its divisions as constants. */
 template <class FIND>
 MPK_FN void copies_all(const mpk_view &y, char *g_y, const copies_lots &l, int bytes,
                        const FIND &find)
@@ -153,7 +167,8 @@ MPK_FN void copies_all(const mpk_view &y, char *g_y, const copies_lots &l, int b
         copies_items<false>(y, g_y, l.walk, bytes, find);
 }
 
-/* The body of copy: y = x, of one shape but each of any strides, so x may be a transposed view. */
+/* The body of copy, and of transfer, whose x lies in another peer's memory: y = x, of one shape but
+ * each of any strides, so x may be a transposed view. */
 MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -167,7 +182,7 @@ MPK_FN void copy_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 
 /* The body of reshape.  Elements of the result by their number in row-major order: a place of y
  * becomes a number, and the number a place of x.  A lot of y is one of x, since the rows of both
- * are whole lots. */
+ * are whole lots: the first entry's place is found, and the others are its neighbours in both. */
 MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, x);
@@ -182,6 +197,8 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 #pragma unroll
                    for (int axis = RT_MAX_RANK - 1; axis >= 0; axis--)
                        if (axis < x.rank) {
+                           /* Divisions by constants, of 32 bits where x has fewer than 2^32
+                            * entries. */
                            const rt_i64 size = x.dims[axis],
                                         above = mpk_is_small(x) ? (rt_u32)number / (rt_u32)size
                                                                 : number / size;
@@ -196,7 +213,8 @@ MPK_FN void reshape_run(const mpk_task &t, const mpk_view &x, const mpk_view &y)
 /* The part of the box that comes from x, whose entry 0 along the axis is entry `first` of y.  An
  * instance calls this once for each input; where the box has nothing of it, it is empty.
  *
- * Places are those of x, and y's entries for it a tensor of x's shape. */
+ * Places are those of x, and y's entries for it a tensor of x's shape, `part`, with y's strides:
+ * lots, walks and alignment follow from the two as in a copy. */
 MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y, int axis,
                         rt_i64 first)
 {
@@ -207,6 +225,8 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
         if (i == axis) {
+            /* The box of y, cut to lo .. hi and moved to begin at x's 0; where they do not meet, lo
+             * is at least hi and the count 0. */
             const rt_u32 lo = (rt_u32)first, hi = lo + (rt_u32)x.dims[i];
             box.lo[i] = (box.lo[i] > lo ? box.lo[i] : lo) - lo;
             box.hi[i] = box.hi[i] < hi ? box.hi[i] : hi;
@@ -221,7 +241,9 @@ MPK_FN void concat_part(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                });
 }
 
-/* The body of concat where an input has few neighbours in a row of y: find as in copies_all. */
+/* The body of concat where an input has few neighbours in a row of y: find as in copies_all,
+ * printed by print_slivers (src/gen/body_copies.c), looks which input an entry is of.  Input by
+ * input each thread would wait for the loads of one before it asks for those of the next. */
 template <class FIND>
 MPK_FN void concat_slivers(const mpk_task &t, const mpk_view &y, const FIND &find)
 {
@@ -229,8 +251,9 @@ MPK_FN void concat_slivers(const mpk_task &t, const mpk_view &y, const FIND &fin
                mpk_dtype_bytes(y.dtype), find);
 }
 
-/* The body of gather: y[i, ..] = x[index[i], ..]; zeros for a number that names no live row.
- * The id is read again for each element, from the cache. */
+/* The body of gather: y[i, ..] = x[index[i], ..]; zeros for a number that names no live row, since
+ * rows after the live ones hold what an earlier step left.  The id is read again for each element,
+ * from the cache. */
 MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                        const mpk_view &y)
 {
@@ -244,13 +267,15 @@ MPK_FN void gather_run(const mpk_task &t, const mpk_view &x, const mpk_view &ind
         mpk_place(box, y.rank, i, at);
         rt_i64 to = mpk_offset(y, at), id = mpk_get_int(index, g_index, at[0] * index.stride[0]);
         bool there = id >= 0 && id < alive; /* ids are data */
+        /* Row 0 of a number that is none: its address is formed, and not read. */
         at[0] = there ? id : 0;
         copies_move(y.dtype, g_y, to, there ? g_x : (const char *)0, mpk_offset(x, at));
     }
 }
 
-/* The body of embedding: x[t, :] = table[tokens[t], :] * factor; zeros for an id that the table
- * has not.  By float, since the table may have another dtype than x. */
+/* The body of embedding: x[t, :] = table[tokens[t], :] * factor; zeros for an id that the table has
+ * not. By float, since the table may have another dtype than x: of one dtype and with a factor of 1
+ * the bits of a number come through, those of a NaN perhaps not. */
 MPK_FN void embedding_run(const mpk_task &t, const mpk_view &tokens, const mpk_view &table,
                           const mpk_view &x, float factor)
 {

@@ -32,7 +32,8 @@ enum {
     TURNED_OWN = (TURNED_PIECES + MPK_THREADS - 1) / MPK_THREADS
 };
 
-/* A tile: where it begins in x and y, in entries, and how far the box goes from there. */
+/* A tile: where it begins in x and y, in entries, and how far the box goes from there.  Both
+ * extents are multiples of TURNED_PIECE, so a piece is there whole or not at all. */
 struct turned_tile {
     rt_i64 from, to;
     int along, last; /* entries of AXIS and of the last axis, TURNED_SIDE at most */
@@ -49,7 +50,8 @@ template <int AXIS, typename T> MPK_FN T turned_at(const T *of)
     return value;
 }
 
-/* Tile number i of n; one after the last is empty. */
+/* Tile number i of n; one after the last is empty.  AXIS and LAST of `tiles` count tiles, the other
+ * axes entries, so a tile is a plane of the box. */
 template <int AXIS, int LAST>
 MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_box &box,
                                const mpk_box &tiles, rt_u64 i, rt_u64 n)
@@ -75,13 +77,15 @@ MPK_FN turned_tile turned_find(const mpk_view &x, const mpk_view &y, const mpk_b
 }
 
 /* What the numbers of pieces of row j of scratch are combined with: rows 2 i, 2 i + 1 of four
- * neighbouring eights differ in it. */
+ * neighbouring eights differ in it, and these are the eight rows that turned_store reads as a
+ * matrix. */
 MPK_FN int turned_swap(int j)
 {
     return j / TURNED_PIECE % 4 * 2 + j % 2;
 }
 
-/* Request this thread's pieces of a tile, to scratch. */
+/* Request this thread's pieces of a tile, to scratch.  What is not there becomes zeros, which
+ * nobody stores.  Piece q is of row q / 8, so that eight threads ask for a line of 128 bytes. */
 template <int LAST>
 MPK_FN void turned_ask(const mpk_view &x, const char *g_x, const turned_tile &tile, char *s_tile)
 {
@@ -142,6 +146,9 @@ MPK_FN void copy_turned(const mpk_task &t, const mpk_view &x, const mpk_view &y)
     turned_tile tile[TURNED_TILES];
     int stage = 0; /* of scratch, for the tiles that are requested */
     mpk_sync();    /* the task before has read its scratch */
+    /* Round i asks for the tiles from i on, to one stage, and stores those of the round before from
+     * the other; the last round asks for tiles that are empty.  Each round closes one group, so
+     * that waiting for all but one is waiting for the round before. */
 #pragma unroll 1
     for (rt_u64 i = 0; i < n + TURNED_TILES; i += TURNED_TILES, stage ^= TURNED_BYTES / 2) {
         turned_tile next[TURNED_TILES];

@@ -12,17 +12,19 @@
 #include "tile/view.cuh"
 
 enum { EIGHT = 8 };
-/* What one instruction loads or stores. */
+/* What one instruction loads or stores: 16 bytes, aligned. */
 struct alignas(16) eight_quad {
     rt_u32 at[4];
 };
-/* As it lies in memory; the second quad of fp32 alone. */
+/* As it lies in memory; the second quad of fp32 alone.  Not converted, so that a load that is under
+ * way holds no more registers than its bytes, and none waits for it. */
 struct eight {
     eight_quad at[2];
 };
 
 /* Can rows of v be taken by eights: floats of 16 or 32 bits, neighbours along the last axis, whole
- * eights in each row, and rows that begin at multiples of one?  A constant of the instance. */
+ * eights in each row, and rows that begin at multiples of one?  A constant of the instance, which
+ * knows nothing of addresses: eight_counts looks at these. */
 MPK_FN bool eight_fits(const mpk_view &v)
 {
     return (v.dtype == MPK_F32 || v.dtype == MPK_F16 || v.dtype == MPK_BF16) &&
@@ -33,6 +35,7 @@ MPK_FN bool eight_fits(const mpk_view &v)
  * here on. */
 MPK_FN bool eight_counts(mpk_box &box, int last, rt_u64 start)
 {
+    /* `start` is the or of addresses: one with a low bit set shows in it. */
     bool whole = (start & 15) == 0 && mpk_count(box, last + 1) >> 32 == 0;
 #pragma unroll
     for (int i = 0; i < RT_MAX_RANK; i++)
@@ -58,7 +61,8 @@ MPK_FN rt_i64 eight_entry(rt_i64 *at, int last)
     return entry;
 }
 
-/* The eight whose first entry is at offset `from` of v, in elements; g: v's data. */
+/* The eight whose first entry is at offset `from` of v, in elements, a multiple of 8; g: v's
+ * data. */
 MPK_FN eight eight_load(const mpk_view &v, const char *g, rt_i64 from)
 {
     const eight_quad *at = (const eight_quad *)(g + from * mpk_dtype_bytes(v.dtype));
@@ -68,8 +72,8 @@ MPK_FN eight eight_load(const mpk_view &v, const char *g, rt_i64 from)
         e.at[1] = at[1];
     return e;
 }
-/* The same of what no thread reads again.  In fp32 the lanes of a warp have every other quad of a
- * line at a time, so that L1 has to keep it for the second load. */
+/* The same of what no thread reads again, past L1.  In fp32 the lanes of a warp have every other
+ * quad of a line at a time, so that L1 has to keep it for the second load. */
 MPK_FN eight eight_load_once(const mpk_view &v, const char *g, rt_i64 from)
 {
     eight e = {};
@@ -86,9 +90,12 @@ MPK_FN void eight_store(const mpk_view &v, char *g, rt_i64 to, const eight &e)
         ptx_store_quad(at + sizeof(eight_quad), e.at[1].at);
 }
 
-/* Its entries as floats; and floats, rounded, as an eight. */
+/* Its entries as floats; and floats, rounded to nearest, as an eight.  Entries of 16 bits are made
+ * by twos, an instruction for each word (mpk_pack). */
 MPK_FN void eight_floats(int dtype, const eight &e, float (&r)[EIGHT])
 {
+    /* In fp32 entries 0 to 3 are the first quad, 4 to 7 the second; in 16 bits word k / 2 of the
+     * first has two. */
 #pragma unroll
     for (int k = 0; k < EIGHT; k += 2) {
         const rt_u32 pair = e.at[0].at[k / 2]; /* of 16 bits each */
@@ -113,7 +120,8 @@ MPK_FN eight eight_of(int dtype, const float (&r)[EIGHT])
 
 /* ---- a box of y, eight after eight ---- */
 
-/* Is v row-major without gaps, of y's shape?  Then an entry of y is in v at its number.  A constant
+/* Is v row-major without gaps, of y's shape?  Then an entry of y is in v at its number, and no
+ * place has to be found by divisions.  The stride of an axis of one entry may be any.  A constant
  * of the instance. */
 MPK_FN bool eight_is_dense(const mpk_view &v, const mpk_view &y)
 {
@@ -136,7 +144,10 @@ struct eight_walk {
                       have their whole extent */
     rt_i64 first;  /* in order: the number of the first entry, in y's row-major order */
 };
-/* unit: what the last axis counts, EIGHT entries or as many as callers have another word for. */
+/* The walk of a box of y, whose last axis counts `unit` entries each: EIGHT, or as many as callers
+ * have another word for (copies_lots).  It is in order if the box is a run of y's entries in
+ * row-major order: from the last axis on whole axes, then one that is cut, before it single
+ * entries. */
 MPK_FN eight_walk eight_walk_of(const mpk_view &y, const mpk_box &box, int unit = EIGHT)
 {
     eight_walk w = {box, (int)mpk_count(box, y.rank), true, 0};
@@ -173,7 +184,7 @@ MPK_FN void eight_at(const eight_walk &w, const mpk_view &y, rt_u64 item, int un
             at[i] *= unit;
 }
 /* Where an eight of a walk lies: its place, which is not computed where all is dense, since nothing
- * needs it, and its number in the walk. */
+ * needs it and the compiler drops it, and its number in the walk. */
 template <bool IN_ORDER> struct eight_place {
     rt_i64 at[RT_MAX_RANK];
     int item;
@@ -184,7 +195,9 @@ MPK_FN rt_u64 eight_bytes(const mpk_view &v, int n)
     return (rt_u64)(rt_u32)n * (rt_u32)(EIGHT * mpk_dtype_bytes(v.dtype));
 }
 /* Where eights of v are counted from in a walk of y: those that follow each other as y's do from
- * the walk's first, else places from v's own first entry; g: v's data. */
+ * the walk's first, else places from v's own first entry; g: v's data.  Kept (mpk_global_kept), so
+ * that an address is this and one product of 32 bits, and not all of the walk's arithmetic for each
+ * load. */
 template <class POINTER>
 MPK_FN POINTER eight_begin(const eight_walk &w, const mpk_view &v, POINTER g, const mpk_view &y)
 {
@@ -192,7 +205,8 @@ MPK_FN POINTER eight_begin(const eight_walk &w, const mpk_view &v, POINTER g, co
     return mpk_global_kept(g + (is_run ? w.first * mpk_dtype_bytes(v.dtype) : 0));
 }
 /* What the eight there takes from v, whose last axis is y's; along others it may be broadcast, and
- * is then read again.  g: eight_begin. */
+ * is then read again, so L1 keeps it.  g: eight_begin's, which counts by number or by place as this
+ * does. */
 template <bool IN_ORDER>
 MPK_FN eight eight_take(const mpk_view &v, const char *g, const mpk_view &y,
                         const eight_place<IN_ORDER> &p)
@@ -203,7 +217,8 @@ MPK_FN eight eight_take(const mpk_view &v, const char *g, const mpk_view &y,
 }
 
 /* Eights of a thread that are under way together: a load takes some 700 cycles, in which 256
- * threads with one each would bring 4 KB. */
+ * threads with one each would bring 4 KB.  More would take registers: of two operands in fp32 four
+ * slots are 64. */
 enum { EIGHT_SLOTS = 4 };
 
 /* Items first, first + step, ... below n, each in one of SLOTS slots while it is under way: first
@@ -229,6 +244,7 @@ MPK_FN void eight_rounds(int first, int step, int n, const ASK &ask, const PUT &
             put(r, i + r * step);
             ask_at(r, i + (SLOTS + r) * step);
         }
+        /* Less than a whole round is left, so the last slot has nothing. */
 #pragma unroll
     for (int r = 0; r < SLOTS - 1; r++)
         if (i + r * step < n)
@@ -254,6 +270,7 @@ MPK_FN void eight_slots(const eight_walk &w, const mpk_view &y, char *g_y, const
             ask(r, place);
         },
         [&](int r, int item) MPK_INLINED {
+            /* y against itself: are its strides row-major?  Then `to` is unused, and not kept. */
             const bool is_run = IN_ORDER && eight_is_dense(y, y);
             char *g = g_y + (is_run ? eight_bytes(y, item) : to[r] * mpk_dtype_bytes(y.dtype));
             eight_store(y, g, 0, make(r));
@@ -270,7 +287,8 @@ MPK_FN void eight_each(const eight_walk &w, const mpk_view &y, char *g_y, const 
         eight_slots<false, FEW>(w, y, g_y, ask, make);
 }
 
-/* Entry k, 0 to 7, a constant after the caller's loop is unrolled. */
+/* Entry k, 0 to 7, a constant after the caller's loop is unrolled, as a float: for bodies that need
+ * one entry of several eights at a time and have no registers for all as floats. */
 MPK_FN float eight_get(int dtype, const eight &e, int k)
 {
     if (dtype == MPK_F32)

@@ -67,6 +67,8 @@ MPK_FN void embed_rows(const mpk_task &t, int ids, int columns, rt_u32 n_rows, b
     while (1 << shift < pieces && 2 << shift <= MPK_THREADS)
         shift++;
     static_assert((MPK_THREADS & (MPK_THREADS - 1)) == 0, "no thread is left over, whatever shift");
+    /* shift: the least with a thread for each piece, or as many as there are threads; then a thread
+     * has several pieces of a row, and all threads one row at a time. */
     const int rows = MPK_THREADS >> shift, row0 = thread >> shift;
 #pragma unroll 1
     for (int piece = first + (thread & ((1 << shift) - 1)); piece < first + pieces;
@@ -99,7 +101,8 @@ MPK_FN void embed_rows(const mpk_task &t, int ids, int columns, rt_u32 n_rows, b
         }
 }
 
-/* A function of its own: few registers, called once a step. */
+/* A function of its own: few registers, called once a step.  Inlined it would be in the loop over
+ * tasks, whose registers are those of its worst body. */
 static __device__ __noinline__ void embedding_rows(const mpk_task &t, int ids, int columns,
                                                    rt_u32 n_rows, bool wide)
 {

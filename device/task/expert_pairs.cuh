@@ -19,7 +19,7 @@ template <typename type> MPK_FN type *expert_at(const mpk_task &t, int place)
     return (type *)(t.s_scratch + place);
 }
 /* In scratch, apart for even and odd tiles: the warps' sums of a tile (parts), and the sums times
- * their pairs' weights (totals). */
+ * their pairs' weights (totals).  So a warp may begin a tile while others end the one before. */
 template <int WIDE> MPK_FN char *expert_parts(const mpk_task &t, int tile)
 {
     return t.s_scratch + tile % 2 * expert_sizes<WIDE>::PARTS;
@@ -30,7 +30,7 @@ MPK_FN float *expert_totals(const mpk_task &t, const expert_shape &s, int tile)
            tile % 2 * (expert_has_sides(s) ? 2 * EXPERT_TOTALS : EXPERT_TOTALS);
 }
 /* The pair at place i of the pairs sorted by expert; chunk i: its first place, and in the upper
- * half how many pairs it has. */
+ * half how many pairs it has.  Both written by expert_sort, before its last barrier. */
 MPK_FN rt_u32 expert_pair(const mpk_task &t, const expert_shape &s, rt_u32 i)
 {
     return expert_at<const rt_u16>(t, s.at.order)[i];
@@ -40,20 +40,22 @@ MPK_FN rt_u32 expert_chunk(const mpk_task &t, const expert_shape &s, int i)
     return expert_at<const rt_u32>(t, s.at.chunks)[i];
 }
 
-/* The token of a pair, counted from the range's first: pair / of_token as a multiplication. */
+/* The token of a pair, counted from the range's first: pair / of_token as a multiplication, exact
+ * for the 2,048 pairs of a range (expert_shape.inverse). */
 MPK_FN rt_u32 expert_token(const expert_shape &s, rt_u32 pair)
 {
     return pair * s.inverse >> 20;
 }
 
 /* A word of an operand, of which v has been loaded.  If the operand is carried, the word is polled
- * until it has been written. */
+ * until it has been written.  at: words from the operand's first. */
 MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at, rt_u32 v)
 {
     return mpk_carries(t, operand) ? mpk_carried_word(mpk_at<const rt_u32>(t, operand) + at, v) : v;
 }
 
-/* Store zeros in the row of a pair whose expert does not exist. */
+/* Store zeros in the row of a pair whose expert does not exist: its columns of the task's box.  No
+ * chunk has such a pair, and a row that nobody wrote would keep an older step's. */
 MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pair)
 {
     rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows; /* the pair's row */
@@ -61,8 +63,8 @@ MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pa
         y[c] = 0;
 }
 
-/* All threads: copy experts and scales of a range's pairs to scratch; poll those that are
- * carried. */
+/* All threads: copy experts and scales of a range's pairs to scratch; poll those that are carried.
+ * Read by all after expert_sort's first barrier. */
 MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 first, int pairs)
 {
 #pragma unroll 1
@@ -82,7 +84,9 @@ MPK_FN void expert_take_pairs(const mpk_task &t, const expert_shape &s, rt_u32 f
     }
 }
 
-/* Where the row of a pair begins in x, in entries from the row of the range's first token. */
+/* Where the row of a pair begins in x, in entries from the row of the range's first token: of the
+ * pair itself after a first product, else of its token, which its pairs share; of ROWS by
+ * strides. */
 template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pair)
 {
     if (KIND == EXPERT_KIND_ROWS) {
@@ -94,14 +98,18 @@ template <int KIND> MPK_FN rt_u32 expert_row_at(const expert_shape &s, rt_u32 pa
 }
 
 /* Of strips of two groups: where rows of x begin, in bytes, of each chunk EXPERT_FEW_ROWS, and of
- * EXPERT_AFTER chunks after the last one; STREAM_NONE: there is no such row. */
+ * EXPERT_AFTER chunks after the last one; STREAM_NONE: there is no such row.  Each lane of a
+ * product reads its row's word two chunks ahead (expert_strips), instead of going from chunk to
+ * pair to token to row. */
 MPK_FN rt_u32 *expert_rows(const mpk_task &t, const expert_shape &s)
 {
     return expert_at<rt_u32>(t, s.at.order + (s.range * s.of_token * 2 + 3) / 4 * 4);
 }
 
 /* All threads: thread e lists the pairs of expert e in their order, and its chunks.  Returns how
- * many chunks there are.  It is a counting sort: count, prefix sum over experts, place. */
+ * many chunks there are.  It is a counting sort: count, prefix sum over experts, place.  Ids are
+ * looked at twice, 32 at a time by ballots, so a thread counts its expert's without an atomic
+ * addition, and the order is that of pairs. */
 template <int WIDE, int KIND>
 MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 {
@@ -123,6 +131,8 @@ MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
     for (rt_u32 i = 0; i < n; i += rows)
         expert_at<rt_u32>(t, s.at.chunks)[chunk++] = (place + i) | mpk_smaller(n - i, rows) << 16;
     if (lists_rows) {
+        /* The expert's last chunk is filled up; after all chunks come EXPERT_AFTER whose rows are
+         * none, since expert_strips reads ahead of itself. */
         for (rt_u32 i = n; i % rows; i++)
             row[i] = STREAM_NONE;
         if (e < EXPERT_AFTER * rows)
@@ -147,7 +157,8 @@ MPK_FN int expert_sort(const mpk_task &t, const expert_shape &s, int pairs)
 /* ---- norms ---- */
 
 /* Store 1 / rms of the rows of x of n tokens from `first` on.  A warp takes a row; a lane adds its
- * pieces of 8 columns in rising order. */
+ * pieces of 8 columns in rising order, four of them in flight.  Read after expert_sort's
+ * barriers. */
 MPK_FN void expert_put_norms(const mpk_task &t, const expert_shape &s, rt_u32 first, int n)
 {
     const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, pieces = s.of.columns / 8;

@@ -46,13 +46,15 @@ template <int WIDE> struct expert_work {
     int round;              /* has chunks round, round + s.rounds, ... */
 };
 
-/* A piece of x whose loads have been issued; `at` tells where, in case they have to be repeated. */
+/* A piece of x, a page's columns of a chunk's rows, whose loads have been issued; `at` tells where,
+ * in case they have to be repeated.  Two of them, even and odd, are under way, taken in turn. */
 template <int WIDE> struct expert_ahead {
     stream_x<1, WIDE> x; /* as loaded; words may still be empty */
     rt_u32 at[1 + WIDE]; /* rows, STREAM_NONE: none */
 };
 
-/* Chunk i of the present round. */
+/* Chunk i of the present round, as expert_sort has left it.  Chunks are dealt to rounds in turn, so
+ * that each has about as many. */
 template <int WIDE>
 MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               int i)
@@ -60,7 +62,8 @@ MPK_FN rt_u32 expert_chunk_in(const mpk_task &t, const expert_shape &s, const ex
     return expert_chunk(t, s, i * s.rounds + w.round);
 }
 
-/* Groups of the block, of 8 columns of y (gated: 4) each; the first of them in the operator. */
+/* Groups of the block, of 8 columns of y (gated: 4) each; the first of them in the operator.  w
+ * counts strips, of one group or two. */
 template <int WIDE> MPK_FN int expert_groups_in(const expert_shape &s, const expert_work<WIDE> &w)
 {
     return expert_has_sides(s) ? 2 * w.n : w.n;
@@ -69,7 +72,8 @@ template <int WIDE> MPK_FN int expert_first_group(const expert_shape &s, const e
 {
     return expert_has_sides(s) ? 2 * w.group : w.group;
 }
-/* The thread among those that have all columns of a group: all, or those of one side. */
+/* The thread among those that have all columns of a group: all, or those of one side.  Warps 0 to 3
+ * are the side of a strip's first group. */
 MPK_FN int expert_thread(const expert_shape &s)
 {
     return expert_has_sides(s) ? mpk_thread() % (MPK_THREADS / 2) : mpk_thread();
@@ -84,7 +88,8 @@ template <int KIND> MPK_FN rt_u64 expert_bytes_before(const expert_shape &s, rt_
 }
 
 /* Where this lane's row of x of a chunk lies by the list, as in from.at.  rows: the list from the
- * lane's row of the first chunk on; mine: bytes of the lane's first columns. */
+ * lane's row of the first chunk on; mine: bytes of the lane's first columns.  Four lanes have a
+ * row, 8 of each 32 columns. */
 MPK_FN rt_u32 expert_listed(rt_u32 row, rt_u32 mine)
 {
     return row == STREAM_NONE ? STREAM_NONE : row + mine;
@@ -98,7 +103,8 @@ MPK_FN rt_u32 expert_lane_bytes(int side)
     return (rt_u32)(side / 32 * 128 + side % 4 * 8) * 2;
 }
 
-/* Set w->from.at to where this lane's rows of chunk w->chunk begin; STREAM_NONE: no such row. */
+/* Set w->from.at to where this lane's rows of chunk w->chunk begin; STREAM_NONE: no such row, of
+ * which loads bring zeros.  Past the last chunk there is none. */
 template <int WIDE, int KIND>
 MPK_FN void expert_find(const mpk_task &t, const expert_shape &s, expert_work<WIDE> *w)
 {
@@ -133,7 +139,8 @@ MPK_FN void expert_ask(const mpk_task &t, const expert_shape &s, expert_work<WID
 }
 
 /* Multiply one piece with N groups, whose pages are next in the ring.  Add the sums to those of the
- * chunk's earlier pages, in slots `slot` to slot + N - 1. */
+ * chunk's earlier pages, in slots `slot` to slot + N - 1: of each warp its own columns' sums, so no
+ * warp waits for another.  blocks: of 32 columns of a warp in the page, 4 but for the last. */
 template <int N, int WIDE>
 MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_parts, int slot,
                             int page, int blocks, int thread)
@@ -154,7 +161,8 @@ MPK_FN void expert_multiply(mpk_ring *ring, const stream_x<1, WIDE> &x, char *s_
     }
 }
 
-/* Wait for a piece of x whose loads have been issued; only carried words can be missing. */
+/* Wait for a piece of x whose loads have been issued; only carried words can be missing.  By all
+ * lanes of the warp, which load again together. */
 template <int WIDE>
 MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                          int page, expert_ahead<WIDE> *a)
@@ -168,7 +176,8 @@ MPK_FN void expert_await(const mpk_task &t, const expert_shape &s, const expert_
     stream_await_x<1, WIDE>(from, page, 1, s.of.pages, false, a->x);
 }
 
-/* A piece of a tile: where its sums begin, and its page. */
+/* A piece of a tile: where its sums begin, and its page.  Pieces come chunk by chunk, in a chunk
+ * page by page, as the loader has them (expert_load_chunk). */
 struct expert_place_of {
     int slot, page; /* of the tile's sums; of the chunk */
 };
@@ -180,7 +189,7 @@ MPK_FN expert_place_of expert_next(const expert_shape &s, const expert_place_of 
 }
 
 /* The piece at `at` and the next one, of two strips each: their products do not wait for one
- * another. */
+ * another.  Four pages of the ring: both strips of the first piece, then both of the second. */
 template <int KIND>
 MPK_FN void expert_two_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                               mpk_ring *ring, char *s_parts, const expert_place_of &at,
@@ -229,7 +238,8 @@ MPK_FN void expert_await_two(const mpk_task &t, const expert_shape &s, const exp
     }
 }
 
-/* Issue the loads of a piece of one page, whose row lies at `row`. */
+/* Issue the loads of a piece of one page, whose row lies at `row` (expert_listed); all of a->x is
+ * set. */
 MPK_FN void expert_ask_row(const expert_work<0> &w, rt_u32 row, expert_ahead<0> *a)
 {
     stream_from<0> from = w.from;
@@ -295,6 +305,7 @@ MPK_FN void expert_piece(const mpk_task &t, const expert_shape &s, expert_work<W
         expert_multiply<3, WIDE>(ring, x, s_parts, slot, page, blocks, thread);
         return;
     }
+    /* x in registers serves all strips of the block, so it is loaded once for up to 8 of them. */
 #pragma unroll 1
     for (; i + 1 < w->n; i += 2)
         expert_multiply<2, WIDE>(ring, x, s_parts, slot + i, page, blocks, thread);
@@ -314,7 +325,8 @@ struct expert_biases {
     float first, second;
 };
 
-/* Bias i of column `column` of expert e. */
+/* Bias i, 0 of w0 and 1 of w1, of column `column` of expert e; bf16, or f32 where bias_type is not
+ * 0. */
 MPK_FN float expert_bias_at(const mpk_task &t, const expert_shape &s, int i, rt_u32 e, int column)
 {
     const rt_u32 at = e * (rt_u32)s.of.rows + (rt_u32)column;
@@ -326,7 +338,9 @@ MPK_FN float expert_bias_at(const mpk_task &t, const expert_shape &s, int i, rt_
 }
 
 /* Biases of the group that this warp ends, of a tile of n chunks from `chunk` on: requested before
- * the tile's products and used after them. */
+ * the tile's products and used after them, so that their latency is hidden.  Warp i ends group i %
+ * groups of chunk i / groups, as expert_end_tile has it; a warp without a group asks for
+ * nothing. */
 template <int WIDE>
 MPK_FN expert_biases expert_ask_biases(const mpk_task &t, const expert_shape &s,
                                        const expert_work<WIDE> &w, int chunk, int n)
@@ -344,7 +358,8 @@ MPK_FN expert_biases expert_ask_biases(const mpk_task &t, const expert_shape &s,
             expert_bias_at(t, s, 0, e, group * 8 + 2 * c + 1)};
 }
 
-/* Gate and up of a column become the column.  s: that of an expert_ends_shape. */
+/* Gate and up of a column become the column.  s: that of an expert_ends_shape.  The branch is on
+ * the shape, the same in all threads. */
 MPK_FN float expert_activate(const expert_shape &s, float gate, float up)
 {
     if (s.of.glu == GLU_SWIGLU_OAI)
@@ -366,8 +381,9 @@ MPK_FN void expert_store(const mpk_task &t, const expert_shape &s, rt_u64 row, i
                      a, b);
 }
 
-/* End group i of a chunk whose pairs are rows of y: norm, biases, gate, and a store of 4
- * columns. */
+/* End group i of a chunk whose pairs are rows of y: norm, biases, gate, and a store of 4 columns.
+ * total[2 m] is a gate and total[2 m + 1] what it lets through, of one column: packed rows take
+ * turns (GEN_PAIRED).  Even lanes take the next lane's column too, for a store of a whole word. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_pairs(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              rt_u32 chunk, int i, const float *total, const expert_biases &bias)
@@ -413,7 +429,8 @@ MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expe
 }
 
 /* End group i of a chunk whose pairs are summed: its sums times the pairs' weights go to s_totals,
- * for expert_add_totals.  base: the tile's first place. */
+ * for expert_add_totals: [place of the tile][group][8 columns].  base: the tile's first place.  A
+ * lane has two columns of a pair, so nobody else writes there. */
 template <int WIDE, int KIND>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,
@@ -437,7 +454,8 @@ MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const ex
  *
  * Of few tokens each thread has two columns of a token's sums, those that it stores in
  * expert_put_sums.  It adds the places in their order, which rises with the expert's number, so the
- * bits of a sum do not depend on how threads run; no other thread reads or writes these sums.
+ * bits of a sum do not depend on how threads run; no other thread reads or writes these sums, and
+ * no barrier guards them.
  */
 MPK_FN void expert_add_few(const mpk_task &t, const expert_shape &s, const expert_work<0> &w,
                            rt_u32 first, rt_u32 end, const float *s_totals)
@@ -495,7 +513,7 @@ struct expert_two {
     int column;
 };
 /* Two neighbouring columns of a token's result: the unit in which sums by weight are added and
- * stored. */
+ * stored.  i: their number in the block, token by token. */
 template <int WIDE>
 MPK_FN expert_two expert_two_of(const expert_shape &s, const expert_work<WIDE> &w, int i)
 {
@@ -518,7 +536,7 @@ MPK_FN rt_u32 expert_ask_residual(const mpk_task &t, const expert_shape &s,
 }
 
 /* Store the finished sums of a block of columns, plus the residual, in y.  residual: the thread's
- * first word of it, requested ahead. */
+ * first word of it, requested ahead; the next one is requested while a word is stored. */
 template <int WIDE>
 MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                             rt_u32 residual)
@@ -538,7 +556,8 @@ MPK_FN void expert_put_sums(const mpk_task &t, const expert_shape &s, const expe
 /* ---- the body ---- */
 
 /* Add the warps' sums of group i of a tile, in their order: those of all, or of one side of a
- * strip. */
+ * strip.  A warp's sums are of its own columns of the page; total[0] and [1] become rows 2 c and 2
+ * c + 1 of pair g. */
 template <int WIDE>
 MPK_FN void expert_total(const expert_shape &s, const char *s_parts, int i, float *total)
 {
@@ -559,7 +578,8 @@ MPK_FN int expert_of_tile(const expert_shape &s, const expert_work<WIDE> &w)
     return expert_sizes<WIDE>::SLOTS / expert_groups_in(s, w);
 }
 
-/* End group i of a tile of chunks from `chunk` on, whose parts are complete. */
+/* End group i of a tile of chunks from `chunk` on, whose parts are complete: one of three ends, by
+ * the shape. */
 template <int WIDE, int KIND>
 MPK_FN void expert_end_group(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                              int chunk, int i, int tile, const expert_biases &bias)
@@ -590,7 +610,8 @@ MPK_FN void expert_end_tile(const mpk_task &t, const expert_shape &s, const expe
         expert_end_group<WIDE, KIND>(t, s, w, chunk, warp + MPK_WARPS, tile, bias);
 }
 
-/* First place of a chunk; for the number after the last chunk's, the end. */
+/* First place of a chunk; for the number after the last chunk's, the end.  Only of sums, which have
+ * one round, so that places go on from chunk to chunk. */
 template <int WIDE>
 MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                            int chunk)
@@ -601,7 +622,8 @@ MPK_FN rt_u32 expert_place(const mpk_task &t, const expert_shape &s, const exper
 }
 
 /* Multiply all pieces of a tile of n chunks.  even, odd: x of the next piece and of the one after
- * it. */
+ * it.  Which loop runs is the same in all warps: it follows from the shape, the block and the ring,
+ * not from data. */
 template <int KIND>
 MPK_FN void expert_tile_pieces(const mpk_task &t, const expert_shape &s, expert_work<0> *w,
                                mpk_ring *ring, char *s_parts, int n, expert_ahead<0> *even,
@@ -654,6 +676,7 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
     expert_ahead<WIDE> even, odd;   /* pieces of x in flight, taken in turn */
     int before = 0;                 /* first chunk of the tile before */
     if (sums)
+    /* No barrier yet: nothing is added before that of the first tile. */
 #pragma unroll 1
         for (int i = mpk_thread(); i < w->tokens * groups * 8; i += MPK_THREADS)
             expert_at<float>(t, s.at.sums)[i] = 0;
@@ -694,7 +717,8 @@ MPK_FN void expert_block(const mpk_task &t, const expert_shape &s, expert_work<W
 }
 
 /* Copy the shape to shared memory: the first load of each word of constant memory is slow, and the
- * loop over pieces needs ten words.  Shapes of other kinds begin with an expert_shape. */
+ * loop over pieces needs ten words.  Shapes of other kinds begin with an expert_shape, which is
+ * what all code reads; the rest is found by a cast where KIND says that it is there. */
 template <typename shape>
 MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
 {
@@ -705,7 +729,9 @@ MPK_FN const expert_shape *expert_copy_shape(const mpk_task &t, const shape &s)
     return (const expert_shape *)s_shape;
 }
 
-/* The whole task, which waits for its event and triggers its own. */
+/* The whole task, which waits for its event and triggers its own.  Loops, from the outside: ranges
+ * of tokens whose pairs are sorted together, rounds of chunks, blocks of strips; the loader goes
+ * the same way. */
 template <int WIDE, int KIND, typename kind>
 MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
 {

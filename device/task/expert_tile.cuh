@@ -127,7 +127,8 @@ MPK_FN rt_u32 expert_tile_listen(mpk_load &l)
     return told;
 }
 
-/* A pass, the same for every tile: 32 groups, in steps of 128 columns, four pages a step. */
+/* A pass, the same for every tile: 32 groups, in steps of 128 columns, four pages a step.  An
+ * expert's last pass may have fewer groups: what the others bring is multiplied and not stored. */
 MPK_FN tile_pass expert_tile_pass(const expert_tile_shape &s)
 {
     return {EXPERT_TILE_GROUPS, EXPERT_TILE_PAGES,
@@ -256,8 +257,8 @@ MPK_FN expert_tile_range expert_tile_range_of(const mpk_task &t, const expert_ti
             mpk_smaller(first + each, pairs)};
 }
 
-/* Ids of this lane's next pairs, from p + lane on, 32 apart; past the last one 0.  All loads are
- * issued before one is used. */
+/* Ids of this lane's next pairs, from p + lane on, 32 apart; past the last one 0, which callers
+ * leave out.  All loads are issued before one is used. */
 MPK_FN void expert_tile_ids(const expert_tile_range &r, rt_u32 p, rt_u32 *id)
 {
 #pragma unroll
@@ -317,7 +318,8 @@ MPK_FN bool expert_tile_count(const mpk_task &t, const expert_tile_shape &s)
     return missing;
 }
 
-/* The tiles that a task has: those whose number modulo `of` is one of first to last - 1. */
+/* The tiles that a task has: those whose number modulo `of`, the workers, is one of first to last -
+ * 1.  Empty if no worker's column is in its box. */
 struct expert_tile_deal {
     rt_u32 first, last, of;
 };
@@ -598,8 +600,8 @@ MPK_FN void expert_tile_ask_biases(const mpk_task &t, const expert_tile_ends_sha
         bias[i] = expert_tile_bias(t, e, expert, first + 128 * i + mpk_thread() % 128);
 }
 
-/* Four columns of y from eight sums: a gate's and what it lets through in turn.  limit: with
- * ENDS; sends: rt_entry.sends. */
+/* Four columns of y from eight sums: a gate's and what it lets through in turn.  limit: with ENDS;
+ * sends: rt_entry.sends.  Stored as one piece of 8 bytes. */
 template <int ENDS>
 MPK_FN void expert_tile_store_pairs(rt_u32 sends, rt_u16 *y, const tile_eight &v, int activation,
                                     float limit)
@@ -722,7 +724,8 @@ MPK_FN void expert_tile_note(const mpk_task &t, const expert_tile_shape &s)
         mpk_w.routed = {t.e->at[s.ids], mpk_ordinal(0), mpk_w.epoch, mpk_lo(t, 0), t.hi0};
 }
 
-/* All threads: the n planned tiles, one after the other. */
+/* All threads: the n planned tiles, one after the other, each chosen by its pairs; both loops read
+ * the same pages of the ring, so the loader need not know which runs. */
 template <int ENDS>
 MPK_FN void expert_tile_work_off(const mpk_task &t, const expert_tile_shape &s, rt_u32 n,
                                  mpk_ring *ring)

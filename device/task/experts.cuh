@@ -44,15 +44,18 @@ enum {
 
 /* ---- route ---- */
 
-/* A rank that is larger for a larger logit, of equal ones for a lower id; that of NaN is below
- * all.  No two experts have the same rank, so "the largest below the last" walks through all
- * experts. */
+/* A rank that is larger for a larger logit, of equal ones for a lower id; that of NaN is below all.
+ * No two experts have the same rank, so "the largest below the last" walks through all experts
+ * without a note of which have been chosen.  The id is the low half, turned over. */
 MPK_FN rt_u64 route_rank(float x, rt_u32 id)
 {
     return (rt_u64)mpk_key(x) << 32 | (rt_u32)~id;
 }
 
-/* Operands and attributes of route, as the generated instance fills them in. */
+/* Operands and attributes of route, as the generated instance fills them in.  normalize: weights
+ * are divided by their sum; round: to the logits' dtype; sigmoid: shares are sigmoids, else a
+ * softmax; groups, kept, best: of so many groups of experts so many may be chosen from, by the sum
+ * of their `best` largest choices, 1 or 2; factor: of all weights. */
 struct route_use {
     mpk_view logits, bias, ids, weights;
     bool normalize, round, sigmoid;
@@ -61,7 +64,7 @@ struct route_use {
 };
 
 /* A token's row of logits, and what its softmax needs.  Bit i of `open`: experts of group i may be
- * chosen. */
+ * chosen; of groups there are 64 at most.  The same in all threads of a team. */
 struct route_state {
     rt_i64 at; /* of its first logit */
     bool mine; /* false: the team has no row, and only meets the others at barriers */
@@ -75,13 +78,15 @@ MPK_FN float route_logit_at(const mpk_task &t, const route_use &u, const route_s
     return mpk_get(u.logits, mpk_data(t, u.logits), r.at + id * u.logits.stride[1]);
 }
 
-/* An expert's share, by its logit. */
+/* An expert's share, by its logit: what its weight is made of, whether or not a bias has helped to
+ * choose it. */
 MPK_FN float route_share(const route_use &u, const route_state &r, float logit)
 {
     return u.sigmoid ? 1 / (1 + expf(-logit)) : expf(logit - r.largest) / (float)r.sum;
 }
 
-/* What an expert is chosen by: its logit, or, where more than its order counts, share and bias. */
+/* What an expert is chosen by: its logit, or, where more than its order counts, share and bias: a
+ * bias is added to a share, and sums of two need shares too. */
 MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_state &r, rt_i64 id)
 {
     float logit = route_logit_at(t, u, r, id);
@@ -94,7 +99,9 @@ MPK_FN float route_choice(const mpk_task &t, const route_use &u, const route_sta
 }
 
 /* The largest rank below `limit` among experts of the open groups, in each thread of the team;
- * by_logit: of the logits.  Called by all threads, since the reduction has barriers. */
+ * by_logit: of the logits.  Called by all threads, since the reduction has barriers.  Each call
+ * goes through all logits again: with k experts a token k + 1 passes, of few numbers and from the
+ * cache. */
 MPK_FN rt_u64 route_next(const mpk_task &t, const route_use &u, const route_state &r, bool by_logit,
                          rt_u64 limit)
 {
@@ -119,8 +126,8 @@ MPK_FN double route_sum(const mpk_task &t, const route_use &u, const route_state
     return mpk_sum(t, MPK_TEAM, sum);
 }
 
-/* What a group counts: its largest choice, or the sum of its two largest.  Called by all
- * threads. */
+/* What a group counts: its largest choice, or the sum of its two largest.  Called by all threads; a
+ * team without a row counts 0. */
 MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_state &r, int group)
 {
     route_state one = r;
@@ -133,7 +140,8 @@ MPK_FN float route_rate(const mpk_task &t, const route_use &u, const route_state
     return r.mine ? sum + route_choice(t, u, r, (rt_i64)(rt_u32)~second) : 0;
 }
 
-/* The groups that fewer than `kept` exceed, as bits.  Called by all threads. */
+/* The groups that fewer than `kept` exceed, as bits.  Called by all threads.  Of equal groups the
+ * first is above, as with experts. */
 MPK_FN rt_u64 route_open(const mpk_task &t, const route_use &u, const route_state &r)
 {
     rt_u64 ranks[64], open = 0;
@@ -184,8 +192,8 @@ MPK_FN void route_token(const mpk_task &t, const route_use &u, rt_i64 row, bool 
     }
 }
 
-/* The body of route.  All threads go through all rounds, also those without a row: the
- * reductions meet at barriers. */
+/* The body of route: MPK_TEAMS tokens at a time.  All threads go through all rounds, also those
+ * without a row: the reductions meet at barriers. */
 MPK_FN void route_run(const mpk_task &t, const route_use &u)
 {
     int team = mpk_thread() / MPK_TEAM; /* a token each */
@@ -197,7 +205,9 @@ MPK_FN void route_run(const mpk_task &t, const route_use &u)
 
 /* ---- expert_linear ---- */
 
-/* Operands and attributes of expert_linear, as the generated instance fills them in. */
+/* Operands and attributes of expert_linear, as the generated instance fills them in.  w0, w1 [E,
+ * rows, columns]; with a gate y = act(w0 x) * (w1 x).  scale present: y [T, rows] is the sum of a
+ * token's pairs times theirs; absent: y [T, experts of a token, rows]. */
 struct expert_use {
     mpk_view x, ids, w0, w1, scale, residual, norm, b0, b1, y;
     double eps;     /* of the norm */
@@ -220,7 +230,8 @@ MPK_FN rt_i64 expert_row_at(const expert_use &u, rt_i64 t0, int row)
                          : (t0 + row) * u.x.stride[0];
 }
 
-/* 1 / root mean square of n rows of x from token t0 on, one team a row, into scratch. */
+/* 1 / root mean square of n rows of x from token t0 on, one team a row, into scratch.  The first
+ * barrier: the lot before has used its factors.  Read after those of expert_sort. */
 MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
 {
     float *s_factor = (float *)(t.s_scratch + EXPERT_FACTORS);
@@ -242,10 +253,13 @@ MPK_FN void expert_factors(const mpk_task &t, const expert_use &u, rt_i64 t0, in
     }
 }
 
-/* All threads: n pairs from token t0 on: their experts, and their order by expert.  A pair's
- * place is the number of those before it.  Quadratic, but n is at most 256 and each thread has
- * one pair.  An id outside of 0 to E - 1 sorts last and adds nothing.  Barriers: before, since
- * the lot before may still be read; between, for the ids; after, for the order. */
+/* All threads: n pairs from token t0 on: their experts, and their order by expert.  A pair's place
+ * is the number of those before it.  Quadratic, but n is at most 256 and each thread has one pair.
+ * An id outside of 0 to E - 1 sorts last and adds nothing.  Barriers: before, since the lot before
+ * may still be read; between, for the ids; after, for the order.
+ *
+ *   ids    2 0 2 1      pairs 0 and 1 are token 0's
+ *   order  1 3 0 2 */
 MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n)
 {
     int *s_ids = (int *)(t.s_scratch + EXPERT_IDS), of_token = (int)u.ids.dims[1];
@@ -269,7 +283,8 @@ MPK_FN void expert_sort(const mpk_task &t, const expert_use &u, rt_i64 t0, int n
 }
 
 /* All threads: columns k0 ... of the rows of x of n sorted pairs into s_x[pair][EXPERT_TILE],
- * normalised; zeros after the last column.  The caller has barriers before and after. */
+ * normalised; zeros after the last column.  The caller has barriers before and after.  In f32, so
+ * that a norm's result is not rounded before it is multiplied. */
 MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int first, int n,
                          rt_i64 k0)
 {
@@ -291,8 +306,9 @@ MPK_FN void expert_stage(const mpk_task &t, const expert_use &u, rt_i64 t0, int 
 }
 
 /* s_result[i][j] = w[expert, row + i] . x of sorted pair first + j, for the ROWS * MPK_TEAMS rows
- * from `row` on that are below `end`, and n <= TOKENS pairs. The rows are dealt to the teams in
- * round, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows. */
+ * from `row` on that are below `end`, and n <= TOKENS pairs.  The rows are dealt to the teams in
+ * round, row + c MPK_TEAMS + team: neighbouring teams read neighbouring rows.  Cost: the rows of w
+ * once, x once for each round of rows. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view &w, int expert,
                          rt_i64 row, rt_i64 end, rt_i64 t0, int first, int n, float *s_result)
@@ -330,16 +346,16 @@ MPK_FN void expert_group(const mpk_task &t, const expert_use &u, const mpk_view 
     mpk_add_lanes<TOKENS, ROWS>(r_sum, (float *)(t.s_scratch + EXPERT_BUFFER), s_result);
 }
 
-/* A bias of the expert's row; 0: there is none. */
+/* A bias of the expert's row, [E, rows]; 0: there is none. */
 MPK_FN float expert_bias(const mpk_task &t, const mpk_view &b, int expert, rt_i64 row)
 {
     return mpk_is_there(b) ? mpk_get(b, mpk_data(t, b), expert * b.stride[0] + row * b.stride[1])
                            : 0;
 }
 
-/* A finished group into the result, or among the kept pairs; EXPERT_NONE: the pairs have no
- * expert. A kept pair lies at its own number, not its sorted place, so that a token's pairs are
- * neighbours when they are added. */
+/* A finished group into the result, or among the kept pairs; EXPERT_NONE: the pairs have no expert,
+ * and are zeros.  A kept pair lies at its own number, not its sorted place, so that a token's pairs
+ * are neighbours when they are added. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_write(const mpk_task &t, const expert_use &u, int expert, rt_i64 row, rt_i64 end,
                          rt_i64 t0, int first, int n)
@@ -402,7 +418,8 @@ MPK_FN void expert_add_pairs(const mpk_task &t, const expert_use &u, rt_i64 row,
     }
 }
 
-/* Columns `row` ... of all pairs that are sorted, in groups of up to TOKENS pairs of one expert. */
+/* Columns `row` ... of all pairs that are sorted, in groups of up to TOKENS pairs of one expert.  n
+ * follows from scratch and is the same in all threads, which expert_group's barriers want. */
 template <int TOKENS, int ROWS>
 MPK_FN void expert_columns(const mpk_task &t, const expert_use &u, rt_i64 row, rt_i64 end,
                            rt_i64 t0, int pairs)

@@ -13,7 +13,7 @@
 
 /* Column k of token t, which belongs to head k / size; 0 if no split has seen anything.  A split
  * with lse = -inf is left out, not multiplied by 0: its part may hold anything, NaN included.
- * Splits come in rising order, so the bits are fixed. */
+ * Splits come in rising order, so the bits are fixed.  sink: the head's, or -inf. */
 MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view &lse,
                         const char *g_lse, float sink, rt_i64 t, rt_i64 k)
 {
@@ -35,8 +35,9 @@ MPK_FN float fold_value(const mpk_view &part, const char *g_part, const mpk_view
     return sum != 0 ? value / sum : 0;
 }
 
-/* The body.  A thread has an entry of y, and reads the weights of all splits again for it: they
- * are few. */
+/* The body.  A thread has an entry of y, and reads the weights of all splits again for it: they are
+ * few, and its neighbours' of the same head come from the cache.  Threads share nothing, so there
+ * is no barrier. */
 MPK_FN void attention_fold_run(const mpk_task &t, const mpk_view &part, const mpk_view &lse,
                                const mpk_view &sinks, const mpk_view &y)
 {

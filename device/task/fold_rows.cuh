@@ -1,19 +1,19 @@
 /* fold_rows.cuh - the parts of an attention of few tokens put together: attention_fold of bf16
  * parts.
  *
- * Input: part[T, splits, heads * size], the mean of the values that a split saw, and lse[T,
- * splits, heads], the logarithm of the sum of its weights, -inf where it saw nothing; both may
- * be carried (rt_lane.h); sinks[heads] in f32 or bf16, or none.  Output: y[T, heads * size].
- * attention_split leaves such parts, and sdpa_split and attention_cache do too.  Called by the
- * generated switch over bodies that wait.
+ * Input: part[T, splits, heads * size], the mean of the values that a split saw, and lse[T, splits,
+ * heads], the logarithm of the sum of its weights, -inf where it saw nothing; both may be carried
+ * (rt_lane.h); sinks[heads] in f32 or bf16, or none.  Output: y[T, heads * size].  attention_split
+ * leaves such parts, attention_parts over latents (attention_latent.cuh), sdpa_split and
+ * attention_cache do too.  Called by the generated switch over bodies that wait.
  *
  * A warp does one head of one token, or of larger heads a piece of 256 columns.  Lane k knows the
  * weights of splits k, k + 32 ...: there are LOTS lots of 32; a lane adds 8 columns, splits in
  * rising order.  First it is known which splits hold anything, then their parts are requested,
- * FOLD_AT_ONCE at a time.  Where many
- * tokens share a step most have one split that does, which is the result.  The order of splits
- * is fixed, so the bits do not depend on which arrive first. Cost: the bytes of the parts that
- * hold anything, and two waits for memory.
+ * FOLD_AT_ONCE at a time: a part whose lse is -inf was never written, so it is neither read nor
+ * polled.  Where many tokens share a step most have one split that does, which is the result.  The
+ * order of splits is fixed, so the bits do not depend on which arrive first.  Cost: the bytes of
+ * the parts that hold anything, and two waits for memory.
  */
 #ifndef TASK_FOLD_ROWS_CUH
 #define TASK_FOLD_ROWS_CUH
@@ -38,6 +38,8 @@ MPK_FN void fold_lse(const char *from, int splits, int heads, bool carried, floa
         most = 0;
 #pragma unroll
         for (int i = 0; i < LOTS; i++)
+            /* Words that have come are loaded again with the others: they do not change any
+             * more. */
             if (i * 32 + lane < splits)
                 word[i] = ptx_load_word(from + (i * 32 + lane) * heads * 4);
 #pragma unroll
@@ -117,9 +119,12 @@ template <int SINKS> MPK_FN float fold_sink(const mpk_task &t, int head)
 }
 
 /* One head of one token, by a warp.  Weights are relative to the largest lse, so no exponential
- * overflows; a token that saw nothing in any split gives zeros.  A lane has columns first + lane
- * * 8 to + 7 of the head, where part and y point; lanes beyond its size only help with the
- * weights.  sink: fold_sink. */
+ * overflows; a token that saw nothing in any split gives zeros.  A lane has columns first + lane *
+ * 8 to + 7 of the head, where part and y point; lanes beyond its size only help with the weights.
+ * sink: fold_sink.
+ *
+ * All lanes go through the same splits, whose bits are in `full`, and hand weights on by shuffles;
+ * so the loop has no branch that parts them but the loads. */
 template <int LOTS, int SINKS>
 MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char *y, int splits,
                       int heads, int size, int first, float sink)
@@ -165,7 +170,9 @@ MPK_FN void fold_head(const mpk_task &t, const char *part, const char *lse, char
                             ptx_pack_bf16(sum[4], sum[5]), ptx_pack_bf16(sum[6], sum[7])});
 }
 
-/* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8. */
+/* The body; it waits and triggers itself.  splits at most LOTS * 32, size a multiple of 8.
+ * mpk_wait waits for no event if the task is quiet: each warp then polls the words of its own
+ * tokens and heads. */
 template <int LOTS, int SINKS = FOLD_NO_SINKS>
 MPK_FN void fold_rows(const mpk_task &t, int splits, int heads, int size)
 {

@@ -7,6 +7,10 @@
  * barriers and no scratch.  Those that combine what several indices name (index_put, scatter) are
  * in scatter.cuh.
  *
+ * Axes, extents and strides are constants of the instance, so loops over axes run to RT_MAX_RANK,
+ * unrolled, with a test inside: an array of places that had an index at run time would lie on the
+ * stack.
+ *
  * Numbers in index tensors are data and believed only in range: one that names no entry gives 0.
  * Cost: memory. */
 #ifndef TASK_INDEX_CUH
@@ -24,8 +28,8 @@
     for (rt_u64 index_i = (rt_u64)mpk_thread(); \
          index_i < index_n && (mpk_place(box, y.rank, index_i, at), true); index_i += MPK_THREADS)
 
-/* The box with one entry, number 0, along an axis: an entry is a line.  For operators whose tasks
- * have whole lines (lines.cuh). */
+/* The box with one entry, number 0, along an axis: an entry is a line, which a task has whole.  For
+ * operators that look at all of a line (lines.cuh). */
 MPK_FN mpk_box index_lines(const mpk_task &t, int rank, int axis)
 {
     mpk_box lines = mpk_box_of(t, rank);
@@ -38,7 +42,8 @@ MPK_FN mpk_box index_lines(const mpk_task &t, int rank, int axis)
     return lines;
 }
 
-/* An element as what is combined: doubles, or integers modulo 2^64. */
+/* An element as what is combined: doubles, or integers modulo 2^64.  The type of *value chooses,
+ * for code that is a template of it (scatter.cuh). */
 MPK_FN void index_get(const mpk_view &x, const char *g_x, rt_i64 at, double *value)
 {
     *value = mpk_get_double(x, g_x, at);
@@ -59,7 +64,7 @@ MPK_FN void index_set(const mpk_view &y, char *g_y, rt_i64 at, rt_i64 value)
 
 /* ---- from nowhere ---- */
 
-/* Every entry of the box becomes one value. */
+/* Every entry of the box becomes one value.  As double: an i64 beyond 2^53 is rounded. */
 MPK_FN void full_run(const mpk_task &t, const mpk_view &y, double value)
 {
     char *g_y = mpk_data(t, y);
@@ -75,7 +80,8 @@ MPK_FN void iota_run(const mpk_task &t, const mpk_view &y, double start, double 
 
 /* ---- by the place alone ---- */
 
-/* y is x with some axes backwards; set: these axes, a bit each. */
+/* y is x with some axes backwards; set: these axes, a bit each.  A constant, so an axis that is
+ * turned costs one subtraction and the others nothing. */
 MPK_FN void flip_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, int set)
 {
     const char *g_x = mpk_data(t, x);
@@ -115,14 +121,15 @@ MPK_FN rt_i64 pad_source(int mode, rt_i64 i, rt_i64 n)
 }
 
 /* Entries of pad by lots: a thread finds the place of up to 16 bytes of neighbours along the last
- * axis at once, asks for all that x has of them, and stores them together if they lie so.  T: an
- * unsigned number of an entry's width. */
+ * axis at once, asks for all that x has of them, and stores them together if they lie so.  Places
+ * take divisions, and one search serves a lot.  T: an unsigned number of an entry's width. */
 template <typename T> struct pad_lot {
     enum { ENTRIES = 16 / sizeof(T) };
     T at[ENTRIES];
 };
 
-/* The first `left` entries of a lot, `step` apart; as one word of 16 bytes where they are one. */
+/* The first `left` entries of a lot, `step` apart; as one word of 16 bytes where they are one:
+ * neighbours, all there, at a multiple of 16. */
 template <typename T> MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 step, rt_i64 left)
 {
     const int n = pad_lot<T>::ENTRIES;
@@ -130,6 +137,7 @@ template <typename T> MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 
         copies_quad all = {{0, 0}};
 #pragma unroll
         for (int j = 0; j < n; j++)
+            /* In registers: n / 2 entries a word of 64 bits, the first in the low bits. */
             all.at[j / (n / 2)] |= (rt_u64)lot.at[j] << j % (n / 2) * 8 * sizeof(T);
         *(copies_quad *)g = all;
         return;
@@ -140,7 +148,9 @@ template <typename T> MPK_FN void pad_store(const pad_lot<T> &lot, T *g, rt_i64 
             g[j * step] = lot.at[j];
 }
 
-/* The body of pad for one width.  before: entries in front of x, of each axis. */
+/* The body of pad for one width.  before: entries in front of x, of each axis, 0 or more.  Lots are
+ * counted from the box's own first column, so a box need not begin at a lot; what sticks out of it
+ * is not stored. */
 template <typename T>
 MPK_FN void pad_lots(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                      const mpk_numbers &before, int mode, T value)
@@ -162,6 +172,7 @@ MPK_FN void pad_lots(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     for (rt_u64 lot = (rt_u64)mpk_thread(); lot < all; lot += MPK_THREADS) {
         rt_i64 at[RT_MAX_RANK], from = 0, to = 0, first = lo;
         bool inside = true; /* else the whole lot is padding */
+        /* from, to: offsets without the last axis; first: the lot's first column of y. */
         mpk_place(lots, y.rank, lot, at);
 #pragma unroll
         for (int i = 0; i < RT_MAX_RANK; i++)
@@ -176,6 +187,8 @@ MPK_FN void pad_lots(const mpk_task &t, const mpk_view &x, const mpk_view &y,
         pad_lot<T> r;
 #pragma unroll
         for (int j = 0; j < n; j++) {
+            /* A lot may lie on both sides of x's end, so each entry is asked for by itself;
+             * neighbours come from one line. */
             const rt_i64 k = pad_source(mode, first + j - shift, in);
             const bool there = inside && first + j < hi && k >= 0 && k < in;
             r.at[j] = there ? g_x[from + k * step_x] : value;
@@ -184,7 +197,7 @@ MPK_FN void pad_lots(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* The body of pad: entries are moved by their bits. */
+/* The body of pad: entries are moved by their bits, and the value as it is stored in y's dtype. */
 template <typename T>
 MPK_FN void pad_run_as(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                        const mpk_numbers &before, int mode, double value)
@@ -213,7 +226,8 @@ MPK_FN void pad_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 }
 
 /* The part of the last two axes on one side of a diagonal is kept; diagonal 0 is the main one, and
- * higher numbers lie above it.  A null source makes copies_move write zeros. */
+ * higher numbers lie above it.  A null source makes copies_move write zeros: entries that are
+ * dropped are not read. */
 MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y, rt_i64 diagonal,
                          bool upper)
 {
@@ -229,7 +243,8 @@ MPK_FN void triangle_run(const mpk_task &t, const mpk_view &x, const mpk_view &y
 }
 
 /* Elements of x by their number in row-major order: offset + sum of at * strides.  The number is
- * taken apart by the shape of x, since x itself may have any strides. */
+ * taken apart by the shape of x, since x itself may have any strides; of a dense x the operator is
+ * a view and has no body. */
 MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
                         const mpk_numbers &strides, rt_i64 offset)
 {
@@ -245,6 +260,8 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
 #pragma unroll
         for (int i = RT_MAX_RANK - 1; i >= 0; i--)
             if (i < x.rank) {
+                /* Divisions by constants, from the last axis on, whose entries are the lowest
+                 * digits. */
                 from += number % x.dims[i] * x.stride[i];
                 number /= x.dims[i];
             }
@@ -252,9 +269,10 @@ MPK_FN void strided_run(const mpk_task &t, const mpk_view &x, const mpk_view &y,
     }
 }
 
-/* The body of slice_scatter: y is x, but for the entries starts + k * steps of each axis, which
- * are those of src.  Each thread asks of its entry whether src names it, so no entry is written
- * twice. in_place: y is x's own memory, and its other entries are there already. */
+/* The body of slice_scatter: y is x, but for the entries starts + k * steps of each axis, which are
+ * those of src.  Each thread asks of its entry whether src names it, so no entry is written twice.
+ * in_place: y is x's own memory, and its other entries are there already: a cache of which one row
+ * changes costs that row's stores, though all threads still look. */
 MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_view &src,
                               const mpk_view &y, const mpk_numbers &starts,
                               const mpk_numbers &steps, bool in_place)
@@ -282,15 +300,16 @@ MPK_FN void slice_scatter_run(const mpk_task &t, const mpk_view &x, const mpk_vi
 /* ---- by data ---- */
 
 /* A number of an index tensor as an entry of an axis of n, or -1.  Negative ones count from the
- * end. */
+ * end, as Python's do; -n is the first. */
 MPK_FN rt_i64 index_resolve(rt_i64 number, rt_i64 n)
 {
     number += number < 0 ? n : 0;
     return number >= 0 && number < n ? number : -1;
 }
 
-/* y[.., i, ..] = x[.., index[.., i, ..], ..] along an axis.  The axis is found in a loop over
- * constants, since an array in registers cannot be indexed by a variable. */
+/* y[.., i, ..] = x[.., index[.., i, ..], ..] along an axis; zeros for a number that names no entry.
+ * The axis is found in a loop over constants, since an array in registers cannot be indexed by a
+ * variable. */
 MPK_FN void take_along_run(const mpk_task &t, const mpk_view &x, const mpk_view &index,
                            const mpk_view &y, int axis)
 {
@@ -317,7 +336,7 @@ struct index_views {
 };
 
 /* The entry of leading axis k of x that is named at position `at`, or -1.  Of axis 0 only what is
- * alive has a number. */
+ * alive has a number: rows after it hold what an earlier step left. */
 MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const rt_i64 *at)
 {
     rt_i64 n = k == 0 ? mpk_live(t, v.x) : v.x.dims[k]; /* entries that may be named */
@@ -326,7 +345,8 @@ MPK_FN rt_i64 index_named(const mpk_task &t, const index_views &v, int k, const 
 }
 
 /* The body of index.  Leading axes come from the indices, the others from the place itself; one
- * index that names nothing makes the entry zero. */
+ * index that names nothing makes the entry zero.  Indices are read again for each entry, from the
+ * cache: neighbours along the last axes share them. */
 MPK_FN void index_run(const mpk_task &t, const index_views &v, const mpk_view &y)
 {
     const char *g_x = mpk_data(t, v.x);

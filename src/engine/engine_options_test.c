@@ -27,7 +27,7 @@ static mpk_status read_quantize(mpk_quantize_options o)
 {
     mpk_quantize_options to;
     o.size = sizeof o;
-    return engine_read_quantize_options(&cx, &o, &to);
+    return engine_read_quantize_options(&cx, &a, &o, &to);
 }
 
 static mpk_status read_request(mpk_request_options o)

@@ -188,37 +188,76 @@ static mpk_status check_whole(mpk_context *cx, const merging *g, const adapter_c
     return MPK_OK;
 }
 
-/* Does the change leave no room for another one of the same tensor, nor for a scale? */
+/* Does the change leave no room for another adapter's of the same tensor, nor for a scale? */
 static bool stands_alone(const adapter_change *c)
 {
     return c->whole.rank || c->magnitude.rank;
 }
 
-/* Find the tensor of a change, and put it at the end of that one's list unless the scale is 0. */
+/* Has the model what is to take the tensor's place?  PEFT saves embeddings beside their updates,
+ * trained or not.  Both have been found to be of one shape. */
+static mpk_status is_same(mpk_context *cx, const load_tensor *a, const load_tensor *b, bool *same)
+{
+    const int64_t columns = a->dims[a->rank - 1];
+    int64_t rows = 1;
+    arena scratch = {0};
+    float *x = arena_alloc(&scratch, (size_t)columns, 2 * sizeof *x), *y = x ? x + columns : NULL;
+    CHECK(cx, x, MPK_ENOMEM, "out of memory for two rows of %lld numbers", (long long)columns);
+    for (uint32_t i = 0; i + 1 < a->rank; i++)
+        rows *= a->dims[i];
+    *same = true;
+    for (int64_t i = 0; *same && i < rows; i++)
+        *same = load_unpack(a->dtype, load_row_at(a, rows, i), columns, x) &&
+                load_unpack(b->dtype, load_row_at(b, rows, i), columns, y) &&
+                memcmp(x, y, (size_t)columns * sizeof *x) == 0;
+    arena_free(&scratch);
+    return MPK_OK;
+}
+
+/* Put a change into the list of its tensor. */
+static mpk_status add_change(mpk_context *cx, change_list *list, adapter_change *c)
+{
+    for (const adapter_change *other = list->first; other; other = other->next) {
+        CHECK(cx, other->of == c->of || !(stands_alone(c) || stands_alone(other)), MPK_EUNSUPPORTED,
+              "tensor %.*s of the adapter and another adapter change %.*s, which one of them "
+              "trained whole or with DoRA: only one can be merged",
+              LOAD_NAME(c->found), LOAD_NAME(c->name));
+        CHECK(cx,
+              other->of != c->of || other->entry != c->entry || !other->left.rank != !c->left.rank,
+              MPK_EFORMAT, "tensors %.*s and %.*s of the adapter are for the same weight",
+              LOAD_NAME(other->found), LOAD_NAME(c->found));
+    }
+    if (list->first && !c->whole.rank) {
+        list->last->next = c;
+        list->last = c;
+        return MPK_OK;
+    }
+    c->next = list->first;
+    list->first = c;
+    if (!list->last)
+        list->last = c;
+    return MPK_OK;
+}
+
+/* Find the tensor of a change, and put it into that one's list unless nothing changes. */
 static mpk_status bind(mpk_context *cx, merging *g, adapter *a, double scale, adapter_change *c)
 {
     TRY(spell(cx, g, &c->name));
     TRY(find_tensor(cx, g, c));
     const load_tensor *t = &g->m->tensors.at[c->tensor];
-    change_list *list = &g->lists[c->tensor];
+    bool same = false;
     TRY(c->whole.rank ? check_whole(cx, g, c, t) : check_update(cx, c, t));
     TRY(order_rows(cx, g, a, c));
-    if (scale == 0)
+    if (c->whole.rank)
+        TRY(is_same(cx, t, &c->whole, &same));
+    if (scale == 0 || same)
         return MPK_OK;
     CHECK(cx, scale == 1 || !stands_alone(c), MPK_EUNSUPPORTED,
           "tensor %.*s of the adapter is %s, which has no scale but 0 and 1, not %g",
           LOAD_NAME(c->found), c->whole.rank ? "of a weight trained whole" : "of DoRA", scale);
-    CHECK(cx, !list->first || !(stands_alone(c) || stands_alone(list->first)), MPK_EUNSUPPORTED,
-          "tensor %.*s of the adapter and another adapter change %.*s, which one of them trained "
-          "whole or with DoRA: only one can be merged",
-          LOAD_NAME(c->found), LOAD_NAME(c->name));
     c->factor *= scale;
-    if (list->first)
-        list->last->next = c;
-    else
-        list->first = c;
-    list->last = c;
-    return MPK_OK;
+    c->of = a;
+    return add_change(cx, &g->lists[c->tensor], c);
 }
 
 /* ---- a whole adapter ---- */

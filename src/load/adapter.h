@@ -31,9 +31,11 @@ typedef struct adapter_change {
     double factor;         /* of the update, the caller's scale included */
 
     /* where it belongs, once it is found: which tensor of the model, which entry of a stack of
-     * experts, -1: all of it; the next change of this tensor, in the order of adapters */
+     * experts, -1: all of it; whose it is; the next change of this tensor: one that takes its place
+     * comes first, updates in the order of adapters */
     size_t tensor;
     int64_t entry;
+    const struct adapter *of;
     struct adapter_change *next;
 } adapter_change;
 

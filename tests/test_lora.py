@@ -587,7 +587,8 @@ REFUSED = {
     "no-a": (without("lora_A.weight"), "has no tensor .*lora_A.weight"),
     "no-b": (without("lora_B.weight"), "has no tensor .*lora_B.weight"),
     "unknown": (with_tensor(f"{Q0}.hada_w1_a", 4, 64), r"q_proj.hada_w1_a of the adapter is not known here"),
-    "token-adapter": (with_tensor("model.embed_tokens.token_adapter.trainable_tokens_delta", 4, 64), "is not known here"),
+    "token-adapter": (with_tensor("model.embed_tokens.token_adapter.trainable_tokens_delta", 4, 64),
+                      "trainable_tokens_delta of the adapter is not known here"),
     "b-bias": (with_tensor(f"{Q0}.lora_B.bias", 64), "lora_B.bias of the adapter is not known here"),
     "magnitude": (with_tensor(f"{Q0}.lora_magnitude_vector", 64), '"use_dora"'),
     "no-magnitude": (changed(use_dora=True), "has no tensor .*lora_magnitude_vector"),
@@ -602,7 +603,8 @@ REFUSED = {
     "other-rank": (with_tensor(f"{Q0}.lora_B.weight", 64, 3), "differ in rank: 3 and 4"),
     "other-model": (lambda a: (with_tensor(f"{Q0}.lora_A.weight", 4, 60)(a), a.config.update(
         base_model_name_or_path="someone/else")), r"\[64, 60\].*of another model.*made for someone/else"),
-    "infinite": (lambda a: a.tensors[f"base_model.model.{Q0}.lora_A.weight"].fill_(float("inf")), r"row \d+, is not finite"),
+    "infinite": (lambda a: a.tensors[f"base_model.model.{Q0}.lora_A.weight"].fill_(float("inf")),
+                 r"row \d+, is not finite"),
     "nothing": (lambda a: a.tensors.clear(), "has no tensors"),
 }
 
@@ -672,7 +674,7 @@ def test_refused_files(llama, tmp_path):
             (tmp_path / "none", "none"), (tmp_path / "empty", "has no adapter_config.json"),
             (pickled, "is pickled; save the adapter as safetensors"), (folder, "has no adapter_config.json"),
             (path / "adapter_model.safetensors", "not a GGUF file"), (base, 'no adapter: its general.type is "model"'),
-            (convert(tmp_path / "other.gguf", adapter, tmp_path / "q.gguf"), "architecture qwen3, and the model is llama"),
+            (convert(tmp_path / "other.gguf", adapter, tmp_path / "q.gguf"), "qwen3, and the model is llama"),
             (convert(base, adapter, tmp_path / "alora.gguf", **{"adapter.alora.invocation_tokens": "x"}),
              "begins at certain tokens")):
         assert needle in support.mpk("score", folder, "--tokens", tmp_path / "ids", *lora(word), code=1)[1], word

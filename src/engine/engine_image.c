@@ -1,9 +1,9 @@
-/* engine_image.c - the file that mpk_compile_to_file writes: a header, the paths of the model and of
- * its adapters, the program's block, and the code of a target that compiles some.
+/* engine_image.c - the file that mpk_compile_to_file writes: a header, the paths of the model and
+ * of its adapters, the program's block, and the code of a target that compiles some.
  *
  * The image holds no weights.  It names the model's files and adapters and holds a fingerprint of
- * them and of the program that they make, so that a program never runs with a model that it was not compiled
- * for.  Opening costs the checks of the block; nothing is compiled.
+ * them and of the program that they make, so that a program never runs with a model that it was not
+ * compiled for.  Opening costs the checks of the block; nothing is compiled.
  *
  * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
  * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be
@@ -24,12 +24,13 @@ enum {
     MAX_ADAPTER_BYTES = 1 << 20
 };
 
-/* Little-endian, followed by the path, the adapters (engine_adapters.c), zeros up to a multiple of 64, the block, and the kernel. */
+/* Little-endian, followed by the path, the adapters (engine_adapters.c), zeros up to a multiple of
+ * 64, the block, and the kernel. */
 typedef struct image_header {
     char magic[8];
     uint32_t version, path_bytes;
-    /* of the version, the path, the adapters, and the header after this field: the block and the code have
-     * checks of their own (image_open, code_hash) */
+    /* of the version, the path, the adapters, and the header after this field: the block and the
+     * code have checks of their own (image_open, code_hash) */
     uint64_t checksum;
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, random_routing, fusion, launch, coarse_events, kv_dtype;
@@ -103,9 +104,9 @@ static mpk_status hash_program(mpk_context *cx, const load_model *m, uint64_t *h
 }
 
 /* What tells whether the model is still that of the compilation: the text of its program, and the
- * sizes, beginnings and ends of its files, where formats keep their tables, and adapters as a whole.
- * Weights in between are not read, since hashing a large model would take longer than opening
- * it. */
+ * sizes, beginnings and ends of its files, where formats keep their tables, and adapters as a
+ * whole.  Weights in between are not read, since hashing a large model would take longer than
+ * opening it. */
 mpk_status engine_fingerprint(mpk_context *cx, const load_model *m, uint64_t *out)
 {
     uint64_t h = 0;

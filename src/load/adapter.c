@@ -5,9 +5,9 @@
  * arena.  All others stay in their mappings.
  *
  * Adapters name weights as the checkpoint does that they were trained on.  Names of both sides are
- * brought into one spelling (spell), so that adapters of Hugging Face models apply to GGUF files and
- * to models that are held by others, and GGUF adapters to folders.  Rows of q and k, whose order
- * differs between files, are put in that of the model (order_rows).
+ * brought into one spelling (spell), so that adapters of Hugging Face models apply to GGUF files
+ * and to models that are held by others, and GGUF adapters to folders.  Rows of q and k, whose
+ * order differs between files, are put in that of the model (order_rows).
  *
  * A model whose head is its embedding is untied if an adapter changes either: in training the
  * update was of one of the two alone.
@@ -18,6 +18,7 @@
 
 #include <math.h>
 
+#include "base/free_memory.h"
 #include "load/gguf_write.h"
 
 static const char embedding[] = "model.embed_tokens.weight", head[] = "lm_head.weight";
@@ -369,6 +370,28 @@ static mpk_status bind_all(mpk_context *cx, merging *g, const load_adapter *from
     return MPK_OK;
 }
 
+/* Merged weights must fit into memory: said now, with numbers, instead of by the system later. */
+static mpk_status check_memory(mpk_context *cx, const merging *g, ir_dtype plain)
+{
+    const double gib = 1 << 30;
+    const uint64_t available = memory_free_bytes(NULL);
+    uint64_t n = 0;
+    for (size_t i = 0; i < g->m->tensors.n; i++) {
+        load_tensor t = g->m->tensors.at[i];
+        if (!g->lists[i].first)
+            continue;
+        if (ir_dtype_table[t.dtype].block_elements > 1)
+            t.dtype = plain;
+        TRY(load_tensor_bytes(cx, &t, &t.n_bytes));
+        n += t.n_bytes;
+    }
+    CHECK(cx, n <= available, MPK_ELIMIT,
+          "the weights that adapters change take %.2f GiB of memory, but only %.2f are free: write "
+          "the merged model to a file elsewhere (mpk quantize --lora)",
+          (double)n / gib, (double)available / gib);
+    return MPK_OK;
+}
+
 /* A note names the adapter, and the model that it says it was made for. */
 static mpk_status note(mpk_context *cx, mpk_status status, const load_adapter *from,
                        const adapter *a)
@@ -398,6 +421,7 @@ static mpk_status merge(mpk_context *cx, merging *g, const load_adapter *adapter
     for (uint32_t i = 0; i < n; i++)
         TRY(note(cx, bind_all(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
+    TRY(check_memory(cx, g, plain));
     for (size_t i = 0; i < m->tensors.n; i++)
         if (g->lists[i].first)
             NOTE(cx, adapter_merge(cx, &m->arena, g->lists[i].first, plain, &m->tensors.at[i]),

@@ -93,8 +93,8 @@ static void add_product(const float *left, const float *right, int64_t rank, int
 /* The rows of a tile that an update changes, into sums [TILE, columns]. */
 static void add_update(const job *j, const update *u, int64_t first, int64_t n, float *sums)
 {
-    const int64_t begin = first > u->first ? first : u->first,
-                  ends = first + n < u->first + u->rows ? first + n : u->first + u->rows;
+    const int64_t after = u->first + u->rows, begin = first > u->first ? first : u->first;
+    const int64_t ends = first + n < after ? first + n : after;
     for (int64_t k = 0; k < j->columns; k += PANEL)
         for (int64_t row = begin; row < ends; row++)
             add_product(u->left + (row - u->first) * u->rank, u->right + k, u->rank, j->columns,

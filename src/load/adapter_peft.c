@@ -39,7 +39,7 @@ static bool is_given(const json_value *v)
     return (v->kind != JSON_KIND_LIST && v->kind != JSON_KIND_OBJECT) || v->n;
 }
 
-/* What would need more than an update of weights, or an update that the tensors alone do not say. */
+/* What needs more than an update of weights, or an update that the tensors alone do not say. */
 static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
 {
     static const char *const members[][2] = {
@@ -144,11 +144,12 @@ static mpk_status find_factor(mpk_context *cx, peft *p, str module, adapter_chan
     const int64_t found = adapter_rank(c);
     TRY(find_pattern(cx, p, p->ranks, module, &rank));
     TRY(find_pattern(cx, p, p->alphas, module, &alpha));
-    CHECK(cx, (rank ? rank->number : p->r) == (double)found, MPK_ESHAPE,
+    const double said = rank ? rank->number : p->r, root = sqrt((double)found);
+    CHECK(cx, said == (double)found, MPK_ESHAPE,
           "tensor %.*s has the rank %lld, but adapter_config.json says %g", LOAD_NAME(c->found),
-          (long long)found, rank ? rank->number : p->r);
-    c->factor =
-        (alpha ? alpha->number : p->alpha) / (p->root ? sqrt((double)found) : (double)found);
+          (long long)found, said);
+    c->factor = alpha ? alpha->number : p->alpha;
+    c->factor /= p->root ? root : (double)found;
     return MPK_OK;
 }
 

@@ -31,8 +31,10 @@ static load_tensor make_matrix(arena *a, ir_dtype dtype, int64_t rows, int64_t c
     for (int64_t i = 0; i < rows * columns; i++) {
         const float x = number();
         const uint16_t half = dtype == IR_F16 ? num_to_f16(x) : num_to_bf16(x);
-        memcpy(to + (dtype == IR_F32 ? 4 : 2) * i, dtype == IR_F32 ? (const void *)&x : &half,
-               dtype == IR_F32 ? 4 : 2);
+        if (dtype == IR_F32)
+            memcpy(to + 4 * i, &x, sizeof x);
+        else
+            memcpy(to + 2 * i, &half, sizeof half);
     }
     t.data = to;
     return t;
@@ -50,10 +52,14 @@ static adapter_change make_change(arena *a, int64_t rows, int64_t columns, int64
     adapter_change c = {.entry = -1, .factor = number()};
     c.left_turned = draw(2);
     c.right_turned = draw(2);
-    c.left =
-        make_matrix(a, dtypes[draw(3)], c.left_turned ? rank : rows, c.left_turned ? rows : rank);
-    c.right = make_matrix(a, dtypes[draw(3)], c.right_turned ? columns : rank,
-                          c.right_turned ? rank : columns);
+    if (c.left_turned)
+        c.left = make_matrix(a, dtypes[draw(3)], rank, rows);
+    else
+        c.left = make_matrix(a, dtypes[draw(3)], rows, rank);
+    if (c.right_turned)
+        c.right = make_matrix(a, dtypes[draw(3)], columns, rank);
+    else
+        c.right = make_matrix(a, dtypes[draw(3)], rank, columns);
     assert_true(adapter_rows(&c) == rows && adapter_columns(&c) == columns &&
                 adapter_rank(&c) == rank);
     return c;
@@ -72,7 +78,9 @@ static double update_of(const adapter_change *c, int64_t i, int64_t k)
  * middle of two? */
 static void check_number(ir_dtype dtype, double exact, float found)
 {
-    const double step = dtype == IR_F32 ? 0x1p-21 : dtype == IR_F16 ? 0x1.01p-11 : 0x1.01p-8;
+    static const double steps[] = {
+        [IR_F32] = 0x1p-21, [IR_F16] = 0x1.01p-11, [IR_BF16] = 0x1.01p-8};
+    const double step = steps[dtype];
     if (!(fabs(found - exact) <= step * fabs(exact) + 1e-5))
         fail_msg("%.9g is not %.9g rounded to %s", found, exact, ir_dtype_table[dtype].name);
 }

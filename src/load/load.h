@@ -185,8 +185,8 @@ mpk_status load_rename_held(mpk_context *cx, arena *a, str *name);
 /* ---- adapter.c ---- */
 
 /* Merge adapters into the weights of m, whose names and layout are those of its file: of a GGUF
- * file with the rows of q and k in order (gguf_rope.c), of a folder (from_folder) as load_dequantize
- * left them. */
+ * file with the rows of q and k in order (gguf_rope.c), of a folder (from_folder) as
+ * load_dequantize left them. */
 mpk_status load_merge_adapters(mpk_context *cx, const load_adapter *adapters, uint32_t n,
                                bool from_folder, load_model *m);
 

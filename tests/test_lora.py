@@ -15,6 +15,7 @@ import transformers
 
 import support
 import tiny
+from test_families import HELD
 from test_models import experts, latent, randomise_biases, shape
 
 warnings.filterwarnings("ignore")
@@ -234,6 +235,32 @@ def convert(base, adapter, path, **values):
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+@pytest.mark.parametrize("family", ["Mistral3", "Qwen2_5_VL", "Qwen3VL"])
+def test_text_models_that_others_hold(family, tmp_path):
+    """Modules have the names of the model that holds the text model, or of the text model alone."""
+    text, vision = HELD[family]
+    rope = {"rope_type": "default", "rope_theta": 1e4, **({"mrope_section": [2, 3, 3]} if "VL" in family else {})}
+    config = getattr(transformers, family + "Config")(
+        text_config={**shape(64, 4, 2, rope_parameters=rope), **text}, tie_word_embeddings=False,
+        vision_config=dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, **vision),
+        attn_implementation="eager")
+    model = getattr(transformers, family + "ForConditionalGeneration")(config)
+    support.randomise(model, GENERATOR).eval()
+    adapter = Adapter(model)
+    for i in range(2):
+        adapter.add(f"model.language_model.layers.{i}.self_attn.q_proj")
+        adapter.add(f"model.language_model.layers.{i}.mlp.down_proj")
+    tokens = [RANDOM.randrange(10, 211) for _ in range(60)]
+    folder, held = support.save(model, tmp_path / "model"), adapter.save(tmp_path / "held")
+    adapter.tensors = {k.replace("model.language_model.", "model."): v for k, v in adapter.tensors.items()}
+    alone = adapter.save(tmp_path / "alone")
+    support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
+    expected = logits_of(merged(model, (adapter, 1)), tokens)
+    for base in (folder, tmp_path / "base.gguf"):
+        for path in (held, alone):
+            near(support.score(base, tokens, tmp_path, *lora(path)), expected, 1e-4)
 
 
 # ---- ways of training ----

@@ -89,8 +89,7 @@ mpk_status adapter_check_update(mpk_context *cx, const adapter_change *c)
 /* The one spelling of a tensor's name. */
 static mpk_status spell(mpk_context *cx, merging *g, str *name)
 {
-    if (g->def->holders)
-        TRY(load_rename_held(cx, &g->arena, name));
+    TRY(load_rename_held(cx, &g->arena, name)); /* of a GGUF file nothing says that it was held */
     if (g->def->expert_bias)
         TRY(load_rename_plain(cx, &g->arena, name));
     return load_rename_expert(cx, &g->arena, name);

@@ -45,6 +45,26 @@ def quantised(folder, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def lora(folder, tmp_path_factory):
+    """An adapter of the model of `folder`, with an update, a length for each row, a tensor of its own and patterns."""
+    import safetensors.torch
+    import torch
+    path = tmp_path_factory.mktemp("lora") / "adapter"
+    path.mkdir()
+    generator, head = torch.Generator().manual_seed(2), "base_model.model.model."
+    w = safetensors.torch.load_file(folder / "model.safetensors")["model.layers.1.mlp.up_proj.weight"]
+    tensors = {f"{head}layers.1.mlp.up_proj.lora_A.weight": torch.randn(3, w.shape[1], generator=generator),
+               f"{head}layers.1.mlp.up_proj.lora_B.weight": torch.randn(w.shape[0], 3, generator=generator),
+               f"{head}layers.1.mlp.up_proj.lora_magnitude_vector": w.norm(dim=1),
+               f"{head}norm.weight": torch.rand(w.shape[1], generator=generator)}
+    safetensors.torch.save_file(tensors, path / "adapter_model.safetensors")
+    (path / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": 2, "lora_alpha": 4, "use_dora": True, "rank_pattern": {r"layers\.\d\.mlp.up_proj": 3},
+        "alpha_pattern": {"q_proj": 1, "up_proj": 5}, "base_model_name_or_path": "tiny"}))
+    return path
+
+
+@pytest.fixture(scope="module")
 def preload(tmp_path_factory):
     path = tmp_path_factory.mktemp("preload") / "fail_allocation.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", path, support.ROOT / "tests/fail_allocation.c"], check=True)
@@ -80,18 +100,19 @@ TEMPLATE = """{%- macro said(m) %}{{ m.role | upper }}: {{ m.content | trim | to
     "run FOLDER -p PROMPT -n 3 --threads 2",
     "run MIXTURE -p PROMPT -n 3 --threads 2",
     "run QUANTISED -p PROMPT -n 3 --threads 2",
+    "run QUANTISED --lora LORA -p PROMPT -n 3 --threads 2",
     "chat FOLDER -p PROMPT -s PROMPT -n 3 --temp 0 --threads 2 --chat-template TEMPLATE --set x=[1,2]",
     "tokenize FOLDER -p PROMPT --add-special",
     "tokenize GGUF/llama.gguf -p PROMPT",
     "tokenize GGUF/vocab.gguf -p PROMPT",
     "batch FOLDER REQUESTS --threads 1 --max-batch 1 --context 32 --quiet",
 ], ids=lambda arguments: "-".join(arguments.replace("/", " ").split()[:3:2]))
-def test_every_allocation_may_fail(folder, mixture, quantised, requests, preload, tmp_path, arguments):
+def test_every_allocation_may_fail(folder, mixture, quantised, lora, requests, preload, tmp_path, arguments):
     """An error that says memory, and nothing left behind; or the same answer, where mpk can do without."""
     log = tmp_path / "log"
     (tmp_path / "template").write_text(TEMPLATE)
-    words = {"FOLDER": folder, "MIXTURE": mixture, "QUANTISED": quantised, "PROMPT": "in the é", "REQUESTS": requests,
-             "TEMPLATE": tmp_path / "template"}
+    words = {"FOLDER": folder, "MIXTURE": mixture, "QUANTISED": quantised, "LORA": lora, "PROMPT": "in the é",
+             "REQUESTS": requests, "TEMPLATE": tmp_path / "template"}
     command = [str(support.MPK)] + [str(words.get(word, word)) for word in arguments.split()]
     command = [word.replace("GGUF", str(support.ROOT / "tests/corpus/gguf")) for word in command]
 
@@ -124,10 +145,12 @@ def test_every_allocation_may_fail(folder, mixture, quantised, requests, preload
 @pytest.mark.parametrize("kind, name", [("folder", "config.json"), ("folder", "model.safetensors"),
                                         ("folder", "tokenizer.json"), ("mixture", "config.json"),
                                         ("quantised", "config.json"), ("quantised", "model.safetensors"),
-                                        ("mixture", "model.safetensors")])
+                                        ("mixture", "model.safetensors"),
+                                        ("lora", "adapter_config.json"), ("lora", "adapter_model.safetensors")])
 def test_damaged_files(kind, name, tmp_path, request):
     """Cut short or with flipped bits: an error or another text, never a crash."""
     folder = request.getfixturevalue(kind)
+    base = [request.getfixturevalue("folder"), "--lora"] if kind == "lora" else []
     copy = tmp_path / "model"
     copy.mkdir()
     for file in folder.iterdir():
@@ -142,9 +165,9 @@ def test_damaged_files(kind, name, tmp_path, request):
             for _ in range(1 + i % 4):
                 changed[RANDOM.randrange(head)] ^= 1 << RANDOM.randrange(8)
         (copy / name).write_bytes(changed)
-        fails_cleanly("run", copy, "-p", "in the", "-n", "2", "--ignore-eos", status=(0, 1))
+        fails_cleanly("run", *base, copy, "-p", "in the", "-n", "2", "--ignore-eos", status=(0, 1))
     (copy / name).write_bytes(b"")
-    fails_cleanly("run", copy, "-p", "in the", "-n", "2")
+    fails_cleanly("run", *base, copy, "-p", "in the", "-n", "2")
 
 
 @pytest.mark.parametrize("change, needle", [

@@ -159,6 +159,14 @@ typedef struct mpk_degree {
     uint32_t axis, degree;
 } mpk_degree;
 
+/* An adapter (LoRA) whose update is added to the weights when a model is opened. */
+typedef struct mpk_adapter {
+    const char *path; /* a folder of PEFT or a GGUF file */
+    /* what its update is multiplied by, besides its own factor; finite.  1: as it was trained;
+     * below 0: the other way; 0: it is checked and changes nothing */
+    float scale;
+} mpk_adapter;
+
 /* Called by the thread that opens the engine: what is being done, and how far that is (0 to 1).
  * False gives up: MPK_ECANCELLED. */
 typedef bool mpk_progress(void *user, const char *stage, double done);
@@ -275,6 +283,16 @@ typedef struct mpk_engine_options {
     /* of random weights: the formats that `mpk quantize` gives a file of this type ("q4_k_m"); on a
      * GPU with keep_blocks alone.  NULL: the dtype of the configuration */
     const char *random_mix;
+    /* Adapters that are merged into the weights, up to 64: the sum of their updates in f32 is added
+     * to each weight and rounded once, to the weight's dtype; a weight in blocks becomes f16 (of a
+     * quantised folder the dtype that its config.json names) and is not quantised again.  Weights
+     * that are changed are copied into memory.  Of the draft model nothing is changed.
+     * MPK_EFORMAT, MPK_EUNSUPPORTED, MPK_ESHAPE: an adapter is damaged, holds what cannot be
+     * merged, or is of another model, by name; MPK_ELIMIT: a weight is beyond its dtype then;
+     * MPK_EARG: more than 64, a scale that is not finite, with random_weights, or the model is an
+     * image, which has those that it was compiled with. */
+    const mpk_adapter *adapters;
+    uint32_t n_adapters;
 } mpk_engine_options;
 
 /* Open, compile, start.  MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED: the model; MPK_ELIMIT, MPK_ENOMEM:
@@ -634,6 +652,8 @@ typedef struct mpk_quantize_options {
     size_t calibration_bytes;
     uint32_t calibration_windows; /* of 512 tokens, at most this many are read; 0: all */
     uint32_t threads;             /* workers that read it; 0: one for each core */
+    const mpk_adapter *adapters;  /* merged into the weights before, as in mpk_engine_options */
+    uint32_t n_adapters;
 } mpk_quantize_options;
 
 /* Write a model, a Hugging Face folder or a GGUF file, as a GGUF file of other types, which mpk and
@@ -682,7 +702,8 @@ MPK_API mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_toke
 
 /* Compile for the options' number of workers and write an image: mpk_engine_open takes it in place
  * of the model, whose files it finds again by path and checks by size and a hash of their headers.
- * The file is whole or untouched. */
+ * The
+ * same holds for adapters, which are compared whole.  The file is whole or untouched. */
 MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
                                        const mpk_engine_options *options, const char *path);
 

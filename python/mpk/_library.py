@@ -9,8 +9,10 @@ import ctypes
 import os
 import pathlib
 import threading
+from collections.abc import Sequence
 from ctypes import (
     POINTER,
+    Array,
     Structure,
     byref,
     c_bool,
@@ -28,6 +30,7 @@ from ctypes import (
     c_void_p,
     py_object,
 )
+from typing import Union
 
 
 class Error(RuntimeError):
@@ -81,6 +84,24 @@ class Degree(Structure):
     _fields_ = [("match", c_char_p), ("axis", c_uint32), ("degree", c_uint32)]
 
 
+class Adapter(Structure):
+    _fields_ = [("path", c_char_p), ("scale", c_float)]
+
+
+Path = Union[str, os.PathLike[str]]
+Adapters = Union[Path, tuple[Path, float], Sequence[Union[Path, tuple[Path, float]]]]
+
+
+def list_adapters(adapters: Adapters) -> Array[Adapter]:
+    """A path, (path, scale), or several of these, as mpk_adapter [n]."""
+    if isinstance(adapters, (str, os.PathLike)) or (
+        isinstance(adapters, tuple) and len(adapters) == 2 and isinstance(adapters[1], (int, float))
+    ):
+        adapters = [adapters]
+    pairs = [(each, 1.0) if isinstance(each, (str, os.PathLike)) else each for each in adapters]
+    return (Adapter * len(pairs))(*(Adapter(os.fsencode(path), scale) for path, scale in pairs))
+
+
 class EngineOptions(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -126,6 +147,8 @@ class EngineOptions(Structure):
         ("meet_seconds", c_uint32),
         ("keep_blocks", c_uint32),
         ("random_mix", c_char_p),
+        ("adapters", POINTER(Adapter)),
+        ("n_adapters", c_uint32),
     ]
 
 
@@ -139,6 +162,8 @@ class QuantizeOptions(Structure):
         ("calibration_bytes", c_size_t),
         ("calibration_windows", c_uint32),
         ("threads", c_uint32),
+        ("adapters", POINTER(Adapter)),
+        ("n_adapters", c_uint32),
     ]
 
 

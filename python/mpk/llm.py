@@ -328,6 +328,8 @@ class LLM:
     keep_blocks: on a GPU weights in GGUF blocks stay in blocks, in the place of bf16, which makes prompts slower;
     own_experts: each peer has some experts of a mixture whole, in the place of a share of every expert;
     embeddings: the model gives vectors (embed) and no text;
+    lora: an adapter, a folder of PEFT or a GGUF file, that is merged into the weights, or (path, scale) to merge it so
+    many times, or a list of several;
     meet: a path at which one process for each of the gpus meets the others; rank: which one this is; rank 0
     takes requests, the others call attend; meet_seconds: that they wait for each other (60).
     Requests of several threads may run at the same time.  Raises mpk.Error with what is wrong.
@@ -361,6 +363,7 @@ class LLM:
         meet: str | os.PathLike[str] | None = None,
         rank: int = 0,
         meet_seconds: int = 0,
+        lora: c.Adapters = (),
     ) -> None:
         self._handle: ctypes.c_void_p | None = None
         self._forks = c.Process.forks
@@ -390,6 +393,7 @@ class LLM:
         ):
             if not 0 <= value < 1 << 32:
                 raise c.ArgumentError(f"{name} is {value}: expected 0 to {2**32 - 1}")
+        adapters = c.list_adapters(lora)
         options = c.EngineOptions(
             size=ctypes.sizeof(c.EngineOptions),
             threads=threads,
@@ -416,6 +420,8 @@ class LLM:
             meet=None if meet is None else os.fsencode(meet),
             rank=rank,
             meet_seconds=meet_seconds,
+            adapters=adapters,
+            n_adapters=len(adapters),
         )
         handle = ctypes.c_void_p()
         c.call(c.lib.mpk_engine_open, os.fsencode(path), ctypes.byref(options), ctypes.byref(handle))

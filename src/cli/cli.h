@@ -14,7 +14,7 @@
  *                                  CLI_TABLE(options),
  *                                  .arguments_bytes = sizeof(count_arguments), .run = run};
  *
- * Of an option that is given twice the last one counts, unless its type is CLI_LIST. */
+ * Of an option that is given twice the last one counts, unless its type is a list. */
 #ifndef CLI_H
 #define CLI_H
 
@@ -47,6 +47,12 @@ typedef struct cli_list {
     uint32_t n;
 } cli_list;
 
+/* The adapters of --lora.  A word is PATH or PATH:SCALE, unless a file has this whole name. */
+typedef struct cli_adapters {
+    mpk_adapter at[CLI_MAX_LIST];
+    uint32_t n;
+} cli_adapters;
+
 typedef enum cli_type {
     CLI_OPERAND, /* const char *, by position */
     CLI_FLAG,    /* bool */
@@ -56,6 +62,7 @@ typedef enum cli_type {
     CLI_WHOLE,   /* cli_whole, between least and most unless both are 0 */
     CLI_CHOICE,  /* int: index into the words of value, "a|b|c" */
     CLI_LIST,    /* cli_list: may be given several times */
+    CLI_ADAPTER, /* cli_adapters: may be given several times */
 } cli_type;
 
 /* One row of a verb's table.  The parsed value is stored at `offset` of the verb's struct of
@@ -110,7 +117,13 @@ typedef struct cli_engine {
     uint32_t drafts, rank, meet_seconds;
     int mode;
     cli_list degrees;
+    cli_adapters adapters;
 } cli_engine;
+
+/* A row for cli_adapters that are member `m` of struct type `t`. */
+#define CLI_ADAPTER_ROW(t, m)                                      \
+    CLI_OPTION(t, m, "lora", CLI_ADAPTER, .value = "PATH[:SCALE]", \
+               .help = "merge this adapter, SCALE (1) times; may be given several times")
 
 /* Rows for a cli_engine that is member `m` of struct type `t`: what it is compiled for, and how. */
 #define CLI_MODEL_ROWS(t, m)                                                                      \
@@ -139,6 +152,7 @@ typedef struct cli_engine {
                    .help = "with --draft-model or --speculate: tokens to try in a step at most "  \
                            "(8)",                                                                 \
                    .least = 1, .most = 64),                                                       \
+        CLI_ADAPTER_ROW(t, m.adapters),                                                           \
         CLI_OPTION(t, m.random, "random-weights", CLI_WHOLE, .value = "SEED",                     \
                    .help = "make the weights up; a config.json alone is then a model"),           \
         CLI_OPTION(t, m.mix, "random-mix", CLI_TEXT, .value = "TYPE",                             \
@@ -317,6 +331,7 @@ typedef struct cli_perplexity {
     uint32_t window, stride, windows, threads; /* 0: as without the option */
     int activations;
     bool json, quiet;
+    cli_adapters adapters, base_adapters; /* merged into the model and into the base */
     /* Borrowed.  With a NULL `at` the text is read from `file`; the name `file` is used in
      * messages in either case. */
     str text;

@@ -41,6 +41,9 @@ static const cli_option options[] = {
                .help = "the first N windows only", .least = 1, .most = 4294967295.0),
     CLI_OPTION(cli_perplexity, base, "kl", CLI_TEXT, .value = "BASE",
                .help = "compare with the distributions of this model"),
+    CLI_OPTION(cli_perplexity, adapters, "lora", CLI_ADAPTER, .value = "PATH[:SCALE]",
+               .help =
+                   "merge this adapter into MODEL, SCALE (1) times; may be given several times"),
     CLI_OPTION(cli_perplexity, activations, "activations", CLI_CHOICE, .value = "auto|f32|i8",
                .help = "what MODEL's weights in GGUF blocks are multiplied by (BASE: f32)"),
     CLI_OPTION(cli_perplexity, threads, "threads", CLI_COUNT, .letter = 't', .value = "N",
@@ -333,7 +336,8 @@ static int plan_windows(measuring *m)
 
 /* The base keeps f32 activations: it is what the model is measured against. The prefix cache is
  * off: every window is computed whole, so that the time is that of the model. */
-static int open_engine(measuring *m, const char *model, int activations, side *s)
+static int open_engine(measuring *m, const char *model, const cli_adapters *adapters,
+                       int activations, side *s)
 {
     mpk_engine_facts facts = {.size = sizeof facts};
     mpk_engine_options wanted = {.size = sizeof wanted,
@@ -343,7 +347,9 @@ static int open_engine(measuring *m, const char *model, int activations, side *s
                                  .progress = cli_show_progress,
                                  .progress_user = m->args->quiet ? m : NULL,
                                  .activations = (mpk_activations)activations,
-                                 .no_prefix_cache = 1};
+                                 .no_prefix_cache = 1,
+                                 .adapters = adapters->at,
+                                 .n_adapters = adapters->n};
     if (mpk_engine_open(m->cx, model, &wanted, &s->engine) != MPK_OK)
         return cli_report(m->command, m->cx);
     cli_progress("%s", "");
@@ -363,9 +369,10 @@ static int measure(measuring *m)
     int code = plan_windows(m);
     if (code != CLI_DONE || m->args->only_ask)
         return code;
-    code = open_engine(m, m->args->model, m->args->activations, &m->model);
+    code = open_engine(m, m->args->model, &m->args->adapters, m->args->activations, &m->model);
     if (code == CLI_DONE && m->args->base)
-        code = open_engine(m, m->args->base, MPK_ACTIVATIONS_F32, &m->base);
+        code =
+            open_engine(m, m->args->base, &m->args->base_adapters, MPK_ACTIVATIONS_F32, &m->base);
     if (code == CLI_DONE && ids_check(m->cx, m->ids, m->n, m->vocab_size) != MPK_OK)
         code = cli_report(m->command, m->cx);
     if (code == CLI_DONE)

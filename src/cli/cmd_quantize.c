@@ -14,6 +14,7 @@ typedef struct quantize_arguments {
     const char *model, *output, *type, *calibrate, *report;
     uint32_t windows, threads;
     bool quiet, json;
+    cli_adapters adapters;
 } quantize_arguments;
 
 static const cli_option options[] = {
@@ -25,6 +26,7 @@ static const cli_option options[] = {
                .help = "the GGUF file to write"),
     CLI_OPTION(quantize_arguments, type, "type", CLI_TEXT, .letter = 't', .value = "TYPE",
                .help = "what most matrices become; see below"),
+    CLI_ADAPTER_ROW(quantize_arguments, adapters),
     CLI_OPTION(quantize_arguments, calibrate, "calibrate", CLI_TEXT, .value = "FILE",
                .help = "read this text first: errors count by what the weights multiply there"),
     CLI_OPTION(quantize_arguments, windows, "windows", CLI_COUNT, .value = "N",
@@ -81,6 +83,8 @@ static int write_file(const cli_command *command, mpk_context *cx, arena *a,
                                          .calibration_bytes = calibration.n,
                                          .calibration_windows = args->windows,
                                          .threads = args->threads,
+                                         .adapters = args->adapters.at,
+                                         .n_adapters = args->adapters.n,
                                          .progress = cli_show_progress,
                                          .progress_user = args->quiet ? args : NULL};
     char *json;
@@ -106,6 +110,7 @@ static int measure(const cli_command *command, const quantize_arguments *args, s
 {
     const cli_perplexity wanted = {.model = only_ask ? args->model : args->output,
                                    .base = only_ask ? NULL : args->model,
+                                   .base_adapters = args->adapters,
                                    .file = args->report,
                                    .text = source,
                                    .only_ask = only_ask,

@@ -329,6 +329,8 @@ int cli_engine_options(const cli_command *command, cli_engine *from, mpk_degree 
         .meet = from->meet,
         .rank = from->rank,
         .meet_seconds = from->meet_seconds,
+        .adapters = from->adapters.at,
+        .n_adapters = from->adapters.n,
     };
     int code = from->speculate ? parse_speculation(command, from->speculate, to) : CLI_DONE;
     return code == CLI_DONE ? take_drafts(command, from, to) : code;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "cli/cli.h"
 
 /* argv[at] is the word at hand; next_operand is the row of the next word that is not an option. */
@@ -149,9 +150,26 @@ static int set_list(parser *p, const cli_option *o, const char *word, cli_list *
     return CLI_DONE;
 }
 
+/* What follows the last colon is a scale if it is a number; the word is cut there. */
+static int set_adapter(parser *p, const cli_option *o, char *word, cli_adapters *to)
+{
+    char name[64], *colon = strrchr(word, ':');
+    double scale = 1, found;
+    if (to->n == CLI_MAX_LIST)
+        return cli_misuse(p->command, "%s: more than %d times", shown_name(o, name), CLI_MAX_LIST);
+    if (colon && !file_exists(word) && parse_number(colon + 1, &found)) {
+        *colon = 0;
+        scale = found;
+    }
+    if (!*word)
+        return cli_misuse(p->command, "%s: the path is empty", shown_name(o, name));
+    to->at[to->n++] = (mpk_adapter){word, (float)scale};
+    return CLI_DONE;
+}
+
 /* Put a word into the member of the row.  A flag has no word.  Words are borrowed from argv.
  * o->offset is where in the command's own structure the value goes. */
-static int set_value(parser *p, const cli_option *o, const char *word)
+static int set_value(parser *p, const cli_option *o, char *word)
 {
     char name[64];
     void *to = p->base + o->offset;
@@ -177,12 +195,14 @@ static int set_value(parser *p, const cli_option *o, const char *word)
         return CLI_DONE;
     case CLI_LIST:
         return set_list(p, o, word, to);
+    case CLI_ADAPTER:
+        return set_adapter(p, o, word, to);
     }
     return CLI_MISUSED;
 }
 
 /* Parse the option at p->at, whose value is `attached` to it or the next word. */
-static int take_option(parser *p, const cli_option *o, const char *attached)
+static int take_option(parser *p, const cli_option *o, char *attached)
 {
     char name[64];
     p->given[o - p->command->options] = true;
@@ -197,7 +217,7 @@ static int take_option(parser *p, const cli_option *o, const char *attached)
 }
 
 /* Operands are rows like options, in the order in which they are expected. */
-static int take_operand(parser *p, const char *word)
+static int take_operand(parser *p, char *word)
 {
     while (p->next_operand < end_of(p->command) && p->next_operand->type != CLI_OPERAND)
         p->next_operand++;

@@ -4,6 +4,7 @@
  *   engine_options.c   options of the caller -> complete ones
  *   engine_model.c     MODEL -> loaded model and shapes
  *   engine_draft.c     the draft model beside it
+ *   engine_adapters.c  the adapters merged into it
  *   engine_device.c    where it runs: a device of some target
  *   engine_compile.c   shapes -> compiled program, weights bound
  *   engine_image.c     the file of mpk_compile_to_file
@@ -64,6 +65,7 @@ enum {
     ENGINE_GUESSES = 4,         /* of them in one step of a request with a form */
     ENGINE_GUESSING_BATCH = 64, /* where it has any */
     ENGINE_CHOICES = 16,        /* rows of a step with drafts that can have rules at least */
+    ENGINE_MAX_ADAPTERS = 64,
 };
 
 struct mpk_tokenizer {
@@ -142,7 +144,7 @@ mpk_status engine_read_request_options(mpk_context *cx, const mpk_request_option
                                        mpk_request_options *to);
 mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *from,
                                     mpk_chat_options *to);
-mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
+mpk_status engine_read_quantize_options(mpk_context *cx, arena *a, const mpk_quantize_options *from,
                                         mpk_quantize_options *to);
 mpk_status engine_read_embed_options(mpk_context *cx, const mpk_embed_options *from,
                                      mpk_embed_options *to);
@@ -150,6 +152,21 @@ mpk_status engine_read_embed_options(mpk_context *cx, const mpk_embed_options *f
  * the callback asks to give up. */
 mpk_status engine_progress(mpk_context *cx, const mpk_engine_options *o, const char *stage,
                            double done);
+
+/* ---- engine_adapters.c ---- */
+
+/* Copy the caller's adapters into a.  MPK_EARG. */
+mpk_status engine_read_adapters(mpk_context *cx, arena *a, const mpk_adapter **adapters,
+                                uint32_t n);
+/* load_open_adapted. */
+mpk_status engine_load_model(mpk_context *cx, const char *path, const mpk_adapter *adapters,
+                             uint32_t n, load_model *out);
+/* Adapters as an image holds them: each a scale and a path that ends with NUL.  Paths become
+ * absolute.  MPK_EIO, MPK_ELIMIT. */
+mpk_status engine_print_adapters(mpk_context *cx, const mpk_adapter *adapters, uint32_t n, text *t);
+/* The reverse, of any bytes; the list and its texts lie in a.  MPK_EFORMAT. */
+mpk_status engine_parse_adapters(mpk_context *cx, arena *a, str bytes, const mpk_adapter **out,
+                                 uint32_t *n);
 
 /* ---- engine_device.c ---- */
 

@@ -320,6 +320,8 @@ static mpk_status run(calibration *c, const load_model *m, const mpk_quantize_op
                                         .context_tokens = c->window,
                                         .activations = MPK_ACTIVATIONS_F32,
                                         .no_prefix_cache = 1,
+                                        .adapters = o->adapters,
+                                        .n_adapters = o->n_adapters,
                                         .progress = o->progress,
                                         .progress_user = o->progress_user};
     mpk_engine *e;

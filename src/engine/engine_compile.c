@@ -69,7 +69,7 @@ mpk_status engine_pass_options(mpk_context *cx, arena *a, const mpk_engine_optio
 static mpk_status load(mpk_context *cx, const char *path, engine_build *b)
 {
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    TRY(load_open(cx, path, &b->model));
+    TRY(engine_load_model(cx, path, b->options.adapters, b->options.n_adapters, &b->model));
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED,
           "%s is a vocabulary alone: it serves mpk tokenize, nothing else", path);
@@ -174,6 +174,10 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
     if (engine_is_image(model)) {
         CHECK(cx, !b->options.draft_model, MPK_EARG,
               "%s is an image, which holds one model: give the model itself to have a draft model",
+              model);
+        CHECK(cx, !b->options.n_adapters, MPK_EARG,
+              "%s is an image, which has the adapters that it was compiled with: leave them away, "
+              "or compile the model again with these",
               model);
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
         TRY(engine_meet(cx, b));

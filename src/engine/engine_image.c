@@ -1,9 +1,9 @@
-/* engine_image.c - the file that mpk_compile_to_file writes: a header, the model's path, the
- * program's block, and the code of a target that compiles some.
+/* engine_image.c - the file that mpk_compile_to_file writes: a header, the paths of the model and
+ * of its adapters, the program's block, and the code of a target that compiles some.
  *
- * The image holds no weights.  It names the model's files and holds a fingerprint of them and of
- * the program that they make, so that a program never runs with a model that it was not compiled
- * for.  Opening costs the checks of the block; nothing is compiled.
+ * The image holds no weights.  It names the model's files and adapters and holds a fingerprint of
+ * them and of the program that they make, so that a program never runs with a model that it was not
+ * compiled for.  Opening costs the checks of the block; nothing is compiled.
  *
  * Input and output are the engine_build of engine_compile.c: written out by mpk_compile_to_file,
  * and filled again by engine_read_image, which stands in for planning and compiling.  A file may be
@@ -17,18 +17,24 @@
 #include "base/thread.h"
 #include "engine/engine.h"
 
-enum { IMAGE_VERSION = 8, MAX_PATH_BYTES = 4096, FINGERPRINT_BYTES = 1 << 16 };
+enum {
+    IMAGE_VERSION = 9,
+    MAX_PATH_BYTES = 4096,
+    FINGERPRINT_BYTES = 1 << 16,
+    MAX_ADAPTER_BYTES = 1 << 20
+};
 
-/* Little-endian, followed by the path, zeros up to a multiple of 64, the block, and the kernel. */
+/* Little-endian, followed by the path, the adapters (engine_adapters.c), zeros up to a multiple of
+ * 64, the block, and the kernel. */
 typedef struct image_header {
     char magic[8];
     uint32_t version, path_bytes;
-    /* of the version, the path, and the header after this field: the block and the code have
-     * checks of their own (image_open, code_hash) */
+    /* of the version, the path, the adapters, and the header after this field: the block and the
+     * code have checks of their own (image_open, code_hash) */
     uint64_t checksum;
     uint64_t block_bytes, code_bytes, code_hash, fingerprint, random_seed;
     uint32_t random_weights, random_routing, fusion, launch, coarse_events, kv_dtype;
-    uint32_t batch_invariant, activations, own_experts, padding;
+    uint32_t batch_invariant, activations, own_experts, adapter_bytes;
     engine_plan plan;
 } image_header;
 
@@ -38,6 +44,12 @@ static const char MAGIC[8] = {'m', 'p', 'k', 'i', 'm', 'a', 'g', 'e'};
 static uint64_t padded(uint64_t n)
 {
     return (n + 63) / 64 * 64;
+}
+
+/* Where the block begins. */
+static uint64_t block_at(const image_header *h)
+{
+    return padded(sizeof *h + (uint64_t)h->path_bytes + h->adapter_bytes);
 }
 
 /* Does the file begin as an image does?  False also for a folder, and for what cannot be read: the
@@ -92,8 +104,9 @@ static mpk_status hash_program(mpk_context *cx, const load_model *m, uint64_t *h
 }
 
 /* What tells whether the model is still that of the compilation: the text of its program, and the
- * sizes, beginnings and ends of its files, where formats keep their tables.  Weights in between are
- * not read, since hashing a large model would take longer than opening it. */
+ * sizes, beginnings and ends of its files, where formats keep their tables, and adapters as a
+ * whole.  Weights in between are not read, since hashing a large model would take longer than
+ * opening it. */
 mpk_status engine_fingerprint(mpk_context *cx, const load_model *m, uint64_t *out)
 {
     uint64_t h = 0;
@@ -104,24 +117,26 @@ mpk_status engine_fingerprint(mpk_context *cx, const load_model *m, uint64_t *ou
         h = hash_bytes(f->bytes, n, h);
         h = hash_bytes(f->bytes + f->n_bytes - n, n, h);
     }
+    h = hash_bytes(&m->adapters_hash, sizeof m->adapters_hash, h);
     TRY(hash_program(cx, m, &h));
     *out = h;
     return MPK_OK;
 }
 
 /* h's version is the start value.  The path need not end with NUL: in a file it does not. */
-static uint64_t checksum(const image_header *h, const char *path)
+static uint64_t checksum(const image_header *h, const char *path, const char *adapters)
 {
     const char *rest = (const char *)&h->block_bytes;
     uint64_t sum = hash_bytes(rest, (size_t)((const char *)(h + 1) - rest), h->version);
-    return hash_bytes(path, h->path_bytes, sum);
+    sum = hash_bytes(path, h->path_bytes, sum);
+    return h->adapter_bytes ? hash_bytes(adapters, h->adapter_bytes, sum) : sum;
 }
 
 /* ---- writing ---- */
 
 /* memset, not an initializer: padding is written to the file and hashed, too. */
 static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char *path,
-                              image_header *h)
+                              const text *adapters, image_header *h)
 {
     const mpk_engine_options *o = &b->options;
     size_t n = strlen(path);
@@ -146,7 +161,10 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
     h->activations = o->activations;
     h->own_experts = o->own_experts;
     h->plan = b->plan;
-    h->checksum = checksum(h, path);
+    CHECK(cx, adapters->n < MAX_ADAPTER_BYTES, MPK_ELIMIT,
+          "the adapters' paths have %zu bytes, at most %d", adapters->n, MAX_ADAPTER_BYTES);
+    h->adapter_bytes = (uint32_t)adapters->n;
+    h->checksum = checksum(h, path, adapters->at);
     return MPK_OK;
 }
 
@@ -156,20 +174,27 @@ static mpk_status fill_header(mpk_context *cx, const engine_build *b, const char
 static mpk_status write_image(mpk_context *cx, engine_build *b, const char *model, const char *out)
 {
     image_header h;
+    text adapters = {0};
     char *bytes, *path = realpath(model, NULL);
     CHECK(cx, path, MPK_EIO, "cannot find the full path of %s", model);
-    mpk_status status = fill_header(cx, b, path, &h);
-    uint64_t first = padded(sizeof h + h.path_bytes);
+    mpk_status status =
+        engine_print_adapters(cx, b->options.adapters, b->options.n_adapters, &adapters);
+    if (status == MPK_OK)
+        status = fill_header(cx, b, path, &adapters, &h);
+    uint64_t first = status == MPK_OK ? block_at(&h) : 0;
     uint64_t n = status == MPK_OK ? first + h.block_bytes + h.code_bytes : 0;
     bytes = n ? arena_alloc(&b->arena, 1, n) : NULL;
     if (bytes) {
         memcpy(bytes, &h, sizeof h);
         memcpy(bytes + sizeof h, path, h.path_bytes);
+        if (h.adapter_bytes)
+            memcpy(bytes + sizeof h + h.path_bytes, adapters.at, h.adapter_bytes);
         memcpy(bytes + first, b->image.block, h.block_bytes);
         if (h.code_bytes)
             memcpy(bytes + first + h.block_bytes, b->code.at, h.code_bytes);
     }
     free(path);
+    text_free(&adapters);
     TRY(status);
     CHECK(cx, bytes, MPK_ENOMEM, "out of memory for an image of %llu bytes", (unsigned long long)n);
     return file_write(cx, out, bytes, n);
@@ -251,13 +276,13 @@ static mpk_status read_header(mpk_context *cx, arena *a, str bytes, image_header
           "the image is of version %u, this mpk reads version %d: compile the model again",
           h->version, IMAGE_VERSION);
     CHECK(cx,
-          h->path_bytes && h->path_bytes < MAX_PATH_BYTES &&
-              bytes.n >= padded(sizeof *h + h->path_bytes),
+          h->path_bytes && h->path_bytes < MAX_PATH_BYTES && h->adapter_bytes < MAX_ADAPTER_BYTES &&
+              bytes.n >= block_at(h),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
     const char *path = bytes.at + sizeof *h;
-    uint64_t rest = bytes.n - padded(sizeof *h + h->path_bytes);
+    uint64_t rest = bytes.n - block_at(h);
     CHECK(cx,
-          h->checksum == checksum(h, path) && h->block_bytes <= rest &&
+          h->checksum == checksum(h, path, path + h->path_bytes) && h->block_bytes <= rest &&
               h->code_bytes == rest - h->block_bytes &&
               h->code_hash == hash_bytes(bytes.at + bytes.n - h->code_bytes, h->code_bytes, 0),
           MPK_EFORMAT, "the image is cut short or damaged: compile the model again");
@@ -359,18 +384,23 @@ static mpk_status read_image(mpk_context *cx, str bytes, bool for_running, engin
     b->device_ns = clock_ns() - begin;
     TRY(merge_options(cx, &h, &b->options));
     TRY(engine_progress(cx, &b->options, "loading", 0));
-    NOTE(cx, load_open(cx, model, &b->model), "loading %s", model);
+    TRY(engine_parse_adapters(cx, &b->arena,
+                              (str){bytes.at + sizeof h + h.path_bytes, h.adapter_bytes},
+                              &b->options.adapters, &b->options.n_adapters));
+    NOTE(cx, engine_load_model(cx, model, b->options.adapters, b->options.n_adapters, &b->model),
+         "loading %s", model);
     b->is_loaded = true;
     TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
     TRY(engine_ask_routing(cx, b));
     uint64_t found;
     TRY(engine_fingerprint(cx, &b->model, &found));
     CHECK(cx, found == h.fingerprint, MPK_EARG,
-          "%s has changed since the image was made: compile it again", model);
+          "%s%s has changed since the image was made: compile it again", model,
+          b->options.n_adapters ? ", or one of its adapters," : "");
     b->plan = h.plan;
     if (!for_running)
         return MPK_OK;
-    uint64_t first = padded(sizeof h + h.path_bytes);
+    uint64_t first = block_at(&h);
     text_add(&b->code, bytes.at + first + h.block_bytes, h.code_bytes);
     CHECK(cx, !b->code.failed, MPK_ENOMEM, "out of memory for a kernel of %llu bytes",
           (unsigned long long)h.code_bytes);

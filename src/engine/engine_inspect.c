@@ -233,7 +233,7 @@ static mpk_status print_program(mpk_context *cx, engine_build *b, const char *mo
     text t = {0};
     ir_graph *g;
     TRY(engine_read_options(cx, &b->arena, options, &b->options));
-    TRY(load_open(cx, model, &b->model));
+    TRY(engine_load_model(cx, model, b->options.adapters, b->options.n_adapters, &b->model));
     b->is_loaded = true;
     CHECK(cx, b->model.has_config, MPK_EUNSUPPORTED, "%s is a vocabulary alone", model);
     TRY(engine_choose_device(cx, &b->options, false, &b->device));

@@ -141,6 +141,9 @@ mpk_status engine_read_options(mpk_context *cx, arena *a, const mpk_engine_optio
           "ranks meet at %s, but gpus is 1: say how many ranks there are", to->meet);
     CHECK(cx, to->rank < to->gpus, MPK_EARG, "rank is %u, expected 0 to %u", to->rank,
           to->gpus - 1);
+    CHECK(cx, !to->n_adapters || !to->random_weights, MPK_EARG,
+          "adapters change the weights of files, but the weights are random");
+    TRY(engine_read_adapters(cx, a, &to->adapters, to->n_adapters));
     return copy_degrees(cx, a, to);
 }
 
@@ -249,7 +252,7 @@ mpk_status engine_read_chat_options(mpk_context *cx, const mpk_chat_options *fro
 }
 
 /* The type's name is checked by quantize_find_mix, where the names are. */
-mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_options *from,
+mpk_status engine_read_quantize_options(mpk_context *cx, arena *a, const mpk_quantize_options *from,
                                         mpk_quantize_options *to)
 {
     TRY(copy_sized(cx, "mpk_quantize_options", from, offsetof(mpk_quantize_options, progress), to,
@@ -261,7 +264,7 @@ mpk_status engine_read_quantize_options(mpk_context *cx, const mpk_quantize_opti
           to->calibration_bytes);
     CHECK(cx, to->threads <= ENGINE_MAX_BATCH, MPK_EARG,
           "mpk_quantize_options.threads is %u, expected at most %d", to->threads, ENGINE_MAX_BATCH);
-    return MPK_OK;
+    return engine_read_adapters(cx, a, &to->adapters, to->n_adapters);
 }
 
 /* What depends on the model is checked by mpk_embed. */

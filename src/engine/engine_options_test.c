@@ -25,9 +25,12 @@ static mpk_status read_engine(mpk_engine_options o)
 
 static mpk_status read_quantize(mpk_quantize_options o)
 {
+    arena a = {0};
     mpk_quantize_options to;
     o.size = sizeof o;
-    return engine_read_quantize_options(&cx, &o, &to);
+    mpk_status status = engine_read_quantize_options(&cx, &a, &o, &to);
+    arena_free(&a);
+    return status;
 }
 
 static mpk_status read_request(mpk_request_options o)
@@ -68,6 +71,16 @@ static void test_engine_counts(void **state)
     engine_refuses("keep_blocks", .keep_blocks = 2);
     engine_takes(.random_weights = true, .random_mix = "q4_k_m");
     engine_refuses("random_mix", .random_mix = "q4_k_m");
+    const mpk_adapter adapters[] = {{"a", -0.5f}, {"b", 0}}, nameless = {.scale = 1},
+                      endless = {"a", INFINITY};
+    engine_takes(.adapters = adapters, .n_adapters = 2);
+    engine_takes(.adapters = adapters);
+    engine_refuses("adapters should have 1 items", .n_adapters = 1);
+    engine_refuses("n_adapters is 65", .adapters = adapters, .n_adapters = 65);
+    engine_refuses("adapter 1 has no path", .adapters = &nameless, .n_adapters = 1);
+    engine_refuses("the scale of the adapter a is inf", .adapters = &endless, .n_adapters = 1);
+    engine_refuses("the weights are random", .adapters = adapters, .n_adapters = 1,
+                   .random_weights = true);
     engine_takes(.count_experts = 1);
     engine_refuses("count_experts", .count_experts = 2);
     engine_takes(.max_batch = ENGINE_MAX_BATCH);
@@ -87,6 +100,7 @@ static void test_quantize_options(void **state)
 {
     (void)state;
     quantize_takes(.type = "q8_0");
+    quantize_refuses("adapters should have 2 items", .type = "q8_0", .n_adapters = 2);
     quantize_refuses("type is NULL", .threads = 1);
     quantize_takes(.type = "q8_0", .calibration = "text", .calibration_bytes = 4);
     quantize_refuses("calibration is NULL, and calibration_bytes is 4", .type = "q8_0",

@@ -53,17 +53,25 @@ static mpk_status quantize(mpk_context *cx, arena *a, const load_model *m, const
     return json ? print_result(cx, &result, found.n_tokens, json) : MPK_OK;
 }
 
+static mpk_status open_and_quantize(mpk_context *cx, arena *a, const char *model, const char *path,
+                                    const mpk_quantize_options *o, char **json)
+{
+    load_model m;
+    NOTE(cx, engine_load_model(cx, model, o->adapters, o->n_adapters, &m), "loading %s", model);
+    mpk_status status = quantize(cx, a, &m, path, o, json);
+    load_close(&m);
+    return status;
+}
+
 /* The model is mapped, not run; calibration opens an engine of its own on the same files. */
 mpk_status mpk_quantize(mpk_context *cx, const char *model, const char *path,
                         const mpk_quantize_options *options, char **json)
 {
     mpk_quantize_options o;
-    load_model m;
     arena a = {0};
-    TRY(engine_read_quantize_options(cx, options, &o));
-    NOTE(cx, load_open(cx, model, &m), "loading %s", model);
-    mpk_status status = quantize(cx, &a, &m, path, &o, json);
-    load_close(&m);
+    mpk_status status = engine_read_quantize_options(cx, &a, options, &o);
+    if (status == MPK_OK)
+        status = open_and_quantize(cx, &a, model, path, &o, json);
     arena_free(&a);
     return status;
 }

@@ -114,14 +114,16 @@ static mpk_status add(mpk_context *cx, arena *a, stacks *s, const load_tensor *t
     return map_put(cx, a, &s->names, t->name, s->tensors.n - 1);
 }
 
+/* Of GATE, UP and DOWN, as models ask for them. */
+static const char *const part_names[] = {"gate_proj", "up_proj", "down_proj"};
+
 /* The name of a stack that models ask for, whatever the file's spelling is; `part` is GATE, UP
  * or DOWN. */
 static mpk_status name_stack(mpk_context *cx, arena *a, uint32_t layer, int part, str *out)
 {
-    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     char name[96];
-    int n =
-        snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", layer, names[part]);
+    int n = snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%s.weight", layer,
+                     part_names[part]);
     *out = (str){arena_copy(a, name, (size_t)n), (size_t)n};
     CHECK(cx, out->at, MPK_ENOMEM, "out of memory for a tensor's name");
     return MPK_OK;
@@ -211,6 +213,33 @@ static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
     *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
     CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
     return MPK_OK;
+}
+
+mpk_status load_rename_expert(mpk_context *cx, arena *a, str *name)
+{
+    expert_name e;
+    char renamed[96];
+    if (!parse_name(*name, &e))
+        return rename_router(cx, a, name);
+    if (e.part == PARTS)
+        return MPK_OK;
+    if (e.expert < 0)
+        return name_stack(cx, a, e.layer, e.part, name);
+    int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.experts.%lld.%s.weight", e.layer,
+                     (long long)e.expert, part_names[e.part]);
+    *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
+    CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    return MPK_OK;
+}
+
+mpk_status load_find_stack(mpk_context *cx, arena *a, str name, str *stack, int64_t *expert)
+{
+    expert_name e;
+    *expert = -1;
+    if (!parse_name(name, &e) || e.expert < 0)
+        return MPK_OK;
+    *expert = e.expert;
+    return name_stack(cx, a, e.layer, e.part, stack);
 }
 
 /* Add one tensor of the checkpoint: an expert's to its stack, a joined one as two views, any

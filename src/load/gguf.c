@@ -440,6 +440,13 @@ mpk_status gguf_name_tensor(mpk_context *cx, arena *a, const char *const (*own)[
     return translate_name(cx, a, own, OF_HF, out, known);
 }
 
+mpk_status gguf_rename_tensor(mpk_context *cx, arena *a, const char *const (*own)[2], str *name,
+                              bool *known)
+{
+    *known = false;
+    return translate_name(cx, a, own, OF_GGUF, name, known);
+}
+
 /* Read one entry of the tensor table.  Its data is kept as an offset until the start of the data
  * section is known, which follows the last entry.  The number of bytes follows from shape and
  * type. */
@@ -583,15 +590,35 @@ static mpk_status refuse_part(mpk_context *cx, const gguf *f)
     return MPK_OK;
 }
 
+/* Names, numbers and tensors, with all that does not depend on what they mean. */
+mpk_status gguf_read_file(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m,
+                          gguf *out)
+{
+    reader r = {.cx = cx, .bytes = bytes, .n = n};
+    uint64_t n_tensors = 0;
+    *out = (gguf){0};
+    TRY(read_values(&r, &m->arena, &n_tensors, out));
+    TRY(refuse_part(cx, out));
+    return read_tensors(&r, out, n_tensors, m);
+}
+
+/* Refuse an adapter: it would be reported as a model without its sizes. */
+static mpk_status refuse_adapter(mpk_context *cx, const gguf *f)
+{
+    str type = {0};
+    TRY(gguf_get_str(cx, f, "general.type", &type));
+    CHECK(cx, !str_is(type, "adapter"), MPK_EARG,
+          "this is an adapter: name the model that it was trained for, and the adapter beside it "
+          "(--lora=PATH)");
+    return MPK_OK;
+}
+
 /* As load_gguf, from bytes in memory, which must outlive the model: its tensors point into them. */
 mpk_status load_gguf_bytes(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m)
 {
-    reader r = {.cx = cx, .bytes = bytes, .n = n};
-    gguf f = {0};
-    uint64_t n_tensors = 0;
-    TRY(read_values(&r, &m->arena, &n_tensors, &f));
-    TRY(refuse_part(cx, &f));
-    TRY(read_tensors(&r, &f, n_tensors, m));
+    gguf f;
+    TRY(gguf_read_file(cx, bytes, n, m, &f));
+    TRY(refuse_adapter(cx, &f));
     return fill_model(cx, &f, m);
 }
 

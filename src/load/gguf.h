@@ -77,6 +77,10 @@ uint64_t gguf_value_bytes(const gguf_value *v);
 /* Index the values of a file in arena a; the tensors are skipped. */
 mpk_status gguf_read_values(mpk_context *cx, arena *a, const unsigned char *bytes, size_t n,
                             gguf *out);
+/* The values and tensors of a file, whatever it is of: tensors are added to m, their names in
+ * Hugging Face's spelling where that is known, their bytes borrowed. */
+mpk_status gguf_read_file(mpk_context *cx, const unsigned char *bytes, size_t n, load_model *m,
+                          gguf *out);
 /* The number that files give a dtype, UINT32_MAX if they have none; every dtype that gguf.c
  * reads has one. */
 uint32_t gguf_type_number(ir_dtype dtype);
@@ -85,6 +89,9 @@ uint32_t gguf_type_number(ir_dtype dtype);
  * (model_def.gguf_names). */
 mpk_status gguf_name_tensor(mpk_context *cx, arena *a, const char *const (*own)[2], str name,
                             str *out, bool *known);
+/* The reverse. */
+mpk_status gguf_rename_tensor(mpk_context *cx, arena *a, const char *const (*own)[2], str *name,
+                              bool *known);
 
 /* ---- gguf_config.c ---- */
 
@@ -109,6 +116,8 @@ double gguf_llama3_divisor(const model_config *c, uint32_t i);
  * k in the order of Hugging Face checkpoints.  MPK_EUNSUPPORTED: a bias that is stored in
  * blocks. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m);
+/* The same of one tensor, whose new addresses or numbers are in arena a. */
+mpk_status gguf_order_rope_tensor(mpk_context *cx, arena *a, const model_config *c, load_tensor *t);
 
 /* How files of the Llama architecture order the rows of a tensor. */
 typedef struct gguf_rows {

@@ -81,16 +81,19 @@ int64_t gguf_row_from(const gguf_rows *rows, int64_t row)
     return row - i + i / 2 + (i % 2 ? rows->rotated / 2 : 0);
 }
 
+mpk_status gguf_order_rope_tensor(mpk_context *cx, arena *a, const model_config *c, load_tensor *t)
+{
+    const gguf_rows rows = gguf_find_rows(c, t);
+    if (!rows.head)
+        return MPK_OK;
+    return load_order_rows(cx, a, (load_order){find_row, &rows}, t->dims[0], t);
+}
+
 /* Once, at loading, so that there is one form of rotation in all bodies. Rows of block formats are
  * moved whole: blocks lie within a row. */
 mpk_status gguf_order_rope_rows(mpk_context *cx, load_model *m)
 {
-    const model_config *c = &m->config;
-    for (size_t i = 0; i < m->tensors.n; i++) {
-        load_tensor *t = &m->tensors.at[i];
-        const gguf_rows rows = gguf_find_rows(c, t);
-        if (rows.head)
-            TRY(load_order_rows(cx, &m->arena, (load_order){find_row, &rows}, t->dims[0], t));
-    }
+    for (size_t i = 0; i < m->tensors.n; i++)
+        TRY(gguf_order_rope_tensor(cx, &m->arena, &m->config, &m->tensors.at[i]));
     return MPK_OK;
 }

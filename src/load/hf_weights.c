@@ -24,8 +24,7 @@ static bool begins_with(str s, const char *head)
     return s.n >= n && memcmp(s.at, head, n) == 0;
 }
 
-/* The name that the weight has in a model of text alone. */
-static mpk_status rename_held(mpk_context *cx, arena *a, str *name)
+mpk_status load_rename_held(mpk_context *cx, arena *a, str *name)
 {
     static const char *const heads[][2] = {{"model.language_model.", "model."},
                                            {"language_model.model.", "model."},
@@ -86,7 +85,7 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
     for (size_t i = 0; i < n; i++) {
         load_tensor t = old[i];
         if (def->holders)
-            TRY(rename_held(cx, &m->arena, &t.name));
+            TRY(load_rename_held(cx, &m->arena, &t.name));
         if (def->unit_norms && is_norm(&t))
             TRY(add_one(cx, &m->arena, &t));
         TRY(load_add_tensor(cx, m, &t));

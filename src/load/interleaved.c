@@ -196,8 +196,7 @@ static mpk_status add_results(mpk_context *cx, load_model *m, const load_model *
     return MPK_OK;
 }
 
-/* The name that the tensor has in other families; *name stays if it is the same. */
-static mpk_status rename_other(mpk_context *cx, arena *a, str *name)
+mpk_status load_rename_plain(mpk_context *cx, arena *a, str *name)
 {
     static const char *const ends[][2] = {{".mlp.router.weight", ".mlp.gate.weight"},
                                           {".mlp.router.bias", ".mlp.gate.bias"},
@@ -222,7 +221,7 @@ mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
             TRY(add_results(cx, m, &old, &t, &name, &known));
         if (known)
             continue;
-        TRY(rename_other(cx, &m->arena, &t.name));
+        TRY(load_rename_plain(cx, &m->arena, &t.name));
         TRY(load_add_tensor(cx, m, &t));
     }
     return MPK_OK;

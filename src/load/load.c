@@ -23,6 +23,7 @@
 #include <stdlib.h>
 
 #include "base/num.h"
+#include "ir/blocks.h"
 
 /* A larger JSON file is refused. */
 enum { JSON_BYTES_LIMIT = 1 << 28 };
@@ -72,6 +73,30 @@ float load_number(const load_tensor *t, int64_t i)
         return memcpy(&whole, (const char *)t->data + 4 * i, sizeof whole), whole;
     memcpy(&half, (const char *)t->data + 2 * i, sizeof half);
     return t->dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
+}
+
+const void *load_row_at(const load_tensor *t, int64_t rows, int64_t row)
+{
+    const uint64_t row_bytes = t->n_bytes / (uint64_t)rows;
+    if (!t->parts)
+        return (const char *)t->data + (uint64_t)row * row_bytes;
+    const int64_t of_part = rows / t->dims[0];
+    return (const char *)t->parts[row / of_part] + (uint64_t)(row % of_part) * row_bytes;
+}
+
+bool load_unpack(ir_dtype dtype, const void *from, int64_t n, float *to)
+{
+    const char *at = from;
+    uint16_t half;
+    if (dtype == IR_F32)
+        return memcpy(to, from, (size_t)n * sizeof *to), true;
+    if (dtype != IR_F16 && dtype != IR_BF16)
+        return blocks_unpack_row(dtype, from, n, to);
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&half, at + 2 * i, sizeof half);
+        to[i] = dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
+    }
+    return true;
 }
 
 mpk_status load_make_name(mpk_context *cx, arena *a, str stem, const char *end, str *out)
@@ -266,9 +291,8 @@ static mpk_status check_weights(mpk_context *cx, const load_model *m)
     return status;
 }
 
-/* Read the file `name` of the folder into the model's arena; *out is empty if it does not exist. */
-static mpk_status read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
-                              str *out)
+mpk_status load_read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
+                            str *out)
 {
     const char *path;
     *out = (str){0};
@@ -288,7 +312,7 @@ static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folde
     TRY(file_join(cx, &m->arena, folder, "model.safetensors", &path));
     if (file_exists(path))
         return load_safetensors(cx, path, m);
-    TRY(read_member(cx, m, folder, "model.safetensors.index.json", &index));
+    TRY(load_read_member(cx, m, folder, "model.safetensors.index.json", &index));
     if (index.at) {
         NOTE(cx, load_safetensors_index(cx, folder, index, m),
              "reading %s/model.safetensors.index.json", folder);
@@ -304,14 +328,15 @@ static mpk_status open_weights(mpk_context *cx, load_model *m, const char *folde
 static mpk_status open_chat_template(mpk_context *cx, load_model *m, const char *folder)
 {
     str source;
-    TRY(read_member(cx, m, folder, "chat_template.jinja", &m->chat_template));
-    TRY(read_member(cx, m, folder, "additional_chat_templates/tool_use.jinja", &m->tool_template));
-    TRY(read_member(cx, m, folder, "tokenizer_config.json", &source));
+    TRY(load_read_member(cx, m, folder, "chat_template.jinja", &m->chat_template));
+    TRY(load_read_member(cx, m, folder, "additional_chat_templates/tool_use.jinja",
+                         &m->tool_template));
+    TRY(load_read_member(cx, m, folder, "tokenizer_config.json", &source));
     if (source.at)
         NOTE(cx, load_hf_chat_template(cx, source, m), "reading %s/tokenizer_config.json", folder);
     if (m->lists_added_tokens)
         return MPK_OK;
-    TRY(read_member(cx, m, folder, "special_tokens_map.json", &source));
+    TRY(load_read_member(cx, m, folder, "special_tokens_map.json", &source));
     if (source.at)
         NOTE(cx, load_hf_special_tokens(cx, source, m), "reading %s/special_tokens_map.json",
              folder);
@@ -325,7 +350,7 @@ static mpk_status open_scheme(mpk_context *cx, load_model *m, const char *folder
     NOTE(cx, load_hf_scheme(cx, config, &m->scheme), "reading %s/config.json", folder);
     if (m->scheme.method != LOAD_PLAIN)
         return MPK_OK;
-    TRY(read_member(cx, m, folder, "hf_quant_config.json", &beside));
+    TRY(load_read_member(cx, m, folder, "hf_quant_config.json", &beside));
     if (beside.at)
         NOTE(cx, load_hf_scheme(cx, beside, &m->scheme), "reading %s/hf_quant_config.json", folder);
     return MPK_OK;
@@ -333,13 +358,20 @@ static mpk_status open_scheme(mpk_context *cx, load_model *m, const char *folder
 
 /* A folder with config.json, tokenizer.json or both. A tokenizer alone is a model without weights,
  * for `mpk tokenize`; a config.json alone is one for `mpk inspect` and random weights. */
-static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder)
+static mpk_status open_folder(mpk_context *cx, const char *folder, const load_adapter *adapters,
+                              uint32_t n, load_model *m)
 {
     str config, generation;
-    const char *tokenizer_path;
-    TRY(read_member(cx, m, folder, "config.json", &config));
-    TRY(read_member(cx, m, folder, "generation_config.json", &generation));
+    const char *tokenizer_path, *adapter_path;
+    TRY(file_join(cx, &m->arena, folder, "adapter_config.json", &adapter_path));
+    const bool is_adapter = file_exists(adapter_path);
+    TRY(load_read_member(cx, m, folder, "config.json", &config));
+    TRY(load_read_member(cx, m, folder, "generation_config.json", &generation));
     TRY(file_join(cx, &m->arena, folder, "tokenizer.json", &tokenizer_path));
+    CHECK(cx, config.at || !is_adapter, MPK_EARG,
+          "%s is an adapter: name the model that it was trained for, and the adapter beside it "
+          "(--lora=PATH)",
+          folder);
     CHECK(cx, config.at || file_exists(tokenizer_path), MPK_EIO,
           "%s has neither a config.json nor a tokenizer.json", folder);
     if (file_exists(tokenizer_path)) {
@@ -358,6 +390,7 @@ static mpk_status open_folder(mpk_context *cx, load_model *m, const char *folder
              folder);
     TRY(open_weights(cx, m, folder));
     NOTE(cx, load_dequantize(cx, m), "opening %s", folder);
+    TRY(load_merge_adapters(cx, adapters, n, true, m));
     return load_hf_weights(cx, m);
 }
 
@@ -374,16 +407,19 @@ static void drop_unknown_ends(model_config *c)
 
 /* Fill a zeroed model; after a failure the caller closes the partly filled model.  Weights are
  * checked against the configuration only if both exist. */
-static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
+static mpk_status open_any(mpk_context *cx, const char *path, const load_adapter *adapters,
+                           uint32_t n_adapters, load_model *m)
 {
     size_t n = strlen(path);
     char *copy = arena_copy(&m->arena, path, n);
     CHECK(cx, copy, MPK_ENOMEM, "out of memory opening %s", path);
     m->path = (str){copy, n};
-    if (file_is_folder(path))
-        TRY(open_folder(cx, m, path));
-    else
+    if (file_is_folder(path)) {
+        TRY(open_folder(cx, path, adapters, n_adapters, m));
+    } else {
         TRY(load_gguf(cx, path, m));
+        TRY(load_merge_adapters(cx, adapters, n_adapters, false, m));
+    }
     drop_unknown_ends(&m->config);
     if (!m->has_config || !m->tensors.n)
         return MPK_OK;
@@ -395,17 +431,23 @@ static mpk_status open_any(mpk_context *cx, load_model *m, const char *path)
 }
 
 /* After a failure everything is unmapped and *out is unchanged. */
-mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
+mpk_status load_open_adapted(mpk_context *cx, const char *path, const load_adapter *adapters,
+                             uint32_t n, load_model *out)
 {
     load_model m = {0};
     CHECK(cx, path, MPK_EARG, "no model is given: its folder or file");
-    mpk_status status = open_any(cx, &m, path);
+    mpk_status status = open_any(cx, path, adapters, n, &m);
     if (status != MPK_OK) {
         load_close(&m);
         return status;
     }
     *out = m;
     return MPK_OK;
+}
+
+mpk_status load_open(mpk_context *cx, const char *path, load_model *out)
+{
+    return load_open_adapted(cx, path, NULL, 0, out);
 }
 
 /* Compares files, not names: a link or another spelling of the path is the same file. Used before a

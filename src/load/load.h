@@ -19,6 +19,7 @@
  *   heads.c           rows of q, k and v in the order of programs
  *   random.c          random weights
  *   quantize*.c       a model written as a GGUF file (quantize.h)
+ *   adapter*.c        adapters, merged into weights (adapter.h)
  *   tokenizer*.c      text to token ids and back (tokenizer.h)
  */
 #ifndef LOAD_H
@@ -84,6 +85,7 @@ typedef struct load_model {
     load_special specials[8];
     size_t n_specials;
     bool lists_added_tokens; /* of a folder: then special_tokens_map.json is not read */
+    uint64_t adapters_hash;  /* of what adapters changed in it; 0: nothing */
     struct {                 /* of generation_config.json; negative or 0: absent */
         float temperature, top_p, min_p, typical_p, repetition_penalty;
         int32_t top_k;
@@ -94,6 +96,17 @@ typedef struct load_model {
  * A model with weights has every weight that its configuration needs, in the right shape.
  * MPK_EIO, MPK_EFORMAT, MPK_EUNSUPPORTED, MPK_ESHAPE, MPK_ELIMIT, MPK_ENOMEM. */
 mpk_status load_open(mpk_context *cx, const char *path, load_model *out);
+/* An adapter: a folder of PEFT or a GGUF file, and what its update is multiplied by besides its own
+ * factor: 1: as it was trained; 0: it changes nothing. */
+typedef struct load_adapter {
+    const char *path;
+    float scale; /* finite */
+} load_adapter;
+/* The same with n adapters merged into its weights (adapter.h).  MPK_EFORMAT, MPK_EUNSUPPORTED,
+ * MPK_ESHAPE also: an adapter is damaged, holds what cannot be merged, or is of another model;
+ * MPK_ELIMIT: a merged weight is beyond its dtype. */
+mpk_status load_open_adapted(mpk_context *cx, const char *path, const load_adapter *adapters,
+                             uint32_t n, load_model *out);
 void load_close(load_model *m);
 /* Is path one of the files that the model was read from, under any name? */
 bool load_reads(const load_model *m, const char *path);
@@ -143,6 +156,12 @@ mpk_status load_set_special(mpk_context *cx, load_model *m, const char *name, st
 /* For a model with experts: gather the weights of each layer's experts under one name
  * (experts.c). */
 mpk_status load_stack_experts(mpk_context *cx, load_model *m);
+/* Give a weight of a layer's experts or router the name that it has in most files, in arena a;
+ * *name stays if it is no such weight, or of all experts together. */
+mpk_status load_rename_expert(mpk_context *cx, arena *a, str *name);
+/* The stack of which the weight `name` of one expert (so renamed) is an entry, in arena a; *expert
+ * is -1 and *stack stays if it is none. */
+mpk_status load_find_stack(mpk_context *cx, arena *a, str name, str *stack, int64_t *expert);
 
 /* ---- hf_scheme.c, dequantize.c ---- */
 
@@ -159,12 +178,25 @@ mpk_status load_dequantize(mpk_context *cx, load_model *m);
 
 /* After a folder's weights are listed: give them the names and values that programs want. */
 mpk_status load_hf_weights(mpk_context *cx, load_model *m);
+/* Give a weight of a model that is held by one that also reads images the name that it has in a
+ * model of text alone, in arena a. */
+mpk_status load_rename_held(mpk_context *cx, arena *a, str *name);
+
+/* ---- adapter.c ---- */
+
+/* Merge adapters into the weights of m, whose names and layout are those of its file: of a GGUF
+ * file with the rows of q and k in order (gguf_rope.c), of a folder (from_folder) as
+ * load_dequantize left them. */
+mpk_status load_merge_adapters(mpk_context *cx, const load_adapter *adapters, uint32_t n,
+                               bool from_folder, load_model *m);
 
 /* ---- interleaved.c ---- */
 
 /* For a family whose folders interleave the weights of experts (model_def.expert_bias): give each
  * part its own name and order, in the model's arena. */
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
+/* Give another weight of such a folder the name that it has in other families, in arena a. */
+mpk_status load_rename_plain(mpk_context *cx, arena *a, str *name);
 
 /* ---- latent.c ---- */
 
@@ -203,6 +235,11 @@ mpk_status load_order_heads(mpk_context *cx, load_model *m, uint32_t most_group)
 
 /* Element i of an F32, F16 or BF16 tensor, whose data may be unaligned. */
 float load_number(const load_tensor *t, int64_t i);
+/* The address of a row of t, which has so many; of a vector `rows` is 1. */
+const void *load_row_at(const load_tensor *t, int64_t rows, int64_t row);
+/* n elements from a row's beginning on, as f32: exact.  False: the dtype is none of numbers or of
+ * blocks that can be unpacked. */
+bool load_unpack(ir_dtype dtype, const void *from, int64_t n, float *to);
 
 /* Add a token that ends a text, once.  MPK_ELIMIT. */
 mpk_status load_add_eos(mpk_context *cx, model_config *c, int32_t id);
@@ -217,6 +254,10 @@ void load_empty_list(load_model *m);
 mpk_status load_add_tensor(mpk_context *cx, load_model *m, const load_tensor *t);
 /* MPK_EFORMAT if two of the tensors from `first` on overlap in memory. */
 mpk_status load_check_overlap(mpk_context *cx, load_model *m, size_t first);
+/* Read the file `name` of the folder into the model's arena, and note that it was read; *out is
+ * empty if it does not exist. */
+mpk_status load_read_member(mpk_context *cx, load_model *m, const char *folder, const char *name,
+                            str *out);
 /* Map a file for as long as the model lives. */
 mpk_status load_map(mpk_context *cx, const char *path, load_model *m, file_map *out);
 /* A borrowed name for a message; cut if it is long. */

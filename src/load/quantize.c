@@ -165,30 +165,10 @@ static mpk_status list_entries(job *j)
 /* ---- rows ---- */
 
 /* The address in the model of the row that becomes row `row` of the file. */
-static const unsigned char *find_row(const entry *e, int64_t row)
+static const void *find_row(const entry *e, int64_t row)
 {
     const load_tensor *t = e->from;
-    int64_t from = t->rank >= 2 ? gguf_row_from(&e->order, row) : row;
-    uint64_t row_bytes = t->n_bytes / (uint64_t)e->rows;
-    if (!t->parts)
-        return (const unsigned char *)t->data + (uint64_t)from * row_bytes;
-    int64_t part_rows = e->rows / t->dims[0];
-    return (const unsigned char *)t->parts[from / part_rows] +
-           (uint64_t)(from % part_rows) * row_bytes;
-}
-
-/* Unpack a row to f32: exact for f16, bf16 and the values of all block formats. */
-static void unpack_row(const entry *e, const unsigned char *from, float *to)
-{
-    const ir_dtype dtype = e->from->dtype;
-    uint16_t half;
-    if (dtype == IR_F32)
-        memcpy(to, from, (size_t)e->columns * sizeof *to);
-    else if (!blocks_unpack_row(dtype, from, e->columns, to))
-        for (int64_t i = 0; i < e->columns; i++) {
-            memcpy(&half, from + 2 * i, sizeof half);
-            to[i] = dtype == IR_BF16 ? num_from_bf16(half) : num_from_f16(half);
-        }
+    return load_row_at(t, e->rows, t->rank >= 2 ? gguf_row_from(&e->order, row) : row);
 }
 
 /* Reorder the entries of a vector as the rows of a matrix would be. */
@@ -241,7 +221,7 @@ static const float *row_importance(const entry *e, int64_t row)
 static mpk_status convert_row(mpk_context *cx, const entry *e, int64_t row, float *x,
                               unsigned char *to)
 {
-    unpack_row(e, find_row(e, row), x);
+    load_unpack(e->from->dtype, find_row(e, row), e->columns, x); /* add_entry has checked it */
     if (e->from->rank == 1 && e->order.head)
         TRY(order_vector(cx, e, x));
     TRY(check_finite(cx, e, row, x));

@@ -58,7 +58,8 @@ typedef struct parameter {
 /* Reasons that several rows share; shown after "'name' is not supported: ". */
 static const char sampler[] = "the kernel draws tokens in other ways (docs/server.md)",
                   probabilities[] = "give 'logprobs', which are those of the answer",
-                  one_model[] = "the server has one model and no adapters",
+                  one_model[] =
+                      "the server has one model, with the adapters that it was started with",
                   text_only[] = "the model reads only text",
                   no_extras[] = "the reply has no such part",
                   stores_nothing[] = "the server stores nothing: send the whole conversation",

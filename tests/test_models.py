@@ -214,8 +214,8 @@ CASES = {
 }
 
 
-def make(name):
-    family, options = CASES[name]
+def make(name, cases=CASES):
+    family, options = cases[name]
     generator = torch.Generator().manual_seed(RANDOM.randrange(2**31))
     config = getattr(transformers, family + "Config")(attn_implementation="eager", experts_implementation="eager",
                                                       **options)

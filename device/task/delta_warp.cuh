@@ -137,8 +137,7 @@ MPK_FN float delta_apply(const delta_operands &o, const delta_token<PIECES> &d,
 template <int PIECES>
 MPK_FN void delta_column(const mpk_task &t, const delta_operands &o, rt_i64 c, bool mine)
 {
-    const rt_i64 head = c / (o.v.dims[1] / o.a.dims[1]),
-                 group = head / (o.a.dims[1] / (o.q.dims[1] / o.state.dims[2])),
+    const rt_i64 head = c / (o.v.dims[1] / o.a.dims[1]), group = delta_group(o, head),
                  tokens = (rt_i64)mpk_hi(t, 0);
     char *g_y = mpk_data(t, o.y);
     delta_row<PIECES> s = {};

@@ -121,7 +121,15 @@ MPK_FN void causal_conv_run(const mpk_task &t, const mpk_view &x, const mpk_view
 struct delta_operands {
     mpk_view q, k, v, a, b, a_log, dt_bias, positions, slots, state, y;
     float eps;
+    bool tiled; /* head h takes q and k of group h % groups; else neighbours share one */
 };
+
+/* The head of q and k that head `head` of v takes. */
+MPK_FN rt_i64 delta_group(const delta_operands &o, rt_i64 head)
+{
+    const rt_i64 groups = o.q.dims[1] / o.state.dims[2];
+    return o.tiled ? head % groups : head / (o.a.dims[1] / groups);
+}
 
 /* What stays of the state of a head after a token: exp(-exp(a_log) softplus(a + dt_bias)). */
 MPK_FN float delta_decay(const mpk_task &t, const delta_operands &o, rt_i64 token, rt_i64 head)
@@ -177,7 +185,7 @@ MPK_FN void delta_columns(const mpk_task &t, const delta_operands &o, rt_i64 hea
                           rt_i64 hi)
 {
     const int n = (int)o.state.dims[2];
-    const rt_i64 heads = o.a.dims[1], groups = o.q.dims[1] / n, group = head / (heads / groups);
+    const rt_i64 group = delta_group(o, head);
     float *s_q = (float *)(t.s_scratch + MPK_REDUCE_BYTES), *s_k = s_q + n;
     char *g_y = mpk_data(t, o.y);
     for (rt_i64 token = 0; token < (rt_i64)mpk_hi(t, 0); token++) {

@@ -7,7 +7,7 @@
  * and one of delta_rule whose keys have 128 entries:
  *
  *   static constexpr delta_operands o = {in_q, in_k, in_v, in_a, in_b, in_a_log, in_dt_bias,
- *                                        in_positions, in_slots, in_state, out_y, 1e-06f};
+ *                                        in_positions, in_slots, in_state, out_y, 1e-06f, false};
  *   delta_warp_run<2>(t, o);
  *
  * The number of slots is in the views, so programs for other numbers of requests have other code.
@@ -42,7 +42,8 @@ static void print_delta(const gen_call *c, uint32_t n, const char *function, tex
                "    static constexpr delta_operands o = {in_q, in_k, in_v, in_a, in_b, in_a_log, "
                "in_dt_bias, in_positions, in_slots, in_state, out_y, ");
     gen_print_float((float)c->op->attributes[0].f, out);
-    text_print(out, "};\n    %s(t, o);\n}\n", function);
+    text_print(out, ", %s};\n    %s(t, o);\n}\n", c->op->attributes[1].i ? "true" : "false",
+               function);
 }
 
 static mpk_status print_delta_rule(mpk_context *cx, const gen_call *c, uint32_t n, text *out)

@@ -8,12 +8,18 @@
  *   linear_attn.in_proj_ba        of each key head those of b, a
  *   linear_attn.conv1d            [2 G K + H V, 1, W]  q_conv, k_conv, v_conv, of rank 2
  *
+ * GGUF files of Qwen3-Next join as Qwen3.5 does, but for in_proj_ba.  They hold -exp(A_log), as
+ * blk.L.ssm_a, and call dt_bias the bias of linear_attn.dt.
+ *
  * Input: the tensors of a checkpoint, with the names of Hugging Face.  Output: the same with the
  * parts in the place of what was joined.  A part is a range of rows, or rows at addresses of their
  * own (load_tensor.parts): no weights are copied.
  *
  * Called by load.c.
  */
+#include <math.h>
+#include <stdio.h>
+
 #include "load/load.h"
 
 /* Rows of a part: row i is row i / run * stride + first + i % run of the whole. */
@@ -22,7 +28,7 @@ typedef struct part {
     int64_t rows, run, stride, first;
 } part;
 
-enum { MOST_PARTS = 16 };
+enum { MOST_PARTS = 20 };
 
 typedef struct parts {
     part at[MOST_PARTS];
@@ -41,7 +47,7 @@ static void add_range(parts *p, const char *whole, const char *name, int64_t row
     add_part(p, whole, name, rows, rows, 0, first);
 }
 
-static void list_parts(const model_def *def, const model_config *c, parts *p)
+static void list_parts(const model_config *c, parts *p)
 {
     const int64_t G = c->delta_key_heads, K = c->delta_key_size, N = G * K, M = c->delta_heads,
                   head = c->head_size, share = M / G, values = M * c->delta_value_size,
@@ -51,17 +57,14 @@ static void list_parts(const model_def *def, const model_config *c, parts *p)
     add_range(p, "linear_attn.conv1d", "linear_attn.q_conv", N, 0);
     add_range(p, "linear_attn.conv1d", "linear_attn.k_conv", N, N);
     add_range(p, "linear_attn.conv1d", "linear_attn.v_conv", values, 2 * N);
-    if (!def->delta_by_heads) {
-        static const char qkv[] = "linear_attn.in_proj_qkv";
-        add_range(p, qkv, "linear_attn.q_proj", N, 0);
-        add_range(p, qkv, "linear_attn.k_proj", N, N);
-        add_range(p, qkv, "linear_attn.v_proj", values, 2 * N);
-        add_range(p, "linear_attn.in_proj_z", "linear_attn.z_proj", values, 0);
-        add_range(p, "linear_attn.in_proj_b", "linear_attn.b_proj", M, 0);
-        add_range(p, "linear_attn.in_proj_a", "linear_attn.a_proj", M, 0);
-        return;
-    }
-    static const char qkvz[] = "linear_attn.in_proj_qkvz", ba[] = "linear_attn.in_proj_ba";
+    static const char qkv[] = "linear_attn.in_proj_qkv", qkvz[] = "linear_attn.in_proj_qkvz",
+                      ba[] = "linear_attn.in_proj_ba";
+    add_range(p, qkv, "linear_attn.q_proj", N, 0);
+    add_range(p, qkv, "linear_attn.k_proj", N, N);
+    add_range(p, qkv, "linear_attn.v_proj", values, 2 * N);
+    add_range(p, "linear_attn.in_proj_z", "linear_attn.z_proj", values, 0);
+    add_range(p, "linear_attn.in_proj_b", "linear_attn.b_proj", M, 0);
+    add_range(p, "linear_attn.in_proj_a", "linear_attn.a_proj", M, 0);
     add_part(p, qkvz, "linear_attn.q_proj", N, K, stride, 0);
     add_part(p, qkvz, "linear_attn.k_proj", N, K, stride, K);
     add_part(p, qkvz, "linear_attn.v_proj", values, run, stride, 2 * K);
@@ -152,6 +155,30 @@ static mpk_status split(mpk_context *cx, load_model *m, const parts *p, const lo
     return MPK_OK;
 }
 
+/* What only GGUF files have: ssm_a becomes A_log in the arena, the bias of dt gets its name. */
+static mpk_status rename_gguf(mpk_context *cx, load_model *m, load_tensor *t)
+{
+    static const char a[] = ".ssm_a", dt[] = ".linear_attn.dt.bias";
+    if (str_ends(t->name, str_from(dt)))
+        return load_make_name(cx, &m->arena, (str){t->name.at, t->name.n - strlen(dt)},
+                              ".linear_attn.dt_bias", &t->name);
+    if (!str_begins(t->name, STR("blk.")) || !str_ends(t->name, str_from(a)))
+        return MPK_OK;
+    const int64_t n = m->config.delta_heads;
+    float *log_of;
+    CHECK(cx, t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == n, MPK_ESHAPE,
+          "tensor %.*s is not f32[%u], a number for each head of values", LOAD_NAME(t->name),
+          m->config.delta_heads);
+    NEW(cx, &m->arena, log_of, (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        log_of[i] = logf(-load_number(t, i));
+    t->data = log_of;
+    char name[96];
+    snprintf(name, sizeof name, "%.*s.linear_attn.A_log", (int)(t->name.n - 4 - strlen(a)),
+             t->name.at + 4);
+    return load_make_name(cx, &m->arena, STR("model.layers."), name, &t->name);
+}
+
 /* The list is made anew, since parts take the place of what was joined. */
 mpk_status load_split_delta(mpk_context *cx, load_model *m)
 {
@@ -160,15 +187,17 @@ mpk_status load_split_delta(mpk_context *cx, load_model *m)
     TRY(model_find(cx, m->config.family, &def));
     if (!def->delta)
         return MPK_OK;
-    list_parts(def, &m->config, &p);
+    list_parts(&m->config, &p);
     const load_tensor *old = m->tensors.at;
     const size_t n = m->tensors.n;
     load_empty_list(m);
     for (size_t i = 0; i < n; i++) {
+        load_tensor t = old[i];
         bool joined;
-        TRY(split(cx, m, &p, &old[i], &joined));
+        TRY(rename_gguf(cx, m, &t));
+        TRY(split(cx, m, &p, &t, &joined));
         if (!joined)
-            TRY(load_add_tensor(cx, m, &old[i]));
+            TRY(load_add_tensor(cx, m, &t));
     }
     return MPK_OK;
 }

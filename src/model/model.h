@@ -108,6 +108,7 @@ typedef struct model_config {
      * convolution before it covers.  delta_heads 0: no layer has it. */
     uint64_t delta_layers[MODEL_MAX_LAYERS / 64];
     uint32_t delta_heads, delta_key_heads, delta_value_size, delta_key_size, delta_conv;
+    bool delta_tiled; /* head h of values takes key head h % delta_key_heads (op/delta_rule.c) */
 
     /* each KV head stands so often in programs (load/heads.c); 0 is 1 */
     uint32_t kv_times;
@@ -289,8 +290,7 @@ typedef struct model_def {
     /* some layers have linear attention: linear_* and layer_types, or full_attention_interval, are
      * read, and heads of q_proj have their gates beside them (load/delta.c) */
     bool delta;
-    /* how its parts are joined in checkpoints: all of a key head, or kind by kind */
-    bool delta_by_heads;
+    bool gguf_tiled; /* in GGUF files the heads of values are in the order of delta_tiled */
     /* "use_qk_norm" is read: heads of q and k may have norms */
     bool head_norms_said;
     /* files may hold layers after the last one, which guess further tokens; they are not used */

@@ -371,9 +371,9 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
         q = decoder_norm(d, q, "self_attn.query_layernorm");
         k = decoder_norm(d, k, "self_attn.key_layernorm");
     }
-    const ir_tensor_id gate =
-        c->attention_gate ? decoder_linear(d, h, "self_attn.out_gate", H * K, D, qkv_bias)
-                          : IR_NONE;
+    const ir_tensor_id gate = c->attention_gate
+                                  ? decoder_linear(d, h, "self_attn.out_gate", H * K, D, qkv_bias)
+                                  : IR_NONE;
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
     if (c->attention_gate)
         h = add_gated(d, h, gate);

@@ -99,7 +99,8 @@ ir_tensor_id decoder_delta_attention(decoder *d, ir_tensor_id h)
                                d->positions,
                                d->slots,
                                add_state(d, "delta_state", 3, (int64_t[]){d->s->n_slots, N, K})};
-    h = add_op(d, "delta_rule", "delta_rule", sizeof in / sizeof *in, in, NULL);
+    h = add_op(d, "delta_rule", "delta_rule", sizeof in / sizeof *in, in,
+               (ir_set[]){{.name = "tiled", .i = c->delta_tiled}, {0}});
     h = decoder_norm(d, add_shape(d, h, 3, "delta_heads"), "linear_attn.norm");
     h = add_op(d, "silu_mul", "delta_gated", 2,
                (ir_tensor_id[]){z, add_shape(d, h, 2, "delta_flat")}, NULL);

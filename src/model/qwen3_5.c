@@ -11,9 +11,21 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
 
 static const model_holder holders[] = {{"qwen3_5", "qwen3_5_text", false}, {NULL, NULL, false}};
 
+static const char *const names[][2] = {{"post_attention_norm", "post_attention_layernorm"},
+                                       {"attn_qkv", "linear_attn.in_proj_qkv"},
+                                       {"attn_gate", "linear_attn.in_proj_z"},
+                                       {"ssm_alpha", "linear_attn.in_proj_a"},
+                                       {"ssm_beta", "linear_attn.in_proj_b"},
+                                       {"ssm_conv1d", "linear_attn.conv1d"},
+                                       {"ssm_dt", "linear_attn.dt"},
+                                       {"ssm_norm", "linear_attn.norm"},
+                                       {"ssm_out", "linear_attn.out_proj"},
+                                       {NULL, NULL}};
+
 const model_def model_qwen3_5 = {
     .family = "qwen3_5_text",
     .holders = holders,
+    .gguf = "qwen35",
     .norm_eps = 1e-6,
     .rope_theta = 10000,
     .rotated = 0.25,
@@ -21,6 +33,8 @@ const model_def model_qwen3_5 = {
     .biases = MODEL_BIASES_SAID,
     .unit_norms = true,
     .delta = true,
+    .gguf_names = names,
+    .gguf_tiled = true,
     .guesses = true,
     .build = build,
 };

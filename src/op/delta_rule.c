@@ -4,7 +4,7 @@
  *
  * q, k [T, G K], v [T, H V], a, b [T, H], a_log, dt_bias [H], positions, slots i32[T],
  * state f32[B, H V, K] -> y [T, H V], the state.  H is a multiple of G: neighbouring heads of v
- * share one of q and k.  For each token, in each head:
+ * share one of q and k; tiled: head h of v takes head h % G.  For each token, in each head:
  *
  *   q' = q / (|q| root(K))   k' = k / |k|              lengths: root(sum of squares + eps)
  *   g  = exp(-exp(a_log) softplus(a + dt_bias))        what stays of S
@@ -24,22 +24,28 @@
 
 /* Inputs by index, and the attribute. */
 enum { Q, KEYS, VALUES, A, B, A_LOG, DT_BIAS, POSITIONS, SLOTS, STATE };
-enum { EPS };
+enum { EPS, TILED };
 enum { MOST_KEY = 256, LANES = 8 };
 
 /* Sizes of a call, as in the comment above. */
 typedef struct sizes {
     int64_t H, G, K, V;
+    bool tiled;
 } sizes;
 
-static sizes find_sizes(const int64_t *q, const int64_t *v, const int64_t *a, const int64_t *state)
+static sizes find_sizes(const ir_attribute *how, const int64_t *q, const int64_t *v,
+                        const int64_t *a, const int64_t *state)
 {
-    return (sizes){.H = a[1], .G = q[1] / state[2], .K = state[2], .V = v[1] / a[1]};
+    return (sizes){.H = a[1],
+                   .G = q[1] / state[2],
+                   .K = state[2],
+                   .V = v[1] / a[1],
+                   .tiled = how[TILED].i != 0};
 }
 
 static sizes sizes_of(const ir_graph *g, const ir_op *op)
 {
-    return find_sizes(shape_input(g, op, Q)->dims, shape_input(g, op, VALUES)->dims,
+    return find_sizes(op->attributes, shape_input(g, op, Q)->dims, shape_input(g, op, VALUES)->dims,
                       shape_input(g, op, A)->dims, shape_input(g, op, STATE)->dims);
 }
 
@@ -96,7 +102,7 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
 {
     const sizes s = sizes_of(g, op);
     *read = ir_box_whole(shape_input(g, op, input));
-    if (input == Q || input == KEYS)
+    if ((input == Q || input == KEYS) && !s.tiled)
         read_parts(box, s.H / s.G * s.V, s.K, read, 1);
     else if (input == VALUES || input == STATE)
         read_parts(box, 1, 1, read, 1);
@@ -113,17 +119,19 @@ static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir
     reads(g, op, STATE, box, written);
 }
 
-/* Heads: each peer keeps the state of its own. */
+/* Heads: each peer keeps the state of its own.  Tiled heads are not cut: which of q and k the first
+ * one of a part takes would follow from the part. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
+    const sizes s = sizes_of(g, op);
     for (uint32_t i = Q; i <= B; i++)
         out->in[i] = 1;
     out->in[A_LOG] = out->in[DT_BIAS] = 0;
     out->in[POSITIONS] = out->in[SLOTS] = OP_WHOLE;
     out->in[STATE] = out->out[0] = out->out[1] = 1;
-    out->groups = sizes_of(g, op).G;
+    out->groups = s.G;
     out->covers = 1u << Q | 1u << KEYS;
-    return way == 0;
+    return way == 0 && !s.tiled;
 }
 
 /* Scratch: a head of q, of k and of v, which becomes y. */
@@ -186,7 +194,7 @@ static void run_columns(const op_call *call, const sizes *s, int64_t first, int6
                         int64_t tokens, float *scratch)
 {
     const op_view *in = call->in, *y = &call->out[0], *state = &call->out[1];
-    const int64_t head = first / s->V, group = head / (s->H / s->G);
+    const int64_t head = first / s->V, group = s->tiled ? head % s->G : head / (s->H / s->G);
     const float eps = (float)call->attributes[EPS].f, length = 1 / sqrtf((float)s->K);
     float *q = scratch, *k = q + s->K, *row = k + s->K;
     for (int64_t t = 0; t < tokens; t++) {
@@ -210,7 +218,8 @@ static void run_columns(const op_call *call, const sizes *s, int64_t first, int6
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
     const op_view *in = call->in;
-    const sizes s = find_sizes(in[Q].dims, in[VALUES].dims, in[A].dims, in[STATE].dims);
+    const sizes s =
+        find_sizes(call->attributes, in[Q].dims, in[VALUES].dims, in[A].dims, in[STATE].dims);
     for (int64_t at = box->lo[1], end; at < box->hi[1]; at = end) {
         end = (at / s.V + 1) * s.V;
         end = end < box->hi[1] ? end : box->hi[1];
@@ -227,10 +236,10 @@ static const op_operand in[] = {{"q", 0},     {"k", 0},     {"v", 0},       {"a"
                                 {"b", 0},     {"a_log", 0}, {"dt_bias", 0}, {"positions", 0},
                                 {"slots", 0}, {"state", 0}};
 static const op_operand out[] = {{"y", 0}, {"state", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_INT("tiled", 0)};
 
-/* tokens, dtype, columns of q, columns of v, heads, state. */
-#define CASE(tokens, dtype, q, v, heads, state)                                                    \
+/* tokens, dtype, columns of q, columns of v, heads, state, attributes. */
+#define CASE(tokens, dtype, q, v, heads, state, attributes)                                        \
     {                                                                                              \
         "input %q : " dtype "[" tokens ", " q "] live=tokens\ninput %k : " dtype "[" tokens ", " q \
         "] live=tokens\ninput %v : " dtype "[" tokens ", " v "] live=tokens\ninput %a : " dtype    \
@@ -238,12 +247,13 @@ static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
         "] live=tokens\nconst %log : f32[" heads "]\nconst %dt : " dtype "[" heads                 \
         "]\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                        \
         "] live=tokens\nstate %S : " state                                                         \
-        "\n%y, %after = delta_rule(%q, %k, %v, %a, %b, %log, %dt, %p, %s, %S)\n"                   \
+        "\n%y, %after = delta_rule(%q, %k, %v, %a, %b, %log, %dt, %p, %s, %S)" attributes "\n"     \
     }
 static const op_case cases[] = {
-    CASE("1", "f32", "128", "128", "1", "f32[2, 128, 128]"),
-    CASE("9", "bf16", "64", "256", "4", "f32[3, 256, 32]"),
-    CASE("7", "f32", "24", "60", "3", "f32[2, 60, 24]"),
+    CASE("1", "f32", "128", "128", "1", "f32[2, 128, 128]", ""),
+    CASE("9", "bf16", "64", "256", "4", "f32[3, 256, 32]", ""),
+    CASE("7", "f32", "24", "60", "3", "f32[2, 60, 24]", ""),
+    CASE("6", "f32", "24", "96", "6", "f32[3, 96, 8]", " {tiled = 1, eps = 0.5}"),
 };
 
 const op_def op_delta_rule = {

@@ -1,5 +1,5 @@
-/* qwen3_5_moe.c - Qwen3.5 with a mixture of experts in every layer, and beside it a feed-forward for
- * every token with a gate of its own, as Qwen3-Next has.
+/* qwen3_5_moe.c - Qwen3.5 with a mixture of experts in every layer, and beside it a feed-forward
+ * for every token with a gate of its own, as Qwen3-Next has.
  */
 #include "model/model_decoder.h"
 

@@ -1,5 +1,5 @@
-/* qwen3_next.c - Qwen3-Next: three of four layers have linear attention by the gated delta rule, the
- * others attention whose result is gated; each has a mixture of experts, and beside it a
+/* qwen3_next.c - Qwen3-Next: three of four layers have linear attention by the gated delta rule,
+ * the others attention whose result is gated; each has a mixture of experts, and beside it a
  * feed-forward for every token with a gate of its own.
  */
 #include "model/model_decoder.h"

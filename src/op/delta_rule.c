@@ -142,7 +142,7 @@ static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *bo
     return (size_t)(2 * s.K + s.V) * sizeof(float);
 }
 
-/* The sum of x[i] y[i], by LANES sums of every LANES-th entry, which a compiler adds side by side. */
+/* The sum of x[i] y[i], by LANES sums of every LANES-th entry, which a compiler adds at once. */
 static float dot(const float *x, const float *y, int64_t n)
 {
     float sums[LANES] = {0}, sum = 0;

@@ -8,6 +8,7 @@
  */
 #include "base/rng.h"
 #include "check.h"
+#include "draw_sizes.h"
 #include "gen/source.h"
 #include "host/target.h"
 #include "ir/op.h"
@@ -342,17 +343,6 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     return MPK_OK;
 }
 
-/* Sizes of latent attention, DeepSeek's among them. */
-static void make_latent(world *w, model_config *c)
-{
-    c->n_kv_heads = 1;
-    c->latent_size = pick(w, 2) ? 512 : 32 * (1 + pick(w, 8));
-    c->query_latent_size = pick(w, 2) ? 32 * (1 + pick(w, 20)) : 0;
-    c->rope_size = pick(w, 2) ? 64 : 8 * (1 + pick(w, 5));
-    c->head_size = c->rope_size + 32 * (1 + pick(w, 4));
-    c->value_size = 32 * (1 + pick(w, 4));
-}
-
 /* Random sizes, and everything that the family's record lets a file say. */
 static model_config random_config(world *w, const model_def *def)
 {
@@ -399,7 +389,9 @@ static model_config random_config(world *w, const model_def *def)
     c.attention_bias = def->biases != MODEL_NO_BIASES && pick(w, 2);
     c.head_norms = def->head_norms_said && pick(w, 2);
     if (def->latent)
-        make_latent(w, &c);
+        draw_latent(w->seed, &c);
+    if (def->delta)
+        draw_delta(w->seed, 128, 256, &c);
     if (def->routing) {
         c.shared_ffn_size = 64 * pick(w, 3), c.expert_scale = 2.5, c.dense_layers[0] = pick(w, 4);
         c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;

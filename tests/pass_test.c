@@ -11,6 +11,7 @@
 #include "check.h"
 
 #include "base/rng.h"
+#include "draw_sizes.h"
 #include "ir/op.h"
 #include "model/model.h"
 #include "pass/pass.h"
@@ -217,6 +218,8 @@ static ir_graph *random_decoder(world *w)
                       .value_size = latent ? 4 + 4 * pick(w, 2) : 0};
     if (latent)
         c.n_kv_heads = 1;
+    if (def->delta)
+        draw_delta(w->seed, 24, 20, &c);
     model_shape shape = {.n_tokens = tokens,
                          .n_rows = 1 + pick(w, tokens),
                          .n_slots = tokens,

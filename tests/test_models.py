@@ -53,6 +53,12 @@ def latent(hidden, heads, latents, plain, rotated, value, n, of_token, size, lay
                  n_routed_experts=n, num_experts_per_tok=of_token, moe_intermediate_size=size, **more)
 
 
+def delta(keys, heads, key, value, **more):
+    """Linear attention: heads of keys and of values, and their sizes."""
+    return dict(linear_num_key_heads=keys, linear_num_value_heads=heads, linear_key_head_dim=key,
+                linear_value_head_dim=value, **more)
+
+
 MSCALE = {**YARN, "mscale": 0.8, "mscale_all_dim": 0.8}
 CASES = {
     "llama-tied": ("Llama", shape(64, 4, 2, tie_word_embeddings=True)),
@@ -190,14 +196,26 @@ CASES = {
                                      num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=2,
                                      first_k_dense_replace=0, attention_bias=False, pad_token_id=0, rope_parameters={
                                          "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3})),
+    "qwen3-5": ("Qwen3_5Text", shape(64, 4, 2, 32, layers=4, **delta(2, 4, 16, 16))),
+    "qwen3-5-odd": ("Qwen3_5Text", shape(96, 3, 1, 40, layers=3, ffn=77, vocab=1003, tie_word_embeddings=True,
+                                         attention_bias=True, linear_conv_kernel_dim=3, layer_types=[
+                                             "full_attention", "linear_attention", "linear_attention"],
+                                         **delta(3, 3, 24, 40))),
+    "qwen3-next": ("Qwen3Next", experts(64, 4, 2, 32, layers=4, n=8, of_token=3, size=40,
+                                        shared_expert_intermediate_size=48, **delta(2, 4, 16, 32))),
+    "qwen3-next-dense": ("Qwen3Next", experts(96, 6, 2, 16, layers=5, n=5, of_token=2, size=40, ffn=77, vocab=1003,
+                                              shared_expert_intermediate_size=33, mlp_only_layers=[1],
+                                              norm_topk_prob=False, **delta(1, 3, 32, 8))),
+    "qwen3-5-moe": ("Qwen3_5MoeText", experts(64, 4, 1, 32, layers=4, n=8, of_token=3, size=40,
+                                              shared_expert_intermediate_size=48, **delta(4, 8, 8, 16))),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
 }
 
 
-def make(name):
-    family, options = CASES[name]
+def make(name, cases=CASES):
+    family, options = cases[name]
     generator = torch.Generator().manual_seed(RANDOM.randrange(2**31))
     config = getattr(transformers, family + "Config")(attn_implementation="eager", experts_implementation="eager",
                                                       **options)

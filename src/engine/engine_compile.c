@@ -151,6 +151,17 @@ static mpk_status compile(mpk_context *cx, uint32_t only_tokens, engine_build *b
     return engine_progress(cx, &b->options, "compiling", 1);
 }
 
+/* Linear attention keeps one state for all tokens of a text, those of drafts among them. */
+static mpk_status check_drafts(mpk_context *cx, const engine_build *b)
+{
+    const bool tries = b->options.speculation || b->has_draft;
+    CHECK(cx, !tries || (!b->model.config.delta_heads && !b->draft.config.delta_heads),
+          MPK_EUNSUPPORTED,
+          "models with linear attention cannot speculate: a token that was tried cannot be taken "
+          "back from their state");
+    return MPK_OK;
+}
+
 /* Options come first, so that a wrong one is told before a large file is read; the plan needs the
  * model and the device.  Of an image all of them come from the file, and the caller's options are
  * only compared.
@@ -180,6 +191,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
               "or compile the model again with these",
               model);
         NOTE(cx, engine_read_image(cx, model, for_running, b), "opening the image %s", model);
+        TRY(check_drafts(cx, b));
         TRY(engine_meet(cx, b));
         b->load_ns = clock_ns() - start - b->device_ns;
     } else {
@@ -190,6 +202,7 @@ mpk_status engine_build_open(mpk_context *cx, const char *model, const mpk_engin
         b->device_ns = clock_ns() - start - b->load_ns;
         TRY(load_order_heads(cx, &b->model, b->device.target->most_group));
         TRY(engine_open_draft(cx, b));
+        TRY(check_drafts(cx, b));
         if (b->options.rank)
             TRY(engine_meet(cx, b));
         TRY(engine_make_plan(cx, for_running, b));

@@ -74,8 +74,10 @@ static ir_dtype precision_of(const load_model *model)
 
 /* ---- memory ---- */
 
-/* What the KV cache may take: *most at all, *usual unless more is asked for. */
-static mpk_status kv_budget(mpk_context *cx, engine_build *b, uint64_t *most, uint64_t *usual)
+/* What the KV cache may take: *most at all, *usual unless more is asked for.  State that each slot
+ * has beside it counts as weights do. */
+static mpk_status kv_budget(mpk_context *cx, engine_build *b, const engine_plan *p, uint64_t *most,
+                            uint64_t *usual)
 {
     uint64_t weights = 0, tied = 0;
     for (int i = 0; i <= (b->has_draft ? 1 : 0); i++) {
@@ -83,7 +85,7 @@ static mpk_status kv_budget(mpk_context *cx, engine_build *b, uint64_t *most, ui
         const model_config *c = &model->config;
         engine_dtypes dtypes;
         TRY(engine_find_dtypes(cx, &b->arena, b, i, &dtypes));
-        weights += engine_weight_bytes(&dtypes);
+        weights += engine_weight_bytes(&dtypes) + p->max_batch * model_slot_bytes(c);
         tied += c->tied_embeddings ? (uint64_t)c->vocab_size * c->hidden_size * 2 : 0;
     }
     b->device.target->kv_budget(&b->device, weights, tied, most, usual);
@@ -99,7 +101,7 @@ static mpk_status plan_pages(mpk_context *cx, engine_build *b, bool for_running,
     const mpk_engine_options *o = &b->options;
     uint64_t page_bytes = p->kv_token_bytes * ENGINE_PAGE_TOKENS, most, usual;
     uint64_t whole = (uint64_t)p->max_batch * p->pages_per_slot, n = whole;
-    TRY(kv_budget(cx, b, &most, &usual));
+    TRY(kv_budget(cx, b, p, &most, &usual));
     if (o->kv_tokens)
         n = (o->kv_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     else if (n * page_bytes > usual)
@@ -133,7 +135,7 @@ static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
           model_cache_size(c));
     /* each peer has a head at least */
     uint64_t heads = model_kv_heads(c), held = heads > p->n_peers ? heads : p->n_peers;
-    p->kv_token_bytes += model_caches(c) * c->n_layers * held *
+    p->kv_token_bytes += model_caches(c) * model_cached_layers(c) * held *
                          (uint64_t)ir_row_bytes(p->kv_dtype, model_cache_size(c));
     return MPK_OK;
 }

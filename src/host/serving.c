@@ -5,7 +5,10 @@
  * program that lacks one of the tensors takes no requests; the host can only run its graphs one by
  * one.
  */
+#include <stdio.h>
+
 #include "host/books.h"
+#include "ir/op.h"
 #include "model/model.h"
 #include "rt/rt_kv.h"
 
@@ -30,6 +33,27 @@ static int64_t dim_of(const ir_graph *g, const char *name, uint32_t axis)
 {
     ir_tensor_id id = ir_find(g, name);
     return id == IR_NONE || g->tensors.at[id].rank <= axis ? 0 : g->tensors.at[id].dims[axis];
+}
+
+/* A dimension of the KV cache of the first layer that has one; `prefix`: of a draft model. */
+static int64_t cache_dim(const ir_graph *g, const char *prefix, uint32_t axis)
+{
+    int64_t n = 0;
+    for (uint32_t layer = 0; n == 0 && layer < MODEL_MAX_LAYERS; layer++) {
+        char name[64];
+        snprintf(name, sizeof name, "%sk_cache.%u", prefix, layer);
+        n = dim_of(g, name, axis);
+    }
+    return n;
+}
+
+/* Do tokens of the graph leave state for those after them? */
+static bool carries(const ir_graph *g)
+{
+    bool any = false;
+    for (size_t i = 0; i < g->ops.n; i++)
+        any |= (g->ops.at[i].def->flags & OP_CARRIES) != 0;
+    return any;
 }
 
 /* The step tensors of one graph, as model.h names them. */
@@ -95,8 +119,8 @@ static void find_sizes(const program_image *image, rt_serving *s)
     s->n_slots = s->pages == RT_NOWHERE ? last->n_rows : (rt_u32)dim_of(ir, "pages", 0);
     if (s->pages != RT_NOWHERE) {
         s->pages_per_slot = (rt_u32)dim_of(ir, "pages", 1);
-        s->n_pages = (rt_u32)dim_of(ir, "k_cache.0", 0);
-        s->page_tokens = (rt_u32)dim_of(ir, "k_cache.0", 2);
+        s->n_pages = (rt_u32)cache_dim(ir, "", 0);
+        s->page_tokens = (rt_u32)cache_dim(ir, "", 2);
     }
     s->n_free = s->n_pages;
     if (s->n_slots) /* a graph of another kind may use the name */
@@ -126,6 +150,7 @@ void host_find_serving(const program_image *image, rt_serving *out)
               (s.pages == RT_NOWHERE || (s.n_pages && s.page_tokens));
     for (uint32_t i = 0; i < image->n_graphs; i++) {
         find_tensors(image, i, &other);
+        s.carries |= carries(image->ir[i]);
         if (!same_places(&found, &other) || graphs[i].n_tokens > s.max_tokens ||
             graphs[i].n_rows > s.max_rows)
             s.ready = 0;
@@ -153,8 +178,8 @@ mpk_status host_fill_apart(mpk_context *cx, const program_image *image, uint32_t
 static bool fits_draft_model(const ir_graph *g, const rt_serving *s)
 {
     return dim_of(g, "pages", 0) == s->n_slots && dim_of(g, "pages", 1) == s->pages_per_slot &&
-           dim_of(g, MODEL_DRAFT "k_cache.0", 0) == s->n_pages &&
-           dim_of(g, MODEL_DRAFT "k_cache.0", 2) == s->page_tokens &&
+           cache_dim(g, MODEL_DRAFT, 0) == s->n_pages &&
+           cache_dim(g, MODEL_DRAFT, 2) == s->page_tokens &&
            (s->asks == RT_NOWHERE || dim_of(g, "rules", 1) == s->rule_words);
 }
 
@@ -204,7 +229,7 @@ void host_plan_pages(rt_serving *s, bool grows, bool shared)
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE &&
                     s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
     s->grows = has_text && grows && !s->few_tokens;
-    s->unit = has_text && shared ? sharing_unit(s) : 0;
+    s->unit = has_text && shared && !s->carries ? sharing_unit(s) : 0;
     s->keeps_text = s->grows || (s->unit && !s->few_tokens);
     s->bucket_mask = power_of_two(2 * (uint64_t)s->n_pages) - 1;
     for (int i = 0; i < 2; i++)
@@ -217,7 +242,7 @@ void host_plan_drafts(rt_serving *s, uint32_t step_tokens, uint32_t gram_tokens,
 {
     bool has_text = s->ready && s->n_pages && s->history != RT_NOWHERE && s->next != RT_NOWHERE &&
                     s->history_tokens >= (uint64_t)s->pages_per_slot * s->page_tokens;
-    if (!has_text || !step_tokens)
+    if (!has_text || !step_tokens || s->carries)
         return;
     uint32_t most =
         s->few_tokens ? least(s->few_tokens, s->few_rows) : least(s->max_tokens, s->max_rows);

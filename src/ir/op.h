@@ -106,6 +106,9 @@ enum {
     /* ids say which entries of an input a task reads: `reads` names all that they may choose, and
      * the task reads at most as many as its box has */
     OP_LOOKS_UP = 1024,
+    /* each token finds what the one before it in its text left in state (op/recurrent.h): tokens
+     * cannot be taken back, and no text can begin in the middle of another's */
+    OP_CARRIES = 2048,
 };
 
 /* In place of an axis in op_split. */

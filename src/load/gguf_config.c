@@ -116,13 +116,43 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
     } sizes[] = {{"block_count", &c->n_layers},
                  {"context_length", &c->max_positions},
                  {"embedding_length", &c->hidden_size},
-                 {"feed_forward_length", &c->ffn_size},
                  {"attention.head_count", &c->n_heads}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         TRY(get_needed(s, sizes[i].key, sizes[i].out));
+    c->ffn_size = s->def->sizes.ffn_size; /* files of families with experts alone may not say it */
+    TRY(c->ffn_size ? get_u32(s, "feed_forward_length", &c->ffn_size)
+                    : get_needed(s, "feed_forward_length", &c->ffn_size));
     TRY(drop_guesses(s, c));
     TRY(s->def->latent ? fill_latent(s, c) : fill_heads(s, c));
     return fill_vocab_size(s, m, c);
+}
+
+/* Linear attention: the layers that have it are those with its convolution; of a vocabulary alone,
+ * as the interval says. */
+static mpk_status fill_delta(scope *s, const load_model *m, model_config *c)
+{
+    uint32_t inner = 0, every = 4;
+    if (!s->def->delta)
+        return MPK_OK;
+    TRY(get_needed(s, "ssm.conv_kernel", &c->delta_conv));
+    TRY(get_needed(s, "ssm.state_size", &c->delta_key_size));
+    TRY(get_needed(s, "ssm.group_count", &c->delta_key_heads));
+    TRY(get_needed(s, "ssm.time_step_rank", &c->delta_heads));
+    TRY(get_needed(s, "ssm.inner_size", &inner));
+    CHECK(s->cx, c->delta_heads && inner % c->delta_heads == 0, MPK_EFORMAT,
+          "%s %u does not divide into %u heads", s->key, inner, c->delta_heads);
+    TRY(get_u32(s, "full_attention_interval", &every));
+    CHECK(s->cx, every, MPK_EFORMAT, "%s is 0", s->key);
+    c->delta_value_size = inner / c->delta_heads;
+    c->delta_tiled = s->def->gguf_tiled;
+    c->attention_gate = true;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.linear_attn.conv1d.weight", i);
+        model_set_layer(c->delta_layers, i,
+                        m->tensors.n ? load_find(m, name) != NULL : (i + 1) % every != 0);
+    }
+    return MPK_OK;
 }
 
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
@@ -461,6 +491,7 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     TRY(refuse_unsupported(s));
     TRY(fill_sizes(s, m, c));
     TRY(fill_experts(s, m, c));
+    TRY(fill_delta(s, m, c));
     c->norm_eps = 1e-5;
     c->layer_norms = s->def->layer_norms;
     c->norm_bias = s->def->norm_bias;

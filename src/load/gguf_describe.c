@@ -64,6 +64,8 @@ mpk_status gguf_find_written(mpk_context *cx, const load_model *m, const model_d
 {
     const model_def *own;
     TRY(model_find(cx, m->config.family, &own));
+    CHECK(cx, !own->delta, MPK_EUNSUPPORTED,
+          "GGUF files of models with linear attention are read, and cannot be written");
     const char *name = own->gguf_written ? own->gguf_written : own->gguf;
     CHECK(cx, name, MPK_EUNSUPPORTED, "GGUF files have no architecture for models of the family %s",
           own->family);

@@ -64,7 +64,7 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_d
     } sizes[] = {{"num_hidden_layers", &c->n_layers, 0},
                  {"hidden_size", &c->hidden_size, 0},
                  {"num_attention_heads", &c->n_heads, s->n_heads},
-                 {"intermediate_size", &c->ffn_size, 0},
+                 {"intermediate_size", &c->ffn_size, s->ffn_size},
                  {"vocab_size", &c->vocab_size, s->vocab_size},
                  {"max_position_embeddings", &c->max_positions, s->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -430,6 +430,40 @@ static mpk_status fill_layer_types(mpk_context *cx, const json_value *j, model_c
     return MPK_OK;
 }
 
+/* Linear attention: its sizes, and the layers that have it. */
+static mpk_status fill_delta(mpk_context *cx, const json_value *j, const model_def *def,
+                             model_config *c)
+{
+    const json_value *types = json_get(j, "layer_types");
+    uint32_t every = 4;
+    if (!def->delta)
+        return MPK_OK;
+    c->delta_heads = 32, c->delta_key_heads = 16, c->delta_conv = 4;
+    c->delta_value_size = c->delta_key_size = 128;
+    c->attention_gate = true;
+    TRY(json_read_u32(cx, j, "linear_num_value_heads", &c->delta_heads));
+    TRY(json_read_u32(cx, j, "linear_num_key_heads", &c->delta_key_heads));
+    TRY(json_read_u32(cx, j, "linear_value_head_dim", &c->delta_value_size));
+    TRY(json_read_u32(cx, j, "linear_key_head_dim", &c->delta_key_size));
+    TRY(json_read_u32(cx, j, "linear_conv_kernel_dim", &c->delta_conv));
+    TRY(json_read_bool(cx, j, "attn_output_gate", &c->attention_gate));
+    CHECK(cx, c->attention_gate, MPK_EUNSUPPORTED, "\"attn_output_gate\" false is not supported");
+    TRY(json_read_u32(cx, j, "full_attention_interval", &every));
+    CHECK(cx, every, MPK_EFORMAT, "\"full_attention_interval\" is 0");
+    CHECK(cx, !types || (json_is(types, JSON_KIND_LIST) && types->n == c->n_layers), MPK_EFORMAT,
+          "\"layer_types\" is not a list of %u names", c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const str type = types ? types->items[i].text : (str){0};
+        const bool linear = types ? str_is(type, "linear_attention") : (i + 1) % every != 0;
+        CHECK(cx, !types || linear || str_is(type, "full_attention"), MPK_EUNSUPPORTED,
+              "\"layer_types\": layer %u is \"%.*s\"; full_attention and linear_attention are "
+              "supported",
+              i, LOAD_NAME(type));
+        model_set_layer(c->delta_layers, i, linear);
+    }
+    return MPK_OK;
+}
+
 /* Each how many layers one sees all: a number, or the letters of as many layers, "LLLG". */
 static mpk_status read_pattern(mpk_context *cx, const json_value *j, uint32_t *every)
 {
@@ -676,6 +710,7 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     TRY(fill_activation(cx, a, j, def, c));
     TRY(fill_dtype(cx, j, c));
     TRY(fill_window(cx, j, def, c));
+    TRY(fill_delta(cx, j, def, c));
     TRY(fill_rope(cx, a, j, def, c));
     TRY(fill_unrotated(cx, j, def, c));
     c->bos_token = -1;

@@ -45,9 +45,11 @@ mpk_status load_rename_held(mpk_context *cx, arena *a, str *name)
     return MPK_OK;
 }
 
-/* Is it the weight of a norm? */
+/* Is it the weight of a norm?  That of linear attention multiplies as it is in every family. */
 static bool is_norm(const load_tensor *t)
 {
+    if (str_ends(t->name, STR(".linear_attn.norm.weight")))
+        return false;
     static const char end[] = "norm.weight";
     const size_t n = sizeof end - 1;
     return t->rank == 1 && t->name.n >= n && begins_with(t->name, "model.") &&

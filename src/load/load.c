@@ -425,6 +425,7 @@ static mpk_status open_any(mpk_context *cx, const char *path, const load_adapter
         return MPK_OK;
     NOTE(cx, load_split_joined(cx, m), "opening %s", path);
     NOTE(cx, load_split_latent(cx, m), "opening %s", path);
+    NOTE(cx, load_split_delta(cx, m), "opening %s", path);
     NOTE(cx, load_stack_experts(cx, m), "opening %s", path);
     NOTE(cx, check_weights(cx, m), "opening %s", path);
     return MPK_OK;

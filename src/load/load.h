@@ -15,6 +15,7 @@
  *   experts.c         the weights of experts under one name
  *   interleaved.c     those of gpt-oss's folders, by rows
  *   latent.c          those that make keys and values of latents, each head's apart
+ *   delta.c           those of linear attention, taken apart
  *   joined.c          weights that files hold as one tensor, taken apart
  *   heads.c           rows of q, k and v in the order of programs
  *   random.c          random weights
@@ -202,6 +203,11 @@ mpk_status load_rename_plain(mpk_context *cx, arena *a, str *name);
 
 /* For a family with latent attention: give each head's weights for keys and for values a tensor. */
 mpk_status load_split_latent(mpk_context *cx, load_model *m);
+
+/* ---- delta.c ---- */
+
+/* For a family with linear attention: give the parts of what its files join names of their own. */
+mpk_status load_split_delta(mpk_context *cx, load_model *m);
 
 /* ---- joined.c ---- */
 

@@ -32,7 +32,8 @@
  *   with counts_experts, of each layer with experts: model.layers.L.experts i32[T, N] live=tokens,
  *              the experts of each token
  * State: k_cache.LAYER and v_cache.LAYER of each layer, of kv_dtype[n_pages, G, P, K], with latent
- * attention k_cache.LAYER alone, [n_pages, 1, P, latent_size + rope_size]; choice
+ * attention k_cache.LAYER alone, [n_pages, 1, P, latent_size + rope_size]; of layers with linear
+ * attention delta_state.LAYER and {q,k,v}_conv_state.LAYER, f32[B, ..]; choice
  * f32[C, V], where the logits of rows with rules are changed.  With greedy_only there are no asks,
  * rules, history, choice and logprobs.
  */
@@ -98,6 +99,16 @@ typedef struct model_config {
      * and values together, of what queries are made from, 0: of the hidden state itself, and of a
      * head's values.  latent_size 0: attention is plain. */
     uint32_t latent_size, query_latent_size, value_size;
+
+    /* each entry of what attention gives is multiplied by the sigmoid of one of another product */
+    bool attention_gate;
+
+    /* Linear attention by the delta rule (model_delta.c): a bit for each layer that has it in the
+     * place of attention; heads of values, of keys and queries, entries of each; tokens that the
+     * convolution before it covers.  delta_heads 0: no layer has it. */
+    uint64_t delta_layers[MODEL_MAX_LAYERS / 64];
+    uint32_t delta_heads, delta_key_heads, delta_value_size, delta_key_size, delta_conv;
+    bool delta_tiled; /* head h of values takes key head h % delta_key_heads (op/delta_rule.c) */
 
     /* each KV head stands so often in programs (load/heads.c); 0 is 1 */
     uint32_t kv_times;
@@ -212,6 +223,7 @@ typedef struct model_holder {
 /* Numbers of a family that its configuration files may leave out. */
 typedef struct model_defaults {
     uint32_t n_heads, n_kv_heads, head_size, vocab_size, max_positions;
+    uint32_t ffn_size; /* of families whose layers all have experts */
 } model_defaults;
 
 /* A family: the meaning of its configuration files, and its forward pass.  Loaders and the
@@ -275,6 +287,10 @@ typedef struct model_def {
     bool neighbours;     /* the same in checkpoints */
     model_joints joints; /* 0: all tensors are apart */
     bool latent; /* attention is latent: kv_lora_rank, q_lora_rank and sizes of heads are read */
+    /* some layers have linear attention: linear_* and layer_types, or full_attention_interval, are
+     * read, and heads of q_proj have their gates beside them (load/delta.c) */
+    bool delta;
+    bool gguf_tiled; /* in GGUF files the heads of values are in the order of delta_tiled */
     /* "use_qk_norm" is read: heads of q and k may have norms */
     bool head_norms_said;
     /* files may hold layers after the last one, which guess further tokens; they are not used */
@@ -365,6 +381,10 @@ const char *const (*model_gguf_names(str architecture))[2];
 mpk_status model_check(mpk_context *cx, const model_config *c);
 /* longrope's factor of cos and sin: the one that is given, or what follows from the factor. */
 double model_long_factor(const model_config *c);
+/* Layers that have a KV cache; the first of them. */
+uint32_t model_cached_layers(const model_config *c);
+/* Bytes of state that a request slot has beside the KV cache. */
+uint64_t model_slot_bytes(const model_config *c);
 /* Entries that a token's row of a KV head has in the cache of keys, and how many such caches a
  * layer has: 2, of keys and of values, or 1 for both. */
 static inline uint32_t model_cache_size(const model_config *c)

@@ -14,6 +14,7 @@ enum {
     MAX_HIDDEN = 1 << 17,
     MAX_HEADS = 4096,
     MAX_HEAD_SIZE = 1024,
+    MAX_DELTA_KEY = 256, /* as many as the operator accepts */
     MAX_FFN = 1 << 20,
     MAX_EXPERTS_PER_TOKEN = 64, /* as many as the operators accept */
     MAX_EXPERT_GROUPS = 64,
@@ -213,6 +214,29 @@ static mpk_status check_latent(mpk_context *cx, const model_def *family, const m
     return MPK_OK;
 }
 
+/* Sizes of linear attention, and at least one layer of each kind: the KV cache's size is that of a
+ * layer that has one. */
+static mpk_status check_delta(mpk_context *cx, const model_def *family, const model_config *c)
+{
+    CHECK(cx, !c->delta_heads == !family->delta, MPK_EFORMAT,
+          "a model of the family %s has %u heads of linear attention", family->family,
+          c->delta_heads);
+    if (!c->delta_heads)
+        return MPK_OK;
+    TRY(check_size(cx, "number of value heads of linear attention", c->delta_heads, MAX_HEADS));
+    TRY(check_size(cx, "number of key heads of linear attention", c->delta_key_heads, MAX_HEADS));
+    TRY(check_size(cx, "key size of linear attention", c->delta_key_size, MAX_DELTA_KEY));
+    TRY(check_size(cx, "value size of linear attention", c->delta_value_size, MAX_HEAD_SIZE));
+    CHECK(cx, c->delta_heads % c->delta_key_heads == 0, MPK_EFORMAT,
+          "%u value heads of linear attention cannot share %u key heads evenly", c->delta_heads,
+          c->delta_key_heads);
+    CHECK(cx, c->delta_conv >= 2 && c->delta_conv <= 8, MPK_EFORMAT,
+          "the convolution of linear attention covers %u tokens, expected 2 to 8", c->delta_conv);
+    CHECK(cx, model_cached_layers(c), MPK_EUNSUPPORTED,
+          "models all of whose layers have linear attention are not supported");
+    return MPK_OK;
+}
+
 /* No experts, or bounds for what sizes tensors and the lists of a token's experts. */
 static mpk_status check_experts(mpk_context *cx, const model_def *family, const model_config *c)
 {
@@ -259,6 +283,7 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
           "the model has %u end-of-text tokens, at most 16 are supported", c->n_eos_tokens);
     TRY(check_factors(cx, c));
     TRY(check_experts(cx, family, c));
+    TRY(check_delta(cx, family, c));
     TRY(check_rope(cx, c));
     return check_latent(cx, family, c);
 }
@@ -286,6 +311,24 @@ double model_long_factor(const model_config *c)
     if (c->rope_factor <= 1 || c->rope_original_positions <= 1)
         return 1;
     return sqrt(1 + log(c->rope_factor) / log(c->rope_original_positions));
+}
+
+uint32_t model_cached_layers(const model_config *c)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        n += !model_has_layer(c->delta_layers, i);
+    return n;
+}
+
+uint64_t model_slot_bytes(const model_config *c)
+{
+    const uint64_t keys = (uint64_t)c->delta_key_heads * c->delta_key_size,
+                   values = (uint64_t)c->delta_heads * c->delta_value_size;
+    if (!c->delta_heads)
+        return 0;
+    return (c->n_layers - model_cached_layers(c)) * sizeof(float) *
+           (values * c->delta_key_size + (c->delta_conv - 1) * (2 * keys + values));
 }
 
 /* The n-th of every expert_every layers, unless the file lists it among the dense ones. */

@@ -336,6 +336,14 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
     return apart ? decoder_add(d, x, h, "experts_add") : h;
 }
 
+/* What attention gives, each entry gated by another product of its input. */
+static ir_tensor_id add_gated(decoder *d, ir_tensor_id h, ir_tensor_id gate)
+{
+    char name[NAME_BYTES];
+    return add_op(d, "map", layer_name(d, name, "attention_gated"), 2, (ir_tensor_id[]){h, gate},
+                  (ir_set[]){{.name = "expr", .s = "x0 * sigmoid(x1)"}, {0}});
+}
+
 /* One operator for each line of the paper's formula; passes fuse them (fuse_linear.c,
  * fuse_attention.c). */
 ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,
@@ -363,7 +371,12 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
         q = decoder_norm(d, q, "self_attn.query_layernorm");
         k = decoder_norm(d, k, "self_attn.key_layernorm");
     }
+    const ir_tensor_id gate = c->attention_gate
+                                  ? decoder_linear(d, h, "self_attn.out_gate", H * K, D, qkv_bias)
+                                  : IR_NONE;
     h = decoder_attention(d, q, k, decoder_heads(d, v, G, "v"));
+    if (c->attention_gate)
+        h = add_gated(d, h, gate);
     return decoder_linear(d, h, "self_attn.o_proj", D, H * K, out_bias);
 }
 

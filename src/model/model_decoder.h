@@ -78,6 +78,10 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
  * heads, the latent and a rotated key; each head's products with keys and values go to the query
  * and to the result instead (absorbed), so that the cache is never expanded. */
 ir_tensor_id decoder_latent_attention(decoder *d, ir_tensor_id h);
+/* Linear attention by the delta rule over h[T, D]: [T, D] (model_delta.c). */
+ir_tensor_id decoder_delta_attention(decoder *d, ir_tensor_id h);
+/* Qwen3.5's layer: attention, linear or full, then an MLP or experts beside a gated one. */
+ir_tensor_id decoder_delta_layer(decoder *d, ir_tensor_id x);
 /* DeepSeek's layer: latent attention, then an MLP or experts. */
 ir_tensor_id decoder_latent_layer(decoder *d, ir_tensor_id x);
 /* What follows attention in a layer with routed and shared experts, or with an MLP: x and the MLP

@@ -558,6 +558,9 @@ typedef struct rt_serving {
      * largest graph with bodies for few tokens; 0: steps are filled as requests come */
     rt_u32 few_tokens, few_rows;
     rt_u32 ready; /* 0: the program takes no requests */
+    /* 1: requests have state beside the KV cache (OP_CARRIES): they share no pages and try no
+     * drafts */
+    rt_u32 carries;
     /* offsets in the step area, RT_NOWHERE if the program has no such tensor */
     rt_u64 tokens, positions, slots, pages, rows, sampling, seeds, draws, logits, next;
     rt_u64 asks, rules, history, shares; /* all or none */

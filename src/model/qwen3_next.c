@@ -1,0 +1,44 @@
+/* qwen3_next.c - Qwen3-Next: three of four layers have linear attention by the gated delta rule,
+ * the others attention whose result is gated; each has a mixture of experts, and beside it a
+ * feed-forward for every token with a gate of its own.
+ */
+#include "model/model_decoder.h"
+
+static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
+                        const model_weights *w, ir_graph *g)
+{
+    return decoder_build(cx, c, s, w, g, decoder_delta_layer);
+}
+
+static const char *const names[][2] = {{"post_attention_norm", "post_attention_layernorm"},
+                                       {"attn_qkv", "linear_attn.in_proj_qkv"},
+                                       {"attn_gate", "linear_attn.in_proj_z"},
+                                       {"ssm_in", "linear_attn.in_proj_qkvz"},
+                                       {"ssm_ba", "linear_attn.in_proj_ba"},
+                                       {"ssm_conv1d", "linear_attn.conv1d"},
+                                       {"ssm_dt", "linear_attn.dt"},
+                                       {"ssm_norm", "linear_attn.norm"},
+                                       {"ssm_out", "linear_attn.out_proj"},
+                                       {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+                                       {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+                                       {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+                                       {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+                                       {NULL, NULL}};
+
+const model_def model_qwen3_next = {
+    .family = "qwen3_next",
+    .gguf = "qwen3next",
+    .norm_eps = 1e-6,
+    .rope_theta = 10000,
+    .rotated = 0.25,
+    .sizes = {.n_heads = 16, .n_kv_heads = 2, .head_size = 256},
+    .biases = MODEL_BIASES_SAID,
+    .unit_norms = true,
+    .delta = true,
+    .gguf_names = names,
+    .guesses = true,
+    .is_mixture = true,
+    .expert_ffn = "moe_intermediate_size",
+    .shared_expert = true,
+    .build = build,
+};

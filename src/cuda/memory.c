@@ -57,7 +57,8 @@ mpk_status cuda_plan_program(mpk_context *cx, cuda_machine *m)
         host_find_serving(&m->machine.image, &m->serving);
     TRY(host_fill_apart(cx, &m->machine.image, m->options.few_tokens, &m->serving));
     host_plan_pages(&m->serving, false, !m->options.no_shared_pages);
-    m->serving.deals = !m->serving.few_tokens;
+    /* a token among those of a prompt would make its state leave the registers, and come back */
+    m->serving.deals = !m->serving.few_tokens && !m->serving.carries;
     host_plan_drafts(&m->serving, m->options.draft_tokens, m->options.gram_tokens,
                      m->options.drafts_freely);
     m->has_draft_model = host_find_draft_model(&m->machine.image, &m->serving, &m->ahead);

@@ -77,30 +77,36 @@ static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *ou
     return way == 0;
 }
 
-/* Scratch: the row of a token, and what it becomes. */
+/* Scratch: the weights, those of a token after each other; the row of a token; its sums. */
 static size_t scratch_bytes(const ir_graph *g, const ir_op *op, const ir_box *box)
 {
-    (void)g, (void)op;
-    return 2 * (size_t)(box->hi[1] - box->lo[1]) * sizeof(float);
+    const size_t n = (size_t)(box->hi[1] - box->lo[1]);
+    return ((size_t)shape_input(g, op, WEIGHT)->dims[1] + 2) * n * sizeof(float);
+}
+
+/* Load the weights of n columns as rows [W, n]. */
+static void load_weights(const op_view *weight, int64_t first, int64_t n, float *to)
+{
+    for (int64_t c = 0; c < n; c++)
+        for (int64_t w = 0; w < weight->dims[1]; w++)
+            to[w * n + c] =
+                op_load(weight, (first + c) * weight->stride[0] + w * weight->stride[1]);
 }
 
 /* sum = the oldest row of the state times its weight, and so on; then the state moves on by the
  * row x. */
-static void take_row(const op_call *call, float *state, int64_t first, int64_t n, const float *x,
-                     float *sum)
+static void take_row(const op_view *view, float *state, int64_t n, const float *weights,
+                     const float *x, float *sum)
 {
-    const op_view *weight = &call->in[WEIGHT];
-    const int64_t before = weight->dims[1] - 1, stride = call->in[STATE].stride[1];
-    for (int64_t c = 0; c < n; c++) {
-        const int64_t at = (first + c) * weight->stride[0];
-        float value = 0;
-        for (int64_t w = 0; w < before; w++) {
-            float *row = state + w * stride + c;
-            value += op_load(weight, at + w * weight->stride[1]) * *row;
-            *row = w + 1 < before ? row[stride] : x[c];
-        }
-        sum[c] = value + op_load(weight, at + before * weight->stride[1]) * x[c];
-    }
+    const int64_t before = view->dims[1], stride = view->stride[1];
+    for (int64_t w = 0; w < before; w++)
+        for (int64_t c = 0; c < n; c++)
+            sum[c] += weights[w * n + c] * state[w * stride + c];
+    for (int64_t c = 0; c < n; c++)
+        sum[c] += weights[before * n + c] * x[c];
+    for (int64_t w = 0; w < before; w++)
+        memcpy(state + w * stride, w + 1 < before ? state + (w + 1) * stride : x,
+               (size_t)n * sizeof *state);
 }
 
 static void ref(const op_call *call, const ir_box *box, void *scratch)
@@ -108,7 +114,8 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
     const op_view *x = &call->in[X], *y = &call->out[0], *state = &call->out[1];
     const int64_t lo = box->lo[1], n = box->hi[1] - lo;
     const bool silu = str_is(call->attributes[ACTIVATION].s, "silu");
-    float *row = scratch, *sum = row + n;
+    float *weights = scratch, *row = weights + call->in[WEIGHT].dims[1] * n, *sum = row + n;
+    load_weights(&call->in[WEIGHT], lo, n, weights);
     for (int64_t t = box->lo[0]; t < box->hi[0]; t++) {
         int64_t slot;
         bool begins;
@@ -118,7 +125,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             for (int64_t w = 0; begins && w < state->dims[1]; w++)
                 memset(of_slot + w * state->stride[1], 0, (size_t)n * sizeof *of_slot);
             walk_load_row(x, t * x->stride[0], lo, n, row);
-            take_row(call, of_slot, lo, n, row, sum);
+            take_row(state, of_slot, n, weights, row, sum);
         }
         for (int64_t c = 0; silu && c < n; c++)
             sum[c] = activate_silu(sum[c]);

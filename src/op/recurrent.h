@@ -1,8 +1,8 @@
 /* recurrent.h - state that a request carries from token to token, beside the paged KV cache: what
  * operators with such state share.
  *
- * State [B, ..] has an entry for each request slot.  The tokens of a step are taken in their order;
- * those of a slot are neighbours, and their positions rise.  A token at position 0 begins a text,
+ * State [B, ..] has an entry for each request slot.  The tokens of a step are taken in their order,
+ * in which the positions of each slot rise.  A token at position 0 begins a text,
  * so it finds zeros in place of what the slot's last request has left: nothing has to be cleared
  * when a request is admitted, or fed again from its beginning.
  *

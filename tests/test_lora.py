@@ -4,6 +4,7 @@ against PEFT itself where it is installed."""
 import json
 import re
 import shutil
+import subprocess
 import warnings
 
 import gguf
@@ -565,6 +566,21 @@ def test_verbs(small, tmp_path):
     assert vectors[0] != vectors[1]
 
 
+def test_ranks(small, tmp_path):
+    """Processes that share a model have the same adapters."""
+    folder, path, plain, adapted = small
+    meet = ["--gpus", "2", "--meet", str(tmp_path / "socket"), "--threads", "2"]
+    for scale in ("1", "0.5"):
+        rank = subprocess.Popen([support.MPK, "rank", folder, "--max-batch", "1", *meet, *lora(f"{path}:{scale}")],
+                                stderr=subprocess.PIPE)
+        run = support.mpk("run", folder, "-p", "in the", "-n", 12, "--quiet", *meet, *lora(path), code=None)
+        errors = rank.communicate(timeout=60)[1].decode()
+        if scale == "1":
+            assert run[0] == adapted and rank.returncode == 0, (run, errors)
+        else:
+            assert "it has adapters" in run[1] and "it has adapters" in errors, (run, errors)
+
+
 def test_python(small):
     import mpk
     folder, path, plain, adapted = small
@@ -707,4 +723,6 @@ def test_refused_files(llama, tmp_path):
         assert needle in support.mpk("score", folder, "--tokens", tmp_path / "ids", *lora(word), code=1)[1], word
     for model_path in (path, convert(base, adapter, tmp_path / "as.gguf")):
         assert "name the model that it was trained for" in support.mpk("run", model_path, "-p", "a", code=1)[1]
+    assert "lora:x" in support.mpk("run", folder, "-p", "a", *lora(f"{path}:x"), code=1)[1]
+    assert "lora:nan" in support.mpk("run", folder, "-p", "a", *lora(f"{path}:nan"), code=1)[1]
     assert "path is empty" in support.mpk("run", folder, "-p", "a", "--lora", ":2", code=2)[1]

@@ -154,11 +154,13 @@ static int set_list(parser *p, const cli_option *o, const char *word, cli_list *
 static int set_adapter(parser *p, const cli_option *o, char *word, cli_adapters *to)
 {
     char name[64], *colon = strrchr(word, ':');
-    double scale = 1;
+    double scale = 1, found;
     if (to->n == CLI_MAX_LIST)
         return cli_misuse(p->command, "%s: more than %d times", shown_name(o, name), CLI_MAX_LIST);
-    if (colon && !file_exists(word) && parse_number(colon + 1, &scale))
+    if (colon && !file_exists(word) && parse_number(colon + 1, &found)) {
         *colon = 0;
+        scale = found;
+    }
     if (!*word)
         return cli_misuse(p->command, "%s: the path is empty", shown_name(o, name));
     to->at[to->n++] = (mpk_adapter){word, (float)scale};

@@ -20,7 +20,8 @@ static mpk_status print_terms(mpk_context *cx, const engine_build *b, text *t)
     TRY(engine_fingerprint(cx, &b->model, &model));
     if (b->has_draft)
         TRY(engine_fingerprint(cx, &b->draft, &draft));
-    text_print(t, "mpk %s (%s)\nmodel %016" PRIx64 "\n", mpk_version(), engine_source_key, model);
+    text_print(t, "mpk %s (%s)\n", mpk_version(), engine_source_key);
+    text_print(t, "adapters %016" PRIx64 "\nmodel %016" PRIx64 "\n", b->model.adapters_hash, model);
     text_print(t, "draft model %016" PRIx64 "\n", draft);
     text_print(t, "device %s %s\nthreads %u\n", b->device.target->name, b->device.arch,
                b->device.n_workers);

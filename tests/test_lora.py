@@ -15,6 +15,7 @@ import torch
 import transformers
 
 import support
+import test_quantized_folders as quantised_folders
 import tiny
 from test_families import HELD
 from test_models import experts, latent, randomise_biases, shape
@@ -49,6 +50,9 @@ CASES = {
     "qwen3moe-experts": ("Qwen3Moe", experts(64, 4, 2, 16, n=6, of_token=2, size=48, norm_topk_prob=True), EXPERTS),
     "deepseek": ("DeepseekV3", latent(64, 4, (32, 64), 32, 16, 32, n=8, of_token=3, size=32, n_shared_experts=1,
                                       first_k_dense_replace=3, n_group=4, topk_group=2, norm_topk_prob=False), LATENT),
+    "deepseek-v2": ("DeepseekV2", latent(64, 4, (None, 32), 32, 16, 24, n=8, of_token=3, size=32, n_shared_experts=2,
+                                         first_k_dense_replace=3),
+                    ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.o_proj", "mlp.up_proj")),
     "gpt-oss": ("GptOss", shape(64, 4, 2, 16, layers=3, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                 sliding_window=13, pad_token_id=0), ATTENTION),
 }
@@ -171,7 +175,7 @@ def test_families(name, tmp_path):
     near(found, expected)
     assert numpy.abs(expected - base).max() > 1e-2 * numpy.ptp(base), "the adapter changes nothing"
     support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
-    over_file = [] if name == "deepseek" else [tmp_path / "base.gguf"]  # which holds kv_b_proj in parts
+    over_file = [] if "self_attn.kv_b_proj" in modules else [tmp_path / "base.gguf"]  # which holds it in parts
     as_file = convert(tmp_path / "base.gguf", adapter, tmp_path / "lora.gguf")
     for model_path in over_file:
         assert numpy.array_equal(support.score(model_path, tokens, tmp_path, *context, *lora(path)), found)
@@ -486,26 +490,23 @@ def test_blocks(type, tmp_path):
     assert numpy.array_equal(zero, support.score(base, tokens, tmp_path))
 
 
-def test_a_quantised_folder(tmp_path):
-    """Bytes with scales for rows, which are read as Q8_0 or as numbers: merged in the dtype that config.json names."""
-    model = make(*LLAMA)
-    adapter = Adapter(model).layers(("self_attn.q_proj", "mlp.up_proj"))
-    folder = support.save(model, tmp_path / "base")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    with torch.no_grad():
-        for name, w in list(tensors.items()):
-            if "_proj" in name:
-                scale = (w.abs().amax(1, keepdim=True) / 127).half()
-                tensors[name] = (w / scale.float()).round().clamp(-127, 127).to(torch.int8)
-                tensors[name + "_scale"] = scale
-                dict(model.named_parameters())[name].copy_(tensors[name] * scale.float())
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    said = {"quant_method": "compressed-tensors", "format": "int-quantized"}
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+MODULES = {"llama": ("self_attn.q_proj", "mlp.down_proj"), "phi3": ("self_attn.qkv_proj", "mlp.down_proj"),
+           "mixture": ("self_attn.o_proj", "mlp.experts.2.up_proj"),  # of one expert, whose stack has one dtype
+           "latents": ("self_attn.q_b_proj", "self_attn.kv_b_proj")}
+
+
+@pytest.mark.parametrize("family, scheme", [("llama", "awq"), ("llama", "int8"), ("llama", "fp8-blocks"),
+                                            ("phi3", "gptq-zeros"), ("mixture", "packed-4"), ("mixture", "fp8-rows"),
+                                            ("latents", "packed-4")])
+def test_quantised_folders(family, scheme, tmp_path):
+    """Read as blocks or as numbers: merged in the dtype that config.json names."""
+    said, allowed = quantised_folders.SCHEMES[scheme]
+    folder, plain = quantised_folders.write(tmp_path, family, said, GENERATOR)
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    adapter = Adapter(model).layers(MODULES[family])
     tokens, path = choose_tokens(model), adapter.save(tmp_path / "lora")
     found = support.score(folder, tokens, tmp_path, "--activations=f32", *lora(path))
-    near(found, logits_of(merged(model, (adapter, 1)), tokens))
+    near(found, logits_of(merged(model, (adapter, 1)), tokens), max(allowed, 1e-5))
 
 
 # ---- where adapters are given ----

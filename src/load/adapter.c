@@ -369,6 +369,44 @@ static mpk_status bind_all(mpk_context *cx, merging *g, const load_adapter *from
     return MPK_OK;
 }
 
+static bool has_blocks(const load_tensor *t)
+{
+    return ir_dtype_table[t->dtype].block_elements > 1;
+}
+
+/* The stack of a tensor that is the weight of one expert in blocks; at NULL: it is none. */
+static mpk_status find_stack_in_blocks(mpk_context *cx, merging *g, const load_tensor *t, str *out)
+{
+    str name = t->name;
+    int64_t expert;
+    *out = (str){0};
+    if (!has_blocks(t))
+        return MPK_OK;
+    TRY(spell(cx, g, &name));
+    return load_find_stack(cx, &g->arena, name, out, &expert);
+}
+
+/* Experts of a stack have one dtype: where one in blocks becomes numbers, so do the others. */
+static mpk_status widen_stacks(mpk_context *cx, merging *g)
+{
+    adapter_change *none;
+    map stacks = {0};
+    str stack;
+    NEW(cx, &g->arena, none, 1);
+    none->entry = -1;
+    for (int found = 0; found < 2; found++)
+        for (size_t i = 0; i < g->m->tensors.n; i++) {
+            if (!g->lists[i].first == !found)
+                continue;
+            TRY(find_stack_in_blocks(cx, g, &g->m->tensors.at[i], &stack));
+            if (stack.at && !found)
+                TRY(map_put(cx, &g->arena, &stacks, stack, 0));
+            else if (stack.at && map_get(&stacks, stack, NULL))
+                g->lists[i].first = none;
+        }
+    return MPK_OK;
+}
+
 /* Merged weights must fit into memory: said now, with numbers, instead of by the system later. */
 static mpk_status check_memory(mpk_context *cx, const merging *g, ir_dtype plain)
 {
@@ -379,7 +417,7 @@ static mpk_status check_memory(mpk_context *cx, const merging *g, ir_dtype plain
         load_tensor t = g->m->tensors.at[i];
         if (!g->lists[i].first)
             continue;
-        if (ir_dtype_table[t.dtype].block_elements > 1)
+        if (has_blocks(&t))
             t.dtype = plain;
         TRY(load_tensor_bytes(cx, &t, &t.n_bytes));
         n += t.n_bytes;
@@ -420,6 +458,7 @@ static mpk_status merge(mpk_context *cx, merging *g, const load_adapter *adapter
     for (uint32_t i = 0; i < n; i++)
         TRY(note(cx, bind_all(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
+    TRY(widen_stacks(cx, g));
     TRY(check_memory(cx, g, plain));
     for (size_t i = 0; i < m->tensors.n; i++)
         if (g->lists[i].first)

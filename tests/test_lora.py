@@ -627,6 +627,8 @@ REFUSED = {
     "replication": (changed(layer_replication=[[0, 1], [0, 1]]), "layer_replication"),
     "rows": (changed(trainable_token_indices=[3]), "trainable_token_indices"),
     "lora-bias": (changed(lora_bias=True), "lora_bias"),
+    "blocks": (changed(use_bdlora={"nblocks": 2}), "use_bdlora"),
+    "singular": (changed(kasa_config={"beta": 1}), "kasa_config"),
     "pissa": (changed(init_lora_weights="pissa_niter_4"), "training has changed"),
     "no-a": (without("lora_A.weight"), "has no tensor .*lora_A.weight"),
     "no-b": (without("lora_B.weight"), "has no tensor .*lora_B.weight"),

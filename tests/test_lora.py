@@ -379,6 +379,11 @@ def test_tied_heads(end, kind, tmp_path):
     else:
         as_file = path
     expected = logits_of(merged(apart, (adapter, 1)), tokens)
+    for same in (f"{path}:0", f"{as_file}:0"):
+        assert numpy.array_equal(support.score(base, tokens, tmp_path, *lora(same)),
+                                 support.score(base, tokens, tmp_path))
+        inspected = json.loads(support.mpk("inspect", base, "--json", *lora(same))[0])
+        assert inspected["model"]["tied_embeddings"]
     near(support.score(base, tokens, tmp_path, *lora(path)), expected)
     near(support.score(base, tokens, tmp_path, *lora(as_file)), expected)
     support.mpk("quantize", base, "-o", tmp_path / "merged.gguf", "--type", "f32", *lora(path))

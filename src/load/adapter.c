@@ -318,13 +318,12 @@ static bool is_tied(const adapter_change *c)
     return str_is(c->name, embedding) || str_is(c->name, head);
 }
 
-/* Does an adapter change the embedding or the head? */
-static mpk_status find_tied(mpk_context *cx, merging *g, const load_adapter *adapters, uint32_t n,
-                            bool *found)
+/* Does an adapter name the embedding or the head? */
+static mpk_status find_tied(mpk_context *cx, merging *g, uint32_t n, bool *found)
 {
     *found = false;
     for (uint32_t i = 0; i < n; i++)
-        for (size_t k = 0; adapters[i].scale != 0 && k < g->adapters[i].changes.n; k++) {
+        for (size_t k = 0; k < g->adapters[i].changes.n; k++) {
             adapter_change *c = &g->adapters[i].changes.at[k];
             TRY(spell(cx, g, &c->name));
             *found |= is_tied(c);
@@ -356,6 +355,16 @@ static mpk_status untie(mpk_context *cx, merging *g)
     }
     m->config.tied_embeddings = false;
     return MPK_OK;
+}
+
+/* Whether one of the two changes is known once all changes are found: scales may be 0, and tensors
+ * those of the model. */
+static void tie_again(merging *g)
+{
+    uint64_t from = 0, to = 0;
+    map_get(&g->names, str_from(embedding), &from);
+    map_get(&g->names, str_from(head), &to);
+    g->m->config.tied_embeddings = !g->lists[from].first && !g->lists[to].first;
 }
 
 /* ---- all of them ---- */
@@ -451,13 +460,16 @@ static mpk_status merge(mpk_context *cx, merging *g, const load_adapter *adapter
         TRY(note(cx, open_adapter(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
     TRY(index_names(cx, g));
-    TRY(find_tied(cx, g, adapters, n, &unties));
-    if (unties && m->config.tied_embeddings)
+    TRY(find_tied(cx, g, n, &unties));
+    unties &= m->config.tied_embeddings;
+    if (unties)
         TRY(untie(cx, g));
     NEW(cx, &g->arena, g->lists, m->tensors.n);
     for (uint32_t i = 0; i < n; i++)
         TRY(note(cx, bind_all(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
+    if (unties)
+        tie_again(g);
     TRY(widen_stacks(cx, g));
     TRY(check_memory(cx, g, plain));
     for (size_t i = 0; i < m->tensors.n; i++)

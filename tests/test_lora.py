@@ -161,6 +161,7 @@ def lora(*words):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.draws(8)
 def test_families(name, tmp_path):
     """A PEFT folder over the checkpoint and over its GGUF file, and the adapter as a GGUF file over both."""
     family, options, modules = CASES[name]
@@ -207,8 +208,8 @@ def stacks(tensors, n):
     return out
 
 
-def convert(base, adapter, path, **values):
-    """The adapter as llama.cpp's converter writes it for the model in the file `base`."""
+def convert(base, adapter, path, type=None, **values):
+    """The adapter as llama.cpp's converter writes it for the model in the file `base`; type: of its tensors."""
     architecture = gguf.GGUFReader(base).fields["general.architecture"].contents()
     config = adapter.model.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -234,7 +235,9 @@ def convert(base, adapter, path, **values):
             if architecture in TURNED and end == "lora_B" and part.endswith(("q_proj", "k_proj")):
                 heads = config.num_attention_heads if part.endswith("q_proj") else config.num_key_value_heads
                 t = turned(t, heads)
-        writer.add_tensor(f"{whole}.weight.lora_{end[-1].lower()}", numpy.ascontiguousarray(t))
+        t = numpy.ascontiguousarray(t)
+        writer.add_tensor(f"{whole}.weight.lora_{end[-1].lower()}", gguf.quants.quantize(t, type) if type else t,
+                          raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -266,6 +269,25 @@ def test_text_models_that_others_hold(family, tmp_path):
     for base in (folder, tmp_path / "base.gguf"):
         for path in (held, alone):
             near(support.score(base, tokens, tmp_path, *lora(path)), expected, 1e-4)
+
+
+@pytest.mark.parametrize("type", ["F16", "BF16", "Q8_0"])
+def test_types_of_gguf_adapters(type, tmp_path):
+    """Those that llama.cpp's converter writes."""
+    model, type = make("Llama", shape(64, 4, 2)), gguf.GGMLQuantizationType[type]
+    adapter = Adapter(model, rank=32, alpha=8)
+    for module in ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"):
+        adapter.add(module)
+        rounded = []
+        for end in ("A", "B"):
+            t = adapter.tensors[f"base_model.model.{module}.lora_{end}.weight"].numpy()
+            rounded.append(torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(t, type), type)).double())
+        adapter.updates[module] = adapter.factor(32) * (rounded[1] @ rounded[0])
+    folder, tokens = support.save(model, tmp_path / "base"), choose_tokens(model)
+    support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
+    path = convert(tmp_path / "base.gguf", adapter, tmp_path / "lora.gguf", type)
+    for base in (folder, tmp_path / "base.gguf"):
+        near(support.score(base, tokens, tmp_path, *lora(path)), logits_of(merged(model, (adapter, 1)), tokens))
 
 
 # ---- ways of training ----
@@ -667,6 +689,7 @@ def llama(tmp_path_factory):
 
 
 @pytest.mark.parametrize("why", REFUSED)
+@pytest.mark.draws(12)
 def test_refused(why, llama, tmp_path):
     """By name, with what to do; also with a scale of 0."""
     model, folder = llama

@@ -408,6 +408,10 @@ def test_tied_heads(end, kind, tmp_path):
         assert inspected["model"]["tied_embeddings"]
     near(support.score(base, tokens, tmp_path, *lora(path)), expected)
     near(support.score(base, tokens, tmp_path, *lora(as_file)), expected)
+    adapter.config["ensure_weight_tying"] = True
+    both = adapter.save(tmp_path / "both")
+    errors = support.mpk("score", base, "--tokens", tmp_path / "ids.txt", *lora(both), code=1)[1]
+    assert "wants embedding and head to change together" in errors
     support.mpk("quantize", base, "-o", tmp_path / "merged.gguf", "--type", "f32", *lora(path))
     near(support.score(tmp_path / "merged.gguf", tokens, tmp_path), expected)
 

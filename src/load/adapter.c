@@ -318,11 +318,11 @@ static bool is_tied(const adapter_change *c)
     return str_is(c->name, embedding) || str_is(c->name, head);
 }
 
-/* Does an adapter name the embedding or the head? */
+/* Of a model whose head is its embedding: does an adapter name one of them? */
 static mpk_status find_tied(mpk_context *cx, merging *g, uint32_t n, bool *found)
 {
     *found = false;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; g->m->config.tied_embeddings && i < n; i++)
         for (size_t k = 0; k < g->adapters[i].changes.n; k++) {
             adapter_change *c = &g->adapters[i].changes.at[k];
             TRY(spell(cx, g, &c->name));
@@ -461,7 +461,6 @@ static mpk_status merge(mpk_context *cx, merging *g, const load_adapter *adapter
                  &g->adapters[i]));
     TRY(index_names(cx, g));
     TRY(find_tied(cx, g, n, &unties));
-    unties &= m->config.tied_embeddings;
     if (unties)
         TRY(untie(cx, g));
     NEW(cx, &g->arena, g->lists, m->tensors.n);

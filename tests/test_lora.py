@@ -271,6 +271,23 @@ def test_text_models_that_others_hold(family, tmp_path):
             near(support.score(base, tokens, tmp_path, *lora(path)), expected, 1e-4)
 
 
+def test_names_of_mixtral(tmp_path):
+    """Experts by the names of checkpoints and by those of other families, over a folder and a GGUF file."""
+    model = make("Mixtral", shape(64, 4, 2, num_local_experts=4, num_experts_per_tok=2, sliding_window=None))
+    adapter = Adapter(model).layers(("self_attn.k_proj", "mlp.experts.0.gate_proj", "mlp.experts.3.up_proj",
+                                     "mlp.experts.3.down_proj"))
+    folder, path, tokens = support.save(model, tmp_path / "base"), adapter.save(tmp_path / "lora"), choose_tokens(model)
+    names = {"mlp.experts": "block_sparse_moe.experts", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for old, new in names.items():
+        adapter.tensors = {name.replace(old, new): t for name, t in adapter.tensors.items()}
+    other = adapter.save(tmp_path / "other")
+    support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
+    expected = logits_of(merged(model, (adapter, 1)), tokens)
+    for base in (folder, tmp_path / "base.gguf"):
+        for each in (path, other):
+            near(support.score(base, tokens, tmp_path, *lora(each)), expected)
+
+
 @pytest.mark.parametrize("type", ["F16", "BF16", "Q8_0"])
 def test_types_of_gguf_adapters(type, tmp_path):
     """Those that llama.cpp's converter writes."""
@@ -613,7 +630,7 @@ def test_ranks(small, tmp_path):
             assert "it has adapters" in run[1] and "it has adapters" in errors, (run, errors)
 
 
-def test_python(small):
+def test_python(small, tmp_path):
     import mpk
     folder, path, plain, adapted = small
     answers = []
@@ -622,6 +639,9 @@ def test_python(small):
             answers.append(llm.generate("in the", mpk.SamplingParams(max_tokens=12))[0].text)
     assert answers[0] == answers[4] != answers[1]
     assert answers[1] == answers[2] == answers[3] == answers[5]
+    assert mpk.quantize(folder, tmp_path / "merged.gguf", "f32", lora=[path])["weights"] > 0
+    with mpk.LLM(tmp_path / "merged.gguf", device="cpu") as llm:
+        assert llm.generate("in the", mpk.SamplingParams(max_tokens=12))[0].text == answers[1]
     with pytest.raises(mpk.Error, match="weights are random"):
         mpk.LLM(folder, random_weights=True, lora=path)
     with pytest.raises(mpk.Error, match="the scale of the adapter .* is nan"):

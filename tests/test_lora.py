@@ -15,6 +15,7 @@ import torch
 import transformers
 
 import support
+import test_quantized_folders as quantised_folders
 import tiny
 from test_families import HELD
 from test_models import experts, latent, randomise_biases, shape
@@ -49,6 +50,9 @@ CASES = {
     "qwen3moe-experts": ("Qwen3Moe", experts(64, 4, 2, 16, n=6, of_token=2, size=48, norm_topk_prob=True), EXPERTS),
     "deepseek": ("DeepseekV3", latent(64, 4, (32, 64), 32, 16, 32, n=8, of_token=3, size=32, n_shared_experts=1,
                                       first_k_dense_replace=3, n_group=4, topk_group=2, norm_topk_prob=False), LATENT),
+    "deepseek-v2": ("DeepseekV2", latent(64, 4, (None, 32), 32, 16, 24, n=8, of_token=3, size=32, n_shared_experts=2,
+                                         first_k_dense_replace=3),
+                    ("self_attn.q_proj", "self_attn.kv_a_proj_with_mqa", "self_attn.o_proj", "mlp.up_proj")),
     "gpt-oss": ("GptOss", shape(64, 4, 2, 16, layers=3, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                 sliding_window=13, pad_token_id=0), ATTENTION),
 }
@@ -157,6 +161,7 @@ def lora(*words):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.draws(8)
 def test_families(name, tmp_path):
     """A PEFT folder over the checkpoint and over its GGUF file, and the adapter as a GGUF file over both."""
     family, options, modules = CASES[name]
@@ -171,7 +176,7 @@ def test_families(name, tmp_path):
     near(found, expected)
     assert numpy.abs(expected - base).max() > 1e-2 * numpy.ptp(base), "the adapter changes nothing"
     support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
-    over_file = [] if name == "deepseek" else [tmp_path / "base.gguf"]  # which holds kv_b_proj in parts
+    over_file = [] if "self_attn.kv_b_proj" in modules else [tmp_path / "base.gguf"]  # which holds it in parts
     as_file = convert(tmp_path / "base.gguf", adapter, tmp_path / "lora.gguf")
     for model_path in over_file:
         assert numpy.array_equal(support.score(model_path, tokens, tmp_path, *context, *lora(path)), found)
@@ -203,8 +208,8 @@ def stacks(tensors, n):
     return out
 
 
-def convert(base, adapter, path, **values):
-    """The adapter as llama.cpp's converter writes it for the model in the file `base`."""
+def convert(base, adapter, path, type=None, **values):
+    """The adapter as llama.cpp's converter writes it for the model in the file `base`; type: of its tensors."""
     architecture = gguf.GGUFReader(base).fields["general.architecture"].contents()
     config = adapter.model.config
     writer = gguf.GGUFWriter(path, architecture)
@@ -230,7 +235,9 @@ def convert(base, adapter, path, **values):
             if architecture in TURNED and end == "lora_B" and part.endswith(("q_proj", "k_proj")):
                 heads = config.num_attention_heads if part.endswith("q_proj") else config.num_key_value_heads
                 t = turned(t, heads)
-        writer.add_tensor(f"{whole}.weight.lora_{end[-1].lower()}", numpy.ascontiguousarray(t))
+        t = numpy.ascontiguousarray(t)
+        writer.add_tensor(f"{whole}.weight.lora_{end[-1].lower()}", gguf.quants.quantize(t, type) if type else t,
+                          raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -262,6 +269,42 @@ def test_text_models_that_others_hold(family, tmp_path):
     for base in (folder, tmp_path / "base.gguf"):
         for path in (held, alone):
             near(support.score(base, tokens, tmp_path, *lora(path)), expected, 1e-4)
+
+
+def test_names_of_mixtral(tmp_path):
+    """Experts by the names of checkpoints and by those of other families, over a folder and a GGUF file."""
+    model = make("Mixtral", shape(64, 4, 2, num_local_experts=4, num_experts_per_tok=2, sliding_window=None))
+    adapter = Adapter(model).layers(("self_attn.k_proj", "mlp.experts.0.gate_proj", "mlp.experts.3.up_proj",
+                                     "mlp.experts.3.down_proj"))
+    folder, path, tokens = support.save(model, tmp_path / "base"), adapter.save(tmp_path / "lora"), choose_tokens(model)
+    names = {"mlp.experts": "block_sparse_moe.experts", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+    for old, new in names.items():
+        adapter.tensors = {name.replace(old, new): t for name, t in adapter.tensors.items()}
+    other = adapter.save(tmp_path / "other")
+    support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
+    expected = logits_of(merged(model, (adapter, 1)), tokens)
+    for base in (folder, tmp_path / "base.gguf"):
+        for each in (path, other):
+            near(support.score(base, tokens, tmp_path, *lora(each)), expected)
+
+
+@pytest.mark.parametrize("type", ["F16", "BF16", "Q8_0"])
+def test_types_of_gguf_adapters(type, tmp_path):
+    """Those that llama.cpp's converter writes."""
+    model, type = make("Llama", shape(64, 4, 2)), gguf.GGMLQuantizationType[type]
+    adapter = Adapter(model, rank=32, alpha=8)
+    for module in ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"):
+        adapter.add(module)
+        rounded = []
+        for end in ("A", "B"):
+            t = adapter.tensors[f"base_model.model.{module}.lora_{end}.weight"].numpy()
+            rounded.append(torch.from_numpy(gguf.quants.dequantize(gguf.quants.quantize(t, type), type)).double())
+        adapter.updates[module] = adapter.factor(32) * (rounded[1] @ rounded[0])
+    folder, tokens = support.save(model, tmp_path / "base"), choose_tokens(model)
+    support.mpk("quantize", folder, "-o", tmp_path / "base.gguf", "--type", "f32")
+    path = convert(tmp_path / "base.gguf", adapter, tmp_path / "lora.gguf", type)
+    for base in (folder, tmp_path / "base.gguf"):
+        near(support.score(base, tokens, tmp_path, *lora(path)), logits_of(merged(model, (adapter, 1)), tokens))
 
 
 # ---- ways of training ----
@@ -375,8 +418,17 @@ def test_tied_heads(end, kind, tmp_path):
     else:
         as_file = path
     expected = logits_of(merged(apart, (adapter, 1)), tokens)
+    for same in (f"{path}:0", f"{as_file}:0"):
+        assert numpy.array_equal(support.score(base, tokens, tmp_path, *lora(same)),
+                                 support.score(base, tokens, tmp_path))
+        inspected = json.loads(support.mpk("inspect", base, "--json", *lora(same))[0])
+        assert inspected["model"]["tied_embeddings"]
     near(support.score(base, tokens, tmp_path, *lora(path)), expected)
     near(support.score(base, tokens, tmp_path, *lora(as_file)), expected)
+    adapter.config["ensure_weight_tying"] = True
+    both = adapter.save(tmp_path / "both")
+    errors = support.mpk("score", base, "--tokens", tmp_path / "ids.txt", *lora(both), code=1)[1]
+    assert "wants embedding and head to change together" in errors
     support.mpk("quantize", base, "-o", tmp_path / "merged.gguf", "--type", "f32", *lora(path))
     near(support.score(tmp_path / "merged.gguf", tokens, tmp_path), expected)
 
@@ -486,26 +538,23 @@ def test_blocks(type, tmp_path):
     assert numpy.array_equal(zero, support.score(base, tokens, tmp_path))
 
 
-def test_a_quantised_folder(tmp_path):
-    """Bytes with scales for rows, which are read as Q8_0 or as numbers: merged in the dtype that config.json names."""
-    model = make(*LLAMA)
-    adapter = Adapter(model).layers(("self_attn.q_proj", "mlp.up_proj"))
-    folder = support.save(model, tmp_path / "base")
-    tensors = safetensors.torch.load_file(folder / "model.safetensors")
-    with torch.no_grad():
-        for name, w in list(tensors.items()):
-            if "_proj" in name:
-                scale = (w.abs().amax(1, keepdim=True) / 127).half()
-                tensors[name] = (w / scale.float()).round().clamp(-127, 127).to(torch.int8)
-                tensors[name + "_scale"] = scale
-                dict(model.named_parameters())[name].copy_(tensors[name] * scale.float())
-    safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    said = {"quant_method": "compressed-tensors", "format": "int-quantized"}
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": said}))
+MODULES = {"llama": ("self_attn.q_proj", "mlp.down_proj"), "phi3": ("self_attn.qkv_proj", "mlp.down_proj"),
+           "mixture": ("self_attn.o_proj", "mlp.experts.2.up_proj"),  # of one expert, whose stack has one dtype
+           "latents": ("self_attn.q_b_proj", "self_attn.kv_b_proj")}
+
+
+@pytest.mark.parametrize("family, scheme", [("llama", "awq"), ("llama", "int8"), ("llama", "fp8-blocks"),
+                                            ("phi3", "gptq-zeros"), ("mixture", "packed-4"), ("mixture", "fp8-rows"),
+                                            ("latents", "packed-4")])
+def test_quantised_folders(family, scheme, tmp_path):
+    """Read as blocks or as numbers: merged in the dtype that config.json names."""
+    said, allowed = quantised_folders.SCHEMES[scheme]
+    folder, plain = quantised_folders.write(tmp_path, family, said, GENERATOR)
+    model = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    adapter = Adapter(model).layers(MODULES[family])
     tokens, path = choose_tokens(model), adapter.save(tmp_path / "lora")
     found = support.score(folder, tokens, tmp_path, "--activations=f32", *lora(path))
-    near(found, logits_of(merged(model, (adapter, 1)), tokens))
+    near(found, logits_of(merged(model, (adapter, 1)), tokens), max(allowed, 1e-5))
 
 
 # ---- where adapters are given ----
@@ -581,7 +630,7 @@ def test_ranks(small, tmp_path):
             assert "it has adapters" in run[1] and "it has adapters" in errors, (run, errors)
 
 
-def test_python(small):
+def test_python(small, tmp_path):
     import mpk
     folder, path, plain, adapted = small
     answers = []
@@ -590,6 +639,9 @@ def test_python(small):
             answers.append(llm.generate("in the", mpk.SamplingParams(max_tokens=12))[0].text)
     assert answers[0] == answers[4] != answers[1]
     assert answers[1] == answers[2] == answers[3] == answers[5]
+    assert mpk.quantize(folder, tmp_path / "merged.gguf", "f32", lora=[path])["weights"] > 0
+    with mpk.LLM(tmp_path / "merged.gguf", device="cpu") as llm:
+        assert llm.generate("in the", mpk.SamplingParams(max_tokens=12))[0].text == answers[1]
     with pytest.raises(mpk.Error, match="weights are random"):
         mpk.LLM(folder, random_weights=True, lora=path)
     with pytest.raises(mpk.Error, match="the scale of the adapter .* is nan"):
@@ -626,6 +678,8 @@ REFUSED = {
     "replication": (changed(layer_replication=[[0, 1], [0, 1]]), "layer_replication"),
     "rows": (changed(trainable_token_indices=[3]), "trainable_token_indices"),
     "lora-bias": (changed(lora_bias=True), "lora_bias"),
+    "blocks": (changed(use_bdlora={"nblocks": 2}), "use_bdlora"),
+    "singular": (changed(kasa_config={"beta": 1}), "kasa_config"),
     "pissa": (changed(init_lora_weights="pissa_niter_4"), "training has changed"),
     "no-a": (without("lora_A.weight"), "has no tensor .*lora_A.weight"),
     "no-b": (without("lora_B.weight"), "has no tensor .*lora_B.weight"),
@@ -659,6 +713,7 @@ def llama(tmp_path_factory):
 
 
 @pytest.mark.parametrize("why", REFUSED)
+@pytest.mark.draws(12)
 def test_refused(why, llama, tmp_path):
     """By name, with what to do; also with a scale of 0."""
     model, folder = llama

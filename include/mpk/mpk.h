@@ -702,8 +702,7 @@ MPK_API mpk_status mpk_embed(mpk_context *cx, mpk_engine *engine, const mpk_toke
 
 /* Compile for the options' number of workers and write an image: mpk_engine_open takes it in place
  * of the model, whose files it finds again by path and checks by size and a hash of their headers.
- * The
- * same holds for adapters, which are compared whole.  The file is whole or untouched. */
+ * The same holds for adapters, which are compared whole.  The file is whole or untouched. */
 MPK_API mpk_status mpk_compile_to_file(mpk_context *cx, const char *model,
                                        const mpk_engine_options *options, const char *path);
 

@@ -318,13 +318,12 @@ static bool is_tied(const adapter_change *c)
     return str_is(c->name, embedding) || str_is(c->name, head);
 }
 
-/* Does an adapter change the embedding or the head? */
-static mpk_status find_tied(mpk_context *cx, merging *g, const load_adapter *adapters, uint32_t n,
-                            bool *found)
+/* Of a model whose head is its embedding: does an adapter name one of them? */
+static mpk_status find_tied(mpk_context *cx, merging *g, uint32_t n, bool *found)
 {
     *found = false;
-    for (uint32_t i = 0; i < n; i++)
-        for (size_t k = 0; adapters[i].scale != 0 && k < g->adapters[i].changes.n; k++) {
+    for (uint32_t i = 0; g->m->config.tied_embeddings && i < n; i++)
+        for (size_t k = 0; k < g->adapters[i].changes.n; k++) {
             adapter_change *c = &g->adapters[i].changes.at[k];
             TRY(spell(cx, g, &c->name));
             *found |= is_tied(c);
@@ -358,6 +357,16 @@ static mpk_status untie(mpk_context *cx, merging *g)
     return MPK_OK;
 }
 
+/* Whether one of the two changes is known once all changes are found: scales may be 0, and tensors
+ * those of the model. */
+static void tie_again(merging *g)
+{
+    uint64_t from = 0, to = 0;
+    map_get(&g->names, str_from(embedding), &from);
+    map_get(&g->names, str_from(head), &to);
+    g->m->config.tied_embeddings = !g->lists[from].first && !g->lists[to].first;
+}
+
 /* ---- all of them ---- */
 
 static mpk_status bind_all(mpk_context *cx, merging *g, const load_adapter *from, adapter *a)
@@ -366,6 +375,44 @@ static mpk_status bind_all(mpk_context *cx, merging *g, const load_adapter *from
         TRY(bind(cx, g, a, from->scale, &a->changes.at[i]));
     if (from->scale != 0)
         add_hash(g->m, a);
+    return MPK_OK;
+}
+
+static bool has_blocks(const load_tensor *t)
+{
+    return ir_dtype_table[t->dtype].block_elements > 1;
+}
+
+/* The stack of a tensor that is the weight of one expert in blocks; at NULL: it is none. */
+static mpk_status find_stack_in_blocks(mpk_context *cx, merging *g, const load_tensor *t, str *out)
+{
+    str name = t->name;
+    int64_t expert;
+    *out = (str){0};
+    if (!has_blocks(t))
+        return MPK_OK;
+    TRY(spell(cx, g, &name));
+    return load_find_stack(cx, &g->arena, name, out, &expert);
+}
+
+/* Experts of a stack have one dtype: where one in blocks becomes numbers, so do the others. */
+static mpk_status widen_stacks(mpk_context *cx, merging *g)
+{
+    adapter_change *none;
+    map stacks = {0};
+    str stack;
+    NEW(cx, &g->arena, none, 1);
+    none->entry = -1;
+    for (int found = 0; found < 2; found++)
+        for (size_t i = 0; i < g->m->tensors.n; i++) {
+            if (!g->lists[i].first == !found)
+                continue;
+            TRY(find_stack_in_blocks(cx, g, &g->m->tensors.at[i], &stack));
+            if (stack.at && !found)
+                TRY(map_put(cx, &g->arena, &stacks, stack, 0));
+            else if (stack.at && map_get(&stacks, stack, NULL))
+                g->lists[i].first = none;
+        }
     return MPK_OK;
 }
 
@@ -379,7 +426,7 @@ static mpk_status check_memory(mpk_context *cx, const merging *g, ir_dtype plain
         load_tensor t = g->m->tensors.at[i];
         if (!g->lists[i].first)
             continue;
-        if (ir_dtype_table[t.dtype].block_elements > 1)
+        if (has_blocks(&t))
             t.dtype = plain;
         TRY(load_tensor_bytes(cx, &t, &t.n_bytes));
         n += t.n_bytes;
@@ -413,13 +460,16 @@ static mpk_status merge(mpk_context *cx, merging *g, const load_adapter *adapter
         TRY(note(cx, open_adapter(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
     TRY(index_names(cx, g));
-    TRY(find_tied(cx, g, adapters, n, &unties));
-    if (unties && m->config.tied_embeddings)
+    TRY(find_tied(cx, g, n, &unties));
+    if (unties)
         TRY(untie(cx, g));
     NEW(cx, &g->arena, g->lists, m->tensors.n);
     for (uint32_t i = 0; i < n; i++)
         TRY(note(cx, bind_all(cx, g, &adapters[i], &g->adapters[i]), &adapters[i],
                  &g->adapters[i]));
+    if (unties)
+        tie_again(g);
+    TRY(widen_stacks(cx, g));
     TRY(check_memory(cx, g, plain));
     for (size_t i = 0; i < m->tensors.n; i++)
         if (g->lists[i].first)

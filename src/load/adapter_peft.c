@@ -52,6 +52,9 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j)
          "weights"},
         {"lora_bias", "updates have biases (\"lora_bias\")"},
         {"use_qalora", "updates are of groups of columns (\"use_qalora\")"},
+        {"use_bdlora", "updates are of blocks along a diagonal (\"use_bdlora\")"},
+        {"kasa_config", "singular values of the weights are cut off (\"kasa_config\")"},
+        {"monteclora_config", "updates are drawn at random (\"monteclora_config\")"},
         {"arrow_config", "it chooses among adapters for each token (\"arrow_config\")"}};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, !is_given(json_get(j, members[i][0])), MPK_EUNSUPPORTED,

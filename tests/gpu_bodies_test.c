@@ -563,6 +563,7 @@ static void families_have_fast_bodies(void **state)
                 {"starcoder2", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"olmo2", " rope_table sample", CARRIED},
                 {"glm4_moe", " rope_table sample", CARRIED},
+                {"minimax_m2", " rope_table sample", CARRIED},
                 {"granite", " rope_table sample", CARRIED},
                 {"granitemoe", " rope_table sample", CARRIED},
                 {"hunyuan_v1_dense", " rope_table sample", CARRIED}};
@@ -574,8 +575,7 @@ static void families_have_fast_bodies(void **state)
         check_ok(&cx, model_find(&cx, str_from(rows[i].family), &def));
         model_config c = m.config;
         c.family = str_from(def->family);
-        c.n_layers = 2;
-        c.head_norms = false;
+        c.n_layers = 2, c.head_norms = false;
         c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
         c.activation = str_from(def->activation ? def->activation : "silu");
         c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
@@ -585,9 +585,10 @@ static void families_have_fast_bodies(void **state)
         c.logits_cap = def->logits_cap;
         if (def->is_mixture)
             c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1, c.expert_ffn_size = 512;
+        c.expert_sigmoid = def->sigmoid_routers || def->routing == MODEL_ROUTES_BIASED;
+        c.expert_score_bias = def->score_bias || c.expert_sigmoid;
         if (def->routing) {
             c.expert_ffn_size = c.shared_ffn_size = 1408, c.expert_scale = 2.5;
-            c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;
             c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;
         }
         expect_slow(&c, rows[i].generic, rows[i].waiting);

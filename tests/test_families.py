@@ -14,7 +14,7 @@ import transformers
 import serving
 import support
 import tiny
-from test_models import (GEMMA3, GGUF_NAMES, MSCALE, YARN, choose_tokens, context_for, experts, latent, logits_of,
+from test_models import (GEMMA3, GGUF_NAMES, HALF, MSCALE, YARN, choose_tokens, context_for, experts, latent, logits_of,
                          longrope, randomise_biases, shape)
 
 RANDOM = support.seed()
@@ -72,7 +72,8 @@ def routed_keys(config):
     """Those of DeepSeek's experts, as the converter of GLM-4.5 writes them."""
     return {"expert_count": config.n_routed_experts, "expert_used_count": config.num_experts_per_tok,
             "expert_feed_forward_length": config.moe_intermediate_size,
-            "expert_shared_count": config.n_shared_experts, "leading_dense_block_count": config.first_k_dense_replace,
+            "expert_shared_count": config.n_shared_experts,
+            "leading_dense_block_count": getattr(config, "first_k_dense_replace", 1),
             "expert_weights_scale": config.routed_scaling_factor, "expert_gating_func": 2}
 
 
@@ -83,7 +84,9 @@ def latent_keys(config):
             "attention.value_length": config.kv_lora_rank,
             "attention.key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
             "attention.value_length_mla": config.v_head_dim, "rope.dimension_count": config.qk_rope_head_dim,
-            **routed_keys(config), "expert_gating_func": 2 if config.model_type == "deepseek_v3" else 1}
+            **routed_keys(config), "expert_gating_func": 1 if config.model_type == "deepseek_v2" else 2}
+    if config.norm_topk_prob:
+        keys |= {"expert_weights_norm": True}
     if config.q_lora_rank:
         keys |= {"attention.q_lora_rank": config.q_lora_rank}
     if (config.n_group or 1) > 1:
@@ -102,6 +105,8 @@ FAMILIES = {
     "deepseek3": ("DeepseekV3", latent(64, 4, (32, 64), 32, 16, 32, n=16, of_token=3, size=32, n_shared_experts=1,
                                        first_k_dense_replace=2, n_group=4, topk_group=2, routed_scaling_factor=2.5,
                                        norm_topk_prob=False, rope_parameters=MSCALE), "deepseek2", latent_keys),
+    "glm4-moe-lite": ("Glm4MoeLite", latent(64, 4, (32, 64), 32, 16, 32, n=8, of_token=3, size=32), "deepseek2",
+                      latent_keys),
     "phi3": ("Phi3", shape(96, 6, 2, ffn=80, sliding_window=13, pad_token_id=0), "phi3", phi3_keys),
     "phi3-long": ("Phi3", shape(256, 2, 1, rope_parameters=longrope(48, partial_rotary_factor=0.75), pad_token_id=0,
                                 original_max_position_embeddings=64), "phi3", phi3_keys),
@@ -144,6 +149,9 @@ FAMILIES = {
     "olmoe": ("Olmoe", shape(64, 4, 2, ffn=96, num_experts=8, num_experts_per_tok=3), "olmoe", expert_keys),
     "qwen2moe": ("Qwen2Moe", experts(64, 4, 2, n=8, of_token=3, size=96, shared_expert_intermediate_size=160),
                  "qwen2moe", expert_keys),
+    "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, ffn=32, num_local_experts=8, num_experts_per_tok=3,
+                                      rope_parameters=HALF), "minimax-m2",
+                   lambda config: {**expert_keys(config), "expert_gating_func": 2}),
     "granitemoe": ("GraniteMoe", shape(64, 4, 2, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                        embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
                                        logits_scaling=8.0), "granitemoe", expert_keys),
@@ -161,6 +169,7 @@ PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"
          "qwen2moe": {"mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
                       "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"},
          "granitemoe": {"block_sparse_moe.router": "ffn_gate_inp"},
+         "minimax-m2": {"mlp.e_score_correction": "exp_probs_b"},
          "glm4moe": {"post_attention_layernorm": "post_attention_norm", **ROUTED},
          "deepseek2": {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
                        "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
@@ -261,7 +270,8 @@ def write(path, architecture, values, tensors, lists=None, types=None):
     """The file as the gguf package writes it."""
     writer = gguf.GGUFWriter(path, architecture)
     for key, value in values.items():
-        put = {int: writer.add_uint32, str: writer.add_string}.get(type(value), writer.add_float32)
+        kinds = {int: writer.add_uint32, str: writer.add_string, bool: writer.add_bool}
+        put = kinds.get(type(value), writer.add_float32)
         put(f"{architecture}.{key}", value)
     for key, value in (lists or {}).items():
         writer.add_array(f"{architecture}.{key}", value)
@@ -300,6 +310,16 @@ def test_gguf(name, tmp_path):
         support.mpk("quantize", source, "-o", tmp_path / "small.gguf", "--type", "q8_0")
         small = support.score(tmp_path / "small.gguf", tokens, tmp_path, "--activations", "f32", *options)
         assert (small - expected).std() < 0.5 * expected.std()  # rows in another order: 1.4
+
+
+def test_gating_that_is_not_said(tmp_path):
+    """Files of GLM-4.7-Flash have biases for the choice of experts, and need not say that shares are sigmoids."""
+    model, config, architecture, own = make("glm4-moe-lite")
+    del own["expert_gating_func"]
+    path = write(tmp_path / "model.gguf", architecture, values_of(config, own), tensors_of(model, config, architecture))
+    folder = support.save(model, tmp_path / "folder")
+    tokens = [RANDOM.randrange(config.vocab_size) for _ in range(60)]
+    assert numpy.array_equal(support.score(path, tokens, tmp_path), support.score(folder, tokens, tmp_path))
 
 
 def test_latents_whole(tmp_path):
@@ -516,6 +536,7 @@ SERVED = {
     "Glm4": dict(pad_token_id=0, head_dim=16),
     "Cohere2": dict(pad_token_id=0, sliding_window=13, layer_types=["sliding_attention", "full_attention"]),
     "Starcoder2": dict(pad_token_id=0, sliding_window=13),
+    "MiniMaxM2": dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, rotary_dim=8),
     "Qwen2Moe": dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32,
                      shared_expert_intermediate_size=64),
 }

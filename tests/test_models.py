@@ -24,6 +24,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+HALF = {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5}
 GEMMA3 = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 
@@ -183,6 +184,12 @@ CASES = {
     "deepseek3-one-group": ("DeepseekV3", latent(96, 6, (None, 48), 16, 32, 8, n=7, of_token=2, size=64, vocab=1003,
                                                  n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1,
                                                  norm_topk_prob=False, tie_word_embeddings=True)),
+    "glm4-moe-lite": ("Glm4MoeLite", latent(64, 4, (40, 32), 16, 8, 24, n=8, of_token=3, size=40,
+                                            routed_scaling_factor=1.8)),
+    "glm4-moe-lite-layers": ("Glm4MoeLite", latent(96, 6, (None, 48), 24, 16, 8, n=6, of_token=2, size=64, ffn=77,
+                                                   vocab=1003, n_shared_experts=2, norm_topk_prob=False,
+                                                   mlp_layer_types=["sparse", "dense", "sparse"],
+                                                   tie_word_embeddings=True)),
     "glm4moe": ("Glm4Moe", shape(64, 4, 2, 32, layers=3, n_routed_experts=12, num_experts_per_tok=3, pad_token_id=0,
                                  moe_intermediate_size=40, n_group=3, topk_group=2, use_qk_norm=True,
                                  routed_scaling_factor=2.5, attention_bias=True)),
@@ -190,6 +197,10 @@ CASES = {
                                      num_experts_per_tok=2, moe_intermediate_size=64, n_shared_experts=2,
                                      first_k_dense_replace=0, attention_bias=False, pad_token_id=0, rope_parameters={
                                          "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.3})),
+    "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, num_local_experts=12, num_experts_per_tok=3, ffn=40,
+                                      rope_parameters=HALF)),
+    "minimax-m2-rotary": ("MiniMaxM2", shape(96, 3, 1, 40, ffn=77, vocab=1003, num_local_experts=5,
+                                             num_experts_per_tok=2, rotary_dim=24, tie_word_embeddings=True)),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -231,12 +242,20 @@ def gap(values, n):
     return (best[:, n - 1] - best[:, -1]).min() if best.shape[-1] > n else 1.0
 
 
+def bias_of(mixture):
+    """What experts are chosen by has it; None: they have none."""
+    for part in (mixture.gate, mixture):
+        if hasattr(part, "e_score_correction_bias"):
+            return part.e_score_correction_bias
+    return None
+
+
 def is_decided(model, config, routers):
     """Are all experts and groups of experts chosen by a margin?"""
-    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
+    mixtures = [layer.mlp for layer in model.model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
     for i, r in enumerate(routers):
         r = r.float()
-        bias = getattr(gates[i], "e_score_correction_bias", None) if gates else None
+        bias = bias_of(mixtures[i]) if mixtures else None
         if bias is not None:
             r = r.sigmoid() + bias
         groups = getattr(config, "n_group", None) or 1

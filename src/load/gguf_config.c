@@ -157,16 +157,32 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
-/* DeepSeek's routers.  Files of its first models do not say by what experts are chosen: by a
- * softmax, and then a group counts as much as its best expert. */
-static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
+/* How shares are made, and whether what experts are chosen by has a bias.  Files of DeepSeek's form
+ * that do not say it mean sigmoids if there is one. */
+static mpk_status fill_shares(scope *s, const load_model *m, model_config *c)
 {
     enum { SOFTMAX = 1, SIGMOID = 2 };
-    const bool biased = s->def->routing == MODEL_ROUTES_BIASED;
-    uint32_t gating = biased ? SIGMOID : SOFTMAX, n_shared = 0;
+    uint32_t gating = SOFTMAX;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.e_score_correction.bias", i);
+        c->expert_score_bias = c->expert_score_bias || load_find(m, name);
+    }
+    if (s->def->sigmoid_routers || s->def->routing == MODEL_ROUTES_BIASED ||
+        (s->def->routing && c->expert_score_bias))
+        gating = SIGMOID;
     TRY(get_u32(s, "expert_gating_func", &gating));
     CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
           "%s %u is not supported; 1 (softmax) and 2 (sigmoid) are", s->key, gating);
+    c->expert_sigmoid = gating == SIGMOID;
+    return MPK_OK;
+}
+
+/* DeepSeek's routers.  Files of its first models do not say by what experts are chosen: by a
+ * softmax, and then a group counts as much as its best expert. */
+static mpk_status fill_routing(scope *s, model_config *c)
+{
+    uint32_t n_shared = 0;
     TRY(get_u32(s, "expert_group_count", &c->expert_groups));
     TRY(get_u32(s, "expert_group_used_count", &c->kept_groups));
     TRY(get_double(s, "expert_weights_scale", &c->expert_scale));
@@ -175,13 +191,7 @@ static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
           "%s: %u shared experts of %u inner entries are too many", s->key, n_shared,
           c->expert_ffn_size);
     c->shared_ffn_size = n_shared * c->expert_ffn_size;
-    c->expert_sigmoid = gating == SIGMOID;
     c->group_best = c->expert_sigmoid && c->expert_groups > 1 ? 2 : 1;
-    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.e_score_correction.bias", i);
-        c->expert_score_bias = c->expert_score_bias || load_find(m, name);
-    }
     return MPK_OK;
 }
 
@@ -202,8 +212,10 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     if (c->n_experts && s->def->shared_expert)
         TRY(get_u32(s, "expert_shared_feed_forward_length", &c->shared_ffn_size));
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
+    if (s->def->is_mixture)
+        TRY(fill_shares(s, m, c));
     if (s->def->routing)
-        TRY(fill_routing(s, m, c));
+        TRY(fill_routing(s, c));
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
         snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
         if (load_find(m, name))

@@ -181,7 +181,6 @@ static void put_latent(describer *d, const model_def *def)
         return;
     gguf_put_u32(d->w, scoped(d, "expert_shared_count"),
                  c->shared_ffn_size / (c->expert_ffn_size ? c->expert_ffn_size : 1));
-    gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
     gguf_put_f32(d->w, scoped(d, "expert_weights_scale"),
                  c->expert_scale != 0 ? (float)c->expert_scale : 1);
     if (c->expert_groups > 1) {
@@ -204,6 +203,8 @@ static void put_experts(describer *d, const model_def *def)
     gguf_put_u32(d->w, scoped(d, "expert_used_count"), c->experts_per_token);
     gguf_put_u32(d->w, scoped(d, "expert_feed_forward_length"), c->expert_ffn_size);
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
+    if (def->routing || c->expert_sigmoid)
+        gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
     if (def->shared_expert)
         gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
 }

@@ -13,6 +13,10 @@
     "24, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "
 #define DEEPSEEK2(more) "{\"model_type\": \"deepseek_v2\", " SIZES ", " LATENT more "}"
 #define DEEPSEEK3(more) "{\"model_type\": \"deepseek_v3\", " SIZES ", " LATENT more "}"
+#define GLM4_LITE(more) "{\"model_type\": \"glm4_moe_lite\", " SIZES ", " LATENT more "}"
+#define MINIMAX(more)                                                        \
+    "{\"model_type\": \"minimax_m2\", " SIZES ", \"num_local_experts\": 8, " \
+    "\"num_experts_per_tok\": 2, " more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -256,6 +260,14 @@ static void test_latent_models(void **state)
     c = parse(&a, DEEPSEEK2("\"q_lora_rank\": 40, \"topk_method\": \"greedy\", \"n_group\": 1"));
     assert_true(c.query_latent_size == 40 && !c.expert_sigmoid && !c.expert_score_bias);
     assert_true(!c.expert_groups && !c.normalize_experts && !c.shared_ffn_size);
+    c = parse(&a, GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, \"n_shared_experts\": 1"));
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1) && c.norm_eps == 1e-5);
+    c = parse(&a, GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, "
+                            "\"mlp_layer_types\": [\"sparse\", \"dense\"]"));
+    assert_true(model_has_experts(&c, 0) && !model_has_experts(&c, 1) && c.expert_sigmoid);
+    c = parse(&a, MINIMAX("\"rotary_dim\": 24, \"head_dim\": 40, \"scoring_func\": \"sigmoid\""));
+    assert_true(c.rope_size == 24 && c.rope_theta == 5e6 && c.expert_ffn_size == 96);
+    assert_true(c.expert_sigmoid && c.expert_score_bias && c.normalize_experts);
     arena_free(&a);
 }
 
@@ -285,6 +297,15 @@ static void test_faults_of_latent_models(void **state)
         {MPK_EFORMAT, "\"kv_lora_rank\" is missing",
          "{\"model_type\": \"deepseek_v3\", " SIZES "}"},
         {MPK_EUNSUPPORTED, "\"rope_interleave\" false", DEEPSEEK3("\"rope_interleave\": false")},
+        {MPK_EFORMAT, "\"mlp_layer_types\" is not a list of 2",
+         GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, \"mlp_layer_types\": [\"dense\"]")},
+        {MPK_EUNSUPPORTED, "layer 1 is \"thin\"",
+         GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, "
+                   "\"mlp_layer_types\": [\"dense\", \"thin\"]")},
+        {MPK_EUNSUPPORTED, "\"scoring_func\" \"softmax\"",
+         MINIMAX("\"scoring_func\": \"softmax\"")},
+        {MPK_EFORMAT, "\"partial_rotary_factor\" is 1.5",
+         MINIMAX("\"head_dim\": 16, \"rotary_dim\": 24")},
         {MPK_EFORMAT, "\"n_group\" is missing", DEEPSEEK3("\"topk_group\": 1")},
         {MPK_EFORMAT, "\"n_group\" 4 and \"topk_group\" 0",
          DEEPSEEK3("\"n_group\": 4, \"topk_group\": 0")},

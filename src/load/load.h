@@ -7,6 +7,7 @@
  *   safetensors.c     .safetensors files and their index
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
+ *   hf_experts.c      what a config.json says of experts (hf_config.h)
  *   hf_scheme.c       how a folder's weights were quantised
  *   quantised.c       the parts of a matrix that was quantised (quantised.h)
  *   dequantize.c      those matrices as programs read them

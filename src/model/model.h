@@ -287,6 +287,8 @@ typedef struct model_def {
     /* every layer has experts, their number must be given, and a token's weights add up to 1;
      * otherwise "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" are read */
     bool only_experts;
+    /* shares are sigmoids; what experts are chosen by has a bias */
+    bool sigmoid_routers, score_bias;
     /* GGUF files do not say that the weights of a token's experts add up to 1, and they do not */
     bool gguf_unnormalized;
     /* layers with experts also have a feed-forward for every token, of the size
@@ -294,8 +296,11 @@ typedef struct model_def {
     bool shared_expert;
     /* of the families that are not MODEL_ROUTES_PLAIN the members are DeepSeek's:
      * n_routed_experts, n_group, topk_group, routed_scaling_factor, first_k_dense_replace, and
-     * n_shared_experts, which are one feed-forward for every token, without a gate */
+     * n_shared_experts, which are one feed-forward for every token, without a gate;
+     * "mlp_layer_types", if given, says which layers have experts */
     model_routing routing;
+    /* the first so many layers have no experts, if "first_k_dense_replace" is not given */
+    uint32_t dense_first;
     /* the member of config.json that holds the feed-forward size of an expert */
     const char *expert_ffn;
     /* routers and experts have biases; checkpoints hold the weights of all experts as

@@ -14,7 +14,7 @@ import transformers
 import serving
 import support
 import tiny
-from test_models import (GEMMA3, GGUF_NAMES, HALF, MSCALE, YARN, choose_tokens, context_for, experts, latent, logits_of,
+from test_models import (GEMMA3, GGUF_NAMES, GROWING, HALF, MSCALE, YARN, choose_tokens, context_for, experts, latent, logits_of,
                          longrope, randomise_biases, shape)
 
 RANDOM = support.seed()
@@ -53,6 +53,14 @@ def gpt_oss_keys(config):
             "expert_used_count": config.num_experts_per_tok, "expert_feed_forward_length": config.intermediate_size,
             "rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
             "rope.scaling.original_context_length": rope["original_max_position_embeddings"]}
+
+
+def ministral_keys(config):
+    rope = config.rope_parameters
+    return {"rope.scaling.type": "yarn", "rope.scaling.factor": rope["factor"],
+            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
+            "rope.scaling.yarn_log_multiplier": rope["mscale_all_dim"],
+            "attention.temperature_scale": rope["llama_4_scaling_beta"]}
 
 
 def expert_keys(config):
@@ -152,6 +160,8 @@ FAMILIES = {
     "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, ffn=32, num_local_experts=8, num_experts_per_tok=3,
                                       rope_parameters=HALF), "minimax-m2",
                    lambda config: {**expert_keys(config), "expert_gating_func": 2}),
+    "ministral3": ("Ministral3", shape(64, 4, 2, 16, pad_token_id=0, rope_parameters={
+        **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), "mistral3", ministral_keys),
     "granitemoe": ("GraniteMoe", shape(64, 4, 2, ffn=96, num_local_experts=6, num_experts_per_tok=2,
                                        embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
                                        logits_scaling=8.0), "granitemoe", expert_keys),
@@ -253,7 +263,7 @@ def tensors_of(model, config, architecture):
         part, end = part.removesuffix(".bias"), "bias" if part.endswith(".bias") else "weight"
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             t = t + numpy.float32(1)
-        if architecture in ("granite", "granitemoe", "smollm3") and part.endswith(("q_proj", "k_proj")):
+        if architecture in ("granite", "granitemoe", "smollm3", "mistral3") and part.endswith(("q_proj", "k_proj")):
             t = t.reshape(-1, 2, head_of(config) // 2, t.shape[1]).swapaxes(1, 2).reshape(t.shape)
         whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm",
                  "lm_head": "output"}.get(name.rpartition(".")[0])
@@ -472,9 +482,11 @@ def test_a_model_that_also_reads_images(tmp_path):
     assert '"text_config" is missing' in support.mpk("inspect", folder, code=None)[1]
 
 
+PIXTRAL = dict(model_type="pixtral", num_attention_heads=2, patch_size=14, image_size=28)
 HELD = {
-    "Mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None),
-                 dict(model_type="pixtral", num_attention_heads=2, patch_size=14, image_size=28)),
+    "Mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), PIXTRAL),
+    "Mistral3-3": (dict(model_type="ministral3", head_dim=16, tie_word_embeddings=True, rope_parameters={
+        **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), PIXTRAL),
     "Qwen2_5_VL": (dict(use_sliding_window=False), dict(depth=1, num_heads=2, out_hidden_size=64)),
     "Qwen2VL": (dict(tie_word_embeddings=True), dict(depth=1, num_heads=2, embed_dim=32)),
     "Qwen3VL": (dict(head_dim=16), dict(depth=1, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0])),
@@ -489,6 +501,7 @@ def test_text_models_that_others_hold(family, tmp_path):
     if "VL" in family:
         rope["mrope_section"] = [2, 3, 3]
     text = {**shape(64, 4, 2, rope_parameters=rope), **text}
+    family = family.partition("-")[0]
     config = getattr(transformers, family + "Config")(
         text_config=text, vision_config=dict(hidden_size=32, intermediate_size=32, num_hidden_layers=1, **vision),
         tie_word_embeddings=text.get("tie_word_embeddings", False), attn_implementation="eager")
@@ -509,9 +522,9 @@ def test_text_models_that_others_hold(family, tmp_path):
                "rope_scaling": {**rope, "type": "mrope", "rope_type": "mrope"}}
         (folder / "config.json").write_text(json.dumps({**old, **whole}))
         assert numpy.array_equal(found, support.score(folder, tokens, tmp_path, "--kv", "f32"))
-    held["model_type"] = "ministral3"
+    held["model_type"] = "gpt2"
     (folder / "config.json").write_text(json.dumps({**whole, "text_config": held}))
-    assert 'of the type "ministral3" is not supported' in support.mpk("inspect", folder, code=None)[1]
+    assert 'of the type "gpt2" is not supported' in support.mpk("inspect", folder, code=None)[1]
 
 
 def test_gate_of_the_shared_expert_as_a_vector(tmp_path):

@@ -24,6 +24,7 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+GROWING = {**YARN, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}
 HALF = {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5}
 GEMMA3 = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
@@ -201,6 +202,11 @@ CASES = {
                                       rope_parameters=HALF)),
     "minimax-m2-rotary": ("MiniMaxM2", shape(96, 3, 1, 40, ffn=77, vocab=1003, num_local_experts=5,
                                              num_experts_per_tok=2, rotary_dim=24, tie_word_embeddings=True)),
+    "ministral3": ("Ministral3", shape(64, 4, 2, 16, pad_token_id=0, rope_parameters={
+        **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0})),
+    "ministral3-odd": ("Ministral3", shape(96, 3, 1, 40, ffn=77, vocab=1003, pad_token_id=0, tie_word_embeddings=True,
+                                           sliding_window=31, rope_parameters={
+                                               **GROWING, "original_max_position_embeddings": 7})),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),

@@ -136,7 +136,8 @@ static mpk_status refuse_unsupported(scope *s)
         {"attention.max_alibi_bias", false},
         {"expert_shared_count", s->def->routing != MODEL_ROUTES_PLAIN},
         {"expert_group_count", s->def->routing != MODEL_ROUTES_PLAIN},
-        {"attention.temperature_scale", false},
+        {"attention.temperature_scale", s->def->scaled_queries},
+        {"rope.scaling.yarn_log_multiplier", s->def->scaled_queries || s->def->latent},
         {"expert_shared_feed_forward_length", s->def->shared_expert},
         {"rope.dimension_sections", !s->def->neighbours}, /* their rows are in another order */
         {"attn_logit_softcapping", s->def->caps},
@@ -324,6 +325,12 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     TRY(get_double(s, "rope.scaling.yarn_attn_factor", &c->rope_attention_factor));
     TRY(get_double(s, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
     TRY(get_double(s, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    if (s->def->scaled_queries) {
+        TRY(get_double(s, "rope.scaling.yarn_log_multiplier", &c->rope_mscale_all_dim));
+        c->rope_mscale = c->rope_mscale_all_dim != 0;
+        c->query_step = c->rope_original_positions;
+        TRY(get_double(s, "attention.temperature_scale", &c->query_growth));
+    }
     if (s->def->latent) { /* a tenth of mscale_all_dim, and mscale is the same */
         TRY(get_double(s, "rope.scaling.yarn_log_multiplier", &c->rope_mscale_all_dim));
         c->rope_mscale = c->rope_mscale_all_dim *= 10;

@@ -97,6 +97,17 @@ static void put_multipliers(describer *d, const model_def *def)
                  c->logits_scale ? (float)(1 / c->logits_scale) : 1);
 }
 
+/* Has yarn the factors and the rounding that readers of the architecture take? */
+static bool has_known_yarn(const model_def *def, const model_config *c)
+{
+    bool same = !c->rope_mscale && !c->rope_mscale_all_dim;
+    if (def->latent)
+        same = c->rope_mscale == c->rope_mscale_all_dim;
+    else if (def->scaled_queries)
+        same = c->rope_mscale == (c->rope_mscale_all_dim != 0);
+    return same && c->rope_truncate == !def->rope_unrounded;
+}
+
 /* Refuse a model with a property for which GGUF has no key: readers of an architecture compute with
  * its activation, its factor of scores, and its windows. */
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
@@ -124,10 +135,7 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
           MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say that the weights of a token's experts add up to 1",
           d->architecture);
-    bool plain = (def->latent ? c->rope_mscale == c->rope_mscale_all_dim
-                              : !c->rope_mscale && !c->rope_mscale_all_dim) &&
-                 c->rope_truncate == !def->rope_unrounded;
-    CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
+    CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || has_known_yarn(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
           d->architecture);
     return MPK_OK;
@@ -216,6 +224,7 @@ static void put_rope(describer *d)
     const model_config *c = &d->m->config;
     gguf_put_f32(d->w, scoped(d, "rope.freq_base"), (float)c->rope_theta);
     put_factor(d, "rope.freq_base_swa", c->local_theta);
+    put_factor(d, "attention.temperature_scale", c->query_growth);
     if (c->rope_scaling == MODEL_ROPE_LONG) {
         gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"),
                      c->rope_original_positions);
@@ -232,9 +241,9 @@ static void put_rope(describer *d)
                  c->rope_original_positions);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_fast"), (float)c->rope_beta_fast);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_slow"), (float)c->rope_beta_slow);
-    if (c->latent_size && c->rope_mscale_all_dim)
+    if (c->rope_mscale_all_dim)
         gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_log_multiplier"),
-                     (float)(0.1 * c->rope_mscale_all_dim));
+                     (float)((c->latent_size ? 0.1 : 1) * c->rope_mscale_all_dim));
     if (c->rope_attention_factor)
         gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"),
                      (float)c->rope_attention_factor);

@@ -449,6 +449,20 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, const 
          STR_SHOWN(type, 64));
 }
 
+/* Queries that grow with the position, by steps of the original context. */
+static mpk_status fill_query_scale(mpk_context *cx, const json_value *rope, const model_def *def,
+                                   model_config *c)
+{
+    static const char key[] = "llama_4_scaling_beta";
+    CHECK(cx, rope || !def->scaled_queries, MPK_EFORMAT, "\"rope_parameters\" is missing");
+    TRY(json_read_double(cx, rope, key, &c->query_growth));
+    CHECK(cx, c->query_growth == 0 || def->scaled_queries, MPK_EUNSUPPORTED,
+          "\"%s\" is not supported in this family", key);
+    return c->query_growth == 0
+               ? MPK_OK
+               : hf_read_needed(cx, rope, "original_max_position_embeddings", &c->query_step);
+}
+
 /* All about rope.  Values in the rope object take precedence over those beside it, except
  * original_max_position_embeddings, which Transformers takes from outside. A second reading of the
  * same member leaves the value if the member is absent: so the order of the lines is the order of
@@ -474,6 +488,7 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
     if (!def->latent)
         c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, def, c));
+    TRY(fill_query_scale(cx, rope, def, c));
     if (def->local_unscaled && c->rope_scaling != MODEL_ROPE_DEFAULT && c->local_theta == 0)
         c->local_theta = c->rope_theta;
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)

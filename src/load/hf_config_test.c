@@ -17,6 +17,7 @@
 #define MINIMAX(more)                                                        \
     "{\"model_type\": \"minimax_m2\", " SIZES ", \"num_local_experts\": 8, " \
     "\"num_experts_per_tok\": 2, " more "}"
+#define MINISTRAL(more) "{\"model_type\": \"ministral3\", " SIZES ", " more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -175,6 +176,11 @@ static void test_defaults_of_families(void **state)
     c = parse(&a, "{\"model_type\": \"starcoder2\", " SIZES ", \"norm_epsilon\": 0.25}");
     assert_true(c.norm_eps == 0.25 && c.layer_norms && c.norm_bias && c.mlp_bias);
     assert_true(c.attention_bias && c.attention_out_bias && str_is(c.activation, "gelu_tanh"));
+    c = parse(&a, MINISTRAL("\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 16, "
+                            "\"original_max_position_embeddings\": 512, "
+                            "\"llama_4_scaling_beta\": 0.1}"));
+    assert_true(c.query_growth == 0.1 && c.query_step == 512 && !c.query_offset);
+    assert_true(c.head_size == 128 && c.rope_theta == 1e6);
     c = parse(&a, "{\"model_type\": \"glm4\", " SIZES "}");
     assert_true(c.head_size == 128 && c.rope_size == 64 && c.attention_bias);
     assert_true(!c.attention_out_bias);
@@ -335,8 +341,8 @@ static void test_faults_of_families(void **state)
 {
     (void)state;
     static const fault cases[] = {
-        {MPK_EUNSUPPORTED, "of a mistral3 model of the type \"ministral3\"",
-         "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\"}}"},
+        {MPK_EUNSUPPORTED, "of a mistral3 model of the type \"gpt2\"",
+         "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"gpt2\"}}"},
         {MPK_EUNSUPPORTED, "\"sliding_window_pattern\" \"LGLG\" is not supported",
          EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"LGLG\"")},
         {MPK_EFORMAT, "\"sliding_window_pattern\" is 0",
@@ -423,6 +429,14 @@ static void test_each_fault(void **state)
          LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, "
                "\"high_freq_factor\": "
                "1}")},
+        {MPK_EUNSUPPORTED, "\"llama_4_scaling_beta\" is not supported in this family",
+         LLAMA("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1}")},
+        {MPK_EFORMAT, "\"rope_parameters\" is missing", MINISTRAL("\"sliding_window\": null")},
+        {MPK_EFORMAT, "\"original_max_position_embeddings\" is missing",
+         MINISTRAL("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1}")},
+        {MPK_EFORMAT, "positions after which queries grow is 0",
+         MINISTRAL("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1, "
+                   "\"original_max_position_embeddings\": 0}")},
         {MPK_EFORMAT, "rope theta is -1", LLAMA("\"rope_theta\": -1")},
         {MPK_EFORMAT, "\"rope_theta\" is not a number", LLAMA("\"rope_theta\": \"1\"")},
         {MPK_EFORMAT, "\"partial_rotary_factor\" is 2", LLAMA("\"partial_rotary_factor\": 2")},

@@ -121,6 +121,12 @@ typedef struct model_config {
      * longer ones; [rope_size / 2] each, in the memory of the file or of the loaded model */
     const float *rope_short, *rope_long;
 
+    /* Queries times 1 + query_growth log(1 + floor((position + query_offset) / query_step)); growth
+     * 0: they stay; query_unrotated: those of layers that do not rotate, and no others */
+    double query_growth;
+    uint32_t query_step, query_offset;
+    bool query_unrotated;
+
     int32_t bos_token;      /* -1: none */
     int32_t eos_tokens[16]; /* ids that end a text */
     uint32_t n_eos_tokens;
@@ -235,6 +241,9 @@ typedef struct model_def {
     bool sinks; /* attention heads have sinks */
     /* yarn's range is not rounded unless the file says so; else it is unless the file says no */
     bool rope_unrounded;
+    /* "llama_4_scaling_beta" of the rope object is read: queries grow with the position, by steps of
+     * the original context */
+    bool scaled_queries;
     /* norms are layer_norm instead of rms_norm, with biases or without; the member that holds their
      * epsilon then, NULL: "rms_norm_eps" */
     bool layer_norms, norm_bias;

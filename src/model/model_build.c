@@ -169,6 +169,9 @@ static mpk_status check_factors(mpk_context *cx, const model_config *c)
     TRY(check_number(cx, "factor of what a layer adds", c->residual_scale, 0, 1e6));
     TRY(check_number(cx, "factor of the logits", c->logits_scale, 0, 1e6));
     TRY(check_number(cx, "factor of attention scores", c->attention_scale, 0, 1e6));
+    TRY(check_number(cx, "growth of queries", c->query_growth, 0, 1e6));
+    if (c->query_growth != 0)
+        TRY(check_size(cx, "positions after which queries grow", c->query_step, MAX_POSITIONS));
     TRY(check_number(cx, "cap of attention scores", c->attention_cap, 0, 1e6));
     return check_number(cx, "cap of the logits", c->logits_cap, 0, 1e6);
 }

@@ -402,9 +402,11 @@ static model_config random_config(world *w, const model_def *def)
     c.head_norms = def->head_norms_said && pick(w, 2);
     if (def->latent)
         make_latent(w, &c);
+    c.shared_ffn_size = def->shared_one ? 64 : c.shared_ffn_size;
     if (def->routing) {
         c.shared_ffn_size = 64 * pick(w, 3), c.expert_scale = 2.5, c.dense_layers[0] = pick(w, 4);
-        c.expert_sigmoid = c.expert_score_bias = def->routing == MODEL_ROUTES_BIASED;
+        c.expert_sigmoid = def->routing == MODEL_ROUTES_BIASED;
+        c.expert_score_bias = def->routing != MODEL_ROUTES_GREEDY;
         c.expert_groups = 1 + 3 * pick(w, 2), c.kept_groups = 1 + pick(w, c.expert_groups);
         c.group_best = c.expert_sigmoid ? 2 : 1;
     }

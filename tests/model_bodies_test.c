@@ -1,5 +1,5 @@
-/* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which bodies
- * poll nothing: of the models whose speed is measured, and of families by what sets them apart.
+/* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which
+ * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart.
  */
 #include "check.h"
 #include "gen/source.h"

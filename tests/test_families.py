@@ -14,8 +14,8 @@ import transformers
 import serving
 import support
 import tiny
-from test_models import (GEMMA3, GGUF_NAMES, GROWING, HALF, MSCALE, YARN, choose_tokens, context_for, experts, latent, logits_of,
-                         longrope, randomise_biases, shape)
+from test_models import (GEMMA3, GGUF_NAMES, GROWING, HALF, MSCALE, TYPES5, YARN, choose_tokens, context_for, experts,
+                         latent, logits_of, longrope, randomise_biases, shape)
 
 RANDOM = support.seed()
 
@@ -78,11 +78,18 @@ def expert_keys(config):
 
 def routed_keys(config):
     """Those of DeepSeek's experts, as the converter of GLM-4.5 writes them."""
-    return {"expert_count": config.n_routed_experts, "expert_used_count": config.num_experts_per_tok,
+    return {"expert_count": getattr(config, "n_routed_experts", 0) or config.num_experts,
+            "expert_used_count": config.num_experts_per_tok,
             "expert_feed_forward_length": config.moe_intermediate_size,
-            "expert_shared_count": config.n_shared_experts,
+            "expert_shared_count": getattr(config, "n_shared_experts", 0) or config.num_shared_experts,
             "leading_dense_block_count": getattr(config, "first_k_dense_replace", 1),
             "expert_weights_scale": config.routed_scaling_factor, "expert_gating_func": 2}
+
+
+def ernie_keys(config):
+    return {"expert_count": config.moe_num_experts, "expert_used_count": config.moe_k,
+            "expert_feed_forward_length": config.moe_intermediate_size, "interleave_moe_layer_step": 1,
+            "expert_shared_count": config.moe_num_shared_experts, "leading_dense_block_count": 1}
 
 
 def latent_keys(config):
@@ -160,6 +167,22 @@ FAMILIES = {
     "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, ffn=32, num_local_experts=8, num_experts_per_tok=3,
                                       rope_parameters=HALF), "minimax-m2",
                    lambda config: {**expert_keys(config), "expert_gating_func": 2}),
+    "exaone-moe": ("ExaoneMoe", experts(64, 4, 2, 32, n=8, of_token=3, size=32, layers=5, sliding_window=13,
+                                        layer_types=TYPES5), "exaone-moe",
+                   lambda config: {**routed_keys(config), "attention.sliding_window": 13,
+                                   "expert_weights_norm": True}),
+    "dots1": ("Dots1", shape(64, 4, 2, 32, layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
+                             moe_intermediate_size=32, first_k_dense_replace=1, norm_topk_prob=True), "dots1",
+              lambda config: {**routed_keys(config), "expert_weights_norm": True}),
+    "solar-open": ("SolarOpen", shape(64, 4, 2, 32, n_routed_experts=8, num_experts_per_tok=3,
+                                      moe_intermediate_size=32), "glm4moe",
+                   lambda config: {**routed_keys(config), "expert_weights_norm": True,
+                                   "leading_dense_block_count": 0}),
+    "ernie4-5-moe": ("Ernie4_5_Moe", shape(64, 4, 2, 32, layers=4, moe_num_experts=8, moe_k=3,
+                                           moe_intermediate_size=32), "ernie4_5-moe", ernie_keys),
+    "hunyuan-moe": ("HunYuanMoEV1", shape(64, 4, 2, 32, ffn=96, num_experts=8, moe_topk=3), "hunyuan-moe",
+                    lambda config: {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 96,
+                                    "expert_shared_count": 1, "expert_shared_feed_forward_length": 96}),
     "ministral3": ("Ministral3", shape(64, 4, 2, 16, pad_token_id=0, rope_parameters={
         **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), "mistral3", ministral_keys),
     "granitemoe": ("GraniteMoe", shape(64, 4, 2, ffn=96, num_local_experts=6, num_experts_per_tok=2,
@@ -179,6 +202,11 @@ PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"
          "qwen2moe": {"mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
                       "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"},
          "granitemoe": {"block_sparse_moe.router": "ffn_gate_inp"},
+         "exaone-moe": {**ROUTED, "mlp.e_score_correction": "exp_probs_b"}, "dots1": ROUTED,
+         "ernie4_5-moe": {**ROUTED, "mlp.gate.moe_statics.e_score_correction": "exp_probs_b"},
+         "hunyuan-moe": {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
+                         "mlp.gate.wg": "ffn_gate_inp", "mlp.shared_mlp.gate_proj": "ffn_gate_shexp",
+                         "mlp.shared_mlp.up_proj": "ffn_up_shexp", "mlp.shared_mlp.down_proj": "ffn_down_shexp"},
          "minimax-m2": {"mlp.e_score_correction": "exp_probs_b"},
          "glm4moe": {"post_attention_layernorm": "post_attention_norm", **ROUTED},
          "deepseek2": {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
@@ -215,7 +243,7 @@ def values_of(config, own):
     """The keys that every reader wants, and those of the family."""
     head, rope = head_of(config), config.rope_parameters
     rope = rope.get("full_attention", rope)
-    return {**{key: getattr(config, name) for key, name in SIZES.items()},
+    return {**{key: getattr(config, name) for key, name in SIZES.items() if hasattr(config, name)},
             "attention.key_length": head, "attention.value_length": head,
             "rope.dimension_count": int(head * rope.get("partial_rotary_factor", 1.0)),
             "rope.freq_base": float(rope["rope_theta"]), **epsilon_of(config), **own}
@@ -260,6 +288,7 @@ def tensors_of(model, config, architecture):
             out |= {f"blk.{layer}.{k}": v for k, v in heads_apart(config, t).items()}
             continue
         part = part.replace("correction_bias", "correction.bias")
+        t = t[0] if "moe_statics" in part else t
         part, end = part.removesuffix(".bias"), "bias" if part.endswith(".bias") else "weight"
         if architecture.startswith("gemma") and name.endswith("norm.weight"):
             t = t + numpy.float32(1)
@@ -489,8 +518,20 @@ HELD = {
         **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), PIXTRAL),
     "Qwen2_5_VL": (dict(use_sliding_window=False), dict(depth=1, num_heads=2, out_hidden_size=64)),
     "Qwen2VL": (dict(tie_word_embeddings=True), dict(depth=1, num_heads=2, embed_dim=32)),
+    "Qwen3VLMoe": (dict(head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=40,
+                        mlp_only_layers=[1], tie_word_embeddings=False),
+                   dict(depth=1, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0])),
     "Qwen3VL": (dict(head_dim=16), dict(depth=1, num_heads=2, out_hidden_size=64, deepstack_visual_indexes=[0])),
 }
+
+
+def lie_by_columns(folder):
+    """The weights of experts as they are published: all in one tensor, transposed."""
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    names = [name for name in weights if ".experts." in name]
+    assert len(names) == 2 and weights[names[0]].dim() == 3
+    turned = {name: weights[name].swapaxes(1, 2).contiguous() for name in names}
+    safetensors.torch.save_file(weights | turned, folder / "model.safetensors")
 
 
 @pytest.mark.parametrize("family", HELD)
@@ -514,6 +555,9 @@ def test_text_models_that_others_hold(family, tmp_path):
     assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
     support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32")
     assert numpy.array_equal(found, support.score(tmp_path / "out.gguf", tokens, tmp_path, "--kv", "f32"))
+    if family == "Qwen3VLMoe":
+        lie_by_columns(folder)
+        assert numpy.array_equal(found, support.score(folder, tokens, tmp_path, "--kv", "f32"))
     whole = json.loads((folder / "config.json").read_text())
     held = whole.pop("text_config")
     if family.startswith("Qwen2"):

@@ -198,7 +198,10 @@ static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
     static const char *const ends[][2] = {
         {".block_sparse_moe.gate.weight", "weight"},
         {".block_sparse_moe.router.layer.weight", "weight"},
+        {".mlp.gate.wg.weight", "weight"},
         {".mlp.gate.e_score_correction_bias", "e_score_correction.bias"},
+        {".mlp.e_score_correction_bias", "e_score_correction.bias"},
+        {".mlp.moe_statics.e_score_correction_bias", "e_score_correction.bias"},
         {".block_sparse_moe.e_score_correction_bias", "e_score_correction.bias"}};
     char renamed[80];
     size_t at = 0;
@@ -232,6 +235,11 @@ static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_t
     if (is_expert)
         TRY(name_stack(cx, a, name.layer, name.part, &kept.name));
     TRY(rename_router(cx, a, &kept.name));
+    if (kept.rank == 2 && kept.dims[0] == 1 &&
+        str_ends(kept.name, STR(".mlp.gate.e_score_correction.bias"))) {
+        kept.rank = 1; /* ERNIE's are a matrix of one row */
+        kept.dims[0] = kept.dims[1];
+    }
     return add(cx, a, s, &kept, (str){0});
 }
 

@@ -128,17 +128,18 @@ static mpk_status fill_sizes(scope *s, const load_model *m, model_config *c)
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
 static mpk_status refuse_unsupported(scope *s)
 {
+    const bool shares = s->def->routing != MODEL_ROUTES_PLAIN || s->def->shared_one;
     const struct {
         const char *key;
         bool supported;
     } keys[] = {
         {"attention.clamp_kqv", false},
         {"attention.max_alibi_bias", false},
-        {"expert_shared_count", s->def->routing != MODEL_ROUTES_PLAIN},
+        {"expert_shared_count", shares},
         {"expert_group_count", s->def->routing != MODEL_ROUTES_PLAIN},
         {"attention.temperature_scale", s->def->scaled_queries},
         {"rope.scaling.yarn_log_multiplier", s->def->scaled_queries || s->def->latent},
-        {"expert_shared_feed_forward_length", s->def->shared_expert},
+        {"expert_shared_feed_forward_length", s->def->shared_expert || shares},
         {"rope.dimension_sections", !s->def->neighbours}, /* their rows are in another order */
         {"attn_logit_softcapping", s->def->caps},
         {"final_logit_softcapping", s->def->caps},
@@ -170,7 +171,7 @@ static mpk_status fill_shares(scope *s, const load_model *m, model_config *c)
         c->expert_score_bias = c->expert_score_bias || load_find(m, name);
     }
     if (s->def->sigmoid_routers || s->def->routing == MODEL_ROUTES_BIASED ||
-        (s->def->routing && c->expert_score_bias))
+        (s->def->routing == MODEL_ROUTES_GREEDY && c->expert_score_bias))
         gating = SIGMOID;
     TRY(get_u32(s, "expert_gating_func", &gating));
     CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
@@ -210,7 +211,9 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     c->normalize_experts = !s->def->gguf_unnormalized;
     TRY(get_u32(s, "expert_used_count", &c->experts_per_token));
     TRY(get_u32(s, "expert_feed_forward_length", &c->expert_ffn_size));
-    if (c->n_experts && s->def->shared_expert)
+    if (c->n_experts && s->def->shared_one)
+        c->shared_ffn_size = c->expert_ffn_size;
+    if (c->n_experts && (s->def->shared_expert || s->def->shared_one))
         TRY(get_u32(s, "expert_shared_feed_forward_length", &c->shared_ffn_size));
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
     if (s->def->is_mixture)

@@ -195,6 +195,8 @@ static void put_latent(describer *d, const model_def *def)
         gguf_put_u32(d->w, scoped(d, "expert_group_count"), c->expert_groups);
         gguf_put_u32(d->w, scoped(d, "expert_group_used_count"), c->kept_groups);
     }
+    if (def->routing == MODEL_ROUTES_SHIFTED)
+        gguf_put_u32(d->w, scoped(d, "interleave_moe_layer_step"), c->expert_every);
     uint32_t n_dense = 0;
     while (n_dense < c->n_layers && model_has_layer(c->dense_layers, n_dense))
         n_dense++;
@@ -213,7 +215,9 @@ static void put_experts(describer *d, const model_def *def)
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
     if (def->routing || c->expert_sigmoid)
         gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
-    if (def->shared_expert)
+    if (def->shared_one)
+        gguf_put_u32(d->w, scoped(d, "expert_shared_count"), 1);
+    if (def->shared_expert || def->shared_one)
         gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
 }
 

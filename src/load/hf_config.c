@@ -86,7 +86,7 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_d
     } sizes[] = {{"num_hidden_layers", &c->n_layers, 0},
                  {"hidden_size", &c->hidden_size, 0},
                  {"num_attention_heads", &c->n_heads, s->n_heads},
-                 {"intermediate_size", &c->ffn_size, 0},
+                 {"intermediate_size", &c->ffn_size, s->ffn_size},
                  {"vocab_size", &c->vocab_size, s->vocab_size},
                  {"max_position_embeddings", &c->max_positions, s->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -126,7 +126,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"residual_multiplier", def->multipliers},
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
-    bool both_ways = false, head_norms = false;
+    bool both_ways = false, head_norms = false, shared = false;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
               "\"%s\" is not supported", members[i].key);
@@ -134,6 +134,8 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     /* Cohere's are layer norms; other families that say it have their norms always */
     CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,
           "\"use_qk_norm\" is not supported");
+    TRY(json_read_bool(cx, j, "use_cla", &shared));
+    CHECK(cx, !shared, MPK_EUNSUPPORTED, "\"use_cla\" is not supported");
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
     CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;
@@ -283,7 +285,7 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
         c->mlp_bias = attention;
     if (def->biases != MODEL_NO_BIASES)
         c->attention_bias = attention;
-    if (def->biases == MODEL_BIASES_APART)
+    if (def->biases == MODEL_BIASES_APART || def->biases == MODEL_BIASES_APART_IF_SAID)
         return json_read_bool(cx, j, "attention_out_bias", &c->attention_out_bias);
     if (def->biases != MODEL_BIASES_QKV) {
         c->attention_out_bias = c->attention_bias;
@@ -334,10 +336,15 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
 {
     uint32_t first = 28, every = def->window_every; /* Transformers' default of max_window_layers */
     uint32_t window = is_given(j, "sliding_window") ? 0 : def->window;
-    bool use = def->windows == MODEL_WINDOW_PATTERN;
+    const bool last = def->windows == MODEL_WINDOW_LAST_LAYERS;
+    bool use = last || def->windows == MODEL_WINDOW_PATTERN;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
-    TRY(read_pattern(cx, j, &every));
-    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
+    if (last)
+        first = every;
+    else
+        TRY(read_pattern(cx, j, &every));
+    if (!last)
+        TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (def->windows == MODEL_WINDOW_ALWAYS || (def->windows == MODEL_WINDOW_IF_USED && use))
         c->window = window;
     if (def->windows < MODEL_WINDOW_UPPER_LAYERS || !use || !window)
@@ -349,7 +356,12 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->full_layers, i,
                         def->windows == MODEL_WINDOW_PATTERN ? (i + 1) % every == 0 : i < first);
-    return fill_layer_types(cx, j, c);
+    TRY(fill_layer_types(cx, j, c));
+    bool slides = def->unrotated_full; /* a window that no layer has says which ones rotate */
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        slides |= !model_has_layer(c->full_layers, i);
+    c->window = slides ? window : 0;
+    return MPK_OK;
 }
 
 /* The theta of layers with a window, which have no scaling. */

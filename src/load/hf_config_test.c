@@ -18,6 +18,7 @@
     "{\"model_type\": \"minimax_m2\", " SIZES ", \"num_local_experts\": 8, " \
     "\"num_experts_per_tok\": 2, " more "}"
 #define MINISTRAL(more) "{\"model_type\": \"ministral3\", " SIZES ", " more "}"
+#define HUNYUAN_MOE(more) "{\"model_type\": \"hunyuan_v1_moe\", " SIZES ", " more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -271,6 +272,18 @@ static void test_latent_models(void **state)
     c = parse(&a, GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, "
                             "\"mlp_layer_types\": [\"sparse\", \"dense\"]"));
     assert_true(model_has_experts(&c, 0) && !model_has_experts(&c, 1) && c.expert_sigmoid);
+    c = parse(&a,
+              "{\"model_type\": \"ernie4_5_moe\", " SIZES ", \"moe_num_experts\": 8, \"moe_k\": 3, "
+              "\"moe_intermediate_size\": 24}");
+    assert_true(c.n_experts == 8 && c.experts_per_token == 3 && c.shared_ffn_size == 48);
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1) && !c.expert_sigmoid &&
+                c.expert_score_bias && c.normalize_experts && c.tied_embeddings);
+    c = parse(&a, HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": [2, 2]"));
+    assert_true(c.experts_per_token == 2 && c.shared_ffn_size == 96 && c.normalize_experts);
+    c = parse(&a,
+              "{\"model_type\": \"dots1\", " SIZES ", " EXPERTS(
+                  "8", "2", "24") ", \"n_group\": 1, \"topk_group\": 1, \"max_window_layers\": 1}");
+    assert_true(c.window == 4096 && c.full_layers[0] == 1 && !c.normalize_experts);
     c = parse(&a, MINIMAX("\"rotary_dim\": 24, \"head_dim\": 40, \"scoring_func\": \"sigmoid\""));
     assert_true(c.rope_size == 24 && c.rope_theta == 5e6 && c.expert_ffn_size == 96);
     assert_true(c.expert_sigmoid && c.expert_score_bias && c.normalize_experts);
@@ -312,6 +325,14 @@ static void test_faults_of_latent_models(void **state)
          MINIMAX("\"scoring_func\": \"softmax\"")},
         {MPK_EFORMAT, "\"partial_rotary_factor\" is 1.5",
          MINIMAX("\"head_dim\": 16, \"rotary_dim\": 24")},
+        {MPK_EUNSUPPORTED, "\"moe_topk\" differs between layers",
+         HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": [2, 1]")},
+        {MPK_EFORMAT, "\"moe_topk\" is an empty list",
+         HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": []")},
+        {MPK_EUNSUPPORTED, "\"use_cla\" is not supported", HUNYUAN_MOE("\"use_cla\": true")},
+        {MPK_EUNSUPPORTED, "\"use_bias\" is not supported in this family",
+         "{\"model_type\": \"ernie4_5_moe\", " SIZES ", \"moe_num_experts\": 8, \"moe_k\": 3, "
+         "\"moe_intermediate_size\": 24, \"use_bias\": true}"},
         {MPK_EFORMAT, "\"n_group\" is missing", DEEPSEEK3("\"topk_group\": 1")},
         {MPK_EFORMAT, "\"n_group\" 4 and \"topk_group\" 0",
          DEEPSEEK3("\"n_group\": 4, \"topk_group\": 0")},

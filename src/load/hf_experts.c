@@ -10,6 +10,8 @@ static mpk_status count_experts(mpk_context *cx, const json_value *j, const mode
                                 model_config *c)
 {
     static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
+    if (def->expert_count)
+        return json_read_u32(cx, j, def->expert_count, &c->n_experts);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         uint32_t n = 0;
         TRY(json_read_u32(cx, j, names[i], &n));
@@ -83,6 +85,15 @@ static mpk_status fill_groups(mpk_context *cx, const json_value *j, const model_
     return MPK_OK;
 }
 
+/* The experts that every token goes to are one feed-forward. */
+static mpk_status fill_shared_size(mpk_context *cx, uint32_t n, model_config *c)
+{
+    CHECK(cx, n <= MODEL_MAX_EXPERTS && c->expert_ffn_size < 1 << 20, MPK_EFORMAT,
+          "%u shared experts of %u inner entries are too many", n, c->expert_ffn_size);
+    c->shared_ffn_size = n * c->expert_ffn_size;
+    return MPK_OK;
+}
+
 /* What DeepSeek's routers and layers have: groups, a factor, experts for every token, dense layers
  * before all others. */
 static mpk_status fill_routing(mpk_context *cx, const json_value *j, const model_def *def,
@@ -90,22 +101,59 @@ static mpk_status fill_routing(mpk_context *cx, const json_value *j, const model
 {
     const bool biased = def->routing == MODEL_ROUTES_BIASED;
     uint32_t n_shared = 0, n_dense = def->dense_first, every = 1;
-    c->normalize_experts = biased;
+    c->normalize_experts = biased && !def->unnormalized;
     TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
     CHECK(cx, biased || !c->normalize_experts, MPK_EUNSUPPORTED,
           "\"norm_topk_prob\" true is not supported in this family");
     TRY(fill_groups(cx, j, def, c));
     TRY(hf_read_factor(cx, j, "routed_scaling_factor", &c->expert_scale));
     TRY(json_read_u32(cx, j, "n_shared_experts", &n_shared));
-    CHECK(cx, n_shared <= MODEL_MAX_EXPERTS && c->expert_ffn_size < 1 << 20, MPK_EFORMAT,
-          "%u shared experts of %u inner entries are too many", n_shared, c->expert_ffn_size);
-    c->shared_ffn_size = n_shared * c->expert_ffn_size;
+    TRY(json_read_u32(cx, j, "num_shared_experts", &n_shared));
+    TRY(fill_shared_size(cx, n_shared, c));
     TRY(json_read_u32(cx, j, "moe_layer_freq", &every));
     CHECK(cx, every == 1, MPK_EUNSUPPORTED, "\"moe_layer_freq\" %u is not supported; 1 is", every);
     TRY(json_read_u32(cx, j, "first_k_dense_replace", &n_dense));
     for (uint32_t i = 0; i < n_dense && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->dense_layers, i, true);
     return fill_layer_types(cx, j, c);
+}
+
+/* What ERNIE's layers have: experts for every token, and experts in each moe_layer_interval-th
+ * layer of a range. */
+static mpk_status fill_shifted(mpk_context *cx, const json_value *j, model_config *c)
+{
+    uint32_t n_shared = 2, start = 1;
+    double end = -1, least = 0;
+    bool biases = false;
+    c->expert_score_bias = c->normalize_experts = true;
+    TRY(json_read_u32(cx, j, "moe_num_shared_experts", &n_shared));
+    TRY(fill_shared_size(cx, n_shared, c));
+    TRY(json_read_u32(cx, j, "moe_layer_start_index", &start));
+    TRY(json_read_double(cx, j, "moe_layer_end_index", &end));
+    TRY(json_read_u32(cx, j, "moe_layer_interval", &c->expert_every));
+    TRY(json_read_double(cx, j, "moe_norm_min", &least));
+    CHECK(cx, least <= 1e-6, MPK_EUNSUPPORTED, "\"moe_norm_min\" %g is not supported", least);
+    TRY(json_read_bool(cx, j, "use_bias", &biases));
+    CHECK(cx, !biases, MPK_EUNSUPPORTED, "\"use_bias\" is not supported in this family");
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->dense_layers, i, i < start || (end >= 0 && i > end));
+    return MPK_OK;
+}
+
+/* A number, or a list with the same number for each layer. */
+static mpk_status read_each(mpk_context *cx, const json_value *j, const char *key, uint32_t *out)
+{
+    const json_value *v = json_get(j, key);
+    if (!json_is(v, JSON_KIND_LIST))
+        return hf_read_needed(cx, j, key, out);
+    for (size_t i = 0; i < v->n; i++)
+        CHECK(cx,
+              v->items[i].is_integer && v->items[i].integer >= 0 &&
+                  v->items[i].integer <= UINT32_MAX && v->items[i].integer == v->items[0].integer,
+              MPK_EUNSUPPORTED, "\"%s\" differs between layers: not supported", key);
+    CHECK(cx, v->n, MPK_EFORMAT, "\"%s\" is an empty list", key);
+    *out = (uint32_t)v->items[0].integer;
+    return MPK_OK;
 }
 
 /* The numbers of experts.  Sizes must be given; other absent members take Transformers' defaults.
@@ -119,15 +167,18 @@ mpk_status hf_fill_experts(mpk_context *cx, const json_value *j, const model_def
         return MPK_OK;
     CHECK(cx, c->n_experts || !def->only_experts, MPK_EFORMAT,
           "\"num_local_experts\" is missing or 0");
-    const char *needed[] = {"num_experts_per_tok", def->expert_ffn};
-    uint32_t *to[] = {&c->experts_per_token, &c->expert_ffn_size};
-    for (int i = 0; c->n_experts && i < 2; i++) {
-        CHECK(cx, json_get(j, needed[i]), MPK_EFORMAT, "\"%s\" is missing", needed[i]);
-        TRY(json_read_u32(cx, j, needed[i], to[i]));
+    const char *choice = def->expert_choice ? def->expert_choice : "num_experts_per_tok";
+    if (c->n_experts) {
+        TRY(read_each(cx, j, choice, &c->experts_per_token));
+        TRY(read_each(cx, j, def->expert_ffn, &c->expert_ffn_size));
     }
     if (c->n_experts && def->shared_expert)
         TRY(json_read_u32(cx, j, "shared_expert_intermediate_size", &c->shared_ffn_size));
+    if (c->n_experts && def->shared_one)
+        c->shared_ffn_size = c->expert_ffn_size;
     c->expert_every = 1;
+    if (def->routing == MODEL_ROUTES_SHIFTED)
+        return fill_shifted(cx, j, c);
     if (def->routing)
         return fill_routing(cx, j, def, c);
     c->normalize_experts = def->only_experts;
@@ -139,5 +190,6 @@ mpk_status hf_fill_experts(mpk_context *cx, const json_value *j, const model_def
         return MPK_OK;
     TRY(json_read_u32(cx, j, "decoder_sparse_step", &c->expert_every));
     TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
+    c->normalize_experts |= def->normalized;
     return fill_dense_layers(cx, j, c);
 }

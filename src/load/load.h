@@ -14,7 +14,7 @@
  *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
- *   interleaved.c     those of gpt-oss's folders, by rows
+ *   interleaved.c     those that folders hold by columns, by rows
  *   latent.c          those that make keys and values of latents, each head's apart
  *   joined.c          weights that files hold as one tensor, taken apart
  *   heads.c           rows of q, k and v in the order of programs
@@ -163,8 +163,8 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m);
 
 /* ---- interleaved.c ---- */
 
-/* For a family whose folders interleave the weights of experts (model_def.expert_bias): give each
- * part its own name and order, in the model's arena. */
+/* For a family whose folders hold the weights of experts by columns (model_def.expert_layout): give
+ * each part its own name and order, in the model's arena. */
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
 
 /* ---- latent.c ---- */

@@ -1,5 +1,5 @@
-/* ministral3.c - Ministral 3: Mistral with yarn's rotation, in which queries of positions beyond the
- * original context grow with its logarithm.  Models that also read images hold one as
+/* ministral3.c - Ministral 3: Mistral with yarn's rotation, in which queries beyond the original
+ * context grow with the logarithm of the position.  Models that also read images hold one as
  * "text_config".  GGUF has the architecture for Mistral Small 3 too, whose queries do not grow.
  */
 #include "model/model_decoder.h"

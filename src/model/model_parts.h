@@ -1,5 +1,5 @@
-/* model_parts.h - what the files of model_decoder.h share: tensors and operators by name.  As there,
- * the first failure is kept in the decoder, and after it nothing is added.
+/* model_parts.h - what the files of model_decoder.h share: tensors and operators by name.  The
+ * first failure is kept in the decoder, and after it nothing is added.
  */
 #ifndef MODEL_PARTS_H
 #define MODEL_PARTS_H

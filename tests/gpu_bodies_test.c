@@ -400,6 +400,9 @@ static model_config random_config(world *w, const model_def *def)
         c.logits_scale = def->logit_scale;
     c.attention_bias = def->biases != MODEL_NO_BIASES && pick(w, 2);
     c.head_norms = def->head_norms_said && pick(w, 2);
+    c.bare_norms = def->bare_norms, c.head_bias = def->head_bias;
+    c.mlp_bias = def->mlp_biased || (def->mlp_bias && pick(w, 2));
+    c.parallel = def->parallel_said && pick(w, 2);
     if (def->latent)
         make_latent(w, &c);
     c.shared_ffn_size = def->shared_one ? 64 : c.shared_ffn_size;

@@ -234,6 +234,25 @@ CASES = {
     "hunyuan-moe": ("HunYuanMoEV1", shape(64, 4, 2, 16, num_experts=8, moe_topk=3)),
     "hunyuan-moe-odd": ("HunYuanMoEV1", shape(96, 3, 1, 32, ffn=77, vocab=1003, num_experts=5, moe_topk=[2, 2],
                                               attention_bias=True, tie_word_embeddings=True)),
+    "arcee": ("Arcee", shape(64, 4, 2)),
+    "arcee-biases": ("Arcee", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_bias=True, mlp_bias=True,
+                                    rope_parameters=YARN, tie_word_embeddings=True)),
+    "nemotron": ("Nemotron", shape(64, 4, 2, 32)),
+    "nemotron-biases": ("Nemotron", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_bias=True, mlp_bias=True,
+                                          partial_rotary_factor=0.3, norm_eps=0.01)),
+    "stablelm": ("StableLm", shape(128, 4, 2)),
+    "stablelm-parallel": ("StableLm", shape(96, 3, 1, ffn=77, vocab=1003, use_qkv_bias=True, layer_norm_eps=0.01,
+                                            use_parallel_residual=True, partial_rotary_factor=0.5,
+                                            tie_word_embeddings=True)),
+    "phi": ("Phi", shape(128, 4, 4)),
+    "phi-odd": ("Phi", shape(96, 3, 1, ffn=77, vocab=1003, hidden_act="gelu", partial_rotary_factor=0.25)),
+    "olmo": ("Olmo", shape(64, 4, 2)),
+    "olmo-odd": ("Olmo", shape(96, 3, 1, ffn=77, vocab=1003, attention_bias=True, tie_word_embeddings=True)),
+    "gpt-neox": ("GPTNeoX", shape(128, 4, 4)),
+    "gpt-neox-odd": ("GPTNeoX", shape(96, 3, 3, ffn=77, vocab=1003, use_parallel_residual=False, layer_norm_eps=0.01,
+                                      attention_bias=False, hidden_act="gelu_new", tie_word_embeddings=True,
+                                      rope_parameters={"rope_type": "default", "rope_theta": 500.0,
+                                                       "partial_rotary_factor": 1.0})),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -294,7 +313,7 @@ def experts_of_token(config):
 
 def is_decided(model, config, routers):
     """Are all experts and groups of experts chosen by a margin?"""
-    mixtures = [layer.mlp for layer in model.model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
+    mixtures = [layer.mlp for layer in model.base_model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
     for i, r in enumerate(routers):
         r = r.float()
         bias = bias_of(mixtures[i]) if mixtures else None

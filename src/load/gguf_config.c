@@ -486,6 +486,12 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->norm_eps = 1e-5;
     c->layer_norms = s->def->layer_norms;
     c->norm_bias = s->def->norm_bias;
+    c->bare_norms = s->def->bare_norms;
+    c->parallel = s->def->parallel;
+    if (s->def->parallel_said) {
+        TRY(gguf_get_bool(s->cx, s->f, scoped(s, "use_parallel_residual"), &c->parallel));
+        c->parallel |= !load_find(m, "model.layers.0.post_attention_layernorm.weight");
+    }
     TRY(get_double(s, gguf_eps_key(s->def), &c->norm_eps));
     TRY(fill_factors(s, c));
     TRY(fill_window(s, c));
@@ -503,9 +509,12 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->head_norms =
         s->def->head_norms_said && load_find(m, "model.layers.0.self_attn.q_norm.weight");
-    c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");
+    c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias") ||
+                        load_find(m, "model.layers.0.self_attn.qkv_proj.bias");
     c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");
+    c->head_bias = load_find(m, "lm_head.bias");
     c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias") ||
+                  load_find(m, "model.layers.0.mlp.up_proj.bias") ||
                   load_find(m, "model.layers.0.mlp.c_fc.bias");
     int32_t eos = -1, eot = -1;
     TRY(fill_token(s, "tokenizer.ggml.bos_token_id", &c->bos_token));

@@ -170,6 +170,8 @@ static void put_sizes(describer *d, const model_def *def)
     if (c->window)
         gguf_put_u32(d->w, scoped(d, "attention.sliding_window"), c->window);
     gguf_put_f32(d->w, scoped(d, gguf_eps_key(def)), (float)c->norm_eps);
+    if (def->parallel_said)
+        gguf_put_bool(d->w, scoped(d, "use_parallel_residual"), c->parallel);
     put_factor(d, "attn_logit_softcapping", c->attention_cap);
     put_factor(d, "final_logit_softcapping", c->logits_cap);
 }

@@ -126,7 +126,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"residual_multiplier", def->multipliers},
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
-    bool both_ways = false, head_norms = false, shared = false;
+    bool both_ways = false, head_norms = false, shared = false, layer_norms = false;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
               "\"%s\" is not supported", members[i].key);
@@ -134,6 +134,8 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     /* Cohere's are layer norms; other families that say it have their norms always */
     CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,
           "\"use_qk_norm\" is not supported");
+    TRY(json_read_bool(cx, j, "qk_layernorm", &layer_norms));
+    CHECK(cx, !layer_norms, MPK_EUNSUPPORTED, "\"qk_layernorm\" is not supported");
     TRY(json_read_bool(cx, j, "use_cla", &shared));
     CHECK(cx, !shared, MPK_EUNSUPPORTED, "\"use_cla\" is not supported");
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
@@ -218,8 +220,7 @@ static mpk_status fill_factors(mpk_context *cx, const json_value *j, const model
     return MPK_OK;
 }
 
-/* Transformers' names of activations -> ours; the tanh forms differ in spelling only.  A family
- * with an activation of its own means it by "gelu" too, as early files say. */
+/* Transformers' names of activations -> ours; the tanh forms differ in spelling only. */
 static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j,
                                   const model_def *def, model_config *c)
 {
@@ -235,7 +236,7 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
         c->activation = STR("swiglu_oai");
         return json_read_double(cx, j, "swiglu_limit", &c->swiglu_limit);
     }
-    if (def->activation && str_is(name, "gelu"))
+    if (def->loose_gelu && str_is(name, "gelu"))
         name = str_from(def->activation);
     if (def->activation)
         TRY(json_read_str(cx, j, "hidden_activation", &name));
@@ -283,10 +284,16 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
     if (used)
         c->mlp_bias = attention;
+    c->mlp_bias |= def->mlp_biased;
+    c->head_bias = def->head_bias;
     if (def->biases != MODEL_NO_BIASES)
         c->attention_bias = attention;
     if (def->biases == MODEL_BIASES_APART || def->biases == MODEL_BIASES_APART_IF_SAID)
         return json_read_bool(cx, j, "attention_out_bias", &c->attention_out_bias);
+    if (def->biases == MODEL_BIASES_QKV_IF_USED) {
+        c->attention_bias = false;
+        return json_read_bool(cx, j, "use_qkv_bias", &c->attention_bias);
+    }
     if (def->biases != MODEL_BIASES_QKV) {
         c->attention_out_bias = c->attention_bias;
         return MPK_OK;
@@ -491,6 +498,8 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
     TRY(json_read_u32(cx, j, "rotary_dim", &entries));
     if (entries)
         rotated = (double)entries / c->head_size;
+    TRY(json_read_double(cx, j, "rotary_pct", &rotated));
+    TRY(json_read_double(cx, j, "rotary_emb_base", &c->rope_theta));
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
     TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, rope, "partial_rotary_factor", &rotated));
@@ -583,6 +592,10 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     c->norm_eps = def->norm_eps;
     c->layer_norms = def->layer_norms;
     c->norm_bias = def->norm_bias;
+    c->bare_norms = def->bare_norms;
+    c->parallel = def->parallel;
+    if (def->parallel_said)
+        TRY(json_read_bool(cx, j, "use_parallel_residual", &c->parallel));
     TRY(json_read_double(cx, j, def->eps ? def->eps : "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
     if (def->head_norms_said)

@@ -182,6 +182,22 @@ static void test_defaults_of_families(void **state)
                             "\"llama_4_scaling_beta\": 0.1}"));
     assert_true(c.query_growth == 0.1 && c.query_step == 512 && !c.query_offset);
     assert_true(c.head_size == 128 && c.rope_theta == 1e6);
+    c = parse(&a, "{\"model_type\": \"stablelm\", " SIZES ", \"use_parallel_residual\": true}");
+    assert_true(c.parallel && c.rope_size == 4 && !c.attention_bias && c.norm_bias);
+    c = parse(&a, "{\"model_type\": \"stablelm\", " SIZES ", \"use_qkv_bias\": true}");
+    assert_true(!c.parallel && c.attention_bias && !c.attention_out_bias);
+    c = parse(&a,
+              "{\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+              "\"num_attention_heads\": 4, \"intermediate_size\": 96, \"vocab_size\": 100, "
+              "\"max_position_embeddings\": 512, \"rotary_pct\": 0.5, \"rotary_emb_base\": 500}");
+    assert_true(c.parallel && c.rope_size == 8 && c.rope_theta == 500 && c.n_kv_heads == 4);
+    assert_true(c.mlp_bias && c.attention_bias && str_is(c.activation, "gelu"));
+    c = parse(&a, "{\"model_type\": \"phi\", " SIZES ", \"hidden_act\": \"gelu\"}");
+    assert_true(str_is(c.activation, "gelu") && c.head_bias && c.mlp_bias);
+    c = parse(&a, "{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}");
+    assert_true(c.bare_norms && c.layer_norms && !c.norm_bias && c.norm_eps == 1e-5);
+    c = parse(&a, "{\"model_type\": \"nemotron\", " SIZES ", \"norm_eps\": 0.25}");
+    assert_true(str_is(c.activation, "relu2") && c.norm_eps == 0.25 && c.rope_size == 8);
     c = parse(&a, "{\"model_type\": \"glm4\", " SIZES "}");
     assert_true(c.head_size == 128 && c.rope_size == 64 && c.attention_bias);
     assert_true(!c.attention_out_bias);
@@ -390,7 +406,7 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: cohere, cohere2",
+        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: arcee, cohere",
          "{\"model_type\": \"falcon\"}"},
         {MPK_EFORMAT, "\"text_config\" is missing", "{\"model_type\": \"gemma3\"}"},
         {MPK_EUNSUPPORTED, "without causal attention",
@@ -427,6 +443,10 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "\"mlp_only_layers\" holds",
          QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": [\"1\"]")},
         {MPK_EFORMAT, "\"num_local_experts\" is missing", MIXTRAL("\"num_experts_per_tok\": 2")},
+        {MPK_EUNSUPPORTED, "\"qk_layernorm\" is not supported", LLAMA("\"qk_layernorm\": true")},
+        {MPK_EUNSUPPORTED, "\"relu2\" is not supported", LLAMA("\"hidden_act\": \"relu2\"")},
+        {MPK_EUNSUPPORTED, "\"clip_qkv\" is not supported",
+         "{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": 8.0}"},
         {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
          LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},

@@ -112,5 +112,7 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
     }
     if (def->expert_layout != MODEL_EXPERTS_BY_ROWS)
         TRY(load_part_interleaved(cx, m));
+    if (def->heads_joined)
+        TRY(load_order_joined(cx, m));
     return def->neighbours ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }

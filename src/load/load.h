@@ -176,6 +176,8 @@ mpk_status load_split_latent(mpk_context *cx, load_model *m);
 
 /* For a family whose files join weights (model_def.joints): give each part its own name. */
 mpk_status load_split_joined(mpk_context *cx, load_model *m);
+/* Of a folder's joined q, k and v, which lie head by head: all of q, then k, then v. */
+mpk_status load_order_joined(mpk_context *cx, load_model *m);
 /* Put the parts of such a family together again, as its files hold them, in arena a: if t is the
  * first part of a joined tensor, *out is that tensor under its joined name; if t is another part,
  * *out is NULL; otherwise *out is t. */

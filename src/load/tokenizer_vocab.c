@@ -111,6 +111,7 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"gpt-4o", false, false, false, {O200K_WORDS}},
     {"minimax-m2", false, false, false, {O200K_WORDS}},
     {"qwen2", true, false, false, {QWEN2_WORDS}},
+    {"stablelm2", false, false, false, {QWEN2_WORDS}},
     {"hunyuan", false, false, false, {QWEN2_WORDS}},
     {"solar-open", false, false, false, {QWEN2_WORDS}},
     {"qwen35", false, false, false, {QWEN35_WORDS}},

@@ -61,8 +61,12 @@ typedef struct model_config {
     uint32_t max_positions; /* the context that the model was trained for */
     double norm_eps;
     bool layer_norms, norm_bias; /* norms subtract the mean; and add a bias */
+    bool bare_norms;             /* norms have no weights */
+    bool head_bias;              /* the head has a bias */
+    bool parallel;               /* attention and MLP read the same x */
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
-    str activation;  /* "silu", "gelu", "gelu_tanh", of experts also "swiglu_oai" */
+    /* "silu", "gelu", "gelu_tanh", of MLPs without a gate also "relu2", of experts "swiglu_oai" */
+    str activation;
     bool head_norms; /* heads of q and k have norms; of families where some models have them */
     uint32_t window; /* sliding window in tokens, 0: none */
     /* a bit for each layer that sees everything although others have the window */
@@ -175,6 +179,7 @@ typedef enum model_biases {
     MODEL_NO_BIASES,
     MODEL_BIASES_SAID,        /* all four products, if "attention_bias" is true */
     MODEL_BIASES_QKV,         /* q, k and v, always */
+    MODEL_BIASES_QKV_IF_USED, /* the same, if "use_qkv_bias" is true */
     MODEL_BIASES_UNLESS_SAID, /* all four products, unless "attention_bias" is false */
     /* q, k and v unless "attention_bias" is false, the output's if "attention_out_bias" is true */
     MODEL_BIASES_APART,
@@ -250,7 +255,8 @@ typedef struct model_def {
     bool tied;            /* the head is the embedding if "tie_word_embeddings" is not given */
     /* "hidden_activation" is read, and this is the default; NULL: "hidden_act", and "silu" */
     const char *activation;
-    bool sinks; /* attention heads have sinks */
+    bool loose_gelu; /* "gelu" means the default too, as early files say */
+    bool sinks;      /* attention heads have sinks */
     /* yarn's range is not rounded unless the file says so; else it is unless the file says no */
     bool rope_unrounded;
     /* "llama_4_scaling_beta" of the rope object is read: queries grow with the position, by steps
@@ -260,6 +266,9 @@ typedef struct model_def {
      * epsilon then, NULL: "rms_norm_eps" */
     bool layer_norms, norm_bias;
     const char *eps;
+    bool bare_norms;    /* norms have no weights */
+    bool parallel_said; /* "use_parallel_residual" is read */
+    bool parallel;      /* and this is its default */
     /* "logit_scale" multiplies the logits, and this is its default; 0: it is not read */
     double logit_scale;
     bool unit_norms;     /* norms multiply by 1 + weight in checkpoints, by the weight in GGUF */
@@ -285,7 +294,8 @@ typedef struct model_def {
     /* where some layers have a window, the others do not rotate */
     bool unrotated_full;
     model_biases biases;
-    bool mlp_bias; /* "mlp_bias" is read: the MLP may have biases */
+    bool mlp_bias;              /* "mlp_bias" is read: the MLP may have biases */
+    bool mlp_biased, head_bias; /* the MLP has biases, and the head has one */
     model_windows windows;
     /* defaults of MODEL_WINDOW_PATTERN; of MODEL_WINDOW_LAST_LAYERS the latter is the one of
      * "max_window_layers" */
@@ -297,6 +307,7 @@ typedef struct model_def {
     bool gguf_neighbours;
     bool neighbours;     /* the same in checkpoints */
     model_joints joints; /* 0: all tensors are apart */
+    bool heads_joined;   /* checkpoints join q, k and v head by head */
     bool latent; /* attention is latent: kv_lora_rank, q_lora_rank and sizes of heads are read */
     /* "use_qk_norm" is read: heads of q and k may have norms */
     bool head_norms_said;

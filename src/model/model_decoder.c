@@ -83,7 +83,8 @@ ir_tensor_id decoder_add_norm(decoder *d, ir_tensor_id x, const char *of, const 
     char weight[DECODER_NAME_BYTES + 8];
     ir_tensor_id in[3] = {x, IR_NONE, IR_NONE};
     snprintf(weight, sizeof weight, "%s.weight", of);
-    in[1] = decoder_weight(d, weight, 1, n, 0);
+    if (!d->c->bare_norms)
+        in[1] = decoder_weight(d, weight, 1, n, 0);
     snprintf(weight, sizeof weight, "%s.bias", of);
     const char *op = d->c->layer_norms ? "layer_norm" : "rms_norm";
     uint32_t n_in = 2;
@@ -206,9 +207,13 @@ ir_tensor_id decoder_plain_mlp(decoder *d, ir_tensor_id h, const char *up, const
     const model_config *c = d->c;
     char name[DECODER_NAME_BYTES];
     h = decoder_linear(d, h, up, c->ffn_size, c->hidden_size, c->mlp_bias);
-    h = str_is(c->activation, "silu")
-            ? decoder_op(d, "silu", decoder_name(d, name, "silu"), 1, &h, NULL)
-            : add_gelu(d, h);
+    if (str_is(c->activation, "silu"))
+        h = decoder_op(d, "silu", decoder_name(d, name, "silu"), 1, &h, NULL);
+    else if (str_is(c->activation, "relu2"))
+        h = decoder_op(d, "map", decoder_name(d, name, "relu2"), 1, &h,
+                       (ir_set[]){{.name = "expr", .s = "square(max(x0, 0))"}, {0}});
+    else
+        h = add_gelu(d, h);
     return decoder_linear(d, h, down, c->hidden_size, c->ffn_size, c->mlp_bias);
 }
 

@@ -225,7 +225,10 @@ static ir_tensor_id add_head(decoder *d, ir_tensor_id x)
                             : decoder_weight(d, "lm_head.weight", 2, c->vocab_size, c->hidden_size);
     bool last = d->s->activation_dtype == IR_F32 && !bends_logits(d);
     const char *name = last ? "logits" : "lm_head";
-    return decoder_op(d, "linear", name, 2, (ir_tensor_id[]){x, head}, NULL);
+    ir_tensor_id in[] = {x, head, IR_NONE, IR_NONE, IR_NONE};
+    if (c->head_bias)
+        in[4] = decoder_weight(d, "lm_head.bias", 1, c->vocab_size, 0);
+    return decoder_op(d, "linear", name, c->head_bias ? 5 : 2, in, NULL);
 }
 
 /* x[T, D] -> the wanted rows [R, D] -> logits f32[R, V] -> next i32[R].  Rows are chosen before

@@ -24,6 +24,9 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_fre
           "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
+GROWING = {**YARN, "original_max_position_embeddings": 16, "llama_4_scaling_beta": 0.4}
+TYPES5 = [f"{t}_attention" for t in ("sliding", "sliding", "sliding", "full", "sliding")]
+HALF = {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5}
 GEMMA3 = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
           "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}
 
@@ -189,6 +192,12 @@ CASES = {
     "deepseek3-one-group": ("DeepseekV3", latent(96, 6, (None, 48), 16, 32, 8, n=7, of_token=2, size=64, vocab=1003,
                                                  n_shared_experts=2, first_k_dense_replace=0, n_group=1, topk_group=1,
                                                  norm_topk_prob=False, tie_word_embeddings=True)),
+    "glm4-moe-lite": ("Glm4MoeLite", latent(64, 4, (40, 32), 16, 8, 24, n=8, of_token=3, size=40,
+                                            routed_scaling_factor=1.8)),
+    "glm4-moe-lite-layers": ("Glm4MoeLite", latent(96, 6, (None, 48), 24, 16, 8, n=6, of_token=2, size=64, ffn=77,
+                                                   vocab=1003, n_shared_experts=2, norm_topk_prob=False,
+                                                   mlp_layer_types=["sparse", "dense", "sparse"],
+                                                   tie_word_embeddings=True)),
     "glm4moe": ("Glm4Moe", shape(64, 4, 2, 32, layers=3, n_routed_experts=12, num_experts_per_tok=3, pad_token_id=0,
                                  moe_intermediate_size=40, n_group=3, topk_group=2, use_qk_norm=True,
                                  routed_scaling_factor=2.5, attention_bias=True)),
@@ -208,6 +217,60 @@ CASES = {
                                               norm_topk_prob=False, **delta(1, 3, 32, 8))),
     "qwen3-5-moe": ("Qwen3_5MoeText", experts(64, 4, 1, 32, layers=4, n=8, of_token=3, size=40,
                                               shared_expert_intermediate_size=48, **delta(4, 8, 8, 16))),
+    "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, num_local_experts=12, num_experts_per_tok=3, ffn=40,
+                                      rope_parameters=HALF)),
+    "minimax-m2-rotary": ("MiniMaxM2", shape(96, 3, 1, 40, ffn=77, vocab=1003, num_local_experts=5,
+                                             num_experts_per_tok=2, rotary_dim=24, tie_word_embeddings=True)),
+    "ministral3": ("Ministral3", shape(64, 4, 2, 16, pad_token_id=0, rope_parameters={
+        **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0})),
+    "ministral3-odd": ("Ministral3", shape(96, 3, 1, 40, ffn=77, vocab=1003, pad_token_id=0, tie_word_embeddings=True,
+                                           sliding_window=31, rope_parameters={
+                                               **GROWING, "original_max_position_embeddings": 7})),
+    "exaone-moe": ("ExaoneMoe", experts(64, 4, 2, 16, n=8, of_token=3, size=40, layers=5, sliding_window=13,
+                                        layer_types=TYPES5)),
+    "exaone-moe-unrotated": ("ExaoneMoe", experts(96, 3, 1, n=12, of_token=2, size=64, ffn=77, vocab=1003, n_group=3,
+                                                  topk_group=2, norm_topk_prob=False, sliding_window=31,
+                                                  num_shared_experts=2, layer_types=["full_attention"] * 2,
+                                                  mlp_layer_types=["sparse", "dense"])),
+    "dots1": ("Dots1", shape(64, 4, 2, 16, layers=3, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=1,
+                             moe_intermediate_size=40, first_k_dense_replace=1, norm_topk_prob=True,
+                             routed_scaling_factor=2.5)),
+    "dots1-window": ("Dots1", shape(96, 3, 1, ffn=77, vocab=1003, layers=4, n_routed_experts=5, num_experts_per_tok=2,
+                                    n_shared_experts=2, moe_intermediate_size=64, attention_bias=True,
+                                    sliding_window=13, max_window_layers=2)),
+    "solar-open": ("SolarOpen", shape(64, 4, 2, 16, n_routed_experts=8, num_experts_per_tok=3,
+                                      moe_intermediate_size=40, routed_scaling_factor=2.5)),
+    "solar-open-odd": ("SolarOpen", shape(96, 3, 1, 40, vocab=1003, n_routed_experts=6, num_experts_per_tok=2,
+                                          moe_intermediate_size=64, attention_bias=True, n_group=2, topk_group=1,
+                                          rope_parameters=YARN, tie_word_embeddings=True)),
+    "ernie4-5-moe": ("Ernie4_5_Moe", shape(64, 4, 2, 16, layers=4, moe_num_experts=8, moe_k=3,
+                                           moe_intermediate_size=40)),
+    "ernie4-5-moe-odd": ("Ernie4_5_Moe", shape(96, 3, 1, layers=5, ffn=77, vocab=1003, moe_num_experts=5, moe_k=2,
+                                               moe_intermediate_size=64, moe_num_shared_experts=0,
+                                               moe_layer_start_index=0, moe_layer_end_index=3, moe_layer_interval=2,
+                                               tie_word_embeddings=False)),
+    "hunyuan-moe": ("HunYuanMoEV1", shape(64, 4, 2, 16, num_experts=8, moe_topk=3)),
+    "hunyuan-moe-odd": ("HunYuanMoEV1", shape(96, 3, 1, 32, ffn=77, vocab=1003, num_experts=5, moe_topk=[2, 2],
+                                              attention_bias=True, tie_word_embeddings=True)),
+    "arcee": ("Arcee", shape(64, 4, 2)),
+    "arcee-biases": ("Arcee", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_bias=True, mlp_bias=True,
+                                    rope_parameters=YARN, tie_word_embeddings=True)),
+    "nemotron": ("Nemotron", shape(64, 4, 2, 32)),
+    "nemotron-biases": ("Nemotron", shape(96, 3, 1, 40, ffn=77, vocab=1003, attention_bias=True, mlp_bias=True,
+                                          partial_rotary_factor=0.3, norm_eps=0.01)),
+    "stablelm": ("StableLm", shape(128, 4, 2)),
+    "stablelm-parallel": ("StableLm", shape(96, 3, 1, ffn=77, vocab=1003, use_qkv_bias=True, layer_norm_eps=0.01,
+                                            use_parallel_residual=True, partial_rotary_factor=0.5,
+                                            tie_word_embeddings=True)),
+    "phi": ("Phi", shape(128, 4, 4)),
+    "phi-odd": ("Phi", shape(96, 3, 1, ffn=77, vocab=1003, hidden_act="gelu", partial_rotary_factor=0.25)),
+    "olmo": ("Olmo", shape(64, 4, 2)),
+    "olmo-odd": ("Olmo", shape(96, 3, 1, ffn=77, vocab=1003, attention_bias=True, tie_word_embeddings=True)),
+    "gpt-neox": ("GPTNeoX", shape(128, 4, 4)),
+    "gpt-neox-odd": ("GPTNeoX", shape(96, 3, 3, ffn=77, vocab=1003, use_parallel_residual=False, layer_norm_eps=0.01,
+                                      attention_bias=False, hidden_act="gelu_new", tie_word_embeddings=True,
+                                      rope_parameters={"rope_type": "default", "rope_theta": 500.0,
+                                                       "partial_rotary_factor": 1.0})),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -225,7 +288,7 @@ def make(name, cases=CASES):
 
 def randomise_biases(model, generator):
     """What experts are chosen by has biases, which are no parameters."""
-    for name, b in model.named_buffers():
+    for name, b in [*model.named_buffers(), *((n, p.data) for n, p in model.named_parameters())]:
         if name.endswith("e_score_correction_bias"):
             b.copy_(0.3 * torch.rand(b.shape, generator=generator))
     return model
@@ -249,14 +312,31 @@ def gap(values, n):
     return (best[:, n - 1] - best[:, -1]).min() if best.shape[-1] > n else 1.0
 
 
+def bias_of(mixture):
+    """What experts are chosen by has it; None: they have none."""
+    for part in (mixture.gate, mixture, getattr(mixture.gate, "moe_statics", None)):
+        if hasattr(part, "e_score_correction_bias"):
+            return part.e_score_correction_bias
+    return None
+
+
+def experts_of_token(config):
+    """How many experts a token goes to; None: there are none."""
+    for name in ("num_experts_per_tok", "moe_topk"):
+        if hasattr(config, name):
+            n = getattr(config, name)
+            return n[0] if isinstance(n, list) else n
+    return None
+
+
 def is_decided(model, config, routers):
     """Are all experts and groups of experts chosen by a margin?"""
-    gates = [layer.mlp.gate for layer in model.model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
+    mixtures = [layer.mlp for layer in model.base_model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
     for i, r in enumerate(routers):
         r = r.float()
-        bias = getattr(gates[i], "e_score_correction_bias", None) if gates else None
+        bias = bias_of(mixtures[i]) if mixtures else None
         if bias is not None:
-            r = r.sigmoid() + bias
+            r = (r.softmax(-1) if config.model_type.startswith("ernie") else r.sigmoid()) + bias
         groups = getattr(config, "n_group", None) or 1
         if groups > 1:
             parts = r.view(len(r), groups, -1)
@@ -265,7 +345,7 @@ def is_decided(model, config, routers):
                 return False
             kept = torch.zeros_like(rated).scatter(1, rated.topk(config.topk_group).indices, 1.0)
             r = parts.masked_fill(kept[..., None] == 0, -torch.inf).view(r.shape)
-        if gap(r, config.num_experts_per_tok) < 1e-5:
+        if gap(r, experts_of_token(config)) < 1e-5:
             return False
     return True
 
@@ -274,7 +354,7 @@ def choose_tokens(model, config, n):
     """Tokens that no router of the model is undecided about: another order of a sum must not send one elsewhere."""
     while True:
         tokens = [RANDOM.randrange(config.vocab_size) for _ in range(n)]
-        if not hasattr(config, "num_experts_per_tok"):
+        if not experts_of_token(config):
             return tokens
         with torch.no_grad():
             routers = model(torch.tensor([tokens]), output_router_logits=True).router_logits

@@ -197,21 +197,28 @@ static mpk_status split_stack(mpk_context *cx, arena *a, stacks *s, const load_t
 /* Replace the other spelling of a router's name; *name is unchanged if it is not a router. */
 static mpk_status rename_router(mpk_context *cx, arena *a, str *name)
 {
-    static const char bias[] = ".mlp.gate.e_score_correction_bias";
+    static const char *const ends[][2] = {
+        {".block_sparse_moe.gate.weight", "weight"},
+        {".block_sparse_moe.router.layer.weight", "weight"},
+        {".mlp.gate.wg.weight", "weight"},
+        {".mlp.gate.e_score_correction_bias", "e_score_correction.bias"},
+        {".mlp.e_score_correction_bias", "e_score_correction.bias"},
+        {".mlp.moe_statics.e_score_correction_bias", "e_score_correction.bias"},
+        {".block_sparse_moe.e_score_correction_bias", "e_score_correction.bias"}};
     char renamed[80];
     size_t at = 0;
     uint32_t layer;
     if (!skip_text(*name, &at, "model.layers.") || !skip_number(*name, &at, &layer))
         return MPK_OK;
-    const bool is_bias = skip_text(*name, &at, bias);
-    if ((!is_bias && !skip_text(*name, &at, ".block_sparse_moe.gate.weight") &&
-         !skip_text(*name, &at, ".block_sparse_moe.router.layer.weight")) ||
-        at != name->n)
+    const str end = {name->at + at, name->n - at};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (!str_is(end, ends[i][0]))
+            continue;
+        int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.gate.%s", layer, ends[i][1]);
+        *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
+        CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
         return MPK_OK;
-    int n = snprintf(renamed, sizeof renamed, "model.layers.%u.mlp.gate.%s", layer,
-                     is_bias ? "e_score_correction.bias" : "weight");
-    *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
-    CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
+    }
     return MPK_OK;
 }
 
@@ -257,6 +264,11 @@ static mpk_status sort_tensor(mpk_context *cx, arena *a, stacks *s, const load_t
     if (is_expert)
         TRY(name_stack(cx, a, name.layer, name.part, &kept.name));
     TRY(rename_router(cx, a, &kept.name));
+    if (kept.rank == 2 && kept.dims[0] == 1 &&
+        str_ends(kept.name, STR(".mlp.gate.e_score_correction.bias"))) {
+        kept.rank = 1; /* ERNIE's are a matrix of one row */
+        kept.dims[0] = kept.dims[1];
+    }
     return add(cx, a, s, &kept, (str){0});
 }
 

@@ -158,16 +158,18 @@ static mpk_status fill_delta(scope *s, const load_model *m, model_config *c)
 /* Refuse keys that ask for a computation that is not supported for these architectures. */
 static mpk_status refuse_unsupported(scope *s)
 {
+    const bool shares = s->def->routing != MODEL_ROUTES_PLAIN || s->def->shared_one;
     const struct {
         const char *key;
         bool supported;
     } keys[] = {
         {"attention.clamp_kqv", false},
         {"attention.max_alibi_bias", false},
-        {"expert_shared_count", s->def->routing != MODEL_ROUTES_PLAIN},
+        {"expert_shared_count", shares},
         {"expert_group_count", s->def->routing != MODEL_ROUTES_PLAIN},
-        {"attention.temperature_scale", false},
-        {"expert_shared_feed_forward_length", s->def->shared_expert},
+        {"attention.temperature_scale", s->def->scaled_queries},
+        {"rope.scaling.yarn_log_multiplier", s->def->scaled_queries || s->def->latent},
+        {"expert_shared_feed_forward_length", s->def->shared_expert || shares},
         {"rope.dimension_sections", !s->def->neighbours}, /* their rows are in another order */
         {"attn_logit_softcapping", s->def->caps},
         {"final_logit_softcapping", s->def->caps},
@@ -187,16 +189,32 @@ static mpk_status refuse_unsupported(scope *s)
     return MPK_OK;
 }
 
-/* DeepSeek's routers.  Files of its first models do not say by what experts are chosen: by a
- * softmax, and then a group counts as much as its best expert. */
-static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
+/* How shares are made, and whether what experts are chosen by has a bias.  Files of DeepSeek's form
+ * that do not say it mean sigmoids if there is one. */
+static mpk_status fill_shares(scope *s, const load_model *m, model_config *c)
 {
     enum { SOFTMAX = 1, SIGMOID = 2 };
-    const bool biased = s->def->routing == MODEL_ROUTES_BIASED;
-    uint32_t gating = biased ? SIGMOID : SOFTMAX, n_shared = 0;
+    uint32_t gating = SOFTMAX;
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.e_score_correction.bias", i);
+        c->expert_score_bias = c->expert_score_bias || load_find(m, name);
+    }
+    if (s->def->sigmoid_routers || s->def->routing == MODEL_ROUTES_BIASED ||
+        (s->def->routing == MODEL_ROUTES_GREEDY && c->expert_score_bias))
+        gating = SIGMOID;
     TRY(get_u32(s, "expert_gating_func", &gating));
     CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
           "%s %u is not supported; 1 (softmax) and 2 (sigmoid) are", s->key, gating);
+    c->expert_sigmoid = gating == SIGMOID;
+    return MPK_OK;
+}
+
+/* DeepSeek's routers.  Files of its first models do not say by what experts are chosen: by a
+ * softmax, and then a group counts as much as its best expert. */
+static mpk_status fill_routing(scope *s, model_config *c)
+{
+    uint32_t n_shared = 0;
     TRY(get_u32(s, "expert_group_count", &c->expert_groups));
     TRY(get_u32(s, "expert_group_used_count", &c->kept_groups));
     TRY(get_double(s, "expert_weights_scale", &c->expert_scale));
@@ -205,13 +223,7 @@ static mpk_status fill_routing(scope *s, const load_model *m, model_config *c)
           "%s: %u shared experts of %u inner entries are too many", s->key, n_shared,
           c->expert_ffn_size);
     c->shared_ffn_size = n_shared * c->expert_ffn_size;
-    c->expert_sigmoid = gating == SIGMOID;
     c->group_best = c->expert_sigmoid && c->expert_groups > 1 ? 2 : 1;
-    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "model.layers.%u.mlp.gate.e_score_correction.bias", i);
-        c->expert_score_bias = c->expert_score_bias || load_find(m, name);
-    }
     return MPK_OK;
 }
 
@@ -229,11 +241,15 @@ static mpk_status fill_experts(scope *s, const load_model *m, model_config *c)
     c->normalize_experts = !s->def->gguf_unnormalized;
     TRY(get_u32(s, "expert_used_count", &c->experts_per_token));
     TRY(get_u32(s, "expert_feed_forward_length", &c->expert_ffn_size));
-    if (c->n_experts && s->def->shared_expert)
+    if (c->n_experts && s->def->shared_one)
+        c->shared_ffn_size = c->expert_ffn_size;
+    if (c->n_experts && (s->def->shared_expert || s->def->shared_one))
         TRY(get_u32(s, "expert_shared_feed_forward_length", &c->shared_ffn_size));
     TRY(gguf_get_bool(s->cx, s->f, scoped(s, "expert_weights_norm"), &c->normalize_experts));
+    if (s->def->is_mixture)
+        TRY(fill_shares(s, m, c));
     if (s->def->routing)
-        TRY(fill_routing(s, m, c));
+        TRY(fill_routing(s, c));
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++) {
         snprintf(name, sizeof name, "model.layers.%u.mlp.gate_proj.weight", i);
         if (load_find(m, name))
@@ -342,6 +358,12 @@ static mpk_status fill_rope_scaling(scope *s, model_config *c)
     TRY(get_double(s, "rope.scaling.yarn_attn_factor", &c->rope_attention_factor));
     TRY(get_double(s, "rope.scaling.yarn_beta_fast", &c->rope_beta_fast));
     TRY(get_double(s, "rope.scaling.yarn_beta_slow", &c->rope_beta_slow));
+    if (s->def->scaled_queries) {
+        TRY(get_double(s, "rope.scaling.yarn_log_multiplier", &c->rope_mscale_all_dim));
+        c->rope_mscale = c->rope_mscale_all_dim != 0;
+        c->query_step = c->rope_original_positions;
+        TRY(get_double(s, "attention.temperature_scale", &c->query_growth));
+    }
     if (s->def->latent) { /* a tenth of mscale_all_dim, and mscale is the same */
         TRY(get_double(s, "rope.scaling.yarn_log_multiplier", &c->rope_mscale_all_dim));
         c->rope_mscale = c->rope_mscale_all_dim *= 10;
@@ -495,6 +517,12 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->norm_eps = 1e-5;
     c->layer_norms = s->def->layer_norms;
     c->norm_bias = s->def->norm_bias;
+    c->bare_norms = s->def->bare_norms;
+    c->parallel = s->def->parallel;
+    if (s->def->parallel_said) {
+        TRY(gguf_get_bool(s->cx, s->f, scoped(s, "use_parallel_residual"), &c->parallel));
+        c->parallel |= !load_find(m, "model.layers.0.post_attention_layernorm.weight");
+    }
     TRY(get_double(s, gguf_eps_key(s->def), &c->norm_eps));
     TRY(fill_factors(s, c));
     TRY(fill_window(s, c));
@@ -512,9 +540,12 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->head_norms =
         s->def->head_norms_said && load_find(m, "model.layers.0.self_attn.q_norm.weight");
-    c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias");
+    c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias") ||
+                        load_find(m, "model.layers.0.self_attn.qkv_proj.bias");
     c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");
+    c->head_bias = load_find(m, "lm_head.bias");
     c->mlp_bias = load_find(m, "model.layers.0.mlp.gate_proj.bias") ||
+                  load_find(m, "model.layers.0.mlp.up_proj.bias") ||
                   load_find(m, "model.layers.0.mlp.c_fc.bias");
     int32_t eos = -1, eot = -1;
     TRY(fill_token(s, "tokenizer.ggml.bos_token_id", &c->bos_token));

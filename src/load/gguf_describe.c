@@ -99,6 +99,17 @@ static void put_multipliers(describer *d, const model_def *def)
                  c->logits_scale ? (float)(1 / c->logits_scale) : 1);
 }
 
+/* Has yarn the factors and the rounding that readers of the architecture take? */
+static bool has_known_yarn(const model_def *def, const model_config *c)
+{
+    bool same = !c->rope_mscale && !c->rope_mscale_all_dim;
+    if (def->latent)
+        same = c->rope_mscale == c->rope_mscale_all_dim;
+    else if (def->scaled_queries)
+        same = c->rope_mscale == (c->rope_mscale_all_dim != 0);
+    return same && c->rope_truncate == !def->rope_unrounded;
+}
+
 /* Refuse a model with a property for which GGUF has no key: readers of an architecture compute with
  * its activation, its factor of scores, and its windows. */
 static mpk_status refuse_unsaid(describer *d, const model_def *def)
@@ -126,10 +137,7 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
           MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say that the weights of a token's experts add up to 1",
           d->architecture);
-    bool plain = (def->latent ? c->rope_mscale == c->rope_mscale_all_dim
-                              : !c->rope_mscale && !c->rope_mscale_all_dim) &&
-                 c->rope_truncate == !def->rope_unrounded;
-    CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || plain, MPK_EUNSUPPORTED,
+    CHECK(d->cx, c->rope_scaling != MODEL_ROPE_YARN || has_known_yarn(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say \"mscale\" or \"truncate\" of the rope scaling",
           d->architecture);
     return MPK_OK;
@@ -164,6 +172,8 @@ static void put_sizes(describer *d, const model_def *def)
     if (c->window)
         gguf_put_u32(d->w, scoped(d, "attention.sliding_window"), c->window);
     gguf_put_f32(d->w, scoped(d, gguf_eps_key(def)), (float)c->norm_eps);
+    if (def->parallel_said)
+        gguf_put_bool(d->w, scoped(d, "use_parallel_residual"), c->parallel);
     put_factor(d, "attn_logit_softcapping", c->attention_cap);
     put_factor(d, "final_logit_softcapping", c->logits_cap);
 }
@@ -183,13 +193,14 @@ static void put_latent(describer *d, const model_def *def)
         return;
     gguf_put_u32(d->w, scoped(d, "expert_shared_count"),
                  c->shared_ffn_size / (c->expert_ffn_size ? c->expert_ffn_size : 1));
-    gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
     gguf_put_f32(d->w, scoped(d, "expert_weights_scale"),
                  c->expert_scale != 0 ? (float)c->expert_scale : 1);
     if (c->expert_groups > 1) {
         gguf_put_u32(d->w, scoped(d, "expert_group_count"), c->expert_groups);
         gguf_put_u32(d->w, scoped(d, "expert_group_used_count"), c->kept_groups);
     }
+    if (def->routing == MODEL_ROUTES_SHIFTED)
+        gguf_put_u32(d->w, scoped(d, "interleave_moe_layer_step"), c->expert_every);
     uint32_t n_dense = 0;
     while (n_dense < c->n_layers && model_has_layer(c->dense_layers, n_dense))
         n_dense++;
@@ -206,7 +217,11 @@ static void put_experts(describer *d, const model_def *def)
     gguf_put_u32(d->w, scoped(d, "expert_used_count"), c->experts_per_token);
     gguf_put_u32(d->w, scoped(d, "expert_feed_forward_length"), c->expert_ffn_size);
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
-    if (def->shared_expert)
+    if (def->routing || c->expert_sigmoid)
+        gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
+    if (def->shared_one)
+        gguf_put_u32(d->w, scoped(d, "expert_shared_count"), 1);
+    if (def->shared_expert || def->shared_one)
         gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
 }
 
@@ -217,6 +232,7 @@ static void put_rope(describer *d)
     const model_config *c = &d->m->config;
     gguf_put_f32(d->w, scoped(d, "rope.freq_base"), (float)c->rope_theta);
     put_factor(d, "rope.freq_base_swa", c->local_theta);
+    put_factor(d, "attention.temperature_scale", c->query_growth);
     if (c->rope_scaling == MODEL_ROPE_LONG) {
         gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"),
                      c->rope_original_positions);
@@ -233,9 +249,9 @@ static void put_rope(describer *d)
                  c->rope_original_positions);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_fast"), (float)c->rope_beta_fast);
     gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_beta_slow"), (float)c->rope_beta_slow);
-    if (c->latent_size && c->rope_mscale_all_dim)
+    if (c->rope_mscale_all_dim)
         gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_log_multiplier"),
-                     (float)(0.1 * c->rope_mscale_all_dim));
+                     (float)((c->latent_size ? 0.1 : 1) * c->rope_mscale_all_dim));
     if (c->rope_attention_factor)
         gguf_put_f32(d->w, scoped(d, "rope.scaling.yarn_attn_factor"),
                      (float)c->rope_attention_factor);

@@ -383,6 +383,10 @@ static void test_config_faults(void **state)
                         "llama.expert_shared_count", GGUF_U32, 1, 4);
     expect_config_fault(MPK_EUNSUPPORTED, "softcapping is not", "llama.attn_logit_softcapping",
                         GGUF_F32, 0x42480000, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "temperature_scale is not",
+                        "llama.attention.temperature_scale", GGUF_F32, 0x3dcccccd, 4);
+    expect_config_fault(MPK_EUNSUPPORTED, "yarn_log_multiplier is not",
+                        "llama.rope.scaling.yarn_log_multiplier", GGUF_F32, 0x3f800000, 4);
     expect_config_fault(MPK_EUNSUPPORTED, "of values 8", "llama.attention.value_length", GGUF_U32,
                         8, 4);
     expect_config_fault(MPK_EFORMAT, "rotates 5 of the 16", "llama.rope.dimension_count", GGUF_U32,

@@ -13,7 +13,7 @@
 #include <math.h>
 
 #include "base/json.h"
-#include "load/load.h"
+#include "load/hf_config.h"
 
 /* Is the member there, be it null?  Then no default applies to it. */
 static bool is_given(const json_value *j, const char *key)
@@ -25,10 +25,32 @@ static bool is_given(const json_value *j, const char *key)
 }
 
 /* A number that must be given. */
-static mpk_status read_needed(mpk_context *cx, const json_value *j, const char *key, uint32_t *out)
+mpk_status hf_read_needed(mpk_context *cx, const json_value *j, const char *key, uint32_t *out)
 {
     CHECK(cx, json_get(j, key), MPK_EFORMAT, "\"%s\" is missing", key);
     return json_read_u32(cx, j, key, out);
+}
+
+/* A factor that is 1 costs an operator for nothing: 0 stands for it. */
+mpk_status hf_read_factor(mpk_context *cx, const json_value *j, const char *key, double *out)
+{
+    double factor = 1;
+    TRY(json_read_double(cx, j, key, &factor));
+    CHECK(cx, factor > 0, MPK_EFORMAT, "\"%s\" is %g, expected more than 0", key, factor);
+    *out = factor == 1 ? 0 : factor;
+    return MPK_OK;
+}
+
+/* A member that must have this text if it is there. */
+mpk_status hf_expect_text(mpk_context *cx, const json_value *j, const char *key,
+                          const char *expected)
+{
+    str found = str_from(expected);
+    TRY(json_read_str(cx, j, key, &found));
+    CHECK(cx, str_is(found, expected), MPK_EUNSUPPORTED,
+          "\"%s\" \"%.*s\" is not supported in this family; \"%s\" is", key, STR_SHOWN(found, 64),
+          expected);
+    return MPK_OK;
 }
 
 /* The sizes of latent attention.  "head_dim" and "num_key_value_heads" say nothing that counts: one
@@ -37,10 +59,10 @@ static mpk_status fill_latent(mpk_context *cx, const json_value *j, model_config
 {
     bool neighbours = true;
     uint32_t plain = 0;
-    TRY(read_needed(cx, j, "kv_lora_rank", &c->latent_size));
-    TRY(read_needed(cx, j, "qk_nope_head_dim", &plain));
-    TRY(read_needed(cx, j, "qk_rope_head_dim", &c->rope_size));
-    TRY(read_needed(cx, j, "v_head_dim", &c->value_size));
+    TRY(hf_read_needed(cx, j, "kv_lora_rank", &c->latent_size));
+    TRY(hf_read_needed(cx, j, "qk_nope_head_dim", &plain));
+    TRY(hf_read_needed(cx, j, "qk_rope_head_dim", &c->rope_size));
+    TRY(hf_read_needed(cx, j, "v_head_dim", &c->value_size));
     TRY(json_read_u32(cx, j, "q_lora_rank", &c->query_latent_size));
     TRY(json_read_bool(cx, j, "rope_interleave", &neighbours));
     CHECK(cx, neighbours, MPK_EUNSUPPORTED, "\"rope_interleave\" false is not supported");
@@ -104,7 +126,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
                    {"residual_multiplier", def->multipliers},
                    {"attention_multiplier", def->multipliers},
                    {"logits_scaling", def->multipliers}};
-    bool both_ways = false, head_norms = false;
+    bool both_ways = false, head_norms = false, shared = false, layer_norms = false;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         CHECK(cx, members[i].supported || !json_get(j, members[i].key), MPK_EUNSUPPORTED,
               "\"%s\" is not supported", members[i].key);
@@ -112,6 +134,10 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
     /* Cohere's are layer norms; other families that say it have their norms always */
     CHECK(cx, !head_norms || !def->layer_norms, MPK_EUNSUPPORTED,
           "\"use_qk_norm\" is not supported");
+    TRY(json_read_bool(cx, j, "qk_layernorm", &layer_norms));
+    CHECK(cx, !layer_norms, MPK_EUNSUPPORTED, "\"qk_layernorm\" is not supported");
+    TRY(json_read_bool(cx, j, "use_cla", &shared));
+    CHECK(cx, !shared, MPK_EUNSUPPORTED, "\"use_cla\" is not supported");
     TRY(json_read_bool(cx, j, "use_bidirectional_attention", &both_ways));
     CHECK(cx, !both_ways, MPK_EUNSUPPORTED, "models without causal attention are not supported");
     return MPK_OK;
@@ -125,23 +151,13 @@ static mpk_status read_cap(mpk_context *cx, const json_value *j, const char *key
     return json_read_double(cx, j, key, out);
 }
 
-/* A factor that is 1 costs an operator for nothing: 0 stands for it. */
-static mpk_status read_factor(mpk_context *cx, const json_value *j, const char *key, double *out)
-{
-    double factor = 1;
-    TRY(json_read_double(cx, j, key, &factor));
-    CHECK(cx, factor > 0, MPK_EFORMAT, "\"%s\" is %g, expected more than 0", key, factor);
-    *out = factor == 1 ? 0 : factor;
-    return MPK_OK;
-}
-
 /* Granite's factors; logits are divided by theirs, and without a factor of the scores it is 1. */
 static mpk_status fill_multipliers(mpk_context *cx, const json_value *j, model_config *c)
 {
-    TRY(read_factor(cx, j, "embedding_multiplier", &c->embedding_scale));
-    TRY(read_factor(cx, j, "residual_multiplier", &c->residual_scale));
-    TRY(read_factor(cx, j, "attention_multiplier", &c->attention_scale));
-    TRY(read_factor(cx, j, "logits_scaling", &c->logits_scale));
+    TRY(hf_read_factor(cx, j, "embedding_multiplier", &c->embedding_scale));
+    TRY(hf_read_factor(cx, j, "residual_multiplier", &c->residual_scale));
+    TRY(hf_read_factor(cx, j, "attention_multiplier", &c->attention_scale));
+    TRY(hf_read_factor(cx, j, "logits_scaling", &c->logits_scale));
     if (c->attention_scale == 0)
         c->attention_scale = 1;
     if (c->logits_scale != 0)
@@ -204,137 +220,7 @@ static mpk_status fill_factors(mpk_context *cx, const json_value *j, const model
     return MPK_OK;
 }
 
-/* The number of experts; 0 for a model without experts, or with one.  Transformers 5 writes
- * Qwen3's "num_experts" as "num_local_experts". */
-static mpk_status count_experts(mpk_context *cx, const json_value *j, const model_def *def,
-                                model_config *c)
-{
-    static const char *const names[] = {"num_experts", "num_local_experts", "n_routed_experts"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        uint32_t n = 0;
-        TRY(json_read_u32(cx, j, names[i], &n));
-        CHECK(cx, n <= 1 || (def->is_mixture && (i < 2 || def->routing)), MPK_EUNSUPPORTED,
-              "mixtures of experts of the family \"%.*s\" are not supported (\"%s\" is %u)",
-              LOAD_NAME(c->family), names[i], n);
-        c->n_experts = def->is_mixture && n > c->n_experts ? n : c->n_experts;
-    }
-    return MPK_OK;
-}
-
-/* "mlp_only_layers": the layers without experts, as bits. */
-static mpk_status fill_dense_layers(mpk_context *cx, const json_value *j, model_config *c)
-{
-    const json_value *layers = json_get(j, "mlp_only_layers");
-    CHECK(cx, !layers || json_is(layers, JSON_KIND_LIST), MPK_EFORMAT,
-          "\"mlp_only_layers\" is not a list of layers");
-    for (size_t i = 0; layers && i < layers->n; i++) {
-        CHECK(cx, layers->items[i].is_integer, MPK_EFORMAT,
-              "\"mlp_only_layers\" holds something that is not a layer");
-        int64_t layer = layers->items[i].integer;
-        if (layer >= 0 && layer < MODEL_MAX_LAYERS)
-            model_set_layer(c->dense_layers, (uint32_t)layer, true);
-    }
-    return MPK_OK;
-}
-
-/* A member that must have this text if it is there. */
-static mpk_status expect_text(mpk_context *cx, const json_value *j, const char *key,
-                              const char *expected)
-{
-    str found = str_from(expected);
-    TRY(json_read_str(cx, j, key, &found));
-    CHECK(cx, str_is(found, expected), MPK_EUNSUPPORTED,
-          "\"%s\" \"%.*s\" is not supported in this family; \"%s\" is", key, STR_SHOWN(found, 64),
-          expected);
-    return MPK_OK;
-}
-
-/* The groups of a router. */
-static mpk_status fill_groups(mpk_context *cx, const json_value *j, const model_def *def,
-                              model_config *c)
-{
-    const bool biased = def->routing == MODEL_ROUTES_BIASED;
-    str method = STR("greedy");
-    c->expert_sigmoid = c->expert_score_bias = biased;
-    c->group_best = 1;
-    if (biased)
-        TRY(expect_text(cx, j, "topk_method", "noaux_tc"));
-    else
-        TRY(json_read_str(cx, j, "topk_method", &method));
-    TRY(expect_text(cx, j, "scoring_func", biased ? "sigmoid" : "softmax"));
-    CHECK(cx, str_is(method, "greedy") || str_is(method, "group_limited_greedy"), MPK_EUNSUPPORTED,
-          "\"topk_method\" \"%.*s\" is not supported in this family; greedy and "
-          "group_limited_greedy are",
-          STR_SHOWN(method, 64));
-    if (!biased && str_is(method, "greedy"))
-        return MPK_OK;
-    TRY(read_needed(cx, j, "n_group", &c->expert_groups));
-    TRY(read_needed(cx, j, "topk_group", &c->kept_groups));
-    CHECK(cx, c->expert_groups && c->kept_groups, MPK_EFORMAT,
-          "\"n_group\" %u and \"topk_group\" %u are not numbers of groups", c->expert_groups,
-          c->kept_groups);
-    if (biased && c->expert_groups > 1) /* of one group all are chosen from, however it is rated */
-        c->group_best = 2;
-    return MPK_OK;
-}
-
-/* What DeepSeek's routers and layers have: groups, a factor, experts for every token, dense layers
- * before all others. */
-static mpk_status fill_routing(mpk_context *cx, const json_value *j, const model_def *def,
-                               model_config *c)
-{
-    const bool biased = def->routing == MODEL_ROUTES_BIASED;
-    uint32_t n_shared = 0, n_dense = 0, every = 1;
-    c->normalize_experts = biased;
-    TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
-    CHECK(cx, biased || !c->normalize_experts, MPK_EUNSUPPORTED,
-          "\"norm_topk_prob\" true is not supported in this family");
-    TRY(fill_groups(cx, j, def, c));
-    TRY(read_factor(cx, j, "routed_scaling_factor", &c->expert_scale));
-    TRY(json_read_u32(cx, j, "n_shared_experts", &n_shared));
-    CHECK(cx, n_shared <= MODEL_MAX_EXPERTS && c->expert_ffn_size < 1 << 20, MPK_EFORMAT,
-          "%u shared experts of %u inner entries are too many", n_shared, c->expert_ffn_size);
-    c->shared_ffn_size = n_shared * c->expert_ffn_size;
-    TRY(json_read_u32(cx, j, "moe_layer_freq", &every));
-    CHECK(cx, every == 1, MPK_EUNSUPPORTED, "\"moe_layer_freq\" %u is not supported; 1 is", every);
-    TRY(json_read_u32(cx, j, "first_k_dense_replace", &n_dense));
-    for (uint32_t i = 0; i < n_dense && i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
-        model_set_layer(c->dense_layers, i, true);
-    return MPK_OK;
-}
-
-/* The numbers of experts.  Sizes must be given; other absent members take Transformers' defaults.
- * only_experts: a family such as Mixtral, whose layers all have experts and whose weights always
- * add up to 1. */
-static mpk_status fill_experts(mpk_context *cx, const json_value *j, const model_def *def,
-                               model_config *c)
-{
-    TRY(count_experts(cx, j, def, c));
-    if (!def->is_mixture)
-        return MPK_OK;
-    CHECK(cx, c->n_experts || !def->only_experts, MPK_EFORMAT,
-          "\"num_local_experts\" is missing or 0");
-    const char *needed[] = {"num_experts_per_tok", def->expert_ffn};
-    uint32_t *to[] = {&c->experts_per_token, &c->expert_ffn_size};
-    for (int i = 0; c->n_experts && i < 2; i++) {
-        CHECK(cx, json_get(j, needed[i]), MPK_EFORMAT, "\"%s\" is missing", needed[i]);
-        TRY(json_read_u32(cx, j, needed[i], to[i]));
-    }
-    if (c->n_experts && def->shared_expert)
-        TRY(json_read_u32(cx, j, "shared_expert_intermediate_size", &c->shared_ffn_size));
-    c->expert_every = 1;
-    if (def->routing)
-        return fill_routing(cx, j, def, c);
-    c->normalize_experts = def->only_experts;
-    if (def->only_experts)
-        return MPK_OK;
-    TRY(json_read_u32(cx, j, "decoder_sparse_step", &c->expert_every));
-    TRY(json_read_bool(cx, j, "norm_topk_prob", &c->normalize_experts));
-    return fill_dense_layers(cx, j, c);
-}
-
-/* Transformers' names of activations -> ours; the tanh forms differ in spelling only.  A family
- * with an activation of its own means it by "gelu" too, as early files say. */
+/* Transformers' names of activations -> ours; the tanh forms differ in spelling only. */
 static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j,
                                   const model_def *def, model_config *c)
 {
@@ -350,7 +236,7 @@ static mpk_status fill_activation(mpk_context *cx, arena *a, const json_value *j
         c->activation = STR("swiglu_oai");
         return json_read_double(cx, j, "swiglu_limit", &c->swiglu_limit);
     }
-    if (def->activation && str_is(name, "gelu"))
+    if (def->loose_gelu && str_is(name, "gelu"))
         name = str_from(def->activation);
     if (def->activation)
         TRY(json_read_str(cx, j, "hidden_activation", &name));
@@ -398,10 +284,16 @@ static mpk_status fill_biases(mpk_context *cx, const json_value *j, const model_
         TRY(json_read_bool(cx, j, "mlp_bias", &c->mlp_bias));
     if (used)
         c->mlp_bias = attention;
+    c->mlp_bias |= def->mlp_biased;
+    c->head_bias = def->head_bias;
     if (def->biases != MODEL_NO_BIASES)
         c->attention_bias = attention;
-    if (def->biases == MODEL_BIASES_APART)
+    if (def->biases == MODEL_BIASES_APART || def->biases == MODEL_BIASES_APART_IF_SAID)
         return json_read_bool(cx, j, "attention_out_bias", &c->attention_out_bias);
+    if (def->biases == MODEL_BIASES_QKV_IF_USED) {
+        c->attention_bias = false;
+        return json_read_bool(cx, j, "use_qkv_bias", &c->attention_bias);
+    }
     if (def->biases != MODEL_BIASES_QKV) {
         c->attention_out_bias = c->attention_bias;
         return MPK_OK;
@@ -485,10 +377,15 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
 {
     uint32_t first = 28, every = def->window_every; /* Transformers' default of max_window_layers */
     uint32_t window = is_given(j, "sliding_window") ? 0 : def->window;
-    bool use = def->windows == MODEL_WINDOW_PATTERN;
+    const bool last = def->windows == MODEL_WINDOW_LAST_LAYERS;
+    bool use = last || def->windows == MODEL_WINDOW_PATTERN;
     TRY(json_read_u32(cx, j, "sliding_window", &window));
-    TRY(read_pattern(cx, j, &every));
-    TRY(json_read_bool(cx, j, "use_sliding_window", &use));
+    if (last)
+        first = every;
+    else
+        TRY(read_pattern(cx, j, &every));
+    if (!last)
+        TRY(json_read_bool(cx, j, "use_sliding_window", &use));
     if (def->windows == MODEL_WINDOW_ALWAYS || (def->windows == MODEL_WINDOW_IF_USED && use))
         c->window = window;
     if (def->windows < MODEL_WINDOW_UPPER_LAYERS || !use || !window)
@@ -500,7 +397,12 @@ static mpk_status fill_window(mpk_context *cx, const json_value *j, const model_
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->full_layers, i,
                         def->windows == MODEL_WINDOW_PATTERN ? (i + 1) % every == 0 : i < first);
-    return fill_layer_types(cx, j, c);
+    TRY(fill_layer_types(cx, j, c));
+    bool slides = def->unrotated_full; /* a window that no layer has says which ones rotate */
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        slides |= !model_has_layer(c->full_layers, i);
+    c->window = slides ? window : 0;
+    return MPK_OK;
 }
 
 /* The theta of layers with a window, which have no scaling. */
@@ -600,6 +502,20 @@ static mpk_status fill_rope_type(mpk_context *cx, const json_value *rope, const 
          STR_SHOWN(type, 64));
 }
 
+/* Queries that grow with the position, by steps of the original context. */
+static mpk_status fill_query_scale(mpk_context *cx, const json_value *rope, const model_def *def,
+                                   model_config *c)
+{
+    static const char key[] = "llama_4_scaling_beta";
+    CHECK(cx, rope || !def->scaled_queries, MPK_EFORMAT, "\"rope_parameters\" is missing");
+    TRY(json_read_double(cx, rope, key, &c->query_growth));
+    CHECK(cx, c->query_growth == 0 || def->scaled_queries, MPK_EUNSUPPORTED,
+          "\"%s\" is not supported in this family", key);
+    return c->query_growth == 0
+               ? MPK_OK
+               : hf_read_needed(cx, rope, "original_max_position_embeddings", &c->query_step);
+}
+
 /* All about rope.  Values in the rope object take precedence over those beside it, except
  * original_max_position_embeddings, which Transformers takes from outside. A second reading of the
  * same member leaves the value if the member is absent: so the order of the lines is the order of
@@ -609,9 +525,15 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
 {
     const json_value *rope = NULL;
     double rotated = def->rotated != 0 ? def->rotated : 1;
+    uint32_t entries = 0;
     TRY(find_rope(cx, j, def, c, &rope));
     c->rope_theta = def->rope_theta;
     TRY(json_read_double(cx, j, "rope_theta", &c->rope_theta));
+    TRY(json_read_u32(cx, j, "rotary_dim", &entries));
+    if (entries)
+        rotated = (double)entries / c->head_size;
+    TRY(json_read_double(cx, j, "rotary_pct", &rotated));
+    TRY(json_read_double(cx, j, "rotary_emb_base", &c->rope_theta));
     TRY(json_read_double(cx, j, "partial_rotary_factor", &rotated));
     TRY(json_read_double(cx, rope, "rope_theta", &c->rope_theta));
     TRY(json_read_double(cx, rope, "partial_rotary_factor", &rotated));
@@ -621,6 +543,7 @@ static mpk_status fill_rope(mpk_context *cx, arena *a, const json_value *j, cons
     if (!def->latent)
         c->rope_size = (uint32_t)(c->head_size * rotated);
     TRY(fill_rope_type(cx, rope, def, c));
+    TRY(fill_query_scale(cx, rope, def, c));
     if (def->local_unscaled && c->rope_scaling != MODEL_ROPE_DEFAULT && c->local_theta == 0)
         c->local_theta = c->rope_theta;
     if (c->rope_scaling == MODEL_ROPE_DEFAULT)
@@ -699,10 +622,14 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
     TRY(refuse_unsupported(cx, j, def));
     TRY(fill_sizes(cx, j, def, c));
     TRY(fill_factors(cx, j, def, c));
-    TRY(fill_experts(cx, j, def, c));
+    TRY(hf_fill_experts(cx, j, def, c));
     c->norm_eps = def->norm_eps;
     c->layer_norms = def->layer_norms;
     c->norm_bias = def->norm_bias;
+    c->bare_norms = def->bare_norms;
+    c->parallel = def->parallel;
+    if (def->parallel_said)
+        TRY(json_read_bool(cx, j, "use_parallel_residual", &c->parallel));
     TRY(json_read_double(cx, j, def->eps ? def->eps : "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
     if (def->head_norms_said)

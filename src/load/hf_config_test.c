@@ -13,6 +13,12 @@
     "24, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, "
 #define DEEPSEEK2(more) "{\"model_type\": \"deepseek_v2\", " SIZES ", " LATENT more "}"
 #define DEEPSEEK3(more) "{\"model_type\": \"deepseek_v3\", " SIZES ", " LATENT more "}"
+#define GLM4_LITE(more) "{\"model_type\": \"glm4_moe_lite\", " SIZES ", " LATENT more "}"
+#define MINIMAX(more)                                                        \
+    "{\"model_type\": \"minimax_m2\", " SIZES ", \"num_local_experts\": 8, " \
+    "\"num_experts_per_tok\": 2, " more "}"
+#define MINISTRAL(more) "{\"model_type\": \"ministral3\", " SIZES ", " more "}"
+#define HUNYUAN_MOE(more) "{\"model_type\": \"hunyuan_v1_moe\", " SIZES ", " more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -171,6 +177,27 @@ static void test_defaults_of_families(void **state)
     c = parse(&a, "{\"model_type\": \"starcoder2\", " SIZES ", \"norm_epsilon\": 0.25}");
     assert_true(c.norm_eps == 0.25 && c.layer_norms && c.norm_bias && c.mlp_bias);
     assert_true(c.attention_bias && c.attention_out_bias && str_is(c.activation, "gelu_tanh"));
+    c = parse(&a, MINISTRAL("\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 16, "
+                            "\"original_max_position_embeddings\": 512, "
+                            "\"llama_4_scaling_beta\": 0.1}"));
+    assert_true(c.query_growth == 0.1 && c.query_step == 512 && !c.query_offset);
+    assert_true(c.head_size == 128 && c.rope_theta == 1e6);
+    c = parse(&a, "{\"model_type\": \"stablelm\", " SIZES ", \"use_parallel_residual\": true}");
+    assert_true(c.parallel && c.rope_size == 4 && !c.attention_bias && c.norm_bias);
+    c = parse(&a, "{\"model_type\": \"stablelm\", " SIZES ", \"use_qkv_bias\": true}");
+    assert_true(!c.parallel && c.attention_bias && !c.attention_out_bias);
+    c = parse(&a,
+              "{\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 2, \"hidden_size\": 64, "
+              "\"num_attention_heads\": 4, \"intermediate_size\": 96, \"vocab_size\": 100, "
+              "\"max_position_embeddings\": 512, \"rotary_pct\": 0.5, \"rotary_emb_base\": 500}");
+    assert_true(c.parallel && c.rope_size == 8 && c.rope_theta == 500 && c.n_kv_heads == 4);
+    assert_true(c.mlp_bias && c.attention_bias && str_is(c.activation, "gelu"));
+    c = parse(&a, "{\"model_type\": \"phi\", " SIZES ", \"hidden_act\": \"gelu\"}");
+    assert_true(str_is(c.activation, "gelu") && c.head_bias && c.mlp_bias);
+    c = parse(&a, "{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": null}");
+    assert_true(c.bare_norms && c.layer_norms && !c.norm_bias && c.norm_eps == 1e-5);
+    c = parse(&a, "{\"model_type\": \"nemotron\", " SIZES ", \"norm_eps\": 0.25}");
+    assert_true(str_is(c.activation, "relu2") && c.norm_eps == 0.25 && c.rope_size == 8);
     c = parse(&a, "{\"model_type\": \"glm4\", " SIZES "}");
     assert_true(c.head_size == 128 && c.rope_size == 64 && c.attention_bias);
     assert_true(!c.attention_out_bias);
@@ -256,6 +283,26 @@ static void test_latent_models(void **state)
     c = parse(&a, DEEPSEEK2("\"q_lora_rank\": 40, \"topk_method\": \"greedy\", \"n_group\": 1"));
     assert_true(c.query_latent_size == 40 && !c.expert_sigmoid && !c.expert_score_bias);
     assert_true(!c.expert_groups && !c.normalize_experts && !c.shared_ffn_size);
+    c = parse(&a, GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, \"n_shared_experts\": 1"));
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1) && c.norm_eps == 1e-5);
+    c = parse(&a, GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, "
+                            "\"mlp_layer_types\": [\"sparse\", \"dense\"]"));
+    assert_true(model_has_experts(&c, 0) && !model_has_experts(&c, 1) && c.expert_sigmoid);
+    c = parse(&a,
+              "{\"model_type\": \"ernie4_5_moe\", " SIZES ", \"moe_num_experts\": 8, \"moe_k\": 3, "
+              "\"moe_intermediate_size\": 24}");
+    assert_true(c.n_experts == 8 && c.experts_per_token == 3 && c.shared_ffn_size == 48);
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1) && !c.expert_sigmoid &&
+                c.expert_score_bias && c.normalize_experts && c.tied_embeddings);
+    c = parse(&a, HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": [2, 2]"));
+    assert_true(c.experts_per_token == 2 && c.shared_ffn_size == 96 && c.normalize_experts);
+    c = parse(&a,
+              "{\"model_type\": \"dots1\", " SIZES ", " EXPERTS(
+                  "8", "2", "24") ", \"n_group\": 1, \"topk_group\": 1, \"max_window_layers\": 1}");
+    assert_true(c.window == 4096 && c.full_layers[0] == 1 && !c.normalize_experts);
+    c = parse(&a, MINIMAX("\"rotary_dim\": 24, \"head_dim\": 40, \"scoring_func\": \"sigmoid\""));
+    assert_true(c.rope_size == 24 && c.rope_theta == 5e6 && c.expert_ffn_size == 96);
+    assert_true(c.expert_sigmoid && c.expert_score_bias && c.normalize_experts);
     arena_free(&a);
 }
 
@@ -285,6 +332,23 @@ static void test_faults_of_latent_models(void **state)
         {MPK_EFORMAT, "\"kv_lora_rank\" is missing",
          "{\"model_type\": \"deepseek_v3\", " SIZES "}"},
         {MPK_EUNSUPPORTED, "\"rope_interleave\" false", DEEPSEEK3("\"rope_interleave\": false")},
+        {MPK_EFORMAT, "\"mlp_layer_types\" is not a list of 2",
+         GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, \"mlp_layer_types\": [\"dense\"]")},
+        {MPK_EUNSUPPORTED, "layer 1 is \"thin\"",
+         GLM4_LITE("\"n_group\": 1, \"topk_group\": 1, "
+                   "\"mlp_layer_types\": [\"dense\", \"thin\"]")},
+        {MPK_EUNSUPPORTED, "\"scoring_func\" \"softmax\"",
+         MINIMAX("\"scoring_func\": \"softmax\"")},
+        {MPK_EFORMAT, "\"partial_rotary_factor\" is 1.5",
+         MINIMAX("\"head_dim\": 16, \"rotary_dim\": 24")},
+        {MPK_EUNSUPPORTED, "\"moe_topk\" differs between layers",
+         HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": [2, 1]")},
+        {MPK_EFORMAT, "\"moe_topk\" is an empty list",
+         HUNYUAN_MOE("\"num_experts\": 4, \"moe_topk\": []")},
+        {MPK_EUNSUPPORTED, "\"use_cla\" is not supported", HUNYUAN_MOE("\"use_cla\": true")},
+        {MPK_EUNSUPPORTED, "\"use_bias\" is not supported in this family",
+         "{\"model_type\": \"ernie4_5_moe\", " SIZES ", \"moe_num_experts\": 8, \"moe_k\": 3, "
+         "\"moe_intermediate_size\": 24, \"use_bias\": true}"},
         {MPK_EFORMAT, "\"n_group\" is missing", DEEPSEEK3("\"topk_group\": 1")},
         {MPK_EFORMAT, "\"n_group\" 4 and \"topk_group\" 0",
          DEEPSEEK3("\"n_group\": 4, \"topk_group\": 0")},
@@ -314,8 +378,8 @@ static void test_faults_of_families(void **state)
 {
     (void)state;
     static const fault cases[] = {
-        {MPK_EUNSUPPORTED, "of a mistral3 model of the type \"ministral3\"",
-         "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"ministral3\"}}"},
+        {MPK_EUNSUPPORTED, "of a mistral3 model of the type \"gpt2\"",
+         "{\"model_type\": \"mistral3\", \"text_config\": {\"model_type\": \"gpt2\"}}"},
         {MPK_EUNSUPPORTED, "\"sliding_window_pattern\" \"LGLG\" is not supported",
          EXAONE4("\"sliding_window\": 7, \"sliding_window_pattern\": \"LGLG\"")},
         {MPK_EFORMAT, "\"sliding_window_pattern\" is 0",
@@ -342,7 +406,7 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "not valid JSON: line 1", "{\"model_type\" 7}"},
         {MPK_EFORMAT, "\"model_type\" is missing", "{}"},
         {MPK_EFORMAT, "\"model_type\" is not a string", "{\"model_type\": 7}"},
-        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: cohere, cohere2",
+        {MPK_EUNSUPPORTED, "\"falcon\" are not supported; these are: arcee, cohere",
          "{\"model_type\": \"falcon\"}"},
         {MPK_EFORMAT, "\"text_config\" is missing", "{\"model_type\": \"gemma3\"}"},
         {MPK_EUNSUPPORTED, "without causal attention",
@@ -379,6 +443,10 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "\"mlp_only_layers\" holds",
          QWEN3_MOE(EXPERTS("8", "2", "24") ", \"mlp_only_layers\": [\"1\"]")},
         {MPK_EFORMAT, "\"num_local_experts\" is missing", MIXTRAL("\"num_experts_per_tok\": 2")},
+        {MPK_EUNSUPPORTED, "\"qk_layernorm\" is not supported", LLAMA("\"qk_layernorm\": true")},
+        {MPK_EUNSUPPORTED, "\"relu2\" is not supported", LLAMA("\"hidden_act\": \"relu2\"")},
+        {MPK_EUNSUPPORTED, "\"clip_qkv\" is not supported",
+         "{\"model_type\": \"olmo\", " SIZES ", \"clip_qkv\": 8.0}"},
         {MPK_EUNSUPPORTED, "\"relu\" is not supported", LLAMA("\"hidden_act\": \"relu\"")},
         {MPK_EUNSUPPORTED, "\"dynamic\" is not supported",
          LLAMA("\"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}")},
@@ -402,6 +470,14 @@ static void test_each_fault(void **state)
          LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, "
                "\"high_freq_factor\": "
                "1}")},
+        {MPK_EUNSUPPORTED, "\"llama_4_scaling_beta\" is not supported in this family",
+         LLAMA("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1}")},
+        {MPK_EFORMAT, "\"rope_parameters\" is missing", MINISTRAL("\"sliding_window\": null")},
+        {MPK_EFORMAT, "\"original_max_position_embeddings\" is missing",
+         MINISTRAL("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1}")},
+        {MPK_EFORMAT, "positions after which queries grow is 0",
+         MINISTRAL("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1, "
+                   "\"original_max_position_embeddings\": 0}")},
         {MPK_EFORMAT, "rope theta is -1", LLAMA("\"rope_theta\": -1")},
         {MPK_EFORMAT, "\"rope_theta\" is not a number", LLAMA("\"rope_theta\": \"1\"")},
         {MPK_EFORMAT, "\"partial_rotary_factor\" is 2", LLAMA("\"partial_rotary_factor\": 2")},

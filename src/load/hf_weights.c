@@ -5,12 +5,13 @@
  *
  *   names    of a model that is held by one that also reads images, without what they begin with:
  *            model.language_model.layers.0.. -> model.layers.0.., as if it were alone; the weights
- *            for images keep their names, which no program asks for, and are not read
+ *            for images keep their names, which no program asks for, and are not read; and
+ *            with the parts that the family replaces (model_def.hf_names)
  *   norms    of families that multiply by 1 + weight: 1 + weight, in f32, in the model's arena
  *
  *   rows     of q and k of families that rotate neighbours, in the order that bodies expect
  *            (gguf_rope.c)
- *   experts  of gpt-oss, which interleave gate and up (interleaved.c)
+ *   experts  that lie by columns (interleaved.c)
  *
  * GGUF files need none of this.  Called by load.c once for a folder with weights.
  */
@@ -41,6 +42,27 @@ mpk_status load_rename_held(mpk_context *cx, arena *a, str *name)
         *name = (str){arena_copy(a, renamed, (size_t)n), (size_t)n};
         CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
         return MPK_OK;
+    }
+    return MPK_OK;
+}
+
+/* Replace parts of the name as the family says. */
+static mpk_status rename_parts(mpk_context *cx, arena *a, const char *const (*pairs)[2], str *name)
+{
+    char renamed[192];
+    for (; pairs && (*pairs)[0]; pairs++) {
+        const size_t n = strlen((*pairs)[0]);
+        size_t at = 0;
+        while (at + n <= name->n && memcmp(name->at + at, (*pairs)[0], n) != 0)
+            at++;
+        if (at + n > name->n)
+            continue;
+        int length = snprintf(renamed, sizeof renamed, "%.*s%s%.*s", (int)at, name->at, (*pairs)[1],
+                              (int)(name->n - at - n), name->at + at + n);
+        CHECK(cx, length > 0 && (size_t)length < sizeof renamed, MPK_EFORMAT,
+              "the name %.*s is too long", LOAD_NAME(*name));
+        *name = (str){arena_copy(a, renamed, (size_t)length), (size_t)length};
+        CHECK(cx, name->at, MPK_ENOMEM, "out of memory for a tensor's name");
     }
     return MPK_OK;
 }
@@ -79,18 +101,19 @@ mpk_status load_hf_weights(mpk_context *cx, load_model *m)
     const load_tensor *old = m->tensors.at;
     const size_t n = m->tensors.n;
     TRY(model_find(cx, m->config.family, &def));
-    if (def->expert_bias)
-        return load_part_interleaved(cx, m);
-    if (!def->holders && !def->unit_norms && !def->neighbours)
-        return MPK_OK;
     load_empty_list(m);
     for (size_t i = 0; i < n; i++) {
         load_tensor t = old[i];
         if (def->holders)
             TRY(load_rename_held(cx, &m->arena, &t.name));
+        TRY(rename_parts(cx, &m->arena, def->hf_names, &t.name));
         if (def->unit_norms && is_norm(&t))
             TRY(add_one(cx, &m->arena, &t));
         TRY(load_add_tensor(cx, m, &t));
     }
+    if (def->expert_layout != MODEL_EXPERTS_BY_ROWS)
+        TRY(load_part_interleaved(cx, m));
+    if (def->heads_joined)
+        TRY(load_order_joined(cx, m));
     return def->neighbours ? gguf_order_rope_rows(cx, m) : MPK_OK;
 }

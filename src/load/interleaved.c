@@ -1,7 +1,9 @@
-/* interleaved.c - the experts of gpt-oss's checkpoints, in the form that programs ask for.
+/* interleaved.c - the experts of checkpoints that hold them by columns, in the form that programs
+ * ask for.
  *
- * Input: the tensors of a folder of the family (model_def.expert_bias).  Rows of gate and up
- * alternate, and the weights lie by columns, or as 4-bit numbers with a scale for 32 of a row:
+ * Input: the tensors of a folder of the family (model_def.expert_layout).  Rows of gate and up
+ * alternate in gpt-oss, in other families gate comes first; gpt-oss also has them as 4-bit numbers
+ * with a scale for 32 of a row:
  *
  *   model.layers.L.mlp.experts.gate_up_proj [E, D, 2F]    down_proj [E, F, D]
  *   ...gate_up_proj_blocks u8[E, 2F, D/32, 16], ...gate_up_proj_scales u8[E, 2F, D/32]
@@ -21,11 +23,19 @@
 
 enum { BLOCK = 32, BLOCK_BYTES = 17, PACKED = 16 };
 
-/* Which rows of a tensor become one of the results: first, first + step .. */
+/* Which rows of a tensor become one of the results: each step-th, from number `part` on, or with
+ * halves one after the other the `part`-th of `step` equal ranges. */
 typedef struct rows {
     const char *name; /* of the result, after the stem */
-    int64_t first, step;
+    int64_t part, step;
+    bool ranges;
 } rows;
+
+/* The row of a tensor of n rows that becomes row i of the result. */
+static int64_t find_row(const rows *r, int64_t n, int64_t i)
+{
+    return r->ranges ? r->part * (n / r->step) + i : r->part + r->step * i;
+}
 
 /* The products of an expert as checkpoints name them, and their results. */
 static const struct product {
@@ -33,8 +43,8 @@ static const struct product {
     rows results[2];
     int n_results;
 } products[] = {
-    {"gate_up_proj", {{"gate_proj", 0, 2}, {"up_proj", 1, 2}}, 2},
-    {"down_proj", {{"down_proj", 0, 1}}, 1},
+    {"gate_up_proj", {{"gate_proj", 0, 2, false}, {"up_proj", 1, 2, false}}, 2},
+    {"down_proj", {{"down_proj", 0, 1, false}}, 1},
 };
 
 /* The name of a tensor of a layer's experts: stem, name of the product, end. */
@@ -97,7 +107,7 @@ static mpk_status add_transposed(mpk_context *cx, load_model *m, const load_tens
             for (int64_t k = 0; k < K; k++, bytes += size)
                 memcpy(bytes,
                        (const char *)t->data +
-                           (size_t)((e * K + k) * t->dims[2] + r->first + r->step * n) * size,
+                           (size_t)((e * K + k) * t->dims[2] + find_row(r, t->dims[2], n)) * size,
                        size);
     return load_add_tensor(cx, m, &out);
 }
@@ -119,7 +129,7 @@ static mpk_status add_biases(mpk_context *cx, load_model *m, const load_tensor *
     for (int64_t i = 0; i < t->dims[0] * N; i++, bytes += size)
         memcpy(bytes,
                (const char *)t->data +
-                   (size_t)(i / N * t->dims[1] + r->first + r->step * (i % N)) * size,
+                   (size_t)(i / N * t->dims[1] + find_row(r, t->dims[1], i % N)) * size,
                size);
     return load_add_tensor(cx, m, &out);
 }
@@ -169,7 +179,7 @@ static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *o
     char *bytes;
     TRY(begin(cx, m, from, r, ".weight", &out, &bytes));
     for (int64_t i = 0; i < E * N; i++) {
-        const int64_t row = i / N * t->dims[1] + r->first + r->step * (i % N);
+        const int64_t row = i / N * t->dims[1] + find_row(r, t->dims[1], i % N);
         for (int64_t b = 0; b < B; b++, bytes += BLOCK_BYTES)
             put_block((const unsigned char *)t->data + (row * B + b) * PACKED,
                       ((const unsigned char *)scales->data)[row * B + b], (unsigned char *)bytes);
@@ -177,15 +187,27 @@ static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *o
     return load_add_tensor(cx, m, &out);
 }
 
+/* Does the tensor lie by rows after all?  Some folders of a family do, others do not. */
+static bool lies_by_rows(const model_config *c, const load_tensor *t, const expert_name *name)
+{
+    int64_t n = c->hidden_size, k = c->expert_ffn_size; /* rows and columns */
+    if (name->product->n_results == 2)
+        n = 2 * k, k = c->hidden_size;
+    return t->rank == 3 && t->dims[1] == n && t->dims[2] == k;
+}
+
 /* The results of a tensor of experts; *known false: its name has another end than those above. */
 static mpk_status add_results(mpk_context *cx, load_model *m, const load_model *old,
-                              const load_tensor *t, const expert_name *from, bool *known)
+                              const load_tensor *t, const expert_name *from, bool ranges,
+                              bool *known)
 {
     const str end = from->end;
     *known =
         str_is(end, "") || str_is(end, "_bias") || str_is(end, "_blocks") || str_is(end, "_scales");
     for (int i = 0; *known && i < from->product->n_results; i++) {
-        const rows *r = &from->product->results[i];
+        rows part = from->product->results[i];
+        const rows *r = &part;
+        part.ranges = ranges;
         if (str_is(end, ""))
             TRY(add_transposed(cx, m, t, from, r));
         else if (str_is(end, "_bias"))
@@ -212,13 +234,16 @@ mpk_status load_rename_plain(mpk_context *cx, arena *a, str *name)
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
 {
     const load_model old = *m;
+    const model_def *def;
+    TRY(model_find(cx, m->config.family, &def));
     load_empty_list(m);
     for (size_t i = 0; i < old.tensors.n; i++) {
         load_tensor t = old.tensors.at[i];
         expert_name name;
         bool known = false;
-        if (cut_name(t.name, &name))
-            TRY(add_results(cx, m, &old, &t, &name, &known));
+        const bool ranges = def->expert_layout == MODEL_EXPERTS_BY_COLUMNS;
+        if (cut_name(t.name, &name) && !(ranges && lies_by_rows(&m->config, &t, &name)))
+            TRY(add_results(cx, m, &old, &t, &name, ranges, &known));
         if (known)
             continue;
         TRY(load_rename_plain(cx, &m->arena, &t.name));

@@ -1,6 +1,7 @@
 /* joined.c - weights that the files of some families hold as one tensor, by their parts.
  *
  *   model.layers.L.self_attn.qkv_proj.weight [(H + 2 G) K, D]   q_proj, k_proj, v_proj
+ *   model.layers.L.self_attn.qkv_proj.bias   [(H + 2 G) K]      likewise
  *   model.layers.L.mlp.gate_up_proj.weight   [2 F, D]           gate_proj, up_proj
  *
  * Input: the tensors of a checkpoint or GGUF file, with the names of Hugging Face.  Output: the
@@ -10,6 +11,8 @@
  *
  * load_split_joined is called by load.c; load_join_parts is its inverse, for quantize.c.
  */
+#include <string.h>
+
 #include "load/load.h"
 
 enum { MOST_PARTS = 3 };
@@ -25,6 +28,9 @@ static const joint joints[] = {
     {MODEL_JOINS_QKV,
      "self_attn.qkv_proj.weight",
      {"self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"}},
+    {MODEL_JOINS_QKV,
+     "self_attn.qkv_proj.bias",
+     {"self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"}},
     {MODEL_JOINS_GATE_UP,
      "mlp.gate_up_proj.weight",
      {"mlp.gate_proj.weight", "mlp.up_proj.weight"}},
@@ -50,7 +56,7 @@ static mpk_status replace_end(mpk_context *cx, arena *a, str name, const char *o
 static int64_t part_rows(const model_config *c, const joint *j, int i)
 {
     const int64_t head = c->head_size;
-    if (j != joints)
+    if (j->kind == MODEL_JOINS_GATE_UP)
         return c->ffn_size;
     return head * (i == 0 ? c->n_heads : c->n_kv_heads);
 }
@@ -61,15 +67,20 @@ static mpk_status split(mpk_context *cx, load_model *m, const joint *j, const lo
     int64_t rows = 0, first = 0;
     for (int i = 0; i < MOST_PARTS && j->parts[i]; i++)
         rows += part_rows(&m->config, j, i);
-    CHECK(cx, t->rank == 2 && t->dims[0] == rows, MPK_ESHAPE,
+    CHECK(cx, (t->rank == 2 || t->rank == 1) && t->dims[0] == rows, MPK_ESHAPE,
           "the weight %.*s has %lld rows, expected %lld, those of its parts together",
           LOAD_NAME(t->name), (long long)t->dims[0], (long long)rows);
+    CHECK(cx, t->n_bytes % (uint64_t)rows == 0, MPK_EUNSUPPORTED,
+          "the bias %.*s is stored in blocks", LOAD_NAME(t->name));
     const uint64_t row_bytes = t->n_bytes / (uint64_t)rows;
     for (int i = 0; i < MOST_PARTS && j->parts[i]; i++) {
         load_tensor part = *t;
         part.dims[0] = part_rows(&m->config, j, i);
         part.n_bytes = row_bytes * (uint64_t)part.dims[0];
-        part.data = (const char *)t->data + row_bytes * (uint64_t)first;
+        if (t->parts)
+            part.parts = t->parts + first;
+        else
+            part.data = (const char *)t->data + row_bytes * (uint64_t)first;
         first += part.dims[0];
         TRY(replace_end(cx, &m->arena, t->name, j->whole, j->parts[i], &part.name));
         TRY(load_add_tensor(cx, m, &part));
@@ -106,11 +117,46 @@ mpk_status load_split_joined(mpk_context *cx, load_model *m)
     return MPK_OK;
 }
 
+/* The row of a checkpoint that becomes row `row`: there each head has its rows of q, k and v. */
+static int64_t find_row(const void *of, int64_t row)
+{
+    const model_config *c = of;
+    const int64_t K = c->head_size, head = row / K % c->n_heads, part = row / K / c->n_heads;
+    return (3 * head + part) * K + row % K;
+}
+
+mpk_status load_order_joined(mpk_context *cx, load_model *m)
+{
+    const model_config *c = &m->config;
+    for (size_t i = 0; i < m->tensors.n; i++) {
+        load_tensor *t = &m->tensors.at[i];
+        if ((!ends_with(t->name, joints[0].whole) && !ends_with(t->name, joints[1].whole)) ||
+            t->dims[0] != (int64_t)3 * c->n_heads * c->head_size || c->n_kv_heads != c->n_heads)
+            continue; /* of another shape, it is refused by name */
+        TRY(load_order_rows(cx, &m->arena, (load_order){find_row, c}, t->dims[0], t));
+    }
+    return MPK_OK;
+}
+
 /* Write the addresses of t's rows to `to`. */
 static void list_rows(const load_tensor *t, const void **to)
 {
     for (int64_t i = 0; i < t->dims[0]; i++)
-        to[i] = (const char *)t->data + t->n_bytes / (uint64_t)t->dims[0] * (uint64_t)i;
+        to[i] = t->parts ? t->parts[i]
+                         : (const char *)t->data + t->n_bytes / (uint64_t)t->dims[0] * (uint64_t)i;
+}
+
+/* The entries of a vector lie together. */
+static mpk_status gather(mpk_context *cx, arena *a, load_tensor *t)
+{
+    const size_t bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
+    char *to;
+    NEW(cx, a, to, t->n_bytes);
+    for (int64_t i = 0; i < t->dims[0]; i++)
+        memcpy(to + (size_t)i * bytes, t->parts[i], bytes);
+    t->data = to;
+    t->parts = NULL;
+    return MPK_OK;
 }
 
 /* The parts may be anywhere, so the whole is the address of each row. */
@@ -134,7 +180,7 @@ static mpk_status join(mpk_context *cx, arena *a, const load_model *m, const joi
         CHECK(cx, map_get(&m->names, name, &index), MPK_EFORMAT, "the weight %.*s is missing",
               LOAD_NAME(name));
         const load_tensor *part = &m->tensors.at[index];
-        CHECK(cx, part->dtype == t->dtype && part->data, MPK_EUNSUPPORTED,
+        CHECK(cx, part->dtype == t->dtype, MPK_EUNSUPPORTED,
               "%.*s and %.*s are stored apart and differently: they cannot be joined",
               LOAD_NAME(t->name), LOAD_NAME(part->name));
         list_rows(part, whole->parts + whole->dims[0]);
@@ -142,7 +188,7 @@ static mpk_status join(mpk_context *cx, arena *a, const load_model *m, const joi
         whole->n_bytes += part->n_bytes;
     }
     *out = whole;
-    return MPK_OK;
+    return whole->rank == 1 ? gather(cx, a, whole) : MPK_OK;
 }
 
 mpk_status load_join_parts(mpk_context *cx, arena *a, const load_model *m, const load_tensor *t,

@@ -218,7 +218,7 @@ model_weights load_weights(const load_model *m)
 static bool is_derived(str name)
 {
     static const char *const ends[] = {".rotary_emb.inv_freq", ".attn_rot_embd.weight",
-                                       ".self_attn.masked_bias"};
+                                       ".self_attn.masked_bias", ".self_attn.bias"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         size_t n = strlen(ends[i]);
         if (name.n >= n && memcmp(name.at + name.n - n, ends[i], n) == 0)

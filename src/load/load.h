@@ -7,13 +7,14 @@
  *   safetensors.c     .safetensors files and their index
  *   gguf*.c           GGUF files (gguf.h)
  *   hf_config.c       config.json, generation_config.json
+ *   hf_experts.c      what a config.json says of experts (hf_config.h)
  *   hf_scheme.c       how a folder's weights were quantised
  *   quantised.c       the parts of a matrix that was quantised (quantised.h)
  *   dequantize.c      those matrices as programs read them
  *   hf_weights.c      names and values of weights that only folders have
  *   hf_chat.c         chat templates and special tokens
  *   experts.c         the weights of experts under one name
- *   interleaved.c     those of gpt-oss's folders, by rows
+ *   interleaved.c     those that folders hold by columns, by rows
  *   latent.c          those that make keys and values of latents, each head's apart
  *   delta.c           those of linear attention, taken apart
  *   joined.c          weights that files hold as one tensor, taken apart
@@ -193,8 +194,8 @@ mpk_status load_merge_adapters(mpk_context *cx, const load_adapter *adapters, ui
 
 /* ---- interleaved.c ---- */
 
-/* For a family whose folders interleave the weights of experts (model_def.expert_bias): give each
- * part its own name and order, in the model's arena. */
+/* For a family whose folders hold the weights of experts by columns (model_def.expert_layout): give
+ * each part its own name and order, in the model's arena. */
 mpk_status load_part_interleaved(mpk_context *cx, load_model *m);
 /* Give another weight of such a folder the name that it has in other families, in arena a. */
 mpk_status load_rename_plain(mpk_context *cx, arena *a, str *name);
@@ -213,6 +214,8 @@ mpk_status load_split_delta(mpk_context *cx, load_model *m);
 
 /* For a family whose files join weights (model_def.joints): give each part its own name. */
 mpk_status load_split_joined(mpk_context *cx, load_model *m);
+/* Of a folder's joined q, k and v, which lie head by head: all of q, then k, then v. */
+mpk_status load_order_joined(mpk_context *cx, load_model *m);
 /* Put the parts of such a family together again, as its files hold them, in arena a: if t is the
  * first part of a joined tensor, *out is that tensor under its joined name; if t is another part,
  * *out is NULL; otherwise *out is t. */

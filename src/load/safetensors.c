@@ -35,8 +35,9 @@ static mpk_status fill_dtype(mpk_context *cx, const json_value *dtype, load_tens
     static const struct {
         const char *name;
         ir_dtype dtype;
-    } known[] = {{"F32", IR_F32}, {"F16", IR_F16}, {"BF16", IR_BF16}, {"U8", IR_U8},
-                 {"I8", IR_I8},   {"I32", IR_I32}, {"I64", IR_I64},   {"F8_E4M3", IR_U8}};
+    } known[] = {{"F32", IR_F32}, {"F16", IR_F16}, {"BF16", IR_BF16},
+                 {"U8", IR_U8},   {"BOOL", IR_U8}, {"I8", IR_I8},
+                 {"I32", IR_I32}, {"I64", IR_I64}, {"F8_E4M3", IR_U8}};
     CHECK(cx, json_is(dtype, JSON_KIND_STRING), MPK_EFORMAT, "tensor %.*s has no \"dtype\"",
           LOAD_NAME(t->name));
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {

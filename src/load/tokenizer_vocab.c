@@ -109,7 +109,11 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"hunyuan-dense", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {"deepseek-v3", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {"gpt-4o", false, false, false, {O200K_WORDS}},
+    {"minimax-m2", false, false, false, {O200K_WORDS}},
     {"qwen2", true, false, false, {QWEN2_WORDS}},
+    {"stablelm2", false, false, false, {QWEN2_WORDS}},
+    {"hunyuan", false, false, false, {QWEN2_WORDS}},
+    {"solar-open", false, false, false, {QWEN2_WORDS}},
     {"qwen35", false, false, false, {QWEN35_WORDS}},
     {"falcon", false, false, false, {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"}},
     /* \s+$ is written so that it is not tried again within spaces where it has failed */

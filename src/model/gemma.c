@@ -22,6 +22,7 @@ const model_def model_gemma = {
     .biases = MODEL_BIASES_SAID,
     .tied = true,
     .activation = "gelu_tanh",
+    .loose_gelu = true,
     .unit_norms = true,
     .root_embedding = true,
     .build = build,

@@ -27,6 +27,7 @@ const model_def model_gemma2 = {
     .biases = MODEL_BIASES_SAID,
     .tied = true,
     .activation = "gelu_tanh",
+    .loose_gelu = true,
     .unit_norms = true,
     .root_embedding = true,
     .query_scalar = 256,

@@ -38,6 +38,7 @@ const model_def model_gpt_oss = {
     .only_experts = true,
     .expert_ffn = "intermediate_size",
     .expert_bias = true,
+    .expert_layout = MODEL_EXPERTS_INTERLEAVED,
     .swiglu_limit = 7,
     .build = build,
 };

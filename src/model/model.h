@@ -62,8 +62,12 @@ typedef struct model_config {
     uint32_t max_positions; /* the context that the model was trained for */
     double norm_eps;
     bool layer_norms, norm_bias; /* norms subtract the mean; and add a bias */
+    bool bare_norms;             /* norms have no weights */
+    bool head_bias;              /* the head has a bias */
+    bool parallel;               /* attention and MLP read the same x */
     bool tied_embeddings, attention_bias, attention_out_bias, mlp_bias;
-    str activation;  /* "silu", "gelu", "gelu_tanh", of experts also "swiglu_oai" */
+    /* "silu", "gelu", "gelu_tanh", of MLPs without a gate also "relu2", of experts "swiglu_oai" */
+    str activation;
     bool head_norms; /* heads of q and k have norms; of families where some models have them */
     uint32_t window; /* sliding window in tokens, 0: none */
     /* a bit for each layer that sees everything although others have the window */
@@ -132,6 +136,12 @@ typedef struct model_config {
      * longer ones; [rope_size / 2] each, in the memory of the file or of the loaded model */
     const float *rope_short, *rope_long;
 
+    /* Queries times 1 + query_growth log(1 + floor((position + query_offset) / query_step)); growth
+     * 0: they stay; query_unrotated: those of layers that do not rotate, and no others */
+    double query_growth;
+    uint32_t query_step, query_offset;
+    bool query_unrotated;
+
     int32_t bos_token;      /* -1: none */
     int32_t eos_tokens[16]; /* ids that end a text */
     uint32_t n_eos_tokens;
@@ -180,9 +190,11 @@ typedef enum model_biases {
     MODEL_NO_BIASES,
     MODEL_BIASES_SAID,        /* all four products, if "attention_bias" is true */
     MODEL_BIASES_QKV,         /* q, k and v, always */
+    MODEL_BIASES_QKV_IF_USED, /* the same, if "use_qkv_bias" is true */
     MODEL_BIASES_UNLESS_SAID, /* all four products, unless "attention_bias" is false */
     /* q, k and v unless "attention_bias" is false, the output's if "attention_out_bias" is true */
     MODEL_BIASES_APART,
+    MODEL_BIASES_APART_IF_SAID,    /* the same, but if "attention_bias" is true */
     MODEL_BIASES_USED,             /* those of attention and of the MLP, if "use_bias" is true */
     MODEL_BIASES_USED_UNLESS_SAID, /* the same, unless it is false */
 } model_biases;
@@ -193,6 +205,7 @@ typedef enum model_windows {
     MODEL_WINDOW_ALWAYS,       /* every layer has the window */
     MODEL_WINDOW_IF_USED,      /* the same, if "use_sliding_window" is true */
     MODEL_WINDOW_UPPER_LAYERS, /* if that is true, the layers from "max_window_layers" on */
+    MODEL_WINDOW_LAST_LAYERS,  /* the same, unless "sliding_window" is null */
     /* those whose number, counted from 1, is no multiple of "sliding_window_pattern" */
     MODEL_WINDOW_PATTERN
 } model_windows;
@@ -204,7 +217,17 @@ typedef enum model_routing {
     MODEL_ROUTES_GREEDY,
     /* by a sigmoid and a bias for the choice, in the groups with the best two experts */
     MODEL_ROUTES_BIASED,
+    /* by a softmax and a bias for the choice; the members are ERNIE's: moe_num_experts, moe_k,
+     * moe_num_shared_experts, moe_layer_start_index, moe_layer_end_index, moe_layer_interval */
+    MODEL_ROUTES_SHIFTED,
 } model_routing;
+
+/* How the checkpoints of a family hold the weights of experts. */
+typedef enum model_layout {
+    MODEL_EXPERTS_BY_ROWS,     /* as load/experts.c says */
+    MODEL_EXPERTS_INTERLEAVED, /* all in one, by columns, rows of gate and up alternate */
+    MODEL_EXPERTS_BY_COLUMNS,  /* the same, but gate before up */
+} model_layout;
 
 /* What the files of a family hold as one tensor (load/joined.c); may be added up. */
 typedef enum model_joints {
@@ -222,8 +245,7 @@ typedef struct model_holder {
 
 /* Numbers of a family that its configuration files may leave out. */
 typedef struct model_defaults {
-    uint32_t n_heads, n_kv_heads, head_size, vocab_size, max_positions;
-    uint32_t ffn_size; /* of families whose layers all have experts */
+    uint32_t n_heads, n_kv_heads, head_size, ffn_size, vocab_size, max_positions;
 } model_defaults;
 
 /* A family: the meaning of its configuration files, and its forward pass.  Loaders and the
@@ -244,13 +266,20 @@ typedef struct model_def {
     bool tied;            /* the head is the embedding if "tie_word_embeddings" is not given */
     /* "hidden_activation" is read, and this is the default; NULL: "hidden_act", and "silu" */
     const char *activation;
-    bool sinks; /* attention heads have sinks */
+    bool loose_gelu; /* "gelu" means the default too, as early files say */
+    bool sinks;      /* attention heads have sinks */
     /* yarn's range is not rounded unless the file says so; else it is unless the file says no */
     bool rope_unrounded;
+    /* "llama_4_scaling_beta" of the rope object is read: queries grow with the position, by steps
+     * of the original context */
+    bool scaled_queries;
     /* norms are layer_norm instead of rms_norm, with biases or without; the member that holds their
      * epsilon then, NULL: "rms_norm_eps" */
     bool layer_norms, norm_bias;
     const char *eps;
+    bool bare_norms;    /* norms have no weights */
+    bool parallel_said; /* "use_parallel_residual" is read */
+    bool parallel;      /* and this is its default */
     /* "logit_scale" multiplies the logits, and this is its default; 0: it is not read */
     double logit_scale;
     bool unit_norms;     /* norms multiply by 1 + weight in checkpoints, by the weight in GGUF */
@@ -276,9 +305,12 @@ typedef struct model_def {
     /* where some layers have a window, the others do not rotate */
     bool unrotated_full;
     model_biases biases;
-    bool mlp_bias; /* "mlp_bias" is read: the MLP may have biases */
+    bool mlp_bias;              /* "mlp_bias" is read: the MLP may have biases */
+    bool mlp_biased, head_bias; /* the MLP has biases, and the head has one */
     model_windows windows;
-    uint32_t window, window_every; /* defaults of MODEL_WINDOW_PATTERN */
+    /* defaults of MODEL_WINDOW_PATTERN; of MODEL_WINDOW_LAST_LAYERS the latter is the one of
+     * "max_window_layers" */
+    uint32_t window, window_every;
     /* a window in a GGUF file applies to every layer; otherwise it is refused.  Of a pattern: files
      * that do not say a window have none */
     bool gguf_window;
@@ -286,6 +318,7 @@ typedef struct model_def {
     bool gguf_neighbours;
     bool neighbours;     /* the same in checkpoints */
     model_joints joints; /* 0: all tensors are apart */
+    bool heads_joined;   /* checkpoints join q, k and v head by head */
     bool latent; /* attention is latent: kv_lora_rank, q_lora_rank and sizes of heads are read */
     /* some layers have linear attention: linear_* and layer_types, or full_attention_interval, are
      * read, and heads of q_proj have their gates beside them (load/delta.c) */
@@ -298,25 +331,39 @@ typedef struct model_def {
     /* names of parts of layers that differ from those of other families: pairs of GGUF's and
      * Hugging Face's, after the last a NULL; NULL: none */
     const char *const (*gguf_names)[2];
+    /* the same for checkpoints: parts of names and what replaces them, after the last a NULL; of
+     * each pair the first occurrence is replaced */
+    const char *const (*hf_names)[2];
 
     bool is_mixture; /* the family may have experts; the fields below are about them */
     /* every layer has experts, their number must be given, and a token's weights add up to 1;
      * otherwise "decoder_sparse_step", "mlp_only_layers" and "norm_topk_prob" are read */
     bool only_experts;
+    /* shares are sigmoids; what experts are chosen by has a bias */
+    bool sigmoid_routers, score_bias;
     /* GGUF files do not say that the weights of a token's experts add up to 1, and they do not */
     bool gguf_unnormalized;
     /* layers with experts also have a feed-forward for every token, of the size
      * "shared_expert_intermediate_size", with a gate of its own */
     bool shared_expert;
-    /* of the families that are not MODEL_ROUTES_PLAIN the members are DeepSeek's:
+    /* layers with experts also have a feed-forward for every token, as large as an expert */
+    bool shared_one;
+    /* of the families with MODEL_ROUTES_GREEDY and MODEL_ROUTES_BIASED the members are DeepSeek's:
      * n_routed_experts, n_group, topk_group, routed_scaling_factor, first_k_dense_replace, and
-     * n_shared_experts, which are one feed-forward for every token, without a gate */
+     * n_shared_experts, which are one feed-forward for every token, without a gate;
+     * "mlp_layer_types", if given, says which layers have experts */
     model_routing routing;
-    /* the member of config.json that holds the feed-forward size of an expert */
-    const char *expert_ffn;
-    /* routers and experts have biases; checkpoints hold the weights of all experts as
-     * load/interleaved.c says */
-    bool expert_bias;
+    /* the first so many layers have no experts, if "first_k_dense_replace" is not given */
+    uint32_t dense_first;
+    /* the members of config.json that hold the feed-forward size of an expert, the number of
+     * experts, and of those that a token goes to; NULL, of the latter two: "num_experts" and its
+     * spellings, "num_experts_per_tok" */
+    const char *expert_ffn, *expert_count, *expert_choice;
+    bool normalized;   /* the weights of a token's experts add up to 1, whatever the file says */
+    bool unnormalized; /* of MODEL_ROUTES_BIASED: they do only if "norm_topk_prob" is true */
+    bool expert_bias;  /* routers and experts have biases */
+    /* how checkpoints hold the weights of experts */
+    model_layout expert_layout;
     /* "swiglu_limit" is read, and this is its default: experts have the activation "swiglu_oai";
      * 0: they do not */
     double swiglu_limit;

@@ -170,6 +170,9 @@ static mpk_status check_factors(mpk_context *cx, const model_config *c)
     TRY(check_number(cx, "factor of what a layer adds", c->residual_scale, 0, 1e6));
     TRY(check_number(cx, "factor of the logits", c->logits_scale, 0, 1e6));
     TRY(check_number(cx, "factor of attention scores", c->attention_scale, 0, 1e6));
+    TRY(check_number(cx, "growth of queries", c->query_growth, 0, 1e6));
+    if (c->query_growth != 0)
+        TRY(check_size(cx, "positions after which queries grow", c->query_step, MAX_POSITIONS));
     TRY(check_number(cx, "cap of attention scores", c->attention_cap, 0, 1e6));
     return check_number(cx, "cap of the logits", c->logits_cap, 0, 1e6);
 }
@@ -271,11 +274,13 @@ mpk_status model_check(mpk_context *cx, const model_config *c)
           "%u attention heads cannot share %u key-value heads evenly", c->n_heads, c->n_kv_heads);
     TRY(check_number(cx, "norm epsilon", c->norm_eps, 0, 1));
     const bool is_limited = str_is(c->activation, "swiglu_oai");
+    const bool has_relu2 = family->activation && strcmp(family->activation, "relu2") == 0;
     if (is_limited)
         TRY(check_number(cx, "swiglu_limit", c->swiglu_limit, 1e-6, 1e6));
     CHECK(cx,
           str_is(c->activation, "silu") || str_is(c->activation, "gelu") ||
-              str_is(c->activation, "gelu_tanh") || (family->swiglu_limit != 0 && is_limited),
+              str_is(c->activation, "gelu_tanh") || (family->swiglu_limit != 0 && is_limited) ||
+              (str_is(c->activation, "relu2") && has_relu2),
           MPK_EUNSUPPORTED,
           "the activation \"%.*s\" is not supported; silu, gelu and gelu_tanh are",
           STR_SHOWN(c->activation, 64));

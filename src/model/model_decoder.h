@@ -28,6 +28,8 @@ typedef struct decoder {
     /* table[V, D]; cos and sin of this step, f32[T, 2, rope_size / 2]: of most layers, of those
      * with a window if they have a theta of their own, and of layers that do not rotate */
     ir_tensor_id embedding, rope, local_rope, no_rope;
+    /* what queries of each token are multiplied by, f32[T, 1, 1]; IR_NONE: all by 1 */
+    ir_tensor_id query_scales;
     /* with latent attention i32[T, H]: 0 .. H - 1 for each token */
     ir_tensor_id head_ids;
 } decoder;

@@ -13,57 +13,40 @@
  */
 #include <stdio.h>
 
-#include "model/model_decoder.h"
-
-enum { NAME_BYTES = 128 };
+#include "model/model_parts.h"
 
 /* An operator of the layer, named "layers.LAYER.name"; returns its first output. */
 static ir_tensor_id add_op(decoder *d, const char *op, const char *name, uint32_t n_in,
                            const ir_tensor_id *in, const ir_set *attributes)
 {
-    ir_tensor_id out[IR_MAX_OUTPUTS] = {IR_NONE, IR_NONE, IR_NONE, IR_NONE};
-    char full[NAME_BYTES];
-    snprintf(full, sizeof full, "layers.%u.%s", d->layer, name);
-    if (d->status == MPK_OK)
-        d->status = ir_add_op(d->cx, d->g, op, full, n_in, in, attributes, out);
-    return d->status == MPK_OK ? out[0] : IR_NONE;
+    char full[DECODER_NAME_BYTES];
+    return decoder_op(d, op, decoder_name(d, full, name), n_in, in, attributes);
 }
 
-/* A weight of the layer, "model.layers.LAYER.linear_attn.what". */
-static ir_tensor_id add_weight(decoder *d, const char *what, uint32_t rank, const int64_t *dims)
+/* A vector of the layer, "model.layers.LAYER.linear_attn.what". */
+static ir_tensor_id add_vector(decoder *d, const char *what, int64_t n)
 {
-    char name[NAME_BYTES];
-    ir_dtype dtype = IR_F32;
-    ir_tensor_id out = IR_NONE;
-    snprintf(name, sizeof name, "model.layers.%u.linear_attn.%s", d->layer, what);
-    if (d->status == MPK_OK)
-        d->status = d->w->dtype(d->cx, d->w->self, name, rank, dims, &dtype);
-    if (d->status == MPK_OK)
-        d->status = ir_add_tensor(d->cx, d->g, IR_CONST, IR_ALL, name, dtype, rank, dims, &out);
-    return d->status == MPK_OK ? out : IR_NONE;
+    return decoder_layer_weight(d, "linear_attn", what, 1, n, 0);
 }
 
 /* State of the layer in f32, "what.LAYER". */
 static ir_tensor_id add_state(decoder *d, const char *what, uint32_t rank, const int64_t *dims)
 {
-    char name[NAME_BYTES];
-    ir_tensor_id out = IR_NONE;
+    char name[DECODER_NAME_BYTES];
     snprintf(name, sizeof name, "%s.%u", what, d->layer);
-    if (d->status == MPK_OK)
-        d->status = ir_add_tensor(d->cx, d->g, IR_STATE, IR_ALL, name, IR_F32, rank, dims, &out);
-    return d->status == MPK_OK ? out : IR_NONE;
+    return decoder_tensor(d, IR_STATE, IR_ALL, name, IR_F32, rank, dims);
 }
 
 /* h times the weight of `what` (q, k or v), n columns, which then pass the convolution. */
 static ir_tensor_id add_convolved(decoder *d, ir_tensor_id h, const char *what, int64_t n)
 {
     const int64_t W = d->c->delta_conv;
-    char product[32], weight[32], state[32];
+    char product[32], conv[32], state[32];
     snprintf(product, sizeof product, "linear_attn.%s_proj", what);
-    snprintf(weight, sizeof weight, "%s_conv.weight", what);
+    snprintf(conv, sizeof conv, "linear_attn.%s_conv", what);
     snprintf(state, sizeof state, "%s_conv_state", what);
     h = decoder_linear(d, h, product, n, d->c->hidden_size, false);
-    const ir_tensor_id in[] = {h, add_weight(d, weight, 2, (int64_t[]){n, W}), d->positions,
+    const ir_tensor_id in[] = {h, decoder_layer_weight(d, conv, "weight", 2, n, W), d->positions,
                                d->slots,
                                add_state(d, state, 3, (int64_t[]){d->s->n_slots, W - 1, n})};
     snprintf(product, sizeof product, "%s_conv", what);
@@ -94,8 +77,8 @@ ir_tensor_id decoder_delta_attention(decoder *d, ir_tensor_id h)
                                v,
                                decoder_linear(d, h, "linear_attn.a_proj", H, D, false),
                                decoder_linear(d, h, "linear_attn.b_proj", H, D, false),
-                               add_weight(d, "A_log", 1, &H),
-                               add_weight(d, "dt_bias", 1, &H),
+                               add_vector(d, "A_log", H),
+                               add_vector(d, "dt_bias", H),
                                d->positions,
                                d->slots,
                                add_state(d, "delta_state", 3, (int64_t[]){d->s->n_slots, N, K})};

@@ -1,0 +1,193 @@
+/* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which
+ * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart.
+ */
+#include "check.h"
+#include "gen/source.h"
+#include "host/target.h"
+#include "ir/op.h"
+#include "load/load.h"
+#include "model/model.h"
+#include "pass/pass.h"
+
+extern const target_def target_cuda;
+
+/* As its checkpoint's: bf16, to which MXFP4 is unpacked. */
+static mpk_status all_bf16(mpk_context *cx, const void *self, const char *name, uint32_t rank,
+                           const int64_t *dims, ir_dtype *dtype)
+{
+    (void)cx, (void)self, (void)name, (void)rank, (void)dims;
+    *dtype = IR_BF16;
+    return MPK_OK;
+}
+
+/* Operators of the graph, as " name" each, in its order: those with generic bodies, and those whose
+ * bodies poll nothing, so that their tasks wait for counters. */
+static void list_slow(const ir_graph *g, uint32_t n_tokens, text *generic, text *counted)
+{
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < g->ops.n; i++) {
+        const ir_op *op = &g->ops.at[i];
+        const gen_call c = {.ir = g,
+                            .op = op,
+                            .n_tokens = n_tokens,
+                            .n_workers = arch->n_sms,
+                            .needs = arch->features,
+                            .halves = IR_BF16};
+        if (op->def->flags & OP_VIEW && g->tensors.at[op->out[0]].shares != IR_NONE)
+            continue;
+        const gen_body *body = gen_body_choose(&c, UINT32_MAX);
+        assert_non_null(body);
+        if (!body->rank)
+            text_print(generic, " %s", op->def->name);
+        if (!body->carries)
+            text_print(counted, " %s", op->def->name);
+    }
+}
+
+/* What waits for counters where all between the embedding and the logits polls. */
+#define CARRIED " embedding rope_table logits sample"
+
+/* Two layers of a model as a GPU compiles them: in decoding, streams and prompts these operators
+ * have generic bodies, and all others fast ones.  In steps of few tokens those in `waiting` wait
+ * for counters; one of them between the first product and the logits keeps all from polling
+ * (cuda/carriers.c). */
+static void expect_slow(const model_config *config, const char *expected, const char *waiting)
+{
+    static const uint32_t tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        arena a = {0};
+        ir_graph *g;
+        tg_program p;
+        uint32_t n_tokens = tokens[i];
+        const model_weights weights = {.dtype = all_bf16};
+        const model_shape s = {.n_tokens = n_tokens,
+                               .n_rows = n_tokens < 16 ? n_tokens : 16,
+                               .n_slots = 16,
+                               .n_pages = 1024,
+                               .page_tokens = 64,
+                               .max_pages_per_slot = 64,
+                               .kv_dtype = IR_BF16,
+                               .activation_dtype = IR_BF16};
+        const pass_options o = {.n_workers = 132,
+                                .page_bytes = 16384,
+                                .pages_per_worker = 1 << 16,
+                                .fusion = PASS_FUSE_FULL,
+                                .splits = 16,
+                                .split_tokens = 256,
+                                .norm_elements = 1 << 24,
+                                .share_tokens = 128,
+                                .relaxed = true,
+                                .whole_tiles = true,
+                                .logits = true};
+        text generic = {0}, counted = {0};
+        check_ok(&cx, model_build(&cx, &a, config, &s, &weights, &g));
+        check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
+        list_slow(p.graphs[0].ir, n_tokens, &generic, &counted);
+        assert_string_equal(text_str(&generic).at, expected);
+        if (n_tokens <= 16)
+            assert_string_equal(text_str(&counted).at, waiting);
+        text_free(&generic);
+        text_free(&counted);
+        arena_free(&a);
+    }
+}
+
+/* gpt-oss-20b has layers with a window and without; of the others a part of each head is rotated,
+ * and the last has groups as GLM-4 has them. */
+static void models_have_fast_bodies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *folder;
+        uint32_t rope_size, n_heads, n_kv_heads;
+    } models[] = {{"models/gpt-oss-20b", 64, 64, 8},
+                  {"models/qwen3-1.7b", 96, 16, 8},
+                  {"models/qwen3-1.7b", 64, 32, 2}};
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        mpk_context cx = {0};
+        load_model m;
+        check_ok(&cx, load_open(&cx, models[i].folder, &m));
+        m.config.n_layers = 2;
+        m.config.rope_size = models[i].rope_size;
+        m.config.n_heads = models[i].n_heads;
+        m.config.n_kv_heads = models[i].n_kv_heads;
+        check_ok(&cx, load_order_heads(&cx, &m, target_cuda.most_group));
+        expect_slow(&m.config, " rope_table sample", CARRIED);
+        load_close(&m);
+    }
+}
+
+/* Rows of 4,096, post norms, norms after the rotation, an MLP without a gate, sums with a factor,
+ * groups of experts, factors of embedding and logits and a cap are no reason for generic bodies. */
+static void families_have_fast_bodies(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *family, *generic, *waiting;
+    } rows[] = {{"glm4", " rope_table sample", CARRIED},
+                {"gemma2", " rope_table sample", CARRIED},
+                {"gemma3_text", " rope_table sample", CARRIED},
+                {"exaone4", " rope_table sample", CARRIED},
+                {"cohere", " rope_table sample", " embedding rope_table gather logits sample"},
+                {"starcoder2", " rope_table sample", " embedding rope_table gather logits sample"},
+                {"olmo2", " rope_table sample", CARRIED},
+                {"glm4_moe", " rope_table sample", CARRIED},
+                {"minimax_m2", " rope_table sample", CARRIED},
+                {"granite", " rope_table sample", CARRIED},
+                {"granitemoe", " rope_table sample", CARRIED},
+                {"hunyuan_v1_dense", " rope_table sample", CARRIED}};
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        load_model m;
+        const model_def *def;
+        check_ok(&cx, load_open(&cx, "models/qwen3-8b", &m));
+        check_ok(&cx, model_find(&cx, str_from(rows[i].family), &def));
+        model_config c = m.config;
+        c.family = str_from(def->family);
+        c.n_layers = 2, c.head_norms = false;
+        c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
+        c.activation = str_from(def->activation ? def->activation : "silu");
+        c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
+        c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;
+        if (def->logit_scale != 0)
+            c.logits_scale = def->logit_scale;
+        c.logits_cap = def->logits_cap;
+        if (def->is_mixture)
+            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1, c.expert_ffn_size = 512;
+        c.expert_sigmoid = def->sigmoid_routers || def->routing == MODEL_ROUTES_BIASED;
+        c.expert_score_bias = def->score_bias || c.expert_sigmoid;
+        if (def->routing) {
+            c.expert_ffn_size = c.shared_ffn_size = 1408, c.expert_scale = 2.5;
+            c.expert_groups = 8, c.kept_groups = 4, c.group_best = c.expert_sigmoid ? 2 : 1;
+        }
+        expect_slow(&c, rows[i].generic, rows[i].waiting);
+        load_close(&m);
+    }
+}
+
+/* Of a layer of DeepSeek-V2-Lite what joins latents is generic; ids of heads are made once a step.
+ * Contexts are cut in steps of fewer tokens than there are workers. */
+static void latents_have_one_generic_body(void **state)
+{
+    (void)state;
+    mpk_context cx = {0};
+    load_model m;
+    check_ok(&cx, load_open(&cx, "models/deepseek-v2-lite", &m));
+    m.config.n_layers = 2;
+    expect_slow(&m.config, " rope_table iota map latent_rope latent_rope sample",
+                " embedding rope_table iota map expert_linear latent_rope attention_parts"
+                " expert_linear expert_linear latent_rope attention_parts expert_linear logits"
+                " sample");
+    load_close(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(models_have_fast_bodies),
+        cmocka_unit_test(families_have_fast_bodies),
+        cmocka_unit_test(latents_have_one_generic_body),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

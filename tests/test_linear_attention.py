@@ -11,7 +11,7 @@ import transformers
 
 import support
 import tiny
-from test_families import ROUTED, halves, write
+from families import ROUTED, halves, write
 from test_models import choose_tokens, delta, experts, logits_of, make, shape
 
 RANDOM = support.seed()

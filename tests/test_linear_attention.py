@@ -86,6 +86,7 @@ def test_several_answers_to_one_prompt(folder, tmp_path):
 
 
 @pytest.mark.parametrize("peers", [2, 3, 4])
+@pytest.mark.draws(1)
 def test_peers(folder, tmp_path, peers):
     """Heads of values are cut; where keys are fewer than peers, several have the same."""
     tokens = [RANDOM.randrange(VOCABULARY) for _ in range(60)]
@@ -131,6 +132,7 @@ def change_config(folder, path, **changes):
     ({"linear_conv_kernel_dim": 1}, "covers 1 tokens, expected 2 to 8"),
     ({"linear_value_head_dim": 16}, "rows, expected"),
 ])
+@pytest.mark.draws(4)
 def test_configurations_that_are_refused(folder, tmp_path, changes, words):
     _, said = support.mpk("score", change_config(folder, tmp_path / "model", **changes), "--tokens", "-",
                           "--logits", tmp_path / "x.npy", code=1, stdin=b"1 2 3")
@@ -240,6 +242,7 @@ def values_of(config):
 
 
 @pytest.mark.parametrize("architecture", CASES)
+@pytest.mark.draws(1)
 def test_gguf(architecture, tmp_path):
     """A converter's file has the logits of Transformers; on several peers too, where heads do not lie by groups."""
     model, config = make(architecture, CASES)

@@ -185,6 +185,10 @@ FAMILIES = {
     "phi": ("Phi", shape(128, 4, 2), "phi2", lambda config: {}),
     "olmo": ("Olmo", shape(64, 4, 2), "olmo", lambda config: {}),
     "gpt-neox": ("GPTNeoX", shape(128, 4, 4), "gptneox", lambda config: {"use_parallel_residual": True}),
+    "llama4": ("Llama4Text", shape(64, 4, 2, 32, layers=4, ffn=32, intermediate_size_mlp=96, num_local_experts=8,
+                                   interleave_moe_layer_step=2), "llama4",
+               lambda config: {"expert_count": 8, "expert_used_count": 1, "expert_feed_forward_length": 32,
+                               "feed_forward_length": 96, "interleave_moe_layer_step": 2}),
     "ministral3": ("Ministral3", shape(64, 4, 2, 16, pad_token_id=0, rope_parameters={
         **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), "mistral3", ministral_keys),
     "granitemoe": ("GraniteMoe", shape(64, 4, 2, ffn=96, num_local_experts=6, num_experts_per_tok=2,
@@ -212,6 +216,8 @@ PARTS = {"phi3": {"self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"
          "phi2": {"self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"},
          "gptneox": {"attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
                      "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down"},
+         "llama4": {"mlp.router": "ffn_gate_inp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+                    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp"},
          "minimax-m2": {"mlp.e_score_correction": "exp_probs_b"},
          "glm4moe": {"post_attention_layernorm": "post_attention_norm", **ROUTED},
          "deepseek2": {"self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
@@ -288,12 +294,14 @@ def tensors_of(model, config, architecture):
     parts = {**GGUF_NAMES, **MLP, **PARTS.get(architecture, {})}
     for name, t in model.state_dict().items():
         t = t.numpy()
-        for old, new in (("gpt_neox.", "model."), ("embed_in", "embed_tokens"), ("embed_out", "lm_head")):
+        for old, new in (("gpt_neox.", "model."), ("embed_in", "embed_tokens"), ("embed_out", "lm_head"),
+                         ("feed_forward", "mlp")):
             name = name.replace(old, new)
         if "query_key_value" in name:
             t = t.reshape(config.num_attention_heads, 3, head_of(config), -1).swapaxes(0, 1).reshape(t.shape)
         layer, _, part = name.removesuffix(".weight").removeprefix("model.layers.").partition(".")
         if ".experts." in part:
+            t = t.swapaxes(1, 2) if architecture == "llama4" else t
             halve = interleaved if architecture == "gpt-oss" else halves
             out |= {f"blk.{layer}.{k}": v for k, v in halve(part.rpartition(".")[2], t).items()}
             continue

@@ -382,6 +382,10 @@ static model_config random_config(world *w, const model_def *def)
     c.unrotated_layers[0] = def->unrotated_every ? pick(w, 8) : 0;
     if (def->scaled_queries && pick(w, 2))
         c.query_growth = 0.1, c.query_step = 256;
+    if (def->chunk)
+        c.query_growth = 0.1, c.query_step = 256, c.query_offset = 1, c.query_unrotated = true;
+    if (def->routing == MODEL_ROUTES_SCALED)
+        c.experts_per_token = 1, c.experts_scaled = true;
     c.attention_cap = pick(w, 2) ? def->attention_cap : 0;
     c.logits_cap = def->logits_cap;
     c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
@@ -401,7 +405,8 @@ static model_config random_config(world *w, const model_def *def)
     if (def->routing) {
         c.shared_ffn_size = 64 * pick(w, 3), c.expert_scale = 2.5, c.dense_layers[0] = pick(w, 4);
         c.expert_sigmoid = def->routing == MODEL_ROUTES_BIASED;
-        c.expert_score_bias = def->routing != MODEL_ROUTES_GREEDY;
+        c.expert_sigmoid |= c.experts_scaled;
+        c.expert_score_bias = def->routing != MODEL_ROUTES_GREEDY && !c.experts_scaled;
         c.expert_groups = 1 + 3 * pick(w, 2), c.kept_groups = 1 + pick(w, c.expert_groups);
         c.group_best = c.expert_sigmoid ? 2 : 1;
     }

@@ -58,6 +58,23 @@ def test_gating_that_is_not_said(tmp_path):
     assert numpy.array_equal(support.score(path, tokens, tmp_path), support.score(folder, tokens, tmp_path))
 
 
+def test_contexts_end_with_the_first_chunk(tmp_path):
+    """Llama 4's layers see chunks of the context: longer contexts are refused, and the default is no longer."""
+    model, _, _, _ = make("llama4")
+    folder = support.save(model, tmp_path / "folder")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "attention_chunk_size": 64}))
+    tokens = [RANDOM.randrange(211) for _ in range(64)]
+    short = support.score(folder, tokens, tmp_path, "--context", 64)
+    assert numpy.array_equal(short, support.score(folder, tokens, tmp_path))
+    told = support.mpk("score", folder, "--tokens", tmp_path / "ids.txt", "--context", 65, code=1)[1]
+    assert "see chunks of 64 tokens: contexts of more, here 65, are not supported" in told
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_experts_per_tok": 2}))
+    told = support.mpk("score", folder, "--tokens", tmp_path / "ids.txt", code=1)[1]
+    assert '"num_experts_per_tok" 2 is not supported in a llama4 model' in told
+    support.mpk("quantize", folder, "-o", tmp_path / "out.gguf", "--type", "f32", code=1)
+
+
 def test_latents_whole(tmp_path):
     """Older GGUF files of DeepSeek hold the weights of keys and values as one, and other lengths; in blocks keys are
     unpacked."""
@@ -211,6 +228,9 @@ def test_a_model_that_also_reads_images(tmp_path):
 PIXTRAL = dict(model_type="pixtral", num_attention_heads=2, patch_size=14, image_size=28)
 HELD = {
     "Mistral3": (dict(model_type="mistral", head_dim=16, sliding_window=None), PIXTRAL),
+    "Llama4": (dict(model_type="llama4_text", head_dim=16, intermediate_size_mlp=96, num_local_experts=4),
+               dict(num_attention_heads=2, image_size=28, patch_size=14, vision_output_dim=32, projector_input_dim=32,
+                    projector_output_dim=32)),
     "Mistral3-3": (dict(model_type="ministral3", head_dim=16, tie_word_embeddings=True, rope_parameters={
         **GROWING, "mscale": 1.0, "mscale_all_dim": 1.0}), PIXTRAL),
     "Qwen2_5_VL": (dict(use_sliding_window=False), dict(depth=1, num_heads=2, out_hidden_size=64)),

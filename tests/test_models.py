@@ -271,6 +271,12 @@ CASES = {
                                       attention_bias=False, hidden_act="gelu_new", tie_word_embeddings=True,
                                       rope_parameters={"rope_type": "default", "rope_theta": 500.0,
                                                        "partial_rotary_factor": 1.0})),
+    "llama4": ("Llama4Text", shape(64, 4, 2, 16, layers=5, ffn=40, intermediate_size_mlp=96, num_local_experts=6,
+                                   attention_chunk_size=512, floor_scale=16, attn_scale=0.4)),
+    "llama4-layers": ("Llama4Text", shape(96, 3, 1, 40, layers=4, ffn=77, vocab=1003, intermediate_size_mlp=128,
+                                          num_local_experts=5, interleave_moe_layer_step=2, use_qk_norm=False,
+                                          no_rope_layers=[0, 1, 1, 0], attention_chunk_size=512, floor_scale=50,
+                                          attention_bias=True, rope_parameters={**LLAMA3, "high_freq_factor": 1.0})),
     "mixtral": ("Mixtral", shape(64, 4, 2, num_local_experts=8, num_experts_per_tok=2)),
     "mixtral-window": ("Mixtral", shape(96, 4, 2, 40, num_local_experts=3, num_experts_per_tok=3, sliding_window=11)),
     "mixtral-odd": ("Mixtral", shape(160, 5, 1, ffn=77, vocab=1003, num_local_experts=7, num_experts_per_tok=1)),
@@ -331,7 +337,8 @@ def experts_of_token(config):
 
 def is_decided(model, config, routers):
     """Are all experts and groups of experts chosen by a margin?"""
-    mixtures = [layer.mlp for layer in model.base_model.layers if hasattr(getattr(layer, "mlp", None), "gate")]
+    layers = (model.model if hasattr(model, "model") else model.base_model).layers
+    mixtures = [layer.mlp for layer in layers if hasattr(getattr(layer, "mlp", None), "gate")]
     for i, r in enumerate(routers):
         r = r.float()
         bias = bias_of(mixtures[i]) if mixtures else None

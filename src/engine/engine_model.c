@@ -172,6 +172,12 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
     if (!p.context_tokens)
         p.context_tokens =
             c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
+    if (c->chunk && c->chunk < p.context_tokens && !o->context_tokens)
+        p.context_tokens = c->chunk;
+    CHECK(
+        cx, !c->chunk || p.context_tokens <= c->chunk, MPK_EUNSUPPORTED,
+        "the model's layers see chunks of %u tokens: contexts of more, here %u, are not supported",
+        c->chunk, p.context_tokens);
     CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
           "a context of %u tokens is more than the %u that the model was made for",
           p.context_tokens, c->max_positions);

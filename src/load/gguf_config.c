@@ -201,12 +201,14 @@ static mpk_status fill_shares(scope *s, const load_model *m, model_config *c)
         c->expert_score_bias = c->expert_score_bias || load_find(m, name);
     }
     if (s->def->sigmoid_routers || s->def->routing == MODEL_ROUTES_BIASED ||
+        s->def->routing == MODEL_ROUTES_SCALED ||
         (s->def->routing == MODEL_ROUTES_GREEDY && c->expert_score_bias))
         gating = SIGMOID;
     TRY(get_u32(s, "expert_gating_func", &gating));
     CHECK(s->cx, gating == SOFTMAX || gating == SIGMOID, MPK_EUNSUPPORTED,
           "%s %u is not supported; 1 (softmax) and 2 (sigmoid) are", s->key, gating);
     c->expert_sigmoid = gating == SIGMOID;
+    c->experts_scaled = s->def->routing == MODEL_ROUTES_SCALED;
     return MPK_OK;
 }
 
@@ -214,7 +216,7 @@ static mpk_status fill_shares(scope *s, const load_model *m, model_config *c)
  * softmax, and then a group counts as much as its best expert. */
 static mpk_status fill_routing(scope *s, model_config *c)
 {
-    uint32_t n_shared = 0;
+    uint32_t n_shared = s->def->shared_one;
     TRY(get_u32(s, "expert_group_count", &c->expert_groups));
     TRY(get_u32(s, "expert_group_used_count", &c->kept_groups));
     TRY(get_double(s, "expert_weights_scale", &c->expert_scale));
@@ -412,7 +414,7 @@ static mpk_status fill_rope_divisors(scope *s, const load_tensor *t, model_confi
     static const struct {
         double low, high;
         uint32_t positions;
-    } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}};
+    } known[] = {{1, 4, 8192}, {1, 4, 4096}, {1, 4, 16384}, {1, 4, 32768}, {1, 1, 8192}};
     CHECK(s->cx,
           t->dtype == IR_F32 && t->rank == 1 && t->dims[0] == c->rope_size / 2 && c->rope_size >= 2,
           MPK_ESHAPE, "rope_freqs.weight is not f32[%u]", c->rope_size / 2);
@@ -540,6 +542,15 @@ static mpk_status fill_config(scope *s, load_model *m, model_config *c)
     c->tied_embeddings = !load_find(m, "lm_head.weight");
     c->head_norms =
         s->def->head_norms_said && load_find(m, "model.layers.0.self_attn.q_norm.weight");
+    if (s->def->gguf_unnormed)
+        c->head_norms = c->n_experts != s->def->gguf_unnormed;
+    c->chunk = s->def->chunk;
+    if (s->def->chunk) {
+        c->query_growth = s->def->growth;
+        c->query_step = s->def->growth_step;
+        c->query_offset = 1;
+        c->query_unrotated = true;
+    }
     c->attention_bias = load_find(m, "model.layers.0.self_attn.q_proj.bias") ||
                         load_find(m, "model.layers.0.self_attn.qkv_proj.bias");
     c->attention_out_bias = load_find(m, "model.layers.0.self_attn.o_proj.bias");

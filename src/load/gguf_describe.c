@@ -99,6 +99,18 @@ static void put_multipliers(describer *d, const model_def *def)
                  c->logits_scale ? (float)(1 / c->logits_scale) : 1);
 }
 
+/* Each how many layers one has experts; 0: they do not come in such steps. */
+static uint32_t step_of_experts(const model_config *c)
+{
+    uint32_t step = 1;
+    while (step <= c->n_layers && !model_has_experts(c, step - 1))
+        step++;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        if (model_has_experts(c, i) != ((i + 1) % step == 0))
+            return 0;
+    return step;
+}
+
 /* Has yarn the factors and the rounding that readers of the architecture take? */
 static bool has_known_yarn(const model_def *def, const model_config *c)
 {
@@ -130,6 +142,15 @@ static mpk_status refuse_unsaid(describer *d, const model_def *def)
               model_has_layer(c->unrotated_layers, i) == ((i + 1) % def->unrotated_every == 0),
               MPK_EUNSUPPORTED, "GGUF files of %s cannot say that layer %u %s", d->architecture, i,
               model_has_layer(c->unrotated_layers, i) ? "does not rotate" : "rotates");
+    CHECK(d->cx, def->routing != MODEL_ROUTES_SCALED || step_of_experts(c), MPK_EUNSUPPORTED,
+          "GGUF files of %s cannot say which layers have experts", d->architecture);
+    const bool known = c->query_growth == def->growth && c->query_step == def->growth_step &&
+                       c->head_norms == (c->n_experts != def->gguf_unnormed);
+    CHECK(
+        d->cx, !def->chunk || (known && c->chunk == def->chunk), MPK_EUNSUPPORTED,
+        "GGUF files of %s cannot say \"attention_chunk_size\", \"attn_scale\", \"floor_scale\" and "
+        "\"use_qk_norm\"",
+        d->architecture);
     CHECK(d->cx, has_known_windows(def, c), MPK_EUNSUPPORTED,
           "GGUF files of %s cannot say which layers have a window of %u tokens", d->architecture,
           c->window);
@@ -201,6 +222,8 @@ static void put_latent(describer *d, const model_def *def)
     }
     if (def->routing == MODEL_ROUTES_SHIFTED)
         gguf_put_u32(d->w, scoped(d, "interleave_moe_layer_step"), c->expert_every);
+    if (def->routing == MODEL_ROUTES_SCALED)
+        gguf_put_u32(d->w, scoped(d, "interleave_moe_layer_step"), step_of_experts(c));
     uint32_t n_dense = 0;
     while (n_dense < c->n_layers && model_has_layer(c->dense_layers, n_dense))
         n_dense++;
@@ -219,7 +242,7 @@ static void put_experts(describer *d, const model_def *def)
     gguf_put_bool(d->w, scoped(d, "expert_weights_norm"), c->normalize_experts);
     if (def->routing || c->expert_sigmoid)
         gguf_put_u32(d->w, scoped(d, "expert_gating_func"), c->expert_sigmoid ? 2 : 1);
-    if (def->shared_one)
+    if (def->shared_one && !def->routing)
         gguf_put_u32(d->w, scoped(d, "expert_shared_count"), 1);
     if (def->shared_expert || def->shared_one)
         gguf_put_u32(d->w, scoped(d, "expert_shared_feed_forward_length"), c->shared_ffn_size);
@@ -232,7 +255,8 @@ static void put_rope(describer *d)
     const model_config *c = &d->m->config;
     gguf_put_f32(d->w, scoped(d, "rope.freq_base"), (float)c->rope_theta);
     put_factor(d, "rope.freq_base_swa", c->local_theta);
-    put_factor(d, "attention.temperature_scale", c->query_growth);
+    if (!c->query_unrotated)
+        put_factor(d, "attention.temperature_scale", c->query_growth);
     if (c->rope_scaling == MODEL_ROPE_LONG) {
         gguf_put_u32(d->w, scoped(d, "rope.scaling.original_context_length"),
                      c->rope_original_positions);

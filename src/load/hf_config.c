@@ -86,7 +86,7 @@ static mpk_status fill_sizes(mpk_context *cx, const json_value *j, const model_d
     } sizes[] = {{"num_hidden_layers", &c->n_layers, 0},
                  {"hidden_size", &c->hidden_size, 0},
                  {"num_attention_heads", &c->n_heads, s->n_heads},
-                 {"intermediate_size", &c->ffn_size, s->ffn_size},
+                 {def->mlp_ffn ? def->mlp_ffn : "intermediate_size", &c->ffn_size, s->ffn_size},
                  {"vocab_size", &c->vocab_size, s->vocab_size},
                  {"max_position_embeddings", &c->max_positions, s->max_positions}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -119,7 +119,7 @@ static mpk_status refuse_unsupported(mpk_context *cx, const json_value *j, const
         bool supported;
     } members[] = {{"sinks", false},
                    {"clip_qkv", false},
-                   {"attention_chunk_size", false},
+                   {"attention_chunk_size", def->chunk != 0},
                    {"attn_logit_softcapping", def->caps},
                    {"final_logit_softcapping", def->caps},
                    {"embedding_multiplier", def->multipliers},
@@ -174,6 +174,8 @@ static mpk_status fill_unrotated(mpk_context *cx, const json_value *j, const mod
     bool use = false;
     if (def->unrotated_full)
         model_unrotate_full(c);
+    if (json_is(list, JSON_KIND_LIST) && !list->n)
+        list = NULL;
     if (!every)
         return MPK_OK;
     TRY(json_read_bool(cx, j, "use_sliding_window", &use));
@@ -189,6 +191,31 @@ static mpk_status fill_unrotated(mpk_context *cx, const json_value *j, const mod
     for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
         model_set_layer(c->unrotated_layers, i,
                         list ? list->items[i].number == 0 : (i + 1) % every == 0);
+    return MPK_OK;
+}
+
+/* Chunks, and queries that grow in layers that do not rotate; the latter by a number or a truth. */
+static mpk_status fill_chunks(mpk_context *cx, const json_value *j, const model_def *def,
+                              model_config *c)
+{
+    const json_value *grows = json_get(j, "attn_temperature_tuning");
+    if (!def->chunk)
+        return MPK_OK;
+    c->chunk = is_given(j, "attention_chunk_size") ? 0 : def->chunk;
+    TRY(json_read_u32(cx, j, "attention_chunk_size", &c->chunk));
+    c->query_growth = def->growth;
+    c->query_step = def->growth_step;
+    c->query_offset = 1;
+    c->query_unrotated = true;
+    TRY(json_read_double(cx, j, "attn_scale", &c->query_growth));
+    TRY(json_read_u32(cx, j, "floor_scale", &c->query_step));
+    bool on = true;
+    if (json_is(grows, JSON_KIND_NUMBER))
+        on = grows->number != 0;
+    else
+        TRY(json_read_bool(cx, j, "attn_temperature_tuning", &on));
+    if (!on)
+        c->query_growth = 0;
     return MPK_OK;
 }
 
@@ -508,12 +535,14 @@ static mpk_status fill_query_scale(mpk_context *cx, const json_value *rope, cons
 {
     static const char key[] = "llama_4_scaling_beta";
     CHECK(cx, rope || !def->scaled_queries, MPK_EFORMAT, "\"rope_parameters\" is missing");
-    TRY(json_read_double(cx, rope, key, &c->query_growth));
-    CHECK(cx, c->query_growth == 0 || def->scaled_queries, MPK_EUNSUPPORTED,
+    double growth = 0;
+    TRY(json_read_double(cx, rope, key, &growth));
+    CHECK(cx, growth == 0 || def->scaled_queries, MPK_EUNSUPPORTED,
           "\"%s\" is not supported in this family", key);
-    return c->query_growth == 0
-               ? MPK_OK
-               : hf_read_needed(cx, rope, "original_max_position_embeddings", &c->query_step);
+    if (growth == 0)
+        return MPK_OK;
+    c->query_growth = growth;
+    return hf_read_needed(cx, rope, "original_max_position_embeddings", &c->query_step);
 }
 
 /* All about rope.  Values in the rope object take precedence over those beside it, except
@@ -632,6 +661,8 @@ static mpk_status fill_config(mpk_context *cx, arena *a, const json_value *j, mo
         TRY(json_read_bool(cx, j, "use_parallel_residual", &c->parallel));
     TRY(json_read_double(cx, j, def->eps ? def->eps : "rms_norm_eps", &c->norm_eps));
     TRY(fill_biases(cx, j, def, c));
+    TRY(fill_chunks(cx, j, def, c));
+    c->head_norms = def->head_norms;
     if (def->head_norms_said)
         TRY(json_read_bool(cx, j, "use_qk_norm", &c->head_norms));
     TRY(fill_activation(cx, a, j, def, c));

@@ -19,6 +19,9 @@
     "\"num_experts_per_tok\": 2, " more "}"
 #define MINISTRAL(more) "{\"model_type\": \"ministral3\", " SIZES ", " more "}"
 #define HUNYUAN_MOE(more) "{\"model_type\": \"hunyuan_v1_moe\", " SIZES ", " more "}"
+#define LLAMA4(more)                                                                \
+    "{\"model_type\": \"llama4_text\", " SIZES ", \"intermediate_size_mlp\": 128, " \
+    "\"num_local_experts\": 4, \"num_experts_per_tok\": 1, " more "}"
 #define LLAMA(more) "{\"model_type\": \"llama\", " SIZES ", " more "}"
 #define GEMMA3(more) "{\"model_type\": \"gemma3_text\", " SIZES ", " more "}"
 #define GRANITE(more) "{\"model_type\": \"granite\", " SIZES ", " more "}"
@@ -300,6 +303,15 @@ static void test_latent_models(void **state)
               "{\"model_type\": \"dots1\", " SIZES ", " EXPERTS(
                   "8", "2", "24") ", \"n_group\": 1, \"topk_group\": 1, \"max_window_layers\": 1}");
     assert_true(c.window == 4096 && c.full_layers[0] == 1 && !c.normalize_experts);
+    c = parse(&a, LLAMA4("\"attn_temperature_tuning\": 4, \"interleave_moe_layer_step\": 2"));
+    assert_true(c.ffn_size == 128 && c.expert_ffn_size == 96 && c.shared_ffn_size == 96);
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1) && c.experts_scaled);
+    assert_true(c.chunk == 8192 && c.query_growth == 0.1 && c.query_step == 8192 && c.head_norms);
+    c = parse(&a, LLAMA4("\"attn_temperature_tuning\": false, \"moe_layers\": [0], "
+                         "\"attention_chunk_size\": null, \"no_rope_layers\": [], "
+                         "\"use_qk_norm\": false"));
+    assert_true(model_has_experts(&c, 0) && !model_has_experts(&c, 1) && !c.chunk);
+    assert_true(c.query_growth == 0 && !c.head_norms && c.unrotated_layers[0] == 0);
     c = parse(&a, MINIMAX("\"rotary_dim\": 24, \"head_dim\": 40, \"scoring_func\": \"sigmoid\""));
     assert_true(c.rope_size == 24 && c.rope_theta == 5e6 && c.expert_ffn_size == 96);
     assert_true(c.expert_sigmoid && c.expert_score_bias && c.normalize_experts);
@@ -349,6 +361,10 @@ static void test_faults_of_latent_models(void **state)
         {MPK_EUNSUPPORTED, "\"use_bias\" is not supported in this family",
          "{\"model_type\": \"ernie4_5_moe\", " SIZES ", \"moe_num_experts\": 8, \"moe_k\": 3, "
          "\"moe_intermediate_size\": 24, \"use_bias\": true}"},
+        {MPK_EFORMAT, "\"moe_layers\" holds", LLAMA4("\"moe_layers\": [2]")},
+        {MPK_EFORMAT, "\"moe_layers\" is not a list", LLAMA4("\"moe_layers\": 1")},
+        {MPK_EUNSUPPORTED, "\"attention_chunk_size\" is not supported",
+         MINIMAX("\"attention_chunk_size\": 64")},
         {MPK_EFORMAT, "\"n_group\" is missing", DEEPSEEK3("\"topk_group\": 1")},
         {MPK_EFORMAT, "\"n_group\" 4 and \"topk_group\" 0",
          DEEPSEEK3("\"n_group\": 4, \"topk_group\": 0")},
@@ -466,10 +482,10 @@ static void test_each_fault(void **state)
         {MPK_EFORMAT, "\"rope_parameters\" is not an object", LLAMA("\"rope_scaling\": 7")},
         {MPK_EFORMAT, "rope scaling factor is 0",
          LLAMA("\"rope_scaling\": {\"type\": \"linear\"}")},
-        {MPK_EFORMAT, "high_freq_factor 1 is not above",
+        {MPK_EFORMAT, "high_freq_factor 0.5 is below low_freq_factor 1",
          LLAMA("\"rope_scaling\": {\"type\": \"llama3\", \"factor\": 2, \"low_freq_factor\": 1, "
                "\"high_freq_factor\": "
-               "1}")},
+               "0.5}")},
         {MPK_EUNSUPPORTED, "\"llama_4_scaling_beta\" is not supported in this family",
          LLAMA("\"rope_parameters\": {\"llama_4_scaling_beta\": 0.1}")},
         {MPK_EFORMAT, "\"rope_parameters\" is missing", MINISTRAL("\"sliding_window\": null")},

@@ -140,6 +140,26 @@ static mpk_status fill_shifted(mpk_context *cx, const json_value *j, model_confi
     return MPK_OK;
 }
 
+/* Llama 4's layers: those with experts are listed, or each interleave_moe_layer_step-th. */
+static mpk_status fill_scaled(mpk_context *cx, const json_value *j, model_config *c)
+{
+    const json_value *layers = json_get(j, "moe_layers");
+    c->expert_sigmoid = c->experts_scaled = true;
+    if (!layers)
+        return json_read_u32(cx, j, "interleave_moe_layer_step", &c->expert_every);
+    CHECK(cx, json_is(layers, JSON_KIND_LIST), MPK_EFORMAT,
+          "\"moe_layers\" is not a list of layers");
+    for (uint32_t i = 0; i < c->n_layers && i < MODEL_MAX_LAYERS; i++)
+        model_set_layer(c->dense_layers, i, true);
+    for (size_t i = 0; i < layers->n; i++) {
+        const json_value *layer = &layers->items[i];
+        CHECK(cx, layer->is_integer && layer->integer >= 0 && layer->integer < c->n_layers,
+              MPK_EFORMAT, "\"moe_layers\" holds something that is not a layer");
+        model_set_layer(c->dense_layers, (uint32_t)layer->integer, false);
+    }
+    return MPK_OK;
+}
+
 /* A number, or a list with the same number for each layer. */
 static mpk_status read_each(mpk_context *cx, const json_value *j, const char *key, uint32_t *out)
 {
@@ -177,6 +197,8 @@ mpk_status hf_fill_experts(mpk_context *cx, const json_value *j, const model_def
     if (c->n_experts && def->shared_one)
         c->shared_ffn_size = c->expert_ffn_size;
     c->expert_every = 1;
+    if (def->routing == MODEL_ROUTES_SCALED)
+        return fill_scaled(cx, j, c);
     if (def->routing == MODEL_ROUTES_SHIFTED)
         return fill_shifted(cx, j, c);
     if (def->routing)

@@ -187,7 +187,7 @@ static mpk_status add_blocks(mpk_context *cx, load_model *m, const load_model *o
     return load_add_tensor(cx, m, &out);
 }
 
-/* Does the tensor lie by rows after all?  Some folders of a family do, others do not. */
+/* Does the tensor lie by rows after all? */
 static bool lies_by_rows(const model_config *c, const load_tensor *t, const expert_name *name)
 {
     int64_t n = c->hidden_size, k = c->expert_ffn_size; /* rows and columns */
@@ -241,8 +241,9 @@ mpk_status load_part_interleaved(mpk_context *cx, load_model *m)
         load_tensor t = old.tensors.at[i];
         expert_name name;
         bool known = false;
-        const bool ranges = def->expert_layout == MODEL_EXPERTS_BY_COLUMNS;
-        if (cut_name(t.name, &name) && !(ranges && lies_by_rows(&m->config, &t, &name)))
+        const bool ranges = def->expert_layout != MODEL_EXPERTS_INTERLEAVED,
+                   either = def->expert_layout == MODEL_EXPERTS_EITHER;
+        if (cut_name(t.name, &name) && !(either && lies_by_rows(&m->config, &t, &name)))
             TRY(add_results(cx, m, &old, &t, &name, ranges, &known));
         if (known)
             continue;

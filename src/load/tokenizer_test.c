@@ -515,6 +515,7 @@ static void test_pre_tokenizers(void **state)
         {"glm4", "hello", "259"},
         {"chatglm-bpe", "aa1aa", "264 49 264"},
         {"olmo", "aa111 hello\n w", "264 49 49 49 32 259 10 260"},
+        {"llama4", "aa1aa'l hello", "264 49 264 39 108 32 259"},
         {"minimax-m2", "aa1aa'l hello", "264 49 264 39 108 32 259"},
         {"stablelm2", "aa1aa hello", "264 49 264 32 259"},
         {"hunyuan", "aa1aa hello", "264 49 264 32 259"},

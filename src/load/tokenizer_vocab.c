@@ -109,6 +109,7 @@ static const pre_tokenizer pre_tokenizers[] = {
     {"hunyuan-dense", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {"deepseek-v3", false, false, false, {"\\p{N}{1,3}", DEEPSEEK3_CJK, DEEPSEEK3_WORDS}},
     {"gpt-4o", false, false, false, {O200K_WORDS}},
+    {"llama4", false, false, false, {O200K_WORDS}},
     {"minimax-m2", false, false, false, {O200K_WORDS}},
     {"qwen2", true, false, false, {QWEN2_WORDS}},
     {"stablelm2", false, false, false, {QWEN2_WORDS}},

@@ -141,6 +141,10 @@ typedef struct model_config {
     double query_growth;
     uint32_t query_step, query_offset;
     bool query_unrotated;
+    /* Some layers see the positions of their token's chunk, of so many; contexts end with the first
+     * one.  0: none do */
+    uint32_t chunk;
+    bool experts_scaled; /* a token's share multiplies what its expert reads, not the result */
 
     int32_t bos_token;      /* -1: none */
     int32_t eos_tokens[16]; /* ids that end a text */
@@ -220,6 +224,9 @@ typedef enum model_routing {
     /* by a softmax and a bias for the choice; the members are ERNIE's: moe_num_experts, moe_k,
      * moe_num_shared_experts, moe_layer_start_index, moe_layer_end_index, moe_layer_interval */
     MODEL_ROUTES_SHIFTED,
+    /* by a sigmoid, which multiplies what the expert reads; the members are Llama 4's:
+     * interleave_moe_layer_step, moe_layers */
+    MODEL_ROUTES_SCALED,
 } model_routing;
 
 /* How the checkpoints of a family hold the weights of experts. */
@@ -227,6 +234,7 @@ typedef enum model_layout {
     MODEL_EXPERTS_BY_ROWS,     /* as load/experts.c says */
     MODEL_EXPERTS_INTERLEAVED, /* all in one, by columns, rows of gate and up alternate */
     MODEL_EXPERTS_BY_COLUMNS,  /* the same, but gate before up */
+    MODEL_EXPERTS_EITHER,      /* the same, in some folders by rows */
 } model_layout;
 
 /* What the files of a family hold as one tensor (load/joined.c); may be added up. */
@@ -273,6 +281,11 @@ typedef struct model_def {
     /* "llama_4_scaling_beta" of the rope object is read: queries grow with the position, by steps
      * of the original context */
     bool scaled_queries;
+    /* "attention_chunk_size", "attn_scale" and "floor_scale" are read: chunks, and queries that
+     * grow in layers that do not rotate; their defaults, also of GGUF files, which say none of
+     * them; 0: they are not read */
+    uint32_t chunk, growth_step;
+    double growth;
     /* norms are layer_norm instead of rms_norm, with biases or without; the member that holds their
      * epsilon then, NULL: "rms_norm_eps" */
     bool layer_norms, norm_bias;
@@ -326,6 +339,9 @@ typedef struct model_def {
     bool gguf_tiled; /* in GGUF files the heads of values are in the order of delta_tiled */
     /* "use_qk_norm" is read: heads of q and k may have norms */
     bool head_norms_said;
+    bool head_norms; /* and this is its default */
+    /* GGUF files do not say it: models with so many experts have none */
+    uint32_t gguf_unnormed;
     /* files may hold layers after the last one, which guess further tokens; they are not used */
     bool guesses;
     /* names of parts of layers that differ from those of other families: pairs of GGUF's and
@@ -359,7 +375,9 @@ typedef struct model_def {
      * experts, and of those that a token goes to; NULL, of the latter two: "num_experts" and its
      * spellings, "num_experts_per_tok" */
     const char *expert_ffn, *expert_count, *expert_choice;
-    bool normalized;   /* the weights of a token's experts add up to 1, whatever the file says */
+    const char
+        *mlp_ffn;    /* of the feed-forward of layers without experts; NULL: "intermediate_size" */
+    bool normalized; /* the weights of a token's experts add up to 1, whatever the file says */
     bool unnormalized; /* of MODEL_ROUTES_BIASED: they do only if "norm_topk_prob" is true */
     bool expert_bias;  /* routers and experts have biases */
     /* how checkpoints hold the weights of experts */

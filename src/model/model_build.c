@@ -149,8 +149,8 @@ static mpk_status check_rope(mpk_context *cx, const model_config *c)
     if (c->rope_scaling == MODEL_ROPE_LLAMA3) {
         TRY(check_number(cx, "rope low_freq_factor", c->rope_low_freq_factor, 1e-6, 1e6));
         TRY(check_number(cx, "rope high_freq_factor", c->rope_high_freq_factor, 1e-6, 1e6));
-        CHECK(cx, c->rope_high_freq_factor > c->rope_low_freq_factor, MPK_EFORMAT,
-              "rope high_freq_factor %g is not above low_freq_factor %g", c->rope_high_freq_factor,
+        CHECK(cx, c->rope_high_freq_factor >= c->rope_low_freq_factor, MPK_EFORMAT,
+              "rope high_freq_factor %g is below low_freq_factor %g", c->rope_high_freq_factor,
               c->rope_low_freq_factor);
     }
     if (c->rope_scaling == MODEL_ROPE_YARN) {

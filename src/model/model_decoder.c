@@ -263,6 +263,16 @@ ir_tensor_id decoder_shared_experts(decoder *d, ir_tensor_id h, ir_tensor_id x)
                        "shared_add");
 }
 
+/* An RMS norm of each head without weights, in layers that rotate. */
+static ir_tensor_id add_bare_norm(decoder *d, ir_tensor_id x, const char *name)
+{
+    char full[DECODER_NAME_BYTES];
+    if (model_has_layer(d->c->unrotated_layers, d->layer))
+        return x;
+    return decoder_op(d, "rms_norm", decoder_name(d, full, name), 1, &x,
+                      (ir_set[]){{.name = "eps", .f = d->c->norm_eps}, {0}});
+}
+
 /* Queries grow with the position: op/map, since few contexts are so long. */
 static ir_tensor_id scale_queries(decoder *d, ir_tensor_id q)
 {
@@ -310,6 +320,10 @@ ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, b
     if (norms == DECODER_ROTATED_NORMS) {
         q = decoder_norm(d, q, "self_attn.query_layernorm");
         k = decoder_norm(d, k, "self_attn.key_layernorm");
+    }
+    if (norms == DECODER_BARE_NORMS) {
+        q = add_bare_norm(d, q, "q_norm");
+        k = add_bare_norm(d, k, "k_norm");
     }
     const ir_tensor_id gate = c->attention_gate
                                   ? decoder_linear(d, h, "self_attn.out_gate", H * K, D, qkv_bias)

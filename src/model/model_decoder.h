@@ -71,7 +71,9 @@ typedef enum decoder_qk_norms {
     DECODER_HEAD_NORMS, /* each head by itself */
     DECODER_WIDE_NORMS, /* all heads together */
     /* each head by itself after the rotation, "query_layernorm" and "key_layernorm" */
-    DECODER_ROTATED_NORMS
+    DECODER_ROTATED_NORMS,
+    /* each head by itself after the rotation, without weights, in layers that rotate */
+    DECODER_BARE_NORMS
 } decoder_qk_norms;
 /* Attention over h[T, D], from the products of q, k and v to the one of the output: [T, D]. */
 ir_tensor_id decoder_self_attention(decoder *d, ir_tensor_id h, bool qkv_bias, bool out_bias,

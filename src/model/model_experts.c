@@ -53,6 +53,17 @@ static void add_route(decoder *d, ir_tensor_id router, bool round, ir_tensor_id 
                               c->expert_score_bias ? 2 : 1, in, how, routed);
 }
 
+/* h[T, D] times each token's share, [T, 1]; results of experts then have the weight 1. */
+static ir_tensor_id scale_inputs(decoder *d, ir_tensor_id h, ir_tensor_id *shares)
+{
+    char name[DECODER_NAME_BYTES];
+    h = decoder_op(d, "map", decoder_name(d, name, "scaled"), 2, (ir_tensor_id[]){h, *shares},
+                   (ir_set[]){{.name = "expr", .s = "x0 * x1"}, {0}});
+    *shares = decoder_op(d, "map", decoder_name(d, name, "ones"), 1, shares,
+                         (ir_set[]){{.name = "expr", .s = "x0 * 0 + 1"}, {0}});
+    return h;
+}
+
 /* The weights of all experts are operands of one operator: which of them a token needs is known
  * only after routing. */
 ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool round)
@@ -65,6 +76,8 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
     add_route(d, router, round, routed);
     if (d->s->counts_experts)
         add_record(d, routed[0]);
+    if (c->experts_scaled)
+        h = scale_inputs(d, h, &routed[1]);
     snprintf(activation, sizeof activation, "%.*s", STR_ARG(c->activation));
     ir_tensor_id gate = add_stack(d, "gate_proj", F, D), up = add_stack(d, "up_proj", F, D);
     ir_tensor_id gate_bias = add_biases(d, "gate_proj", F), up_bias = add_biases(d, "up_proj", F);

@@ -33,6 +33,6 @@ const model_def model_qwen3_vl_moe = {
     .is_mixture = true,
     .normalized = true,
     .expert_ffn = "moe_intermediate_size",
-    .expert_layout = MODEL_EXPERTS_BY_COLUMNS,
+    .expert_layout = MODEL_EXPERTS_EITHER,
     .build = build,
 };

@@ -333,8 +333,8 @@ static void test_parse_errors(void **state)
         {"input %x : f32[1, 1, 9]\n%y, %i = max_pool(%x) {output = [0]}",
          "output 0 of axis 0 is not possible", MPK_ESHAPE},
         {"input %p : i32[4] live=tokens\n%y = rope_table(%p) {size = 8, scaling = \"llama3\", "
-         "low_freq_factor = 4.0, high_freq_factor = 4.0}",
-         "is not above low_freq_factor", MPK_EARG},
+         "low_freq_factor = 4.0, high_freq_factor = 3.0}",
+         "is below low_freq_factor", MPK_EARG},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x0 + \"}",
          "expected a number, an input or a function", MPK_EFORMAT},
         {"input %x : f32[4]\n%z = map(%x) {expr = \"x1\"}", "there is no such input", MPK_EFORMAT},

@@ -111,8 +111,8 @@ static inline mpk_status rope_check(mpk_context *cx, const ir_op *op)
     CHECK(cx, a[ROPE_ORIGINAL].i > 0, MPK_EARG,
           "%s: original_positions is %lld, expected more than 0", op->def->name,
           (long long)a[ROPE_ORIGINAL].i);
-    CHECK(cx, !str_is(s, "llama3") || a[ROPE_HIGH_FREQ_FACTOR].f > a[ROPE_LOW_FREQ_FACTOR].f,
-          MPK_EARG, "%s: high_freq_factor %g is not above low_freq_factor %g", op->def->name,
+    CHECK(cx, !str_is(s, "llama3") || a[ROPE_HIGH_FREQ_FACTOR].f >= a[ROPE_LOW_FREQ_FACTOR].f,
+          MPK_EARG, "%s: high_freq_factor %g is below low_freq_factor %g", op->def->name,
           a[ROPE_HIGH_FREQ_FACTOR].f, a[ROPE_LOW_FREQ_FACTOR].f);
     CHECK(cx, !str_is(s, "yarn") || (a[ROPE_BETA_FAST].f > 0 && a[ROPE_BETA_SLOW].f > 0), MPK_EARG,
           "%s: beta_fast and beta_slow must be above 0", op->def->name);
@@ -128,7 +128,7 @@ static inline float rope_llama3(const ir_attribute *a, float frequency)
     float wavelength = (float)(2 * 3.14159265358979323846) / frequency;
     if (wavelength < original / high)
         return frequency;
-    if (wavelength > original / low)
+    if (wavelength >= original / low)
         return frequency / factor;
     float smooth = (original / wavelength - low) / (high - low);
     return (1 - smooth) * frequency / factor + smooth * frequency;

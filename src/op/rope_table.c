@@ -85,6 +85,9 @@ static const op_case cases[] = {
     CASE("7", "size = 48"),
     CASE("7", "size = 128, theta = 500000.0, scaling = \"llama3\", factor = 32.0, "
               "original_positions = 8192"),
+    CASE("7",
+         "size = 64, theta = 500000.0, scaling = \"llama3\", factor = 16.0, high_freq_factor = "
+         "1.0, original_positions = 64"),
     CASE("7", "size = 16, scaling = \"linear\", factor = 4.0"),
     CASE("7", "size = 80, theta = 1000000.0, scaling = \"yarn\", factor = 4.0, original_positions "
               "= 32768"),

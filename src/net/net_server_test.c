@@ -308,7 +308,7 @@ static int send_request(const bed *b, const char *path, const char *body)
     assert_int_equal(connect(s, (const struct sockaddr *)&to, sizeof to), 0);
     text_print(&t, "%s %s HTTP/1.0\r\nContent-Length: %zu\r\n\r\n%s", *body ? "POST" : "GET", path,
                strlen(body), body);
-    assert_int_equal(send(s, t.at, t.n, 0), t.n);
+    assert_int_equal(send(s, t.at, t.n, MSG_NOSIGNAL), t.n);
     text_free(&t);
     return s;
 }

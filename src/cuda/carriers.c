@@ -511,11 +511,12 @@ static bool find_range(flow *f)
     return true;
 }
 
-/* Do the tasks of this operator poll?  Those between the gate and the end whose body can.  A graph
- * that carries nothing has neither: its gate, RT_NONE, is after every operator. */
+/* Do the tasks of this operator, which has some, poll?  Those between the gate and the end whose
+ * body can.  A graph that carries nothing has neither: its gate, RT_NONE, is after every
+ * operator. */
 static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
 {
-    return op > plan->gate && op < plan->end && body && body->carries;
+    return op > plan->gate && op < plan->end && body->carries;
 }
 
 /* Is this a temporary of this peer that quiet tasks write?  They wait for no event, so the memory
@@ -651,7 +652,7 @@ static bool may_carry_any(const cuda_machine *m)
 {
     const bool runs_whole_steps =
         m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_RING && !m->options.no_carriers;
+    return runs_whole_steps && !m->options.no_carriers;
 }
 
 /* parallel: the range of graph i, which costs most and allocates nothing. */

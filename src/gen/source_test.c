@@ -154,6 +154,39 @@ static void test_limits_of_bodies(void **state)
     }
 }
 
+/* Parts that a body for many tokens has made are folded in its unit, if there is a body for so many
+ * tokens and such heads. */
+static void test_folds_behind_many(void **state)
+{
+#define FOLDED(tokens, columns)                                                           \
+    "input %x : bf16[" tokens ", 256] live=tokens\ninput %i : i32[" tokens                \
+    ", 2] live=tokens\nconst %g : bf16[4, " columns ", 256]\nconst %u : bf16[4, " columns \
+    ", 256]\ninput %l : f32[" tokens ", 2, 2] live=tokens\n"                              \
+    "%p = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n%y = attention_fold(%p, %l)\n"
+    static const struct {
+        const char *graph;
+        uint32_t tokens;
+        bool is_many;
+    } rows[] = {{FOLDED("200", "128"), 200, true},
+                {FOLDED("257", "128"), 257, false},
+                {FOLDED("200", "120"), 200, false}};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        gen_graph made = {.n_tokens = rows[i].tokens};
+        gen_source source;
+        ir_graph *g;
+        check_ok(&cx, ir_parse(&cx, &a, str_from(rows[i].graph), &g));
+        made.ir = g;
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+        assert_string_equal(source.uses[0][0].body->name, "expert_tile");
+        assert_int_equal(source.uses[0][1].body->many != 0, rows[i].is_many);
+        arena_free(&a);
+    }
+}
+
 /* A body of a lower rank is asked for its scratch only if none above finds room: a block program
  * has to be searched and proved for that. */
 static void test_scratch_is_asked_in_order(void **state)
@@ -642,6 +675,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
                                        cmocka_unit_test(test_limits_of_bodies),
+                                       cmocka_unit_test(test_folds_behind_many),
                                        cmocka_unit_test(test_scratch_is_asked_in_order),
                                        cmocka_unit_test(test_parts_of_short_tasks),
                                        cmocka_unit_test(test_short_tasks_by_boxes),

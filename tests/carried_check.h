@@ -196,13 +196,23 @@ static inline bool carried_is_polled(const carried_graph *c, const carried_use *
     return n == ir_box_elements(&u->box, t->rank);
 }
 
-/* Is all that a task stores in temporaries carried, and polled by tasks that are done? */
+static inline bool carried_is_read(const carried_graph *c, ir_tensor_id root)
+{
+    for (uint32_t i = c->last_use[root]; i; i = c->use[i - 1].same_root)
+        if (!c->use[i - 1].writes)
+            return true;
+    return false;
+}
+
+/* Is all that a task stores in temporaries carried, and polled by tasks that are done?  What nobody
+ * reads does not count. */
 static inline bool carried_is_followed(const carried_graph *c, uint32_t task, const uint8_t *done)
 {
     uint32_t n_writes = 0;
     for (uint32_t i = c->first_use[task]; i < c->first_use[task + 1]; i++) {
         const carried_use *u = &c->use[i];
-        if (!u->writes || c->ir->tensors.at[u->root].kind == IR_STATE)
+        if (!u->writes || c->ir->tensors.at[u->root].kind == IR_STATE ||
+            !carried_is_read(c, u->root))
             continue;
         if (!carried_is(c, u->root) || !carried_is_polled(c, u, done))
             return false;

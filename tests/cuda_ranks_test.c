@@ -22,7 +22,7 @@
 #include "peers_bed.h"
 
 /* What rank 0 does, and how a rank's kernel behaves. */
-enum { ASK = 1, RUN, WAIT, HOLD, REST };
+enum { ASK = 1, RUN, WAIT, HOLD, LOSE, REST };
 /* Tokens of the larger graph: in one kernel with the other, or in one for prompts. */
 enum { FEW = 8, MANY = 512 };
 enum { IDLE_NS = 20000000, STALL_NS = 1500000000, END_NS = 10000000 };
@@ -230,14 +230,20 @@ static mpk_status run_on(bed *b, const char *folder)
         TRY(machine_run_graph(&b->cx, b->m, 0, 1, 1));
 }
 
-/* When all kernels have gone to rest: news that do not come; and a step when the test says so. */
+/* Until the kernels go to rest. */
+static void await_rest(const bed *b)
+{
+    while (cuda_state(cuda_of(b->m)) == RT_RUNNING)
+        nanosleep(&(struct timespec){0, IDLE_NS}, NULL);
+}
+
+/* When they have: news that do not come; and a step when the test says so. */
 static mpk_status wait_on(bed *b, const char *folder, bool forever)
 {
     rt_token token;
     uint32_t n = 0;
     TRY(machine_run_graph(&b->cx, b->m, 0, 1, 1));
-    while (cuda_state(cuda_of(b->m)) != RT_STOPPING)
-        nanosleep(&(struct timespec){0, IDLE_NS}, NULL);
+    await_rest(b);
     leave(path_of(folder, "runs", 0), "1", 1);
     while (access(path_of(folder, "go", 0), F_OK))
         TRY(machine_drain(&b->cx, b->m, &token, 1, forever ? UINT64_MAX : END_NS, &n));
@@ -263,7 +269,7 @@ static mpk_status do_part(bed *b, report *to, const char *folder, const host_ran
     if (number("PART") != ASK)
         return wait_on(b, folder, number("PART") == WAIT);
     ask(&b->cx, b->m, &to->first);
-    nanosleep(&(struct timespec){0, 3 * IDLE_NS}, NULL);
+    await_rest(b);
     ask(&b->cx, b->m, &to->again);
     return MPK_OK;
 }
@@ -535,7 +541,7 @@ static void test_lost_kernel(void **state)
         char words[64];
         begin(&c, 2);
         for (uint32_t i = 0; i < 2; i++)
-            start_rank(&c, i, HOLD, "", FEW, i == who);
+            start_rank(&c, i, LOSE, "", FEW, i == who);
         await_file(&c, "runs");
         leave(path_of(c.folder, "go", 0), "1", 1);
         snprintf(words, sizeof words, "GPU %u: the kernel ended without saying why", who);

@@ -761,6 +761,8 @@ static void test_inspect_and_opt(void **state)
     assert_true(strlen(result) > 100 && strcmp(result, source) != 0);
     check_ok(cx, mpk_draw(cx, folder, &o, 1, NULL, &dot));
     assert_non_null(strstr(dot, "digraph"));
+    mpk_free(dot);
+    check_ok(cx, mpk_draw(cx, folder, &o, 1, "layers.0", &dot));
     check_fails(cx, MPK_EARG, "contains 'no_op'", mpk_draw(cx, folder, &o, 1, "no_op", &json));
     check_fails(cx, MPK_EARG, "run decompose first",
                 mpk_opt(cx, "depend", source, strlen(source), &o, &dot));

@@ -1,5 +1,6 @@
 /* tg_run_test.c - a task graph runs as soon as it has events, at every level from there on, and
- * gives the bits of the program; without events it is refused. */
+ * gives the bits of the program.  Without events it is refused; where a task is never ready, the
+ * error says so. */
 #include "check.h"
 
 #include <string.h>
@@ -51,6 +52,9 @@ static void every_level_runs(void **state)
             check_ok(&cx, passes[i](&s, g));
     }
     assert_int_equal(g->level, TG_LINEAR);
+    g->events[TG_START].n_out--; /* a task that no event makes ready */
+    check_fails(&cx, MPK_EVERIFY, "tasks ran, then none was ready",
+                tg_run(&cx, &a, g, &found, seed));
     arena_free(&a);
 }
 

@@ -376,32 +376,18 @@ static bool stands_apart(flow *f, ir_op_id op)
     return may_carry(f, op) ? writes_apart(f, op) : f->event_of[op] == TG_START;
 }
 
-/* Does each task of `op` trigger the one event on which all tasks of every reader of this result
- * depend?  Then they count it themselves. */
-static bool is_counted(const flow *f, ir_op_id op, ir_tensor_id id)
-{
-    for (ir_op_id reader = 0; reader < f->ir->ops.n; reader++) {
-        if (!has_tasks(f, reader) || !reads_root(f, reader, f->root[id]))
-            continue;
-        for (uint32_t t = 0; t < f->g->n_tasks; t++)
-            if (f->tasks[t].op == op && f->tasks[t].triggers != f->event_of[reader])
-                return false;
-    }
-    return true;
-}
-
-/* Has an operator a result that is polled, and another that is read later and not counted?  That
- * its tasks come first may then be implied by what polls the first one: but words that are polled
+/* Has an operator a result that is polled, and another that is read but not polled?  That its tasks
+ * come before those readers may be implied by what polls the first one: but words that are polled
  * do not order other stores. */
 static bool has_hidden_result(const flow *f, ir_op_id op)
 {
     const ir_op *o = &f->ir->ops.at[op];
     bool polled = false, hidden = false;
     for (uint32_t i = 0; i < o->n_out; i++) {
+        const ir_tensor_id root = f->root[o->out[i]];
         polled = polled || f->can[o->out[i]];
-        hidden = hidden ||
-                 (!f->can[o->out[i]] && f->ir->tensors.at[f->root[o->out[i]]].kind == IR_TEMP &&
-                  !is_counted(f, op, o->out[i]));
+        hidden = hidden || (!f->can[o->out[i]] && f->ir->tensors.at[root].kind == IR_TEMP &&
+                            f->out->readers[root]);
     }
     return polled && hidden;
 }
@@ -525,11 +511,12 @@ static bool find_range(flow *f)
     return true;
 }
 
-/* Do the tasks of this operator poll?  Those between the gate and the end whose body can.  A graph
- * that carries nothing has neither: its gate, RT_NONE, is after every operator. */
+/* Do the tasks of this operator, which has some, poll?  Those between the gate and the end whose
+ * body can.  A graph that carries nothing has neither: its gate, RT_NONE, is after every
+ * operator. */
 static bool is_quiet(const cuda_flow *plan, const gen_body *body, ir_op_id op)
 {
-    return op > plan->gate && op < plan->end && body && body->carries;
+    return op > plan->gate && op < plan->end && body->carries;
 }
 
 /* Is this a temporary of this peer that quiet tasks write?  They wait for no event, so the memory
@@ -665,7 +652,7 @@ static bool may_carry_any(const cuda_machine *m)
 {
     const bool runs_whole_steps =
         m->options.mode == CUDA_PERSISTENT || m->options.mode == CUDA_CALLS;
-    return runs_whole_steps && m->arch.features & GEN_RING && !m->options.no_carriers;
+    return runs_whole_steps && !m->options.no_carriers;
 }
 
 /* parallel: the range of graph i, which costs most and allocates nothing. */

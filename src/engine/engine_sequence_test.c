@@ -1,5 +1,6 @@
 /* engine_sequence_test.c - sequences beside requests that share pages: whatever others have left in
- * the cache, a sequence's logits are those that it has in an engine of its own.
+ * the cache, a sequence's logits are those that it has in an engine of its own.  And how many
+ * tokens may end a request.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -89,10 +90,35 @@ static void test_appended_text_takes_no_pages(void **state)
     }
 }
 
+/* A request ends at up to 16 tokens; one more is refused. */
+static void test_most_stop_tokens(void **state)
+{
+    enum { MOST = 16 };
+    const int32_t text[] = {1, 5};
+    int32_t stops[MOST + 1];
+    (void)state;
+    for (int i = 0; i <= MOST; i++)
+        stops[i] = 20 + i;
+    mpk_request_options o = {.size = sizeof o,
+                             .max_tokens = 1,
+                             .ignore_eos = true,
+                             .stop_tokens = stops,
+                             .n_stop_tokens = MOST};
+    mpk_engine *e = open_engine();
+    mpk_request *r = NULL;
+    check_ok(cx, mpk_submit_tokens(cx, e, text, 2, &o, &r));
+    mpk_request_free(r);
+    o.n_stop_tokens++;
+    check_fails(cx, MPK_ELIMIT, "more than 16 tokens end the answer",
+                mpk_submit_tokens(cx, e, text, 2, &o, &r));
+    mpk_engine_close(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_appended_text_takes_no_pages),
+        cmocka_unit_test(test_most_stop_tokens),
     };
     return cmocka_run_group_tests(tests, set_up, config_folder_remove);
 }

@@ -179,7 +179,7 @@ static bool is_dense_rows(const ir_tensor *t)
 }
 
 /* Limits of the body of warps: registers (words of a lane), shared memory, 32-bit offsets, rows of
- * whole 16-byte words, and equal heads of keys and values. */
+ * whole 16-byte words, and one dtype of keys and values. */
 static bool accepts_rows(const gen_call *c)
 {
     enum { MOST_SCRATCH_BYTES = 48 << 10, MOST_TOKENS = 64, MOST_WORDS = 128 };
@@ -188,7 +188,7 @@ static bool accepts_rows(const gen_call *c)
     return accepts(c) && n.size % 8 == 0 && words_of(c) * lanes_of(c) <= MOST_WORDS &&
            n.tokens <= MOST_TOKENS && n.entries * gen_input(c, Q)->stride[0] < INT32_MAX / 8 &&
            ir_elements(gen_input(c, Q)) < INT32_MAX / 8 && is_piece(c, KEYS, words_of(c)) &&
-           is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype && v->dims[3] == n.size &&
+           is_piece(c, VALUES, words_of(c)) && v->dtype == k->dtype &&
            is_dense_rows(gen_output(c, 0)) && is_dense_rows(gen_output(c, 1)) &&
            scratch_of_rows(c) <= MOST_SCRATCH_BYTES;
 }

@@ -47,11 +47,11 @@ static mpk_status print_end(mpk_context *cx, const gen_call *c, str expression, 
 }
 
 /* Does conv_planes_run do it: groups of one channel, as depthwise convolutions have, whose sums
- * need no more than fp32 and whose offsets fit an int? */
+ * need no more than fp32 (where x is short, w and bias are, too), and whose offsets fit an int? */
 static bool goes_by_planes(const gen_call *c, bool transposed)
 {
-    enum { X, W, BIAS, PADDING = 1, DILATION, MOST_ENTRIES = 64 };
-    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W), *bias = gen_input(c, BIAS);
+    enum { X, W, PADDING = 1, DILATION, MOST_ENTRIES = 64 };
+    const ir_tensor *x = gen_input(c, X), *w = gen_input(c, W);
     const uint32_t floats = 1u << IR_F32 | 1u << IR_F16 | 1u << IR_BF16; /* a bit a dtype */
     int64_t entries = 1;
     double reach = 0; /* elements from a plane's first to the farthest that a window names */
@@ -62,8 +62,7 @@ static bool goes_by_planes(const gen_call *c, bool transposed)
         reach += ((double)x->dims[i] + away) * fabs((double)x->stride[i]);
     }
     return !transposed && w->dims[1] == 1 && entries <= MOST_ENTRIES && reach < INT32_MAX &&
-           (floats >> x->dtype & 1) && (floats >> w->dtype & 1) &&
-           (!bias || floats >> bias->dtype & 1);
+           (floats >> x->dtype & 1);
 }
 
 /* stride, padding and dilation are the first three attributes; what a list lacks is 1, of padding

@@ -104,7 +104,8 @@ static const gen_body *choose(mpk_context *cx, arena *a, const char *form, uint3
     return body;
 }
 
-/* The most experts and splits of a context, and the fewest rows, that a body takes. */
+/* The most experts and splits of a context, the fewest rows, and the largest heads and caches, that
+ * a body takes. */
 static void test_limits_of_bodies(void **state)
 {
     (void)state;
@@ -118,12 +119,30 @@ static void test_limits_of_bodies(void **state)
     "input %x : bf16[" tokens ", 64]\nconst %w : bf16[64, 64]\nconst %b : bf16[64]\nconst %n " \
     ": bf16[64]\nconst %m : f32[64]\n%y = linear(%x, %w, _, _, %b, _, _, %n, _, %m) {centred " \
     "= 1}\n"
-    static const struct {
+#define CACHED(dtype, entries, tokens, rows, size, columns)                                       \
+    "input %x : " dtype "[" rows ", " columns "]\nstate %k : " dtype "[" entries ", 1, 70, " size \
+    "]\nstate %v : " dtype "[" entries ", 1, 70, " size "]\ninput %i : i32[" tokens               \
+    "]\n%p, %l, %j, %w = attention_cache(%x, %k, %v, %i) {heads = 1, kv_heads = 1, head_size "    \
+    "= " size ", splits = 2}\n"
+    static const char *const cached = "attention_cache_rows";
+    const struct {
         const char *body, *graph;
         bool taken;
-    } rows[] = {{"expert_tile", EXPERTS_OF("256"), true}, {"expert_tile", EXPERTS_OF("257"), false},
-                {"fold_rows", SPLITS("256"), true},       {"fold_rows", SPLITS("257"), false},
-                {"linear_tile", CENTRED("17"), true},     {"linear_tile", CENTRED("16"), false}};
+    } rows[] = {{"expert_tile", EXPERTS_OF("256"), true},
+                {"expert_tile", EXPERTS_OF("257"), false},
+                {"fold_rows", SPLITS("256"), true},
+                {"fold_rows", SPLITS("257"), false},
+                {"linear_tile", CENTRED("17"), true},
+                {"linear_tile", CENTRED("16"), false},
+                /* a warp's lanes, pieces of eight entries, scratch, offsets of 32 bits */
+                {cached, CACHED("bf16", "1", "1", "1", "256", "768"), true},
+                {cached, CACHED("bf16", "1", "1", "1", "512", "1536"), false},
+                {cached, CACHED("f32", "1", "1", "1", "16", "48"), true},
+                {cached, CACHED("f32", "1", "1", "1", "12", "36"), false},
+                {cached, CACHED("bf16", "1", "50", "50", "208", "624"), true},
+                {cached, CACHED("bf16", "1", "51", "51", "208", "624"), false},
+                {cached, CACHED("bf16", "8192", "32", "262144", "256", "768"), true},
+                {cached, CACHED("bf16", "16384", "32", "524288", "256", "768"), false}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         mpk_context cx = {0};
         arena a = {0};
@@ -131,6 +150,39 @@ static void test_limits_of_bodies(void **state)
         const gen_body *body = choose(&cx, &a, rows[i].graph, 0, &n_searched);
         if (!body || (strcmp(body->name, rows[i].body) == 0) != rows[i].taken)
             fail_msg("row %zu: the body is %s", i, body ? body->name : "none");
+        arena_free(&a);
+    }
+}
+
+/* Parts that a body for many tokens has made are folded in its unit, if there is a body for so many
+ * tokens and such heads. */
+static void test_folds_behind_many(void **state)
+{
+#define FOLDED(tokens, columns)                                                           \
+    "input %x : bf16[" tokens ", 256] live=tokens\ninput %i : i32[" tokens                \
+    ", 2] live=tokens\nconst %g : bf16[4, " columns ", 256]\nconst %u : bf16[4, " columns \
+    ", 256]\ninput %l : f32[" tokens ", 2, 2] live=tokens\n"                              \
+    "%p = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\n%y = attention_fold(%p, %l)\n"
+    static const struct {
+        const char *graph;
+        uint32_t tokens;
+        bool is_many;
+    } rows[] = {{FOLDED("200", "128"), 200, true},
+                {FOLDED("257", "128"), 257, false},
+                {FOLDED("200", "120"), 200, false}};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        gen_graph made = {.n_tokens = rows[i].tokens};
+        gen_source source;
+        ir_graph *g;
+        check_ok(&cx, ir_parse(&cx, &a, str_from(rows[i].graph), &g));
+        made.ir = g;
+        check_ok(&cx, gen_source_make(&cx, &a, 1, &made, arch->n_sms, arch, GEN_KERNEL, &source));
+        assert_string_equal(source.uses[0][0].body->name, "expert_tile");
+        assert_int_equal(source.uses[0][1].body->many != 0, rows[i].is_many);
         arena_free(&a);
     }
 }
@@ -375,24 +427,35 @@ static void test_exponentials_that_are_near(void **state)
 }
 
 /* A convolution of one channel to a group goes by planes where a window has up to 64 entries, which
- * fp32 may sum. */
+ * fp32 may sum, and offsets fit an int. */
 static void test_windows_of_planes(void **state)
 {
     static const struct {
-        const char *kernel;
+        const char *x, *w, *bias, *more;
         bool by_planes;
-    } rows[] = {{"8, 8", true}, {"5, 13", false}, {"1, 64", true}, {"1, 65", false}};
+    } rows[] = {{"f32[1, 6, 9, 70]", "f32[6, 1, 8, 8]", "f32[6]", "6", true},
+                {"f32[1, 6, 9, 70]", "f32[6, 1, 5, 13]", "f32[6]", "6", false},
+                {"f32[1, 6, 9, 70]", "f32[6, 1, 1, 64]", "f32[6]", "6", true},
+                {"f32[1, 6, 9, 70]", "f32[6, 1, 1, 65]", "f32[6]", "6", false},
+                {"bf16[1, 6, 9, 70]", "f32[6, 1, 3, 3]", "f16[6]", "6", true},
+                {"f32[1, 6, 9, 70]", "f32[6, 2, 3, 3]", "f32[6]", "3", false},
+                {"f32[1, 6, 9, 70]", "f32[6, 1, 3, 3]", "f32[6]", "6, transposed = 1", false},
+                {"f64[1, 6, 9, 70]", "f64[6, 1, 3, 3]", "f64[6]", "6", false},
+                {"i32[1, 6, 9, 70]", "i32[6, 1, 3, 3]", "i32[6]", "6", false},
+                {"f32[1, 6, 40000, 50000]", "f32[6, 1, 3, 3]", "f32[6]", "6", true},
+                {"f32[1, 6, 40000, 60000]", "f32[6, 1, 3, 3]", "f32[6]", "6", false}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         arena a = {0};
         ir_graph *g;
         text words = {0};
         text_print(&words,
-                   "input %%x : f32[1, 6, 9, 70]\nconst %%w : f32[6, 1, %s]\n"
-                   "%%y = conv(%%x, %%w, _) {groups = 6}\n",
-                   rows[i].kernel);
-        assert_true(source_says(&a, words.at, NULL, GEN_GENERIC, "    conv_planes_run(t", &g) ==
-                    rows[i].by_planes);
+                   "input %%x : %s\nconst %%w : %s\nconst %%b : %s\n"
+                   "%%y = conv(%%x, %%w, %%b) {groups = %s}\n",
+                   rows[i].x, rows[i].w, rows[i].bias, rows[i].more);
+        if (source_says(&a, words.at, NULL, GEN_GENERIC, "    conv_planes_run(t", &g) !=
+            rows[i].by_planes)
+            fail_msg("%s", words.at);
         text_free(&words);
         arena_free(&a);
     }
@@ -612,6 +675,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pages_of_jit_tasks),
                                        cmocka_unit_test(test_rings_hold_what_bodies_take),
                                        cmocka_unit_test(test_limits_of_bodies),
+                                       cmocka_unit_test(test_folds_behind_many),
                                        cmocka_unit_test(test_scratch_is_asked_in_order),
                                        cmocka_unit_test(test_parts_of_short_tasks),
                                        cmocka_unit_test(test_short_tasks_by_boxes),

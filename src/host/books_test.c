@@ -512,7 +512,7 @@ static void test_lent_logprobs(void **state)
     assert_memory_equal(f->ends.token_arena + r.prompt + 3, rules, sizeof rules);
     for (int i = 0; i < 20; i++)
         f->logits[i] = (float)i + 1;
-    assert_true(tell(f, (rt_token){.id = id, .token = 5, .reason = RT_GOING}));
+    assert_true(tell(f, (rt_token){.id = id, .token = 0, .reason = RT_GOING}));
     check_ok(&cx, machine_drain(&cx, &f->base, &t, 1, UINT64_MAX, &n));
     assert_true(shares->at[0] == 1 && shares->at[15] == 16 && shares->at[16] == 0);
     assert_true(tell(f, (rt_token){.id = id, .token = 6, .index = 1, .reason = RT_LENGTH}));
@@ -579,7 +579,8 @@ static void fake_mask(machine *m, uint32_t row, const uint32_t *bits, uint32_t n
 }
 
 /* A request that has got its row of masks, and no place in the token arena, keeps the row while it
- * waits.  A machine without rows, or without the call that fills them, takes no masks. */
+ * waits; it drafts nothing, since no row is there for what follows a draft.  A machine without
+ * rows, or without the call that fills them, takes no masks. */
 static void test_mask_that_waits(void **state)
 {
     (void)state;
@@ -594,6 +595,7 @@ static void test_mask_that_waits(void **state)
                                     .n_tokens = 1,
                                     .rules = rules,
                                     .n_rules = 1,
+                                    .drafts = 3,
                                     .is_masked = true};
     uint64_t first, second;
     uint32_t n;
@@ -605,6 +607,7 @@ static void test_mask_that_waits(void **state)
     check_fails(&cx, MPK_EUNSUPPORTED, "takes no masks", machine_submit(&cx, m, &masked, &second));
     m->books.serving.n_masks = 1;
     assert_true(machine_takes_masks(m));
+    m->books.serving.draft_tokens = 4;
     m->books.rings.n_arena = CONTEXT;
     check_ok(&cx, machine_submit(&cx, m, &wide, &first));
     assert_true(take_request(f, &r));
@@ -613,7 +616,7 @@ static void test_mask_that_waits(void **state)
     assert_true(tell(f, (rt_token){.id = first, .token = 1, .reason = RT_LENGTH}));
     check_ok(&cx, machine_drain(&cx, m, &t, 1, UINT64_MAX, &n));
     assert_true(take_request(f, &r));
-    assert_true(r.id == second && r.mask == 1);
+    assert_true(r.id == second && r.mask == 1 && !r.drafts);
     m->def = &plain;
     assert_false(machine_takes_masks(m));
     fake_close(f);

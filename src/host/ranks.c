@@ -101,8 +101,8 @@ static mpk_status say_ended(mpk_context *cx, uint32_t rank)
 /* n bytes from a socket, until `end`.  from: the rank at its other end, for messages.
  *
  * await_ready bounds the wait; recv does not block, so one that reported too much costs another
- * turn and no time beyond `end`.  0 bytes, or an error that is not passing, mean that the socket
- * has closed: the other process has ended. */
+ * turn and no time beyond `end`, and no signal interrupts it.  0 bytes, or any error but that
+ * nothing is there yet, mean that the socket has closed: the other process has ended. */
 static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t n, uint64_t end)
 {
     for (size_t got = 0; got < n;) {
@@ -110,7 +110,7 @@ static mpk_status take(mpk_context *cx, int fd, uint32_t from, void *to, size_t 
         if (!await_ready(&p, 1, end))
             FAIL(cx, MPK_EDEVICE, "rank %u does not answer: its process is stopped or hangs", from);
         ssize_t more = recv(fd, (char *)to + got, n - got, MSG_DONTWAIT);
-        if (more == 0 || (more < 0 && errno != EAGAIN && errno != EINTR))
+        if (more == 0 || (more < 0 && errno != EAGAIN))
             return say_ended(cx, from);
         got += more > 0 ? (size_t)more : 0;
     }

@@ -574,6 +574,17 @@ static void *map_as_rank_0(void *of)
     return r;
 }
 
+/* The memory is number 0: the other rank opens none before it has come. */
+static void *map_without_input(void *of)
+{
+    mpk_context cx = {0};
+    void *at, *r = be_rank_0(of);
+    close(STDIN_FILENO);
+    check_ok(&cx, ranks_map(&cx, r, 4096, &at));
+    munmap(at, 4096);
+    return r;
+}
+
 static void *end_as_rank_0(void *of)
 {
     ranks_free(be_rank_0(of));
@@ -591,7 +602,9 @@ static void test_memory(void **state)
         const char *needle; /* NULL: it is mapped */
     } rows[] = {{map_as_rank_0, 4096, NULL},
                 {map_as_rank_0, 8192, "rank 0 has 4096 bytes of memory for all, and this rank "},
-                {end_as_rank_0, 4096, "the process of rank 0 has ended"}};
+                {end_as_rank_0, 4096, "the process of rank 0 has ended"},
+                {map_without_input, 4096, NULL}};
+    const int input = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char folder[32], path[64];
         mpk_context cx = {0};
@@ -614,6 +627,10 @@ static void test_memory(void **state)
             check_ok(&cx, status);
             munmap(at, 4096);
         }
+    }
+    if (input >= 0) {
+        assert_int_equal(dup2(input, STDIN_FILENO), STDIN_FILENO);
+        close(input);
     }
 }
 

@@ -62,14 +62,13 @@ static void begin(net_exchange *x, net_answer *a, const net_item *item,
 }
 
 /* Take what is new in the reasoning or the content, which has n bytes now, of which *n_taken are
- * in items.  The last item grows if it is of this kind and not done; otherwise another one
- * begins. */
+ * in items.  The last item grows if it is of this kind; otherwise another one begins. */
 static void grow(net_exchange *x, net_answer *a, net_item_kind kind, size_t n, size_t *n_taken,
                  const net_item_events *events, text *to)
 {
     if (n == *n_taken)
         return;
-    if (!last(a) || last(a)->done || last(a)->kind != kind)
+    if (!last(a) || last(a)->kind != kind)
         begin(x, a, &(net_item){.kind = kind, .from = *n_taken, .to = *n_taken}, events, to);
     if (a->items.failed)
         return;

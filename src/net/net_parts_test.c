@@ -36,6 +36,8 @@ static const example examples[] = {
     {"", "\n\n", true, "", "\n\n", ""},
     {"", "a < b <tool", true, "", "a < b <tool", ""},
     {"", "<thin", false, "", "<thin", ""},
+    {"", "<think>", false, "", "", ""},
+    {"", "<think></think>", false, "", "", ""},
     {"", "<thinly>", false, "", "<thinly>", ""},
     {"", "say <think>no</think>", false, "", "say <think>no</think>", ""},
     {"", "<think>\nhm, 1 < 2\n</think>\n\nYes.\n", false, "hm, 1 < 2", "Yes.\n", ""},

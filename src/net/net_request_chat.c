@@ -330,10 +330,8 @@ static mpk_status read_variables(net_reader *r)
 /* Where the prompt ends: where the answer begins, after the last message, or within it. */
 static mpk_status read_end(net_reader *r)
 {
-    bool answer = true;
     TRY(net_read_flag(r, "continue_final_message", &r->out->continues));
-    if (r->out->continues && json_get(r->body, "add_generation_prompt") == NULL)
-        answer = false;
+    bool answer = !r->out->continues;
     TRY(net_read_flag(r, "add_generation_prompt", &answer));
     if (r->out->continues && answer)
         REFUSE(r, "continue_final_message",

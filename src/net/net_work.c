@@ -469,7 +469,7 @@ mpk_status net_work_wait(net_exchange *x)
     TRY(look_around(x));
     if (w->n_running > 1)
         TRY(take_all(x, &news));
-    if (news || !w->n_running)
+    if (news)
         return MPK_OK;
     if (!w->answers[w->watched].request)
         w->watched = next_running(w, w->watched);

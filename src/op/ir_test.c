@@ -154,6 +154,9 @@ static void test_windows_are_bounded(void **state)
     "%i : i64[1]\n"                                                                              \
     "input %c : f32[1, 1, 64]\n"
 #define HEADS ") {heads = 2, kv_heads = 1, head_size = 64, splits = 1}"
+#define ATTENTION                                                                            \
+    "input %q : f32[1, 2, 4]\nstate %c : f32[1, 1, 4, 4]\ninput %i : i32[1]\ninput %p : i32" \
+    "[1, 1]\n%y = attention(%q, %c, _, %i, %i, %p) "
 
 typedef struct wrong_source {
     const char *source, *message;
@@ -227,6 +230,13 @@ static void test_operands_refused(void **state)
          "logits: cap is -1, expected 0 or more", MPK_EARG},
         {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%l, %p = logits(%x, %w) {cap = 1e30}",
          "logits: cap is 1e+30", MPK_EARG},
+        {ATTENTION "{cap = -1.0}", "attention: cap is -1, expected 0 (none) or more", MPK_EARG},
+        {ATTENTION "{cap = 1e30}", "attention: cap is 1e+30", MPK_EARG},
+        {"input %x : f32[4, 2]\n%y = recur(%x) {expr = \"x0\", start = \"given\"}",
+         "recur: no operand has steps", MPK_EARG},
+        {"input %x : f32[1, 1, 1, 1]\n%y = unfold(%x) {kernel = [1, 1], size = [1, 1], entries = "
+         "16777216}",
+         "unfold: a row has 16777216 entries", MPK_ESHAPE},
         {"input %x : f32[2, 4]\nconst %w : f32[8, 4]\n%y = linear(%x, %w) {factor = 1e30}",
          "linear: factor is 1e+30", MPK_EARG},
         {"input %x : f32[4, 2]\n%y = pad(%x) {before = [1], after = [0, 0]}",

@@ -631,8 +631,8 @@ static void test_rules_at_the_ends(void **state)
     set_up(&b, SAMPLE("2", "6", "3, 24", "2"));
     float *x = data_of(&b, "x");
     int32_t *asks = data_of(&b, "a"), *records = data_of(&b, "u");
-    const float one = 1, large = 100, some = 50;
-    const int32_t ids[] = {-1, V, BIASED}, sequence[] = {3, 0, 0, BIASED};
+    const float one = 1, bias[] = {100, 100, 1, 50};
+    const int32_t ids[] = {-1, V, 0, BIASED}, sequence[] = {3, 0, 0, BIASED};
     for (const char *name = "sadhuc"; *name; name++) /* what no line below sets is off */
         memset(data_of(&b, (char[]){*name, 0}), 0,
                (size_t)ir_bytes(tensor_of(&b, (char[]){*name, 0})));
@@ -645,16 +645,16 @@ static void test_rules_at_the_ends(void **state)
         memcpy(records + i * WORDS + RULES_REPETITION, &one, sizeof one);
         memcpy(records + i * WORDS + RULES_TYPICAL, &one, sizeof one);
     }
-    records[2 * WORDS + RULES_BIASES] = 3;
+    records[2 * WORDS + RULES_BIASES] = 4;
     records[2 * WORDS + RULES_LEAST] = 9; /* until then no end may come */
     records[2 * WORDS + RULES_ENDS] = 1;
-    records[2 * WORDS + RULES_LISTS + 6] = V;
+    records[2 * WORDS + RULES_LISTS + 8] = V;
     records[2 * WORDS + RULES_BANNED] = 4;
-    memcpy(records + 2 * WORDS + RULES_LISTS + 7, sequence, sizeof sequence);
-    for (int i = 0; i < 3; i++) {
+    memcpy(records + 2 * WORDS + RULES_LISTS + 9, sequence, sizeof sequence);
+    for (int i = 0; i < 4; i++) {
         int32_t *pair = records + 2 * WORDS + RULES_LISTS + 2 * i;
         pair[0] = ids[i];
-        memcpy(pair + 1, i < 2 ? &large : &some, sizeof large);
+        memcpy(pair + 1, &bias[i], sizeof bias[i]);
     }
     for (int i = 0; i < 2; i++) {
         asks[i * ASKS + ASK_RULES] = 2 + i;
@@ -665,7 +665,7 @@ static void test_rules_at_the_ends(void **state)
     assert_int_equal(at(&b, "t", 0), MASKED);
     assert_int_equal(at(&b, "t", 1), BIASED);
     assert_true(at(&b, "choice", V - 1) == x[V - 1]);
-    assert_true(at(&b, "choice", V + BIASED) == x[BIASED] + some);
+    assert_true(at(&b, "choice", V) == x[0] + 1 && at(&b, "choice", V + BIASED) == x[BIASED] + 50);
     assert_true(at(&b, "choice", 2 * V) == 0);
     tear_down(&b);
 }

@@ -42,15 +42,14 @@ typedef struct attention_parts {
     const ir_op *kv_write, *rope_table;
 } attention_parts;
 
-/* Is t [T, n, head_size] the part of qkv [T, columns] that begins at column `first`?  The stride
- * of an axis of size 1 says nothing and is ignored. */
+/* Is t, of three axes, [T, n, head_size], the part of qkv [T, columns] that begins at column
+ * `first`?  The stride of an axis of size 1 says nothing and is ignored. */
 static bool is_part(const rewrite *w, ir_tensor_id t, ir_tensor_id qkv, int64_t first, int64_t n,
                     int64_t head_size)
 {
     const ir_tensor *part = tensor_of(w, t), *whole = tensor_of(w, qkv);
     int64_t dims[3] = {whole->dims[0], n, head_size}, strides[3] = {whole->dims[1], head_size, 1};
-    if (part->rank != 3 || tg_root(w->g, t) != qkv || part->dtype != whole->dtype ||
-        part->offset != first)
+    if (tg_root(w->g, t) != qkv || part->dtype != whole->dtype || part->offset != first)
         return false;
     for (uint32_t i = 0; i < 3; i++)
         if (part->dims[i] != dims[i] || (dims[i] > 1 && part->stride[i] != strides[i]))

@@ -539,6 +539,42 @@ static void other_attention_is_split(void **state)
     }
 }
 
+/* The paper's attention makes the rotation table by itself, from its own positions: where the table
+ * comes from elsewhere, both stay apart. */
+static void tables_of_other_positions_stay(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *table;
+        bool is_one;
+    } rows[] = {{"%t = rope_table(%p) {size = 8}\n", true},
+                {"input %o : i32[2] live=tokens\n%t = rope_table(%o) {size = 8}\n", false},
+                {"input %t : f32[2, 2, 4] live=tokens\n", false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        snprintf(program, sizeof program,
+                 "input %%x : f32[2, 16] live=tokens\ninput %%p : i32[2] live=tokens\n"
+                 "input %%s : i32[2] live=tokens\ninput %%g : i32[2, 4]\nconst %%w : f32[32, 16]\n"
+                 "state %%kc : f32[8, 1, 4, 8]\nstate %%vc : f32[8, 1, 4, 8]\n%s"
+                 "%%qkv = linear(%%x, %%w)\n"
+                 "%%a = slice(%%qkv) {starts = [0, 0], stops = [2, 16]}\n"
+                 "%%b = slice(%%qkv) {starts = [0, 16], stops = [2, 24]}\n"
+                 "%%c = slice(%%qkv) {starts = [0, 24], stops = [2, 32]}\n"
+                 "%%q = reshape(%%a) {shape = [2, 2, 8]}\n%%k = reshape(%%b) {shape = [2, 1, 8]}\n"
+                 "%%v = reshape(%%c) {shape = [2, 1, 8]}\n%%qr = rope(%%q, %%t)\n%%kr = rope(%%k, "
+                 "%%t)\n%%kn, %%vn = kv_write(%%kr, %%v, %%p, %%s, %%g, %%kc, %%vc)\n"
+                 "%%y = attention(%%qr, %%kn, %%vn, %%p, %%s, %%g)\noutput %%y\n",
+                 rows[i].table);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse(&a, g, PASS_FUSE_PAPER, 132);
+        assert_int_equal(count_of(fused, "attention_qkv"), rows[i].is_one);
+        assert_int_equal(count_of(fused, "rope_kv"), !rows[i].is_one);
+        arena_free(&a);
+    }
+}
+
 /* Settings may stand after the name of a pass; what is no setting is refused. */
 static void settings_on_text(void **state)
 {
@@ -705,6 +741,7 @@ int main(void)
                                        cmocka_unit_test(what_else_is_read_stays),
                                        cmocka_unit_test(what_follows_a_product),
                                        cmocka_unit_test(other_attention_is_split),
+                                       cmocka_unit_test(tables_of_other_positions_stay),
                                        cmocka_unit_test(fused_and_plain_give_the_same_bits)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

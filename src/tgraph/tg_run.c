@@ -77,7 +77,7 @@ static mpk_status run_all(runner *r, uint64_t seed)
             if (--r->missing[r->links.triggers[i]] == 0)
                 activate(r, r->links.triggers[i]);
     }
-    CHECK(r->cx, done == g->n_tasks && r->missing[TG_END] == 0, MPK_EVERIFY,
+    CHECK(r->cx, done == g->n_tasks, MPK_EVERIFY,
           "%u of %u tasks ran, then none was ready: the end event is not activated", done,
           g->n_tasks);
     return MPK_OK;

@@ -48,6 +48,15 @@ static void add_traits(const item *it, model_config *c)
         c->value_size = 32;
         c->shared_ffn_size = 64;
     }
+    if (is_of(it, "qwen3_5_text")) {
+        c->delta_layers[0] = 1; /* layer 1 has attention */
+        c->delta_key_heads = 2;
+        c->delta_heads = 4;
+        c->delta_key_size = 128;
+        c->delta_value_size = 64;
+        c->delta_conv = 4;
+        c->attention_gate = true;
+    }
     if (is_of(it, "gpt_oss")) {
         c->attention_bias = c->attention_out_bias = c->router_bias = c->expert_bias = true;
         c->sinks = true;

@@ -10,6 +10,7 @@
 #endif
 
 #include "carried_check.h"
+#include "draw_sizes.h"
 #include "load/load.h"
 #include "peers_bed.h"
 
@@ -194,27 +195,32 @@ static void make_fast_model(bed *b, uint32_t n_gpus, bool adds)
     const bool experts = !adds && random_below(&b->random, 3) == 0;
     const uint32_t kv_heads = adds ? n_gpus : 1u << random_below(&b->random, 3);
     const int head_size = adds ? 128 : 64;
-    const model_config c = {.family = str_from(families[experts ? 2 : random_below(&b->random, 2)]),
-                            .n_layers = 1 + random_below(&b->random, 2),
-                            .hidden_size = 64 * (1 + (int)random_below(&b->random, 3)),
-                            .n_heads = kv_heads * (1 + random_below(&b->random, 2)),
-                            .n_kv_heads = kv_heads,
-                            .head_size = head_size,
-                            .ffn_size = 64 * (2 + (int)random_below(&b->random, 3)),
-                            .vocab_size = VOCABULARY,
-                            .max_positions = 256,
-                            .norm_eps = 1e-5,
-                            .tied_embeddings = true,
-                            .activation = STR("silu"),
-                            .n_experts = experts ? 5 : 0,
-                            .experts_per_token = 2 + 2 * (int)random_below(&b->random, 2),
-                            .expert_ffn_size = 80 + 8 * (int)random_below(&b->random, 3),
-                            .expert_every = 1,
-                            .normalize_experts = true,
-                            .rope_size = head_size,
-                            .rope_theta = 10000,
-                            .bos_token = -1};
+    model_config c = {.family = str_from(families[experts ? 2 : random_below(&b->random, 2)]),
+                      .n_layers = 1 + random_below(&b->random, 2),
+                      .hidden_size = 64 * (1 + (int)random_below(&b->random, 3)),
+                      .n_heads = kv_heads * (1 + random_below(&b->random, 2)),
+                      .n_kv_heads = kv_heads,
+                      .head_size = head_size,
+                      .ffn_size = 64 * (2 + (int)random_below(&b->random, 3)),
+                      .vocab_size = VOCABULARY,
+                      .max_positions = 256,
+                      .norm_eps = 1e-5,
+                      .tied_embeddings = true,
+                      .activation = STR("silu"),
+                      .n_experts = experts ? 5 : 0,
+                      .experts_per_token = 2 + 2 * (int)random_below(&b->random, 2),
+                      .expert_ffn_size = 80 + 8 * (int)random_below(&b->random, 3),
+                      .expert_every = 1,
+                      .normalize_experts = true,
+                      .rope_size = head_size,
+                      .rope_theta = 10000,
+                      .bos_token = -1};
     const model_weights w = {all_same, &dtype};
+    if (!adds && !experts && random_below(&b->random, 3) == 0) {
+        c.family = STR("qwen3_5_text");
+        c.n_layers = 2;
+        draw_delta(b->random.seed, 32, 32, &c);
+    }
     const pass_options o = {.n_workers = 6 * n_gpus,
                             .n_peers = n_gpus,
                             .launch = PASS_LAUNCH_AOT,

@@ -3,6 +3,7 @@ however its tokens come into steps, whatever ran in the slot before, on several 
 what such models refuse.  tests/test_models.py compares their logits with Transformers."""
 
 import json
+import re
 
 import numpy
 import pytest
@@ -75,6 +76,19 @@ def test_neither_steps_nor_company_change_an_answer(folder, tmp_path):
         assert "0 of 0 tokens of prompts from the prefix cache" in words
         for i, a in zip(order, answers):
             assert a["tokens"] == alone[i]["tokens"], (options, i)
+
+
+def test_answers_with_a_form(folder, tmp_path):
+    """A token is fed only when the mask of the next draw is there, since none can be fed again: the same answers alone,
+    in company, and where many masks are made at once."""
+    form = "[a-f]{3,9}-[0-9]{2,30}"
+    requests = [dict(r, regex=form, max_tokens=40, ignore_eos=False, temperature=1.0) for r in draw_requests(12)]
+    requests[3::4] = [{k: v for k, v in r.items() if k != "regex"} for r in requests[3::4]]
+    alone, _ = batch(folder, requests, tmp_path, "--max-batch", 1)
+    company, _ = batch(folder, requests, tmp_path, "--max-batch", 12, "--threads", 3)
+    for r, a, b in zip(requests, alone, company):
+        assert a["tokens"] == b["tokens"] and a["tokens"]
+        assert "regex" not in r or a["finish_reason"] == "length" or re.fullmatch(form, a["text"]), a
 
 
 def test_several_answers_to_one_prompt(folder, tmp_path):

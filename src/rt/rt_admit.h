@@ -309,6 +309,13 @@ RT_LARGE_FN int rt_slot_match(rt_machine *m, rt_u32 index)
 
 /* ---- growing and putting back ---- */
 
+/* The state of a request that has tokens to feed.  Where tokens leave state behind none can be fed
+ * again, so one with masks waits for that of its next draw before it feeds (RT_SLOT_LATE). */
+RT_FN rt_u32 rt_slot_feeds(const rt_machine *m, rt_u32 index)
+{
+    return m->serving->carries && m->running[index].mask ? RT_SLOT_LATE : RT_SLOT_FEEDING;
+}
+
 /* Pages that a request needs when it is about to feed n tokens: those of n + 1 positions, or of all
  * its positions if the host samples. */
 RT_FN rt_u32 rt_pages_at_first(const rt_serving *s, const rt_request *r, rt_u32 n, rt_u32 limit)
@@ -464,7 +471,7 @@ RT_LARGE_FN void rt_step_resume(rt_machine *m)
         rt_u32 index = rt_find_parked(m);
         if (!(s->grows ? rt_slot_unpark(m, index) : rt_slot_borrow(m, index)))
             return;
-        m->slots[index].state = RT_SLOT_FEEDING;
+        m->slots[index].state = rt_slot_feeds(m, index);
         s->n_parked--;
         s->n_active++;
     }
@@ -501,7 +508,7 @@ RT_LARGE_FN void rt_slot_begin(rt_machine *m, rt_u32 index, const rt_request *r,
     m->running[index] = *r;
     slot->n_eos = (rt_u16)r->n_eos;
     slot->asks = (rt_u16)((r->n_rules ? RT_SLOT_RULES : 0) | (r->n_logprobs ? RT_SLOT_SHARES : 0));
-    slot->state = RT_SLOT_FEEDING;
+    slot->state = rt_slot_feeds(m, index);
     slot->admitted = s->n_admitted++;
     slot->admitted_ns = rt_clock_ns();
     slot->position = slot->held = slot->n_fed = slot->generated = slot->count = 0;

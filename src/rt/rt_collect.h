@@ -180,6 +180,7 @@ RT_FN void rt_slot_next(rt_machine *m, rt_u32 index)
     slot->source = RT_NOWHERE;
     slot->n_source = 1;
     slot->n_fed = 0;
+    slot->state = rt_slot_feeds(m, index);
 }
 
 /* The entry told last says how the slot's drafts went. */

@@ -204,7 +204,8 @@ RT_FN rt_u32 rt_step_is_steady(const rt_machine *m)
         return 0;
     for (rt_u32 i = 0; i < m->serving->n_slots; i++) {
         const rt_slot *slot = &m->slots[i];
-        if (slot->state == RT_SLOT_LATE)
+        if (slot->state == RT_SLOT_LATE ||
+            (m->serving->carries && slot->state == RT_SLOT_FEEDING && m->running[i].mask))
             return 0;
         if (slot->state == RT_SLOT_FEEDING &&
             (slot->source != RT_NOWHERE || slot->step_tokens != 1 || slot->step_rows != 1))

@@ -47,6 +47,9 @@ static void list_slow(const ir_graph *g, uint32_t n_tokens, text *generic, text 
 /* What waits for counters where all between the embedding and the logits polls. */
 #define CARRIED " embedding rope_table logits sample"
 
+/* The same where the square of relu is an operator of its own. */
+#define SQUARED " embedding rope_table map map logits sample"
+
 /* Two layers of a model as a GPU compiles them: in decoding, streams and prompts these operators
  * have generic bodies, and all others fast ones.  In steps of few tokens those in `waiting` wait
  * for counters; one of them between the first product and the logits keeps all from polling
@@ -134,6 +137,14 @@ static void families_have_fast_bodies(void **state)
                 {"olmo2", " rope_table sample", CARRIED},
                 {"glm4_moe", " rope_table sample", CARRIED},
                 {"minimax_m2", " rope_table sample", CARRIED},
+                {"dots1", " rope_table sample", CARRIED},
+                {"ernie4_5_moe", " rope_table sample", CARRIED},
+                {"stablelm", " rope_table sample", " embedding rope_table gather logits sample"},
+                {"arcee", " rope_table map map sample", SQUARED},
+                {"nemotron", " rope_table map map sample",
+                 " embedding rope_table map map gather logits sample"},
+                {"gpt_neox", " rope_table sample", " embedding rope_table gather logits sample"},
+                {"olmo", " rope_table sample", " embedding rope_table gather logits sample"},
                 {"granite", " rope_table sample", CARRIED},
                 {"granitemoe", " rope_table sample", CARRIED},
                 {"hunyuan_v1_dense", " rope_table sample", CARRIED}};
@@ -147,6 +158,7 @@ static void families_have_fast_bodies(void **state)
         c.family = str_from(def->family);
         c.n_layers = 2, c.head_norms = false;
         c.layer_norms = def->layer_norms, c.norm_bias = def->norm_bias;
+        c.bare_norms = def->bare_norms, c.mlp_bias = def->mlp_biased;
         c.activation = str_from(def->activation ? def->activation : "silu");
         c.embedding_scale = def->root_embedding || def->multipliers ? 12.5 : 0;
         c.residual_scale = c.logits_scale = def->multipliers ? 0.22 : 0;

@@ -205,6 +205,10 @@ static ir_graph *random_decoder(world *w)
                       .attention_scale = pick(w, 3) ? 0 : 0.4,
                       .attention_cap = pick(w, 4) ? 0 : 0.5,
                       .logits_cap = pick(w, 3) ? 0 : 2,
+                      .query_growth = pick(w, 3) ? 0 : 0.5,
+                      .query_step = 2 + pick(w, 9),
+                      .head_bias = pick(w, 4) == 0,
+                      .parallel = pick(w, 2),
                       .n_experts = 2 + pick(w, 9),
                       .experts_per_token = 1 + pick(w, 2),
                       .expert_ffn_size = 8 + pick(w, 20),
@@ -220,6 +224,10 @@ static ir_graph *random_decoder(world *w)
         c.n_kv_heads = 1;
     if (def->delta)
         draw_delta(w->seed, 24, 20, &c);
+    if (def->routing == MODEL_ROUTES_SCALED)
+        c.experts_per_token = 1, c.experts_scaled = c.expert_sigmoid = true;
+    if (def->activation && strcmp(def->activation, "relu2") == 0)
+        c.activation = STR("relu2");
     model_shape shape = {.n_tokens = tokens,
                          .n_rows = 1 + pick(w, tokens),
                          .n_slots = tokens,

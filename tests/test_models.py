@@ -524,7 +524,8 @@ def test_all_fusions_agree(tmp_path):
     reductions have one order, and the same up to rounding with the fast ones."""
     for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
                  "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe", "cohere2",
-                 "starcoder2", "olmo3-yarn", "deepseek2-lite", "deepseek3"]:
+                 "starcoder2", "olmo3-yarn", "deepseek2-lite", "deepseek3", "minimax-m2", "ministral3", "llama4",
+                 "nemotron", "gpt-neox", "olmo"]:
         model, config = make(name)
         folder = support.save(model, tmp_path / name, "bfloat16")
         whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -113,7 +113,7 @@ def int8(symmetric=True, dtype=torch.float32):
     return compressed("int-quantized", num_bits=8, type="int", strategy="channel", symmetric=symmetric), pack
 
 
-def fp8(rows, columns, name="weight_scale", dtype=torch.float32, config=None):
+def fp8(rows, columns, name="weight_scale", dtype=torch.float32, config=None, of_inputs="input_scale"):
     """A scale for so many rows and columns; None: for all of them."""
     def pack(stem, w):
         r, c = rows or w.shape[0], columns or w.shape[1]
@@ -125,7 +125,7 @@ def fp8(rows, columns, name="weight_scale", dtype=torch.float32, config=None):
         wide = scales.float().repeat_interleave(r, 0).repeat_interleave(c, 1)[:w.shape[0], :w.shape[1]]
         q = (w / wide).clamp(-448, 448).to(torch.float8_e4m3fn)
         alone = scales.reshape(()) if not rows and not columns else scales
-        return {"weight": q, name: alone, "input_scale": torch.tensor([0.5])}, q.float() * wide
+        return {"weight": q, name: alone, of_inputs: torch.tensor([0.5])}, q.float() * wide
     return config or {"quant_method": "fp8", "weight_block_size": [rows, columns]}, pack
 
 
@@ -213,6 +213,8 @@ SCHEMES = {
     "int8-bf16": (int8(dtype=torch.bfloat16), EXACT),
     "int8-zeros": (int8(symmetric=False), EXACT),
     "fp8": (fp8(None, None, config={"quant_method": "fp8", "activation_scheme": "static"}), EXACT),
+    "fp8-ministral": (fp8(None, None, "weight_scale_inv", torch.bfloat16, {
+        "quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}, "activation_scale"), EXACT),
     "fp8-blocks": (fp8(48, 40, "weight_scale_inv"), EXACT),
     "table": (bits_and_bytes(64, False), EXACT),
     "table-nested": (bits_and_bytes(48, True), EXACT),
@@ -227,6 +229,10 @@ SCHEMES = {
     "fp8-rows": (fp8(1, None, dtype=torch.bfloat16, config=FP8_CHANNEL), EXACT),
 }
 FAMILIES = {
+    "ministral3": ("Ministral3", dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                                      intermediate_size=96)),
+    "minimax-m2": ("MiniMaxM2", dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+                                     intermediate_size=96, num_local_experts=4, num_experts_per_tok=4)),
     "llama": ("Llama", dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96)),
     "qwen2": ("Qwen2", dict(hidden_size=96, num_attention_heads=3, num_key_value_heads=1, intermediate_size=160)),
     "phi3": ("Phi3", dict(hidden_size=64, num_attention_heads=2, num_key_value_heads=1, intermediate_size=96,
@@ -292,7 +298,9 @@ def test_a_scheme(scheme, tmp_path):
 
 
 @pytest.mark.parametrize("family, scheme", [("qwen2", "awq"), ("qwen2", "gptq-8"), ("phi3", "gptq-zeros"),
-                                            ("phi3", "fp8-rows"), ("mixture", "packed-4"), ("mixture", "fp8-blocks"),
+                                            ("phi3", "fp8-rows"), ("ministral3", "fp8-ministral"),
+                                            ("minimax-m2", "fp8-blocks"), ("mixture", "packed-4"),
+                                            ("mixture", "fp8-blocks"),
                                             ("mixture", "awq"), ("latents", "fp8-blocks"), ("latents", "packed-4")])
 def test_a_family(family, scheme, tmp_path):
     said, allowed = SCHEMES[scheme]

@@ -311,7 +311,8 @@ static mpk_status run(calibration *c, const load_model *m, const mpk_quantize_op
                       engine_calibration *out)
 {
     const machine_watcher watcher = {find_subject, see, c};
-    const uint32_t most = m->config.max_positions;
+    const uint32_t chunk = m->config.chunk, all = m->config.max_positions,
+                   most = chunk && chunk < all ? chunk : all;
     c->window = most && most < WINDOW ? most : WINDOW;
     const mpk_engine_options options = {.size = sizeof options,
                                         .device = "cpu",

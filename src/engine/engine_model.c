@@ -140,6 +140,38 @@ static mpk_status add_kv(mpk_context *cx, const model_config *c, engine_plan *p)
     return MPK_OK;
 }
 
+/* Chunks beyond the first are seen by no program. */
+static mpk_status check_chunk(mpk_context *cx, const model_config *c, uint32_t context)
+{
+    CHECK(
+        cx, !c->chunk || context <= c->chunk, MPK_EUNSUPPORTED,
+        "the model's layers see chunks of %u tokens: contexts of more, here %u, are not supported",
+        c->chunk, context);
+    return MPK_OK;
+}
+
+/* The context that was asked for, or else one that is usual and that the model has. */
+static mpk_status plan_context(mpk_context *cx, const model_config *c, engine_plan *p)
+{
+    uint32_t most = c->max_positions;
+    if (c->chunk && c->chunk < most)
+        most = c->chunk;
+    if (!p->context_tokens)
+        p->context_tokens = most < ENGINE_DEFAULT_CONTEXT ? most : ENGINE_DEFAULT_CONTEXT;
+    TRY(check_chunk(cx, c, p->context_tokens));
+    CHECK(cx, p->context_tokens <= c->max_positions, MPK_ELIMIT,
+          "a context of %u tokens is more than the %u that the model was made for",
+          p->context_tokens, c->max_positions);
+    return MPK_OK;
+}
+
+/* What a draft model's keys and values take, in the context of the model. */
+static mpk_status add_draft(mpk_context *cx, const model_config *c, engine_plan *p)
+{
+    TRY(check_chunk(cx, c, p->context_tokens));
+    return add_kv(cx, c, p);
+}
+
 /* The order matters: dtypes, then the bytes of a position, then the steps, then the pages, which
  * get what is left.  With drafts a step may have rules in more rows than it has requests, one for
  * each draft that is tried.  b->plan is written only if all is well. */
@@ -169,23 +201,13 @@ mpk_status engine_make_plan(mpk_context *cx, bool for_running, engine_build *b)
         if (!o->kv_dtype)
             p.kv_dtype = p.activation_dtype;
     }
-    if (!p.context_tokens)
-        p.context_tokens =
-            c->max_positions < ENGINE_DEFAULT_CONTEXT ? c->max_positions : ENGINE_DEFAULT_CONTEXT;
-    if (c->chunk && c->chunk < p.context_tokens && !o->context_tokens)
-        p.context_tokens = c->chunk;
-    CHECK(
-        cx, !c->chunk || p.context_tokens <= c->chunk, MPK_EUNSUPPORTED,
-        "the model's layers see chunks of %u tokens: contexts of more, here %u, are not supported",
-        c->chunk, p.context_tokens);
-    CHECK(cx, p.context_tokens <= c->max_positions, MPK_ELIMIT,
-          "a context of %u tokens is more than the %u that the model was made for",
-          p.context_tokens, c->max_positions);
+    TRY(plan_context(cx, c, &p));
     CHECK(cx, p.kv_dtype != IR_Q8_0 || device->target->narrows, MPK_EUNSUPPORTED,
           "a KV cache of q8_0 is for the CPU: on %s say f32, f16 or bf16", device->target->title);
     TRY(add_kv(cx, c, &p));
     if (b->has_draft)
-        NOTE(cx, add_kv(cx, &b->draft.config, &p), "planning the draft model %s", o->draft_model);
+        NOTE(cx, add_draft(cx, &b->draft.config, &p), "planning the draft model %s",
+             o->draft_model);
     p.pages_per_slot = (p.context_tokens + ENGINE_PAGE_TOKENS - 1) / ENGINE_PAGE_TOKENS;
     plan_steps(o, device, &p);
     TRY(plan_pages(cx, b, for_running, &p));

@@ -349,6 +349,7 @@ bool quantised_is_part(str name)
                                        ".qzeros",
                                        ".g_idx",
                                        ".input_scale",
+                                       ".activation_scale",
                                        ".weight.absmax",
                                        ".weight.quant_map",
                                        ".weight.nested_absmax",

@@ -465,7 +465,8 @@ enum { RT_SLOT_RULES = 1, RT_SLOT_SHARES = 2 };
 typedef struct rt_slot {
     /* FREE; FEEDING: has tokens to feed; WAITING: for the host's RT_APPEND; PARKED: was put back,
      * or pauses; LATE: the mask of its next token had not arrived when a step was to draw it, or,
-     * where tokens leave state behind, is waited for before a token is fed; ENDED: the host knows, and the slot is freed before the step task goes on */
+     * where tokens leave state behind, is waited for before a token is fed; ENDED: the host knows,
+     * and the slot is freed before the step task goes on */
     rt_u32 state;
     rt_u32 admitted; /* number of the admission: the order of prompts */
     rt_u32 position; /* tokens that are in the KV cache */

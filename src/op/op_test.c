@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "ir/op.h"
 #include "op/experts.h"
+#include "op/fill.h"
 #include "op/runs.h"
 
 static uint64_t base_seed;
@@ -672,13 +673,31 @@ static void rounds_divide_experts(void **state)
         }
 }
 
+/* Operands of every integer dtype are filled: with the same numbers, as far as they fit. */
+static void integers_are_filled(void **state)
+{
+    static const ir_dtype dtypes[] = {IR_I64, IR_I32, IR_I16, IR_I8, IR_U8};
+    enum { N = 64, LIMIT = 100 };
+    (void)state;
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++) {
+        const ir_tensor t = {.dtype = dtypes[k], .rank = 1, .dims = {N}};
+        const size_t size = (size_t)ir_row_bytes(t.dtype, 1);
+        char data[8 * N] = {0};
+        fill_indices(&t, LIMIT, base_seed, data);
+        for (uint64_t i = 0; i < N; i++) {
+            const int64_t expected = fill_choose(base_seed, i, LIMIT);
+            assert_memory_equal(data + i * size, &expected, size); /* its low bytes */
+        }
+    }
+}
+
 int main(void)
 {
     base_seed = check_seed();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records),         cmocka_unit_test(test_hostile_attributes),
-        cmocka_unit_test(test_just_refused),    cmocka_unit_test(test_just_taken),
-        cmocka_unit_test(test_every_case),      cmocka_unit_test(runs_divide_their_axis),
-        cmocka_unit_test(rounds_divide_experts)};
+        cmocka_unit_test(test_records),          cmocka_unit_test(test_hostile_attributes),
+        cmocka_unit_test(test_just_refused),     cmocka_unit_test(test_just_taken),
+        cmocka_unit_test(test_every_case),       cmocka_unit_test(runs_divide_their_axis),
+        cmocka_unit_test(rounds_divide_experts), cmocka_unit_test(integers_are_filled)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

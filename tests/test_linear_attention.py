@@ -106,7 +106,7 @@ def test_peers(folder, tmp_path, peers):
     tokens = [RANDOM.randrange(VOCABULARY) for _ in range(60)]
     one = support.score(folder, tokens, tmp_path)
     several = support.score(folder, tokens, tmp_path, "--gpus", peers)
-    assert numpy.abs(several - one).max() <= 2e-5 * numpy.abs(one).max()
+    assert numpy.abs(several - one).max() <= 1e-4 * numpy.abs(one).max()
 
 
 def test_image(folder, tmp_path):
@@ -173,7 +173,7 @@ def test_model_that_also_reads_images(folder, tmp_path):
 CASES = {
     "qwen35": ("Qwen3_5Text", shape(64, 4, 2, 32, layers=4, **delta(2, 6, 16, 8))),
     "qwen35moe": ("Qwen3_5MoeText", experts(64, 4, 1, 32, layers=4, n=8, of_token=3, size=40,
-                                            shared_expert_intermediate_size=48, **delta(2, 4, 8, 16))),
+                                            shared_expert_intermediate_size=48, **delta(2, 4, 16, 16))),
     "qwen3next": ("Qwen3Next", experts(64, 4, 2, 32, layers=4, n=8, of_token=3, size=40,
                                        shared_expert_intermediate_size=48, **delta(2, 4, 16, 32))),
 }
@@ -269,6 +269,6 @@ def test_gguf(architecture, tmp_path):
     found, expected = support.score(path, tokens, tmp_path, "--kv", "f32"), logits_of(model, tokens)
     assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
     several = support.score(path, tokens, tmp_path, "--kv", "f32", "--gpus", 2)
-    assert numpy.abs(several - found).max() <= 2e-5 * numpy.abs(found).max()
+    assert numpy.abs(several - found).max() <= 1e-4 * numpy.abs(found).max()
     _, words = support.mpk("quantize", path, "-o", tmp_path / "small.gguf", "--type", "q8_0", code=1)
     assert "models with linear attention are read, and cannot be written" in words

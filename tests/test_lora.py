@@ -161,7 +161,7 @@ def lora(*words):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.draws(8)
+@pytest.mark.draws(4)
 def test_families(name, tmp_path):
     """A PEFT folder over the checkpoint and over its GGUF file, and the adapter as a GGUF file over both."""
     family, options, modules = CASES[name]
@@ -289,6 +289,7 @@ def test_names_of_mixtral(tmp_path):
 
 
 @pytest.mark.parametrize("type", ["F16", "BF16", "Q8_0"])
+@pytest.mark.draws(1)
 def test_types_of_gguf_adapters(type, tmp_path):
     """Those that llama.cpp's converter writes."""
     model, type = make("Llama", shape(64, 4, 2)), gguf.GGMLQuantizationType[type]
@@ -385,6 +386,7 @@ def apply_whole(model, adapter):
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.draws(5)
 def test_ways(way, tmp_path):
     """What adapters say in different ways, over a folder and a GGUF file."""
     fill, options = WAYS[way]
@@ -402,6 +404,7 @@ def test_ways(way, tmp_path):
 
 @pytest.mark.parametrize("end", ["embed_tokens", "lm_head"])
 @pytest.mark.parametrize("kind", ["folder", "gguf"])
+@pytest.mark.draws(2)
 def test_tied_heads(end, kind, tmp_path):
     """Only the one that the adapter names changes."""
     model = make("Llama", shape(64, 4, 2, tie_word_embeddings=True))
@@ -463,6 +466,7 @@ PEFT = {
 
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 @pytest.mark.parametrize("way", PEFT)
+@pytest.mark.draws(8)
 def test_peft(way, tied, tmp_path):
     """Folders that PEFT writes, against its own forward pass, in which updates stay apart from the weights."""
     peft = pytest.importorskip("peft")
@@ -511,6 +515,7 @@ def test_rounded_once(dtype, tmp_path):
 
 
 @pytest.mark.parametrize("type", ["q8_0", "q4_k_m", "q6_k"])
+@pytest.mark.draws(1)
 def test_blocks(type, tmp_path):
     """A weight in blocks becomes f16: what the blocks say and the update; others stay as they are."""
     model = make("Llama", shape(256, 4, 2, ffn=512))
@@ -546,6 +551,7 @@ MODULES = {"llama": ("self_attn.q_proj", "mlp.down_proj"), "phi3": ("self_attn.q
 @pytest.mark.parametrize("family, scheme", [("llama", "awq"), ("llama", "int8"), ("llama", "fp8-blocks"),
                                             ("phi3", "gptq-zeros"), ("mixture", "packed-4"), ("mixture", "fp8-rows"),
                                             ("latents", "packed-4")])
+@pytest.mark.draws(3)
 def test_quantised_folders(family, scheme, tmp_path):
     """Read as blocks or as numbers: merged in the dtype that config.json names."""
     said, allowed = quantised_folders.SCHEMES[scheme]

@@ -216,7 +216,7 @@ CASES = {
                                               shared_expert_intermediate_size=33, mlp_only_layers=[1],
                                               norm_topk_prob=False, **delta(1, 3, 32, 8))),
     "qwen3-5-moe": ("Qwen3_5MoeText", experts(64, 4, 1, 32, layers=4, n=8, of_token=3, size=40,
-                                              shared_expert_intermediate_size=48, **delta(4, 8, 8, 16))),
+                                              shared_expert_intermediate_size=48, **delta(4, 8, 16, 16))),
     "minimax-m2": ("MiniMaxM2", shape(64, 4, 2, 32, layers=3, num_local_experts=12, num_experts_per_tok=3, ffn=40,
                                       rope_parameters=HALF)),
     "minimax-m2-rotary": ("MiniMaxM2", shape(96, 3, 1, 40, ffn=77, vocab=1003, num_local_experts=5,
@@ -519,20 +519,23 @@ def test_experts_in_gguf(name, architecture, tmp_path):
     assert numpy.array_equal(found, support.score(folder, tokens, tmp_path, "--kv", "f32"))
 
 
-def test_all_fusions_agree(tmp_path):
+@pytest.mark.parametrize("name", [
+    "qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2", "gptoss",
+    "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe", "cohere2", "starcoder2", "olmo3-yarn", "deepseek2-lite",
+    "deepseek3", "minimax-m2", "ministral3", "llama4", "nemotron", "gpt-neox", "olmo", "qwen3-5", "qwen3-next"])
+@pytest.mark.draws(10)
+def test_all_fusions_agree(name, tmp_path):
     """The operators that the compiler fuses compute what the plain ones do: the same bits with reference bodies, whose
     reductions have one order, and the same up to rounding with the fast ones."""
-    for name in ["qwen3-odd", "llama-mlp-bias", "mistral-window", "qwen3moe-sparse-step", "gemma2", "granite", "olmo2",
-                 "gptoss", "hunyuan", "glm4", "exaone4", "qwen2moe", "granitemoe", "cohere2",
-                 "starcoder2", "olmo3-yarn", "deepseek2-lite", "deepseek3", "minimax-m2", "ministral3", "llama4",
-                 "nemotron", "gpt-neox", "olmo"]:
-        model, config = make(name)
-        folder = support.save(model, tmp_path / name, "bfloat16")
-        whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-        tokens = choose_tokens(whole, config, 75)
-        reference = {"MPK_ISA": "none"}
-        plain = support.score(folder, tokens, tmp_path, "--ops", "none", env=reference)
-        assert numpy.array_equal(plain, support.score(folder, tokens, tmp_path, "--ops", "full", env=reference)), name
-        for ops in ["full", "none"]:
-            fast = support.score(folder, tokens, tmp_path, "--ops", ops)
-            assert numpy.abs(fast - plain).max() < 1e-5 * (plain.max() - plain.min()), (name, ops)
+    model, config = make(name)
+    folder = support.save(model, tmp_path / name, "bfloat16")
+    whole = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    tokens = choose_tokens(whole, config, 75)
+    reference = {"MPK_ISA": "none"}
+    plain = support.score(folder, tokens, tmp_path, "--ops", "none", env=reference)
+    assert numpy.array_equal(plain, support.score(folder, tokens, tmp_path, "--ops", "full", env=reference)), name
+    for ops in ["full", "none"]:
+        fast = support.score(folder, tokens, tmp_path, "--ops", ops)
+        # linear attention divides keys by their length, however small it is
+        allowed = 1e-4 if hasattr(config, "linear_num_key_heads") else 1e-5
+        assert numpy.abs(fast - plain).max() < allowed * (plain.max() - plain.min()), (name, ops)

@@ -293,6 +293,7 @@ def check(tmp_path, family, scheme, allowed):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.draws(10)
 def test_a_scheme(scheme, tmp_path):
     check(tmp_path, "llama", *SCHEMES[scheme])
 
@@ -302,6 +303,7 @@ def test_a_scheme(scheme, tmp_path):
                                             ("minimax-m2", "fp8-blocks"), ("mixture", "packed-4"),
                                             ("mixture", "fp8-blocks"),
                                             ("mixture", "awq"), ("latents", "fp8-blocks"), ("latents", "packed-4")])
+@pytest.mark.draws(5)
 def test_a_family(family, scheme, tmp_path):
     said, allowed = SCHEMES[scheme]
     # of latents' blocks the part that makes keys is unpacked to f16 (src/load/latent.c)

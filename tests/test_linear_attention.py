@@ -60,7 +60,7 @@ def test_tokens_are_those_of_transformers(folder, tmp_path):
         rows = logits_of(net, r["tokens"] + a["tokens"])[len(r["tokens"]) - 1:-1]
         chosen = rows[numpy.arange(len(rows)), a["tokens"]]
         assert len(a["tokens"]) == r["max_tokens"]
-        assert (rows.max(1) - chosen <= 1e-4 * (rows.max() - rows.min())).all()
+        assert (rows.max(1) - chosen <= 5e-4 * (rows.max() - rows.min())).all()
 
 
 def test_neither_steps_nor_company_change_an_answer(folder, tmp_path):
@@ -267,7 +267,7 @@ def test_gguf(architecture, tmp_path):
                  tensors_of(model, config, architecture != "qwen3next"))
     tokens = choose_tokens(model, config, 80)
     found, expected = support.score(path, tokens, tmp_path, "--kv", "f32"), logits_of(model, tokens)
-    assert numpy.abs(found - expected).max() < 1e-4 * (expected.max() - expected.min())
+    assert numpy.abs(found - expected).max() < 5e-4 * (expected.max() - expected.min())
     several = support.score(path, tokens, tmp_path, "--kv", "f32", "--gpus", 2)
     assert numpy.abs(several - found).max() <= 1e-4 * numpy.abs(found).max()
     _, words = support.mpk("quantize", path, "-o", tmp_path / "small.gguf", "--type", "q8_0", code=1)

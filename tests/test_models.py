@@ -391,7 +391,8 @@ def test_fp32(name, tmp_path):
     assert found.shape == expected.shape and found.dtype == numpy.float32
     difference = numpy.abs(found - expected).max() / (expected.max() - expected.min())
     print(f"{name}: {difference:.2e} of the range")
-    assert difference < 1e-4
+    # linear attention divides keys by their length, however small it is: Transformers' own fp32 is as far from fp64
+    assert difference < (5e-4 if hasattr(config, "linear_num_key_heads") else 1e-4)
 
 
 @pytest.mark.parametrize("name", ["llama-tied", "llama-head-80", "qwen2-untied", "qwen3-odd", "mistral-window",
@@ -536,6 +537,5 @@ def test_all_fusions_agree(name, tmp_path):
     assert numpy.array_equal(plain, support.score(folder, tokens, tmp_path, "--ops", "full", env=reference)), name
     for ops in ["full", "none"]:
         fast = support.score(folder, tokens, tmp_path, "--ops", ops)
-        # linear attention divides keys by their length, however small it is
-        allowed = 1e-4 if hasattr(config, "linear_num_key_heads") else 1e-5
+        allowed = 1e-4 if hasattr(config, "linear_num_key_heads") else 1e-5  # as in test_fp32
         assert numpy.abs(fast - plain).max() < allowed * (plain.max() - plain.min()), (name, ops)

@@ -14,12 +14,6 @@ static mpk_status build(mpk_context *cx, const model_config *c, const model_shap
     return decoder_build(cx, c, s, w, g, layer);
 }
 
-static const char *const names[][2] = {{"exp_probs_b", "mlp.gate.e_score_correction"},
-                                       {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
-                                       {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
-                                       {"ffn_down_shexp", "mlp.shared_experts.down_proj"},
-                                       {NULL, NULL}};
-
 const model_def model_exaone_moe = {
     .family = "exaone_moe",
     .gguf = "exaone-moe",
@@ -36,6 +30,6 @@ const model_def model_exaone_moe = {
     .dense_first = 1,
     .expert_ffn = "moe_intermediate_size",
     .gguf_unnormalized = true,
-    .gguf_names = names,
+    .gguf_names = decoder_routed_names,
     .build = build,
 };

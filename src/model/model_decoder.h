@@ -101,6 +101,10 @@ ir_tensor_id decoder_layer(decoder *d, ir_tensor_id x, bool qkv_bias, bool out_b
 
 /* Qwen3's layer: Llama's with a norm of each head of q and k before the rotation. */
 ir_tensor_id decoder_qwen3_layer(decoder *d, ir_tensor_id x);
+/* The same with experts, or in layers without them the plain feed-forward part. */
+ir_tensor_id decoder_qwen3_expert_layer(decoder *d, ir_tensor_id x);
+/* GGUF's names of what DeepSeek-V3's experts have, for model_def.gguf_names. */
+extern const char *const decoder_routed_names[][2];
 /* Olmo 2's layer: norms after attention and MLP, none before. */
 ir_tensor_id decoder_normed_layer(decoder *d, ir_tensor_id x, decoder_qk_norms norms);
 /* Cohere's layer: attention and MLP both read the one norm of x. */

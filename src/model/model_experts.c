@@ -94,3 +94,18 @@ ir_tensor_id decoder_experts(decoder *d, ir_tensor_id h, ir_tensor_id x, bool ro
                    c->expert_bias ? 8 : n, in, NULL);
     return apart ? decoder_add(d, x, h, "experts_add") : h;
 }
+
+const char *const decoder_routed_names[][2] = {{"exp_probs_b", "mlp.gate.e_score_correction"},
+                                               {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                                               {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                                               {"ffn_down_shexp", "mlp.shared_experts.down_proj"},
+                                               {NULL, NULL}};
+
+ir_tensor_id decoder_qwen3_expert_layer(decoder *d, ir_tensor_id x)
+{
+    x = decoder_attend(d, x, d->c->attention_bias, d->c->attention_out_bias, true);
+    ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
+    if (model_has_experts(d->c, d->layer))
+        return decoder_experts(d, h, x, true);
+    return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
+}

@@ -4,20 +4,10 @@
  */
 #include "model/model_decoder.h"
 
-/* As Qwen3; layers without experts have the plain feed-forward part. */
-static ir_tensor_id layer(decoder *d, ir_tensor_id x)
-{
-    x = decoder_attend(d, x, d->c->attention_bias, d->c->attention_out_bias, true);
-    ir_tensor_id h = decoder_norm(d, x, "post_attention_layernorm");
-    if (model_has_experts(d->c, d->layer))
-        return decoder_experts(d, h, x, true);
-    return decoder_add(d, x, decoder_mlp(d, h), "mlp_add");
-}
-
 static mpk_status build(mpk_context *cx, const model_config *c, const model_shape *s,
                         const model_weights *w, ir_graph *g)
 {
-    return decoder_build(cx, c, s, w, g, layer);
+    return decoder_build(cx, c, s, w, g, decoder_qwen3_expert_layer);
 }
 
 const model_def model_qwen3_moe = {

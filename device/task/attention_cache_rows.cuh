@@ -310,8 +310,8 @@ template <int ROWS, int LANES, int STEPS, int WORDS>
 MPK_FN void rows_attend(const mpk_task &t, const cache_operands &o, const cache_how &h, int keys,
                         rows_block<STEPS, WORDS> *b, rows_sum<ROWS> *a)
 {
-    /* Lanes beyond the row read entry 0 of the query instead of what lies behind it; their words of
-     * k are zeros, and add nothing. */
+    /* A lane with no entry of the row reads entry 0 of the query, so that no load goes past the
+     * query's end.  Its words of k are zeros, and add nothing. */
     const int lane = mpk_thread() % 32,
               entry = lane % LANES * 8 < (int)h.size ? lane % LANES * 8 : 0;
     float score[STEPS][ROWS]; /* of the group's positions */

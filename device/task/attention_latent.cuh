@@ -355,7 +355,7 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     }
 #pragma unroll 1
     for (int stage = first; stage < end; stage++) {
-        /* page, next, after: the KV pages of this stage and the two behind it; -1: none. */
+        /* page, next, after: the KV pages of this stage and the two after it; -1: none. */
         const int odd = (stage - first) % LATENT_STAGES; /* the buffer that is read */
         const char *s_stage = t.s_scratch + odd * LATENT_STAGE_BYTES;
         if (LATENT_STAGES == 1) {

@@ -89,8 +89,8 @@ MPK_FN void block_copy_patch(const block_tile &tile, char *s_tile, const block_p
 }
 
 /* The pixels where the windows of this lane's rows begin, one of each of the warp's A fields; of
- * rows that are not there, the first, so that products read the patch and not past it.  Nobody
- * stores them. */
+ * rows that are not there, the first, so that products read the patch and not past it.  The results
+ * of those rows are not stored. */
 template <int A>
 MPK_FN void block_find_pixels(int (&pixel)[A], const block_warps &w, const block_window &window,
                               const block_rows &r)

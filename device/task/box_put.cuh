@@ -142,8 +142,8 @@ MPK_FN rt_u32 box_further(const tile_shape &s)
     return (rt_u32)s.rows * 8; /* four tokens */
 }
 
-/* Request the residual of all units, to where their rows of y will be: whoever adds a word stores
- * the word of y in its place.  One group of copies. */
+/* Request the residual of all units, to where their rows of y will be: the thread that adds a word
+ * stores the word of y in its place.  One group of copies. */
 MPK_FN void box_ask_residual(const mpk_task &t, const tile_shape &s, const box_end &e)
 {
     const char *from = mpk_at<const char>(t, s.residual) + box_copied_at(s, e);

@@ -85,7 +85,7 @@ MPK_FN int turned_swap(int j)
 }
 
 /* Request this thread's pieces of a tile, to scratch.  What is not there becomes zeros, which
- * nobody stores.  Piece q is of row q / 8, so that eight threads ask for a line of 128 bytes. */
+ * are not stored.  Piece q is of row q / 8, so that eight threads ask for a line of 128 bytes. */
 template <int LAST>
 MPK_FN void turned_ask(const mpk_view &x, const char *g_x, const turned_tile &tile, char *s_tile)
 {

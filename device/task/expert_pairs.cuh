@@ -55,7 +55,7 @@ MPK_FN rt_u32 expert_word(const mpk_task &t, int operand, rt_u64 at, rt_u32 v)
 }
 
 /* Store zeros in the row of a pair whose expert does not exist: its columns of the task's box.  No
- * chunk has such a pair, and a row that nobody wrote would keep an older step's. */
+ * chunk has such a pair, and a row that no task writes would keep an older step's. */
 MPK_FN void expert_put_zeros(const mpk_task &t, const expert_shape &s, rt_u64 pair)
 {
     rt_u16 *y = mpk_at<rt_u16>(t, s.of.y) + pair * s.of.rows; /* the pair's row */

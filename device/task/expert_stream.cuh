@@ -430,7 +430,7 @@ MPK_FN void expert_end_rows(const mpk_task &t, const expert_shape &s, const expe
 
 /* End group i of a chunk whose pairs are summed: its sums times the pairs' weights go to s_totals,
  * for expert_add_totals: [place of the tile][group][8 columns].  base: the tile's first place.  A
- * lane has two columns of a pair, so nobody else writes there. */
+ * lane has two columns of a pair, so no other lane writes there. */
 template <int WIDE, int KIND>
 MPK_FN void expert_put_totals(const mpk_task &t, const expert_shape &s, const expert_work<WIDE> &w,
                               rt_u32 chunk, int i, rt_u32 base, float *s_totals, const float *total,

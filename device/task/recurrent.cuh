@@ -33,8 +33,8 @@ MPK_FN recurrent_place recurrent_find(const mpk_task &t, const mpk_view &positio
 
 enum { CONV_MOST = 8, CONV_AHEAD = 8 }; /* weights of a column; tokens whose x is requested */
 
-/* The rows before the token at hand, of one column: row[0] is the oldest.  `slot`: whose they are,
- * -1: nobody's. */
+/* The rows before the token at hand, of one column: row[0] is the oldest.  `slot`: the request
+ * slot whose rows they are; -1: of none. */
 struct conv_rows {
     float row[CONV_MOST - 1];
     int slot;

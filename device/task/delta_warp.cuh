@@ -1,21 +1,23 @@
-/* delta_warp.cuh - delta_rule by warps: eight lanes have a row of the state, in registers.
+/* delta_warp.cuh - delta_rule token by token: eight lanes have a row of the state, in registers.
  *
- * Input: as of the generic body (recurrent.cuh), with rows of q, k and the state that are whole
- * pieces of eight neighbours.  A warp makes four columns of y at a time, all warps 32, and walks
- * the tokens by itself: no barrier.  Of a row of K entries lane l has pieces l, l + 8 .. of eight
- * each; PIECES of them, as many as K asks for, those beyond K being zeros:
+ * Input: q, k and v whose rows are whole pieces of eight neighbours, as are the heads of q and k;
+ * a state of fp32; the tokens of a slot are neighbours (src/op/recurrent.h).  A warp makes four
+ * columns of y at a time, all warps 32, and walks the tokens by itself: no barrier.  Of a row of
+ * K entries lane l has pieces l, l + 8 .. of eight each; PIECES of them, as many as K asks for,
+ * those beyond K being zeros:
  *
  *   entries   0-7   8-15  ..  56-63 | 64-71 ..        K = 128: PIECES = 2
  *   lane       0     1    ..    7   |   0   ..
  *
  * The state stays in registers as long as tokens of one slot follow each other, and is loaded and
- * stored where the slot changes.  What a token needs besides (q, k, v, a, b) does not depend on the
- * state: it is requested a token ahead.  Sums over a row are butterflies over its eight lanes, so
- * all have the same bits.
+ * stored where the slot changes.  What a token needs besides (q, k, v, a, b) is requested a token
+ * ahead, and so is the state of the next slot: where every token has a slot of its own, memory
+ * works while the token before is computed.  For that positions and slots are read two tokens
+ * ahead.  Sums over a row are butterflies over its eight lanes, so all have the same bits.
  *
  * Cost: the chain of a token, two sums over lanes one after the other and two more beside them;
- * where there are many slots, a read and a write of each one's state.  Used by
- * src/gen/body_recurrent.c.
+ * where there are many slots, a read and a write of each one's state.  Long runs of one slot go
+ * faster by chunks (delta_chunk.cuh).  Printed by src/gen/body_delta.c, which chooses.
  */
 #ifndef TASK_DELTA_WARP_CUH
 #define TASK_DELTA_WARP_CUH
@@ -23,18 +25,89 @@
 #include "task/recurrent.cuh"
 #include "task/rows_warp.cuh"
 
-enum { DELTA_LANES = 8 };
+enum { DELTA_LANES = 8, DELTA_COLUMNS = MPK_THREADS / DELTA_LANES };
+
+/* Operands in rt_entry.at, as src/op/delta_rule.c has them. */
+enum {
+    DELTA_Q,
+    DELTA_K,
+    DELTA_V,
+    DELTA_A,
+    DELTA_B,
+    DELTA_LOG,
+    DELTA_BIAS,
+    DELTA_POSITIONS,
+    DELTA_SLOTS,
+    DELTA_STATE,
+    DELTA_Y
+};
+
+/* A use of the operator.  Rows of q .. y: elements from a token to the next. */
+struct delta_shape {
+    int keys, values, heads, groups; /* entries of a head of q and of v; heads of v and of q */
+    int slots;
+    int q_row, k_row, v_row, a_row, b_row, y_row;
+    int tiled;             /* head h of v takes q and k of group h % groups */
+    int f32_log, f32_bias; /* a_log and dt_bias are fp32, else of the dtype of q */
+    float eps;
+};
+
+/* What all tokens of a head share. */
+struct delta_head {
+    int head, group;
+    float rate, bias; /* -exp(a_log) log2(e), dt_bias */
+};
 
 /* A lane's share of a row as floats. */
 template <int PIECES> struct delta_row {
     float at[PIECES][ROWS_PIECE];
 };
-/* Of a token: the lane's shares of q and k as they lie in memory, and the numbers of its head. */
+/* Of a token: the lane's shares of q and k as they lie in memory, its entries of v, a and b. */
 template <int PIECES> struct delta_token {
     rows_raw q[PIECES], k[PIECES];
-    float v, decay, step;
-    recurrent_place place;
+    float v, a, b;
 };
+
+/* Element i of a matrix of 16 or 32 bits. */
+template <int D> MPK_FN float delta_get(const mpk_task &t, int operand, rt_i64 i)
+{
+    const mpk_view v = {0, D};
+    return mpk_get(v, mpk_at<const char>(t, operand), i);
+}
+
+template <int D>
+MPK_FN delta_head delta_head_of(const mpk_task &t, const delta_shape &s, int column)
+{
+    delta_head h;
+    h.head = column / s.values;
+    h.group = s.tiled ? h.head % s.groups : h.head / (s.heads / s.groups);
+    const float log =
+        s.f32_log ? delta_get<MPK_F32>(t, DELTA_LOG, h.head) : delta_get<D>(t, DELTA_LOG, h.head);
+    h.rate = -expf(log) * 1.44269504f;
+    h.bias = s.f32_bias ? delta_get<MPK_F32>(t, DELTA_BIAS, h.head)
+                        : delta_get<D>(t, DELTA_BIAS, h.head);
+    return h;
+}
+
+/* What stays of the state after a token, as a power of 2. */
+MPK_FN float delta_fade(const delta_head &h, float a)
+{
+    const float x = a + h.bias;
+    return h.rate * (x > 20.0f ? x : log1pf(expf(x)));
+}
+/* How far a token moves the state. */
+MPK_FN float delta_reach(float b)
+{
+    return 1.0f / (1.0f + expf(-b));
+}
+
+/* Where the state of a token lies. */
+MPK_FN recurrent_place delta_find(const mpk_task &t, const delta_shape &s, int token)
+{
+    const int position = mpk_at<const int>(t, DELTA_POSITIONS)[token],
+              slot = mpk_at<const int>(t, DELTA_SLOTS)[token];
+    return {position >= 0 && (rt_u32)slot < (rt_u32)s.slots ? slot : -1, position == 0};
+}
 
 /* The entry with which the lane's piece p begins. */
 MPK_FN int delta_first(int p)
@@ -43,22 +116,21 @@ MPK_FN int delta_first(int p)
 }
 
 /* Request the lane's share of a row of n entries at g. */
-template <int PIECES>
-MPK_FN void delta_fetch(int dtype, const char *g, int n, rows_raw (&raw)[PIECES])
+template <int D, int PIECES> MPK_FN void delta_fetch(const char *g, int n, rows_raw (&raw)[PIECES])
 {
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         raw[p] = {};
         if (delta_first(p) < n)
-            rows_fetch(dtype, g + delta_first(p) * mpk_dtype_bytes(dtype), raw[p]);
+            rows_fetch(D, g + delta_first(p) * mpk_dtype_bytes(D), raw[p]);
     }
 }
-template <int PIECES>
-MPK_FN void delta_floats(int dtype, const rows_raw (&raw)[PIECES], delta_row<PIECES> &r)
+template <int D, int PIECES>
+MPK_FN void delta_floats(const rows_raw (&raw)[PIECES], delta_row<PIECES> &r)
 {
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
-        rows_floats(dtype, raw[p], r.at[p]);
+        rows_floats(D, raw[p], r.at[p]);
 }
 
 /* The sum of x y over a row, in each of its lanes. */
@@ -73,104 +145,115 @@ template <int PIECES> MPK_FN float delta_dot(const delta_row<PIECES> &x, const d
     return rows_lanes_sum<DELTA_LANES>(sum);
 }
 
-/* Request what token `token` needs for column c, of head `head` that takes q and k of `group`. */
-template <int PIECES>
-MPK_FN void delta_request(const mpk_task &t, const delta_operands &o, rt_i64 token, rt_i64 c,
-                          rt_i64 head, rt_i64 group, delta_token<PIECES> &d)
+/* Request what token `token` needs for column c. */
+template <int D, int PIECES>
+MPK_FN void delta_request(const mpk_task &t, const delta_shape &s, const delta_head &h, int token,
+                          int c, delta_token<PIECES> &d)
 {
-    const int n = (int)o.state.dims[2];
-    const rt_i64 from = group * n;
-    d.place = recurrent_find(t, o.positions, o.slots, o.state, token);
-    delta_fetch(o.q.dtype,
-                mpk_data(t, o.q) + (token * o.q.stride[0] + from) * mpk_dtype_bytes(o.q.dtype), n,
-                d.q);
-    delta_fetch(o.k.dtype,
-                mpk_data(t, o.k) + (token * o.k.stride[0] + from) * mpk_dtype_bytes(o.k.dtype), n,
-                d.k);
-    d.v = mpk_get(o.v, mpk_data(t, o.v), token * o.v.stride[0] + c * o.v.stride[1]);
-    d.decay = delta_decay(t, o, token, head);
-    d.step = delta_step(t, o, token, head);
+    const rt_i64 from = h.group * s.keys, at = token;
+    delta_fetch<D>(mpk_at<const char>(t, DELTA_Q) + (at * s.q_row + from) * mpk_dtype_bytes(D),
+                   s.keys, d.q);
+    delta_fetch<D>(mpk_at<const char>(t, DELTA_K) + (at * s.k_row + from) * mpk_dtype_bytes(D),
+                   s.keys, d.k);
+    d.v = delta_get<D>(t, DELTA_V, at * s.v_row + c);
+    d.a = delta_get<D>(t, DELTA_A, at * s.a_row + h.head);
+    d.b = delta_get<D>(t, DELTA_B, at * s.b_row + h.head);
 }
 
-/* The lane's share of the state of column c: from the slot to registers, or back. */
-template <int PIECES>
-MPK_FN void delta_move(const mpk_task &t, const mpk_view &state, rt_i64 c, int slot, bool store,
-                       delta_row<PIECES> &s)
+/* The row of the state of column c, of this slot. */
+MPK_FN char *delta_state(const mpk_task &t, const delta_shape &s, int slot, int c)
 {
-    const int n = (int)state.dims[2];
-    char *g = mpk_data(t, state) + (slot * state.stride[0] + c * state.stride[1]) * sizeof(float);
+    return mpk_at<char>(t, DELTA_STATE) +
+           ((rt_i64)slot * s.heads * s.values + c) * s.keys * (rt_i64)sizeof(float);
+}
+
+template <int PIECES>
+MPK_FN void delta_keep(const mpk_task &t, const delta_shape &s, int slot, int c,
+                       const delta_row<PIECES> &r)
+{
+    char *g = delta_state(t, s, slot, c);
 #pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        if (delta_first(p) >= n)
-            continue;
-        rows_raw raw;
-        if (store) {
-            rows_store(MPK_F32, g + delta_first(p) * sizeof(float), s.at[p]);
-        } else {
-            rows_fetch(MPK_F32, g + delta_first(p) * sizeof(float), raw);
-            rows_floats(MPK_F32, raw, s.at[p]);
-        }
-    }
+    for (int p = 0; p < PIECES; p++)
+        if (delta_first(p) < s.keys)
+            rows_store(MPK_F32, g + delta_first(p) * sizeof(float), r.at[p]);
 }
 
-/* A token changes the state s; returns its entry of y. */
-template <int PIECES>
-MPK_FN float delta_apply(const delta_operands &o, const delta_token<PIECES> &d,
-                         delta_row<PIECES> &s)
+/* A token changes the state r; returns its entry of y. */
+template <int D, int PIECES>
+MPK_FN float delta_apply(const delta_shape &s, const delta_head &h, const delta_token<PIECES> &d,
+                         delta_row<PIECES> &r)
 {
     delta_row<PIECES> q, k;
-    delta_floats(o.q.dtype, d.q, q);
-    delta_floats(o.k.dtype, d.k, k);
-    const float of_q = rsqrtf(delta_dot(q, q) + o.eps) * rsqrtf((float)o.state.dims[2]),
-                of_k = rsqrtf(delta_dot(k, k) + o.eps);
-    const float step = d.step * (d.v - d.decay * of_k * delta_dot(s, k)) * of_k;
+    delta_floats<D>(d.q, q);
+    delta_floats<D>(d.k, k);
+    const float of_q = rsqrtf(delta_dot(q, q) + s.eps) * rsqrtf((float)s.keys),
+                of_k = rsqrtf(delta_dot(k, k) + s.eps), decay = ptx_exp2(delta_fade(h, d.a));
+    const float step = delta_reach(d.b) * (d.v - decay * of_k * delta_dot(r, k)) * of_k;
 #pragma unroll
     for (int p = 0; p < PIECES; p++)
 #pragma unroll
         for (int i = 0; i < ROWS_PIECE; i++)
-            s.at[p][i] = d.decay * s.at[p][i] + step * k.at[p][i];
-    return of_q * delta_dot(s, q);
+            r.at[p][i] = decay * r.at[p][i] + step * k.at[p][i];
+    return of_q * delta_dot(r, q);
 }
 
-/* Column c of all tokens.  Lanes of no column (`mine` false) go along for the butterflies' sake,
- * with column c of another, and store nothing. */
-template <int PIECES>
-MPK_FN void delta_column(const mpk_task &t, const delta_operands &o, rt_i64 c, bool mine)
+/* Column c of tokens first to end - 1.  Lanes of no column (`mine` false) go along for the
+ * butterflies' sake, with column c of another, and store nothing. */
+template <int D, int PIECES>
+MPK_FN void delta_column(const mpk_task &t, const delta_shape &s, int c, bool mine, int first,
+                         int end)
 {
-    const rt_i64 head = c / (o.v.dims[1] / o.a.dims[1]), group = delta_group(o, head),
-                 tokens = (rt_i64)mpk_hi(t, 0);
-    char *g_y = mpk_data(t, o.y);
-    delta_row<PIECES> s = {};
+    const delta_head h = delta_head_of<D>(t, s, c);
+    const mpk_view of_y = {0, D};
+    delta_row<PIECES> r = {};
     delta_token<PIECES> next;
-    int slot = -1;
-    delta_request(t, o, 0, c, head, group, next);
-    for (rt_i64 token = 0; token < tokens; token++) {
+    recurrent_place to = delta_find(t, s, first),
+                    after = delta_find(t, s, first + 1 < end ? first + 1 : first);
+    rows_raw ahead[PIECES] = {};
+    if (to.slot >= 0 && !to.begins)
+        delta_fetch<MPK_F32>(delta_state(t, s, to.slot, c), s.keys, ahead);
+    delta_request<D>(t, s, h, first, c, next);
+    delta_floats<MPK_F32>(ahead, r);
+    for (int token = first; token < end; token++) {
         const delta_token<PIECES> now = next;
-        delta_request(t, o, token + 1 < tokens ? token + 1 : token, c, head, group, next);
-        const int to = now.place.slot;
-        if (to != slot && slot >= 0 && mine)
-            delta_move(t, o.state, c, slot, true, s);
-        if (to != slot && to >= 0 && !now.place.begins)
-            delta_move(t, o.state, c, to, false, s);
-        if (now.place.begins)
-            s = {};
-        slot = to;
-        const float y = slot < 0 ? 0.0f : delta_apply(o, now, s);
+        const bool last = token + 1 == end, leaves = last || after.slot != to.slot;
+        const recurrent_place then = delta_find(t, s, token + 2 < end ? token + 2 : end - 1);
+        if (!last) {
+            delta_request<D>(t, s, h, token + 1, c, next);
+            if (leaves && after.slot >= 0 && !after.begins)
+                delta_fetch<MPK_F32>(delta_state(t, s, after.slot, c), s.keys, ahead);
+        }
+        const float y = to.slot < 0 ? 0.0f : delta_apply<D>(s, h, now, r);
         if (mine && mpk_thread() % DELTA_LANES == 0)
-            mpk_put(o.y, g_y, token * o.y.stride[0] + c * o.y.stride[1], y);
+            mpk_put(of_y, mpk_at<char>(t, DELTA_Y), (rt_i64)token * s.y_row + c, y);
+        if (leaves && to.slot >= 0 && mine)
+            delta_keep(t, s, to.slot, c, r);
+        if (after.begins)
+            r = {};
+        else if (leaves)
+            delta_floats<MPK_F32>(ahead, r);
+        to = after;
+        after = then;
     }
-    if (slot >= 0 && mine)
-        delta_move(t, o.state, c, slot, true, s);
 }
 
-/* The body. */
-template <int PIECES> MPK_FN void delta_warp_run(const mpk_task &t, const delta_operands &o)
+/* Columns lo to hi - 1 of tokens first to end - 1. */
+template <int D, int PIECES>
+MPK_FN void delta_columns(const mpk_task &t, const delta_shape &s, int lo, int hi, int first,
+                          int end)
 {
-    const rt_i64 end = (rt_i64)mpk_hi(t, 1);
-    for (rt_i64 first = (rt_i64)mpk_lo(t, 1); first < end; first += MPK_THREADS / DELTA_LANES) {
-        const rt_i64 c = first + mpk_thread() / DELTA_LANES;
-        delta_column<PIECES>(t, o, c < end ? c : first, c < end);
+    for (; lo < hi; lo += DELTA_COLUMNS) {
+        const int c = lo + mpk_thread() / DELTA_LANES;
+        delta_column<D, PIECES>(t, s, c < hi ? c : lo, c < hi, first, end);
     }
+}
+
+/* The body.  D: the dtype of q, k, v, a, b and y. */
+template <int D, int PIECES> MPK_FN void delta_warp(const mpk_task &t, const delta_shape &s)
+{
+    const int tokens = (int)mpk_hi(t, 0);
+    if (tokens)
+        delta_columns<D, PIECES>(t, s, (int)mpk_lo(t, 1), (int)mpk_hi(t, 1), 0, tokens);
 }
 
 #endif

@@ -13,7 +13,9 @@
  *
  * A row of S, of K entries, makes one column of y and depends on no other.  So a task has some
  * columns of y and their rows of the state, of all slots.  Tokens are not cut, since each finds
- * what those before it left (recurrent.h).
+ * what those before it left (recurrent.h).  chunks: a target may take neighbouring tokens of a slot
+ * together, where last bits then follow from how a text is cut into steps; all that computes here
+ * goes token by token.
  *
  * All in fp32.  Cost: 4 K multiplications for each element of y, and for each slot of a step a read
  * and a write of its state.
@@ -236,7 +238,8 @@ static const op_operand in[] = {{"q", 0},     {"k", 0},     {"v", 0},       {"a"
                                 {"b", 0},     {"a_log", 0}, {"dt_bias", 0}, {"positions", 0},
                                 {"slots", 0}, {"state", 0}};
 static const op_operand out[] = {{"y", 0}, {"state", 0}};
-static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_INT("tiled", 0)};
+static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6), SHAPE_INT("tiled", 0),
+                                          SHAPE_INT("chunks", 0)};
 
 /* tokens, dtype, columns of q, columns of v, heads, state, attributes. */
 #define CASE(tokens, dtype, q, v, heads, state, attributes)                                        \
@@ -254,6 +257,8 @@ static const op_case cases[] = {
     CASE("9", "bf16", "64", "256", "4", "f32[3, 256, 32]", ""),
     CASE("7", "f32", "24", "60", "3", "f32[2, 60, 24]", ""),
     CASE("6", "f32", "24", "96", "6", "f32[3, 96, 8]", " {tiled = 1, eps = 0.5}"),
+    CASE("150", "bf16", "128", "128", "2", "f32[3, 128, 128]", " {chunks = 1}"),
+    CASE("301", "bf16", "128", "192", "4", "f32[2, 192, 64]", " {chunks = 1, tiled = 1}"),
 };
 
 const op_def op_delta_rule = {

@@ -123,6 +123,8 @@ mpk_status fuse_sums(rewrite *w);
 mpk_status fuse_experts(rewrite *w);
 /* fuse_attention.c: rope_kv, attention, split, fold. */
 mpk_status fuse_attentions(rewrite *w);
+/* fuse_delta.c: chunks. */
+mpk_status fuse_deltas(rewrite *w);
 /* fuse_latent.c: latent. */
 mpk_status fuse_latents(rewrite *w);
 /* fuse_logits.c: logits. */

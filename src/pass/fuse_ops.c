@@ -10,6 +10,7 @@
  *                      (full, relaxed), norm (full, few elements), post norm (full)
  *   fuse_sum.c         sum (full), terms (full, options->sum_terms)
  *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
+ *   fuse_delta.c       chunks (full, relaxed, without options->own_units)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
  *   fuse_latent.c      latent (full, relaxed)
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
@@ -34,9 +35,9 @@
  * as it is. */
 mpk_status pass_fuse_ops(pass_state *s, ir_graph **g)
 {
-    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears,    fuse_sums,  fuse_experts,
-                                                        fuse_caches,     fuse_views, fuse_latents,
-                                                        fuse_attentions, fuse_logits};
+    static mpk_status (*const groups[])(rewrite * w) = {fuse_linears, fuse_sums,       fuse_experts,
+                                                        fuse_deltas,  fuse_caches,     fuse_views,
+                                                        fuse_latents, fuse_attentions, fuse_logits};
     for (size_t i = 0; i < sizeof groups / sizeof *groups && s->options->fusion != PASS_FUSE_NONE;
          i++) {
         rewrite w;

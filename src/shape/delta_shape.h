@@ -1,0 +1,27 @@
+/* delta_shape.h - how delta_rule by chunks lays out its scratch, as host and device see it
+ * (gen/body_delta.c, device/task/delta_chunk.cuh). */
+#ifndef SHAPE_DELTA_SHAPE_H
+#define SHAPE_DELTA_SHAPE_H
+
+/* Tokens of a chunk, columns of y that its warps make together. */
+enum { DELTA_CHUNK = 32, DELTA_WIDTH = 32 };
+
+/* Bytes: rows of q or of k of a chunk; of v; a matrix [CHUNK, CHUNK] of 16 bits; the two blocks of
+ * [CHUNK / 2, CHUNK / 2] on its diagonal in fp32; a block of 16 bits; four numbers of each
+ * token. */
+#define DELTA_KEY_BYTES(keys) (DELTA_CHUNK * (keys)*2)
+enum {
+    DELTA_VALUE_BYTES = DELTA_CHUNK * DELTA_WIDTH * 2,
+    DELTA_MATRIX_BYTES = DELTA_CHUNK * DELTA_CHUNK * 2,
+    DELTA_RAW_BYTES = DELTA_CHUNK * DELTA_CHUNK / 2 * 4,
+    DELTA_BLOCK_BYTES = DELTA_MATRIX_BYTES / 4,
+    DELTA_FACTOR_BYTES = 4 * DELTA_CHUNK * 4,
+};
+
+/* Scratch: q and k of three chunks; v, two matrices, a block and the numbers of two; the blocks of
+ * one.  64 KB where keys have 128 entries. */
+#define DELTA_SCRATCH_BYTES(keys)                  \
+    (6 * DELTA_KEY_BYTES(keys) + DELTA_RAW_BYTES + \
+     2 * (DELTA_VALUE_BYTES + 2 * DELTA_MATRIX_BYTES + DELTA_BLOCK_BYTES + DELTA_FACTOR_BYTES))
+
+#endif

@@ -262,6 +262,9 @@ static double grid_cost(const chooser *c, uint64_t n)
         share += CONTEXT_SHARE;
     double worst, part = context_share(c, &box, &worst),
                   bytes = (double)op_bytes_read(c->ir, c->op, &rows) * share;
+    /* A task that takes twice the mean, or a long one and a short one. */
+    if (c->axes[0].together && pass_tiles_rise(c->s->options, c->ir, c->op))
+        return 2 * (bytes * part + LAUNCH_BYTES) + TRIGGER_BYTES * (double)n;
     /* List scheduling ends at most one task later than a perfect split. */
     return (bytes * part + LAUNCH_BYTES) * (double)n / workers + bytes * worst + LAUNCH_BYTES +
            TRIGGER_BYTES * (double)n;

@@ -469,6 +469,33 @@ static void rows_of_attention_are_cut_before_heads(void **state)
     }
 }
 
+/* A prompt's later tokens see more: attention gets a short and a long task for each worker, however
+ * large the cache is, and no task has a lot of 128 rows in part. */
+static void prompts_have_two_tasks_for_each_worker(void **state)
+{
+    static const struct {
+        int heads, kv_heads, pages;
+        int64_t rows; /* of a task */
+    } cases[] = {{16, 4, 64, 32},   {16, 4, 50000, 32}, {32, 8, 64, 64},
+                 {32, 8, 9000, 64}, {32, 4, 64, 32},    {32, 4, 20000, 32}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        arena a = {0};
+        char graph[512];
+        snprintf(graph, sizeof graph,
+                 "input %%q : bf16[2048, %d, 64] live=tokens\nstate %%k : bf16[%d, %d, 64, 64]\n"
+                 "state %%v : bf16[%d, %d, 64, 64]\ninput %%p : i32[2048] live=tokens\n"
+                 "input %%s : i32[2048] live=tokens\ninput %%t : i32[1, 64]\n"
+                 "%%y = attention(%%q, %%k, %%v, %%p, %%s, %%t)\noutput %%y\n",
+                 cases[i].heads, cases[i].pages, cases[i].kv_heads, cases[i].pages,
+                 cases[i].kv_heads);
+        const tg_graph *g = compile_call(&a, graph);
+        assert_int_equal(spread_of(g, 0, 0, 1).most, cases[i].rows);
+        assert_int_equal(spread_of(g, 0, 1, 64 * cases[i].heads / cases[i].kv_heads).most, 1);
+        arena_free(&a);
+    }
+}
+
 /* A number of parts that a user asks for is taken as it is, or refused: an axis has no more parts
  * than units, and none without axes. */
 static void degrees_are_taken_or_refused(void **state)
@@ -514,6 +541,7 @@ int main(void)
         cmocka_unit_test(places_of_a_task_belong_to_one_image),
         cmocka_unit_test(products_of_calls_are_cut_for_boxes),
         cmocka_unit_test(rows_of_attention_are_cut_before_heads),
+        cmocka_unit_test(prompts_have_two_tasks_for_each_worker),
         cmocka_unit_test(degrees_are_taken_or_refused),
         cmocka_unit_test(events_stand_between_operators)};
     return cmocka_run_group_tests(tests, NULL, NULL);

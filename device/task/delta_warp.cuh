@@ -198,7 +198,9 @@ MPK_FN float delta_apply(const delta_shape &s, const delta_head &h, const delta_
 }
 
 /* Column c of tokens first to end - 1.  Lanes of no column (`mine` false) go along for the
- * butterflies' sake, with column c of another, and store nothing. */
+ * butterflies' sake, with column c of another, and store nothing.  The loop begins a token early,
+ * with none at hand, so that the code that requests is there once: a task of one token waits for
+ * its instructions more than for anything else. */
 template <int D, int PIECES>
 MPK_FN void delta_column(const mpk_task &t, const delta_shape &s, int c, bool mine, int first,
                          int end)
@@ -206,15 +208,11 @@ MPK_FN void delta_column(const mpk_task &t, const delta_shape &s, int c, bool mi
     const delta_head h = delta_head_of<D>(t, s, c);
     const mpk_view of_y = {0, D};
     delta_row<PIECES> r = {};
-    delta_token<PIECES> next;
-    recurrent_place to = delta_find(t, s, first),
-                    after = delta_find(t, s, first + 1 < end ? first + 1 : first);
+    delta_token<PIECES> next = {};
     rows_raw ahead[PIECES] = {};
-    if (to.slot >= 0 && !to.begins)
-        delta_fetch<MPK_F32>(delta_state(t, s, to.slot, c), s.keys, ahead);
-    delta_request<D>(t, s, h, first, c, next);
-    delta_floats<MPK_F32>(ahead, r);
-    for (int token = first; token < end; token++) {
+    recurrent_place to = {-1, false}, after = delta_find(t, s, first);
+#pragma unroll 1
+    for (int token = first - 1; token < end; token++) {
         const delta_token<PIECES> now = next;
         const bool last = token + 1 == end, leaves = last || after.slot != to.slot;
         const recurrent_place then = delta_find(t, s, token + 2 < end ? token + 2 : end - 1);
@@ -223,11 +221,13 @@ MPK_FN void delta_column(const mpk_task &t, const delta_shape &s, int c, bool mi
             if (leaves && after.slot >= 0 && !after.begins)
                 delta_fetch<MPK_F32>(delta_state(t, s, after.slot, c), s.keys, ahead);
         }
-        const float y = to.slot < 0 ? 0.0f : delta_apply<D>(s, h, now, r);
-        if (mine && mpk_thread() % DELTA_LANES == 0)
-            mpk_put(of_y, mpk_at<char>(t, DELTA_Y), (rt_i64)token * s.y_row + c, y);
-        if (leaves && to.slot >= 0 && mine)
-            delta_keep(t, s, to.slot, c, r);
+        if (token >= first) {
+            const float y = to.slot < 0 ? 0.0f : delta_apply<D>(s, h, now, r);
+            if (mine && mpk_thread() % DELTA_LANES == 0)
+                mpk_put(of_y, mpk_at<char>(t, DELTA_Y), (rt_i64)token * s.y_row + c, y);
+            if (leaves && to.slot >= 0 && mine)
+                delta_keep(t, s, to.slot, c, r);
+        }
         if (after.begins)
             r = {};
         else if (leaves)

@@ -13,10 +13,11 @@
  *   y[i]    = 2^G[i] f(q[i]) S q[i] + sum of P[i][j] U[j]
  *   S'      = 2^G[last] S + sum of 2^(G[last] - G[j]) f(k[j]) U[j] k[j]^T
  *
- * A and P depend on no state.  So six warps (preparers) make those of the next chunk while two
- * (makers) apply this one and the chunk after the next is loaded; all meet once a chunk:
+ * A and P depend on no state.  So six warps (preparers) make those of chunks ahead while two
+ * (makers) apply this one, and later ones are loaded; all meet once a chunk:
  *
- *   round i   makers: chunk i   preparers: chunk i + 1   copies: q, k of i + 2, v of i + 1
+ *   round i   makers: chunk i   preparers: A, P of i + 2, 1 / (1 + A) of i + 1
+ *             copies: q, k of i + 3, v of i + 1
  *
  * A maker has 16 columns of y and their rows of S, as sums of products in registers.  All that it
  * multiplies has these columns as rows of the first operand (U^T, R^T, S), so that the results of
@@ -67,9 +68,17 @@ template <int KEYS> struct chunk_state {
 
 /* ---- scratch ---- */
 
+/* What a round hands to the next ones, of a chunk: T on the diagonal, below it -A[1][0], above it
+ * what rounding took from T[0]; P, above its diagonal what rounding took from T[1]; what it took
+ * from -A[1][0], in rows of 32 bytes; numbers. */
+struct chunk_made {
+    char solution[DELTA_MATRIX_BYTES], scores[DELTA_MATRIX_BYTES], lost[DELTA_BLOCK_BYTES];
+    chunk_factors of;
+};
+
 template <int KEYS> MPK_FN char *chunk_keys(const mpk_task &t, int chunk)
 {
-    return t.s_scratch + chunk % 3 * 2 * DELTA_KEY_BYTES(KEYS);
+    return t.s_scratch + chunk % 4 * 2 * DELTA_KEY_BYTES(KEYS);
 }
 template <int KEYS> MPK_FN char *chunk_queries(const mpk_task &t, int chunk)
 {
@@ -78,32 +87,20 @@ template <int KEYS> MPK_FN char *chunk_queries(const mpk_task &t, int chunk)
 /* Rows of v; the maker's y in their place when it has read them. */
 template <int KEYS> MPK_FN char *chunk_values(const mpk_task &t, int chunk)
 {
-    return t.s_scratch + 6 * DELTA_KEY_BYTES(KEYS) + chunk % 2 * DELTA_VALUE_BYTES;
-}
-/* T on the diagonal, below it -A[1][0], above it what rounding took from T[0]. */
-template <int KEYS> MPK_FN char *chunk_solution(const mpk_task &t, int chunk)
-{
-    return t.s_scratch + 6 * DELTA_KEY_BYTES(KEYS) + 2 * DELTA_VALUE_BYTES +
-           chunk % 2 * DELTA_MATRIX_BYTES;
-}
-/* P; above the diagonal what rounding took from T[1]. */
-template <int KEYS> MPK_FN char *chunk_scores(const mpk_task &t, int chunk)
-{
-    return chunk_solution<KEYS>(t, chunk) + 2 * DELTA_MATRIX_BYTES;
+    return t.s_scratch + 8 * DELTA_KEY_BYTES(KEYS) + chunk % 2 * DELTA_VALUE_BYTES;
 }
 /* The blocks of A on the diagonal: [2][16][16]. */
-template <int KEYS> MPK_FN float *chunk_raw(const mpk_task &t)
+template <int KEYS> MPK_FN float *chunk_raw(const mpk_task &t, int chunk)
 {
-    return (float *)(chunk_solution<KEYS>(t, 0) + 4 * DELTA_MATRIX_BYTES);
+    return (float *)(t.s_scratch + 8 * DELTA_KEY_BYTES(KEYS) + 2 * DELTA_VALUE_BYTES +
+                     chunk % 2 * DELTA_RAW_BYTES);
 }
-/* What rounding took from -A[1][0]: rows of 32 bytes. */
-template <int KEYS> MPK_FN char *chunk_lost(const mpk_task &t, int chunk)
+template <int KEYS> MPK_FN chunk_made *chunk_made_of(const mpk_task &t, int chunk)
 {
-    return (char *)chunk_raw<KEYS>(t) + DELTA_RAW_BYTES + chunk % 2 * DELTA_BLOCK_BYTES;
-}
-template <int KEYS> MPK_FN chunk_factors *chunk_factors_of(const mpk_task &t, int chunk)
-{
-    return (chunk_factors *)(t.s_scratch + DELTA_SCRATCH_BYTES(KEYS)) - 2 + chunk % 2;
+    static_assert(sizeof(chunk_made) ==
+                      2 * DELTA_MATRIX_BYTES + DELTA_BLOCK_BYTES + DELTA_FACTOR_BYTES,
+                  "the host counts the same bytes");
+    return (chunk_made *)(t.s_scratch + DELTA_SCRATCH_BYTES(KEYS)) - 3 + chunk % 3;
 }
 
 /* The 16 bytes of number `unit` in a row: of rows of keys, of 64 and of 32 bytes, in the
@@ -250,30 +247,14 @@ MPK_FN int chunk_preparer(void)
     return mpk_thread() / 32 - CHUNK_MAKERS;
 }
 
-/* The sum of squares of the lane's row. */
-template <int KEYS> MPK_FN float chunk_squares(char *s_rows)
-{
-    float sum = 0;
-#pragma unroll 4
-    for (int unit = 0; unit < KEYS / 8; unit++) {
-        const uint4 w = *(const uint4 *)chunk_long<KEYS>(s_rows, mpk_thread() % 32, unit);
-        const rt_u32 words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float low = ptx_low_bf16(words[i]), high = ptx_high_bf16(words[i]);
-            sum += low * low + high * high;
-        }
-    }
-    return sum;
-}
-
-/* A warp: the numbers of queries, and how the state fades.  Tokens beyond the run leave it. */
+/* A warp: how the state fades from a chunk's first token on, how far each of its n tokens moves it.
+ * Tokens beyond the run leave it. */
 template <int KEYS>
-MPK_FN void chunk_number_queries(const mpk_task &t, const delta_shape &s, const delta_head &h,
-                                 int n, int chunk, const chunk_gates &gates)
+MPK_FN void chunk_number_gates(const mpk_task &t, const delta_head &h, int n, int chunk,
+                               const chunk_gates &gates)
 {
     const int lane = mpk_thread() % 32;
-    chunk_factors *f = chunk_factors_of<KEYS>(t, chunk);
+    chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
     float fade = lane < n ? delta_fade(h, gates.a) : 0.0f;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
@@ -282,26 +263,55 @@ MPK_FN void chunk_number_queries(const mpk_task &t, const delta_shape &s, const 
     }
     f->fade[lane] = fade;
     f->reach[lane] = lane < n ? delta_reach(gates.b) : 0.0f;
-    const float squares = chunk_squares<KEYS>(chunk_queries<KEYS>(t, chunk));
-    f->of_q[lane] = lane < n ? rsqrtf(squares + s.eps) * rsqrtf((float)KEYS) : 0.0f;
-}
-template <int KEYS>
-MPK_FN void chunk_number_keys(const mpk_task &t, const delta_shape &s, int n, int chunk)
-{
-    const float squares = chunk_squares<KEYS>(chunk_keys<KEYS>(t, chunk));
-    chunk_factors_of<KEYS>(t, chunk)->of_k[mpk_thread() % 32] =
-        mpk_thread() % 32 < n ? rsqrtf(squares + s.eps) : 0.0f;
 }
 
-/* A warp's sums, of rows 16 block .. and all columns up to them, become A or P.  s_to: the scores
- * or the solution. */
+/* A warp: the factors of queries, a lane each. */
+template <int KEYS>
+MPK_FN void chunk_number_queries(const mpk_task &t, const delta_shape &s, int n, int chunk)
+{
+    const int lane = mpk_thread() % 32;
+    char *s_rows = chunk_queries<KEYS>(t, chunk);
+    float sum[2] = {};
+#pragma unroll 4
+    for (int unit = 0; unit < KEYS / 8; unit++) {
+        const uint4 w = *(const uint4 *)chunk_long<KEYS>(s_rows, lane, unit);
+        const rt_u32 words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float low = ptx_low_bf16(words[i]), high = ptx_high_bf16(words[i]);
+            sum[0] += low * low;
+            sum[1] += high * high;
+        }
+    }
+    chunk_made_of<KEYS>(t, chunk)->of.of_q[lane] =
+        lane < n ? rsqrtf(sum[0] + sum[1] + s.eps) * rsqrtf((float)KEYS) : 0.0f;
+}
+
+/* The factors of keys, which are on the diagonal of k k^T: rows 16 block .. of a warp's sums. */
+template <int KEYS>
+MPK_FN void chunk_number_keys(const mpk_task &t, const delta_shape &s, int n, int chunk, int block,
+                              const float (&sum)[4][4])
+{
+    const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
+    chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        const int row = 16 * block + g + 8 * m;
+        const float *at = block ? sum[2 + m] : sum[m];
+        if (g / 2 == c)
+            f->of_k[row] = row < n ? rsqrtf(at[2 * m + g % 2] + s.eps) : 0.0f;
+    }
+}
+
+/* A warp's sums, of rows 16 block .. and all columns up to them, become A or P. */
 template <int KEYS>
 MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, float (&sum)[4][4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-    const chunk_factors *f = chunk_factors_of<KEYS>(t, chunk);
-    char *s_to = scores ? chunk_scores<KEYS>(t, chunk) : chunk_solution<KEYS>(t, chunk);
-    float *s_raw = chunk_raw<KEYS>(t) + block * CHUNK_BLOCK * CHUNK_BLOCK;
+    const chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
+    chunk_made *made = chunk_made_of<KEYS>(t, chunk);
+    char *s_to = scores ? made->scores : made->solution;
+    float *s_raw = chunk_raw<KEYS>(t, chunk) + block * CHUNK_BLOCK * CHUNK_BLOCK;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const int i = 16 * block + g + 8 * m;
@@ -324,7 +334,7 @@ MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, fl
             else if (n / 2 < block) {
                 const rt_u32 pair = ptx_pack_bf16(-w[0], -w[1]);
                 *(rt_u32 *)chunk_entry(s_to, i, j) = pair;
-                *(rt_u32 *)(chunk_least(chunk_lost<KEYS>(t, chunk), i % 16, n) + c * 4) =
+                *(rt_u32 *)(chunk_least(made->lost, i % 16, n) + c * 4) =
                     chunk_rest(pair, -w[0], -w[1]);
             } else {
                 s_raw[i % 16 * 16 + j % 16] = w[0];
@@ -339,9 +349,9 @@ MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, fl
 template <int KEYS> MPK_FN void chunk_invert(const mpk_task &t, int chunk)
 {
     const int block = mpk_thread() % 32 / 16, column = mpk_thread() % 16;
-    const float *s_raw = chunk_raw<KEYS>(t) + block * CHUNK_BLOCK * CHUNK_BLOCK;
-    char *s_to = chunk_solution<KEYS>(t, chunk),
-         *s_lost = block ? chunk_scores<KEYS>(t, chunk) : s_to;
+    const float *s_raw = chunk_raw<KEYS>(t, chunk) + block * CHUNK_BLOCK * CHUNK_BLOCK;
+    chunk_made *made = chunk_made_of<KEYS>(t, chunk);
+    char *s_to = made->solution, *s_lost = block ? made->scores : s_to;
     float x[CHUNK_BLOCK];
 #pragma unroll
     for (int i = 0; i < CHUNK_BLOCK; i++) {
@@ -361,16 +371,17 @@ template <int KEYS> MPK_FN void chunk_invert(const mpk_task &t, int chunk)
     }
 }
 
-/* All preparers: chunk `chunk`, which has n tokens. */
+/* All preparers: A and P of chunk `chunk`, which has n tokens; the last one then inverts those of
+ * the chunk before. */
 template <int KEYS>
 MPK_FN void chunk_prepare(const mpk_task &t, const delta_shape &s, const delta_head &h, int n,
                           int chunk, const chunk_gates &gates)
 {
     const int preparer = chunk_preparer(), block = preparer % 2;
-    const bool scores = preparer >= 2;
+    const bool scores = preparer >= 2, products = preparer < 4 && n > 0;
     char *s_keys = chunk_keys<KEYS>(t, chunk);
     float sum[4][4] = {};
-    if (preparer < 4) {
+    if (products) {
         char *s_rows = scores ? chunk_queries<KEYS>(t, chunk) : s_keys;
 #pragma unroll 2
         for (int step = 0; step < KEYS / 16; step++) {
@@ -383,17 +394,18 @@ MPK_FN void chunk_prepare(const mpk_task &t, const delta_shape &s, const delta_h
                 chunk_multiply(sum + 2, a, b);
             }
         }
-    } else if (preparer < CHUNK_PREPARERS - 1) {
-        chunk_number_keys<KEYS>(t, s, n, chunk);
-    } else {
-        chunk_number_queries<KEYS>(t, s, h, n, chunk, gates);
+        if (!scores)
+            chunk_number_keys<KEYS>(t, s, n, chunk, block, sum);
+    } else if (n > 0 && preparer < CHUNK_PREPARERS - 1) {
+        chunk_number_queries<KEYS>(t, s, n, chunk);
+    } else if (n > 0) {
+        chunk_number_gates<KEYS>(t, h, n, chunk, gates);
     }
     ptx_meet(CHUNK_MEETING, CHUNK_PREPARERS * 32);
-    if (preparer < 4)
+    if (products)
         chunk_weigh<KEYS>(t, chunk, scores, block, sum);
-    ptx_meet(CHUNK_MEETING, CHUNK_PREPARERS * 32);
-    if (preparer == 0)
-        chunk_invert<KEYS>(t, chunk);
+    else if (preparer == CHUNK_PREPARERS - 1 && chunk > 0)
+        chunk_invert<KEYS>(t, chunk - 1);
 }
 
 /* ---- makers ---- */
@@ -452,7 +464,7 @@ template <int KEYS>
 MPK_FN void chunk_correct(const mpk_task &t, int chunk, float (&known)[4][4], float (&y)[4][4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-    const chunk_factors *f = chunk_factors_of<KEYS>(t, chunk);
+    const chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
     char *s_values = chunk_values<KEYS>(t, chunk);
 #pragma unroll
     for (int n = 0; n < 4; n++)
@@ -484,7 +496,8 @@ MPK_FN void chunk_multiply_all(float (*sum)[4], const rt_u32 (&a)[4], const rt_u
 template <int KEYS>
 MPK_FN void chunk_solve(const mpk_task &t, int chunk, float (&u)[4][4], float (&y)[4][4])
 {
-    char *s_solution = chunk_solution<KEYS>(t, chunk), *s_scores = chunk_scores<KEYS>(t, chunk);
+    chunk_made *made = chunk_made_of<KEYS>(t, chunk);
+    char *s_solution = made->solution, *s_scores = made->scores;
 #pragma unroll
     for (int block = 0; block < 2; block++) {
         rt_u32 a[4], rest[4], b[4], b_rest[4];
@@ -498,7 +511,7 @@ MPK_FN void chunk_solve(const mpk_task &t, int chunk, float (&u)[4][4], float (&
         chunk_split(u[2 * block], u[2 * block + 1], a, rest);
         if (block == 0) {
             chunk_square(s_solution, 1, 0, b);
-            chunk_square_lost(chunk_lost<KEYS>(t, chunk), b_rest);
+            chunk_square_lost(made->lost, b_rest);
             chunk_multiply_all(u + 2, a, rest, b, b_rest);
             chunk_square(s_scores, 1, 0, b);
             chunk_multiply(y + 2, a, b);
@@ -513,7 +526,7 @@ template <int KEYS>
 MPK_FN void chunk_learn(const mpk_task &t, int chunk, float (&u)[4][4], chunk_state<KEYS> &state)
 {
     const int c = mpk_thread() % 4;
-    const chunk_factors *f = chunk_factors_of<KEYS>(t, chunk);
+    const chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
     const float last = f->fade[DELTA_CHUNK - 1], stays = ptx_exp2(last);
     char *s_keys = chunk_keys<KEYS>(t, chunk);
 #pragma unroll
@@ -598,17 +611,17 @@ MPK_FN void chunk_take(const mpk_task &t, const delta_shape &s, const chunk_run 
     chunk_gates gates = chunk_ask(t, s, h, r, 0);
     ptx_copy_async_wait<0>();
     mpk_sync();
-    for (int i = -1; i < chunks; i++) {
-        if (i + 2 < chunks)
-            chunk_copy<KEYS>(t, s, h, r, i + 2);
-        if (i + 1 < chunks)
+    for (int i = -2; i < chunks; i++) {
+        if (i + 3 < chunks)
+            chunk_copy<KEYS>(t, s, h, r, i + 3);
+        if (i + 1 >= 0 && i + 1 < chunks)
             chunk_copy_values(t, s, r, i + 1, chunk_values<KEYS>(t, i + 1));
         ptx_copy_async_commit();
         chunk_gates next = {};
         if (preparer == CHUNK_PREPARERS - 1)
-            next = chunk_ask(t, s, h, r, i + 2);
+            next = chunk_ask(t, s, h, r, i + 3);
         if (preparer >= 0 && i + 1 < chunks)
-            chunk_prepare<KEYS>(t, s, h, r.n - (i + 1) * DELTA_CHUNK, i + 1, gates);
+            chunk_prepare<KEYS>(t, s, h, r.n - (i + 2) * DELTA_CHUNK, i + 2, gates);
         else if (makes && i >= 0)
             chunk_make<KEYS>(t, s, r, i, state);
         gates = next;

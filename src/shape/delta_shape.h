@@ -18,10 +18,10 @@ enum {
     DELTA_FACTOR_BYTES = 4 * DELTA_CHUNK * 4,
 };
 
-/* Scratch: q and k of three chunks; v, two matrices, a block and the numbers of two; the blocks of
- * one.  64 KB where keys have 128 entries. */
-#define DELTA_SCRATCH_BYTES(keys)                  \
-    (6 * DELTA_KEY_BYTES(keys) + DELTA_RAW_BYTES + \
-     2 * (DELTA_VALUE_BYTES + 2 * DELTA_MATRIX_BYTES + DELTA_BLOCK_BYTES + DELTA_FACTOR_BYTES))
+/* Scratch: q and k of four chunks; v of two; two matrices, a block and the numbers of three; the
+ * blocks in fp32 of two.  87 KB where keys have 128 entries, which leaves the ring its pages. */
+#define DELTA_SCRATCH_BYTES(keys)                                            \
+    (8 * DELTA_KEY_BYTES(keys) + 2 * (DELTA_VALUE_BYTES + DELTA_RAW_BYTES) + \
+     3 * (2 * DELTA_MATRIX_BYTES + DELTA_BLOCK_BYTES + DELTA_FACTOR_BYTES))
 
 #endif

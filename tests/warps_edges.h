@@ -15,6 +15,13 @@
 #define ADDED_TO(tokens, width, columns) \
     ADDED(tokens, width, columns, "input %r : bf16[" tokens ", " width "] live=tokens\n", "%b, %r")
 
+/* A convolution with so many weights a column, one more than the state has rows of a slot. */
+#define CONVOLVE(tokens, dtype, columns, weights, slots, rows, attributes)                     \
+    "input %x : " dtype "[" tokens ", " columns "] live=tokens\nconst %w : " dtype "[" columns \
+    ", " weights "]\ninput %p : i32[" tokens "] live=tokens\ninput %s : "                      \
+    "i32[" tokens "] live=tokens\nstate %c : f32[" slots ", " rows ", " columns                \
+    "]\n%y, %after = causal_conv(%x, %w, %p, %s, %c)" attributes "\n"
+
 /* Their first number: after those that are drawn, before those of company. */
 enum { EDGES = 450 };
 
@@ -43,6 +50,13 @@ static const char *const edge_graphs[] = {
     ADDED_TO("8", "1000", "40"),
     ADDED_TO("3", "2048", "136"),
     ADDED("1", "24", "640", "", "%b"),
+    /* convolutions: strips of several runs, and runs of several strips; of a run in two strips, or
+     * shorter than the state, some old rows stay; more columns than threads have at once */
+    CONVOLVE("70", "bf16", "1200", "4", "12", "3", " {activation = \"silu\"}"),
+    CONVOLVE("300", "bf16", "24", "4", "2", "3", " {activation = \"silu\"}"),
+    CONVOLVE("37", "f16", "664", "5", "5", "4", ""),
+    CONVOLVE("9", "bf16", "2064", "4", "8", "3", ""),
+    CONVOLVE("24", "bf16", "8", "2", "9", "1", " {activation = \"silu\"}"),
     /* a mask of one row for all queries */
     "input %q : f16[1, 1, 80, 64]\ninput %k : f16[1, 1, 70, 64]\ninput %v : f16[1, 1, 70, "
     "64]\ninput %m : bool[1, 70]\n%y = sdpa(%q, %k, %v, %m)\n",

@@ -1,5 +1,6 @@
-/* recurrent.cuh - operators whose tokens leave state for those after them, in any shape:
- * causal_conv and the generic body of delta_rule (src/op/recurrent.h has the rules).
+/* recurrent.cuh - operators whose tokens leave state for those after them, in any shape: the
+ * generic bodies of causal_conv and delta_rule (src/op/recurrent.h has the rules; conv_runs.cuh has
+ * the convolution of 16-bit rows).
  *
  * A task has some columns, of all tokens of the step and of all slots, and takes the tokens in
  * their order.  positions and slots are the same for all threads, so branches on them are uniform
@@ -67,7 +68,7 @@ template <int W> MPK_FN float conv_take(const float (&weight)[W], conv_rows &r, 
     return sum + weight[W - 1] * x;
 }
 
-/* The body of causal_conv: a thread has a column.  W: weights of a column. */
+/* The generic body of causal_conv: a thread has a column.  W: weights of a column. */
 template <int W>
 MPK_FN void causal_conv_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
                             const mpk_view &positions, const mpk_view &slots, const mpk_view &state,

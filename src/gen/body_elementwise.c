@@ -9,7 +9,7 @@
  * the function as a constant. */
 static void print_function(const gen_call *c, uint32_t n, const char *function, text *out)
 {
-    gen_print_head(c, n, out);
+    gen_print_head_of_elements(c, n, out);
     const op_def *def = c->op->def;
     text_print(out, "    constexpr mpk_view nothing = {-1};\n    (void)nothing;\n");
     text_print(out, "    elementwise_run(t, ELEMENTWISE_%s, in_%s, ", function, def->in[0].name);

@@ -151,7 +151,7 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
         snprintf(words[i], sizeof words[i], "in_x%u", i);
         names[i] = words[i];
     }
-    gen_print_head(c, n, out);
+    gen_print_head_of_elements(c, n, out);
     map_program p;
     TRY(map_compile(cx, c->op->attributes[0].s, c->op->n_in, dtypes, &p));
     if (accepts_eights(c, &p))

@@ -338,6 +338,27 @@ void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out)
     print_head(c, n, ANY_ROWS, out);
 }
 
+/* Has each operand a row for each row of the result, or the same for all?  Where there is one row,
+ * its stride means nothing, and would be taken for that of many. */
+static bool has_rows_of_result(const gen_call *c)
+{
+    const ir_tensor *y = gen_output(c, 0);
+    bool has = y->live != IR_ALL && y->rank >= 2 && y->dims[0] > 1;
+    for (uint32_t i = 0; i < c->op->n_in; i++) {
+        const ir_tensor *t = gen_input(c, i);
+        if (t && t->live != IR_ALL)
+            has = has && t->rank == y->rank && t->dims[0] == y->dims[0];
+        else if (t)
+            has = has && (t->rank < y->rank || t->dims[0] == 1);
+    }
+    return has;
+}
+
+void gen_print_head_of_elements(const gen_call *c, uint32_t n, text *out)
+{
+    print_head(c, n, has_rows_of_result(c) ? ANY_LIVE_ROWS : ROWS_AS_THEY_ARE, out);
+}
+
 /* Print a call up to its last operand; the caller adds attributes and the closing parenthesis. */
 void gen_print_call(const gen_call *c, const char *function, text *out)
 {

@@ -32,6 +32,9 @@ void gen_print_head_of_waiting(const gen_call *c, uint32_t n, text *out);
 /* The same for bodies with products of warpgroups: inlined. */
 void gen_print_head_of_groups(const gen_call *c, uint32_t n, text *out);
 void gen_print_head_of_rows(const gen_call *c, uint32_t n, text *out);
+/* The same for a body that computes each element on its own: graphs of different T share it where
+ * all operands that have rows of tokens have those of the result. */
+void gen_print_head_of_elements(const gen_call *c, uint32_t n, text *out);
 /* The same where that holds of all operands: programs for any number of requests share it. */
 void gen_print_head_of_slots(const gen_call *c, uint32_t n, text *out);
 /* "    function(t, in_x, in_weight, out_y": what follows is the record's. */

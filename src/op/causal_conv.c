@@ -9,8 +9,9 @@
  * zero before the first.  The state holds a slot's last W - 1 rows, the oldest first.  activation
  * "silu": y = silu(sum).
  *
- * Tokens are not cut, since each finds what those before it left (recurrent.h); columns never meet.
- * Sums in fp32, from the oldest token on.  Cost: W multiplications an element.
+ * Tokens are not cut, since each finds what those before it left (recurrent.h: the tokens of a slot
+ * are neighbours); columns never meet.  Sums in fp32, from the oldest token on.  Cost: W
+ * multiplications an element.
  */
 #include "op/activate.h"
 #include "op/recurrent.h"

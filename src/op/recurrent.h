@@ -7,7 +7,10 @@
  * when a request is admitted, or fed again from its beginning.
  *
  * positions and slots are data of the step: a token of a slot that does not exist, or of a negative
- * position, changes no state, and its result is zero.
+ * position, changes no state, and its result is zero.  The tokens of a slot are neighbours, a run,
+ * within which no such token stands: bodies for GPUs find a token's past in the rows before it.
+ * (A step feeds each request once, rt_fill.h, and where there is such state decoding tokens are not
+ * dealt among those of prompts, rt_deal.h.)  The reference takes tokens in any order.
  *
  * Steps may cut a text anywhere and give the same bits, since each token finds what the one before
  * it left.  A token cannot be taken back: texts with drafts that may fail, and texts that begin in
@@ -44,7 +47,8 @@ static inline bool recurrent_find(const op_call *call, uint32_t first, int64_t t
 }
 
 /* Test data for positions and slots: each slot has a run of neighbours, of which about half begin a
- * text; one integer in sixteen is out of range. */
+ * text.  In one of two runs some tokens at either end are out of range, up to all of a short run.
+ * (positions and slots are drawn apart: a token may be out of range by one of them.) */
 static inline void recurrent_fill(const ir_graph *g, const ir_op *op, uint32_t first,
                                   int64_t n_slots, uint32_t input, uint64_t seed, void *data)
 {
@@ -53,10 +57,12 @@ static inline void recurrent_fill(const ir_graph *g, const ir_op *op, uint32_t f
     const ir_tensor *t = shape_input(g, op, input);
     const int64_t n = ir_elements(t), run = (n + n_slots - 1) / n_slots;
     for (int64_t i = 0; i < n; i++) {
-        const int64_t slot = i / run, offset = (int64_t)(rng_u64(11, (uint64_t)(slot + n)) % 2) * 5;
-        int64_t value = input == first ? offset + i % run : slot;
-        if (rng_u64(seed, (uint64_t)i) % 16 == 0)
-            value = input == first ? -1 : fill_beyond(rng_u64(seed, (uint64_t)i) / 32, n_slots);
+        const int64_t slot = i / run, at = i % run;
+        const int64_t offset = (int64_t)(rng_u64(11, (uint64_t)(slot + n)) % 2) * 5;
+        const uint64_t ends = rng_u64(seed, (uint64_t)slot); /* out of range at its ends */
+        int64_t value = input == first ? offset + at : slot;
+        if (ends % 2 == 0 && (at < (int64_t)(ends / 2 % 3) || at >= run - (int64_t)(ends / 8 % 3)))
+            value = input == first ? -1 : fill_beyond(rng_u64(seed, (uint64_t)(n + i)), n_slots);
         fill_store(t, i, value, data);
     }
 }

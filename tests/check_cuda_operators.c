@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "check_cuda.h"
+#include "check_tolerance.h"
 
 #include "base/rng.h"
 
@@ -142,40 +143,6 @@ static void fill_operands(const ir_graph *g, ir_values *v, uint64_t seed)
 
 /* ---- comparing ---- */
 
-/* attention_split rounds a head to the dtype of qkv after its norm and after its rotation, in the
- * record and in all bodies. The norm's factor may differ in its last bit, which takes an entry near
- * the middle of two bf16 to the other one, and the logarithms, in f32, follow by scale q times the
- * distance of the two. */
-static bool rounds_to_half(const ir_graph *g, const ir_op *op)
-{
-    return strcmp(op->def->name, "attention_split") == 0 &&
-           ir_dtype_table[g->tensors.at[op->in[0]].dtype].block_bytes == 2;
-}
-
-/* Fast bodies of products fold the vector of a norm into the weights, which rounds these once more.
- * A gate then multiplies the difference by the other sum, which is 6 at a limit of 5: where the
- * terms of a gate's sum were 66 in absolute value, 24.39 became 24.85 (MPK_SEED=1796064007). */
-static bool folds_into_gates(const ir_op *op)
-{
-    bool norm = false, gated = false;
-    for (uint32_t i = 0; i < op->n_in; i++)
-        norm |= op->in[i] != IR_NONE && strcmp(op->def->in[i].name, "norm") == 0;
-    for (uint32_t i = 0; i < op->def->n_attributes; i++)
-        gated |= strcmp(op->def->attributes[i].name, "glu") == 0 && op->attributes[i].s.n;
-    return norm && gated;
-}
-
-static double tolerance(const ir_graph *g, const ir_op *op, ir_dtype dtype, bool fast)
-{
-    bool half = dtype == IR_BF16 || rounds_to_half(g, op);
-    for (uint32_t i = 0; fast && i < op->n_in; i++)
-        half |=
-            op->in[i] != IR_NONE && ir_dtype_table[g->tensors.at[op->in[i]].dtype].block_bytes != 4;
-    if (half && fast && folds_into_gates(op))
-        return 3.2e-2;
-    return half ? 1.6e-2 : dtype == IR_F16 ? 2e-3 : dtype == IR_F32 ? 5e-5 : 1e-12;
-}
-
 static bool is_number(ir_dtype dtype)
 {
     return dtype == IR_F32 || dtype == IR_F16 || dtype == IR_BF16 || dtype == IR_F64;
@@ -287,7 +254,7 @@ static mpk_status compare_output(mpk_context *cx, machine *m, const unit *u, con
     machine_gather(g, op->out[o], v->data[op->out[o]], expected);
     if (o == 0 && strcmp(op->def->name, "attention_parts") == 0)
         forget_empty_parts(g, op, v->data[op->out[1]], got, expected);
-    const double allowed = tolerance(g, op, t->dtype, body && body->rank);
+    const double allowed = check_tolerance(g, op, t->dtype, body && body->rank);
     mpk_status status;
     if (o == 1 && strcmp(op->def->name, "logits") == 0)
         status = compare_peaks(cx, &g->tensors.at[op->out[0]], t, (const float *)(const void *)got,

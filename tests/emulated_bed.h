@@ -381,9 +381,9 @@ static inline void reorder_pages(bed *b, ir_tensor_id cache, int values, bool to
 
 static inline void reorder_caches(bed *b, bool to_device)
 {
-    for (uint32_t i = 0; i < b->op->def->n_in; i++) {
-        const char *name = b->op->def->in[i].name;
-        if (i < b->op->n_in && b->op->in[i] != IR_NONE &&
+    for (uint32_t i = 0; i < b->op->n_in; i++) {
+        const char *name = op_operand_of(b->op->def, i)->name;
+        if (b->op->in[i] != IR_NONE &&
             (strcmp(name, "k_cache") == 0 || strcmp(name, "v_cache") == 0))
             reorder_pages(b, b->op->in[i], name[0] == 'v', to_device);
     }
@@ -663,7 +663,7 @@ static inline void round_scale(bed *b)
     const gen_pack *p = &b->s->use->pack;
     ir_tensor_id id = p->n_weights ? p->scale : IR_NONE;
     for (uint32_t i = 0; p->form && i < b->op->n_in; i++)
-        if (strcmp(b->op->def->in[i].name, "norm") == 0)
+        if (strcmp(op_operand_of(b->op->def, i)->name, "norm") == 0)
             id = b->op->in[i];
     if (id == IR_NONE)
         return;

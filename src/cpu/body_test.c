@@ -41,9 +41,9 @@ static bool narrows_norm(const ir_op *op)
     for (uint32_t i = 0; i < op->def->n_attributes; i++)
         narrow = narrow || (str_is(str_from(op->def->attributes[i].name), "activations") &&
                             str_is(op->attributes[i].s, "i8"));
-    /* a variadic operand has more than a name */
-    for (uint32_t i = 0; i < op->n_in && i < op->def->n_in; i++)
-        norm = norm || (str_is(str_from(op->def->in[i].name), "norm") && op->in[i] != IR_NONE);
+    for (uint32_t i = 0; i < op->n_in; i++)
+        norm = norm ||
+               (str_is(str_from(op_operand_of(op->def, i)->name), "norm") && op->in[i] != IR_NONE);
     return narrow && norm;
 }
 

@@ -66,8 +66,8 @@ typedef struct operand {
 
 static operand named(const bed *b, const char *name)
 {
-    for (uint32_t i = 0; i < b->op->def->n_in && i < b->op->n_in; i++)
-        if (b->op->in[i] != IR_NONE && strcmp(b->op->def->in[i].name, name) == 0)
+    for (uint32_t i = 0; i < b->op->n_in; i++)
+        if (b->op->in[i] != IR_NONE && strcmp(op_operand_of(b->op->def, i)->name, name) == 0)
             return (operand){tensor(b, b->op->in[i]), b->values.data[b->op->in[i]]};
     return (operand){NULL, NULL};
 }

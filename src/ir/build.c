@@ -88,8 +88,7 @@ static mpk_status check_inputs(mpk_context *cx, const ir_graph *g, const op_def 
           n_in);
     /* one loop over what is given and what the record names: either may be longer */
     for (uint32_t i = 0; i < n_in || i < def->n_in; i++) {
-        /* inputs beyond the record's last are more of that one */
-        const op_operand *operand = &def->in[i < def->n_in ? i : def->n_in - 1];
+        const op_operand *operand = op_operand_of(def, i);
         bool given = i < n_in && in[i] != IR_NONE;
         CHECK(cx, given || operand->presence == OP_OPTIONAL, MPK_EARG, "%s: input %s is missing",
               def->name, operand->name);

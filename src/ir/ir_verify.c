@@ -84,7 +84,7 @@ static mpk_status verify_operands(verifier *v, ir_op_id id)
     CHECK(v->cx, op->n_out == def->n_out, MPK_EVERIFY,
           "%s number %u has %u results, the record says %u", def->name, id, op->n_out, def->n_out);
     for (uint32_t i = 0; i < op->n_in; i++) {
-        const op_operand *operand = &def->in[i < def->n_in ? i : def->n_in - 1];
+        const op_operand *operand = op_operand_of(def, i);
         if (op->in[i] == IR_NONE) {
             CHECK(v->cx, operand->presence == OP_OPTIONAL, MPK_EVERIFY,
                   "%s number %u: input %s is missing", def->name, id, operand->name);

@@ -210,6 +210,12 @@ extern const op_def *const op_table[];
 
 /* ---- op.c (beside this file) ---- */
 
+/* The operand that input `input` of an operator is; further tensors of a variadic one are the last.
+ * An operator may have more inputs than its record has operands. */
+static inline const op_operand *op_operand_of(const op_def *def, uint32_t input)
+{
+    return &def->in[input < def->n_in ? input : def->n_in - 1];
+}
 /* The peer in whose memory the results of an operator lie. */
 static inline uint32_t op_result_peer(const ir_op *op)
 {

@@ -573,6 +573,19 @@ static void test_records(void **state)
     assert_null(op_find(STR("no_such_operator")));
 }
 
+/* Every tensor of a variadic operand is that operand. */
+static void inputs_have_operands(void **state)
+{
+    (void)state;
+    for (const op_def *const *at = op_table; *at; at++) {
+        const op_def *def = *at;
+        for (uint32_t i = 0; i < def->n_in; i++)
+            assert_ptr_equal(op_operand_of(def, i), &def->in[i]);
+        for (uint32_t i = def->n_in; def->n_in && i < IR_MAX_INPUTS; i++)
+            assert_ptr_equal(op_operand_of(def, i), &def->in[def->n_in - 1]);
+    }
+}
+
 /* Attributes that are just beyond what an operator takes, which random ones seldom are. */
 static void test_just_refused(void **state)
 {
@@ -698,6 +711,7 @@ int main(void)
         cmocka_unit_test(test_records),          cmocka_unit_test(test_hostile_attributes),
         cmocka_unit_test(test_just_refused),     cmocka_unit_test(test_just_taken),
         cmocka_unit_test(test_every_case),       cmocka_unit_test(runs_divide_their_axis),
-        cmocka_unit_test(rounds_divide_experts), cmocka_unit_test(integers_are_filled)};
+        cmocka_unit_test(rounds_divide_experts), cmocka_unit_test(integers_are_filled),
+        cmocka_unit_test(inputs_have_operands)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

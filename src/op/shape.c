@@ -15,11 +15,10 @@ const ir_tensor *shape_input(const ir_graph *g, const ir_op *op, uint32_t input)
     return input < op->n_in && op->in[input] != IR_NONE ? &g->tensors.at[op->in[input]] : NULL;
 }
 
-/* The operand's name, for messages; the further tensors of a variadic operand share the last
- * name. */
+/* The operand's name, for messages. */
 static const char *input_name(const ir_op *op, uint32_t input)
 {
-    return op->def->in[input < op->def->n_in ? input : op->def->n_in - 1].name;
+    return op_operand_of(op->def, input)->name;
 }
 
 /* Of a shape or a list of dtypes in a message; longer ones are cut. */

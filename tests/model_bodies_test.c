@@ -1,5 +1,6 @@
 /* model_bodies_test.c - which operators of whole models have generic bodies on a GPU, and which
- * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart.
+ * bodies poll nothing: of models whose speed is measured, and of families by what sets them apart;
+ * how linear attention ends.
  */
 #include "check.h"
 #include "gen/source.h"
@@ -50,45 +51,51 @@ static void list_slow(const ir_graph *g, uint32_t n_tokens, text *generic, text 
 /* The same where the square of relu is an operator of its own. */
 #define SQUARED " embedding rope_table map map logits sample"
 
-/* Two layers of a model as a GPU compiles them: in decoding, streams and prompts these operators
- * have generic bodies, and all others fast ones.  In steps of few tokens those in `waiting` wait
- * for counters; one of them between the first product and the logits keeps all from polling
- * (cuda/carriers.c). */
+static const uint32_t step_tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
+enum { STEPS = sizeof step_tokens / sizeof *step_tokens };
+
+/* A model as a GPU compiles it for steps of so many tokens. */
+static const ir_graph *compile(arena *a, const model_config *config, uint32_t n_tokens)
+{
+    mpk_context cx = {0};
+    ir_graph *g;
+    tg_program p;
+    const model_weights weights = {.dtype = all_bf16};
+    const model_shape s = {.n_tokens = n_tokens,
+                           .n_rows = n_tokens < 16 ? n_tokens : 16,
+                           .n_slots = 16,
+                           .n_pages = 1024,
+                           .page_tokens = 64,
+                           .max_pages_per_slot = 64,
+                           .kv_dtype = IR_BF16,
+                           .activation_dtype = IR_BF16};
+    const pass_options o = {.n_workers = 132,
+                            .page_bytes = 16384,
+                            .pages_per_worker = 1 << 16,
+                            .fusion = PASS_FUSE_FULL,
+                            .splits = 16,
+                            .split_tokens = 256,
+                            .norm_elements = 1 << 24,
+                            .share_tokens = 128,
+                            .relaxed = true,
+                            .whole_tiles = true,
+                            .logits = true};
+    check_ok(&cx, model_build(&cx, a, config, &s, &weights, &g));
+    check_ok(&cx, pass_compile(&cx, a, &o, 1, &g, &n_tokens, &p));
+    return p.graphs[0].ir;
+}
+
+/* Two layers of a model: in decoding, streams and prompts these operators have generic bodies, and
+ * all others fast ones.  In steps of few tokens those in `waiting` wait for counters; one of them
+ * between the first product and the logits keeps all from polling (cuda/carriers.c). */
 static void expect_slow(const model_config *config, const char *expected, const char *waiting)
 {
-    static const uint32_t tokens[] = {1, 4, 16, 32, 64, 100, 128, 512, 2048};
-    mpk_context cx = {0};
-    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+    for (size_t i = 0; i < STEPS; i++) {
         arena a = {0};
-        ir_graph *g;
-        tg_program p;
-        uint32_t n_tokens = tokens[i];
-        const model_weights weights = {.dtype = all_bf16};
-        const model_shape s = {.n_tokens = n_tokens,
-                               .n_rows = n_tokens < 16 ? n_tokens : 16,
-                               .n_slots = 16,
-                               .n_pages = 1024,
-                               .page_tokens = 64,
-                               .max_pages_per_slot = 64,
-                               .kv_dtype = IR_BF16,
-                               .activation_dtype = IR_BF16};
-        const pass_options o = {.n_workers = 132,
-                                .page_bytes = 16384,
-                                .pages_per_worker = 1 << 16,
-                                .fusion = PASS_FUSE_FULL,
-                                .splits = 16,
-                                .split_tokens = 256,
-                                .norm_elements = 1 << 24,
-                                .share_tokens = 128,
-                                .relaxed = true,
-                                .whole_tiles = true,
-                                .logits = true};
         text generic = {0}, counted = {0};
-        check_ok(&cx, model_build(&cx, &a, config, &s, &weights, &g));
-        check_ok(&cx, pass_compile(&cx, &a, &o, 1, &g, &n_tokens, &p));
-        list_slow(p.graphs[0].ir, n_tokens, &generic, &counted);
+        list_slow(compile(&a, config, step_tokens[i]), step_tokens[i], &generic, &counted);
         assert_string_equal(text_str(&generic).at, expected);
-        if (n_tokens <= 16)
+        if (step_tokens[i] <= 16)
             assert_string_equal(text_str(&counted).at, waiting);
         text_free(&generic);
         text_free(&counted);
@@ -194,9 +201,45 @@ static void latents_have_one_generic_body(void **state)
     load_close(&m);
 }
 
+/* Linear attention ends in one operator, the norm of each head with its gate. */
+static void linear_attention_ends_in_a_norm(void **state)
+{
+    (void)state;
+    static const char *const families[] = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"};
+    mpk_context cx = {0};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        load_model m;
+        const model_def *def;
+        check_ok(&cx, load_open(&cx, "models/qwen3-8b", &m));
+        check_ok(&cx, model_find(&cx, str_from(families[i]), &def));
+        model_config c = m.config;
+        c.family = str_from(def->family);
+        c.n_layers = 2, c.delta_layers[0] = 1, c.attention_gate = true;
+        c.delta_key_heads = 16, c.delta_heads = 32, c.delta_conv = 4;
+        c.delta_key_size = c.delta_value_size = 128;
+        if (def->is_mixture)
+            c.n_experts = 128, c.experts_per_token = 8, c.expert_every = 1,
+            c.expert_ffn_size = c.shared_ffn_size = 512;
+        for (size_t k = 0; k < STEPS; k++) {
+            arena a = {0};
+            uint32_t gated = 0;
+            const ir_graph *g = compile(&a, &c, step_tokens[k]);
+            for (size_t o = 0; o < g->ops.n; o++) {
+                const ir_op *op = &g->ops.at[o];
+                assert_string_not_equal(op->def->name, "silu_mul");
+                gated += strcmp(op->def->name, "rms_norm") == 0 && op->in[3] != IR_NONE;
+            }
+            assert_int_equal(gated, 1);
+            arena_free(&a);
+        }
+        load_close(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_attention_ends_in_a_norm),
         cmocka_unit_test(models_have_fast_bodies),
         cmocka_unit_test(families_have_fast_bodies),
         cmocka_unit_test(latents_have_one_generic_body),

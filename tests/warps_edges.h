@@ -22,6 +22,13 @@
     "i32[" tokens "] live=tokens\nstate %c : f32[" slots ", " rows ", " columns                \
     "]\n%y, %after = causal_conv(%x, %w, %p, %s, %c)" attributes "\n"
 
+/* rms_norm of heads, gated by columns first .. end of wider rows. */
+#define GATED_NORM(tokens, heads, size, columns, first, end, dtype)                                \
+    "input %x : bf16[" tokens ", " heads ", " size "] live=tokens\nconst %w : " dtype "[" size     \
+    "]\ninput %z : bf16[" tokens ", " columns "] live=tokens\n%s = slice(%z) {starts = [0, " first \
+    "], stops = [" tokens ", " end "]}\n%g = reshape(%s) {shape = [" tokens ", " heads ", " size   \
+    "]}\n%y = rms_norm(%x, %w, _, %g)\n"
+
 /* Their first number: after those that are drawn, before those of company. */
 enum { EDGES = 450 };
 
@@ -60,6 +67,13 @@ static const char *const edge_graphs[] = {
     /* a mask of one row for all queries */
     "input %q : f16[1, 1, 80, 64]\ninput %k : f16[1, 1, 70, 64]\ninput %v : f16[1, 1, 70, "
     "64]\ninput %m : bool[1, 70]\n%y = sdpa(%q, %k, %v, %m)\n",
+    /* a token, two rows at a time, one, rows that are no whole pieces, a row of all warps, f32 */
+    GATED_NORM("1", "4", "128", "552", "16", "528", "bf16"),
+    GATED_NORM("81", "32", "128", "4104", "8", "4104", "f32"),
+    GATED_NORM("3", "4", "128", "552", "16", "528", "bf16"),
+    GATED_NORM("5", "2", "320", "650", "3", "643", "bf16"),
+    GATED_NORM("2", "1", "4096", "4096", "0", "4096", "bf16"),
+    "input %x : f32[5, 1500]\ninput %g : f32[5, 1500]\n%y = rms_norm(%x, _, _, %g)\n",
 };
 
 #endif

@@ -312,6 +312,12 @@ MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, fl
     chunk_made *made = chunk_made_of<KEYS>(t, chunk);
     char *s_to = scores ? made->scores : made->solution;
     float *s_raw = chunk_raw<KEYS>(t, chunk) + block * CHUNK_BLOCK * CHUNK_BLOCK;
+    float2 fades[4], of_k[4]; /* of the lane's columns: all loads before the first store */
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        fades[n] = *(const float2 *)&f->fade[8 * n + 2 * c];
+        of_k[n] = *(const float2 *)&f->of_k[8 * n + 2 * c];
+    }
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const int i = 16 * block + g + 8 * m;
@@ -325,8 +331,8 @@ MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, fl
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const bool there = j + e < i || (scores && j + e == i);
-                w[e] = there ? ptx_exp2(fade - f->fade[j + e]) * of * f->of_k[j + e] *
-                                   sum[n][2 * m + e]
+                w[e] = there ? ptx_exp2(fade - (e ? fades[n].y : fades[n].x)) * of *
+                                   (e ? of_k[n].y : of_k[n].x) * sum[n][2 * m + e]
                              : 0.0f;
             }
             if (scores)
@@ -365,6 +371,9 @@ template <int KEYS> MPK_FN void chunk_invert(const mpk_task &t, int chunk)
                 if (j + k < i)
                     x[i] -= row[k] * x[j + k];
         }
+    }
+#pragma unroll
+    for (int i = 0; i < CHUNK_BLOCK; i++) { /* not before: loads would not go ahead of stores */
         const rt_u32 high = ptx_pack_bf16(x[i], 0);
         *chunk_entry(s_to, 16 * block + i, 16 * block + column) = (rt_u16)high;
         *chunk_entry(s_lost, i, 16 + column) = (rt_u16)chunk_rest(high, x[i], 0);

@@ -23,6 +23,7 @@
 #ifndef TASK_ROWS_CUH
 #define TASK_ROWS_CUH
 
+#include "task/activate.cuh"
 #include "tile/view.cuh"
 
 /* This thread's line of the round that begins with line `first` of n; false: none is left for its
@@ -51,16 +52,18 @@ MPK_FN float rows_factor(const mpk_task &t, int group, bool mine, const mpk_view
     return (float)(1.0 / sqrt(mpk_sum(t, group, sum) / (double)n + eps));
 }
 
-/* y = x * factor * weight + residual over columns [first, first + n) of each line of the box, which
- * has whole lines: only its other axes are counted.  In fp32, rounded when it is stored.  The
- * columns are read twice, for the factor and to scale them.  weight is counted from its own first
- * entry, the residual as x is. */
+/* y = x * factor * weight + residual, or times silu(gate), over columns [first, first + n) of each
+ * line of the box, which has whole lines: only its other axes are counted.  In fp32, rounded when
+ * it is stored.  The columns are read twice, for the factor and to scale them.  weight is counted
+ * from its own first entry, residual and gate, of which one at most is there, as x is. */
 MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first, rt_i64 n,
-                             const mpk_view &weight, const mpk_view &residual, const mpk_view &y,
-                             double eps)
+                             const mpk_view &weight, const mpk_view &residual, const mpk_view &gate,
+                             const mpk_view &y, double eps)
 {
+    const bool gated = mpk_is_there(gate);
+    const mpk_view &other = gated ? gate : residual;
     const char *g_x = mpk_data(t, x), *g_weight = mpk_data(t, weight),
-               *g_residual = mpk_data(t, residual);
+               *g_other = mpk_data(t, other);
     char *g_y = mpk_data(t, y);
     int last = x.rank - 1, group = mpk_group(n), lane = mpk_thread() % group;
     mpk_box box = mpk_box_of(t, last);
@@ -73,7 +76,7 @@ MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first,
             /* mpk_place counts the axes before it alone */
             at[last] = first;
             from = mpk_offset(x, at);
-            beside = mpk_is_there(residual) ? mpk_offset(residual, at) : 0;
+            beside = mpk_is_there(other) ? mpk_offset(other, at) : 0;
             to = mpk_offset(y, at);
         }
         /* The barriers inside are for all threads of the worker, so a group without a line calls
@@ -83,8 +86,10 @@ MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first,
             float value = mpk_get(x, g_x, from + i * x.stride[last]) * factor;
             if (mpk_is_there(weight))
                 value *= mpk_get(weight, g_weight, i * weight.stride[0]);
-            if (mpk_is_there(residual))
-                value += mpk_get(residual, g_residual, beside + i * residual.stride[last]);
+            if (mpk_is_there(other)) {
+                const float v = mpk_get(other, g_other, beside + i * other.stride[last]);
+                value = gated ? value * activate_silu(v) : value + v;
+            }
             mpk_put(y, g_y, to + i * y.stride[last], value);
         }
     }
@@ -92,9 +97,10 @@ MPK_FN void rms_norm_columns(const mpk_task &t, const mpk_view &x, rt_i64 first,
 
 /* The body of rms_norm: along the last axis, in full. */
 MPK_FN void rms_norm_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                         const mpk_view &residual, const mpk_view &y, double eps)
+                         const mpk_view &residual, const mpk_view &gate, const mpk_view &y,
+                         double eps)
 {
-    rms_norm_columns(t, x, 0, x.dims[x.rank - 1], weight, residual, y, eps);
+    rms_norm_columns(t, x, 0, x.dims[x.rank - 1], weight, residual, gate, y, eps);
 }
 
 /* Copy the columns of x [T, N] from `first` on to y, all threads together. */
@@ -116,9 +122,9 @@ MPK_FN void rows_copy_columns(const mpk_task &t, const mpk_view &x, rt_i64 first
 MPK_FN void rms_norm_parts_run(const mpk_task &t, const mpk_view &x, const mpk_view &weight0,
                                const mpk_view &weight1, const mpk_view &y, double eps)
 {
-    constexpr mpk_view nothing = {-1}; /* an absent residual */
-    rms_norm_columns(t, x, 0, weight0.dims[0], weight0, nothing, y, eps);
-    rms_norm_columns(t, x, weight0.dims[0], weight1.dims[0], weight1, nothing, y, eps);
+    constexpr mpk_view nothing = {-1}; /* an absent residual, or gate */
+    rms_norm_columns(t, x, 0, weight0.dims[0], weight0, nothing, nothing, y, eps);
+    rms_norm_columns(t, x, weight0.dims[0], weight1.dims[0], weight1, nothing, nothing, y, eps);
     rows_copy_columns(t, x, weight0.dims[0] + weight1.dims[0], y);
 }
 

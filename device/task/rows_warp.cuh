@@ -1,10 +1,10 @@
 /* rows_warp.cuh - norms and softmax of rows of floats whose entries are neighbours, in fp32: a
  * warp a row, a part of a warp a short one, or all warps a long one.
  *
- * Input: x, of norms weight and bias, and of rms_norm a residual; output: the task's box, which
- * has whole rows.  A row of at most ROWS_MOST entries, or ROWS_LONG of all warps, is loaded once,
- * by pieces of eight entries, and stays in registers, as it lies in memory: entries become floats
- * where they are used, an instruction each.
+ * Input: x, of norms weight and bias, and of rms_norm a residual or a gate; output: the task's box,
+ * which has whole rows.  A row of at most ROWS_MOST entries, or ROWS_LONG of all warps, is loaded
+ * once, by pieces of eight entries, and stays in registers, as it lies in memory: entries become
+ * floats where they are used, an instruction each.
  * No code of whole rows calls a function, and a division is one: ptxas spills what lives across it,
  * and spilled words come from L2.
  * What is added up, and in which order, follows from the row's length alone.
@@ -46,6 +46,7 @@
 #ifndef TASK_ROWS_WARP_CUH
 #define TASK_ROWS_WARP_CUH
 
+#include "task/activate.cuh"
 #include "task/pieces.cuh"
 #include "task/rows.cuh"
 
@@ -194,18 +195,21 @@ template <int LANES> MPK_FN float rows_largest_of(rows_meeting &meeting, float x
 }
 
 /* A row of x, of which each lane has its pieces in x's dtype, perhaps still in flight; its length
- * n; where its residual is, if there is one; and where its result goes, 0: nowhere. */
+ * n; where its residual or gate is, if there is one, and of short rows that too as it lies; and
+ * where its result goes, 0: nowhere. */
 template <int PIECES> struct rows_row {
-    rows_raw raw[PIECES];
+    rows_raw raw[PIECES], more[PIECES];
     rt_i64 n;
-    const char *g_residual;
+    const char *g_beside;
     char *g_y;
 };
 
 /* Rows of up to ROWS_SHORT pieces a lane are loaded one round ahead; up to ROWS_KEPT, weight and
  * bias stay in registers for all rows of a task.  ROWS_THIN: both of entries of 16 bits.  A piece
- * of 16 bits takes 4 registers, of 32 bits 8; more would spill. */
-enum { ROWS_SHORT = 4, ROWS_KEPT = 3, ROWS_THIN = 5 };
+ * of 16 bits takes 4 registers, of 32 bits 8; more would spill.  ROWS_BROUGHT: bytes of an entry
+ * times pieces times rows of a round, up to which a residual or gate is loaded ahead, too: it takes
+ * 16 registers twice. */
+enum { ROWS_SHORT = 4, ROWS_KEPT = 3, ROWS_THIN = 5, ROWS_BROUGHT = 8 };
 MPK_FN bool rows_are_short(int pieces, const mpk_view &x)
 {
     return pieces <= (mpk_dtype_bytes(x.dtype) == 2 ? ROWS_THIN : ROWS_SHORT);
@@ -213,6 +217,12 @@ MPK_FN bool rows_are_short(int pieces, const mpk_view &x)
 MPK_FN bool rows_are_kept(int pieces, const mpk_view &v)
 {
     return pieces <= (mpk_dtype_bytes(v.dtype) == 2 ? ROWS_THIN : ROWS_KEPT);
+}
+
+/* Are a residual or gate of N rows loaded together with the rows?  Else when the rows are made. */
+template <int N> MPK_FN bool rows_bring(int pieces, const mpk_view &beside)
+{
+    return mpk_is_there(beside) && N * pieces * mpk_dtype_bytes(beside.dtype) <= ROWS_BROUGHT;
 }
 
 /* Load a lane's pieces of the row or vector of n entries at g.  WHOLE: n is a multiple of a piece
@@ -247,8 +257,8 @@ MPK_FN bool rows_are_whole(const mpk_task &t, const mpk_view &x, int last)
  * first column.  A warp's last round may have fewer than N lines: for a number beyond the last, the
  * last line is loaded again and its result stored nowhere.  A task's lines are counted in 32
  * bits. */
-template <bool WHOLE, int LANES, int PIECES>
-MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &residual,
+template <bool WHOLE, int N, int LANES, int PIECES>
+MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_view &beside,
                       const mpk_view &y, const mpk_box &box, rt_u32 line, rt_u32 lines, float rest,
                       rows_row<PIECES> *row)
 {
@@ -267,11 +277,13 @@ MPK_FN void rows_seek(const mpk_task &t, const mpk_view &x, int last, const mpk_
         }
     row->n = x.dims[last];
     row->g_y = there ? mpk_data(t, y) + mpk_offset(y, at) * mpk_dtype_bytes(y.dtype) : 0;
-    if (mpk_is_there(residual))
-        row->g_residual =
-            mpk_data(t, residual) + mpk_offset(residual, at) * mpk_dtype_bytes(residual.dtype);
     rows_ask<WHOLE, LANES>(x.dtype, mpk_data(t, x) + mpk_offset(x, at) * mpk_dtype_bytes(x.dtype),
                            row->n, rest, row->raw);
+    if (mpk_is_there(beside))
+        row->g_beside =
+            mpk_data(t, beside) + mpk_offset(beside, at) * mpk_dtype_bytes(beside.dtype);
+    if (rows_bring<N>(PIECES, beside))
+        rows_ask<WHOLE, LANES>(beside.dtype, row->g_beside, row->n, 0, row->more);
 }
 
 /* Has a lane entries of piece c of a row?  A constant but for a row's last piece, since PIECES is
@@ -348,14 +360,24 @@ MPK_FN void rows_vector_piece(const mpk_task &t, const mpk_view &v, const rows_r
     rows_floats(v.dtype, raw, r);
 }
 
-/* y = (entry - mean) factor weight + bias + residual of N rows; the last three may be absent.  A
- * piece of weight and bias is converted once for all N rows.  by, plus: weight and bias as they
- * lie, if they are kept; more: the rows' residuals. */
+/* r + the entries of a residual, or r silu(those of a gate).  is_short: the result has 16 bits. */
+MPK_FN void rows_end(bool gated, bool is_short, const float (&beside)[ROWS_PIECE],
+                     float (&r)[ROWS_PIECE])
+{
+#pragma unroll
+    for (int i = 0; i < ROWS_PIECE; i++)
+        r[i] = gated ? r[i] * activate_as(is_short, ACTIVATE_SILU, beside[i]) : r[i] + beside[i];
+}
+
+/* y = (entry - mean) factor weight + bias + residual of N rows; the last three may be absent.
+ * beside is the residual, or with `gated` what silu is taken of, which then multiplies.  A piece of
+ * weight and bias is converted once for all N rows.  by, plus: weight and bias as they lie, if they
+ * are kept; more: the rows' residuals or gates. */
 template <bool WHOLE, int LANES, int PIECES, int N>
 MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIECES> (&row)[N],
                        const float (&mean)[N], const float (&factor)[N], const mpk_view &weight,
                        const rows_raw (&by)[PIECES], const mpk_view &bias,
-                       const rows_raw (&plus)[PIECES], const mpk_view &residual,
+                       const rows_raw (&plus)[PIECES], const mpk_view &beside, bool gated,
                        const rows_raw (&more)[N][PIECES], const mpk_view &y)
 {
 #pragma unroll
@@ -375,12 +397,10 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
                 r[i] = mpk_is_there(weight) ? r[i] * w[i] : r[i];
                 r[i] = mpk_is_there(bias) ? r[i] + b[i] : r[i];
             }
-            if (mpk_is_there(residual)) {
+            if (mpk_is_there(beside)) {
                 float s[ROWS_PIECE];
-                rows_floats(residual.dtype, more[k][c], s);
-#pragma unroll
-                for (int i = 0; i < ROWS_PIECE; i++)
-                    r[i] += s[i];
+                rows_floats(beside.dtype, more[k][c], s);
+                rows_end(gated, mpk_dtype_bytes(y.dtype) == 2, s, r);
             }
             rows_put<WHOLE, LANES>(y, row[k], c, r);
         }
@@ -399,7 +419,7 @@ MPK_FN void rows_scale(const mpk_task &t, const mpk_view &x, const rows_row<PIEC
  *    line      the first of this lane's part: of_warp + part N; it may be beyond the last */
 template <int PIECES, int N, int LANES, bool WHOLE, typename maker>
 MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 first,
-                      const mpk_view &residual, const mpk_view &y, float rest, const maker &make)
+                      const mpk_view &beside, const mpk_view &y, float rest, const maker &make)
 {
     /* A constant, so that one of the two ways is compiled.  Rows that are not whole, or long, are
      * loaded when they are made. */
@@ -418,23 +438,23 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
 #pragma unroll
     for (int k = 0; k < N; k++)
         if (ahead && of_warp < lines)
-            rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest, &next[k]);
+            rows_seek<WHOLE, N, LANES>(t, x, last, beside, y, box, line + k, lines, rest, &next[k]);
 #pragma unroll 1
     for (; of_warp < lines; of_warp += ROUND, line += ROUND) {
         const rt_u32 after = line + ROUND;
 #pragma unroll
         for (int k = 0; k < N; k++) {
             if (!ahead) {
-                rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, line + k, lines, rest,
-                                        &row[k]);
+                rows_seek<WHOLE, N, LANES>(t, x, last, beside, y, box, line + k, lines, rest,
+                                           &row[k]);
                 continue;
             }
             /* what the round before has asked for; the next is asked for before this one is waited
              * for */
             row[k] = next[k];
             if (of_warp + ROUND < lines)
-                rows_seek<WHOLE, LANES>(t, x, last, residual, y, box, after + k, lines, rest,
-                                        &next[k]);
+                rows_seek<WHOLE, N, LANES>(t, x, last, beside, y, box, after + k, lines, rest,
+                                           &next[k]);
         }
         make(row);
     }
@@ -442,10 +462,11 @@ MPK_FN void rows_each(const mpk_task &t, const mpk_view &x, int last, rt_i64 fir
 
 /* Norms of all lines.  centred: around the row's mean, else around 0. The variance is a second sum
  * over the registers, so a large mean costs no digits.  The N rows of a round go through each step
- * together, so that the shuffles of one fill the waits of the other.  first: the first column. */
+ * together, so that the shuffles of one fill the waits of the other.  first: the first column;
+ * beside: a residual, or with `gated` a gate. */
 template <int PIECES, int N, int LANES, bool WHOLE>
 MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
-                       const mpk_view &bias, const mpk_view &residual, const mpk_view &y,
+                       const mpk_view &bias, const mpk_view &beside, bool gated, const mpk_view &y,
                        double eps, bool centred)
 {
     const int last = x.rank - 1; /* computed here, where the compiler sees a constant */
@@ -458,14 +479,18 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
     if (mpk_is_there(bias) && rows_are_kept(PIECES, bias))
         rows_ask<WHOLE, LANES>(bias.dtype, mpk_data(t, bias), bias.dims[0], 0, plus);
     rows_each<PIECES, N, LANES, WHOLE>(
-        t, x, last, first, residual, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
+        t, x, last, first, beside, y, 0, [&](const rows_row<PIECES>(&row)[N]) {
             float mean[N] = {}, factor[N];
-            /* Residuals are asked for first and read last, behind both sums. */
+            /* Those of longer rows are asked for first and read last, behind both sums. */
             rows_raw more[N][PIECES];
 #pragma unroll
             for (int k = 0; k < N; k++)
-                if (mpk_is_there(residual))
-                    rows_ask<WHOLE, LANES>(residual.dtype, row[k].g_residual, row[k].n, 0, more[k]);
+                if (mpk_is_there(beside) && !rows_bring<N>(PIECES, beside))
+                    rows_ask<WHOLE, LANES>(beside.dtype, row[k].g_beside, row[k].n, 0, more[k]);
+#pragma unroll
+            for (int i = 0; i < N * PIECES; i++)
+                if (rows_bring<N>(PIECES, beside))
+                    more[i / PIECES][i % PIECES] = row[i / PIECES].more[i % PIECES];
 #pragma unroll
             for (int k = 0; k < N; k++)
                 if (centred)
@@ -475,7 +500,7 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
                 factor[k] =
                     rsqrtf(rows_total<WHOLE, true, LANES>(x, row[k], mean[k], meeting) * each +
                            (float)eps);
-            rows_scale<WHOLE, LANES>(t, x, row, mean, factor, weight, by, bias, plus, residual,
+            rows_scale<WHOLE, LANES>(t, x, row, mean, factor, weight, by, bias, plus, beside, gated,
                                      more, y);
         });
 }
@@ -484,16 +509,18 @@ MPK_FN void norm_lines(const mpk_task &t, const mpk_view &x, rt_i64 first, const
  * need would take its registers.  The others go one at a time: their code is long enough. */
 template <int PIECES, int N, int LANES>
 MPK_FN void norm_rows(const mpk_task &t, const mpk_view &x, rt_i64 first, const mpk_view &weight,
-                      const mpk_view &bias, const mpk_view &residual, const mpk_view &y, double eps,
-                      bool centred)
+                      const mpk_view &bias, const mpk_view &beside, bool gated, const mpk_view &y,
+                      double eps, bool centred)
 {
     const int last = x.rank - 1;
     if (first % ROWS_PIECE == 0 && rows_are_whole(t, x, last) && rows_are_whole(t, y, last) &&
         rows_are_whole(t, weight, 0) && rows_are_whole(t, bias, 0) &&
-        rows_are_whole(t, residual, last))
-        norm_lines<PIECES, N, LANES, true>(t, x, first, weight, bias, residual, y, eps, centred);
+        rows_are_whole(t, beside, last))
+        norm_lines<PIECES, N, LANES, true>(t, x, first, weight, bias, beside, gated, y, eps,
+                                           centred);
     else
-        norm_lines<PIECES, 1, LANES, false>(t, x, first, weight, bias, residual, y, eps, centred);
+        norm_lines<PIECES, 1, LANES, false>(t, x, first, weight, bias, beside, gated, y, eps,
+                                            centred);
 }
 
 /* The bodies of layer_norm and rms_norm, as body_rows_warp.c prints their calls. */
@@ -502,15 +529,18 @@ MPK_FN void layer_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view
                             const mpk_view &bias, const mpk_view &y, double eps)
 {
     constexpr mpk_view nothing = {-1}; /* an absent residual */
-    norm_rows<PIECES, N, LANES>(t, x, 0, weight, bias, nothing, y, eps, true);
+    norm_rows<PIECES, N, LANES>(t, x, 0, weight, bias, nothing, false, y, eps, true);
 }
 
 template <int PIECES, int N, int LANES>
 MPK_FN void rms_norm_rows(const mpk_task &t, const mpk_view &x, const mpk_view &weight,
-                          const mpk_view &residual, const mpk_view &y, double eps)
+                          const mpk_view &residual, const mpk_view &gate, const mpk_view &y,
+                          double eps)
 {
     constexpr mpk_view nothing = {-1}; /* an absent bias */
-    norm_rows<PIECES, N, LANES>(t, x, 0, weight, nothing, residual, y, eps, false);
+    const bool gated = mpk_is_there(gate);
+    norm_rows<PIECES, N, LANES>(t, x, 0, weight, nothing, gated ? gate : residual, gated, y, eps,
+                                false);
 }
 
 /* A view of rank 2 whose rows have n entries: the strides stay, so its rows are those of v, cut
@@ -531,10 +561,10 @@ MPK_FN void rms_norm_parts_rows(const mpk_task &t, const mpk_view &x, const mpk_
 {
     constexpr mpk_view nothing = {-1}; /* an absent bias, and residual */
     const rt_i64 n0 = weight0.dims[0], n1 = weight1.dims[0], rest = n0 + n1;
-    norm_rows<PIECES, N, LANES>(t, rows_part(x, n0), 0, weight0, nothing, nothing, rows_part(y, n0),
-                                eps, false);
+    norm_rows<PIECES, N, LANES>(t, rows_part(x, n0), 0, weight0, nothing, nothing, false,
+                                rows_part(y, n0), eps, false);
     mpk_sync(); /* both begin with the same half of rows_meeting */
-    norm_rows<PIECES, N, LANES>(t, rows_part(x, n1), n0, weight1, nothing, nothing,
+    norm_rows<PIECES, N, LANES>(t, rows_part(x, n1), n0, weight1, nothing, nothing, false,
                                 rows_part(y, n1), eps, false);
     /* The columns after both parts, of which no norm wrote one: no barrier is needed. */
     const mpk_box box = mpk_box_of(t, 1);

@@ -566,7 +566,7 @@ static void finish(const linear_finish *f)
 static void norm_to_f32(const void *x, ir_dtype dtype, int64_t n, const void *weight,
                         ir_dtype weight_dtype, float eps, float *to)
 {
-    norm_rms_row(x, dtype, n, weight, weight_dtype, NULL, eps, to, IR_F32);
+    norm_rms_row(x, dtype, n, weight, weight_dtype, NULL, false, eps, to, IR_F32);
 }
 
 /* Defines a linear_kernels with the given products for 8-bit activations and by tiles (NULL:

@@ -21,10 +21,11 @@ V_INLINE float norm_sum_squares(const void *x, ir_dtype dtype, int64_t n)
     return v_sum(sum);
 }
 
-/* to[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i] + residual[i]; weight NULL: 1;
- * residual, of x's dtype, NULL: 0.  `to` may be x if both are f32. */
+/* to[i] = x[i] * (1 / sqrt(mean of squares + eps)) * weight[i] + beside[i], or with `gated` times
+ * silu(beside[i]); weight NULL: 1; beside, of x's dtype, NULL: nothing.  `to` may be x if both are
+ * f32. */
 V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *weight,
-                       ir_dtype weight_dtype, const void *residual, float eps, void *to,
+                       ir_dtype weight_dtype, const void *beside, bool gated, float eps, void *to,
                        ir_dtype to_dtype)
 {
     vf scale = v_set(1.0f / sqrtf(norm_sum_squares(x, dtype, n) / (float)n + eps));
@@ -32,21 +33,23 @@ V_INLINE void norm_rms(const void *x, ir_dtype dtype, int64_t n, const void *wei
         vf v = v_mul(row_load(x, dtype, i, n - i), scale);
         if (weight)
             v = v_mul(v, row_load(weight, weight_dtype, i, n - i));
-        if (residual)
-            v = v_add(v, row_load(residual, dtype, i, n - i));
+        if (beside && gated)
+            v = v_mul(v, v_silu(row_load(beside, dtype, i, n - i)));
+        else if (beside)
+            v = v_add(v, row_load(beside, dtype, i, n - i));
         row_store(to, to_dtype, i, n - i, v);
     }
 }
 
 /* The same, compiled for rows of f32, the common case, and for any. */
 static void norm_rms_row(const void *x, ir_dtype dtype, int64_t n, const void *weight,
-                         ir_dtype weight_dtype, const void *residual, float eps, void *to,
+                         ir_dtype weight_dtype, const void *beside, bool gated, float eps, void *to,
                          ir_dtype to_dtype)
 {
     if (dtype == IR_F32 && weight_dtype == IR_F32 && to_dtype == IR_F32)
-        norm_rms(x, IR_F32, n, weight, IR_F32, residual, eps, to, IR_F32);
+        norm_rms(x, IR_F32, n, weight, IR_F32, beside, gated, eps, to, IR_F32);
     else
-        norm_rms(x, dtype, n, weight, weight_dtype, residual, eps, to, to_dtype);
+        norm_rms(x, dtype, n, weight, weight_dtype, beside, gated, eps, to, to_dtype);
 }
 
 #endif

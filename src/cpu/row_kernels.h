@@ -30,16 +30,18 @@ static void *row_pointer(const op_view *v, int64_t offset)
 
 static bool rms_norm_accepts(const op_call *call)
 {
-    const op_view *w = &call->in[1], *residual = &call->in[2];
-    return rows_are_dense(&call->in[0]) && rows_are_dense(&call->out[0]) &&
-           (!w->data || rows_are_dense(w)) && (!residual->data || rows_are_dense(residual));
+    bool dense = rows_are_dense(&call->out[0]);
+    for (uint32_t i = 0; i < call->n_in; i++)
+        dense = dense && (!call->in[i].data || rows_are_dense(&call->in[i]));
+    return dense;
 }
 
 /* Row after row; at[] counts over all axes but the last. */
 static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
 {
     (void)scratch;
-    const op_view *x = &call->in[0], *w = &call->in[1], *residual = &call->in[2],
+    const bool gated = call->in[3].data != NULL;
+    const op_view *x = &call->in[0], *w = &call->in[1], *beside = &call->in[gated ? 3 : 2],
                   *y = &call->out[0];
     uint32_t last = x->rank - 1;
     int64_t at[IR_MAX_RANK];
@@ -47,7 +49,7 @@ static void rms_norm_run(const op_call *call, const ir_box *box, void *scratch)
     do {
         at[last] = 0;
         norm_rms_row(row_pointer(x, walk_offset(x, at)), x->dtype, x->dims[last], w->data, w->dtype,
-                     residual->data ? row_pointer(residual, walk_offset(residual, at)) : NULL,
+                     beside->data ? row_pointer(beside, walk_offset(beside, at)) : NULL, gated,
                      (float)call->attributes[0].f, row_pointer(y, walk_offset(y, at)), y->dtype);
     } while (walk_next(box, last, at));
 }
@@ -69,7 +71,7 @@ static void rms_norm_parts_run(const op_call *call, const ir_box *box, void *scr
         int64_t at = t * x->stride[0], to = t * y->stride[0], rest = x->dims[1];
         for (uint32_t i = 1; i <= 2; i++) {
             const op_view *w = &call->in[i];
-            norm_rms_row(row_pointer(x, at), x->dtype, w->dims[0], w->data, w->dtype, NULL,
+            norm_rms_row(row_pointer(x, at), x->dtype, w->dims[0], w->data, w->dtype, NULL, false,
                          (float)call->attributes[0].f, row_pointer(y, to), y->dtype);
             at += w->dims[0];
             to += w->dims[0];
@@ -143,12 +145,12 @@ static void rotate_head(const op_call *call, const float *x, int64_t t, const op
     const bool last = norm->data && call->attributes[RK_NORM_LAST].i;
     const float eps = (float)call->attributes[RK_EPS].f;
     if (norm->data && !last)
-        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, NULL, eps, row, IR_F32);
+        norm_rms_row(x, IR_F32, size, norm->data, norm->dtype, NULL, false, eps, row, IR_F32);
     else
         memcpy(row, x, (size_t)size * sizeof *row);
     rotate(row, row, cosine, cosine + table->stride[1], half);
     if (last)
-        norm_rms_row(row, IR_F32, size, norm->data, norm->dtype, NULL, eps, row, IR_F32);
+        norm_rms_row(row, IR_F32, size, norm->data, norm->dtype, NULL, false, eps, row, IR_F32);
 }
 
 /* Store n floats as a row in the dtype of `to`, a cache or q. */

@@ -16,7 +16,7 @@ enum { FEW_TOKENS = 16, SOME_TOKENS = 256 };
 
 /* Inputs, by index; the second and third of rms_norm_parts are its two weights, of layer_norm
  * weight and bias. */
-enum { X, FIRST, SECOND };
+enum { X, FIRST, SECOND, GATE };
 
 static bool is(const gen_call *c, const char *name)
 {
@@ -46,7 +46,7 @@ static bool accepts(const gen_call *c)
 {
     const ir_tensor *x = gen_input(c, X), *residual = residual_of(c);
     return x->dims[0] <= SOME_TOKENS && is_rows(x) && is_rows(gen_output(c, 0)) &&
-           x->dims[1] <= ROWS_CARRIED && is_vector(gen_input(c, FIRST)) &&
+           x->dims[1] <= ROWS_CARRIED && !gen_input(c, GATE) && is_vector(gen_input(c, FIRST)) &&
            (residual ? is_rows(residual) : !is(c, "layer_norm") || is_vector(gen_input(c, SECOND)));
 }
 

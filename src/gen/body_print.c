@@ -254,23 +254,38 @@ enum { MOST_ROWS = 1 << 20 }; /* more than any step has */
  * some rows, or all. */
 enum { ROWS_AS_THEY_ARE, ANY_LIVE_ROWS, ANY_ROWS };
 
+/* How far apart rows would lie that follow each other: what the axes after the first span. */
+static int64_t span_of_row(const ir_tensor *t)
+{
+    int64_t span = 1;
+    for (uint32_t i = 1; i < t->rank; i++)
+        if (t->dims[i] * t->stride[i] > span)
+            span = t->dims[i] * t->stride[i];
+    return span;
+}
+
 /* The mpk_view of an operand: its number in the task, dtype, which rows count, dims and strides;
- * an absent one has the number -1. */
+ * an absent one has the number -1.  A view of one row may have any distance between rows.  Where it
+ * is printed with more, a body would take that for the rows' own, and find them not aligned: so it
+ * is what they span, as of other steps. */
 static void print_view(const ir_tensor *t, uint32_t operand, int any_rows, text *out)
 {
-    int64_t dims[IR_MAX_RANK];
+    int64_t dims[IR_MAX_RANK], stride[IR_MAX_RANK];
     if (!t) {
         text_print(out, " = {-1};\n");
         return;
     }
     memcpy(dims, t->dims, sizeof dims);
-    if (any_rows == ANY_ROWS || (any_rows == ANY_LIVE_ROWS && t->live != IR_ALL))
+    memcpy(stride, t->stride, sizeof stride);
+    if (any_rows == ANY_ROWS || (any_rows == ANY_LIVE_ROWS && t->live != IR_ALL)) {
+        stride[0] = dims[0] == 1 ? span_of_row(t) : stride[0];
         dims[0] = MOST_ROWS;
+    }
     text_print(out, " = {%u, %s, %s, %u, ", operand, dtype_names[t->dtype], live_names[t->live],
                t->rank);
     print_numbers(t->rank, dims, out);
     text_print(out, ", ");
-    print_numbers(t->rank, t->stride, out);
+    print_numbers(t->rank, stride, out);
     text_print(out, "};\n");
 }
 

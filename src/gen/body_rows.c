@@ -4,7 +4,7 @@
  * GEN_PRINTER makes the printers that need the head and a call with attributes alone; "d0" is
  * attribute 0 as a double:
  *
- *   rms_norm_run(t, in_x, in_weight, in_residual, out_y, 1.0000000000000001e-05); */
+ *   rms_norm_run(t, in_x, in_weight, in_residual, in_gate, out_y, 1.0000000000000001e-05); */
 #include "gen/body_print.h"
 
 GEN_PRINTER(rms_norm, "rms_norm_run", "d0")

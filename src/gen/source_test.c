@@ -347,6 +347,46 @@ static void test_sums_that_print_alike(void **state)
     arena_free(&a);
 }
 
+/* Norms of heads are one instance for steps of one token and of several, though a view of one token
+ * has no distance between tokens; with a gate that is a part of wider rows two, of which the one
+ * for a token has rows of whole pieces, too. */
+static void test_heads_of_one_token(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *gate, *more;
+        uint32_t instances;
+    } rows[] = {{"", "", 1}, {"%g = reshape(%z) {shape = [%T, 2, 128]}\n", ", _, %g", 2}};
+    mpk_context cx = {0};
+    const gen_arch *arch = gen_arch_find("sm_90a");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        gen_graph made[2];
+        gen_source source;
+        for (int k = 0; k < 2; k++) {
+            char words[512], *at = words;
+            ir_graph *g;
+            snprintf(words, sizeof words,
+                     "input %%q : bf16[%%T, 256] live=tokens\nconst %%w : bf16[128]\n"
+                     "input %%p : bf16[%%T, 264] live=tokens\n"
+                     "%%z = slice(%%p) {starts = [0, 8], stops = [%%T, 264]}\n"
+                     "%%x = reshape(%%q) {shape = [%%T, 2, 128]}\n%s%%y = rms_norm(%%x, %%w%s)\n",
+                     rows[i].gate, rows[i].more);
+            while ((at = strstr(at, "%T"))) /* their number */
+                memcpy(at, k ? " 5" : " 1", 2);
+            check_ok(&cx, ir_parse(&cx, &a, str_from(words), &g));
+            assert_int_equal(g->tensors.at[ir_find(g, "x")].stride[0], k ? 256 : 1);
+            made[k] = (gen_graph){.ir = g, .n_tokens = k ? 5 : 1};
+        }
+        check_ok(&cx, gen_source_make(&cx, &a, 2, made, arch->n_sms, arch, GEN_KERNEL, &source));
+        assert_int_equal(source.n_instances, rows[i].instances);
+        if (rows[i].instances == 2)
+            assert_non_null(strstr(source.text.at, "in_gate = {3, MPK_BF16, RT_TOKENS, 3, "
+                                                   "{1048576, 2, 128}, {256, 128, 1}}"));
+        arena_free(&a);
+    }
+}
+
 /* Rows of at most 512 columns stand two groups side by side, padded to 128 columns, if there are
  * many: in the copy that few and many tokens share.  Others are padded to 256. */
 static void test_rows_side_by_side(void **state)
@@ -684,6 +724,7 @@ int main(void)
                                        cmocka_unit_test(test_order_of_few_tokens),
                                        cmocka_unit_test(test_boxes_that_print_alike),
                                        cmocka_unit_test(test_sums_that_print_alike),
+                                       cmocka_unit_test(test_heads_of_one_token),
                                        cmocka_unit_test(test_rows_side_by_side),
                                        cmocka_unit_test(test_exponentials_that_are_near),
                                        cmocka_unit_test(test_windows_of_planes),

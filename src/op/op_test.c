@@ -610,6 +610,8 @@ static void test_just_refused(void **state)
         {"input %x : f32[2, 8]\nconst %v : f32[4]\nconst %w : f32[4]\n%y = rms_norm_parts(%x, %v, "
          "%w) {eps = -0.5}",
          "eps is -0.5, expected 0 or more", MPK_EARG},
+        {"input %x : f32[2, 8]\ninput %r : f32[2, 8]\n%y = rms_norm(%x, _, %r, %r)",
+         "there is a residual and a gate, and only one of them is possible", MPK_ESHAPE},
         {"input %x : f32[4]\n%y = pad(%x) {before = [-1], after = [2]}",
          "-1 before and 2 after axis 0 of 4 entries", MPK_ESHAPE},
         {"input %x : f32[4]\n%y = pad(%x) {before = [2], after = [-1]}",

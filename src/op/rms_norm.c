@@ -1,17 +1,20 @@
-/* rms_norm.c - root-mean-square normalisation over the last axis, and a residual added to it.
- * x [.., N], weight [N] or absent, residual like x or absent -> x's shape and dtype.
+/* rms_norm.c - root-mean-square normalisation over the last axis, and a residual added to it or a
+ * gate that multiplies it.
+ * x [.., N], weight [N] or absent, residual or gate like x or absent -> x's shape and dtype.
  *
- * y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] + residual[i].  The sum of squares is one
- * reduction over the row, in double and from the first entry to the last (norm.h), so a row is
- * never cut.  The residual is added in fp32, before the one rounding.  Cost: two passes over the
- * row.
+ * y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] + residual[i].  With a gate, which linear
+ * attention ends with, y[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i] * silu(gate[i]); there is a
+ * residual or a gate, not both.  The sum of squares is one reduction over the row, in double and
+ * from the first entry to the last (norm.h), so a row is never cut.  Residual and gate are applied
+ * in fp32, before the one rounding.  Cost: two passes over the row.
  */
+#include "op/activate.h"
 #include "op/norm.h"
 #include "op/shape.h"
 #include "op/walk.h"
 
 /* Inputs, by index. */
-enum { X, WEIGHT, RESIDUAL };
+enum { X, WEIGHT, RESIDUAL, GATE };
 
 /* The axis of a vector is the one that is summed, so it cannot be partly alive. */
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
@@ -24,8 +27,12 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
           op->attributes[0].f);
     CHECK(cx, x->rank > 1 || x->live == IR_ALL, MPK_ESHAPE,
           "rms_norm: the normalised axis may not be partly alive");
-    TRY(shape_expect(cx, g, op, RESIDUAL, 1U << x->dtype, x->rank, x->dims));
-    TRY(shape_expect_live(cx, g, op, RESIDUAL, x->live));
+    CHECK(cx, !shape_input(g, op, RESIDUAL) || !shape_input(g, op, GATE), MPK_ESHAPE,
+          "rms_norm: there is a residual and a gate, and only one of them is possible");
+    for (uint32_t i = RESIDUAL; i <= GATE; i++) {
+        TRY(shape_expect(cx, g, op, i, 1U << x->dtype, x->rank, x->dims));
+        TRY(shape_expect_live(cx, g, op, i, x->live));
+    }
     shape_like(x, out);
     return MPK_OK;
 }
@@ -34,21 +41,33 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
  * other. */
 static bool split(const ir_graph *g, const ir_op *op, uint32_t way, op_split *out)
 {
-    out->in[X] = out->in[RESIDUAL] = out->out[0] = (int)way + 1;
+    out->in[X] = out->in[RESIDUAL] = out->in[GATE] = out->out[0] = (int)way + 1;
     return way + 2 < shape_input(g, op, X)->rank;
 }
 
-/* Rows of x give rows of y, and so do rows of the residual. */
+/* Rows of x give rows of y, and so do rows of the residual and of the gate. */
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
-    shape_reads_rows(g, op, input == RESIDUAL ? X : input, box, read);
+    shape_reads_rows(g, op, input == WEIGHT ? WEIGHT : X, box, read);
+}
+
+/* Add the residual's row at this place to a row, or multiply it by the activated gate's. */
+static void end_row(const op_call *call, const int64_t *at, int64_t n, float *row)
+{
+    const bool gated = call->in[GATE].data != NULL;
+    const op_view *v = &call->in[gated ? GATE : RESIDUAL];
+    const int64_t first = v->data ? walk_offset(v, at) : 0;
+    for (int64_t i = 0; v->data && i < n; i++) {
+        const float beside = op_load(v, first + i * v->stride[v->rank - 1]);
+        row[i] = gated ? row[i] * activate_silu(beside) : row[i] + beside;
+    }
 }
 
 /* A row is loaded as f32, normalised in place, and rounded when stored. */
 static void ref(const op_call *call, const ir_box *box, void *scratch)
 {
-    const op_view *x = &call->in[X], *residual = &call->in[RESIDUAL], *y = &call->out[0];
+    const op_view *x = &call->in[X], *y = &call->out[0];
     float *row = scratch;
     int64_t at[IR_MAX_RANK], n = x->dims[x->rank - 1];
     memcpy(at, box->lo, sizeof at);
@@ -56,14 +75,15 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
         at[x->rank - 1] = 0;
         walk_load_row(x, walk_offset(x, at), 0, n, row);
         norm_row(row, n, &call->in[WEIGHT], call->attributes[0].f, row);
-        for (int64_t i = 0; residual->data && i < n; i++)
-            row[i] +=
-                op_load(residual, walk_offset(residual, at) + i * residual->stride[x->rank - 1]);
+        end_row(call, at, n, row);
         walk_store_row(y, walk_offset(y, at), 0, n, row);
     } while (walk_next(box, x->rank - 1, at));
 }
 
-static const op_operand in[] = {{"x", 0}, {"weight", OP_OPTIONAL}, {"residual", OP_OPTIONAL}},
+static const op_operand in[] = {{"x", 0},
+                                {"weight", OP_OPTIONAL},
+                                {"residual", OP_OPTIONAL},
+                                {"gate", OP_OPTIONAL}},
                         out[] = {{"y", 0}};
 static const op_attribute attributes[] = {SHAPE_REAL("eps", 1e-6)};
 static const op_case cases[] = {
@@ -79,11 +99,19 @@ static const op_case cases[] = {
      "live=tokens\n%y = rms_norm(%x, %w, %r)\n"},
     {"input %x : f16[3, 2, 41]\ninput %r : f16[3, 2, 41]\n%y = rms_norm(%x, _, %r)\n"},
     {"input %x : bf16[9, 5120] live=tokens\nconst %w : f32[5120]\n%y = rms_norm(%x, %w)\n"},
+    {"input %x : bf16[5, 3, 128] live=tokens\nconst %w : bf16[128]\ninput %z : bf16[5, 520] "
+     "live=tokens\n%s = slice(%z) {starts = [0, 72], stops = [5, 456]}\n"
+     "%g = reshape(%s) {shape = [5, 3, 128]}\n%y = rms_norm(%x, %w, _, %g)\n"},
+    {"input %x : f32[3, 2, 41]\ninput %z : f32[3, 87]\n%s = slice(%z) {starts = [0, 3], stops = "
+     "[3, 85]}\n%g = reshape(%s) {shape = [3, 2, 41]}\n%y = rms_norm(%x, _, _, %g)\n"},
+    {"input %x : f16[4, 2048]\nconst %w : f16[2048]\ninput %g : f16[4, 2048]\n%y = rms_norm(%x, "
+     "%w, _, %g)\n"},
 };
 
 const op_def op_rms_norm = {
     .name = "rms_norm",
-    .summary = "x / sqrt(mean(x^2) + eps) * weight over the last axis, plus a residual",
+    .summary = "x / sqrt(mean(x^2) + eps) * weight over the last axis, plus a residual or times "
+               "silu(gate)",
     OP_INPUTS(in),
     OP_OUTPUTS(out),
     OP_ATTRIBUTES(attributes),

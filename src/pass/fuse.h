@@ -25,7 +25,7 @@ enum {
     LINEAR_WEIGHTS = 3
 };
 /* Operands of rms_norm after x; of layer_norm the second is its bias. */
-enum { NORM_WEIGHT = 1, NORM_RESIDUAL, NORM_INPUTS };
+enum { NORM_WEIGHT = 1, NORM_RESIDUAL, NORM_GATE, NORM_INPUTS };
 
 static inline const ir_tensor *tensor_of(const rewrite *w, ir_tensor_id t)
 {
@@ -92,11 +92,18 @@ static inline bool is_private(const rewrite *w, const ir_op *op, uint32_t uses)
     return w->uses.at[t] == uses && !(t < w->n_source && w->is_output[t]);
 }
 
-/* The rms_norm that makes t, if it adds no residual; else NULL. */
+/* Does an rms_norm nothing but normalise?  It adds no residual, and no gate multiplies it. */
+static inline bool is_plain_norm(const rewrite *w, const ir_op *norm)
+{
+    return rewrite_input(w, norm, NORM_RESIDUAL) == IR_NONE &&
+           rewrite_input(w, norm, NORM_GATE) == IR_NONE;
+}
+
+/* The plain rms_norm that makes t, or NULL. */
 static inline const ir_op *find_plain_norm(const rewrite *w, ir_tensor_id t)
 {
     const ir_op *norm = rewrite_producer(w, t, "rms_norm");
-    return norm && rewrite_input(w, norm, NORM_RESIDUAL) == IR_NONE ? norm : NULL;
+    return norm && is_plain_norm(w, norm) ? norm : NULL;
 }
 
 /* A linear taken apart, so that a rule can change some parts and add it again. */
@@ -115,7 +122,7 @@ double fuse_number_of_map(const ir_op *op, const char *before);
 
 /* ---- the rules; each may be applied to a program that others have been applied to ---- */
 
-/* fuse_linear.c: glu, act, siblings, residual, scaled, norm, post norm. */
+/* fuse_linear.c: glu, act, siblings, residual, scaled, norm, post norm, gated norm. */
 mpk_status fuse_linears(rewrite *w);
 /* fuse_sum.c: sum. */
 mpk_status fuse_sums(rewrite *w);

@@ -117,8 +117,7 @@ static void find_part(const rewrite *w, ir_tensor_id t, layout of, head_parts *o
     }
     layout under = out->of;
     const ir_op *norm = find_maker(w, out->part, "rms_norm", &under);
-    if (!norm || rewrite_input(w, norm, NORM_WEIGHT) == IR_NONE ||
-        rewrite_input(w, norm, NORM_RESIDUAL) != IR_NONE)
+    if (!norm || rewrite_input(w, norm, NORM_WEIGHT) == IR_NONE || !is_plain_norm(w, norm))
         return;
     out->norm = rewrite_input(w, norm, 1);
     out->eps = rewrite_attribute(norm, "eps")->f;

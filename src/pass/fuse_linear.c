@@ -10,6 +10,7 @@
  *              likewise for expert_linear; the norm is folded into all of its readers or into none
  *              layer_norm(x, n, m), in calls on a GPU       -> the same {centred}, norm_bias = m
  *   post norm  rms_norm(x, n) + r                           -> rms_norm(x, n, residual = r)
+ *   gated norm silu_mul(z, rms_norm(x, n))                  -> rms_norm(x, n, gate = z)
  *
  * A computed weight may not exist yet at the place of the fused linear, so rules that move a
  * linear accept constant weights only.  A rule does not apply if an operand is written in place
@@ -514,14 +515,47 @@ static mpk_status apply_post_norm(rewrite *w, ir_op_id id)
             !same_dims(tensor_of(w, r), tensor_of(w, old)) ||
             !same_dims(tensor_of(w, norm->out[0]), tensor_of(w, old)))
             continue;
-        const ir_tensor_id in[] = {rewrite_input(w, norm, X), rewrite_input(w, norm, NORM_WEIGHT),
-                                   r};
+        const ir_tensor_id in[NORM_INPUTS] = {rewrite_input(w, norm, X),
+                                              rewrite_input(w, norm, NORM_WEIGHT), r, IR_NONE};
         ir_set sets[IR_MAX_ATTRIBUTES + 1];
         TRY(rewrite_copy_attributes(w, norm, sets));
         TRY(rewrite_add(w, w->keys.at[id], "rms_norm", NORM_INPUTS, in, sets, &out));
         rewrite_replace(w, old, out);
         return MPK_OK;
     }
+    return MPK_OK;
+}
+
+/* ---- rule gated norm ---- */
+
+/* Rule gated norm: silu(z) * rms_norm(x) as one operator.  So linear attention ends, where a norm
+ * is of each head [T, H, V] and z of all [T, H V]: a reshape of the norm's result may stand between
+ * both, and z is reshaped instead. */
+static mpk_status apply_gated_norm(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "silu_mul") != 0 || w->stands_for.at[op->out[0]] != op->out[0])
+        return MPK_OK;
+    const uint32_t key = w->keys.at[id];
+    const ir_tensor_id old = op->out[0], z = rewrite_input(w, op, 0), up = rewrite_input(w, op, 1);
+    const ir_op *flat = rewrite_producer(w, up, "reshape");
+    const ir_op *norm = find_plain_norm(w, flat ? rewrite_input(w, flat, 0) : up);
+    if (!norm || !is_private(w, norm, 1) || (flat && !is_private(w, flat, 1)) ||
+        !may_skip_rounding(w, norm) || !may_stand_at(w, norm, key) ||
+        !same_dims(tensor_of(w, up), tensor_of(w, old)) ||
+        !same_dims(tensor_of(w, z), tensor_of(w, old)))
+        return MPK_OK;
+    const ir_tensor heads = *tensor_of(w, norm->out[0]), whole = *tensor_of(w, old);
+    ir_tensor_id out, in[NORM_INPUTS] = {rewrite_input(w, norm, X),
+                                         rewrite_input(w, norm, NORM_WEIGHT), IR_NONE, z};
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    TRY(rewrite_copy_attributes(w, norm, sets));
+    if (flat) /* adding moves the operators: neither op nor norm is looked at again */
+        TRY(rewrite_reshape(w, key, z, heads.rank, heads.dims, &in[NORM_GATE]));
+    TRY(rewrite_add(w, key, "rms_norm", NORM_INPUTS, in, sets, &out));
+    if (flat)
+        TRY(rewrite_reshape(w, key, out, whole.rank, whole.dims, &out));
+    rewrite_replace(w, old, out);
     return MPK_OK;
 }
 
@@ -551,5 +585,7 @@ mpk_status fuse_linears(rewrite *w)
     TRY(fold_norms(w));
     for (ir_op_id o = 0; o < n; o++)
         TRY(apply_post_norm(w, o));
+    for (ir_op_id o = 0; o < n; o++)
+        TRY(apply_gated_norm(w, o));
     return MPK_OK;
 }

@@ -1,5 +1,5 @@
-/* fuse_norms_test.c - what becomes of norms that no product takes: post norms, and norms over all
- * heads of q and of k; and which layer_norms products take. */
+/* fuse_norms_test.c - what becomes of norms that no product takes: post norms, norms with a gate,
+ * and norms over all heads of q and of k; and which layer_norms products take. */
 #include "fuse_bed.h"
 
 static const pass_options gpu_options = {
@@ -48,6 +48,84 @@ static void what_follows_a_norm(void **state)
             fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
         arena_free(&a);
     }
+}
+
+/* A product of a norm and an activated gate becomes a norm with that gate, on the conditions of
+ * sums.  Where a reshape of the norm stands between both, the gate gets one. */
+static void gates_of_norms(void **state)
+{
+    (void)state;
+    static const char write[] =
+        "%o = slice_scatter(%x, %s) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
+    static const struct {
+        const char *norm, *between, *more;
+        bool relaxed;
+        size_t norms, gates;
+    } rows[] = {
+        {"rms_norm(%x, %w)", "", "%y = silu_mul(%r, %l)\noutput %y\n", false, 1, 0},
+        {"rms_norm(%x, %w)", "", "%y = silu_mul(%l, %r)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, %w)", write, "%y = silu_mul(%r, %l)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, %w)", "", "%y = silu_mul(%r, %l)\noutput %y\noutput %l\n", true, 1, 1},
+        {"rms_norm(%x, %w)", "", "%y = silu_mul(%v, %l)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, %w, %r)", "", "%y = silu_mul(%r, %l)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, _, _, %r)", "", "%y = silu_mul(%r, %l)\noutput %y\n", true, 1, 1},
+        {"rms_norm(%x, _, _, %r)", "", "%y = add(%r, %l)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%x, _, _, %r)", "", "%y = linear(%l, %a)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%h, %w)", "%f = reshape(%l) {shape = [20, 64]}\n",
+         "%y = silu_mul(%z, %f)\noutput %y\n", true, 1, 0},
+        {"rms_norm(%h, %w)", "%f = reshape(%l) {shape = [20, 64]}\n",
+         "%y = silu_mul(%z, %f)\noutput %y\n", false, 1, 1},
+        {"rms_norm(%h, %w)", "%f = reshape(%l) {shape = [20, 64]}\n",
+         "%y = silu_mul(%z, %f)\noutput %y\noutput %f\n", true, 1, 1},
+        {"rms_norm(%h, %w)", "%f = reshape(%l) {shape = [20, 64]}\n",
+         "%y = silu_mul(%z, %f)\noutput %y\noutput %l\n", true, 1, 1},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        char program[1024];
+        ir_graph *g;
+        pass_options o = gpu_options;
+        o.relaxed = rows[i].relaxed;
+        snprintf(program, sizeof program,
+                 "state %%x : f32[20, 32]\ninput %%s : f32[20, 4]\ninput %%r : f32[20, 32]\n"
+                 "const %%w : f32[32]\nconst %%a : f32[8, 32]\ninput %%v : f32[1, 32]\n"
+                 "input %%h : bf16[20, 2, 32]\ninput %%z : bf16[20, 64]\n%%l = %s\n%s%s",
+                 rows[i].norm, rows[i].between, rows[i].more);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *fused = fuse_as(&a, g, &o);
+        if (count_of(fused, "rms_norm") != rows[i].norms ||
+            count_of(fused, "silu_mul") != rows[i].gates)
+            fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
+        arena_free(&a);
+    }
+}
+
+/* The same numbers, and where z is a part of a wider product no copy of it. */
+static void gated_heads_give_the_same_numbers(void **state)
+{
+    (void)state;
+    static const char source[] =
+        "input %x : f32[5, 32] live=tokens\nconst %wv : f32[48, 32]\nconst %wz : f32[48, 32]\n"
+        "const %n : f32[12]\nconst %wo : f32[32, 48]\n"
+        "%v = linear(%x, %wv)\n%z = linear(%x, %wz)\n%h = reshape(%v) {shape = [5, 4, 12]}\n"
+        "%l = rms_norm(%h, %n)\n%f = reshape(%l) {shape = [5, 48]}\n%m = silu_mul(%z, %f)\n"
+        "%y = linear(%m, %wo)\noutput %y\n";
+    arena a = {0};
+    ir_graph *g;
+    float y[2][5 * 32];
+    check_ok(&cx, ir_parse(&cx, &a, str_from(source), &g));
+    ir_graph *fused = fuse_as(&a, g, &(pass_options){.n_workers = 2});
+    assert_int_equal(count_of(fused, "linear"), 2);
+    assert_int_equal(count_of(fused, "rms_norm"), 1);
+    assert_int_equal(count_of(fused, "silu_mul"), 0);
+    for (size_t o = 0; o < fused->ops.n; o++) /* views alone: no work */
+        if (strcmp(fused->ops.at[o].def->name, "reshape") == 0)
+            assert_true(fused->tensors.at[fused->ops.at[o].out[0]].shares != IR_NONE);
+    const uint64_t seed = check_seed();
+    evaluate_decoding(&a, g, seed, y[0], 5 * 32);
+    evaluate_decoding(&a, fused, seed, y[1], 5 * 32);
+    assert_memory_equal(y[0], y[1], sizeof y[0]);
+    arena_free(&a);
 }
 
 /* A layer_norm goes into the products of a call that read it, on a GPU, if there is a body for all
@@ -240,8 +318,11 @@ static void norms_before_and_after_rotation(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_follows_a_norm), cmocka_unit_test(layer_norms_before_products),
-        cmocka_unit_test(norms_of_all_heads), cmocka_unit_test(norms_before_and_after_rotation)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_follows_a_norm),
+                                       cmocka_unit_test(gates_of_norms),
+                                       cmocka_unit_test(gated_heads_give_the_same_numbers),
+                                       cmocka_unit_test(layer_norms_before_products),
+                                       cmocka_unit_test(norms_of_all_heads),
+                                       cmocka_unit_test(norms_before_and_after_rotation)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

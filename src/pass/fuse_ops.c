@@ -7,7 +7,8 @@
  * exception is split attention, whose sums run in a different order.)
  *
  *   fuse_linear.c      glu and act (full), siblings (full, paper), residual (full, paper), scaled
- *                      (full, relaxed), norm (full, few elements), post norm (full)
+ *                      (full, relaxed), norm (full, few elements), post norm (full), gated norm
+ *                      (full)
  *   fuse_sum.c         sum (full), terms (full, options->sum_terms)
  *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
  *   fuse_delta.c       chunks (full, relaxed, without options->own_units)

@@ -89,7 +89,7 @@ template <int KEYS> MPK_FN char *chunk_values(const mpk_task &t, int chunk)
 {
     return t.s_scratch + 8 * DELTA_KEY_BYTES(KEYS) + chunk % 2 * DELTA_VALUE_BYTES;
 }
-/* The blocks of A on the diagonal: [2][16][16]. */
+/* The blocks of -A on the diagonal: [2][16][16]. */
 template <int KEYS> MPK_FN float *chunk_raw(const mpk_task &t, int chunk)
 {
     return (float *)(t.s_scratch + 8 * DELTA_KEY_BYTES(KEYS) + 2 * DELTA_VALUE_BYTES +
@@ -240,7 +240,8 @@ MPK_FN void chunk_multiply(float (*sum)[4], const rt_u32 (&a)[4], const rt_u32 (
 
 /* ---- preparers: A, P and the numbers of a chunk ---- */
 
-enum { CHUNK_PREPARERS = MPK_WARPS - CHUNK_MAKERS, CHUNK_MEETING = 2 };
+/* The barrier at which preparers meet, and which of them has the gates. */
+enum { CHUNK_PREPARERS = MPK_WARPS - CHUNK_MAKERS, CHUNK_MEETING = 2, CHUNK_ASKS = 4 };
 
 MPK_FN int chunk_preparer(void)
 {
@@ -287,67 +288,81 @@ MPK_FN void chunk_number_queries(const mpk_task &t, const delta_shape &s, int n,
         lane < n ? rsqrtf(sum[0] + sum[1] + s.eps) * rsqrtf((float)KEYS) : 0.0f;
 }
 
-/* The factors of keys, which are on the diagonal of k k^T: rows 16 block .. of a warp's sums. */
+/* A preparer's block of A or P: 16 rows and 16 columns. */
+struct chunk_job {
+    bool scores; /* of P */
+    int row, column;
+};
+/* Blocks below and on the diagonal. */
+MPK_FN chunk_job chunk_job_of(int preparer)
+{
+    return {preparer >= 3, preparer != 2 && preparer != 3, preparer == 1 || preparer == 5};
+}
+
+/* The factors of keys, which are on the diagonal of k k^T: of a block of it. */
 template <int KEYS>
 MPK_FN void chunk_number_keys(const mpk_task &t, const delta_shape &s, int n, int chunk, int block,
-                              const float (&sum)[4][4])
+                              const float (&sum)[2][4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
     chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         const int row = 16 * block + g + 8 * m;
-        const float *at = block ? sum[2 + m] : sum[m];
+        const float squares = g % 2 ? sum[m][2 * m + 1] : sum[m][2 * m];
         if (g / 2 == c)
-            f->of_k[row] = row < n ? rsqrtf(at[2 * m + g % 2] + s.eps) : 0.0f;
+            f->of_k[row] = row < n ? rsqrtf(squares + s.eps) : 0.0f;
     }
 }
 
-/* A warp's sums, of rows 16 block .. and all columns up to them, become A or P. */
+/* A warp's sums become its block of A or P. */
 template <int KEYS>
-MPK_FN void chunk_weigh(const mpk_task &t, int chunk, bool scores, int block, float (&sum)[4][4])
+MPK_FN void chunk_weigh(const mpk_task &t, int chunk, const chunk_job &job,
+                        const float (&sum)[2][4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4, c = lane % 4;
-    const chunk_factors *f = &chunk_made_of<KEYS>(t, chunk)->of;
     chunk_made *made = chunk_made_of<KEYS>(t, chunk);
-    char *s_to = scores ? made->scores : made->solution;
-    float *s_raw = chunk_raw<KEYS>(t, chunk) + block * CHUNK_BLOCK * CHUNK_BLOCK;
-    float2 fades[4], of_k[4]; /* of the lane's columns: all loads before the first store */
+    const chunk_factors *f = &made->of;
+    const bool diagonal = job.row == job.column;
+    float *s_raw = chunk_raw<KEYS>(t, chunk) + job.row * CHUNK_BLOCK * CHUNK_BLOCK;
+    float2 fades[2], of_k[2]; /* of the lane's columns: all loads before the first store */
 #pragma unroll
-    for (int n = 0; n < 4; n++) {
-        fades[n] = *(const float2 *)&f->fade[8 * n + 2 * c];
-        of_k[n] = *(const float2 *)&f->of_k[8 * n + 2 * c];
+    for (int n = 0; n < 2; n++) {
+        fades[n] = *(const float2 *)&f->fade[16 * job.column + 8 * n + 2 * c];
+        of_k[n] = *(const float2 *)&f->of_k[16 * job.column + 8 * n + 2 * c];
     }
+    float w[2][2][2]; /* row g + 8 m, columns 8 n + 2c and + 1 of the block */
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const int i = 16 * block + g + 8 * m;
-        const float fade = f->fade[i], of = scores ? f->of_q[i] : f->reach[i] * f->of_k[i];
+        const int row = g + 8 * m, i = 16 * job.row + row;
+        const float fade = f->fade[i], of = job.scores ? f->of_q[i] : -f->reach[i] * f->of_k[i];
 #pragma unroll
-        for (int n = 0; n < 4; n++) {
-            const int j = 8 * n + 2 * c;
-            if (n > 2 * block + 1)
-                continue;
-            float w[2];
+        for (int n = 0; n < 2; n++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                const bool there = j + e < i || (scores && j + e == i);
-                w[e] = there ? ptx_exp2(fade - (e ? fades[n].y : fades[n].x)) * of *
-                                   (e ? of_k[n].y : of_k[n].x) * sum[n][2 * m + e]
-                             : 0.0f;
+                const int column = 8 * n + 2 * c + e;
+                const bool there = !diagonal || column < row || (job.scores && column == row);
+                w[m][n][e] = there ? ptx_exp2(fade - (e ? fades[n].y : fades[n].x)) * of *
+                                         (e ? of_k[n].y : of_k[n].x) * sum[n][2 * m + e]
+                                   : 0.0f;
             }
-            if (scores)
-                *(rt_u32 *)chunk_entry(s_to, i, j) = ptx_pack_bf16(w[0], w[1]);
-            else if (n / 2 < block) {
-                const rt_u32 pair = ptx_pack_bf16(-w[0], -w[1]);
-                *(rt_u32 *)chunk_entry(s_to, i, j) = pair;
-                *(rt_u32 *)(chunk_least(made->lost, i % 16, n) + c * 4) =
-                    chunk_rest(pair, -w[0], -w[1]);
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < 2; n++) {
+            const int row = g + 8 * m, i = 16 * job.row + row, j = 16 * job.column + 8 * n + 2 * c;
+            const rt_u32 pair = ptx_pack_bf16(w[m][n][0], w[m][n][1]);
+            if (job.scores) {
+                *(rt_u32 *)chunk_entry(made->scores, i, j) = pair;
+            } else if (diagonal) {
+                *(float2 *)&s_raw[row * CHUNK_BLOCK + 8 * n + 2 * c] = {w[m][n][0], w[m][n][1]};
             } else {
-                s_raw[i % 16 * 16 + j % 16] = w[0];
-                s_raw[i % 16 * 16 + j % 16 + 1] = w[1];
+                *(rt_u32 *)chunk_entry(made->solution, i, j) = pair;
+                *(rt_u32 *)(chunk_least(made->lost, row, n) + c * 4) =
+                    chunk_rest(pair, w[m][n][0], w[m][n][1]);
             }
         }
-    }
 }
 
 /* A warp: T of both blocks, column by column from the first row down; half of the lanes have a
@@ -369,7 +384,7 @@ template <int KEYS> MPK_FN void chunk_invert(const mpk_task &t, int chunk)
 #pragma unroll
             for (int k = 0; k < 4; k++)
                 if (j + k < i)
-                    x[i] -= row[k] * x[j + k];
+                    x[i] += row[k] * x[j + k];
         }
     }
 #pragma unroll
@@ -380,40 +395,36 @@ template <int KEYS> MPK_FN void chunk_invert(const mpk_task &t, int chunk)
     }
 }
 
-/* All preparers: A and P of chunk `chunk`, which has n tokens; the last one then inverts those of
+/* All preparers: A and P of chunk `chunk`, which has n tokens; the first one then inverts those of
  * the chunk before. */
 template <int KEYS>
 MPK_FN void chunk_prepare(const mpk_task &t, const delta_shape &s, const delta_head &h, int n,
                           int chunk, const chunk_gates &gates)
 {
-    const int preparer = chunk_preparer(), block = preparer % 2;
-    const bool scores = preparer >= 2, products = preparer < 4 && n > 0;
-    char *s_keys = chunk_keys<KEYS>(t, chunk);
-    float sum[4][4] = {};
-    if (products) {
-        char *s_rows = scores ? chunk_queries<KEYS>(t, chunk) : s_keys;
-#pragma unroll 2
+    const int preparer = chunk_preparer();
+    const chunk_job job = chunk_job_of(preparer);
+    char *s_keys = chunk_keys<KEYS>(t, chunk),
+         *s_rows = job.scores ? chunk_queries<KEYS>(t, chunk) : s_keys;
+    float sum[2][4] = {};
+    if (n > 0) {
+        if (preparer == CHUNK_ASKS)
+            chunk_number_gates<KEYS>(t, h, n, chunk, gates);
+        if (preparer == CHUNK_PREPARERS - 1)
+            chunk_number_queries<KEYS>(t, s, n, chunk);
+#pragma unroll 4
         for (int step = 0; step < KEYS / 16; step++) {
             rt_u32 a[4], b[4];
-            chunk_first<KEYS>(s_rows, block, step, a);
-            chunk_second<KEYS>(s_keys, 0, step, b);
+            chunk_first<KEYS>(s_rows, job.row, step, a);
+            chunk_second<KEYS>(s_keys, job.column, step, b);
             chunk_multiply(sum, a, b);
-            if (block) {
-                chunk_second<KEYS>(s_keys, 1, step, b);
-                chunk_multiply(sum + 2, a, b);
-            }
         }
-        if (!scores)
-            chunk_number_keys<KEYS>(t, s, n, chunk, block, sum);
-    } else if (n > 0 && preparer < CHUNK_PREPARERS - 1) {
-        chunk_number_queries<KEYS>(t, s, n, chunk);
-    } else if (n > 0) {
-        chunk_number_gates<KEYS>(t, h, n, chunk, gates);
+        if (!job.scores && job.row == job.column)
+            chunk_number_keys<KEYS>(t, s, n, chunk, job.row, sum);
     }
     ptx_meet(CHUNK_MEETING, CHUNK_PREPARERS * 32);
-    if (products)
-        chunk_weigh<KEYS>(t, chunk, scores, block, sum);
-    else if (preparer == CHUNK_PREPARERS - 1 && chunk > 0)
+    if (n > 0)
+        chunk_weigh<KEYS>(t, chunk, job, sum);
+    if (preparer == 0 && chunk > 0)
         chunk_invert<KEYS>(t, chunk - 1);
 }
 
@@ -627,7 +638,7 @@ MPK_FN void chunk_take(const mpk_task &t, const delta_shape &s, const chunk_run 
             chunk_copy_values(t, s, r, i + 1, chunk_values<KEYS>(t, i + 1));
         ptx_copy_async_commit();
         chunk_gates next = {};
-        if (preparer == CHUNK_PREPARERS - 1)
+        if (preparer == CHUNK_ASKS)
             next = chunk_ask(t, s, h, r, i + 3);
         if (preparer >= 0 && i + 1 < chunks)
             chunk_prepare<KEYS>(t, s, h, r.n - (i + 2) * DELTA_CHUNK, i + 2, gates);

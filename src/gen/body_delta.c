@@ -1,10 +1,13 @@
 /* body_delta.c - delta_rule by the warps of a worker: token by token (device/task/delta_warp.cuh),
  * and by chunks of neighbouring tokens (delta_chunk.cuh) in programs of many tokens.
  *
- * An instance is a row of a table of shapes (delta_shape), so programs for all numbers of tokens
- * share their code; here of Qwen3.5-9B, whose a and b lie in the rows of one product with z:
+ * Their shape (delta_shape) is data, so programs for all numbers of tokens share their code; here of
+ * Qwen3.5-9B, whose a and b lie in the rows of one product with z:
  *
- *   {128, 128, 32, 16, 16, 8192, 8192, 8192, 4160, 4160, 4096, 0, 1, 0, 1e-06f} */
+ *   {128, 128, 32, 16, 16, 8192, 8192, 8192, 4160, 4160, 4096, 0, 1, 0, 1e-06f}
+ *
+ * It is a row of a table for chunks, and a constant of an instance of the other body, which is a
+ * function of its own (why: body_conv_runs.c). */
 #include "gen/body_print.h"
 #include "gen/map_print.h"
 #include "shape/delta_shape.h"
@@ -53,7 +56,8 @@ static int64_t row_of(const ir_tensor *t)
     return t->stride[0];
 }
 
-static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
+/* The initializer of a delta_shape. */
+static mpk_status print_shape(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
     (void)cx, (void)n;
     const ir_tensor *state = gen_input(c, STATE), *v = gen_input(c, VALUES);
@@ -72,22 +76,17 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 }
 
 /* By the dtype, and the pieces that a lane of eight has of a row of keys. */
-static const gen_routine *warp_routine(const gen_call *c)
+static mpk_status print_warp(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-#define PIECES(dtype)                                           \
-    {                                                           \
-        {"delta_shape", "delta_warp<" #dtype ", 1>", NULL},     \
-            {"delta_shape", "delta_warp<" #dtype ", 2>", NULL}, \
-            {"delta_shape", "delta_warp<" #dtype ", 3>", NULL}, \
-            {"delta_shape", "delta_warp<" #dtype ", 4>", NULL}, \
-    }
-    static const gen_routine routines[][4] = {PIECES(MPK_F32), PIECES(MPK_F16), PIECES(MPK_BF16)};
-#undef PIECES
-    const ir_dtype dtype = gen_input(c, Q)->dtype;
-    const int64_t keys = gen_input(c, STATE)->dims[2],
-                  pieces = (keys + LANES * ROWS_PIECE - 1) / (LANES * ROWS_PIECE);
-    const uint32_t of = dtype == IR_BF16 ? 2 : dtype == IR_F16;
-    return &routines[of][pieces - 1];
+    const int64_t keys = gen_input(c, STATE)->dims[2];
+    text_print(
+        out,
+        "MPK_FN void body_%u(const mpk_task &t)\n{\n    static constexpr delta_shape shape = ", n);
+    TRY(print_shape(cx, c, n, out));
+    text_print(out, ";\n    delta_warp<%s, %d>(t, shape);\n}\n",
+               gen_dtype_name(gen_input(c, Q)->dtype),
+               (int)((keys + LANES * ROWS_PIECE - 1) / (LANES * ROWS_PIECE)));
+    return MPK_OK;
 }
 
 static const gen_routine *chunk_routine(const gen_call *c)
@@ -106,14 +105,13 @@ const gen_body gen_body_delta_warp = {.op = "delta_rule",
                                       .name = "delta_warp",
                                       .rank = 1,
                                       .accepts = accepts_warp,
-                                      .print = print,
-                                      .routine = warp_routine};
+                                      .print = print_warp};
 const gen_body gen_body_delta_chunk = {.op = "delta_rule",
                                        .name = "delta_chunk",
                                        .needs = GEN_ROOM,
                                        .rank = 2,
                                        .many = GEN_MANY_ROWS,
                                        .accepts = accepts_chunk,
-                                       .print = print,
+                                       .print = print_shape,
                                        .routine = chunk_routine,
                                        .scratch_bytes = chunk_scratch};

@@ -1,8 +1,8 @@
 /* body_delta.c - delta_rule by the warps of a worker: token by token (device/task/delta_warp.cuh),
  * and by chunks of neighbouring tokens (delta_chunk.cuh) in programs of many tokens.
  *
- * Their shape (delta_shape) is data, so programs for all numbers of tokens share their code; here of
- * Qwen3.5-9B, whose a and b lie in the rows of one product with z:
+ * Their shape (delta_shape) is data, so programs for all numbers of tokens share their code; here
+ * of Qwen3.5-9B, whose a and b lie in the rows of one product with z:
  *
  *   {128, 128, 32, 16, 16, 8192, 8192, 8192, 4160, 4160, 4096, 0, 1, 0, 1e-06f}
  *

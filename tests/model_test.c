@@ -130,6 +130,37 @@ static void test_model_of_latents(void **state)
     load_close(&m);
 }
 
+/* Those of whose layers three in four keep state of a fixed size in place of keys and values; all
+ * layers of one have experts.  Parameters as Transformers counts them. */
+static void test_models_of_state(void **state)
+{
+    static const struct {
+        const char *path;
+        int64_t n_parameters, n_layers, n_kv_heads, n_experts;
+    } rows[] = {{"models/qwen3.5-9b", 8953803264, 32, 4, 0},
+                {"models/qwen3.5-35b-a3b", 34660610688, 40, 2, 256}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        mpk_context cx = {0};
+        arena a = {0};
+        load_model m;
+        check_ok(&cx, load_open(&cx, rows[i].path, &m));
+        ir_graph *g = build(&m, &a, make_shape(8, 4));
+        const int64_t n_with_state = rows[i].n_layers / 4 * 3;
+        assert_int_equal(count_parameters(g), rows[i].n_parameters);
+        assert_int_equal(count_ops(g, "attention"), rows[i].n_layers - n_with_state);
+        assert_int_equal(count_ops(g, "delta_rule"), n_with_state);
+        assert_int_equal(count_ops(g, "causal_conv"), 3 * n_with_state);
+        assert_int_equal(count_ops(g, "route"), rows[i].n_experts ? rows[i].n_layers : 0);
+        check_tensor(g, "delta_state.0", IR_F32, IR_ALL, 3, (int64_t[]){4, 4096, 128});
+        check_tensor(g, "k_cache.3", IR_BF16, IR_ALL, 4,
+                     (int64_t[]){64, rows[i].n_kv_heads, 16, 256});
+        check_tensor(g, "logits", IR_F32, IR_ROWS, 2, (int64_t[]){4, 248320});
+        arena_free(&a);
+        load_close(&m);
+    }
+}
+
 static void test_every_folder_of_models_is_tested(void **state)
 {
     (void)state;
@@ -139,7 +170,7 @@ static void test_every_folder_of_models_is_tested(void **state)
     for (struct dirent *entry; (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     closedir(folder);
-    assert_int_equal(n, N_SHIPPED + 1); /* and that of test_model_of_latents */
+    assert_int_equal(n, N_SHIPPED + 3); /* and those of the two tests after that of these */
 }
 
 static void test_paper_tail(void **state)
@@ -239,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shipped_models),
         cmocka_unit_test(test_model_of_latents),
+        cmocka_unit_test(test_models_of_state),
         cmocka_unit_test(test_every_folder_of_models_is_tested),
         cmocka_unit_test(test_paper_tail),
         cmocka_unit_test(test_bf16_activations),

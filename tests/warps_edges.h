@@ -29,6 +29,15 @@
     "], stops = [" tokens ", " end "]}\n%g = reshape(%s) {shape = [" tokens ", " heads ", " size   \
     "]}\n%y = rms_norm(%x, %w, _, %g)\n"
 
+/* delta_rule by chunks: so many tokens, in as many runs as there are slots. */
+#define DELTA(tokens, slots)                                                                       \
+    "input %q : bf16[" tokens ", 128] live=tokens\ninput %k : bf16[" tokens ", 128] live=tokens\n" \
+    "input %v : bf16[" tokens ", 48] live=tokens\ninput %a : bf16[" tokens ", 1] live=tokens\n"    \
+    "input %b : bf16[" tokens ", 1] live=tokens\nconst %l : f32[1]\nconst %d : bf16[1]\n"          \
+    "input %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens "] live=tokens\n"             \
+    "state %S : f32[" slots ", 48, 128]\n"                                                         \
+    "%y, %after = delta_rule(%q, %k, %v, %a, %b, %l, %d, %p, %s, %S) {chunks = 1}\n"
+
 /* Their first number: after those that are drawn, before those of company. */
 enum { EDGES = 450 };
 
@@ -74,6 +83,13 @@ static const char *const edge_graphs[] = {
     GATED_NORM("5", "2", "320", "650", "3", "643", "bf16"),
     GATED_NORM("2", "1", "4096", "4096", "0", "4096", "bf16"),
     "input %x : f32[5, 1500]\ninput %g : f32[5, 1500]\n%y = rms_norm(%x, _, _, %g)\n",
+    /* runs of a chunk, of one and a token, of two, of the fewest tokens that go by chunks and of
+     * fewer; columns of which the last sixteen have a warp alone */
+    DELTA("128", "4"),
+    DELTA("99", "3"),
+    DELTA("130", "2"),
+    DELTA("72", "6"),
+    DELTA("88", "8"),
 };
 
 #endif

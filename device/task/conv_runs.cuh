@@ -89,8 +89,9 @@ MPK_FN void runs_found(const runs_part<W> &p, const char *g, int w, bool zeros, 
     eight_floats(MPK_F32, e, row);
 }
 
-/* The W - 1 rows before a token of this slot, of which the last `reach` are x.  zeros: its text
- * begins with it, or it has no slot, and rows that nobody uses. */
+/* The W - 1 rows before a token of this slot, of which the last `reach` are x.  zeros: all are
+ * zero, because the token begins its text; or it has no slot, and its y does not depend on
+ * them. */
 template <int DTYPE, int W>
 MPK_FN void runs_before(const runs_part<W> &p, int token, int slot, bool zeros,
                         float (&row)[W - 1][EIGHT])

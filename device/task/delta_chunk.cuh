@@ -41,7 +41,6 @@
 #define TASK_DELTA_CHUNK_CUH
 
 #include "ptx/matrix.cuh"
-#include "shape/delta_shape.h"
 #include "task/delta_warp.cuh"
 
 /* Warps that make columns; a run of fewer tokens goes token by token. */

@@ -22,25 +22,11 @@
 #ifndef TASK_DELTA_WARP_CUH
 #define TASK_DELTA_WARP_CUH
 
+#include "shape/delta_shape.h"
 #include "task/recurrent.cuh"
 #include "task/rows_warp.cuh"
 
-enum { DELTA_LANES = 8, DELTA_COLUMNS = MPK_THREADS / DELTA_LANES };
-
-/* Operands in rt_entry.at, as src/op/delta_rule.c has them. */
-enum {
-    DELTA_Q,
-    DELTA_K,
-    DELTA_V,
-    DELTA_A,
-    DELTA_B,
-    DELTA_LOG,
-    DELTA_BIAS,
-    DELTA_POSITIONS,
-    DELTA_SLOTS,
-    DELTA_STATE,
-    DELTA_Y
-};
+enum { DELTA_COLUMNS = MPK_THREADS / DELTA_LANES };
 
 /* A use of the operator.  Rows of q .. y: elements from a token to the next. */
 struct delta_shape {

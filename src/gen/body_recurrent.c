@@ -30,22 +30,16 @@ static mpk_status print_causal_conv(mpk_context *cx, const gen_call *c, uint32_t
     return MPK_OK;
 }
 
-/* The operands, then a call of `function`. */
-static void print_delta(const gen_call *c, uint32_t n, const char *function, text *out)
+static mpk_status print_delta_rule(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
+    (void)cx;
     gen_print_head(c, n, out);
     text_print(out,
                "    static constexpr delta_operands o = {in_q, in_k, in_v, in_a, in_b, in_a_log, "
                "in_dt_bias, in_positions, in_slots, in_state, out_y, ");
     gen_print_float((float)c->op->attributes[0].f, out);
-    text_print(out, ", %s};\n    %s(t, o);\n}\n", c->op->attributes[1].i ? "true" : "false",
-               function);
-}
-
-static mpk_status print_delta_rule(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
-{
-    (void)cx;
-    print_delta(c, n, "delta_rule_run", out);
+    text_print(out, ", %s};\n    delta_rule_run(t, o);\n}\n",
+               c->op->attributes[1].i ? "true" : "false");
     return MPK_OK;
 }
 

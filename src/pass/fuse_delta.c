@@ -8,24 +8,22 @@
  */
 #include "pass/fuse.h"
 
-enum { INPUTS = 10, OUTPUTS = 2 };
+enum { INPUTS = 10, OUTPUTS = 2, CHUNKS = 2 }; /* of delta_rule; the attribute by index */
 
 static mpk_status apply_chunks(rewrite *w, ir_op_id id)
 {
     const ir_op *op = &w->g->ops.at[id];
     ir_tensor_id in[INPUTS], old[OUTPUTS], made[IR_MAX_OUTPUTS];
-    if (strcmp(op->def->name, "delta_rule") != 0 || rewrite_attribute(op, "chunks")->i ||
+    ir_set sets[IR_MAX_ATTRIBUTES + 1];
+    if (strcmp(op->def->name, "delta_rule") != 0 || op->attributes[CHUNKS].i ||
         tensor_of(w, op->out[0])->dtype != IR_BF16)
         return MPK_OK;
     for (uint32_t i = 0; i < INPUTS; i++)
         in[i] = rewrite_input(w, op, i);
     memcpy(old, op->out, sizeof old);
-    TRY(rewrite_add(w, w->keys.at[id], "delta_rule", INPUTS, in,
-                    (ir_set[]){{.name = "eps", .f = rewrite_attribute(op, "eps")->f},
-                               {.name = "tiled", .i = rewrite_attribute(op, "tiled")->i},
-                               {.name = "chunks", .i = 1},
-                               {0}},
-                    made));
+    TRY(rewrite_copy_attributes(w, op, sets));
+    sets[CHUNKS].i = 1;
+    TRY(rewrite_add(w, w->keys.at[id], "delta_rule", INPUTS, in, sets, made));
     for (uint32_t i = 0; i < OUTPUTS; i++)
         rewrite_replace(w, old[i], made[i]);
     return MPK_OK;

@@ -5,6 +5,30 @@
 static const pass_options gpu_options = {
     .n_workers = 132, .splits = 16, .split_tokens = 16, .norm_elements = 1 << 24, .relaxed = true};
 
+/* A norm %l, what stands after it, and what reads it; then how many norms are left, and how many
+ * operators that may become part of one. */
+typedef struct row {
+    const char *norm, *between, *more;
+    bool relaxed;
+    size_t norms, others;
+} row;
+
+/* operands: those that the row names; other: the operator that may become part of a norm. */
+static void check_row(const char *operands, const char *other, const row *r)
+{
+    arena a = {0};
+    char program[1024];
+    ir_graph *g;
+    pass_options o = gpu_options;
+    o.relaxed = r->relaxed;
+    snprintf(program, sizeof program, "%s%%l = %s\n%s%s", operands, r->norm, r->between, r->more);
+    check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+    const ir_graph *fused = fuse_as(&a, g, &o);
+    if (count_of(fused, "rms_norm") != r->norms || count_of(fused, other) != r->others)
+        fail_msg("relaxed %d\n%s", r->relaxed, program);
+    arena_free(&a);
+}
+
 /* A sum of a norm and another tensor becomes a norm with that tensor as its residual.  This needs a
  * norm that no other operator reads, equal shapes, and either f32 or a target that allows skipping
  * the rounding in between.  A norm with a residual is folded into no product. */
@@ -13,11 +37,7 @@ static void what_follows_a_norm(void **state)
     (void)state;
     static const char write[] =
         "%o = slice_scatter(%x, %z) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
-    static const struct {
-        const char *norm, *between, *more;
-        bool relaxed;
-        size_t norms, sums;
-    } rows[] = {
+    static const row rows[] = {
         {"rms_norm(%x, %w)", "", "%y = add(%l, %r)\noutput %y\n", true, 1, 0},
         {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", true, 1, 0},
         {"rms_norm(%x, %w)", "", "%y = add(%r, %l)\noutput %y\n", false, 1, 0},
@@ -31,23 +51,11 @@ static void what_follows_a_norm(void **state)
         {"rms_norm(%h, %w)", "", "%y = linear(%l, %a)\noutput %y\n", true, 0, 0},
         {"rms_norm(%h, %w, %k)", "", "%y = linear(%l, %a)\noutput %y\n", true, 1, 0},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        arena a = {0};
-        char program[1024];
-        ir_graph *g;
-        pass_options o = gpu_options;
-        o.relaxed = rows[i].relaxed;
-        snprintf(program, sizeof program,
-                 "state %%x : f32[20, 32]\ninput %%z : f32[20, 4]\ninput %%r : f32[20, 32]\n"
-                 "const %%w : f32[32]\nconst %%a : f32[8, 32]\ninput %%v : f32[1, 32]\n"
-                 "input %%h : bf16[20, 32]\ninput %%k : bf16[20, 32]\n%%l = %s\n%s%s",
-                 rows[i].norm, rows[i].between, rows[i].more);
-        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
-        const ir_graph *fused = fuse_as(&a, g, &o);
-        if (count_of(fused, "rms_norm") != rows[i].norms || count_of(fused, "add") != rows[i].sums)
-            fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
-        arena_free(&a);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_row("state %x : f32[20, 32]\ninput %z : f32[20, 4]\ninput %r : f32[20, 32]\n"
+                  "const %w : f32[32]\nconst %a : f32[8, 32]\ninput %v : f32[1, 32]\n"
+                  "input %h : bf16[20, 32]\ninput %k : bf16[20, 32]\n",
+                  "add", &rows[i]);
 }
 
 /* A product of a norm and an activated gate becomes a norm with that gate, on the conditions of
@@ -57,11 +65,7 @@ static void gates_of_norms(void **state)
     (void)state;
     static const char write[] =
         "%o = slice_scatter(%x, %s) {starts = [0, 0], stops = [20, 4], in_place = 1}\n";
-    static const struct {
-        const char *norm, *between, *more;
-        bool relaxed;
-        size_t norms, gates;
-    } rows[] = {
+    static const row rows[] = {
         {"rms_norm(%x, %w)", "", "%y = silu_mul(%r, %l)\noutput %y\n", false, 1, 0},
         {"rms_norm(%x, %w)", "", "%y = silu_mul(%l, %r)\noutput %y\n", true, 1, 1},
         {"rms_norm(%x, %w)", write, "%y = silu_mul(%r, %l)\noutput %y\n", true, 1, 1},
@@ -80,24 +84,11 @@ static void gates_of_norms(void **state)
         {"rms_norm(%h, %w)", "%f = reshape(%l) {shape = [20, 64]}\n",
          "%y = silu_mul(%z, %f)\noutput %y\noutput %l\n", true, 1, 1},
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        arena a = {0};
-        char program[1024];
-        ir_graph *g;
-        pass_options o = gpu_options;
-        o.relaxed = rows[i].relaxed;
-        snprintf(program, sizeof program,
-                 "state %%x : f32[20, 32]\ninput %%s : f32[20, 4]\ninput %%r : f32[20, 32]\n"
-                 "const %%w : f32[32]\nconst %%a : f32[8, 32]\ninput %%v : f32[1, 32]\n"
-                 "input %%h : bf16[20, 2, 32]\ninput %%z : bf16[20, 64]\n%%l = %s\n%s%s",
-                 rows[i].norm, rows[i].between, rows[i].more);
-        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
-        const ir_graph *fused = fuse_as(&a, g, &o);
-        if (count_of(fused, "rms_norm") != rows[i].norms ||
-            count_of(fused, "silu_mul") != rows[i].gates)
-            fail_msg("relaxed %d\n%s", rows[i].relaxed, program);
-        arena_free(&a);
-    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        check_row("state %x : f32[20, 32]\ninput %s : f32[20, 4]\ninput %r : f32[20, 32]\n"
+                  "const %w : f32[32]\nconst %a : f32[8, 32]\ninput %v : f32[1, 32]\n"
+                  "input %h : bf16[20, 2, 32]\ninput %z : bf16[20, 64]\n",
+                  "silu_mul", &rows[i]);
 }
 
 /* The same numbers, and where z is a part of a wider product no copy of it. */

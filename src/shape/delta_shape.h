@@ -1,7 +1,25 @@
-/* delta_shape.h - how delta_rule by chunks lays out its scratch, as host and device see it
- * (gen/body_delta.c, device/task/delta_chunk.cuh). */
+/* delta_shape.h - delta_rule's bodies by warps as host and device see them: operands, lanes, and
+ * the scratch of chunks (gen/body_delta.c, device/task/delta_warp.cuh, delta_chunk.cuh). */
 #ifndef SHAPE_DELTA_SHAPE_H
 #define SHAPE_DELTA_SHAPE_H
+
+/* Operands in rt_entry.at, as src/op/delta_rule.c has them. */
+enum {
+    DELTA_Q,
+    DELTA_K,
+    DELTA_V,
+    DELTA_A,
+    DELTA_B,
+    DELTA_LOG,
+    DELTA_BIAS,
+    DELTA_POSITIONS,
+    DELTA_SLOTS,
+    DELTA_STATE,
+    DELTA_Y
+};
+
+/* Lanes that have a row of the state. */
+enum { DELTA_LANES = 8 };
 
 /* Tokens of a chunk, columns of y that its warps make together. */
 enum { DELTA_CHUNK = 32, DELTA_WIDTH = 32 };

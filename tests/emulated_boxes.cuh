@@ -53,7 +53,8 @@ static inline void ptx_fetch_map(const void *map)
 }
 static inline void emulated_copy_box(const emulated_copy &c)
 {
-    if (((char *)c.to - mpk_s) % 1024)
+    /* a swizzle is that of the address */
+    if (((char *)c.to - mpk_s) % (c.map->swizzled || c.map->n ? 1024 : 128))
         abort();
     if (emulated_n_bulk == EMULATED_COPIES || emulated_random(2))
         emulated_do(&c);

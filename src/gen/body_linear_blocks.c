@@ -1,4 +1,4 @@
-/* body_linear_blocks.c - products of more than 64 tokens with weights that stay in GGUF blocks, on
+/* body_linear_blocks.c - products of more than 16 tokens with weights that stay in GGUF blocks, on
  * warpgroups: linear and logits (device/task/linear_blocks.cuh).  Weights are packed as for few
  * tokens (body_linear_stream.c), so the graphs of a program share them; what surrounds a product is
  * printed as for weights of 16 bits (body_linear_tile.c). */
@@ -7,10 +7,13 @@
 
 extern const gen_body gen_body_linear_stream, gen_body_linear_tile;
 
-/* More tokens than one warpgroup has.  Of fewer, linear_stream takes 16 at a time. */
+/* More tokens than linear_stream has at a time.  Norms of these are operators of their own, or each
+ * task would square and normalise all of x again; so is what gathers rows, since x comes by boxes
+ * (keeps_apart in pass/fuse.h). */
 static bool accepts(const gen_call *c)
 {
-    return rows_of_step(c) > TILE_TOKENS && takes_blocks(c);
+    return rows_of_step(c) > STREAM_MOST_TOKENS && takes_blocks(c) && !has_norm(c) &&
+           gathered_rows(c) < 0;
 }
 
 static void pack(const gen_call *c, gen_pack *out)
@@ -18,16 +21,14 @@ static void pack(const gen_call *c, gen_pack *out)
     gen_body_linear_stream.pack(c, out);
 }
 
-/* The initializer of a blocks_shape: a tile_shape, then the norm's weight and the zero. */
+/* The initializer of a blocks_shape: a tile_shape, then the form and the zero. */
 static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *out)
 {
-    const uint32_t norm_in = is_logits(c) ? L_NORM : NORM;
-    const ir_tensor *norm = gen_input(c, norm_in);
     int zero;
-    form_of(c, &zero);
+    const uint32_t form = form_of(c, &zero);
     text_print(out, "{");
     TRY(gen_body_linear_tile.print(cx, c, n, out));
-    text_print(out, ", %d, %d, ", norm ? (int)norm_in : -1, norm && norm->dtype == IR_F32);
+    text_print(out, ", %u, ", form);
     gen_print_float((float)(128 + zero), out);
     text_print(out, "}");
     return MPK_OK;
@@ -35,37 +36,29 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 
 static const gen_routine *routine(const gen_call *c)
 {
-#define BLOCKS(form)                                         \
-    {                                                        \
-        "blocks_shape", "linear_blocks<RT_BLOCKS_" form ">", \
-            "linear_blocks_load<RT_BLOCKS_" form ">"         \
-    }
-    static const gen_routine all[] = {{0}, BLOCKS("4"), BLOCKS("4K"), BLOCKS("8"), BLOCKS("8K")};
-#undef BLOCKS
-    int zero;
-    return &all[form_of(c, &zero)];
+    static const gen_routine all = {"blocks_shape", "linear_blocks", "linear_blocks_load"};
+    (void)c;
+    return &all;
 }
 
 static uint32_t scratch_bytes(const gen_call *c)
 {
-    return TILE_BLOCKS_SCRATCH_OF(c->needs & GEN_ROOM);
+    (void)c;
+    return TILE_BLOCKS_SCRATCH;
 }
 
-/* The loops of all passes over a task's groups of rows, with the end of the operator and what it
- * needs there. */
+/* The loop of a task, with the end of the operator and what it needs there. */
 static uint64_t forms(const gen_call *c, const ir_box *box, gen_maps maps)
 {
     (void)maps;
-    const int shift = is_gated(c) ? 2 : 3, end = end_of(c),
+    const int shift = is_gated(c) ? 2 : 3,
               groups = (int)((box->hi[1] + (1 << shift) - 1) >> shift) - (int)(box->lo[1] >> shift),
-              per_pass = tile_groups_of_pass(1, groups, 0, 0);
-    uint64_t bits = has_bias(c) ? UINT64_C(1) << TILE_FORM_BIAS : 0;
+              loop = tile_loop_of_blocks((int)(box->hi[0] - box->lo[0]), groups, is_logits(c));
+    uint64_t bits = UINT64_C(1) << (loop * TILE_ENDS + end_of(c));
+    if (has_bias(c))
+        bits |= UINT64_C(1) << TILE_FORM_BIAS;
     if (act_of(c).n)
         bits |= UINT64_C(1) << TILE_FORM_AFTER;
-    for (int at = 0; at < groups; at += per_pass) {
-        const int n = groups - at < per_pass ? groups - at : per_pass;
-        bits |= UINT64_C(1) << (tile_loop_of_blocks(has_norm(c), n) * TILE_ENDS + end);
-    }
     return bits | form_of_bend(c) | gen_form_of_activation(glu_of(c)) |
            gen_form_of_activation(act_of(c));
 }
@@ -76,6 +69,8 @@ const gen_body gen_body_linear_blocks = {.op = "linear",
                                          .rank = 11,
                                          .many = GEN_MANY_PRODUCTS,
                                          .loads = true,
+                                         .maps = true,
+                                         .by_maps = true,
                                          .accepts = accepts,
                                          .print = print,
                                          .routine = routine,
@@ -88,6 +83,8 @@ const gen_body gen_body_logits_blocks = {.op = "logits",
                                          .rank = 11,
                                          .many = GEN_MANY_PRODUCTS,
                                          .loads = true,
+                                         .maps = true,
+                                         .by_maps = true,
                                          .accepts = accepts,
                                          .print = print,
                                          .routine = routine,

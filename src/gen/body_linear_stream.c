@@ -9,8 +9,8 @@
 #include "gen/body_product.h"
 
 /* As few tokens as the registers of the body hold (shape/stream_shape.h); more are for the teams
- * and for warpgroups.  Weights in blocks have another body for more than 64 tokens alone, on GPUs
- * with wgmma (body_linear_blocks.c): of what is left it takes 16 tokens at a time. */
+ * and for warpgroups.  Weights in blocks have another body for more tokens on GPUs with
+ * wgmma (body_linear_blocks.c): elsewhere this one takes 16 at a time. */
 static bool accepts(const gen_call *c)
 {
     return (most_tokens(c) <= STREAM_MOST_TOKENS && is_streamed_product(c)) || takes_blocks(c);

@@ -63,20 +63,22 @@ uint32_t gen_find_pages(uint32_t n_graphs, const gen_graph *graphs, const gen_ar
     return most;
 }
 
-/* The shortest steps whose loads by tensor maps save more time than the switch to another kernel
- * takes: where the layers' products come by boxes; and where teams of warps multiply, or experts
- * take most of the time. */
-enum { FEWEST_BY_BOXES = 33, FEWEST_IN_PROMPTS = 65 };
+/* The shortest steps whose bodies save more time than the switch to another kernel takes: where
+ * weights in blocks are multiplied by warpgroups; where the layers' products come by boxes; and
+ * where teams of warps multiply, or experts take most of the time. */
+enum { FEWEST_IN_BLOCKS = 17, FEWEST_BY_BOXES = 33, FEWEST_IN_PROMPTS = 65 };
 
 /* Has it products of many tokens, in steps that are long enough? */
 bool gen_is_for_prompts(const gen_graph *g, const gen_use *uses)
 {
-    bool many = false, boxes = false, experts = false;
+    bool many = false, boxes = false, experts = false, blocks = false;
     for (uint32_t i = 0; i < g->ir->ops.n; i++) {
         const gen_body *b = uses[i].body;
         many |= b && b->many;
         boxes |= b && b->parts && gen_comes_by_boxes(g->ir, i);
         experts |= b && strcmp(b->op, "expert_linear") == 0;
+        blocks |= b && strcmp(b->name, "linear_blocks") == 0;
     }
-    return many && g->n_tokens >= (boxes && !experts ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS);
+    const uint32_t by_boxes = boxes && !experts ? FEWEST_BY_BOXES : FEWEST_IN_PROMPTS;
+    return many && g->n_tokens >= (blocks ? FEWEST_IN_BLOCKS : by_boxes);
 }

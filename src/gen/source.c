@@ -233,14 +233,25 @@ static bool wants_boxes(emitter *e)
     return wanted;
 }
 
-/* Decide for which regimes the host makes tensor maps (src/cuda/maps.c): for prompts, images, and
- * a call that wants boxes.  Its ring must have all pages, so a call with JIT tasks wants none. */
+/* Has the regime a body that reads its operands by tensor maps alone? */
+static bool needs_maps(const emitter *e, uint32_t regime)
+{
+    bool needed = false;
+    for (size_t i = 0; i < e->instances.n; i++)
+        needed |= e->instances.at[i].regimes >> regime & 1 && e->instances.at[i].body->by_maps;
+    return needed;
+}
+
+/* Decide for which regimes the host makes tensor maps (src/cuda/maps.c): for prompts, images, bodies
+ * that need them, and a call that wants boxes.  Its ring must have all pages, so a call with JIT
+ * tasks wants none. */
 static void find_maps(emitter *e)
 {
     if (!(e->arch->features & GEN_WGMMA))
         return;
     e->maps[GEN_PROMPTS] = true;
-    e->maps[GEN_STREAMS] = e->images || (e->whole == GEN_CALL && wants_boxes(e));
+    e->maps[GEN_STREAMS] = e->images || needs_maps(e, GEN_STREAMS) ||
+                           (e->whole == GEN_CALL && wants_boxes(e));
 }
 
 /* Divide the shared memory of an SM: the body that needs most decides how much is scratch, and the

@@ -11,6 +11,7 @@
 #define PASS_FUSE_H
 
 #include "pass/rewrite.h"
+#include "shape/linear_stream_shape.h"
 
 /* Operands of linear, by index: x, up to LINEAR_WEIGHTS weights, as many biases, the norm's
  * weight, the residual, the norm's bias. */
@@ -97,6 +98,15 @@ static inline bool is_plain_norm(const rewrite *w, const ir_op *norm)
 {
     return rewrite_input(w, norm, NORM_RESIDUAL) == IR_NONE &&
            rewrite_input(w, norm, NORM_GATE) == IR_NONE;
+}
+
+/* Do a norm of x and what gathers its rows stay operators of their own, where x is multiplied by this
+ * weight?  On a GPU weights in blocks cannot have the norm's folded in, and of more rows than
+ * linear_stream has at a time x comes by boxes (gen/body_linear_blocks.c). */
+static inline bool keeps_apart(const rewrite *w, const ir_tensor *x, ir_tensor_id weight)
+{
+    return w->s->options->relaxed && x->dims[0] > STREAM_MOST_TOKENS && weight != IR_NONE &&
+           ir_dtype_table[tensor_of(w, weight)->dtype].block_elements > 1;
 }
 
 /* The plain rms_norm that makes t, or NULL. */

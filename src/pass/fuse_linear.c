@@ -444,6 +444,8 @@ static const ir_op *find_norm(const rewrite *w, ir_op_id id)
     if (!norm || !may_skip_rounding(w, norm) || rewrite_input(w, norm, 1) == IR_NONE ||
         !is_const(w, rewrite_input(w, norm, 1)) || !has_fast_fold(w, tensor_of(w, norm->out[0])) ||
         ir_elements(tensor_of(w, norm->out[0])) > most_norm_elements(w) ||
+        (strcmp(op->def->name, "linear") == 0 &&
+         keeps_apart(w, tensor_of(w, norm->out[0]), rewrite_input(w, op, W0))) ||
         !may_stand_at(w, norm, w->keys.at[id]))
         return NULL;
     return norm;

@@ -118,13 +118,15 @@ static bool match_tail(const rewrite *w, ir_tensor_id logits, tail *out)
                   w->keys.at[tensor_of(w, logits)->producer]};
     const ir_op *norm = find_plain_norm(w, out->in[LOGITS_X]);
     if (p.in[NORM] == IR_NONE && norm && is_private(w, norm, 1) && may_skip_rounding(w, norm) &&
-        rewrite_input(w, norm, 1) != IR_NONE) {
+        rewrite_input(w, norm, 1) != IR_NONE &&
+        !keeps_apart(w, tensor_of(w, norm->out[0]), p.in[W0])) {
         out->in[LOGITS_X] = rewrite_input(w, norm, 0);
         out->in[LOGITS_NORM] = rewrite_input(w, norm, 1);
         out->eps = rewrite_attribute(norm, "eps")->f;
     }
     const ir_op *gather = rewrite_producer(w, out->in[LOGITS_X], "gather");
     if (gather && is_private(w, gather, 1) && may_gather(w, tensor_of(w, gather->out[0])) &&
+        !keeps_apart(w, tensor_of(w, gather->out[0]), p.in[W0]) &&
         tensor_of(w, rewrite_input(w, gather, 0))->rank == 2) {
         out->in[LOGITS_X] = rewrite_input(w, gather, 0);
         out->in[LOGITS_ROWS] = rewrite_input(w, gather, 1);

@@ -26,10 +26,14 @@ enum { TILE_BIASES = 256 };
 #define TILE_BEFORE_BIASES_OF(room) (2 * TILE_X_OF(room) + TILE_KEPT * 2 * 64 * 4)
 #define TILE_SCRATCH_OF(room) (TILE_BEFORE_BIASES_OF(room) + TILE_BIASES_OF(room))
 
-/* With weights in blocks (linear_blocks.cuh): two buffers of 64 columns of the rows of a pass, and
- * twice a norm's weights of 64 columns. */
-#define TILE_BLOCKS_SCRATCH_OF(room) \
-    (TILE_SCRATCH_OF(room) + 2 * TILE_MOST * TILE_BOX_BYTES + 2 * 64 * 4)
+/* With weights in blocks (linear_blocks.cuh): tokens of a lot at most; four stages of x, two
+ * buffers of weights, and a factor for each token; pieces of 128 columns of each group that a box
+ * has. */
+enum {
+    TILE_BLOCKS_TOKENS = 128,
+    TILE_BLOCKS_SCRATCH = 4 * 16384 + 2 * 32768 + TILE_BLOCKS_TOKENS * 4
+};
+#define TILE_BLOCKS_TOGETHER(form) (RT_IS_BYTES(form) ? 1 : 2)
 
 enum {
     TILE_TOKENS = 64, /* of a warpgroup; a task of more is wide */
@@ -72,23 +76,32 @@ enum {
     TILE_BOX_192,
     TILE_BOX_256,
     TILE_PANEL, /* 128 tokens at a time, without wgmma (linear_panel.cuh) */
-    /* the same of weights in blocks, with wgmma (linear_blocks.cuh), and where these are multiplied
-     * by a norm's */
+    /* lots of so many tokens with weights in blocks, with wgmma (linear_blocks.cuh), in passes of
+     * 64 rows; and the next two in passes of 96 and 128 */
     TILE_BLOCKS_64,
-    TILE_BLOCKS_128,
-    TILE_BLOCKS_192,
-    TILE_BLOCKS_NORM_64,
-    TILE_BLOCKS_NORM_128,
-    TILE_BLOCKS_NORM_192,
-    TILE_THIN_BOX, /* as TILE_THIN, x by boxes */
+    TILE_BLOCKS_128 = TILE_BLOCKS_64 + 3,
+    TILE_THIN_BOX = TILE_BLOCKS_128 + 3, /* as TILE_THIN, x by boxes */
     TILE_LOOPS
 };
 
-/* The loop of a pass of this many groups of weights in blocks. */
-static inline int tile_loop_of_blocks(int norm, int groups)
+/* With weights in blocks: tokens of a lot of a task of so many; groups of a pass, the last of which
+ * may have fewer: 4 to 8 (64 rows), 12 or 16.  Peaks of logits are of 8 groups. */
+static inline int tile_tokens_of_blocks(int tokens)
 {
-    const int least = norm ? TILE_BLOCKS_NORM_64 : TILE_BLOCKS_64; /* then for 128 and 192 rows */
-    return least + (groups > TILE_GROUPS) + (groups > 2 * TILE_GROUPS);
+    return tokens <= 64 ? 64 : (int)TILE_BLOCKS_TOKENS;
+}
+static inline int tile_groups_of_blocks(int groups, int logits)
+{
+    enum { MOST = 16 };
+    if (groups <= TILE_GROUPS)
+        return TILE_GROUPS;
+    const int passes = (groups + MOST - 1) / MOST, each = (groups + passes - 1) / passes;
+    return logits || each > 12 ? MOST : 12;
+}
+static inline int tile_loop_of_blocks(int tokens, int groups, int logits)
+{
+    const int rows = 8 * tile_groups_of_blocks(groups, logits);
+    return (tokens > 64 ? TILE_BLOCKS_128 : TILE_BLOCKS_64) + (rows > 64) + (rows > 96);
 }
 
 /* The loop of a pass of this many groups.  boxed: x comes by boxes, and of wide tasks w too.

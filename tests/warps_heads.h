@@ -6,7 +6,7 @@
 #define TESTS_WARPS_HEADS_H
 
 /* x is columns first .. end of rows of `wide`. */
-#define HEADS_OF(tokens, heads, wide, first, end, width, rows)                           \
+#define HEADS_OF(tokens, heads, wide, first, end, width, rows)                             \
     "input %q : bf16[" tokens ", " heads ", " wide "] live=tokens\nconst %w : bf16[" heads \
     ", " rows ", " width "]\n%x = slice(%q) {starts = [0, 0, " first "], stops = [" tokens \
     ", " heads ", " end "]}\n%y = head_linear(%x, %w)\n"
@@ -37,18 +37,18 @@ static const char *const head_graphs[] = {
     FIRST_OF_HEADS("512", "1", "80", "72", "328"),
 };
 
-/* latent_rope of parts of wider rows, as a model has them: q is the end of rows of `wide`, latent and
- * key are one row. */
-#define LATENT_ROWS(tokens, heads, latent, row, wide, first, rotated, half, norm, pages, cache)    \
-    "input %x : bf16[" tokens ", " heads ", " latent "] live=tokens\ninput %a : bf16[" tokens ", " \
-    heads ", " wide "] live=tokens\ninput %b : bf16[" tokens ", " row                              \
-    "] live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\nconst %n : " norm "["     \
-    latent "]\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens                     \
-    "] live=tokens\ninput %pages : i32[" pages "]\nstate %kc : bf16[" cache ", " row "]\n"         \
-    "%q = slice(%a) {starts = [0, 0, " first "], stops = [" tokens ", " heads ", " wide "]}\n"     \
-    "%l = slice(%b) {starts = [0, 0], stops = [" tokens ", " latent "]}\n"                         \
-    "%c = slice(%b) {starts = [0, " latent "], stops = [" tokens ", " row "]}\n"                   \
-    "%k = reshape(%c) {shape = [" tokens ", 1, " rotated "]}\n"                                    \
+/* latent_rope of parts of wider rows, as a model has them: q is the end of rows of `wide`, latent
+ * and key are one row. */
+#define LATENT_ROWS(tokens, heads, latent, row, wide, first, rotated, half, norm, pages, cache) \
+    "input %x : bf16[" tokens ", " heads ", " latent "] live=tokens\ninput %a : bf16[" tokens   \
+    ", " heads ", " wide "] live=tokens\ninput %b : bf16[" tokens ", " row                      \
+    "] live=tokens\ninput %t : f32[" tokens ", 2, " half "] live=tokens\nconst %n : " norm      \
+    "[" latent "]\ninput %p : i32[" tokens "] live=tokens\ninput %s : i32[" tokens              \
+    "] live=tokens\ninput %pages : i32[" pages "]\nstate %kc : bf16[" cache ", " row "]\n"      \
+    "%q = slice(%a) {starts = [0, 0, " first "], stops = [" tokens ", " heads ", " wide "]}\n"  \
+    "%l = slice(%b) {starts = [0, 0], stops = [" tokens ", " latent "]}\n"                      \
+    "%c = slice(%b) {starts = [0, " latent "], stops = [" tokens ", " row "]}\n"                \
+    "%k = reshape(%c) {shape = [" tokens ", 1, " rotated "]}\n"                                 \
     "%y, %kn = latent_rope(%x, %q, %l, %k, %t, %n, %p, %s, %pages, %kc) {eps = 1e-05}\n"
 #define LATENT_ROWS_512(tokens, heads, pages, cache) \
     LATENT_ROWS(tokens, heads, "512", "576", "192", "128", "64", "32", "bf16", pages, cache)

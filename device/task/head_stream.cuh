@@ -1,10 +1,10 @@
 /* head_stream.cuh - products of heads with a weight each, of few tokens: weights stream through the
  * page ring, x comes straight to registers.
  *
- * head_linear: y[t, h] = w[h] x[t, h], x bf16 or f16 (tile/halves.cuh) at any distance between heads
- * and tokens, w packed (gen/device_body.h), the heads' rows one after the other, sums f32, y dense.
- * Which weight a token needs is known when the task is cut, so there are no ids, and a task is any
- * heads and rows of any tokens.
+ * head_linear: y[t, h] = w[h] x[t, h], x bf16 or f16 (tile/halves.cuh) at any distance between
+ * heads and tokens, w packed (gen/device_body.h), the heads' rows one after the other, sums f32, y
+ * dense. Which weight a token needs is known when the task is cut, so there are no ids, and a task
+ * is any heads and rows of any tokens.
  *
  * A unit is 8 rows of w times a chunk of 128 columns, 2 KB in a run; a group of 8 rows is `chunks`
  * units in a run.  A page has as many whole groups of a head as it has room for:
@@ -16,8 +16,8 @@
  * 16 tokens at a time; x of the next 16 is under way meanwhile.  As in linear_stream.cuh the 16
  * bytes that a lane has of w and of x are fed as the words of two products, so no lane needs
  * another's.  Sums of chunks are added in the order of columns, whichever warp has made them:
- * through scratch, for 64 tokens at a time, unless a group is one unit.  So a token's bits depend on
- * its row alone.
+ * through scratch, for 64 tokens at a time, unless a group is one unit.  So a token's bits depend
+ * on its row alone.
  *
  * Cost of a page and 16 tokens for a warp: 4 loads of w from shared memory, 8 of x, 8 products; x
  * comes from L1 but for the first warp that wants it.
@@ -45,9 +45,8 @@ MPK_FN int head_of_page(const head_shape &s)
 /* The first unit of a group, in the packed weights. */
 MPK_FN const char *head_unit_at(const rt_entry *e, const head_shape &s, int head, int group)
 {
-    return (const char *)e->at[RT_PACKED] +
-           ((rt_u64)head * (rt_u32)(s.rows / 8) + (rt_u32)group) * (rt_u32)s.chunks *
-               HEAD_UNIT_BYTES;
+    return (const char *)e->at[RT_PACKED] + ((rt_u64)head * (rt_u32)(s.rows / 8) + (rt_u32)group) *
+                                                (rt_u32)s.chunks * HEAD_UNIT_BYTES;
 }
 
 /* The loader: head by head, group by group. */
@@ -101,9 +100,8 @@ MPK_FN void head_ask(const mpk_task &t, const head_shape &s, int first, int toke
 {
     const int lane = mpk_thread() % 32, g = lane / 4,
               column = chunk * HEAD_CHUNK + lane % 4 * 8; /* of the first block */
-    const char *from =
-        mpk_at<const char>(t, HEAD_X) +
-        ((rt_i64)(first + g) * s.x_token + (rt_i64)head * s.x_head + column) * 2;
+    const char *from = mpk_at<const char>(t, HEAD_X) +
+                       ((rt_i64)(first + g) * s.x_token + (rt_i64)head * s.x_head + column) * 2;
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -154,8 +152,8 @@ MPK_FN void head_end(const mpk_task &t, const head_shape &s, const head_page &p,
 #pragma unroll 1
     for (int i = warp; i < lots * p.groups; i += MPK_WARPS) {
         const int lot = i / p.groups, group = i % p.groups;
-        const float4 *from = (const float4 *)s_sums +
-                             (lot * HEAD_UNITS + group * s.chunks) * 32 + lane;
+        const float4 *from =
+            (const float4 *)s_sums + (lot * HEAD_UNITS + group * s.chunks) * 32 + lane;
         float4 sum = *from;
 #pragma unroll 1
         for (int k = 1; k < s.chunks; k++) {
@@ -167,8 +165,8 @@ MPK_FN void head_end(const mpk_task &t, const head_shape &s, const head_page &p,
     }
 }
 
-/* All threads: a page times all tokens that are alive, first to end - 1.  turn: counts the rounds of
- * HEAD_LOTS lots that have left sums in scratch; two rounds in turn have room there, so that one
+/* All threads: a page times all tokens that are alive, first to end - 1.  turn: counts the rounds
+ * of HEAD_LOTS lots that have left sums in scratch; two rounds in turn have room there, so that one
  * barrier a round is enough. */
 MPK_FN void head_run_page(const mpk_task &t, const head_shape &s, const head_page &p, int first,
                           int end, mpk_ring *ring, int *turn)

@@ -7,14 +7,14 @@
  *
  *   x   a stage of scratch, [128 tokens][64 columns] as two halves of 32 columns in the 64-byte
  *       swizzle, brought by cp.async two steps ahead, across tiles
- *   w   of every other step a page for 64 rows, or two for 128: 8 groups of 8 rows, of each the unit
- *       of the chunk's 128 columns, brought ahead of the task's event
+ *   w   of every other step a page for 64 rows, or two for 128: 8 groups of 8 rows, of each the
+ *       unit of the chunk's 128 columns, brought ahead of the task's event
  *
  * A warp multiplies 32 tokens (warp % 4) by 64 rows (warp / 4; where a tile has one page, by 32),
  * two operands of 16 tokens each, by mma.sync: shared memory is read 12 times, 16 bytes a lane, for
- * 32 products.  Operands are read as in head_stream.cuh.  Which row of w is which column of a product
- * is free, and chosen so that a lane ends up with eight neighbouring columns of y, which it stores
- * at once:
+ * 32 products.  Operands are read as in head_stream.cuh.  Which row of w is which column of a
+ * product is free, and chosen so that a lane ends up with eight neighbouring columns of y, which it
+ * stores at once:
  *
  *   product j of 32 rows   column 0 1 2 3 4  5  6  7      lane c of four has columns 2c, 2c + 1:
  *                   j = 0  row    0 1 8 9 16 17 24 25     rows 8c, 8c + 1
@@ -31,10 +31,10 @@
 #include "task/head_stream.cuh"
 
 enum {
-    HEAD_PAGE_GROUPS = HEAD_UNITS,            /* of a page */
-    HEAD_TILE_GROUPS = 2 * HEAD_PAGE_GROUPS,  /* of a tile */
-    HEAD_HALF_BYTES = HEAD_STAGE_BYTES / 2,   /* 32 columns of a stage */
-    HEAD_AHEAD = HEAD_STAGES - 1,             /* stages of x under way */
+    HEAD_PAGE_GROUPS = HEAD_UNITS,           /* of a page */
+    HEAD_TILE_GROUPS = 2 * HEAD_PAGE_GROUPS, /* of a tile */
+    HEAD_HALF_BYTES = HEAD_STAGE_BYTES / 2,  /* 32 columns of a stage */
+    HEAD_AHEAD = HEAD_STAGES - 1,            /* stages of x under way */
 };
 
 /* A task's tiles in their order: heads, of a head tiles of rows, of these lots of tokens. */
@@ -81,8 +81,8 @@ MPK_FN void head_tile_load_page(mpk_load &l, const head_shape &s, int head, int 
     else
 #pragma unroll 1
         for (int i = 0; i < n; i++)
-            load_copy(&l, page, (rt_u32)i * HEAD_UNIT_BYTES,
-                      from + i * s.chunks * HEAD_UNIT_BYTES, HEAD_UNIT_BYTES);
+            load_copy(&l, page, (rt_u32)i * HEAD_UNIT_BYTES, from + i * s.chunks * HEAD_UNIT_BYTES,
+                      HEAD_UNIT_BYTES);
     load_end(page);
 }
 
@@ -98,8 +98,8 @@ MPK_FN void head_tile_load(mpk_load &l, const head_shape &s)
 #pragma unroll 1
         for (int chunk = 0; chunk < s.chunks; chunk++) {
             const int n = head_tile_groups(g, at);
-            head_tile_load_page(l, s, at.head, at.group, n < HEAD_PAGE_GROUPS ? n : HEAD_PAGE_GROUPS,
-                                chunk);
+            head_tile_load_page(l, s, at.head, at.group,
+                                n < HEAD_PAGE_GROUPS ? n : HEAD_PAGE_GROUPS, chunk);
             if (n > HEAD_PAGE_GROUPS)
                 head_tile_load_page(l, s, at.head, at.group + HEAD_PAGE_GROUPS,
                                     n - HEAD_PAGE_GROUPS, chunk);
@@ -119,9 +119,8 @@ MPK_FN void head_copy(const mpk_task &t, const head_shape &s, const head_tile_at
     char *to = s_stage + row / 8 * 512 + row % 8 * 64 + (piece ^ row % 8 / 2) * 16;
 #pragma unroll
     for (int m = 0; m < 2; m++) {
-        const char *from = g_x + ((rt_i64)(token + 64 * m) * s.x_token +
-                                  (rt_i64)at.head * s.x_head + column) *
-                                     2;
+        const char *from =
+            g_x + ((rt_i64)(token + 64 * m) * s.x_token + (rt_i64)at.head * s.x_head + column) * 2;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const bool there = token + 64 * m < end && column + 32 * half < s.columns;
@@ -160,8 +159,8 @@ struct head_sums {
     float at[2][2][4][4];
 };
 
-/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x: this lane's 16 bytes of token g; s_w: of the
- * first row of its group (row g % 2 of group g / 2), without the swizzle. */
+/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x: this lane's 16 bytes of token g; s_w: of
+ * the first row of its group (row g % 2 of group g / 2), without the swizzle. */
 template <int KINDS>
 MPK_FN void head_block(const char *s_x, const char *s_w, int c, head_sums *sums)
 {
@@ -175,8 +174,8 @@ MPK_FN void head_block(const char *s_x, const char *s_w, int c, head_sums *sums)
     for (int k = 0; k < KINDS; k++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const mpk_words w = *(const mpk_words *)(s_w + k * 4 * HEAD_UNIT_BYTES + j * 128 +
-                                                     (c ^ j) * 16);
+            const mpk_words w =
+                *(const mpk_words *)(s_w + k * 4 * HEAD_UNIT_BYTES + j * 128 + (c ^ j) * 16);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 halves_multiply(sums->at[m][k][j], x[m][0].x, x[m][1].x, x[m][0].y, x[m][1].y, w.x,
@@ -193,13 +192,11 @@ MPK_FN void head_store_eight(const mpk_task &t, const head_shape &s, int token, 
 {
     const int lo = (int)t.e->lo[2], hi = (int)t.e->hi[2];
     if (column >= lo && column + 8 <= hi) {
-        const mpk_words all = {halves_pack(v[0][2 * m], v[0][2 * m + 1]),
-                               halves_pack(v[1][2 * m], v[1][2 * m + 1]),
-                               halves_pack(v[2][2 * m], v[2][2 * m + 1]),
-                               halves_pack(v[3][2 * m], v[3][2 * m + 1])};
+        const mpk_words all = {
+            halves_pack(v[0][2 * m], v[0][2 * m + 1]), halves_pack(v[1][2 * m], v[1][2 * m + 1]),
+            halves_pack(v[2][2 * m], v[2][2 * m + 1]), halves_pack(v[3][2 * m], v[3][2 * m + 1])};
         *(mpk_words *)(mpk_at<char>(t, s.y) +
-                       (((rt_u64)(rt_u32)token * (rt_u32)s.heads + (rt_u32)head) *
-                            (rt_u32)s.rows +
+                       (((rt_u64)(rt_u32)token * (rt_u32)s.heads + (rt_u32)head) * (rt_u32)s.rows +
                         (rt_u32)column) *
                            2) = all;
         return;
@@ -209,20 +206,20 @@ MPK_FN void head_store_eight(const mpk_task &t, const head_shape &s, int token, 
         head_store_two(t, s, token, head, column + 2 * j, v[j][2 * m], v[j][2 * m + 1]);
 }
 
-/* The warp's sums of a tile become y, and zeros.  row: the first of its rows; kinds: 32 rows each. */
+/* The warp's sums of a tile become y, and zeros.  row: its first; kinds: so many times 32 rows. */
 MPK_FN void head_tile_end(const mpk_task &t, const head_shape &s, const head_tile_at &at, int row,
                           int kinds, int end, head_sums *sums)
 {
     const int lane = mpk_thread() % 32, column = row + lane % 4 * 8,
-              token = (int)t.e->lo[0] + at.lot * HEAD_TOKENS + mpk_thread() / 32 % 4 * 32 +
-                      lane / 4;
+              token =
+                  (int)t.e->lo[0] + at.lot * HEAD_TOKENS + mpk_thread() / 32 % 4 * 32 + lane / 4;
 #pragma unroll
     for (int m = 0; m < 4; m++) /* of four times 8 tokens */
 #pragma unroll
         for (int k = 0; k < 2; k++)
             if (k < kinds && token + 8 * m < end)
-                head_store_eight(t, s, token + 8 * m, at.head, column + 32 * k,
-                                 sums->at[m / 2][k], m % 2);
+                head_store_eight(t, s, token + 8 * m, at.head, column + 32 * k, sums->at[m / 2][k],
+                                 m % 2);
     *sums = {};
 }
 

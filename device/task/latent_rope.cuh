@@ -90,8 +90,8 @@ MPK_FN void latent_store(const mpk_task &t, const heads_source &h, const heads_p
 }
 
 /* The body of latent_rope; of h the table, its pairs and eps count.  Tasks share the box of the
- * cache, but no row of it: a token is put there by the task with its head number token % H, and only
- * if no later token of the step has its place. */
+ * cache, but no row of it: a token is put there by the task with its head number token % H, and
+ * only if no later token of the step has its place. */
 MPK_FN void latent_rope_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                             const mpk_view &plain, const mpk_view &q, const mpk_view &latent,
                             const mpk_view &key, const mpk_view &norm, const mpk_view &query)

@@ -1,9 +1,9 @@
 /* latent_rows.cuh - the queries of latent attention joined and rotated, its latents normalised and
  * put into the cache with their rotated keys: rows of 16 bits in pieces of eight entries.
  *
- * The operator latent_rope (src/op/latent_rope.c); latent_rope.cuh has the generic body.  A row is a
- * head of a token, L entries that are joined and R = 2 half that are rotated; all of a piece, 16
- * bytes, is one load or store:
+ * The operator latent_rope (src/op/latent_rope.c); latent_rope.cuh has the generic body.  A row is
+ * a head of a token, L entries that are joined and R = 2 half that are rotated; a piece, 16 bytes,
+ * is one load or store:
  *
  *   joined     a warp a row, ROWS rows at once, so that their loads are under way together
  *   rotated    a thread has piece i of the first half and piece i of the second, which are each
@@ -52,8 +52,8 @@ template <int PIECES>
 MPK_FN void latent_join(const mpk_task &t, const latent_rows_shape &s, const latent_box &b)
 {
     constexpr int ROWS = PIECES > 2 ? 2 : 4;
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32,
-              heads = b.head_end - b.head, rows = (b.token_end - b.token) * heads;
+    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, heads = b.head_end - b.head,
+              rows = (b.token_end - b.token) * heads;
 #pragma unroll 1
     for (int first = warp; first < rows; first += ROWS * MPK_WARPS) {
         eight_quad piece[ROWS][PIECES];
@@ -66,8 +66,9 @@ MPK_FN void latent_join(const mpk_task &t, const latent_rows_shape &s, const lat
 #pragma unroll
             for (int p = 0; p < PIECES; p++) {
                 const int entry = (p * 32 + lane) * EIGHT;
-                ptx_load_once(latent_piece_at(t, LATENT_ROWS_PLAIN, row, entry < s.latent ? entry : 0),
-                              piece[i][p].at);
+                ptx_load_once(
+                    latent_piece_at(t, LATENT_ROWS_PLAIN, row, entry < s.latent ? entry : 0),
+                    piece[i][p].at);
             }
         }
 #pragma unroll
@@ -196,8 +197,8 @@ MPK_FN void latent_cache(const mpk_task &t, const latent_rows_shape &s, int toke
     }
     for (int piece = lane; piece < s.half / EIGHT; piece += 32) {
         const int entry = s.latent + piece * EIGHT;
-        const latent_pair p = latent_rotate<DTYPE>(t, s, LATENT_ROWS_KEY,
-                                                   (rt_i64)token * s.key_token, token, piece);
+        const latent_pair p =
+            latent_rotate<DTYPE>(t, s, LATENT_ROWS_KEY, (rt_i64)token * s.key_token, token, piece);
         eight_store(v, g_page, kv_key_at(at, entry, s.page, size, 2), p.low);
         eight_store(v, g_page, kv_key_at(at, entry + s.half, s.page, size, 2), p.high);
     }
@@ -232,8 +233,8 @@ MPK_FN void latent_fill(const mpk_task &t, const latent_rows_shape &s, const lat
     }
 }
 
-/* The body.  DTYPE: of all but the table and perhaps the norm's weight, MPK_BF16 or MPK_F16; PIECES:
- * of 8 entries that a lane has of a latent. */
+/* The body.  DTYPE: of all but the table and perhaps the norm's weight, MPK_BF16 or MPK_F16;
+ * PIECES: of 8 entries that a lane has of a latent. */
 template <int DTYPE, int PIECES>
 MPK_FN void latent_rows(const mpk_task &t, const latent_rows_shape &s)
 {

@@ -1,14 +1,14 @@
-/* body_latent_rows.c - queries of latent attention joined and rotated, latents normalised and cached
- * (device/task/latent_rows.cuh).
+/* body_latent_rows.c - queries of latent attention joined and rotated, latents normalised and
+ * cached (device/task/latent_rows.cuh).
  *
- * For rows of 16 bits in whole eights; others have the generic body (body_attention.c).  An instance
- * is a function; of 64 tokens of DeepSeek-V2-Lite
+ * For rows of 16 bits in whole eights; others have the generic body (body_attention.c).  An
+ * instance is a function; of 64 tokens of DeepSeek-V2-Lite
  *
- *   static constexpr latent_rows_shape shape = {16, 512, 32, 8192, 512, 3072, 192, 576, 576, 64, ...};
+ *   static constexpr latent_rows_shape shape = {16, 512, 32, 8192, 512, 3072, 192, 576, ...};
  *   latent_rows<MPK_BF16, 2>(t, shape);
  *
- * (each number with its field's name as a comment before it).  It is no routine, as conv_runs is
- * none (body_conv_runs.c). */
+ * (each number with its field's name as a comment before it).  It is no routine, which would stand
+ * within the worker's own function (body_conv_runs.c). */
 #include "gen/body_print.h"
 #include "gen/map_print.h"
 #include "shape/latent_rows_shape.h"
@@ -74,8 +74,8 @@ static mpk_status print(mpk_context *cx, const gen_call *c, uint32_t n, text *ou
 #define PRINT_INT(name) gen_print_field(#name, &s.name, 1, out);
 #define PRINT_FLOAT(name) gen_print_float_field(#name, s.name, out);
     text_print(out,
-               "MPK_FN void body_%u(const mpk_task &t)\n{\n    static constexpr latent_rows_shape "
-               "shape = {",
+               "static __device__ __noinline__ void body_%u(const mpk_task &t)\n{\n"
+               "    static constexpr latent_rows_shape shape = {",
                n);
     LATENT_ROWS_FIELDS(PRINT_INT, PRINT_FLOAT)
     text_print(out, "};\n    latent_rows<%s, %d>(t, shape);\n}\n", gen_dtype_name(plain->dtype),

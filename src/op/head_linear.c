@@ -88,10 +88,10 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
 static const op_operand in[] = {{"x", 0}, {"w", 0}};
 static const op_operand out[] = {{"y", 0}};
 
-#define CASE(dtype, tokens, heads, width, rows, weights)                                        \
-    {                                                                                           \
+#define CASE(dtype, tokens, heads, width, rows, weights)                                          \
+    {                                                                                             \
         "input %x : " dtype "[" tokens ", " heads ", " width "] live=tokens\nconst %w : " weights \
-        "[" heads ", " rows ", " width "]\n%y = head_linear(%x, %w)\n"                          \
+        "[" heads ", " rows ", " width "]\n%y = head_linear(%x, %w)\n"                            \
     }
 /* One token; odd sizes; dtypes that differ; more tokens than a lot; x in wider rows. */
 static const op_case cases[] = {

@@ -15,9 +15,8 @@
  *
  * A task has some tokens of some heads, and caches those of its tokens whose number modulo H is one
  * of its heads: of equal tasks each caches as many.  Where a token goes depends on data, so tasks
- * share a box of the cache, but no row of it: of two tokens with one place the earlier is not written
- * at all.  Cost: one pass over the parts, and the places of all
- * tokens for each task.
+ * share a box of the cache, but no row of it: of two tokens with one place the earlier is not
+ * written at all.  Cost: one pass over the parts, and the places of all tokens for each task.
  */
 #include "op/heads.h"
 

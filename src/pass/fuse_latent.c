@@ -5,8 +5,8 @@
  *   latent     attention(concat(p, rope(q)), latent_write(concat(rms_norm(l, n), rope(k)), ...), _)
  *                  -> q', c = latent_rope(p, q, l, k, table, n, ...); attention(q', c, _), relaxed
  *
- * Models say products of heads by experts, for which a CPU has fast bodies.  As head_linear they need
- * neither ids nor a sort, and tasks are cut between heads.
+ * Models say products of heads by experts, for which a CPU has fast bodies.  As head_linear they
+ * need neither ids nor a sort, and tasks are cut between heads.
  *
  * DeepSeek's layers join a rotated part to queries and to the latents that they cache.  Five of the
  * six operators have generic bodies on a GPU, one after the other; of the one that takes their

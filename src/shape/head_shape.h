@@ -6,10 +6,10 @@
 #include "shape/fields.h"
 
 enum {
-    HEAD_X = 0,             /* operand in rt_entry.at */
-    HEAD_FEW_TOKENS = 256,  /* of graphs that head_stream takes; longer ones have head_tile */
+    HEAD_X = 0,              /* operand in rt_entry.at */
+    HEAD_FEW_TOKENS = 256,   /* of graphs that head_stream takes; longer ones have head_tile */
     HEAD_FEW_COLUMNS = 1024, /* of x, the most that head_stream takes */
-    HEAD_CHUNK = 128,       /* columns that are packed, and summed, together */
+    HEAD_CHUNK = 128,        /* columns that are packed, and summed, together */
     /* 8 rows of a chunk: 4 blocks of 8 rows x 32 columns (gen/device_body.h) */
     HEAD_UNIT_BYTES = 8 * HEAD_CHUNK * 2,
     HEAD_UNITS = 8, /* of a page */

@@ -66,16 +66,18 @@ MPK_FN void head_stream_load(mpk_load &l, const head_shape &s)
 
 /* ---- what both bodies of heads end with ---- */
 
+/* Where a column of a row of y lies. */
+MPK_FN char *head_y(const mpk_task &t, const head_shape &s, int token, int head, int column)
+{
+    const rt_u64 row = (rt_u64)(rt_u32)token * (rt_u32)s.heads + (rt_u32)head;
+    return mpk_at<char>(t, s.y) + (row * (rt_u32)s.rows + (rt_u32)column) * 2;
+}
 /* Two neighbouring columns of a row of y, those of which are stored that the task has. */
 MPK_FN void head_store_two(const mpk_task &t, const head_shape &s, int token, int head, int column,
-                           float a, float b)
+                           rt_u32 both)
 {
-    char *to = mpk_at<char>(t, s.y) +
-               (((rt_u64)(rt_u32)token * (rt_u32)s.heads + (rt_u32)head) * (rt_u32)s.rows +
-                (rt_u32)column) *
-                   2;
+    char *to = head_y(t, s, token, head, column);
     const int lo = (int)t.e->lo[2], hi = (int)t.e->hi[2];
-    const rt_u32 both = halves_pack(a, b);
     if (column >= lo && column + 1 < hi) {
         *(rt_u32 *)to = both;
         return;
@@ -136,7 +138,8 @@ MPK_FN void head_store(const mpk_task &t, const head_shape &s, int first, int to
 #pragma unroll
     for (int m = 0; m < 2; m++)
         if (g + 8 * m < tokens)
-            head_store_two(t, s, first + g + 8 * m, head, column, sum[2 * m], sum[2 * m + 1]);
+            head_store_two(t, s, first + g + 8 * m, head, column,
+                           halves_pack(sum[2 * m], sum[2 * m + 1]));
 }
 
 /* A page: `groups` groups from `group` on, of a head. */

@@ -11,14 +11,13 @@
  *       unit of the chunk's 128 columns, brought ahead of the task's event
  *
  * A warp multiplies 32 tokens (warp % 4) by 64 rows (warp / 4; where a tile has one page, by 32),
- * two operands of 16 tokens each, by mma.sync: shared memory is read 12 times, 16 bytes a lane, for
- * 32 products.  Operands are read as in head_stream.cuh.  Which row of w is which column of a
- * product is free, and chosen so that a lane ends up with eight neighbouring columns of y, which it
- * stores at once:
+ * two operands of 16 tokens each, by mma.sync: 12 ldmatrix for 32 products.  Which row of w is which
+ * column of a product is free, and chosen so that a lane ends up with eight neighbouring columns of
+ * y, which it stores at once, and that the eight rows of a matrix lie in different banks:
  *
- *   product j of 32 rows   column 0 1 2 3 4  5  6  7      lane c of four has columns 2c, 2c + 1:
- *                   j = 0  row    0 1 8 9 16 17 24 25     rows 8c, 8c + 1
- *                   j = 1         2 3 ...                 rows 8c + 2, 8c + 3; and so on
+ *   product j of 32 rows   column 0 1 2  3  4  5  6  7      lane c of four has columns 2c, 2c + 1:
+ *                   j = 0  row    0 1 10 11 20 21 30 31     rows 8c + 2 (j ^ c), + 1
+ *                   j = 1         2 3 8  9  22 23 28 29
  *
  * Sums are added in the order of columns, so a token's bits depend on its row alone.
  *
@@ -159,51 +158,71 @@ struct head_sums {
     float at[2][2][4][4];
 };
 
-/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x: this lane's 16 bytes of token g; s_w: of
- * the first row of its group (row g % 2 of group g / 2), without the swizzle. */
-template <int KINDS>
-MPK_FN void head_block(const char *s_x, const char *s_w, int c, head_sums *sums)
+/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x, s_w: what this lane's addresses for ldmatrix
+ * are made of (head_lane_of), of the block.  A matrix of x is of tokens 8 i ... and unit 2 h or 2 h
+ * + 1, one of w of the rows of product j and unit l / 8. */
+template <int KINDS> MPK_FN void head_block(rt_u32 s_x, rt_u32 s_w, head_sums *sums)
 {
-    mpk_words x[2][2];
+    rt_u32 x[2][2][4]; /* of 16 tokens and 16 columns each */
 #pragma unroll
     for (int m = 0; m < 2; m++)
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            x[m][i] = *(const mpk_words *)(s_x + (2 * m + i) * 512);
+        for (int h = 0; h < 2; h++)
+            ptx_load_matrices_at(x[m][h], (s_x ^ h * 32) + m * 1024);
 #pragma unroll
     for (int k = 0; k < KINDS; k++)
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const mpk_words w =
-                *(const mpk_words *)(s_w + k * 4 * HEAD_UNIT_BYTES + j * 128 + (c ^ j) * 16);
+            rt_u32 w[4]; /* of 8 rows and 32 columns */
+            ptx_load_matrices_at(w, (s_w ^ j * (128 + 16)) + k * 4 * HEAD_UNIT_BYTES);
 #pragma unroll
-            for (int m = 0; m < 2; m++) {
-                halves_multiply(sums->at[m][k][j], x[m][0].x, x[m][1].x, x[m][0].y, x[m][1].y, w.x,
-                                w.y);
-                halves_multiply(sums->at[m][k][j], x[m][0].z, x[m][1].z, x[m][0].w, x[m][1].w, w.z,
-                                w.w);
-            }
+            for (int h = 0; h < 2; h++)
+#pragma unroll
+                for (int m = 0; m < 2; m++)
+                    halves_multiply(sums->at[m][k][j], x[m][h][0], x[m][h][1], x[m][h][2],
+                                    x[m][h][3], w[2 * h], w[2 * h + 1]);
         }
 }
 
-/* Eight columns of a token that a lane has, four words. */
+/* Bytes from a stage and from a page to the row that this lane names for ldmatrix, of matrix l / 8
+ * row l % 8.  Unit u of row r stands at u ^ r / 2 % 4.
+ *
+ *   x   tokens 32 (warp % 4) + 8 (l / 8 % 2) + l % 8, unit l / 16; unit + 2 is that with bit 5 turned
+ *   w   of product 0 row c = l % 8 / 2 is pair c of group c, rows 2 c and 2 c + 1; of product j pair
+ *       j ^ c: bits 7 and 8 turned by j, and so are bits 4 and 5, where its unit is */
+struct head_lane {
+    int x, w;
+};
+MPK_FN head_lane head_lane_of(void)
+{
+    const int warp = mpk_thread() / 32 % 4, lane = mpk_thread() % 32, row = lane % 8, c = row / 2;
+    return {(warp * 4 + lane / 8 % 2) * 512 + row * 64 + (lane / 16 ^ row / 2) * 16,
+            c * (HEAD_UNIT_BYTES + 128) + row % 2 * 64 + (lane / 8 ^ c) * 16};
+}
+
+/* Eight columns of a token that a lane has: of product j the pair j ^ c of them, c = lane % 4. */
 MPK_FN void head_store_eight(const mpk_task &t, const head_shape &s, int token, int head,
                              int column, const float (*v)[4], int m)
 {
-    const int lo = (int)t.e->lo[2], hi = (int)t.e->hi[2];
+    const int c = mpk_thread() % 4, lo = (int)t.e->lo[2], hi = (int)t.e->hi[2];
+    rt_u32 pair[4], turned[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        pair[j] = halves_pack(v[j][2 * m], v[j][2 * m + 1]);
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        turned[j] = c % 2 ? pair[j ^ 1] : pair[j];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        pair[j] = c / 2 ? turned[j ^ 2] : turned[j];
     if (column >= lo && column + 8 <= hi) {
-        const mpk_words all = {
-            halves_pack(v[0][2 * m], v[0][2 * m + 1]), halves_pack(v[1][2 * m], v[1][2 * m + 1]),
-            halves_pack(v[2][2 * m], v[2][2 * m + 1]), halves_pack(v[3][2 * m], v[3][2 * m + 1])};
-        *(mpk_words *)(mpk_at<char>(t, s.y) +
-                       (((rt_u64)(rt_u32)token * (rt_u32)s.heads + (rt_u32)head) * (rt_u32)s.rows +
-                        (rt_u32)column) *
-                           2) = all;
+        const mpk_words all = {pair[0], pair[1], pair[2], pair[3]};
+        *(mpk_words *)head_y(t, s, token, head, column) = all;
         return;
     }
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        head_store_two(t, s, token, head, column + 2 * j, v[j][2 * m], v[j][2 * m + 1]);
+        head_store_two(t, s, token, head, column + 2 * j, pair[j]);
 }
 
 /* The warp's sums of a tile become y, and zeros.  row: its first; kinds: so many times 32 rows. */
@@ -239,33 +258,30 @@ MPK_FN void head_tile_run(const mpk_task &t, const head_shape &s, const head_gro
                           const head_tile_at &at, int lots, int end, mpk_ring *ring, int *stage,
                           head_ahead *ahead, head_sums *sums)
 {
-    const int warp = mpk_thread() / 32, lane = mpk_thread() % 32, group = lane / 4, c = lane % 4,
-              half = warp / 4, pages = head_tile_pages(g, at);
-    const int in_x = warp % 4 * 4 * 512 + group * 64 + (c ^ group / 2) * 16,
-              /* groups of the page that are this warp's: all, or half of them */
-        in_w = (pages == 2 ? 0 : half * 4 * HEAD_UNIT_BYTES) + group / 2 * HEAD_UNIT_BYTES +
-               group % 2 * 64;
-    const char *s_w = 0;
-    rt_u32 page[2] = {0, 0};
+    const int half = mpk_thread() / 128, pages = head_tile_pages(g, at);
+    const head_lane lane = head_lane_of();
+    /* groups of the page that are this warp's: all, or half of them */
+    const int in_w = lane.w + (pages == 2 ? 0 : half * 4 * HEAD_UNIT_BYTES);
+    const rt_u32 s_stages = ptx_shared(t.s_scratch) + lane.x;
+    rt_u32 s_w = 0, page[2] = {0, 0};
 #pragma unroll 1
     for (int step = 0; step < 2 * s.chunks; step++) {
         if (step % 2 == 0) {
             const char *first = ring_take(ring, &page[0]);
-            s_w = (pages == 2 && half ? ring_take(ring, &page[1]) : first) + in_w;
-            if (pages == 2 && !half)
-                ring_take(ring, &page[1]);
+            const char *own = pages == 2 ? ring_take(ring, &page[1]) : first;
+            s_w = ptx_shared(half ? own : first) + in_w;
         }
         ptx_copy_async_wait<HEAD_AHEAD - 1>();
         mpk_sync(); /* the stage is there, and all warps have read the one before */
         head_copy_next(t, s, g, lots, end, ahead);
-        const char *s_x = t.s_scratch + *stage * HEAD_STAGE_BYTES + in_x;
+        const rt_u32 s_x = s_stages + *stage * HEAD_STAGE_BYTES;
 #pragma unroll
         for (int b = 0; b < 2; b++) {
-            const char *s_block = s_w + (step % 2 * 2 + b) * 512;
+            const rt_u32 s_block = s_w + (step % 2 * 2 + b) * 512;
             if (pages == 2)
-                head_block<2>(s_x + b * HEAD_HALF_BYTES, s_block, c, sums);
+                head_block<2>(s_x + b * HEAD_HALF_BYTES, s_block, sums);
             else
-                head_block<1>(s_x + b * HEAD_HALF_BYTES, s_block, c, sums);
+                head_block<1>(s_x + b * HEAD_HALF_BYTES, s_block, sums);
         }
         *stage = *stage + 1 < HEAD_STAGES ? *stage + 1 : 0;
         if (step % 2) {

@@ -11,9 +11,9 @@
  *       unit of the chunk's 128 columns, brought ahead of the task's event
  *
  * A warp multiplies 32 tokens (warp % 4) by 64 rows (warp / 4; where a tile has one page, by 32),
- * two operands of 16 tokens each, by mma.sync: 12 ldmatrix for 32 products.  Which row of w is which
- * column of a product is free, and chosen so that a lane ends up with eight neighbouring columns of
- * y, which it stores at once, and that the eight rows of a matrix lie in different banks:
+ * two operands of 16 tokens each, by mma.sync: 12 ldmatrix for 32 products.  Which row of w is
+ * which column of a product is free, and chosen so that a lane ends up with eight neighbouring
+ * columns of y, which it stores at once, and the eight rows of a matrix lie in different banks:
  *
  *   product j of 32 rows   column 0 1 2  3  4  5  6  7      lane c of four has columns 2c, 2c + 1:
  *                   j = 0  row    0 1 10 11 20 21 30 31     rows 8c + 2 (j ^ c), + 1
@@ -21,8 +21,8 @@
  *
  * Sums are added in the order of columns, so a token's bits depend on its row alone.
  *
- * Cost of a step: 2.1 MFLOP; 48 KB of shared memory read by the 8 warps, 16 KB of x and 8 KB of w
- * from L2 (w of the whole tile 16 KB for each 128 columns).  A barrier of all threads.
+ * Cost of a step: 2.1 MFLOP, 98 KB of shared memory read, 16 KB of x and 16 KB of w from L2; a
+ * barrier of all threads.
  */
 #ifndef TASK_HEAD_TILE_CUH
 #define TASK_HEAD_TILE_CUH
@@ -158,9 +158,8 @@ struct head_sums {
     float at[2][2][4][4];
 };
 
-/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x, s_w: what this lane's addresses for ldmatrix
- * are made of (head_lane_of), of the block.  A matrix of x is of tokens 8 i ... and unit 2 h or 2 h
- * + 1, one of w of the rows of product j and unit l / 8. */
+/* 32 tokens times 32 `KINDS` rows and 32 columns.  s_x, s_w: what this lane's addresses for
+ * ldmatrix are made of (head_lane_of), of the block.  h: which 16 of the columns. */
 template <int KINDS> MPK_FN void head_block(rt_u32 s_x, rt_u32 s_w, head_sums *sums)
 {
     rt_u32 x[2][2][4]; /* of 16 tokens and 16 columns each */
@@ -187,9 +186,9 @@ template <int KINDS> MPK_FN void head_block(rt_u32 s_x, rt_u32 s_w, head_sums *s
 /* Bytes from a stage and from a page to the row that this lane names for ldmatrix, of matrix l / 8
  * row l % 8.  Unit u of row r stands at u ^ r / 2 % 4.
  *
- *   x   tokens 32 (warp % 4) + 8 (l / 8 % 2) + l % 8, unit l / 16; unit + 2 is that with bit 5 turned
- *   w   of product 0 row c = l % 8 / 2 is pair c of group c, rows 2 c and 2 c + 1; of product j pair
- *       j ^ c: bits 7 and 8 turned by j, and so are bits 4 and 5, where its unit is */
+ *   x   token 32 (warp % 4) + 8 (l / 8 % 2) + l % 8, unit l / 16; two units on: bit 5 is turned
+ *   w   of product 0 rows 2c and 2c + 1 of group c = l % 8 / 2, unit l / 8; of product j rows
+ *       2 (j ^ c) and + 1: bits 7 and 8 are turned by j, and so are bits 4 and 5 of the unit */
 struct head_lane {
     int x, w;
 };

@@ -148,23 +148,33 @@ MPK_FN int latent_place(const mpk_task &t, const latent_rows_shape &s, int token
     return there && (rt_u32)page < (rt_u32)c.n_pages ? page * s.page + position % s.page : -1;
 }
 
-/* A warp: a token's latent and key into the cache, at its place.  PIECES: of a lane, of the
- * latent. */
+/* A warp: a token's latent and key into the cache, at its place.  All loads come before the lanes
+ * add up their squares, so that they are under way together.  PIECES: of a lane, of the latent; a
+ * lane has one pair of pieces of the key. */
 template <int DTYPE, int PIECES>
 MPK_FN void latent_cache(const mpk_task &t, const latent_rows_shape &s, int token, int place)
 {
     constexpr mpk_view v = {0, DTYPE};
-    const int lane = mpk_thread() % 32, size = s.latent + 2 * s.half;
-    const rt_i64 row = (rt_i64)token * s.latent_token;
-    eight x[PIECES];
+    const mpk_view of_norm = {0, s.norm_type ? MPK_F32 : DTYPE};
+    const int lane = mpk_thread() % 32, size = s.latent + 2 * s.half, at = place % s.page;
+    char *g_page = mpk_at<char>(t, LATENT_ROWS_CACHE) +
+                   (rt_i64)(place / s.page) * s.page * size * 2; /* the token's */
+    eight x[PIECES], weight[PIECES];
+    latent_pair key = {};
     float square = 0;
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const int entry = (p * 32 + lane) * EIGHT;
-        x[p] = {};
-        if (entry < s.latent)
-            x[p] = eight_load(v, latent_piece_at(t, LATENT_ROWS_LATENT, row, entry), 0);
+        x[p] = weight[p] = {};
+        if (entry < s.latent) {
+            x[p] = eight_load(
+                v, latent_piece_at(t, LATENT_ROWS_LATENT, (rt_i64)token * s.latent_token, entry),
+                0);
+            weight[p] = eight_load(of_norm, mpk_at<const char>(t, LATENT_ROWS_NORM), entry);
+        }
     }
+    if (lane < s.half / EIGHT)
+        key = latent_rotate<DTYPE>(t, s, LATENT_ROWS_KEY, (rt_i64)token * s.key_token, token, lane);
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         float value[EIGHT];
@@ -177,30 +187,22 @@ MPK_FN void latent_cache(const mpk_task &t, const latent_rows_shape &s, int toke
     for (int d = 1; d < 32; d *= 2)
         square += __shfl_xor_sync(0xffffffffu, square, d);
     const float factor = rsqrtf(square / (float)s.latent + s.eps);
-    char *g_page = mpk_at<char>(t, LATENT_ROWS_CACHE) +
-                   (rt_i64)(place / s.page) * s.page * size * 2; /* the token's */
-    const int at = place % s.page;
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         const int entry = (p * 32 + lane) * EIGHT;
-        if (entry >= s.latent)
-            continue;
-        const mpk_view of_norm = {0, s.norm_type ? MPK_F32 : DTYPE};
-        float value[EIGHT], weight[EIGHT];
+        float value[EIGHT], by[EIGHT];
         eight_floats(DTYPE, x[p], value);
-        eight_floats(of_norm.dtype,
-                     eight_load(of_norm, mpk_at<const char>(t, LATENT_ROWS_NORM), entry), weight);
+        eight_floats(of_norm.dtype, weight[p], by);
 #pragma unroll
         for (int i = 0; i < EIGHT; i++)
-            value[i] = value[i] * factor * weight[i];
-        eight_store(v, g_page, kv_key_at(at, entry, s.page, size, 2), eight_of(DTYPE, value));
+            value[i] = value[i] * factor * by[i];
+        if (entry < s.latent)
+            eight_store(v, g_page, kv_key_at(at, entry, s.page, size, 2), eight_of(DTYPE, value));
     }
-    for (int piece = lane; piece < s.half / EIGHT; piece += 32) {
-        const int entry = s.latent + piece * EIGHT;
-        const latent_pair p =
-            latent_rotate<DTYPE>(t, s, LATENT_ROWS_KEY, (rt_i64)token * s.key_token, token, piece);
-        eight_store(v, g_page, kv_key_at(at, entry, s.page, size, 2), p.low);
-        eight_store(v, g_page, kv_key_at(at, entry + s.half, s.page, size, 2), p.high);
+    if (lane < s.half / EIGHT) {
+        const int entry = s.latent + lane * EIGHT;
+        eight_store(v, g_page, kv_key_at(at, entry, s.page, size, 2), key.low);
+        eight_store(v, g_page, kv_key_at(at, entry + s.half, s.page, size, 2), key.high);
     }
 }
 
@@ -241,8 +243,9 @@ MPK_FN void latent_rows(const mpk_task &t, const latent_rows_shape &s)
     const latent_box b = {(int)mpk_lo(t, 0), (int)mpk_hi(t, 0), (int)mpk_lo(t, 1),
                           (int)mpk_hi(t, 1)};
     const int all = (int)mpk_smaller(t.live[t.e->live], (rt_u32)s.tokens);
+    /* from the last warp on, which has no row of few */
 #pragma unroll 2
-    for (int i = mpk_thread(); i < all; i += MPK_THREADS)
+    for (int i = MPK_THREADS - 1 - mpk_thread(); i < all; i += MPK_THREADS)
         ((int *)t.s_scratch)[i] = latent_place(t, s, i);
     latent_join<PIECES>(t, s, b);
     latent_turn<DTYPE>(t, s, b);

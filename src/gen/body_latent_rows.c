@@ -43,8 +43,8 @@ static bool accepts(const gen_call *c)
            gen_is_dense(gen_output(c, 0), dtype) &&
            (gen_is_dense(norm, dtype) || gen_is_dense(norm, IR_F32)) &&
            plain->dims[2] <= LATENT_ROWS_MOST && q->dims[2] == 2 * table->dims[2] &&
-           table->dims[2] % EIGHT == 0 && plain->dims[0] <= MOST_TOKENS &&
-           q->dims[2] <= INT32_MAX / 4 && plain->dims[1] <= INT32_MAX / MOST_TOKENS &&
+           table->dims[2] % EIGHT == 0 && table->dims[2] <= LATENT_ROWS_MOST_PAIRS &&
+           plain->dims[0] <= MOST_TOKENS && plain->dims[1] <= INT32_MAX / MOST_TOKENS &&
            cache->dims[0] < INT32_MAX / cache->dims[2];
 }
 

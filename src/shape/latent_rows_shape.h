@@ -6,7 +6,9 @@
 
 #include "shape/fields.h"
 
-enum { LATENT_ROWS_MOST = 1024 }; /* entries of a latent: four pieces of 16 bytes a lane */
+/* Entries of a latent: four pieces of 16 bytes a lane; pairs that are rotated: one piece of both
+ * halves a lane. */
+enum { LATENT_ROWS_MOST = 1024, LATENT_ROWS_MOST_PAIRS = 256 };
 
 /* Operands in rt_entry.at; the cache is written in place. */
 enum {

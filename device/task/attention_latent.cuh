@@ -131,8 +131,7 @@ MPK_FN void latent_copy(const latent_source &from, int page, int stage, char *to
     if (page >= 0) {
         /* A page of keys is in groups of 8 positions, one after the other, so half of the page's
          * positions are half of its bytes, and a stage is one run of LATENT_STAGE_BYTES. */
-        const char *g_stage = mpk_global((const char *)from.keys) +
-                              (rt_u64)page * from.page_bytes +
+        const char *g_stage = mpk_global((const char *)from.keys) + (rt_u64)page * from.page_bytes +
                               stage % (ATTEND_PAGE / LATENT_UNIT) * LATENT_STAGE_BYTES;
         const int left = from.most - stage * LATENT_UNIT; /* the last position of the stage */
         /* A warp copies a block of 512 bytes; 4 lanes have the 64 bytes of a position in it.
@@ -185,8 +184,8 @@ MPK_FN int latent_at(int position, int unit)
     return position / 8 * LATENT_GROUP_BYTES + unit / 4 * 512 + r * 64 + (unit % 4 ^ r / 2) * 16;
 }
 
-/* Addresses of this lane's rows for ldmatrix of units unit, unit + 1, + 2 and + 3 of a position of a
- * stage.  The unit four further on is LATENT_NEXT bytes further, whatever the first: so the loops
+/* Addresses of this lane's rows for ldmatrix of units unit, unit + 1, + 2 and + 3 of a position of
+ * a stage.  The unit four further on is LATENT_NEXT bytes further, whatever the first: so the loops
  * over units need no address for each, of which there would be no registers for all. */
 enum { LATENT_NEXT = 512 };
 struct latent_lane {
@@ -363,8 +362,8 @@ MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_
     }
 }
 
-/* What a warp has: for scores an area and 16 of the rows, or of the positions (half); of the softmax
- * the rows from `row` on; of results 16 rows (tile) and entries from 8 unit on. */
+/* What a warp has: for scores an area and 16 of the rows, or of the positions (half); of the
+ * softmax the rows from `row` on; of results 16 rows (tile) and entries from 8 unit on. */
 struct latent_part {
     int row, area, half, tile, unit;
 };

@@ -9,7 +9,7 @@
  *   scores    warp w has the entries 144 (w % 4) ... of the queries, in registers, and with 16 rows
  *             the positions 16 (w / 4) ... of a stage, with 32 rows the rows 16 (w / 4) ...
  *   softmax   each warp has two or four rows, a position a lane: it adds up the four areas' sums
- *   results   with 16 rows warp w has 72 entries of all, with 32 rows 144 of 16 rows
+ *   results   warp w has 72 entries of all rows
  *
  * Three barriers a stage: it is there, scores are there, weights are there.  Scores pass through
  * scratch in f32, weights in bf16.  Softmax is online in powers of 2, as in attention_tile.cuh,
@@ -23,7 +23,7 @@
  *
  * Relies on: ptx_multiply_bf16, KV pages of 64 positions; the task's event has come.  Cost of 16
  * rows and 32 positions: 288 products for scores and as many for results, 74 KB of shared memory
- * read.
+ * read; of 32 rows 111 KB, since a row of values is read for all of them.
  */
 #ifndef TASK_ATTENTION_LATENT_CUH
 #define TASK_ATTENTION_LATENT_CUH
@@ -41,6 +41,7 @@ enum {
     LATENT_PIECES = LATENT_STAGE_BYTES / 16,  /* of 16 bytes of a stage */
     LATENT_BLOCKS = LATENT_SIZE / 32,         /* of 8 positions x 32 entries, 512 bytes */
     LATENT_GROUP_BYTES = LATENT_BLOCKS * 512, /* from 8 positions to the next */
+    LATENT_BLOCKS_OUT = LATENT_DIMS / 16,     /* of 8 entries, of a warp's results */
     LATENT_PART = ATTEND_SINKS,               /* results of attention_parts, in rt_entry.at */
     LATENT_LSE,
 };
@@ -278,34 +279,37 @@ MPK_FN void latent_weigh(const float *s_scores, int base, float scale, const lat
     }
 }
 
-/* The warp's results, N blocks of 8 entries from `unit` on, of its 16 rows: out[n] as the sum of
- * ptx_multiply_bf16, rows g and g + 8, entries 8 (unit + n) + 2c and + 1.  s_weights and s_kept: of
- * the warp's first row. */
-template <int N>
+/* The warp's results, blocks of 8 entries from `unit` on of 16 R rows: out[m][n] as the sum of
+ * ptx_multiply_bf16, rows 16 m + g and + 8, entries 8 (unit + n) + 2c and + 1.  A position is read
+ * once for all rows. */
+template <int R>
 MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *s_kept, int unit,
-                       float (*out)[4])
+                       float (*out)[LATENT_BLOCKS_OUT][4])
 {
     const int lane = mpk_thread() % 32, g = lane / 4;
-    const float kept[2] = {s_kept[g], s_kept[g + 8]};
-    rt_u32 p[2][4]; /* weights of 16 rows and 16 positions each */
-    /* Lane l gives row l % 16, from position 16 k + 8 (l / 16) on: the four matrices are then a0 to
-     * a3 of the left operand.  Eight rows, 80 bytes apart, begin in eight different groups of four
-     * banks. */
+    rt_u32 p[R][2][4]; /* weights of 16 rows and 16 positions each */
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-        ptx_load_matrices(p[k],
-                          s_weights + lane % 16 * LATENT_WEIGHT_BYTES + lane / 16 * 16 + k * 32);
-    /* The whole warp decides alike.  After the first stages a maximum rises rarely, and this spares
-     * 4 N multiplications of each lane. */
-    if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
+    for (int m = 0; m < R; m++) {
+        const float kept[2] = {s_kept[16 * m + g], s_kept[16 * m + g + 8]};
+        /* Lane l gives row l % 16, from position 16 k + 8 (l / 16) on: the four matrices are then
+         * a0 to a3 of the left operand.  Eight rows, 80 bytes apart, begin in eight different
+         * groups of four banks. */
 #pragma unroll
-        for (int n = 0; n < N; n++)
+        for (int k = 0; k < 2; k++)
+            ptx_load_matrices(p[m][k], s_weights + (16 * m + lane % 16) * LATENT_WEIGHT_BYTES +
+                                           lane / 16 * 16 + k * 32);
+        /* The whole warp decides alike.  After the first stages a maximum rises rarely, and this
+         * spares 36 multiplications of each lane. */
+        if (__any_sync(0xffffffffu, kept[0] != 1 || kept[1] != 1))
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                out[n][e] *= kept[e / 2];
+            for (int n = 0; n < LATENT_BLOCKS_OUT; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    out[m][n][e] *= kept[e / 2];
+    }
     const latent_lane own = latent_lane_of(s_stage, lane, unit);
 #pragma unroll
-    for (int n = 0; n < N; n++) {
+    for (int n = 0; n < LATENT_BLOCKS_OUT; n++) {
         rt_u32 w[4]; /* of 32 positions */
         /* Lane l gives the row of position l.  Transposed, matrix i has entries as columns and
          * positions 8 i ... as rows, so w[2k] and w[2k + 1] are the right operand for positions 16
@@ -313,7 +317,10 @@ MPK_FN void latent_add(const char *s_stage, const char *s_weights, const float *
         ptx_load_matrices_transposed_at(w, own.at[n % 4] + n / 4 * LATENT_NEXT);
 #pragma unroll
         for (int k = 0; k < 2; k++)
-            ptx_multiply_bf16(out[n], p[k][0], p[k][1], p[k][2], p[k][3], w[2 * k], w[2 * k + 1]);
+#pragma unroll
+            for (int m = 0; m < R; m++)
+                ptx_multiply_bf16(out[m][n], p[m][k][0], p[m][k][1], p[m][k][2], p[m][k][3],
+                                  w[2 * k], w[2 * k + 1]);
     }
 }
 
@@ -341,7 +348,6 @@ MPK_FN void latent_end(const mpk_task &t, const attend_shape &s, const latent_ch
 
 /* Store the warp's results; mpk_sync has come since latent_end, which has written s_kept.  All 576
  * entries of a row are stored; which columns of them are values is the model's (op/attention.c). */
-template <int N>
 MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_chunk &c, int tile,
                          int unit, const float *s_kept, float (*out)[4])
 {
@@ -356,37 +362,35 @@ MPK_FN void latent_store(const mpk_task &t, const attend_shape &s, const latent_
                   ((row * s.heads + head) * LATENT_SIZE + dim) * 2;
         const float scale = s_kept[g + 8 * m];
 #pragma unroll
-        for (int n = 0; n < N; n++)
+        for (int n = 0; n < LATENT_BLOCKS_OUT; n++)
             ptx_store_word(y + n * 16,
                            ptx_pack_bf16(out[n][2 * m] * scale, out[n][2 * m + 1] * scale));
     }
 }
 
-/* What a warp has: for scores an area and 16 of the rows, or of the positions (half); of the
- * softmax the rows from `row` on; of results 16 rows (tile) and entries from 8 unit on. */
+/* What a warp has: for scores an area and 16 of the rows (tile), or of the positions (half); of
+ * the softmax the rows from `row` on; of results the entries from 8 unit on. */
 struct latent_part {
     int row, area, half, tile, unit;
 };
 /* Found anew wherever it is needed: kept over the loop it would be spilled. */
 template <int R> MPK_FN latent_part latent_part_of(void)
 {
-    constexpr int N = LATENT_DIMS / 8 * R / 2;
     const int warp = mpk_thread() / 32, area = warp % LATENT_AREAS, half = warp / LATENT_AREAS;
     return {warp * 2 * R, area, half, R > 1 ? half : 0,
-            area * (LATENT_DIMS / 8) + (R > 1 ? 0 : half * N)};
+            area * (LATENT_DIMS / 8) + half * LATENT_BLOCKS_OUT};
 }
 
 /* All threads: a chunk of up to 16 R rows, R 1 or 2.  Who has what:
  *
  *            scores: entries, rows, positions          results: entries, rows
- *   R = 1    area of 144, all 16, 16 (w / 4) ...       72 from area and half on, all 16
- *   R = 2    area of 144, 16 (w / 4) ..., all 32       an area of 144, 16 (w / 4) ...
+ *   R = 1    area of 144, all 16, 16 (w / 4) ...       72 from area and half on, all
+ *   R = 2    area of 144, 16 (w / 4) ..., all 32       the same
  *
  * Copies run one stage ahead, numbers of pages two, as in attend_steps. */
 template <int R>
 MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_chunk &c)
 {
-    constexpr int N = LATENT_DIMS / 8 * R / 2; /* blocks of 8 entries of a warp's results */
     latent_part p = latent_part_of<R>();
     const latent_source from = latent_source_of(attend_source_of<LATENT_SIZE>(t, s, c), c);
     char *s_source = t.s_scratch + LATENT_SOURCE(LATENT_STAGES);
@@ -407,14 +411,16 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     /* all threads write the same, which the first barrier of the loop publishes */
     *(latent_source *)s_source = from;
     rt_u32 query[LATENT_STEPS][4];
-    float out[N][4];
+    float out[R][LATENT_BLOCKS_OUT][4];
     float sum[2 * R]; /* of weights of rows 2 R warp ... */
     latent_queries(t, s, c, p.tile, p.area, query);
 #pragma unroll
-    for (int n = 0; n < N; n++)
+    for (int m = 0; m < R; m++)
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            out[n][e] = 0;
+        for (int n = 0; n < LATENT_BLOCKS_OUT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                out[m][n][e] = 0;
 #pragma unroll
     for (int i = 0; i < 2 * R; i++) {
         latent_seen seen;
@@ -459,8 +465,7 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
             }
             mpk_sync(); /* weights are there */
             p = latent_part_of<R>();
-            latent_add<N>(s_stage, s_weights + p.tile * 16 * LATENT_WEIGHT_BYTES,
-                          s_kept + p.tile * 16, p.unit, out);
+            latent_add<R>(s_stage, s_weights, s_kept, p.unit, out);
         }
         page = next;
         next = after;
@@ -473,7 +478,9 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
     for (int i = 0; i < 2 * R; i++)
         latent_end(t, s, c, p.row + i, s_most[p.row + i], sum[i], s_kept + p.row + i);
     mpk_sync();
-    latent_store<N>(t, s, c, p.tile, p.unit, s_kept + p.tile * 16, out);
+#pragma unroll
+    for (int m = 0; m < R; m++)
+        latent_store(t, s, c, m, p.unit, s_kept + 16 * m, out[m]);
 }
 
 /* Up to 16 rows, or up to 32: a chunk of one token of 16 heads would otherwise multiply as many

@@ -93,7 +93,8 @@ static const op_operand out[] = {{"y", 0}};
         "input %x : " dtype "[" tokens ", " heads ", " width "] live=tokens\nconst %w : " weights \
         "[" heads ", " rows ", " width "]\n%y = head_linear(%x, %w)\n"                            \
     }
-/* One token; odd sizes; dtypes that differ; more tokens than a lot; x in wider rows. */
+/* One token; odd sizes; dtypes that differ; more tokens than a lot, and than FEW_TOKENS; x in wider
+ * rows. */
 static const op_case cases[] = {
     CASE("f32", "1", "3", "40", "24", "bf16"),
     CASE("f32", "7", "2", "33", "19", "f32"),
@@ -101,6 +102,7 @@ static const op_case cases[] = {
     CASE("f16", "20", "3", "200", "40", "f16"),
     CASE("bf16", "9", "2", "30", "21", "f32"),
     CASE("bf16", "131", "2", "64", "80", "bf16"),
+    CASE("bf16", "300", "3", "136", "200", "bf16"),
     {"input %a : bf16[6, 5, 96] live=tokens\nconst %w : bf16[5, 48, 64]\n"
      "%x = slice(%a) {starts = [0, 0, 16], stops = [6, 5, 80]}\n%y = head_linear(%x, %w)\n"},
 };

@@ -244,14 +244,13 @@ struct __align__(8) latent_seen
 
 /* All lanes: the scores of a row become weights, lane l that of position base + l.  s_scores: the
  * row in area 0; the four areas' sums are added in rising order, whichever warp was first.  s_kept
- * gets the factor by which all warps bring this row's results to the new maximum.  s_seen, s_most:
- * the row's; they are read and written by the warp that weighs it alone.  sum: the lane's own until
- * latent_end adds them up.
+ * gets the factor by which all warps bring this row's results to the new maximum, which is
+ * returned; s_most: the one before.  sum: the lane's own until latent_end adds them up.
  *
  * Weights are rounded to bf16 for the product; the sum is of what they are before, as in
  * attention_tile.cuh. */
-MPK_FN void latent_weigh(const float *s_scores, int base, float scale, const latent_seen *s_seen,
-                         float *s_most, char *s_weights, float *s_kept, float *sum)
+MPK_FN float latent_weigh(const float *s_scores, int base, float scale, const latent_seen *s_seen,
+                          const float *s_most, char *s_weights, float *s_kept, float *sum)
 {
     const latent_seen seen = *s_seen;
     const float before = *s_most;
@@ -273,10 +272,9 @@ MPK_FN void latent_weigh(const float *s_scores, int base, float scale, const lat
                 weight = ptx_exp2(score - zero);
     *sum = *sum * kept + weight;
     *(rt_u16 *)(s_weights + lane * 2) = (rt_u16)ptx_pack_bf16(weight, 0);
-    if (lane == 0) {
+    if (lane == 0)
         *s_kept = kept;
-        *s_most = most;
-    }
+    return most;
 }
 
 /* The warp's results, blocks of 8 entries from `unit` on of 16 R rows: out[m][n] as the sum of
@@ -456,13 +454,19 @@ MPK_FN void latent_run(const mpk_task &t, const attend_shape &s, const latent_ch
                 latent_score(s_stage, query, (R > 1 ? i : p.half) * 16, p.area, s_area);
             mpk_sync(); /* scores are there */
             p = latent_part_of<R>();
+            float most[2 * R]; /* the same in all lanes */
 #pragma unroll
             for (int i = 0; i < 2 * R; i++) {
                 const int row = p.row + i;
-                latent_weigh(s_scores + row * LATENT_SCORE_FLOATS, stage * LATENT_UNIT, s.scale,
-                             s_seen + row, s_most + row, s_weights + row * LATENT_WEIGHT_BYTES,
-                             s_kept + row, &sum[i]);
+                most[i] =
+                    latent_weigh(s_scores + row * LATENT_SCORE_FLOATS, stage * LATENT_UNIT, s.scale,
+                                 s_seen + row, s_most + row, s_weights + row * LATENT_WEIGHT_BYTES,
+                                 s_kept + row, &sum[i]);
             }
+            __syncwarp(); /* all lanes have read the maxima before */
+#pragma unroll
+            for (int i = 0; i < 2 * R; i++)
+                s_most[p.row + i] = most[i];
             mpk_sync(); /* weights are there */
             p = latent_part_of<R>();
             latent_add<R>(s_stage, s_weights, s_kept, p.unit, out);

@@ -299,6 +299,8 @@ static void visit_all(void (*visit)(const char *source, text *out), text *out)
     VISIT(paged_graphs);
     VISIT(pairs_graphs);
     VISIT(company_graphs);
+    VISIT(head_graphs);
+    VISIT(latent_graphs);
     VISIT(block_products);
     VISIT(block_windows);
     VISIT(block_rows);

@@ -75,7 +75,8 @@ static void gather_in_f16(device *d, const char *const *graphs, size_t n, uint32
 {
     for (uint32_t i = 0; i < n; i++) {
         const char *made, *at = graphs[i];
-        if (!strstr(at, "= linear(") && !strstr(at, "= logits(") && !strstr(at, "= conv_flat("))
+        if (!strstr(at, "= linear(") && !strstr(at, "= logits(") && !strstr(at, "= conv_flat(") &&
+            !strstr(at, "= head_linear("))
             continue;
         text changed = {0};
         for (const char *next; (next = strstr(at, "bf16")); at = next + 1)
@@ -129,6 +130,8 @@ static void gather_streams(device *d)
     gather_graphs(d, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_graphs(d, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
     gather_graphs(d, blocks_graphs, sizeof blocks_graphs / sizeof *blocks_graphs, 270);
+    gather_graphs(d, head_graphs, sizeof head_graphs / sizeof *head_graphs, 420);
+    gather_graphs(d, latent_graphs, sizeof latent_graphs / sizeof *latent_graphs, 440);
 }
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and
@@ -169,6 +172,7 @@ static int set_up_devices(void **state)
     gather_streams(&geforce);
     gather_in_f16(&hopper_f16, decode_graphs, sizeof decode_graphs / sizeof *decode_graphs, 100);
     gather_in_f16(&hopper_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
+    gather_in_f16(&hopper_f16, head_graphs, sizeof head_graphs / sizeof *head_graphs, 420);
     gather_in_f16(&hopper_f16, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
     gather_in_f16(&blackwell_f16, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs,
                   200);

@@ -3,6 +3,7 @@
  */
 #ifndef TESTS_WARPS_GRAPHS_H
 #define TESTS_WARPS_GRAPHS_H
+#include "warps_heads.h"
 
 #define X(tokens, columns) "input %x : bf16[" tokens ", " columns "] live=tokens\n"
 #define W(name, rows, columns) "const %" name " : bf16[" rows ", " columns "]\n"
@@ -419,7 +420,7 @@ static const char *const company_graphs[] = {
     COMPANY_OF(COMPANY_BLOCKS),  COMPANY_OF(COMPANY_BIASED),      COMPANY_OF(COMPANY_BIASED_SUMS),
     COMPANY_OF(COMPANY_NORM),    COMPANY_OF(COMPANY_LAYER_NORM),  COMPANY_OF(COMPANY_NORM_PARTS),
     COMPANY_OF(COMPANY_AFTER),   COMPANY_OF(COMPANY_SCALED),      COMPANY_OF(COMPANY_SHARES),
-    COMPANY_OF(COMPANY_BENT)};
+    COMPANY_OF(COMPANY_BENT),    COMPANY_OF(COMPANY_HEADS)};
 
 static const char *const pairs_graphs[] = {
     EXPERTS("130", "136", "2", "3", "40", EXPERT_NORM("136"), ", _, _, %n", ", eps = 1e-5"),

@@ -2,7 +2,8 @@
  * put into the cache with their rotated keys.
  *
  * Input: the parts of each token, as src/op/latent_rope.c draws them; output: the box of query [T,
- * H, L + R], and rows of the cache from tasks that have head 0.  Any plain dtype and strides.
+ * H, L + R], and rows of the cache from tasks that have head token % H.  Any plain dtype and
+ * strides.  latent_rows.cuh is compared with it.
  *
  *    plain [T, H, L] -----------> query, entries 0 to L - 1 of a head
  *    q     [T, H, R] -> rope ---> query, entries L to L + R - 1
@@ -89,17 +90,19 @@ MPK_FN void latent_store(const mpk_task &t, const heads_source &h, const heads_p
 }
 
 /* The body of latent_rope; of h the table, its pairs and eps count.  Tasks share the box of the
- * cache, but no row of it: a token is put there by the task with its head 0, and only if no later
- * token of the step has its place. */
+ * cache, but no row of it: a token is put there by the task with its head number token % H, and
+ * only if no later token of the step has its place. */
 MPK_FN void latent_rope_run(const mpk_task &t, const heads_source &h, const heads_place &p,
                             const mpk_view &plain, const mpk_view &q, const mpk_view &latent,
                             const mpk_view &key, const mpk_view &norm, const mpk_view &query)
 {
-    const rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, plain);
+    const rt_i64 lo = mpk_lo(t, 1), hi = mpk_hi(t, 1), alive = mpk_live(t, plain),
+                 heads = plain.dims[1];
     for (rt_i64 token = mpk_lo(t, 0); token < (rt_i64)mpk_hi(t, 0); token++) {
         /* The same in all threads.  All tokens of the step are searched, not those of the box: a
          * later token may be another task's. */
-        const bool puts = lo == 0 && !heads_is_lost(t, p, token, alive);
+        const bool puts =
+            token % heads >= lo && token % heads < hi && !heads_is_lost(t, p, token, alive);
         heads_angles(t, h, token, 0, (const float *)0, 1);
         latent_queries(t, h, plain, q, query, token, lo, hi);
         if (puts)

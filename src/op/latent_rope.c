@@ -13,19 +13,32 @@
  * All but the table have one dtype, to which norm and ropes are rounded: the bits are those of the
  * single operators.  pass/ builds it from them.
  *
- * A task has some tokens of some heads, and caches these tokens if it has head 0.  Where a token
- * goes depends on data, so tasks share a box of the cache, but no row of it: of two tokens with one
- * place the earlier is not written at all.  Cost: one pass over the parts, and the places of all
- * tokens for each task.
+ * A task has some tokens of some heads, and caches those of its tokens whose number modulo H is one
+ * of its heads: of equal tasks each caches as many.  Where a token goes depends on data, so tasks
+ * share a box of the cache, but no row of it: of two tokens with one place the earlier is not
+ * written at all.  Cost: one pass over the parts, and the places of all tokens for each task.
  */
 #include "op/heads.h"
 
 /* Inputs and outputs, by index. */
 enum { PLAIN, Q, LATENT, KEY, TABLE, NORM, POSITIONS, SLOTS, PAGES, K_CACHE };
 enum { QUERY, CACHE };
-enum { EPS };                /* attribute */
-enum { TILE_TOKENS = 16 };   /* as rope_kv */
-enum { FIRST_OF_CACHE = 0 }; /* the head whose tasks fill the cache */
+enum { EPS }; /* attribute */
+
+/* Does a task of these heads, of H, cache token t? */
+static bool is_filled(int64_t t, int64_t H, const ir_box *box)
+{
+    return t % H >= box->lo[1] && t % H < box->hi[1];
+}
+
+/* Does a task cache any token? */
+static bool fills(const ir_box *box, int64_t H)
+{
+    bool any = false;
+    for (int64_t t = box->lo[0]; t < box->hi[0] && t < box->lo[0] + H; t++)
+        any = any || is_filled(t, H, box);
+    return any;
+}
 
 static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_tensor *out)
 {
@@ -58,8 +71,7 @@ static mpk_status infer(mpk_context *cx, const ir_graph *g, const ir_op *op, ir_
 static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 {
     (void)g, (void)op;
-    axes[0] = (op_axis){.grain = 1, .tile = TILE_TOKENS};
-    axes[1].grain = 1;
+    axes[0].grain = axes[1].grain = 1;
 }
 
 /* Tokens of the box, and of what has heads those of the box; what is cached only by tasks that
@@ -67,7 +79,7 @@ static void axes(const ir_graph *g, const ir_op *op, op_axis *axes)
 static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_box *box,
                   ir_box *read)
 {
-    const bool fills = box->lo[1] == FIRST_OF_CACHE;
+    const int64_t H = shape_input(g, op, PLAIN)->dims[1];
     *read = ir_box_whole(shape_input(g, op, input));
     if (input <= TABLE) {
         read->lo[0] = box->lo[0];
@@ -76,16 +88,16 @@ static void reads(const ir_graph *g, const ir_op *op, uint32_t input, const ir_b
     if (input == PLAIN || input == Q) {
         read->lo[1] = box->lo[1];
         read->hi[1] = box->hi[1];
-    } else if (input == K_CACHE || (!fills && (input == LATENT || input == KEY))) {
+    } else if (input == K_CACHE || ((input == LATENT || input == KEY) && !fills(box, H))) {
         *read = (ir_box){0};
     }
 }
 
-/* All pages, or of a task without head 0 none. */
+/* All pages, or of a task that caches no token none. */
 static void writes(const ir_graph *g, const ir_op *op, uint32_t output, const ir_box *box,
                    ir_box *written)
 {
-    const int64_t heads = box->lo[1] == FIRST_OF_CACHE;
+    const int64_t heads = fills(box, shape_input(g, op, PLAIN)->dims[1]);
     *written = pages_box(&g->tensors.at[op->out[output]], 0, heads);
 }
 
@@ -139,7 +151,7 @@ static void ref(const op_call *call, const ir_box *box, void *scratch)
             rotate_part(call, Q, t, head, row + L, cosine);
             walk_store_row(to, t * to->stride[0] + head * to->stride[1], 0, to->dims[2], row);
         }
-        if (box->lo[1] == FIRST_OF_CACHE && place[t] >= 0)
+        if (is_filled(t, plain->dims[1], box) && place[t] >= 0)
             fill_cache(call, t, row, cosine);
     }
 }
@@ -170,6 +182,7 @@ static const op_case cases[] = {
     {PARTS("f32", "7", "2", "24", "16", "8", "bf16", "3, 3", "f32[9, 1, 4, 40]") " {eps = 0.5}\n"},
     {PARTS("bf16", "5", "4", "32", "16", "6", "f32", "2, 3", "f16[6, 1, 8, 48]") "\n"},
     {PARTS("bf16", "19", "2", "512", "64", "32", "bf16", "4, 1", "bf16[4, 1, 64, 576]") "\n"},
+    {PARTS("bf16", "21", "16", "40", "16", "8", "f32", "3, 2", "bf16[6, 1, 12, 56]") "\n"},
 };
 
 const op_def op_latent_rope = {

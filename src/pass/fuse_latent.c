@@ -1,7 +1,12 @@
-/* fuse_latent.c - the rule for what stands before a latent attention (see fuse_ops.c).
+/* fuse_latent.c - the rules for latent attention (see fuse_ops.c).
  *
+ *   heads      expert_linear(x, each token's ids are 0 .. H - 1, w [H, F, D])
+ *                  -> head_linear(x, w), relaxed
  *   latent     attention(concat(p, rope(q)), latent_write(concat(rms_norm(l, n), rope(k)), ...), _)
  *                  -> q', c = latent_rope(p, q, l, k, table, n, ...); attention(q', c, _), relaxed
+ *
+ * Models say products of heads by experts, for which a CPU has fast bodies.  As head_linear they
+ * need neither ids nor a sort, and tasks are cut between heads.
  *
  * DeepSeek's layers join a rotated part to queries and to the latents that they cache.  Five of the
  * six operators have generic bodies on a GPU, one after the other; of the one that takes their
@@ -14,6 +19,8 @@
 /* Operands of latent_rope and latent_write, by index. */
 enum { T_PLAIN, T_Q, T_LATENT, T_KEY, T_TABLE, T_NORM, T_POSITIONS, T_SLOTS, T_PAGES, T_CACHE };
 enum { W_K, W_POSITIONS };
+/* Operands of expert_linear, by index. */
+enum { E_X, E_IDS, E_W0, E_W1 };
 
 /* The two parts of a row of heads, which only its reader sees: what is joined, and what a rope
  * makes of *rotated by *table.  False: t is made otherwise, or by another table than *table, unless
@@ -88,11 +95,47 @@ static mpk_status apply_latent(rewrite *w, ir_op_id id)
     return MPK_OK;
 }
 
+/* Are these the numbers 0 .. n - 1 for each token, as model_ends.c makes them? */
+static bool are_all_in_order(const rewrite *w, ir_tensor_id ids, int64_t n)
+{
+    const ir_op *made = rewrite_producer(w, ids, "map");
+    if (!made || made->n_in != 2 || !str_is(rewrite_attribute(made, "expr")->s, "x0 * 0 + x1"))
+        return false;
+    const ir_tensor *t = tensor_of(w, ids);
+    const ir_op *iota = rewrite_producer(w, rewrite_input(w, made, 1), "iota");
+    return iota && t->rank == 2 && t->dims[1] == n && rewrite_attribute(iota, "n")->i == n &&
+           rewrite_attribute(iota, "start")->f == 0 && rewrite_attribute(iota, "step")->f == 1;
+}
+
+/* Rule heads for one expert_linear: plain, of rows for each pair. */
+static mpk_status apply_heads(rewrite *w, ir_op_id id)
+{
+    const ir_op *op = &w->g->ops.at[id];
+    if (strcmp(op->def->name, "expert_linear") != 0 || !w->uses.at[op->out[0]] ||
+        rewrite_attribute(op, "glu")->s.n)
+        return MPK_OK;
+    for (uint32_t i = E_W1; i < op->n_in; i++)
+        if (rewrite_input(w, op, i) != IR_NONE)
+            return MPK_OK;
+    const ir_tensor_id in[2] = {rewrite_input(w, op, E_X), rewrite_input(w, op, E_W0)};
+    const ir_tensor *x = tensor_of(w, in[0]), *weight = tensor_of(w, in[1]);
+    const ir_tensor_id old = op->out[0];
+    ir_tensor_id out;
+    if (x->rank != 3 || !is_small_float(weight->dtype) || weight->dims[0] != x->dims[1] ||
+        !are_all_in_order(w, rewrite_input(w, op, E_IDS), x->dims[1]))
+        return MPK_OK;
+    TRY(rewrite_add(w, w->keys.at[id], "head_linear", 2, in, NULL, &out));
+    rewrite_replace(w, old, out);
+    return MPK_OK;
+}
+
 mpk_status fuse_latents(rewrite *w)
 {
     const uint32_t n = (uint32_t)w->g->ops.n;
     const pass_options *o = w->s->options;
-    for (ir_op_id i = 0; i < n && o->relaxed && o->fusion == PASS_FUSE_FULL; i++)
+    for (ir_op_id i = 0; i < n && o->relaxed && o->fusion == PASS_FUSE_FULL; i++) {
+        TRY(apply_heads(w, i));
         TRY(apply_latent(w, i));
+    }
     return MPK_OK;
 }

@@ -1,5 +1,5 @@
-/* fuse_latent_test.c - what stands before a latent attention becomes one operator, with the bits of
- * the single ones. */
+/* fuse_latent_test.c - what stands before a latent attention becomes one operator, and products of
+ * heads another, with the bits of the single ones. */
 #include "fuse_bed.h"
 
 enum { TOKENS = 5, HEADS = 3, LATENT = 16, ROTATED = 8, ROW = LATENT + ROTATED };
@@ -101,8 +101,59 @@ static void parts_of_latents_are_joined(void **state)
     }
 }
 
+/* Products of experts that each token goes to in order are those of heads; others stay. */
+static void products_of_all_experts_are_of_heads(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *heads, *ids, *product;
+        bool relaxed, found;
+    } rows[] = {
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %w)", true, true},
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %w)", false, false},
+        /* other ids, another number of weights, rows that are a token's */
+        {"{n = 3, start = 1", "x0 * 0 + x1", "%x, %i, %w)", true, false},
+        {"{n = 3, step = 2", "x0 * 0 + x1", "%x, %i, %w)", true, false},
+        {"{n = 3", "x0 + x1", "%x, %i, %w)", true, false},
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %v)", true, false},
+        {"{n = 3", "x0 * 0 + x1", "%r, %i, %w)", true, false},
+        /* gated, summed, with a bias */
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %w, %w) {glu = \"silu\"}", true, false},
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %w, _, %s)", true, false},
+        {"{n = 3", "x0 * 0 + x1", "%x, %i, %w, _, _, _, _, %b)", true, false},
+    };
+    const uint64_t seed = check_seed();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        arena a = {0};
+        ir_graph *g;
+        char program[1024];
+        enum { MOST = TOKENS * HEADS * 16 };
+        float plain[MOST] = {0}, fused[MOST] = {0};
+        const pass_options options = {.n_workers = 2, .relaxed = rows[i].relaxed};
+        snprintf(program, sizeof program,
+                 "input %%x : f32[5, 3, 8] live=tokens\ninput %%r : f32[5, 8] live=tokens\n"
+                 "input %%s : f32[5, 3] live=tokens\ninput %%p : i32[5] live=tokens\n"
+                 "const %%w : f32[3, 16, 8]\nconst %%v : f32[4, 16, 8]\nconst %%b : f32[3, 16]\n"
+                 "%%c = reshape(%%p) {shape = [5, 1]}\n%%h = iota() %s, dtype = \"i32\"}\n"
+                 "%%i = map(%%c, %%h) {expr = \"%s\", dtype = \"i32\"}\n"
+                 "%%y = expert_linear(%s\noutput %%y\n",
+                 rows[i].heads, rows[i].ids, rows[i].product);
+        check_ok(&cx, ir_parse(&cx, &a, str_from(program), &g));
+        const ir_graph *f = fuse_as(&a, g, &options);
+        if (count_of(f, "head_linear") != rows[i].found ||
+            count_of(f, "expert_linear") == rows[i].found)
+            fail_msg("row %zu", i);
+        const size_t n = (size_t)ir_elements(&g->tensors.at[g->outputs.at[0]]);
+        evaluate_decoding(&a, g, seed + i, plain, n);
+        evaluate_decoding(&a, f, seed + i, fused, n);
+        assert_memory_equal(plain, fused, sizeof plain);
+        arena_free(&a);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_latents_are_joined)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(parts_of_latents_are_joined),
+                                       cmocka_unit_test(products_of_all_experts_are_of_heads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@
  *   fuse_experts.c     weights (full, relaxed), pairs (options->share_tokens, more tokens)
  *   fuse_delta.c       chunks (full, relaxed, without options->own_units)
  *   fuse_cache.c       cache, split (full, with options->split_tokens), views
- *   fuse_latent.c      latent (full, relaxed)
+ *   fuse_latent.c      heads, latent (full, relaxed)
  *   fuse_attention.c   attention (paper); split and fold (full, with options->splits, few tokens),
  *                      else rope_kv (full); parts (options->context_tasks); rows
  *   fuse_logits.c      logits (full, with options->logits)

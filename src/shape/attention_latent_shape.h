@@ -17,12 +17,18 @@ enum {
  *   stages    LATENT_UNIT rows of the cache each
  *   SCORES    float[LATENT_AREAS][LATENT_ROWS][LATENT_SCORE_FLOATS] of a stage: a sum of each area
  *   WEIGHTS   bf16[LATENT_ROWS][LATENT_UNIT]
- *   KEPT      float[LATENT_ROWS]: what results so far, at the end all, are multiplied by */
+ *   KEPT      float[LATENT_ROWS]: what results so far, at the end all, are multiplied by
+ *   SEEN      int[LATENT_ROWS][2]: the positions that a row sees
+ *   MOST      float[LATENT_ROWS]: its largest score so far
+ *   SOURCE    latent_source */
 #define LATENT_STAGE_BYTES (LATENT_UNIT * LATENT_SIZE * 2)
 #define LATENT_SCORES(stages) ((stages)*LATENT_STAGE_BYTES)
 #define LATENT_WEIGHTS(stages) \
     (LATENT_SCORES(stages) + LATENT_AREAS * LATENT_ROWS * LATENT_SCORE_FLOATS * 4)
 #define LATENT_KEPT(stages) (LATENT_WEIGHTS(stages) + LATENT_ROWS * LATENT_WEIGHT_BYTES)
-#define LATENT_SCRATCH_BYTES(stages) (LATENT_KEPT(stages) + LATENT_ROWS * 4)
+#define LATENT_SEEN(stages) (LATENT_KEPT(stages) + LATENT_ROWS * 4)
+#define LATENT_MOST(stages) (LATENT_SEEN(stages) + LATENT_ROWS * 8)
+#define LATENT_SOURCE(stages) (LATENT_MOST(stages) + LATENT_ROWS * 4)
+#define LATENT_SCRATCH_BYTES(stages) (LATENT_SOURCE(stages) + 32)
 
 #endif

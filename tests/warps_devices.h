@@ -8,6 +8,7 @@
 
 #include "emulated_bed.h"
 #include "warps_edges.h"
+#include "warps_experts.h"
 #include "warps_graphs.h"
 #include "warps_images.h"
 
@@ -129,6 +130,8 @@ static void gather_streams(device *d)
     gather_graphs(d, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_graphs(d, paged_graphs, sizeof paged_graphs / sizeof *paged_graphs, 300);
     gather_graphs(d, blocks_graphs, sizeof blocks_graphs / sizeof *blocks_graphs, 270);
+    gather_graphs(d, expert_blocks_graphs,
+                  sizeof expert_blocks_graphs / sizeof *expert_blocks_graphs, 430);
 }
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and
@@ -164,6 +167,9 @@ static int set_up_devices(void **state)
     gather_graphs(&hopper, image_graphs, sizeof image_graphs / sizeof *image_graphs, 410);
     gather_graphs(&hopper, edge_graphs, sizeof edge_graphs / sizeof *edge_graphs, EDGES);
     gather_graphs(&hopper, company_graphs, sizeof company_graphs / sizeof *company_graphs, COMPANY);
+    gather_graphs(&hopper, expert_blocks_company,
+                  sizeof expert_blocks_company / sizeof *expert_blocks_company,
+                  COMPANY + sizeof company_graphs / sizeof *company_graphs);
     gather_graphs(&blackwell, prefill_graphs, sizeof prefill_graphs / sizeof *prefill_graphs, 200);
     gather_streams(&ampere);
     gather_streams(&geforce);

@@ -8,7 +8,11 @@
  * another; gate and up of its experts, which are one product; and the experts' last product.  So
  * that each product of experts has a body, their rows come by eights and they are no more than a
  * worker's threads.  An embedding that is the head too is unpacked, since its rows are read as
- * well.  Called by engine_model.c.
+ * well.
+ *
+ * GGUF files have routers in f32, whose products have no fast bodies on such a target.  If all
+ * numbers of one are bf16 ones, as those of a model that was trained in bf16 are, it becomes bf16
+ * too: nothing is rounded.  Called by engine_model.c.
  */
 #include <stdio.h>
 
@@ -61,7 +65,7 @@ static ir_dtype choose_of_mix(const engine_dtypes *d, str name, uint32_t rank, c
     if (str_is(name, "lm_head.weight"))
         snprintf(as, sizeof as, "output.weight");
     if (layer.n) {
-        const char *part = "other";
+        const char *part = str_ends(name, STR(".mlp.gate.weight")) ? "ffn_gate_inp" : "other";
         for (size_t i = 0; i < sizeof gguf_parts / sizeof *gguf_parts; i++)
             if (str_ends(name, str_from(gguf_parts[i][0])))
                 part = gguf_parts[i][1];
@@ -164,16 +168,65 @@ static bool is_kept_as(const engine_dtypes *d, str name, uint32_t rank, const in
                                : agree_in_mix(d, layer, of, dims, kind);
 }
 
-/* model_weights.dtype; of a target that works in bf16 whatever is not f32 in the file, nor kept,
- * becomes bf16 on its way there. */
+/* ---- routers ---- */
+
+static bool is_router(str name, uint32_t rank)
+{
+    const str layer = layer_of(name);
+    return layer.n && group_of(layer, name, rank) == ROUTER;
+}
+
+/* Are all numbers of an f32 tensor bf16 ones? */
+static bool has_halves(const load_tensor *t)
+{
+    const char *at = t->data;
+    uint32_t bits = 0;
+    for (uint64_t i = 0; i < t->n_bytes && !(bits & 0xffff); i += sizeof bits)
+        memcpy(&bits, at + i, sizeof bits);
+    return at && !(bits & 0xffff);
+}
+
+/* The file's routers in f32 whose numbers are bf16 ones; of a file all in f32 none, since its
+ * activations are f32 too. */
+static mpk_status gather_routers(mpk_context *cx, arena *a, engine_dtypes *d)
+{
+    bool all_f32 = true;
+    for (size_t i = 0; i < d->model->tensors.n; i++)
+        all_f32 = all_f32 &&
+                  (d->model->tensors.at[i].rank < 2 || d->model->tensors.at[i].dtype == IR_F32);
+    for (size_t i = 0; !all_f32 && d->target->works_in_bf16 && i < d->model->tensors.n; i++) {
+        const load_tensor *t = &d->model->tensors.at[i];
+        if (t->dtype == IR_F32 && is_router(t->name, t->rank) && has_halves(t))
+            TRY(map_put(cx, a, &d->routers, t->name, 1));
+    }
+    return MPK_OK;
+}
+
+/* Made-up ones of a mix are such. */
+static bool becomes_bf16(const engine_dtypes *d, str name, uint32_t rank)
+{
+    uint64_t found;
+    return d->model->tensors.n ? map_get(&d->routers, name, &found)
+                               : d->mix && is_router(name, rank);
+}
+
+/* What a weight becomes on a target that works in bf16. */
+static ir_dtype dtype_there(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims,
+                            ir_dtype dtype)
+{
+    const bool stays =
+        dtype == IR_F32 ? !becomes_bf16(d, name, rank) : is_kept_as(d, name, rank, dims, dtype);
+    return stays ? dtype : IR_BF16;
+}
+
+/* model_weights.dtype */
 static mpk_status dtype_of(mpk_context *cx, const void *self, const char *name, uint32_t rank,
                            const int64_t *dims, ir_dtype *dtype)
 {
     const engine_dtypes *d = self;
     TRY(own_dtype(cx, d, name, rank, dims, dtype));
-    if (d->target->works_in_bf16 && *dtype != IR_F32 &&
-        !is_kept_as(d, str_from(name), rank, dims, *dtype))
-        *dtype = IR_BF16;
+    if (d->target->works_in_bf16)
+        *dtype = dtype_there(d, str_from(name), rank, dims, *dtype);
     return MPK_OK;
 }
 
@@ -190,6 +243,7 @@ mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, 
                            .keeps = b->options.keep_blocks != 0};
     if (b->options.random_mix)
         TRY(quantize_find_mix(cx, str_from(b->options.random_mix), &out->mix));
+    TRY(gather_routers(cx, a, out));
     return gather_kinds(cx, a, out);
 }
 
@@ -219,7 +273,8 @@ static uint64_t bytes_of(const engine_dtypes *d, str name, uint32_t rank, const 
     uint64_t n = 1;
     for (uint32_t k = 0; k < rank; k++)
         n *= (uint64_t)dims[k];
-    if (is_kept_as(d, name, rank, dims, dtype))
+    dtype = dtype_there(d, name, rank, dims, dtype);
+    if (ir_dtype_table[dtype].block_elements > 1)
         return n / 8 * (is_nibbles(dtype) ? 5 : 9);
     return n * (dtype == IR_F32 ? 4 : 2);
 }

@@ -61,6 +61,26 @@ static void test_kinds_of_a_layer(void **state)
     assert_int_equal(bytes_of(two, 2), entries / 8 * 5 + entries * 4);
 }
 
+/* A router in f32 becomes bf16 if nothing is rounded, beside weights that are not f32. */
+static void test_routers(void **state)
+{
+    (void)state;
+    static float numbers[ROWS * COLUMNS];
+    const uint64_t entries = ROWS * COLUMNS;
+    load_tensor two[] = {matrix_of(IR_Q4_0), matrix_of(IR_F32)};
+    two[1].name = STR(ROUTER), two[1].data = numbers, two[1].n_bytes = sizeof numbers;
+    for (size_t i = 0; i < entries; i++)
+        numbers[i] = i < 256 ? (float)i * 0.5f - 64 : -0x1.8p-100f;
+    assert_int_equal(bytes_of(two, 2), entries / 8 * 5 + entries * 2);
+    two[0].dtype = IR_F32;
+    assert_int_equal(bytes_of(two, 2), entries * (4 + 4));
+    two[0].dtype = IR_BF16;
+    numbers[entries - 1] = 0x1p0f + 0x1p-20f;
+    assert_int_equal(bytes_of(two, 2), entries * (2 + 4));
+    numbers[entries - 1] = 1, numbers[0] = 1.0f / 3;
+    assert_int_equal(bytes_of(two, 2), entries * (2 + 4));
+}
+
 static load_tensor experts_of(str name, ir_dtype dtype)
 {
     return (load_tensor){
@@ -117,6 +137,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits_of_formats), cmocka_unit_test(test_kinds_of_a_layer),
-        cmocka_unit_test(test_experts), cmocka_unit_test(test_made_up)};
+        cmocka_unit_test(test_routers), cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_made_up)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,8 +121,11 @@ static mpk_status weight_dtype(mpk_context *cx, const void *self, const char *na
     *dtype = it->dtype;
     if (!it->blocks || rank < 2 || !strstr(name, ".weight") || strstr(name, "embed"))
         return MPK_OK;
-    *dtype = strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
-    if (dims[rank - 1] % 256) /* no whole blocks of these */
+    if (is_of(it, "gpt_oss") && rank == 3)
+        *dtype = IR_MXFP4;
+    else
+        *dtype = strstr(name, "down") ? IR_Q6_K : IR_Q4_K;
+    if (*dtype != IR_MXFP4 && dims[rank - 1] % 256) /* no whole blocks of these */
         *dtype = IR_Q4_1;
     return MPK_OK;
 }

@@ -242,14 +242,16 @@ static void linear_attention_ends_in_a_norm(void **state)
     }
 }
 
-/* Mixtures whose weights are made up by the rules of a file's type, and stay in blocks: all
- * products of experts have fast bodies, and in steps of few tokens nothing waits for counters. */
+/* Mixtures whose weights are made up by the rules of a file's type, or have the format of the
+ * configuration, MXFP4, and stay in blocks: all products of experts have fast bodies, and in steps
+ * of few tokens nothing waits for counters. */
 static void mixtures_in_blocks_have_fast_bodies(void **state)
 {
     (void)state;
     static const char *const rows[][2] = {{"models/qwen3-30b-a3b", "q4_k_m"},
                                           {"models/qwen3-30b-a3b", "q4_0"},
                                           {"models/gpt-oss-20b", "q8_0"},
+                                          {"models/gpt-oss-20b", NULL},
                                           {"models/olmoe-1b-7b", "q6_k"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (size_t k = 0; k < STEPS; k++) {

@@ -132,6 +132,7 @@ static void gather_streams(device *d)
     gather_graphs(d, blocks_graphs, sizeof blocks_graphs / sizeof *blocks_graphs, 270);
     gather_graphs(d, expert_blocks_graphs,
                   sizeof expert_blocks_graphs / sizeof *expert_blocks_graphs, 430);
+    gather_graphs(d, mxfp4_graphs, sizeof mxfp4_graphs / sizeof *mxfp4_graphs, 240);
 }
 
 /* Keep one case in `of`, from the one that the seed says, unless all are asked for: compiling and

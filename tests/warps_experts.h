@@ -1,8 +1,8 @@
 /* warps_experts.h - graphs of experts whose weights are in GGUF blocks, for body_warps_test.c.
  *
- * Of all forms, gated and summed: columns that fill slabs of 1,024, or end with any piece of 128;
- * odd numbers of groups of 8 rows; rounds of every chunk, every other and every fourth; steps whose
- * pairs are sorted in several ranges.
+ * Of all forms, gated and summed, with biases and without: columns that fill slabs of 1,024, or end
+ * with any piece of 128; odd numbers of groups of 8 rows; rounds of every chunk, every other and
+ * every fourth; steps whose pairs are sorted in several ranges.
  */
 #ifndef TESTS_WARPS_EXPERTS_H
 #define TESTS_WARPS_EXPERTS_H
@@ -59,6 +59,16 @@ static const char *const expert_blocks_graphs[] = {
     BIASED_BLOCKS("5", "1184", "4", "6", "56", "q4_0"),
     BIASED_BLOCKS("80", "512", "4", "9", "24", "q6_k"),
 };
+static const char *const mxfp4_graphs[] = {
+    LIMITED_BLOCKS("1", "2880", "4", "12", "48", "mxfp4", EXPERT_NORM("2880"), "%n"),
+    LIMITED_BLOCKS("16", "1184", "4", "9", "24", "mxfp4", LONG_NORM("1184"), "%n"),
+    LIMITED_BLOCKS("70", "288", "4", "9", "40", "mxfp4", "", "_"),
+    BIASED_BLOCKS("1", "2880", "4", "12", "40", "mxfp4"),
+    BIASED_BLOCKS("17", "1056", "3", "6", "56", "mxfp4"),
+    BIASED_BLOCKS("80", "544", "4", "9", "24", "mxfp4"),
+    GATED_BLOCKS("9", "2048", "3", "4", "24", "mxfp4", "mxfp4", "", ""),
+    SUMMED_BLOCKS("300", "64", "8", "40", "24", "mxfp4"),
+};
 
 /* A token has the same bits in steps of any number of tokens (COMPANY_OF). */
 #define COMPANY_GATED_BLOCKS(tokens)                                                \
@@ -66,7 +76,8 @@ static const char *const expert_blocks_graphs[] = {
                  ", _, _, "                                                         \
                  "%n")
 #define COMPANY_SUMMED_BLOCKS(tokens) SUMMED_BLOCKS(tokens, "768", "4", "9", "24", "q6_k")
-static const char *const expert_blocks_company[] = {COMPANY_OF(COMPANY_GATED_BLOCKS),
-                                                    COMPANY_OF(COMPANY_SUMMED_BLOCKS)};
+#define COMPANY_MXFP4(tokens) BIASED_BLOCKS(tokens, "1056", "4", "9", "24", "mxfp4")
+static const char *const expert_blocks_company[] = {
+    COMPANY_OF(COMPANY_GATED_BLOCKS), COMPANY_OF(COMPANY_SUMMED_BLOCKS), COMPANY_OF(COMPANY_MXFP4)};
 
 #endif

@@ -14,6 +14,9 @@
  * 32 columns are computed once for all weights, and the terms with m and b are one product more of
  * the four blocks of a piece.
  *
+ * MXFP4 (RT_BLOCKS_MX4) has floats of 4 bits in the place of integers, which bf16 holds as well,
+ * and a power of two as the scale; nothing is added, so no sums of x are needed.
+ *
  * What a lane 4 g + c has: row g of both pieces (the rows g and g + 8 of the operand); of x,
  * columns 8 c ...
  */
@@ -32,7 +35,9 @@ enum {
     BLOCKS_128 = 0x43004300u,
     BLOCKS_LESS_128 = 0xc300c300u, /* -128 */
     BLOCKS_LESS_64 = 0xc280c280u,
-    BLOCKS_16384 = 0x46804680u
+    BLOCKS_16384 = 0x46804680u,
+    BLOCKS_2_126 = 0x7e807e80u, /* 2^126 */
+    BLOCKS_MX4 = 0x81c081c0u    /* the bits that a number of MXFP4 has as a bf16 */
 };
 
 /* Constants of one task in registers, because an instruction has room for one immediate operand.
@@ -155,6 +160,16 @@ template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, block
         to->head[i] = head[8 * i];
 }
 
+/* Pair i of a word of MXFP4, as rt_turn_pair has packed it.  It is 2^-126 times its values, some of
+ * which are below the smallest normal number; the product, which keeps these (PTX ISA, fma), makes
+ * it exact. */
+MPK_FN rt_u32 blocks_floats(rt_u32 word, int i)
+{
+    const rt_u32 v = i == 3 ? ptx_choose(rt_turned(word, 8), 0x00400040u, word & 0x81808180u)
+                            : rt_turned(word, i ? (rt_u32)(6 * i) : 2) & BLOCKS_MX4;
+    return ptx_fma_bf16(v, BLOCKS_2_126, 0);
+}
+
 /* Two integers as bf16: of columns 2 i and 2 i + 1 of the lane's eight of block j.  Of RT_BLOCKS_4K
  * they are 128 too large, which blocks_excess takes off.  A byte has 8 bits and the fraction 7, so
  * the byte's highest bit falls into the exponent and 128 + b becomes 2 b.  In both cases the
@@ -163,6 +178,8 @@ template <int FORM> MPK_FN void blocks_load(const char *s_piece, int lane, block
 template <int FORM>
 MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const blocks_numbers &n)
 {
+    if (FORM == RT_BLOCKS_MX4)
+        return blocks_floats(blocks_word(p.quants[0], j), i);
     if (!RT_IS_BYTES(FORM)) {
         const rt_u32 v = ptx_choose(blocks_word(p.quants[0], j) >> 4 * i, 0x000f000fu, n.of_128);
         return FORM == RT_BLOCKS_4K ? v : ptx_fma_bf16(v, BLOCKS_ONE, n.zero);
@@ -180,6 +197,8 @@ MPK_FN rt_u32 blocks_pair(const blocks_piece<FORM> &p, int j, int i, const block
 template <int FORM>
 MPK_FN float blocks_scale(const blocks_piece<FORM> &p, int j, int h, const blocks_numbers &n)
 {
+    if (FORM == RT_BLOCKS_MX4) /* the byte is the exponent of the float */
+        return __uint_as_float((j < 3 ? p.head[0] << (23 - 8 * j) : p.head[0] >> 1) & 0x7f800000u);
     if (!RT_IS_K(FORM))
         return j % 2 ? ptx_high_f16(p.head[j / 2]) : ptx_low_f16(p.head[j / 2]);
     const rt_u32 a = p.head[FORM == RT_BLOCKS_8K ? 1 + h : 1];
@@ -260,6 +279,14 @@ MPK_FN void blocks_multiply(const blocks_piece<FORM> (&p)[2], const mpk_words (*
                     sum[m][e] = 0;
                 }
         }
+    }
+    if constexpr (FORM == RT_BLOCKS_MX4) {
+#pragma unroll
+        for (int m = 0; m <= WIDE; m++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                total[m][e] += scaled[m][e];
+        return;
     }
 #pragma unroll
     for (int k = 0; k < 2; k++)

@@ -8,8 +8,8 @@
  * blocks.cuh; two groups of 8 rows that follow each other are the first one.  A page of x is the
  * 128 columns that a warp has of a slab.  It is made ready once, and then multiplied with all
  * groups of the block: times the norm's weight of its columns, which cannot be folded into blocks,
- * and its sums of 32 columns.  The sums of a chunk's pages are added in shared memory, where each
- * lane finds its own.
+ * and its sums of 32 columns, which MXFP4 does without.  The sums of a chunk's pages are added in
+ * shared memory, where each lane finds its own.
  *
  * A row's last slab ends with its last piece of 128 columns; warps without a piece take the page
  * and give it back.  Where a task has an odd number of groups, the last one is multiplied as two
@@ -32,7 +32,8 @@ MPK_FN void expert_prepare(const mpk_task &t, const expert_shape &s, int page, s
     const int thread = mpk_thread();
     if (s.of.norm)
         stream_apply_norm<1, WIDE>(t, s.of, page, 1, thread, x);
-    blocks_add_up<1, WIDE>(x, 1, thread, sums);
+    if (FORM != RT_BLOCKS_MX4)
+        blocks_add_up<1, WIDE>(x, 1, thread, sums);
     if (FORM == RT_BLOCKS_8K)
         blocks_exchange<1, WIDE>(1, thread, x);
 }
@@ -47,7 +48,7 @@ MPK_FN void expert_piece_blocks(const mpk_task &t, const expert_shape &s, expert
     const int thread = mpk_thread();
     const bool has_piece =
         page + 1 < s.of.pages || thread / 32 < expert_last_pieces(s.of.columns, s.of.pages);
-    blocks_sums<1, WIDE> sums;
+    blocks_sums<1, WIDE> sums = {};
     expert_await<WIDE>(t, s, *w, page, a);
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     expert_ask<WIDE, KIND>(t, s, w, a);

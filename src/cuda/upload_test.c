@@ -123,6 +123,10 @@ static void test_blocks_of_experts(void **state)
                   "const %w : q5_0[5, 40, 288]\ninput %s : f32[4, 2] live=tokens\n"
                   "%y = expert_linear(%x, %i, %w, _, %s)\noutput %y\n",
                   RT_BLOCKS_8, false);
+    check_program("input %x : bf16[4, 288] live=tokens\ninput %i : i32[4, 2] live=tokens\n"
+                  "const %g : mxfp4[5, 24, 288]\nconst %u : mxfp4[5, 24, 288]\n"
+                  "%y = expert_linear(%x, %i, %g, %u) {glu = \"silu\"}\noutput %y\n",
+                  RT_BLOCKS_MX4, true);
 }
 
 int main(void)

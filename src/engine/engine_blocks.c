@@ -75,22 +75,36 @@ static ir_dtype choose_of_mix(const engine_dtypes *d, str name, uint32_t rank, c
     return rank < 2 ? IR_F32 : quantize_choose(&facts, str_from(as), rank, dims);
 }
 
+/* A made-up weight of a model whose own is `plain`: of a mix, or of experts that stay in blocks
+ * what the configuration says of a checkpoint's (gpt-oss). */
+static ir_dtype make_up(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims,
+                        ir_dtype plain)
+{
+    const str layer = layer_of(name);
+    if (d->mix)
+        return choose_of_mix(d, name, rank, dims);
+    if (d->keeps && d->model->scheme.method == LOAD_MXFP4 && rank == 3 && layer.n &&
+        group_of(layer, name, rank) != GROUPS)
+        return IR_MXFP4;
+    return plain;
+}
+
 /* Of the file, or made up. */
 static mpk_status own_dtype(mpk_context *cx, const engine_dtypes *d, const char *name,
                             uint32_t rank, const int64_t *dims, ir_dtype *dtype)
 {
     const model_weights file = load_weights(d->model);
     TRY(file.dtype(cx, file.self, name, rank, dims, dtype));
-    if (!d->model->tensors.n && d->mix)
-        *dtype = choose_of_mix(d, str_from(name), rank, dims);
+    if (!d->model->tensors.n)
+        *dtype = make_up(d, str_from(name), rank, dims, *dtype);
     return MPK_OK;
 }
 
 /* ---- what is kept ---- */
 
-static uint32_t kind_of(const engine_dtypes *d, ir_dtype dtype)
+static uint32_t kind_of(const engine_dtypes *d, ir_dtype dtype, uint32_t rank)
 {
-    return d->target->block_kind ? d->target->block_kind(dtype) : 0;
+    return d->target->block_kind ? d->target->block_kind(dtype, rank == 3) : 0;
 }
 
 /* Key of a layer's matrices of a group and so many columns.  A layer's name that is longer than any
@@ -115,7 +129,7 @@ static mpk_status gather_kinds(mpk_context *cx, arena *a, engine_dtypes *d)
         if (of == GROUPS)
             continue;
         str k = key_of(layer, of, t->dims[t->rank - 1], key);
-        uint64_t kind = kind_of(d, t->dtype), before;
+        uint64_t kind = kind_of(d, t->dtype, t->rank), before;
         const bool known = map_get(&d->kinds, k, &before);
         if (known && before == kind)
             continue;
@@ -141,7 +155,7 @@ static bool agree_in_mix(const engine_dtypes *d, str layer, group of, const int6
     for (size_t i = 0; of == MATRICES && i < sizeof gguf_parts / sizeof *gguf_parts; i++) {
         char name[96];
         snprintf(name, sizeof name, "%.*sany%s", STR_ARG(layer), gguf_parts[i][0]);
-        if (kind_of(d, choose_of_mix(d, str_from(name), 2, dims)) != kind)
+        if (kind_of(d, choose_of_mix(d, str_from(name), 2, dims), 2) != kind)
             return false;
     }
     return true;
@@ -154,7 +168,7 @@ enum { EXPERT_ROWS = 8, MOST_EXPERTS = 256 };
 static bool is_kept_as(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims,
                        ir_dtype dtype)
 {
-    const uint32_t kind = kind_of(d, dtype);
+    const uint32_t kind = kind_of(d, dtype, rank);
     const str layer = layer_of(name);
     if (!d->keeps || !kind)
         return false;
@@ -249,10 +263,12 @@ mpk_status engine_find_dtypes(mpk_context *cx, arena *a, const engine_build *b, 
 
 /* ---- memory ---- */
 
-/* Does a weight of this format stay in nibbles? */
-static bool is_nibbles(ir_dtype dtype)
+/* Bytes of 32 elements that stay in blocks: nibbles, or bytes, and their scales. */
+static uint64_t block_bytes(ir_dtype dtype)
 {
-    return dtype == IR_Q4_0 || dtype == IR_Q4_1 || dtype == IR_Q4_K;
+    if (dtype == IR_MXFP4)
+        return 17;
+    return dtype == IR_Q4_0 || dtype == IR_Q4_1 || dtype == IR_Q4_K ? 20 : 36;
 }
 
 /* Elements of the weights of a layer's latent attention: what makes queries, what makes the cached
@@ -265,8 +281,8 @@ static uint64_t count_latent(const model_config *c)
            H * L * (K - c->rope_size + V) + H * V * D;
 }
 
-/* Bytes of a weight on a target that works in bf16: those that stay in blocks take 5 or 9 bits an
- * element (rt/rt_blocks.h), f32 ones 4 bytes, all others 2. */
+/* Bytes of a weight on a target that works in bf16: those that stay in blocks take 4.25, 5 or 9
+ * bits an element (rt/rt_blocks.h), f32 ones 4 bytes, all others 2. */
 static uint64_t bytes_of(const engine_dtypes *d, str name, uint32_t rank, const int64_t *dims,
                          ir_dtype dtype)
 {
@@ -275,7 +291,7 @@ static uint64_t bytes_of(const engine_dtypes *d, str name, uint32_t rank, const 
         n *= (uint64_t)dims[k];
     dtype = dtype_there(d, name, rank, dims, dtype);
     if (ir_dtype_table[dtype].block_elements > 1)
-        return n / 8 * (is_nibbles(dtype) ? 5 : 9);
+        return n / 32 * block_bytes(dtype);
     return n * (dtype == IR_F32 ? 4 : 2);
 }
 
@@ -286,8 +302,7 @@ static uint64_t made_up_bytes(const engine_dtypes *d, uint32_t i, const char *pa
     const ir_dtype plain = d->model->config.weight_dtype == IR_F32 ? IR_F32 : IR_BF16;
     char name[96];
     snprintf(name, sizeof name, "model.layers.%u.%s.weight", i, part);
-    return bytes_of(d, str_from(name), rank, dims,
-                    d->mix ? choose_of_mix(d, str_from(name), rank, dims) : plain);
+    return bytes_of(d, str_from(name), rank, dims, make_up(d, str_from(name), rank, dims, plain));
 }
 
 /* Of a layer of a model without weights: three matrices of the feed-forward part, and all

@@ -97,6 +97,11 @@ static void test_experts(void **state)
                           experts_of(STR(EXPERTS("up")), IR_Q6_K),
                           experts_of(STR(EXPERTS("down")), IR_Q8_0), matrix_of(IR_Q4_0)};
     assert_int_equal(bytes_of(four, 4), stack / 8 * (5 + 9 + 9) + ROWS * COLUMNS / 8 * 5);
+    four[0].dtype = four[1].dtype = IR_MXFP4; /* which matrices do not keep */
+    four[3].dtype = IR_MXFP4;
+    assert_int_equal(bytes_of(four, 4),
+                     stack / 32 * (17 + 17) + stack / 8 * 9 + ROWS * COLUMNS * 2);
+    four[0].dtype = IR_Q4_K, four[3].dtype = IR_Q4_0;
     four[1].dtype = IR_Q8_0; /* of another kind than gate */
     assert_int_equal(bytes_of(four, 4), stack * (2 + 2) + stack / 8 * 9 + ROWS * COLUMNS / 8 * 5);
     four[2].dims[1] = 4; /* no whole group of rows */

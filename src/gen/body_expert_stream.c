@@ -275,7 +275,7 @@ static const gen_routine *routine(const gen_call *c)
 #define FORMS(shape, wide)                                                                  \
     {                                                                                       \
         {0}, BLOCKS(shape, wide, "4"), BLOCKS(shape, wide, "4K"), BLOCKS(shape, wide, "8"), \
-            BLOCKS(shape, wide, "8K")                                                       \
+            BLOCKS(shape, wide, "8K"), BLOCKS(shape, wide, "MX4")                           \
     }
     static const gen_routine blocks[2][2][RT_BLOCKS_FORMS] = {
         {FORMS("expert_shape", "1"), FORMS("expert_ends_shape", "1")},

@@ -16,12 +16,53 @@
  * would be.
  *
  * Cost: of 16 rows and 1,024 columns what linear_stream pays; beside that x of a chunk and a page
- * some 100 instructions a warp, and as many again for a norm.
+ * some 200 instructions a warp, and 100 for a norm.
  */
 #ifndef TASK_EXPERT_BLOCKS_CUH
 #define TASK_EXPERT_BLOCKS_CUH
 
 #include "task/expert_x.cuh"
+
+/* The norm's weight in scratch, after the lists: f32[1,024 pages], zeros after the last column. */
+MPK_FN float *expert_norm(const mpk_task &t, const expert_shape &s)
+{
+    return expert_at<float>(t, (s.at.order + s.range * s.of_token * 2 + 15) / 16 * 16);
+}
+
+/* All threads: copy it there, once a task, since every piece of x is multiplied by a part of it.
+ * Read after expert_sort's barriers. */
+MPK_FN void expert_keep_norm(const mpk_task &t, const expert_shape &s)
+{
+    float *s_norm = expert_norm(t, s);
+#pragma unroll 1
+    for (int i = mpk_thread() * 8; i < s.of.pages * RT_SLAB_COLUMNS; i += MPK_THREADS * 8) {
+        float v[8] = {};
+        if (i < s.of.columns)
+            stream_norm(t, s.of, i, v);
+        *(float4 *)(s_norm + i) = make_float4(v[0], v[1], v[2], v[3]);
+        *(float4 *)(s_norm + i + 4) = make_float4(v[4], v[5], v[6], v[7]);
+    }
+}
+
+/* As stream_apply_norm, from there. */
+template <int WIDE>
+MPK_FN void expert_apply_norm(const mpk_task &t, const expert_shape &s, int page,
+                              stream_x<1, WIDE> &x)
+{
+    const int thread = mpk_thread();
+    const float *s_norm = expert_norm(t, s) + page * RT_SLAB_COLUMNS +
+                          thread / 32 * RT_PIECE_COLUMNS + thread % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float4 a = ((const float4 *)s_norm)[8 * j], b = ((const float4 *)s_norm)[8 * j + 1];
+#pragma unroll
+        for (int m = 0; m <= WIDE; m++) {
+            const mpk_words v = x.at[0][j][m];
+            x.at[0][j][m] = {stream_scale_word(v.x, a.x, a.y), stream_scale_word(v.y, a.z, a.w),
+                             stream_scale_word(v.z, b.x, b.y), stream_scale_word(v.w, b.z, b.w)};
+        }
+    }
+}
 
 /* x of a page of a chunk as products with blocks take it, and its sums of 32 columns.  In this
  * order: as in stream_prepare_blocks. */
@@ -31,7 +72,7 @@ MPK_FN void expert_prepare(const mpk_task &t, const expert_shape &s, int page, s
 {
     const int thread = mpk_thread();
     if (s.of.norm)
-        stream_apply_norm<1, WIDE>(t, s.of, page, 1, thread, x);
+        expert_apply_norm<WIDE>(t, s, page, x);
     if (FORM != RT_BLOCKS_MX4)
         blocks_add_up<1, WIDE>(x, 1, thread, sums);
     if (FORM == RT_BLOCKS_8K)
@@ -45,6 +86,7 @@ MPK_FN void expert_piece_blocks(const mpk_task &t, const expert_shape &s, expert
                                 mpk_ring *ring, char *s_parts, const blocks_numbers &numbers,
                                 int slot, int page, expert_ahead<WIDE> *a)
 {
+    constexpr int GROUP_BYTES = expert_sizes<WIDE>::PARTS / expert_sizes<WIDE>::SLOTS;
     const int thread = mpk_thread();
     const bool has_piece =
         page + 1 < s.of.pages || thread / 32 < expert_last_pieces(s.of.columns, s.of.pages);
@@ -53,20 +95,21 @@ MPK_FN void expert_piece_blocks(const mpk_task &t, const expert_shape &s, expert
     stream_x<1, WIDE> x = a->x; /* a copy: a takes the next piece */
     expert_ask<WIDE, KIND>(t, s, w, a);
     expert_prepare<WIDE, FORM>(t, s, page, x, sums);
+    char *s_pair = s_parts + slot * GROUP_BYTES; /* parts of the two groups at hand */
 #pragma unroll 1
-    for (int i = 0; i < w->n; i += 2) {
-        const int here = w->n - i < 2 ? 1 : 2;
+    for (int left = w->n; left > 0; left -= 2, s_pair += 2 * GROUP_BYTES) {
+        const int here = left < 2 ? 1 : 2;
         float total[1 + WIDE][4] = {}; /* of the pages so far */
 #pragma unroll
         for (int k = 0; k < 2; k++)
             if (page && k < here)
-                blocks_take<WIDE>(s_parts, slot + i + k, thread, total, k);
+                blocks_take<WIDE>(s_pair, k, thread, total, k);
         stream_page_blocks<WIDE, FORM>(ring, x.at[0], sums.at[0], numbers, here, thread, total,
                                        has_piece);
 #pragma unroll
         for (int k = 0; k < 2; k++)
             if (k < here)
-                blocks_put<WIDE>(s_parts, slot + i + k, thread, total, k);
+                blocks_put<WIDE>(s_pair, k, thread, total, k);
     }
 }
 

@@ -631,6 +631,8 @@ MPK_FN void expert_work_off(const mpk_task &t, const kind &shape)
     const expert_groups g = expert_groups_of<FORM>(t.e, s);
     const int of_strip = expert_strip_groups<FORM>(s);
     stream_find_last<WIDE>(s.of, expert_thread(s), &w.from);
+    if (FORM && s.of.norm)
+        expert_keep_norm(t, s);
     const rt_u32 end = mpk_end(t); /* of the tokens that are alive */
 #pragma unroll 1
     for (w.first = t.e->lo[0]; w.first < end; w.first += s.range) {

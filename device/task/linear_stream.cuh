@@ -604,7 +604,11 @@ MPK_FN void stream_page_blocks(mpk_ring *ring, const mpk_words (*x)[1 + WIDE],
         if (here == 2 && PAGES == 2)
             ptx_barrier_arrive(&mpk_w.empty[page[1]]);
     }
-    if (has_piece) /* else what was read is nothing */
+    if (!has_piece) /* what was read is nothing */
+        return;
+    if constexpr (FORM == RT_BLOCKS_MX4)
+        blocks_multiply_floats<WIDE>(p, x, total);
+    else
         blocks_multiply<FORM, WIDE>(p, x, sums, n, lane, total);
 }
 

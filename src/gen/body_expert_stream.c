@@ -171,6 +171,9 @@ static int64_t place_scratch(const gen_call *c, expert_places *at)
     at->ids = (int)(at->sums + sums * 4);
     at->order = (int)(at->ids + pairs * 2);
     const int64_t end = at->order + pairs * 2;
+    if (has_blocks(c) && gen_input(c, NORM)) /* expert_norm: of whole slabs */
+        return (end + 15) / 16 * 16 + (gen_input(c, W0)->dims[2] + RT_SLAB_COLUMNS - 1) /
+                                          RT_SLAB_COLUMNS * RT_SLAB_COLUMNS * 4;
     if (!is_few(c) || sides_of(c) == 1)
         return end;
     /* rows of x of each chunk, and of some after the last one (expert_rows) */

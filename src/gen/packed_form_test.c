@@ -52,7 +52,7 @@ static float read_weight(const uint32_t *group, uint32_t form, int zero, uint32_
     const uint32_t *mine = piece + (4 * g + c) * 4;
     if (form == RT_BLOCKS_MX4)
         return ldexpf(read_float(mine[j], h * 2 + k / 2, k % 2),
-                      (int)(head[0] >> 8 * j & 255) - 127);
+                      (int)(head[0] >> 8 * j & 255) - 126 + RT_MX4_SHIFT - 127);
     if (RT_IS_BYTES(form))
         q = (int)(mine[j / 2 * 128 + j % 2 * 2 + h] >> k * 8 & 255);
     else

@@ -32,7 +32,9 @@
  *   header   scales s of 32 columns each, f16[4] | m, f16[4]
  *            4K: d, e, f16 | a + 128, u8[4] | b, u8[4]
  *            8K: d, e, f16 | a + 128 of columns 0-15 of each 32, u8[4] | of 16-31 | b, u8[4]
- *            MX4: s, u8[4]; 0 counts as no weight: it would be 2^-127
+ *            MX4: s + 126 - RT_MX4_SHIFT, u8[4], at most 254: s as the exponent of a bf16 that
+ *            makes 2^-126 times a number the number times 2^(s - 127) / 2^RT_MX4_SHIFT.  So scales
+ *            up to 2^65 are exact, and down to 2^-61
  */
 #ifndef RT_BLOCKS_H
 #define RT_BLOCKS_H
@@ -81,6 +83,9 @@ enum {
 /* What is taken off bytes: with 7 bits a product's integers cost less than with 8, which Q8_0
  * needs. */
 #define RT_BYTES_ZERO(form) ((form) == RT_BLOCKS_8K ? 64 : 128)
+/* Weights of MXFP4 are multiplied as 2^-64 times what they are: 2^126 times their scale alone would
+ * be no bf16. */
+#define RT_MX4_SHIFT 64
 
 /* ---- what a block says ---- */
 
@@ -202,8 +207,10 @@ RT_FN void rt_pack_header(rt_u32 format, rt_u32 form, const unsigned char *b, rt
     const rt_u32 elements = rt_format_elements(format), bytes = rt_format_bytes(format);
     rt_u32 head[4] = {0, 0, 0, 0};
     if (format == RT_FORMAT_MXFP4) {
-        for (rt_u32 j = 0; j < columns / 32; j++)
-            head[0] |= (rt_u32)b[(first / 32 + j) * bytes] << 8 * j;
+        for (rt_u32 j = 0; j < columns / 32; j++) {
+            const rt_u32 s = b[(first / 32 + j) * bytes] + 126u - RT_MX4_SHIFT;
+            head[0] |= (s < 254 ? s : 254) << 8 * j;
+        }
     } else if (!rt_format_is_k(format)) {
         for (rt_u32 j = 0; j < columns / 32; j++) {
             const unsigned char *at = b + (first / 32 + j) * bytes;

@@ -242,9 +242,55 @@ static void linear_attention_ends_in_a_norm(void **state)
     }
 }
 
+/* The weights of a graph as those of a file, in their dtypes but for routers: f32, of numbers that
+ * bf16 has too. */
+static void make_file(const ir_graph *g, load_model *m)
+{
+    mpk_context cx = {0};
+    for (uint32_t i = 0; i < g->tensors.n; i++) {
+        const ir_tensor *t = &g->tensors.at[i];
+        if (t->kind != IR_CONST)
+            continue;
+        load_tensor out = {.name = t->name, .dtype = t->dtype, .rank = t->rank};
+        memcpy(out.dims, t->dims, sizeof out.dims);
+        if (str_ends(t->name, STR(".mlp.gate.weight"))) {
+            assert_int_equal(t->dtype, IR_BF16);
+            out.dtype = IR_F32;
+            out.n_bytes = (uint64_t)ir_elements(t) * sizeof(float);
+            out.data = arena_alloc(&m->arena, (size_t)out.n_bytes, 1);
+            assert_non_null(out.data);
+        }
+        check_ok(&cx, load_add_tensor(&cx, m, &out));
+    }
+}
+
+/* All products of experts have fast bodies and weights in blocks, and in steps of few tokens
+ * nothing waits for counters. */
+static const ir_graph *check_mixture(arena *a, engine_build *b, uint32_t n_tokens)
+{
+    mpk_context cx = {0};
+    text generic = {0}, counted = {0};
+    engine_dtypes d;
+    model_weights weights;
+    unsigned blocks = 0;
+    check_ok(&cx, engine_find_dtypes(&cx, a, b, false, &d));
+    engine_weight_dtypes(&d, &weights);
+    const ir_graph *g = compile_with(a, &b->model.config, &weights, n_tokens);
+    for (size_t o = 0; o < g->ops.n; o++)
+        blocks += strcmp(g->ops.at[o].def->name, "expert_linear") == 0 &&
+                  ir_dtype_table[g->tensors.at[g->ops.at[o].in[2]].dtype].block_elements > 1;
+    assert_int_equal(blocks, 4);
+    list_slow(g, n_tokens, &generic, &counted);
+    assert_string_equal(text_str(&generic).at, " rope_table sample");
+    if (n_tokens <= 16)
+        assert_string_equal(text_str(&counted).at, CARRIED);
+    text_free(&generic);
+    text_free(&counted);
+    return g;
+}
+
 /* Mixtures whose weights are made up by the rules of a file's type, or have the format of the
- * configuration, MXFP4, and stay in blocks: all products of experts have fast bodies, and in steps
- * of few tokens nothing waits for counters. */
+ * configuration, MXFP4, and stay in blocks; and the same weights from a file. */
 static void mixtures_in_blocks_have_fast_bodies(void **state)
 {
     (void)state;
@@ -257,28 +303,13 @@ static void mixtures_in_blocks_have_fast_bodies(void **state)
         for (size_t k = 0; k < STEPS; k++) {
             mpk_context cx = {0};
             arena a = {0};
-            text generic = {0}, counted = {0};
-            engine_dtypes d;
-            model_weights weights;
             engine_build b = {.device.target = &target_cuda,
                               .options = {.keep_blocks = 1, .random_mix = rows[i][1]}};
-            unsigned blocks = 0;
             check_ok(&cx, load_open(&cx, rows[i][0], &b.model));
             b.model.config.n_layers = 2;
-            check_ok(&cx, engine_find_dtypes(&cx, &a, &b, false, &d));
-            engine_weight_dtypes(&d, &weights);
-            const ir_graph *g = compile_with(&a, &b.model.config, &weights, step_tokens[k]);
-            for (size_t o = 0; o < g->ops.n; o++)
-                blocks +=
-                    strcmp(g->ops.at[o].def->name, "expert_linear") == 0 &&
-                    ir_dtype_table[g->tensors.at[g->ops.at[o].in[2]].dtype].block_elements > 1;
-            assert_int_equal(blocks, 4);
-            list_slow(g, step_tokens[k], &generic, &counted);
-            assert_string_equal(text_str(&generic).at, " rope_table sample");
-            if (step_tokens[k] <= 16)
-                assert_string_equal(text_str(&counted).at, CARRIED);
-            text_free(&generic);
-            text_free(&counted);
+            make_file(check_mixture(&a, &b, step_tokens[k]), &b.model);
+            b.options.random_mix = NULL;
+            check_mixture(&a, &b, step_tokens[k]);
             load_close(&b.model);
             arena_free(&a);
         }
